@@ -26,12 +26,34 @@ from pathlib import Path
 
 from trnlab.runtime.forks import Forks, Process, possible
 
-IMPORTS = (("torch", ()), ("trnlab.cli.run", ()), ("trnlab.runtime.device", ()), ("torch.distributed", ()),
-           ("trnlab.frontends.torch", ("compile_step",)), ("trnlab.compiler.pipeline", ()),
-           ("torch._inductor.compile_fx", ()), ("torch.distributed.pipelining", ()), ("torch.distributed.optim", ()),
-           ("torch.distributed.checkpoint.state_dict", ()), ("numba.np.arraymath", ()))  # fmt: skip
-_READ_EARLY = ("GOMP_", "KMP_", "LANG", "LC_", "LD_", "MKL_", "NUMBA_", "OMP_", "OPENBLAS_", "PYTHON", "TORCH_",
-               "TORCHDYNAMO_", "TORCHINDUCTOR_")  # fmt: skip
+IMPORTS = (
+    ("torch", ()),
+    ("trnlab.cli.run", ()),
+    ("trnlab.runtime.device", ()),
+    ("torch.distributed", ()),
+    ("trnlab.frontends.torch", ("compile_step",)),
+    ("trnlab.compiler.pipeline", ()),
+    ("torch._inductor.compile_fx", ()),
+    ("torch.distributed.pipelining", ()),
+    ("torch.distributed.optim", ()),
+    ("torch.distributed.checkpoint.state_dict", ()),
+    ("numba.np.arraymath", ()),
+)
+_READ_EARLY = (
+    "GOMP_",
+    "KMP_",
+    "LANG",
+    "LC_",
+    "LD_",
+    "MKL_",
+    "NUMBA_",
+    "OMP_",
+    "OPENBLAS_",
+    "PYTHON",
+    "TORCH_",
+    "TORCHDYNAMO_",
+    "TORCHINDUCTOR_",
+)
 _READ_BY_EACH = {"PYTHONWARNINGS", "PYTHONUNBUFFERED", "PYTHONIOENCODING"}
 _ready: dict[tuple[tuple[str, str], ...], Forks] = {}
 _lock = threading.Lock()
@@ -83,11 +105,27 @@ def run(
     args = [os.fspath(each) for each in args]
     if not _can(args):
         streams = {} if stderr is None else {"stdout": subprocess.PIPE, "stderr": stderr}
-        return subprocess.run(args, cwd=cwd, env=env, input=input, timeout=timeout, text=text, check=check,
-                              capture_output=capture_output and not streams, **streams)  # fmt: skip
+        return subprocess.run(
+            args,
+            cwd=cwd,
+            env=env,
+            input=input,
+            timeout=timeout,
+            text=text,
+            check=check,
+            capture_output=capture_output and not streams,
+            **streams,
+        )
     pipe = subprocess.PIPE if capture_output else None
-    process = start(args, cwd=cwd, env=env, stdin=None if input is None else subprocess.PIPE, stdout=pipe,
-                    stderr=pipe if stderr is None else stderr, text=text)  # fmt: skip
+    process = start(
+        args,
+        cwd=cwd,
+        env=env,
+        stdin=None if input is None else subprocess.PIPE,
+        stdout=pipe,
+        stderr=pipe if stderr is None else stderr,
+        text=text,
+    )
     try:
         said = communicate(process, input, timeout)
     finally:
@@ -111,8 +149,11 @@ def communicate(process, input=None, timeout=None):
         with source:
             said[source] = source.read()
 
-    readers = [threading.Thread(target=read, args=(each,), daemon=True)
-               for each in (process.stdout, process.stderr) if each is not None]  # fmt: skip
+    readers = [
+        threading.Thread(target=read, args=(each,), daemon=True)
+        for each in (process.stdout, process.stderr)
+        if each is not None
+    ]
     for reader in readers:
         reader.start()
     if process.stdin is not None:
@@ -132,13 +173,17 @@ def _can(args):
 
 
 def _of(environment):
-    early = {name: value for name, value in environment.items()
-             if name.startswith(_READ_EARLY) and name not in _READ_BY_EACH}  # fmt: skip
+    early = {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_READ_EARLY) and name not in _READ_BY_EACH
+    }
     key = tuple(sorted(early.items()))
     with _lock:
         if key not in _ready:
-            usual = {name: value for name, value in os.environ.items()
-                     if not name.startswith((*_READ_EARLY, "TRNLAB_"))}  # fmt: skip
+            usual = {
+                name: value for name, value in os.environ.items() if not name.startswith((*_READ_EARLY, "TRNLAB_"))
+            }
             _ready[key] = Forks(IMPORTS, {**usual, **early})
         return _ready[key]
 

@@ -21,10 +21,27 @@ from benchmarks.lines import Line, table
 
 # Module, and the number of threads its process may use; None leaves that to the libraries.
 BENCHMARKS: dict[str, int | None] = {
-    "demo": None, "matmul": 1, "kernels": 1, "passes": 1, "rows": 1, "refusals": 1, "timing": 1, "compile": None,
-    "gpt2": None, "bert": None, "resnet50": None, "chip": 1, "page": 1, "network": 1, "ranks": 1, "llama": 1,
-    "plan": 1, "checkpoints": 1, "start": 1, "recorded": 1,
-}  # fmt: skip
+    "demo": None,
+    "matmul": 1,
+    "kernels": 1,
+    "passes": 1,
+    "rows": 1,
+    "refusals": 1,
+    "timing": 1,
+    "compile": None,
+    "gpt2": None,
+    "bert": None,
+    "resnet50": None,
+    "chip": 1,
+    "page": 1,
+    "network": 1,
+    "ranks": 1,
+    "llama": 1,
+    "plan": 1,
+    "checkpoints": 1,
+    "start": 1,
+    "recorded": 1,
+}
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 HERE = Path(__file__).parent
 

@@ -96,10 +96,17 @@ def _captured(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Graph:
 
 
 STEPS = {
-    "mlp of 2": mlp(64, 2), "mlp of 8": mlp(64, 8), "wide mlp of 4": mlp(512, 4), "gpt of 1": gpt(64, 1),
-    "gpt of 2": gpt(64, 2), "gpt of 6": gpt(64, 6), "gpt of 12": gpt(64, 12), "wide gpt of 2": gpt(256, 2),
-    "convolutions of 2": convolutions(16, 2), "convolutions of 6": convolutions(16, 6),
-}  # fmt: skip
+    "mlp of 2": mlp(64, 2),
+    "mlp of 8": mlp(64, 8),
+    "wide mlp of 4": mlp(512, 4),
+    "gpt of 1": gpt(64, 1),
+    "gpt of 2": gpt(64, 2),
+    "gpt of 6": gpt(64, 6),
+    "gpt of 12": gpt(64, 12),
+    "wide gpt of 2": gpt(256, 2),
+    "convolutions of 2": convolutions(16, 2),
+    "convolutions of 6": convolutions(16, 6),
+}
 
 
 def measured(make: Callable[[], Graph]) -> tuple[Size, float]:

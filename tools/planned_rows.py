@@ -24,9 +24,15 @@ def planned(row: Row) -> float:
     known = model(row.model)
     sequence = row.sequence or known.sequence
     question = Question(
-        known, 1000.0 * row.batch * sequence, (row.target,), (row.instances, row.instances), batch=row.batch,
-        sequence=row.sequence, precision=row.precision, fixed=pinned(row.layout),
-    )  # fmt: skip
+        known,
+        1000.0 * row.batch * sequence,
+        (row.target,),
+        (row.instances, row.instances),
+        batch=row.batch,
+        sequence=row.sequence,
+        precision=row.precision,
+        fixed=pinned(row.layout),
+    )
     return float(plan(question).chosen.step.total)
 
 

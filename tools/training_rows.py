@@ -31,8 +31,21 @@ DATA = ROOT / "src/trnlab/validation/data/training/published.toml"
 
 def seconds(row: Row, arguments: str) -> float:
     """The estimated step of a row's script."""
-    command = [sys.executable, "-m", "trnlab.cli.main", "estimate", "--json", "--target", row.target, "--ranks",
-               str(row.ranks), "--precision", row.precision, row.script, *arguments.split()]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "trnlab.cli.main",
+        "estimate",
+        "--json",
+        "--target",
+        row.target,
+        "--ranks",
+        str(row.ranks),
+        "--precision",
+        row.precision,
+        row.script,
+        *arguments.split(),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return float(json.loads(done.stdout)["targets"][0]["step_s"])
 

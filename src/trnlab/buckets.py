@@ -42,9 +42,12 @@ class Plan:
         place = bisect_left(self.sizes, length)
         if place == len(self.sizes):
             raise UsageError(
-                "a sequence is longer than every bucket", code="TRN225", limit=self.sizes[-1], got=length,
+                "a sequence is longer than every bucket",
+                code="TRN225",
+                limit=self.sizes[-1],
+                got=length,
                 remedy="add a bucket of that length, or cut the sequence",
-            )  # fmt: skip
+            )
         return self.sizes[place]
 
     @property
@@ -77,9 +80,11 @@ def propose(lengths: Lengths, *, padding: float = 0.1, most: int = MOST, multipl
     counts = _counted(lengths)
     if not 0 <= padding < 1 or most < 1 or multiple_of < 1:
         raise UsageError(
-            "buckets cannot be found for these settings", code="TRN226", got=(padding, most, multiple_of),
+            "buckets cannot be found for these settings",
+            code="TRN226",
+            got=(padding, most, multiple_of),
             limit="a share of padding from 0 up to 1, at least one bucket, a multiple of at least 1",
-        )  # fmt: skip
+        )
     plans = _plans(counts, min(most, MOST), multiple_of)
     return next((plan for plan in plans if plan.padding <= padding), plans[-1])
 

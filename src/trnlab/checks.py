@@ -80,9 +80,12 @@ def parse(text: str) -> dict[str, str]:
         name, sign, value = pair.partition("=")
         if not sign:
             raise UsageError(
-                f"{pair!r} does not set a check", code="TRN127", limit="NAME=LEVEL", got=pair,
+                f"{pair!r} does not set a check",
+                code="TRN127",
+                limit="NAME=LEVEL",
+                got=pair,
                 remedy="write for example race=warn",
-            )  # fmt: skip
+            )
         found[name.strip().replace("_", "-")] = value.strip()
     _known(found)
     return found
@@ -106,11 +109,17 @@ def _known(levels: Mapping[str, str]) -> None:
     for name, value in levels.items():
         if name not in CHECKS:
             raise UsageError(
-                f"no check is called {name!r}", code="TRN127", limit=", ".join(CHECKS), got=name,
+                f"no check is called {name!r}",
+                code="TRN127",
+                limit=", ".join(CHECKS),
+                got=name,
                 remedy="use one of these names",
-            )  # fmt: skip
+            )
         if value not in LEVELS:
             raise UsageError(
-                f"a check has no level {value!r}", code="TRN127", limit=", ".join(LEVELS), got=value,
+                f"a check has no level {value!r}",
+                code="TRN127",
+                limit=", ".join(LEVELS),
+                got=value,
                 remedy=f"write for example {name}=warn",
-            )  # fmt: skip
+            )

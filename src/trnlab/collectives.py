@@ -17,8 +17,13 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 Groups = tuple[tuple[int, ...], ...]
 KINDS = (
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute", "collective_broadcast",
-)  # fmt: skip
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "collective_permute",
+    "collective_broadcast",
+)
 REDUCTIONS = ("sum", "max", "min", "prod")
 # What a collective is for. gradient: sums of gradients; parameter: gathers parameters; tensor: activations that the
 # ranks of a product share; sequence: activations of which each rank has a part; pipeline: between stages; expert:
@@ -80,8 +85,16 @@ def like_parts(asked: Collective, nbytes: int) -> tuple[Collective, int]:
     if own or len(sent) > 1 or len(taken) > 1:
         return Collective(asked.kind, asked.groups), nbytes * largest * asked.ranks // whole
     steps = {(p - asked.position) % asked.ranks for p in sent} | {(asked.position - p) % asked.ranks for p in taken}
-    pairs = [(group[p], group[(p + step) % asked.ranks]) for group in asked.groups for step in steps
-             for p in range(asked.ranks)] if len(steps) == 1 else _own_pairs(asked, sent, taken)  # fmt: skip
+    pairs = (
+        [
+            (group[p], group[(p + step) % asked.ranks])
+            for group in asked.groups
+            for step in steps
+            for p in range(asked.ranks)
+        ]
+        if len(steps) == 1
+        else _own_pairs(asked, sent, taken)
+    )
     return Collective("collective_permute", pairs=tuple(pairs)), nbytes
 
 

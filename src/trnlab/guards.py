@@ -65,7 +65,7 @@ class Guards:
 
     def __init__(
         self, roots: Mapping[str, Any], reached: Iterable[Any] = (), stand_in: StandIn | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._roots, self._reached, self._stand_in = dict(roots), tuple(reached), stand_in
         self._names: dict[int, _Names] = {}
         self._functions: list[tuple[FunctionType, tuple[Any, ...]]] = []

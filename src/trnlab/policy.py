@@ -119,21 +119,27 @@ class Policy:
         RECORDING, "products that are only added to a sum in PSUM are accumulated there", True, differs=_AS_SPECIFIED
     )
     loads: bool = _option(
-        RECORDING, "what is loaded from HBM again stays in SBUF, of tensors for which there is room", True,
+        RECORDING,
+        "what is loaded from HBM again stays in SBUF, of tensors for which there is room",
+        True,
         differs=_AS_SPECIFIED,
         evidence="bf16 kernels that load in their inner loop take little more than the time of the PE array, the "
         "vendor's fp32 matmul, whose operands are larger than SBUF, the time of all of its loads",
-    )  # fmt: skip
+    )
     loads_window: int = _option(
-        RECORDING, "bytes of a partition that are loaded before a block of other tensors is loaded again", 32768,
+        RECORDING,
+        "bytes of a partition that are loaded before a block of other tensors is loaded again",
+        32768,
         alternatives=(4096, 131072),
         evidence="between 3 KiB (fp16 convolutions take the time of the PE array) and 160 KiB (the vendor's matmul)",
-    )  # fmt: skip
+    )
     loads_share: int = _option(
-        RECORDING, "percent of SBUF that what stays may fill, with what is in use beside it", 87,
+        RECORDING,
+        "percent of SBUF that what stays may fill, with what is in use beside it",
+        87,
         alternatives=(75, 100),
         evidence="no calibration row decides it; what is left is for tiles of several iterations",
-    )  # fmt: skip
+    )
     reuse: bool = _option(
         RECORDING,
         "what was computed from the same operands before is not computed again",
@@ -141,20 +147,28 @@ class Policy:
         differs=_AS_SPECIFIED,
     )
     reuse_out_of: str = _option(
-        RECORDING, "loops that results are moved out of: those around them that do not change them, or all", "inner",
-        choices=("inner", "all"), alternatives=("all",),
+        RECORDING,
+        "loops that results are moved out of: those around them that do not change them, or all",
+        "inner",
+        choices=("inner", "all"),
+        alternatives=("all",),
         evidence="the vendor's first Mamba kernel, 256 channels, takes the time of all products of delta and u",
-    )  # fmt: skip
+    )
     merge: bool = _option(
-        RECORDING, "iterations that do the same side by side are one instruction", True,
+        RECORDING,
+        "iterations that do the same side by side are one instruction",
+        True,
         differs=_AS_SPECIFIED,
         evidence="profiles of 512 keys: PSUM copies, small reductions, reciprocals; the public convolution whose "
         "affine_range(64) around instructions of three elements takes a tenth of what affine_range(2048) does",
-    )  # fmt: skip
+    )
     merge_columns: int = _option(
-        RECORDING, "how many columns an instruction has at most that was merged", 512, least=1,
+        RECORDING,
+        "how many columns an instruction has at most that was merged",
+        512,
+        least=1,
         evidence="profiles: four transposes are one copy of 512 columns, and no instruction has more",
-    )  # fmt: skip
+    )
     forward: bool = _option(
         RECORDING,
         "readers of a copy of PSUM read PSUM",
@@ -173,32 +187,43 @@ class Policy:
         RECORDING, "what is overwritten before anybody reads it is not computed", True, differs=_AS_SPECIFIED
     )
     coalesce: bool = _option(
-        RECORDING, "loads and stores of iterations at equal distances in HBM are one transfer", True,
-        differs=_AS_SPECIFIED, alternatives=(False,),
+        RECORDING,
+        "loads and stores of iterations at equal distances in HBM are one transfer",
+        True,
+        differs=_AS_SPECIFIED,
+        alternatives=(False,),
         evidence="the profiles show 2, 4 and 8 tiles in one transfer",
-    )  # fmt: skip
+    )
     coalesce_bytes: int = _option(
-        RECORDING, "bytes of a partition that a transfer of several has at most", 4096, least=1,
+        RECORDING,
+        "bytes of a partition that a transfer of several has at most",
+        4096,
+        least=1,
         evidence="two tiles of 2 KiB are merged in the profiles, of 4 KiB none",
-    )  # fmt: skip
+    )
 
     demand: bool = _option(ROOM, "what makes a tile moves to where the tile is first used", True)
     spill: bool = _option(ROOM, "tiles leave the memory between two uses: PSUM to SBUF, SBUF to HBM and back", True)
 
     triggers: str = _option(
-        TIME, "who triggers transfers: GpSimdE those of arguments and results, SyncE and ScalarE those of other "
-        "memory in HBM (by-role); or SyncE all, on eight queues in turn (sync)", "by-role",
-        choices=("by-role", "sync"), alternatives=("sync",),
+        TIME,
+        "who triggers transfers: GpSimdE those of arguments and results, SyncE and ScalarE those of other "
+        "memory in HBM (by-role); or SyncE all, on eight queues in turn (sync)",
+        "by-role",
+        choices=("by-role", "sync"),
+        alternatives=("sync",),
         evidence="all 126 transfers of the eight profiles on trn2; vectors added element by element on trn1 take the "
         "time of one queue for each tensor",
-    )  # fmt: skip
+    )
     reorder: bool = _option(TIME, "engines take what is ready first", True)
     balance: bool = _option(TIME, "instructions that leave their engine open go where they are done first", True)
     rotate: bool = _option(TIME, "tiles of PSUM take the bank that has been free for longest", True)
     by_use: bool = _option(
-        TIME, "loads are issued in the order in which they are first used", True,
+        TIME,
+        "loads are issued in the order in which they are first used",
+        True,
         evidence="profiles of 512 keys: v, which is transposed first, is loaded before q and k, which come first",
-    )  # fmt: skip
+    )
     window: int = _option(
         TIME, "how many instructions ahead of the first still to come a compute engine may go", UNLIMITED, least=1
     )
@@ -303,9 +328,12 @@ def _names() -> str:
 
 def _refused(got: str, limit: str) -> UsageError:
     return UsageError(
-        f"no such schedule of kernels: {got!r}", code="TRN106", got=got, limit=limit,
+        f"no such schedule of kernels: {got!r}",
+        code="TRN106",
+        got=got,
+        limit=limit,
         remedy="write it as in --schedule scheduled,window=64; `trnlab passes` lists the options",
-    )  # fmt: skip
+    )
 
 
 _Step = tuple[str | Policy | None, tuple[tuple[str, Value], ...]]

@@ -237,10 +237,14 @@ def _check(t: Timeline) -> None:
         raise ValueError("name, target and meta are of another kind")
     _check_meta(t.meta)
     bounds = {
-        "blocker": (-1, rows), "held": (-1, rows), "cause": (0, len(CAUSES)), "engine": (0, len(ENGINES)),
-        "op": (0, len(t.ops)), "call": (0, len(t.calls)),
+        "blocker": (-1, rows),
+        "held": (-1, rows),
+        "cause": (0, len(CAUSES)),
+        "engine": (0, len(ENGINES)),
+        "op": (0, len(t.ops)),
+        "call": (0, len(t.calls)),
         **dict.fromkeys(("start", "end", "begin", "done"), (0, _LARGEST)),
-    }  # fmt: skip
+    }
     for name, (low, high) in bounds.items():
         column = getattr(t, name)
         if rows and not low <= int(column.min()) <= int(column.max()) < high:

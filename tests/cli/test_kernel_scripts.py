@@ -44,9 +44,11 @@ CALLS = (
 def run(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("TRNLAB", "NEURON"))}
     return processes.run(
-        [sys.executable, "-m", "trnlab.cli.main", "run", *arguments], cwd=folder,
-        env={**kept, "TRNLAB_CACHE": str(folder / "cache"), **more}, timeout=300,
-    )  # fmt: skip
+        [sys.executable, "-m", "trnlab.cli.main", "run", *arguments],
+        cwd=folder,
+        env={**kept, "TRNLAB_CACHE": str(folder / "cache"), **more},
+        timeout=300,
+    )
 
 
 def script(folder: Path, text: str, name: str = "bench.py") -> str:

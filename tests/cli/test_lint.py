@@ -65,10 +65,13 @@ def test_generations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     """An instruction, an operator and a format that only later chips have."""
     for line, chips in (
         ("nisa.exponential(dst=tile, src=tile)", {"trn1", "trn2"}),
-        ("nisa.range_select(dst=tile, on_true_tile=tile, comp_op0=nl.less, comp_op1=nl.less, bound0=tile, "
-         "bound1=tile)", {"trn1"}),
+        (
+            "nisa.range_select(dst=tile, on_true_tile=tile, comp_op0=nl.less, comp_op1=nl.less, bound0=tile, "
+            "bound1=tile)",
+            {"trn1"},
+        ),
         ("nl.ndarray((128, 4), nl.float8_e4m3fn_x4)", {"trn1", "trn2"}),
-    ):  # fmt: skip
+    ):
         text = CLEAN.replace("nl.store(out[", f"{line}\n        nl.store(out[")
         for chip in ("trn1", "trn2", "trn3"):
             assert lint(tmp_path, text, "--target", chip) == int(chip in chips), (line, chip)
@@ -81,8 +84,11 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (record["chip"], record["kernels"]) == ("trn3", 1)
     (finding,) = record["findings"]
     assert (finding["code"], finding["line"], finding["function"], finding["severity"]) == (
-        "TRN901", 17, "kernel", "error",
-    )  # fmt: skip
+        "TRN901",
+        17,
+        "kernel",
+        "error",
+    )
 
 
 def test_what_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,7 +167,7 @@ def test_arguments_of_earlier_releases_are_warnings(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_python_does_not_stop_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:  # fmt: skip
+) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("x = 1\ndef kernel(:\n")
     (tmp_path / "kernels.py").write_text(CLEAN)

@@ -11,9 +11,11 @@ import pytest
 from trnlab.cli.main import main
 
 COMMANDS = [
-    ["doctor", "--ranks", "{}"], ["doctor", "--keep", "{}"], ["precision", "--steps", "{}", "x.py"],
+    ["doctor", "--ranks", "{}"],
+    ["doctor", "--keep", "{}"],
+    ["precision", "--steps", "{}", "x.py"],
     ["checkpoint", "diff", "x", "--rank", "{}"],
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

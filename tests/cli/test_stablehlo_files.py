@@ -84,8 +84,12 @@ def test_what_is_no_module_is_refused(folder, capsys):
     (folder / "bad.mlir").write_text("hello")
     (folder / "bad.bin").write_bytes(b"\0\xff" * 99)
     (folder / "train.py").write_text("pass")
-    for arguments, code in ((["bad.mlir"], "TRN230"), (["bad.bin"], "TRN230"), (["none.mlir"], "TRN123"),
-                            (["--inputs", "in.npz", "train.py"], "TRN236")):  # fmt: skip
+    for arguments, code in (
+        (["bad.mlir"], "TRN230"),
+        (["bad.bin"], "TRN230"),
+        (["none.mlir"], "TRN123"),
+        (["--inputs", "in.npz", "train.py"], "TRN236"),
+    ):
         assert main(["run", *arguments]) == 2
         assert code in capsys.readouterr().err
 

@@ -22,10 +22,23 @@ from trnlab.numerics.dtypes import bfloat16, float16, float32
 
 Array = np.ndarray[Any, Any]
 QUOTIENT, FUNCTION = 5.0, 16.0  # ulp in float32; docs/functions.md has the figures, of divisors of known sign, too
-FUNCTIONS = frozenset({
-    "exponential", "exponential_minus_one", "log", "log_plus_one", "sqrt", "rsqrt", "tanh", "logistic", "erf", "atan",
-    "sine", "cosine", "power",
-})  # fmt: skip
+FUNCTIONS = frozenset(
+    {
+        "exponential",
+        "exponential_minus_one",
+        "log",
+        "log_plus_one",
+        "sqrt",
+        "rsqrt",
+        "tanh",
+        "logistic",
+        "erf",
+        "atan",
+        "sine",
+        "cosine",
+        "power",
+    }
+)
 HALF = {float32: 2.0**-24, bfloat16: 2.0**-9, float16: 2.0**-12}  # the error of one rounding, relative
 LEAST = {float32: 2.0**-149, bfloat16: 2.0**-133, float16: 2.0**-24}
 MOST = {float32: 3.4028e38, bfloat16: 3.3895e38, float16: 65504.0}

@@ -20,9 +20,25 @@ HOSTILE = (0.0, -0.0, 1.0, -1.5, 2.5, 1e-45, -3e-41, 1.2e-38, -1e-38, 1e38, -3.4
 NUMBERS = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, 3.0, 1e-38, 1e30, -1e-30, inf, -inf)
 ARITHMETIC = ("add", "add", "subtract", "multiply", "multiply", "maximum", "minimum", "divide", "remainder", "power")
 UNARY = (
-    "negate", "abs", "sign", "floor", "ceil", "round_nearest_even", "exponential", "exponential_minus_one", "log",
-    "log_plus_one", "sqrt", "rsqrt", "tanh", "logistic", "erf", "atan", "sine", "cosine",
-)  # fmt: skip
+    "negate",
+    "abs",
+    "sign",
+    "floor",
+    "ceil",
+    "round_nearest_even",
+    "exponential",
+    "exponential_minus_one",
+    "log",
+    "log_plus_one",
+    "sqrt",
+    "rsqrt",
+    "tanh",
+    "logistic",
+    "erf",
+    "atan",
+    "sine",
+    "cosine",
+)
 
 
 class FloatGenerator:
@@ -40,9 +56,21 @@ class FloatGenerator:
         self.masks: list[Value] = []
         self.given = list(self.pool)
         steps = (
-            self._arithmetic, self._arithmetic, self._number, self._number, self._unary, self._unary, self._compare,
-            self._select, self._cast, self._reduce, self._move, self._clamp, self._dot, self._rows,
-        )  # fmt: skip
+            self._arithmetic,
+            self._arithmetic,
+            self._number,
+            self._number,
+            self._unary,
+            self._unary,
+            self._compare,
+            self._select,
+            self._cast,
+            self._reduce,
+            self._move,
+            self._clamp,
+            self._dot,
+            self._rows,
+        )
         for _ in range(ops):
             result = steps[self.rng.integers(len(steps))]()
             if result is not None and result.type.size <= 9000:
@@ -122,9 +150,12 @@ class FloatGenerator:
     def _dot(self) -> Value | None:
         x = self._pick()
         fits = [
-            (y, i, j) for y in self.pool for i, m in enumerate(x.shape) for j, n in enumerate(y.shape)
+            (y, i, j)
+            for y in self.pool
+            for i, m in enumerate(x.shape)
+            for j, n in enumerate(y.shape)
             if m == n and y.dtype is x.dtype and x.type.size * y.type.size // (m * n) <= 9000
-        ]  # fmt: skip
+        ]
         if not fits:
             return None
         y, i, j = fits[self.rng.integers(len(fits))]

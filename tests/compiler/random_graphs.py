@@ -64,10 +64,24 @@ class Generator:
 
     def _step(self) -> None:
         kinds = (
-            self._unary, self._binary, self._binary, self._binary, self._scalar, self._scalar, self._reduce,
-            self._reduce, self._select, self._reshape, self._transpose, self._slice, self._dot, self._normalise,
-            self._round_trip, self._join, self._iota,
-        )  # fmt: skip
+            self._unary,
+            self._binary,
+            self._binary,
+            self._binary,
+            self._scalar,
+            self._scalar,
+            self._reduce,
+            self._reduce,
+            self._select,
+            self._reshape,
+            self._transpose,
+            self._slice,
+            self._dot,
+            self._normalise,
+            self._round_trip,
+            self._join,
+            self._iota,
+        )
         result = kinds[self.rng.integers(len(kinds))]()
         if result is not None and 0 < result.type.size <= LARGEST:
             self.pool.append(result)
@@ -139,9 +153,12 @@ class Generator:
     def _dot(self) -> Value | None:
         x = self._pick()
         fits = [
-            (y, i, j) for y in self.pool for i, m in enumerate(x.shape) for j, n in enumerate(y.shape)
+            (y, i, j)
+            for y in self.pool
+            for i, m in enumerate(x.shape)
+            for j, n in enumerate(y.shape)
             if m == n and x.type.size * y.type.size // (m * n) <= LARGEST
-        ]  # fmt: skip
+        ]
         if not fits:
             return None
         y, i, j = fits[self.rng.integers(len(fits))]

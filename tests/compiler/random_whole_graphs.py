@@ -20,8 +20,21 @@ FLOATS = ("float32", "bfloat16", "float16")
 SHAPES = ((5, 7), (3, 130), (130, 3), (1, 1), (2, 3, 4), (9,), (0, 4), (1, 33))
 LIMITS = (0, 1, -1, 2, 3, 127, 128, -128, 255, 256, 2**15, 2**16 - 1, 2**24, 2**24 + 1, 2**31 - 1, -(2**31), 12345)
 HOSTILE = (0.0, -0.0, 1.0, -1.5, 2.5, 255.5, -300.0, 3e9, -3e9, 1e-40, 1e-45, 65504.0, 1e38, np.inf, -np.inf, np.nan)
-ARITHMETIC = ("add", "subtract", "multiply", "maximum", "minimum", "and", "or", "xor", "remainder", "divide",
-              "shift_left", "shift_right_logical", "shift_right_arithmetic")  # fmt: skip
+ARITHMETIC = (
+    "add",
+    "subtract",
+    "multiply",
+    "maximum",
+    "minimum",
+    "and",
+    "or",
+    "xor",
+    "remainder",
+    "divide",
+    "shift_left",
+    "shift_right_logical",
+    "shift_right_arithmetic",
+)
 
 
 class WholeGenerator:
@@ -38,9 +51,18 @@ class WholeGenerator:
                 self.pool.append(self.b.input(f"x{len(self.pool)}", (*shape[:-1], 1), str(kind)))
         self.given = list(self.pool)
         steps = (
-            self._arithmetic, self._arithmetic, self._number, self._compare, self._select, self._cast, self._cast,
-            self._reduce, self._move, self._logic, self._one,
-        )  # fmt: skip
+            self._arithmetic,
+            self._arithmetic,
+            self._number,
+            self._compare,
+            self._select,
+            self._cast,
+            self._cast,
+            self._reduce,
+            self._move,
+            self._logic,
+            self._one,
+        )
         for _ in range(ops):
             result = steps[self.rng.integers(len(steps))]()
             if result is not None and result.type.size <= 4000:

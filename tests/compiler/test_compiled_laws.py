@@ -49,9 +49,12 @@ def run_by_the_clock(program, bound):
     for index, run in groupby(order, key=lambda i: int(timeline.call[i])):
         call = program.calls[index]
         machine.call(
-            program.routines[call.routine], [tensors[t] for t in call.args], sbuf_base=call.sbuf_base,
-            scratch=scratch, order=np.array([i - first[index] for i in run]),
-        )  # fmt: skip
+            program.routines[call.routine],
+            [tensors[t] for t in call.args],
+            sbuf_base=call.sbuf_base,
+            scratch=scratch,
+            order=np.array([i - first[index] for i in run]),
+        )
         switches += 1
     return switches
 
@@ -115,9 +118,12 @@ def test_the_same_graph_gives_the_same_bytes():
     code = "import test_compiled_laws as t; print(t.digest(range(3)), t.digest())"
     seed = str((int(os.environ.get("PYTHONHASHSEED", "0").replace("random", "0")) + 4321) % 2**32)
     other = subprocess.Popen(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, cwd=Path(__file__).parent,
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONHASHSEED": seed},
+        cwd=Path(__file__).parent,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     here = [digest(), digest(range(3))]
     assert other.communicate()[0].split() == here[::-1]
     assert other.returncode == 0

@@ -119,9 +119,7 @@ def test_not_in_place_when_the_new_value_does_not_wait_for_the_old():
 
 def test_two_looks_at_one_tensor_are_one_load():
     """The second look would otherwise be loaded after the first one's update was stored."""
-    updated(
-        lambda b, x: ((b.logistic(x), x), (b.maximum(b.reshape(x, (1, 130)), 0.25), None)), random(130)
-    )  # fmt: skip
+    updated(lambda b, x: ((b.logistic(x), x), (b.maximum(b.reshape(x, (1, 130)), 0.25), None)), random(130))
 
 
 def test_not_in_place_when_rows_are_read_in_several_sweeps():
@@ -149,11 +147,26 @@ def test_outputs_of_every_kind(precision):
     table = np.arange(35, dtype=np.float32).reshape(5, 7)
     h = b.tanh(x)
     outputs = (
-        x, x, y, b.transpose(x, (1, 0)), b.slice_dim(x, 0, 3, 9), b.broadcast_in_dim(y, (3, 5), ()), h, h,
-        b.reshape(h, (33, 130)), b.transpose(h, (1, 0)), b.constant(2.5, shape=(3, 5)), b.constant(table),
-        b.transpose(b.constant(table), (1, 0)), b.constant(True, shape=(3,)), b.iota((4, 5), "int32", 1),
-        b.constant(7), b.compare(x, "GT", 0.0), b.convert(x, "int32"), b.convert(x, "bfloat16"),
-    )  # fmt: skip
+        x,
+        x,
+        y,
+        b.transpose(x, (1, 0)),
+        b.slice_dim(x, 0, 3, 9),
+        b.broadcast_in_dim(y, (3, 5), ()),
+        h,
+        h,
+        b.reshape(h, (33, 130)),
+        b.transpose(h, (1, 0)),
+        b.constant(2.5, shape=(3, 5)),
+        b.constant(table),
+        b.transpose(b.constant(table), (1, 0)),
+        b.constant(True, shape=(3,)),
+        b.iota((4, 5), "int32", 1),
+        b.constant(7),
+        b.compare(x, "GT", 0.0),
+        b.convert(x, "int32"),
+        b.convert(x, "bfloat16"),
+    )
     for value in outputs:
         b.output(value)
     graph = b.build()
@@ -190,10 +203,14 @@ def test_numbers_where_memory_is_read():
     x = b.input("x", (130, 65), "float32")
     ones, ids = b.constant(1.0, shape=(130, 7)), b.constant(2, "int32", (9,))
     outputs = (
-        b.dot_general(x, ones, ((0,), (0,))), b.dot_general(ones, x, ((0,), (0,))), b.take_rows(x, ids),
-        b.scatter_add_rows(ids, b.slice_dim(x, 0, 0, 9), 5), b.concatenate([x, b.constant(0.5, shape=(130, 3))], 1),
-        b.broadcast_in_dim(b.constant(3.0, shape=(3,)), (5, 3), (1,)), b.reduce(b.constant(2.0, shape=(5, 3)), (1,)),
-    )  # fmt: skip
+        b.dot_general(x, ones, ((0,), (0,))),
+        b.dot_general(ones, x, ((0,), (0,))),
+        b.take_rows(x, ids),
+        b.scatter_add_rows(ids, b.slice_dim(x, 0, 0, 9), 5),
+        b.concatenate([x, b.constant(0.5, shape=(130, 3))], 1),
+        b.broadcast_in_dim(b.constant(3.0, shape=(3,)), (5, 3), (1,)),
+        b.reduce(b.constant(2.0, shape=(5, 3)), (1,)),
+    )
     for value in outputs:
         b.output(value)
     graph, inputs = b.build(), [random(130, 65)]

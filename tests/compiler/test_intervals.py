@@ -94,9 +94,31 @@ HOSTILE = np.float32(
 
 @pytest.mark.parametrize(
     "name",
-    ["negate", "abs", "sign", "exponential", "exponential_minus_one", "log", "sqrt", "rsqrt", "tanh", "logistic",
-     "sine", "erf", "atan", "floor", "ceil", "add", "subtract", "multiply", "divide", "maximum", "minimum", "power"],
-)  # fmt: skip
+    [
+        "negate",
+        "abs",
+        "sign",
+        "exponential",
+        "exponential_minus_one",
+        "log",
+        "sqrt",
+        "rsqrt",
+        "tanh",
+        "logistic",
+        "sine",
+        "erf",
+        "atan",
+        "floor",
+        "ceil",
+        "add",
+        "subtract",
+        "multiply",
+        "divide",
+        "maximum",
+        "minimum",
+        "power",
+    ],
+)
 def test_every_interval_holds(name):
     """For operands within given intervals, what an op gives is NaN, infinite where that is said, or within."""
     pairs = np.array(np.meshgrid(HOSTILE, HOSTILE)).reshape(2, -1)

@@ -210,8 +210,9 @@ def test_convert(to):
     check(
         lambda b, x: b.convert(b.convert(x, to), "float32"),
         lambda x: x.to(getattr(torch, to)).float() if to != "int32" else torch.trunc(x),
-        np.trunc(x) if to == "int32" else x, tolerance=0.0,
-    )  # fmt: skip
+        np.trunc(x) if to == "int32" else x,
+        tolerance=0.0,
+    )
 
 
 @pytest.mark.parametrize("name", ["add", "multiply", "tanh", "exponential", "trn.gelu"])
@@ -236,8 +237,9 @@ def test_a_scalar_input_and_computations_on_it():
     check(
         lambda b, p, lr: b.subtract(p, b.multiply(b.divide(b.sqrt(b.add(lr, 1.0)), b.add(lr, 3.0)), p)),
         lambda p, lr: p - (torch.sqrt(lr + 1) / (lr + 3)) * p,
-        random(130, 33), np.array(0.25, np.float32),
-    )  # fmt: skip
+        random(130, 33),
+        np.array(0.25, np.float32),
+    )
 
 
 def test_a_long_chain_in_one_loop():

@@ -24,8 +24,11 @@ def test_take_rows_and_compute():
     """Token and position embeddings: two tables, one of them in order, and their sum."""
     check(
         lambda b, w, p, i: b.add(b.take_rows(w, i), b.take_rows(p, b.iota((50,), "int32"))),
-        lambda w, p, i: w[i] + p[:50], random(70, 33), random(60, 33, seed=1), integers(4, 50, high=70),
-    )  # fmt: skip
+        lambda w, p, i: w[i] + p[:50],
+        random(70, 33),
+        random(60, 33, seed=1),
+        integers(4, 50, high=70),
+    )
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (130, 33), (2, 65, 600)])
@@ -77,8 +80,10 @@ def test_transpose(order, shape):
 def test_transpose_of_other_formats(dtype):
     check(
         lambda b, x: b.convert(b.transpose(b.convert(x, dtype), (1, 0)), "float32"),
-        lambda x: x.T.to(getattr(torch, dtype)).float(), np.round(100 * random(130, 70)), tolerance=0.0,
-    )  # fmt: skip
+        lambda x: x.T.to(getattr(torch, dtype)).float(),
+        np.round(100 * random(130, 70)),
+        tolerance=0.0,
+    )
 
 
 def test_transpose_then_compute():
@@ -94,17 +99,21 @@ def test_transpose_then_compute():
 def test_concatenate(axis):
     shapes = [tuple(n if d == axis else size for d, size in enumerate((3, 65, 70))) for n in (1, 4, 130)]
     check(
-        lambda b, *xs: b.concatenate(xs, axis), lambda *xs: torch.cat(xs, axis),
-        *(random(*shape, seed=i) for i, shape in enumerate(shapes)), tolerance=0.0,
-    )  # fmt: skip
+        lambda b, *xs: b.concatenate(xs, axis),
+        lambda *xs: torch.cat(xs, axis),
+        *(random(*shape, seed=i) for i, shape in enumerate(shapes)),
+        tolerance=0.0,
+    )
 
 
 def test_concatenate_what_was_computed():
     """Rotary embedding's halves."""
     check(
         lambda b, x: b.concatenate([b.negate(b.slice_dim(x, 1, 20, 40)), b.slice_dim(x, 1, 0, 20)], 1),
-        lambda x: torch.cat((-x[:, 20:], x[:, :20]), 1), random(130, 40), tolerance=0.0,
-    )  # fmt: skip
+        lambda x: torch.cat((-x[:, 20:], x[:, :20]), 1),
+        random(130, 40),
+        tolerance=0.0,
+    )
 
 
 @pytest.mark.parametrize("sides", [((0, 0), (0, 0)), ((1, 2), (0, 0)), ((0, 0), (3, 1)), ((5, 0), (0, 7))])

@@ -24,8 +24,10 @@ def test_transposed_operands(left, right, sizes):
     contract = ((0 if left else 1,), (1 if right else 0,))
     check(
         lambda b, x, y: b.dot_general(x, y, contract),
-        lambda x, y: (x.T if left else x) @ (y.T if right else y), x, y,
-    )  # fmt: skip
+        lambda x, y: (x.T if left else x) @ (y.T if right else y),
+        x,
+        y,
+    )
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (5, 7), (130, 300), (600, 129)])
@@ -34,11 +36,16 @@ def test_vectors(sizes):
     m, n = sizes
     check(
         lambda b, a, x, y: (
-            b.dot_general(a, y, ((1,), (0,))), b.dot_general(x, a, ((0,), (0,))), b.dot_general(y, y, ((0,), (0,))),
+            b.dot_general(a, y, ((1,), (0,))),
+            b.dot_general(x, a, ((0,), (0,))),
+            b.dot_general(y, y, ((0,), (0,))),
             b.dot_general(x, y, ((), ())),
         ),
-        lambda a, x, y: (a @ y, x @ a, y @ y, torch.outer(x, y)), random(m, n), random(m), random(n),
-    )  # fmt: skip
+        lambda a, x, y: (a @ y, x @ a, y @ y, torch.outer(x, y)),
+        random(m, n),
+        random(m),
+        random(n),
+    )
 
 
 def test_batches():
@@ -47,12 +54,16 @@ def test_batches():
     check(lambda b, x, y: b.matmul(x, y), torch.matmul, x, y)
     check(
         lambda b, x, y: b.dot_general(x, y, ((3,), (2,)), ((1,), (1,))),
-        lambda x, y: torch.einsum("abmk,cbkn->bamcn", x, y), x, y,
-    )  # fmt: skip
+        lambda x, y: torch.einsum("abmk,cbkn->bamcn", x, y),
+        x,
+        y,
+    )
     check(
         lambda b, x, y: b.dot_general(x, y, ((0, 3), (0, 2)), ((1,), (1,))),
-        lambda x, y: torch.einsum("abmk,abkn->bmn", x, y), x, y,
-    )  # fmt: skip
+        lambda x, y: torch.einsum("abmk,abkn->bmn", x, y),
+        x,
+        y,
+    )
 
 
 def test_operands_that_are_views():
@@ -100,8 +111,10 @@ def test_a_product_and_its_reductions():
     x, y = random(130, 65), random(65, 33, seed=1)
     check(
         lambda b, x, y: [b.reduce(b.tanh(b.matmul(x, y)), (d,)) for d in (0, 1)],
-        lambda x, y: [torch.tanh(x @ y).sum(d) for d in (0, 1)], x, y,
-    )  # fmt: skip
+        lambda x, y: [torch.tanh(x @ y).sum(d) for d in (0, 1)],
+        x,
+        y,
+    )
 
 
 @pytest.mark.parametrize("sizes", [(5, 7, 3), (130, 65, 33), (300, 512, 600)])

@@ -36,8 +36,10 @@ def test_reduce(kind, dims, shape):
     check(lambda b, x: b.reduce(x, dims, kind), lambda x: function(x, dim=dims), x, tolerance=tolerance)
     check(
         lambda b, x: (b.tanh(x), b.reduce(b.tanh(x), dims, kind, keepdims=True)),
-        lambda x: (torch.tanh(x), function(torch.tanh(x), dim=dims, keepdim=True)), x, tolerance=tolerance,
-    )  # fmt: skip
+        lambda x: (torch.tanh(x), function(torch.tanh(x), dim=dims, keepdim=True)),
+        x,
+        tolerance=tolerance,
+    )
 
 
 @pytest.mark.parametrize("kind", REDUCERS)
@@ -62,8 +64,10 @@ def test_sums_over_rows_and_along_rows_of_one_tensor():
     x, y = random(300, 70), random(300, 70, seed=1)
     check(
         lambda b, x, y: (b.reduce(x, (0,)), b.reduce(b.multiply(x, y), (0,)), b.reduce(x, (1,)), b.multiply(x, y)),
-        lambda x, y: (x.sum(0), (x * y).sum(0), x.sum(1), x * y), x, y,
-    )  # fmt: skip
+        lambda x, y: (x.sum(0), (x * y).sum(0), x.sum(1), x * y),
+        x,
+        y,
+    )
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (130, 33), (4, 7, 129), (300, 1100), LONG])

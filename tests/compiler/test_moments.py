@@ -29,9 +29,14 @@ def convolved(shape, weight, stride, dtype, groups=1):
     pad = weight[2] // 2
     places = [(n + 2 * pad - weight[2]) // stride + 1 for n in shape[2:]]
     attrs = {
-        "window_strides": (stride,) * 2, "padding_low": (pad,) * 2, "padding_high": (pad,) * 2,
-        "lhs_dilation": (1, 1), "rhs_dilation": (1, 1), "dtype": dtype, "feature_group_count": groups,
-    }  # fmt: skip
+        "window_strides": (stride,) * 2,
+        "padding_low": (pad,) * 2,
+        "padding_high": (pad,) * 2,
+        "lhs_dilation": (1, 1),
+        "rhs_dilation": (1, 1),
+        "dtype": dtype,
+        "feature_group_count": groups,
+    }
     y = b.op("convolution", x, w, **attrs)
     assert y.shape[2:] == tuple(places)
     turned = b.convert(b.transpose(y, (1, 0, 2, 3)), float32)

@@ -102,8 +102,10 @@ def test_zeros_keep_their_signs():
     }
     with np.errstate(all="ignore"):
         wanted = {
-            "whole": x / -np.floor(y), "inverse root": x / (1 / np.sqrt(y) + 1), "inverse": x / (1 / np.sqrt(y) + 1),
-        }  # fmt: skip
+            "whole": x / -np.floor(y),
+            "inverse root": x / (1 / np.sqrt(y) + 1),
+            "inverse": x / (1 / np.sqrt(y) + 1),
+        }
     for name, function in forms.items():
         graph = build(function, x, y)
         graph.bounds[1] = (0.0, 3.0)

@@ -180,12 +180,28 @@ def same(graph, after, inputs, atol=1e-10):
 
 
 FORMS = [
-    *(Form(layout=layout, scale=scale) for layout in ("heads", "merged", "tokens", "keys first") for scale in
-    ("after", "before")), *(Form(guard=guard, quotient=quotient) for guard in ("finite", "lowest") for quotient in
-    ("divide", "reciprocal")), *(Form(mask=mask, gradient=gradient) for mask in ("none", "causal", "window")
-    for gradient in ("rows", "squares")), *(Form(mask="added", hidden=hidden, scale="divide") for hidden in
-    (-math.inf, -1e9, LOWEST)), *(Form(mask="data", hidden=hidden, gradient=g) for hidden in (-1e9, LOWEST,
-    -math.inf) for g in ("rows", "squares")), ]  # fmt: skip
+    *(
+        Form(layout=layout, scale=scale)
+        for layout in ("heads", "merged", "tokens", "keys first")
+        for scale in ("after", "before")
+    ),
+    *(
+        Form(guard=guard, quotient=quotient)
+        for guard in ("finite", "lowest")
+        for quotient in ("divide", "reciprocal")
+    ),
+    *(
+        Form(mask=mask, gradient=gradient)
+        for mask in ("none", "causal", "window")
+        for gradient in ("rows", "squares")
+    ),
+    *(Form(mask="added", hidden=hidden, scale="divide") for hidden in (-math.inf, -1e9, LOWEST)),
+    *(
+        Form(mask="data", hidden=hidden, gradient=g)
+        for hidden in (-1e9, LOWEST, -math.inf)
+        for g in ("rows", "squares")
+    ),
+]
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -216,10 +232,18 @@ def test_a_bias_that_does_more_than_hide_stays():
 
 
 MISSES = [
-    "softmax over queries", "largest of others", "one more in the sum", "dropout", "probabilities are returned",
-    "gradient of other values", "gradient without its mean", "mean over queries", "mask on the other side",
-    "gradient is returned", "gradient by other keys",
-]  # fmt: skip
+    "softmax over queries",
+    "largest of others",
+    "one more in the sum",
+    "dropout",
+    "probabilities are returned",
+    "gradient of other values",
+    "gradient without its mean",
+    "mean over queries",
+    "mask on the other side",
+    "gradient is returned",
+    "gradient by other keys",
+]
 
 
 @pytest.mark.parametrize("miss", MISSES)

@@ -21,9 +21,7 @@ FORMATS = [np.float32, ml_dtypes.bfloat16]
 SIZES = [(1, 1), (1, 513), (127, 129), (129, 127), (513, 1)]
 ROWS = {"lhs_contracting_dimensions": (0,), "rhs_contracting_dimensions": (0,)}
 # Of a column: numbers that must not reach another column, and what makes sums of them infinite, NaN, or tiny.
-HOSTILE = np.array(
-    [np.inf, -np.inf, np.nan, 0.0, -0.0, 1e-45, -1e-39, 3e-38, 1e30, -1e30, 1.0], np.float32
-)  # fmt: skip
+HOSTILE = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 1e-45, -1e-39, 3e-38, 1e30, -1e30, 1.0], np.float32)
 
 
 def ops(graph, chip="trn1") -> list[str]:

@@ -26,18 +26,28 @@ class Ended:
 def launch(script: str, folder: Path, ranks: int = 2, *arguments: str, **environment: str) -> list[Ended]:
     """Run `scripts/SCRIPT` in `folder`, once for each rank. They meet through a file (`RENDEZVOUS`)."""
     shared = {
-        "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore",
-        "TRNLAB_TARGET": "trn1.32xlarge", "TRNLAB_PRECISION": "fp32", "TRNLAB_CACHE": str(folder / "cache"),
-        "RENDEZVOUS": str(folder / "meet"), **environment,
-    }  # fmt: skip
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONWARNINGS": "ignore",
+        "TRNLAB_TARGET": "trn1.32xlarge",
+        "TRNLAB_PRECISION": "fp32",
+        "TRNLAB_CACHE": str(folder / "cache"),
+        "RENDEZVOUS": str(folder / "meet"),
+        **environment,
+    }
     command = [sys.executable, str(HERE / "scripts" / script), *arguments]
     running = [
         processes.start(
-            command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            command,
+            cwd=folder,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in range(ranks)
-    ]  # fmt: skip
+    ]
     try:
         outputs = [processes.communicate(process, timeout=SECONDS)[0] for process in running]
     finally:

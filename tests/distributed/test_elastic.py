@@ -54,9 +54,24 @@ def undisturbed(tmp_path_factory):
 def test_a_spare_takes_the_place_of_a_rank_that_was_killed(tmp_path, undisturbed):
     cache, losses = undisturbed
     said, found, status = started(
-        tmp_path, cache, *OURS, "--ranks", "2", "--spares", "1", "--max-restarts", "1", "--checkpoint", "kept",
-        "--every", "2", "--fault", "rank1:step4=kill", SCRIPT, str(STEPS),
-    )  # fmt: skip
+        tmp_path,
+        cache,
+        *OURS,
+        "--ranks",
+        "2",
+        "--spares",
+        "1",
+        "--max-restarts",
+        "1",
+        "--checkpoint",
+        "kept",
+        "--every",
+        "2",
+        "--fault",
+        "rank1:step4=kill",
+        SCRIPT,
+        str(STEPS),
+    )
     assert status == 0, said
     assert found == losses
     assert "TRN271: rank 1 is gone, and rank 0 waits for it" in said
@@ -71,9 +86,22 @@ def test_a_spare_takes_the_place_of_a_rank_that_was_killed(tmp_path, undisturbed
 def test_a_job_goes_on_with_fewer(tmp_path, undisturbed):
     cache, losses = undisturbed
     said, found, status = started(
-        tmp_path, cache, *OURS, "--ranks", "1:2", "--max-restarts", "1", "--checkpoint", "kept", "--every", "2",
-        "--fault", "rank1:step4=ecc", SCRIPT, str(STEPS),
-    )  # fmt: skip
+        tmp_path,
+        cache,
+        *OURS,
+        "--ranks",
+        "1:2",
+        "--max-restarts",
+        "1",
+        "--checkpoint",
+        "kept",
+        "--every",
+        "2",
+        "--fault",
+        "rank1:step4=ecc",
+        SCRIPT,
+        str(STEPS),
+    )
     assert status == 0, said
     assert "TRN555: an uncorrectable error in the HBM of rank 1" in said
     assert "going on after step 2" in said
@@ -87,13 +115,31 @@ def test_a_job_goes_on_with_fewer(tmp_path, undisturbed):
 def test_torchrun_restarts_a_job(tmp_path, undisturbed):
     cache, losses = undisturbed
     said, found, status = started(
-        tmp_path, cache, sys.executable, "-m", "torch.distributed.run", "--nnodes", "1:2", "--nproc-per-node", "2",
-        "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--max-restarts", "1",
-        "--rdzv-conf", "last_call_timeout=1",  # nobody else comes
-        SCRIPT, str(STEPS),
-        TRNLAB_TARGET="trn1.32xlarge", TRNLAB_PRECISION="fp32", TRNLAB_CHECKPOINT=str(tmp_path / "kept"),
-        TRNLAB_CHECKPOINT_EVERY="2", TRNLAB_FAULT="rank1:step4=kill",
-    )  # fmt: skip
+        tmp_path,
+        cache,
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes",
+        "1:2",
+        "--nproc-per-node",
+        "2",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        "127.0.0.1:0",
+        "--max-restarts",
+        "1",
+        "--rdzv-conf",
+        "last_call_timeout=1",  # nobody else comes
+        SCRIPT,
+        str(STEPS),
+        TRNLAB_TARGET="trn1.32xlarge",
+        TRNLAB_PRECISION="fp32",
+        TRNLAB_CHECKPOINT=str(tmp_path / "kept"),
+        TRNLAB_CHECKPOINT_EVERY="2",
+        TRNLAB_FAULT="rank1:step4=kill",
+    )
     assert status == 0, said
     assert found == losses
     assert "going on after step 2" in said

@@ -19,8 +19,13 @@ OURS = ("trnlab.cli.main", "run", "--ranks", "2")
 def learned(folder, threads, command):
     """By way and rank, the digest of losses and weights."""
     command = [sys.executable, "-m", *command, str(HERE / "scripts" / "compiled_script.py"), str(threads)]
-    told = {"OMP_NUM_THREADS": str(threads), "PYTHONWARNINGS": "ignore", "TRNLAB_TARGET": "trn1.32xlarge",
-            "TRNLAB_PRECISION": "fp32", "TRNLAB_CACHE": str(folder / "cache")}  # fmt: skip
+    told = {
+        "OMP_NUM_THREADS": str(threads),
+        "PYTHONWARNINGS": "ignore",
+        "TRNLAB_TARGET": "trn1.32xlarge",
+        "TRNLAB_PRECISION": "fp32",
+        "TRNLAB_CACHE": str(folder / "cache"),
+    }
     ended = subprocess.run(
         command, cwd=folder, env={**os.environ, **told}, text=True, capture_output=True, timeout=SECONDS
     )

@@ -35,14 +35,25 @@ _BLOCK = re.compile(
 )
 SMALL = {
     "small.json": {
-        "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 2,
-        "intermediate_size": 256, "vocab_size": 512, "max_position_embeddings": 128,
+        "model_type": "llama",
+        "num_hidden_layers": 2,
+        "hidden_size": 128,
+        "num_attention_heads": 2,
+        "intermediate_size": 256,
+        "vocab_size": 512,
+        "max_position_embeddings": 128,
     },
     "small_images.json": {
-        "model_type": "vit", "num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 2,
-        "intermediate_size": 256, "image_size": 32, "patch_size": 8, "num_labels": 10,
+        "model_type": "vit",
+        "num_hidden_layers": 2,
+        "hidden_size": 128,
+        "num_attention_heads": 2,
+        "intermediate_size": 256,
+        "image_size": 32,
+        "patch_size": 8,
+        "num_labels": 10,
     },
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -61,9 +72,12 @@ def blocks(text: str) -> Iterator[Block]:
     """Of a page."""
     for found in _BLOCK.finditer(text):
         yield Block(
-            _commands(found["real"]), found["shown"], found.span("shown"), _commands(found["small"]),
+            _commands(found["real"]),
+            found["shown"],
+            found.span("shown"),
+            _commands(found["small"]),
             [part.strip() for part in found["says"].split(";")],
-        )  # fmt: skip
+        )
 
 
 def _commands(text: str) -> list[str]:

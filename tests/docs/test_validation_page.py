@@ -51,12 +51,15 @@ def headline() -> str:
     results = [row.timed for row in rows]
     table = [
         [
-            _TITLES[s.group], s.split.value, str(s.kernels), str(s.refused),
+            _TITLES[s.group],
+            s.split.value,
+            str(s.kernels),
+            str(s.refused),
             *(percent(x) if x is not None else "-" for x in (s.median, s.percentile_90, s.worst)),
             AIMS.get(s.group, {}).get(s.split.value, "none set"),
         ]
         for s in summaries(results)
-    ]  # fmt: skip
+    ]
     head = ("from their sources", "split", "kernels", "refused", "median error", "90 %", "worst", "aim")
     return f"{_made(rows)}\n\n{rows_of(head, table)}\n{_pairs(results)}"
 
@@ -145,8 +148,10 @@ def network() -> str:
 
 def _errors(rows: Sequence[collectives.Timed], run: collectives.Run) -> list[str]:
     mine = [row for row in rows if row.run is run]
-    return [", ".join(f"{_size(row.size)} {percent(row.error, '+')}" for row in mine if row.split is split) or "-"
-            for split in SPLITS]  # fmt: skip
+    return [
+        ", ".join(f"{_size(row.size)} {percent(row.error, '+')}" for row in mine if row.split is split) or "-"
+        for split in SPLITS
+    ]
 
 
 def _size(nbytes: int) -> str:
@@ -157,9 +162,13 @@ def _size(nbytes: int) -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
-    "headline": headline, "kernels": kernels, "quantities": quantities, "by hand": by_hand, "figures": figures,
+    "headline": headline,
+    "kernels": kernels,
+    "quantities": quantities,
+    "by hand": by_hand,
+    "figures": figures,
     "network": network,
-}  # fmt: skip
+}
 
 
 def pattern(name: str) -> re.Pattern[str]:

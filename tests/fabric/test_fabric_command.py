@@ -28,13 +28,36 @@ def test_every_network_can_be_shown(capsys, target):
 def test_the_table_has_the_columns_of_the_vendor_and_the_json_too(capsys, tmp_path):
     report = tmp_path / "out.json"
     status, out, _ = trnlab(
-        capsys, "test", "allr", "--target", "trn1.32xlarge", "-r", "32", "-b", "1k", "-e", "1M", "-f", "32", "-d",
-        "fp32", "--show-algorithm", "--report-to-json-file", str(report),
-    )  # fmt: skip
+        capsys,
+        "test",
+        "allr",
+        "--target",
+        "trn1.32xlarge",
+        "-r",
+        "32",
+        "-b",
+        "1k",
+        "-e",
+        "1M",
+        "-f",
+        "32",
+        "-d",
+        "fp32",
+        "--show-algorithm",
+        "--report-to-json-file",
+        str(report),
+    )
     lines = out.splitlines()
     assert status == 0
-    assert lines[0].split() == ["size(B)", "count(elems)", "type", "time:avg(us)", "algbw(GB/s)", "busbw(GB/s)",
-                                "algorithm"]  # fmt: skip
+    assert lines[0].split() == [
+        "size(B)",
+        "count(elems)",
+        "type",
+        "time:avg(us)",
+        "algbw(GB/s)",
+        "busbw(GB/s)",
+        "algorithm",
+    ]
     assert [int(line.split()[0]) for line in lines[1:4]] == [1024, 32768, 1048576]
     rows = json.loads(report.read_text())["results"]
     for row in rows:
@@ -47,9 +70,23 @@ def test_the_table_has_the_columns_of_the_vendor_and_the_json_too(capsys, tmp_pa
 @pytest.mark.parametrize("dtype", ["uint8", "bf16", "fp8", "int32"])
 def test_every_operation_is_right_on_data(capsys, operation, dtype):
     status, out, _ = trnlab(
-        capsys, "test", operation, "--target", "2xtrn1.32xlarge", "-r", "16", "-b", "3", "-e", "3000", "-f", "10",
-        "-c", "-d", dtype,
-    )  # fmt: skip
+        capsys,
+        "test",
+        operation,
+        "--target",
+        "2xtrn1.32xlarge",
+        "-r",
+        "16",
+        "-b",
+        "3",
+        "-e",
+        "3000",
+        "-f",
+        "10",
+        "-c",
+        "-d",
+        dtype,
+    )
     assert status == 0, out
     assert "differ" not in out
 
@@ -58,18 +95,47 @@ def test_groups_and_pairs_come_from_files_of_the_vendors_format(capsys, tmp_path
     groups = tmp_path / "groups.json"
     for rows in ([[0, 2, 4, 6], [1, 3, 5, 7]], [[0, 1], [2, 3]]):  # all ranks, and some of them
         groups.write_text(json.dumps({"replica_groups": [rows]}))
-        status, _, _ = trnlab(capsys, "test", "allg", "--target", "trn1.32xlarge", "-r", "8", "-c",
-                              "--custom-replica-groups", str(groups), "-b", "64", "-e", "64")  # fmt: skip
+        status, _, _ = trnlab(
+            capsys,
+            "test",
+            "allg",
+            "--target",
+            "trn1.32xlarge",
+            "-r",
+            "8",
+            "-c",
+            "--custom-replica-groups",
+            str(groups),
+            "-b",
+            "64",
+            "-e",
+            "64",
+        )
         assert status == 0
     pairs = tmp_path / "pairs.json"
     pairs.write_text(json.dumps({"src_target_pairs": [[[0, 1], [1, 0]]]}))
-    status, _, _ = trnlab(capsys, "test", "permute", "--target", "trn1.32xlarge", "-r", "8", "-c",
-                          "--custom-src-target-pairs", str(pairs), "-b", "64", "-e", "64")  # fmt: skip
+    status, _, _ = trnlab(
+        capsys,
+        "test",
+        "permute",
+        "--target",
+        "trn1.32xlarge",
+        "-r",
+        "8",
+        "-c",
+        "--custom-src-target-pairs",
+        str(pairs),
+        "-b",
+        "64",
+        "-e",
+        "64",
+    )
     assert status == 0
     for text in ("", "{}", '{"replica_groups": [[[0, 0]]]}', '{"replica_groups": [[[0, 99]]]}', "[1]"):
         groups.write_text(text)
-        status, _, err = trnlab(capsys, "test", "allg", "--target", "trn1.32xlarge", "-r", "8",
-                                "--custom-replica-groups", str(groups))  # fmt: skip
+        status, _, err = trnlab(
+            capsys, "test", "allg", "--target", "trn1.32xlarge", "-r", "8", "--custom-replica-groups", str(groups)
+        )
         assert status == 2
         assert "TRN186" in err
 

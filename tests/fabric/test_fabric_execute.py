@@ -56,10 +56,13 @@ def test_collectives_without_reduction_and_groups_side_by_side():
     groups = [[0, 2], [3, 1]]
     pair = choice.Direct(2)
     for schedule in (
-        collectives.all_to_all(4, [range(4)]), collectives.broadcast(4, [range(4)], 2),
-        collectives.permute([(0, 1), (1, 2), (3, 3)], 4), collectives.all_to_all(2, groups),
-        collectives.all_reduce(pair, groups), collectives.broadcast(2, groups, 1),
-    ):  # fmt: skip
+        collectives.all_to_all(4, [range(4)]),
+        collectives.broadcast(4, [range(4)], 2),
+        collectives.permute([(0, 1), (1, 2), (3, 3)], 4),
+        collectives.all_to_all(2, groups),
+        collectives.all_reduce(pair, groups),
+        collectives.broadcast(2, groups, 1),
+    ):
         same(schedule, inputs_of(4, 8, np.float32))
 
 

@@ -29,8 +29,9 @@ def bench(target, *sick, **slower):
 
 def rows(of, noise=0.0, factor=1.0):
     draw = np.random.default_rng(3)
-    return [Measured(s, of.row(s).microseconds * factor * float(np.exp(noise * draw.standard_normal())))
-            for s in SIZES]  # fmt: skip
+    return [
+        Measured(s, of.row(s).microseconds * factor * float(np.exp(noise * draw.standard_normal()))) for s in SIZES
+    ]
 
 
 @pytest.mark.parametrize("target", ["2xtrn1.32xlarge", "trn2.48xlarge"])
@@ -62,9 +63,12 @@ def test_a_slow_part_is_named_with_what_is_left_of_it(target, sick, kind, part, 
 
 @pytest.mark.parametrize(
     ("changed", "part"),
-    [({"launch": 60_000}, "launch"), ({"network_step": 90_000}, "steps between instances"),
-     ({"step": 15_000}, "steps within an instance")],
-)  # fmt: skip
+    [
+        ({"launch": 60_000}, "launch"),
+        ({"network_step": 90_000}, "steps between instances"),
+        ({"step": 15_000}, "steps within an instance"),
+    ],
+)
 def test_latencies_are_told_from_rates(changed, part):
     found = health.examine(rows(bench("2xtrn1.32xlarge", **changed)), bench("2xtrn1.32xlarge"))
     assert found.suspects[0].kind == "latency"
@@ -85,8 +89,10 @@ def test_another_algorithm_for_some_sizes_is_named():
 
 
 def test_what_no_single_part_explains_is_said():
-    table = [Measured(row.size, row.microseconds * (3 if place % 2 else 0.3))
-             for place, row in enumerate(rows(bench("trn2.48xlarge")))]  # fmt: skip
+    table = [
+        Measured(row.size, row.microseconds * (3 if place % 2 else 0.3))
+        for place, row in enumerate(rows(bench("trn2.48xlarge")))
+    ]
     found = health.examine(table, bench("trn2.48xlarge"))
     assert not found.healthy
     assert not found.explained
@@ -111,8 +117,24 @@ def test_the_command_reads_what_the_tool_writes(capsys, tmp_path, form):
     """What `fabric test` wrote of a healthy and of a sick network, in the form that it is told in."""
     for fault, wanted in (([], 0), (["--fault", "efa:node0.rail3=half"], 1)):
         file = tmp_path / "real.json"
-        _, out, _ = trnlab(capsys, "test", "allr", "--target", "2xtrn1.32xlarge", "-b", "1M", "-e", "1G", "-f", "32",
-                           "-d", "fp32", *fault, "--report-to-json-file", file)  # fmt: skip
+        _, out, _ = trnlab(
+            capsys,
+            "test",
+            "allr",
+            "--target",
+            "2xtrn1.32xlarge",
+            "-b",
+            "1M",
+            "-e",
+            "1G",
+            "-f",
+            "32",
+            "-d",
+            "fp32",
+            *fault,
+            "--report-to-json-file",
+            file,
+        )
         if form == "text":
             file.write_text("some banner\n" + out)
         asked = ["health", file, "--target", "2xtrn1.32xlarge", "-d", "fp32", *(["--json"] if form == "json" else [])]
@@ -125,8 +147,16 @@ def test_the_command_reads_what_the_tool_writes(capsys, tmp_path, form):
             assert not wanted or "efa:node0.rail3" in json.loads(out)["suspects"][0]["parts"]
 
 
-NO_RESULTS = ("", "{}", "[]", "no table", '{"results": [{"size(B)": 8}]}', "size(B) x\n8 9\n",
-              '{"results": [{"size(B)": 8, "time:avg(us)": 0}]}', "size(B) time:avg(us)\n")  # fmt: skip
+NO_RESULTS = (
+    "",
+    "{}",
+    "[]",
+    "no table",
+    '{"results": [{"size(B)": 8}]}',
+    "size(B) x\n8 9\n",
+    '{"results": [{"size(B)": 8, "time:avg(us)": 0}]}',
+    "size(B) time:avg(us)\n",
+)
 
 
 @pytest.mark.parametrize("text", NO_RESULTS)

@@ -14,9 +14,17 @@ from trnlab.fabric.nccom import Bench
 from trnlab.fabric.timing import cost
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-NETWORKS = {name: network.build(cluster.parse(name)) for name in (
-    "trn1.32xlarge", "trn2.48xlarge", "inf2.48xlarge", "inf2.24xlarge", "2xtrn1.32xlarge", "u-trn2x64",
-)}  # fmt: skip
+NETWORKS = {
+    name: network.build(cluster.parse(name))
+    for name in (
+        "trn1.32xlarge",
+        "trn2.48xlarge",
+        "inf2.48xlarge",
+        "inf2.24xlarge",
+        "2xtrn1.32xlarge",
+        "u-trn2x64",
+    )
+}
 
 
 def bench(target, operation, ranks=None):
@@ -68,9 +76,12 @@ def test_nothing_is_faster_than_latency_and_the_bytes_over_any_cut(target, opera
 
 @settings(max_examples=examples(40), deadline=None)
 @given(
-    st.sampled_from(sorted(NETWORKS)), st.sampled_from(["ring", "kangaring"]), st.integers(10, 30),
-    st.floats(0.1, 10), st.integers(0, 2**31),
-)  # fmt: skip
+    st.sampled_from(sorted(NETWORKS)),
+    st.sampled_from(["ring", "kangaring"]),
+    st.integers(10, 30),
+    st.floats(0.1, 10),
+    st.integers(0, 2**31),
+)
 def test_a_faster_link_never_slows_a_schedule_whose_flows_share_none(target, name, bits, factor, seed):
     """Rings: every wire and card carries one flow in a step. Links that all flows of a chip share count as theirs."""
     test = bench(target, "all_reduce")

@@ -203,9 +203,20 @@ def test_who_adds_up_what_came_from_other_chips_has_a_step_for_it():
         for kind, steps in (("all_gather", gathers), ("reduce_scatter", reduces)):
             schedule = schedule_of(Collective(kind, (group,)), net, placed, 4096)
             assert cost(schedule, net, placed, 4096).latency == pytest.approx(steps * step), (kind, group)
-    at_once = [cost(schedule_of(Collective("all_reduce", (tuple(range(0, 4 * stride, stride)),)), net,
-                                net.cluster.placed(4 * stride), 64), net, net.cluster.placed(4 * stride), 64)
-               for stride in (1, 4)]  # fmt: skip
+    at_once = [
+        cost(
+            schedule_of(
+                Collective("all_reduce", (tuple(range(0, 4 * stride, stride)),)),
+                net,
+                net.cluster.placed(4 * stride),
+                64,
+            ),
+            net,
+            net.cluster.placed(4 * stride),
+            64,
+        )
+        for stride in (1, 4)
+    ]
     assert [found.latency for found in at_once] == pytest.approx([step, 2 * step])
 
 

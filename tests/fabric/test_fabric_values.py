@@ -125,9 +125,17 @@ def test_a_paired_ring_has_half_the_steps_of_a_ring(pairs):
 
 @pytest.mark.parametrize(
     ("target", "ranks"),
-    [("trn1.32xlarge", 32), ("trn1.32xlarge", 8), ("trn2.48xlarge", 64), ("inf2.24xlarge", 12),
-     ("2xtrn1.32xlarge", 64), ("4xtrn2u.48xlarge", 64), ("3xtrn2.3xlarge", 12), ("trn3-gen1-ultraserver", 64)],
-)  # fmt: skip
+    [
+        ("trn1.32xlarge", 32),
+        ("trn1.32xlarge", 8),
+        ("trn2.48xlarge", 64),
+        ("inf2.24xlarge", 12),
+        ("2xtrn1.32xlarge", 64),
+        ("4xtrn2u.48xlarge", 64),
+        ("3xtrn2.3xlarge", 12),
+        ("trn3-gen1-ultraserver", 64),
+    ],
+)
 def test_what_the_runtime_would_take_gives_the_right_sums_at_every_size(target, ranks):
     place = cluster.parse(target)
     net, placed = network.build(place), place.placed(ranks)

@@ -93,8 +93,19 @@ def test_on_two_processes(tmp_path, capsys):
         '{"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 2, '
         '"intermediate_size": 256, "vocab_size": 512, "max_position_embeddings": 128}'
     )
-    common = ["plan", str(config), "--tokens", "1G", "--target", "trn1.2xlarge", "--instances", "1", "--no-cache",
-              "--global-batch", "16"]  # fmt: skip
+    common = [
+        "plan",
+        str(config),
+        "--tokens",
+        "1G",
+        "--target",
+        "trn1.2xlarge",
+        "--instances",
+        "1",
+        "--no-cache",
+        "--global-batch",
+        "16",
+    ]
     assert main([*common, "--jobs", "2"]) == 0
     many = capsys.readouterr()
     assert "is compiled" in many.err

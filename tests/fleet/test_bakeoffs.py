@@ -65,9 +65,14 @@ def test_where_nothing_is_published_only_the_band_is_shown():
 
 
 SMALL = {
-    "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 2,
-    "intermediate_size": 256, "vocab_size": 512, "max_position_embeddings": 128,
-}  # fmt: skip
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 128,
+    "num_attention_heads": 2,
+    "intermediate_size": 256,
+    "vocab_size": 512,
+    "max_position_embeddings": 128,
+}
 
 
 def test_the_command_plans_neurons_side_and_keeps_its_programs(tmp_path, capsys):

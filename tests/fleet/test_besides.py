@@ -15,9 +15,14 @@ from trnlab.fleet.planning import Question, plan
 from trnlab.fleet.sides import Held
 
 SMALL = {
-    "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 2,
-    "intermediate_size": 256, "vocab_size": 512, "max_position_embeddings": 128,
-}  # fmt: skip
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 128,
+    "num_attention_heads": 2,
+    "intermediate_size": 256,
+    "vocab_size": 512,
+    "max_position_embeddings": 128,
+}
 LLAMA = Question(model("llama3-8b"), 1e12, ("p5.48xlarge",), (4, 64), batch=1024)
 
 

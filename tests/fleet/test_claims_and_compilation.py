@@ -34,10 +34,16 @@ def test_a_run_compiles_at_its_start_at_changes_and_after_restarts_unless_progra
     assert found.repeated(3).low == pytest.approx((3 * 10 - 3) * 13 / 60 * 4 * 21.5)
 
 
-@pytest.mark.parametrize(("size", "low", "high", "tag"), [
-    (336e6, 13, 40, "documented"), (70e9, 30, 60, "documented"), (8e9, 13, 60, "documented"),
-    (1e6, 13, 40, "assumed"), (1e12, 30, 60, "assumed"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("size", "low", "high", "tag"),
+    [
+        (336e6, 13, 40, "documented"),
+        (70e9, 30, 60, "documented"),
+        (8e9, 13, 60, "documented"),
+        (1e6, 13, 40, "assumed"),
+        (1e12, 30, 60, "assumed"),
+    ],
+)
 def test_minutes_are_the_published_range_and_assumed_beyond_it(size, low, high, tag):
     found = compilation.minutes(size)
     assert (found.low, found.high, found.tag) == (low, high, tag)

@@ -24,9 +24,14 @@ TRN1 = chips.target("trn1.32xlarge")
 S3 = STORES["s3"]
 MIB = 1 << 20
 READS = Reads(
-    data_bytes=8 * MIB * 8 * 40, request_bytes=8 * MIB, step_bytes=4 * MIB, group_bytes=64 * MIB, prefetch=8, ranks=1,
+    data_bytes=8 * MIB * 8 * 40,
+    request_bytes=8 * MIB,
+    step_bytes=4 * MIB,
+    group_bytes=64 * MIB,
+    prefetch=8,
+    ranks=1,
     epoch_steps=640,
-)  # fmt: skip
+)
 
 
 def played(reads: Reads, step: float) -> tuple[float, float]:

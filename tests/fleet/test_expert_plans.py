@@ -57,8 +57,10 @@ def test_memory_of_divided_parameters_is_18_bytes_of_each():
     layouts = columns_of([Layout(2, 1, 16, zero=3), Layout(2, 1, 16, zero=3, expert=4)])
     held = held_of(_training(), layouts, np.full((2, 1), 1600.0), np.array([[6400.0], [1600.0]]))
     assert {name: size[:, 0].tolist() for name, size in held.items()} == {
-        "weights": [3000.0, 3000.0], "gradients": [2000.0, 2000.0], "optimizer": [4000.0, 4000.0],
-    }  # fmt: skip
+        "weights": [3000.0, 3000.0],
+        "gradients": [2000.0, 2000.0],
+        "optimizer": [4000.0, 4000.0],
+    }
 
 
 def test_experts_of_all_ranks_have_no_gradients_to_exchange(planner):
@@ -78,8 +80,9 @@ def test_a_divided_context_keeps_less_and_asks_for_keys(planner):
 
 def test_attention_is_made_again(planner):
     training = _training(DENSE)
-    none, selective, full = (planner.step(training, Layout(2, 1, 16, recompute=r)) for r in
-                             ("none", "selective", "full"))  # fmt: skip
+    none, selective, full = (
+        planner.step(training, Layout(2, 1, 16, recompute=r)) for r in ("none", "selective", "full")
+    )
     assert none.seconds["recompute"] == 0 < selective.seconds["recompute"] < full.seconds["recompute"]
     assert none.total < selective.total < full.total
     assert full.bytes["activations"] < selective.bytes["activations"] <= none.bytes["activations"]
@@ -101,10 +104,11 @@ def test_contexts_are_searched_where_sequences_are_long(planner):
 
 
 IMPOSSIBLE = [
-    (SPARSE, Layout(4, 1, 8, expert=16), "experts"), (DENSE, Layout(4, 1, 8, expert=2), "experts"),
+    (SPARSE, Layout(4, 1, 8, expert=16), "experts"),
+    (DENSE, Layout(4, 1, 8, expert=2), "experts"),
     (SPARSE, Layout(4, 4, 2, expert=4), "among those of data"),
     (replace(DENSE, sequence=258), Layout(1, 1, 16, context=2, zero=0), "halves"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("model", "layout", "said"), IMPOSSIBLE)

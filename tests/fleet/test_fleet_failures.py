@@ -111,9 +111,15 @@ def test_meta_saw_more_than_nine_tenths():
 
 @pytest.mark.parametrize(
     ("settings", "devices", "code"),
-    [({"store": "s4"}, 16, "TRN164"), ({}, 0, "TRN165"), ({"device_hours": 0.0}, 16, "TRN165"),
-     ({"spares": -1}, 16, "TRN165"), ({"blast": -4}, 16, "TRN165"), ({"interval": -1.0}, 16, "TRN165")],
-)  # fmt: skip
+    [
+        ({"store": "s4"}, 16, "TRN164"),
+        ({}, 0, "TRN165"),
+        ({"device_hours": 0.0}, 16, "TRN165"),
+        ({"spares": -1}, 16, "TRN165"),
+        ({"blast": -4}, 16, "TRN165"),
+        ({"interval": -1.0}, 16, "TRN165"),
+    ],
+)
 def test_what_cannot_be_is_told(settings, devices, code):
     with pytest.raises(UsageError, match=code):
         Reliability(**settings).goodput(devices, 1e12)

@@ -100,9 +100,10 @@ def test_the_command_as_data(capsys):
     told = json.loads(capsys.readouterr().out)
     assert told["chips"] == 512
     assert told["measures"][0]["share"] + sum(told["measures"][0]["waste"].values()) == pytest.approx(1)
-    assert abs(told["simulated"]["share"] - next(
-        m["share"] for m in told["measures"] if m["name"] == told["enough"]
-    )) <= 4 * told["simulated"]["error"]  # fmt: skip
+    assert (
+        abs(told["simulated"]["share"] - next(m["share"] for m in told["measures"] if m["name"] == told["enough"]))
+        <= 4 * told["simulated"]["error"]
+    )
 
 
 @pytest.mark.parametrize(("target", "chips"), [("trn1.2xlarge", "4"), ("inf2.48xlarge", "24"), ("trn2.3xlarge", "1")])
@@ -117,12 +118,19 @@ def test_small_jobs_and_instances_without_cards(target, chips, capsys):
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [(["--chips", "16", "--target", "inf2.48xlarge", "--store", "neighbour"], "TRN164"),
-     (["--chips", "0"], "TRN173"), (["--chips", "2GW"], "TRN173"), (["--chips", "16", "--above", "90"], "TRN166"),
-     (["--chips", "16", "--store", "s4"], "TRN164"), (["--chips", "16", "--target", "trn9"], "TRN101"),
-     (["--chips", "16", "--replica", "0"], "TRN165"), (["--chips", "16", "--device-hours", "-1"], "TRN165"),
-     (["--chips", "16", "--model", "llama9"], "TRN171"), (["--chips", "16", "--oversubscription", "0"], "TRN165")],
-)  # fmt: skip
+    [
+        (["--chips", "16", "--target", "inf2.48xlarge", "--store", "neighbour"], "TRN164"),
+        (["--chips", "0"], "TRN173"),
+        (["--chips", "2GW"], "TRN173"),
+        (["--chips", "16", "--above", "90"], "TRN166"),
+        (["--chips", "16", "--store", "s4"], "TRN164"),
+        (["--chips", "16", "--target", "trn9"], "TRN101"),
+        (["--chips", "16", "--replica", "0"], "TRN165"),
+        (["--chips", "16", "--device-hours", "-1"], "TRN165"),
+        (["--chips", "16", "--model", "llama9"], "TRN171"),
+        (["--chips", "16", "--oversubscription", "0"], "TRN165"),
+    ],
+)
 def test_mistakes_are_told(arguments, code, capsys):
     assert main(["goodput", *arguments]) == 2
     assert code in capsys.readouterr().err

@@ -14,15 +14,36 @@ from trnlab.fleet.wholes import Whole
 
 # Counted on the meta device with transformers 5: sum(p.numel() for p in model.parameters()).
 PARAMETERS = {
-    "gpt3-125m": 125226240, "gpt3-175b": 174604259328, "gpt2": 124439808, "llama2-7b": 6738415616,
-    "llama2-13b": 13015864320, "llama2-70b": 68976648192, "llama3-8b": 8030261248, "llama3-70b": 70553706496,
-    "llama3-405b": 405853388800, "mistral-7b": 7241732096, "mixtral-8x7b": 46702792704, "qwen3-8b": 8190735360,
-    "qwen3-32b": 32762123264, "qwen3-30b-a3b": 30532122624, "qwen3-235b-a22b": 235093634560,
-    "deepseek-v3": 671026404352, "bert-base": 109514298,
-    "bert-large": 335174458, "vit-base": 86567656, "vit-large": 304326632, "vit-huge": 632045800,
-    "roberta-large": 355412057, "t5-small": 60506624, "t5-base": 222903552, "t5-large": 737668096,
-    "t5-3b": 2851598336, "t5-11b": 11307321344, "whisper-small": 241734912, "whisper-large-v3": 1543490560,
-}  # fmt: skip
+    "gpt3-125m": 125226240,
+    "gpt3-175b": 174604259328,
+    "gpt2": 124439808,
+    "llama2-7b": 6738415616,
+    "llama2-13b": 13015864320,
+    "llama2-70b": 68976648192,
+    "llama3-8b": 8030261248,
+    "llama3-70b": 70553706496,
+    "llama3-405b": 405853388800,
+    "mistral-7b": 7241732096,
+    "mixtral-8x7b": 46702792704,
+    "qwen3-8b": 8190735360,
+    "qwen3-32b": 32762123264,
+    "qwen3-30b-a3b": 30532122624,
+    "qwen3-235b-a22b": 235093634560,
+    "deepseek-v3": 671026404352,
+    "bert-base": 109514298,
+    "bert-large": 335174458,
+    "vit-base": 86567656,
+    "vit-large": 304326632,
+    "vit-huge": 632045800,
+    "roberta-large": 355412057,
+    "t5-small": 60506624,
+    "t5-base": 222903552,
+    "t5-large": 737668096,
+    "t5-3b": 2851598336,
+    "t5-11b": 11307321344,
+    "whisper-small": 241734912,
+    "whisper-large-v3": 1543490560,
+}
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
@@ -32,9 +53,17 @@ def test_parameters_are_those_of_the_implementation(name):
 
 # As the papers and model cards say: BERT-Large 340M with its second task, T5 220M to 11B, Whisper 244M and 1550M.
 MILLIONS = {
-    "bert-large": 335, "roberta-large": 355, "vit-large": 304, "t5-small": 60, "t5-base": 223, "t5-large": 738,
-    "t5-3b": 2852, "t5-11b": 11307, "whisper-small": 244, "whisper-large-v3": 1550,
-}  # fmt: skip
+    "bert-large": 335,
+    "roberta-large": 355,
+    "vit-large": 304,
+    "t5-small": 60,
+    "t5-base": 223,
+    "t5-large": 738,
+    "t5-3b": 2852,
+    "t5-11b": 11307,
+    "whisper-small": 244,
+    "whisper-large-v3": 1550,
+}
 
 
 @pytest.mark.parametrize("name", MILLIONS)
@@ -89,13 +118,25 @@ def test_a_configuration_that_describes_no_model(changes, said):
 
 
 DISTILBERT = {
-    "model_type": "distilbert", "dim": 768, "n_heads": 12, "n_layers": 6, "hidden_dim": 3072, "vocab_size": 30522,
+    "model_type": "distilbert",
+    "dim": 768,
+    "n_heads": 12,
+    "n_layers": 6,
+    "hidden_dim": 3072,
+    "vocab_size": 30522,
     "max_position_embeddings": 512,
-}  # fmt: skip
+}
 T5_1_1 = {
-    "model_type": "t5", "d_model": 768, "num_heads": 12, "d_kv": 64, "d_ff": 2048, "num_layers": 12,
-    "vocab_size": 32128, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False,
-}  # fmt: skip
+    "model_type": "t5",
+    "d_model": 768,
+    "num_heads": 12,
+    "d_kv": 64,
+    "d_ff": 2048,
+    "num_layers": 12,
+    "vocab_size": 32128,
+    "feed_forward_proj": "gated-gelu",
+    "tie_word_embeddings": False,
+}
 
 
 @pytest.mark.parametrize(("config", "count"), [(DISTILBERT, 66985530), (T5_1_1, 247577856)], ids=["distil", "1.1"])
@@ -110,10 +151,12 @@ def test_classes_of_images_are_those_that_have_names():
 
 
 FAMILIES = [
-    ({"model_type": "convnext"}, "convolutions"), ({"_class_name": "UNet2DModel"}, "a U-Net"),
-    ({"model_type": "deepfm"}, "tables of embeddings"), ({"model_type": "swin"}, "windows of attention"),
+    ({"model_type": "convnext"}, "convolutions"),
+    ({"_class_name": "UNet2DModel"}, "a U-Net"),
+    ({"model_type": "deepfm"}, "tables of embeddings"),
+    ({"model_type": "swin"}, "windows of attention"),
     ({"model_type": "clip"}, "nothing is known of the blocks"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("config", "said"), FAMILIES)

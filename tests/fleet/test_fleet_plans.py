@@ -175,12 +175,32 @@ def test_what_is_printed_and_written(found):
 def test_on_the_command_line(tmp_path, capsys):
     file = tmp_path / "tiny.json"
     sizes = {
-        "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "intermediate_size": 512, "vocab_size": 1024, "max_position_embeddings": 256,
-    }  # fmt: skip
+        "model_type": "llama",
+        "hidden_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 512,
+        "vocab_size": 1024,
+        "max_position_embeddings": 256,
+    }
     file.write_text(json.dumps(sizes))
-    asked = ["plan", str(file), "--tokens", "1B", "--target", "trn2.48xlarge", "--instances", "1",
-             "--global-batch", "64", "--layout", "tp=4,pp=1", "--cache", str(tmp_path)]  # fmt: skip
+    asked = [
+        "plan",
+        str(file),
+        "--tokens",
+        "1B",
+        "--target",
+        "trn2.48xlarge",
+        "--instances",
+        "1",
+        "--global-batch",
+        "64",
+        "--layout",
+        "tp=4,pp=1",
+        "--cache",
+        str(tmp_path),
+    ]
     assert main(asked) == 0
     said = capsys.readouterr().out
     assert "on-demand" in said

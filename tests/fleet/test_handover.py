@@ -104,8 +104,16 @@ def test_no_name_is_more_than_a_name(found, tmp_path):
     hostile = dataclasses.replace(found, question=dataclasses.replace(found.question, model=model))
     write(hostile, tmp_path)
     kinds = {line.split()[0] for line in (tmp_path / "launch.sh").read_text().split("\n") if line}
-    assert kinds <= {"#!/bin/bash", "#", "set", "HEAD=${HEAD:?address", "NODE=${NODE:?number", "export", "exec",
-                           "--master_addr=\"$HEAD\""}  # fmt: skip
+    assert kinds <= {
+        "#!/bin/bash",
+        "#",
+        "set",
+        "HEAD=${HEAD:?address",
+        "NODE=${NODE:?number",
+        "export",
+        "exec",
+        '--master_addr="$HEAD"',
+    }
     stub = tmp_path / "bin"
     stub.mkdir()
     (stub / "torchrun").write_text("#!/bin/sh\nexit 0\n")

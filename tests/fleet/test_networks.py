@@ -21,9 +21,14 @@ from trnlab.fleet.sides import of_others, work_of
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 SMALL = {
-    "model_type": "resnet", "layer_type": "bottleneck", "embedding_size": 16, "hidden_sizes": [32, 64],
-    "depths": [2, 1], "num_labels": 10, "image_size": 32,
-}  # fmt: skip
+    "model_type": "resnet",
+    "layer_type": "bottleneck",
+    "embedding_size": 16,
+    "hidden_sizes": [32, 64],
+    "depths": [2, 1],
+    "num_labels": 10,
+    "image_size": 32,
+}
 TARGET = "trn1.2xlarge"
 
 
@@ -80,8 +85,9 @@ def test_a_given_microbatch_takes_longer_and_less_memory(small):
 
 
 def test_what_is_made_again_is_not_kept(small):
-    keeps, again = (plan(_asked(small, f"mb=16,zero=0,overlap=1,recompute={word}")).chosen.step
-                    for word in ("none", "full"))  # fmt: skip
+    keeps, again = (
+        plan(_asked(small, f"mb=16,zero=0,overlap=1,recompute={word}")).chosen.step for word in ("none", "full")
+    )
     assert again.bytes["activations"] < keeps.bytes["activations"]
     assert again.seconds["compute"] > keeps.seconds["compute"]
 
@@ -121,10 +127,12 @@ def test_its_tensors_are_not_divided(small):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"depths": [2]}, "no stages of bottlenecks"), ({"depths": "2,1"}, "not a list of whole numbers"),
-        ({"image_size": 33}, "no multiple of 32"), ({"hidden_sizes": [32, 66]}, "no stages of bottlenecks"),
+        ({"depths": [2]}, "no stages of bottlenecks"),
+        ({"depths": "2,1"}, "not a list of whole numbers"),
+        ({"image_size": 33}, "no multiple of 32"),
+        ({"hidden_sizes": [32, 66]}, "no stages of bottlenecks"),
     ],
-)  # fmt: skip
+)
 def test_configurations_that_are_none(changed, said):
     with pytest.raises(UsageError, match="TRN172") as caught:
         from_config(SMALL | changed, "small")

@@ -28,15 +28,28 @@ torch = pytest.importorskip("torch")
 F = torch.nn.functional
 HIDDEN, HEADS, READ, WRITTEN, BATCH, WORDS = 16, 4, 8, 6, 2, 24
 T5 = {
-    "model_type": "t5", "d_model": HIDDEN, "num_heads": HEADS, "d_kv": 4, "d_ff": 32, "num_layers": 2,
-    "vocab_size": WORDS, "decoder_length": WRITTEN,
-}  # fmt: skip
+    "model_type": "t5",
+    "d_model": HIDDEN,
+    "num_heads": HEADS,
+    "d_kv": 4,
+    "d_ff": 32,
+    "num_layers": 2,
+    "vocab_size": WORDS,
+    "decoder_length": WRITTEN,
+}
 WHISPER = {
-    "model_type": "whisper", "d_model": HIDDEN, "vocab_size": WORDS, "num_mel_bins": 3, "max_source_positions": READ,
+    "model_type": "whisper",
+    "d_model": HIDDEN,
+    "vocab_size": WORDS,
+    "num_mel_bins": 3,
+    "max_source_positions": READ,
     "max_target_positions": WRITTEN,
-    **{f"{side}_{name}": n for side in ("encoder", "decoder")
-       for name, n in (("layers", 2), ("attention_heads", HEADS), ("ffn_dim", 32))},
-}  # fmt: skip
+    **{
+        f"{side}_{name}": n
+        for side in ("encoder", "decoder")
+        for name, n in (("layers", 2), ("attention_heads", HEADS), ("ffn_dim", 32))
+    },
+}
 
 
 def _inputs(graph, seed=0):
@@ -213,8 +226,14 @@ def test_what_goes_from_stage_to_stage_and_what_is_kept_of_it():
 
 
 SMALL = {
-    "model_type": "t5", "d_model": 256, "num_heads": 4, "d_kv": 64, "d_ff": 512, "num_layers": 2, "vocab_size": 1024,
-}  # fmt: skip
+    "model_type": "t5",
+    "d_model": 256,
+    "num_heads": 4,
+    "d_kv": 64,
+    "d_ff": 512,
+    "num_layers": 2,
+    "vocab_size": 1024,
+}
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,15 @@ from trnlab.fleet.layout import pinned
 pytest.importorskip("torch")
 
 SIZES = {
-    "model_type": "t5", "d_model": 1024, "num_heads": 16, "d_kv": 64, "d_ff": 4096, "num_layers": 2,
-    "vocab_size": 4096, "tie_word_embeddings": False,
-}  # fmt: skip
+    "model_type": "t5",
+    "d_model": 1024,
+    "num_heads": 16,
+    "d_kv": 64,
+    "d_ff": 4096,
+    "num_layers": 2,
+    "vocab_size": 4096,
+    "tie_word_embeddings": False,
+}
 SCRIPT = """
 import torch, torch.distributed as dist, torch.nn.functional as F
 from torch import nn

@@ -26,9 +26,14 @@ from trnlab.numerics.dtypes import float32
 from trnlab.runtime.session import Session
 
 SMALL = {
-    "model_type": "dlrm", "num_dense_features": 4, "embedding_dim": 16, "dense_arch_layer_sizes": [32, 16],
-    "over_arch_layer_sizes": [32, 1], "num_embeddings_per_feature": [20000, 9001, 5], "epoch": 1000000,
-}  # fmt: skip
+    "model_type": "dlrm",
+    "num_dense_features": 4,
+    "embedding_dim": 16,
+    "dense_arch_layer_sizes": [32, 16],
+    "over_arch_layer_sizes": [32, 1],
+    "num_embeddings_per_feature": [20000, 9001, 5],
+    "epoch": 1000000,
+}
 TARGET = "trn1.2xlarge"
 
 
@@ -60,9 +65,11 @@ def test_the_way_back_of_the_networks():
     small = from_config(SMALL, "small")
     graph, rng = network(small, 3, float32).graph, np.random.default_rng(0)
     given = [
-        rng.integers(0, 5, v.shape).astype(np.int32) if v.dtype.name == "int32"
-        else rng.standard_normal(v.shape).astype(np.float32) * 0.3 for v in graph.inputs
-    ]  # fmt: skip
+        rng.integers(0, 5, v.shape).astype(np.int32)
+        if v.dtype.name == "int32"
+        else rng.standard_normal(v.shape).astype(np.float32) * 0.3
+        for v in graph.inputs
+    ]
     lent = next(i for i, v in enumerate(graph.inputs) if v.shape == (3, 2, 16))
     back = next(i for i, v in enumerate(graph.outputs) if v.shape == (3, 2, 16))
     gradient = interpret(graph, given)[back]
@@ -112,10 +119,11 @@ def test_there_is_one_way_to_divide_a_step(batch, layout, why):
 
 
 REFUSED = [
-    ({"interaction_type": "dcn"}, "TRN586", "'dcn'"), ({"multi_hot_sizes": [3, 2, 1]}, "TRN586", "[3, 2, 1]"),
+    ({"interaction_type": "dcn"}, "TRN586", "'dcn'"),
+    ({"multi_hot_sizes": [3, 2, 1]}, "TRN586", "[3, 2, 1]"),
     ({"dense_arch_layer_sizes": [32, 8]}, "TRN172", "end in 8 and 1"),
     ({"num_embeddings_per_feature": [5, 6]}, "TRN172", "nothing to divide"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("changed", "code", "said"), REFUSED)

@@ -55,8 +55,9 @@ def test_better_hardware_is_never_slower(change, name):
     gpu = P5.accelerator
     better = {
         "peaks": replace(gpu, peaks={form: 2 * peak for form, peak in gpu.peaks.items()}),
-        "bandwidth": replace(gpu, bandwidth=2 * gpu.bandwidth), "link": replace(gpu, link=2 * gpu.link),
-    }[change]  # fmt: skip
+        "bandwidth": replace(gpu, bandwidth=2 * gpu.bandwidth),
+        "link": replace(gpu, link=2 * gpu.link),
+    }[change]
     assert step(job(instance=replace(P5, accelerator=better), **made)).total < step(job(**made)).total
     assert step(job(instance=replace(P5, scaleout=2 * P5.scaleout), **made)).total <= step(job(**made)).total
 

@@ -165,8 +165,23 @@ def test_a_rank_takes_what_an_estimate_says(alone, tmp_path, capsys):
     common = ["--target", "trn1.2xlarge", "--no-cache", "--json"]
     assert main(["estimate", *common, str(file)]) == 0
     estimate = json.loads(capsys.readouterr().out)["targets"][0]
-    assert main(["plan", "--script", str(file), *common, "--instances", "1", "--global-batch", "16",
-                 "--layout", "zero=0,overlap=0"]) == 0  # fmt: skip
+    assert (
+        main(
+            [
+                "plan",
+                "--script",
+                str(file),
+                *common,
+                "--instances",
+                "1",
+                "--global-batch",
+                "16",
+                "--layout",
+                "zero=0,overlap=0",
+            ]
+        )
+        == 0
+    )
     told = capsys.readouterr()
     step = json.loads(told.out)["chosen"]["seconds"]
     assert step["compute"] + step["optimizer"] == pytest.approx(estimate["step_s"], rel=1e-9)

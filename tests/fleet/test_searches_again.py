@@ -56,10 +56,15 @@ class MadeUp(Programs):
             * (1.1 if share.attention == "remade" else 1.3 if share.block == "again" else 1)
         )
         return Cost(
-            0.0212 * work / ways, 0.0411 * work / ways, 0.00417 * work / ways**0.7, int(5e8 * work / ways),
-            int(1e8 * sequences), 1e13 * work / ways, lent=int(7e7 * len(blocks) * share.sharded),
+            0.0212 * work / ways,
+            0.0411 * work / ways,
+            0.00417 * work / ways**0.7,
+            int(5e8 * work / ways),
+            int(1e8 * sequences),
+            1e13 * work / ways,
+            lent=int(7e7 * len(blocks) * share.sharded),
             late=0.0173 * work / ways,
-        )  # fmt: skip
+        )
 
     def _flops(self, model, block, share):
         return 1e13 * share.batch / share.context / share.tensor
@@ -92,14 +97,22 @@ def _answer(found: Found) -> dict:
     """Sums of all columns, weighted by the place in the list, and the best layouts."""
     steps = found.steps
     weights = 1 + np.arange(len(steps)) % 97
-    columns = {**steps.seconds, **{f"{name} bytes": column for name, column in steps.bytes.items()},
-               "flops": steps.flops, "exact": steps.exact}  # fmt: skip
+    columns = {
+        **steps.seconds,
+        **{f"{name} bytes": column for name, column in steps.bytes.items()},
+        "flops": steps.flops,
+        "exact": steps.exact,
+    }
     return {
-        "looked_at": found.looked_at, "refused": dict(found.refused), "fit": len(steps),
+        "looked_at": found.looked_at,
+        "refused": dict(found.refused),
+        "fit": len(steps),
         "sums": {name: float((column * weights).sum()) for name, column in columns.items()},
-        "best": [[steps.layouts.layout(int(i)).spelled(), float(steps.total[i]), float(steps.memory[i])]
-                 for i in np.argsort(steps.total, kind="stable")[:5]],
-    }  # fmt: skip
+        "best": [
+            [steps.layouts.layout(int(i)).spelled(), float(steps.total[i]), float(steps.memory[i])]
+            for i in np.argsort(steps.total, kind="stable")[:5]
+        ],
+    }
 
 
 @pytest.mark.parametrize("name", ASKED)

@@ -107,13 +107,34 @@ def test_gpus_read_the_experts_that_are_met():
 
 def test_the_command_plans_experts(tmp_path, capsys):
     config = {
-        "model_type": "mixtral", "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3,
-        "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 512, "max_position_embeddings": 1024,
-        "num_local_experts": 4, "num_experts_per_tok": 2,
-    }  # fmt: skip
+        "model_type": "mixtral",
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "vocab_size": 512,
+        "max_position_embeddings": 1024,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+    }
     (tmp_path / "small.json").write_text(json.dumps(config))
-    words = ["serve-plan", str(tmp_path / "small.json"), "--cache", str(tmp_path), "--prompt", "100", "--output",
-             "50", "--target", "inf2.xlarge", "--beside", "g6e.xlarge", "--qps", "40"]  # fmt: skip
+    words = [
+        "serve-plan",
+        str(tmp_path / "small.json"),
+        "--cache",
+        str(tmp_path),
+        "--prompt",
+        "100",
+        "--output",
+        "50",
+        "--target",
+        "inf2.xlarge",
+        "--beside",
+        "g6e.xlarge",
+        "--qps",
+        "40",
+    ]
     assert main(words) == 0
     printed = capsys.readouterr().out
     assert "2/2" in printed

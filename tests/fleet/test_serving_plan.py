@@ -16,9 +16,15 @@ from trnlab.fleet.serving.offers import BATCHES, Offer, Request, of_others, size
 from trnlab.fleet.serving.plan import Question, plan, simulated
 
 CONFIG = {
-    "model_type": "llama", "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3,
-    "num_attention_heads": 1, "num_key_value_heads": 1, "vocab_size": 512, "max_position_embeddings": 1024,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "vocab_size": 512,
+    "max_position_embeddings": 1024,
+}
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +42,11 @@ def _told(small, capsys, *more):
 
 def test_a_target_that_was_asked_for_and_cannot_serve_is_no_success(small, monkeypatch, capsys):
     best = command.Plan.best.fget
-    monkeypatch.setattr(command.Plan, "best", property(lambda plan: {
-        name: choice for name, choice in best(plan).items() if name != "inf2.xlarge"
-    }))  # fmt: skip
+    monkeypatch.setattr(
+        command.Plan,
+        "best",
+        property(lambda plan: {name: choice for name, choice in best(plan).items() if name != "inf2.xlarge"}),
+    )
     assert main(["serve-plan", *small, "--target", "inf2.xlarge", "--qps", "40"]) == 1
     assert "inf2.xlarge cannot serve this" in capsys.readouterr().err
 
@@ -131,11 +139,19 @@ def test_a_roofline_reads_weights_and_cache_and_computes_products():
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [(["--qps", "0"], "TRN168"), (["--qps", "nan"], "TRN168"), (["--prompt", "0"], "TRN168"),
-     (["--prompt", "2000"], "TRN168"), (["--p99", "2"], "TRN173"), (["--policy", "last-first"], "TRN168"),
-     (["--p99", "1s", "--p99-request", "1e-5s"], "TRN169"), (["--target", "trn9"], "TRN101"),
-     (["--target", ",", "--beside", ""], "TRN168"), (["--beside", "p9.48xlarge"], "TRN101")],
-)  # fmt: skip
+    [
+        (["--qps", "0"], "TRN168"),
+        (["--qps", "nan"], "TRN168"),
+        (["--prompt", "0"], "TRN168"),
+        (["--prompt", "2000"], "TRN168"),
+        (["--p99", "2"], "TRN173"),
+        (["--policy", "last-first"], "TRN168"),
+        (["--p99", "1s", "--p99-request", "1e-5s"], "TRN169"),
+        (["--target", "trn9"], "TRN101"),
+        (["--target", ",", "--beside", ""], "TRN168"),
+        (["--beside", "p9.48xlarge"], "TRN101"),
+    ],
+)
 def test_mistakes_are_told(small, arguments, code, capsys):
     assert main(["serve-plan", *small, "--target", "inf2.xlarge", *arguments]) == 2
     assert code in capsys.readouterr().err

@@ -135,10 +135,13 @@ class _Engine:
         self.weights = [{n: self._part(n, v, rank) for n, v in w.items()} for rank in range(tensor)]
         shared = model.stacks[0][1].attention.kv_heads // tensor
         self.cache = [
-            {f"block_{i}_{n}": np.zeros((len(PROMPTS), shared, *shape), np.float32)
-             for i in range(LAYERS) for n, shape in (("keys", (8, PLACES)), ("values", (PLACES, 8)))}
+            {
+                f"block_{i}_{n}": np.zeros((len(PROMPTS), shared, *shape), np.float32)
+                for i in range(LAYERS)
+                for n, shape in (("keys", (8, PLACES)), ("values", (PLACES, 8)))
+            }
             for _ in range(tensor)
-        ]  # fmt: skip
+        ]
 
     def _part(self, name, value, rank):
         kind = name.split("_", 2)[-1] if name.startswith("block") else name
@@ -231,8 +234,9 @@ def _generate(engine, w=None):
         take(*engine.chosen(outputs), [row])
     for _ in range(ANSWER - 1):
         held = np.where(np.arange(PLACES) < np.array(lengths)[:, None], 0.0, MASKED).astype(np.float32)
-        outputs = engine.run("decode", ids=np.array([t[-1] for t in tokens], np.int32),
-                             places=np.array(lengths, np.int32), held=held)  # fmt: skip
+        outputs = engine.run(
+            "decode", ids=np.array([t[-1] for t in tokens], np.int32), places=np.array(lengths, np.int32), held=held
+        )
         engine.keep(outputs, range(len(PROMPTS)), [(n, n + 1) for n in lengths])
         take(*engine.chosen(outputs), range(len(PROMPTS)))
         lengths = [n + 1 for n in lengths]

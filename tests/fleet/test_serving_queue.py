@@ -49,8 +49,10 @@ def test_more_requests_never_lower_latency(policy):
 
 def test_a_faster_engine_is_never_slower():
     for rate in (1.0, 5.0, 8.0):
-        slow, fast = (serve(Engine(f * 0.1, {b: f * s for b, s in ENGINE.decode.items()}), rate, 40, 2000, 5)
-                      for f in (1.0, 0.8))  # fmt: skip
+        slow, fast = (
+            serve(Engine(f * 0.1, {b: f * s for b, s in ENGINE.decode.items()}), rate, 40, 2000, 5)
+            for f in (1.0, 0.8)
+        )
         for quantile in (50, 90, 99):  # a single request may meet another batch, and be later
             assert np.percentile(fast.whole, quantile) < np.percentile(slow.whole, quantile)
             assert np.percentile(fast.first, quantile) < np.percentile(slow.first, quantile)

@@ -20,9 +20,14 @@ SMALL = Model("small", 128, ((2, Block(128, Attention(2, 2, 64, 64), Dense(256))
 ASKED = Question(SMALL, 1e12, ("trn1.2xlarge",), (1, 1), batch=4, fixed={"microbatch": 1, "overlap": 1})
 AXES = axes("precision=fp32:bf16,recompute=full:none")
 FILE = {
-    "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 2,
-    "intermediate_size": 256, "vocab_size": 512, "max_position_embeddings": 128,
-}  # fmt: skip
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 128,
+    "num_attention_heads": 2,
+    "intermediate_size": 256,
+    "vocab_size": 512,
+    "max_position_embeddings": 128,
+}
 
 
 @pytest.fixture(scope="module")
@@ -104,9 +109,20 @@ def test_none_that_fits_is_refused_as_a_plan_is(compared, folder):
 
 
 @pytest.mark.parametrize(
-    "given", ["", "precision=bf16", "precision=bf16:bf16", "speed=1:2", "zero=1:2", "tp", "recompute=full:some",
-              "recompute,recompute", "precision=bf16:fp8", "tp=1:2:4,pp=1:2:4,dp=1:2:4,mb=1:2:4"],
-)  # fmt: skip
+    "given",
+    [
+        "",
+        "precision=bf16",
+        "precision=bf16:bf16",
+        "speed=1:2",
+        "zero=1:2",
+        "tp",
+        "recompute=full:some",
+        "recompute,recompute",
+        "precision=bf16:fp8",
+        "tp=1:2:4,pp=1:2:4,dp=1:2:4,mb=1:2:4",
+    ],
+)
 def test_what_cannot_be_compared_is_refused(given):
     with pytest.raises(UsageError) as error:
         axes(given)
@@ -127,12 +143,32 @@ def test_what_is_given_is_not_compared():
 def test_the_command_prints_settings_and_writes_the_cheapest(folder, capsys, monkeypatch):
     monkeypatch.chdir(folder)
     (folder / "small.json").write_text(json.dumps(FILE))
-    words = ["plan", "small.json", "--tokens", "1T", "--target", "trn1.2xlarge", "--instances", "1",
-             "--global-batch", "4", "--layout", "mb=1,overlap=1", "--cache", str(folder)]  # fmt: skip
+    words = [
+        "plan",
+        "small.json",
+        "--tokens",
+        "1T",
+        "--target",
+        "trn1.2xlarge",
+        "--instances",
+        "1",
+        "--global-batch",
+        "4",
+        "--layout",
+        "mb=1,overlap=1",
+        "--cache",
+        str(folder),
+    ]
     assert main([*words, "--compare", "recompute=full:none", "--csv", "all.csv"]) == 0
     printed = capsys.readouterr().out
-    for part in ("2 settings", "repaid after", "what the others are held against", "cheapest: recompute=none",
-                 "GiB on the fullest rank", "compilations without a cache"):  # fmt: skip
+    for part in (
+        "2 settings",
+        "repaid after",
+        "what the others are held against",
+        "cheapest: recompute=none",
+        "GiB on the fullest rank",
+        "compilations without a cache",
+    ):
         assert part in printed
     assert "recompute=none" in (folder / "all.csv").read_text().splitlines()[1]
     assert main([*words, "--compare", "recompute=full:none", "--json"]) == 0

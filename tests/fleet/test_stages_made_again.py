@@ -43,9 +43,15 @@ def test_gradients_are_those_of_blocks_that_keep_all():
 
 @pytest.mark.parametrize(
     ("name", "more"),
-    [("mixtral-8x7b", {"expert": 4}), ("deepseek-v3", {"expert": 8}), ("llama3-8b", {"context": 2}), ("t5-small", {}),
-     ("whisper-small", {}), ("vit-base", {})],
-)  # fmt: skip
+    [
+        ("mixtral-8x7b", {"expert": 4}),
+        ("deepseek-v3", {"expert": 8}),
+        ("llama3-8b", {"context": 2}),
+        ("t5-small", {}),
+        ("whisper-small", {}),
+        ("vit-base", {}),
+    ],
+)
 @pytest.mark.parametrize("tensor", [1, 2])
 def test_every_kind_of_block_can_be_made_again(name, more, tensor):
     known = model(name)

@@ -17,15 +17,23 @@ from trnlab.fleet.text import text
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 SMALL = {
-    "_class_name": "UNet2DConditionModel", "block_out_channels": [16, 32], "sample_size": 8, "layers_per_block": 1,
+    "_class_name": "UNet2DConditionModel",
+    "block_out_channels": [16, 32],
+    "sample_size": 8,
+    "layers_per_block": 1,
     "down_block_types": ["DownBlock2D", "CrossAttnDownBlock2D"],
     "up_block_types": ["CrossAttnUpBlock2D", "UpBlock2D"],
-    "cross_attention_dim": 16, "attention_head_dim": 2, "norm_num_groups": 4,
-}  # fmt: skip
+    "cross_attention_dim": 16,
+    "attention_head_dim": 2,
+    "norm_num_groups": 4,
+}
 XL = {"addition_embed_type": "text_time", "projection_class_embeddings_input_dim": 24}
 SINGLE = {
-    "block_out_channels": [16], "down_block_types": ["DownBlock2D"], "up_block_types": ["UpBlock2D"], "sample_size": 4
-}  # fmt: skip
+    "block_out_channels": [16],
+    "down_block_types": ["DownBlock2D"],
+    "up_block_types": ["UpBlock2D"],
+    "sample_size": 4,
+}
 TARGET = "trn1.2xlarge"
 
 
@@ -61,12 +69,14 @@ def test_what_is_counted_is_what_the_recipe_has():
 
 
 REFUSED = [
-    ({"attention_head_dim": [2, 2, 2]}, "TRN172", "not 2 whole numbers"), ({"sample_size": 9}, "TRN172", "9 pixels"),
+    ({"attention_head_dim": [2, 2, 2]}, "TRN172", "not 2 whole numbers"),
+    ({"sample_size": 9}, "TRN172", "9 pixels"),
     ({"up_block_types": ["UpBlock2D", "UpBlock2D"]}, "TRN172", "not the same 2 levels"),
     ({"down_block_types": "DownBlock2D"}, "TRN172", "not a list"),
     ({"down_block_types": ["AttnDownBlock2D", "DownBlock2D"]}, "TRN586", "'AttnDownBlock2D'"),
-    ({"addition_embed_type": "image"}, "TRN586", "'image'"), ({"class_embed_type": "timestep"}, "TRN586", "timestep"),
-]  # fmt: skip
+    ({"addition_embed_type": "image"}, "TRN586", "'image'"),
+    ({"class_embed_type": "timestep"}, "TRN586", "timestep"),
+]
 
 
 @pytest.mark.parametrize(("changed", "code", "said"), REFUSED)

@@ -45,11 +45,14 @@ def test_between_two_sizes_the_share_lies_between_theirs():
 @pytest.mark.parametrize(
     ("kind", "name", "form", "size"),
     [
-        ("vision", "h100", "bf16", 86e6), ("decoder", "b200", "bf16", 8e9), ("decoder", "tpu-v6e", "bf16", 8e9),
-        ("encoder", "a100-80", "bf16", 10e6), ("experts", "h100", "bf16", 37e9),
+        ("vision", "h100", "bf16", 86e6),
+        ("decoder", "b200", "bf16", 8e9),
+        ("decoder", "tpu-v6e", "bf16", 8e9),
+        ("encoder", "a100-80", "bf16", 10e6),
+        ("experts", "h100", "bf16", 37e9),
         ("convolution", "h100", "bf16", 25e6),
     ],
-)  # fmt: skip
+)
 def test_where_nothing_is_published_there_is_a_band_and_no_figure(kind, name, form, size):
     found = utilisation(kind, GPUS[name], form, size)
     assert found.value is None

@@ -34,34 +34,56 @@ for _ in range(2):
     step(*(x.to("neuron") for x in ({batch})))
 """
 IMAGES = {
-    "recipe": "resnet", "network": "ResNet", "loss": "lambda m, x, y: F.cross_entropy(m(x), y)",
+    "recipe": "resnet",
+    "network": "ResNet",
+    "loss": "lambda m, x, y: F.cross_entropy(m(x), y)",
     "optimizer": "torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-5)",
-}  # fmt: skip
+}
 LATENTS = {
-    "recipe": "unet", "network": "UNet", "loss": "lambda m, x, t, w, y: F.mse_loss(m(x, t, w), y)",
+    "recipe": "unet",
+    "network": "UNet",
+    "loss": "lambda m, x, t, w, y: F.mse_loss(m(x, t, w), y)",
     "optimizer": "torch.optim.AdamW(model.parameters(), lr=1e-4)",
-}  # fmt: skip
+}
 RESNET = {
-    "model_type": "resnet", "embedding_size": 32, "hidden_sizes": [256, 512], "depths": [1, 1], "num_labels": 10,
+    "model_type": "resnet",
+    "embedding_size": 32,
+    "hidden_sizes": [256, 512],
+    "depths": [1, 1],
+    "num_labels": 10,
     "image_size": 64,
-}  # fmt: skip
+}
 UNET = {
-    "_class_name": "UNet2DConditionModel", "block_out_channels": [32], "down_block_types": ["DownBlock2D"],
-    "up_block_types": ["UpBlock2D"], "layers_per_block": 1, "cross_attention_dim": 32, "attention_head_dim": 2,
-    "norm_num_groups": 8, "sample_size": 16,
-}  # fmt: skip
+    "_class_name": "UNet2DConditionModel",
+    "block_out_channels": [32],
+    "down_block_types": ["DownBlock2D"],
+    "up_block_types": ["UpBlock2D"],
+    "layers_per_block": 1,
+    "cross_attention_dim": 32,
+    "attention_head_dim": 2,
+    "norm_num_groups": 8,
+    "sample_size": 16,
+}
 LABELLED = "torch.randn({b}, 3, {side}, {side}, dtype=torch.bfloat16), torch.randint(0, {classes}, ({b},))"
 NOISED = (
     "torch.randn({b}, 4, 16, 16, dtype=torch.bfloat16), torch.randint(0, 1000, ({b}, 1)).float(), "
     "torch.randn({b}, 77, 32, dtype=torch.bfloat16), torch.randn({b}, 4, 16, 16, dtype=torch.bfloat16)"
 )
 NETWORKS: dict[str, tuple[dict[str, Any], dict[str, str], str, int]] = {  # configuration, script, its batch, samples
-    "resnet-small": (RESNET, IMAGES | {"arguments": "(1, 1), (256, 512), 32, 3, 10"},
-                     LABELLED.format(b=16, side=64, classes=10), 16),
+    "resnet-small": (
+        RESNET,
+        IMAGES | {"arguments": "(1, 1), (256, 512), 32, 3, 10"},
+        LABELLED.format(b=16, side=64, classes=10),
+        16,
+    ),
     "unet-small": (UNET, LATENTS | {"arguments": "(32,), (0,), 2, (1,), 1, 32, 0, 8, 4"}, NOISED.format(b=4), 4),
-    "resnet50": (catalogue()["resnet50"], IMAGES | {"arguments": ""},
-                 LABELLED.format(b=8, side=224, classes=1000), 8),
-}  # fmt: skip
+    "resnet50": (
+        catalogue()["resnet50"],
+        IMAGES | {"arguments": ""},
+        LABELLED.format(b=8, side=224, classes=1000),
+        8,
+    ),
+}
 TARGET, RANKS = "trn1.32xlarge", 32
 APART = 0.06  # of a step; the plan of the small ResNet is too short by 5.9 %
 

@@ -100,8 +100,14 @@ FUNCTIONS: tuple[Function, ...] = (
     Function("1 / x", torch.reciprocal, 0.5, "the reciprocal of VectorE", narrow=0.5),
     Function("x / 3", lambda x: x / 3.0, 1.0, "x (1 / 3)"),
     Function("div floor", lambda x, y: torch.div(x, y, rounding_mode="floor"), 2.0, "(x - x mod y) / y", 2),
-    Function("div trunc", lambda x, y: torch.div(x, y, rounding_mode="trunc"), 2.0,
-             "(x - x mod y) / y, or one more where x / y rounds to that", 2, of_rounded=_truncated),
+    Function(
+        "div trunc",
+        lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+        2.0,
+        "(x - x mod y) / y, or one more where x / y rounds to that",
+        2,
+        of_rounded=_truncated,
+    ),
     Function("fmod", torch.fmod, 0.0, "the ALU's mod (assumed)", 2, narrow=0.5),
     Function("remainder", torch.remainder, 0.5, "the ALU's mod (assumed), plus y", 2, narrow=0.5),
     Function("floor", torch.floor, 0.0, _EXACT, narrow=0.0),
@@ -146,14 +152,21 @@ FUNCTIONS: tuple[Function, ...] = (
     Function("elu", F.elu, 2.5, "by expm1"),
     Function("selu", F.selu, 3.0, "by expm1"),
     Function("gelu", F.gelu, 5.0, _ENGINE, reference=_gelu, floor=2.0**-110),
-    Function("gelu tanh", lambda x: F.gelu(x, approximate="tanh"), 128.0, _ENGINE,
-             reference=lambda x: x * _tanh_gate(x), floor=2.0**-110),
+    Function(
+        "gelu tanh",
+        lambda x: F.gelu(x, approximate="tanh"),
+        128.0,
+        _ENGINE,
+        reference=lambda x: x * _tanh_gate(x),
+        floor=2.0**-110,
+    ),
     Function("silu", F.silu, 3.0, _ENGINE, reference=lambda x: x * torch.sigmoid(x), floor=2.0**-119),
     Function("mish", F.mish, 5.0, "x tanh(softplus x)", floor=2.0**-119),
     Function("gelu'", _slope("gelu"), 8.0, _ENGINE, reference=_gelu_dx, floor=2.0**-4),
-    Function("silu'", _slope("silu"), 8.0, "s (1 + x (1 - s)), each step rounded to the format", floor=2.0**-4,
-             narrow=2.5),
-)  # fmt: skip
+    Function(
+        "silu'", _slope("silu"), 8.0, "s (1 + x (1 - s)), each step rounded to the format", floor=2.0**-4, narrow=2.5
+    ),
+)
 
 
 # -- the grid -------------------------------------------------------------------------------------------------------
@@ -210,9 +223,9 @@ def second_grid(format: str) -> torch.Tensor:
 
 
 @cache
-def traced(format: str, operands: int, shape: tuple[int, int] | None = None) -> tuple[
-    list[Function], Graph, list[Array]
-]:  # fmt: skip
+def traced(
+    format: str, operands: int, shape: tuple[int, int] | None = None
+) -> tuple[list[Function], Graph, list[Array]]:
     """All functions of so many operands as one graph, an output each; and its inputs: the grid, or zeros [shape]."""
     chosen = [f for f in FUNCTIONS if f.operands == operands]
     tensors = [grid(format), second_grid(format)][:operands]

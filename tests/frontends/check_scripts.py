@@ -58,7 +58,8 @@ def in_step(body: str) -> str:
 CLEAN = {
     "compile_step": HEAD + PLAIN + STEP,
     "torch.compile": HEAD + PLAIN + COMPILED,
-    "dropout, a schedule and an evaluation": HEAD + """
+    "dropout, a schedule and an evaluation": HEAD
+    + """
 model.append(nn.Dropout(0.1))
 schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
 step = compile_step(model, optimizer, lambda m, x, y: F.cross_entropy(m(x), y), max_norm=1.0)
@@ -68,7 +69,9 @@ for i, (x, y) in enumerate(batches()):
     if i == 1 and loss.item() > 0:
         print(f"loss {loss:.3f}", loss)
 """,
-    "an optimizer that nobody compiles": HEAD + PLAIN + """
+    "an optimizer that nobody compiles": HEAD
+    + PLAIN
+    + """
 forward = torch.compile(lambda x, y: loss_fn(model, x, y), backend="neuron")
 for x, y in batches():
     loss = forward(x, y)
@@ -76,14 +79,17 @@ for x, y in batches():
     optimizer.step()
     optimizer.zero_grad()
 """,
-    "nothing compiled": HEAD + """
+    "nothing compiled": HEAD
+    + """
 for x, y in batches():
     loss = F.cross_entropy(model(x), y)
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
 """,
-    "a loader whose batches are equal": HEAD + PLAIN + """
+    "a loader whose batches are equal": HEAD
+    + PLAIN
+    + """
 data = torch.utils.data.TensorDataset(torch.randn(20, 16), torch.randint(4, (20,)))
 loader = torch.utils.data.DataLoader(data, batch_size=6, shuffle=True, drop_last=True, num_workers=2)
 step = compile_step(model, optimizer, loss_fn)
@@ -91,7 +97,7 @@ for epoch in range(2):
     for x, y in loader:
         step(x.to("neuron"), y.to("neuron"))
 """,
-}  # fmt: skip
+}
 
 OBSTACLES = {
     "a masked select": in_step("    z = h[y > 1].sum()  # TRN204"),
@@ -102,16 +108,19 @@ OBSTACLES = {
     ),
     "a Fourier transform": in_step("    z = torch.fft.rfft(h).abs().mean()  # TRN203"),
     "float64": in_step("    z = h.double().mean().float()  # TRN212"),
-    "a sparse matrix of blocks": HEAD + """
+    "a sparse matrix of blocks": HEAD
+    + """
 near = torch.eye(6).to_sparse_bsr((2, 2)).to("neuron")  # TRN150
 def loss_fn(model, x, y):
     return F.cross_entropy(near @ model(x), y)
-""" + STEP,
+"""
+    + STEP,
     "NumPy in the middle": in_step(
         "    weights = np.log1p(np.abs(h.detach().cpu().numpy()))  # TRN204\n"
         "    z = (h * torch.from_numpy(weights).to(h)).mean()"
     ),
-    "an autograd.Function that computes on the host": HEAD + """
+    "an autograd.Function that computes on the host": HEAD
+    + """
 class Clipped(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -119,21 +128,28 @@ class Clipped(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         return grad
-""" + loss("    z = Clipped.apply(h).mean()") + STEP,
-    "a last batch that is smaller": HEAD + PLAIN + """
+"""
+    + loss("    z = Clipped.apply(h).mean()")
+    + STEP,
+    "a last batch that is smaller": HEAD
+    + PLAIN
+    + """
 data = torch.utils.data.TensorDataset(torch.randn(40, 16), torch.randint(4, (40,)))
 loader = torch.utils.data.DataLoader(data, batch_size=6)  # TRN254
 step = compile_step(model, optimizer, loss_fn)
 for x, y in loader:
     step(x.to("neuron"), y.to("neuron"))
 """,
-    "batches of several lengths": HEAD + PLAIN + """
+    "batches of several lengths": HEAD
+    + PLAIN
+    + """
 step = compile_step(model, optimizer, loss_fn)
 for size in (6, 8, 6, 9):
     for x, y in batches(1, size):
         step(x, y)  # TRN252
 """,
-    "a Python number that changes each step": HEAD + """
+    "a Python number that changes each step": HEAD
+    + """
 model.temperature = 1.0
 def loss_fn(model, x, y):
     return F.cross_entropy(model(x) / model.temperature, y)
@@ -143,7 +159,8 @@ for x, y in batches():
     step(x, y)  # TRN253
 """,
     "a tensor that is printed": in_step("    z = h.mean()\n    print('logits', h)  # TRN255"),
-    "too large for a core": HEAD + """
+    "too large for a core": HEAD
+    + """
 model = nn.Sequential(*(nn.Linear(16384, 16384, bias=False) for _ in range(6))).to("neuron")
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 step = compile_step(model, optimizer, lambda m, x: m(x).square().mean())
@@ -152,7 +169,9 @@ for i in range(4):
 # TRN258
 """,
     "a graph break": HEAD + loss("    z = h.mean().detach().item()  # TRN251") + COMPILED,
-    "a model that is not moved": HEAD + PLAIN + """
+    "a model that is not moved": HEAD
+    + PLAIN
+    + """
 model = nn.Linear(16, 4)
 step = compile_step(model, torch.optim.SGD(model.parameters(), 0.1), loss_fn)
 for x, y in batches():
@@ -166,7 +185,7 @@ for x, y in batches():
         "    counts = torch.zeros(4, dtype=torch.int64, device='neuron').index_add(0, y, y)  # TRN257\n"
         "    z = (h * (counts > 1)).mean()"
     ),
-}  # fmt: skip
+}
 
 
 def planted(source: str) -> set[tuple[str, int]]:

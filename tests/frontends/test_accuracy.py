@@ -54,11 +54,20 @@ def test_errors_are_counted_in_steps():
 INF, NAN = math.inf, math.nan
 ROWS = torch.tensor(
     [
-        [1.0, 2.0, 3.0, 4.0], [-INF] * 4, [INF, 1.0, 2.0, 3.0], [NAN, 1.0, 2.0, 3.0], [-INF, 1.0, 2.0, -INF],
-        [0.0, -0.0, 0.0, -0.0], [1e30, -1e30, 2e38, -2e38], [1e-40, 2e-40, -1e-45, 0.0], [88.0, -88.0, 100.0, -30.0],
-        [INF, INF, 0.0, 1.0], [1e-30] * 4, [-INF, INF, NAN, 0.0],
+        [1.0, 2.0, 3.0, 4.0],
+        [-INF] * 4,
+        [INF, 1.0, 2.0, 3.0],
+        [NAN, 1.0, 2.0, 3.0],
+        [-INF, 1.0, 2.0, -INF],
+        [0.0, -0.0, 0.0, -0.0],
+        [1e30, -1e30, 2e38, -2e38],
+        [1e-40, 2e-40, -1e-45, 0.0],
+        [88.0, -88.0, 100.0, -30.0],
+        [INF, INF, 0.0, 1.0],
+        [1e-30] * 4,
+        [-INF, INF, NAN, 0.0],
     ]
-)  # fmt: skip
+)
 TARGET = torch.sigmoid(torch.arange(48.0).reshape(12, 4) - 20)
 OF_ROWS = {
     "softmax": lambda x, t: F.softmax(x, -1),

@@ -124,9 +124,11 @@ def test_the_norm_of_one_number_is_its_magnitude(order):
 def test_what_is_multiplied_by_zero_is_not_read(function):
     bad, good = torch.full((8, 8), torch.nan), torch.ones(8, 8)
     shaped = {
-        torch.addmm: lambda c, a: (c, a, a), torch.addmv: lambda c, a: (c[0], a, a[0]),
-        torch.addbmm: lambda c, a: (c, a[None], a[None]), torch.baddbmm: lambda c, a: (c[None], a[None], a[None]),
-    }[function]  # fmt: skip
+        torch.addmm: lambda c, a: (c, a, a),
+        torch.addmv: lambda c, a: (c[0], a, a[0]),
+        torch.addbmm: lambda c, a: (c, a[None], a[None]),
+        torch.baddbmm: lambda c, a: (c[None], a[None], a[None]),
+    }[function]
     cases = [(good, bad, {"alpha": 0}), (good, bad, {"alpha": 0, "beta": 2}), (bad, good, {"beta": 0, "alpha": 3})]
     for bias, matrix, factors in [*cases, (bad, bad, {"alpha": 0, "beta": 0}), (good, good, {"alpha": 2, "beta": 3})]:
         check(lambda c, a: function(*shaped(c, a), **factors), [bias, matrix], gradients=False, on=ON)  # noqa: B023
@@ -135,11 +137,18 @@ def test_what_is_multiplied_by_zero_is_not_read(function):
 @pytest.mark.parametrize(
     "function",
     [
-        lambda x, i: x.gather(1, i), lambda x, i: x.take_along_dim(i, 1), lambda x, i: x.index_select(1, i[0]),
-        lambda x, i: x[:, i[0]], lambda x, i: F.embedding(i[0], x), lambda x, i: x.flip(1), lambda x, i: x.roll(1, 1),
-        lambda x, i: x.scatter(1, i, x[:, i.shape[1] :]), lambda x, i: x.tril(), lambda x, i: F.pad(x, (1, 1)),
+        lambda x, i: x.gather(1, i),
+        lambda x, i: x.take_along_dim(i, 1),
+        lambda x, i: x.index_select(1, i[0]),
+        lambda x, i: x[:, i[0]],
+        lambda x, i: F.embedding(i[0], x),
+        lambda x, i: x.flip(1),
+        lambda x, i: x.roll(1, 1),
+        lambda x, i: x.scatter(1, i, x[:, i.shape[1] :]),
+        lambda x, i: x.tril(),
+        lambda x, i: F.pad(x, (1, 1)),
     ],
-)  # fmt: skip
+)
 def test_what_moves_elements_keeps_their_signs(function):
     x, i = torch.tensor([HOSTILE[:6], HOSTILE[1:7]]), torch.tensor([[0, 1, 1], [1, 0, 1]])
     assert_bits(on_chip(function, x, i), function(x, i))
@@ -152,9 +161,13 @@ def test_what_moves_elements_keeps_their_signs(function):
 @pytest.mark.parametrize("shape", [(0,), (1, 0), (0, 1), (3, 0), (2, 0, 3)])
 def test_parts_of_nothing(shape):
     for function in (
-        lambda x: x.split(1, -1)[0], lambda x: x.split(2, 0)[0], lambda x: x.chunk(2, -1)[0], lambda x: x.cumprod(0),
-        lambda x: x.index_select(0, torch.zeros(0, dtype=torch.int64, device=x.device)), lambda x: x.cumsum(-1) + 1,
-    ):  # fmt: skip
+        lambda x: x.split(1, -1)[0],
+        lambda x: x.split(2, 0)[0],
+        lambda x: x.chunk(2, -1)[0],
+        lambda x: x.cumprod(0),
+        lambda x: x.index_select(0, torch.zeros(0, dtype=torch.int64, device=x.device)),
+        lambda x: x.cumsum(-1) + 1,
+    ):
         check(function, [torch.zeros(shape)], gradients=False, on=[TRN1])
 
 
@@ -214,15 +227,25 @@ def test_a_running_sum_takes_a_program_that_grows_with_its_length():
 # -- numbers beside narrow integers ---------------------------------------------------------------------------------
 
 WITH_NUMBERS = {
-    "add": lambda x, n: x + n, "sub": lambda x, n: x - n, "rsub": lambda x, n: n - x, "mul": lambda x, n: x * n,
-    "alpha": lambda x, n: torch.add(x, x, alpha=n), "min": lambda x, n: x.clamp(min=n),
-    "max": lambda x, n: x.clamp(max=n), "and": lambda x, n: x & n, "pow": lambda x, n: n**x,
-    "gt": lambda x, n: x > n, "ne": lambda x, n: x != n, "where": lambda x, n: torch.where(x > 3, x, n),
-    "masked_fill": lambda x, n: x.masked_fill(x > 3, n), "floor": lambda x, n: x // n,
+    "add": lambda x, n: x + n,
+    "sub": lambda x, n: x - n,
+    "rsub": lambda x, n: n - x,
+    "mul": lambda x, n: x * n,
+    "alpha": lambda x, n: torch.add(x, x, alpha=n),
+    "min": lambda x, n: x.clamp(min=n),
+    "max": lambda x, n: x.clamp(max=n),
+    "and": lambda x, n: x & n,
+    "pow": lambda x, n: n**x,
+    "gt": lambda x, n: x > n,
+    "ne": lambda x, n: x != n,
+    "where": lambda x, n: torch.where(x > 3, x, n),
+    "masked_fill": lambda x, n: x.masked_fill(x > 3, n),
+    "floor": lambda x, n: x // n,
     "remainder": lambda x, n: x % n,
-    "fmod": lambda x, n: torch.fmod(x, n), "trunc": lambda x, n: torch.div(x, n, rounding_mode="trunc"),
+    "fmod": lambda x, n: torch.fmod(x, n),
+    "trunc": lambda x, n: torch.div(x, n, rounding_mode="trunc"),
     "full": lambda x, n: torch.full_like(x, n),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", WITH_NUMBERS)

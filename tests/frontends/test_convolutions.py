@@ -52,11 +52,13 @@ CASES = {
     "volumes": (F.conv3d, (1, 2, 5, 6, 7), (3, 2, 3, 3, 3), {"padding": 1, "stride": (1, 2, 2)}),
     "transposed": (F.conv_transpose2d, (2, 6, 5, 4), (6, 3, 4, 4), {"stride": 2, "padding": 1}),
     "transposed, output padding": (
-        F.conv_transpose2d, (1, 4, 5, 5), (4, 2, 3, 3),
+        F.conv_transpose2d,
+        (1, 4, 5, 5),
+        (4, 2, 3, 3),
         {"stride": 2, "padding": 1, "output_padding": 1, "groups": 2},
     ),
     "transposed, gaps": (F.conv_transpose1d, (1, 3, 5), (3, 2, 2), {"stride": 3}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -126,8 +128,10 @@ def test_what_only_picks_keeps_every_number(name):
 def test_batch_norm(shape, training):
     check(
         lambda x, w, b, mean, var: F.batch_norm(x, mean.detach().clone(), var.detach().abs(), w, b, training),
-        [random(*shape) * 3 + 5, *(random(4, seed=i) for i in (1, 2, 3, 4))], rtol=2e-5, atol=2e-5,
-    )  # fmt: skip
+        [random(*shape) * 3 + 5, *(random(4, seed=i) for i in (1, 2, 3, 4))],
+        rtol=2e-5,
+        atol=2e-5,
+    )
 
 
 def residual_network():
@@ -137,9 +141,12 @@ def residual_network():
         def __init__(self, inside, out, stride):
             super().__init__()
             self.body = nn.Sequential(
-                nn.Conv2d(inside, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out), nn.ReLU(),
-                nn.Conv2d(out, out, 3, 1, 1, bias=False), nn.BatchNorm2d(out),
-            )  # fmt: skip
+                nn.Conv2d(inside, out, 3, stride, 1, bias=False),
+                nn.BatchNorm2d(out),
+                nn.ReLU(),
+                nn.Conv2d(out, out, 3, 1, 1, bias=False),
+                nn.BatchNorm2d(out),
+            )
             self.shortcut = nn.Sequential(nn.Conv2d(inside, out, 1, stride, bias=False), nn.BatchNorm2d(out))
 
         def forward(self, x):
@@ -147,9 +154,16 @@ def residual_network():
 
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(3, 2, 1),
-        Block(8, 8, 1), Block(8, 16, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5),
-    )  # fmt: skip
+        nn.Conv2d(3, 8, 7, 2, 3, bias=False),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2, 1),
+        Block(8, 8, 1),
+        Block(8, 16, 2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(16, 5),
+    )
 
 
 def test_a_residual_network_trains_as_on_the_host():

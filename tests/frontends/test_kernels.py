@@ -287,9 +287,11 @@ def test_numpy_arguments_are_constants_of_the_program():
 def test_numpy_arguments_of_a_captured_step():
     table = np.arange(60, dtype=np.float32).reshape(6, 10)
     x = torch.randn(6, 10)
-    step = neuron.compile_step(net := nn.Linear(10, 10, bias=False).to("neuron"),
-                               torch.optim.SGD(net.parameters(), lr=0.0),
-                               lambda net, x: (net(x).sum() * 0 + product(x, table).sum()))  # fmt: skip
+    step = neuron.compile_step(
+        net := nn.Linear(10, 10, bias=False).to("neuron"),
+        torch.optim.SGD(net.parameters(), lr=0.0),
+        lambda net, x: net(x).sum() * 0 + product(x, table).sum(),
+    )
     torch.testing.assert_close(step(x.to("neuron")).cpu(), (x * torch.from_numpy(table)).sum())
 
 

@@ -187,9 +187,10 @@ def step_of(session, cores, rows=2048) -> tuple[Program, object]:
     ours, _ = pair_of_nets(cores)
     x, y = torch.randn(rows, 96), torch.randint(0, 10, (rows,))
     step = neuron.compile_step(
-        ours.to("neuron"), torch.optim.SGD(ours.parameters(), lr=0.1),
+        ours.to("neuron"),
+        torch.optim.SGD(ours.parameters(), lr=0.1),
         lambda net, x, y: nn.functional.cross_entropy(net(x), y),
-    )  # fmt: skip
+    )
     step(x.to("neuron"), y.to("neuron"))
     executable = executables(session)[-1]
     return executable.program, executable

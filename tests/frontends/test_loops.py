@@ -224,9 +224,19 @@ def closures(device, compiled):
 
 
 LOOPS = [
-    reentrant_checkpoints, checkpoints, clipped_norm, clipped_value, accumulated, scaled, averaged, scheduled,
-    frozen_and_thawed, adversaries, two_losses, closures,
-]  # fmt: skip
+    reentrant_checkpoints,
+    checkpoints,
+    clipped_norm,
+    clipped_value,
+    accumulated,
+    scaled,
+    averaged,
+    scheduled,
+    frozen_and_thawed,
+    adversaries,
+    two_losses,
+    closures,
+]
 
 
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)

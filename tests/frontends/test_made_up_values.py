@@ -16,9 +16,16 @@ from trnlab.runtime.session import Session
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 VALUES_SAY = {  # how long results are, and what is legal at all
-    "combinations", "masked_select", "nonzero", "argwhere", "cov", "nn.functional.gaussian_nll_loss",
-    "sparse.sampled_addmm", "native_batch_norm", "_native_batch_norm_legit",
-}  # fmt: skip
+    "combinations",
+    "masked_select",
+    "nonzero",
+    "argwhere",
+    "cov",
+    "nn.functional.gaussian_nll_loss",
+    "sparse.sampled_addmm",
+    "native_batch_norm",
+    "_native_batch_norm_legit",
+}
 ONE_IN_FOUR = [op for op in operators() if torch.float32 in op.supported_dtypes("cpu")][::4]
 
 

@@ -163,9 +163,10 @@ def test_a_count_on_the_device_stays_exact_under_torch_compile() -> None:
     for p in model.parameters():
         p.grad = torch.ones_like(p)
         optimizer.state[p] = {
-            "step": torch.full((), 299.0, device="neuron"), "exp_avg": torch.zeros_like(p),
+            "step": torch.full((), 299.0, device="neuron"),
+            "exp_avg": torch.zeros_like(p),
             "exp_avg_sq": torch.zeros_like(p),
-        }  # fmt: skip
+        }
     torch.compiler.reset()
     with use("bf16-all"):
         update = torch.compile(optimizer.step, backend="neuron")
@@ -193,8 +194,13 @@ def test_a_count_on_the_device_stays_exact_operator_by_operator() -> None:
 
 
 def test_rules_go_before_the_mode() -> None:
-    rules = Rules((Rule(("h.0",), Choice("bf16")), Rule(("lm_head",), Choice("fp8", "tensor")),
-                   Rule(("h.1.fc",), Choice("fp32"))))  # fmt: skip
+    rules = Rules(
+        (
+            Rule(("h.0",), Choice("bf16")),
+            Rule(("lm_head",), Choice("fp8", "tensor")),
+            Rule(("h.1.fc",), Choice("fp32")),
+        )
+    )
     _, graph, _ = losses("fp8", 1, "trn2", rules)
     found = {op.loc.layer: op for op in graph.ops if op.name == "dot_general"}
     assert found["model.h.0.fc"].operands[0].dtype.name == "float32"

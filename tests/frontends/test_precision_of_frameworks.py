@@ -166,8 +166,11 @@ def test_keras_trains_in_each_precision(precision) -> None:
 
     def trained(mode):
         keras.utils.set_random_seed(0)
-        layers = [keras.layers.Dense(64, "gelu", name="up"), keras.layers.Dense(64, "relu", name="mid"),
-                  keras.layers.Dense(4, name="head")]  # fmt: skip
+        layers = [
+            keras.layers.Dense(64, "gelu", name="up"),
+            keras.layers.Dense(64, "relu", name="mid"),
+            keras.layers.Dense(4, name="head"),
+        ]
         model = keras.Sequential([keras.Input((32,)), *layers])
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         run = compile_step(model, loss, keras.optimizers.Adam(3e-3), precision=mode)

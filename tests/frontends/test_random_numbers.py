@@ -84,11 +84,12 @@ DISTRIBUTIONS = {
         lambda x: normal_cdf((math.log(x) - 0.5) / 0.25) if x > 0 else 0,
     ),
     "exponential": (
-        lambda x: torch.empty_like(x).exponential_(0.5), lambda x: 1 - math.exp(-0.5 * x) if x > 0 else 0
+        lambda x: torch.empty_like(x).exponential_(0.5),
+        lambda x: 1 - math.exp(-0.5 * x) if x > 0 else 0,
     ),
     "gumbel": (lambda x: -torch.empty_like(x).exponential_().log(), lambda x: math.exp(-math.exp(-x))),
     "cauchy": (lambda x: torch.empty_like(x).cauchy_(1.0, 2.0), lambda x: 0.5 + math.atan((x - 1) / 2) / math.pi),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)

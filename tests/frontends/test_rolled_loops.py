@@ -115,7 +115,15 @@ def gradient(function, *parts):
 @pytest.mark.parametrize(
     "function",
     [
-        running, overwritten, scaled_in_place, every_second, columns, swapped, counted_with_data, nested, of_integers,
+        running,
+        overwritten,
+        scaled_in_place,
+        every_second,
+        columns,
+        swapped,
+        counted_with_data,
+        nested,
+        of_integers,
         known_places,
         lambda x: lax.scan(lambda c, t: (c + t, c), jnp.zeros(4), x, reverse=True),
         lambda x: lax.map(lambda t: jnp.exp(t) @ x.T, x),
@@ -124,7 +132,7 @@ def gradient(function, *parts):
         lambda x: lax.scan(lambda c, t: (c + 1, None), x[0], None, length=7)[0],
     ],
     ids=lambda f: f.__name__,
-)  # fmt: skip
+)
 def test_a_loop_gives_what_xla_gives(function):
     everywhere(function, X)
 
@@ -153,8 +161,11 @@ def test_results_that_nobody_reads_and_what_rounds_share_are_not_computed_each_t
     w = np.eye(4, dtype=np.float32)
     graph = everywhere(f, w, X)
     program = compiler.compile(graph, TRN1, {"precision": "fp32"})
-    lean = compiler.compile(everywhere(lambda w, x: lax.scan(
-        lambda c, t: (jnp.tanh(t @ w) + c, c), jnp.zeros(4), x), w, X), TRN1, {"precision": "fp32"})  # fmt: skip
+    lean = compiler.compile(
+        everywhere(lambda w, x: lax.scan(lambda c, t: (jnp.tanh(t @ w) + c, c), jnp.zeros(4), x), w, X),
+        TRN1,
+        {"precision": "fp32"},
+    )
     assert len(program.calls) == len(lean.calls)  # w * 2 comes along where the state begins
 
 

@@ -69,7 +69,7 @@ MASKS = {
     "float of keys": lambda t, s: normal(s)[None],
     "large": lambda t, s: torch.where(hidden(t, s), 1e4, 9e3),
     "needs a gradient": lambda t, s: normal(2, 1, t, s),
-}  # fmt: skip
+}
 
 FORMS = [
     *(Form(mask=name) for name in MASKS),

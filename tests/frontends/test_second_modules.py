@@ -145,7 +145,7 @@ CHANGES = {
     "a hook": lambda t, i: t.register_forward_hook(lambda m, i, o: o * 2),
     "a hook before": lambda t, i: t.line.register_forward_pre_hook(lambda m, i: (i[0] * 2,)),
     "the module": None,
-}  # fmt: skip
+}
 
 
 def drawn():

@@ -412,5 +412,9 @@ def test_searches_in_sorted_numbers_compare_in_total_order(direction):
     wanted = np.array([-3.0, 0.0, -0.0, 1.5, np.nan, 2.0, -np.inf], np.float32)
     against_xla(lambda x, y: jnp.searchsorted(x, y, side=direction), there, wanted, exact=True)
     against_xla(lambda x, y: lax.sort((x, y), num_keys=2), np.repeat(there, 2), np.tile(wanted, 2), exact=True)
-    against_xla(lambda x, y: (lax.eq_to_p.bind(x, y), lax.le_to_p.bind(x, y), lax.lt_to_p.bind(x, y)),
-                there, wanted, exact=True)  # fmt: skip
+    against_xla(
+        lambda x, y: (lax.eq_to_p.bind(x, y), lax.le_to_p.bind(x, y), lax.lt_to_p.bind(x, y)),
+        there,
+        wanted,
+        exact=True,
+    )

@@ -51,9 +51,13 @@ def test_pairs_of_words_are_xlas_64_bits(name):
     function = FUNCTIONS[name]
     with jax.enable_x64(True):
         against_xla(
-            lambda a, b, c, d: function(whole(a, b), whole(c, d)), LOW, HIGH, LOW[::-1].copy(), HIGH[::-1].copy(),
+            lambda a, b, c, d: function(whole(a, b), whole(c, d)),
+            LOW,
+            HIGH,
+            LOW[::-1].copy(),
+            HIGH[::-1].copy(),
             exact=True,
-        )  # fmt: skip
+        )
 
 
 @pytest.mark.parametrize("algorithm", ["RNG_PHILOX", "RNG_DEFAULT"])

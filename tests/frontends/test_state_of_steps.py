@@ -163,12 +163,28 @@ def test_what_moves_on_by_being_taken_from(name):
     agree(lambda to: (taken()[name], lambda i: None))
 
 
-@pytest.mark.parametrize("name", [
-    "an array", "a view of memory", "a thread's own", "a dictionary's order", "a dictionary of Python's own",
-    "a context variable", "a weak proxy", "a cache", "a file", "a path", "whether a file is there",
-    "which objects are one", "which tensors are one", "what hangs on a tensor", "tensors in turn", "a distribution",
-    "the clock",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "an array",
+        "a view of memory",
+        "a thread's own",
+        "a dictionary's order",
+        "a dictionary of Python's own",
+        "a context variable",
+        "a weak proxy",
+        "a cache",
+        "a file",
+        "a path",
+        "whether a file is there",
+        "which objects are one",
+        "which tensors are one",
+        "what hangs on a tensor",
+        "tensors in turn",
+        "a distribution",
+        "the clock",
+    ],
+)
 def test_what_is_changed_between_steps(name, tmp_path, monkeypatch):
     def make(to):
         monkeypatch.setattr(CLOCK, "started", datetime.datetime.now())

@@ -32,10 +32,17 @@ def digits():
 
 
 def convolutions():
-    model = keras.Sequential([
-        keras.Input((8, 8, 1)), L.Conv2D(4, 3, padding="same", activation="relu"), L.BatchNormalization(),
-        L.MaxPooling2D(), L.SeparableConv2D(6, 3), L.GlobalAveragePooling2D(), L.Dense(4),
-    ])  # fmt: skip
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            L.Conv2D(4, 3, padding="same", activation="relu"),
+            L.BatchNormalization(),
+            L.MaxPooling2D(),
+            L.SeparableConv2D(6, 3),
+            L.GlobalAveragePooling2D(),
+            L.Dense(4),
+        ]
+    )
     return model, keras.optimizers.SGD(0.1, momentum=0.9), (4, 8, 8, 1), (4,)
 
 
@@ -62,9 +69,12 @@ def recurrent(cell, rate=0.1, **options):
 
 
 MODELS = {
-    "digits": digits, "convolutions": convolutions, "transformer": transformer, "lstm": recurrent(L.LSTM, rate=None),
+    "digits": digits,
+    "convolutions": convolutions,
+    "transformer": transformer,
+    "lstm": recurrent(L.LSTM, rate=None),
     "gru, unrolled": recurrent(L.GRU, unroll=True),
-}  # fmt: skip
+}
 
 
 def batches(x_shape, y_shape, count=STEPS):
@@ -160,12 +170,18 @@ def fitted(model):
     x, y = rng.standard_normal((24, 5)).astype(np.float32), rng.integers(0, 4, 24)
     seen = []
     history = model.fit(
-        x, y, batch_size=8, epochs=2, validation_split=0.34, class_weight={0: 1.0, 1: 2.0, 2: 1.0, 3: 0.5},
-        verbose=0, callbacks=[
+        x,
+        y,
+        batch_size=8,
+        epochs=2,
+        validation_split=0.34,
+        class_weight={0: 1.0, 1: 2.0, 2: 1.0, 3: 0.5},
+        verbose=0,
+        callbacks=[
             keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(logs["loss"])),
             keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2),
         ],
-    )  # fmt: skip
+    )
     scores = model.evaluate(x, y, batch_size=8, verbose=0)
     return [*history.history.values(), seen, scores], model.predict(x, batch_size=8, verbose=0)
 

@@ -133,8 +133,17 @@ def loop_outside():
     return jax.lax.scan(lambda c, x: (c + x, c * x), jnp.zeros(4), X)
 
 
-WAYS = [plain, grad_of_jit, jit_of_scan_and_keys, trees_and_formats, flax, equinox, ahead_of_time, a_function_of_jax,
-        loop_outside]  # fmt: skip
+WAYS = [
+    plain,
+    grad_of_jit,
+    jit_of_scan_and_keys,
+    trees_and_formats,
+    flax,
+    equinox,
+    ahead_of_time,
+    a_function_of_jax,
+    loop_outside,
+]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)

@@ -17,9 +17,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning:torch"),
 ]
 SAMPLE = (
-    "gru", "graph_scatter_max", "batch_normed_mlp", "transformer_with_masks", "experts_with_capacity",
+    "gru",
+    "graph_scatter_max",
+    "batch_normed_mlp",
+    "transformer_with_masks",
+    "experts_with_capacity",
     "equivariant_docking",
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("name", SAMPLE)

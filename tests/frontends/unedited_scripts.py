@@ -145,9 +145,11 @@ TRAINED = {
     "pytorch/examples mnist": MNIST,
     "a GPT": TRAINED_GPT.replace("STEPS", "1"),
     "gradients of several batches": TRAINED_GPT.replace("STEPS", "3"),
-    "a loss that is read before the update": PLAIN.replace("    optimizer.step()\n    print(loss.item())\n",
-                                                           "    print(loss.item())\n    optimizer.step()\n"),
-    "clipping and a schedule": MODEL + """\
+    "a loss that is read before the update": PLAIN.replace(
+        "    optimizer.step()\n    print(loss.item())\n", "    print(loss.item())\n    optimizer.step()\n"
+    ),
+    "clipping and a schedule": MODEL
+    + """\
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
 for x, y in batches():
     loss = F.cross_entropy(model(x), y)
@@ -158,7 +160,8 @@ for x, y in batches():
     scheduler.step()
     print(loss.item(), scheduler.get_last_lr())
 """,
-    "autocast": MODEL + """\
+    "autocast": MODEL
+    + """\
 for x, y in batches():
     with torch.autocast("neuron", dtype=torch.bfloat16):
         loss = F.cross_entropy(model(x), y)
@@ -167,7 +170,8 @@ for x, y in batches():
     optimizer.zero_grad(set_to_none=True)
     print(loss.item())
 """,
-    "by hand": MODEL + """\
+    "by hand": MODEL
+    + """\
 for x, y in batches():
     loss = F.cross_entropy(model(x), y)
     model.zero_grad()
@@ -177,10 +181,11 @@ for x, y in batches():
             p -= 0.1 * p.grad
     print(loss.item())
 """,
-}  # fmt: skip
+}
 
 INFERENCE = {
-    "batches": HEAD + """\
+    "batches": HEAD
+    + """\
 model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)).to("neuron").eval()
 hits = 0
 with torch.no_grad():
@@ -189,7 +194,8 @@ with torch.no_grad():
         hits += (model(x).argmax(1).cpu() == y).sum().item()
 print(hits)
 """,
-    "words of a GPT": GPT.replace("optimizer = ", "# ") + """\
+    "words of a GPT": GPT.replace("optimizer = ", "# ")
+    + """\
 model.eval()
 x, _ = batch()
 with torch.inference_mode():
@@ -199,4 +205,4 @@ with torch.inference_mode():
         x = torch.cat((x[:, 1:], torch.topk(probs, 1)[1]), dim=1)
     print(x.tolist())
 """,
-}  # fmt: skip
+}

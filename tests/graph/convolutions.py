@@ -23,9 +23,16 @@ def random_convolution(seed):
         w = b.input("w", (out * groups * batches, channels, *window), float32)
         try:
             y = b.convolution(
-                x, w, strides=strides, padding=(low, high), dilation=dilation, spread=spread,
-                reverse=rng.random() < 0.4, groups=groups, batch_groups=batches,
-            )  # fmt: skip
+                x,
+                w,
+                strides=strides,
+                padding=(low, high),
+                dilation=dilation,
+                spread=spread,
+                reverse=rng.random() < 0.4,
+                groups=groups,
+                batch_groups=batches,
+            )
         except GraphError:
             continue  # cropped to less than nothing
         if 0 not in y.shape:

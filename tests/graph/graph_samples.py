@@ -121,12 +121,22 @@ def _elementwise(b, x, pool, rng):
         ]
     safe = b.add(b.abs(x), 1.0)
     choices = (
-        lambda: b.add(x, number), lambda: b.add(x, b.negate(y)), lambda: b.multiply(x, b.tanh(y)),
-        lambda: b.negate(x), lambda: b.negate(b.negate(x)), lambda: b.multiply(x, number),
-        lambda: b.subtract(x, y), lambda: b.divide(x, 4.0), lambda: b.divide(x, safe), lambda: b.tanh(x),
-        lambda: b.power(safe, [0.5, -0.5, 1.0, 2.0, -1.0, 0.0][rng.integers(6)]), lambda: b.maximum(x, y),
-        lambda: b.select(b.compare(x, "LT", y), x, 0.0), lambda: b.silu(x), lambda: b.gelu(b.tanh(x)),
-    )  # fmt: skip
+        lambda: b.add(x, number),
+        lambda: b.add(x, b.negate(y)),
+        lambda: b.multiply(x, b.tanh(y)),
+        lambda: b.negate(x),
+        lambda: b.negate(b.negate(x)),
+        lambda: b.multiply(x, number),
+        lambda: b.subtract(x, y),
+        lambda: b.divide(x, 4.0),
+        lambda: b.divide(x, safe),
+        lambda: b.tanh(x),
+        lambda: b.power(safe, [0.5, -0.5, 1.0, 2.0, -1.0, 0.0][rng.integers(6)]),
+        lambda: b.maximum(x, y),
+        lambda: b.select(b.compare(x, "LT", y), x, 0.0),
+        lambda: b.silu(x),
+        lambda: b.gelu(b.tanh(x)),
+    )
     return choices[rng.integers(len(choices))]()
 
 

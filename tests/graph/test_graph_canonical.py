@@ -59,13 +59,16 @@ CHANGES = [
     ({"rows": 4}, "input 0 'x' shape: (8, 128) -> (4, 128)"),
     ({"dt": bfloat16}, "input 0 'x' dtype: float32 -> bfloat16"),
     ({"rate": 0.2}, "constant at net.py:5: 0.1 : tensor<8x128xfloat32> -> 0.2 : tensor<8x128xfloat32>"),
-    ({"kind": "minimum"}, "op at net.py:5: reduce(tensor<8x128xfloat32>) {dimensions = (1,), kind = maximum} -> "
-                          "reduce(tensor<8x128xfloat32>) {dimensions = (1,), kind = minimum}"),
+    (
+        {"kind": "minimum"},
+        "op at net.py:5: reduce(tensor<8x128xfloat32>) {dimensions = (1,), kind = maximum} -> "
+        "reduce(tensor<8x128xfloat32>) {dimensions = (1,), kind = minimum}",
+    ),
     ({"extra": 1}, "op at net.py:5: absent -> tanh(tensor<8x128xfloat32>)"),
     ({"extra": 1000}, "number of tanh: 0 -> 1000"),
     ({"donate": False}, "output 0 'new x': overwrites input 0 -> a tensor of its own"),
     ({"swap": True}, "the graph: these ops -> the same ops, wired differently"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("change", "words"), CHANGES)

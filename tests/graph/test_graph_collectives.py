@@ -130,9 +130,12 @@ def test_one_rank_alone_cannot_execute_a_collective():
 )
 def test_what_is_no_group_is_refused(attrs, shape, code):
     name = (
-        "collective_permute" if "source_target_pairs" in attrs
-        else "reduce_scatter" if "scatter_dimension" in attrs else "all_reduce"
-    )  # fmt: skip
+        "collective_permute"
+        if "source_target_pairs" in attrs
+        else "reduce_scatter"
+        if "scatter_dimension" in attrs
+        else "all_reduce"
+    )
     b = GraphBuilder("wrong")
     with pytest.raises(GraphError, match=code):
         b.append(name, [b.input("x", shape, float32)], attrs)

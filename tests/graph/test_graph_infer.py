@@ -10,19 +10,55 @@ from trnlab.graph.ops import BINARY, OPS, UNARY
 from trnlab.numerics.dtypes import bfloat16, float32, int32
 
 F23, B23, I23, P23 = "2x3xfloat32", "2x3xbfloat16", "2x3xint32", "2x3xbool"
-SUM = {"lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (1,), "dtype": float32,
-       "lhs_cast": "", "rhs_cast": ""}  # fmt: skip
-DOT = {"lhs_batching_dimensions": (), "rhs_batching_dimensions": (), "lhs_contracting_dimensions": (1,),
-       "rhs_contracting_dimensions": (0,), "dtype": float32, "precision": "DEFAULT", "lhs_mx": "",
-       "rhs_mx": "", "lhs_cast": "", "rhs_cast": ""}  # fmt: skip
-BATCHED = {"lhs_batching_dimensions": (0,), "rhs_batching_dimensions": (1,), "lhs_contracting_dimensions": (2,),
-           "rhs_contracting_dimensions": (0,), "dtype": bfloat16, "precision": "HIGHEST", "lhs_mx": "",
-           "rhs_mx": "", "lhs_cast": "", "rhs_cast": ""}  # fmt: skip
-ROWS = {"offset_dims": (2,), "collapsed_slice_dims": (0,), "operand_batching_dims": (), "start_index_map": (0,),
-        "start_indices_batching_dims": (), "index_vector_dim": 2, "slice_sizes": (1, 5)}  # fmt: skip
-ADD_ROWS = {"update_window_dims": (2,), "inserted_window_dims": (0,), "input_batching_dims": (),
-            "scatter_indices_batching_dims": (), "scatter_dims_to_operand_dims": (0,), "index_vector_dim": 2,
-            "kind": "add"}  # fmt: skip
+SUM = {
+    "lhs_contracting_dimensions": (1,),
+    "rhs_contracting_dimensions": (1,),
+    "dtype": float32,
+    "lhs_cast": "",
+    "rhs_cast": "",
+}
+DOT = {
+    "lhs_batching_dimensions": (),
+    "rhs_batching_dimensions": (),
+    "lhs_contracting_dimensions": (1,),
+    "rhs_contracting_dimensions": (0,),
+    "dtype": float32,
+    "precision": "DEFAULT",
+    "lhs_mx": "",
+    "rhs_mx": "",
+    "lhs_cast": "",
+    "rhs_cast": "",
+}
+BATCHED = {
+    "lhs_batching_dimensions": (0,),
+    "rhs_batching_dimensions": (1,),
+    "lhs_contracting_dimensions": (2,),
+    "rhs_contracting_dimensions": (0,),
+    "dtype": bfloat16,
+    "precision": "HIGHEST",
+    "lhs_mx": "",
+    "rhs_mx": "",
+    "lhs_cast": "",
+    "rhs_cast": "",
+}
+ROWS = {
+    "offset_dims": (2,),
+    "collapsed_slice_dims": (0,),
+    "operand_batching_dims": (),
+    "start_index_map": (0,),
+    "start_indices_batching_dims": (),
+    "index_vector_dim": 2,
+    "slice_sizes": (1, 5),
+}
+ADD_ROWS = {
+    "update_window_dims": (2,),
+    "inserted_window_dims": (0,),
+    "input_batching_dims": (),
+    "scatter_indices_batching_dims": (),
+    "scatter_dims_to_operand_dims": (0,),
+    "index_vector_dim": 2,
+    "kind": "add",
+}
 PAD = {"edge_padding_low": (1, -1), "edge_padding_high": (0, 0), "interior_padding": (0, 2)}
 QKV = ["2x4x5x8xbfloat16", "2x2x7x8xbfloat16", "2x2x7x8xbfloat16"]
 WINDOWS = {"window": (2, 3), "window_strides": (2, 1), "padding_low": (0, 1), "places": (4, 6)}
@@ -41,10 +77,17 @@ COLLECTIVES = [
 ]
 
 CONVOLUTION = {
-    "window_strides": (2, 1), "padding_low": (0, 1), "padding_high": (0, 1), "lhs_dilation": (1, 1),
-    "rhs_dilation": (1, 1), "window_reversal": False, "feature_group_count": 2, "batch_group_count": 1,
-    "dtype": float32, "precision": "DEFAULT",
-}  # fmt: skip
+    "window_strides": (2, 1),
+    "padding_low": (0, 1),
+    "padding_high": (0, 1),
+    "lhs_dilation": (1, 1),
+    "rhs_dilation": (1, 1),
+    "window_reversal": False,
+    "feature_group_count": 2,
+    "batch_group_count": 1,
+    "dtype": float32,
+    "precision": "DEFAULT",
+}
 FOLLOWS = [
     *COLLECTIVES,
     *[(name, ["2x3xfloat32"], {}, ["2x3xbool" if name == "is_finite" else F23]) for name in UNARY if name != "not"],

@@ -31,16 +31,38 @@ def run(name, *arrays, **attrs):
 
 
 UNARY_NUMPY = {
-    "negate": np.negative, "abs": np.abs, "sign": np.sign, "exponential": np.exp, "exponential_minus_one": np.expm1,
-    "log": np.log, "log_plus_one": np.log1p, "sqrt": np.sqrt, "rsqrt": lambda x: x**-0.5, "tanh": np.tanh,
-    "logistic": lambda x: 1 / (1 + np.exp(-x)), "sine": np.sin, "cosine": np.cos, "floor": np.floor, "ceil": np.ceil,
-    "round_nearest_even": np.round, "erf": np.vectorize(math.erf), "trn.silu": lambda x: x / (1 + np.exp(-x)),
-    "atan": np.arctan, "is_finite": np.isfinite,
-}  # fmt: skip
+    "negate": np.negative,
+    "abs": np.abs,
+    "sign": np.sign,
+    "exponential": np.exp,
+    "exponential_minus_one": np.expm1,
+    "log": np.log,
+    "log_plus_one": np.log1p,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: x**-0.5,
+    "tanh": np.tanh,
+    "logistic": lambda x: 1 / (1 + np.exp(-x)),
+    "sine": np.sin,
+    "cosine": np.cos,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round_nearest_even": np.round,
+    "erf": np.vectorize(math.erf),
+    "trn.silu": lambda x: x / (1 + np.exp(-x)),
+    "atan": np.arctan,
+    "is_finite": np.isfinite,
+}
 BINARY_NUMPY = {
-    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide, "maximum": np.maximum,
-    "minimum": np.minimum, "power": np.power, "remainder": np.fmod, "trn.copysign": np.copysign,
-}  # fmt: skip
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.divide,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "power": np.power,
+    "remainder": np.fmod,
+    "trn.copysign": np.copysign,
+}
 
 
 @pytest.mark.parametrize("name", sorted(UNARY_NUMPY))
@@ -120,9 +142,15 @@ def test_special_values():
 
 @pytest.mark.parametrize(
     ("direction", "compare"),
-    [("EQ", np.equal), ("NE", np.not_equal), ("LT", np.less), ("LE", np.less_equal), ("GT", np.greater),
-     ("GE", np.greater_equal)],
-)  # fmt: skip
+    [
+        ("EQ", np.equal),
+        ("NE", np.not_equal),
+        ("LT", np.less),
+        ("LE", np.less_equal),
+        ("GT", np.greater),
+        ("GE", np.greater_equal),
+    ],
+)
 def test_compare(direction, compare):
     assert np.array_equal(run("compare", I, J, comparison_direction=direction), compare(I, J))
 
@@ -142,8 +170,11 @@ def test_converts_truncate_saturate_and_round():
     assert run("convert", np.float32(1 + 2**-11), dtype=tfloat32) == 1.0
     assert run("convert", np.float32(1 + 3 * 2**-11), dtype=tfloat32) == 1 + 2**-9
     assert run("bitcast_convert", np.array([-0.0, 1, 1e-40, np.nan], np.float32), dtype=uint32).tolist() == [
-        0x80000000, 0x3F800000, 0x000116C2, 0x7FC00000,
-    ]  # fmt: skip
+        0x80000000,
+        0x3F800000,
+        0x000116C2,
+        0x7FC00000,
+    ]
     assert run("convert", np.array([257], np.int32), dtype=bfloat16).tolist() == [256]
 
 
@@ -217,17 +248,27 @@ def test_reduce_in_bfloat16_rounds_once():
 def test_dot_general_against_einsum():
     left, right = RNG.standard_normal((2, 5, 3, 4)), RNG.standard_normal((4, 2, 6, 3))
     found = run(
-        "dot_general", left.astype(np.float32), right.astype(np.float32), lhs_batching_dimensions=(0,),
-        rhs_batching_dimensions=(1,), lhs_contracting_dimensions=(3, 2), rhs_contracting_dimensions=(0, 3),
+        "dot_general",
+        left.astype(np.float32),
+        right.astype(np.float32),
+        lhs_batching_dimensions=(0,),
+        rhs_batching_dimensions=(1,),
+        lhs_contracting_dimensions=(3, 2),
+        rhs_contracting_dimensions=(0, 3),
         dtype=float32,
-    )  # fmt: skip
+    )
     np.testing.assert_allclose(found, np.einsum("bimk,kbjm->bij", left, right), rtol=1e-5, atol=1e-5)
 
 
 def test_integer_products_wrap_in_int32():
     x = np.full((1, 2), 2**30, np.int32)
-    attrs = {"lhs_batching_dimensions": (), "rhs_batching_dimensions": (), "lhs_contracting_dimensions": (1,),
-             "rhs_contracting_dimensions": (1,), "dtype": int32}  # fmt: skip
+    attrs = {
+        "lhs_batching_dimensions": (),
+        "rhs_batching_dimensions": (),
+        "lhs_contracting_dimensions": (1,),
+        "rhs_contracting_dimensions": (1,),
+        "dtype": int32,
+    }
     assert run("dot_general", x, np.full((1, 2), 1, np.int32), **attrs).tolist() == [[-(2**31)]]
 
 
@@ -260,9 +301,17 @@ def full_starts(shape, indices, index_map, vector_dim, batching, indices_batchin
 def test_gather_against_loops(shape, ids, offset, dropped, ob, ib, index_map, vector, sizes):
     operand, indices = RNG.standard_normal(shape).astype(np.float32), RNG.integers(-2, 11, ids).astype(np.int32)
     found = run(
-        "gather", operand, indices, offset_dims=offset, collapsed_slice_dims=dropped, operand_batching_dims=ob,
-        start_indices_batching_dims=ib, start_index_map=index_map, index_vector_dim=vector, slice_sizes=sizes,
-    )  # fmt: skip
+        "gather",
+        operand,
+        indices,
+        offset_dims=offset,
+        collapsed_slice_dims=dropped,
+        operand_batching_dims=ob,
+        start_indices_batching_dims=ib,
+        start_index_map=index_map,
+        index_vector_dim=vector,
+        slice_sizes=sizes,
+    )
     places = [a for a in range(found.ndim) if a not in offset]
     for batch, start in full_starts(shape, indices, index_map, vector, ob, ib):
         start = [min(max(s, 0), n - size) for s, n, size in zip(start, shape, sizes)]
@@ -278,14 +327,29 @@ def test_gather_against_loops(shape, ids, offset, dropped, ob, ib, index_map, ve
 @pytest.mark.parametrize(("shape", "ids", "offset", "dropped", "ob", "ib", "index_map", "vector", "sizes"), GATHERS)
 def test_scatter_against_loops(kind, shape, ids, offset, dropped, ob, ib, index_map, vector, sizes):
     operand, indices = RNG.standard_normal(shape).astype(np.float32), RNG.integers(-2, 11, ids).astype(np.int32)
-    dims = {"offset_dims": offset, "collapsed_slice_dims": dropped, "operand_batching_dims": ob, "slice_sizes": sizes,
-            "start_indices_batching_dims": ib, "start_index_map": index_map, "index_vector_dim": vector}  # fmt: skip
+    dims = {
+        "offset_dims": offset,
+        "collapsed_slice_dims": dropped,
+        "operand_batching_dims": ob,
+        "slice_sizes": sizes,
+        "start_indices_batching_dims": ib,
+        "start_index_map": index_map,
+        "index_vector_dim": vector,
+    }
     update = RNG.standard_normal(run("gather", operand, indices, **dims).shape).astype(np.float32)
     found = run(
-        "scatter", operand, indices, update, update_window_dims=offset, inserted_window_dims=dropped, kind=kind,
-        input_batching_dims=ob, scatter_indices_batching_dims=ib, scatter_dims_to_operand_dims=index_map,
+        "scatter",
+        operand,
+        indices,
+        update,
+        update_window_dims=offset,
+        inserted_window_dims=dropped,
+        kind=kind,
+        input_batching_dims=ob,
+        scatter_indices_batching_dims=ib,
+        scatter_dims_to_operand_dims=index_map,
         index_vector_dim=vector,
-    )  # fmt: skip
+    )
     expected = operand.copy()
     places = [a for a in range(update.ndim) if a not in offset]
     kept = [a for a in range(len(shape)) if a not in (*dropped, *ob)]

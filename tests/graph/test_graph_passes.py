@@ -99,13 +99,17 @@ REWRITES = {
     "0 - x stays": ((C.format("0.0"), "%r = subtract %c, %x : F32"), ["%c = constant 0.0", "%r = subtract %c, %x"]),
     "x ^ 0.5 stays": ((C.format("0.5"), "%r = power %x, %c : F32"), ["%c = constant 0.5", "%r = power %x, %c"]),
     "i + 0": (
-        ("%c = constant 0 : tensor<4x6xint32>", "%a = add %i, %c : tensor<4x6xint32>",
-         "%r = negate %a : tensor<4x6xint32>"),
+        (
+            "%c = constant 0 : tensor<4x6xint32>",
+            "%a = add %i, %c : tensor<4x6xint32>",
+            "%r = negate %a : tensor<4x6xint32>",
+        ),
         ["%r = negate %i"],
     ),
     "x * -1": ((C.format("-1.0"), "%r = multiply %x, %c : F32"), ["%r = negate %x"]),
     "-(x - y) stays": (
-        ("%a = subtract %x, %y : F32", "%r = negate %a : F32"), ["%a = subtract %x, %y", "%r = negate %a"]
+        ("%a = subtract %x, %y : F32", "%r = negate %a : F32"),
+        ["%a = subtract %x, %y", "%r = negate %a"],
     ),
     "x ^ 2": ((C.format("2.0"), "%r = power %x, %c : F32"), ["%r = multiply %x, %x"]),
     "x ^ 0": ((C.format("0.0"), "%r = power %x, %c : F32"), ["%r = constant 1.0"]),
@@ -133,13 +137,18 @@ REWRITES = {
         ["%r = not %p"],
     ),
     "splats fold": (
-        ("%a = constant 3.0 : tensor<99x99xfloat32>", "%b = multiply %a, %a : tensor<99x99xfloat32>",
-         "%r = slice %b {start_indices = [0, 0], limit_indices = [4, 6], strides = [1, 1]} : F32"),
+        (
+            "%a = constant 3.0 : tensor<99x99xfloat32>",
+            "%b = multiply %a, %a : tensor<99x99xfloat32>",
+            "%r = slice %b {start_indices = [0, 0], limit_indices = [4, 6], strides = [1, 1]} : F32",
+        ),
         ["%r = constant 9.0"],
     ),
     "maximum of a splat": (
-        ("%a = constant 3.0 : tensor<99x99xfloat32>",
-         "%r = reduce %a {dimensions = [0, 1], kind = maximum} : tensor<float32>"),
+        (
+            "%a = constant 3.0 : tensor<99x99xfloat32>",
+            "%r = reduce %a {dimensions = [0, 1], kind = maximum} : tensor<float32>",
+        ),
         ["%r = constant 3.0"],
     ),
     "small arrays fold": (
@@ -147,26 +156,36 @@ REWRITES = {
         ["%r = constant [2, 4, 6]"],
     ),
     "transposes compose": (
-        ("%a = reshape %x : tensor<2x3x4xfloat32>",
-         "%b = transpose %a {permutation = [1, 2, 0]} : tensor<3x4x2xfloat32>",
-         "%r = transpose %b {permutation = [0, 2, 1]} : tensor<3x2x4xfloat32>"),
+        (
+            "%a = reshape %x : tensor<2x3x4xfloat32>",
+            "%b = transpose %a {permutation = [1, 2, 0]} : tensor<3x4x2xfloat32>",
+            "%r = transpose %b {permutation = [0, 2, 1]} : tensor<3x2x4xfloat32>",
+        ),
         ["%a = reshape %x", "%r = transpose %a {permutation = [1, 0, 2]}"],
     ),
     "broadcasts compose": (
-        ("%a = broadcast_in_dim %x {broadcast_dimensions = [1, 2]} : tensor<3x4x6xfloat32>",
-         "%r = broadcast_in_dim %a {broadcast_dimensions = [0, 2, 3]} : tensor<3x5x4x6xfloat32>"),
+        (
+            "%a = broadcast_in_dim %x {broadcast_dimensions = [1, 2]} : tensor<3x4x6xfloat32>",
+            "%r = broadcast_in_dim %a {broadcast_dimensions = [0, 2, 3]} : tensor<3x5x4x6xfloat32>",
+        ),
         ["%r = broadcast_in_dim %x {broadcast_dimensions = [2, 3]}"],
     ),
     "broadcast of a reshape": (
-        ("%a = reduce %x {dimensions = [1], kind = maximum} : tensor<4xfloat32>",
-         "%b = reshape %a : tensor<4x1xfloat32>",
-         "%r = broadcast_in_dim %b {broadcast_dimensions = [0, 1]} : F32"),
-        ["%a = reduce %x {dimensions = [1], kind = maximum}",
-         "%r = broadcast_in_dim %a {broadcast_dimensions = [0]}"],
+        (
+            "%a = reduce %x {dimensions = [1], kind = maximum} : tensor<4xfloat32>",
+            "%b = reshape %a : tensor<4x1xfloat32>",
+            "%r = broadcast_in_dim %b {broadcast_dimensions = [0, 1]} : F32",
+        ),
+        [
+            "%a = reduce %x {dimensions = [1], kind = maximum}",
+            "%r = broadcast_in_dim %a {broadcast_dimensions = [0]}",
+        ],
     ),
     "slices compose": (
-        ("%a = slice %x {start_indices = [1, 1], limit_indices = [4, 6], strides = [1, 2]} : tensor<3x3xfloat32>",
-         "%r = slice %a {start_indices = [0, 1], limit_indices = [2, 3], strides = [1, 1]} : tensor<2x2xfloat32>"),
+        (
+            "%a = slice %x {start_indices = [1, 1], limit_indices = [4, 6], strides = [1, 2]} : tensor<3x3xfloat32>",
+            "%r = slice %a {start_indices = [0, 1], limit_indices = [2, 3], strides = [1, 1]} : tensor<2x2xfloat32>",
+        ),
         ["%r = slice %x {start_indices = [1, 3], limit_indices = [3, 6], strides = [1, 2]}"],
     ),
     "lossless convert is skipped": (
@@ -178,20 +197,28 @@ REWRITES = {
         ["%a = convert %x", "%r = convert %a"],
     ),
     "transposed operands": (
-        ("%a = transpose %y {permutation = [1, 0]} : tensor<6x4xfloat32>",
-         "%r = dot_general %x, %a {lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [0]} : "
-         "tensor<4x4xfloat32>"),
+        (
+            "%a = transpose %y {permutation = [1, 0]} : tensor<6x4xfloat32>",
+            "%r = dot_general %x, %a {lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [0]} : "
+            "tensor<4x4xfloat32>",
+        ),
         ["%r = dot_general %x, %y {lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [1]}"],
     ),
     "transposed result": (
-        ("%a = dot_general %x, %y {lhs_contracting_dimensions = [0], rhs_contracting_dimensions = [0]} : "
-         "tensor<6x6xfloat32>", "%r = transpose %a {permutation = [1, 0]} : tensor<6x6xfloat32>"),
+        (
+            "%a = dot_general %x, %y {lhs_contracting_dimensions = [0], rhs_contracting_dimensions = [0]} : "
+            "tensor<6x6xfloat32>",
+            "%r = transpose %a {permutation = [1, 0]} : tensor<6x6xfloat32>",
+        ),
         ["%r = dot_general %y, %x {lhs_contracting_dimensions = [0], rhs_contracting_dimensions = [0]}"],
     ),
     "widened operands and narrowed result": (
-        ("%a = convert %h : F32",
-         "%b = dot_general %a, %a {lhs_contracting_dimensions = [0], rhs_contracting_dimensions = [0]} : "
-         "tensor<6x6xfloat32>", "%r = convert %b : tensor<6x6xbfloat16>"),
+        (
+            "%a = convert %h : F32",
+            "%b = dot_general %a, %a {lhs_contracting_dimensions = [0], rhs_contracting_dimensions = [0]} : "
+            "tensor<6x6xfloat32>",
+            "%r = convert %b : tensor<6x6xbfloat16>",
+        ),
         ["%r = dot_general %h, %h {lhs_contracting_dimensions = [0], rhs_contracting_dimensions = [0]}"],
     ),
     "equal ops merge, in either order": (
@@ -203,25 +230,36 @@ REWRITES = {
         ["%a = subtract %x, %y", "%b = subtract %y, %x", "%r = multiply %a, %b"],
     ),
     "zeros of different sign do not merge": (
-        ("%a = constant [0.0, 1.0] : tensor<2xfloat32>", "%b = constant [-0.0, 1.0] : tensor<2xfloat32>",
-         "%r = concatenate %a, %b, %a {dimension = 0} : tensor<6xfloat32>"),
+        (
+            "%a = constant [0.0, 1.0] : tensor<2xfloat32>",
+            "%b = constant [-0.0, 1.0] : tensor<2xfloat32>",
+            "%r = concatenate %a, %b, %a {dimension = 0} : tensor<6xfloat32>",
+        ),
         ["%r = constant [0.0, 1.0, -0.0, 1.0, 0.0, 1.0]"],
     ),
     "rows at 1, 2": (
-        ("%a = iota {iota_dimension = 1} : tensor<1x2xint32>", "%b = constant 1 : tensor<1x2xint32>",
-         "%c = add %a, %b : tensor<1x2xint32>",
-         "%r = gather %x, %c {collapsed_slice_dims = [0], index_vector_dim = 2, offset_dims = [2], "
-         "slice_sizes = [1, 6], start_index_map = [0]} : tensor<1x2x6xfloat32>"),
+        (
+            "%a = iota {iota_dimension = 1} : tensor<1x2xint32>",
+            "%b = constant 1 : tensor<1x2xint32>",
+            "%c = add %a, %b : tensor<1x2xint32>",
+            "%r = gather %x, %c {collapsed_slice_dims = [0], index_vector_dim = 2, offset_dims = [2], "
+            "slice_sizes = [1, 6], start_index_map = [0]} : tensor<1x2x6xfloat32>",
+        ),
         ["%0 = slice %x {start_indices = [1, 0], limit_indices = [3, 6], strides = [1, 1]}", "%r = reshape %0"],
     ),
     "adding rows 0 to 3 of 5": (
-        ("%a = iota {iota_dimension = 0} : tensor<4xint32>", "%z = constant 0.0 : tensor<5x6xfloat32>",
-         "%r = scatter %z, %a, %x {inserted_window_dims = [0], index_vector_dim = 1, update_window_dims = [1], "
-         "scatter_dims_to_operand_dims = [0], kind = add} : tensor<5x6xfloat32>"),
-        ["%0 = constant 0.0", "%r = pad %x, %0 {edge_padding_low = [0, 0], edge_padding_high = [1, 0], "
-         "interior_padding = [0, 0]}"],
+        (
+            "%a = iota {iota_dimension = 0} : tensor<4xint32>",
+            "%z = constant 0.0 : tensor<5x6xfloat32>",
+            "%r = scatter %z, %a, %x {inserted_window_dims = [0], index_vector_dim = 1, update_window_dims = [1], "
+            "scatter_dims_to_operand_dims = [0], kind = add} : tensor<5x6xfloat32>",
+        ),
+        [
+            "%0 = constant 0.0",
+            "%r = pad %x, %0 {edge_padding_low = [0, 0], edge_padding_high = [1, 0], interior_padding = [0, 0]}",
+        ],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REWRITES)

@@ -182,9 +182,15 @@ def test_convolutions_are_quantized_as_products_are(chip) -> None:
     x, w = values(rng, (2, 8, 9, 9), hostile=False), values(rng, (6, 4, 3, 3), hostile=False)
     b = GraphBuilder("convolution")
     attrs = {
-        "window_strides": (2, 1), "lhs_dilation": (1, 1), "rhs_dilation": (1, 1), "padding_low": (1, 1),
-        "padding_high": (1, 1), "window_reversal": False, "feature_group_count": 2, "batch_group_count": 1,
-    }  # fmt: skip
+        "window_strides": (2, 1),
+        "lhs_dilation": (1, 1),
+        "rhs_dilation": (1, 1),
+        "padding_low": (1, 1),
+        "padding_high": (1, 1),
+        "window_reversal": False,
+        "feature_group_count": 2,
+        "batch_group_count": 1,
+    }
     given = b.input("x", x.shape, float32), b.input("w", w.shape, float32)
     b.output(b.op("convolution", *given, **attrs, dtype=float32, precision="DEFAULT"))
     e4m3 = float8_e4m3fn if chip == "trn3" else float8_e4m3

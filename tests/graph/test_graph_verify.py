@@ -78,8 +78,21 @@ def shared_numbers(graph):
     graph.inputs, graph.ops, graph.outputs, graph.aliases = b.graph.inputs, b.graph.ops, [b.graph.ops[-1].result], {}
 
 
-BREAKS = [swapped, foreign_operand, listed_twice, stolen_result, wrong_type, wrong_attribute, unknown_output,
-          unnamed_output, bad_alias, two_aliases, alias_of_other_type, input_twice, shared_numbers]  # fmt: skip
+BREAKS = [
+    swapped,
+    foreign_operand,
+    listed_twice,
+    stolen_result,
+    wrong_type,
+    wrong_attribute,
+    unknown_output,
+    unnamed_output,
+    bad_alias,
+    two_aliases,
+    alias_of_other_type,
+    input_twice,
+    shared_numbers,
+]
 
 
 @pytest.mark.parametrize("damage", BREAKS)

@@ -75,13 +75,23 @@ def stages(b, w, x):
     return b.subtract(w, gradient(b, b.collective_permute(b.tanh(x), [(0, 1)])))
 
 
-@pytest.mark.parametrize(("make", "said", "expected"), [
-    (ddp, "", ["gradient"]), (ddp, "tensor", ["gradient"]), (ddp_with_clipping, "", ["gradient", "other"]),
-    (in_one_bucket, "", ["gradient", "gradient"]), (gathered_weights, "", ["parameter"]),
-    (updated_shard, "", ["parameter"]), (row_parallel, "", ["tensor"]), (row_parallel, "sequence", ["sequence"]),
-    (sequence_parallel, "tensor", ["sequence", "sequence"]), (experts, "", ["expert"]),
-    (experts, "sequence", ["sequence"]), (stages, "", ["pipeline"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("make", "said", "expected"),
+    [
+        (ddp, "", ["gradient"]),
+        (ddp, "tensor", ["gradient"]),
+        (ddp_with_clipping, "", ["gradient", "other"]),
+        (in_one_bucket, "", ["gradient", "gradient"]),
+        (gathered_weights, "", ["parameter"]),
+        (updated_shard, "", ["parameter"]),
+        (row_parallel, "", ["tensor"]),
+        (row_parallel, "sequence", ["sequence"]),
+        (sequence_parallel, "tensor", ["sequence", "sequence"]),
+        (experts, "", ["expert"]),
+        (experts, "sequence", ["sequence"]),
+        (stages, "", ["pipeline"]),
+    ],
+)
 def test_a_purpose_follows_from_where_data_come_from_and_go(make, said, expected):
     assert purposes(make, said) == expected
 

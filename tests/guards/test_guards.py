@@ -129,9 +129,13 @@ def test_changes_in_place_are_seen():
         function.__defaults__ = (1,)
 
     for change in (
-        lambda: setattr(config, "scale", 3.0), lambda: items.append(2), lambda: array.__setitem__(0, -0.0),
-        lambda: state.update(x=2), rebind, other_defaults,
-    ):  # fmt: skip
+        lambda: setattr(config, "scale", 3.0),
+        lambda: items.append(2),
+        lambda: array.__setitem__(0, -0.0),
+        lambda: state.update(x=2),
+        rebind,
+        other_defaults,
+    ):
         assert changed_in_place(function, change), change
 
 

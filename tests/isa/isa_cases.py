@@ -28,9 +28,7 @@ from trnlab.numerics.dtypes import DType, dtype, float32
 from trnlab.numerics.rounding import store, widen
 from trnlab.program.access import AP, Buffer, whole
 
-QUICK = settings(
-    max_examples=examples(40), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)  # fmt: skip
+QUICK = settings(max_examples=examples(40), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 CHIPS = [chips.get(name) for name in ("trn1", "trn2", "trn3")]
 
 

@@ -75,11 +75,20 @@ MUTATIONS = [
     (name, mutation)
     for name in NAMES
     for mutation in (
-        "engine", "memory", "format", "partitions", "start", "dimensions", "step", "long", "missing", "unknown",
+        "engine",
+        "memory",
+        "format",
+        "partitions",
+        "start",
+        "dimensions",
+        "step",
+        "long",
+        "missing",
+        "unknown",
         "mismatch",
     )
     if _applies(isa.REGISTRY[name], mutation)
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "mutation"), MUTATIONS)

@@ -36,19 +36,65 @@ def test_opcodes_are_unique_and_stable() -> None:
     """Programs are stored with these numbers: they never change their meaning."""
     assert {instr.opcode: instr for instr in isa.REGISTRY.values()} == isa.BY_OPCODE
     assert {instr.name: instr.opcode for instr in isa.REGISTRY.values()} == {
-        "nc_matmul": 1, "nc_transpose": 2, "activation": 3, "tensor_copy": 4, "memset": 5, "tensor_tensor": 6,
-        "tensor_scalar": 7, "scalar_tensor_tensor": 8, "tensor_reduce": 9, "reciprocal": 10, "iota": 11,
-        "affine_select": 12, "select_reduce": 13, "tensor_copy_predicated": 14, "rng": 15, "dropout": 16,
-        "dma_copy": 17, "nc_matmul_mx": 18, "dma_transpose": 19, "tensor_partition_reduce": 20,
-        "tensor_scalar_cumulative": 21, "activation_reduce": 22, "activate2": 23, "local_gather": 24,
-        "nc_n_gather": 25, "bn_stats": 26, "bn_aggr": 27, "tensor_tensor_scan": 28, "nc_stream_shuffle": 29,
-        "set_rng_seed": 30, "rand_set_state": 31, "rand_get_state": 32, "rand2": 33, "exponential": 34, "max8": 35,
-        "sequence_bounds": 36, "tensor_scalar_reduce": 37, "core_barrier": 38, "dma_compute": 39, "quantize_mx": 40,
-        "range_select": 41, "sendrecv": 42, "register_alloc": 43, "register_move": 44, "register_load": 45,
-        "register_store": 46, "nc_find_index8": 47, "nc_match_replace8": 48, "nonzero_with_count": 49, "topk": 50,
-        "all_reduce": 60, "reduce_scatter": 61, "all_gather": 62, "all_to_all": 63, "collective_permute": 64,
-        "collective_permute_reduce": 65, "all_gather_v": 66, "all_to_all_v": 67,
-    }  # fmt: skip
+        "nc_matmul": 1,
+        "nc_transpose": 2,
+        "activation": 3,
+        "tensor_copy": 4,
+        "memset": 5,
+        "tensor_tensor": 6,
+        "tensor_scalar": 7,
+        "scalar_tensor_tensor": 8,
+        "tensor_reduce": 9,
+        "reciprocal": 10,
+        "iota": 11,
+        "affine_select": 12,
+        "select_reduce": 13,
+        "tensor_copy_predicated": 14,
+        "rng": 15,
+        "dropout": 16,
+        "dma_copy": 17,
+        "nc_matmul_mx": 18,
+        "dma_transpose": 19,
+        "tensor_partition_reduce": 20,
+        "tensor_scalar_cumulative": 21,
+        "activation_reduce": 22,
+        "activate2": 23,
+        "local_gather": 24,
+        "nc_n_gather": 25,
+        "bn_stats": 26,
+        "bn_aggr": 27,
+        "tensor_tensor_scan": 28,
+        "nc_stream_shuffle": 29,
+        "set_rng_seed": 30,
+        "rand_set_state": 31,
+        "rand_get_state": 32,
+        "rand2": 33,
+        "exponential": 34,
+        "max8": 35,
+        "sequence_bounds": 36,
+        "tensor_scalar_reduce": 37,
+        "core_barrier": 38,
+        "dma_compute": 39,
+        "quantize_mx": 40,
+        "range_select": 41,
+        "sendrecv": 42,
+        "register_alloc": 43,
+        "register_move": 44,
+        "register_load": 45,
+        "register_store": 46,
+        "nc_find_index8": 47,
+        "nc_match_replace8": 48,
+        "nonzero_with_count": 49,
+        "topk": 50,
+        "all_reduce": 60,
+        "reduce_scatter": 61,
+        "all_gather": 62,
+        "all_to_all": 63,
+        "collective_permute": 64,
+        "collective_permute_reduce": 65,
+        "all_gather_v": 66,
+        "all_to_all_v": 67,
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -104,8 +150,14 @@ def test_work_tells_the_vector_modes_apart() -> None:
     half = ((128, 256), "bfloat16")
     work = work_of("tensor_tensor", dst=half, data1=half, data2=half)
     assert (work.kind, work.n, work.k, work.dtype, work.psum, work.strided, work.m) == (
-        "vector.tensor_tensor", 256, 128, "bfloat16", 0, False, 1,
-    )  # fmt: skip
+        "vector.tensor_tensor",
+        256,
+        128,
+        "bfloat16",
+        0,
+        False,
+        1,
+    )
     assert work_of("tensor_tensor", attrs={"op": "max"}, dst=half, data1=half, data2=half).m == 0
     assert work_of("tensor_tensor", dst=half, data1=half, data2=((128, 256), "float16")).dtype == "float16"
     assert work_of("tensor_tensor", dst=half, data1=half, data2=((128, 256), "int16")).dtype == "mixed"
@@ -255,9 +307,14 @@ def _the_rest(b: Builder, chip: Any) -> None:
         packed, scales = b.tile((64, 2), "float8_e5m2_x4"), b.tile((64, 2), "float8_e8m0fnu")
         b.quantize_mx(dst=packed, dst_scale=scales, src=half, dst_format="float8_e5m2_x4")
         b.nc_matmul_mx(
-            dst=b.psum((2, 2)), stationary=packed, moving=packed, stationary_scale=scales, moving_scale=scales,
-            stationary_format="float8_e5m2_x4", moving_format="float8_e5m2_x4",
-        )  # fmt: skip
+            dst=b.psum((2, 2)),
+            stationary=packed,
+            moving=packed,
+            stationary_scale=scales,
+            moving_scale=scales,
+            stationary_format="float8_e5m2_x4",
+            moving_format="float8_e5m2_x4",
+        )
         b.exponential(dst=t, src=t, max_value=row, reduce_res=row)
         b.activate2(dst=t, data=t, op="gelu", op0="multiply", imm0=2.0, op1="add", imm1=row)
         b.rand2(dst=t, min=0.0, max=1.0, state=state)

@@ -23,9 +23,15 @@ TRN1, TRN2 = catalog.get("trn1"), catalog.get("trn2")
 LAYOUTS = [(lhs, rhs) for lhs in (False, True) for rhs in (False, True)]
 # One, one past a tile, several tiles and a rest, in each of M, N, K.
 SHAPES = [
-    (1, 1, 1), (128, 512, 128), (1, 600, 1), (200, 1, 300), (129, 513, 129), (300, 700, 260), (257, 1030, 640),
+    (1, 1, 1),
+    (128, 512, 128),
+    (1, 600, 1),
+    (200, 1, 300),
+    (129, 513, 129),
+    (300, 700, 260),
+    (257, 1030, 640),
     (700, 130, 1000),
-]  # fmt: skip
+]
 
 
 def normal(*shape, kind="float32", seed=0):
@@ -40,9 +46,13 @@ def product_routine(m, n, k, layout, kind="float32", out="float32", chip=TRN1, l
     result = b.param("result", (m, n), out)
     free = b.sbuf_free
     matmul(
-        b, ViewSource(full(lhs)), ViewSource(full(rhs)), ViewSink(full(result)), lhs_k_rows=layout[0],
+        b,
+        ViewSource(full(lhs)),
+        ViewSource(full(rhs)),
+        ViewSink(full(result)),
+        lhs_k_rows=layout[0],
         rhs_k_rows=layout[1],
-    )  # fmt: skip
+    )
     assert b.sbuf_free == free, "the call must release its tiles"
     return b.build()
 
@@ -123,12 +133,13 @@ def test_strided_views_as_operands_and_result():
     out = b.param("out", (batch, heads, tokens, tokens), "float32")
     items = [
         Product(
-            ViewSource(full(q)[i, :, h], dt="float32"), ViewSource(full(k)[i, :, h], dt="float32"),
+            ViewSource(full(q)[i, :, h], dt="float32"),
+            ViewSource(full(k)[i, :, h], dt="float32"),
             ViewSink(full(out)[i, h]),
         )
         for i in range(batch)
         for h in range(heads)
-    ]  # fmt: skip
+    ]
     batch_matmul(b, items, lhs_k_rows=False, rhs_k_rows=False)
     left = normal(batch, tokens, heads, width, kind="bfloat16")
     right = normal(batch, tokens, heads, width, kind="bfloat16", seed=1)
@@ -179,9 +190,12 @@ class Coverage(Sink):
 
 @settings(max_examples=40, deadline=None)
 @given(
-    m=st.integers(1, 900), n=st.integers(1, 1800), k=st.integers(1, 1500), layout=st.sampled_from(LAYOUTS),
+    m=st.integers(1, 900),
+    n=st.integers(1, 1800),
+    k=st.integers(1, 1500),
+    layout=st.sampled_from(LAYOUTS),
     limit=st.integers(26_000, 90_000),
-)  # fmt: skip
+)
 def test_every_element_is_finished_exactly_once(m, n, k, layout, limit):
     b = Builder("cover", TRN2, sbuf_limit=limit)
     lhs = b.param("lhs", (k, m) if layout[0] else (m, k), "bfloat16")
@@ -193,9 +207,13 @@ def test_every_element_is_finished_exactly_once(m, n, k, layout, limit):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    m=st.integers(1, 9000), n=st.integers(1, 60_000), k=st.integers(1, 60_000), layout=st.sampled_from(LAYOUTS),
-    kind=st.sampled_from(["float32", "bfloat16"]), budget=st.integers(50_000, 200_000),
-)  # fmt: skip
+    m=st.integers(1, 9000),
+    n=st.integers(1, 60_000),
+    k=st.integers(1, 60_000),
+    layout=st.sampled_from(LAYOUTS),
+    kind=st.sampled_from(["float32", "bfloat16"]),
+    budget=st.integers(50_000, 200_000),
+)
 def test_blocks_fit_in_sbuf_and_psum(m, n, k, layout, kind, budget):
     problem = Problem(m, n, k, kind, *layout)
     blocking = choose(problem, budget, TRN1)

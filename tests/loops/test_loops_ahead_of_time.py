@@ -183,10 +183,21 @@ def test_names_say_what_numba_would_say() -> None:
     from numba import typeof
 
     values = [
-        3, True, 2.5, None, np.float32(1), np.int64(1), np.zeros(3), np.zeros((2, 3), np.int8).T, np.zeros(9)[::3],
-        np.zeros((2, 2, 2), np.bool_), (1, np.zeros(2)), Both(np.zeros(1), np.zeros((1, 2))), Both(1, 2),
+        3,
+        True,
+        2.5,
+        None,
+        np.float32(1),
+        np.int64(1),
+        np.zeros(3),
+        np.zeros((2, 3), np.int8).T,
+        np.zeros(9)[::3],
+        np.zeros((2, 2, 2), np.bool_),
+        (1, np.zeros(2)),
+        Both(np.zeros(1), np.zeros((1, 2))),
+        Both(1, 2),
         np.broadcast_to(np.float32(1), (3,)),
-    ]  # fmt: skip
+    ]
     names = [kinds.name_of(value) for value in values]
     assert None not in names
     parsed = kinds.parse(f"({', '.join(map(str, names))})")

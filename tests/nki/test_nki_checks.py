@@ -151,9 +151,21 @@ def test_the_command_line_turns_checks_down(tmp_path: Path) -> None:
         f"{kernel}\nprint('sum', careless(np.ones((128, 64), np.float32))[:64].sum())\n"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "trnlab.cli.main", "run", "--out", str(tmp_path / "run"), "--check",
-         "uninitialised-read=warn", str(script)], capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "trnlab.cli.main",
+            "run",
+            "--out",
+            str(tmp_path / "run"),
+            "--check",
+            "uninitialised-read=warn",
+            str(script),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert "sum 4096.0" in done.stdout
     assert "TRN430" in done.stderr

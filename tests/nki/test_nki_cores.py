@@ -235,8 +235,9 @@ def test_programs_of_the_old_dialect_spread_as_its_documentation_says():
     assert programs((4, 2)).cores == (everything,)
     assert programs((Spread(4, 2), 2)).cores == (everything[:4], everything[4:])
     assert programs((Spread(4, 2, in_turns=True), 2)).cores == (
-        ((0, 0), (0, 1), (2, 0), (2, 1)), ((1, 0), (1, 1), (3, 0), (3, 1)),
-    )  # fmt: skip
+        ((0, 0), (0, 1), (2, 0), (2, 1)),
+        ((1, 0), (1, 1), (3, 0), (3, 1)),
+    )
     with pytest.raises(UsageError):
         programs((Spread(3, 2), 2))
     with pytest.raises(UsageError):

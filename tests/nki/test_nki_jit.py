@@ -25,9 +25,18 @@ def copied(x):
 
 
 @pytest.mark.parametrize(
-    "decorate", [nki.jit, nki.jit(), nki.jit(mode="trace"), nki.jit(show_compiler_tb=True), nki.simulate,
-                 nki.cpu_simulate, lambda f: nki.simulate(nki.jit(f)), lambda f: nki.jit(nki.jit(f))],
-)  # fmt: skip
+    "decorate",
+    [
+        nki.jit,
+        nki.jit(),
+        nki.jit(mode="trace"),
+        nki.jit(show_compiler_tb=True),
+        nki.simulate,
+        nki.cpu_simulate,
+        lambda f: nki.simulate(nki.jit(f)),
+        lambda f: nki.jit(nki.jit(f)),
+    ],
+)
 def test_forms_of_the_decorator(decorate):
     kernel = decorate(copied)
     np.testing.assert_array_equal(kernel(X), X)
@@ -132,7 +141,7 @@ def test_dependencies_that_share_no_memory():
     assert plain.after == ()
     for form in forms:
         routine = form().routine
-        (before, later), = routine.after  # fmt: skip
+        ((before, later),) = routine.after
         assert before < later
         assert len(routine) == len(plain)
         for policy in (AS_WRITTEN, SCHEDULED):

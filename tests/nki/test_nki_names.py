@@ -284,8 +284,12 @@ OURS_TOO = {
     "jit": ["mode", "platform_target", "options"],
     "simulate": ["ranks"],
 }
-MODULES = {"nki": (nki, NKI), "nki.language": (language, LANGUAGE), "nki.isa": (isa, ISA),
-           "nki.collectives": (collectives, COLLECTIVES)}  # fmt: skip
+MODULES = {
+    "nki": (nki, NKI),
+    "nki.language": (language, LANGUAGE),
+    "nki.isa": (isa, ISA),
+    "nki.collectives": (collectives, COLLECTIVES),
+}
 
 
 def entries(table: str) -> list[tuple[str, list[str] | None]]:

@@ -56,9 +56,13 @@ def maths(x, y):
     a, b = nl.load(x), nl.load(y)
     row = nl.load(y[0:1])
     results = [
-        nl.add(a, b), nl.subtract(3.0, a), nl.divide(a, nl.add(nl.abs(b), 1.0)), nl.softmax(a, axis=1),
-        nl.multiply(a, nl.max(b, axis=1)), nl.add(a, nl.broadcast_to(row, a.shape)),
-    ]  # fmt: skip
+        nl.add(a, b),
+        nl.subtract(3.0, a),
+        nl.divide(a, nl.add(nl.abs(b), 1.0)),
+        nl.softmax(a, axis=1),
+        nl.multiply(a, nl.max(b, axis=1)),
+        nl.add(a, nl.broadcast_to(row, a.shape)),
+    ]
     for i, result in enumerate(results):
         nl.store(out[i], result)
     return out
@@ -68,8 +72,13 @@ def test_maths_of_the_language_is_numpys():
     x, y = normal(128, 96), normal(128, 96)
     soft = np.exp(x - x.max(1, keepdims=True))
     expected = [
-        x + y, 3 - x, x / (np.abs(y) + 1), soft / soft.sum(1, keepdims=True), x * y.max(1, keepdims=True), x + y[:1],
-    ]  # fmt: skip
+        x + y,
+        3 - x,
+        x / (np.abs(y) + 1),
+        soft / soft.sum(1, keepdims=True),
+        x * y.max(1, keepdims=True),
+        x + y[:1],
+    ]
     for got, wanted in zip(maths(x, y), expected):
         np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=1e-5)
 

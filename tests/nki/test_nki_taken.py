@@ -196,10 +196,17 @@ def test_an_operation_loads_what_lies_in_hbm() -> None:
 
 
 UNARY = {
-    "exp": np.exp, "negative": np.negative, "square": np.square, "sin": np.sin, "cos": np.cos, "copy": np.array,
-    "floor": np.floor, "reciprocal": np.reciprocal, "rsqrt": lambda x: 1 / np.sqrt(x),
+    "exp": np.exp,
+    "negative": np.negative,
+    "square": np.square,
+    "sin": np.sin,
+    "cos": np.cos,
+    "copy": np.array,
+    "floor": np.floor,
+    "reciprocal": np.reciprocal,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
     "softmax": lambda x: np.exp(x) / np.exp(x).sum(1, keepdims=True),
-}  # fmt: skip
+}
 
 
 @nki.jit

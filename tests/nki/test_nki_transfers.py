@@ -207,8 +207,14 @@ def test_what_transfers_cannot_do_is_refused_at_the_users_line():
     def multiplied(table, index):
         nisa.dma_compute(dst=table, srcs=[table], reduce_op=nl.multiply)
 
-    codes = {both: "TRN411", by_sync: "TRN401", part_of_rows: "TRN410", cast_by_hardware: "TRN411",
-             not_added_to: "TRN411", multiplied: "TRN411"}  # fmt: skip
+    codes = {
+        both: "TRN411",
+        by_sync: "TRN401",
+        part_of_rows: "TRN410",
+        cast_by_hardware: "TRN411",
+        not_added_to: "TRN411",
+        multiplied: "TRN411",
+    }
     for body, code in codes.items():
         with pytest.raises(ConstraintError) as caught:
             nki.jit(body)(normal(10, 8), picks(4, 10))

@@ -44,11 +44,19 @@ def allocated(x):
     n = x.shape[0] // 128
     at = 4096
     for i in nl.affine_range(n):
-        turns = nl.ndarray((n, nl.par_dim(128), 64), dtype=x.dtype, name="turns",
-                           buffer=ncc.sbuf.mod_alloc(base_addr=at, num_free_tiles=(2,)))  # fmt: skip
+        turns = nl.ndarray(
+            (n, nl.par_dim(128), 64),
+            dtype=x.dtype,
+            name="turns",
+            buffer=ncc.sbuf.mod_alloc(base_addr=at, num_free_tiles=(2,)),
+        )
         at += 512  # happens once: the body of the loop is the same in every iteration
-        sums = nl.ndarray((n, nl.par_dim(64), 64), dtype=nl.float32, name="sums",
-                          buffer=ncc.psum.mod_alloc(base_bank=3, num_bank_tiles=(2,)))  # fmt: skip
+        sums = nl.ndarray(
+            (n, nl.par_dim(64), 64),
+            dtype=nl.float32,
+            name="sums",
+            buffer=ncc.psum.mod_alloc(base_bank=3, num_bank_tiles=(2,)),
+        )
         chosen = nl.ndarray(
             (nl.par_dim(64), 64),
             dtype=x.dtype,
@@ -155,15 +163,28 @@ def test_zeros_of_psum_are_written_where_no_sum_was():
 @pytest.mark.parametrize(
     ("one", "two", "both"),
     [
-        ("int32", "float16", "float16"), ("uint16", "tfloat32", "tfloat32"), ("float32", "tfloat32", "float32"),
-        ("float32", "bfloat16", "float32"), ("float16", "bfloat16", "float32"), ("float8_e4m3", "float16", "float16"),
-        ("float8_e4m3", "bfloat16", "bfloat16"), ("float8_e4m3", "float8_e5m2", "bfloat16"),
-        ("int16", "int32", "int32"), ("uint8", "uint16", "uint16"), ("uint16", "int32", "int32"),
-        ("int8", "uint8", "int16"), ("int8", "uint16", "int32"), ("int32", "uint32", "float32"),
-        (2, "int8", "int32"), (1.2, "float16", "float32"), (np.float16(2), "float16", "float16"),
-        (np.int8(2), "int8", "int8"), (True, "int8", "int16"), (2, "bfloat16", "bfloat16"),
+        ("int32", "float16", "float16"),
+        ("uint16", "tfloat32", "tfloat32"),
+        ("float32", "tfloat32", "float32"),
+        ("float32", "bfloat16", "float32"),
+        ("float16", "bfloat16", "float32"),
+        ("float8_e4m3", "float16", "float16"),
+        ("float8_e4m3", "bfloat16", "bfloat16"),
+        ("float8_e4m3", "float8_e5m2", "bfloat16"),
+        ("int16", "int32", "int32"),
+        ("uint8", "uint16", "uint16"),
+        ("uint16", "int32", "int32"),
+        ("int8", "uint8", "int16"),
+        ("int8", "uint16", "int32"),
+        ("int32", "uint32", "float32"),
+        (2, "int8", "int32"),
+        (1.2, "float16", "float32"),
+        (np.float16(2), "float16", "float16"),
+        (np.int8(2), "int8", "int8"),
+        (True, "int8", "int16"),
+        (2, "bfloat16", "bfloat16"),
     ],
-)  # fmt: skip
+)
 def test_the_format_of_a_result(one, two, both):
     """The examples of "NKI Type Promotion" and "Weakly Typed Scalar Type Inference"."""
 
@@ -220,8 +241,12 @@ def double(x):
 
 def test_modes_and_targets():
     x = normal(4, 4)
-    for kernel in (nki.jit(mode="simulation")(double), nki.baremetal(save_neff_name="file.neff")(double),
-                   nki.trace(double), nki.jit(double, platform_target="trn1")):  # fmt: skip
+    for kernel in (
+        nki.jit(mode="simulation")(double),
+        nki.baremetal(save_neff_name="file.neff")(double),
+        nki.trace(double),
+        nki.jit(double, platform_target="trn1"),
+    ):
         np.testing.assert_array_equal(kernel(x), x * 2)
     assert nki.jit(double, platform_target="gen4").chip.name == "trn3"
     bench = nki.jit(double, mode="benchmark", quiet=True)
@@ -233,8 +258,14 @@ def test_modes_and_targets():
 
 
 def test_a_profile_is_a_folder(tmp_path):
-    kernel = nki.profile(working_directory=str(tmp_path / "p"), save_neff_name="k.neff", save_trace_name="t.ntff",
-                         profile_nth=2, num_execs=4, quiet=True)(double)  # fmt: skip
+    kernel = nki.profile(
+        working_directory=str(tmp_path / "p"),
+        save_neff_name="k.neff",
+        save_trace_name="t.ntff",
+        profile_nth=2,
+        num_execs=4,
+        quiet=True,
+    )(double)
     kernel(normal(4, 4))
     names = sorted(p.name for p in (tmp_path / "p").iterdir())
     assert names == ["json_reports", "k.neff", "t_exec_2.ntff", "t_exec_4.ntff"]

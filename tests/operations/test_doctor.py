@@ -15,8 +15,12 @@ from trnlab.operations import doctor, releases, settings
 from trnlab.operations.doctor import ERROR, OK, WARNING
 from trnlab.porting.result import Finding, Memory, Place, Report, TargetResult
 
-SDK = {"torch": "2.9.1", "torch-neuronx": "2.9.0.2.13.26312", "neuronx-cc": "2.24.8799.0+abc",
-       "libneuronxla": "2.2.16408.0"}  # fmt: skip
+SDK = {
+    "torch": "2.9.1",
+    "torch-neuronx": "2.9.0.2.13.26312",
+    "neuronx-cc": "2.24.8799.0+abc",
+    "libneuronxla": "2.2.16408.0",
+}
 GIB = 1 << 30
 
 
@@ -24,11 +28,22 @@ GIB = 1 << 30
 def site(tmp_path):
     """A real instance of two, on which everything is as it should be."""
     return doctor.Site(
-        parse("2xtrn1.32xlarge"), 64, {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1"}, SDK, "3.11", (6, 8),
-        devices=16, adapters=8, limits={"memlock": -1, "nofile": 65536}, free={str(tmp_path): 900 * GIB}, year=2026,
-        synchronised=True, memory={"HugePages_Total": 2560}, cache=str(tmp_path / "cache"),
+        parse("2xtrn1.32xlarge"),
+        64,
+        {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1"},
+        SDK,
+        "3.11",
+        (6, 8),
+        devices=16,
+        adapters=8,
+        limits={"memlock": -1, "nofile": 65536},
+        free={str(tmp_path): 900 * GIB},
+        year=2026,
+        synchronised=True,
+        memory={"HugePages_Total": 2560},
+        cache=str(tmp_path / "cache"),
         checkpoints=str(tmp_path / "kept"),
-    )  # fmt: skip
+    )
 
 
 def of(site, code, severity=ERROR):
@@ -109,15 +124,22 @@ def test_variables_that_several_instances_need(site):
 
 
 def test_variables_that_are_doubtful(site):
-    told = {"NEURON_RT_NUM_CORE": "1", "NEURONCORE_GROUP_SIZES": "1",
-            "NEURON_RT_ASYNC_EXEC_MAX_INFLIGHT_REQUESTS": "8",
-            "NEURON_RT_NUM_CORES": "1", "NEURON_RT_VISIBLE_CORES": "0", "NEURON_RT_LOG_LEVEL_TDRV": "DEBUG",
-            "NEURON_RT_DBG_SOMETHING": "1"}  # fmt: skip
+    told = {
+        "NEURON_RT_NUM_CORE": "1",
+        "NEURONCORE_GROUP_SIZES": "1",
+        "NEURON_RT_ASYNC_EXEC_MAX_INFLIGHT_REQUESTS": "8",
+        "NEURON_RT_NUM_CORES": "1",
+        "NEURON_RT_VISIBLE_CORES": "0",
+        "NEURON_RT_LOG_LEVEL_TDRV": "DEBUG",
+        "NEURON_RT_DBG_SOMETHING": "1",
+    }
     found = of(replace(site, environment={**site.environment, **told}), "TRN560", WARNING)
     assert sorted(each.where for each in found) == [
-        "NEURONCORE_GROUP_SIZES", "NEURON_RT_ASYNC_EXEC_MAX_INFLIGHT_REQUESTS", "NEURON_RT_NUM_CORE",
+        "NEURONCORE_GROUP_SIZES",
+        "NEURON_RT_ASYNC_EXEC_MAX_INFLIGHT_REQUESTS",
+        "NEURON_RT_NUM_CORE",
         "NEURON_RT_NUM_CORES",
-    ]  # fmt: skip
+    ]
 
 
 def test_devices_limits_clock_and_pages(site):
@@ -193,8 +215,18 @@ def test_the_command_of_this_host(tmp_path, monkeypatch, capsys):
 def test_the_command_asks_what_the_script_needs(tmp_path, monkeypatch, capsys):
     asked = []
     monkeypatch.setattr("trnlab.cli.doctor.examined", lambda args: asked.append(args) or report(GIB))
-    command = ["doctor", "--target", "4xtrn2.48xlarge", "--cache", str(tmp_path / "cache"), "--checkpoint",
-               str(tmp_path / "kept"), "train.py", "--lr", "1"]  # fmt: skip
+    command = [
+        "doctor",
+        "--target",
+        "4xtrn2.48xlarge",
+        "--cache",
+        str(tmp_path / "cache"),
+        "--checkpoint",
+        str(tmp_path / "kept"),
+        "train.py",
+        "--lr",
+        "1",
+    ]
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: SimpleNamespace(free=1 << 50))
     main(command)
     assert "a checkpoint takes 768 GiB" in capsys.readouterr().out  # of 256 ranks

@@ -40,13 +40,32 @@ def said(**fields):
         {"name": "other", "key": "b", "calls": 10, "latency_s": 0.004, "flops": 0},
     ]
     record = {
-        "schema": live.SCHEMA, "version": live.VERSION, "pid": os.getpid(), "birth": live.birth(os.getpid()),
-        "updated": 100.0, "status": "running", "errors": {}, "outcomes": {}, "ecc": {}, "tag": "mine",
-        "target": "trn2.48xlarge", "instances": 1, "rank": 3, "ranks": 4,
-        "place": {"instance": 0, "chip": 0, "core": 3}, "logical": 2, "pairs": False, "network_s": 0.02,
-        "input_s": 0.08, "executions": executions, "started": 90.0, "steps": 40, "loss": [0.5], "script": "train.py",
+        "schema": live.SCHEMA,
+        "version": live.VERSION,
+        "pid": os.getpid(),
+        "birth": live.birth(os.getpid()),
+        "updated": 100.0,
+        "status": "running",
+        "errors": {},
+        "outcomes": {},
+        "ecc": {},
+        "tag": "mine",
+        "target": "trn2.48xlarge",
+        "instances": 1,
+        "rank": 3,
+        "ranks": 4,
+        "place": {"instance": 0, "chip": 0, "core": 3},
+        "logical": 2,
+        "pairs": False,
+        "network_s": 0.02,
+        "input_s": 0.08,
+        "executions": executions,
+        "started": 90.0,
+        "steps": 40,
+        "loss": [0.5],
+        "script": "train.py",
         "memory": {"constants": 1, "model_shared_scratchpad": 2, "tensors": 4},
-    }  # fmt: skip
+    }
     return {**record, **fields}
 
 
@@ -80,8 +99,11 @@ def test_a_report_has_the_vendors_names():
 
 
 def test_counters_are_of_the_period():
-    later = said(executions=[{"name": "step", "key": "a", "calls": 35, "latency_s": 0.002, "flops": 0}],
-                 errors={"hardware": 1}, outcomes={"completed_with_err": 1})  # fmt: skip
+    later = said(
+        executions=[{"name": "step", "key": "a", "calls": 35, "latency_s": 0.002, "flops": 0}],
+        errors={"hardware": 1},
+        outcomes={"completed_with_err": 1},
+    )
     earlier = said(executions=[{"name": "step", "key": "a", "calls": 30, "latency_s": 0.002, "flops": 0}])
     found = report(seen(later, at=102.0), seen(earlier))["neuron_runtime_data"][0]["report"]["execution_stats"]
     assert found["period"] == 2.0
@@ -115,12 +137,22 @@ def test_metrics_are_those_of_the_vendors_exporter():
     assert all(line.startswith("# ") or sample.fullmatch(line) for line in text.splitlines())
     names = {line.split("{")[0] for line in text.splitlines() if not line.startswith("#")}
     assert names >= {
-        "execution_errors_total", "execution_status_total", "execution_latency_seconds", "instance_info",
-        "neuron_runtime_memory_used_bytes", "neuron_runtime_vcpu_usage_ratio", "neuroncore_utilization_ratio",
-        "neuroncore_memory_usage_tensors", "system_memory_total_bytes", "system_memory_used_bytes",
-        "system_swap_total_bytes", "system_swap_used_bytes", "hardware_ecc_events_total", "system_vcpu_count",
+        "execution_errors_total",
+        "execution_status_total",
+        "execution_latency_seconds",
+        "instance_info",
+        "neuron_runtime_memory_used_bytes",
+        "neuron_runtime_vcpu_usage_ratio",
+        "neuroncore_utilization_ratio",
+        "neuroncore_memory_usage_tensors",
+        "system_memory_total_bytes",
+        "system_memory_used_bytes",
+        "system_swap_total_bytes",
+        "system_swap_used_bytes",
+        "hardware_ecc_events_total",
+        "system_vcpu_count",
         "system_vcpu_usage_ratio",
-    }  # fmt: skip
+    }
     assert re.search(r'^neuroncore_utilization_ratio\{.*neuroncore="3".*\} 0.25$', text, re.MULTILINE)
     assert re.search(r'^execution_status_total\{.*status_type="completed".*\} 40.0$', text, re.MULTILINE)
 
@@ -182,11 +214,13 @@ def test_what_a_session_says(monkeypatch):
     monkeypatch.delenv("NEURON_PROCESS_TAG", raising=False)
     session = Session(chips.target("trn1.2xlarge"))
     program = SimpleNamespace(
-        routines=[SimpleNamespace(scratch_bytes=3), SimpleNamespace(scratch_bytes=5)], hbm_bytes=10,
+        routines=[SimpleNamespace(scratch_bytes=3), SimpleNamespace(scratch_bytes=5)],
+        hbm_bytes=10,
         tensors=[SimpleNamespace(kind=kind, nbytes=2) for kind in ("input", "output", "constant", "temp")],
-    )  # fmt: skip
-    executable = SimpleNamespace(name="step", key="k", program=program, metadata={"model_flops": 7},
-                                 timeline=SimpleNamespace(total=5_000_000))  # fmt: skip
+    )
+    executable = SimpleNamespace(
+        name="step", key="k", program=program, metadata={"model_flops": 7}, timeline=SimpleNamespace(total=5_000_000)
+    )
     found = live.record(session, {"k": executable}, {"k": 2}, timed=True)
     assert found["memory"] == {"constants": 2, "model_shared_scratchpad": 15, "tensors": 4}
     assert found["executions"] == [{"name": "step", "key": "k", "calls": 2, "latency_s": 5e-6, "flops": 7}]
@@ -363,8 +397,18 @@ def test_a_run_is_seen_by_another_process(tmp_path, place):
         "print(subprocess.run([sys.executable, '-m', 'trnlab.cli.main', 'monitor', '--json', '--samples', '1'],\n"
         "                     text=True, capture_output=True, check=True).stdout)\n"
     )
-    command = [sys.executable, "-m", "trnlab.cli.main", "run", "--target", "trn1.2xlarge", "--no-cache", "--out",
-               str(tmp_path / "run"), str(script)]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "trnlab.cli.main",
+        "run",
+        "--target",
+        "trn1.2xlarge",
+        "--no-cache",
+        "--out",
+        str(tmp_path / "run"),
+        str(script),
+    ]
     ended = processes.run(command, timeout=300, cwd=tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     line = next(line for line in ended.stdout.splitlines() if line.startswith('{"neuron_runtime_data"'))

@@ -59,27 +59,56 @@ def total() -> Any:
 def round_summary(**changes: Any) -> dict[str, Any]:
     """A finished run's summary."""
     return {
-        "schema": "trnlab.summary", "version": 2, "trnlab": "0.1.0", "name": "gpt-1", "status": "complete",
-        "complete": True, "script": "/home/me/train.py", "arguments": [], "started": "2026-08-01T12:00:00+00:00",
-        "wall_s": 31.0, "step_wall_s": [0.5, 0.2, 0.2], "target": "trn1.2xlarge", "chip": "trn1", "precision": "bf16",
-        "stochastic_rounding": False, "seed": 0, "steps": 3, "loss": [4.0, 3.0, 2.5],
-        "reference_loss": [4.0, 3.01, 2.5], "reference_loss_gap": 0.01, "instructions": 30_000,
+        "schema": "trnlab.summary",
+        "version": 2,
+        "trnlab": "0.1.0",
+        "name": "gpt-1",
+        "status": "complete",
+        "complete": True,
+        "script": "/home/me/train.py",
+        "arguments": [],
+        "started": "2026-08-01T12:00:00+00:00",
+        "wall_s": 31.0,
+        "step_wall_s": [0.5, 0.2, 0.2],
+        "target": "trn1.2xlarge",
+        "chip": "trn1",
+        "precision": "bf16",
+        "stochastic_rounding": False,
+        "seed": 0,
+        "steps": 3,
+        "loss": [4.0, 3.0, 2.5],
+        "reference_loss": [4.0, 3.01, 2.5],
+        "reference_loss_gap": 0.01,
+        "instructions": 30_000,
         "host_fallback_ops": {"setup": 2, "training": 0},
         "host_fallbacks": {"setup": {"aten::normal_": 2}, "training": {}},
-        "steps_found_by": "report", "compile": {"seconds": 2.5, "cache": "miss", "executables": 1},
-        "step": [{"executable": "k", "times": 1}], "step_time_s": 0.002, "tokens_per_step": 1024,
-        "tokens_per_s": 512_000.0, "mfu": 0.25, "hfu": 0.3, "model_flops_per_step": 46_000_000_000,
-        "peak_flops": 92e12, "instructions_per_step": 10_000,
+        "steps_found_by": "report",
+        "compile": {"seconds": 2.5, "cache": "miss", "executables": 1},
+        "step": [{"executable": "k", "times": 1}],
+        "step_time_s": 0.002,
+        "tokens_per_step": 1024,
+        "tokens_per_s": 512_000.0,
+        "mfu": 0.25,
+        "hfu": 0.3,
+        "model_flops_per_step": 46_000_000_000,
+        "peak_flops": 92e12,
+        "instructions_per_step": 10_000,
         "engines": {
-            "tensor": {"active": 0.5, "busy": 0.4}, "vector": {"active": 0.25, "busy": 0.2},
+            "tensor": {"active": 0.5, "busy": 0.4},
+            "vector": {"active": 0.25, "busy": 0.2},
             "dma": {"active": 0.75, "busy": 0.6},
         },
-        "critical_path": {"dma": 0.6, "tensor": 0.3, "latency": 0.1, "sync": 0.0}, "bound_by": "dma",
+        "critical_path": {"dma": 0.6, "tensor": 0.3, "latency": 0.1, "sync": 0.0},
+        "bound_by": "dma",
         "hbm": {"read_bytes": 3 << 20, "write_bytes": 1 << 20, "bandwidth_used": 0.005},
         "memory": {"peak_bytes": 1 << 30, "capacity_bytes": 16 << 30, "parts": {"inputs": 1 << 30}, "largest": []},
         "cost": {
-            "usd_per_million_tokens": 0.00075, "usd_per_hour": 1.34,
-            "price_kind": "on-demand", "price_date": "2026-07", "price_source": "a price list", "cores": 2,
+            "usd_per_million_tokens": 0.00075,
+            "usd_per_hour": 1.34,
+            "price_kind": "on-demand",
+            "price_date": "2026-07",
+            "price_source": "a price list",
+            "cores": 2,
             "cores_used": 1,
         },
         "assumptions": [
@@ -87,7 +116,7 @@ def round_summary(**changes: Any) -> dict[str, Any]:
             {"figure": "tensor.issue", "value": 2.0, "unit": "ns", "reason": "r", "halved": -0.05, "doubled": 0.01},
         ],
         **changes,
-    }  # fmt: skip
+    }
 
 
 def big_step(instructions: int) -> Step:
@@ -121,16 +150,30 @@ def measured_dump() -> dict[str, Any]:
     blank = {"instruction_type": "REGULAR", "evt_wait_time": 1, "hlo_name": ""}
     rows: list[dict[str, Any]] = [
         {"id": 1, "subgroup": "Sync", "opcode": "DMA_DIRECT2D", "timestamp": 100, "duration": 600, "operands": ""},
-        {"id": 4, "subgroup": "Scalar", "opcode": "ACTIVATE", "timestamp": 1600, "duration": 700,
-         "operands": "EXP src=fp32@0x2000000[1,1,1][512,1,1] dst=fp32@0x5820[1,1,1][512,1,1]",
-         "predecessors": [{"id": 3, "type": "FLOW_DEPENDENCE"}]},
-    ]  # fmt: skip
+        {
+            "id": 4,
+            "subgroup": "Scalar",
+            "opcode": "ACTIVATE",
+            "timestamp": 1600,
+            "duration": 700,
+            "operands": "EXP src=fp32@0x2000000[1,1,1][512,1,1] dst=fp32@0x5820[1,1,1][512,1,1]",
+            "predecessors": [{"id": 3, "type": "FLOW_DEPENDENCE"}],
+        },
+    ]
     for id, timestamp, duration in ((2, 1200, 200), (3, 1312, 300)):
         operands = f"S[5] (Tensor)++@complete acc_flags=3 fp32_mode=LOW_HIGH {pattern}"
-        rows.insert(1, {
-            "id": id, "subgroup": "Tensor", "opcode": "MATMUL", "timestamp": timestamp, "duration": duration,
-            "operands": operands, "nki_source_location": "kernel.py:12",
-        })  # fmt: skip
+        rows.insert(
+            1,
+            {
+                "id": id,
+                "subgroup": "Tensor",
+                "opcode": "MATMUL",
+                "timestamp": timestamp,
+                "duration": duration,
+                "operands": operands,
+                "nki_source_location": "kernel.py:12",
+            },
+        )
     packet = {"duration": 200, "transfer_size": 2048, "dma_queue": "0", "queue_type": "hardware_dynamic"}
     windows = [(1250, 750, 8), (2000, 500, 4)]
     return {

@@ -25,9 +25,14 @@ from trnlab.runtime.lanes import together
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs Playwright")
 FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 TIMELINE = "document.querySelector('.timeline').timeline"
 
 
@@ -255,8 +260,13 @@ def test_the_keyboard_alone_reaches_every_instruction(browser: Any, run_folder: 
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (1400, "dark"), (390, "light")])
 def test_sixty_four_lanes_of_ranks_are_one_canvas_that_moves(browser, tmp_path, width, scheme):
     pair = {"ps": 2_000_000, "purpose": "pipeline", "kind": "collective_permute", "pair": True}
-    work = {"work": 20_000_000, "label": "stage", "sent": [], "all": False,
-            "busy": [[i * 250_000, i * 250_000 + 200_000] for i in range(80)]}  # fmt: skip
+    work = {
+        "work": 20_000_000,
+        "label": "stage",
+        "sent": [],
+        "all": False,
+        "busy": [[i * 250_000, i * 250_000 + 200_000] for i in range(80)],
+    }
     steps = []
     for rank in range(64):
         before = [{"meet": [rank - 1, rank], **pair}] if rank else []

@@ -86,10 +86,19 @@ def test_the_page_needs_nothing_but_itself(run_folder: Path) -> None:
 def test_the_page_shows_the_pictures_first(run_folder: Path) -> None:
     found = parsed((run_folder / "report.html").read_text())
     assert found.headings == [
-        "Loss", "One step, instruction by instruction", "What could make it faster", "Time lost by cause",
-        "What each engine did", "The costliest source lines", "Where the time goes", "Roofline", "Engines", "HBM",
-        "Numbers", "Assumed figures",
-    ]  # fmt: skip
+        "Loss",
+        "One step, instruction by instruction",
+        "What could make it faster",
+        "Time lost by cause",
+        "What each engine did",
+        "The costliest source lines",
+        "Where the time goes",
+        "Roofline",
+        "Engines",
+        "HBM",
+        "Numbers",
+        "Assumed figures",
+    ]
 
 
 def test_the_page_holds_every_bar_of_the_timeline(run_folder: Path, ran: Profile) -> None:

@@ -67,8 +67,14 @@ def chain(**changes: Any) -> Program:
         Tensor(3, "table", (2, 3), dtypes.float32, 24, "constant"),
     )
     parts: dict[str, Any] = {
-        "name": "chain", "target": "trn2", "routines": (routine,), "tensors": tensors,
+        "name": "chain",
+        "target": "trn2",
+        "routines": (routine,),
+        "tensors": tensors,
         "calls": (Call(0, (0, 1)), Call(0, (1, 2), sbuf_base=4096, label="second", loc=Location("a.py", 3))),
-        "inputs": (0,), "outputs": (2,), "constants": {3: table}, "hbm_bytes": size,
-    }  # fmt: skip
+        "inputs": (0,),
+        "outputs": (2,),
+        "constants": {3: table},
+        "hbm_bytes": size,
+    }
     return Program(**{**parts, **changes})

@@ -144,12 +144,27 @@ class _Maker:
     def line(self, inside: bool) -> str:
         """One statement of any kind."""
         kinds = [
-            self.compute, self.compute, self.whole, self.update, self.update, self.by_column, self.transfer,
-            self.transfer, self.product, self.product, self.activation, self.reduction, self.transposed, self.alias,
-            self.from_psum, self.in_place, *([] if inside else [self.rename, self.rename]),
-            self.copied, self.twice,
+            self.compute,
+            self.compute,
+            self.whole,
+            self.update,
+            self.update,
+            self.by_column,
+            self.transfer,
+            self.transfer,
+            self.product,
+            self.product,
+            self.activation,
+            self.reduction,
+            self.transposed,
+            self.alias,
+            self.from_psum,
+            self.in_place,
+            *([] if inside else [self.rename, self.rename]),
+            self.copied,
+            self.twice,
             *([self.masked, self.named_sum, self.sum_in_place, self.added_result] if self.old else []),
-        ]  # fmt: skip
+        ]
         return self.rng.choice(kinds)()
 
     # -- parts --------------------------------------------------------------------------------------------------
@@ -310,11 +325,15 @@ class _Maker:
         """A result without a name is added, to a tile or a sum, of which it reads a part itself."""
         n, p = self.size(), f"p{self.rng.randrange(SUMS)}"
         dst = self.rng.choice([self.tile(), p]) + self.columns(n)
-        made = self.rng.choice([
-            f"nisa.activation(nl.tanh, {self.tile()}{self.columns(n)})", f"nl.multiply({p}{self.columns(n)}, 0.5)",
-            f"nl.add({dst}, {self.tile()}{self.columns(n)})", f"nl.load(spare{self.columns(n)})",
-            f"nisa.nc_matmul(weights, {self.tile()}{self.columns(n)})",
-        ])  # fmt: skip
+        made = self.rng.choice(
+            [
+                f"nisa.activation(nl.tanh, {self.tile()}{self.columns(n)})",
+                f"nl.multiply({p}{self.columns(n)}, 0.5)",
+                f"nl.add({dst}, {self.tile()}{self.columns(n)})",
+                f"nl.load(spare{self.columns(n)})",
+                f"nisa.nc_matmul(weights, {self.tile()}{self.columns(n)})",
+            ]
+        )
         return f"{dst} {self.rng.choice(['+=', '-=', '='])} {made}"
 
     def from_psum(self) -> str:
@@ -329,10 +348,13 @@ class _Maker:
         if self.old:
             return f"{dst} = nisa.nc_transpose({a})"
         name = f"q{next(self.names)}"
-        return "\n".join([
-            f"{name} = nl.ndarray(({P}, {P}), dtype=nl.float32, buffer=nl.psum)",
-            f"nisa.nc_transpose(dst={name}, data={a})", f"nisa.tensor_copy(dst={dst}, src={name})",
-        ])  # fmt: skip
+        return "\n".join(
+            [
+                f"{name} = nl.ndarray(({P}, {P}), dtype=nl.float32, buffer=nl.psum)",
+                f"nisa.nc_transpose(dst={name}, data={a})",
+                f"nisa.tensor_copy(dst={dst}, src={name})",
+            ]
+        )
 
     # -- loops --------------------------------------------------------------------------------------------------
     def independent(self) -> Statement:

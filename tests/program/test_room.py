@@ -225,10 +225,13 @@ def test_the_new_dialect_has_room_too():
     assert {(s.source, s.target) for s in new_score_tiles.trace(q, k).routine.spills} <= {("psum", "sbuf")}
 
 
-@pytest.mark.parametrize(("kernel", "shapes", "code"), [
-    (new_score_tiles, [(64, 128), (64, 6144)], "TRN502"),
-    (low_rank, [(4096, 512), (4096, 2048), (4096, 64), (64, 2048)], "TRN501"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kernel", "shapes", "code"),
+    [
+        (new_score_tiles, [(64, 128), (64, 6144)], "TRN502"),
+        (low_rank, [(4096, 512), (4096, 2048), (4096, 64), (64, 2048)], "TRN501"),
+    ],
+)
 def test_what_is_refused_with_room_switched_off_names_the_options(kernel, shapes, code):
     with policy.use(demand=False, spill=False), pytest.raises(CapacityError) as raised:
         kernel.trace(*(np.zeros(shape, "f4") for shape in shapes))

@@ -26,8 +26,14 @@ from trnlab.runtime.cache import Cache
 
 WORKER = Path(__file__).with_name("cache_worker.py")
 METADATA = {
-    "name": "step", "target": "trn1", "parts": {}, "options": {}, "created": "", "script": "", "compile_seconds": 1.0,
-}  # fmt: skip
+    "name": "step",
+    "target": "trn1",
+    "parts": {},
+    "options": {},
+    "created": "",
+    "script": "",
+    "compile_seconds": 1.0,
+}
 
 
 class Told(list[str]):
@@ -219,14 +225,21 @@ def test_only_one_process_builds_and_the_others_wait(
 ) -> None:
     monkeypatch.setattr("trnlab.runtime.cache.NOTICED_AFTER_S", noticed_after_s)
     other = subprocess.Popen(
-        [sys.executable, "-c", f"""
+        [
+            sys.executable,
+            "-c",
+            f"""
 import sys, time
 from pathlib import Path
 from trnlab.runtime.cache import Cache
 with Cache(Path({cache.place!r})).building({key_of(1)!r}):
     print("building", flush=True)
     sys.stdin.read()
-"""], stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+""",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     assert other.stdout is not None
     assert other.stdout.readline() == b"building\n"
     with cache.building(key_of(2)):

@@ -33,9 +33,12 @@ def executable():
     options = {"precision": "fp32", "cluster": CLUSTER, "ranks": RANKS, "bucket_mib": 0}
     program = compile(b.build(), CHIP, options)
     return SimpleNamespace(
-        program=program, chip=CHIP, policy=chosen(), outline=outline_program(program, CHIP),
+        program=program,
+        chip=CHIP,
+        policy=chosen(),
+        outline=outline_program(program, CHIP),
         outlined=lambda changed: outline_program(changed, CHIP),
-    )  # fmt: skip
+    )
 
 
 def test_a_slow_card_slows_what_takes_it_and_nothing_else(executable):

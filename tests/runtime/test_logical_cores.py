@@ -22,8 +22,10 @@ TARGET = chips.target("trn2.3xlarge")
 
 def graph():
     b = GraphBuilder("mlp")
-    x, w, v = (b.input(name, shape, dtype("bfloat16")) for name, shape in
-               (("x", (512, 512)), ("w", (512, 1024)), ("v", (1024, 512))))  # fmt: skip
+    x, w, v = (
+        b.input(name, shape, dtype("bfloat16"))
+        for name, shape in (("x", (512, 512)), ("w", (512, 1024)), ("v", (1024, 512)))
+    )
     b.output(b.dot_general(b.gelu(b.dot_general(x, w, ((1,), (0,)))), v, ((1,), (0,))))
     return b.build()
 

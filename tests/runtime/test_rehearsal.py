@@ -34,9 +34,17 @@ def of_rank(*texts, instances=2, **environment):
 
 
 @pytest.mark.parametrize(
-    "text", ["rank0:step0=kill", "rank0:step3=burn", "rank:step3=kill", "node0:kill", "rank1:step2=kill:2",
-             "rank1:step2=slow:0.5", "rank1:step2=slow:1.2.3"]
-)  # fmt: skip
+    "text",
+    [
+        "rank0:step0=kill",
+        "rank0:step3=burn",
+        "rank:step3=kill",
+        "node0:kill",
+        "rank1:step2=kill:2",
+        "rank1:step2=slow:0.5",
+        "rank1:step2=slow:1.2.3",
+    ],
+)
 def test_what_is_no_failure_is_refused(text):
     with pytest.raises(UsageError) as error:
         rehearsal.parse(text)

@@ -231,14 +231,21 @@ def test_what_is_no_data_set_is_said(tmp_path: Path) -> None:
 
     plain = saved(np.ones((4, 2)))
     for name, files in {
-        "nothing": {}, "text": {"a.txt": b"x"}, "objects": {"x-0.npy": saved(np.array([{}, None], object))},
-        "columns": {"x-0.npy": saved(np.asfortranarray(np.ones((4, 2))))}, "short": {"x-0.npy": plain[:-1]},
-        "number": {"x-0.npy": saved(np.array(1.0))}, "pickle": {"x-0.npy": pickle.dumps(1)},
-        "formats": {"bin-0.bin": b"1234"}, "no rows": {"x-0.npy": saved(np.ones((0, 3)))},
+        "nothing": {},
+        "text": {"a.txt": b"x"},
+        "objects": {"x-0.npy": saved(np.array([{}, None], object))},
+        "columns": {"x-0.npy": saved(np.asfortranarray(np.ones((4, 2))))},
+        "short": {"x-0.npy": plain[:-1]},
+        "number": {"x-0.npy": saved(np.array(1.0))},
+        "pickle": {"x-0.npy": pickle.dumps(1)},
+        "formats": {"bin-0.bin": b"1234"},
+        "no rows": {"x-0.npy": saved(np.ones((0, 3)))},
         "shapes": {"x-0.npy": plain, "x-1.npy": saved(np.ones((4, 3)))},
-        "rows": {"x-0.npy": plain, "y-0.npy": saved(np.ones(3))}, "lacks": {"x-0.npy": plain, "y-1.npy": plain},
-        "index": {INDEX: b"[]"}, "deep": {INDEX: b"[" * 100_000},
-    }.items():  # fmt: skip
+        "rows": {"x-0.npy": plain, "y-0.npy": saved(np.ones(3))},
+        "lacks": {"x-0.npy": plain, "y-1.npy": plain},
+        "index": {INDEX: b"[]"},
+        "deep": {INDEX: b"[" * 100_000},
+    }.items():
         store = open_store(tmp_path / name)
         for file, content in files.items():
             store.write(file, content)
@@ -275,10 +282,15 @@ def test_requests_that_cannot_be_are_refused(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     shards = written(store)
     for options in (
-        {"batch": 0}, {"batch": 2000}, {"batch": 3, "lanes": 2}, {"batch": 4, "ranks": 2, "lanes": 3},
-        {"batch": 4, "rank": 1}, {"batch": 4, "prefetch": -1}, {"batch": 4, "sequence": 8},
+        {"batch": 0},
+        {"batch": 2000},
+        {"batch": 3, "lanes": 2},
+        {"batch": 4, "ranks": 2, "lanes": 3},
+        {"batch": 4, "rank": 1},
+        {"batch": 4, "prefetch": -1},
+        {"batch": 4, "sequence": 8},
         {"batch": 4, "together": 0},
-    ):  # fmt: skip
+    ):
         with pytest.raises(UsageError) as caught:
             Reader(shards, **options)  # type: ignore[arg-type]
         assert caught.value.code == "TRN573"

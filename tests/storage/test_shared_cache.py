@@ -22,8 +22,14 @@ from trnlab.runtime.cache import Cache, LayeredCache, open_cache
 from trnlab.storage.remote import RemoteStore
 
 METADATA = {
-    "name": "step", "target": "trn1", "parts": {}, "options": {}, "created": "", "script": "", "compile_seconds": 1.0,
-}  # fmt: skip
+    "name": "step",
+    "target": "trn1",
+    "parts": {},
+    "options": {},
+    "created": "",
+    "script": "",
+    "compile_seconds": 1.0,
+}
 
 
 def key_of(i: int) -> str:

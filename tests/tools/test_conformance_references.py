@@ -20,9 +20,18 @@ BATCH, QUERIES, KEYS, D = 2, 640, 1300, 8
 
 
 def attention(
-    q, k, v, tp_q=True, tp_out=False, cache_softmax=False, cp_offset=None, global_cp_deg=None,
-    cp_strided_q_slicing=False, bound_min=None, bound_max=None,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    tp_q=True,
+    tp_out=False,
+    cache_softmax=False,
+    cp_offset=None,
+    global_cp_deg=None,
+    cp_strided_q_slicing=False,
+    bound_min=None,
+    bound_max=None,
+):
     """Causal attention whose queries stand at an offset, at each or each so-many-th position, with bounds of keys."""
     q = q if tp_q else q.transpose(1, 2)
     rows = torch.arange(q.shape[1]) * (global_cp_deg if cp_strided_q_slicing else 1)

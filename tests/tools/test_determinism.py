@@ -10,9 +10,11 @@ import pytest
 from tools.determinism.__main__ import Circumstances, differences, drawn, run
 
 CIRCUMSTANCES = [
-    Circumstances(1, 1, 0, True), Circumstances(4_000_000_000, 2, 2, False), Circumstances(77, 4, 1, True),
+    Circumstances(1, 1, 0, True),
+    Circumstances(4_000_000_000, 2, 2, False),
+    Circumstances(77, 4, 1, True),
     Circumstances(78, 1, 0, False),
-]  # fmt: skip
+]
 
 
 @pytest.mark.torch

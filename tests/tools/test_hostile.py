@@ -36,11 +36,14 @@ def test_drawn_cases_agree(first):
 @pytest.mark.parametrize(
     "names",
     [
-        ("matmul",), ("div trunc", "div floor", "lerp"), ("norm of one", "3-norm of one", "gather", "take_along_dim"),
-        ("subtract number", "number minus", "times number", "larger than"), ("running", "cum", "whole running"),
+        ("matmul",),
+        ("div trunc", "div floor", "lerp"),
+        ("norm of one", "3-norm of one", "gather", "take_along_dim"),
+        ("subtract number", "number minus", "times number", "larger than"),
+        ("running", "cum", "whole running"),
         ("split", "nothing", "last part", "unfold", "index_select", "cat"),
     ],
-)  # fmt: skip
+)
 def test_operators_that_were_wrong_agree(names):
     assert_all_agree([case(i, names) for i in range(60_000, 60_000 + TOGETHER)])
 

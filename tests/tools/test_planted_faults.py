@@ -99,9 +99,17 @@ def test_a_failure_counts_if_the_test_passes_without_the_fault(tmp_path):
 def test_long_tests_are_taken_for_what_they_add_and_once_for_each_proof(monkeypatch):
     """One that adds nothing is left out, but for its cheapest form where that is cheap."""
     monkeypatch.setattr(choice, "ALWAYS", ("t.py::promise",))
-    seconds = {"t.py::short": 0.1, "t.py::adds": 9.0, "t.py::dear": 9.0, "t.py::same[1]": 0.9, "t.py::same[2]": 0.8,
-               "t.py::promise[a]": 8.0, "t.py::promise[b]": 7.0, "t.py::short[long]": 2.0,
-               "t.py::new": 5.0}  # fmt: skip
+    seconds = {
+        "t.py::short": 0.1,
+        "t.py::adds": 9.0,
+        "t.py::dear": 9.0,
+        "t.py::same[1]": 0.9,
+        "t.py::same[2]": 0.8,
+        "t.py::promise[a]": 8.0,
+        "t.py::promise[b]": 7.0,
+        "t.py::short[long]": 2.0,
+        "t.py::new": 5.0,
+    }
     arcs = {"t.py": range(90), "t.py::adds": range(80, 99), "t.py::dear": range(95), "t.py::same[1]": range(9)}
     arcs |= dict.fromkeys(("t.py::promise[a]", "t.py::promise[b]", "t.py::short[long]"), ())
     reached = {name: {("a.py", n, n + 1) for n in numbers} for name, numbers in arcs.items()}

@@ -32,9 +32,10 @@ def test_a_row_takes_the_place_of_the_last_one_of_the_same(written: Path) -> Non
     page.write([row("A 1", "demo", True, ""), row("B 2", "demo", True, "")], written)
     page.write([row("A 1", "tests/x/test_y.py", True, "3 passed"), row("B 2", "demo", False, "E: a | b")], written)
     assert [tuple(each)[:4] for each in page.rows(written)] == [
-        ("A 1", "3.11", "demo", "passes"), ("A 1", "3.11", "`x/test_y.py`", "3 passed"),
+        ("A 1", "3.11", "demo", "passes"),
+        ("A 1", "3.11", "`x/test_y.py`", "3 passed"),
         ("B 2", "3.11", "demo", "**fails**: E: a / b"),
-    ]  # fmt: skip
+    ]
     text = written.read_text()
     assert text.startswith("# V\n\ntext\n\n")
     assert text.endswith(" |\n\n## Next\n\nmore\n")
@@ -71,11 +72,14 @@ def test_a_python_that_does_not_run_is_none(tmp_path: Path) -> None:
     ("status", "printed", "outcome"),
     [
         (0, "..\n12 passed, 1 skipped in 3.21s\n", (True, "12 passed, 1 skipped")),
-        (1, "F\nFAILED tests/x.py::test_a[one] - E: x\n1 failed, 2 passed in 65.00s (0:01:05)\n",
-         (False, "1 failed, 2 passed; `test_a[one]`")),
+        (
+            1,
+            "F\nFAILED tests/x.py::test_a[one] - E: x\n1 failed, 2 passed in 65.00s (0:01:05)\n",
+            (False, "1 failed, 2 passed; `test_a[one]`"),
+        ),
         (2, "", (False, "status 2")),
     ],
-)  # fmt: skip
+)
 def test_of_a_file_of_tests_is_said_how_many_did_what_and_which_failed(
     status: int, printed: str, outcome: tuple[bool, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

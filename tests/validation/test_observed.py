@@ -17,8 +17,13 @@ US = 1_000_000
 
 def instruction(start, duration, engine, opcode, operands="", **more):
     return {
-        "timestamp": start, "duration": duration, "subgroup": engine, "opcode": opcode, "operands": operands, **more,
-    }  # fmt: skip
+        "timestamp": start,
+        "duration": duration,
+        "subgroup": engine,
+        "opcode": opcode,
+        "operands": operands,
+        **more,
+    }
 
 
 def matmul(start, name, kind="REGULAR"):
@@ -28,9 +33,14 @@ def matmul(start, name, kind="REGULAR"):
 
 def packet(start, size, engine, index, queue="1", kind="hardware_dynamic"):
     return {
-        "timestamp": start, "duration": 100, "transfer_size": size, "dma_queue": queue, "dma_engine": engine,
-        "queue_type": kind, "packet_idx": index,
-    }  # fmt: skip
+        "timestamp": start,
+        "duration": 100,
+        "transfer_size": size,
+        "dma_queue": queue,
+        "dma_engine": engine,
+        "queue_type": kind,
+        "packet_idx": index,
+    }
 
 
 def dump():
@@ -49,14 +59,18 @@ def dump():
             instruction(10, 5000, "Vector", "EVENT_SEMAPHORE"),
             instruction(900, 600, "Sync", "DMA_DIRECT2D"),
             instruction(1600, 40, "GpSimd", "DMA_DIRECT2D"),
-            matmul(3000, "I-1"), matmul(3200, "I-1"), matmul(9000, "I-2"), matmul(9200, "I-2"),
+            matmul(3000, "I-1"),
+            matmul(3200, "I-1"),
+            matmul(9000, "I-2"),
+            matmul(9200, "I-2"),
             matmul(9500, "I-3", "TRANSPOSE"),
-            instruction(10000, 600, "Vector", "COPY", psum), instruction(10500, 600, "Vector", "CAST", sbuf),
+            instruction(10000, 600, "Vector", "COPY", psum),
+            instruction(10500, 600, "Vector", "CAST", sbuf),
             instruction(12000, 100, "Vector", "TENSOR_REDUCE", "src=fp32@0x6820[1,1,1,1][1,4,1,1] dst=x"),
             instruction(13000, 600, "Vector", "TENSOR_REDUCE", sbuf),
         ],
         "dma": [*packets, packet(100, 16384, "70", 0, "14", "instruction")],
-    }  # fmt: skip
+    }
 
 
 def test_a_profile_is_read():
@@ -68,9 +82,19 @@ def test_a_profile_is_read():
     assert found.times["transfer time"] == 2 * 150_000, "from the first byte of one engine to the last of the other"
     assert found.times["half-rate matmuls[128]:float32"] == 600_000
     wanted = {
-        "matmuls": 2, "transposes": 1, "PE at half rate": 1, "PSUM copies": 1, "copies in SBUF": 1, "reductions": 1,
-        "small reductions": 1, "triggers sync": 1, "triggers gpsimd": 1, "triggers": 2, "transfers": 2, "bytes": 2048,
-    }  # fmt: skip
+        "matmuls": 2,
+        "transposes": 1,
+        "PE at half rate": 1,
+        "PSUM copies": 1,
+        "copies in SBUF": 1,
+        "reductions": 1,
+        "small reductions": 1,
+        "triggers sync": 1,
+        "triggers gpsimd": 1,
+        "triggers": 2,
+        "transfers": 2,
+        "bytes": 2048,
+    }
     assert {name: count for name, count in found.counts.items() if count} == wanted
 
 
@@ -96,9 +120,15 @@ def test_a_prediction_is_read():
     full = time_routine(made, TRN2, profiled=True)
     found = of_timeline(full, made, full)
     wanted = {
-        "matmuls": 2, "PSUM copies": 2, "copies in SBUF": 1, "small reductions": 1, "triggers sync": 1, "triggers": 1,
-        "transfers": 1, "bytes": 128 * 512 * 4,
-    }  # fmt: skip
+        "matmuls": 2,
+        "PSUM copies": 2,
+        "copies in SBUF": 1,
+        "small reductions": 1,
+        "triggers sync": 1,
+        "triggers": 1,
+        "transfers": 1,
+        "bytes": 128 * 512 * 4,
+    }
     assert {name: count for name, count in found.counts.items() if count} == wanted
     assert found.times["total"] == full.total
     slow = time_routine(made, TRN2, profiled=True, window_phase=0)

@@ -211,11 +211,19 @@ def test_no_figure_of_a_chip_cites_what_only_checks():
 # Figures that cite the calibration profiles and are not read off them by `readings`: what they rest on is told in the
 # figure's source and in docs/validation.md.
 NOT_READ_AGAIN = {
-    "tensor.full_rate_above", "tensor.transpose_passes.float32",
-    "tensor.transpose_passes.tfloat32", "tensor.transpose_passes.bfloat16", "tensor.transpose_passes.float16",
-    "tensor.transpose_passes.float8_e4m3", "tensor.transpose_passes.float8_e5m2", "dma.read_rate", "dma.read_stall",
-    "dma.queue_interval", "dma.read_latency", "dma.cast_rate",
-}  # fmt: skip
+    "tensor.full_rate_above",
+    "tensor.transpose_passes.float32",
+    "tensor.transpose_passes.tfloat32",
+    "tensor.transpose_passes.bfloat16",
+    "tensor.transpose_passes.float16",
+    "tensor.transpose_passes.float8_e4m3",
+    "tensor.transpose_passes.float8_e5m2",
+    "dma.read_rate",
+    "dma.read_stall",
+    "dma.queue_interval",
+    "dma.read_latency",
+    "dma.cast_rate",
+}
 CLOSE = 0.03
 
 

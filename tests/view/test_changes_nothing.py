@@ -164,8 +164,14 @@ def says(text: str, world: World, protection: str) -> None:
         assert str(world.folder / name) in text, name
     for name in ("remove", "unlink", "sql.db", "rename", "folder", "rmtree", "chmod", "utime", "made", "link"):
         assert re.search(rf"{re.escape(str(world.folder / name))}\b", text), name
-    for word in ("touch", "started_run", "rm ", "example.com:443", f"127.0.0.1:{world.arguments[1]}",
-                 str(world.folder / "socket")):  # fmt: skip
+    for word in (
+        "touch",
+        "started_run",
+        "rm ",
+        "example.com:443",
+        f"127.0.0.1:{world.arguments[1]}",
+        str(world.folder / "socket"),
+    ):
         assert word in text, word
     if protection == NAMESPACES:
         for name in ("native_open", "native_unlink", "posix", "fileio", "attached.db"):
@@ -199,8 +205,20 @@ def test_a_script_of_all_ways_changes_nothing(command, protection, world, call, 
 
 @both
 def test_nor_does_a_plan_of_one(protection, world, call):
-    words = ("plan", "--script", str(SCRIPT), "--arguments", " ".join(world.arguments), "--target", "trn1.2xlarge",
-             "--instances", "1..1", "--global-batch", "16", "--no-cache")  # fmt: skip
+    words = (
+        "plan",
+        "--script",
+        str(SCRIPT),
+        "--arguments",
+        " ".join(world.arguments),
+        "--target",
+        "trn1.2xlarge",
+        "--instances",
+        "1..1",
+        "--global-batch",
+        "16",
+        "--no-cache",
+    )
     status, _, err = call(protection, *words)
     assert status == 0, err
     assert "kept from this" in err

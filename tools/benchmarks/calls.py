@@ -60,11 +60,14 @@ def together(found: Iterable[Share]) -> list[Share]:
         sums[share.label].append(share)
     whole = [
         Share(
-            label, sum(s.own for s in each), tuple(sum(s.busy[i] for s in each) for i in range(len(BUSY))),
-            len(each), each[0].loc,
+            label,
+            sum(s.own for s in each),
+            tuple(sum(s.busy[i] for s in each) for i in range(len(BUSY))),
+            len(each),
+            each[0].loc,
         )
         for label, each in sums.items()
-    ]  # fmt: skip
+    ]
     return sorted(whole, key=lambda s: -s.own)
 
 

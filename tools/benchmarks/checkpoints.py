@@ -46,10 +46,16 @@ def main() -> None:
     rounds = [(processor_seconds(stall), processor_seconds(copy)) for _ in range(ROUNDS)]
     stalled, copied = (min(column) for column in zip(*rounds))
     note = "processor time of one thread"
-    lines.report([
-        lines.at_most("checkpoint: stall of 1 GiB, against a copy of memory", stalled / copied, 1.3, "times", note),
-        lines.Line("checkpoint: the first, against a copy into new memory", first[0] / first[1], "times", "", None),
-    ])  # fmt: skip
+    lines.report(
+        [
+            lines.at_most(
+                "checkpoint: stall of 1 GiB, against a copy of memory", stalled / copied, 1.3, "times", note
+            ),
+            lines.Line(
+                "checkpoint: the first, against a copy into new memory", first[0] / first[1], "times", "", None
+            ),
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -53,12 +53,22 @@ def main() -> None:
     tracing, reading = (min(values) for values in list(zip(*warm))[:2])
     lines.report(
         [
-            lines.at_most("demo's step captured and compiled, cold", capture + compiling, 30, "s",
-                          f"{capture:.1f} s of it captured by PyTorch"),
-            lines.at_most("demo's step from the cache, warm", reading, 1, "s",
-                          f"after {tracing:.1f} s to capture the graph that is looked up"),
+            lines.at_most(
+                "demo's step captured and compiled, cold",
+                capture + compiling,
+                30,
+                "s",
+                f"{capture:.1f} s of it captured by PyTorch",
+            ),
+            lines.at_most(
+                "demo's step from the cache, warm",
+                reading,
+                1,
+                "s",
+                f"after {tracing:.1f} s to capture the graph that is looked up",
+            ),
         ]
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

@@ -214,9 +214,12 @@ def overhead_lines() -> list[lines.Line]:
     routine = old_steps.trace(x).routine
     scene = Scene(filled=frozenset(routine.params), masks=True)
     functions = [
-        lambda: anew(small_steps), lambda: anew(old_steps), lambda: small_steps.trace(x), yardstick,
+        lambda: anew(small_steps),
+        lambda: anew(old_steps),
+        lambda: small_steps.trace(x),
+        yardstick,
         lambda: check_routine(routine, default_chip(), scene),
-    ]  # fmt: skip
+    ]
     recording, older, again, python, checks = lines.in_turns(functions, ROUNDS)
     each, of_old = recording / SMALL * 1e6, older / SMALL * 1e6
     note = f"{SMALL} instructions; a line of plain Python takes {python / YARDS * 1e9:.0f} ns here"

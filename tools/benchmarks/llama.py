@@ -32,12 +32,14 @@ def main() -> None:
         cold, warm = estimated(4, cache), estimated(4, cache)
         most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * KIB
         many = estimated(64, other)
-    lines.report([
-        lines.at_most("estimate of Llama-3-8B, FSDP2, 4 x trn2.48xlarge, cold", cold, 180, "s"),
-        lines.at_most("the same, warm", warm, 5, "s"),
-        lines.at_most("the same, memory of the process", most / GIB, 8, "GiB"),
-        lines.at_most("64 instances against 4, cold", many / cold, 1.2, "x"),
-    ])  # fmt: skip
+    lines.report(
+        [
+            lines.at_most("estimate of Llama-3-8B, FSDP2, 4 x trn2.48xlarge, cold", cold, 180, "s"),
+            lines.at_most("the same, warm", warm, 5, "s"),
+            lines.at_most("the same, memory of the process", most / GIB, 8, "GiB"),
+            lines.at_most("64 instances against 4, cold", many / cold, 1.2, "x"),
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -26,9 +26,7 @@ def product(chip: chips.Chip, m: int, n: int, k: int) -> Routine:
         b.param("rhs", (k, n), bfloat16),
         b.param("out", (m, n), bfloat16),
     )
-    matmul(
-        b, ViewSource(full(lhs)), ViewSource(full(rhs)), ViewSink(full(out)), lhs_k_rows=False, rhs_k_rows=True
-    )  # fmt: skip
+    matmul(b, ViewSource(full(lhs)), ViewSource(full(rhs)), ViewSink(full(out)), lhs_k_rows=False, rhs_k_rows=True)
     return b.build()
 
 

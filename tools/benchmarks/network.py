@@ -22,10 +22,12 @@ def timed(target: str) -> float:
 def main() -> None:
     """Measure and report."""
     one, many = lines.in_turns([lambda: timed("trn2.48xlarge"), lambda: timed("1024xtrn2.48xlarge")], ROUNDS)
-    lines.report([
-        lines.at_most("network: all-reduce of 1 GiB, 64 ranks", one * 1e3, 50, "ms"),
-        lines.at_most("network: the same on 1,024 instances, 65,536 ranks", many, 2, "s"),
-    ])  # fmt: skip
+    lines.report(
+        [
+            lines.at_most("network: all-reduce of 1 GiB, 64 ranks", one * 1e3, 50, "ms"),
+            lines.at_most("network: the same on 1,024 instances, 65,536 ranks", many, 2, "s"),
+        ]
+    )
 
 
 if __name__ == "__main__":

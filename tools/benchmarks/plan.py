@@ -17,9 +17,12 @@ CALCULON = "published of Calculon: 0.98 s for a configuration, by formulas"
 MANY = Question(model("llama3-70b"), 2e12, ("trn2.48xlarge",), (16, 256))
 LARGE = Question(model("llama3-405b"), 15e12, ("trn2.48xlarge",), (6250, 6250), batch=10000)
 ONE = Question(
-    model("llama3-70b"), 2e12, ("trn2.48xlarge",), (16, 16),
+    model("llama3-70b"),
+    2e12,
+    ("trn2.48xlarge",),
+    (16, 16),
     fixed=pinned("tp=32,pp=4,mb=1,vp=1,zero=1,recompute=none,overlap=1"),
-)  # fmt: skip
+)
 
 
 def _seconds(question: Question, folder: Path) -> tuple[float, int]:
@@ -35,13 +38,16 @@ def main() -> None:
     made = []
     with tempfile.TemporaryDirectory() as name:
         for what, asked, cold, warm in (
-            ("Llama-3-70B, 16..256 instances", MANY, 60.0, 1.0), ("Llama-3-405B, 100,000 chips", LARGE, 60.0, 0.5),
-        ):  # fmt: skip
+            ("Llama-3-70B, 16..256 instances", MANY, 60.0, 1.0),
+            ("Llama-3-405B, 100,000 chips", LARGE, 60.0, 0.5),
+        ):
             first, count = _seconds(asked, Path(name))
             again = min(_seconds(asked, Path(name))[0] for _ in range(ROUNDS))
             note = f"{count:,} layouts"
-            made += [lines.at_most(f"plan: {what}, cold", first, cold, "s", note),
-                     lines.at_most(f"plan: {what}, warm", again, warm, "s", note)]  # fmt: skip
+            made += [
+                lines.at_most(f"plan: {what}, cold", first, cold, "s", note),
+                lines.at_most(f"plan: {what}, warm", again, warm, "s", note),
+            ]
         _seconds(ONE, Path(name))
         one = min(_seconds(ONE, Path(name))[0] for _ in range(ROUNDS))
     made.append(lines.at_most("plan: one layout, warm", one * 1e3, 50, "ms", CALCULON))

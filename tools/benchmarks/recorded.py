@@ -63,11 +63,15 @@ def main() -> None:
         took = [[processor_seconds(way) for way in ways] for _ in range(ROUNDS)]
     record, compute, captured, eager = (min(column) * 1e3 for column in zip(*took))
     note = f"{record:.1f} ms to record, {compute:.1f} ms to compute, {captured:.1f} ms by compile_step"
-    lines.report([
-        lines.at_most("a recorded step / compile_step", (record + compute) / captured, 4.5, "x", note),
-        lines.at_most("computing a recorded step / compile_step", compute / captured, 2, "x"),
-        lines.at_most("recording a step / PyTorch's eager step", record / eager, 12, "x", f"{eager:.2f} ms there"),
-    ])  # fmt: skip
+    lines.report(
+        [
+            lines.at_most("a recorded step / compile_step", (record + compute) / captured, 4.5, "x", note),
+            lines.at_most("computing a recorded step / compile_step", compute / captured, 2, "x"),
+            lines.at_most(
+                "recording a step / PyTorch's eager step", record / eager, 12, "x", f"{eager:.2f} ms there"
+            ),
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -83,12 +83,14 @@ def line(what: str, function: Callable[[Any], Any]) -> lines.Line:
 def main() -> None:
     """Measure and report."""
     line("", hoard(200, 512))  # compiles what is not in the cache
-    lines.report([
-        line("a tile too wide, after 20 000 instructions", too_wide),
-        line("400 sums in 8 banks", sums),
-        line("60 MB of tiles of 2 KB in 24 MB", hoard(240, 512)),
-        line("3200 tiles of 256 bytes in 192 KiB", hoard(3200, 64)),
-    ])  # fmt: skip
+    lines.report(
+        [
+            line("a tile too wide, after 20 000 instructions", too_wide),
+            line("400 sums in 8 banks", sums),
+            line("60 MB of tiles of 2 KB in 24 MB", hoard(240, 512)),
+            line("3200 tiles of 256 bytes in 192 KiB", hoard(3200, 64)),
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -153,9 +153,14 @@ def execute(arguments: list[str], folder: Path, timeout: float) -> tuple[int, st
     """Exit status and all output of a Python process."""
     try:
         done = subprocess.run(
-            [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=timeout, check=False,
+            [sys.executable, *arguments],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
             env={**os.environ, **cases.environment(arguments[2])},
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired:
         return 124, f"took longer than {timeout:.0f} s"
     return done.returncode, done.stdout + done.stderr

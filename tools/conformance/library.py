@@ -24,9 +24,15 @@ SEED = "0"
 
 
 def main(
-    root: Path, folder: str, only: str, most: int, timeout: float, memory: float, nki: str,
+    root: Path,
+    folder: str,
+    only: str,
+    most: int,
+    timeout: float,
+    memory: float,
+    nki: str,
     results: Path | None = None,
-) -> int:  # fmt: skip
+) -> int:
     """Print a line per case and the table per test file; the exit status says whether anything failed.
 
     nki: the release of NKI that the checkout was written for. results: a file of JSON lines. Cases that it holds are
@@ -57,9 +63,7 @@ def known(results: Path | None, folder: str, only: str) -> list[dict[str, Any]]:
     return list({line["id"]: line for line in mine}.values())
 
 
-def cases(
-    root: Path, folder: str, options: dict[str, Any], already: Sequence[str] = ()
-) -> Iterator[dict[str, Any]]:  # fmt: skip
+def cases(root: Path, folder: str, options: dict[str, Any], already: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     """What became of each case, platform after platform; already: cases that need no run."""
     done = list(already)
     for platform in PLATFORMS:
@@ -82,18 +86,39 @@ def run(root: Path, folder: str, platform: str, options: dict[str, Any]) -> Iter
         report.touch()
         settings = json.dumps(options | {"report": str(report), "scratch": scratch})
         environment = os.environ | {
-            "TRNLAB_CONFORMANCE": settings, "NEURON_PYTHONHASHSEED": SEED, "PYTHONHASHSEED": SEED,
-            "NKILIB_SIMULATION_RUN_ALL": "1", "PYTHONDONTWRITEBYTECODE": "1",
-            "NEURON_PLATFORM_TARGET_OVERRIDE": platform, "TRNLAB_NKI_RELEASE": options["nki"],
+            "TRNLAB_CONFORMANCE": settings,
+            "NEURON_PYTHONHASHSEED": SEED,
+            "PYTHONHASHSEED": SEED,
+            "NKILIB_SIMULATION_RUN_ALL": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "NEURON_PLATFORM_TARGET_OVERRIDE": platform,
+            "TRNLAB_NKI_RELEASE": options["nki"],
             "PYTHONPATH": os.pathsep.join([str(HERE), str(root / "src"), os.environ.get("PYTHONPATH", "")]),
-        }  # fmt: skip
+        }
         tests = root / "test" / "integration" / "nkilib" / folder
         command = [
-            sys.executable, "-m", "pytest", "-q", "-p", "library_harness", "-p", "no:cacheprovider",
-            "-c", str(root / "test" / "pytest.ini"), "--rootdir", str(root), str(tests), "--test-mode", "simulation",
-            "--platform-target", platform, "--force-local-cleanup", "--continue-on-collection-errors",
-            "--output-directory", f"{scratch}/out",
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "library_harness",
+            "-p",
+            "no:cacheprovider",
+            "-c",
+            str(root / "test" / "pytest.ini"),
+            "--rootdir",
+            str(root),
+            str(tests),
+            "--test-mode",
+            "simulation",
+            "--platform-target",
+            platform,
+            "--force-local-cleanup",
+            "--continue-on-collection-errors",
+            "--output-directory",
+            f"{scratch}/out",
+        ]
         with subprocess.Popen(
             command, cwd=scratch, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process:
@@ -125,9 +150,11 @@ def _follow(report: Path, process: subprocess.Popen[str]) -> Iterator[dict[str, 
 NOT_SIMULATED = ("TRN414", "TRN408")
 BROKEN = {  # cases of d2ad3a5 that fail in code of the library: what the error says, and why
     "test_qkv_cte_mxfp8_static_dequant": (
-        "'module' object is not callable", "qkv_cte.py imports the module stream_shuffle_broadcast and calls it"),
+        "'module' object is not callable",
+        "qkv_cte.py imports the module stream_shuffle_broadcast and calls it",
+    ),
     "test_qkv_cte_mx_bf16_static_dequant": ("is_input_swizzled", "the kernel has no argument is_input_swizzled"),
-}  # fmt: skip
+}
 DISAGREE = {  # cases that count as failed, and what they ask for
     "test_moe_tkg_mx": "a sum over partitions that nothing wrote: on the chip whatever was left behind, times zero",
 }

@@ -40,9 +40,18 @@ import trnlab.nki
 from trnlab.sim.functional import machine
 
 ABSENT = (
-    "aws_embedded_metrics", "boto3", "botocore", "fabric2", "invoke", "pandas", "paramiko",
-    "plotext", "pytest_html", "test.utils.perf_analysis_private", "test.utils.scripts",
-)  # fmt: skip
+    "aws_embedded_metrics",
+    "boto3",
+    "botocore",
+    "fabric2",
+    "invoke",
+    "pandas",
+    "paramiko",
+    "plotext",
+    "pytest_html",
+    "test.utils.perf_analysis_private",
+    "test.utils.scripts",
+)
 BORDER = ("test.utils.simulation_setup", "test.utils.kernel_tracer")
 CASTS = ("neuronxcc.starfish", "neuronxcc.starfish.support", "neuronxcc.starfish.support.dtype")
 REACHED: list[Any] = []  # what the harness has asked to run
@@ -151,9 +160,10 @@ def _on_ranks(case: Any, golden: Any, ranks: int) -> dict[str, Any]:
     inputs = [given.for_rank(rank) if hasattr(given, "for_rank") else given for rank in range(ranks)]
     differing = {
         name.removesuffix(".must_alias_input"): trnlab.nki.per_rank([np.ascontiguousarray(i[name]) for i in inputs])
-        if isinstance(value, np.ndarray) else value
+        if isinstance(value, np.ndarray)
+        else value
         for name, value in inputs[0].items()
-    }  # fmt: skip
+    }
     os.environ["NEURON_PLATFORM_TARGET_OVERRIDE"] = case.compiler_input.platform_target.get_nc_gen()
     simulated = trnlab.nki.simulate(case.kernel_func, ranks=ranks)[case.compiler_input.logical_nc_config]
     results = simulated(**differing)

@@ -77,9 +77,10 @@ def _frameworks() -> None:
     names = ("torch_xla", "torch_xla.core", "torch_xla.core.xla_model")
     xla, core, model = (module_from_spec(ModuleSpec(name, None)) for name in names)  # others ask for their specs
     members: dict[str, Any] = {
-        "xla_device": lambda *_: torch.device("cpu"), "mark_step": lambda *_, **__: None,
+        "xla_device": lambda *_: torch.device("cpu"),
+        "mark_step": lambda *_, **__: None,
         "wait_device_ops": lambda *_, **__: None,
-    }  # fmt: skip
+    }
     for name, value in members.items():
         setattr(model, name, value)
     xla.device = members["xla_device"]  # type: ignore[attr-defined]

@@ -54,9 +54,11 @@ def run(place: Path, number: int, how: Circumstances, script: Path = SCRIPT) -> 
     folder.mkdir(parents=True)
     cache = folder / "cache" if how.alone else place / "shared cache"
     environment = {
-        **os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PYTHONHASHSEED": str(how.hash_seed),
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        "PYTHONHASHSEED": str(how.hash_seed),
         **dict.fromkeys(_THREADS, str(how.threads)),
-    }  # fmt: skip
+    }
     options = ["--target", TARGET, "--out", "out", "--cache", str(cache)]
     command = [sys.executable, "-m", "trnlab.cli.main", "run", *options, str(script)]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)

@@ -96,10 +96,14 @@ def _first_failure(
     command = [sys.executable, "-m", "pytest", *options, *left_out, *tests]
     # The shell sets the limit: Python between fork and exec is not safe where a library has threads.
     process = subprocess.Popen(
-        ["sh", "-c", f'ulimit -v {MEMORY >> 10}; exec "$@"', "sh", *command], cwd=checkout,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        ["sh", "-c", f'ulimit -v {MEMORY >> 10}; exec "$@"', "sh", *command],
+        cwd=checkout,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
         env={**os.environ, "PYTHONPATH": str(checkout / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
-    )  # fmt: skip
+    )
     try:
         said, _ = process.communicate(timeout=60 + 10 * budget)
     except subprocess.TimeoutExpired:

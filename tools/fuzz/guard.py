@@ -15,9 +15,16 @@ from typing import Any
 SECONDS = 10.0  # of this process for one input; sound files take milliseconds
 GROWTH = 512 << 20  # bytes that one input may add to the most that the process ever used
 _NEVER = (
-    "os.system", "os.exec", "os.posix_spawn", "os.spawn", "subprocess.Popen", "pickle.find_class", "socket.connect",
-    "socket.bind", "webbrowser.open",
-)  # fmt: skip
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.spawn",
+    "subprocess.Popen",
+    "pickle.find_class",
+    "socket.connect",
+    "socket.bind",
+    "webbrowser.open",
+)
 _WRITES = (
     "os.remove",
     "os.rename",

@@ -257,7 +257,7 @@ def all_readers() -> tuple[Reader, ...]:
         Reader("data set's index", lambda: [weights.data_set()[INDEX]], in_json, weights.read_index, 2),
         Reader("data set's array", weights.arrays, in_bytes, weights.read_array, 2),
         Reader("report that is kept", weights.reports, in_json, weights.read_report, 2),
-    )  # fmt: skip
+    )
 
 
 def _tables() -> tuple[Reader, ...]:
@@ -266,14 +266,25 @@ def _tables() -> tuple[Reader, ...]:
     one, many = "model.safetensors", "model.safetensors.index.json"
     return (
         Reader("safetensors", weights.safetensors, weights.in_header, partial(weights.read_safetensors, one)),
-        Reader("safetensors' index", weights.safetensors_index, mutate.in_json,
-               partial(weights.read_safetensors, many)),
-        Reader("DCP index", lambda: [weights.dcp()[index]], mutate.in_bytes, partial(weights.read_dcp, index),
-               classes=weights.is_of_dcp),
-        Reader("DCP tensors", lambda: [weights.dcp()[tensors]], mutate.in_bytes, partial(weights.read_dcp, tensors),
-               classes=weights.is_of_dcp),
+        Reader(
+            "safetensors' index", weights.safetensors_index, mutate.in_json, partial(weights.read_safetensors, many)
+        ),
+        Reader(
+            "DCP index",
+            lambda: [weights.dcp()[index]],
+            mutate.in_bytes,
+            partial(weights.read_dcp, index),
+            classes=weights.is_of_dcp,
+        ),
+        Reader(
+            "DCP tensors",
+            lambda: [weights.dcp()[tensors]],
+            mutate.in_bytes,
+            partial(weights.read_dcp, tensors),
+            classes=weights.is_of_dcp,
+        ),
         Reader("vendor's checkpoint", weights.vendor, mutate.in_bytes, weights.read_vendor),
-    )  # fmt: skip
+    )
 
 
 def _measured(path: Path) -> None:

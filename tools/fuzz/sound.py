@@ -133,10 +133,17 @@ def vendor() -> list[bytes]:
     operands = "src=fp32@0x4000[1,0,0][512,1,1] dst=0x2000000[1,0,0][512,1,1] 128*128 acc_flags=3 fp32_mode=LOW_HIGH"
     row = {"instruction_type": "REGULAR", "evt_wait_time": 1, "hlo_name": "", "operands": operands, "duration": 200}
     rows = [
-        {**row, "id": i, "subgroup": unit, "opcode": code, "timestamp": 100 * i, "nki_source_location": "k.py:12",
-         "predecessors": [{"id": i - 1, "type": "FLOW_DEPENDENCE"}]}
+        {
+            **row,
+            "id": i,
+            "subgroup": unit,
+            "opcode": code,
+            "timestamp": 100 * i,
+            "nki_source_location": "k.py:12",
+            "predecessors": [{"id": i - 1, "type": "FLOW_DEPENDENCE"}],
+        }
         for i, (unit, code) in enumerate([("Sync", "DMA_DIRECT2D"), ("Tensor", "MATMUL"), ("Scalar", "ACTIVATE")])
-    ]  # fmt: skip
+    ]
     packet = {"duration": 200, "transfer_size": 2048, "dma_queue": "0", "queue_type": "hardware", "timestamp": 50}
     theirs = {
         "instruction": rows,
@@ -165,13 +172,25 @@ def nccom_table() -> list[bytes]:
 
 
 _LLAMA = {
-    "model_type": "llama", "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 100,
-    "num_hidden_layers": 2, "intermediate_size": 128, "max_position_embeddings": 256, "tie_word_embeddings": True,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "vocab_size": 100,
+    "num_hidden_layers": 2,
+    "intermediate_size": 128,
+    "max_position_embeddings": 256,
+    "tie_word_embeddings": True,
+}
 _VIT = {
-    "model_type": "vit", "hidden_size": 64, "num_attention_heads": 8, "num_hidden_layers": 2, "intermediate_size": 8,
-    "image_size": 32, "patch_size": 4,
-}  # fmt: skip
+    "model_type": "vit",
+    "hidden_size": 64,
+    "num_attention_heads": 8,
+    "num_hidden_layers": 2,
+    "intermediate_size": 8,
+    "image_size": 32,
+    "patch_size": 4,
+}
 _MIXTRAL = {**_LLAMA, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
 
 

@@ -40,21 +40,56 @@ class Operator:
 
 def _elementwise() -> dict[str, Operator]:
     exact = {
-        "neg": torch.neg, "abs": torch.abs, "floor": torch.floor, "ceil": torch.ceil, "round": torch.round,
-        "trunc": torch.trunc, "sign": torch.sign, "frac": torch.frac, "isnan": torch.isnan, "isinf": torch.isinf,
-        "isfinite": torch.isfinite, "signbit": torch.signbit, "not": torch.logical_not, "leaky": F.leaky_relu,
-        "nan_to_num": torch.nan_to_num, "to int": lambda x: x.nan_to_num(0, 9, -9).clamp(-9, 9).int(),
-        "half": lambda x: x.half(), "bfloat16": lambda x: x.bfloat16(), "float": lambda x: x.float(),
-        "masked": lambda x: x.masked_fill(x > 0, -0.0), "where": lambda x: torch.where(x > 0, x, 0.0),
-    }  # fmt: skip
+        "neg": torch.neg,
+        "abs": torch.abs,
+        "floor": torch.floor,
+        "ceil": torch.ceil,
+        "round": torch.round,
+        "trunc": torch.trunc,
+        "sign": torch.sign,
+        "frac": torch.frac,
+        "isnan": torch.isnan,
+        "isinf": torch.isinf,
+        "isfinite": torch.isfinite,
+        "signbit": torch.signbit,
+        "not": torch.logical_not,
+        "leaky": F.leaky_relu,
+        "nan_to_num": torch.nan_to_num,
+        "to int": lambda x: x.nan_to_num(0, 9, -9).clamp(-9, 9).int(),
+        "half": lambda x: x.half(),
+        "bfloat16": lambda x: x.bfloat16(),
+        "float": lambda x: x.float(),
+        "masked": lambda x: x.masked_fill(x > 0, -0.0),
+        "where": lambda x: torch.where(x > 0, x, 0.0),
+    }
     close = {
-        "exp": torch.exp, "expm1": torch.expm1, "log": torch.log, "log1p": torch.log1p, "sqrt": torch.sqrt,
-        "rsqrt": torch.rsqrt, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "erf": torch.erf, "sinh": torch.sinh,
-        "atan": torch.atan, "asinh": torch.asinh, "acosh": torch.acosh, "log2": torch.log2, "exp2": torch.exp2,
-        "reciprocal": torch.reciprocal, "softsign": F.softsign, "softplus": F.softplus, "elu": F.elu,
-        "hardsigmoid": F.hardsigmoid, "logsigmoid": F.logsigmoid, "log10": torch.log10, "celu": F.celu,
-        "atanh": torch.atanh, "hardswish": F.hardswish, "logit": torch.logit,
-    }  # fmt: skip
+        "exp": torch.exp,
+        "expm1": torch.expm1,
+        "log": torch.log,
+        "log1p": torch.log1p,
+        "sqrt": torch.sqrt,
+        "rsqrt": torch.rsqrt,
+        "tanh": torch.tanh,
+        "sigmoid": torch.sigmoid,
+        "erf": torch.erf,
+        "sinh": torch.sinh,
+        "atan": torch.atan,
+        "asinh": torch.asinh,
+        "acosh": torch.acosh,
+        "log2": torch.log2,
+        "exp2": torch.exp2,
+        "reciprocal": torch.reciprocal,
+        "softsign": F.softsign,
+        "softplus": F.softplus,
+        "elu": F.elu,
+        "hardsigmoid": F.hardsigmoid,
+        "logsigmoid": F.logsigmoid,
+        "log10": torch.log10,
+        "celu": F.celu,
+        "atanh": torch.atanh,
+        "hardswish": F.hardswish,
+        "logit": torch.logit,
+    }
     found = {k: Operator(f) for k, f in exact.items()}
     found |= {k: Operator(f, rtol=CLOSE, tiny=1e-37) for k, f in close.items()}
     for p in (
@@ -105,7 +140,7 @@ def _elementwise() -> dict[str, Operator]:
         "whole quotient": Operator(lambda x: torch.div(x, -3, rounding_mode="trunc"), 1, INTEGERS),
         "floored quotient": Operator(lambda x: x // 3, 1, INTEGERS),
         "rest": Operator(lambda x: x % -3, 1, INTEGERS),
-    }  # fmt: skip
+    }
     return found
 
 
@@ -116,28 +151,39 @@ def _ends(x: Tensor, y: Tensor, *_: Any) -> Tensor:
 def _along_a_dimension() -> dict[str, Operator]:
     """Reductions, running ones, and what moves elements; the dimension is drawn."""
     sums = {
-        "sum": lambda x, d: x.sum(d), "sum kept": lambda x, d: x.sum(d, keepdim=True),
+        "sum": lambda x, d: x.sum(d),
+        "sum kept": lambda x, d: x.sum(d, keepdim=True),
         "sum all": lambda x, d: x.sum(),
-        "mean": lambda x, d: x.mean(d), "cumsum": lambda x, d: x.cumsum(d),
+        "mean": lambda x, d: x.mean(d),
+        "cumsum": lambda x, d: x.cumsum(d),
         "1-norm": lambda x, d: torch.linalg.vector_norm(x, 1, d),
-    }  # fmt: skip
+    }
     extremes = {
-        "amax": lambda x, d: x.amax(d), "amin kept": lambda x, d: x.amin(d, keepdim=True),
+        "amax": lambda x, d: x.amax(d),
+        "amin kept": lambda x, d: x.amin(d, keepdim=True),
         "max": lambda x, d: x.max(d)[0],
-        "cummax": lambda x, d: x.cummax(d)[0], "inf-norm": lambda x, d: x.abs().amax(d),
+        "cummax": lambda x, d: x.cummax(d)[0],
+        "inf-norm": lambda x, d: x.abs().amax(d),
         "sorted": lambda x, d: x.sort(d)[0],
-    }  # fmt: skip
+    }
     moves = {
-        "flip": lambda x, d: x.flip(d), "roll": lambda x, d: x.roll(1, d), "cat": lambda x, d: torch.cat([x, -x], d),
-        "stack": lambda x, d: torch.stack([x, x], d), "first": lambda x, d: x.select(d, 0),
-        "last part": lambda x, d: x.chunk(2, d)[-1], "split": lambda x, d: x.split(1, d)[0],
-        "nothing": lambda x, d: x.narrow(d, 0, 0), "unfold": lambda x, d: x.unfold(d, 1, 1),
+        "flip": lambda x, d: x.flip(d),
+        "roll": lambda x, d: x.roll(1, d),
+        "cat": lambda x, d: torch.cat([x, -x], d),
+        "stack": lambda x, d: torch.stack([x, x], d),
+        "first": lambda x, d: x.select(d, 0),
+        "last part": lambda x, d: x.chunk(2, d)[-1],
+        "split": lambda x, d: x.split(1, d)[0],
+        "nothing": lambda x, d: x.narrow(d, 0, 0),
+        "unfold": lambda x, d: x.unfold(d, 1, 1),
         "index_select": lambda x, d: x.index_select(d, torch.zeros(2, dtype=torch.long, device=x.device)),
         "gather": lambda x, d: x.gather(d, torch.zeros(x.shape, dtype=torch.long, device=x.device)),
         "take_along_dim": lambda x, d: x.take_along_dim(x.isnan().long().argsort(dim=d, stable=True), d),
-        "swap": lambda x, d: x.transpose(0, d), "repeat": lambda x, d: x.repeat_interleave(2, d),
-        "pad": lambda x, d: F.pad(x, (1, 2), value=-0.0), "movedim": lambda x, d: x.movedim(d, 0).contiguous(),
-    }  # fmt: skip
+        "swap": lambda x, d: x.transpose(0, d),
+        "repeat": lambda x, d: x.repeat_interleave(2, d),
+        "pad": lambda x, d: F.pad(x, (1, 2), value=-0.0),
+        "movedim": lambda x, d: x.movedim(d, 0).contiguous(),
+    }
     found = {
         k: Operator(f, rtol=CLOSE, signed=False, moderate=True, scale=_total, along=True) for k, f in sums.items()
     }

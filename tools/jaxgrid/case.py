@@ -55,9 +55,11 @@ def of_one(
 
 
 def of_two(
-    functions: Mapping[str, Function], dtypes: Iterable[str], shapes: tuple[tuple[int, ...], ...] = (SHAPE, SHAPE),
+    functions: Mapping[str, Function],
+    dtypes: Iterable[str],
+    shapes: tuple[tuple[int, ...], ...] = (SHAPE, SHAPE),
     kinds: tuple[str, str] = (ANY, POSITIVE),
-) -> Iterator[Case]:  # fmt: skip
+) -> Iterator[Case]:
     """Functions of two arrays."""
     for name, function in functions.items():
         for dtype in dtypes:

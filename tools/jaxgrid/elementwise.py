@@ -161,9 +161,11 @@ def _of_two_arrays() -> Iterator[Case]:
     for dtype in FLOATS:
         yield Case("jnp.ldexp", dtype, jnp.ldexp, (numbers(SHAPE, dtype), numbers(SHAPE, "int32", seed=1)))
     rows = {
-        "jnp.convolve": jnp.convolve, "jnp.correlate": jnp.correlate, "jnp.polyval": jnp.polyval,
+        "jnp.convolve": jnp.convolve,
+        "jnp.correlate": jnp.correlate,
+        "jnp.polyval": jnp.polyval,
         "jnp.interp": lambda x, y: jnp.interp(x, jnp.arange(4, dtype=x.dtype), y),
-    }  # fmt: skip
+    }
     yield from of_two(rows, FLOATS, ((9,), (4,)), (ANY, ANY))
     places = {
         "jnp.searchsorted": lambda x, y: jnp.searchsorted(jnp.sort(x), y),

@@ -66,10 +66,15 @@ def jobs(options: argparse.Namespace) -> list[dict[str, Any]]:
             if modes:
                 found.append(
                     {
-                        "op": name, "dtype": kind, "samples": count, "reference": options.reference_inputs,
-                        "modes": modes, "seconds": options.seconds, "chip": options.chip,
+                        "op": name,
+                        "dtype": kind,
+                        "samples": count,
+                        "reference": options.reference_inputs,
+                        "modes": modes,
+                        "seconds": options.seconds,
+                        "chip": options.chip,
                     }
-                )  # fmt: skip
+                )
     return found
 
 

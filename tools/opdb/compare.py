@@ -27,23 +27,52 @@ from torch.testing._comparison import default_tolerances
 
 # Tests of PyTorch that compare values of an operator with those of another device or of a reference.
 _COMPARING = (
-    "test_compare_cpu", "test_python_ref", "test_reference_numerics", "test_noncontiguous_samples", "test_out",
-    "test_variant_consistency", "test_numpy_ref", "test_reference_eager", "test_contiguous", "test_comprehensive",
-    "test_output_match", "test_output_grad_match", "test_broadcasting",
-)  # fmt: skip
+    "test_compare_cpu",
+    "test_python_ref",
+    "test_reference_numerics",
+    "test_noncontiguous_samples",
+    "test_out",
+    "test_variant_consistency",
+    "test_numpy_ref",
+    "test_reference_eager",
+    "test_contiguous",
+    "test_comprehensive",
+    "test_output_match",
+    "test_output_grad_match",
+    "test_broadcasting",
+)
 
 
 # Operators that choose between both zeros, which are equal; that add products of zeros in an order of their own; and
 # dropout, which PyTorch's CPU makes by a product with zero and we by a choice.
 _OPEN_ZEROS = frozenset(
     (
-        "maximum", "minimum", "fmax", "fmin", "max", "min", "amax", "amin", "aminmax", "clamp", "clamp_min",
-        "clamp_max", "cummax", "cummin", "scatter_reduce", "nn.functional.relu", "nn.functional.relu6",
+        "maximum",
+        "minimum",
+        "fmax",
+        "fmin",
+        "max",
+        "min",
+        "amax",
+        "amin",
+        "aminmax",
+        "clamp",
+        "clamp_min",
+        "clamp_max",
+        "cummax",
+        "cummin",
+        "scatter_reduce",
+        "nn.functional.relu",
+        "nn.functional.relu6",
         "nn.functional.hardtanh",
-        "nn.functional.max_pool1d", "nn.functional.max_pool2d", "nn.functional.max_pool3d", "grid_sampler_2d",
-        "nn.functional.grid_sample", "native_dropout_backward",
+        "nn.functional.max_pool1d",
+        "nn.functional.max_pool2d",
+        "nn.functional.max_pool3d",
+        "grid_sampler_2d",
+        "nn.functional.grid_sample",
+        "native_dropout_backward",
     )
-)  # fmt: skip
+)
 
 
 def has_signs(name: str) -> bool:

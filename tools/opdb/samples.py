@@ -21,9 +21,19 @@ from torch.utils import _pytree as pytree
 DTYPES = {
     name: getattr(torch, name)
     for name in (
-        "float32", "bfloat16", "float16", "int64", "int32", "int16", "int8", "uint8", "bool", "float64", "complex64",
+        "float32",
+        "bfloat16",
+        "float16",
+        "int64",
+        "int32",
+        "int16",
+        "int8",
+        "uint8",
+        "bool",
+        "float64",
+        "complex64",
     )
-}  # fmt: skip
+}
 REFUSED_DTYPES = (torch.float64, torch.complex64)  # what a compiled program must refuse by name
 
 # Results that are memory as it was found: only their shape and dtype mean something.

@@ -33,7 +33,7 @@ from tools.opdb.samples import (
     leaves_of,
     samples,
     weights_for,
-)  # fmt: skip
+)
 from tools.opdb.verdicts import FAILED, PASSED, OutOfTime, Record, Verdict, of_error
 from trnlab import chips
 from trnlab.frontends.common import engine

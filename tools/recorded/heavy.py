@@ -58,11 +58,17 @@ def transforms(w: World, draw: Random) -> None:
     def f(v: Tensor) -> Tensor:
         return (v * v * v[0]).sum()
 
-    w.say([
-        torch.func.grad(f)(x[0]), torch.func.vmap(torch.func.grad(f))(x), torch.func.jvp(f, (x[0],), (x[1],))[1],
-        torch.func.jacrev(lambda v: v * v)(x[0]), torch.func.vmap(lambda v: v.sum() + v)(x),
-        torch.func.hessian(f)(x[0]), torch.func.vmap(torch.dot)(x, x),
-    ])  # fmt: skip
+    w.say(
+        [
+            torch.func.grad(f)(x[0]),
+            torch.func.vmap(torch.func.grad(f))(x),
+            torch.func.jvp(f, (x[0],), (x[1],))[1],
+            torch.func.jacrev(lambda v: v * v)(x[0]),
+            torch.func.vmap(lambda v: v.sum() + v)(x),
+            torch.func.hessian(f)(x[0]),
+            torch.func.vmap(torch.dot)(x, x),
+        ]
+    )
 
 
 @step(3)

@@ -129,12 +129,16 @@ class _Training:
             w.device, init_scale=256.0, enabled=draw.random() < 0.3 and name != "LBFGS"
         )
         self.clips, self.asks, self.none = draw.random() < 0.4, draw.choice((0, 1, 2)), draw.random() < 0.6
-        self.schedule = draw.choice((
-            lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.9), lambda o: torch.optim.lr_scheduler.StepLR(o, 2),
-            lambda o: torch.optim.lr_scheduler.ConstantLR(o), lambda o: torch.optim.lr_scheduler.PolynomialLR(o, 20),
-            lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 10),
-            lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda n: 1 / (n + 1)),
-        ))(optimizer)  # fmt: skip
+        self.schedule = draw.choice(
+            (
+                lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.9),
+                lambda o: torch.optim.lr_scheduler.StepLR(o, 2),
+                lambda o: torch.optim.lr_scheduler.ConstantLR(o),
+                lambda o: torch.optim.lr_scheduler.PolynomialLR(o, 20),
+                lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 10),
+                lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda n: 1 / (n + 1)),
+            )
+        )(optimizer)
         self.average = draw.choice((None, "ema", "swa", "lerp"))
         self.mean = None
         if self.average in ("ema", "swa"):
@@ -290,9 +294,16 @@ def _half(t: _Training) -> None:
 
 
 EVENTS: dict[str, Callable[[_Training], None]] = {
-    "evaluates": _evaluates, "resumes": _resumes, "replaces": _replaces, "fails": _fails, "freezes": _freezes,
-    "hooks": _hooks, "functional": _functional, "copies": _copies, "half": _half,
-}  # fmt: skip
+    "evaluates": _evaluates,
+    "resumes": _resumes,
+    "replaces": _replaces,
+    "fails": _fails,
+    "freezes": _freezes,
+    "hooks": _hooks,
+    "functional": _functional,
+    "copies": _copies,
+    "half": _half,
+}
 
 
 def drawn(number: int) -> Loop:

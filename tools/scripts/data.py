@@ -81,10 +81,17 @@ def images_and_unet(folder: Path) -> None:
     """Images of 16 pixels, and the configuration of a network that makes such."""
     _images(folder / "images", 1, 8, 16)
     config = {
-        "_class_name": "UNet2DModel", "sample_size": 16, "in_channels": 3, "out_channels": 3, "layers_per_block": 1,
-        "block_out_channels": [8, 16], "down_block_types": ["DownBlock2D", "AttnDownBlock2D"],
-        "up_block_types": ["AttnUpBlock2D", "UpBlock2D"], "norm_num_groups": 4, "attention_head_dim": 4,
-    }  # fmt: skip
+        "_class_name": "UNet2DModel",
+        "sample_size": 16,
+        "in_channels": 3,
+        "out_channels": 3,
+        "layers_per_block": 1,
+        "block_out_channels": [8, 16],
+        "down_block_types": ["DownBlock2D", "AttnDownBlock2D"],
+        "up_block_types": ["AttnUpBlock2D", "UpBlock2D"],
+        "norm_num_groups": 4,
+        "attention_head_dim": 4,
+    }
     (folder / "config").mkdir()
     (folder / "config" / "config.json").write_text(json.dumps(config))
 

@@ -10,9 +10,21 @@ from tools.scripts.script import SOURCES
 
 LARGEST = 2e-3  # of a loss, beyond which it is wrong: what rounding in float32 does to a few steps of training
 DRAWING = frozenset(
-    {"bernoulli_", "native_dropout", "normal_", "uniform_", "random_", "exponential_", "geometric_", "multinomial",
-     "randperm", "cauchy_", "log_normal_", "bernoulli"}
-)  # fmt: skip
+    {
+        "bernoulli_",
+        "native_dropout",
+        "normal_",
+        "uniform_",
+        "random_",
+        "exponential_",
+        "geometric_",
+        "multinomial",
+        "randperm",
+        "cauchy_",
+        "log_normal_",
+        "bernoulli",
+    }
+)
 HEAD = """# Scripts of others
 
 Scripts as people have them, unmodified but for data and sizes, which command lines and files say: on the simulated

@@ -100,20 +100,43 @@ def llama(place: Place) -> dict[str, Any]:
     place.run([str(OWN / "nxd_llama.py"), "make", str(folder)], place.work)
     config = folder / "model" / "config.json"
     convert = _options(
-        input_dir=folder / "model" / "whole.bin", output_dir=folder / "parts" / "pretrained_weight", config=config,
-        model_key=None, tp_size=TP, pp_size=PP, n_layers=2, hw_backend="trn1",
-    )  # fmt: skip
+        input_dir=folder / "model" / "whole.bin",
+        output_dir=folder / "parts" / "pretrained_weight",
+        config=config,
+        model_key=None,
+        tp_size=TP,
+        pp_size=PP,
+        n_layers=2,
+        hw_backend="trn1",
+    )
     status, said = place.run(["convert_checkpoints.py", "--convert_from_full_state", *convert], example)
     if status:
         return _record(TP * PP * DP, status, said, [])
     _, alone = place.run([str(OWN / "nxd_llama.py"), "train", str(folder), str(DP)], place.work, 0, example)
     told = _options(
-        train_batch_size=8 // DP, training_dir=folder / "data", training_config=config.parent, max_steps=4,
-        seq_len=16, pipeline_parallel_size=PP, tensor_parallel_size=TP, num_microbatches=2, lr=0.01, min_lr=0.001,
-        warmup_steps=1, constant_steps=0, use_zero1_optimizer=1, use_sequence_parallel=1, use_selective_checkpoint=1,
-        fuse_qkv=0, use_gpu_compatible_precision=0, use_meta_device_init=1, tb_dir="",
-        metrics_file=folder / "metrics.json", pretrained_weight=1, checkpoint_dir=folder / "parts",
-    )  # fmt: skip
+        train_batch_size=8 // DP,
+        training_dir=folder / "data",
+        training_config=config.parent,
+        max_steps=4,
+        seq_len=16,
+        pipeline_parallel_size=PP,
+        tensor_parallel_size=TP,
+        num_microbatches=2,
+        lr=0.01,
+        min_lr=0.001,
+        warmup_steps=1,
+        constant_steps=0,
+        use_zero1_optimizer=1,
+        use_sequence_parallel=1,
+        use_selective_checkpoint=1,
+        fuse_qkv=0,
+        use_gpu_compatible_precision=0,
+        use_meta_device_init=1,
+        tb_dir="",
+        metrics_file=folder / "metrics.json",
+        pretrained_weight=1,
+        checkpoint_dir=folder / "parts",
+    )
     script = "tp_pp_llama_hf_pretrain/run_llama_nxd.py"
     status, said = place.run([script, *told], example, TP * PP * DP, example)
     ours, theirs = (re.findall(_STEP, text) for text in (said, alone))

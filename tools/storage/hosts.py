@@ -85,8 +85,13 @@ def served(address: str) -> Iterator[str]:
     server.start()
     url = f"http://{address}:{server.get_host_and_port()[1]}"
     try:
-        boto3.client("s3", endpoint_url=url, region_name="us-east-1", aws_access_key_id="testing",
-                     aws_secret_access_key="testing").create_bucket(Bucket=BUCKET)  # fmt: skip
+        boto3.client(
+            "s3",
+            endpoint_url=url,
+            region_name="us-east-1",
+            aws_access_key_id="testing",
+            aws_secret_access_key="testing",
+        ).create_bucket(Bucket=BUCKET)
         yield url
     finally:
         server.stop()
@@ -94,10 +99,16 @@ def served(address: str) -> Iterator[str]:
 
 def _environment(url: str) -> dict[str, str]:
     return {
-        **os.environ, "AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing",
-        "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": "/nonexistent",
-        "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-    }  # fmt: skip
+        **os.environ,
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": "/nonexistent",
+        "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent",
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+    }
 
 
 def started_at_once(url: str, wrappers: list[list[str]], programs: int) -> list[dict[str, object]]:
@@ -112,10 +123,15 @@ def started_at_once(url: str, wrappers: list[list[str]], programs: int) -> list[
         f"s3://{BUCKET}/cache",
     ]
     hosts = [
-        subprocess.Popen([*wrapper, *own, "--number", str(i)], env=_environment(url), stdin=subprocess.PIPE,
-                         stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [*wrapper, *own, "--number", str(i)],
+            env=_environment(url),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for i, wrapper in enumerate(wrappers)
-    ]  # fmt: skip
+    ]
     for host in hosts:
         assert host.stdout is not None
         host.stdout.readline()

@@ -53,9 +53,15 @@ def trials(place: str, kills: int, seed: int, style: str, folder: Path) -> Outco
 
 
 def _trial(
-    place: str, wanted: list[str], longest_s: float, most: int, pick: random.Random, style: str, folder: Path,
+    place: str,
+    wanted: list[str],
+    longest_s: float,
+    most: int,
+    pick: random.Random,
+    style: str,
+    folder: Path,
     outcome: Outcome,
-) -> None:  # fmt: skip
+) -> None:
     """One training, killed at most so many times, until it comes to its end."""
     log = folder / f"{outcome.ends}.log"  # of this training alone
     before = outcome.kills

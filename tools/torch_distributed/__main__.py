@@ -35,9 +35,15 @@ STARTUP_S = 180.0  # for imports, on a machine that does much else
 def environment() -> dict[str, str]:
     """For the processes: what PyTorch's tests and trnlab want to know."""
     return {
-        "BACKEND": "neuron", "TRNLAB_TARGET": "trn1.32xlarge", "TRNLAB_PRECISION": "fp32", "OMP_NUM_THREADS": "1",
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "PYTHONWARNINGS": "ignore", **os.environ,
-    }  # fmt: skip
+        "BACKEND": "neuron",
+        "TRNLAB_TARGET": "trn1.32xlarge",
+        "TRNLAB_PRECISION": "fp32",
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29511",
+        "PYTHONWARNINGS": "ignore",
+        **os.environ,
+    }
 
 
 def listed(file: str, ranks: int) -> list[str]:
@@ -71,14 +77,18 @@ def run(file: str, tests: Sequence[str], ranks: int, limit_s: float) -> list[dic
 
 def until_one_breaks(
     file: str, tests: Sequence[str], ranks: int, limit_s: float, folder: Path
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[dict[str, Any]]:
     """Run tests in fresh processes, to the end or to the first one that hangs or ends a process."""
     command = [sys.executable, "-m", "tools.torch_distributed.worker", file]
     running = [
-        subprocess.Popen([*command, str(rank), str(ranks), str(folder), *tests], env=environment(),
-                         stdout=subprocess.DEVNULL, stderr=(folder / f"{rank}.err").open("w"))
+        subprocess.Popen(
+            [*command, str(rank), str(ranks), str(folder), *tests],
+            env=environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=(folder / f"{rank}.err").open("w"),
+        )
         for rank in range(ranks)
-    ]  # fmt: skip
+    ]
     seen, since = 0, time.monotonic()
     while any(process.poll() is None for process in running):
         time.sleep(PERIOD_S)
@@ -123,8 +133,11 @@ def main(given: Sequence[str] | None = None) -> int:
         tests = [test for test in listed(file, args.ranks) if args.only in test]
         results = run(file, tests, args.ranks, args.limit)
         counts = Counter(each["verdict"] for each in results)
-        print(f"{Path(file).name if file.endswith('.py') else file}: "
-              + ", ".join(f"{counts[verdict]} {verdict}" for verdict in ORDER), flush=True)  # fmt: skip
+        print(
+            f"{Path(file).name if file.endswith('.py') else file}: "
+            + ", ".join(f"{counts[verdict]} {verdict}" for verdict in ORDER),
+            flush=True,
+        )
         if args.json:
             with args.json.open("a") as out:
                 out.writelines(json.dumps({"file": file, "ranks": args.ranks, **each}) + "\n" for each in results)

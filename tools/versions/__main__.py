@@ -58,8 +58,11 @@ def wanted(names: list[str], pythons: list[str], folder: Path) -> list[Environme
     unknown = {name.partition("==")[0] for name in first} - PACKAGES.keys()
     if unknown:
         raise SystemExit(f"{', '.join(sorted(unknown))}: none of {', '.join(PACKAGES)}")
-    return [Environment(package, release, python, folder) for name, python in pairs
-            for package, _, release in [name.partition("==")]]  # fmt: skip
+    return [
+        Environment(package, release, python, folder)
+        for name, python in pairs
+        for package, _, release in [name.partition("==")]
+    ]
 
 
 def tried(environment: Environment, chosen: list[str] | None) -> int:

@@ -38,23 +38,35 @@ class Package:
 
 
 PACKAGES = {
-    "core": Package("no framework", (
-        "tests/nki/test_nki_jit.py", "tests/kernels/test_matmul.py", "tests/fleet/test_fleet_plans.py",
-    )),
-    "torch": Package("PyTorch", (
-        *cases.CASES,
-        *_files("test_pytorch_names", "test_autoload", "test_device", "test_data_attribute", "test_backend"),
-        *_files("test_recording", "test_random_numbers", "distributed/test_fully_sharded_steps"),
-    )),
+    "core": Package(
+        "no framework",
+        (
+            "tests/nki/test_nki_jit.py",
+            "tests/kernels/test_matmul.py",
+            "tests/fleet/test_fleet_plans.py",
+        ),
+    ),
+    "torch": Package(
+        "PyTorch",
+        (
+            *cases.CASES,
+            *_files("test_pytorch_names", "test_autoload", "test_device", "test_data_attribute", "test_backend"),
+            *_files("test_recording", "test_random_numbers", "distributed/test_fully_sharded_steps"),
+        ),
+    ),
     "jax": Package(
-        "JAX", _files("test_jax", "test_unedited_jax"),
-        packages=("flatbuffers", "flax", "optax", "equinox"), free=("jax", "jaxlib", "flax"),
+        "JAX",
+        _files("test_jax", "test_unedited_jax"),
+        packages=("flatbuffers", "flax", "optax", "equinox"),
+        free=("jax", "jaxlib", "flax"),
     ),
     "tensorflow-cpu": Package(
-        "TensorFlow", _files("test_tensorflow", "test_unedited_tensorflow"),
-        packages=("jax",), free=("tensorflow_cpu", "keras", "protobuf"),
+        "TensorFlow",
+        _files("test_tensorflow", "test_unedited_tensorflow"),
+        packages=("jax",),
+        free=("tensorflow_cpu", "keras", "protobuf"),
     ),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

@@ -195,10 +195,16 @@ def on_device(subject: Any, way: str, host: Reference) -> dict[str, Any]:
         got = training.losses(len(host.exact), host.starts)
     gap = max(abs(a - b) for a, b in zip(got, host.exact))
     return {
-        "losses": got, "host_losses": host.exact, "host": host.host, "pairs": host.starts is not None, "gap": gap,
-        "band": host.band, "scale": host.scale, "host_ops": dict(neuron.fallback_counts()),
+        "losses": got,
+        "host_losses": host.exact,
+        "host": host.host,
+        "pairs": host.starts is not None,
+        "gap": gap,
+        "band": host.band,
+        "scale": host.scale,
+        "host_ops": dict(neuron.fallback_counts()),
         "verdict": verdict(gap, host),
-    }  # fmt: skip
+    }
 
 
 def main() -> None:
@@ -228,9 +234,11 @@ def outcome(subject: Any, way: str, host: Reference | Callable[[], Reference]) -
         text = str(error)
         code = re.search(r"TRN\d{3}", text)
         record = {
-            "verdict": "refused" if code else "crash", "code": code[0] if code else type(error).__name__,
-            "operators": sorted(set(re.findall(r"\d+\. (\S+?)\(", text))), "message": text[:2000],
-        }  # fmt: skip
+            "verdict": "refused" if code else "crash",
+            "code": code[0] if code else type(error).__name__,
+            "operators": sorted(set(re.findall(r"\d+\. (\S+?)\(", text))),
+            "message": text[:2000],
+        }
     return record | {"seconds": round(time.process_time() - began, 1)}
 
 

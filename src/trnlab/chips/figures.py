@@ -32,9 +32,11 @@ def with_figures(chip: Chip, changes: Mapping[str, float | Figure]) -> Chip:
     for path, value in changes.items():
         if path not in known:
             raise UsageError(
-                f"chip {chip.name!r} has no figure {path!r}", code="TRN102", got=path,
+                f"chip {chip.name!r} has no figure {path!r}",
+                code="TRN102",
+                got=path,
                 remedy=did_you_mean(path, known, f"`trnlab chips {chip.name}` lists them"),
-            )  # fmt: skip
+            )
         if not isinstance(value, Figure):
             old = known[path]
             value = Figure(value, old.unit, Confidence.ASSUMED, f"what-if, instead of {old.value:g}")
@@ -78,9 +80,11 @@ def from_toml(text: str) -> Chip:
         chip = _build(Chip, table, data, "")
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise UsageError(
-            "this TOML does not describe a chip", code="TRN103", got=f"{type(error).__name__}: {error}",
+            "this TOML does not describe a chip",
+            code="TRN103",
+            got=f"{type(error).__name__}: {error}",
             remedy="start from the output of `trnlab chips NAME --toml`",
-        ) from error  # fmt: skip
+        ) from error
     assert isinstance(chip, Chip)
     return chip
 

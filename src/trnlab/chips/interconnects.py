@@ -64,15 +64,18 @@ COLLECTIVE_COSTS = Collectives(
 # Releases before launches of a few microseconds, of which most of the vendor's printed runs are.
 _FITTED = f"{NCCOM}: least sum of |log(predicted / printed)| over the 15 calibration rows of runs before 2.28"
 OLDER = replace(
-    COLLECTIVE_COSTS, runtime="older",
+    COLLECTIVE_COSTS,
+    runtime="older",
     launch_rank=derived(1_500, "ns", _FITTED),
     step=derived(48_000, "ns", _FITTED),
     network_step=derived(280_000, "ns", _FITTED),
-)  # fmt: skip
+)
 # Of Trainium2, of which all older runs that are printed came with release 2.28.0.
 RELEASE_2_28 = replace(
-    OLDER, runtime="2.28", step=derived(136_000, "ns", f"{NCCOM}: the same over the 3 of allr -r 16"),
-)  # fmt: skip
+    OLDER,
+    runtime="2.28",
+    step=derived(136_000, "ns", f"{NCCOM}: the same over the 3 of allr -r 16"),
+)
 RUNTIMES = {costs.runtime: costs for costs in (COLLECTIVE_COSTS, OLDER, RELEASE_2_28)}
 
 
@@ -95,10 +98,13 @@ def _read(row: dict[str, str]) -> Interconnect:
         return Figure(float(row[column] or 0) * scale, "byte/s", sure, row["source"])
 
     return Interconnect(
-        kind=kind, shape=tuple(int(n) for n in shape.split("x")) if shape else (1,),
-        near=rate("gigabytes_per_s", GIGA), far=rate("far_gigabytes_per_s", GIGA),
-        cards=int(row["efa_cards"]), card=rate("efa_gigabits_per_s", GIGA / 8),
-    )  # fmt: skip
+        kind=kind,
+        shape=tuple(int(n) for n in shape.split("x")) if shape else (1,),
+        near=rate("gigabytes_per_s", GIGA),
+        far=rate("far_gigabytes_per_s", GIGA),
+        cards=int(row["efa_cards"]),
+        card=rate("efa_gigabits_per_s", GIGA / 8),
+    )
 
 
 _NOTHING = assumed(0, "byte/s", "a chip by itself has no links")

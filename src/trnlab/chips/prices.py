@@ -58,9 +58,16 @@ def all_of_them() -> tuple[Price, ...]:
 def _price(row: dict[str, str]) -> Price:
     usd = float(row["usd_per_hour"])
     return Price(
-        row["instance"], row["kind"], usd, float(row["low"] or usd), float(row["high"] or usd), row["date"],
-        row["region"], row["tag"], row["source"],
-    )  # fmt: skip
+        row["instance"],
+        row["kind"],
+        usd,
+        float(row["low"] or usd),
+        float(row["high"] or usd),
+        row["date"],
+        row["region"],
+        row["tag"],
+        row["source"],
+    )
 
 
 def history(instance: str) -> list[Price]:

@@ -52,9 +52,12 @@ def _split(setting: str) -> tuple[str, float, str]:
         number = float(match["number"])
     except ValueError:
         raise UsageError(
-            f"{setting!r} changes no figure", code="TRN104", limit="chip.FIGURE=NUMBER UNIT", got=setting,
+            f"{setting!r} changes no figure",
+            code="TRN104",
+            limit="chip.FIGURE=NUMBER UNIT",
+            got=setting,
             remedy="write it as in --set chip.dma.engine_bandwidth=30GBps",
-        ) from None  # fmt: skip
+        ) from None
     return match["path"].removeprefix(PREFIX), number, match["unit"] or ""
 
 
@@ -65,14 +68,19 @@ def _value(path: str, figure: Figure, number: float, unit: str) -> float:
         scales = {"": 1.0, "%": 0.01}
     if unit not in scales:
         raise UsageError(
-            f"{path} does not come in {unit!r}" if unit else f"{path} needs a unit", code="TRN105",
-            limit=", ".join(name for name in scales if name) or "a plain number", got=f"{number:g}{unit}",
+            f"{path} does not come in {unit!r}" if unit else f"{path} needs a unit",
+            code="TRN105",
+            limit=", ".join(name for name in scales if name) or "a plain number",
+            got=f"{number:g}{unit}",
             remedy=f"did you mean {number:g}{nearest(unit, scales, cutoff=0.0)}?",
-        )  # fmt: skip
+        )
     value = number * scales[unit]
     if not math.isfinite(value) or value <= 0:
         raise UsageError(
-            f"{path} must be more than nothing", code="TRN104", limit="a positive number", got=f"{number:g}{unit}",
+            f"{path} must be more than nothing",
+            code="TRN104",
+            limit="a positive number",
+            got=f"{number:g}{unit}",
             remedy="give a positive number",
-        )  # fmt: skip
+        )
     return value

@@ -82,18 +82,23 @@ def _of_script(args: argparse.Namespace) -> tuple[Work, list[Side]]:
     neuron = [text for text in texts if spelled(text)[1] in TARGETS]
     if not neuron:
         raise UsageError(
-            "a script is compared by what one side's programs are", code="TRN157", got=f"{args.a} and {args.b}",
-            limit="one side of Neuron", remedy="give a model's name to compare others among themselves",
-        )  # fmt: skip
+            "a script is compared by what one side's programs are",
+            code="TRN157",
+            got=f"{args.a} and {args.b}",
+            limit="one side of Neuron",
+            remedy="give a model's name to compare others among themselves",
+        )
     found = {text: examined(_estimate(args, text)) for text in neuron}
     first = found[neuron[0]]
     target = next(iter(first.targets), None)
     if target is None or target.step_s is None or target.mfu is None or not first.per_step:
         raise UsageError(
-            f"{args.what} has no time that could be compared", code="TRN157",
+            f"{args.what} has no time that could be compared",
+            code="TRN157",
             got=(target.why if target else "") or "no step that counts what it trains on",
-            limit="a script that `trnlab estimate` times", remedy="run `trnlab estimate` on it",
-        )  # fmt: skip
+            limit="a script that `trnlab estimate` times",
+            remedy="run `trnlab estimate` on it",
+        )
     flops = target.mfu * target.step_s * TARGETS[target.name].chip.peak_flops(MODES[first.precision])
     unit = first.counted or "tokens"
     kind = args.kind or ("decoder" if unit == "tokens" else "vision")
@@ -123,7 +128,16 @@ def _waits(job: Job | None) -> float | None:
 def _estimate(args: argparse.Namespace, target: str) -> argparse.Namespace:
     """What `trnlab estimate` would be called with."""
     return argparse.Namespace(
-        script=Path(args.what), arguments=shlex.split(args.arguments), target=target, precision=None,
-        precision_rules=None, cache=args.cache, no_cache=args.no_cache, ranks=None, rank=0, batches=0,
-        comm_threshold=None, fault=None,
-    )  # fmt: skip
+        script=Path(args.what),
+        arguments=shlex.split(args.arguments),
+        target=target,
+        precision=None,
+        precision_rules=None,
+        cache=args.cache,
+        no_cache=args.no_cache,
+        ranks=None,
+        rank=0,
+        batches=0,
+        comm_threshold=None,
+        fault=None,
+    )

@@ -46,10 +46,17 @@ def examined(args: argparse.Namespace) -> Report:
     file = script.file
     targets, session, _ = targets_of(args)
     request = [
-        str(file), *script.arguments, *(t.name for t in targets), session.precision, repr(session.rules),
-        str(session.rounds_stochastically), str(Path.cwd()), *_ranks(session, getattr(args, "rank", 0)),
-        "effects", *sorted(allowed(args)),
-    ]  # fmt: skip
+        str(file),
+        *script.arguments,
+        *(t.name for t in targets),
+        session.precision,
+        repr(session.rules),
+        str(session.rounds_stochastically),
+        str(Path.cwd()),
+        *_ranks(session, getattr(args, "rank", 0)),
+        "effects",
+        *sorted(allowed(args)),
+    ]
     kept = Kept(checks_folder(args), request) if not args.no_cache else None
     if kept is not None and (record := kept.get()) is not None:
         report = from_json(record)
@@ -90,9 +97,11 @@ def _job(args: argparse.Namespace, session: Session, name: str) -> Cluster | Non
     """The cluster whose ranks are asked for, by its name or by --ranks; the session is then of one of its ranks."""
     if session.rehearsed:
         raise UsageError(
-            "failures of ranks are rehearsed by running", code="TRN554", got=session.rehearsed[0].text,
+            "failures of ranks are rehearsed by running",
+            code="TRN554",
+            got=session.rehearsed[0].text,
             remedy="trnlab run --ranks N; what failures cost a long job: trnlab goodput",
-        )  # fmt: skip
+        )
     ranks = getattr(args, "ranks", None)
     if not name[:1].isdigit() and ranks is None:
         session.check_faults(1)
@@ -108,9 +117,12 @@ def _become(session: Session, cluster: Cluster, size: int, rank: int) -> None:
     """Make the session that of a rank of a job. Raises UsageError for a rank that there is not, and faults."""
     if not 0 <= rank < size:
         raise UsageError(
-            f"there is no rank {rank}", code="TRN191", limit=f"0 to {size - 1}", got=rank,
+            f"there is no rank {rank}",
+            code="TRN191",
+            limit=f"0 to {size - 1}",
+            got=rank,
             remedy="choose --rank among the ranks of the job",
-        )  # fmt: skip
+        )
     session.instances, session.communicator = cluster.instances, Unheard(rank, size)
     session.check_faults(size)
 
@@ -125,9 +137,13 @@ def _told(report: Report, args: argparse.Namespace) -> None:
 
 
 def _followed(
-    script: Script, targets: list[Target], session: Session, kept: Kept | None, cluster: Cluster | None,
+    script: Script,
+    targets: list[Target],
+    session: Session,
+    kept: Kept | None,
+    cluster: Cluster | None,
     args: argparse.Namespace,
-) -> Report:  # fmt: skip
+) -> Report:
     prepared(kept)
     from trnlab.frontends.torch.check.report import examine  # PyTorch takes a while
 
@@ -196,9 +212,13 @@ def _session(targets: list[Target], args: argparse.Namespace) -> Session:
     """
     refused: UsageError | None = None
     for target in targets:
-        given = {"TRNLAB_TARGET": target.name, "TRNLAB_PRECISION": args.precision, "TRNLAB_CACHE": args.cache,
-                 "TRNLAB_PRECISION_RULES": args.precision_rules,
-                 "TRNLAB_FAULT": ",".join(getattr(args, "fault", None) or ())}  # fmt: skip
+        given = {
+            "TRNLAB_TARGET": target.name,
+            "TRNLAB_PRECISION": args.precision,
+            "TRNLAB_CACHE": args.cache,
+            "TRNLAB_PRECISION_RULES": args.precision_rules,
+            "TRNLAB_FAULT": ",".join(getattr(args, "fault", None) or ()),
+        }
         try:
             session = for_kernels({**os.environ, **{name: str(value) for name, value in given.items() if value}})
         except UsageError as error:
@@ -227,15 +247,20 @@ def targets_of(args: argparse.Namespace) -> tuple[list[Target], Session, Cluster
     names = [name for name in (args.target or os.environ.get("TRNLAB_TARGET", "")).split(",") if name]
     if not names:
         raise UsageError(
-            "no target is chosen, and none is guessed", code="TRN120", limit=", ".join(chips.TARGETS),
+            "no target is chosen, and none is guessed",
+            code="TRN120",
+            limit=", ".join(chips.TARGETS),
             remedy="name one or several: --target trn1.2xlarge,trn2.3xlarge",
-        )  # fmt: skip
+        )
     many = [name for name in names if name[0].isdigit()]
     if many and (len(names) > 1 or not hasattr(args, "ranks")):
         raise UsageError(
-            f"{many[0]} is a cluster, whose ranks are followed for it alone", code="TRN191", got=", ".join(names),
-            limit="one cluster, and `trnlab estimate`", remedy=f"trnlab estimate --target {many[0]} SCRIPT",
-        )  # fmt: skip
+            f"{many[0]} is a cluster, whose ranks are followed for it alone",
+            code="TRN191",
+            got=", ".join(names),
+            limit="one cluster, and `trnlab estimate`",
+            remedy=f"trnlab estimate --target {many[0]} SCRIPT",
+        )
     targets = [parse(name).target if name in many else chips.target(name) for name in names]
     session = _session(targets, args)
     return targets, session, _job(args, session, names[0])

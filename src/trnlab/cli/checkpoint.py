@@ -30,9 +30,11 @@ def main(args: argparse.Namespace) -> int:
         return _verify(kept) if args.action == "verify" else _diff(args, kept)
     except OSError as error:
         raise RunError(
-            f"the checkpoints cannot be read: {reason(error)}", code="TRN531", got=args.url,
+            f"the checkpoints cannot be read: {reason(error)}",
+            code="TRN531",
+            got=args.url,
             remedy="check the place and the permissions",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def _list(kept: Checkpoints) -> int:
@@ -51,10 +53,12 @@ def _present(kept: Checkpoints) -> list[Checkpoint]:
     found = kept.all()
     if not found:
         raise UsageError(
-            "there are no checkpoints in this place", code="TRN576", got=kept.store.url,
+            "there are no checkpoints in this place",
+            code="TRN576",
+            got=kept.store.url,
             limit="the folder or URL that --checkpoint, or trnlab.checkpoint, wrote to",
             remedy="check how it is spelled; a run writes them with trnlab run --checkpoint DIR_OR_URL --every STEPS",
-        )  # fmt: skip
+        )
     return found
 
 
@@ -63,9 +67,12 @@ def _verify(kept: Checkpoints) -> int:
     done = [c for c in found if c.done]
     if not done:
         raise UsageError(
-            "no checkpoint was finished, so there is nothing to verify", code="TRN534", got=kept.store.url,
-            limit=f"{len(found)} that were begun", remedy="what was not finished is never read: go on, or begin anew",
-        )  # fmt: skip
+            "no checkpoint was finished, so there is nothing to verify",
+            code="TRN534",
+            got=kept.store.url,
+            limit=f"{len(found)} that were begun",
+            remedy="what was not finished is never read: go on, or begin anew",
+        )
     for c in found:
         problems = kept.problems(c.step) if c.done else []
         damaged += bool(problems)
@@ -111,9 +118,11 @@ def _chosen(args: argparse.Namespace, kept: Checkpoints, other: Checkpoints) -> 
     if other is kept and len(ours) > 1:
         return ours[1].step, ours[0].step
     raise UsageError(
-        "there are no two checkpoints to compare", code="TRN534", got=kept.store.url,
+        "there are no two checkpoints to compare",
+        code="TRN534",
+        got=kept.store.url,
         remedy="name two runs, or two steps with --steps 200,400",
-    )  # fmt: skip
+    )
 
 
 def _done(kept: Checkpoints) -> list[Checkpoint]:
@@ -125,14 +134,19 @@ def _state(kept: Checkpoints, step: int, rank: int) -> Any:
         found = kept.finished(step)
     except FileNotFoundError as error:
         raise UsageError(
-            f"there is no finished checkpoint of step {step}", code="TRN534", got=kept.store.url,
+            f"there is no finished checkpoint of step {step}",
+            code="TRN534",
+            got=kept.store.url,
             remedy="see `trnlab checkpoint ls`",
-        ) from error  # fmt: skip
+        ) from error
     if not 0 <= rank < found.ranks:
         raise UsageError(
-            f"the checkpoint of step {step} has no rank {rank}", code="TRN534", got=rank,
-            limit=f"0 to {found.ranks - 1}", remedy="name one that wrote it with --rank",
-        )  # fmt: skip
+            f"the checkpoint of step {step} has no rank {rank}",
+            code="TRN534",
+            got=rank,
+            limit=f"0 to {found.ranks - 1}",
+            remedy="name one that wrote it with --rank",
+        )
     found.require_whole()
     if not found.covered:
         print(f"trnlab: step {step} was {OLDER}", file=sys.stderr)

@@ -83,9 +83,12 @@ def _compare(a: Table, b: Table, place: str, undo: Callable[[], None]) -> None:
     if wrong:
         undo()
         raise RunError(
-            f"what was written is not what was read: {', '.join(wrong[:4])}", code="TRN546", limit=place,
-            got=f"{len(wrong)} tensors", remedy="do not use it, and report this",
-        )  # fmt: skip
+            f"what was written is not what was read: {', '.join(wrong[:4])}",
+            code="TRN546",
+            limit=place,
+            got=f"{len(wrong)} tensors",
+            remedy="do not use it, and report this",
+        )
 
 
 def _followed(names: Iterator[str]) -> int:

@@ -44,8 +44,13 @@ def main(args: argparse.Namespace) -> int:
     made, problems = _compiled(needed.graphs, session, args), needed.problems
     wall = time.perf_counter() - started
     if args.json:
-        record = {"programs": [asdict(m) for m in made], "followed_s": followed, "wall_s": wall, "problems": problems,
-                  "effects": needed.effects.as_json()}  # fmt: skip
+        record = {
+            "programs": [asdict(m) for m in made],
+            "followed_s": followed,
+            "wall_s": wall,
+            "problems": problems,
+            "effects": needed.effects.as_json(),
+        }
         print(json.dumps(record, indent=2))
     else:
         _told(made, problems, followed, wall, args.jobs)
@@ -104,14 +109,20 @@ def _predicted(needed: _Needed, session: Session, args: argparse.Namespace) -> i
     total = compile_cost.wall(found, args.jobs)
     if args.json:
         record = {
-            "programs": [asdict(each) for each in found], "wall": asdict(total), "vendor": vendor,
-            "parameters": needed.parameters, "problems": needed.problems, "effects": needed.effects.as_json(),
-        }  # fmt: skip
+            "programs": [asdict(each) for each in found],
+            "wall": asdict(total),
+            "vendor": vendor,
+            "parameters": needed.parameters,
+            "problems": needed.problems,
+            "effects": needed.effects.as_json(),
+        }
         print(json.dumps(record, indent=2))
     else:
         print("\n".join([*(each.row() for each in found), *needed.problems]))
-        print(f"{len(found)} programs, {sum(not e.there for e in found)} to compile: {total.words()} of {args.jobs} "
-              f"processes, {total.basis}")  # fmt: skip
+        print(
+            f"{len(found)} programs, {sum(not e.there for e in found)} to compile: {total.words()} of {args.jobs} "
+            f"processes, {total.basis}"
+        )
         print(vendor_words(vendor) if vendor else "nothing is known of the vendor's stack without parameters")
         print("\n".join(told(needed.effects)))
     return 0 if found and not needed.problems else 1

@@ -42,9 +42,14 @@ def _cost(args: argparse.Namespace, shards: Shards) -> int:
     job, step = cluster(name), parse(args.step, TIME, "--step")
     ranks = args.ranks or job.ranks
     reader = Reader(
-        shards, args.batch, ranks=ranks, sequence=args.sequence, prefetch=args.prefetch, together=args.together,
+        shards,
+        args.batch,
+        ranks=ranks,
+        sequence=args.sequence,
+        prefetch=args.prefetch,
+        together=args.together,
         block=args.block << 20,
-    )  # fmt: skip
+    )
     reads = data_cost.reads_of(reader)
     stores = args.store or data_cost.ALL
     found = [data_cost.cost(each, reads, step, job.target, job.instances) for each in stores]

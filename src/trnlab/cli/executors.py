@@ -46,9 +46,11 @@ def _dask(address: str) -> Iterator[Ahead]:
         client = Client(address.removeprefix(DASK), set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
         raise _refused(
-            f"no scheduler answers at {address}", "a running dask scheduler", str(error) or "nothing",
+            f"no scheduler answers at {address}",
+            "a running dask scheduler",
+            str(error) or "nothing",
             "start one: dask scheduler; and workers: dask worker HOST:PORT",
-        ) from error  # fmt: skip
+        ) from error
     with client:
         workers = sum(client.nthreads().values())
         if not workers:

@@ -40,9 +40,12 @@ def _health(args: argparse.Namespace, network: Network) -> int:
     tolerance = TOLERANCE if args.tolerance is None else args.tolerance
     if not 0 < tolerance < 1:
         raise UsageError(
-            "this tolerance decides nothing", code="TRN185", limit="a share between 0 and 1", got=tolerance,
+            "this tolerance decides nothing",
+            code="TRN185",
+            limit="a share between 0 and 1",
+            got=tolerance,
             remedy="try 0.1",
-        )  # fmt: skip
+        )
     found = examine(rows, _bench(args, network), tolerance, before)
     print(json.dumps(found.as_json(), indent=2) if args.json else _told(found))
     return 0 if found.healthy else 1
@@ -52,8 +55,10 @@ def _told(found: Health) -> str:
     lines = [f"{'size(B)':>12}  {'measured(us)':>13}  {'expected(us)':>13}  {'ratio':>6}  algorithm"]
     for row, expected, algorithm, off in zip(found.rows, found.expected, found.algorithms, found.off):
         mark = "  <- off" if off else ""
-        lines.append(f"{row.size:>12}  {row.microseconds:>13.2f}  {expected:>13.2f}  "
-                     f"{row.microseconds / expected:>6.2f}  {algorithm}{mark}")  # fmt: skip
+        lines.append(
+            f"{row.size:>12}  {row.microseconds:>13.2f}  {expected:>13.2f}  "
+            f"{row.microseconds / expected:>6.2f}  {algorithm}{mark}"
+        )
     if found.healthy:
         return "\n".join([*lines, f"healthy: every size is within {found.tolerance:.0%} of what is expected"])
     lines.append(
@@ -64,8 +69,10 @@ def _told(found: Health) -> str:
     for place, suspect in enumerate(found.suspects):
         lines.append(f"{'likeliest' if place == 0 else 'or'}: {suspect.text} (leaves {suspect.off:.1%})")
     if found.suspects and found.suspects[0].kind in ("rail", "link"):
-        lines.append("a collective over all ranks cannot tell which one, nor of which instance: test pairs of chips "
-                     "with `permute --custom-src-target-pairs`")  # fmt: skip
+        lines.append(
+            "a collective over all ranks cannot tell which one, nor of which instance: test pairs of chips "
+            "with `permute --custom-src-target-pairs`"
+        )
     return "\n".join(lines)
 
 
@@ -114,16 +121,24 @@ def _bench(args: argparse.Namespace, network: Network) -> Bench:
 
 def _known(what: str, got: str, names: list[str]) -> None:
     if got not in names:
-        raise UsageError(f"unknown {what} {got!r}", code="TRN185", limit=", ".join(names), got=got,
-                         remedy=f"choose one of the {what}s above")  # fmt: skip
+        raise UsageError(
+            f"unknown {what} {got!r}",
+            code="TRN185",
+            limit=", ".join(names),
+            got=got,
+            remedy=f"choose one of the {what}s above",
+        )
 
 
 def _strided(ranks: int, size: int) -> list[list[int]]:
     if size < 1 or ranks % size:
         raise UsageError(
-            "the groups do not cover all ranks", code="TRN185", limit=f"a divisor of {ranks}", got=size,
+            "the groups do not cover all ranks",
+            code="TRN185",
+            limit=f"a divisor of {ranks}",
+            got=size,
             remedy="choose --data-parallel-dimension among the divisors of -r",
-        )  # fmt: skip
+        )
     return [list(range(first, ranks, ranks // size)) for first in range(ranks // size)]
 
 
@@ -140,10 +155,12 @@ def _listed(path: Path, key: str, ranks: int) -> list[list[int]]:
         good = False
     if not good:
         raise UsageError(
-            f"{path} holds no {key}", code="TRN186", got=path.name,
+            f"{path} holds no {key}",
+            code="TRN186",
+            got=path.name,
             limit=f'{{"{key}": [[[0, 1], [2, 3]]]}} with ranks below {ranks}, groups of one size, no rank twice',
             remedy="see the vendor's nccom-test guide for the format",
-        )  # fmt: skip
+        )
     return rows
 
 
@@ -152,8 +169,12 @@ def nbytes(spelled: str) -> int:
     found = re.fullmatch(r"(\d+)\s*([kmg]?)i?b?", spelled.lower())
     if found is None:
         raise UsageError(
-            f"{spelled!r} is no size", code="TRN185", limit="bytes, or with K, M, G", got=spelled, remedy="try 32M",
-        )  # fmt: skip
+            f"{spelled!r} is no size",
+            code="TRN185",
+            limit="bytes, or with K, M, G",
+            got=spelled,
+            remedy="try 32M",
+        )
     return int(found[1]) * _UNITS[found[2]]
 
 
@@ -167,5 +188,13 @@ def _columns(args: argparse.Namespace) -> list[str]:
 def _cells(args: argparse.Namespace, row: Row) -> list[str]:
     both = [str(row.input_size), str(row.output_size)] if args.show_input_output_size else []
     more = [row.algorithm] if args.show_algorithm else []
-    return [str(row.size), str(row.count), *both, row.dtype, f"{row.microseconds:.2f}", f"{row.algbw:.2f}",
-            f"{row.busbw:.2f}", *more]  # fmt: skip
+    return [
+        str(row.size),
+        str(row.count),
+        *both,
+        row.dtype,
+        f"{row.microseconds:.2f}",
+        f"{row.algbw:.2f}",
+        f"{row.busbw:.2f}",
+        *more,
+    ]

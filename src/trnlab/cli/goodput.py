@@ -37,20 +37,29 @@ def _job(args: argparse.Namespace) -> Job:
         configurations.model(args.model).parameters if args.model else parse(args.parameters, COUNT, "--parameters")
     )
     return Job(
-        chips.target(args.target), int(parse(args.chips, COUNT, "--chips")), parameters,
-        parse(args.step, TIME, "--step"), args.replica or 0,
-    )  # fmt: skip
+        chips.target(args.target),
+        int(parse(args.chips, COUNT, "--chips")),
+        parameters,
+        parse(args.step, TIME, "--step"),
+        args.replica or 0,
+    )
 
 
 def _how(args: argparse.Namespace) -> Reliability:
     changes: dict[str, object] = {
-        "device_hours": args.device_hours, "store": args.store, "spares": args.spares, "blast": args.replica,
-    }  # fmt: skip
+        "device_hours": args.device_hours,
+        "store": args.store,
+        "spares": args.spares,
+        "blast": args.replica,
+    }
     if args.replica is not None and args.replica < 1:
         raise UsageError(
-            "no copy of a model is on so few chips", code="TRN165", limit="at least 1", got=args.replica,
+            "no copy of a model is on so few chips",
+            code="TRN165",
+            limit="at least 1",
+            got=args.replica,
             remedy="leave --replica out for the fewest that hold it",
-        )  # fmt: skip
+        )
     return Reliability(**{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
 
 
@@ -62,8 +71,9 @@ def text(found: Examined, seen: Observed, watts: float | None) -> str:
         f"{job.step:g} s, a copy of the model on {job.copy:,} chips",
         f"a failure every {_duration(last.goodput.between)}: one in {last.how.device_hours:,.0f} hours of a device "
         "(of 16,384 H100; none of Trainium is published)",
-        "", f"{'goodput':>8}  {'failures x' + ' / x'.join(f'{r:g}' for r in SWEEP):>22}   with all measures so far",
-    ]  # fmt: skip
+        "",
+        f"{'goodput':>8}  {'failures x' + ' / x'.join(f'{r:g}' for r in SWEEP):>22}   with all measures so far",
+    ]
     for measure in found.measures:
         swept = " / ".join(f"{share:.1%}" for share in measure.shares)
         mark = "  <- enough" if measure is found.enough else ""
@@ -91,14 +101,15 @@ def _told(last: Measure, seen: Observed) -> list[str]:
         f"the work stands still, {_counts(last)}, to {last.how.store}"
         + (f" of {g.file_system_tib:g} TiB" if g.file_system_tib else ""),
         "lost: " + ", ".join(f"{name} {part:.2%}" for name, part in sorted(g.waste.items(), key=lambda w: -w[1])),
-        "a restart: " + ", ".join(f"{name} {_duration(s)}" for name, s in g.phases.items())
+        "a restart: "
+        + ", ".join(f"{name} {_duration(s)}" for name, s in g.phases.items())
         + f"; without a spare {_duration(last.how.replacement)} more",
         f"spares: {g.spares} instances beside {g.instances:,}"
         + (f" (one is free {g.spared:.2%} of the times)" if g.spares else "")
         + f"; goodput of all that is paid for {g.bought:.1%}",
         f"simulated: {seen.share:.2%} +- {seen.error:.2%} over {seen.stops:,} failures; formula {g.share:.2%}"
         + (f"; Young's and Daly's first order {g.first_order:.2%}" if g.first_order is not None else ""),
-    ]  # fmt: skip
+    ]
     return lines
 
 
@@ -172,17 +183,25 @@ def to_json(found: Examined, seen: Observed) -> dict[str, object]:
     """For programs; docs/goodput.md says what is what."""
     job, site = found.job, found.site
     return {
-        "chips": job.chips, "target": job.target.name, "parameters": job.parameters, "step_s": job.step,
-        "replica_chips": job.copy, "above": found.above, "enough": found.enough.name if found.enough else None,
+        "chips": job.chips,
+        "target": job.target.name,
+        "parameters": job.parameters,
+        "step_s": job.step,
+        "replica_chips": job.copy,
+        "above": found.above,
+        "enough": found.enough.name if found.enough else None,
         "measures": [
             {"name": m.name, "shares": dict(zip(map(str, SWEEP), m.shares)), **m.goodput.as_json()}
             for m in found.measures
         ],
-        "limits": asdict(found.limits), "simulated": asdict(seen),
+        "limits": asdict(found.limits),
+        "simulated": asdict(seen),
         "site": {
-            "watts": site.watts, "halls": site.halls, "chips": site.chips,
+            "watts": site.watts,
+            "halls": site.halls,
+            "chips": site.chips,
             "bisection_bytes_per_s": site.bisection.value,
         },
         "crossings": [asdict(way) for way in found.crossings],
         "figures": {name: f._asdict() for name, f in _sources(job)},
-    }  # fmt: skip
+    }

@@ -34,17 +34,21 @@ def main(args: argparse.Namespace) -> int:
     """Say what runs on simulated devices of this host and user, once or again and again."""
     if args.period < SHORTEST_S or (args.samples is not None and args.samples < 1):
         raise UsageError(
-            "a period or number of samples that cannot be", code="TRN553", got=f"{args.period} s, {args.samples}",
+            "a period or number of samples that cannot be",
+            code="TRN553",
+            got=f"{args.period} s, {args.samples}",
             limit=f"periods of {SHORTEST_S} s and more, samples of 1 and more",
             remedy="such as --period 5 --samples 3",
-        )  # fmt: skip
+        )
     place = live.folder()
     if place is None:
         told = os.environ.get(live.PLACE, "")
         raise UsageError(
-            "nothing can be watched: runs say nothing of themselves", code="TRN553", got=f"{live.PLACE}={told}",
+            "nothing can be watched: runs say nothing of themselves",
+            code="TRN553",
+            got=f"{live.PLACE}={told}",
             remedy=f"unset {live.PLACE}, or name a folder in it, for the runs as for the monitor",
-        )  # fmt: skip
+        )
     live.look(place)
     if args.port is not None:
         return _serve(place, args.port)
@@ -159,9 +163,12 @@ def _serve(place: Path, port: int) -> int:
         server = Server(("127.0.0.1", port), handler(place))
     except (OSError, OverflowError) as error:
         raise UsageError(
-            f"port {port} cannot be served: {error}", code="TRN553", got=port, limit="a free port of this host",
+            f"port {port} cannot be served: {error}",
+            code="TRN553",
+            got=port,
+            limit="a free port of this host",
             remedy="choose another one, such as --port 8008",
-        ) from error  # fmt: skip
+        ) from error
     say(f"metrics at http://127.0.0.1:{server.server_port}/metrics (process {os.getpid()})")
     with server:
         server.serve_forever()

@@ -123,13 +123,19 @@ def question(args: argparse.Namespace) -> Question:
     epoch = _epoch(args, known, sequence)
     step = batch * (sequence or known.sequence)
     return Question(
-        known, _tokens(args, known, sequence, epoch, step), targets,
+        known,
+        _tokens(args, known, sequence, epoch, step),
+        targets,
         quantities.parse_range(args.instances, "--instances"),
-        quantities.parse(args.deadline, quantities.TIME, "--deadline") if args.deadline else None, batch, sequence,
-        args.precision, pinned(args.layout or ""),
+        quantities.parse(args.deadline, quantities.TIME, "--deadline") if args.deadline else None,
+        batch,
+        sequence,
+        args.precision,
+        pinned(args.layout or ""),
         captured=own.captured if own is not None else steps_of(known, args.precision),
-        spelled=own.spelled if own is not None else (args.model,), epoch=epoch,
-    )  # fmt: skip
+        spelled=own.spelled if own is not None else (args.model,),
+        epoch=epoch,
+    )
 
 
 def _tokens(args: argparse.Namespace, known: Model, sequence: int, epoch: float, step: int) -> float:
@@ -141,9 +147,12 @@ def _tokens(args: argparse.Namespace, known: Model, sequence: int, epoch: float,
     if args.epochs:
         if not epoch:
             raise UsageError(
-                f"nothing says how large an epoch of {known.name} is", code="TRN178", limit="--epochs with --epoch",
-                got=f"--epochs {args.epochs:g} alone", remedy="add --epoch N, or give --tokens",
-            )  # fmt: skip
+                f"nothing says how large an epoch of {known.name} is",
+                code="TRN178",
+                limit="--epochs with --epoch",
+                got=f"--epochs {args.epochs:g} alone",
+                remedy="add --epoch N, or give --tokens",
+            )
         return float(args.epochs * epoch)
     say(f"--tokens is not given: {STEPS:,} steps are planned")
     return float(STEPS * step)
@@ -161,20 +170,31 @@ def _complete(args: argparse.Namespace) -> None:
     """Raises UsageError (TRN178) where something is missing, or there is too much."""
     if args.model and args.script:
         raise UsageError(
-            "a plan is of a model or of a script", code="TRN178", limit="one of MODEL and --script",
-            got=f"{args.model} and {args.script}", remedy="leave one of them out",
-        )  # fmt: skip
+            "a plan is of a model or of a script",
+            code="TRN178",
+            limit="one of MODEL and --script",
+            got=f"{args.model} and {args.script}",
+            remedy="leave one of them out",
+        )
     said = [f"--{name}" for name in ("tokens", "samples", "epochs") if getattr(args, name)]
     if len(said) > 1:
         raise UsageError(
-            "a plan has one end", code="TRN178", limit="one of --tokens, --samples and --epochs",
-            got=" and ".join(said), remedy="leave all but one out",
-        )  # fmt: skip
+            "a plan has one end",
+            code="TRN178",
+            limit="one of --tokens, --samples and --epochs",
+            got=" and ".join(said),
+            remedy="leave all but one out",
+        )
     for option, value in (
-        ("MODEL", args.model or args.script), ("--tokens", said or args.script), ("--target", args.target)
-    ):  # fmt: skip
+        ("MODEL", args.model or args.script),
+        ("--tokens", said or args.script),
+        ("--target", args.target),
+    ):
         if not value:
             raise UsageError(
-                f"{option} is missing", code="TRN178", limit="a model, --tokens and --target", got="none",
+                f"{option} is missing",
+                code="TRN178",
+                limit="a model, --tokens and --target",
+                got="none",
                 remedy="trnlab plan llama3-8b --tokens 1T --target trn2.48xlarge --instances 4..64",
-            )  # fmt: skip
+            )

@@ -59,9 +59,12 @@ def scripted(args: argparse.Namespace, target: str) -> Scripted:
     say(f"{step.source} is planned as it is, divided by data alone: {found.why}")
     if args.sequence:
         raise UsageError(
-            "a script that is planned as it is has sequences of its own", code="TRN178", limit=f"{step.units} tokens",
-            got=args.sequence, remedy="leave --sequence out, or change it in the script (--arguments)",
-        )  # fmt: skip
+            "a script that is planned as it is has sequences of its own",
+            code="TRN178",
+            limit=f"{step.units} tokens",
+            got=args.sequence,
+            remedy="leave --sequence out, or change it in the script (--arguments)",
+        )
     return Scripted(whole(step), step, words, step.units, found.why)
 
 

@@ -36,9 +36,10 @@ def main(args: argparse.Namespace) -> int:
         modes.append(_run(name, args, folder / name, environment))
     if modes[0].failed:
         raise UsageError(
-            f"the script fails in {REFERENCE}: {modes[0].failed}", code="TRN249",
+            f"the script fails in {REFERENCE}: {modes[0].failed}",
+            code="TRN249",
             remedy=f"run it with `trnlab run` first; what it said is in {folder / REFERENCE / LOG}",
-        )  # fmt: skip
+        )
     study = Study(str(args.script), target.name, args.steps, modes)
     record = json.dumps(to_json(study), indent=2).encode()
     profile.write(folder / PAGE, page(study).encode())
@@ -52,16 +53,24 @@ def wanted(modes: str | None, chip: chips.Chip) -> list[str]:
     names = modes.split(",") if modes is not None else [m for m in MODES if m != "mxfp8" or chip.has("mx_formats")]
     for name in names:
         if name not in MODES:
-            raise UsageError(f"unknown precision {name!r}", code="TRN121", limit=", ".join(MODES),
-                             remedy="choose of these, separated by commas")  # fmt: skip
+            raise UsageError(
+                f"unknown precision {name!r}",
+                code="TRN121",
+                limit=", ".join(MODES),
+                remedy="choose of these, separated by commas",
+            )
     return [REFERENCE, *(name for name in names if name != REFERENCE)]
 
 
 def _run(name: str, args: argparse.Namespace, folder: Path, environment: dict[str, str]) -> Mode:
     request = {
-        "script": str(args.script), "arguments": args.arguments, "steps": args.steps, "seed": args.seed,
-        "out": str(folder), "environment": {**environment, "TRNLAB_PRECISION": name},
-    }  # fmt: skip
+        "script": str(args.script),
+        "arguments": args.arguments,
+        "steps": args.steps,
+        "seed": args.seed,
+        "out": str(folder),
+        "environment": {**environment, "TRNLAB_PRECISION": name},
+    }
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "trnlab.frontends.torch.study", json.dumps(request)]
     with (folder / LOG).open("wb") as log:

@@ -48,9 +48,14 @@ def _emit(session: Session, graph: Graph, key: str) -> None:
 
 def _given(args: argparse.Namespace) -> dict[str, str]:
     """What the command line says of the session, as the environment would say it."""
-    given = {"TRNLAB_TARGET": args.target, "TRNLAB_PRECISION": args.precision, "TRNLAB_CACHE": args.cache,
-             "TRNLAB_PRECISION_RULES": args.precision_rules, "TRNLAB_FAULT": ",".join(args.fault or ()),
-             LOGICAL: args.lnc}  # fmt: skip
+    given = {
+        "TRNLAB_TARGET": args.target,
+        "TRNLAB_PRECISION": args.precision,
+        "TRNLAB_CACHE": args.cache,
+        "TRNLAB_PRECISION_RULES": args.precision_rules,
+        "TRNLAB_FAULT": ",".join(args.fault or ()),
+        LOGICAL: args.lnc,
+    }
     return {name: str(value) for name, value in given.items() if value}
 
 
@@ -101,9 +106,11 @@ def main(args: argparse.Namespace) -> int:
         return int(files.run_file(args.script, session, args.out, args.inputs))
     if args.inputs is not None:
         raise UsageError(
-            "--inputs is for modules of StableHLO", code="TRN236", got=str(args.script),
+            "--inputs is for modules of StableHLO",
+            code="TRN236",
+            got=str(args.script),
             remedy="give a script its inputs as arguments behind its name",
-        )  # fmt: skip
+        )
     script = Script(args.script, args.arguments, args.module)
     script.file  # noqa: B018  (says at once when it cannot be read)
     install_imports(override=args.own_nki)

@@ -41,10 +41,15 @@ def _question(args: argparse.Namespace) -> Question:
             "no target", code="TRN168", limit="at least one instance", got="", remedy="--target inf2.48xlarge"
         )
     return Question(
-        configurations.model(args.model), Request(args.prompt, args.output), args.qps, targets,
-        parse(args.p99, TIME, "--p99"), parse(args.p99_request, TIME, "--p99-request") if args.p99_request else None,
-        args.policy, seed=args.seed,
-    )  # fmt: skip
+        configurations.model(args.model),
+        Request(args.prompt, args.output),
+        args.qps,
+        targets,
+        parse(args.p99, TIME, "--p99"),
+        parse(args.p99_request, TIME, "--p99-request") if args.p99_request else None,
+        args.policy,
+        seed=args.seed,
+    )
 
 
 def text(found: Plan) -> str:
@@ -60,8 +65,10 @@ def text(found: Plan) -> str:
     ]
     lines += [_row(choice) for choice in found.choices]
     for late in found.late:
-        lines.append(f"{late.offer.target:<18} {_ranks(late.offer):>5}   late: {_s(late.first)} to the first token, "
-                     f"{_s(late.whole)} to the last, alone")  # fmt: skip
+        lines.append(
+            f"{late.offer.target:<18} {_ranks(late.offer):>5}   late: {_s(late.first)} to the first token, "
+            f"{_s(late.whole)} to the last, alone"
+        )
     lines += [f"{target:<18} not on {ranks} ranks: {why}" for (target, why), ranks in _refused(found).items()]
     lines += ["", "$/Mtok: of a million tokens of answers. number: instances; ranks: that share a copy of the model."]
     for name, choice in found.best.items():
@@ -82,8 +89,10 @@ def _row(c: Choice) -> str:
     usd = f"{c.usd_per_hour:8.2f} {c.usd_per_million:7.3f}" if c.usd_per_hour is not None else f"{'-':>8} {'-':>7}"
     first = "/".join(_s(c.first[q]) for q in (50, 90, 99))
     each, whole = ("/".join(_s(v[q]) for q in (50, 99)) for v in (c.each, c.whole))
-    return (f"{o.target:<18} {_ranks(o):>5} {c.instances:>6} {usd} {first:>24} {each:>19} {whole:>16} "
-            f"{c.batch:>5.1f}  {o.basis}")  # fmt: skip
+    return (
+        f"{o.target:<18} {_ranks(o):>5} {c.instances:>6} {usd} {first:>24} {each:>19} {whole:>16} "
+        f"{c.batch:>5.1f}  {o.basis}"
+    )
 
 
 def _ranks(o: Offer) -> str:
@@ -111,8 +120,10 @@ def _told(name: str, c: Choice) -> list[str]:
 def _notes(found: Plan) -> list[str]:
     notes = []
     if any(c.offer.basis == ROOFLINE for c in found.choices):
-        notes.append("roofline: operations at the best rate measured for a product, bytes at the memory's; nobody's "
-                     "engine reaches it, so that these are the least that GPUs take")  # fmt: skip
+        notes.append(
+            "roofline: operations at the best rate measured for a product, bytes at the memory's; nobody's "
+            "engine reaches it, so that these are the least that GPUs take"
+        )
     if found.question.model.experts:
         notes += [
             "experts: ranks 8/4 are 8, among 4 of which experts are divided; all experts are taken equally often",
@@ -134,10 +145,18 @@ def to_json(found: Plan) -> dict[str, object]:
     """For programs; docs/serving.md says what is what."""
     q = found.question
     return {
-        "model": q.model.name, "prompt": q.request.prompt, "output": q.request.output, "qps": q.rate,
-        "p99_s": q.first, "p99_request_s": q.whole, "policy": q.policy, "compiled": found.compiled,
+        "model": q.model.name,
+        "prompt": q.request.prompt,
+        "output": q.request.output,
+        "qps": q.rate,
+        "p99_s": q.first,
+        "p99_request_s": q.whole,
+        "policy": q.policy,
+        "compiled": found.compiled,
         "choices": [asdict(c) | {"tokens_per_s": q.rate * q.request.output / c.instances} for c in found.choices],
-        "late": [{"target": x.offer.target, "tensor": x.offer.tensor, "first_s": x.first, "whole_s": x.whole}
-                 for x in found.late],
+        "late": [
+            {"target": x.offer.target, "tensor": x.offer.tensor, "first_s": x.first, "whole_s": x.whole}
+            for x in found.late
+        ],
         "refused": [asdict(r) for r in found.refused],
-    }  # fmt: skip
+    }

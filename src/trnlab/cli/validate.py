@@ -31,9 +31,11 @@ def main(args: argparse.Namespace) -> int:
         return 0
     if args.record and wanted and args.sources is None:
         raise UsageError(
-            "only all kernels that are recorded by hand are kept together", code="TRN170", got=f"--only {wanted}",
+            "only all kernels that are recorded by hand are kept together",
+            code="TRN170",
+            got=f"--only {wanted}",
             remedy="leave out --only, or give --sources",
-        )  # fmt: skip
+        )
     if args.readings:
         return _readings(args)
     if args.sources is not None:
@@ -50,10 +52,12 @@ def main(args: argparse.Namespace) -> int:
         recorded.record(results)
     if args.json:
         found = {
-            **json.loads(to_json(results)), "from_sources": json.loads(sources.to_json(rows)),
-            "collectives": collectives.to_json(network), "training": training.to_json(jobs),
+            **json.loads(to_json(results)),
+            "from_sources": json.loads(sources.to_json(rows)),
+            "collectives": collectives.to_json(network),
+            "training": training.to_json(jobs),
             "gpus": gpus.to_json(steps),
-        }  # fmt: skip
+        }
         print(json.dumps(found, indent=2))
         return 0
     parts = [sources.report(rows)] if rows else []
@@ -71,10 +75,11 @@ def _from_sources(args: argparse.Namespace, wanted: str) -> int:
     absent = sources.missing(chosen, folder)
     if absent:
         raise UsageError(
-            f"{str(folder)!r} lacks the sources of {len(absent)} of {len(chosen)} kernels", code="TRN129",
+            f"{str(folder)!r} lacks the sources of {len(absent)} of {len(chosen)} kernels",
+            code="TRN129",
             got=", ".join(dict.fromkeys(k.repository for k in absent)),
             remedy="; ".join(sources.fetch_list(absent, folder)),
-        )  # fmt: skip
+        )
     folder = cache_folder({**os.environ, **({"TRNLAB_CACHE": args.cache} if args.cache else {})})
     kept = sources.Kept(None if args.no_cache else folder / FOLDER)
     rows = sources.time_all(chosen, folder, _progress(), kept, band=args.band)
@@ -123,6 +128,8 @@ def _unknown(wanted: str) -> UsageError:
     names = {name.lower(): name for name in _all_names()}
     near = [names[name] for name in get_close_matches(wanted.lower(), names, n=MOST_NAMES, cutoff=0.3)]
     return UsageError(
-        f"no measurement is called {wanted!r}", code="TRN126", limit="; ".join(near) if near else None,
+        f"no measurement is called {wanted!r}",
+        code="TRN126",
+        limit="; ".join(near) if near else None,
         remedy="give a part of one of these names; without --only all are listed",
-    )  # fmt: skip
+    )

@@ -29,10 +29,19 @@ def main(args: argparse.Namespace) -> int:
     script = Script(args.script, args.arguments)
     script.file  # noqa: B018  (says at once when it cannot be read)
     if args.steps < 1:
-        raise UsageError("there is nothing to verify in that many steps", code="TRN163", limit="at least 1",
-                         got=args.steps, remedy="give --steps a larger number")  # fmt: skip
-    given = {"TRNLAB_TARGET": args.target, "TRNLAB_PRECISION": args.precision, "TRNLAB_CACHE": args.cache,
-             "TRNLAB_PRECISION_RULES": args.precision_rules}  # fmt: skip
+        raise UsageError(
+            "there is nothing to verify in that many steps",
+            code="TRN163",
+            limit="at least 1",
+            got=args.steps,
+            remedy="give --steps a larger number",
+        )
+    given = {
+        "TRNLAB_TARGET": args.target,
+        "TRNLAB_PRECISION": args.precision,
+        "TRNLAB_CACHE": args.cache,
+        "TRNLAB_PRECISION_RULES": args.precision_rules,
+    }
     session = for_kernels({**os.environ, **{name: str(value) for name, value in given.items() if value}})
     _check_bounds(session)
     session.seed = args.seed
@@ -64,6 +73,9 @@ def _check_bounds(session: Session) -> None:
         wrong.append("bf16 in an fp32 run")
     if wrong:
         raise UsageError(
-            f"trnlab verify knows no bounds for {wrong[0]}", code="TRN247", limit=", ".join(VERIFIED), got=wrong[0],
+            f"trnlab verify knows no bounds for {wrong[0]}",
+            code="TRN247",
+            limit=", ".join(VERIFIED),
+            got=wrong[0],
             remedy="give --precision bf16 without such a rule, or compare modes with trnlab precision",
-        )  # fmt: skip
+        )

@@ -28,9 +28,13 @@ def in_view(work: str, args: argparse.Namespace, session: Session) -> tuple[Any,
     which is plain data, and what the script would have done. Raises Ended, and what the function raised."""
     lender = Lender(session.cache)
     request = Request(
-        work, (args,), allowed(args), _places(args), ((str(places.own_folder()), _LOOPS),),
+        work,
+        (args,),
+        allowed(args),
+        _places(args),
+        ((str(places.own_folder()), _LOOPS),),
         "trnlab.cli.check:waiting",
-    )  # fmt: skip
+    )
     try:
         return follow(request, lambda kind, *words: lender.answer(*words))
     except TrnlabError as error:
@@ -56,9 +60,12 @@ def allowed(args: argparse.Namespace) -> frozenset[str]:
     unknown = [word for word in words if word not in ALLOWED]
     if unknown:
         raise UsageError(
-            "there is nothing of this name to allow a script", code="TRN100", got=", ".join(unknown),
-            limit=", ".join(ALLOWED), remedy="such as --allow network,subprocesses",
-        )  # fmt: skip
+            "there is nothing of this name to allow a script",
+            code="TRN100",
+            got=", ".join(unknown),
+            limit=", ".join(ALLOWED),
+            remedy="such as --allow network,subprocesses",
+        )
     return frozenset(words)
 
 

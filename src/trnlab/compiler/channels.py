@@ -51,10 +51,17 @@ class _Exchange:
         self.twins: dict[Value, Value] = {}
         self.plain: dict[Value, Value] = {}  # what takes the place of a value, in the order of its dimensions
         self.rules: dict[str, Callable[[Op], bool]] = {
-            "convolution": self._convolution, "transpose": self._transpose, "reshape": self._reshape,
-            "broadcast_in_dim": self._broadcast, "reduce": self._reduce, "slice": self._shifted, "pad": self._shifted,
-            "concatenate": self._concatenate, "trn.max_pool": self._windows, "trn.max_pool_backward": self._windows,
-        }  # fmt: skip
+            "convolution": self._convolution,
+            "transpose": self._transpose,
+            "reshape": self._reshape,
+            "broadcast_in_dim": self._broadcast,
+            "reduce": self._reduce,
+            "slice": self._shifted,
+            "pad": self._shifted,
+            "concatenate": self._concatenate,
+            "trn.max_pool": self._windows,
+            "trn.max_pool_backward": self._windows,
+        }
 
     def run(self) -> None:
         """Replace the ops of the graph."""

@@ -24,10 +24,16 @@ BUCKET_MIB = 50  # the vendor's default: bucket_allreduce of neuronx-distributed
 
 def canonical_collectives(graph: Graph) -> None:
     """Bring collectives into their canonical forms; same meaning."""
-    rewrite(graph, {
-        "all_reduce": _alone, "all_gather": _gathered, "reduce_scatter": _scattered, "all_to_all": _exchanged,
-        "collective_broadcast": _broadcast,
-    })  # fmt: skip
+    rewrite(
+        graph,
+        {
+            "all_reduce": _alone,
+            "all_gather": _gathered,
+            "reduce_scatter": _scattered,
+            "all_to_all": _exchanged,
+            "collective_broadcast": _broadcast,
+        },
+    )
 
 
 def _alone(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
@@ -104,9 +110,13 @@ def bucket_reductions(graph: Graph, options: Mapping[str, Any]) -> None:
         return
     for bucket in buckets:
         joined = Op(
-            "all_reduce", tuple(v for op in bucket.ops for v in op.operands), bucket.ops[0].attrs,
-            tuple(v for op in bucket.ops for v in op.results), bucket.ops[0].loc, bucket.ops[0].origin,
-        )  # fmt: skip
+            "all_reduce",
+            tuple(v for op in bucket.ops for v in op.operands),
+            bucket.ops[0].attrs,
+            tuple(v for op in bucket.ops for v in op.results),
+            bucket.ops[0].loc,
+            bucket.ops[0].origin,
+        )
         for index, value in enumerate(joined.results):
             value.op, value.index = joined, index
         gone = set(bucket.ops)

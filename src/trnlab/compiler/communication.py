@@ -57,18 +57,23 @@ def world_of(options: Mapping[str, Any]) -> World:
     """What compile options say. Raises UsageError: TRN260 where they name no ranks, TRN263 for an unknown policy."""
     if "ranks" not in options:
         raise UsageError(
-            "the step has collectives, and this process is no rank of a job", code="TRN260",
-            limit="collectives over groups of one rank", got="groups of several",
+            "the step has collectives, and this process is no rank of a job",
+            code="TRN260",
+            limit="collectives over groups of one rank",
+            got="groups of several",
             remedy="start it with torchrun, and call torch.distributed.init_process_group",
-        )  # fmt: skip
+        )
     policy = str(options.get("overlap", DEFAULT))
     name, _, numbers = policy.partition(":")
     by = numbers.split(",") if numbers else []
     if (name in PLAIN and by) or (name not in PLAIN and not _is_shift(name, by)):
         raise UsageError(
-            "no such policy of overlap", code="TRN263", limit=", ".join((*PLAIN, "shift:K", "shift:K,L")), got=policy,
+            "no such policy of overlap",
+            code="TRN263",
+            limit=", ".join((*PLAIN, "shift:K", "shift:K,L")),
+            got=policy,
             remedy="choose one of these",
-        )  # fmt: skip
+        )
     early, late = PLAIN.get(name) or (int(by[0]), int(by[-1]))
     return World(str(options["cluster"]), int(options["ranks"]), name == "none", early, late, name == DEFAULT)
 

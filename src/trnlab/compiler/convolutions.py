@@ -272,9 +272,11 @@ def _banded(op: Op, b: GraphBuilder, x: Value, dy: Value) -> Value:
         if inside[0] >= inside[1]:
             continue
         given = {
-            **attrs, "dtype": float32, "padding_low": (inside[0] - first, attrs["padding_low"][1]),
+            **attrs,
+            "dtype": float32,
+            "padding_low": (inside[0] - first, attrs["padding_low"][1]),
             "padding_high": (last - inside[1], attrs["padding_high"][1]),
-        }  # fmt: skip
+        }
         bands = b.slice_dim(x, 2, *inside), b.slice_dim(dy, 2, start, stop)
         part = _swapped(b, b.append("convolution", bands, given).result)
         total = part if total is None else b.add(total, part)

@@ -49,9 +49,16 @@ class Emitter:
     """Evaluates the ops of a plan on one tile after another."""
 
     def __init__(
-        self, b: Builder, group: Group, part: Partition, loader: Loader, wide: TileSpace, narrow: TileSpace,
-        psum: PsumSpace | None = None, part_sums: PartSums | None = None,
-    ):  # fmt: skip
+        self,
+        b: Builder,
+        group: Group,
+        part: Partition,
+        loader: Loader,
+        wide: TileSpace,
+        narrow: TileSpace,
+        psum: PsumSpace | None = None,
+        part_sums: PartSums | None = None,
+    ):
         self.b, self.group, self.part, self.loader, self.psum = b, group, part, loader, psum
         self.part_sums = part_sums
         self.wide, self.narrow = wide, narrow

@@ -383,9 +383,12 @@ class Partition(Admission):
 
     @staticmethod
     def _soonest(
-        group: Group, updating: set[int], last: dict[int, float], direct: dict[int, set[int]],
+        group: Group,
+        updating: set[int],
+        last: dict[int, float],
+        direct: dict[int, set[int]],
         readers: dict[int, set[int]],
-    ) -> float:  # fmt: skip
+    ) -> float:
         """A place for a product with its update: behind the first of the others that need what it waits for last,
         which somebody waits for. Frameworks differ in when they ask for a weight's gradient."""
         producer = max(direct[group.id], key=last.__getitem__, default=None)

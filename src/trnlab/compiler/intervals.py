@@ -54,9 +54,11 @@ class Interval:
 
     def __or__(self, other: Interval) -> Interval:
         return Interval(
-            min(self.low, other.low), max(self.high, other.high), self.whole and other.whole,
+            min(self.low, other.low),
+            max(self.high, other.high),
+            self.whole and other.whole,
             self.infinite or other.infinite,
-        )  # fmt: skip
+        )
 
 
 ANY = Interval(infinite=True)

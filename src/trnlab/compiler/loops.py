@@ -63,8 +63,12 @@ def _keep_results(op: Op, read: set[Value]) -> None:
     if len(kept) == len(op.results) or not kept:
         return
     order = sorted(kept)
-    graph = replace(body.graph, outputs=[body.graph.outputs[i] for i in order], aliases={},
-                    output_names=[body.graph.output_names[i] for i in order])  # fmt: skip
+    graph = replace(
+        body.graph,
+        outputs=[body.graph.outputs[i] for i in order],
+        aliases={},
+        output_names=[body.graph.output_names[i] for i in order],
+    )
     reads = tuple(replace(r, carry=order.index(r.carry) if r.carry in kept else None) for r in body.reads)
     body = Body(graph, body.rounds, reads, tuple(body.writes[i] for i in order))
     op.attrs = {**op.attrs, "body": _trimmed(body)}
@@ -157,9 +161,13 @@ class Round:
 
 
 def calls_of(
-    body: Body, round_: Round, operands: Sequence[Place], results: Sequence[Place], own: Callable[[int], int],
+    body: Body,
+    round_: Round,
+    operands: Sequence[Place],
+    results: Sequence[Place],
+    own: Callable[[int], int],
     spare: Callable[[int], int],
-) -> Iterator[Call]:  # fmt: skip
+) -> Iterator[Call]:
     """The calls of all rounds.
 
     operands, results: where those of the loop lie. own: the program's tensor for a tensor that all rounds share (a
@@ -190,9 +198,7 @@ def calls_of(
             yield _bound(call, places)
 
 
-def _shared(
-    body: Body, round_: Round, operands: Sequence[Place], own: Callable[[int], int]
-) -> dict[int, Place]:  # fmt: skip
+def _shared(body: Body, round_: Round, operands: Sequence[Place], own: Callable[[int], int]) -> dict[int, Place]:
     """Where the tensors lie that all rounds use."""
     moving = {round_.tensor_of[v] for v in (*body.graph.inputs, *body.graph.outputs)}
     return {t.id: Place(own(t.id)) for t in round_.tensors if t.id not in moving}

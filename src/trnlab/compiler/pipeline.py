@@ -174,9 +174,13 @@ class Assembly:
     their routines."""
 
     def __init__(
-        self, graph: Graph, chip: Chip, rules: Mapping[Op, Rule], tapped: Iterable[Value] = (),
+        self,
+        graph: Graph,
+        chip: Chip,
+        rules: Mapping[Op, Rule],
+        tapped: Iterable[Value] = (),
         around: Assembly | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.graph, self.chip = graph, chip
         looks, copies = resolve_views(graph)
         self.part = Partition(graph, looks, copies, rules)
@@ -217,9 +221,19 @@ class Assembly:
         peak = self._place(calls)
         ids = [self.tensor_of[v] for v in self.graph.inputs], [self.tensor_of[v] for v in self.graph.outputs]
         return Program(
-            self.graph.name, self.chip.name, tuple(self.code), tuple(self.tensors), tuple(calls), tuple(ids[0]),
-            tuple(ids[1]), self.constants, peak, self.world.cluster, self.world.ranks, self.world.waits,
-        )  # fmt: skip
+            self.graph.name,
+            self.chip.name,
+            tuple(self.code),
+            tuple(self.tensors),
+            tuple(calls),
+            tuple(ids[0]),
+            tuple(ids[1]),
+            self.constants,
+            peak,
+            self.world.cluster,
+            self.world.ranks,
+            self.world.waits,
+        )
 
     def calls(self) -> list[Call]:
         """All calls in order."""
@@ -272,9 +286,13 @@ class Assembly:
         program = callee.program
         if program.target != self.chip.name:
             raise UnsupportedOpError(
-                f"kernel {callee.name!r} was recorded for another chip", code="TRN206", where=op.loc,
-                chip=self.chip.name, got=program.target, remedy="record it without a chip of its own",
-            )  # fmt: skip
+                f"kernel {callee.name!r} was recorded for another chip",
+                code="TRN206",
+                where=op.loc,
+                chip=self.chip.name,
+                got=program.target,
+                remedy="record it without a chip of its own",
+            )
         bound = [self._bound(op, callee, tensor) for tensor in program.tensors]
         for call in program.calls:
             index = self.routines.setdefault(f"{callee.digest}, {call.place}", len(self.code))
@@ -487,9 +505,10 @@ def _check_stored(routine: Routine, low: Lowering) -> None:
             where = value.op.loc if value.op is not None else None
             raise UnsupportedOpError(
                 f"the lowering of {low.group.ops[0].name} does not write {value.type}; this is a defect of trnlab",
-                code="TRN219", where=where,
+                code="TRN219",
+                where=where,
                 remedy="report it, and write the line in another way until it is mended",
-            )  # fmt: skip
+            )
 
 
 def _memory_shape(value: Value) -> tuple[int, ...]:

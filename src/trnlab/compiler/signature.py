@@ -54,7 +54,7 @@ def signature(group: Group, part: Partition, stores: set[Value]) -> Signature:
 
 def _operand(
     op: Op, index: int, group: Group, part: Partition, ports: dict[Value, int], inner: dict[Value, int]
-) -> Any:  # fmt: skip
+) -> Any:
     value = op.operands[index]
     number = part.splat(value)
     if number is not None and not read_from_memory(op, index):

@@ -60,10 +60,12 @@ def _refuse(found: list[tuple[Op, Reason]], chip: Chip) -> NoReturn:
         lines.append(f"{line}, at {op.loc}" if op.loc else line)
     codes = {reason.code for _, reason in found}
     raise UnsupportedOpError(
-        "the compiler has no lowering for " + "; ".join(dict.fromkeys(lines)), where=found[0][0].loc, chip=chip.name,
+        "the compiler has no lowering for " + "; ".join(dict.fromkeys(lines)),
+        where=found[0][0].loc,
+        chip=chip.name,
         code=codes.pop() if len(codes) == 1 else "TRN200",
         remedy="; ".join(dict.fromkeys(reason.remedy for _, reason in found)),
-    )  # fmt: skip
+    )
 
 
 def _reason(op: Op) -> Reason | None:

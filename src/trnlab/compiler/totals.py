@@ -64,7 +64,7 @@ class Moments:
         self.b.tensor_copy(dst=block.tile[:rows, 1:2], src=mean[:, :1])
         self.b.tensor_scalar(
             dst=block.tile[:rows, 2:3], data=mean[:, 1:], operand0=float(block.count), op0="multiply"
-        )  # fmt: skip
+        )
         block.taken = PART
 
     def _combined(self, numbers: AP) -> AP:

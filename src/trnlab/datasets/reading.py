@@ -72,10 +72,14 @@ class Reader:
     def __post_init__(self) -> None:
         self.counts = Counts()
         for name, value, least in (
-            ("samples of a batch", self.batch, 1), ("ranks", self.ranks, 1), ("blocks together", self.together, 1),
-            ("reads at once", self.prefetch, 0), ("bytes of a read", self.block, 1), ("lanes", self.lanes or 1, 1),
+            ("samples of a batch", self.batch, 1),
+            ("ranks", self.ranks, 1),
+            ("blocks together", self.together, 1),
+            ("reads at once", self.prefetch, 0),
+            ("bytes of a read", self.block, 1),
+            ("lanes", self.lanes or 1, 1),
             ("tokens of a sample", 1 if self.sequence is None else self.sequence, 1),
-        ):  # fmt: skip
+        ):
             if value < least:
                 raise _cannot(f"no data set is read with {value} {name}", value, f"at least {least}")
         if not 0 <= self.rank < self.ranks:
@@ -89,14 +93,16 @@ class Reader:
         lanes = self._lanes
         if lanes % self.ranks or self.batch * self.ranks % lanes:
             raise _cannot(
-                f"{lanes} lanes are not shared by {self.ranks} ranks with {self.batch} samples each", lanes,
+                f"{lanes} lanes are not shared by {self.ranks} ranks with {self.batch} samples each",
+                lanes,
                 "lanes are a multiple of the ranks, and samples of all ranks a multiple of the lanes",
-            )  # fmt: skip
+            )
         if len(self) < 1:
             raise _cannot(
-                f"an epoch of {self.order.samples:,} samples has no batch of {self.batch * self.ranks:,}", self.batch,
+                f"an epoch of {self.order.samples:,} samples has no batch of {self.batch * self.ranks:,}",
+                self.batch,
                 f"{self.order.lane_samples:,} samples of each of {lanes} lanes",
-            )  # fmt: skip
+            )
 
     # -- what there is ------------------------------------------------------------------------------------------
     @property
@@ -239,17 +245,23 @@ class Reader:
         for name in CHECKED:
             if state.get(name) != here[name]:
                 raise RunError(
-                    f"the state is of another data set or order: its {name} differs", code="TRN573",
-                    got=here[name], limit=state.get(name),
+                    f"the state is of another data set or order: its {name} differs",
+                    code="TRN573",
+                    got=here[name],
+                    limit=state.get(name),
                     remedy="read the same files in the same way, or begin anew",
-                )  # fmt: skip
+                )
         self.epoch, self.taken = int(state["epoch"]), int(state["taken"])
 
     def _fixed(self) -> dict[str, Any]:
         return {
-            "identity": self.shards.identity, "lanes": self._lanes, "seed": self.seed, "together": self.together,
-            "block": self.block, "sequence": self.sequence,
-        }  # fmt: skip
+            "identity": self.shards.identity,
+            "lanes": self._lanes,
+            "seed": self.seed,
+            "together": self.together,
+            "block": self.block,
+            "sequence": self.sequence,
+        }
 
 
 class _Lane:

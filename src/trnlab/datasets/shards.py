@@ -151,9 +151,11 @@ class Shards:
                 return content
             if trial:
                 raise RunError(
-                    f"{file.name!r} of a data set is damaged: {wrong}", code="TRN572", got=self.store.url,
+                    f"{file.name!r} of a data set is damaged: {wrong}",
+                    code="TRN572",
+                    got=self.store.url,
                     remedy=f"put the file back as it was; `trnlab data verify {self.store.url}` reads all of them",
-                )  # fmt: skip
+                )
         raise AssertionError("unreachable")
 
     def _wrong(self, file: File, field: Field, low: int, high: int, content: bytes) -> str | None:
@@ -173,9 +175,15 @@ class Shards:
         """As `index.json` has it."""
         fields = {f.name: {"dtype": f.dtype.str, "shape": list(f.shape)} for f in self.fields}
         shards = [{"rows": s.rows, "files": {k: _file_json(f) for k, f in s.files.items()}} for s in self.shards]
-        return json.dumps({
-            "schema": SCHEMA, "version": VERSION, "piece_rows": self.piece_rows, "fields": fields, "shards": shards,
-        }).encode()  # fmt: skip
+        return json.dumps(
+            {
+                "schema": SCHEMA,
+                "version": VERSION,
+                "piece_rows": self.piece_rows,
+                "fields": fields,
+                "shards": shards,
+            }
+        ).encode()
 
 
 def checksums(content: bytes, piece: int) -> list[int]:
@@ -192,18 +200,22 @@ def piece_rows(fields: tuple[Field, ...]) -> int:
 def unreadable(store: Store, error: OSError) -> RunError:
     """The error of a store that does not give its data."""
     return RunError(
-        f"the data set cannot be read: {reason(error)}", code="TRN570", got=store.url,
+        f"the data set cannot be read: {reason(error)}",
+        code="TRN570",
+        got=store.url,
         remedy="check the place, the credentials and the network; see docs/data.md",
-    )  # fmt: skip
+    )
 
 
 def no_data(store: Store, what: str, got: object = None) -> RunError:
     """The error of a place whose files are no data set."""
     return RunError(
-        f"no data set: {what}", code="TRN571", got=store.url if got is None else got,
+        f"no data set: {what}",
+        code="TRN571",
+        got=store.url if got is None else got,
         limit="files such as x-00000.npy, of one format and shape for each field, as many rows in all of a shard",
         remedy="see docs/data.md; `trnlab.data.write` makes one",
-    )  # fmt: skip
+    )
 
 
 # -- an index -------------------------------------------------------------------------------------------------------

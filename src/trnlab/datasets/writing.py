@@ -119,10 +119,12 @@ def _checked(arrays: Mapping[str, NDArray[Any]]) -> None:
     named = all(name.replace("_", "a").isalnum() and not name[-1:].isdigit() for name in arrays)
     if len(rows) != 1 or rows & {-1, 0} or not plain or not named:
         raise UsageError(
-            "samples are arrays of plain numbers by name, with as many rows in each", code="TRN573",
+            "samples are arrays of plain numbers by name, with as many rows in each",
+            code="TRN573",
             got={name: f"{array.dtype}{list(array.shape)}" for name, array in arrays.items()},
-            limit="names of letters and _, at least one row", remedy="such as {'x': images, 'y': labels}",
-        )  # fmt: skip
+            limit="names of letters and _, at least one row",
+            remedy="such as {'x': images, 'y': labels}",
+        )
 
 
 def _joined(parts: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
@@ -130,9 +132,11 @@ def _joined(parts: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     except (KeyError, ValueError) as error:
         raise UsageError(
-            "the parts of a data set have other fields or shapes", code="TRN573", got=str(error)[:100],
+            "the parts of a data set have other fields or shapes",
+            code="TRN573",
+            got=str(error)[:100],
             remedy="give all of them the same fields, formats and shapes",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def _put(store: Store, number: int, arrays: Mapping[str, NDArray[Any]], rows: int) -> Shard:
@@ -150,9 +154,11 @@ def _put(store: Store, number: int, arrays: Mapping[str, NDArray[Any]], rows: in
 
 def _differ(store: Store, here: tuple[Field, ...], fields: tuple[Field, ...]) -> UsageError:
     return UsageError(
-        "the parts of a data set have other fields or shapes", code="TRN573", got=f"{here} after {fields}",
+        "the parts of a data set have other fields or shapes",
+        code="TRN573",
+        got=f"{here} after {fields}",
         remedy="give all of them the same fields, formats and shapes",
-    )  # fmt: skip
+    )
 
 
 def _summed(found: Shards, number: int, field: Field) -> tuple[int, ...]:

@@ -97,8 +97,17 @@ class Recursive(Algorithm):
             return moves(src, dst, unit.reshape(-1), add)
 
         source, ones = np.broadcast_to(positions, partner.shape).reshape(-1), np.ones(partner.size, np.int64)
-        return patterned(f"rdh {1 << step}", moved, source, partner.reshape(-1), ones << step, ones + add, ones,
-                         units=self.n * self.channels, positions=self.n)  # fmt: skip
+        return patterned(
+            f"rdh {1 << step}",
+            moved,
+            source,
+            partner.reshape(-1),
+            ones << step,
+            ones + add,
+            ones,
+            units=self.n * self.channels,
+            positions=self.n,
+        )
 
 
 class Ring(Algorithm):
@@ -124,8 +133,9 @@ class Ring(Algorithm):
 
         def step(t: int) -> Moves:
             chunk = self.orders[:, (index - t - behind) % self.n].reshape(-1)
-            return moves(self.orders.reshape(-1), np.roll(self.orders, -1, 1).reshape(-1),
-                         chunk * self.channels + channel, add)  # fmt: skip
+            return moves(
+                self.orders.reshape(-1), np.roll(self.orders, -1, 1).reshape(-1), chunk * self.channels + channel, add
+            )
 
         return [phase(name, step(0), units=self.n * self.channels, positions=self.n, times=self.n - 1, again=step)]
 
@@ -181,10 +191,17 @@ class PairedRing(Algorithm):
         steps = [phase("kangaring", join, reads=1, writes=0, **sizes)]
         if self.pairs > 1:
             ring, local = self._both(primary, down, 1), self._both(secondary, primary, 2)
-            steps.append(phase(
-                "kangaring", step(0), times=self.pairs - 1, again=step, reads=_reads(ring, 2, local, 1),
-                writes=_reads(ring, 1, local, 0), **sizes,
-            ))  # fmt: skip
+            steps.append(
+                phase(
+                    "kangaring",
+                    step(0),
+                    times=self.pairs - 1,
+                    again=step,
+                    reads=_reads(ring, 2, local, 1),
+                    writes=_reads(ring, 1, local, 0),
+                    **sizes,
+                )
+            )
         return [*steps, phase("kangaring", self._rows(primary, secondary, secondary), **sizes)]
 
     def _rows(self, src: Ints, dst: Ints, chunk: Ints, add: bool = False) -> Moves:

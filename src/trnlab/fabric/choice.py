@@ -39,9 +39,13 @@ class Windows:
 
 # Older runtimes printed "kangaring" for 32 MiB (nccom-test.rst, --show-algorithm); their steps took so long that one
 # less was worth more bytes.
-WINDOWS = {w.name: w for w in (
-    Windows(), *(Windows(name, at_once=128 * KIB, rdh=32 * MIB) for name in ("older", "2.28")),
-)}  # fmt: skip
+WINDOWS = {
+    w.name: w
+    for w in (
+        Windows(),
+        *(Windows(name, at_once=128 * KIB, rdh=32 * MIB) for name in ("older", "2.28")),
+    )
+}
 
 
 @dataclass(frozen=True)
@@ -71,10 +75,12 @@ def shape_of(group: Sequence[int], network: Network, placed: Ints) -> Shape:
     rows = [tuple(int(chip) for chip in local[instance == i]) for i in np.unique(instance)]
     if len(set(rows)) > 1:
         raise UsageError(
-            "a replica group is not the same on every instance", code="TRN183",
+            "a replica group is not the same on every instance",
+            code="TRN183",
             limit="as many ranks of the group on each of its instances, on the same chips",
-            got=list(group), remedy="make groups of ranks with equal places on every instance",
-        )  # fmt: skip
+            got=list(group),
+            remedy="make groups of ranks with equal places on every instance",
+        )
     if len(set(per_chip)) > 1:
         return Shape(order.reshape(instances, -1, 1), rows[0])
     return Shape(order.reshape(instances, -1, int(per_chip[0])), tuple(dict.fromkeys(rows[0])))
@@ -102,9 +108,14 @@ def apart(group: Sequence[int], network: Network, placed: Ints) -> bool:
 
 
 def algorithm(
-    group: Sequence[int], network: Network, placed: Ints, nbytes: float, *,
-    inside: str | None = None, between: str | None = None,
-) -> Algorithm:  # fmt: skip
+    group: Sequence[int],
+    network: Network,
+    placed: Ints,
+    nbytes: float,
+    *,
+    inside: str | None = None,
+    between: str | None = None,
+) -> Algorithm:
     """The algorithm for a group whose buffer has `nbytes`; `inside` and `between` force one by name."""
     if len(group) == 1:
         return Alone(1)

@@ -61,11 +61,13 @@ class Cluster:
         room = self.target.chips * self.ranks_per_chip
         if ranks < 1 or left or per_instance > room:
             raise UsageError(
-                f"{ranks} ranks cannot be placed on {self.name}", code="TRN180",
+                f"{ranks} ranks cannot be placed on {self.name}",
+                code="TRN180",
                 limit=f"as many ranks on each of {self.instances}, at most {room} each "
                 f"({self.target.chips} chips of {self.ranks_per_chip})",
-                got=ranks, remedy=f"choose a multiple of {self.instances} up to {self.ranks}",
-            )  # fmt: skip
+                got=ranks,
+                remedy=f"choose a multiple of {self.instances} up to {self.ranks}",
+            )
         local = np.arange(per_instance) // self.ranks_per_chip
         return (np.arange(self.instances)[:, None] * self.target.chips + local).reshape(-1)
 
@@ -75,7 +77,10 @@ def parse(text: str) -> Cluster:
     found = _SPELLING.fullmatch(text)
     if found is None or int(found[1] or 1) < 1:
         raise UsageError(
-            f"{text!r} names no cluster", code="TRN181", limit="COUNTxTARGET or TARGET, e.g. 4xtrn2.48xlarge",
-            got=text, remedy="`trnlab chips` lists the targets",
-        )  # fmt: skip
+            f"{text!r} names no cluster",
+            code="TRN181",
+            limit="COUNTxTARGET or TARGET, e.g. 4xtrn2.48xlarge",
+            got=text,
+            remedy="`trnlab chips` lists the targets",
+        )
     return Cluster(chips.target(found[2]), int(found[1] or 1))

@@ -47,16 +47,21 @@ def all_to_all(size: int, groups: Groups) -> Schedule:
     step = phase("mesh", moves(src, dst, dst, dst_unit=size + src), units=2 * size, positions=size)
     world = _world(groups)
     mine = np.broadcast_to(np.arange(size), (world, size))
-    return Schedule("all_to_all", "mesh", world, 2 * size, (_over(step, groups, 2 * size),), mine, mine + size,
-                    group=size)  # fmt: skip
+    return Schedule(
+        "all_to_all", "mesh", world, 2 * size, (_over(step, groups, 2 * size),), mine, mine + size, group=size
+    )
 
 
 def permute(pairs: Sequence[tuple[int, int]], world: int) -> Schedule:
     """Every source of `pairs` sends its buffer to its target; who receives nothing ends with zeros."""
     sent = ints(pairs).reshape(-1, 2)
     zeros = np.zeros((world, 1), np.int64)
-    step = phase("permute", moves(sent[:, 0], sent[:, 1], np.zeros(len(sent)), dst_unit=np.ones(len(sent))),
-                 units=2, positions=world)  # fmt: skip
+    step = phase(
+        "permute",
+        moves(sent[:, 0], sent[:, 1], np.zeros(len(sent)), dst_unit=np.ones(len(sent))),
+        units=2,
+        positions=world,
+    )
     return Schedule("permute", "permute", world, 2, (step,), zeros, zeros + 1)
 
 
@@ -69,9 +74,14 @@ def broadcast(size: int, groups: Groups, root: int = 0) -> Schedule:
 
 
 def _made(
-    operation: str, algorithm: Algorithm, groups: Groups, phases: list[Phase], *, gathers: bool = False,
+    operation: str,
+    algorithm: Algorithm,
+    groups: Groups,
+    phases: list[Phase],
+    *,
+    gathers: bool = False,
     scatters: bool = False,
-) -> Schedule:  # fmt: skip
+) -> Schedule:
     """The phases over all groups; a rank that only gathers begins with its own chunk, one that scatters ends so."""
     world = _world(groups)
     slots = algorithm.n * algorithm.channels

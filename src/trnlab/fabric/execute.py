@@ -82,9 +82,7 @@ def part(schedule: Schedule, rank: int) -> Part:
     return Part(schedule, rank, tuple(step for step in steps if step.sends or step.rows))
 
 
-def execute(
-    schedule: Schedule, rank: int, buffer: Array, transport: Transport, reduction: str = "sum"
-) -> Array:  # fmt: skip
+def execute(schedule: Schedule, rank: int, buffer: Array, transport: Transport, reduction: str = "sum") -> Array:
     """The result of `rank` of a collective; see `Part.run`."""
     return part(schedule, rank).run(buffer, transport, reduction)
 

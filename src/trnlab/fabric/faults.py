@@ -26,9 +26,12 @@ def applied(network: Network, faults: Sequence[str]) -> Network:
         for number in _links(network, name):
             if change == "around" and number % len(network.template) not in network.wires.values():
                 raise UsageError(
-                    f"nothing goes around {name}", code="TRN184", limit="wires between chips of an instance",
-                    got=fault, remedy="say down, half or a share of its rate",
-                )  # fmt: skip
+                    f"nothing goes around {name}",
+                    code="TRN184",
+                    limit="wires between chips of an instance",
+                    got=fault,
+                    remedy="say down, half or a share of its rate",
+                )
             factors[number] = factor
             avoided |= {number} if change == "around" else set()
     return network.with_rates(factors, frozenset(avoided))
@@ -41,9 +44,12 @@ def _factor(fault: str, change: str) -> float:
         factor = -1
     if not 0 <= factor <= 1:
         raise UsageError(
-            f"{fault!r} is no fault", code="TRN184", limit="LINK=down, around, half, quarter or a share from 0 to 1",
-            got=fault, remedy="for example efa:node0.rail0=down or link:0-1=half",
-        )  # fmt: skip
+            f"{fault!r} is no fault",
+            code="TRN184",
+            limit="LINK=down, around, half, quarter or a share from 0 to 1",
+            got=fault,
+            remedy="for example efa:node0.rail0=down or link:0-1=half",
+        )
     return factor
 
 
@@ -57,11 +63,16 @@ def _links(network: Network, name: str) -> list[int]:
         names = {name, f"{name}.out", f"{name}.in"}
     found = [number for number in range(len(network.rates)) if network.name(number) in names]
     if not found:
-        known = [network.name(number).removesuffix(".out") for number in range(len(network.rates))
-                 if network.kind(number) not in ("hbm", "dma")]  # fmt: skip
+        known = [
+            network.name(number).removesuffix(".out")
+            for number in range(len(network.rates))
+            if network.kind(number) not in ("hbm", "dma")
+        ]
         raise UsageError(
-            f"{network.cluster.name} has no link {name!r}", code="TRN184",
-            limit=f"{len(known)} links, e.g. {', '.join(known[:2])}" if known else "no links at all", got=name,
+            f"{network.cluster.name} has no link {name!r}",
+            code="TRN184",
+            limit=f"{len(known)} links, e.g. {', '.join(known[:2])}" if known else "no links at all",
+            got=name,
             remedy=did_you_mean(name, known, "`trnlab fabric show` lists them"),
-        )  # fmt: skip
+        )
     return found

@@ -88,17 +88,24 @@ class Health:
         """For programs."""
         rows = zip(self.rows, self.expected.tolist(), self.algorithms, self.off)
         return {
-            "healthy": self.healthy, "tolerance": self.tolerance, "explained": self.explained,
+            "healthy": self.healthy,
+            "tolerance": self.tolerance,
+            "explained": self.explained,
             "rows": [
-                {"size(B)": row.size, "measured(us)": row.microseconds, "expected(us)": expected,
-                 "algorithm": algorithm, "off": off}
+                {
+                    "size(B)": row.size,
+                    "measured(us)": row.microseconds,
+                    "expected(us)": expected,
+                    "algorithm": algorithm,
+                    "off": off,
+                }
                 for row, expected, algorithm, off in rows
             ],
             "suspects": [
                 {"kind": s.kind, "parts": list(s.parts), "severity": s.severity, "off": s.off, "text": s.text}
                 for s in self.suspects
             ],
-        }  # fmt: skip
+        }
 
     @property
     def explained(self) -> bool:
@@ -110,8 +117,11 @@ class Health:
 
 
 def examine(
-    rows: Sequence[Measured], bench: Bench, tolerance: float = TOLERANCE, baseline: Sequence[Measured] = (),
-) -> Health:  # fmt: skip
+    rows: Sequence[Measured],
+    bench: Bench,
+    tolerance: float = TOLERANCE,
+    baseline: Sequence[Measured] = (),
+) -> Health:
     """Hold measured rows against a collective on its healthy network.
 
     `baseline`: rows of the same test when all was well. What the model misses there is taken out of the expectation.

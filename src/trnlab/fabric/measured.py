@@ -54,7 +54,9 @@ def _row(found: dict[str, Any]) -> Measured:
 
 def _refused(path: Path, got: str) -> UsageError:
     return UsageError(
-        f"{path} holds no results of nccom-test", code="TRN188", got=got,
+        f"{path} holds no results of nccom-test",
+        code="TRN188",
+        got=got,
         limit=f'{{"results": [{{"{SIZE}": ..., "{AVERAGE}": ...}}]}} or the table that the tool prints',
         remedy="run nccom-test with --report-to-json-file FILE, or keep what it prints",
-    )  # fmt: skip
+    )

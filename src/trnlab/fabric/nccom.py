@@ -23,14 +23,25 @@ from trnlab.fabric.world import schedule_of
 from trnlab.units import GIB
 
 OPERATIONS = {
-    "allr": "all_reduce", "allg": "all_gather", "redsct": "reduce_scatter", "alltoall": "all_to_all",
-    "sendrecv": "sendrecv", "permute": "permute",
-}  # fmt: skip
+    "allr": "all_reduce",
+    "allg": "all_gather",
+    "redsct": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "sendrecv": "sendrecv",
+    "permute": "permute",
+}
 DTYPES: Mapping[str, npt.DTypeLike] = {
-    "uint8": np.uint8, "int8": np.int8, "uint16": np.uint16, "int16": np.int16, "uint32": np.uint32,
-    "int32": np.int32, "fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16,
+    "uint8": np.uint8,
+    "int8": np.int8,
+    "uint16": np.uint16,
+    "int16": np.int16,
+    "uint32": np.uint32,
+    "int32": np.int32,
+    "fp32": np.float32,
+    "fp16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
     "fp8": ml_dtypes.float8_e4m3,
-}  # fmt: skip
+}
 EXACT_SUM = 7  # sums of so many ones are exact in the narrowest format
 CHECKED_UP_TO = 1 << 26  # bytes of all ranks' buffers together: larger ones are checked at that size
 
@@ -66,10 +77,16 @@ class Row:
     def as_json(self) -> dict[str, object]:
         """As the vendor's tool writes it."""
         return {
-            "size(B)": self.size, "count(elems)": self.count, "type": self.dtype, "algbw(GB/s)": self.algbw,
-            "busbw(GB/s)": self.busbw, "time:avg(us)": round(self.microseconds, 2), "algorithm": self.algorithm,
-            "total_input_size(B)": self.input_size, "total_output_size(B)": self.output_size,
-        }  # fmt: skip
+            "size(B)": self.size,
+            "count(elems)": self.count,
+            "type": self.dtype,
+            "algbw(GB/s)": self.algbw,
+            "busbw(GB/s)": self.busbw,
+            "time:avg(us)": round(self.microseconds, 2),
+            "algorithm": self.algorithm,
+            "total_input_size(B)": self.input_size,
+            "total_output_size(B)": self.output_size,
+        }
 
 
 @dataclass(frozen=True)
@@ -91,8 +108,15 @@ class Bench:
         ranks = max(len(group) for group in self.groups)
         parts = schedule.begin.shape[1], schedule.end.shape[1]
         sizes = [nbytes * part // max(parts) for part in parts]
-        return Row(nbytes, count, self.dtype, cost(schedule, self.network, self.placed, nbytes),
-                   _factor(self.operation, ranks), schedule.algorithm, *sizes)  # fmt: skip
+        return Row(
+            nbytes,
+            count,
+            self.dtype,
+            cost(schedule, self.network, self.placed, nbytes),
+            _factor(self.operation, ranks),
+            schedule.algorithm,
+            *sizes,
+        )
 
     def schedule(self, nbytes: int, **forced: str) -> Schedule:
         """The schedule that the runtime would take for this size; `forced`: as of `choice.algorithm`."""
@@ -131,9 +155,12 @@ def sizes(first: int, last: int, step: int | None = None, factor: int | None = N
     """
     if first < 1 or last < first or (factor is not None and factor < 2) or (step is not None and step < 1):
         raise UsageError(
-            "these sizes lead nowhere", code="TRN185", got=f"{first} to {last}", remedy="such as -b 1K -e 1G -f 4",
+            "these sizes lead nowhere",
+            code="TRN185",
+            got=f"{first} to {last}",
+            remedy="such as -b 1K -e 1G -f 4",
             limit="1 <= minbytes <= maxbytes, stepfactor >= 2, stepbytes >= 1",
-        )  # fmt: skip
+        )
     size, by = first, step or max((last - first) // 10, 1)
     while size <= last:
         yield size
@@ -147,9 +174,12 @@ def _factor(operation: str, ranks: int) -> float:
 
 
 def _agrees(
-    schedule: Schedule, groups: Sequence[Sequence[int]], pairs: Sequence[tuple[int, int]],
-    inputs: list[npt.NDArray[np.generic]], results: list[npt.NDArray[np.generic]],
-) -> bool:  # fmt: skip
+    schedule: Schedule,
+    groups: Sequence[Sequence[int]],
+    pairs: Sequence[tuple[int, int]],
+    inputs: list[npt.NDArray[np.generic]],
+    results: list[npt.NDArray[np.generic]],
+) -> bool:
     """Whether each rank has what the operation means, bit for bit."""
     if schedule.operation == "permute":
         return all(np.array_equal(results[b], inputs[a]) for a, b in pairs)

@@ -173,20 +173,24 @@ class Network:
                     waiting.append(b)
         if dst not in ways:
             raise UsageError(
-                f"no way is left from chip {src} to chip {dst}", code="TRN197",
+                f"no way is left from chip {src} to chip {dst}",
+                code="TRN197",
                 limit="instances whose chips are connected",
                 got=", ".join(self.name(number) for number in sorted(self.avoided)),
                 remedy="replace the instance, or leave some of these links",
-            )  # fmt: skip
+            )
         return ways[dst]
 
     def _through_cards(self, pairs: Ints) -> Ints:
         wires, each = self.cluster.interconnect, self.cluster.target.chips
         if not wires.cards:
             raise UsageError(
-                f"{self.cluster.target.name} has no network cards for collectives between instances", code="TRN182",
-                limit="EFA", got=self.cluster.name, remedy="use one instance, or a type with EFA: `trnlab chips`",
-            )  # fmt: skip
+                f"{self.cluster.target.name} has no network cards for collectives between instances",
+                code="TRN182",
+                limit="EFA",
+                got=self.cluster.name,
+                remedy="use one instance, or a type with EFA: `trnlab chips`",
+            )
         instance, local = np.divmod(pairs, each)
         card = local * wires.cards // each
         sides: Ints = instance * len(self.template) + self.cards + 2 * card + np.array([0, 1])
@@ -209,8 +213,10 @@ def build(cluster: Cluster, costs: Collectives = COLLECTIVE_COSTS) -> Network:
         numbers[a, b] = len(links)
         links.append(Link(kind, _rate(wires, kind, costs), (a, b)))
     if wires.kind == "switched":
-        links += [Link(kind, _rate(wires, kind, costs), (chip,), way)
-                  for chip, kind, way in product(range(cluster.target.chips), SWITCHED, ("up", "down"))]  # fmt: skip
+        links += [
+            Link(kind, _rate(wires, kind, costs), (chip,), way)
+            for chip, kind, way in product(range(cluster.target.chips), SWITCHED, ("up", "down"))
+        ]
     rate = wires.card.value * costs.card_efficiency.value
     links += [Link("card", rate, (card,), way) for card, way in product(range(wires.cards), ("out", "in"))]
     joints = tuple(_joints(cluster))

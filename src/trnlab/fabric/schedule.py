@@ -84,15 +84,25 @@ class Phase:
             return inner.reshape(inner.shape[0] * inner.shape[1], inner.shape[2], -1)
 
         return replace(
-            self, members=ranks.reshape(-1, ranks.shape[-1]), slots=table,
-            slots_per_unit=self.slots_per_unit * per_unit, level=level or self.level,
-        )  # fmt: skip
+            self,
+            members=ranks.reshape(-1, ranks.shape[-1]),
+            slots=table,
+            slots_per_unit=self.slots_per_unit * per_unit,
+            level=level or self.level,
+        )
 
 
 def phase(
-    name: str, first: Moves, *, units: int, positions: int, times: int = 1,
-    again: Callable[[int], Moves] | None = None, reads: object = None, writes: object = 1,
-) -> Phase:  # fmt: skip
+    name: str,
+    first: Moves,
+    *,
+    units: int,
+    positions: int,
+    times: int = 1,
+    again: Callable[[int], Moves] | None = None,
+    reads: object = None,
+    writes: object = 1,
+) -> Phase:
     """A phase of one group of `positions`, with `units` units per rank, from its first repetition.
 
     A byte that is added is read twice, once where it comes from and once where it is added; unless `reads` says
@@ -103,19 +113,46 @@ def phase(
     keys = np.stack([first.src, first.dst, touched, written], axis=1)
     pairs, counts = np.unique(keys, axis=0, return_counts=True) if len(keys) else (keys, ints([]))
     src, dst, pairs_reads, pairs_writes = pairs.T
-    return patterned(name, again or (lambda _: first), src, dst, ints(counts), pairs_reads, pairs_writes,
-                     units=units, positions=positions, times=times)  # fmt: skip
+    return patterned(
+        name,
+        again or (lambda _: first),
+        src,
+        dst,
+        ints(counts),
+        pairs_reads,
+        pairs_writes,
+        units=units,
+        positions=positions,
+        times=times,
+    )
 
 
 def patterned(
-    name: str, moves: Callable[[int], Moves], src: Ints, dst: Ints, counts: Ints, reads: Ints, writes: Ints, *,
-    units: int, positions: int, times: int = 1,
-) -> Phase:  # fmt: skip
+    name: str,
+    moves: Callable[[int], Moves],
+    src: Ints,
+    dst: Ints,
+    counts: Ints,
+    reads: Ints,
+    writes: Ints,
+    *,
+    units: int,
+    positions: int,
+    times: int = 1,
+) -> Phase:
     """A phase of one group whose pattern is known: `counts` units from `src` to `dst` in each repetition."""
     return Phase(
-        name=name, src=src, dst=dst, units=counts, reads=reads, writes=writes, times=times, moves=moves,
-        members=np.arange(positions)[None], slots=lambda: np.arange(units)[None, :, None],
-    )  # fmt: skip
+        name=name,
+        src=src,
+        dst=dst,
+        units=counts,
+        reads=reads,
+        writes=writes,
+        times=times,
+        moves=moves,
+        members=np.arange(positions)[None],
+        slots=lambda: np.arange(units)[None, :, None],
+    )
 
 
 class Algorithm:

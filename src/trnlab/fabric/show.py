@@ -17,8 +17,9 @@ def text(network: Network) -> str:
     each = cluster.target.chips
     lines = [
         f"{cluster.name}: {cluster.instances} x {each} chips of {cluster.target.chip.title}, "
-        f"{cluster.ranks_per_chip} ranks a chip, {cluster.ranks} ranks", "",
-    ]  # fmt: skip
+        f"{cluster.ranks_per_chip} ranks a chip, {cluster.ranks} ranks",
+        "",
+    ]
     lines += [*_picture(network), "", *_links(network)]
     if wires.kind in ("torus", "ring") and len(wires.shape) < 3:
         ways = cycles(tuple(range(each)), network.neighbours())
@@ -52,8 +53,14 @@ def _picture(network: Network) -> Iterator[str]:
 
 def _links(network: Network) -> Iterator[str]:
     """How many links of each kind, and how fast."""
-    names = {"wire": "wires between chips", "far": "wires between instances or racks", "sled": "ways within a sled",
-             "card": "EFA cards, each side", "hbm": "HBM of a chip", "dma": "DMA engines of a chip"}  # fmt: skip
+    names = {
+        "wire": "wires between chips",
+        "far": "wires between instances or racks",
+        "sled": "ways within a sled",
+        "card": "EFA cards, each side",
+        "hbm": "HBM of a chip",
+        "dma": "DMA engines of a chip",
+    }
     kinds = Counter((network.kind(number), float(rate)) for number, rate in enumerate(network.rates))
     yield f"{'resource':34}{'count':>8}{'GB/s each':>12}"
     for (kind, rate), count in sorted(kinds.items()):

@@ -53,6 +53,8 @@ def run(schedule: Schedule, inputs: list[Array], reduction: str = "sum") -> list
     """As `values.run`, a thread per rank."""
     hub = Hub(len(inputs))
     with ThreadPoolExecutor(len(inputs)) as pool:
-        futures = [pool.submit(execute, schedule, rank, np.asarray(each), hub.of(rank), reduction)
-                   for rank, each in enumerate(inputs)]  # fmt: skip
+        futures = [
+            pool.submit(execute, schedule, rank, np.asarray(each), hub.of(rank), reduction)
+            for rank, each in enumerate(inputs)
+        ]
         return [future.result() for future in futures]

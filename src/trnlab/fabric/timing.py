@@ -69,10 +69,12 @@ def cost(
     dead = np.flatnonzero((load > 0) & (network.rates <= 0))
     if len(dead):
         raise UsageError(
-            f"data of this {schedule.operation} takes a link that is down", code="TRN187",
+            f"data of this {schedule.operation} takes a link that is down",
+            code="TRN187",
             limit="all links on the way work",
-            got=network.name(int(dead[0])), remedy="leave its chip or instance out of the groups, or repair it",
-        )  # fmt: skip
+            got=network.name(int(dead[0])),
+            remedy="leave its chip or instance out of the groups, or repair it",
+        )
     busy = load / np.maximum(network.rates, 1)
     most = int(busy.argmax()) if len(busy) else 0
     name = network.name(most) if len(busy) and busy[most] > 0 else ""

@@ -18,9 +18,14 @@ from trnlab.fabric.schedule import Ints, Moves, Schedule
 Array = npt.NDArray[Any]
 Reduce = Callable[[Array, Array], Array]
 REDUCTIONS: Mapping[str, Reduce] = {
-    "sum": np.add, "min": np.minimum, "max": np.maximum, "prod": np.multiply,
-    "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
-}  # fmt: skip
+    "sum": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "prod": np.multiply,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+}
 
 
 def run(schedule: Schedule, inputs: Sequence[Array], reduction: str = "sum") -> list[Array]:

@@ -47,8 +47,11 @@ def schedule_of(asked: Collective, network: Network, placed: Ints, nbytes: int, 
     first = asked.groups[0]
     if asked.kind == "all_reduce" and not forced and choice.at_once(first, network, placed, nbytes):
         return collectives.all_reduce_at_once(asked.ranks, asked.groups, choice.apart(first, network, placed))
-    make = {"all_reduce": collectives.all_reduce, "all_gather": collectives.all_gather,
-            "reduce_scatter": collectives.reduce_scatter}[asked.kind]  # fmt: skip
+    make = {
+        "all_reduce": collectives.all_reduce,
+        "all_gather": collectives.all_gather,
+        "reduce_scatter": collectives.reduce_scatter,
+    }[asked.kind]
     return make(choice.algorithm(first, network, placed, nbytes, **forced), asked.groups)
 
 
@@ -62,9 +65,11 @@ def counted(parts: Cost, asked: Collective, network: Network, placed: Ints) -> C
     nbytes = COUNT * asked.ranks
     told = cost(schedule_of(asked, network, placed, nbytes), network, placed, nbytes)
     return replace(
-        parts, seconds=parts.seconds + told.seconds - told.launch, latency=parts.latency + told.latency,
+        parts,
+        seconds=parts.seconds + told.seconds - told.launch,
+        latency=parts.latency + told.latency,
         loads=parts.loads + told.loads,
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)

@@ -60,9 +60,7 @@ class Bakeoff:
     def kwh(self, side: Side, units: float) -> Span:
         """Of so many units."""
         total, done = self.energy(side).total, self.units(side)
-        return Span(
-            total.value * units / done.value, total.low * units / done.high, total.high * units / done.low
-        )  # fmt: skip
+        return Span(total.value * units / done.value, total.low * units / done.high, total.high * units / done.low)
 
     def ratios(self) -> list[tuple[str, Price, Price, Span]]:
         """For each kind of price that both have: what a's work costs of b's. The ends are those of both bands."""
@@ -100,10 +98,17 @@ class Bakeoff:
 def to_json(found: Bakeoff) -> dict[str, Any]:
     """Everything, see docs/bakeoff.md. A value is null where only its band is known."""
     return {
-        "schema": SCHEMA, "version": VERSION, "days": found.days, "region": found.region,
+        "schema": SCHEMA,
+        "version": VERSION,
+        "days": found.days,
+        "region": found.region,
         "work": {
-            "name": found.work.name, "class": found.work.kind, "unit": found.work.unit,
-            "flops_per_unit": found.work.flops, "parameters": found.work.parameters, "batch": found.work.batch,
+            "name": found.work.name,
+            "class": found.work.kind,
+            "unit": found.work.unit,
+            "flops_per_unit": found.work.flops,
+            "parameters": found.work.parameters,
+            "batch": found.work.batch,
         },
         "sides": [_side(found, side) for side in found.sides],
         "ratios": [
@@ -113,26 +118,35 @@ def to_json(found: Bakeoff) -> dict[str, Any]:
         "claims": [_claim(b) for b in found.claims()],
         "compilation": _compiling(found.compiling()),
         "porting": _porting(found),
-    }  # fmt: skip
+    }
 
 
 def _side(found: Bakeoff, side: Side) -> dict[str, Any]:
     step, drawn = side.step(found.work), found.energy(side)
     return {
-        "name": side.name, "accelerator": side.accelerator, "accelerators": side.accelerators, "layout": side.how,
-        "per_s": _span(side.rate, side.known), "mfu": _span(side.mfu, side.known),
-        "step_s": _span(step, side.known) if step is not None else None, "exchange_share": side.exchange,
-        "units": _span(found.units(side), side.known), "kwh": drawn.total.as_json(),
+        "name": side.name,
+        "accelerator": side.accelerator,
+        "accelerators": side.accelerators,
+        "layout": side.how,
+        "per_s": _span(side.rate, side.known),
+        "mfu": _span(side.mfu, side.known),
+        "step_s": _span(step, side.known) if step is not None else None,
+        "exchange_share": side.exchange,
+        "units": _span(found.units(side), side.known),
+        "kwh": drawn.total.as_json(),
         "kg_co2e": drawn.kg(found.region).as_json(),
         "kwh_per_million": _span(found.kwh(side, MILLION), side.known),
         "usd": [
-            {**_price(price), "of_run": price.usd(side.instances * found.days * DAY_HOURS),
-             "per_million": _span(found.usd(side, price, MILLION), side.known),
-             "per_epoch": _span(found.usd(side, price, found.epoch), side.known) if found.epoch else None}
+            {
+                **_price(price),
+                "of_run": price.usd(side.instances * found.days * DAY_HOURS),
+                "per_million": _span(found.usd(side, price, MILLION), side.known),
+                "per_epoch": _span(found.usd(side, price, found.epoch), side.known) if found.epoch else None,
+            }
             for price in latest(side.instance).values()
         ],
         "basis": [*side.basis, *drawn.basis],
-    }  # fmt: skip
+    }
 
 
 def _span(span: Span, known: bool) -> dict[str, float | None]:
@@ -141,9 +155,12 @@ def _span(span: Span, known: bool) -> dict[str, float | None]:
 
 def _price(price: Price) -> dict[str, Any]:
     return {
-        "kind": price.kind, "usd_per_hour": price.usd_per_hour, "date": price.date, "tag": price.tag,
+        "kind": price.kind,
+        "usd_per_hour": price.usd_per_hour,
+        "date": price.date,
+        "tag": price.tag,
         "source": price.source,
-    }  # fmt: skip
+    }
 
 
 def _claim(b: Beside) -> dict[str, Any]:
@@ -152,10 +169,17 @@ def _claim(b: Beside) -> dict[str, Any]:
         for name, found in (("now", b.now), ("then", b.then))
     }
     return {
-        "says": b.claim.says, "by": b.claim.by, "date": b.claim.date, "compared": list(b.claim.theirs),
-        "about_this_pair": b.comparable, "low": b.claim.low, "high": b.claim.high, "measure": b.claim.measure,
-        "tag": b.claim.tag, **saved,
-    }  # fmt: skip
+        "says": b.claim.says,
+        "by": b.claim.by,
+        "date": b.claim.date,
+        "compared": list(b.claim.theirs),
+        "about_this_pair": b.comparable,
+        "low": b.claim.low,
+        "high": b.claim.high,
+        "measure": b.claim.measure,
+        "tag": b.claim.tag,
+        **saved,
+    }
 
 
 def _porting(found: Bakeoff) -> dict[str, Any] | None:
@@ -164,17 +188,23 @@ def _porting(found: Bakeoff) -> dict[str, Any] | None:
         return None
     kind, least, most = port
     return {
-        "kind": kind, "engineer_days": least.engineer_days, "usd_per_day": least.usd_per_day,
+        "kind": kind,
+        "engineer_days": least.engineer_days,
+        "usd_per_day": least.usd_per_day,
         "saved_per_run": {"low": least.saved_per_run, "high": most.saved_per_run},
         "runs_until_repaid": {"least": most.runs, "most": least.runs},
-    }  # fmt: skip
+    }
 
 
 def _compiling(found: Recompiles) -> dict[str, Any]:
     saved, yearly = found.saved_usd, found.repeated()
     return {
-        "minutes": found.minutes.as_json(), "source": found.minutes.source, "tag": found.minutes.tag,
-        "times_without_cache": found.without, "times_with_cache": found.with_cache,
-        "instance_hours_saved": found.saved_hours.as_json(), "usd_saved": saved.as_json() if saved else None,
+        "minutes": found.minutes.as_json(),
+        "source": found.minutes.source,
+        "tag": found.minutes.tag,
+        "times_without_cache": found.without,
+        "times_with_cache": found.with_cache,
+        "instance_hours_saved": found.saved_hours.as_json(),
+        "usd_saved": saved.as_json() if saved else None,
         "usd_saved_in_52_runs": yearly.as_json() if yearly else None,
-    }  # fmt: skip
+    }

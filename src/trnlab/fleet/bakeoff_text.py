@@ -77,9 +77,11 @@ def _verdict(found: Bakeoff) -> Iterator[str]:
     if not ratios:
         yield "no kind of price is known of both sides, so that their dollars cannot be compared"
     for kind, first, second, span in ratios:
-        middle = f"{span.value:.2f} ({span.low:.2f} to {span.high:.2f})" if found.known else (
-            f"{span.low:.2f} to {span.high:.2f}"
-        )  # fmt: skip
+        middle = (
+            f"{span.value:.2f} ({span.low:.2f} to {span.high:.2f})"
+            if found.known
+            else (f"{span.low:.2f} to {span.high:.2f}")
+        )
         open_ = " - the bands overlap: undecided" if span.low < 1 < span.high else ""
         yield f"{kind}: the same work on {found.a.name} costs {middle} of what it does on {found.b.name}{open_}"
         yield f"  {first}"

@@ -63,9 +63,12 @@ def hold(plan: Plan, limit: float) -> None:
         least = min(plan.tables, key=lambda t: t.cluster.chips).cluster
         need = energy.full_load(least.target.chip.name).value * least.chips
         raise UsageError(
-            "every cluster that fits draws more than the site has", code="TRN178", limit=f"{limit / 1e6:.4g} MW",
-            got=f"{need / 1e6:.4g} MW for {least.name}", remedy="ask for fewer --instances, or for more --power",
-        )  # fmt: skip
+            "every cluster that fits draws more than the site has",
+            code="TRN178",
+            limit=f"{limit / 1e6:.4g} MW",
+            got=f"{need / 1e6:.4g} MW for {least.name}",
+            remedy="ask for fewer --instances, or for more --power",
+        )
     plan.tables[:] = kept
     plan.refused["draws more than --power"] += sum(len(t.days) for t in taken)
 
@@ -85,7 +88,7 @@ def _other(question: Question, name: str, wanted: float) -> Other:
         count, scale = instance.count * instances, 1 if work.unit == "tokens" else work.sequence
         share = question.reliability.goodput(
             count, STATE * question.model.parameters, instance.count, instance.scaleout
-        ).share  # fmt: skip
+        ).share
         seconds = question.tokens / scale / share
         rate = side.rate
         about_, least, most = (seconds / r / SECONDS_PER_DAY for r in (rate.value, rate.high, rate.low))
@@ -106,9 +109,12 @@ def _numbers(low: int, high: int) -> list[int]:
 def report(plan: Plan, beside: Sequence[Other], region: str, held: Held = UNHELD) -> str:
     """All sections, each with a line between. held: how plans stand beside published runs."""
     sections: list[Callable[[], Iterator[str]]] = [
-        lambda: _drawn(plan, region), lambda: _compiled(plan), lambda: _claimed(plan),
-        lambda: table(beside, plan, held), lambda: _band(held),
-    ]  # fmt: skip
+        lambda: _drawn(plan, region),
+        lambda: _compiled(plan),
+        lambda: _claimed(plan),
+        lambda: table(beside, plan, held),
+        lambda: _band(held),
+    ]
     return "\n\n".join(text for text in ("\n".join(section()) for section in sections) if text)
 
 
@@ -149,9 +155,12 @@ def compiling(plan: Plan) -> Recompiles:
     price = c.cluster.target.price
     between = plan.question.reliability.between(c.cluster.chips)
     return recompiles(
-        plan.question.model.parameters, c.bill.days, c.cluster.instances, between,
+        plan.question.model.parameters,
+        c.bill.days,
+        c.cluster.instances,
+        between,
         None if price is None else price.usd_per_hour,
-    )  # fmt: skip
+    )
 
 
 def _compiled(plan: Plan) -> Iterator[str]:
@@ -228,16 +237,19 @@ def to_json(plan: Plan | None, beside: Sequence[Other], region: str) -> dict[str
         drawn, made = of_plan(plan.chosen), compiling(plan)
         found |= {
             "energy": {
-                "kwh": drawn.total.as_json(), "basis": list(drawn.basis),
+                "kwh": drawn.total.as_json(),
+                "basis": list(drawn.basis),
                 "kg_co2e": {i.region: drawn.kg(i.region).as_json() for i in energy.regions()},
             },
             "compilation": {
-                "minutes": made.minutes.as_json(), "times_without_cache": made.without,
-                "times_with_cache": made.with_cache, "instance_hours_saved": made.saved_hours.as_json(),
+                "minutes": made.minutes.as_json(),
+                "times_without_cache": made.without,
+                "times_with_cache": made.with_cache,
+                "instance_hours_saved": made.saved_hours.as_json(),
                 "usd_saved": made.saved_usd.as_json() if made.saved_usd is not None else None,
             },
             "claims": [str(claim) for claim in about(plan.chosen.cluster.target.name)],
-        }  # fmt: skip
+        }
     return found
 
 
@@ -245,16 +257,23 @@ def _json(other: Other, region: str) -> dict[str, Any]:
     known = other.side.known
     prices = {kind: (price, other.usd(kind)) for kind, price in latest(other.side.instance).items()}
     return {
-        "cluster": other.side.name, "accelerator": other.side.accelerator, "accelerators": other.side.accelerators,
-        "layout": other.side.how, "published": known, "days": _span(other.days, known), "goodput": other.goodput,
-        "mfu": _span(other.side.mfu, known), "kwh": other.energy.total.as_json(),
+        "cluster": other.side.name,
+        "accelerator": other.side.accelerator,
+        "accelerators": other.side.accelerators,
+        "layout": other.side.how,
+        "published": known,
+        "days": _span(other.days, known),
+        "goodput": other.goodput,
+        "mfu": _span(other.side.mfu, known),
+        "kwh": other.energy.total.as_json(),
         "kg_co2e": other.energy.kg(region).as_json(),
         "usd": {
             kind: {**_span(usd, known), "usd_per_hour": price.usd_per_hour, "date": price.date, "tag": price.tag}
-            for kind, (price, usd) in prices.items() if usd is not None
+            for kind, (price, usd) in prices.items()
+            if usd is not None
         },
         "basis": list(other.side.basis),
-    }  # fmt: skip
+    }
 
 
 def _span(span: Span, known: bool) -> dict[str, float | None]:

@@ -72,9 +72,16 @@ def whole(step: Captured) -> Whole:
     """The model of a step that is only divided by data."""
     per_unit = step.flops / max(step.samples * step.units, 1)
     return Whole(
-        step.name, 0, (), step.units, patch=int(step.units == 1), source=step.source, count=step.count,
-        per_unit=per_unit, brought=step.batch_bytes / max(step.samples, 1),
-    )  # fmt: skip
+        step.name,
+        0,
+        (),
+        step.units,
+        patch=int(step.units == 1),
+        source=step.source,
+        count=step.count,
+        per_unit=per_unit,
+        brought=step.batch_bytes / max(step.samples, 1),
+    )
 
 
 def recognised(step: Captured) -> Recognised:
@@ -119,9 +126,10 @@ def blocks_of(parameters: Mapping[str, Shape]) -> tuple[list[dict[str, Shape]], 
         return [], dict(parameters)
     largest = max(lists, key=lambda before: sum(len(block) for block in lists[before].values()))
     outside = {
-        name: shape for name, shape in parameters.items()
+        name: shape
+        for name, shape in parameters.items()
         if not ((found := _NUMBERED.fullmatch(name)) and found["before"] == largest)
-    }  # fmt: skip
+    }
     return list(lists[largest].values()), outside
 
 
@@ -185,9 +193,16 @@ def _model(step: Captured, block: Block, count: int, length: int, outside: Count
     for tied, placed, normed in product((False, True), (False, True), (True, False)):
         positions = rows[-1] if placed else 0
         model = Model(
-            step.name, hidden, ((count, block),), length, rows[0], positions, tied, final_norm=normed,
+            step.name,
+            hidden,
+            ((count, block),),
+            length,
+            rows[0],
+            positions,
+            tied,
+            final_norm=normed,
             source=step.source,
-        )  # fmt: skip
+        )
         norm = [(hidden,)] * ((1 if block.norm == "rms" else 2) if normed else 0)
         tables = [(rows[0], hidden)] * (1 if tied else 2) + [(positions, hidden)] * placed
         if Counter([*tables, *norm]) == outside and model.parameters == step.count:

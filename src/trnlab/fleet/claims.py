@@ -40,11 +40,18 @@ def claims() -> tuple[Claim, ...]:
     data = tomllib.loads(files(__package__).joinpath("claims.toml").read_text("utf-8"))
     return tuple(
         Claim(
-            c["says"], c["by"], c["date"], tuple(c["ours"]), tuple(c["theirs"]), c["low"], c["high"], c["measure"],
+            c["says"],
+            c["by"],
+            c["date"],
+            tuple(c["ours"]),
+            tuple(c["theirs"]),
+            c["low"],
+            c["high"],
+            c["measure"],
             c["tag"],
         )
         for c in data["claim"]
-    )  # fmt: skip
+    )
 
 
 def about(instance: str) -> list[Claim]:

@@ -23,9 +23,7 @@ WEEKS, WEEK = 52, 7.0  # of a year; days of one, in which a run that is repeated
 
 @cache
 def _rows() -> list[dict[str, Any]]:
-    return list(
-        tomllib.loads(files(__package__).joinpath("compile_times.toml").read_text("utf-8"))["row"]
-    )  # fmt: skip
+    return list(tomllib.loads(files(__package__).joinpath("compile_times.toml").read_text("utf-8"))["row"])
 
 
 def minutes(parameters: float) -> Span:

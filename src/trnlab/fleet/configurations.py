@@ -37,9 +37,12 @@ def model(name: str) -> Model:
         if (kind := unread(name, name)) is not None:
             raise kind
         raise UsageError(
-            f"unknown model {name!r}", code="TRN171", limit=", ".join(known), got=name,
+            f"unknown model {name!r}",
+            code="TRN171",
+            limit=", ".join(known),
+            got=name,
             remedy=f"{did_you_mean(name, known)} or give a config.json".strip(),
-        )  # fmt: skip
+        )
     return from_config(known[name], name)
 
 
@@ -108,14 +111,21 @@ def _deepseek(f: Fields) -> Model:
     hidden, heads = f.count("hidden_size"), f.count("num_attention_heads")
     plain, rotary = f.count("qk_nope_head_dim"), f.count("qk_rope_head_dim")
     attention = Attention(
-        heads, heads, plain + rotary, f.count("v_head_dim"), q_rank=f.count("q_lora_rank", 0, least=0),
-        kv_rank=f.count("kv_lora_rank"), rope_size=rotary,
-    )  # fmt: skip
+        heads,
+        heads,
+        plain + rotary,
+        f.count("v_head_dim"),
+        q_rank=f.count("q_lora_rank", 0, least=0),
+        kv_rank=f.count("kv_lora_rank"),
+        rope_size=rotary,
+    )
     size = f.count("moe_intermediate_size")
     experts = Experts(
-        f.count("n_routed_experts"), f.count("num_experts_per_tok"), size,
+        f.count("n_routed_experts"),
+        f.count("num_experts_per_tok"),
+        size,
         shared=size * f.count("n_shared_experts", 0, least=0),
-    )  # fmt: skip
+    )
     layers, dense = f.count("num_hidden_layers"), f.count("first_k_dense_replace", 0, least=0)
     first = Block(hidden, attention, Dense(f.count("intermediate_size")))
     stacks = ((dense, first), (layers - dense, Block(hidden, attention, experts)))
@@ -124,9 +134,14 @@ def _deepseek(f: Fields) -> Model:
 
 def _decoder(f: Fields, hidden: int, stacks: tuple[tuple[int, Block], ...]) -> Model:
     return Model(
-        f.name, hidden, stacks, f.count("max_position_embeddings", 2048), f.count("vocab_size"),
-        tied=f.flag("tie_word_embeddings", False), source=f.source,
-    )  # fmt: skip
+        f.name,
+        hidden,
+        stacks,
+        f.count("max_position_embeddings", 2048),
+        f.count("vocab_size"),
+        tied=f.flag("tie_word_embeddings", False),
+        source=f.source,
+    )
 
 
 def _gpt2(f: Fields) -> Model:
@@ -136,9 +151,15 @@ def _gpt2(f: Fields) -> Model:
     block = Block(hidden, attention, Dense(f.count("n_inner", 4 * hidden), gated=False, bias=True), "layer")
     positions = f.count("n_positions")
     return Model(
-        f.name, hidden, ((f.count("n_layer"), block),), positions, f.count("vocab_size"), positions, tied=True,
+        f.name,
+        hidden,
+        ((f.count("n_layer"), block),),
+        positions,
+        f.count("vocab_size"),
+        positions,
+        tied=True,
         source=f.source,
-    )  # fmt: skip
+    )
 
 
 def _encoder_block(f: Fields) -> tuple[int, Block]:
@@ -154,9 +175,19 @@ def _bert(f: Fields) -> Model:
     stack, roberta = _encoder_block(f), f.config["model_type"] != "bert"
     positions = f.count("max_position_embeddings", least=3 if roberta else 1)
     return Model(
-        f.name, stack[1].hidden, (stack,), positions - 2 * roberta, f.count("vocab_size"), positions, tied=True,
-        types=f.count("type_vocab_size", 2), final_norm=False, embedding_norm=True, transform=True, source=f.source,
-    )  # fmt: skip
+        f.name,
+        stack[1].hidden,
+        (stack,),
+        positions - 2 * roberta,
+        f.count("vocab_size"),
+        positions,
+        tied=True,
+        types=f.count("type_vocab_size", 2),
+        final_norm=False,
+        embedding_norm=True,
+        transform=True,
+        source=f.source,
+    )
 
 
 def _vit(f: Fields) -> Model:
@@ -164,9 +195,15 @@ def _vit(f: Fields) -> Model:
     side, patch = f.count("image_size", 224), f.count("patch_size", 16)
     tokens = (side // patch) ** 2 + 1
     return Model(
-        f.name, stack[1].hidden, (stack,), tokens, positions=tokens, patch=patch * patch * f.count("num_channels", 3),
-        classes=f.count("num_labels", len(f.config.get("id2label") or ()) or 1000), source=f.source,
-    )  # fmt: skip
+        f.name,
+        stack[1].hidden,
+        (stack,),
+        tokens,
+        positions=tokens,
+        patch=patch * patch * f.count("num_channels", 3),
+        classes=f.count("num_labels", len(f.config.get("id2label") or ()) or 1000),
+        source=f.source,
+    )
 
 
 _READERS: dict[str, Callable[[Fields], Model]] = {

@@ -46,9 +46,14 @@ def reads_of(reader: Reader, batches: int = 1, ranks: int | None = None) -> Read
     """How a reader reads. batches: of a step. ranks: that read at once, the reader's where None."""
     ranks = ranks or reader.ranks
     return Reads(
-        reader.shards.nbytes, reader.request_bytes, reader.batch_bytes * batches, reader.group_bytes, reader.prefetch,
-        ranks, len(reader) * reader.ranks // (ranks * batches),
-    )  # fmt: skip
+        reader.shards.nbytes,
+        reader.request_bytes,
+        reader.batch_bytes * batches,
+        reader.group_bytes,
+        reader.prefetch,
+        ranks,
+        len(reader) * reader.ranks // (ranks * batches),
+    )
 
 
 @dataclass(frozen=True)
@@ -76,10 +81,17 @@ class Cost:
     def as_json(self) -> dict[str, object]:
         """As the summary of a run has it."""
         return {
-            "store": self.store, "bytes_per_s": self.rate, "bound_by": self.bound, "step_wait_s": self.wait,
-            "first_s": self.first, "epoch_requests": self.requests, "prefetch_enough": self.prefetch,
-            "epoch_requests_usd": self.usd_requests, "month_usd": self.usd_month, "epoch_waits_usd": self.usd_waits,
-        }  # fmt: skip
+            "store": self.store,
+            "bytes_per_s": self.rate,
+            "bound_by": self.bound,
+            "step_wait_s": self.wait,
+            "first_s": self.first,
+            "epoch_requests": self.requests,
+            "prefetch_enough": self.prefetch,
+            "epoch_requests_usd": self.usd_requests,
+            "month_usd": self.usd_month,
+            "epoch_waits_usd": self.usd_waits,
+        }
 
 
 def cost(store: str, reads: Reads, step: float, target: Target, instances: int = 1) -> Cost:
@@ -97,11 +109,19 @@ def cost(store: str, reads: Reads, step: float, target: Target, instances: int =
     price = target.price
     size = tib * 2.0**40 if tib else reads.data_bytes
     return Cost(
-        store, each, bound, reading, reads.prefetch > 0, wait, max(reads.group_bytes / each, alone), requests, enough,
+        store,
+        each,
+        bound,
+        reading,
+        reads.prefetch > 0,
+        wait,
+        max(reads.group_bytes / each, alone),
+        requests,
+        enough,
         requests * (where.usd_get.value if where.usd_get else 0.0),
         size / 1e9 * (where.usd.value if where.usd else 0.0),
         price.usd(wait * reads.epoch_steps * instances / SECONDS_PER_HOUR) if price else None,
-    )  # fmt: skip
+    )
 
 
 def waited(costs: Sequence[Cost], step: float) -> float:

@@ -12,11 +12,19 @@ from trnlab.fleet.wholes import Layers, Recipe, Whole
 DOWN = {"CrossAttnDownBlock2D": 1, "DownBlock2D": 0}  # kinds of levels, and whether they have attention
 UP = {"CrossAttnUpBlock2D": 1, "UpBlock2D": 0}
 PLAIN = {  # what other models of this class have, and these have not
-    "mid_block_type": ("UNetMidBlock2DCrossAttn",), "class_embed_type": (None,), "encoder_hid_dim_type": (None,),
-    "resnet_time_scale_shift": ("default",), "only_cross_attention": (False,), "num_class_embeds": (None,),
-    "time_embedding_type": ("positional",), "act_fn": ("silu",), "conv_in_kernel": (3,), "conv_out_kernel": (3,),
-    "dual_cross_attention": (False,), "addition_embed_type": (None, "text_time"),
-}  # fmt: skip
+    "mid_block_type": ("UNetMidBlock2DCrossAttn",),
+    "class_embed_type": (None,),
+    "encoder_hid_dim_type": (None,),
+    "resnet_time_scale_shift": ("default",),
+    "only_cross_attention": (False,),
+    "num_class_embeds": (None,),
+    "time_embedding_type": ("positional",),
+    "act_fn": ("silu",),
+    "conv_in_kernel": (3,),
+    "conv_out_kernel": (3,),
+    "dual_cross_attention": (False,),
+    "addition_embed_type": (None, "text_time"),
+}
 WORDS = 77  # of a text: CLIP's positions
 WIDE = 2  # bytes of a latent and of a text's number, in bf16
 TIME = 4  # bytes of a time
@@ -107,10 +115,19 @@ def unet(f: Fields) -> Whole:
     _count(made, shape)
     most = max(MOST * 64**2 // shape.side**2, 1)
     return Whole(
-        f.name, 0, (), 1, patch=1, source=f.source, count=made.parameters, per_unit=made.operations,
-        items="images", kind="diffusion", recipe=Recipe("unet", "AdamW in bf16", shape.arguments, most=most),
+        f.name,
+        0,
+        (),
+        1,
+        patch=1,
+        source=f.source,
+        count=made.parameters,
+        per_unit=made.operations,
+        items="images",
+        kind="diffusion",
+        recipe=Recipe("unet", "AdamW in bf16", shape.arguments, most=most),
         brought=WIDE * (2 * shape.colours * shape.side**2 + WORDS * shape.text + shape.pooled) + TIME,
-    )  # fmt: skip
+    )
 
 
 def _shape(f: Fields) -> Shape:
@@ -129,9 +146,17 @@ def _shape(f: Fields) -> Shape:
             f.name, f"{len(widths)} levels of {widths} do not divide {side} pixels, {heads} heads, {groups} groups"
         )
     return Shape(
-        widths, attends, heads, layers, f.count("layers_per_block", 2), f.count("cross_attention_dim"), pooled,
-        groups, f.count("in_channels", 4), side,
-    )  # fmt: skip
+        widths,
+        attends,
+        heads,
+        layers,
+        f.count("layers_per_block", 2),
+        f.count("cross_attention_dim"),
+        pooled,
+        groups,
+        f.count("in_channels", 4),
+        side,
+    )
 
 
 def _attends(f: Fields, levels: int) -> tuple[int, ...]:

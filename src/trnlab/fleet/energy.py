@@ -46,9 +46,12 @@ def watts(name: str) -> Span:
     known = catalogue.accelerators()
     if name not in known:
         raise UsageError(
-            f"nothing is known of the power of {name!r}", code="TRN158", limit=", ".join([*site.WATTS, *known]),
-            got=name, remedy="give one of these",
-        )  # fmt: skip
+            f"nothing is known of the power of {name!r}",
+            code="TRN158",
+            limit=", ".join([*site.WATTS, *known]),
+            got=name,
+            remedy="give one of these",
+        )
     return known[name].watts
 
 
@@ -81,9 +84,12 @@ def intensity(region: str) -> Intensity:
     known = _regions()
     if region not in known:
         raise UsageError(
-            f"no grid is known of {region!r}", code="TRN159", limit=", ".join(known), got=region,
+            f"no grid is known of {region!r}",
+            code="TRN159",
+            limit=", ".join(known),
+            got=region,
             remedy=did_you_mean(region, known, "choose one of these regions"),
-        )  # fmt: skip
+        )
     row = known[region]
     return Intensity(region, row["place"], float(row["kg_per_kwh"]), f"{row['source']}; {GRID}")
 
@@ -119,10 +125,13 @@ def energy(name: str, accelerators: int, hours: float, working: float = 1.0) -> 
     basis = tuple(
         f"{what} {_range(s)}: {s.tag}, {s.source}"
         for what, s in (
-            (f"{name} at full load, W", full), ("idle, of full load", idle), ("in a step, of full load", busy),
-            ("hosts, of accelerators", host), ("site, of its machines", over),
+            (f"{name} at full load, W", full),
+            ("idle, of full load", idle),
+            ("in a step, of full load", busy),
+            ("hosts, of accelerators", host),
+            ("site, of its machines", over),
         )
-    )  # fmt: skip
+    )
     return Energy(drawn, hosts, beyond, basis)
 
 

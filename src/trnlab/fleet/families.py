@@ -27,18 +27,24 @@ def unread(kind: str, name: str) -> UsageError | None:
     for made, names in FAMILIES.items():
         if re.match("|".join(map(re.escape, names)), kind.lower()):
             return UsageError(
-                f"{name} is made of {made}, not of a stack of transformer blocks", code="TRN585", got=kind,
-                limit="stacks of transformer blocks", remedy=BY_SCRIPT,
-            )  # fmt: skip
+                f"{name} is made of {made}, not of a stack of transformer blocks",
+                code="TRN585",
+                got=kind,
+                limit="stacks of transformer blocks",
+                remedy=BY_SCRIPT,
+            )
     return None
 
 
 def unknown(kind: str, name: str, known: Sequence[str]) -> UsageError:
     """TRN585, of a model_type that nothing is known of."""
     return UsageError(
-        f"nothing is known of the blocks of {name}: its model_type is {kind!r}", code="TRN585", got=kind,
-        limit=f"model_type one of {', '.join(known)}", remedy=BY_SCRIPT,
-    )  # fmt: skip
+        f"nothing is known of the blocks of {name}: its model_type is {kind!r}",
+        code="TRN585",
+        got=kind,
+        limit=f"model_type one of {', '.join(known)}",
+        remedy=BY_SCRIPT,
+    )
 
 
 def distilbert(f: Fields) -> Model:
@@ -48,9 +54,18 @@ def distilbert(f: Fields) -> Model:
     attention = Attention(heads, heads, size, size, causal=False, rope=False, bias="all")
     block = Block(hidden, attention, Dense(f.count("hidden_dim"), gated=False, bias=True), "layer")
     return Model(
-        f.name, hidden, ((f.count("n_layers"), block),), positions, f.count("vocab_size"), positions, tied=True,
-        final_norm=False, embedding_norm=True, transform=True, source=f.source,
-    )  # fmt: skip
+        f.name,
+        hidden,
+        ((f.count("n_layers"), block),),
+        positions,
+        f.count("vocab_size"),
+        positions,
+        tied=True,
+        final_norm=False,
+        embedding_norm=True,
+        transform=True,
+        source=f.source,
+    )
 
 
 def t5(f: Fields) -> Model:
@@ -73,9 +88,15 @@ def t5(f: Fields) -> Model:
         (f.count("num_decoder_layers", layers), Crossed(hidden, masked, network, cross=plain)),
     )
     return Pair(
-        f.name, hidden, stacks, f.count("n_positions", READ), f.count("vocab_size"),
-        tied=f.flag("tie_word_embeddings", True), decoded=f.count("decoder_length", DECODED), source=f.source,
-    )  # fmt: skip
+        f.name,
+        hidden,
+        stacks,
+        f.count("n_positions", READ),
+        f.count("vocab_size"),
+        tied=f.flag("tie_word_embeddings", True),
+        decoded=f.count("decoder_length", DECODED),
+        source=f.source,
+    )
 
 
 def whisper(f: Fields) -> Model:
@@ -95,6 +116,16 @@ def whisper(f: Fields) -> Model:
         blocks.append(one if side == "encoder" else Crossed(hidden, masked, network, "layer", cross=plain))
     stacks = tuple((f.count(f"{side}_layers"), block) for side, block in zip(("encoder", "decoder"), blocks))
     return Pair(
-        f.name, hidden, stacks, read, f.count("vocab_size"), positions=read, tied=True, patch=STRIDE * mels,
-        decoded=f.count("decoder_length", written), written=written, mels=mels, source=f.source,
-    )  # fmt: skip
+        f.name,
+        hidden,
+        stacks,
+        read,
+        f.count("vocab_size"),
+        positions=read,
+        tied=True,
+        patch=STRIDE * mels,
+        decoded=f.count("decoder_length", written),
+        written=written,
+        mels=mels,
+        source=f.source,
+    )

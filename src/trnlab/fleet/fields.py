@@ -18,16 +18,22 @@ BY_SCRIPT = (
 def wrong(name: str, why: str) -> UsageError:
     """TRN172."""
     return UsageError(
-        f"{name} describes no model: {why}", code="TRN172", limit="the fields of its model_type",
-        got=name, remedy="start from a config.json of Hugging Face, or from a name",
-    )  # fmt: skip
+        f"{name} describes no model: {why}",
+        code="TRN172",
+        limit="the fields of its model_type",
+        got=name,
+        remedy="start from a config.json of Hugging Face, or from a name",
+    )
 
 
 def _unknown_form(name: str, field: str, value: object, known: Collection[object]) -> UsageError:
     return UsageError(
-        f"{name} has {field} {value!r}, which no stage is made with", code="TRN586", got=str(value),
-        limit=", ".join(map(str, known)), remedy=BY_SCRIPT,
-    )  # fmt: skip
+        f"{name} has {field} {value!r}, which no stage is made with",
+        code="TRN586",
+        got=str(value),
+        limit=", ".join(map(str, known)),
+        remedy=BY_SCRIPT,
+    )
 
 
 class Fields:

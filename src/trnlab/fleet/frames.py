@@ -40,9 +40,15 @@ class Frame:
     def take(self, which: Bools | Ints) -> Frame:
         """Of some of the layouts."""
         return Frame(
-            self.training, self.layouts.take(which), self.talk.take(which), self.spread[which], self.given[which],
-            self.streams.take(which), self.updated[which], self.normed[which],
-        )  # fmt: skip
+            self.training,
+            self.layouts.take(which),
+            self.talk.take(which),
+            self.spread[which],
+            self.given[which],
+            self.streams.take(which),
+            self.updated[which],
+            self.normed[which],
+        )
 
     @cached_property
     def pieces(self) -> tuple[list[Piece], Ints]:
@@ -69,9 +75,15 @@ def frame_of(exchange: Exchange, training: Training, x: Layouts) -> Frame:
     part = part_of(x, common[:, None], experts[:, None])[:, 0]
     updated = np.ceil(np.where(x["zero"] > 0, part, common + experts))
     return Frame(
-        training, x, talk_of(exchange, training, x), spread, given, streams_of(exchange, training, x), updated,
+        training,
+        x,
+        talk_of(exchange, training, x),
+        spread,
+        given,
+        streams_of(exchange, training, x),
+        updated,
         _normed(exchange, x),
-    )  # fmt: skip
+    )
 
 
 def _normed(exchange: Exchange, x: Layouts) -> Floats:

@@ -35,10 +35,12 @@ def write(plan: Plan, folder: Path) -> list[Path]:
     """Write all files; returns them. Raises UsageError as `Plan.chosen`, OSError."""
     c = plan.chosen
     contents = {
-        "launch.sh": launch(plan, c), "job.sbatch": slurm(plan, c), "job.yaml": kubernetes(plan, c),
+        "launch.sh": launch(plan, c),
+        "job.sbatch": slurm(plan, c),
+        "job.yaml": kubernetes(plan, c),
         "sagemaker.json": json.dumps(sagemaker(plan, c), indent=2) + "\n",
         "budget.json": json.dumps(budget(plan, c), indent=2) + "\n",
-    }  # fmt: skip
+    }
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in contents.items():
         write_atomic(folder / name, text.encode())
@@ -74,7 +76,7 @@ def environment(plan: Plan, c: Candidate) -> list[tuple[str, str, str]]:
         ("NEURON_RT_ROOT_COMM_ID", _HEAD, "where ranks find each other for collectives"),
         ("NEURON_RT_ASYNC_EXEC_MAX_INFLIGHT_REQUESTS", "3", "the host runs ahead of the chip by so many programs"),
         ("MALLOC_ARENA_MAX", "128", "the host's memory allocator: fewer arenas, less memory"),
-    ]  # fmt: skip
+    ]
     if c.cluster.interconnect.cards and c.cluster.instances > 1:
         found += [
             ("FI_PROVIDER", "efa", "libfabric sends over the EFA cards"),
@@ -103,19 +105,24 @@ def launch(plan: Plan, c: Candidate) -> str:
     """The script that starts the ranks of one instance."""
     per = c.cluster.target.chips * c.cluster.ranks_per_chip
     lines = [
-        "#!/bin/bash", _comment(f"{plan.question.model.name} on {c.cluster.name}: {c.step.layout}"),
+        "#!/bin/bash",
+        _comment(f"{plan.question.model.name} on {c.cluster.name}: {c.step.layout}"),
         f"# planned: {c.step.total:.3g} s a step, {c.bill.days:.3g} days",
         "# usage: HEAD=address-of-the-first NODE=0 launch.sh train.py ...   on every instance, NODE counting up",
-        "set -euo pipefail", "HEAD=${HEAD:?address of the first instance}", "NODE=${NODE:?number of this instance}",
+        "set -euo pipefail",
+        "HEAD=${HEAD:?address of the first instance}",
+        "NODE=${NODE:?number of this instance}",
         "",
-    ]  # fmt: skip
+    ]
     for name, value, why in environment(plan, c):
         lines += [_comment(why), f"export {name}={_value(value)}"]
     lines += [
-        "", f"# {per} ranks on each of {c.cluster.instances} instances; they meet at $HEAD",
-        f"exec torchrun --nnodes={c.cluster.instances} --nproc_per_node={per} --node_rank=\"$NODE\" \\",
-        f'  --master_addr="$HEAD" --master_port={PORT + 1} "$@"', "",
-    ]  # fmt: skip
+        "",
+        f"# {per} ranks on each of {c.cluster.instances} instances; they meet at $HEAD",
+        f'exec torchrun --nnodes={c.cluster.instances} --nproc_per_node={per} --node_rank="$NODE" \\',
+        f'  --master_addr="$HEAD" --master_port={PORT + 1} "$@"',
+        "",
+    ]
     return "\n".join(lines)
 
 
@@ -124,15 +131,20 @@ def slurm(plan: Plan, c: Candidate) -> str:
     hours = math.ceil(c.bill.days * SPARE * 24)
     return "\n".join(
         [
-            "#!/bin/bash", f"#SBATCH --job-name={name_of(plan)}", f"#SBATCH --nodes={c.cluster.instances}",
-            "#SBATCH --ntasks-per-node=1   # torchrun starts the ranks", "#SBATCH --exclusive",
+            "#!/bin/bash",
+            f"#SBATCH --job-name={name_of(plan)}",
+            f"#SBATCH --nodes={c.cluster.instances}",
+            "#SBATCH --ntasks-per-node=1   # torchrun starts the ranks",
+            "#SBATCH --exclusive",
             f"#SBATCH --constraint={c.cluster.target.name}",
             f"#SBATCH --time={hours // 24}-{hours % 24:02d}:00:00   # {SPARE:g} times the plan",
-            "#SBATCH --requeue   # after a failed instance, from the last checkpoint", "set -euo pipefail",
+            "#SBATCH --requeue   # after a failed instance, from the last checkpoint",
+            "set -euo pipefail",
             'export HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
-            "srun --kill-on-bad-exit=1 bash -c 'NODE=$SLURM_NODEID ./launch.sh \"$@\"' launch \"${@:-train.py}\"", "",
+            'srun --kill-on-bad-exit=1 bash -c \'NODE=$SLURM_NODEID ./launch.sh "$@"\' launch "${@:-train.py}"',
+            "",
         ]
-    )  # fmt: skip
+    )
 
 
 def kubernetes(plan: Plan, c: Candidate) -> str:
@@ -141,26 +153,40 @@ def kubernetes(plan: Plan, c: Candidate) -> str:
     devices: dict[str, Any] = {"aws.amazon.com/neuron": c.cluster.target.chips}
     devices |= {"vpc.amazonaws.com/efa": cards} if cards else {}
     pod = {
-        "subdomain": name, "restartPolicy": "Never",
+        "subdomain": name,
+        "restartPolicy": "Never",
         "nodeSelector": {"node.kubernetes.io/instance-type": c.cluster.target.name},
-        "containers": [{
-            "name": "train", "image": IMAGE,
-            "command": ["bash", "-c", f"HEAD={name}-0.{name} NODE=$JOB_COMPLETION_INDEX ./launch.sh train.py"],
-            "resources": {"requests": devices, "limits": devices},
-            "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
-        }],
+        "containers": [
+            {
+                "name": "train",
+                "image": IMAGE,
+                "command": ["bash", "-c", f"HEAD={name}-0.{name} NODE=$JOB_COMPLETION_INDEX ./launch.sh train.py"],
+                "resources": {"requests": devices, "limits": devices},
+                "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+            }
+        ],
         "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
-    }  # fmt: skip
+    }
     number = c.cluster.instances
     job = {
-        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
-        "spec": {"completionMode": "Indexed", "completions": number, "parallelism": number, "backoffLimit": 100,
-                 "activeDeadlineSeconds": math.ceil(c.bill.days * SPARE * DAY), "template": {"spec": pod}},
-    }  # fmt: skip
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {
+            "completionMode": "Indexed",
+            "completions": number,
+            "parallelism": number,
+            "backoffLimit": 100,
+            "activeDeadlineSeconds": math.ceil(c.bill.days * SPARE * DAY),
+            "template": {"spec": pod},
+        },
+    }
     service = {
-        "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name},
         "spec": {"clusterIP": "None", "selector": {"batch.kubernetes.io/job-name": name}},
-    }  # fmt: skip
+    }
     return "\n---\n".join(json.dumps(part, indent=2) for part in (service, job)) + "\n"
 
 
@@ -169,18 +195,23 @@ def sagemaker(plan: Plan, c: Candidate) -> dict[str, Any]:
     longer plan goes on from its checkpoints."""
     seconds = min(math.ceil(c.bill.days * SPARE * DAY), 28 * DAY)
     return {
-        "TrainingJobName": name_of(plan), "RoleArn": ROLE,
+        "TrainingJobName": name_of(plan),
+        "RoleArn": ROLE,
         "AlgorithmSpecification": {
-            "TrainingImage": IMAGE, "TrainingInputMode": "FastFile",
+            "TrainingImage": IMAGE,
+            "TrainingInputMode": "FastFile",
             "ContainerEntrypoint": ["bash", "-c", "HEAD=algo-1 NODE=${HOSTNAME#algo-} ./launch.sh train.py"],
         },
-        "ResourceConfig": {"InstanceType": f"ml.{c.cluster.target.name}", "InstanceCount": c.cluster.instances,
-                           "VolumeSizeInGB": 500},
+        "ResourceConfig": {
+            "InstanceType": f"ml.{c.cluster.target.name}",
+            "InstanceCount": c.cluster.instances,
+            "VolumeSizeInGB": 500,
+        },
         "OutputDataConfig": {"S3OutputPath": "s3://replace-me/output"},
         "CheckpointConfig": {"S3Uri": "s3://replace-me/checkpoints"},
         "StoppingCondition": {"MaxRuntimeInSeconds": seconds},
         "Environment": {name: value for name, value, _ in environment(plan, c) if "$" not in value},
-    }  # fmt: skip
+    }
 
 
 def budget(plan: Plan, c: Candidate) -> dict[str, Any]:
@@ -191,15 +222,23 @@ def budget(plan: Plan, c: Candidate) -> dict[str, Any]:
     month = hours * dearest * min(30 / max(c.bill.days, 1e-9), 1.0)
     alarms = [
         {
-            "Notification": {"NotificationType": "ACTUAL", "ComparisonOperator": "GREATER_THAN", "Threshold": share,
-                             "ThresholdType": "PERCENTAGE"},
+            "Notification": {
+                "NotificationType": "ACTUAL",
+                "ComparisonOperator": "GREATER_THAN",
+                "Threshold": share,
+                "ThresholdType": "PERCENTAGE",
+            },
             "Subscribers": [{"SubscriptionType": "EMAIL", "Address": "replace-me@example.com"}],
         }
         for share in ALARMS
-    ]  # fmt: skip
+    ]
     return {
         "AccountId": "000000000000",
-        "Budget": {"BudgetName": name_of(plan), "BudgetType": "COST", "TimeUnit": "MONTHLY",
-                   "BudgetLimit": {"Amount": f"{max(month, 1.0):.2f}", "Unit": "USD"}},
+        "Budget": {
+            "BudgetName": name_of(plan),
+            "BudgetType": "COST",
+            "TimeUnit": "MONTHLY",
+            "BudgetLimit": {"Amount": f"{max(month, 1.0):.2f}", "Unit": "USD"},
+        },
         "NotificationsWithSubscribers": alarms,
-    }  # fmt: skip
+    }

@@ -21,9 +21,17 @@ from trnlab.fleet.models import Experts, Model
 RECOMPUTE = ("none", "selective", "full")
 ZERO = (0, 1, 3)
 SHORT = {
-    "tp": "tensor", "pp": "pipeline", "dp": "data", "mb": "microbatch", "vp": "interleave", "zero": "zero",
-    "recompute": "recompute", "overlap": "overlap", "cp": "context", "ep": "expert",
-}  # fmt: skip
+    "tp": "tensor",
+    "pp": "pipeline",
+    "dp": "data",
+    "mb": "microbatch",
+    "vp": "interleave",
+    "zero": "zero",
+    "recompute": "recompute",
+    "overlap": "overlap",
+    "cp": "context",
+    "ep": "expert",
+}
 
 
 @dataclass(frozen=True)
@@ -95,18 +103,23 @@ def pinned(text: str) -> dict[str, int]:
 
 def _twice(short: str, text: str) -> UsageError:
     return UsageError(
-        f"--layout gives {short} twice", code="TRN177", got=text, limit="each name once",
+        f"--layout gives {short} twice",
+        code="TRN177",
+        got=text,
+        limit="each name once",
         remedy="leave all but one of them out",
-    )  # fmt: skip
+    )
 
 
 def _unreadable(part: str) -> UsageError:
     return UsageError(
-        f"--layout cannot be read at {part!r}", code="TRN177", got=part,
+        f"--layout cannot be read at {part!r}",
+        code="TRN177",
+        got=part,
         limit=f"NAME=NUMBER of {', '.join(SHORT)}; zero=0, 1 or 3; overlap=0 or 1; "
         f"recompute={' or '.join(RECOMPUTE)}",
         remedy="write it as --layout tp=8,pp=4",
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -184,7 +197,7 @@ def _conditions(x: Layouts, model: Model, cluster: Cluster, batch: int, sequence
         ("ZeRO needs several data parallel ranks", (x["zero"] > 0) & (replicas == 1)),
         ("ZeRO-3 would gather weights for each microbatch of a pipeline", (x["zero"] == 3) & (pipeline > 1)),
         ("nothing is exchanged that could overlap", (x["overlap"] == 0) & (replicas == 1)),
-    ]  # fmt: skip
+    ]
 
 
 def _undivided(x: Layouts, model: Model) -> tuple[Bools, Bools, Bools]:

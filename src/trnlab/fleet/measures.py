@@ -112,22 +112,33 @@ def examine(job: Job, how: Reliability, above: float, oversubscription: float = 
     """Look at all measures. Raises UsageError (TRN166) for a target that is no share."""
     if not 0 < above < 1:
         raise UsageError(
-            "this goodput cannot be a target", code="TRN166", limit="a share between 0 and 1", got=above,
+            "this goodput cannot be a target",
+            code="TRN166",
+            limit="a share between 0 and 1",
+            got=above,
             remedy="try 0.9",
-        )  # fmt: skip
+        )
     if not 1 <= oversubscription < math.inf:
         raise UsageError(
-            "the halves of a network cannot be connected by more than their cards send", code="TRN165",
-            limit="an oversubscription of at least 1", got=oversubscription, remedy="1 if nothing blocks",
-        )  # fmt: skip
+            "the halves of a network cannot be connected by more than their cards send",
+            code="TRN165",
+            limit="an oversubscription of at least 1",
+            got=oversubscription,
+            remedy="1 if nothing blocks",
+        )
     measures = [_measure(job, name, changed) for name, changed in _ladder(job, how)]
     enough = next((m for m in measures if m.goodput.share >= above), None)
     last = enough or measures[-1]
     site = Site(job.target, job.chips + last.goodput.spares * job.target.chips, oversubscription)
     return Examined(
-        job, above, measures, enough, _limits(job, last.how, above), site,
+        job,
+        above,
+        measures,
+        enough,
+        _limits(job, last.how, above),
+        site,
         site.crossings(job.parameters, job.copy, job.step),
-    )  # fmt: skip
+    )
 
 
 def _ladder(job: Job, how: Reliability) -> list[tuple[str, Reliability]]:

@@ -249,8 +249,10 @@ class Model:
         table = (self.vocabulary + self.positions + self.types) * self.hidden
         products = self.used - table + (self.vocabulary * self.hidden if self.tied else 0)
         attention = sum(
-            n * block.attention.heads * (block.attention.size + block.attention.value_size)
+            n
+            * block.attention.heads
+            * (block.attention.size + block.attention.value_size)
             * (0.5 if block.attention.causal else 1.0)
             for n, block in self.stacks
-        )  # fmt: skip
+        )
         return 6.0 * products + 6.0 * sequence * attention

@@ -33,6 +33,9 @@ def bill(tokens: float, tokens_per_s: float, goodput: float, target: Target, ins
     price = target.price
     usd = price.usd(hours) if price is not None else None
     return Bill(
-        seconds / SECONDS_PER_DAY, hours * target.chips, usd, usd / tokens * 1e6 if usd is not None else None,
+        seconds / SECONDS_PER_DAY,
+        hours * target.chips,
+        usd,
+        usd / tokens * 1e6 if usd is not None else None,
         price.origin if price is not None else "no public price",
-    )  # fmt: skip
+    )

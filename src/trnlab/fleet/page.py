@@ -46,10 +46,14 @@ def command(plan: Plan, c: Candidate) -> str:
     """What plans this candidate alone."""
     asked = plan.question
     options = {
-        "--tokens": f"{asked.tokens:.10g}", "--target": c.cluster.target.name, "--instances": c.cluster.instances,
-        "--global-batch": asked.batch, "--sequence": asked.training.sequence, "--precision": asked.precision,
+        "--tokens": f"{asked.tokens:.10g}",
+        "--target": c.cluster.target.name,
+        "--instances": c.cluster.instances,
+        "--global-batch": asked.batch,
+        "--sequence": asked.training.sequence,
+        "--precision": asked.precision,
         "--layout": c.step.layout.spelled(),
-    }  # fmt: skip
+    }
     if isinstance(asked.model, Whole):
         del options["--sequence"]  # the step has its own
     words = [
@@ -91,8 +95,11 @@ def top(plan: Plan) -> Iterator[str]:
         f'<b>{escape(str(c.step.layout))}</b>.</p><dl class="figures">{cells}</dl></header>'
     )
     line = escape(command(plan, c))
-    yield section("As a command", "", f'<div class="command"><code>{line}</code>'
-                  f'<button class="copy" data-command="{line}">copy</button></div>')  # fmt: skip
+    yield section(
+        "As a command",
+        "",
+        f'<div class="command"><code>{line}</code><button class="copy" data-command="{line}">copy</button></div>',
+    )
 
 
 def _epoch(plan: Plan) -> Iterator[tuple[str, str, str]]:
@@ -121,12 +128,14 @@ def _scatter(found: Sequence[Candidate], chosen: Candidate) -> charts.Draw:
         parts = [
             f'<path class="grid" d="M{frame.left} {frame.y(y):.1f}H{frame.right}"/>'
             f'<text x="{frame.left - 8}" y="{frame.y(y) + 4:.1f}" text-anchor="end">${_short(10**y)}</text>'
-            for y in charts.ticks(low[1], high[1], 4) if low[1] <= y <= high[1]
-        ]  # fmt: skip
+            for y in charts.ticks(low[1], high[1], 4)
+            if low[1] <= y <= high[1]
+        ]
         parts += [
             f'<text x="{frame.x(x):.1f}" y="{frame.bottom + 22}" text-anchor="middle">{10**x:.3g} days</text>'
-            for x in charts.ticks(low[0], high[0], 4 if width > 500 else 2) if low[0] <= x <= high[0]
-        ]  # fmt: skip
+            for x in charts.ticks(low[0], high[0], 4 if width > 500 else 2)
+            if low[0] <= x <= high[0]
+        ]
         path = " L".join(f"{frame.x(x):.1f} {frame.y(y):.1f}" for x, y in zip(xs, ys))
         parts.append(f'<path class="curve" stroke="var(--accent)" stroke-opacity="0.5" d="M{path}"/>')
         for c, x, y in zip(found, xs, ys):
@@ -150,12 +159,26 @@ def step(plan: Plan) -> Iterator[str]:
     found = _some(plan)
     longest = max(c.step.total for c in found)
     rows = [
-        (c.cluster.name, charts.stack((f"{cause} {c.step.seconds[cause]:.3g} s", f"var(--{_CAUSES[cause]})",
-         c.step.seconds[cause] / longest) for cause in CAUSES), f"{c.step.total:.3g} s") for c in found
-    ]  # fmt: skip
+        (
+            c.cluster.name,
+            charts.stack(
+                (
+                    f"{cause} {c.step.seconds[cause]:.3g} s",
+                    f"var(--{_CAUSES[cause]})",
+                    c.step.seconds[cause] / longest,
+                )
+                for cause in CAUSES
+            ),
+            f"{c.step.total:.3g} s",
+        )
+        for c in found
+    ]
     own = plan.chosen.step
-    keys = [(cause, f"var(--{_CAUSES[cause]})", f"{own.seconds[cause] / own.total:.1%}") for cause in CAUSES
-            if any(c.step.seconds[cause] for c in found)]  # fmt: skip
+    keys = [
+        (cause, f"var(--{_CAUSES[cause]})", f"{own.seconds[cause] / own.total:.1%}")
+        for cause in CAUSES
+        if any(c.step.seconds[cause] for c in found)
+    ]
     beside = overheads(plan.question, plan.chosen)
     keys += [(f"{name} (average)", "var(--line)", f"{s / own.total:.1%}") for name, s, _ in beside.lines(plan.chosen)]
     say = (
@@ -164,10 +187,20 @@ def step(plan: Plan) -> Iterator[str]:
     say += "are what a step waits for on average, within the goodput."
     yield section("Where a step goes", say, charts.bars(rows) + charts.key(keys))
     rows = [
-        (c.cluster.name, charts.stack((f"{name} {format_bytes(c.step.bytes[name])}", f"var(--{_CLASSES[name]})",
-         c.step.bytes[name] / c.step.room) for name in CLASSES), format_bytes(sum(c.step.bytes.values())))
+        (
+            c.cluster.name,
+            charts.stack(
+                (
+                    f"{name} {format_bytes(c.step.bytes[name])}",
+                    f"var(--{_CLASSES[name]})",
+                    c.step.bytes[name] / c.step.room,
+                )
+                for name in CLASSES
+            ),
+            format_bytes(sum(c.step.bytes.values())),
+        )
         for c in found
-    ]  # fmt: skip
+    ]
     keys = [(name, f"var(--{_CLASSES[name]})", format_bytes(own.bytes[name])) for name in CLASSES]
     say = f"Of the rank with most, which has {format_bytes(own.room)}; the whole width is that."
     yield section("Memory", say, charts.bars(rows) + charts.key(keys))
@@ -236,21 +269,27 @@ def candidates(plan: Plan) -> Iterator[str]:
     rows = "".join(_row(plan, c) for c in plan.best(ROWS))
     say = f"The cheapest {min(ROWS, len(plan)):,} of {len(plan):,} that fit and are in time. A heading sorts."
     yield section(
-        "Candidates", say,
+        "Candidates",
+        say,
         '<div class="pick"><input id="pick" placeholder="filter, such as TP8 ZeRO-1" aria-label="filter">'
         '<span id="shown" class="say"></span></div><div class="scroll"><table id="candidates"><thead><tr>'
-        f"{cells}</tr></thead><tbody>{rows}</tbody></table></div>", "broad",
-    )  # fmt: skip
+        f"{cells}</tr></thead><tbody>{rows}</tbody></table></div>",
+        "broad",
+    )
 
 
 def _row(plan: Plan, c: Candidate) -> str:
     size = sum(c.step.bytes.values())
     values = (
-        (c.cluster.name, c.cluster.instances), (_layout(c), None), (f"{c.bill.days:.3g}", c.bill.days),
+        (c.cluster.name, c.cluster.instances),
+        (_layout(c), None),
+        (f"{c.bill.days:.3g}", c.bill.days),
         (f"{c.bill.usd:,.0f}" if c.bill.usd is not None else "-", c.bill.usd or c.bill.device_hours),
         (f"{c.bill.usd_per_million:.3g}" if c.bill.usd_per_million else "-", c.bill.usd_per_million),
-        (f"{c.step.mfu:.1%}", c.step.mfu), (f"{c.step.total:.3g} s", c.step.total), (format_bytes(size), size),
-    )  # fmt: skip
+        (f"{c.step.mfu:.1%}", c.step.mfu),
+        (f"{c.step.total:.3g} s", c.step.total),
+        (format_bytes(size), size),
+    )
     cells = "".join(
         f"<td{f' data-v={value}' if value is not None else ''}{' class=number' if i > 1 else ''}>{escape(text)}</td>"
         for i, (text, value) in enumerate(values)

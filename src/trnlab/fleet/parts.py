@@ -70,9 +70,13 @@ def pieces_of(layouts: Layouts) -> tuple[list[Piece], Ints]:
     """The pieces of layouts, each once, and [N] which one each layout has."""
     sharded = layouts["zero"] == 3
     found, which = distinct(
-        layouts["tensor"], layouts["microbatch"], layouts["context"], layouts["expert"], layouts["recompute"],
+        layouts["tensor"],
+        layouts["microbatch"],
+        layouts["context"],
+        layouts["expert"],
+        layouts["recompute"],
         sharded.astype(np.int64),
-    )  # fmt: skip
+    )
     return [Piece(t, b, c, e, a, bool(s)) for t, b, c, e, a, s in found.tolist()], which
 
 

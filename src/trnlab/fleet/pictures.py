@@ -69,8 +69,10 @@ def alternatives(plan: Plan, beside: Sequence[Other], runs: Held) -> Iterator[st
     ]
     usd += [
         (f"{other.side.name}, {kind}", spent, other.side.known)
-        for other in beside for kind in latest(other.side.instance) if (spent := other.usd(kind)) is not None
-    ]  # fmt: skip
+        for other in beside
+        for kind in latest(other.side.instance)
+        if (spent := other.usd(kind)) is not None
+    ]
     drawn = [(c.cluster.name, of_plan(c).total.times(longer), True)]
     drawn += [(other.side.name, other.energy.total, other.side.known) for other in beside]
     say = "The same tokens. A bar is a band, its mark the middle; a band without a mark is all that is known. "

@@ -34,9 +34,7 @@ class Talk:
 
     def take(self, rows: Bools | Ints) -> Talk:
         """Of some of the layouts."""
-        return Talk(
-            self.sent[rows], self.experts[rows], self.context[rows], self.back[rows], self.buffers[rows]
-        )  # fmt: skip
+        return Talk(self.sent[rows], self.experts[rows], self.context[rows], self.back[rows], self.buffers[rows])
 
 
 @dataclass(frozen=True)
@@ -175,9 +173,9 @@ class Pipes:
         busy = self._own(self.times)
         busiest, self.busy = busy.argmax(1), busy.max(1)
         of_rank = [forward, backward + whole, stages["again"], stages["exposed"], experts, context, shared]
-        self.forward, self.backward, self.again, self.exposed, sent, asked, given = (
-            self._own(np.stack(of_rank))[:, np.arange(len(busiest)), busiest]
-        )  # fmt: skip
+        self.forward, self.backward, self.again, self.exposed, sent, asked, given = self._own(np.stack(of_rank))[
+            :, np.arange(len(busiest)), busiest
+        ]
         passes = np.where(full[:, 0], 3, 2)
         self.experts, self.context = sent * passes, asked * (passes - 1) + given
         self.layers = np.maximum(self.shape.blocks.sum(0)[busiest], 1.0)
@@ -201,9 +199,13 @@ class Pipes:
         total = pipeline.total(self.times, self.shape.ranks, m, self.shape.talk.sent)
         rest = self.busy - self.again - self.exposed - self.context - self.experts
         return {
-            "compute": rest * m, "recompute": self.again * m, "tensor parallel": self.exposed * m,
-            "context parallel": self.context * m, "experts": self.experts * m, "pipeline": total - self.busy * m,
-        }  # fmt: skip
+            "compute": rest * m,
+            "recompute": self.again * m,
+            "tensor parallel": self.exposed * m,
+            "context parallel": self.context * m,
+            "experts": self.experts * m,
+            "pipeline": total - self.busy * m,
+        }
 
     def bytes(self) -> dict[str, Floats]:
         """By class, of the rank with most, when it has most."""
@@ -326,7 +328,7 @@ def held_of(training: Training, layouts: Layouts, common: Floats, experts: Float
         "weights": np.where(third, part * (master + width), mine * width),
         "gradients": np.where(third, part, mine) * SUM,
         "optimizer": np.where(third, part * MOMENTS, np.where(zero > 0, part, mine) * (master + MOMENTS)),
-    }  # fmt: skip
+    }
 
 
 def part_of(layouts: Layouts, common: Floats, experts: Floats) -> Floats:

@@ -76,20 +76,26 @@ class Question:
     def __post_init__(self) -> None:
         if self.precision not in FORMS:
             raise _contradiction(
-                f"plans are made in {' and '.join(FORMS)}", ", ".join(FORMS), self.precision,
+                f"plans are made in {' and '.join(FORMS)}",
+                ", ".join(FORMS),
+                self.precision,
                 "`trnlab precision SCRIPT` compares the others for a script",
-            )  # fmt: skip
+            )
         positions, model = self.training.sequence, self.model
         if model.positions and positions > model.positions:
             raise _contradiction(
-                f"{model.name} has {model.positions} learned positions", model.positions, positions,
+                f"{model.name} has {model.positions} learned positions",
+                model.positions,
+                positions,
                 "take a shorter --sequence, or a model with more positions",
-            )  # fmt: skip
+            )
         if self.tokens < self.training.tokens:
             raise _contradiction(
-                f"the {model.counted} do not fill one step", f"{self.training.tokens:,} in a step",
-                f"{self.tokens:,.0f}", "take a smaller --global-batch or --sequence, or more --tokens or --samples",
-            )  # fmt: skip
+                f"the {model.counted} do not fill one step",
+                f"{self.training.tokens:,} in a step",
+                f"{self.tokens:,.0f}",
+                "take a smaller --global-batch or --sequence, or more --tokens or --samples",
+            )
         if isinstance(model, Whole) and not isinstance(model, Recommender) and self.captured is None:
             raise _no_step(model)
         if not self.targets:
@@ -162,10 +168,11 @@ class Plan:
             return none.astype(np.int64), none.astype(np.int64), none, none
         sizes = [len(table.days) for table in self.tables]
         return (
-            np.repeat(np.arange(len(sizes)), sizes), np.concatenate([np.arange(n) for n in sizes]),
+            np.repeat(np.arange(len(sizes)), sizes),
+            np.concatenate([np.arange(n) for n in sizes]),
             np.concatenate([table.days for table in self.tables]),
             np.concatenate([table.worth for table in self.tables]),
-        )  # fmt: skip
+        )
 
     @property
     def _in_time(self) -> Bools:
@@ -223,9 +230,12 @@ class Plan:
             got += f"{format_bytes(needed.lacks)} of {format_bytes(needed.room)} on a rank, for {STATE}"
             remedy = self._roomier()
         return UsageError(
-            f"{self.question.model.name} fits no layout", code="TRN174", got=got,
-            limit=" or ".join(self.question.targets), remedy=remedy,
-        )  # fmt: skip
+            f"{self.question.model.name} fits no layout",
+            code="TRN174",
+            got=got,
+            limit=" or ".join(self.question.targets),
+            remedy=remedy,
+        )
 
     def _too_late(self) -> UsageError:
         first = self._candidate(int(self._columns[2].argmin()))
@@ -235,10 +245,13 @@ class Plan:
         if further is not None:
             remedy = f"{further.step.layout} on {further.cluster.name} takes {further.bill.days:.3g} days"
         return UsageError(
-            "no layout is in time", code="TRN175", limit=f"{most / SECONDS_PER_DAY:.3g} days",
+            "no layout is in time",
+            code="TRN175",
+            limit=f"{most / SECONDS_PER_DAY:.3g} days",
             got=f"{first.bill.days:.3g} days with {first.step.layout} on {first.cluster.name}, "
-            f"{first.bill.days * SECONDS_PER_DAY / most:.3g} times as long", remedy=remedy,
-        )  # fmt: skip
+            f"{first.bill.days * SECONDS_PER_DAY / most:.3g} times as long",
+            remedy=remedy,
+        )
 
     def _roomier(self) -> str:
         """What has room for what every layout needs: more instances, or another target. Compiles nothing, so that
@@ -271,9 +284,12 @@ class Plan:
 
 
 def plan(
-    question: Question, folder: Path | None = None, said: Callable[[str], None] = lambda _: None,
-    ahead: Ahead | None = None, came: Callable[[Plan], None] = lambda _: None,
-) -> Plan:  # fmt: skip
+    question: Question,
+    folder: Path | None = None,
+    said: Callable[[str], None] = lambda _: None,
+    ahead: Ahead | None = None,
+    came: Callable[[Plan], None] = lambda _: None,
+) -> Plan:
     """Search all targets and numbers of instances.
 
     folder: where costs of programs and times of collectives are kept. said: hears of progress. ahead: compiles what
@@ -369,10 +385,12 @@ def _table(question: Question, cluster: Cluster, steps: Steps) -> Table:
 
 def _no_step(model: Model) -> UsageError:
     return UsageError(
-        f"{model.name} is no stack of blocks, and nothing says what its step is", code="TRN577", got="no step",
+        f"{model.name} is no stack of blocks, and nothing says what its step is",
+        code="TRN577",
+        got="no step",
         limit="captured=: a step, or where steps come from",
         remedy="from trnlab.frontends.torch.recipes.steps import Steps; Question(..., captured=Steps(model))",
-    )  # fmt: skip
+    )
 
 
 def _contradiction(what: str, limit: object, got: object, remedy: str) -> UsageError:

@@ -140,9 +140,14 @@ class Programs:
         return self.stage(model, (block,), share, also=ENTRY).less(self.stage(model, (block,), share))
 
     def stage(
-        self, model: Model, blocks: tuple[Block, ...], share: Share, first: bool = False, last: bool = False,
+        self,
+        model: Model,
+        blocks: tuple[Block, ...],
+        share: Share,
+        first: bool = False,
+        last: bool = False,
         also: str = "",
-    ) -> Cost:  # fmt: skip
+    ) -> Cost:
         """Of these blocks, with the embedding or the head; also: see `stages.stage`."""
         key = _key(model if first or last or also == JOIN else None, blocks, share, first, last)
         return self._kept(

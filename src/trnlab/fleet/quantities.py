@@ -54,17 +54,21 @@ def parse_range(text: str, option: str) -> tuple[int, int]:
     low, high = map(int, ends) if ends and max(map(len, ends)) <= DIGITS else (0, 0)
     if low < 1 or high < low:
         raise UsageError(
-            f"{option} takes a number, or a range of them", code="TRN173",
-            limit=f"whole numbers from 1 on, of at most {DIGITS} digits, the smaller one first", got=text,
+            f"{option} takes a number, or a range of them",
+            code="TRN173",
+            limit=f"whole numbers from 1 on, of at most {DIGITS} digits, the smaller one first",
+            got=text,
             remedy="write it as 16..256, or 64",
-        )  # fmt: skip
+        )
     return low, high
 
 
 def _wrong(text: str, kind: Kind, option: str) -> UsageError:
     units = ", ".join(unit for unit in kind.units if unit)
     return UsageError(
-        f"{option} takes {'a count' if kind is COUNT else f'an amount of {kind.name}'}", code="TRN173",
-        limit=f"a positive finite number{f' with one of {units}' if units else ''}", got=text,
+        f"{option} takes {'a count' if kind is COUNT else f'an amount of {kind.name}'}",
+        code="TRN173",
+        limit=f"a positive finite number{f' with one of {units}' if units else ''}",
+        got=text,
         remedy=f"write it as {kind.example}",
-    )  # fmt: skip
+    )

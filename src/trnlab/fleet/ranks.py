@@ -102,7 +102,20 @@ class Ranks:
         memory, parts = alone.memory, alone.parts
         forward, backward, update = (parts.get(name, 0.0) for name in (FORWARD, BACKWARD, UPDATE))
         return Rank(
-            step.samples, step.units, step.count, step.layers, step.flops, forward, backward, update,
-            (alone.step_s or 0.0) - forward - backward - update, memory.parameters, memory.copies, memory.gradients,
-            memory.state, memory.activations, memory.batch + memory.temporaries, alone.capacity,
-        )  # fmt: skip
+            step.samples,
+            step.units,
+            step.count,
+            step.layers,
+            step.flops,
+            forward,
+            backward,
+            update,
+            (alone.step_s or 0.0) - forward - backward - update,
+            memory.parameters,
+            memory.copies,
+            memory.gradients,
+            memory.state,
+            memory.activations,
+            memory.batch + memory.temporaries,
+            alone.capacity,
+        )

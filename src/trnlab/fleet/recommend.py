@@ -73,8 +73,22 @@ def dlrm(f: Fields) -> Recommender:
     made.given = float(bottom[0] * bottom[1])
     made.products += float(vectors * vectors * width)
     return Recommender(
-        f.name, 0, (), 1, patch=1, source=f.source, count=made.parameters + sum(rows) * width,
-        per_unit=made.operations, items="samples", kind="tables", optimizer="SGD",
-        brought=NUMBER * dense + ID * len(rows) + NUMBER, epoch=f.count("epoch", 0, least=0), dense=dense,
-        rows=rows, width=width, bottom=bottom, top=top,
-    )  # fmt: skip
+        f.name,
+        0,
+        (),
+        1,
+        patch=1,
+        source=f.source,
+        count=made.parameters + sum(rows) * width,
+        per_unit=made.operations,
+        items="samples",
+        kind="tables",
+        optimizer="SGD",
+        brought=NUMBER * dense + ID * len(rows) + NUMBER,
+        epoch=f.count("epoch", 0, least=0),
+        dense=dense,
+        rows=rows,
+        width=width,
+        bottom=bottom,
+        top=top,
+    )

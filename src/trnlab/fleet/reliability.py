@@ -20,9 +20,14 @@ from trnlab.fleet.stores import HOST_LINK, store
 HOUR = 3600.0
 LLAMA3 = "Meta, The Llama 3 Herd of Models (arXiv:2407.21783), table 5: 16,384 H100 for 54 days"
 STOPS = {  # unexpected ones by cause; the table has further rows, which are one here
-    "accelerator": 148, "its memory": 72, "switches and cables": 35, "its SRAM": 19, "its system processor": 17,
-    "host processor": 2, "other, software among them": 126,
-}  # fmt: skip
+    "accelerator": 148,
+    "its memory": 72,
+    "switches and cables": 35,
+    "its SRAM": 19,
+    "its system processor": 17,
+    "host processor": 2,
+    "other, software among them": 126,
+}
 DEVICE_HOURS = derived(
     16384 * 54 * 24 / sum(STOPS.values()), "h", f"{LLAMA3}, {sum(STOPS.values())} unexpected stops"
 )
@@ -38,9 +43,17 @@ SCARCE = 0.001  # spares are as many as leave a failure without one so rarely
 KEPT = 4  # checkpoints that a file system has room for
 SWEEP = (0.3, 1.0, 3.0)
 FIGURES: Mapping[str, Figure] = {
-    "device_hours": DEVICE_HOURS, "detection": DETECTION, "replacement": REPLACEMENT, "swap": SWAP,
-    "warm_up": WARM_UP, "barrier": BARRIER, "regroup": REGROUP, "away": AWAY, "total": TOTAL, "host_link": HOST_LINK,
-}  # fmt: skip
+    "device_hours": DEVICE_HOURS,
+    "detection": DETECTION,
+    "replacement": REPLACEMENT,
+    "swap": SWAP,
+    "warm_up": WARM_UP,
+    "barrier": BARRIER,
+    "regroup": REGROUP,
+    "away": AWAY,
+    "total": TOTAL,
+    "host_link": HOST_LINK,
+}
 
 
 @dataclass(frozen=True)
@@ -138,21 +151,39 @@ class Reliability:
                 share, waste, devices, stops.restart - phases["reading the checkpoint"], step
             )
         return Goodput(
-            share, waste, every, young(stall, stops.between), between, stall, upload, phases, spares, 1 - missing,
-            instances, stops.first_order(every) if alone else None, tib,
-        )  # fmt: skip
+            share,
+            waste,
+            every,
+            young(stall, stops.between),
+            between,
+            stall,
+            upload,
+            phases,
+            spares,
+            1 - missing,
+            instances,
+            stops.first_order(every) if alone else None,
+            tib,
+        )
 
     def _checked(self, devices: int, state_bytes: float, per_instance: int) -> None:
         for name, value, least in (
-            ("devices", devices, 1), ("bytes of state", state_bytes, 1), ("devices of an instance", per_instance, 1),
-            ("hours between failures of a device", self.device_hours, 1e-9), ("spares", self.spares or 0, 0),
-            ("devices that stop together", self.blast or 1, 1), ("interval", self.interval or 1, 1e-9),
-        ):  # fmt: skip
+            ("devices", devices, 1),
+            ("bytes of state", state_bytes, 1),
+            ("devices of an instance", per_instance, 1),
+            ("hours between failures of a device", self.device_hours, 1e-9),
+            ("spares", self.spares or 0, 0),
+            ("devices that stop together", self.blast or 1, 1),
+            ("interval", self.interval or 1, 1e-9),
+        ):
             if not value >= least or math.isinf(value):
                 raise UsageError(
-                    f"no job has {value:g} {name}", code="TRN165", limit=f"at least {least:g}", got=value,
+                    f"no job has {value:g} {name}",
+                    code="TRN165",
+                    limit=f"at least {least:g}",
+                    got=value,
                     remedy="give a positive number",
-                )  # fmt: skip
+                )
 
     def _times(
         self, state_bytes: float, instances: int, network: float
@@ -163,10 +194,11 @@ class Reliability:
         copy = state_bytes / (instances * HOST_LINK.value)
         written = where.seconds(state_bytes, instances, tib, requests=self.requests)
         phases = {
-            "detection": self.detection, "another instance": self.swap,
+            "detection": self.detection,
+            "another instance": self.swap,
             "reading the checkpoint": where.seconds(state_bytes, instances, tib, True, self.requests) + copy,
             "warm-up": self.warm_up,
-        }  # fmt: skip
+        }
         stall = BARRIER.value + copy
         return (phases, stall, written, tib) if self.asynchronous else (phases, stall + written, 0.0, tib)
 

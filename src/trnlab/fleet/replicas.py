@@ -62,10 +62,16 @@ class Replicas:
     ) -> list[Layout]:
         """Layouts of a microbatch without an obstacle; the others are counted."""
         layouts = [
-            Layout(data=cluster.ranks, microbatch=microbatch, zero=zero, overlap=overlap,
-                   recompute=RECOMPUTE[-1 if again else 0])
-            for zero in ZERO for overlap in (True, False)
-        ]  # fmt: skip
+            Layout(
+                data=cluster.ranks,
+                microbatch=microbatch,
+                zero=zero,
+                overlap=overlap,
+                recompute=RECOMPUTE[-1 if again else 0],
+            )
+            for zero in ZERO
+            for overlap in (True, False)
+        ]
         why = [self._obstacle(x, batch, fixed) for x in layouts]
         found.looked_at += len(layouts)
         found.refused.update(reason for reason in why if reason is not None)
@@ -107,9 +113,15 @@ class Replicas:
         target, precision = cluster.target, self.ranks.session.precision
         peak = target.cores * cluster.instances * target.chip.peak_flops(MODES[precision])
         return Steps(
-            layouts, seconds, _bytes(rank, layouts, count), flops, np.ones(n, np.bool_), rank.capacity, peak,
+            layouts,
+            seconds,
+            _bytes(rank, layouts, count),
+            flops,
+            np.ones(n, np.bool_),
+            rank.capacity,
+            peak,
             batch * rank.units,
-        )  # fmt: skip
+        )
 
     def _exchanged(self, rank: Rank, x: Layouts, microbatches: Floats) -> dict[str, Floats]:
         """Exposed seconds of gradients and weights: in units of a layer, beside the work on the others."""

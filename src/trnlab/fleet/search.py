@@ -217,9 +217,12 @@ def _apart(piece: Piece, other: Piece) -> tuple[float, ...]:
     ratios = (piece.tensor / other.tensor, piece.context / other.context, piece.expert / other.expert)
     larger = math.log2(other.microbatch / piece.microbatch)
     return (
-        *(abs(math.log2(ratio)) for ratio in ratios), larger > 0, abs(larger), piece.sharded != other.sharded,
+        *(abs(math.log2(ratio)) for ratio in ratios),
+        larger > 0,
+        abs(larger),
+        piece.sharded != other.sharded,
         abs(piece.again - other.again),
-    )  # fmt: skip
+    )
 
 
 def every(cluster: Cluster, training: Training, fixed: Mapping[str, int]) -> Layouts:
@@ -227,11 +230,15 @@ def every(cluster: Cluster, training: Training, fixed: Mapping[str, int]) -> Lay
     ranks = cluster.ranks
     choices = {
         "tensor": _divisors(min(ranks, cluster.target.chips * cluster.ranks_per_chip)),
-        "pipeline": _divisors(ranks, training.model.layers), "microbatch": MICROBATCHES, "interleave": INTERLEAVES,
-        "zero": ZERO, "recompute": range(len(RECOMPUTE)), "overlap": (0, 1),
+        "pipeline": _divisors(ranks, training.model.layers),
+        "microbatch": MICROBATCHES,
+        "interleave": INTERLEAVES,
+        "zero": ZERO,
+        "recompute": range(len(RECOMPUTE)),
+        "overlap": (0, 1),
         "context": _divisors(ranks, max(training.sequence // TOKENS, 1)),
         "expert": _divisors(max(training.model.experts, 1)),
-    }  # fmt: skip
+    }
     choices |= {name: (value,) for name, value in fixed.items() if name != "data"}
     axes = dict(zip(choices, np.ix_(*(np.array(values, np.int64) for values in choices.values()))))
     inner = axes["tensor"] * axes["pipeline"] * axes["context"]

@@ -24,8 +24,11 @@ from trnlab.units import format_bytes
 
 PRECISION = "precision"
 ALL: Mapping[str, tuple[str, ...]] = {
-    PRECISION: tuple(FORMS), "recompute": RECOMPUTE, "zero": tuple(str(n) for n in ZERO), "overlap": ("1", "0"),
-}  # fmt: skip
+    PRECISION: tuple(FORMS),
+    "recompute": RECOMPUTE,
+    "zero": tuple(str(n) for n in ZERO),
+    "overlap": ("1", "0"),
+}
 MOST = 64  # combinations, each of which is a search
 
 Axes = Mapping[str, tuple[str, ...]]
@@ -62,11 +65,13 @@ def _checked(part: str, name: str, value: str) -> None:
 
 def _unreadable(part: str) -> UsageError:
     return UsageError(
-        f"--compare cannot be read at {part!r}", code="TRN590", got=part,
+        f"--compare cannot be read at {part!r}",
+        code="TRN590",
+        got=part,
         limit=f"NAME=VALUE:VALUE... of {PRECISION}, {', '.join(SHORT)}, each once, at most {MOST} combinations; "
         f"{', '.join(ALL)} alone for all of their values",
         remedy="write it as --compare precision=fp32:bf16,recompute=full:none",
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -162,9 +167,13 @@ def _worth(c: Candidate) -> tuple[bool, float]:
 
 
 def compare(
-    question: Question, compared: Axes, folder: Path | None = None, said: Callable[[str], None] = lambda _: None,
-    ahead: Ahead | None = None, held: Callable[[Plan], None] = lambda _: None,
-) -> Compared:  # fmt: skip
+    question: Question,
+    compared: Axes,
+    folder: Path | None = None,
+    said: Callable[[str], None] = lambda _: None,
+    ahead: Ahead | None = None,
+    held: Callable[[Plan], None] = lambda _: None,
+) -> Compared:
     """Search each combination of values. held: takes what is not to be out of each plan; the rest as `plan`.
 
     Raises UsageError (TRN178) for a setting that is given already, and for a precision of a script that is planned
@@ -174,10 +183,14 @@ def compare(
     if given or (question.captured is not None and PRECISION in compared):
         name = given[0] if given else PRECISION
         raise UsageError(
-            f"{name} is given already", code="TRN178", limit="settings that are free", got=f"--compare {name}",
-            remedy=f"leave {name} out of --layout" if given
+            f"{name} is given already",
+            code="TRN178",
+            limit="settings that are free",
+            got=f"--compare {name}",
+            remedy=f"leave {name} out of --layout"
+            if given
             else "a script that is planned as it is has its precision: run the command once for each",
-        )  # fmt: skip
+        )
     made: list[Setting] = []
     for values in _combined(compared):
         asked = _asked(question, values)

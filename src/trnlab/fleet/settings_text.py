@@ -29,8 +29,10 @@ def _question(compared: Compared) -> Iterator[str]:
     low, high = asked.instances
     number = f"{low:,} to {high:,}" if high > low else f"{low:,}"
     yield f"{model.name}: {format_count(model.parameters)} parameters, {len(compared.settings)} settings"
-    yield (f"{format_count(asked.tokens)} tokens in steps of {asked.batch:,} sequences of "
-           f"{asked.training.sequence:,}, on {number} {' or '.join(asked.targets)}")  # fmt: skip
+    yield (
+        f"{format_count(asked.tokens)} tokens in steps of {asked.batch:,} sequences of "
+        f"{asked.training.sequence:,}, on {number} {' or '.join(asked.targets)}"
+    )
     if asked.deadline is not None:
         yield f"within {asked.deadline / SECONDS_PER_DAY:.3g} days"
 
@@ -47,8 +49,10 @@ def _best(compared: Compared) -> Iterator[str]:
         usd = f"{c.bill.usd:,.0f}" if c.bill.usd is not None else "-"
         each = f"{c.bill.usd_per_million:.3g}" if c.bill.usd_per_million is not None else "-"
         size = format_bytes(sum(c.step.bytes.values()))
-        yield (f"{_values(compared, setting)} {c.bill.days:>6.3g} {usd:>9} {each:>7} {c.step.total:>6.3g} s "
-               f"{c.step.mfu:>6.1%} {size:>9}  {c.cluster.name}, {c.step.layout}")  # fmt: skip
+        yield (
+            f"{_values(compared, setting)} {c.bill.days:>6.3g} {usd:>9} {each:>7} {c.step.total:>6.3g} s "
+            f"{c.step.mfu:>6.1%} {size:>9}  {c.cluster.name}, {c.step.layout}"
+        )
     yield f"price: {compared.first.bill.price}"
 
 
@@ -137,19 +141,29 @@ def _values(compared: Compared, setting: Setting) -> str:
 
 
 SECTIONS: tuple[Callable[[Compared], Iterator[str]], ...] = (
-    _question, _best, _memory, _causes, _compiling, _recompiled, _claimed,
-)  # fmt: skip
+    _question,
+    _best,
+    _memory,
+    _causes,
+    _compiling,
+    _recompiled,
+    _claimed,
+)
 
 
 def to_json(compared: Compared) -> dict[str, Any]:
     """Fields as docs/plan.md has them. Raises UsageError as `Compared.fitting`."""
     first, asked = compared.first, compared.question
     return {
-        "schema": SCHEMA, "model": asked.model.name, "tokens": asked.tokens, "batch": asked.batch,
-        "sequence": asked.training.sequence, "cheapest": dict(compared.cheapest[0].values),
+        "schema": SCHEMA,
+        "model": asked.model.name,
+        "tokens": asked.tokens,
+        "batch": asked.batch,
+        "sequence": asked.training.sequence,
+        "cheapest": dict(compared.cheapest[0].values),
         "compile_minutes": minutes(asked.model.parameters).as_json(),
         "settings": [_json(compared, setting, first) for setting in compared.settings],
-    }  # fmt: skip
+    }
 
 
 def _json(compared: Compared, setting: Setting, first: Candidate) -> dict[str, Any]:
@@ -159,10 +173,16 @@ def _json(compared: Compared, setting: Setting, first: Candidate) -> dict[str, A
     found, made = compared.repaid(c), compared.recompiles(c)
     days = found.days
     return {
-        "setting": dict(setting.values), "best": candidate(c), "why": None, "held_against": c is first,
+        "setting": dict(setting.values),
+        "best": candidate(c),
+        "why": None,
+        "held_against": c is first,
         "repaid": {
-            "unit": found.unit, "saved_per_day": found.saved_per_day, "compiling": found.compiling.as_json(),
-            "days": days.as_json() if days is not None else None, "times_with_cache": made.with_cache,
+            "unit": found.unit,
+            "saved_per_day": found.saved_per_day,
+            "compiling": found.compiling.as_json(),
+            "days": days.as_json() if days is not None else None,
+            "times_with_cache": made.with_cache,
             "times_without_cache": made.without,
         },
-    }  # fmt: skip
+    }

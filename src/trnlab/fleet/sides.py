@@ -84,9 +84,12 @@ def spelled(text: str) -> tuple[int, str]:
     count, name = (int(found[1] or 1), found[2]) if found else (0, text)
     if count < 1:
         raise UsageError(
-            f"{text!r} names no instances", code="TRN156", limit="COUNTxTYPE or TYPE, e.g. 4xp5.48xlarge", got=text,
+            f"{text!r} names no instances",
+            code="TRN156",
+            limit="COUNTxTYPE or TYPE, e.g. 4xp5.48xlarge",
+            got=text,
             remedy="give one type, and how many of it",
-        )  # fmt: skip
+        )
     if name not in TARGETS:
         catalogue.instance(name)
     return count, name
@@ -99,11 +102,17 @@ def work_of(model: Model, sequences: int, sequence: int = 0) -> Work:
     per_unit = length if whole else 1
     known = (model.recipe or model) if isinstance(model, Whole) and (model.recipe or model.optimizer) else None
     return Work(
-        model.name, class_of(model), model.unit, model.flops_per_token(length) * per_unit,
-        model.used, sequences * (1 if whole else length), model if model.stacks or known is not None else None,
-        sequences, length,
+        model.name,
+        class_of(model),
+        model.unit,
+        model.flops_per_token(length) * per_unit,
+        model.used,
+        sequences * (1 if whole else length),
+        model if model.stacks or known is not None else None,
+        sequences,
+        length,
         *([known.optimizer] if known is not None else []),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -133,16 +142,25 @@ def off_by(held: Held) -> Span:
 
 
 def of_neuron(
-    work: Work, name: str, instances: int, held: Held, folder: Path | None = None,
+    work: Work,
+    name: str,
+    instances: int,
+    held: Held,
+    folder: Path | None = None,
     captured: Source | None = None,
-) -> Side:  # fmt: skip
+) -> Side:
     """By the fastest layout of a plan. held: beside published runs. captured: of a model that is no stack of
     blocks, as of a `Question`. Raises UsageError as `plan` does."""
     assert work.model is not None
     question = Question(
-        work.model, TOKENS, (name,), (instances, instances), batch=work.sequences, sequence=work.sequence,
+        work.model,
+        TOKENS,
+        (name,),
+        (instances, instances),
+        batch=work.sequences,
+        sequence=work.sequence,
         captured=captured,
-    )  # fmt: skip
+    )
     chosen = plan(question, folder).chosen
     step = chosen.step
     rate = step.tokens_per_s / (1 if work.unit == "tokens" else work.sequence)
@@ -151,9 +169,14 @@ def of_neuron(
 
 
 def neuron_side(
-    name: str, instances: int, rate: float, mfu: float, held: Held, how: str = "",
+    name: str,
+    instances: int,
+    rate: float,
+    mfu: float,
+    held: Held,
+    how: str = "",
     exchange: float | None = None,
-) -> Side:  # fmt: skip
+) -> Side:
     """From a rate that programs on the simulated chip have."""
     target, band = TARGETS[name], off_by(held)
     basis = f"compiled for {target.chip.title} and timed; the band is how far plans are off: {held}"
@@ -173,14 +196,20 @@ def of_others(work: Work, name: str, instances: int, form: str = "bf16") -> Side
     rate = mfu.times(count * instance.accelerator.peak(form) / work.flops)
     how, exchange, more = _layout(work, instance, instances, form)
     return Side(
-        name, instances, instance.accelerator.name, count, rate, used.published, mfu, how, exchange,
+        name,
+        instances,
+        instance.accelerator.name,
+        count,
+        rate,
+        used.published,
+        mfu,
+        how,
+        exchange,
         (used.basis, *more),
-    )  # fmt: skip
+    )
 
 
-def _layout(
-    work: Work, instance: Instance, instances: int, form: str
-) -> tuple[str, float | None, tuple[str, ...]]:  # fmt: skip
+def _layout(work: Work, instance: Instance, instances: int, form: str) -> tuple[str, float | None, tuple[str, ...]]:
     """The fastest layout, its share of exchange, and its roofline in words."""
     if work.model is None or not work.model.stacks:
         return "", None, ()
@@ -189,11 +218,12 @@ def _layout(
         if math.isinf(best.lacking):
             return "", None, (f"a batch of {work.sequences} does not divide among {instance.count * instances}",)
         raise UsageError(
-            f"{work.name} fits no layout on {instances} {instance.name}", code="TRN157",
+            f"{work.name} fits no layout on {instances} {instance.name}",
+            code="TRN157",
             limit=f"{instance.accelerator.memory / 2**30:.0f} GiB each",
             got=f"{best.lacking / 2**30:.1f} GiB too much",
             remedy="take more instances",
-        )  # fmt: skip
+        )
     found = best.roofline
     text = f"roofline of {best.job.layout}: {found.total:.4g} s a step, {found.mfu:.1%} of the peak"
     text += f" ({'; '.join(found.assumed)})" if found.assumed else ""

@@ -80,9 +80,10 @@ class Site:
         wires = interconnects.of(self.target)
         each = wires.cards * wires.card.value * interconnects.COLLECTIVE_COSTS.card_efficiency.value
         return derived(
-            self.instances // 2 * each / self.oversubscription, "byte/s",
+            self.instances // 2 * each / self.oversubscription,
+            "byte/s",
             f"cards of half of the instances, as far as collectives use them, {self.oversubscription:g}:1",
-        )  # fmt: skip
+        )
 
     def crossings(self, parameters: float, replica: int, step: float, share: float = 0.25) -> list[Crossing]:
         """What adding up the gradients of data parallel replicas asks of the bisection: `replica` chips have one copy

@@ -143,9 +143,12 @@ class Layers(Rank):
         kind, tape = self.share.attention, self.tape
         if self.share.context > 1 and kind in ("written", "again"):
             raise UsageError(
-                "a divided context asks for a kernel of attention", code="TRN176", limit="fused attention",
-                got=f"{kind} with {self.share.context} context parallel ranks", remedy="plan without cp",
-            )  # fmt: skip
+                "a divided context asks for a kernel of attention",
+                code="TRN176",
+                limit="fused attention",
+                got=f"{kind} with {self.share.context} context parallel ranks",
+                remedy="plan without cp",
+            )
         if self.share.context > 1:
             return contexts.attention(tape, q, k, v, self.share.context, causal, again=kind == "remade")
         if kind in ("written", "again"):

@@ -30,9 +30,18 @@ from trnlab.precision import MODES
 
 AGAIN = {"fused": "remade", "written": "again", "again": "again"}  # attention that is made once more, by what it was
 CAUSES = (
-    "compute", "recompute", "tensor parallel", "context parallel", "experts", "pipeline", "gradients", "weights",
-    "optimizer", "lookups", "rows",
-)  # fmt: skip
+    "compute",
+    "recompute",
+    "tensor parallel",
+    "context parallel",
+    "experts",
+    "pipeline",
+    "gradients",
+    "weights",
+    "optimizer",
+    "lookups",
+    "rows",
+)
 CLASSES = ("weights", "gradients", "optimizer", "activations", "working", "tables")
 
 
@@ -99,18 +108,31 @@ class Steps:
         seconds = {name: column[which] for name, column in self.seconds.items()}
         sizes = {name: column[which] for name, column in self.bytes.items()}
         return Steps(
-            self.layouts.take(which), seconds, sizes, self.flops[which], self.exact[which], self.room, self.peak,
+            self.layouts.take(which),
+            seconds,
+            sizes,
+            self.flops[which],
+            self.exact[which],
+            self.room,
+            self.peak,
             self.tokens,
-        )  # fmt: skip
+        )
 
     def step(self, i: int) -> Step:
         """One of them."""
         seconds = {name: float(self.seconds[name][i]) for name in CAUSES}
         sizes = {name: int(self.bytes[name][i]) for name in CLASSES}
         return Step(
-            self.layouts.layout(i), sum(seconds.values()), seconds, sizes, self.room, float(self.flops[i]), self.peak,
-            self.tokens, bool(self.exact[i]),
-        )  # fmt: skip
+            self.layouts.layout(i),
+            sum(seconds.values()),
+            seconds,
+            sizes,
+            self.room,
+            float(self.flops[i]),
+            self.peak,
+            self.tokens,
+            bool(self.exact[i]),
+        )
 
 
 @dataclass
@@ -136,9 +158,17 @@ class Planner:
         again = RECOMPUTE[piece.again]
         attention = AGAIN[self.attention] if again == "selective" else self.attention
         return Share(
-            piece.microbatch, training.sequence, piece.tensor, training.form, attention, self.network, piece.context,
-            piece.expert, piece.sharded, "again" if again == "full" else "kept",
-        )  # fmt: skip
+            piece.microbatch,
+            training.sequence,
+            piece.tensor,
+            training.form,
+            attention,
+            self.network,
+            piece.context,
+            piece.expert,
+            piece.sharded,
+            "again" if again == "full" else "kept",
+        )
 
     def parts(self, training: Training, piece: Piece) -> Parts:
         """The costs of a share, compiled unless they are known."""
@@ -178,9 +208,11 @@ class Planner:
     def peak(self) -> float:
         """FLOP/s of all cores, also of those that a rank leaves idle: all of them are paid for."""
         chip = self.cluster.target.chip
-        return self.cluster.target.cores * self.cluster.instances * chip.peak_flops(
-            MODES[self.programs.session.precision]
-        )  # fmt: skip
+        return (
+            self.cluster.target.cores
+            * self.cluster.instances
+            * chip.peak_flops(MODES[self.programs.session.precision])
+        )
 
     def least(self, training: Training, layouts: Layouts) -> Floats:
         """Bytes that a rank needs whatever its stage is: weights, gradients, the optimizer's state."""

@@ -64,12 +64,14 @@ class Store:
 
 def _lustre(throughput: int, write: float, read: float, usd: float) -> Store:
     return Store(
-        f"lustre-{throughput}", _CLIENT, None,
+        f"lustre-{throughput}",
+        _CLIENT,
+        None,
         documented(write * 1e6, "byte/s per TiB", f"{_FSX}: PERSISTENT-{throughput}, disk"),
         documented(read * 1e6, "byte/s per TiB", f"{_FSX}: PERSISTENT-{throughput}, network baseline"),
         assumed(usd, "USD per GB and month", _PRICES),
         latency=assumed(1e-3, "s", "Amazon FSx for Lustre user guide: below a millisecond; the most that says"),
-    )  # fmt: skip
+    )
 
 
 STORES = {
@@ -107,15 +109,21 @@ def store(name: str, network: float) -> Store:
     """
     if name not in STORES:
         raise UsageError(
-            f"unknown store of checkpoints {name!r}", code="TRN164", limit=", ".join(STORES), got=name,
+            f"unknown store of checkpoints {name!r}",
+            code="TRN164",
+            limit=", ".join(STORES),
+            got=name,
             remedy=did_you_mean(name, STORES, "choose one of those above"),
-        )  # fmt: skip
+        )
     found = STORES[name]
     if name != "neighbour":
         return found
     if network <= 0:
         raise UsageError(
-            "instances without network cards have no neighbour to keep a checkpoint", code="TRN164",
-            limit="s3 or a class of lustre", got=name, remedy="choose another store, or instances with network cards",
-        )  # fmt: skip
+            "instances without network cards have no neighbour to keep a checkpoint",
+            code="TRN164",
+            limit="s3 or a class of lustre",
+            got=name,
+            remedy="choose another store, or instances with network cards",
+        )
     return Store(name, found.client._replace(value=network))

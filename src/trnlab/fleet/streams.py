@@ -75,14 +75,17 @@ def streams_of(exchange: Exchange, training: Training, x: Layouts) -> Streams:
     late = model.join_parameters + model.head_parameters
     norm = model.stacks[-1][1].norm_parameters if model.final_norm else 0
     common = model.parameters - model.embedding_parameters - late - experts
-    sizes = (
-        (model.embedding_parameters, 0.0), (common / layers, experts / layers), (late - norm, 0.0), (norm, 0.0)
-    )  # fmt: skip
+    sizes = ((model.embedding_parameters, 0.0), (common / layers, experts / layers), (late - norm, 0.0), (norm, 0.0))
     kinds = ("all_gather", training.width), ("reduce_scatter", SUM)
     asked, given = (
-        np.stack([summed(exchange, x, kind, 3, width, own / x["tensor"], theirs / (x["tensor"] * x["expert"]))
-                  for own, theirs in sizes]) for kind, width in kinds
-    )  # fmt: skip
+        np.stack(
+            [
+                summed(exchange, x, kind, 3, width, own / x["tensor"], theirs / (x["tensor"] * x["expert"]))
+                for own, theirs in sizes
+            ]
+        )
+        for kind, width in kinds
+    )
     return Streams(asked, given)
 
 

@@ -15,9 +15,23 @@ from trnlab.fleet.steps import CAUSES, CLASSES
 
 SCHEMA = 1
 _PLAIN = (
-    "cluster", "target", "instances", "chips", "ranks", "layout", "exact", "days", "usd", "usd_per_million_tokens",
-    "price", "device_hours", "tokens_per_s", "mfu", "goodput", "step_s",
-)  # fmt: skip
+    "cluster",
+    "target",
+    "instances",
+    "chips",
+    "ranks",
+    "layout",
+    "exact",
+    "days",
+    "usd",
+    "usd_per_million_tokens",
+    "price",
+    "device_hours",
+    "tokens_per_s",
+    "mfu",
+    "goodput",
+    "step_s",
+)
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
@@ -26,15 +40,28 @@ def to_json(plan: Plan) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "question": {
-            "model": asked.model.name, "parameters": asked.model.parameters, "used_parameters": asked.model.used,
-            "source": asked.model.source, "tokens": asked.tokens, "targets": list(asked.targets),
-            "instances": list(asked.instances), "deadline_s": asked.deadline, "batch": asked.batch,
-            "sequence": asked.training.sequence, "precision": asked.precision, "fixed": dict(asked.fixed),
-            "epoch": asked.epoch or None, "counted": asked.model.counted,
+            "model": asked.model.name,
+            "parameters": asked.model.parameters,
+            "used_parameters": asked.model.used,
+            "source": asked.model.source,
+            "tokens": asked.tokens,
+            "targets": list(asked.targets),
+            "instances": list(asked.instances),
+            "deadline_s": asked.deadline,
+            "batch": asked.batch,
+            "sequence": asked.training.sequence,
+            "precision": asked.precision,
+            "fixed": dict(asked.fixed),
+            "epoch": asked.epoch or None,
+            "counted": asked.model.counted,
         },
-        "chosen": candidate(plan.chosen), "besides": _besides(plan), "front": [candidate(c) for c in plan.front],
-        "looked_at": plan.looked_at, "fit": len(plan), "refused": dict(plan.refused.most_common()),
-    }  # fmt: skip
+        "chosen": candidate(plan.chosen),
+        "besides": _besides(plan),
+        "front": [candidate(c) for c in plan.front],
+        "looked_at": plan.looked_at,
+        "fit": len(plan),
+        "refused": dict(plan.refused.most_common()),
+    }
 
 
 def _besides(plan: Plan) -> dict[str, Any]:
@@ -42,10 +69,13 @@ def _besides(plan: Plan) -> dict[str, Any]:
     c, epoch = plan.chosen, plan.question.epoch
     per, beside = c.bill.usd_per_million, overheads(plan.question, c)
     return {
-        "seconds_besides": {"checkpoint": beside.checkpoint, "input": beside.input}, "input_s": beside.brought,
-        "waste": dict(c.kept.waste), "checkpoint_every_s": c.kept.interval, "checkpoint_stall_s": c.kept.stall,
+        "seconds_besides": {"checkpoint": beside.checkpoint, "input": beside.input},
+        "input_s": beside.brought,
+        "waste": dict(c.kept.waste),
+        "checkpoint_every_s": c.kept.interval,
+        "checkpoint_stall_s": c.kept.stall,
         "usd_per_epoch": per * epoch / 1e6 if per is not None and epoch else None,
-    }  # fmt: skip
+    }
 
 
 def candidate(c: Candidate) -> dict[str, Any]:
@@ -53,15 +83,28 @@ def candidate(c: Candidate) -> dict[str, Any]:
     target, layout = c.cluster.target, c.step.layout
     known = latest(target.name)
     return {
-        "cluster": c.cluster.name, "target": target.name, "instances": c.cluster.instances, "chips": c.cluster.chips,
-        "ranks": c.cluster.ranks, "layout": layout.spelled(), "step_s": c.step.total, "exact": c.step.exact,
-        "seconds": dict(c.step.seconds), "bytes": dict(c.step.bytes), "room": c.step.room, "mfu": c.step.mfu,
-        "tokens_per_s": c.step.tokens_per_s, "goodput": c.goodput, "days": c.bill.days,
-        "device_hours": c.bill.device_hours, "usd": c.bill.usd, "usd_per_million_tokens": c.bill.usd_per_million,
+        "cluster": c.cluster.name,
+        "target": target.name,
+        "instances": c.cluster.instances,
+        "chips": c.cluster.chips,
+        "ranks": c.cluster.ranks,
+        "layout": layout.spelled(),
+        "step_s": c.step.total,
+        "exact": c.step.exact,
+        "seconds": dict(c.step.seconds),
+        "bytes": dict(c.step.bytes),
+        "room": c.step.room,
+        "mfu": c.step.mfu,
+        "tokens_per_s": c.step.tokens_per_s,
+        "goodput": c.goodput,
+        "days": c.bill.days,
+        "device_hours": c.bill.device_hours,
+        "usd": c.bill.usd,
+        "usd_per_million_tokens": c.bill.usd_per_million,
         "price": c.bill.price,
         "usd_per_hour": {kind: known[kind].usd_per_hour if kind in known else None for kind in KINDS},
         "prices": [dataclasses.asdict(price) for price in known.values()],
-    }  # fmt: skip
+    }
 
 
 def to_csv(plan: Plan, count: int) -> str:

@@ -85,9 +85,10 @@ class Tables:
         """Bytes of a rank by class, whatever its samples are."""
         wide = dtype(self.form).itemsize
         return {
-            "tables": float(self.rows(model) * model.width * ROW), "weights": float(model.everywhere * wide),
+            "tables": float(self.rows(model) * model.width * ROW),
+            "weights": float(model.everywhere * wide),
             "gradients": float(model.everywhere * GRADIENT),
-        }  # fmt: skip
+        }
 
     def rows(self, model: Recommender) -> int:
         """Of divided tables, that a rank has."""
@@ -100,14 +101,16 @@ class Tables:
         update = self.programs.kept(f"sgd {model.everywhere} {wide}", lambda: Stage(sgd(model.everywhere, wide), 0))
         sent = looked * model.width * wide.itemsize
         seconds = {
-            "compute": networks.forward + networks.backward, "lookups": sum(self.looked_up(model, looked)),
+            "compute": networks.forward + networks.backward,
+            "lookups": sum(self.looked_up(model, looked)),
             "rows": self._exchanged("all_to_all", looked * ID) + 2 * self._exchanged("all_to_all", sent),
             "gradients": self._exchanged("all_reduce", model.everywhere * GRADIENT),
             "optimizer": update.forward + update.backward,
-        }  # fmt: skip
+        }
         sizes = self.held(model) | {
-            "activations": float(networks.kept), "working": float(networks.working + looked * ID + 2 * sent),
-        }  # fmt: skip
+            "activations": float(networks.kept),
+            "working": float(networks.working + looked * ID + 2 * sent),
+        }
         return self._of(model, layout, batch, seconds, sizes)
 
     def looked_up(self, model: Recommender, count: int) -> tuple[float, float]:
@@ -135,10 +138,15 @@ class Tables:
         target, precision = self.cluster.target, self.programs.session.precision
         peak = target.cores * self.cluster.instances * target.chip.peak_flops(MODES[precision])
         return Steps(
-            columns_of([layout]), {cause: np.array([seconds.get(cause, 0.0)]) for cause in CAUSES},
+            columns_of([layout]),
+            {cause: np.array([seconds.get(cause, 0.0)]) for cause in CAUSES},
             {name: np.array([sizes.get(name, 0.0)]) for name in CLASSES},
-            np.array([model.per_unit * batch]), np.ones(1, np.bool_), room(target), peak, batch,
-        )  # fmt: skip
+            np.array([model.per_unit * batch]),
+            np.ones(1, np.bool_),
+            room(target),
+            peak,
+            batch,
+        )
 
 
 def lookup(rows: int, width: int, count: int, form: DType) -> Graph:

@@ -33,9 +33,12 @@ def talk_of(exchange: Exchange, training: Training, x: Layouts) -> Talk:
     lent = np.where(x["context"][:, None] > 1, 2 * keys, 0.0)  # and their gradients
     arriving = np.where(x["expert"][:, None] > 1, rows, 0.0)
     return Talk(
-        exchange.send(stride, entering(training, x, tokens)), SENDS * each("all_to_all", x["expert"], rows),
-        gathered, gathered + scattered, (lent + arriving).max(1),
-    )  # fmt: skip
+        exchange.send(stride, entering(training, x, tokens)),
+        SENDS * each("all_to_all", x["expert"], rows),
+        gathered,
+        gathered + scattered,
+        (lent + arriving).max(1),
+    )
 
 
 def _rows(block: Block, training: Training, x: Layouts) -> Floats:

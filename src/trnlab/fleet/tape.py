@@ -399,7 +399,9 @@ class Tape:
         picked = b.take_along(shifted, labels)
         self.leave(b.multiply(b.reduce(b.subtract(b.log(b.reshape(total, labels.shape)), picked), (0, 1)), 1 / count))
         hit = b.compare(
-            b.iota(logits.shape, int32, 2), "EQ", b.broadcast_in_dim(labels, logits.shape, (0, 1)),
-        )  # fmt: skip
+            b.iota(logits.shape, int32, 2),
+            "EQ",
+            b.broadcast_in_dim(labels, logits.shape, (0, 1)),
+        )
         rest = b.subtract(b.divide(grown, total), b.convert(hit, float32))
         return b.convert(b.multiply(rest, 1 / count), self.form)

@@ -46,8 +46,10 @@ def chosen(plan: Plan) -> Iterator[str]:
     step = c.step
     yield f"cheapest in time: {c.cluster.name} ({c.cluster.chips:,} chips, {c.cluster.ranks:,} ranks), {step.layout}"
     rate = f"{step.tokens_per_s:,.0f} {plan.question.model.counted}/s"
-    yield (f"  {c.bill.days:.3g} days at a goodput of {c.goodput:.1%}; {rate}, "
-           f"{step.tokens_per_s / c.cluster.chips:,.0f} a chip; MFU {step.mfu:.1%} of all cores")  # fmt: skip
+    yield (
+        f"  {c.bill.days:.3g} days at a goodput of {c.goodput:.1%}; {rate}, "
+        f"{step.tokens_per_s / c.cluster.chips:,.0f} a chip; MFU {step.mfu:.1%} of all cores"
+    )
 
 
 def dollars(plan: Plan) -> Iterator[str]:
@@ -93,7 +95,7 @@ def memory(plan: Plan) -> Iterator[str]:
     for name in CLASSES if step.bytes["tables"] else CLASSES[:-1]:
         yield f"  {name:<16} {format_bytes(step.bytes[name]):>11} {step.bytes[name] / step.room:>7.1%}  " + _bar(
             step.bytes[name] / step.room
-        )  # fmt: skip
+        )
 
 
 def tables(plan: Plan) -> Iterator[str]:
@@ -103,11 +105,15 @@ def tables(plan: Plan) -> Iterator[str]:
         return
     looked = step.layout.microbatch * len(model.divided)
     size = sum(model.divided) * model.width * ROW
-    yield (f"tables: {len(model.divided)} of {len(model.rows)} divided by rows among {ranks:,} ranks, "
-           f"{format_count(sum(model.divided))} rows of {model.width} in float32, {format_bytes(size)}; "
-           f"{len(model.short)} of {sum(model.short):,} rows in all on each rank")  # fmt: skip
-    yield (f"  a step reads {looked:,} rows of a rank and adds to as many: {step.seconds['lookups']:.3g} s by DMA; "
-           f"their exchange: {step.seconds['rows']:.3g} s in three all-to-all")  # fmt: skip
+    yield (
+        f"tables: {len(model.divided)} of {len(model.rows)} divided by rows among {ranks:,} ranks, "
+        f"{format_count(sum(model.divided))} rows of {model.width} in float32, {format_bytes(size)}; "
+        f"{len(model.short)} of {sum(model.short):,} rows in all on each rank"
+    )
+    yield (
+        f"  a step reads {looked:,} rows of a rank and adds to as many: {step.seconds['lookups']:.3g} s by DMA; "
+        f"their exchange: {step.seconds['rows']:.3g} s in three all-to-all"
+    )
 
 
 def front(plan: Plan) -> Iterator[str]:

@@ -136,10 +136,20 @@ def resnet(f: Fields) -> Whole:
     words = {name: ",".join(map(str, f.counts(name))) for name in ("depths", "hidden_sizes")}
     words |= {"stem": str(stem), "side": str(side), "colours": str(colours), "classes": str(classes)}
     return Whole(
-        f.name, 0, (), 1, patch=1, source=f.source, count=made.parameters, per_unit=made.operations,
-        items="images", kind="convolution", recipe=Recipe("resnet", "momentum in bf16", words),
-        brought=2 * colours * side**2 + ID, epoch=IMAGENET,
-    )  # fmt: skip
+        f.name,
+        0,
+        (),
+        1,
+        patch=1,
+        source=f.source,
+        count=made.parameters,
+        per_unit=made.operations,
+        items="images",
+        kind="convolution",
+        recipe=Recipe("resnet", "momentum in bf16", words),
+        brought=2 * colours * side**2 + ID,
+        epoch=IMAGENET,
+    )
 
 
 def _bottleneck(made: Layers, into: int, out: int, side: int, stride: int) -> tuple[int, int]:

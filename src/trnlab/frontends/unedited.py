@@ -31,9 +31,12 @@ def reaching_the_chip(session: Session, environment: Mapping[str, str] = os.envi
     place = environment.get(JIT) or CHIP
     if place not in (CHIP, HOST):
         raise UsageError(
-            f"{JIT} does not say where functions run that a script compiles", code="TRN291",
-            limit=f"{CHIP} or {HOST}", got=place, remedy="set it to one of these, or unset it",
-        )  # fmt: skip
+            f"{JIT} does not say where functions run that a script compiles",
+            code="TRN291",
+            limit=f"{CHIP} or {HOST}",
+            got=place,
+            remedy="set it to one of these, or unset it",
+        )
     if place == HOST or not session.chosen:
         yield
         return

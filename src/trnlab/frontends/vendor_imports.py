@@ -205,9 +205,7 @@ def _imports(file: str) -> bool:
 def _installed(package: str, file: str) -> bool:
     """Whether a module is of a distribution that was installed, wherever that may be."""
     folders = [folder for folder in Path(file).parents if folder.name in (package, "site-packages", "dist-packages")]
-    return any(
-        folder.name != package or any(folder.parent.glob(f"{package}-*.dist-info")) for folder in folders
-    )  # fmt: skip
+    return any(folder.name != package or any(folder.parent.glob(f"{package}-*.dist-info")) for folder in folders)
 
 
 _OURS = (__file__, listener.__file__, str(Path(sys.modules[install_modules.__module__].__file__ or "")))

@@ -330,10 +330,19 @@ class GraphBuilder:
         ones, none = (1,) * (len(x.shape) - 2), (0,) * (len(x.shape) - 2)
         low, high = (none, none) if padding is None else padding
         return self.op(
-            "convolution", x, weight, window_strides=tuple(strides or ones), padding_low=tuple(low),
-            padding_high=tuple(high), lhs_dilation=tuple(spread or ones), rhs_dilation=tuple(dilation or ones),
-            window_reversal=reverse, feature_group_count=groups, batch_group_count=batch_groups, dtype=dtype(dt),
-        )  # fmt: skip
+            "convolution",
+            x,
+            weight,
+            window_strides=tuple(strides or ones),
+            padding_low=tuple(low),
+            padding_high=tuple(high),
+            lhs_dilation=tuple(spread or ones),
+            rhs_dilation=tuple(dilation or ones),
+            window_reversal=reverse,
+            feature_group_count=groups,
+            batch_group_count=batch_groups,
+            dtype=dtype(dt),
+        )
 
     def matmul(self, lhs: Value, rhs: Value, dt: DType | str | None = None) -> Value:
         """[..., M, K] times [..., K, N] with equal leading dimensions."""
@@ -457,11 +466,17 @@ class GraphBuilder:
 
     def exchange(
         self, x: Value, groups: Groups, sent: Sequence[int], received: Sequence[int], position: int
-    ) -> Value:  # fmt: skip
+    ) -> Value:
         """The same of parts that differ: rows for each position of the group, which come one behind the other. This
         rank is at `position`. Where nothing comes there is a row of zeros."""
-        attrs = {"split_dimension": 0, "concat_dimension": 0, **_grouped(groups), "sent": tuple(sent),
-                 "received": tuple(received), "position": position}  # fmt: skip
+        attrs = {
+            "split_dimension": 0,
+            "concat_dimension": 0,
+            **_grouped(groups),
+            "sent": tuple(sent),
+            "received": tuple(received),
+            "position": position,
+        }
         return self.append("all_to_all", [x], attrs).result
 
     def collective_permute(self, x: Value, pairs: Sequence[tuple[int, int]]) -> Value:

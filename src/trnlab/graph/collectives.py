@@ -57,9 +57,13 @@ def execute(op: Op, arrays: Sequence[Array], ranks: Communicator | None) -> list
     """Results of an op on this rank. Raises GraphError (TRN308) where nobody else is there."""
     if ranks is None:
         raise GraphError(
-            f"{op.name} is executed by several ranks together, and there is one", code="TRN308", where=op.loc,
-            limit="a connection with the other ranks", got="none", remedy="interpret the graph on all of them",
-        )  # fmt: skip
+            f"{op.name} is executed by several ranks together, and there is one",
+            code="TRN308",
+            where=op.loc,
+            limit="a connection with the other ranks",
+            got="none",
+            remedy="interpret the graph on all of them",
+        )
     if op.name == "partition_id":
         return [np.asarray(ranks.rank, np.uint32)]
     what = asked(op)

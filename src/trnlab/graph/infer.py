@@ -138,8 +138,12 @@ def _clamp(types: Types, attrs: Attrs) -> TensorType:
     low, operand, high = types
     _same_dtype(types)
     for bound in (low, high):
-        _need(bound.shape in ((), operand.shape), "bounds must be scalar or of the operand's shape", operand.shape,
-              bound.shape)  # fmt: skip
+        _need(
+            bound.shape in ((), operand.shape),
+            "bounds must be scalar or of the operand's shape",
+            operand.shape,
+            bound.shape,
+        )
     return operand
 
 

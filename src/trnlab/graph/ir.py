@@ -208,9 +208,17 @@ class Graph:
             ops.append(made)
         outputs = [new[v] for v in self.outputs]
         return Graph(
-            self.name, [new[v] for v in self.inputs], ops, outputs, list(self.output_names), dict(self.aliases),
-            self.checks, self.limits, dict(self.bounds), taps=self.taps,
-        )  # fmt: skip
+            self.name,
+            [new[v] for v in self.inputs],
+            ops,
+            outputs,
+            list(self.output_names),
+            dict(self.aliases),
+            self.checks,
+            self.limits,
+            dict(self.bounds),
+            taps=self.taps,
+        )
 
     def values(self) -> Iterator[Value]:
         """Inputs, then results in order."""

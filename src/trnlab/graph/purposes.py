@@ -23,9 +23,13 @@ from trnlab.graph.ops import ATTENTION, COLLECTIVE, ELEMENTWISE, OPS, SHAPE
 
 _SUMS, _GATHERS = ("all_reduce", "reduce_scatter"), ("all_gather", "collective_broadcast")
 _DEFAULTS = {
-    "all_reduce": "tensor", "all_gather": "sequence", "reduce_scatter": "sequence", "all_to_all": "expert",
-    "collective_permute": "pipeline", "collective_broadcast": "other",
-}  # fmt: skip
+    "all_reduce": "tensor",
+    "all_gather": "sequence",
+    "reduce_scatter": "sequence",
+    "all_to_all": "expert",
+    "collective_permute": "pipeline",
+    "collective_broadcast": "other",
+}
 
 
 def name_purposes(graph: Graph) -> None:

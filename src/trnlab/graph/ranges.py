@@ -171,7 +171,8 @@ _RULES: dict[str, Callable[[Op, list[Any]], Interval | None]] = {
     "pad": lambda op, given: _hull(*given),
     "select": lambda op, given: _hull(given[1], given[2]),
     "clamp": lambda op, given: (
-        min(max(given[1][0], given[0][0]), given[2][1]), max(min(given[1][1], given[2][1]), given[0][0])
+        min(max(given[1][0], given[0][0]), given[2][1]),
+        max(min(given[1][1], given[2][1]), given[0][0]),
     ),
     "maximum": _corners(max),
     "minimum": _corners(min),
@@ -181,8 +182,8 @@ _RULES: dict[str, Callable[[Op, list[Any]], Interval | None]] = {
     "divide": _magnitude,
     "remainder": _remainder,
     "shift_left": _shift_left,
-    "shift_right_arithmetic": lambda op, given: _hull(given[0], (0, 0), (-1, -1)) if given[0][0] < 0 else _hull(
-        given[0], (0, 0)
+    "shift_right_arithmetic": lambda op, given: (
+        _hull(given[0], (0, 0), (-1, -1)) if given[0][0] < 0 else _hull(given[0], (0, 0))
     ),
     "power": _power,
     **dict.fromkeys(("and", "or", "xor"), _bits),
@@ -193,4 +194,4 @@ _RULES: dict[str, Callable[[Op, list[Any]], Interval | None]] = {
     "reduce": _reduce,
     "dot_general": _dot,
     "scatter": _scatter,
-}  # fmt: skip
+}

@@ -57,26 +57,42 @@ def check_command(
     command = attrs["reduce_cmd"]
     if command not in commands:
         instr.refuse(
-            "no such command for the accumulators", limit=", ".join(commands), got=command, chip=chip,
-            remedy="use one of these", code="TRN411",
-        )  # fmt: skip
+            "no such command for the accumulators",
+            limit=", ".join(commands),
+            got=command,
+            chip=chip,
+            remedy="use one of these",
+            code="TRN411",
+        )
     if command == "idle" and "reduce_res" in ops and commands is not ON_SCALAR:
         instr.refuse(
-            "an idle instruction leaves nothing in the accumulators to read", limit="no reduce_res, or a reduction",
-            got="idle", chip=chip, remedy="use reduce_cmd='reset_reduce'", code="TRN411",
-        )  # fmt: skip
+            "an idle instruction leaves nothing in the accumulators to read",
+            limit="no reduce_res, or a reduction",
+            got="idle",
+            chip=chip,
+            remedy="use reduce_cmd='reset_reduce'",
+            code="TRN411",
+        )
     reads = command == "reduce" or (command == "idle" and "reduce_res" in ops)
     if reads and "accumulators" not in ops:
         instr.refuse(
-            "the accumulators are read but not there", limit="operand accumulators", got=None, chip=chip,
-            remedy="pass the tile that holds the engine's accumulators", code="TRN402",
-        )  # fmt: skip
+            "the accumulators are read but not there",
+            limit="operand accumulators",
+            got=None,
+            chip=chip,
+            remedy="pass the tile that holds the engine's accumulators",
+            code="TRN402",
+        )
     initial = "reduce_init" in ops or attrs.get("reduce_init") is not None
     if initial != (command == "load_reduce"):
         instr.refuse(
-            "a value to start from and load_reduce come together", limit="both or neither", got=command, chip=chip,
-            remedy="pass reduce_init with reduce_cmd='load_reduce' only", code="TRN411",
-        )  # fmt: skip
+            "a value to start from and load_reduce come together",
+            limit="both or neither",
+            got=command,
+            chip=chip,
+            remedy="pass reduce_init with reduce_cmd='load_reduce' only",
+            code="TRN411",
+        )
 
 
 def accumulated(

@@ -39,9 +39,13 @@ from trnlab.isa.opcheck import check_activation, check_one_of
 PRELU = "prelu"  # the one function with a parameter
 REDUCTIONS = ("add", "max", "min", "abs_max", "abs_min")
 COMBINATIONS = (
-    ("multiply", "add"), ("multiply", "subtract"), ("multiply", "bypass"), ("add", "bypass"), ("subtract", "bypass"),
+    ("multiply", "add"),
+    ("multiply", "subtract"),
+    ("multiply", "bypass"),
+    ("add", "bypass"),
+    ("subtract", "bypass"),
     ("bypass", "bypass"),
-)  # fmt: skip
+)
 
 
 @register
@@ -69,9 +73,17 @@ class Activate2(Instruction):
         OperandSpec("relu_param", "src", optional=True, immediate=True, shape=("P", "1"), dtypes=FLOAT32),
     )
     attrs: ClassVar[Mapping[str, Any]] = {
-        "op": "copy", "op0": "bypass", "imm0": 0.0, "reverse0": False, "op1": "bypass", "imm1": 0.0,
-        "reverse1": False, "relu_param": 0.0, "reduce_op": "add", "reduce_cmd": "reset_reduce",
-    }  # fmt: skip
+        "op": "copy",
+        "op0": "bypass",
+        "imm0": 0.0,
+        "reverse0": False,
+        "op1": "bypass",
+        "imm1": 0.0,
+        "reverse1": False,
+        "relu_param": 0.0,
+        "reduce_op": "add",
+        "reduce_cmd": "reset_reduce",
+    }
     indirect = ("dst", "data")
     limits = (
         "op is a name of isa.activations, or prelu",
@@ -99,15 +111,23 @@ class Activate2(Instruction):
         used = tuple(_plain(attrs[name]) for name in ("op0", "op1"))
         if used not in COMBINATIONS:
             self.refuse(
-                "scalar does not combine these operators", limit=self.limits[1], got=used, chip=chip,
-                remedy="apply one of them with tensor_scalar first", code="TRN412",
-            )  # fmt: skip
+                "scalar does not combine these operators",
+                limit=self.limits[1],
+                got=used,
+                chip=chip,
+                remedy="apply one of them with tensor_scalar first",
+                code="TRN412",
+            )
         for name, reverse in zip(used, ("reverse0", "reverse1")):
             if name == "bypass" and attrs[reverse]:
                 self.refuse(
-                    f"{reverse} without an operator", limit="False", got=True, chip=chip, remedy="leave it out",
+                    f"{reverse} without an operator",
+                    limit="False",
+                    got=True,
+                    chip=chip,
+                    remedy="leave it out",
                     code="TRN411",
-                )  # fmt: skip
+                )
         check_one_of(self, "reduce_op", REDUCTIONS, attrs, chip)
         check_command(self, ON_SCALAR, ops, attrs, chip)
 

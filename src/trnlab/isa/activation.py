@@ -60,8 +60,12 @@ class Activation(Instruction):
         OperandSpec("scale", "src", optional=True, immediate=True, shape=("P", "1"), dtypes=FLOAT32),
     )
     attrs: ClassVar[Mapping[str, Any]] = {
-        "op": "copy", "scale": 1.0, "bias": 0.0, "reduce_op": "add", "reduce_cmd": "reset_reduce",
-    }  # fmt: skip
+        "op": "copy",
+        "scale": 1.0,
+        "bias": 0.0,
+        "reduce_op": "add",
+        "reduce_cmd": "reset_reduce",
+    }
     indirect = ("dst", "data")
     limits = (
         "op is a name of isa.activations",
@@ -86,19 +90,31 @@ class Activation(Instruction):
         bias = attrs.get("bias")
         if "bias" not in ops and bias and not chip.has("scalar_bias_immediate"):
             self.refuse(
-                "the bias of this generation is a tile", limit="an access pattern [P, 1]", got=bias, chip=chip,
-                remedy="memset a [P, 1] tile with the number and pass it as bias", code="TRN414",
-            )  # fmt: skip
+                "the bias of this generation is a tile",
+                limit="an access pattern [P, 1]",
+                got=bias,
+                chip=chip,
+                remedy="memset a [P, 1] tile with the number and pass it as bias",
+                code="TRN414",
+            )
         if attrs["op"] == "reciprocal" and ("bias" in ops or bias) and not chip.has("scalar_bias_immediate"):
             self.refuse(
-                "reciprocal of this generation takes no bias", limit="no bias", got="a bias", chip=chip,
-                remedy="add with tensor_scalar first", code="TRN411",
-            )  # fmt: skip
+                "reciprocal of this generation takes no bias",
+                limit="no bias",
+                got="a bias",
+                chip=chip,
+                remedy="add with tensor_scalar first",
+                code="TRN411",
+            )
         if attrs["reduce_op"] != "add":
             self.refuse(
-                "the accumulators only add", limit="add", got=attrs["reduce_op"], chip=chip,
-                remedy="reduce dst with tensor_reduce", code="TRN412",
-            )  # fmt: skip
+                "the accumulators only add",
+                limit="add",
+                got=attrs["reduce_op"],
+                chip=chip,
+                remedy="reduce dst with tensor_reduce",
+                code="TRN412",
+            )
         check_command(self, ON_SCALAR, ops, attrs, chip)
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:

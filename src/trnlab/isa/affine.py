@@ -29,18 +29,30 @@ def check_pattern(instr: Instruction, dst: Operand, attrs: Mapping[str, Any], ch
     pattern = attrs["pattern"]
     if not 1 <= len(pattern) <= MAX_PATTERN_DIMS:
         instr.refuse(
-            "the pattern has a wrong number of dimensions", limit=f"1..{MAX_PATTERN_DIMS} of (step, num)",
-            got=len(pattern), chip=chip, remedy="merge or split dimensions", code="TRN407",
-        )  # fmt: skip
+            "the pattern has a wrong number of dimensions",
+            limit=f"1..{MAX_PATTERN_DIMS} of (step, num)",
+            got=len(pattern),
+            chip=chip,
+            remedy="merge or split dimensions",
+            code="TRN407",
+        )
     numbers = (attrs["offset"], attrs["channel_multiplier"], *(step for step, _ in pattern))
     if any(number not in _INT32 for number in numbers):
         instr.refuse(
-            "the pattern needs more than 32 bits", limit="-2**31..2**31 - 1", got=numbers, chip=chip,
-            remedy="use smaller steps and offsets", code="TRN411",
-        )  # fmt: skip
+            "the pattern needs more than 32 bits",
+            limit="-2**31..2**31 - 1",
+            got=numbers,
+            chip=chip,
+            remedy="use smaller steps and offsets",
+            code="TRN411",
+        )
     count = prod(num for _, num in pattern)
     if count != dst.free:
         instr.refuse(
-            "the pattern does not cover dst", limit=f"{dst.free} elements per partition", got=count, chip=chip,
-            remedy="make the product of the pattern's counts equal to dst's free size", code="TRN409",
-        )  # fmt: skip
+            "the pattern does not cover dst",
+            limit=f"{dst.free} elements per partition",
+            got=count,
+            chip=chip,
+            remedy="make the product of the pattern's counts equal to dst's free size",
+            code="TRN409",
+        )

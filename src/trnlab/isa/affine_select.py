@@ -28,8 +28,12 @@ class AffineSelect(Instruction):
     engines = (Engine.GPSIMD,)
     operands = (OperandSpec("dst", "dst", SBUF_ONLY), OperandSpec("on_true", "src", SBUF_ONLY))
     attrs: ClassVar[Mapping[str, Any]] = {
-        "pattern": (), "offset": 0, "channel_multiplier": 0, "cmp_op": "greater_equal", "on_false": 0.0,
-    }  # fmt: skip
+        "pattern": (),
+        "offset": 0,
+        "channel_multiplier": 0,
+        "cmp_op": "greater_equal",
+        "on_false": 0.0,
+    }
     limits = (
         "pattern has one to four dimensions and covers dst; offset, multiplier and steps are 32-bit",
         "cmp_op is one of is_equal, not_equal, is_gt, is_ge, is_lt, is_le",
@@ -51,14 +55,22 @@ class AffineSelect(Instruction):
             known = False
         if not known:
             self.refuse(
-                "not a comparison", limit=", ".join(sorted(COMPARISONS)), got=attrs["cmp_op"], chip=chip,
-                remedy="use one of these", code="TRN412",
-            )  # fmt: skip
+                "not a comparison",
+                limit=", ".join(sorted(COMPARISONS)),
+                got=attrs["cmp_op"],
+                chip=chip,
+                remedy="use one of these",
+                code="TRN412",
+            )
         if not isinstance(attrs["on_false"], Real):
             self.refuse(
-                "on_false is not a number", limit="a number", got=attrs["on_false"], chip=chip,
-                remedy="pass a float", code="TRN411",
-            )  # fmt: skip
+                "on_false is not a number",
+                limit="a number",
+                got=attrs["on_false"],
+                chip=chip,
+                remedy="pass a float",
+                code="TRN411",
+            )
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """Selection by the sign of the ramp; integers stay integers where on_false is one of their values."""

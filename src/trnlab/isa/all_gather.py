@@ -49,11 +49,13 @@ class AllGather(Collective):
         rows = src.partitions * (self.group_size(attrs) if attrs["dim"] == 0 else 1)
         if attrs["dim"] not in ((0,) if in_hbm else (0, 1)) or (not in_hbm and dst.partitions != rows):
             self.refuse(
-                "tensors cannot be gathered along this dimension", limit=self.limits[0],
+                "tensors cannot be gathered along this dimension",
+                limit=self.limits[0],
                 got=f"dim {attrs['dim']} in {dst.memory.name}, {src.partitions} partitions into {dst.partitions}",
-                chip=chip, code="TRN411",
+                chip=chip,
+                code="TRN411",
                 remedy="gather along dimension 0 in HBM, or along partitions or the free dimension of tiles",
-            )  # fmt: skip
+            )
 
     def combine(self, mine: int, sources: list[Array], arrays: Arrays, attrs: Mapping[str, Any]) -> Array:
         """One behind the other."""

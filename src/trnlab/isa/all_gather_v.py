@@ -51,8 +51,11 @@ class AllGatherV(Variable):
         super().check(ops, attrs, engine, chip)
         if attrs["has_rdispls"] or self.group_size(attrs) != RANKS or not attrs["joint"]:
             self.refuse(
-                "not supported by the runtime", limit=self.limits[0],
+                "not supported by the runtime",
+                limit=self.limits[0],
                 got=f"has_rdispls={attrs['has_rdispls']}, groups of {self.group_size(attrs)}, "
-                f"{2 if attrs['joint'] else 1} cores", chip=chip,
-                remedy="use all_gather, or launch with kernel[2] on groups of four", code="TRN411",
-            )  # fmt: skip
+                f"{2 if attrs['joint'] else 1} cores",
+                chip=chip,
+                remedy="use all_gather, or launch with kernel[2] on groups of four",
+                code="TRN411",
+            )

@@ -30,8 +30,11 @@ class AllToAll(Collective):
     attrs: ClassVar[Mapping[str, Any]] = {**COMMON, "gives": (), "takes": (), "position": 0}
     cost_kinds = ("collective.all_to_all",)
     limits = (
-        SAME_GROUPS, "dst and src lie in HBM", PARTS, "dst has as many elements as src, a multiple of the ranks",
-    )  # fmt: skip
+        SAME_GROUPS,
+        "dst and src lie in HBM",
+        PARTS,
+        "dst has as many elements as src, a multiple of the ranks",
+    )
     source = "nki.collectives.all_to_all"
     example = """
         x = nl.ndarray((128, 512), nl.float32, buffer=nl.shared_hbm)
@@ -53,10 +56,13 @@ class AllToAll(Collective):
         named = len(gives) == len(takes) == ranks and 0 <= attrs["position"] < ranks
         if engine is not Engine.CC or not named or sum(gives) > src or max(sum(takes), 1) != dst:
             self.refuse(
-                "parts do not fit their tensors", limit=PARTS, chip=chip, code="TRN409",
+                "parts do not fit their tensors",
+                limit=PARTS,
+                chip=chip,
+                code="TRN409",
                 got=f"dst of {dst} elements, src of {src}, gives {list(gives)}, takes {list(takes)}",
                 remedy="name a part for each rank of the group",
-            )  # fmt: skip
+            )
 
     def sizes_fit(self, dst: int, src: int, ranks: int) -> bool:
         """Equal, and divisible."""

@@ -103,10 +103,13 @@ class Collective(Meeting):
         ranks = self.group_size(attrs)
         if not self.sizes_fit(dst, src, ranks):
             self.refuse(
-                "dst does not have the size of the result", limit=self.limits[-1],
-                got=f"dst of {dst} elements, src of {src}, {ranks} ranks", chip=chip,
-                remedy="make dst as large as what all ranks give", code="TRN409",
-            )  # fmt: skip
+                "dst does not have the size of the result",
+                limit=self.limits[-1],
+                got=f"dst of {dst} elements, src of {src}, {ranks} ranks",
+                chip=chip,
+                remedy="make dst as large as what all ranks give",
+                code="TRN409",
+            )
 
     def group_size(self, attrs: Mapping[str, Any]) -> int:
         """Ranks of a group."""
@@ -122,25 +125,36 @@ class Collective(Meeting):
         ranks = [rank for group in groups for rank in group]
         if not ranks or len(set(ranks)) < len(ranks) or len({len(group) for group in groups}) > 1 or min(ranks) < 0:
             self.refuse(
-                "no replica groups", limit=SAME_GROUPS, got=groups, chip=chip,
-                remedy="name each rank in one group of ReplicaGroup", code="TRN411",
-            )  # fmt: skip
+                "no replica groups",
+                limit=SAME_GROUPS,
+                got=groups,
+                chip=chip,
+                remedy="name each rank in one group of ReplicaGroup",
+                code="TRN411",
+            )
         priority = attrs["priority"]
         if priority is not None and not (chip.has("dma_priority") and priority in range(4)):
             self.refuse(
-                "no such class of service", limit="0..3 on chips with dma_priority", got=priority, chip=chip,
-                remedy="leave priority out", code="TRN414",
-            )  # fmt: skip
+                "no such class of service",
+                limit="0..3 on chips with dma_priority",
+                got=priority,
+                chip=chip,
+                remedy="leave priority out",
+                code="TRN414",
+            )
 
     def check_memories(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], chip: Chip) -> None:
         """One kind of memory, HBM where both cores take part."""
         memories = {ops[s.name].memory for s in self.operands if s.name in ops and s.name != "metadata"}
         if len(memories) > 1 or (attrs["joint"] and memories != {Memory.HBM}):
             self.refuse(
-                "operands lie in different memories", limit=SAME_MEMORY,
-                got=", ".join(sorted(m.name for m in memories)), chip=chip,
-                remedy="copy one of them to the memory of the other first", code="TRN403",
-            )  # fmt: skip
+                "operands lie in different memories",
+                limit=SAME_MEMORY,
+                got=", ".join(sorted(m.name for m in memories)),
+                chip=chip,
+                remedy="copy one of them to the memory of the other first",
+                code="TRN403",
+            )
 
     # -- work -------------------------------------------------------------------------------------------------------
     def work(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine) -> Work:
@@ -150,9 +164,15 @@ class Collective(Meeting):
         cores = CORES if attrs["joint"] else 1
         span = self.span(attrs) * CORES
         return Work(
-            f"collective.{self.name}", n=-(-nbytes // cores), m=self.group_size(attrs), k=span,
-            itemsize=src.dtype.itemsize, dtype=src.dtype.name, nbytes=nbytes, groups=self.moving(attrs),
-        )  # fmt: skip
+            f"collective.{self.name}",
+            n=-(-nbytes // cores),
+            m=self.group_size(attrs),
+            k=span,
+            itemsize=src.dtype.itemsize,
+            dtype=src.dtype.name,
+            nbytes=nbytes,
+            groups=self.moving(attrs),
+        )
 
     def moving(self, attrs: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
         """The groups, of a permutation its pairs."""
@@ -179,9 +199,13 @@ def check_reduction(instr: Collective, op: str, chip: Chip) -> None:
     """Raise ConstraintError for an operator that collectives do not have."""
     if op not in REDUCTIONS:
         instr.refuse(
-            "no such reduction", limit=", ".join(REDUCTIONS), got=op, chip=chip,
-            remedy="use nl.add, nl.minimum or nl.maximum", code="TRN412",
-        )  # fmt: skip
+            "no such reduction",
+            limit=", ".join(REDUCTIONS),
+            got=op,
+            chip=chip,
+            remedy="use nl.add, nl.minimum or nl.maximum",
+            code="TRN412",
+        )
 
 
 def reduced(sources: list[Array], op: str) -> Array:

@@ -61,9 +61,13 @@ class CollectivePermute(Collective):
             or min(*sources, *targets) < 0
         ):
             self.refuse(
-                "no permutation of ranks", limit=PAIRS, got=pairs, chip=chip,
-                remedy="let each rank send to one other at most", code="TRN411",
-            )  # fmt: skip
+                "no permutation of ranks",
+                limit=PAIRS,
+                got=pairs,
+                chip=chip,
+                remedy="let each rank send to one other at most",
+                code="TRN411",
+            )
         super().check_groups({**attrs, "groups": ((0,),)}, chip)
 
     def combine(self, mine: int, sources: list[Array], arrays: Arrays, attrs: Mapping[str, Any]) -> Array:

@@ -46,9 +46,13 @@ class CoreBarrier(Meeting):
         """Both cores of the pair, or the only core there is."""
         if tuple(attrs["cores"]) not in (CORES, ALONE):
             self.refuse(
-                "a barrier is between the two cores of a pair", limit=CORES, got=attrs["cores"], chip=chip,
-                remedy="pass cores=(0, 1)", code="TRN411",
-            )  # fmt: skip
+                "a barrier is between the two cores of a pair",
+                limit=CORES,
+                got=attrs["cores"],
+                chip=chip,
+                remedy="pass cores=(0, 1)",
+                code="TRN411",
+            )
 
     def places(self, attrs: Mapping[str, Any], here: Place) -> frozenset[Place]:
         """The cores of this rank that are named."""

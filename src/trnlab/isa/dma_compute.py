@@ -50,8 +50,12 @@ class DmaCompute(Instruction):
         OperandSpec("index", "src", SBUF_ONLY, optional=True, shape=("I", "1"), dtypes=INT32),
     )
     attrs: ClassVar[Mapping[str, Any]] = {
-        "reduce_op": "add", "scales": None, "unique_indices": True, "indirect": None, "oob_mode": "error",
-    }  # fmt: skip
+        "reduce_op": "add",
+        "scales": None,
+        "unique_indices": True,
+        "indirect": None,
+        "oob_mode": "error",
+    }
     is_dma = True
     cost_kinds = ("dma.compute",)
     limits = (
@@ -76,15 +80,23 @@ class DmaCompute(Instruction):
         scales = attrs["scales"] if attrs["scales"] is not None else (1.0,) * len(sources)
         if attrs["reduce_op"] != "add" or any(s != 1 for s in scales) or len(scales) != len(sources):
             self.refuse(
-                "the DMA engines only add", limit=self.limits[0], got=(attrs["reduce_op"], scales), chip=chip,
-                remedy="scale with tensor_scalar first", code="TRN411",
-            )  # fmt: skip
+                "the DMA engines only add",
+                limit=self.limits[0],
+                got=(attrs["reduce_op"], scales),
+                chip=chip,
+                remedy="scale with tensor_scalar first",
+                code="TRN411",
+            )
         check_options(self, attrs, engine, chip)
         if ("index" in ops) != (attrs["indirect"] is not None) or attrs["indirect"] not in (None, "src", "dst"):
             self.refuse(
-                "an index and the side that it picks from come together", limit="indirect is src or dst",
-                got=attrs["indirect"], chip=chip, remedy="pass both or neither", code="TRN411",
-            )  # fmt: skip
+                "an index and the side that it picks from come together",
+                limit="indirect is src or dst",
+                got=attrs["indirect"],
+                chip=chip,
+                remedy="pass both or neither",
+                code="TRN411",
+            )
         if "index" in ops:
             self._check_rows(ops, attrs, engine, chip)
             return
@@ -97,18 +109,25 @@ class DmaCompute(Instruction):
         places = engine is Engine.GPSIMD and ops[table].memory is Memory.HBM and ops[tile].memory is Memory.SBUF
         if not places or "src1" in ops or not attrs["unique_indices"]:
             self.refuse(
-                "rows picked by an index cannot be added like this", limit=self.limits[2], chip=chip,
+                "rows picked by an index cannot be added like this",
+                limit=self.limits[2],
+                chip=chip,
                 got=f"{engine.name.lower()}, {table} in {ops[table].memory.name}, {tile} in {ops[tile].memory.name}",
-                remedy="issue it on gpsimd with one source", code="TRN401",
-            )  # fmt: skip
+                remedy="issue it on gpsimd with one source",
+                code="TRN401",
+            )
         if (ops[tile].partitions, ops[tile].free) != (ops["index"].partitions, ops[table].free):
             self._differ(tile, ops[tile], ops[table], chip)
 
     def _differ(self, name: str, op: Operand, other: Operand, chip: Chip) -> None:
         self.refuse(
-            f"operand {name!r} differs in size", limit=f"{other.partitions} x {other.free} elements",
-            got=f"{op.partitions} x {op.free}", chip=chip, remedy="slice them to the same size", code="TRN409",
-        )  # fmt: skip
+            f"operand {name!r} differs in size",
+            limit=f"{other.partitions} x {other.free} elements",
+            got=f"{op.partitions} x {op.free}",
+            chip=chip,
+            remedy="slice them to the same size",
+            code="TRN409",
+        )
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """Sums in the order of the sources. Raises IndexError for a row that does not exist."""
@@ -137,6 +156,12 @@ class DmaCompute(Instruction):
         size = min(run, moved.free) * item
         on_chip = [op.partitions for op in (ops["dst"], *sources) if op.memory is Memory.SBUF]
         return Work(
-            "dma.compute", n=size, m=-(-elements * item // size), k=min(on_chip, default=128), itemsize=item,
-            dtype="float32", nbytes=elements * item, flops=elements,
-        )  # fmt: skip
+            "dma.compute",
+            n=size,
+            m=-(-elements * item // size),
+            k=min(on_chip, default=128),
+            itemsize=item,
+            dtype="float32",
+            nbytes=elements * item,
+            flops=elements,
+        )

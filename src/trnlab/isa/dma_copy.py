@@ -54,8 +54,12 @@ class DmaCopy(Instruction):
         OperandSpec("index", "src", SBUF_ONLY, optional=True, shape=("I", "1"), dtypes=INT32),
     )
     attrs: ClassVar[Mapping[str, Any]] = {
-        "indirect": "src", "per_row": True, "dge_mode": "unknown", "oob_mode": "error", "priority": None,
-    }  # fmt: skip
+        "indirect": "src",
+        "per_row": True,
+        "dge_mode": "unknown",
+        "oob_mode": "error",
+        "priority": None,
+    }
     is_dma = True
     cost_kinds = ("dma.copy", "dma.gather", "dma.ring")
     limits = (
@@ -83,48 +87,74 @@ class DmaCopy(Instruction):
         check_options(self, attrs, engine, chip)
         if attrs["dge_mode"] == "hwdge" and (dst.dtype != src.dtype or ("index" in ops and attrs["per_row"])):
             self.refuse(
-                "hardware descriptors neither cast nor pick rows", limit=self.limits[4],
-                got=f"{dst.dtype.name} from {src.dtype.name}", chip=chip, remedy="use dge_mode unknown",
+                "hardware descriptors neither cast nor pick rows",
+                limit=self.limits[4],
+                got=f"{dst.dtype.name} from {src.dtype.name}",
+                chip=chip,
+                remedy="use dge_mode unknown",
                 code="TRN411",
-            )  # fmt: skip
+            )
         if "index" in ops:
             self._check_rows(ops, attrs, engine, chip)
         elif attrs["indirect"] != "src":
             self.refuse(
-                "a scatter needs an index", limit="operand index", got=None, chip=chip, remedy="pass index=",
+                "a scatter needs an index",
+                limit="operand index",
+                got=None,
+                chip=chip,
+                remedy="pass index=",
                 code="TRN402",
-            )  # fmt: skip
+            )
         elif dst.partitions * dst.free != src.partitions * src.free:
             self.refuse(
-                "dst and src differ in size", limit=f"{src.partitions} x {src.free} elements",
-                got=f"{dst.partitions} x {dst.free}", chip=chip, remedy="slice them to the same size", code="TRN409",
-            )  # fmt: skip
+                "dst and src differ in size",
+                limit=f"{src.partitions} x {src.free} elements",
+                got=f"{dst.partitions} x {dst.free}",
+                chip=chip,
+                remedy="slice them to the same size",
+                code="TRN409",
+            )
 
     def _check_rows(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         if attrs["indirect"] not in ("src", "dst"):
             self.refuse(
-                "no such side to pick rows from", limit="src or dst", got=attrs["indirect"], chip=chip,
-                remedy="name one", code="TRN411",
-            )  # fmt: skip
+                "no such side to pick rows from",
+                limit="src or dst",
+                got=attrs["indirect"],
+                chip=chip,
+                remedy="name one",
+                code="TRN411",
+            )
         side, other = ("src", "dst") if attrs["indirect"] == "src" else ("dst", "src")
         table, tile, index = ops[side], ops[other], ops["index"]
         if attrs["per_row"] and engine is not Engine.GPSIMD:
             self.refuse(
-                "only gpsimd makes the descriptors of a gather", limit="gpsimd", got=engine.name.lower(), chip=chip,
-                remedy="issue it with engine=GPSIMD", code="TRN401",
-            )  # fmt: skip
+                "only gpsimd makes the descriptors of a gather",
+                limit="gpsimd",
+                got=engine.name.lower(),
+                chip=chip,
+                remedy="issue it with engine=GPSIMD",
+                code="TRN401",
+            )
         if attrs["per_row"] and table.memory is not Memory.HBM:
             self.refuse(
-                f"operand {side!r} of a gather lies in the wrong memory", limit="HBM", got=table.memory.name,
-                chip=chip, remedy="use a tensor in HBM", code="TRN403",
-            )  # fmt: skip
+                f"operand {side!r} of a gather lies in the wrong memory",
+                limit="HBM",
+                got=table.memory.name,
+                chip=chip,
+                remedy="use a tensor in HBM",
+                code="TRN403",
+            )
         rows = tile.partitions if attrs["per_row"] else 1
         if (index.partitions, tile.free) != (rows, table.free) or tile.partitions > max(table.partitions, rows):
             self.refuse(
-                f"{other} does not hold one row of {side} per index", limit=f"[{index.partitions}, {table.free}]",
-                got=f"[{tile.partitions}, {tile.free}]", chip=chip, remedy=f"slice {other} and index alike",
+                f"{other} does not hold one row of {side} per index",
+                limit=f"[{index.partitions}, {table.free}]",
+                got=f"[{tile.partitions}, {tile.free}]",
+                chip=chip,
+                remedy=f"slice {other} and index alike",
                 code="TRN409",
-            )  # fmt: skip
+            )
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """The same elements in the shape of dst. Raises IndexError for a row that does not exist."""
@@ -156,8 +186,12 @@ class DmaCopy(Instruction):
         kind = "dma.gather" if "index" in ops and attrs["per_row"] else kind
         on_chip = [op.partitions for op in (dst, src) if op.memory is Memory.SBUF]
         return Work(
-            kind, n=size, m=-(-elements * item // size),
-            k=min(on_chip, default=128), itemsize=item,
+            kind,
+            n=size,
+            m=-(-elements * item // size),
+            k=min(on_chip, default=128),
+            itemsize=item,
             dtype=src.dtype.name if src.dtype == dst.dtype else "mixed",
-            strided=run == 1 and elements > 1, nbytes=elements * item,
-        )  # fmt: skip
+            strided=run == 1 and elements > 1,
+            nbytes=elements * item,
+        )

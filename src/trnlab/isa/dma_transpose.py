@@ -47,8 +47,11 @@ class DmaTranspose(Instruction):
         OperandSpec("index", "src", SBUF_ONLY, optional=True, shape=("", ""), dtypes=frozenset({"uint32"})),
     )
     attrs: ClassVar[Mapping[str, Any]] = {
-        "axes": (1, 0), "dge_mode": "unknown", "oob_mode": "error", "priority": None,
-    }  # fmt: skip
+        "axes": (1, 0),
+        "dge_mode": "unknown",
+        "oob_mode": "error",
+        "priority": None,
+    }
     same_dtype = ("dst", "src")
     is_dma = True
     cost_kinds = ("dma.transpose",)
@@ -74,17 +77,25 @@ class DmaTranspose(Instruction):
         axes = attrs["axes"]
         if axes not in AXES:
             self.refuse(
-                "a permutation that DMA does not do", limit=", ".join(map(str, AXES)), got=axes, chip=chip,
-                remedy="reshape to one of these", code="TRN411",
-            )  # fmt: skip
+                "a permutation that DMA does not do",
+                limit=", ".join(map(str, AXES)),
+                got=axes,
+                chip=chip,
+                remedy="reshape to one of these",
+                code="TRN411",
+            )
         src, dst = _shape(ops["src"], len(axes)), _shape(ops["dst"], len(axes))
         if "index" in ops and src and dst:
             src = (dst[-1], *src[1:])
         if src is None or dst is None or dst != tuple(src[axis] for axis in axes):
             self.refuse(
-                "dst has not the shape of src transposed", limit=src and [src[axis] for axis in axes], got=dst,
-                chip=chip, remedy="give both the dimensions that axes counts", code="TRN409",
-            )  # fmt: skip
+                "dst has not the shape of src transposed",
+                limit=src and [src[axis] for axis in axes],
+                got=dst,
+                chip=chip,
+                remedy="give both the dimensions that axes counts",
+                code="TRN409",
+            )
         check_options(self, attrs, engine, chip)
         if "index" in ops:
             self._check_gather(ops, src, engine, chip)
@@ -95,23 +106,33 @@ class DmaTranspose(Instruction):
         rows = shape[0] * (shape[-2] if len(shape) > 2 else 1)
         if ops["src"].dtype.itemsize != 2 or shape[-1] > LANES or rows % BLOCK or shape[0] > BLOCK:
             self.refuse(
-                "hardware descriptors do not transpose this", limit=self.limits[1],
-                got=[*shape, ops["src"].dtype.name], chip=chip,
-                remedy="use dge_mode unknown, or other shapes", code="TRN406",
-            )  # fmt: skip
+                "hardware descriptors do not transpose this",
+                limit=self.limits[1],
+                got=[*shape, ops["src"].dtype.name],
+                chip=chip,
+                remedy="use dge_mode unknown, or other shapes",
+                code="TRN406",
+            )
 
     def _check_gather(self, ops: Mapping[str, Operand], shape: tuple[int, ...], engine: Engine, chip: Chip) -> None:
         if not chip.has("dma_transpose"):
             self.refuse(
-                "this generation does not gather while it transposes", limit="dma_transpose", got="index", chip=chip,
-                remedy="gather with dma_copy first", code="TRN414",
-            )  # fmt: skip
+                "this generation does not gather while it transposes",
+                limit="dma_transpose",
+                got="index",
+                chip=chip,
+                remedy="gather with dma_copy first",
+                code="TRN414",
+            )
         if engine is not Engine.GPSIMD or ops["src"].memory is not Memory.HBM:
             self.refuse(
-                "only gpsimd makes the descriptors of a gather, from HBM", limit="gpsimd, src in HBM",
-                got=f"{engine.name.lower()}, src in {ops['src'].memory.name}", chip=chip,
-                remedy="issue it with engine=GPSIMD", code="TRN401",
-            )  # fmt: skip
+                "only gpsimd makes the descriptors of a gather, from HBM",
+                limit="gpsimd, src in HBM",
+                got=f"{engine.name.lower()}, src in {ops['src'].memory.name}",
+                chip=chip,
+                remedy="issue it with engine=GPSIMD",
+                code="TRN401",
+            )
         index = ops["index"]
         fits = index.partitions % BLOCK == 0 and (index.free == 1 or index.partitions == LANES)
         enough = shape[0] % BLOCK == 0 and index.partitions * index.free >= shape[0]
@@ -119,10 +140,13 @@ class DmaTranspose(Instruction):
         thin = len(shape) < 4 or 1 in shape[1:3]
         if not (fits and enough and narrow and thin):
             self.refuse(
-                "a gather that DMA cannot transpose", limit=self.limits[3], chip=chip,
+                "a gather that DMA cannot transpose",
+                limit=self.limits[3],
+                chip=chip,
                 got=f"index [{index.partitions}, {index.free}] for {list(shape)} of {ops['src'].dtype.name}",
-                remedy="pad the index to a multiple of 16 rows", code="TRN416",
-            )  # fmt: skip
+                remedy="pad the index to a multiple of 16 rows",
+                code="TRN416",
+            )
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """The permutation of the elements. Raises IndexError for a row that does not exist."""
@@ -142,9 +166,14 @@ class DmaTranspose(Instruction):
         item, elements = src.dtype.itemsize, dst.partitions * dst.free
         size = min(src.contiguous_bytes, src.free * item)
         return Work(
-            "dma.transpose", n=size, m=-(-elements * item // size), k=dst.partitions, itemsize=item,
-            dtype=src.dtype.name, nbytes=elements * item,
-        )  # fmt: skip
+            "dma.transpose",
+            n=size,
+            m=-(-elements * item // size),
+            k=dst.partitions,
+            itemsize=item,
+            dtype=src.dtype.name,
+            nbytes=elements * item,
+        )
 
 
 def _shape(op: Operand, rank: int) -> Any:

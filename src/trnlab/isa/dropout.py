@@ -61,14 +61,22 @@ class Dropout(Instruction):
         prob = attrs.get("prob")
         if "prob" not in ops and (prob is None or not 0 <= prob <= 1):
             self.refuse(
-                "not a probability", limit="0..1", got=prob, chip=chip, remedy="pass a number from 0 to 1",
+                "not a probability",
+                limit="0..1",
+                got=prob,
+                chip=chip,
+                remedy="pass a number from 0 to 1",
                 code="TRN411",
-            )  # fmt: skip
+            )
         if "prob" in ops and ops["data"].dtype.is_integer and ops["prob"].dtype.name != "float32":
             self.refuse(
-                "probabilities of integer data are float32", limit="float32", got=ops["prob"].dtype.name, chip=chip,
-                remedy="cast prob with tensor_copy first", code="TRN408",
-            )  # fmt: skip
+                "probabilities of integer data are float32",
+                limit="float32",
+                got=ops["prob"].dtype.name,
+                chip=chip,
+                remedy="cast prob with tensor_copy first",
+                code="TRN408",
+            )
         check_state(self, ops, "state", engine, chip)
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:

@@ -25,28 +25,43 @@ def check_options(instr: Instruction, attrs: Mapping[str, Any], engine: Engine, 
     for name, known in (("dge_mode", DGE_MODES), ("oob_mode", OOB_MODES)):
         if attrs.get(name, known[0]) not in known:
             instr.refuse(
-                f"no such {name}", limit=", ".join(known), got=attrs[name], chip=chip, remedy="use one of these",
+                f"no such {name}",
+                limit=", ".join(known),
+                got=attrs[name],
+                chip=chip,
+                remedy="use one of these",
                 code="TRN411",
-            )  # fmt: skip
+            )
     mode = attrs.get("dge_mode", "unknown")
     if mode == "hwdge" and not chip.has("hwdge"):
         instr.refuse(
-            "this generation has no hardware to make descriptors", limit="hwdge", got=mode, chip=chip,
-            remedy="use dge_mode unknown", code="TRN414",
-        )  # fmt: skip
+            "this generation has no hardware to make descriptors",
+            limit="hwdge",
+            got=mode,
+            chip=chip,
+            remedy="use dge_mode unknown",
+            code="TRN414",
+        )
     wrong = (mode == "hwdge" and engine not in HARDWARE) or (mode == "swdge" and engine is not Engine.GPSIMD)
     if wrong:
         instr.refuse(
             f"{engine.name.lower()} does not make descriptors this way",
-            limit="gpsimd for swdge; sync or scalar for hwdge", got=f"{mode} on {engine.name.lower()}", chip=chip,
-            remedy="choose another engine, or dge_mode unknown", code="TRN401",
-        )  # fmt: skip
+            limit="gpsimd for swdge; sync or scalar for hwdge",
+            got=f"{mode} on {engine.name.lower()}",
+            chip=chip,
+            remedy="choose another engine, or dge_mode unknown",
+            code="TRN401",
+        )
     priority = attrs.get("priority")
     if priority is not None and not (chip.has("dma_priority") and priority in PRIORITIES):
         instr.refuse(
-            "no such class of service", limit="0..3 on chips with dma_priority", got=priority, chip=chip,
-            remedy="leave priority out", code="TRN414",
-        )  # fmt: skip
+            "no such class of service",
+            limit="0..3 on chips with dma_priority",
+            got=priority,
+            chip=chip,
+            remedy="leave priority out",
+            code="TRN414",
+        )
 
 
 def row_numbers(index: Array, count: int, oob_mode: str) -> tuple[Array, Array]:

@@ -62,9 +62,11 @@ def check_indirection(
         instr.refuse(
             "columns cannot be picked by an index here",
             limit="vector, scalar or tensor on chips with tensor_indirection",
-            got=f"{engine.name.lower()} of NeuronCore-v{chip.generation}", chip=chip,
-            remedy="gather with nc_n_gather or local_gather first", code="TRN414",
-        )  # fmt: skip
+            got=f"{engine.name.lower()} of NeuronCore-v{chip.generation}",
+            chip=chip,
+            remedy="gather with nc_n_gather or local_gather first",
+            code="TRN414",
+        )
     for spec in indices:
         _check_index(instr, spec, ops, engine, chip)
     _check_engine(instr, ops, attrs, engine, chip)
@@ -72,7 +74,7 @@ def check_indirection(
 
 def _check_index(
     instr: Instruction, spec: OperandSpec, ops: Mapping[str, Operand], engine: Engine, chip: Chip
-) -> None:  # fmt: skip
+) -> None:
     index, table, group = ops[spec.name], ops[spec.index_of], group_of(engine)
     enough = min(group, index.partitions) * index.free
     tall = index.partitions == table.partitions and (index.partitions <= group or index.partitions % group == 0)
@@ -80,27 +82,36 @@ def _check_index(
         instr.refuse(
             f"{spec.name} does not hold the columns of {spec.index_of}",
             limit=f"[{table.partitions}, n], n times {min(group, index.partitions)} at least {table.free}",
-            got=[index.partitions, index.free], chip=chip,
-            remedy="give every group its offsets, in a snake over its partitions; pass num_elem=", code="TRN409",
-        )  # fmt: skip
+            got=[index.partitions, index.free],
+            chip=chip,
+            remedy="give every group its offsets, in a snake over its partitions; pass num_elem=",
+            code="TRN409",
+        )
     source = next(s.role for s in instr.operands if s.name == spec.index_of) == "src"
     starts = index.first_partition % QUADRANT == 0
     if not starts or (source and index.first_partition != table.first_partition):
         instr.refuse(
             f"{spec.name} starts on partition {index.first_partition}",
-            limit="a multiple of 32" + (f", that of {spec.index_of}" if source else ""), got=index.first_partition,
-            chip=chip, remedy="place both on the same partitions", code="TRN405",
-        )  # fmt: skip
+            limit="a multiple of 32" + (f", that of {spec.index_of}" if source else ""),
+            got=index.first_partition,
+            chip=chip,
+            remedy="place both on the same partitions",
+            code="TRN405",
+        )
 
 
 def _check_engine(
     instr: Instruction, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip
-) -> None:  # fmt: skip
+) -> None:
     if engine is Engine.SCALAR and "dst" + SUFFIX in ops and ops["dst"].memory is Memory.PSUM:
         instr.refuse(
-            "scalar does not scatter to PSUM", limit="dst in SBUF", got="PSUM", chip=chip,
-            remedy="issue it on vector, or write to SBUF", code="TRN403",
-        )  # fmt: skip
+            "scalar does not scatter to PSUM",
+            limit="dst in SBUF",
+            got="PSUM",
+            chip=chip,
+            remedy="issue it on vector, or write to SBUF",
+            code="TRN403",
+        )
     if engine is not Engine.TENSOR:
         return
     picked = [ops[s.index_of] for s in instr.operands if s.index_of and s.name in ops and s.index_of != "dst"]
@@ -109,6 +120,8 @@ def _check_engine(
         instr.refuse(
             "the PE array does not pick these columns",
             limit="16-bit and narrower floats, the whole array, no moving operand that is transposed",
-            got=", ".join(op.dtype.name for op in picked), chip=chip,
-            remedy="leave tile_position and is_transpose out", code="TRN411",
-        )  # fmt: skip
+            got=", ".join(op.dtype.name for op in picked),
+            chip=chip,
+            remedy="leave tile_position and is_transpose out",
+            code="TRN411",
+        )

@@ -56,20 +56,32 @@ class LocalGather(Instruction):
         run, count = attrs["num_elem_per_idx"], _count(attrs, ops["index"].free)
         if run not in RUNS:
             self.refuse(
-                "num_elem_per_idx is not a length it can be", limit=", ".join(map(str, RUNS)), got=run, chip=chip,
-                remedy="gather in runs of one of these", code="TRN411",
-            )  # fmt: skip
+                "num_elem_per_idx is not a length it can be",
+                limit=", ".join(map(str, RUNS)),
+                got=run,
+                chip=chip,
+                remedy="gather in runs of one of these",
+                code="TRN411",
+            )
         most = min(CORE * ops["index"].free, MAX_INDICES)
         if not 1 <= count <= most:
             self.refuse(
-                "too many indices", limit=f"1..{most} for a group of {CORE} partitions", got=count, chip=chip,
-                remedy="gather in several instructions", code="TRN406",
-            )  # fmt: skip
+                "too many indices",
+                limit=f"1..{most} for a group of {CORE} partitions",
+                got=count,
+                chip=chip,
+                remedy="gather in several instructions",
+                code="TRN406",
+            )
         if ops["dst"].free != count * run:
             self.refuse(
-                "dst does not hold what is gathered", limit=f"{count * run} elements per partition",
-                got=ops["dst"].free, chip=chip, remedy="set num_valid_indices, or reshape dst", code="TRN409",
-            )  # fmt: skip
+                "dst does not hold what is gathered",
+                limit=f"{count * run} elements per partition",
+                got=ops["dst"].free,
+                chip=chip,
+                remedy="set num_valid_indices, or reshape dst",
+                code="TRN409",
+            )
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """Runs of elements, group by group. Raises IndexError for a run that leaves the row."""
@@ -86,8 +98,14 @@ class LocalGather(Instruction):
     def work(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine) -> Work:
         """n indices of m elements each, per partition."""
         dst, count = ops["dst"], _count(attrs, ops["index"].free)
-        return Work("gpsimd.local_gather", count, attrs["num_elem_per_idx"], dst.partitions, dst.dtype.itemsize,
-                    dst.dtype.name)  # fmt: skip
+        return Work(
+            "gpsimd.local_gather",
+            count,
+            attrs["num_elem_per_idx"],
+            dst.partitions,
+            dst.dtype.itemsize,
+            dst.dtype.name,
+        )
 
 
 def _count(attrs: Mapping[str, Any], columns: int) -> int:

@@ -50,9 +50,13 @@ class Memset(Instruction):
         check_value(self, attrs["value"], ops["dst"].dtype, chip)
         if ops["dst"].dtype.is_packed and attrs["value"] != 0:
             self.refuse(
-                "packed formats can only be filled with zeros", limit=0, got=attrs["value"], chip=chip,
-                remedy="fill the words as integers (AP.cast)", code="TRN411",
-            )  # fmt: skip
+                "packed formats can only be filled with zeros",
+                limit=0,
+                got=attrs["value"],
+                chip=chip,
+                remedy="fill the words as integers (AP.cast)",
+                code="TRN411",
+            )
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """The value everywhere, exact in integer formats."""

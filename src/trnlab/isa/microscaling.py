@@ -33,9 +33,13 @@ def check_format(
     wanted, got = ops[name].dtype.name, attrs[f"{name}_format"]
     if got != wanted:
         instr.refuse(
-            f"{name}_format is not the format of {name}", limit=wanted, got=got, chip=chip,
-            remedy=f"pass {name}_format={wanted!r}", code="TRN411",
-        )  # fmt: skip
+            f"{name}_format is not the format of {name}",
+            limit=wanted,
+            got=got,
+            chip=chip,
+            remedy=f"pass {name}_format={wanted!r}",
+            code="TRN411",
+        )
 
 
 def check_scales(instr: Instruction, ops: Mapping[str, Operand], data: str, scale: str, chip: Chip) -> None:
@@ -43,17 +47,23 @@ def check_scales(instr: Instruction, ops: Mapping[str, Operand], data: str, scal
     needed = int(scale_rows(ops[data].partitions)[-1]) + 1
     if ops[scale].partitions < needed:
         instr.refuse(
-            f"operand {scale!r} has no room for the scales", limit=f"{needed} partitions", got=ops[scale].partitions,
-            chip=chip, remedy="give it as many partitions as the data, or a part of them from its start on",
+            f"operand {scale!r} has no room for the scales",
+            limit=f"{needed} partitions",
+            got=ops[scale].partitions,
+            chip=chip,
+            remedy="give it as many partitions as the data, or a part of them from its start on",
             code="TRN409",
-        )  # fmt: skip
+        )
     quadrants = ops[data].first_partition // QUADRANT, ops[scale].first_partition // QUADRANT
     if quadrants[0] != quadrants[1]:
         instr.refuse(
-            f"operand {scale!r} starts in another quadrant than {data!r}", limit=f"quadrant {quadrants[0]}",
-            got=f"quadrant {quadrants[1]}", chip=chip, remedy="keep scales in the quadrant of their data",
+            f"operand {scale!r} starts in another quadrant than {data!r}",
+            limit=f"quadrant {quadrants[0]}",
+            got=f"quadrant {quadrants[1]}",
+            chip=chip,
+            remedy="keep scales in the quadrant of their data",
             code="TRN405",
-        )  # fmt: skip
+        )
 
 
 def codes_of(scales: Array, partitions: int) -> Array:

@@ -51,9 +51,13 @@ class NcMatchReplace8(Instruction):
             check_dims(self, ops, name, chip)
         if not isinstance(attrs["imm"], Real):
             self.refuse(
-                "imm is not a number", limit="a number", got=attrs["imm"], chip=chip, remedy="pass a float",
+                "imm is not a number",
+                limit="a number",
+                got=attrs["imm"],
+                chip=chip,
+                remedy="pass a float",
                 code="TRN411",
-            )  # fmt: skip
+            )
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """The values in turn, the last first, each taking its place."""

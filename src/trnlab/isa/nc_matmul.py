@@ -60,9 +60,15 @@ class NcMatmul(Instruction):
         OperandSpec("moving", "src", SBUF_ONLY, shape=("K", "N"), dtypes=INPUTS),
     )
     attrs: ClassVar[Mapping[str, Any]] = {
-        "accumulate": False, "stop": True, "perf_mode": "none", "is_transpose": False, "tile_position": (),
-        "tile_size": (), "is_stationary_onezero": False, "is_moving_onezero": False,
-    }  # fmt: skip
+        "accumulate": False,
+        "stop": True,
+        "perf_mode": "none",
+        "is_transpose": False,
+        "tile_position": (),
+        "tile_size": (),
+        "is_stationary_onezero": False,
+        "is_moving_onezero": False,
+    }
     sizes: ClassVar[Mapping[str, int]] = {"M": 128, "N": 512}
     indirect = ("dst", "stationary", "moving")
     limits = (
@@ -107,14 +113,22 @@ class NcMatmul(Instruction):
         formats = ops["stationary"].dtype.name, ops["moving"].dtype.name
         if (formats[0] in WIDE) != (formats[1] in WIDE):
             self.refuse(
-                "a 32-bit and a narrower format cannot be multiplied", limit=self.limits[0], got=" @ ".join(formats),
-                chip=chip, remedy="cast both to one format with tensor_copy", code="TRN408",
-            )  # fmt: skip
+                "a 32-bit and a narrower format cannot be multiplied",
+                limit=self.limits[0],
+                got=" @ ".join(formats),
+                chip=chip,
+                remedy="cast both to one format with tensor_copy",
+                code="TRN408",
+            )
         if "float8_e4m3fn" in formats and (not chip.has("fp8_e4m3fn") or "float8_e4m3" in formats):
             self.refuse(
-                "float8_e4m3fn cannot be multiplied here", limit=self.limits[3], got=" @ ".join(formats), chip=chip,
-                remedy="cast to one format of this generation with tensor_copy", code="TRN408",
-            )  # fmt: skip
+                "float8_e4m3fn cannot be multiplied here",
+                limit=self.limits[3],
+                got=" @ ".join(formats),
+                chip=chip,
+                remedy="cast to one format of this generation with tensor_copy",
+                code="TRN408",
+            )
 
     def _check_result(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], chip: Chip) -> None:
         allowed = {"float32"} | ({"bfloat16"} if chip.has("bf16_psum") else set())
@@ -122,30 +136,44 @@ class NcMatmul(Instruction):
             allowed = {ops["stationary"].dtype.name, "float32"}
         if ops["dst"].dtype.name not in allowed:
             self.refuse(
-                "a format that the array does not write", limit=" or ".join(sorted(allowed)),
-                got=ops["dst"].dtype.name, chip=chip,
-                remedy="make dst of that format, and cast when copying from PSUM", code="TRN408",
-            )  # fmt: skip
+                "a format that the array does not write",
+                limit=" or ".join(sorted(allowed)),
+                got=ops["dst"].dtype.name,
+                chip=chip,
+                remedy="make dst of that format, and cast when copying from PSUM",
+                code="TRN408",
+            )
 
     def _check_double_row(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], chip: Chip) -> None:
         if attrs["perf_mode"] != DOUBLE_ROW or not chip.has("fp8_double_row"):
             self.refuse(
-                "no such performance mode", limit="none, or double_row on chips with fp8_double_row",
-                got=attrs["perf_mode"], chip=chip, remedy="leave perf_mode out", code="TRN414",
-            )  # fmt: skip
+                "no such performance mode",
+                limit="none, or double_row on chips with fp8_double_row",
+                got=attrs["perf_mode"],
+                chip=chip,
+                remedy="leave perf_mode out",
+                code="TRN414",
+            )
         inputs = [ops["stationary"], ops["moving"]]
         if any(op.dtype.name not in FP8 for op in inputs) or attrs["is_transpose"]:
             self.refuse(
-                "double rows are for products of FP8", limit=self.limits[4], chip=chip,
-                got=" @ ".join(op.dtype.name for op in inputs), remedy="leave perf_mode out", code="TRN408",
-            )  # fmt: skip
+                "double rows are for products of FP8",
+                limit=self.limits[4],
+                chip=chip,
+                got=" @ ".join(op.dtype.name for op in inputs),
+                remedy="leave perf_mode out",
+                code="TRN408",
+            )
         for op in inputs:
             if op.free % 2 or (len(op.dims) > 1 and op.dims[0][1] != 2):
                 self.refuse(
-                    "the first free dimension of both operands is the pair of rows", limit="[K, 2, ...]",
-                    got=[op.partitions, *(count for _, count in op.dims)], chip=chip,
-                    remedy="lay the two halves of the contraction one after the other", code="TRN409",
-                )  # fmt: skip
+                    "the first free dimension of both operands is the pair of rows",
+                    limit="[K, 2, ...]",
+                    got=[op.partitions, *(count for _, count in op.dims)],
+                    chip=chip,
+                    remedy="lay the two halves of the contraction one after the other",
+                    code="TRN409",
+                )
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """float32 sums of products; data unchanged where an identity moves past it in transpose mode."""

@@ -55,9 +55,13 @@ class NcMatmulMx(Instruction):
         OperandSpec("moving_scale", "src", SBUF_ONLY, shape=("", "N"), dtypes=SCALES, starts=STARTS),
     )
     attrs: ClassVar[Mapping[str, Any]] = {
-        "stationary_format": None, "moving_format": None, "accumulate": False, "stop": True, "tile_position": (),
+        "stationary_format": None,
+        "moving_format": None,
+        "accumulate": False,
+        "stop": True,
+        "tile_position": (),
         "tile_size": (),
-    }  # fmt: skip
+    }
     sizes: ClassVar[Mapping[str, int]] = {"M": 128}
     multiples: ClassVar[Mapping[str, int]] = {"K": 32, "M": 2}
     indirect = ("dst", "stationary", "moving")
@@ -106,9 +110,16 @@ class NcMatmulMx(Instruction):
         stationary, moving = ops["stationary"], ops["moving"]
         k, m, n = moving.partitions, stationary.free, moving.free
         return Work(
-            "pe.matmul_mx", n, m, k, moving.dtype.itemsize, moving.dtype.name, self.psum_mask(ops),
-            flops=2 * LANES * k * m * n, part=tile_of(attrs),
-        )  # fmt: skip
+            "pe.matmul_mx",
+            n,
+            m,
+            k,
+            moving.dtype.itemsize,
+            moving.dtype.name,
+            self.psum_mask(ops),
+            flops=2 * LANES * k * m * n,
+            part=tile_of(attrs),
+        )
 
 
 def _values(arrays: Arrays, attrs: Mapping[str, Any], name: str) -> Array:

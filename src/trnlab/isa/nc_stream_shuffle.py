@@ -53,23 +53,34 @@ class NcStreamShuffle(Instruction):
         mask, dst, src = attrs["shuffle_mask"], ops["dst"], ops["src"]
         if len(mask) != QUADRANT or any(m != KEEP and not 0 <= m < QUADRANT for m in mask):
             self.refuse(
-                "not a mask", limit="32 numbers, 0..31 or 255", got=mask, chip=chip,
-                remedy="name one row for each partition of a quadrant", code="TRN411",
-            )  # fmt: skip
+                "not a mask",
+                limit="32 numbers, 0..31 or 255",
+                got=mask,
+                chip=chip,
+                remedy="name one row for each partition of a quadrant",
+                code="TRN411",
+            )
         last = max((row for _, row in _moves(mask, dst.partitions)), default=0)
         if last >= src.partitions:
             self.refuse(
-                "the mask names a row beyond src", limit=f"{src.partitions} rows", got=last, chip=chip,
-                remedy="give src as many rows as the mask reaches", code="TRN409",
-            )  # fmt: skip
+                "the mask names a row beyond src",
+                limit=f"{src.partitions} rows",
+                got=last,
+                chip=chip,
+                remedy="give src as many rows as the mask reaches",
+                code="TRN409",
+            )
         active = -(-max(dst.partitions, src.partitions) // QUADRANT) * QUADRANT
         for name, op in (("dst", dst), ("src", src)):
             if op.first_partition not in allowed_starts(active):
                 self.refuse(
                     f"operand {name!r} starts on partition {op.first_partition}",
-                    limit=f"{allowed_starts(active)} with {active} active partitions", got=op.first_partition,
-                    chip=chip, remedy="place the tile so that it starts on one of these", code="TRN405",
-                )  # fmt: skip
+                    limit=f"{allowed_starts(active)} with {active} active partitions",
+                    got=op.first_partition,
+                    chip=chip,
+                    remedy="place the tile so that it starts on one of these",
+                    code="TRN405",
+                )
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """Rows by the mask, over what dst held."""

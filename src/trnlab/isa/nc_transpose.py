@@ -63,23 +63,34 @@ class NcTranspose(Instruction):
         for name, memory in (("dst", Memory.PSUM), ("data", Memory.SBUF)):
             if ops[name].memory is not memory:
                 self.refuse(
-                    f"operand {name!r} lies in the wrong memory for tensor", limit=memory.name,
-                    got=ops[name].memory.name, chip=chip, remedy=f"use a tile in {memory.name}", code="TRN403",
-                )  # fmt: skip
+                    f"operand {name!r} lies in the wrong memory for tensor",
+                    limit=memory.name,
+                    got=ops[name].memory.name,
+                    chip=chip,
+                    remedy=f"use a tile in {memory.name}",
+                    code="TRN403",
+                )
         dtype = ops["data"].dtype
         if dtype.itemsize == 1:  # comes out as 16 bits, so that no dst has the format of data
             self.refuse(
-                "a format that cannot pass through the PE array", limit=self.limits[0], got=dtype.name, chip=chip,
-                remedy="cast it to bfloat16 or float32 first, or transpose blocks on vector", code="TRN408",
-            )  # fmt: skip
+                "a format that cannot pass through the PE array",
+                limit=self.limits[0],
+                got=dtype.name,
+                chip=chip,
+                remedy="cast it to bfloat16 or float32 first, or transpose blocks on vector",
+                code="TRN408",
+            )
 
     def _check_block(self, data: Operand, chip: Chip) -> None:
         if max(data.partitions, data.free) > VECTOR_BLOCK:
             self.refuse(
-                "the block is too large for vector", limit=f"{VECTOR_BLOCK} by {VECTOR_BLOCK}",
-                got=f"{data.partitions} by {data.free}", chip=chip,
-                remedy="use engine=TENSOR, or transpose by blocks", code="TRN406",
-            )  # fmt: skip
+                "the block is too large for vector",
+                limit=f"{VECTOR_BLOCK} by {VECTOR_BLOCK}",
+                got=f"{data.partitions} by {data.free}",
+                chip=chip,
+                remedy="use engine=TENSOR, or transpose by blocks",
+                code="TRN406",
+            )
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """The same values, swapped."""
@@ -92,6 +103,11 @@ class NcTranspose(Instruction):
         if engine is Engine.VECTOR:
             return self.streaming({"data": data}, engine)
         return Work(
-            "pe.transpose", data.partitions, data.free, data.partitions, data.dtype.itemsize, data.dtype.name,
+            "pe.transpose",
+            data.partitions,
+            data.free,
+            data.partitions,
+            data.dtype.itemsize,
+            data.dtype.name,
             self.psum_mask(ops),
-        )  # fmt: skip
+        )

@@ -47,15 +47,23 @@ class NonzeroWithCount(Instruction):
         wanted = ops["src"].free + 1
         if ops["dst"].free != wanted:
             self.refuse(
-                "dst does not hold the places and their count", limit=f"{wanted} elements per partition",
-                got=ops["dst"].free, chip=chip, remedy="make dst one element longer than src", code="TRN409",
-            )  # fmt: skip
+                "dst does not hold the places and their count",
+                limit=f"{wanted} elements per partition",
+                got=ops["dst"].free,
+                chip=chip,
+                remedy="make dst one element longer than src",
+                code="TRN409",
+            )
         for name in ("index_offset", "padding_val"):
             if not isinstance(attrs[name], int) or attrs[name] not in _INT32:
                 self.refuse(
-                    f"{name} is not a 32-bit integer", limit="-2**31..2**31 - 1", got=attrs[name], chip=chip,
-                    remedy="pass an int", code="TRN411",
-                )  # fmt: skip
+                    f"{name} is not a 32-bit integer",
+                    limit="-2**31..2**31 - 1",
+                    got=attrs[name],
+                    chip=chip,
+                    remedy="pass an int",
+                    code="TRN411",
+                )
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """Every sixteenth row."""

@@ -75,16 +75,24 @@ class QuantizeMx(Instruction):
         """Sizes go by fours, and there is room for the scales."""
         if ops["dst"].free * LANES != ops["src"].free:
             self.refuse(
-                "dst does not hold src in words of four", limit=f"{ops['src'].free // LANES} words per partition",
-                got=ops["dst"].free, chip=chip, remedy="make dst a quarter as long as src", code="TRN409",
-            )  # fmt: skip
+                "dst does not hold src in words of four",
+                limit=f"{ops['src'].free // LANES} words per partition",
+                got=ops["dst"].free,
+                chip=chip,
+                remedy="make dst a quarter as long as src",
+                code="TRN409",
+            )
         check_format(self, ops, attrs, "dst", chip)
         check_scales(self, ops, "dst", "dst_scale", chip)
         if attrs["headroom"] not in (0, 1):
             self.refuse(
-                "headroom is a power of two above the largest value, or none", limit="0 or 1", got=attrs["headroom"],
-                chip=chip, remedy="leave it out, or pass 0 for the rule of NKI before 0.5.0", code="TRN409",
-            )  # fmt: skip
+                "headroom is a power of two above the largest value, or none",
+                limit="0 or 1",
+                got=attrs["headroom"],
+                chip=chip,
+                remedy="leave it out, or pass 0 for the rule of NKI before 0.5.0",
+                code="TRN409",
+            )
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """Scales of the groups, then the words."""

@@ -62,9 +62,13 @@ class Rand2(Instruction):
         low, high = attrs.get("min"), attrs.get("max")
         if low is not None and high is not None and not low < high:
             self.refuse(
-                "not a range", limit="min < max", got=f"{low}..{high}", chip=chip, remedy="swap or spread them",
+                "not a range",
+                limit="min < max",
+                got=f"{low}..{high}",
+                chip=chip,
+                remedy="swap or spread them",
                 code="TRN411",
-            )  # fmt: skip
+            )
         check_state(self, ops, "state", engine, chip)
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:

@@ -47,18 +47,26 @@ def check_state(instr: Instruction, ops: Mapping[str, Operand], name: str, engin
     words = state_words(engine, chip)
     if name in ops and ops[name].free != words:
         instr.refuse(
-            f"operand {name!r} is not a state of {engine.name.lower()}'s generator", limit=f"{words} words per lane",
-            got=ops[name].free, chip=chip, remedy=f"use a uint32 tile [P, {words}]", code="TRN409",
-        )  # fmt: skip
+            f"operand {name!r} is not a state of {engine.name.lower()}'s generator",
+            limit=f"{words} words per lane",
+            got=ops[name].free,
+            chip=chip,
+            remedy=f"use a uint32 tile [P, {words}]",
+            code="TRN409",
+        )
 
 
 def check_key(instr: Instruction, ops: Mapping[str, Operand], chip: Chip) -> None:
     """A key is Threefry's, or a key and a counter of Philox."""
     if "key" in ops and ops["key"].free not in KEY_WORDS:
         instr.refuse(
-            "operand 'key' is no key of a random sequence", limit="2 words per lane, or 6", got=ops["key"].free,
-            chip=chip, remedy="pass a key of 64 bits (Threefry), or a key and a counter (Philox)", code="TRN409",
-        )  # fmt: skip
+            "operand 'key' is no key of a random sequence",
+            limit="2 words per lane, or 6",
+            got=ops["key"].free,
+            chip=chip,
+            remedy="pass a key of 64 bits (Threefry), or a key and a counter (Philox)",
+            code="TRN409",
+        )
 
 
 def seeded(seed: int, lanes: int, words: int) -> Array:

@@ -65,9 +65,13 @@ class RangeSelect(Instruction):
         OperandSpec("bound1", "src", shape=("P", "1"), dtypes=FLOAT32),
     )
     attrs: ClassVar[Mapping[str, Any]] = {
-        "comp_op0": "is_ge", "comp_op1": "is_lt", "range_start": 0, "on_false_value": SMALLEST, "reduce_op": "max",
+        "comp_op0": "is_ge",
+        "comp_op1": "is_lt",
+        "range_start": 0,
+        "on_false_value": SMALLEST,
+        "reduce_op": "max",
         "reduce_cmd": "reset_reduce",
-    }  # fmt: skip
+    }
     limits = (
         "comp_op0 and comp_op1 are is_equal, is_gt, is_ge, is_lt or is_le",
         "range_start is whole, and no index leaves -2**24..2**24",
@@ -96,14 +100,22 @@ class RangeSelect(Instruction):
         whole = isinstance(start, Real) and float(start).is_integer()
         if not whole or start < -EXACT_INDEX or start + ops["dst"].free > EXACT_INDEX:
             self.refuse(
-                "indices are float32", limit=f"whole numbers within {EXACT_INDEX}", got=start, chip=chip,
-                remedy="shift the bounds instead", code="TRN411",
-            )  # fmt: skip
+                "indices are float32",
+                limit=f"whole numbers within {EXACT_INDEX}",
+                got=start,
+                chip=chip,
+                remedy="shift the bounds instead",
+                code="TRN411",
+            )
         if np.float32(attrs["on_false_value"]) != np.float32(SMALLEST):
             self.refuse(
-                "the fill is fixed", limit=SMALLEST, got=attrs["on_false_value"], chip=chip,
-                remedy="leave on_false_value out, or use select_reduce", code="TRN411",
-            )  # fmt: skip
+                "the fill is fixed",
+                limit=SMALLEST,
+                got=attrs["on_false_value"],
+                chip=chip,
+                remedy="leave on_false_value out, or use select_reduce",
+                code="TRN411",
+            )
         check_command(self, COMMANDS, ops, attrs, chip)
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:

@@ -33,10 +33,13 @@ class RegisterLoad(Instruction):
         """No arithmetic on the way."""
         if ops["dst"].dtype.is_float != ops["src"].dtype.is_float:
             self.refuse(
-                "a register is loaded without conversion", limit=self.limits[0],
-                got=f"{ops['dst'].dtype.name} from {ops['src'].dtype.name}", chip=chip,
-                remedy="cast with tensor_copy first", code="TRN408",
-            )  # fmt: skip
+                "a register is loaded without conversion",
+                limit=self.limits[0],
+                got=f"{ops['dst'].dtype.name} from {ops['src'].dtype.name}",
+                chip=chip,
+                remedy="cast with tensor_copy first",
+                code="TRN408",
+            )
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """The element, extended."""

@@ -49,9 +49,13 @@ class Rng(Instruction):
         first, step = attrs.get("first", 0), attrs.get("step", 0)
         if min(first, step) < 0 or first + ops["dst"].partitions * step + ops["dst"].free >= 2**63:
             self.refuse(
-                "not a range of numbers of a sequence", limit="0 to 2**63 - 1", got=f"first {first}, step {step}",
-                chip=chip, remedy="pass a first number and a step that are not negative", code="TRN411",
-            )  # fmt: skip
+                "not a range of numbers of a sequence",
+                limit="0 to 2**63 - 1",
+                got=f"first {first}, step {step}",
+                chip=chip,
+                remedy="pass a first number and a step that are not negative",
+                code="TRN411",
+            )
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """The bits, cut to the width of dst."""

@@ -47,10 +47,13 @@ def check_shared(
 def _generation_rule(instr: Instruction, chip: Chip) -> None:
     if not instr.exists_on(chip):
         instr.refuse(
-            f"{chip.name} does not have the instruction", chip=chip, got=f"NeuronCore-v{chip.generation}",
+            f"{chip.name} does not have the instruction",
+            chip=chip,
+            got=f"NeuronCore-v{chip.generation}",
             limit=f"chips with {instr.feature}: {FEATURES[instr.feature]}",
-            remedy="choose a later chip, or compose it from other instructions", code="TRN414",
-        )  # fmt: skip
+            remedy="choose a later chip, or compose it from other instructions",
+            code="TRN414",
+        )
 
 
 def _engine_rule(instr: Instruction, engine: Engine, chip: Chip) -> None:
@@ -91,18 +94,26 @@ def _immediate_rule(instr: Instruction, spec: OperandSpec, value: Any, chip: Chi
         return
     wanted = "an access pattern or a number" if spec.immediate else "an access pattern"
     instr.refuse(
-        f"operand {spec.name!r} must be {wanted}", limit=wanted, got=value, chip=chip,
-        remedy="put the value in a tile", code="TRN402",
-    )  # fmt: skip
+        f"operand {spec.name!r} must be {wanted}",
+        limit=wanted,
+        got=value,
+        chip=chip,
+        remedy="put the value in a tile",
+        code="TRN402",
+    )
 
 
 def _presence_rule(instr: Instruction, spec: OperandSpec, attrs: Mapping[str, Any], chip: Chip) -> None:
     if spec.optional or (spec.immediate and attrs.get(spec.name) is not None):
         return
     instr.refuse(
-        f"operand {spec.name!r} is missing", limit="an access pattern" + (" or a number" if spec.immediate else ""),
-        got=attrs.get(spec.name), chip=chip, remedy=f"pass {spec.name}=", code="TRN402",
-    )  # fmt: skip
+        f"operand {spec.name!r} is missing",
+        limit="an access pattern" + (" or a number" if spec.immediate else ""),
+        got=attrs.get(spec.name),
+        chip=chip,
+        remedy=f"pass {spec.name}=",
+        code="TRN402",
+    )
 
 
 def _memory_rule(instr: Instruction, spec: OperandSpec, op: Operand, engine: Engine, chip: Chip) -> None:
@@ -114,9 +125,13 @@ def _memory_rule(instr: Instruction, spec: OperandSpec, op: Operand, engine: Eng
         who = "DMA" if instr.is_dma else f"the {engine.name.lower()} engine"
         verb = "write to" if spec.role == "dst" else "read from"
         instr.refuse(
-            f"operand {spec.name!r} lies in {op.memory.name}, which {who} cannot {verb} here", limit=names,
-            got=op.memory.name, chip=chip, remedy=_way_to(spec, op.memory, allowed), code="TRN403",
-        )  # fmt: skip
+            f"operand {spec.name!r} lies in {op.memory.name}, which {who} cannot {verb} here",
+            limit=names,
+            got=op.memory.name,
+            chip=chip,
+            remedy=_way_to(spec, op.memory, allowed),
+            code="TRN403",
+        )
 
 
 def _way_to(spec: OperandSpec, memory: Memory, allowed: frozenset[Memory]) -> str:
@@ -139,37 +154,50 @@ def _bank_rule(instr: Instruction, ops: Mapping[str, Operand], chip: Chip) -> No
         size = chip.psum.bank_bytes_per_partition
         if first // size != last // size:
             instr.refuse(
-                f"operand {spec.name!r} crosses from one PSUM bank into the next", limit=f"banks of {size} bytes",
-                got=f"bytes {first}..{last} of its tile", chip=chip,
-                remedy="slice the tile at multiples of the bank, or split the instruction", code="TRN415",
-            )  # fmt: skip
+                f"operand {spec.name!r} crosses from one PSUM bank into the next",
+                limit=f"banks of {size} bytes",
+                got=f"bytes {first}..{last} of its tile",
+                chip=chip,
+                remedy="slice the tile at multiples of the bank, or split the instruction",
+                code="TRN415",
+            )
 
 
 def _dtype_rule(instr: Instruction, spec: OperandSpec, op: Operand, chip: Chip) -> None:
     if op.dtype.name not in spec.dtypes:
         instr.refuse(
-            f"operand {spec.name!r} has a format it cannot have", limit=", ".join(sorted(spec.dtypes)),
-            got=op.dtype.name, chip=chip, remedy="cast it with tensor_copy first", code="TRN408",
-        )  # fmt: skip
+            f"operand {spec.name!r} has a format it cannot have",
+            limit=", ".join(sorted(spec.dtypes)),
+            got=op.dtype.name,
+            chip=chip,
+            remedy="cast it with tensor_copy first",
+            code="TRN408",
+        )
 
 
 def _partition_rule(instr: Instruction, spec: OperandSpec, op: Operand, chip: Chip) -> None:
     name = spec.name
     if op.partitions > chip.num_partitions:
         instr.refuse(
-            f"operand {name!r} has too many partitions", limit=chip.num_partitions, got=op.partitions, chip=chip,
-            remedy="tile the partition dimension", code="TRN404",
-        )  # fmt: skip
+            f"operand {name!r} has too many partitions",
+            limit=chip.num_partitions,
+            got=op.partitions,
+            chip=chip,
+            remedy="tile the partition dimension",
+            code="TRN404",
+        )
     if instr.is_dma:
         return  # DMA reaches every partition
     starts = tuple(q + s for q in (0, 32, 64, 96) for s in spec.starts) or allowed_starts(op.partitions)
     if op.first_partition not in starts:
         instr.refuse(
             f"operand {name!r} starts on partition {op.first_partition}",
-            limit=f"partition {' or '.join(map(str, starts))} for {op.partitions} partitions", got=op.first_partition,
-            chip=chip, remedy="slice or place the tile so that it starts there, or use fewer partitions",
+            limit=f"partition {' or '.join(map(str, starts))} for {op.partitions} partitions",
+            got=op.first_partition,
+            chip=chip,
+            remedy="slice or place the tile so that it starts there, or use fewer partitions",
             code="TRN405",
-        )  # fmt: skip
+        )
 
 
 def allowed_starts(partitions: int) -> tuple[int, ...]:
@@ -180,9 +208,13 @@ def allowed_starts(partitions: int) -> tuple[int, ...]:
 def _pattern_rule(instr: Instruction, name: str, op: Operand, chip: Chip) -> None:
     if len(op.dims) > MAX_FREE_DIMS:
         instr.refuse(
-            f"operand {name!r} has too many free dimensions", limit=MAX_FREE_DIMS, got=len(op.dims), chip=chip,
-            remedy="merge dimensions, or issue one instruction per outer index", code="TRN407",
-        )  # fmt: skip
+            f"operand {name!r} has too many free dimensions",
+            limit=MAX_FREE_DIMS,
+            got=len(op.dims),
+            chip=chip,
+            remedy="merge dimensions, or issue one instruction per outer index",
+            code="TRN407",
+        )
     if instr.is_dma:
         return  # descriptors hold addresses, not steps
     limit = MAX_FREE[op.memory]
@@ -190,15 +222,23 @@ def _pattern_rule(instr: Instruction, name: str, op: Operand, chip: Chip) -> Non
         limit *= 2  # all of PSUM, see nki.isa.nc_matmul
     if op.free > limit:
         instr.refuse(
-            f"operand {name!r} is too long", limit=f"{limit} elements per partition in {op.memory.name}", got=op.free,
-            chip=chip, remedy="split the free dimension", code="TRN406",
-        )  # fmt: skip
+            f"operand {name!r} is too long",
+            limit=f"{limit} elements per partition in {op.memory.name}",
+            got=op.free,
+            chip=chip,
+            remedy="split the free dimension",
+            code="TRN406",
+        )
     for step, count in op.dims:
         if count > 1 and not -MAX_STEP <= step < MAX_STEP:
             instr.refuse(
-                f"operand {name!r} has too long a step", limit=f"{-MAX_STEP}..{MAX_STEP - 1} elements", got=step,
-                chip=chip, remedy="issue one instruction per outer index", code="TRN407",
-            )  # fmt: skip
+                f"operand {name!r} has too long a step",
+                limit=f"{-MAX_STEP}..{MAX_STEP - 1} elements",
+                got=step,
+                chip=chip,
+                remedy="issue one instruction per outer index",
+                code="TRN407",
+            )
 
 
 def _shape_rule(instr: Instruction, ops: Mapping[str, Operand], attrs: Mapping[str, Any], chip: Chip) -> None:
@@ -218,12 +258,15 @@ def _shape_rule(instr: Instruction, ops: Mapping[str, Operand], attrs: Mapping[s
         if size != expected:
             repeat = size == 1 and letter == "P"
             instr.refuse(
-                f"operand {spec.name!r} does not match {owner} in {_spelt(letter)}", limit=f"{letter} = {expected}",
+                f"operand {spec.name!r} does not match {owner} in {_spelt(letter)}",
+                limit=f"{letter} = {expected}",
                 got=f"{letter} = {size}: {spec.name} [{op.partitions}, {op.free}] is [{', '.join(spec.shape)}]",
-                chip=chip, code="TRN409",
+                chip=chip,
+                code="TRN409",
                 remedy="repeat the row first, with nl.broadcast_to or a dma_copy that reads it again"
-                if repeat else "slice or reshape the operands to agree",
-            )  # fmt: skip
+                if repeat
+                else "slice or reshape the operands to agree",
+            )
 
 
 _LETTERS = {
@@ -243,28 +286,44 @@ def _size_rule(instr: Instruction, name: str, letter: str, size: int, ops: Mappi
     limit = instr.largest(letter, ops, chip)
     if limit is not None and size > limit:
         instr.refuse(
-            f"{_spelt(letter)} of operand {name!r} is too large", limit=limit, got=size, chip=chip,
-            remedy=f"loop over {letter} in pieces of at most {limit}", code="TRN406",
-        )  # fmt: skip
+            f"{_spelt(letter)} of operand {name!r} is too large",
+            limit=limit,
+            got=size,
+            chip=chip,
+            remedy=f"loop over {letter} in pieces of at most {limit}",
+            code="TRN406",
+        )
     least, step = instr.least.get(letter, 0), instr.multiples.get(letter, 1)
     if size < least or size % step:
         wanted = f"at least {least}" if size < least else f"a multiple of {step}"
         instr.refuse(
-            f"{letter} of operand {name!r} is not {wanted}", limit=wanted, got=size, chip=chip,
-            remedy=f"pad {letter}", code="TRN416",
-        )  # fmt: skip
+            f"{letter} of operand {name!r} is not {wanted}",
+            limit=wanted,
+            got=size,
+            chip=chip,
+            remedy=f"pad {letter}",
+            code="TRN416",
+        )
 
 
 def _pair_rules(instr: Instruction, ops: Mapping[str, Operand], chip: Chip) -> None:
     in_psum = [name for name in instr.not_both_psum if name in ops and ops[name].memory is Memory.PSUM]
     if len(in_psum) > 1:
         instr.refuse(
-            f"{' and '.join(in_psum)} both lie in PSUM", limit="at most one of them", got=", ".join(in_psum),
-            chip=chip, remedy="copy one of them to SBUF first", code="TRN413",
-        )  # fmt: skip
+            f"{' and '.join(in_psum)} both lie in PSUM",
+            limit="at most one of them",
+            got=", ".join(in_psum),
+            chip=chip,
+            remedy="copy one of them to SBUF first",
+            code="TRN413",
+        )
     formats = {name: ops[name].dtype.name for name in instr.same_dtype if name in ops}
     if len(set(formats.values())) > 1:
         instr.refuse(
-            "operands must share one format", limit=" = ".join(formats), got=formats, chip=chip,
-            remedy="cast with tensor_copy first", code="TRN408",
-        )  # fmt: skip
+            "operands must share one format",
+            limit=" = ".join(formats),
+            got=formats,
+            chip=chip,
+            remedy="cast with tensor_copy first",
+            code="TRN408",
+        )

@@ -47,14 +47,22 @@ class ScalarTensorTensor(Instruction):
         first, second = (check_arithmetic(self, attrs[name], engine, chip) for name in ("op0", "op1"))
         if "operand0" not in ops and attrs.get("operand0") is None and not first.unary:
             self.refuse(
-                "operand 'operand0' is missing", limit="an access pattern or a number", got=None, chip=chip,
-                remedy="pass operand0=", code="TRN402",
-            )  # fmt: skip
+                "operand 'operand0' is missing",
+                limit="an access pattern or a number",
+                got=None,
+                chip=chip,
+                remedy="pass operand0=",
+                code="TRN402",
+            )
         if second.unary:
             self.refuse(
-                f"operator {second.name} has one operand", limit=self.limits[0], got=second.name, chip=chip,
-                remedy="use tensor_scalar", code="TRN412",
-            )  # fmt: skip
+                f"operator {second.name} has one operand",
+                limit=self.limits[0],
+                got=second.name,
+                chip=chip,
+                remedy="use tensor_scalar",
+                code="TRN412",
+            )
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """The scalar operator, then the tile operator."""

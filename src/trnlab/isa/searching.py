@@ -21,9 +21,13 @@ def check_dims(instr: Instruction, ops: Mapping[str, Operand], name: str, chip: 
     dims = sum(count > 1 for _, count in ops[name].dims)
     if dims > MAX_FREE_DIMS:
         instr.refuse(
-            f"operand {name!r} has too many dimensions", limit=f"{MAX_FREE_DIMS} free dimensions", got=dims,
-            chip=chip, remedy="search one outer index at a time", code="TRN407",
-        )  # fmt: skip
+            f"operand {name!r} has too many dimensions",
+            limit=f"{MAX_FREE_DIMS} free dimensions",
+            got=dims,
+            chip=chip,
+            remedy="search one outer index at a time",
+            code="TRN407",
+        )
 
 
 def matches(data: Array, vals: Array, order: Iterable[int]) -> Array:

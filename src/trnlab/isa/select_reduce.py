@@ -77,9 +77,13 @@ class SelectReduce(Instruction):
         """Only a maximum can be taken."""
         if attrs["reduce_op"] not in ("max", "maximum"):
             self.refuse(
-                "the reduction is a maximum", limit="max", got=attrs["reduce_op"], chip=chip,
-                remedy="reduce dst with tensor_reduce", code="TRN412",
-            )  # fmt: skip
+                "the reduction is a maximum",
+                limit="max",
+                got=attrs["reduce_op"],
+                chip=chip,
+                remedy="reduce dst with tensor_reduce",
+                code="TRN412",
+            )
         check_command(self, COMMANDS, ops, attrs, chip)
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:

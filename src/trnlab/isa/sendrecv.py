@@ -36,8 +36,11 @@ class Sendrecv(Meeting):
         OperandSpec("src", "src", SBUF_ONLY, dtypes=MOVABLE),
     )
     attrs: ClassVar[Mapping[str, Any]] = {
-        "send_to_rank": 1, "recv_from_rank": 1, "pipe_id": 0, "dma_engine": "dma",
-    }  # fmt: skip
+        "send_to_rank": 1,
+        "recv_from_rank": 1,
+        "pipe_id": 0,
+        "dma_engine": "dma",
+    }
     same_dtype = ("dst", "src")
     is_dma = True
     cost_kinds = ("dma.sendrecv",)
@@ -58,20 +61,31 @@ class Sendrecv(Meeting):
         ranks = attrs["send_to_rank"], attrs["recv_from_rank"]
         if any(rank not in RANKS for rank in ranks) or not isinstance(attrs["pipe_id"], int):
             self.refuse(
-                "no such core", limit=self.limits[0], got=(*ranks, attrs["pipe_id"]), chip=chip,
-                remedy="name a core of the pair", code="TRN411",
-            )  # fmt: skip
+                "no such core",
+                limit=self.limits[0],
+                got=(*ranks, attrs["pipe_id"]),
+                chip=chip,
+                remedy="name a core of the pair",
+                code="TRN411",
+            )
         if attrs["dma_engine"] not in ("dma", "gpsimd_dma"):
             self.refuse(
-                "no such DMA engine", limit="dma, gpsimd_dma", got=attrs["dma_engine"], chip=chip,
-                remedy="use one of these", code="TRN411",
-            )  # fmt: skip
+                "no such DMA engine",
+                limit="dma, gpsimd_dma",
+                got=attrs["dma_engine"],
+                chip=chip,
+                remedy="use one of these",
+                code="TRN411",
+            )
         if attrs["dma_engine"] == "gpsimd_dma" and (engine is not Engine.GPSIMD or ops["src"].free > GPSIMD_ELEMENTS):
             self.refuse(
-                "more than GpSimd's own DMA exchanges", limit=self.limits[1],
-                got=f"{ops['src'].free} elements per partition on {engine.name.lower()}", chip=chip,
-                remedy="issue it on gpsimd in smaller pieces, or use dma_engine dma", code="TRN406",
-            )  # fmt: skip
+                "more than GpSimd's own DMA exchanges",
+                limit=self.limits[1],
+                got=f"{ops['src'].free} elements per partition on {engine.name.lower()}",
+                chip=chip,
+                remedy="issue it on gpsimd in smaller pieces, or use dma_engine dma",
+                code="TRN406",
+            )
 
     def places(self, attrs: Mapping[str, Any], here: Place) -> frozenset[Place]:
         """This core, the one it sends to and the one it receives from."""
@@ -102,9 +116,11 @@ class Sendrecv(Meeting):
         """What was received. Raises RunError where there is no other core."""
         if "received" not in arrays:
             raise RunError(
-                "sendrecv: there is no other core to receive from", limit="both cores of a pair", got="one core",
+                "sendrecv: there is no other core to receive from",
+                limit="both cores of a pair",
+                got="one core",
                 remedy="run the kernel on a logical core of two",
-            )  # fmt: skip
+            )
         return {"dst": arrays["received"].reshape(arrays["dst"].shape)}
 
     def work(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine) -> Work:
@@ -112,6 +128,11 @@ class Sendrecv(Meeting):
         src = ops["src"]
         size = src.free * src.dtype.itemsize
         return Work(
-            "dma.sendrecv", n=size, m=src.partitions, k=src.partitions, itemsize=src.dtype.itemsize,
-            dtype=src.dtype.name, nbytes=size * src.partitions,
-        )  # fmt: skip
+            "dma.sendrecv",
+            n=size,
+            m=src.partitions,
+            k=src.partitions,
+            itemsize=src.dtype.itemsize,
+            dtype=src.dtype.name,
+            nbytes=size * src.partitions,
+        )

@@ -42,9 +42,13 @@ class SequenceBounds(Instruction):
         wanted = 2 * ops["segment_ids"].free
         if ops["dst"].free != wanted:
             self.refuse(
-                "dst does not hold two numbers per id", limit=f"[1, {wanted}]", got=f"[1, {ops['dst'].free}]",
-                chip=chip, remedy="make dst [1, 2, n]", code="TRN409",
-            )  # fmt: skip
+                "dst does not hold two numbers per id",
+                limit=f"[1, {wanted}]",
+                got=f"[1, {ops['dst'].free}]",
+                chip=chip,
+                remedy="make dst [1, 2, n]",
+                code="TRN409",
+            )
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """Runs from the places where the id changes."""

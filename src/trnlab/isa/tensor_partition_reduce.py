@@ -39,9 +39,13 @@ class TensorPartitionReduce(Instruction):
         """The operator is one of five."""
         if _plain(attrs["op"]) not in OPERATORS:
             self.refuse(
-                "an operator that cannot reduce across partitions", limit=", ".join(OPERATORS), got=attrs["op"],
-                chip=chip, remedy="transpose and use tensor_reduce", code="TRN412",
-            )  # fmt: skip
+                "an operator that cannot reduce across partitions",
+                limit=", ".join(OPERATORS),
+                got=attrs["op"],
+                chip=chip,
+                remedy="transpose and use tensor_reduce",
+                code="TRN412",
+            )
         if _plain(attrs["op"]).startswith("bitwise"):
             check_bits(self, ops, ("dst", "data"), chip)
 

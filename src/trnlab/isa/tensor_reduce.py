@@ -55,15 +55,23 @@ class TensorReduce(Instruction):
         axes, dims = attrs["axes"], ops["data"].dims
         if not 1 <= axes <= len(dims):
             self.refuse(
-                "no such dimensions to reduce", limit=f"1..{len(dims)} trailing free dimensions", got=axes, chip=chip,
-                remedy="split the free dimension of data, or reduce fewer", code="TRN411",
-            )  # fmt: skip
+                "no such dimensions to reduce",
+                limit=f"1..{len(dims)} trailing free dimensions",
+                got=axes,
+                chip=chip,
+                remedy="split the free dimension of data, or reduce fewer",
+                code="TRN411",
+            )
         left = prod(count for _, count in dims[: len(dims) - axes])
         if ops["dst"].free != left:
             self.refuse(
-                "dst does not hold what is left", limit=f"{left} elements per partition", got=ops["dst"].free,
-                chip=chip, remedy="give dst the dimensions of data that are not reduced", code="TRN409",
-            )  # fmt: skip
+                "dst does not hold what is left",
+                limit=f"{left} elements per partition",
+                got=ops["dst"].free,
+                chip=chip,
+                remedy="give dst the dimensions of data that are not reduced",
+                code="TRN409",
+            )
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """The fold over the trailing dimensions."""

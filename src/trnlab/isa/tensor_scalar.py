@@ -35,8 +35,13 @@ class TensorScalar(Instruction):
         OperandSpec("operand1", "src", optional=True, immediate=True, shape=("P", "1")),
     )
     attrs: ClassVar[Mapping[str, Any]] = {
-        "op0": "multiply", "reverse0": False, "operand1": None, "op1": None, "reverse1": False, "operand0": None,
-    }  # fmt: skip
+        "op0": "multiply",
+        "reverse0": False,
+        "operand1": None,
+        "op1": None,
+        "reverse1": False,
+        "operand0": None,
+    }
     indirect = ("dst", "data")
     limits = (
         "op0 and op1 are names of isa.alu that exist on the engine, both arithmetic or both bitvec",
@@ -62,8 +67,12 @@ class TensorScalar(Instruction):
         for i, op in enumerate(used):
             self._check_operand(f"operand{i}", op, ops, attrs, chip)
         if len({op.bitvec for op in used}) > 1:
-            self._refuse_attr("operators on bits and arithmetic cannot mix", "both bitvec or both arithmetic",
-                              " then ".join(op.name for op in used), chip)  # fmt: skip
+            self._refuse_attr(
+                "operators on bits and arithmetic cannot mix",
+                "both bitvec or both arithmetic",
+                " then ".join(op.name for op in used),
+                chip,
+            )
         if used[0].bitvec:
             check_bits(self, ops, ("dst", "data", "operand0", "operand1"), chip)
         if engine is not Engine.VECTOR:
@@ -75,14 +84,22 @@ class TensorScalar(Instruction):
         value = attrs.get(name)
         if name not in ops and value is None and not op.unary:
             self.refuse(
-                f"operand {name!r} is missing", limit="an access pattern or a number", got=None, chip=chip,
-                remedy=f"pass {name}=", code="TRN402",
-            )  # fmt: skip
+                f"operand {name!r} is missing",
+                limit="an access pattern or a number",
+                got=None,
+                chip=chip,
+                remedy=f"pass {name}=",
+                code="TRN402",
+            )
         if name in ops and not op.bitvec and ops[name].dtype.name != "float32":
             self.refuse(
-                f"operand {name!r} has a format it cannot have", limit="float32", got=ops[name].dtype.name, chip=chip,
-                remedy="keep values per partition in float32 tiles", code="TRN408",
-            )  # fmt: skip
+                f"operand {name!r} has a format it cannot have",
+                limit="float32",
+                got=ops[name].dtype.name,
+                chip=chip,
+                remedy="keep values per partition in float32 tiles",
+                code="TRN408",
+            )
         if op.bitvec and isinstance(value, float):
             self._refuse_attr(f"{name} of a bitvec operator is a float", "an integer", value, chip)
 
@@ -95,9 +112,12 @@ class TensorScalar(Instruction):
         if not legal:
             self.refuse(
                 f"{engine.name.lower()} does not execute this combination",
-                limit=self.limits[2 if engine is Engine.SCALAR else 3], got=" then ".join(names), chip=chip,
-                remedy="issue it on vector, or use activation", code="TRN412",
-            )  # fmt: skip
+                limit=self.limits[2 if engine is Engine.SCALAR else 3],
+                got=" then ".join(names),
+                chip=chip,
+                remedy="issue it on vector, or use activation",
+                code="TRN412",
+            )
 
     def _refuse_attr(self, what: str, limit: str, got: object, chip: Chip) -> None:
         self.refuse(what, limit=limit, got=got, chip=chip, remedy=f"give {limit}", code="TRN411")

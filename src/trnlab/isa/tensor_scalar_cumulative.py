@@ -53,8 +53,11 @@ class TensorScalarCumulative(Instruction):
         OperandSpec("imm1", "src", optional=True, immediate=True, shape=("P", "1"), dtypes=FLOAT32),
     )
     attrs: ClassVar[Mapping[str, Any]] = {
-        "op0": "multiply", "op1": "add", "imm1": None, "reduce_cmd": "reset_reduce",
-    }  # fmt: skip
+        "op0": "multiply",
+        "op1": "add",
+        "imm1": None,
+        "reduce_cmd": "reset_reduce",
+    }
     indirect = ("dst", "src")
     limits = (
         "op0 is an arithmetic operator of isa.alu; op1 is add, subtract, multiply, max or min",

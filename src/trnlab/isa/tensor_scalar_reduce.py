@@ -59,9 +59,13 @@ class TensorScalarReduce(Instruction):
         OperandSpec("reduce_init", "src", optional=True, immediate=True, shape=("P", "1"), dtypes=FLOAT32),
     )
     attrs: ClassVar[Mapping[str, Any]] = {
-        "op0": "multiply", "operand0": None, "reduce_op": "add", "reduce_cmd": "reset_reduce", "reduce_init": None,
+        "op0": "multiply",
+        "operand0": None,
+        "reduce_op": "add",
+        "reduce_cmd": "reset_reduce",
+        "reduce_init": None,
         "reduce_res_negate": False,
-    }  # fmt: skip
+    }
     indirect = ("dst", "data")
     limits = (
         "op0 is an arithmetic operator of isa.alu, not reversed; reduce_op is add, multiply, max or min",
@@ -83,9 +87,13 @@ class TensorScalarReduce(Instruction):
         op = check_arithmetic(self, attrs["op0"], engine, chip)
         if "operand0" not in ops and attrs.get("operand0") is None and not op.unary:
             self.refuse(
-                "operand 'operand0' is missing", limit="an access pattern or a number", got=None, chip=chip,
-                remedy="pass operand0=", code="TRN402",
-            )  # fmt: skip
+                "operand 'operand0' is missing",
+                limit="an access pattern or a number",
+                got=None,
+                chip=chip,
+                remedy="pass operand0=",
+                code="TRN402",
+            )
         check_one_of(self, "reduce_op", REDUCTIONS, attrs, chip)
         check_command(self, COMMANDS, ops, attrs, chip)
 

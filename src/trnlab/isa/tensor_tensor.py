@@ -49,9 +49,13 @@ class TensorTensor(Instruction):
         op = check_alu(self, attrs["op"], engine, chip)
         if op.unary:
             self.refuse(
-                f"operator {op.name} has one operand", limit="an operator of two operands", got=op.name, chip=chip,
-                remedy="use tensor_scalar or tensor_copy", code="TRN412",
-            )  # fmt: skip
+                f"operator {op.name} has one operand",
+                limit="an operator of two operands",
+                got=op.name,
+                chip=chip,
+                remedy="use tensor_scalar or tensor_copy",
+                code="TRN412",
+            )
         if op.bitvec:
             check_bits(self, ops, ("dst", "data1", "data2"), chip)
         elif {ops["data1"].dtype.name, ops["data2"].dtype.name} <= INT32 and attrs["exact"]:
@@ -60,10 +64,13 @@ class TensorTensor(Instruction):
     def _check_integers(self, exact: bool, engine: Engine, chip: Chip) -> None:
         if engine is not Engine.GPSIMD or not exact:
             self.refuse(
-                "32-bit integers lose bits here", limit="gpsimd, and an operator defined on integers",
-                got=engine.name.lower(), chip=chip,
-                remedy="issue it on gpsimd, or with exact=False where 24 bits are enough", code="TRN408",
-            )  # fmt: skip
+                "32-bit integers lose bits here",
+                limit="gpsimd, and an operator defined on integers",
+                got=engine.name.lower(),
+                chip=chip,
+                remedy="issue it on gpsimd, or with exact=False where 24 bits are enough",
+                code="TRN408",
+            )
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """The operator on the elements in order."""

@@ -49,9 +49,13 @@ class TensorTensorScan(Instruction):
             op = check_arithmetic(self, attrs[name], engine, chip)
             if op.unary:
                 self.refuse(
-                    f"operator {op.name} has one operand", limit=self.limits[0], got=op.name, chip=chip,
-                    remedy="apply it with tensor_scalar first", code="TRN412",
-                )  # fmt: skip
+                    f"operator {op.name} has one operand",
+                    limit=self.limits[0],
+                    got=op.name,
+                    chip=chip,
+                    remedy="apply it with tensor_scalar first",
+                    code="TRN412",
+                )
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """One column after the other."""

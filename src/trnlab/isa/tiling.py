@@ -33,23 +33,34 @@ def check_tile(
         return
     if len(position) != 2 or len(size) != 2:
         instr.refuse(
-            "a tile has a position and a size", limit="tile_position=(row, column) and tile_size=(rows, columns)",
-            got=(position, size), chip=chip, remedy="pass both or neither", code="TRN411",
-        )  # fmt: skip
+            "a tile has a position and a size",
+            limit="tile_position=(row, column) and tile_size=(rows, columns)",
+            got=(position, size),
+            chip=chip,
+            remedy="pass both or neither",
+            code="TRN411",
+        )
     allowed = (32, 64, ARRAY) if chip.has("pe_tiles_32") else (64, ARRAY)
     for start, length, sizes in zip(position, size, (allowed, allowed if columns else (ARRAY,))):
         if length not in sizes or start % length or not 0 <= start < ARRAY:
             instr.refuse(
-                "the array has no such tile", limit=f"sizes {sizes}, positions their multiples below {ARRAY}",
-                got=(position, size), chip=chip, remedy="use a tile of the array", code="TRN411",
-            )  # fmt: skip
+                "the array has no such tile",
+                limit=f"sizes {sizes}, positions their multiples below {ARRAY}",
+                got=(position, size),
+                chip=chip,
+                remedy="use a tile of the array",
+                code="TRN411",
+            )
     stationary = ops["stationary"]
     if stationary.partitions > size[0] or stationary.free > size[1]:
         instr.refuse(
-            "the stationary operand is larger than its tile", limit=size,
-            got=(stationary.partitions, stationary.free), chip=chip,
-            remedy="use a larger tile of the array, or slice the operand", code="TRN406",
-        )  # fmt: skip
+            "the stationary operand is larger than its tile",
+            limit=size,
+            got=(stationary.partitions, stationary.free),
+            chip=chip,
+            remedy="use a larger tile of the array, or slice the operand",
+            code="TRN406",
+        )
 
 
 def tile_of(attrs: Mapping[str, Any]) -> tuple[int, ...]:

@@ -50,14 +50,22 @@ class Topk(Instruction):
         n = attrs["n"]
         if not SHORTEST <= n < LONGEST or ops["val_dst"].free > n:
             self.refuse(
-                "n is not a length it can be", limit=f"{SHORTEST}..{LONGEST - 1}, and at least K", got=n, chip=chip,
-                remedy="pad the list", code="TRN411",
-            )  # fmt: skip
+                "n is not a length it can be",
+                limit=f"{SHORTEST}..{LONGEST - 1}, and at least K",
+                got=n,
+                chip=chip,
+                remedy="pad the list",
+                code="TRN411",
+            )
         if ops["src"].free * CORE < n:
             self.refuse(
-                "src holds fewer than n elements", limit=f"{-(-n // CORE)} columns", got=ops["src"].free, chip=chip,
-                remedy="make src wider, or n smaller", code="TRN409",
-            )  # fmt: skip
+                "src holds fewer than n elements",
+                limit=f"{-(-n // CORE)} columns",
+                got=ops["src"].free,
+                chip=chip,
+                remedy="make src wider, or n smaller",
+                code="TRN409",
+            )
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """Group after group."""

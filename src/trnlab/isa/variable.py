@@ -50,15 +50,22 @@ class Variable(Collective):
             metadata.memory is Memory.SBUF and metadata.partitions > 1
         ):
             self.refuse(
-                "metadata of the wrong shape", limit=LAYOUT, chip=chip, code="TRN409",
+                "metadata of the wrong shape",
+                limit=LAYOUT,
+                chip=chip,
+                code="TRN409",
                 got=f"{size} numbers on {metadata.partitions} partitions",
                 remedy="one column for each rank of the group",
-            )  # fmt: skip
+            )
         if dst.partitions * dst.free % ranks and not attrs["has_rdispls"]:
             self.refuse(
-                "dst does not divide among the ranks", limit=f"a multiple of {ranks} elements",
-                got=dst.partitions * dst.free, chip=chip, remedy="make dst a little larger", code="TRN409",
-            )  # fmt: skip
+                "dst does not divide among the ranks",
+                limit=f"a multiple of {ranks} elements",
+                got=dst.partitions * dst.free,
+                chip=chip,
+                remedy="make dst a little larger",
+                code="TRN409",
+            )
 
     def received(self, here: Place, sides: Mapping[Place, Arrays], attrs: Mapping[str, Any]) -> dict[str, Any]:
         """As of any collective; the metadata as rows."""
@@ -85,7 +92,7 @@ class Variable(Collective):
                     limit=f"src of {source.size} elements, room for {room}",
                     got=f"{count} elements from {start} on, from position {sender} of the group to position {mine}",
                     remedy="check rows 0, 1 and 3 of metadata_tensor on both ranks",
-                )  # fmt: skip
+                )
             dst[to : to + count] = source[start : start + count]
             if not attrs["recv_counts_known"]:
                 metadata[2, sender] = count

@@ -162,9 +162,16 @@ class _Backward:
     """The state of one call while it is recorded."""
 
     def __init__(
-        self, b: Builder, task: Task, dout: View, out: View, lse: View, dq: View | None, dk: View | None,
+        self,
+        b: Builder,
+        task: Task,
+        dout: View,
+        out: View,
+        lse: View,
+        dq: View | None,
+        dk: View | None,
         dv: View | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.b, self.task, self.dout, self.out, self.lse = b, task, dout, out, lse
         self.grads = dq, dk, dv
         self.constants = Constants(b, task.dtype)

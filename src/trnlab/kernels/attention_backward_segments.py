@@ -42,9 +42,22 @@ class _Pair(NamedTuple):
 
 
 def attention_backward_segments(
-    b: Builder, dout: View, q: View, k: View, v: View, out: View, lse: View, dq: View | None, dk: View | None,
-    dv: View | None, *, causal: bool, scale: float, bias: View | None = None, longest: int = LONGEST,
-) -> None:  # fmt: skip
+    b: Builder,
+    dout: View,
+    q: View,
+    k: View,
+    v: View,
+    out: View,
+    lse: View,
+    dq: View | None,
+    dk: View | None,
+    dv: View | None,
+    *,
+    causal: bool,
+    scale: float,
+    bias: View | None = None,
+    longest: int = LONGEST,
+) -> None:
     """Record what `attention_backward` does, for sequences of any length; `longest`: most tokens of a segment.
 
     The same arguments and limits. Raises CapacityError where not even short segments have room.
@@ -60,10 +73,18 @@ def attention_backward_segments(
         queries, keys = slice(pair.q0, pair.q0 + pair.rows), slice(pair.k0, pair.k0 + pair.keys)
         hidden = None if bias is None else bias[:, :, queries if bias.shape[2] > 1 else slice(None), keys]
         attention_backward(
-            b, dout[:, :, queries], q[:, :, queries], k[:, :, keys], v[:, :, keys], out[:, :, queries],
-            lse[:, :, queries], *(None if total is None else total.part(pair) for total in sums),
-            causal=pair.diagonal, scale=scale, bias=hidden,
-        )  # fmt: skip
+            b,
+            dout[:, :, queries],
+            q[:, :, queries],
+            k[:, :, keys],
+            v[:, :, keys],
+            out[:, :, queries],
+            lse[:, :, queries],
+            *(None if total is None else total.part(pair) for total in sums),
+            causal=pair.diagonal,
+            scale=scale,
+            bias=hidden,
+        )
         for total in sums:
             if total is not None:
                 total.add(pair)

@@ -38,9 +38,17 @@ SCORE_BANKS, TURN_BANKS, OUT_BANKS = (0, 1, 2), (3, 4), (5, 6, 7)
 
 
 def attention_forward_blocks(
-    b: Builder, q: View, k: View, v: View, out: View, lse: View | None, *, causal: bool, scale: float,
+    b: Builder,
+    q: View,
+    k: View,
+    v: View,
+    out: View,
+    lse: View | None,
+    *,
+    causal: bool,
+    scale: float,
     bias: View | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Record softmax(scale * q k^T + bias) v into `out` and, unless it is None, the rows' log-sum-exp into `lse`.
 
     q, out [B, H, T, D]; k, v [B, Hkv, S, D] with H a multiple of Hkv; lse [B, H, T] float32; bias [B or 1, H or 1,
@@ -135,9 +143,12 @@ class Blocks:
         dst = self.scores.next()[:rows, :width]
         for chunk, (_, depth) in enumerate(pieces(0, self.task.depth, P)):
             self.b.nc_matmul(
-                dst=dst, stationary=left[:depth, chunk, :rows], moving=right[:depth, chunk, :width],
-                accumulate=chunk > 0, stop=chunk == self.chunks - 1,
-            )  # fmt: skip
+                dst=dst,
+                stationary=left[:depth, chunk, :rows],
+                moving=right[:depth, chunk, :width],
+                accumulate=chunk > 0,
+                stop=chunk == self.chunks - 1,
+            )
         return dst
 
     def scored(self, block: QueryBlock, strip: Strip) -> AP:
@@ -152,9 +163,14 @@ class Blocks:
             )
         if t.causal and strip.k0 + width > block.q0 + 1:
             b.affine_select(
-                dst=s, on_true=s, pattern=((-1, width),), offset=block.q0 - strip.k0, channel_multiplier=1,
-                cmp_op="greater_equal", on_false=float("-inf"),
-            )  # fmt: skip
+                dst=s,
+                on_true=s,
+                pattern=((-1, width),),
+                offset=block.q0 - strip.k0,
+                channel_multiplier=1,
+                cmp_op="greater_equal",
+                on_false=float("-inf"),
+            )
         return s
 
     def _bias(self, block: QueryBlock, strip: Strip) -> AP:
@@ -183,9 +199,12 @@ class Blocks:
         dst = self.out_banks.next()[:rows, : self.task.depth]
         for at, keys in pieces(0, width, P):
             self.b.nc_matmul(
-                dst=dst, stationary=turned[:keys, at // P, :rows], moving=values[:keys, at // P],
-                accumulate=at > 0, stop=at + keys == width,
-            )  # fmt: skip
+                dst=dst,
+                stationary=turned[:keys, at // P, :rows],
+                moving=values[:keys, at // P],
+                accumulate=at > 0,
+                stop=at + keys == width,
+            )
         return dst
 
 

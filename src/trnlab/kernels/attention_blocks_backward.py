@@ -30,9 +30,21 @@ from trnlab.program.builder import Builder
 
 
 def attention_backward_blocks(
-    b: Builder, dout: View, q: View, k: View, v: View, out: View, lse: View, dq: View | None, dk: View | None,
-    dv: View | None, *, causal: bool, scale: float, bias: View | None = None,
-) -> None:  # fmt: skip
+    b: Builder,
+    dout: View,
+    q: View,
+    k: View,
+    v: View,
+    out: View,
+    lse: View,
+    dq: View | None,
+    dk: View | None,
+    dv: View | None,
+    *,
+    causal: bool,
+    scale: float,
+    bias: View | None = None,
+) -> None:
     """Record the gradients of `attention_forward_blocks` with respect to q, k and v, those that are not None.
 
     Shapes, formats and limits as there; `out` and `lse` are its results, or those of the fused kernel.
@@ -59,9 +71,16 @@ class _Backward(Blocks):
     """The state of one call while it is recorded."""
 
     def __init__(
-        self, b: Builder, task: Task, dout: View, out: View, lse: View, dq: View | None, dk: View | None,
+        self,
+        b: Builder,
+        task: Task,
+        dout: View,
+        out: View,
+        lse: View,
+        dq: View | None,
+        dk: View | None,
         dv: View | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(b, task)
         self.dout, self.out, self.lse, self.dq, self.dk, self.dv = dout, out, lse, dq, dk, dv
         dt, count = task.dtype, TOGETHER + 2

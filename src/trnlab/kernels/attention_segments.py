@@ -45,18 +45,30 @@ def length_with_room(b: Builder, task: Task, longest: int, has_room: Callable[[B
     while not has_room(b, task, length):
         if length <= SHORTEST:
             raise CapacityError(
-                "no segment of a sequence has room", code="TRN507", limit=f"{b.sbuf_free} bytes per partition",
-                got=f"{SHORTEST} tokens of {task.shared} heads that share keys", chip=b.chip.name,
+                "no segment of a sequence has room",
+                code="TRN507",
+                limit=f"{b.sbuf_free} bytes per partition",
+                got=f"{SHORTEST} tokens of {task.shared} heads that share keys",
+                chip=b.chip.name,
                 remedy="attend with fewer heads at once",
-            )  # fmt: skip
+            )
         length //= 2
     return length
 
 
 def attention_forward_segments(
-    b: Builder, q: View, k: View, v: View, out: View, lse: View | None, *, causal: bool, scale: float,
-    bias: View | None = None, longest: int = LONGEST,
-) -> None:  # fmt: skip
+    b: Builder,
+    q: View,
+    k: View,
+    v: View,
+    out: View,
+    lse: View | None,
+    *,
+    causal: bool,
+    scale: float,
+    bias: View | None = None,
+    longest: int = LONGEST,
+) -> None:
     """Record what `attention_forward` does, for sequences of any length; `longest`: most tokens of a segment.
 
     The same arguments and limits. Raises CapacityError where not even short segments have room.
@@ -107,9 +119,16 @@ class _Chunk:
             rows = queries if bias.shape[2] > 1 else slice(None)
             bias = bias[:, :, rows, keys]
         attention_forward(
-            self.b, t.q[:, :, queries], t.k[:, :, keys], t.v[:, :, keys], out, lse,
-            causal=segment.diagonal, scale=t.scale, bias=bias,
-        )  # fmt: skip
+            self.b,
+            t.q[:, :, queries],
+            t.k[:, :, keys],
+            t.v[:, :, keys],
+            out,
+            lse,
+            causal=segment.diagonal,
+            scale=t.scale,
+            bias=bias,
+        )
 
     def _join(self, parts: View, logs: View) -> None:
         """Block of queries after block: the weights of the segments, and what they found."""
@@ -147,6 +166,4 @@ class _Chunk:
         if first:
             self.b.activation(dst=acc, data=part, op="copy", scale=weight)
         else:
-            self.b.scalar_tensor_tensor(
-                dst=acc, data=part, operand0=weight, operand1=acc, op0="multiply", op1="add"
-            )  # fmt: skip
+            self.b.scalar_tensor_tensor(dst=acc, data=part, operand0=weight, operand1=acc, op0="multiply", op1="add")

@@ -316,9 +316,13 @@ class Constants:
         """`value` where sign * (partition - column) >= 0, `outside` elsewhere."""
         tile = self._filled((P, P), value, dt)
         self._b.affine_select(
-            dst=tile, on_true=tile, pattern=((-sign, P),), channel_multiplier=sign, cmp_op="greater_equal",
+            dst=tile,
+            on_true=tile,
+            pattern=((-sign, P),),
+            channel_multiplier=sign,
+            cmp_op="greater_equal",
             on_false=outside,
-        )  # fmt: skip
+        )
         return tile
 
     def _make_identity(self, dt: DType) -> AP:

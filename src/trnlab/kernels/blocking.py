@@ -177,9 +177,12 @@ def choose(problem: Problem, budget: int, chip: Chip) -> Blocking:
     if best is None:
         raise CapacityError(
             f"a matmul of {problem.m} x {problem.k} x {problem.n} has no room for its blocks",
-            code="TRN501", limit=f"{budget} bytes per partition left", got="at least two tiles of each operand",
-            chip=chip.name, remedy="give the routine more SBUF, or release tiles before the call",
-        )  # fmt: skip
+            code="TRN501",
+            limit=f"{budget} bytes per partition left",
+            got="at least two tiles of each operand",
+            chip=chip.name,
+            remedy="give the routine more SBUF, or release tiles before the call",
+        )
     return best
 
 

@@ -42,9 +42,14 @@ _INPUTS, _RESULTS, _RAW = 2, 3, 2  # tiles of each in flight; of weights before 
 
 
 def convolution(
-    b: Builder, x: View, weight: View, out: View, slides: tuple[Slide, Slide], sink: Sink | None = None,
+    b: Builder,
+    x: View,
+    weight: View,
+    out: View,
+    slides: tuple[Slide, Slide],
+    sink: Sink | None = None,
     groups: int = 1,
-) -> None:  # fmt: skip
+) -> None:
     """Record out[n, m, y, x] = sum over channels and the window, in fp32, rounded once to the format of `out`.
 
     x [N, K, H, W], weight [M, K / groups, window], out [N, M, Y, X]; x and weight have one format. With a sink, which
@@ -286,9 +291,11 @@ class _Convolver:
                 skip = (start * spread + rows.residue - top) * width + cols.residue
                 pitch = result.dims[0][0]
                 target = result.with_dims(
-                    (pitch, block.images), (spread * width, stop - start), (self.slides[1].spread, cols.places),
+                    (pitch, block.images),
+                    (spread * width, stop - start),
+                    (self.slides[1].spread, cols.places),
                     skip=skip,
-                )  # fmt: skip
+                )
                 self.work.evacuate(target, acc)
         view = self.out[block.image : block.image + block.images, m : m + channels, top:bottom]
         dma_store(self.b, view.permute(1, 0, 2, 3).ap(), result)
@@ -314,9 +321,12 @@ class _Convolver:
             top, bottom = max(y.start, start), min(y.stop, stop)
             dst = acc[:, :, top - start : bottom - start, x.start : x.stop]
             self.b.nc_matmul(
-                dst=dst, stationary=self._stationary(kb, y, x, m, channels),
-                moving=self._moving(block, tile, kb, phases, (y, x), (top, bottom)), accumulate=begun, stop=i == last,
-            )  # fmt: skip
+                dst=dst,
+                stationary=self._stationary(kb, y, x, m, channels),
+                moving=self._moving(block, tile, kb, phases, (y, x), (top, bottom)),
+                accumulate=begun,
+                stop=i == last,
+            )
             begun = True
         return acc
 
@@ -328,17 +338,24 @@ class _Convolver:
         return self.weights.at(kb, self._height(kb), y.element * self.slides[1].window + x.element, m, channels)
 
     def _moving(
-        self, block: _Block, tile: AP, kb: int, phases: tuple[Phase, Phase], taps: tuple[Tap, Tap],
+        self,
+        block: _Block,
+        tile: AP,
+        kb: int,
+        phases: tuple[Phase, Phase],
+        taps: tuple[Tap, Tap],
         span: tuple[int, int],
-    ) -> AP:  # fmt: skip
+    ) -> AP:
         """The input elements that one element of the window meets."""
         (rows, cols), (y, x), width = phases, taps, self.x.shape[3]
         first_row = y.first + span[0] * rows.step - block.low
         first_col = x.first + x.start * cols.step
         return tile[: self._height(kb), kb].with_dims(
-            ((block.high - block.low) * width, block.images), (rows.step * width, span[1] - span[0]),
-            (cols.step, x.stop - x.start), skip=first_row * width + first_col,
-        )  # fmt: skip
+            ((block.high - block.low) * width, block.images),
+            (rows.step * width, span[1] - span[0]),
+            (cols.step, x.stop - x.start),
+            skip=first_row * width + first_col,
+        )
 
 
 def _meets(tap: Tap, start: int, stop: int) -> bool:

@@ -109,10 +109,12 @@ class _Gradient:
             size = (size + 1) // 2
         if self._bytes(size) > room:
             raise CapacityError(
-                "a convolution's gradient needs more SBUF than there is", code="TRN501",
-                limit=f"{room} B per partition", got=f"{self._bytes(size)} B for one image",
+                "a convolution's gradient needs more SBUF than there is",
+                code="TRN501",
+                limit=f"{room} B per partition",
+                got=f"{self._bytes(size)} B for one image",
                 remedy="make the image smaller, or its channels fewer",
-            )  # fmt: skip
+            )
         return size
 
     def _bytes(self, images: int) -> int:
@@ -269,9 +271,16 @@ class _Gradient:
 
     # -- products ---------------------------------------------------------------------------------------------------
     def _products(
-        self, turned: AP, turned_dy: AP, chunks: list[_Chunk], block: int, count: int, taps: tuple[int, int],
-        image: int, images: int,
-    ) -> Iterator[Step]:  # fmt: skip
+        self,
+        turned: AP,
+        turned_dy: AP,
+        chunks: list[_Chunk],
+        block: int,
+        count: int,
+        taps: tuple[int, int],
+        image: int,
+        images: int,
+    ) -> Iterator[Step]:
         """[O, taps and channels] over all chunks, into the sums."""
         tap, several = taps
         whole = several * self.c
@@ -282,9 +291,13 @@ class _Gradient:
             for i, chunk in enumerate(chunks):
                 pixels = chunk.pixels
                 yield partial(
-                    self.b.nc_matmul, dst=acc, stationary=turned_dy[:pixels, i, block : block + count],
-                    moving=turned[:pixels, i, col : col + width], accumulate=i > 0, stop=i == len(chunks) - 1,
-                )  # fmt: skip
+                    self.b.nc_matmul,
+                    dst=acc,
+                    stationary=turned_dy[:pixels, i, block : block + count],
+                    moving=turned[:pixels, i, col : col + width],
+                    accumulate=i > 0,
+                    stop=i == len(chunks) - 1,
+                )
             yield partial(self._gather, acc, block, count, tap, several, col, width, image, images)
 
     def _gather(

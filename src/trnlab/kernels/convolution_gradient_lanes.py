@@ -271,10 +271,12 @@ class _Gradient:
         first, out = (chosen.first, unit.out) if self.form.held else (0, unit.out - chosen.out)
         row, at = rows[0] + unit.row * self.down.tap, col * self.along.pixel + unit.col * self.along.tap
         self.b.nc_matmul(
-            dst=self._total(chosen, unit), stationary=self.dy.at(rows[1], lanes, col, 1, 1, out, unit.outs),
+            dst=self._total(chosen, unit),
+            stationary=self.dy.at(rows[1], lanes, col, 1, 1, out, unit.outs),
             moving=self.x.at(row, lanes, at, self.along.tap, unit.taps, first, chosen.channels),
-            accumulate=begun, stop=stop,
-        )  # fmt: skip
+            accumulate=begun,
+            stop=stop,
+        )
 
     def _total(self, chosen: Pass, unit: Unit) -> AP:
         width = unit.taps * chosen.channels

@@ -187,10 +187,15 @@ class Problem:
         (down, along), lanes, held = self.steps, form.lanes, form.held
         reach = down.reach(1, self.taps[0].count)
         x = Room(
-            down.reach(lanes.rows, self.taps[0].count), along.reach(form.cols, self.taps[1].count),
-            reach + (down.pixel if lanes.rows > 2 else reach), self.x[0] if held else max(p.channels for p in passes),
-            0, form.loaded * down.pixel, 0, form.bufs,
-        )  # fmt: skip
+            down.reach(lanes.rows, self.taps[0].count),
+            along.reach(form.cols, self.taps[1].count),
+            reach + (down.pixel if lanes.rows > 2 else reach),
+            self.x[0] if held else max(p.channels for p in passes),
+            0,
+            form.loaded * down.pixel,
+            0,
+            form.bufs,
+        )
         outs = self.dy[0] if held else max(p.outs for p in passes)
         dy = Room(lanes.rows, form.cols, 2, outs, 0, form.loaded, 0, form.bufs)
         steps = lanes.rows * down.pixel, lanes.rows
@@ -270,9 +275,12 @@ def choose(problem: Problem, room: int, chip: Chip) -> tuple[Form, list[Pass]]:
                 best, found = seconds, (form, passes)
     if found is None:
         raise CapacityError(
-            "a convolution's gradient needs more SBUF than there is", code="TRN501",
-            limit=f"{room} B per partition", got=f"{least} B", remedy="make the window smaller",
-        )  # fmt: skip
+            "a convolution's gradient needs more SBUF than there is",
+            code="TRN501",
+            limit=f"{room} B per partition",
+            got=f"{least} B",
+            remedy="make the window smaller",
+        )
     return found
 
 

@@ -307,8 +307,10 @@ class _Multiplier:
             self._plan(number, item, problem.k)
         self._to_announce = [
             (g.item, left.col + m, right.col + n, rows, cols)
-            for g in self.groups if g.ends for left, m, rows, right, n, cols in g.tiles()
-        ]  # fmt: skip
+            for g in self.groups
+            if g.ends
+            for left, m, rows, right, n, cols in g.tiles()
+        ]
         self._announced = self._stored = 0
 
     def record(self) -> None:

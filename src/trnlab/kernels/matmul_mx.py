@@ -103,9 +103,14 @@ def matmul_mx(b: Builder, lhs: Operand, rhs: Operand, sink: Sink) -> None:
             stationary, scale = weights.columns(r - row, rows + rows % 2)
             moving, moving_scale = data.columns(c - col, cols)
             b.nc_matmul_mx(
-                dst=acc[: rows + rows % 2, :cols], stationary=stationary, moving=moving, stationary_scale=scale,
-                moving_scale=moving_scale, accumulate=start > 0, stop=ends,
-            )  # fmt: skip
+                dst=acc[: rows + rows % 2, :cols],
+                stationary=stationary,
+                moving=moving,
+                stationary_scale=scale,
+                moving_scale=moving_scale,
+                accumulate=start > 0,
+                stop=ends,
+            )
             if ends:
                 sink.store(b, acc[:rows, :cols], r, c)
         turn += len(tiles) if ends else 0
@@ -181,9 +186,10 @@ class _Feed:
         else:
             self._load_turned(staged, start, rows, col, cols)
         self.b.quantize_mx(
-            dst=words[:partitions, :even], src=staged[:partitions, :, :even].permute(1, 0),
-            dst_scale=scales[: partitions, :even],
-        )  # fmt: skip
+            dst=words[:partitions, :even],
+            src=staged[:partitions, :, :even].permute(1, 0),
+            dst_scale=scales[:partitions, :even],
+        )
         return _Piece(words, scales, partitions)
 
     def _load_rows(self, staged: AP, start: int, rows: int, col: int, cols: int) -> None:

@@ -54,9 +54,15 @@ class Packs:
         step = self.outputs
         for sign, offset in ((-1, 0), (1, step - 1)):  # group * step <= output <= group * step + step - 1
             b.affine_select(
-                dst=tile, on_true=tile, pattern=((sign * step, self.together), (0, self.inputs)), offset=offset,
-                channel_multiplier=-sign, cmp_op="is_ge", on_false=0.0, engine=Engine.GPSIMD,
-            )  # fmt: skip
+                dst=tile,
+                on_true=tile,
+                pattern=((sign * step, self.together), (0, self.inputs)),
+                offset=offset,
+                channel_multiplier=-sign,
+                cmp_op="is_ge",
+                on_false=0.0,
+                engine=Engine.GPSIMD,
+            )
         if dt is float32:
             return tile
         narrow = b.tile(tile.shape, dt, name="one group")
@@ -89,9 +95,12 @@ class PackedWeights:
         wide = self.work.pool("spread weights", (P, self.elements, self.packs.k), dt, bufs=2).next()[:rows]
         for e in range(self.elements):
             self.b.tensor_tensor(
-                dst=wide[:, e, : n * inputs].split(0, n, inputs), data2=self.alike[:rows, :n], op="multiply",
-                data1=raw.with_dims((0, n), (self.elements, inputs), skip=e), engine=Engine.VECTOR,
-            )  # fmt: skip
+                dst=wide[:, e, : n * inputs].split(0, n, inputs),
+                data2=self.alike[:rows, :n],
+                op="multiply",
+                data1=raw.with_dims((0, n), (self.elements, inputs), skip=e),
+                engine=Engine.VECTOR,
+            )
         side, height = BANK * 4 // dt.itemsize // P, n * inputs
         for e in range(0, self.elements, side):
             several = min(side, self.elements - e)

@@ -98,10 +98,13 @@ class _Windows:
                 self.places_held = max(band.places for band in bands)
                 return bands
         raise CapacityError(
-            "windows to pool over have no room", code="TRN504", limit=f"{self.b.sbuf_free} bytes per partition left",
-            got=f"{need} bytes for a row of windows", chip=self.b.chip.name,
+            "windows to pool over have no room",
+            code="TRN504",
+            limit=f"{self.b.sbuf_free} bytes per partition left",
+            got=f"{need} bytes for a row of windows",
+            chip=self.b.chip.name,
             remedy="make the rows of the image shorter",
-        )  # fmt: skip
+        )
 
     def load(self, view: View, name: str, low: int, high: int, held: int, row: int, count: int) -> AP:
         """Rows [low, high) of `count` images [rows, columns], at most `held` rows, side by side on partitions."""
@@ -135,13 +138,14 @@ class _Windows:
                     (a, z) == (band.start, band.stop),
                     result[:, (a - band.start) * width : (z - band.start) * width],
                     across.with_dims(
-                        (self.down.step * width, z - a), (1, width),
+                        (self.down.step * width, z - a),
+                        (1, width),
                         skip=(t.first + a * self.down.step - band.low) * width,
                     ),
                 )
                 for t, a, z in self.met(band)
             ],
-        )  # fmt: skip
+        )
         return across, result
 
     def met(self, band: _Band) -> list[tuple[Tap, int, int]]:
@@ -273,11 +277,14 @@ class _Backward(_Windows):
         low, high = self._seen(t, band.own, band.end)
         low, high = max(low, a), max(min(high, z), max(low, a))
         return _Element(
-            (z - a, width), _Steps((a - band.start) * width, width, 1),
-            _Steps((t.first + a * step - band.low) * width, step * width, 1), (low - a, high - a),
-            _Steps((t.first + low * step - band.own) * width, step * width, 1), t.first % step,
+            (z - a, width),
+            _Steps((a - band.start) * width, width, 1),
+            _Steps((t.first + a * step - band.low) * width, step * width, 1),
+            (low - a, high - a),
+            _Steps((t.first + low * step - band.own) * width, step * width, 1),
+            t.first % step,
             (a, z) == (band.start, band.stop),
-        )  # fmt: skip
+        )
 
     def _column(self, u: Tap, rows: int) -> _Element:
         """A column of the window, in all rows."""

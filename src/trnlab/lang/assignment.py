@@ -61,9 +61,14 @@ def assign(target: Tensor, value: Any, references: int) -> None:
     elif isinstance(value, (Real, np.generic)):
         fill(target, value)
     else:
-        refuse("only tensors and numbers can be assigned to a tensor", limit="a tensor, a number",
-               got=type(value).__name__, remedy="arrays of the host are nl.shared_constant(array), or an argument; "
-               "nisa instructions take the tensor as dst=", code="TRN411")  # fmt: skip
+        refuse(
+            "only tensors and numbers can be assigned to a tensor",
+            limit="a tensor, a number",
+            got=type(value).__name__,
+            remedy="arrays of the host are nl.shared_constant(array), or an argument; "
+            "nisa instructions take the tensor as dst=",
+            code="TRN411",
+        )
 
 
 def put(target: Tensor, value: Tensor, alone: bool) -> None:
@@ -112,8 +117,12 @@ def shaped(value: Tensor, target: Tensor) -> Tensor:
     if value.size == target.size and (value.shape[0] == target.shape[0] or not value.on_chip):
         return value._reshaped(target.shape)
     if value.size > target.size:
-        refuse("a tile is assigned to a smaller one", limit=list(target.shape), got=list(value.shape),
-               remedy="slice the value, or make the target larger")  # fmt: skip
+        refuse(
+            "a tile is assigned to a smaller one",
+            limit=list(target.shape),
+            got=list(value.shape),
+            remedy="slice the value, or make the target larger",
+        )
     if value.ndim < target.ndim:
         value = value._reshaped((value.shape[0], *(1,) * (target.ndim - value.ndim), *value.shape[1:]))
     return compose.broadcast_to(value, target.shape)

@@ -98,9 +98,12 @@ def on_chip(x: Any) -> Any:
     if not isinstance(x, Tensor) or x.on_chip or current().tensor_type is not Tensor:
         return x
     name = x.name or x.storage.whole.buffer.name
-    current().remark(f"an operation on {name!r}, which lies in HBM: it is loaded first, here and each time",
-                     limit="tiles in SBUF or PSUM, numbers", got=f"{list(x.shape)} in HBM",
-                     remedy="nl.load it once, before the operation")  # fmt: skip
+    current().remark(
+        f"an operation on {name!r}, which lies in HBM: it is loaded first, here and each time",
+        limit="tiles in SBUF or PSUM, numbers",
+        got=f"{list(x.shape)} in HBM",
+        remedy="nl.load it once, before the operation",
+    )
     return load(x)
 
 
@@ -181,8 +184,12 @@ def broadcast_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     if a == b:
         return a
     if len(a) != len(b) or any(m != n and 1 not in (m, n) for m, n in zip(a, b)):
-        refuse("the shapes of the two inputs do not match", limit="equal, or one element, in every dimension",
-               got=f"{list(a)} and {list(b)}", remedy="slice, expand_dim or reshape one of them")  # fmt: skip
+        refuse(
+            "the shapes of the two inputs do not match",
+            limit="equal, or one element, in every dimension",
+            got=f"{list(a)} and {list(b)}",
+            remedy="slice, expand_dim or reshape one of them",
+        )
     return tuple(max(m, n) for m, n in zip(a, b))
 
 
@@ -194,8 +201,12 @@ def broadcast_to(x: Tensor, shape: tuple[int, ...], dtype: Any = None) -> Tensor
     if x.shape == shape:
         return x
     if len(shape) != x.ndim or any(m not in (1, n) for m, n in zip(x.shape, shape)):
-        refuse("a dimension can only be repeated from one element", limit=list(x.shape), got=list(shape),
-               remedy="expand or reshape first")  # fmt: skip
+        refuse(
+            "a dimension can only be repeated from one element",
+            limit=list(x.shape),
+            got=list(shape),
+            remedy="expand or reshape first",
+        )
     if x.shape[0] != shape[0]:
         x = _to_partitions(x, shape[0])
     strides = tuple(0 if m != n else s for m, n, s in zip(x.shape, shape, x.strides))
@@ -254,8 +265,12 @@ def reduced_axes(ndim: int, axis: Any) -> tuple[int, ...]:
     """The dimensions that an axis, or several, name. Raises ConstraintError for the partition."""
     axes = tuple(sorted(a % ndim for a in ([axis] if isinstance(axis, int) else axis)))
     if not axes or axes[0] == 0:
-        refuse("the partition dimension cannot be reduced along", limit="free dimensions", got=axis,
-               remedy="use nisa.tensor_partition_reduce, or a matmul with ones, or transpose first")  # fmt: skip
+        refuse(
+            "the partition dimension cannot be reduced along",
+            limit="free dimensions",
+            got=axis,
+            remedy="use nisa.tensor_partition_reduce, or a matmul with ones, or transpose first",
+        )
     return axes
 
 
@@ -280,9 +295,14 @@ def _kept(sizes: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> tupl
 
 
 def reduction(
-    op: str, x: Tensor, axis: Any, dtype: Any = None, keepdims: bool = False, negate: bool = False,
+    op: str,
+    x: Tensor,
+    axis: Any,
+    dtype: Any = None,
+    keepdims: bool = False,
+    negate: bool = False,
     dst: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Fold free dimensions with an ALU operator."""
     x = on_chip(x)
     view, count, axes = reduced(x, axis)
@@ -426,8 +446,16 @@ def identity(n: int, dtype: Any) -> Tensor:
     def make() -> Tensor:
         tile = current().tensor((n, n), fmt, _IN_SBUF)
         ones = filled((n, n), 1, fmt)
-        ins.emit("affine_select", dst=tile, on_true=ones, pattern=((-1, n),), offset=0, channel_multiplier=1,
-                 cmp_op="is_equal", on_false=0.0)  # fmt: skip
+        ins.emit(
+            "affine_select",
+            dst=tile,
+            on_true=ones,
+            pattern=((-1, n),),
+            offset=0,
+            channel_multiplier=1,
+            cmp_op="is_equal",
+            on_false=0.0,
+        )
         return tile
 
     tile = current().once(("identity", n, fmt), make)

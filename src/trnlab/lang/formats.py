@@ -70,9 +70,23 @@ class Format(str):
 
 _NUMPY: dict[str, np.dtype[Any]] = {"bool": np.dtype(np.uint8), "tfloat32": np.dtype(np.float32)}
 NAMES = (
-    "bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", "float16", "float32", "bfloat16", "tfloat32",
-    "float8_e4m3", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", *_PACKED,
-)  # fmt: skip
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "uint8",
+    "uint16",
+    "uint32",
+    "float16",
+    "float32",
+    "bfloat16",
+    "tfloat32",
+    "float8_e4m3",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float8_e8m0fnu",
+    *_PACKED,
+)
 FORMATS = {name: Format(name) for name in NAMES}
 _NARROWED = {"int64": "int32", "uint64": "uint32", "float64": "float32", "bool_": "bool"}
 
@@ -150,9 +164,12 @@ def chip_format(kind: Any) -> DType:
     except (KeyError, TypeError):
         known = ", ".join(d.name for d in dtypes.ALL)
         raise ConstraintError(
-            f"number format {kind!s} is not simulated", code="TRN408", limit=known, got=str(kind),
+            f"number format {kind!s} is not simulated",
+            code="TRN408",
+            limit=known,
+            got=str(kind),
             remedy="use one of these formats",
-        ) from None  # fmt: skip
+        ) from None
 
 
 _ON_CHIP = {fmt: chip_format(str(fmt)) for fmt in FORMATS.values() if str(fmt) in {d.name for d in dtypes.ALL}}

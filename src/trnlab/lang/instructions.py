@@ -114,18 +114,35 @@ def tensor_tensor(dst: Tensor, data1: Tensor, data2: Tensor, op: str, engine: En
 
 
 def tensor_scalar(
-    dst: Tensor, data: Tensor, op0: str, operand0: Any, reverse0: bool = False, op1: str | None = None,
-    operand1: Any = None, reverse1: bool = False, engine: Engine | None = None,
-) -> None:  # fmt: skip
+    dst: Tensor,
+    data: Tensor,
+    op0: str,
+    operand0: Any,
+    reverse0: bool = False,
+    op1: str | None = None,
+    operand1: Any = None,
+    reverse1: bool = False,
+    engine: Engine | None = None,
+) -> None:
     """dst = (data op0 operand0) op1 operand1."""
     if engine is None and not _on_vector(op0, op1):
         engine = _GPSIMD
     if alu_op(op0).bitvec:
         data, operand0, operand1 = (_as_bits(x, dst) for x in (data, operand0, operand1))
-    record("tensor_scalar", engine, {
-        "dst": dst, "data": data, "op0": op0, "operand0": _scalar(operand0), "reverse0": reverse0, "op1": op1,
-        "operand1": _scalar(operand1), "reverse1": reverse1,
-    })  # fmt: skip
+    record(
+        "tensor_scalar",
+        engine,
+        {
+            "dst": dst,
+            "data": data,
+            "op0": op0,
+            "operand0": _scalar(operand0),
+            "reverse0": reverse0,
+            "op1": op1,
+            "operand1": _scalar(operand1),
+            "reverse1": reverse1,
+        },
+    )
 
 
 @cache
@@ -151,8 +168,13 @@ def tensor_reduce(dst: Tensor, op: str, data: Tensor, axes: int, negate: bool = 
         record("tensor_reduce", None, {"dst": dst, "data": data, "op": op, "axes": len(inner), "negate": negate})
         return
     if len(outer) + len(inner) > MAX_FREE_DIMS:
-        refuse("a reduction over too many dimensions", limit=f"{MAX_FREE_DIMS} free dimensions that do not merge",
-               got=list(data.shape), remedy="reduce one outer index at a time", code="TRN407")  # fmt: skip
+        refuse(
+            "a reduction over too many dimensions",
+            limit=f"{MAX_FREE_DIMS} free dimensions that do not merge",
+            got=list(data.shape),
+            remedy="reduce one outer index at a time",
+            code="TRN407",
+        )
     source = data.access().with_dims(*outer, *inner)
     current().emit("tensor_reduce", dst=dst, data=source, op=op, axes=len(inner), negate=negate)
     written(dst)
@@ -197,10 +219,18 @@ def _emit_in_pieces(name: str, engine: Engine | None, dst: Tensor, arguments: di
         emit(name, engine=engine, **{k: _piece(a, dst.shape, axis, i) for k, a in arguments.items()})
 
 
-_ELEMENTWISE = frozenset({
-    "tensor_tensor", "tensor_scalar", "scalar_tensor_tensor", "tensor_copy", "activation", "memset", "reciprocal",
-    "tensor_copy_predicated",
-})  # fmt: skip
+_ELEMENTWISE = frozenset(
+    {
+        "tensor_tensor",
+        "tensor_scalar",
+        "scalar_tensor_tensor",
+        "tensor_copy",
+        "activation",
+        "memset",
+        "reciprocal",
+        "tensor_copy_predicated",
+    }
+)
 
 
 def _piece(argument: Any, shape: tuple[int, ...], axis: int, i: int) -> Any:

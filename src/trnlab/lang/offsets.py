@@ -42,8 +42,13 @@ def settled(
         elif isinstance(chosen, Lookup):
             index = _index_of(instr, name)
             if found.setdefault(index, chosen.index) is not chosen.index:
-                refuse("an operand and its scales are picked by one index", limit=index, got="two different ones",
-                       remedy="pass the same index to both", code="TRN411")  # fmt: skip
+                refuse(
+                    "an operand and its scales are picked by one index",
+                    limit=index,
+                    got="two different ones",
+                    remedy="pass the same index to both",
+                    code="TRN411",
+                )
     if skips and found.get("index") is None:
         del found["oob_mode"]
     return found
@@ -53,9 +58,13 @@ def _index_of(instr: Instruction, name: str) -> str:
     """The operand that picks columns of another. Raises ConstraintError where none does."""
     index = index_name(name)
     if index not in {spec.name for spec in instr.operands}:
-        refuse(f"{instr.name} does not pick columns of {name}", limit=", ".join(instr.indirect) or "no operand",
-               got=f"{name} with .indirect()", remedy="gather into a tile with tensor_copy first",
-               code="TRN411")  # fmt: skip
+        refuse(
+            f"{instr.name} does not pick columns of {name}",
+            limit=", ".join(instr.indirect) or "no operand",
+            got=f"{name} with .indirect()",
+            remedy="gather into a tile with tensor_copy first",
+            code="TRN411",
+        )
     return index
 
 
@@ -71,9 +80,12 @@ def located(
         return None
     room = dynamic.count if dynamic.count is not None else _last(tensor, dynamic) + 1
     refuse(
-        f"a run-time offset outside of {tensor.name or tensor.storage.whole.buffer.name!r}", limit=f"0..{room - 1}",
-        got=number, remedy="check where the offset comes from, or use oob_mode=nisa.oob_mode.skip", code="TRN410",
-    )  # fmt: skip
+        f"a run-time offset outside of {tensor.name or tensor.storage.whole.buffer.name!r}",
+        limit=f"0..{room - 1}",
+        got=number,
+        remedy="check where the offset comes from, or use oob_mode=nisa.oob_mode.skip",
+        code="TRN410",
+    )
 
 
 def _loaded(recorder: Recording, dynamic: Dynamic[Tensor], engine: Engine) -> int:

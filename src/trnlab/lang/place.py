@@ -61,9 +61,10 @@ class _Placer:
                 continue
             size = -(-demand.size // self.align) * self.align
             blocked = [
-                (d.address, d.address + d.size, d) for d in fixed
+                (d.address, d.address + d.size, d)
+                for d in fixed
                 if d.address is not None and d.first <= demand.last and demand.first <= d.last
-            ]  # fmt: skip
+            ]
             address = self._find(size, blocked)
             if address is None:
                 raise DoesNotFitError(demand, [d for _, _, d in [*self.live, *blocked]])

@@ -49,9 +49,11 @@ def current() -> Recorder:
     """The recorder of the kernel that is being recorded. Raises UsageError outside of a kernel."""
     if not _active:
         raise UsageError(
-            "kernel operations work only inside a kernel", code="TRN110", where=user_line(),
+            "kernel operations work only inside a kernel",
+            code="TRN110",
+            where=user_line(),
             remedy="call it from a function decorated with @nki.jit",
-        )  # fmt: skip
+        )
     return _active[-1]
 
 
@@ -222,13 +224,14 @@ class Recorder:
     @staticmethod
     def _same_as_others(known: tuple[int, ...], known_fmt: Format, shape: tuple[int, ...], fmt: Format) -> None:
         if (known, known_fmt) != (shape, fmt):
-            refuse("programs of one grid must make the same shared_hbm tensors in the same order",
-                   limit=f"{known_fmt} {list(known)}", got=f"{fmt} {list(shape)}",
-                   remedy="make shared tensors outside of conditions on nl.program_id")  # fmt: skip
+            refuse(
+                "programs of one grid must make the same shared_hbm tensors in the same order",
+                limit=f"{known_fmt} {list(known)}",
+                got=f"{fmt} {list(shape)}",
+                remedy="make shared tensors outside of conditions on nl.program_id",
+            )
 
-    def _hbm(
-        self, name: str, shape: tuple[int, ...], fmt: Format, region: Region, key: Hashable = None
-    ) -> Tensor:  # fmt: skip
+    def _hbm(self, name: str, shape: tuple[int, ...], fmt: Format, region: Region, key: Hashable = None) -> Tensor:
         number = self.memory.add(Place(name, shape, fmt), key)
         self._same_as_others(self.memory.places[number].shape, self.memory.places[number].format, shape, fmt)
         self.numbers.append(number)
@@ -240,14 +243,20 @@ class Recorder:
 
     def _check_tile(self, shape: tuple[int, ...], region: Region) -> None:
         if len(shape) < 2:
-            refuse("a tile has a partition and at least one free dimension", limit="2 dimensions", got=list(shape),
-                   remedy="use shape (1, n) or (n, 1)")  # fmt: skip
+            refuse(
+                "a tile has a partition and at least one free dimension",
+                limit="2 dimensions",
+                got=list(shape),
+                remedy="use shape (1, n) or (n, 1)",
+            )
         if shape[0] > self.chip.num_partitions:
             refuse(
-                f"a tile in {region.value.upper()} has too many partitions", limit=self.chip.num_partitions,
-                got=list(shape), remedy="put at most nl.tile_size.pmax rows in a tile and loop over the rest",
+                f"a tile in {region.value.upper()} has too many partitions",
+                limit=self.chip.num_partitions,
+                got=list(shape),
+                remedy="put at most nl.tile_size.pmax rows in a tile and loop over the rest",
                 code="TRN404",
-            )  # fmt: skip
+            )
 
     def lines_of_tiles(self) -> dict[int, Location]:
         """Where the kernel made each piece of on-chip memory, by the number of its buffer."""
@@ -277,10 +286,13 @@ class Recorder:
         """
         if self.reader is None:
             raise UsageError(
-                f"kernel {self.name!r} needs a value that is known only at run time", code="TRN113",
-                where=user_line(), got=tensor, limit="shapes and constants",
+                f"kernel {self.name!r} needs a value that is known only at run time",
+                code="TRN113",
+                where=user_line(),
+                got=tensor,
+                limit="shapes and constants",
                 remedy="call it with arrays; as a part of a compiled model it cannot depend on data",
-            )  # fmt: skip
+            )
         self.depends, self._last = True, None
         return self.reader(tensor)
 
@@ -304,8 +316,13 @@ class Recorder:
         instr = isa.REGISTRY.get(name)
         where = user_line()
         if instr is None:
-            refuse(f"instruction {name!r} is none that trnlab has", limit=", ".join(isa.REGISTRY), got=name,
-                   remedy="compose it from these", code="TRN414")  # fmt: skip
+            refuse(
+                f"instruction {name!r} is none that trnlab has",
+                limit=", ".join(isa.REGISTRY),
+                got=name,
+                remedy="compose it from these",
+                code="TRN414",
+            )
         if self.dynamic:
             found = settled(self, instr, engine, arguments)
             if found is None:
@@ -377,10 +394,12 @@ class Recorder:
             unknown = [name for name in (later, earlier) if name not in self.labels]
             if unknown or self.labels[earlier] >= self.labels[later]:
                 raise UsageError(
-                    f"kernel {self.name!r}: the schedule does not fit its instructions", code="TRN111",
+                    f"kernel {self.name!r}: the schedule does not fit its instructions",
+                    code="TRN111",
                     limit="(later, earlier) of " + (", ".join(self.labels) or "instructions that have a name"),
-                    got=(later, earlier), remedy="name instructions with name=, the later one first",
-                )  # fmt: skip
+                    got=(later, earlier),
+                    remedy="name instructions with name=, the later one first",
+                )
             self.builder.after(self.labels[earlier], self.labels[later])
 
     # -- the end ------------------------------------------------------------------------------------------------
@@ -410,12 +429,13 @@ class Recorder:
         more = f" and {len(alive) - 6} more" if len(alive) > 6 else ""
         return CapacityError(
             f"tile {wanted.name!r} {list(shape)} does not fit in {full.memory.name}",
-            code="TRN501" if full.memory is Memory.SBUF else "TRN502", where=self.builder.made_at.get(wanted.id),
+            code="TRN501" if full.memory is Memory.SBUF else "TRN502",
+            where=self.builder.made_at.get(wanted.id),
             limit=f"{full.limit} bytes per partition",
             got=f"{wanted.size} bytes while {sum(d.size for d in alive)} are in use: {listed}{more}",
             chip=self.chip.name,
             remedy=_room(full),
-        )  # fmt: skip
+        )
 
 
 def _room(full: FullError) -> str:

@@ -53,8 +53,13 @@ class VirtualRegister:
     def write(self, instruction: str, source: Any, known: int | None = None, fmt: Format | None = None) -> None:
         """Set it with an instruction on registers. Raises ConstraintError for the variable of a loop."""
         if self.frozen:
-            refuse("the variable of a loop cannot be written", limit="registers from nisa.register_alloc", got=self,
-                   remedy="copy it into a register of your own with nisa.register_move", code="TRN450")  # fmt: skip
+            refuse(
+                "the variable of a loop cannot be written",
+                limit="registers from nisa.register_alloc",
+                got=self,
+                remedy="copy it into a register of your own with nisa.register_move",
+                code="TRN450",
+            )
         self._format = fmt or self._format
         current().emit(instruction, dst=self.operand, **source)
         self.known = known
@@ -75,9 +80,13 @@ class VirtualRegister:
         return str(self.number()) if self.tile.storage.recorder.watching() else repr(self)
 
     def _arithmetic(self, *_: Any) -> NoReturn:
-        refuse("a register cannot be computed with in Python", limit="a loop bound, a condition or an offset",
-               got=self, remedy="compute in a [1, 1] tile with nisa.tensor_scalar, then nisa.register_load",
-               code="TRN450")  # fmt: skip
+        refuse(
+            "a register cannot be computed with in Python",
+            limit="a loop bound, a condition or an offset",
+            got=self,
+            remedy="compute in a [1, 1] tile with nisa.tensor_scalar, then nisa.register_load",
+            code="TRN450",
+        )
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __rfloordiv__ = _arithmetic
     __mod__ = __rmod__ = __truediv__ = __rtruediv__ = __neg__ = __lt__ = __le__ = __gt__ = __ge__ = _arithmetic
@@ -128,22 +137,37 @@ def store(dst: Tensor, src: VirtualRegister) -> None:
 def one(tensor: Tensor) -> Tensor:
     """A tensor of one element as [1, 1]. Raises ConstraintError for any other."""
     if tensor.size != 1:
-        refuse("a register holds one element", limit="a tensor of shape [1] or [1, 1]", got=list(tensor.shape),
-               remedy="slice out one element", code="TRN409")  # fmt: skip
+        refuse(
+            "a register holds one element",
+            limit="a tensor of shape [1] or [1, 1]",
+            got=list(tensor.shape),
+            remedy="slice out one element",
+            code="TRN409",
+        )
     return tensor._like((1, 1), (1, 1))
 
 
 def _register(value: Any) -> VirtualRegister:
     if not isinstance(value, VirtualRegister):
-        refuse("not a register", limit="what nisa.register_alloc returned", got=value,
-               remedy="allocate one with nisa.register_alloc()", code="TRN450")  # fmt: skip
+        refuse(
+            "not a register",
+            limit="what nisa.register_alloc returned",
+            got=value,
+            remedy="allocate one with nisa.register_alloc()",
+            code="TRN450",
+        )
     return value
 
 
 def _whole(value: Any) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        refuse("a register is set to a whole number", limit="an int, a register or a [1, 1] tensor", got=value,
-               remedy="load other numbers from a tensor with nisa.register_load", code="TRN411")  # fmt: skip
+        refuse(
+            "a register is set to a whole number",
+            limit="an int, a register or a [1, 1] tensor",
+            got=value,
+            remedy="load other numbers from a tensor with nisa.register_load",
+            code="TRN411",
+        )
     return int(value)
 
 
@@ -154,13 +178,23 @@ def counted(start: Any, stop: Any, step: Any) -> Iterator[VirtualRegister]:
     Raises ConstraintError for a step that is not a positive number, and for more than `MAX_TRIPS` iterations.
     """
     if isinstance(step, VirtualRegister) or not hasattr(step, "__index__") or int(step) < 1:
-        refuse("the step of a loop on the device is a positive number that is known", limit="1, 2, 3, ...", got=step,
-               remedy="pass an int", code="TRN411")  # fmt: skip
+        refuse(
+            "the step of a loop on the device is a positive number that is known",
+            limit="1, 2, 3, ...",
+            got=step,
+            remedy="pass an int",
+            code="TRN411",
+        )
     recorder = _looping()
     trips = range(_bound(start), _bound(stop), int(step))
     if len(trips) > MAX_TRIPS:
-        refuse("a loop with more iterations than trnlab records", limit=MAX_TRIPS, got=len(trips),
-               remedy="check what the register holds; make the step larger", code="TRN451")  # fmt: skip
+        refuse(
+            "a loop with more iterations than trnlab records",
+            limit=MAX_TRIPS,
+            got=len(trips),
+            remedy="check what the register holds; make the step larger",
+            code="TRN451",
+        )
     tile = recorder.tensor((1, 1), "int32", Region.sbuf, name="loop variable")
     with _inside(recorder):
         for value in trips:
@@ -183,8 +217,13 @@ def _inside(recorder: Recorder) -> Iterator[None]:
 
 def _bound(value: Any) -> int:
     if isinstance(value, Tensor):
-        refuse("a loop bound is a number or a register", limit="int or VirtualRegister", got=value,
-               remedy="load the element with nisa.register_load", code="TRN411")  # fmt: skip
+        refuse(
+            "a loop bound is a number or a register",
+            limit="int or VirtualRegister",
+            got=value,
+            remedy="load the element with nisa.register_load",
+            code="TRN411",
+        )
     return int(value)
 
 
@@ -192,8 +231,13 @@ def for_each(lower: Any, upper: Any, body: Callable[[VirtualRegister], Any], ste
     """body(i) for each i from lower on and below upper."""
     for i in counted(lower, upper, step):
         if body(i) is not None:
-            refuse("the body of a counted loop returns nothing", limit=None, got="a value",
-                   remedy="keep what the next iteration needs in a tile", code="TRN411")  # fmt: skip
+            refuse(
+                "the body of a counted loop returns nothing",
+                limit=None,
+                got="a value",
+                remedy="keep what the next iteration needs in a tile",
+                code="TRN411",
+            )
 
 
 def repeat(init: VirtualRegister, body: Callable[[VirtualRegister], Any]) -> None:
@@ -207,8 +251,13 @@ def repeat(init: VirtualRegister, body: Callable[[VirtualRegister], Any]) -> Non
         with _inside(recorder):
             following = body(condition)
         if not isinstance(following, VirtualRegister):
-            refuse("the body of a while loop returns the next condition", limit="a register", got=following,
-                   remedy="return the register that was loaded last", code="TRN411")  # fmt: skip
+            refuse(
+                "the body of a while loop returns the next condition",
+                limit="a register",
+                got=following,
+                remedy="return the register that was loaded last",
+                code="TRN411",
+            )
         if following is not condition:
             move(condition, following)
     _rounds(recorder).too_many()
@@ -217,8 +266,13 @@ def repeat(init: VirtualRegister, body: Callable[[VirtualRegister], Any]) -> Non
 def _looping() -> Recorder:
     recorder = current()
     if recorder.ordered:
-        refuse("a loop on the device inside of nl.no_reorder()", limit="Python ranges", got="a dynamic loop",
-               remedy="put no_reorder inside of the loop's body", code="TRN411")  # fmt: skip
+        refuse(
+            "a loop on the device inside of nl.no_reorder()",
+            limit="Python ranges",
+            got="a dynamic loop",
+            remedy="put no_reorder inside of the loop's body",
+            code="TRN411",
+        )
     return recorder
 
 

@@ -51,9 +51,15 @@ class Tensor(Reference):
     __slots__ = ("_indirect", "format", "name", "offset", "shape", "storage", "strides")
 
     def __init__(
-        self, storage: Storage, shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0,
-        fmt: Format | None = None, indirect: Indirection | None = None, name: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        storage: Storage,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        offset: int = 0,
+        fmt: Format | None = None,
+        indirect: Indirection | None = None,
+        name: str = "",
+    ) -> None:
         self.storage, self.shape, self.strides, self.offset = storage, tuple(shape), tuple(strides), offset
         self.format, self._indirect, self.name = fmt or storage.format, indirect, name
         self._recorded = None  # a view does not change, and many instructions name the same one
@@ -145,8 +151,13 @@ class Tensor(Reference):
             return view
         keys = self._expand(given)
         if self.indirect_rows is not None and keys[0] != slice(None):
-            refuse("rows chosen at run time cannot be sliced", limit="all of dimension 0", got=keys[0],
-                   remedy="slice the index instead", code="TRN410")  # fmt: skip
+            refuse(
+                "rows chosen at run time cannot be sliced",
+                limit="all of dimension 0",
+                got=keys[0],
+                remedy="slice the index instead",
+                code="TRN410",
+            )
         shape: list[int] = []
         strides: list[int] = []
         offset = self.offset
@@ -184,8 +195,13 @@ class Tensor(Reference):
                 keys = (*keys[:at], *[_ALL] * (ndim - len(keys) + 1), *keys[at + 1 :])
                 break
         if len(keys) > ndim:
-            refuse("too many indices", limit=f"{ndim} dimensions {list(self.shape)}", got=len(keys),
-                   remedy="index at most one per dimension", code="TRN410")  # fmt: skip
+            refuse(
+                "too many indices",
+                limit=f"{ndim} dimensions {list(self.shape)}",
+                got=len(keys),
+                remedy="index at most one per dimension",
+                code="TRN410",
+            )
         keys = tuple(slice(k.start, k.stop, k.step) if isinstance(k, range) else k for k in keys)
         return [*keys, *[_ALL] * (ndim - len(keys))]
 
@@ -209,15 +225,23 @@ class Tensor(Reference):
             if not 0 <= index < count:
                 self._outside(axis, int(key))
             return index, 1, 1, axis == 0 and self.on_chip
-        refuse(f"cannot index dimension {axis} with {type(key).__name__}", limit="integers, slices, ..., nl.ds",
-               got=key, remedy="use a slice, or .ap() for other patterns", code="TRN410")  # fmt: skip
+        refuse(
+            f"cannot index dimension {axis} with {type(key).__name__}",
+            limit="integers, slices, ..., nl.ds",
+            got=key,
+            remedy="use a slice, or .ap() for other patterns",
+            code="TRN410",
+        )
 
     def _outside(self, axis: int, got: object) -> NoReturn:
         name = self.name or self.storage.whole.buffer.name
         refuse(
-            f"index outside of {name!r}, dimension {axis}", limit=f"0..{self.shape[axis]} of {list(self.shape)}",
-            got=got, remedy="slice within the shape, e.g. with min(stop, size)", code="TRN410",
-        )  # fmt: skip
+            f"index outside of {name!r}, dimension {axis}",
+            limit=f"0..{self.shape[axis]} of {list(self.shape)}",
+            got=got,
+            remedy="slice within the shape, e.g. with min(stop, size)",
+            code="TRN410",
+        )
 
     def slice(self, dim: int, start: int, end: int, step: int = 1) -> Self:
         """Elements start, start + step, ... before `end` of one dimension."""
@@ -241,19 +265,34 @@ class Tensor(Reference):
     def _dynamic(self, index: Any, step: int, count: int | None) -> Dynamic[Tensor]:
         """Checks that one offset is chosen once. Raises ConstraintError otherwise."""
         if self._indirect is not None:
-            refuse("only one dynamic address per tensor", limit="a view without run-time indices", got=self,
-                   remedy="check with is_indirect(), or move the rows first", code="TRN411")  # fmt: skip
+            refuse(
+                "only one dynamic address per tensor",
+                limit="a view without run-time indices",
+                got=self,
+                remedy="check with is_indirect(), or move the rows first",
+                code="TRN411",
+            )
         if isinstance(index, Tensor) and (index.size != 1 or index.format.dtype.kind not in "iu"):
-            refuse("a run-time offset is one whole number", limit="int32 or uint32 of shape (1, 1), or a register",
-                   got=index, remedy="slice out one element", code="TRN409")  # fmt: skip
+            refuse(
+                "a run-time offset is one whole number",
+                limit="int32 or uint32 of shape (1, 1), or a register",
+                got=index,
+                remedy="slice out one element",
+                code="TRN409",
+            )
         self.storage.recorder.dynamic = True
         return Dynamic(index, step, count)
 
     def vector_select(self, dim: int, vector_offset: Tensor) -> Self:
         """Row p of the result is row vector_offset[p] of this HBM tensor (dim 0 only)."""
         if dim != 0 or self.on_chip or self._indirect is not None:
-            refuse("vector_select works once, on dimension 0 of a tensor in HBM", limit="dim=0, HBM", got=(dim, self),
-                   remedy="move the dimension to the front, or load the rows first", code="TRN410")  # fmt: skip
+            refuse(
+                "vector_select works once, on dimension 0 of a tensor in HBM",
+                limit="dim=0, HBM",
+                got=(dim, self),
+                remedy="move the dimension to the front, or load the rows first",
+                code="TRN410",
+            )
         rows = Indirect(vector_offset, self.shape[0], self.strides[0])
         shape = (vector_offset.shape[0], *self.shape[1:])
         return type(self)(self.storage, shape, self.strides, self.offset, self.format, rows, self.name)
@@ -262,16 +301,24 @@ class Tensor(Reference):
         """Dimensions in another order; on chip dimension 0 stays first."""
         dims = tuple(d + self.ndim if d < 0 else d for d in dims)
         if sorted(dims) != list(range(self.ndim)) or (self.on_chip and dims[0] != 0):
-            refuse("not an order of the dimensions that keeps the partition first", limit=list(range(self.ndim)),
-                   got=list(dims), remedy="use nc_transpose or dma_transpose to swap with the partition")  # fmt: skip
+            refuse(
+                "not an order of the dimensions that keeps the partition first",
+                limit=list(range(self.ndim)),
+                got=list(dims),
+                remedy="use nc_transpose or dma_transpose to swap with the partition",
+            )
         return self._like(tuple(self.shape[d] for d in dims), tuple(self.strides[d] for d in dims))
 
     def broadcast(self, dim: int, size: int) -> Self:
         """Repeat a dimension of one element `size` times."""
         dim += self.ndim * (dim < 0)
         if self.shape[dim] != 1 or (self.on_chip and dim == 0):
-            refuse("only a free dimension of one element can be broadcast", limit="size 1, not the partition",
-                   got=f"dimension {dim} of {list(self.shape)}", remedy="expand_dim first")  # fmt: skip
+            refuse(
+                "only a free dimension of one element can be broadcast",
+                limit="size 1, not the partition",
+                got=f"dimension {dim} of {list(self.shape)}",
+                remedy="expand_dim first",
+            )
         shape, strides = list(self.shape), list(self.strides)
         shape[dim], strides[dim] = size, 0
         return self._like(tuple(shape), tuple(strides))
@@ -312,9 +359,13 @@ class Tensor(Reference):
         sizes = shape if isinstance(shape, (tuple, list)) else (shape, *more)
         wanted = inferred(tuple(int(s) for s in sizes), self.size)
         if self.on_chip and wanted[0] != self.shape[0]:
-            refuse("reshape keeps the partition dimension", limit=self.shape[0], got=list(wanted),
-                   remedy="load it in that shape, nl.load(x.reshape(...)) or nl.load_transpose2d(x), or move it to a "
-                   "tile of that shape with nisa.dma_copy or nc_transpose")  # fmt: skip
+            refuse(
+                "reshape keeps the partition dimension",
+                limit=self.shape[0],
+                got=list(wanted),
+                remedy="load it in that shape, nl.load(x.reshape(...)) or nl.load_transpose2d(x), or move it to a "
+                "tile of that shape with nisa.dma_copy or nc_transpose",
+            )
         return self._reshaped(wanted)
 
     def _reshaped(self, wanted: tuple[int, ...]) -> Self:
@@ -323,8 +374,12 @@ class Tensor(Reference):
         if prod(wanted) == self.size and wanted[:keep] == self.shape[:keep]:
             strides = restride(self.shape[keep:], self.strides[keep:], wanted[keep:])
         if strides is None:
-            refuse("no such view of this tensor", limit=f"{list(self.shape)} with strides {list(self.strides)}",
-                   got=list(wanted), remedy="copy it into a contiguous tile first")  # fmt: skip
+            refuse(
+                "no such view of this tensor",
+                limit=f"{list(self.shape)} with strides {list(self.strides)}",
+                got=list(wanted),
+                remedy="copy it into a contiguous tile first",
+            )
         return self._like(wanted, (*self.strides[:keep], *strides))
 
     def rearrange(
@@ -347,9 +402,14 @@ class Tensor(Reference):
         return view._reshaped(tuple(prod(known[n] for n in g) for g in groups))
 
     def ap(
-        self, pattern: Any, offset: int | None = None, scalar_offset: Any = None, vector_offset: Tensor | None = None,
-        indirect_dim: int = 0, dtype: Any = None,
-    ) -> Self:  # fmt: skip
+        self,
+        pattern: Any,
+        offset: int | None = None,
+        scalar_offset: Any = None,
+        vector_offset: Tensor | None = None,
+        indirect_dim: int = 0,
+        dtype: Any = None,
+    ) -> Self:
         """Any pattern [[stride, count], ...] over the storage; `offset` counts elements from this view's own."""
         fmt = self.format if dtype is None else format_of(dtype)
         base = self.offset * self.format.itemsize // fmt.itemsize
@@ -359,8 +419,13 @@ class Tensor(Reference):
             step = self.strides[indirect_dim] * self.format.itemsize // fmt.itemsize
         if scalar_offset is not None:
             if vector_offset is not None:
-                refuse("an access pattern takes one kind of offset", limit="scalar_offset or vector_offset",
-                       got="both", remedy="leave one out", code="TRN411")  # fmt: skip
+                refuse(
+                    "an access pattern takes one kind of offset",
+                    limit="scalar_offset or vector_offset",
+                    got="both",
+                    remedy="leave one out",
+                    code="TRN411",
+                )
             if not isinstance(scalar_offset, Tensor) and not hasattr(scalar_offset, "operand"):
                 base += int(scalar_offset) * step
             else:
@@ -368,8 +433,13 @@ class Tensor(Reference):
                 chosen = self._dynamic(scalar_offset, step, None)
         if vector_offset is not None:
             if indirect_dim != 0:
-                refuse("a vector of offsets picks rows of dimension 0", limit="indirect_dim=0", got=indirect_dim,
-                       remedy="reshape so that rows are picked, or use nisa.nc_n_gather", code="TRN411")  # fmt: skip
+                refuse(
+                    "a vector of offsets picks rows of dimension 0",
+                    limit="indirect_dim=0",
+                    got=indirect_dim,
+                    remedy="reshape so that rows are picked, or use nisa.nc_n_gather",
+                    code="TRN411",
+                )
             chosen = Indirect(vector_offset, self.shape[indirect_dim], step)
         shape, strides = tuple(int(c) for _, c in pattern), tuple(int(s) for s, _ in pattern)
         return type(self)(self.storage, shape, strides, base + (offset or 0), fmt, chosen, self.name)
@@ -379,11 +449,19 @@ class Tensor(Reference):
         fmt = format_of(dtype)
         old, new = self.format.itemsize, fmt.itemsize
         if self.strides[-1] != 1 and self.shape[-1] != 1 and old != new:
-            refuse("only a contiguous last dimension can change its format", limit="stride 1", got=self.strides[-1],
-                   remedy="take the view before slicing or permuting")  # fmt: skip
+            refuse(
+                "only a contiguous last dimension can change its format",
+                limit="stride 1",
+                got=self.strides[-1],
+                remedy="take the view before slicing or permuting",
+            )
         if self.shape[-1] * old % new or any(s * old % new for s in (*self.strides[:-1], self.offset)):
-            refuse("the new format does not divide the rows", limit=f"multiples of {new} bytes", got=list(self.shape),
-                   remedy="choose a row length that is a multiple of the element size")  # fmt: skip
+            refuse(
+                "the new format does not divide the rows",
+                limit=f"multiples of {new} bytes",
+                got=list(self.shape),
+                remedy="choose a row length that is a multiple of the element size",
+            )
         shape = (*self.shape[:-1], self.shape[-1] * old // new)
         strides = (*(s * old // new for s in self.strides[:-1]), 1)
         return self._like(shape, strides, self.offset * old // new, fmt)
@@ -402,30 +480,48 @@ class Tensor(Reference):
         Raises ConstraintError for a tensor whose rows are not dense.
         """
         if not self.on_chip or self._indirect is not None or not self.is_contiguous():
-            refuse("columns are picked of a dense tensor on chip", limit="SBUF or PSUM, contiguous rows", got=self,
-                   remedy="copy it into a tile of its own first", code="TRN410")  # fmt: skip
+            refuse(
+                "columns are picked of a dense tensor on chip",
+                limit="SBUF or PSUM, contiguous rows",
+                got=self,
+                remedy="copy it into a tile of its own first",
+                code="TRN410",
+            )
         in_sbuf = isinstance(index, Tensor) and index.storage.region is _IN_SBUF
         if not in_sbuf or index.shape[0] != self.shape[0]:
-            refuse("an index has the partitions of what it picks from", limit=f"[{self.shape[0]}, n] in SBUF",
-                   got=index, remedy="load the offsets into a tile of that height")  # fmt: skip
+            refuse(
+                "an index has the partitions of what it picks from",
+                limit=f"[{self.shape[0]}, n] in SBUF",
+                got=index,
+                remedy="load the offsets into a tile of that height",
+            )
         self.storage.recorder.dynamic = True
         count = index.size if num_elem is None else int(num_elem)
         lookup = Lookup(index, prod(self.shape[1:]))
         return type(self)(
             self.storage, (self.shape[0], count), (self.strides[0], 0), self.offset, self.format, lookup, self.name
-        )  # fmt: skip
+        )
 
     def _not_partition(self, dim: int, what: str, on_chip_only: bool = False) -> None:
         if dim == 0 and (self.on_chip or (self.indirect_rows is not None and not on_chip_only)):
-            refuse(f"{what} cannot touch the partition dimension", limit="dim > 0", got=dim,
-                   remedy="only data movement changes partitions")  # fmt: skip
+            refuse(
+                f"{what} cannot touch the partition dimension",
+                limit="dim > 0",
+                got=dim,
+                remedy="only data movement changes partitions",
+            )
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """A copy, a transfer or a fill, see `lang.assignment`."""
         references = getrefcount(value)
         if not _assign:
-            refuse("nothing says what an assignment does", limit="trnlab.nki imported", got=f"{self!r}[...] = ...",
-                   remedy="import trnlab.nki", code="TRN411")  # fmt: skip
+            refuse(
+                "nothing says what an assignment does",
+                limit="trnlab.nki imported",
+                got=f"{self!r}[...] = ...",
+                remedy="import trnlab.nki",
+                code="TRN411",
+            )
         _assign[-1](self[key], value, references)
 
     # -- what instructions see ----------------------------------------------------------------------------------
@@ -436,8 +532,13 @@ class Tensor(Reference):
         has nothing to do may slice its share, and not use it.
         """
         if not self.size:
-            refuse("an instruction on no elements", limit="1 element and more", got=list(self.shape),
-                   remedy="leave the instruction out where the slice is empty", code="TRN410")  # fmt: skip
+            refuse(
+                "an instruction on no elements",
+                limit="1 element and more",
+                got=list(self.shape),
+                remedy="leave the instruction out where the slice is empty",
+                code="TRN410",
+            )
         return self._pattern(keep_dims)
 
     def recorded(self) -> Recorded:
@@ -478,9 +579,13 @@ class Tensor(Reference):
             return AP(buffer, fmt, 0, count, step * fmt.itemsize, self.offset * fmt.itemsize, dims)
         row = buffer.nbytes // fmt.itemsize
         if self.shape[0] > 1 and self.strides[0] != row:
-            refuse("the partition step must be the tile's own", limit=f"{row} elements per partition",
-                   got=self.strides[0], remedy="start the pattern with [elements per partition, partitions]",
-                   code="TRN407")  # fmt: skip
+            refuse(
+                "the partition step must be the tile's own",
+                limit=f"{row} elements per partition",
+                got=self.strides[0],
+                remedy="start the pattern with [elements per partition, partitions]",
+                code="TRN407",
+            )
         partition, start = divmod(self.offset, row) if row else (0, 0)
         reach = self._indirect.reach if isinstance(self._indirect, Lookup) else 0
         return AP(buffer, fmt, partition, self.shape[0], 0, start * fmt.itemsize, dims, reach)
@@ -490,9 +595,7 @@ Indirection = Indirect[Tensor] | Dynamic[Tensor] | Lookup[Tensor]
 
 
 @lru_cache(maxsize=65536)
-def _form(
-    memory: Memory, fmt: Format, shape: tuple[int, ...], strides: tuple[int, ...]
-) -> tuple[Pattern, int, int]:  # fmt: skip
+def _form(memory: Memory, fmt: Format, shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[Pattern, int, int]:
     """Of views on chip of one form: the pattern, bytes of an element, and the step between partitions, 0 for one."""
     chip = chip_format(fmt)
     form = pattern_of(int(memory), chip.code, shape[0], 0, free_dims(strides, shape))

@@ -31,8 +31,12 @@ def dma_copy(dst: Tensor, src: Tensor, *, engine: Engine | None = None, **option
     Raises ConstraintError for sizes that differ, and what `Recorder.emit` raises.
     """
     if src.size != dst.size:
-        refuse("a transfer moves as many elements as it writes", limit=f"dst {list(dst.shape)}",
-               got=f"src {list(src.shape)}", remedy="slice both sides to the same size")  # fmt: skip
+        refuse(
+            "a transfer moves as many elements as it writes",
+            limit=f"dst {list(dst.shape)}",
+            got=f"src {list(src.shape)}",
+            remedy="slice both sides to the same size",
+        )
     if src.indirect_rows is not None or dst.indirect_rows is not None:
         _rows("dma_copy", engine, {"dst": dst, "src": src}, **options)
         return
@@ -46,11 +50,21 @@ def _rows(instruction: str, engine: Engine | None, sides: dict[str, Tensor], **o
     """A transfer of which one side is rows of a table."""
     picked = [(name, t.indirect_rows) for name, t in sides.items() if t.indirect_rows is not None]
     if len(picked) > 1:
-        refuse("a transfer picks rows on one side", limit="an indirect dst or src", got="both",
-               remedy="gather into a tile, then scatter from it", code="TRN411")  # fmt: skip
+        refuse(
+            "a transfer picks rows on one side",
+            limit="an indirect dst or src",
+            got="both",
+            remedy="gather into a tile, then scatter from it",
+            code="TRN411",
+        )
     if engine not in (None, Engine.GPSIMD):
-        refuse("rows chosen at run time need descriptors that GpSimd makes", limit="engine left out, or gpsimd",
-               got=engine, remedy="leave engine out, and dge_mode unknown or swdge", code="TRN401")  # fmt: skip
+        refuse(
+            "rows chosen at run time need descriptors that GpSimd makes",
+            limit="engine left out, or gpsimd",
+            got=engine,
+            remedy="leave engine out, and dge_mode unknown or swdge",
+            code="TRN401",
+        )
     name, rows = picked[0]
     assert rows is not None
     side = {} if instruction == "dma_transpose" else {"indirect": name.rstrip("0")}
@@ -76,9 +90,13 @@ def _halves(dst: Tensor, src: Tensor) -> list[tuple[Tensor, Tensor]]:
     axis = next((i for i, (a, b) in enumerate(zip(dst.shape, src.shape)) if a == b and a > 1 and i), None)
     axis = 0 if axis is None and dst.shape[0] == src.shape[0] else axis
     if axis is None:
-        refuse("a transfer with more dimensions than trnlab takes apart", limit=f"{MAX_FREE_DIMS} free dimensions",
-               got=f"{list(dst.shape)} from {list(src.shape)}", remedy="copy one outer index at a time",
-               code="TRN407")  # fmt: skip
+        refuse(
+            "a transfer with more dimensions than trnlab takes apart",
+            limit=f"{MAX_FREE_DIMS} free dimensions",
+            got=f"{list(dst.shape)} from {list(src.shape)}",
+            remedy="copy one outer index at a time",
+            code="TRN407",
+        )
     return [(dst.slice(axis, i, i + 1), src.slice(axis, i, i + 1)) for i in range(dst.shape[axis])]
 
 
@@ -87,13 +105,24 @@ def dma_transpose(
 ) -> None:
     """dst = src with its dimensions in the order of `axes`; an indirect source is gathered first."""
     if len(axes) != src.ndim or dst.ndim != src.ndim:
-        refuse("a transpose keeps the number of dimensions", limit=f"{len(axes)} dimensions as in axes={axes}",
-               got=f"dst {list(dst.shape)} from src {list(src.shape)}", remedy="reshape src and dst")  # fmt: skip
+        refuse(
+            "a transpose keeps the number of dimensions",
+            limit=f"{len(axes)} dimensions as in axes={axes}",
+            got=f"dst {list(dst.shape)} from src {list(src.shape)}",
+            remedy="reshape src and dst",
+        )
     if src.indirect_rows is not None:
         index = src.indirect_rows.index
         source = src.access(keep_dims=True)
-        current().emit("dma_transpose", engine=Engine.GPSIMD, dst=dst.access(keep_dims=True), src=source,
-                       index=index.access(), axes=axes, **options)  # fmt: skip
+        current().emit(
+            "dma_transpose",
+            engine=Engine.GPSIMD,
+            dst=dst.access(keep_dims=True),
+            src=source,
+            index=index.access(),
+            axes=axes,
+            **options,
+        )
         return
     skips = options.pop("oob_mode", None) == "skip"
     sides = {}
@@ -115,8 +144,13 @@ def dma_compute(dst: Tensor, srcs: Sequence[Tensor], reduce_op: str, **options: 
     With rows that an index names, one of two sources is dst itself: the other is added to it.
     """
     if not 1 <= len(srcs) <= MAX_SOURCES:
-        refuse("dma_compute adds a few tensors", limit=f"1..{MAX_SOURCES} sources", got=len(srcs),
-               remedy="split the sum", code="TRN411")  # fmt: skip
+        refuse(
+            "dma_compute adds a few tensors",
+            limit=f"1..{MAX_SOURCES} sources",
+            got=len(srcs),
+            remedy="split the sum",
+            code="TRN411",
+        )
     if all(t.indirect_rows is None for t in (dst, *srcs)):
         options.pop("oob_mode", None)
         options |= {f"src{i}": src for i, src in enumerate(srcs)}
@@ -124,9 +158,13 @@ def dma_compute(dst: Tensor, srcs: Sequence[Tensor], reduce_op: str, **options: 
         return
     others = [src for src in srcs if not _same(src, dst)]
     if len(srcs) != 2 or len(others) != 1:
-        refuse("rows chosen at run time are added to what is there", limit="two sources, one of which is dst",
-               got=f"{len(srcs)} sources, {len(srcs) - len(others)} of which dst",
-               remedy="pass srcs=[data, dst]", code="TRN411")  # fmt: skip
+        refuse(
+            "rows chosen at run time are added to what is there",
+            limit="two sources, one of which is dst",
+            got=f"{len(srcs)} sources, {len(srcs) - len(others)} of which dst",
+            remedy="pass srcs=[data, dst]",
+            code="TRN411",
+        )
     if options.get("scales") is not None:
         options["scales"] = options["scales"][:1]
     _rows("dma_compute", None, {"dst": dst, "src0": others[0]}, reduce_op=reduce_op, **options)

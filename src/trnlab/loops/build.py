@@ -121,10 +121,12 @@ def _run(parts: list[Path], environment: dict[str, str], total: int, began: floa
     workers = [
         subprocess.Popen(
             [sys.executable, "-m", "trnlab.loops", "--share", f"{share}/{len(parts)}", "--out", str(part)],
-            env=environment, stdout=subprocess.PIPE, text=True,
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for share, part in enumerate(parts)
-    ]  # fmt: skip
+    ]
     due = began + 5
     for done, line in enumerate(_lines(workers), 1):
         if line.startswith("left"):

@@ -50,7 +50,7 @@ COMPILER_OPTIONS = frozenset({"additional_compile_opt", "debug_kernel", "experim
 
 def jit(
     fn: Callable[..., Any] | None = None, mode: str | None = None, platform_target: str | None = None, **options: Any
-) -> Any:  # fmt: skip
+) -> Any:
     """Decorator: a function over tensors becomes a kernel over arrays.
 
     platform_target: the chip that it is for, if not the session's (trn1, inf2, trn2, trn3, gen2 to gen4). mode, and

@@ -48,9 +48,11 @@ class HostArray:
             return self.data
         if isinstance(self.origin, np.ndarray):
             raise UsageError(
-                "a kernel writes to an argument that is read-only", code="TRN130",
-                got=f"{self.format} {list(self.data.shape)}", remedy="pass a copy, or return the result instead",
-            )  # fmt: skip
+                "a kernel writes to an argument that is read-only",
+                code="TRN130",
+                got=f"{self.format} {list(self.data.shape)}",
+                remedy="pass a copy, or return the result instead",
+            )
         return self.data.copy()
 
     def store(self, written: Array) -> None:

@@ -36,9 +36,7 @@ def findings(
     if not alone:
         given |= {p for p, tensor in enumerate(recorder.hbm) if tensor.storage.common}
     filled = frozenset(number for position, number in enumerate(routine.params) if position in given)
-    returned = [
-        t for t in returned if t.storage.recorder is recorder and not t.is_indirect() and not t.on_chip
-    ]  # fmt: skip
+    returned = [t for t in returned if t.storage.recorder is recorder and not t.is_indirect() and not t.on_chip]
     observed = frozenset(routine.params[:arguments])
     if not alone:
         observed |= {t.storage.whole.buffer.id for t in returned}
@@ -48,10 +46,16 @@ def findings(
         if alone and t.storage.whole.buffer.id not in filled
     )
     scene = Scene(
-        filled=filled, observed=observed, results=results, explicit=explicit(recorder), told=tuple(recorder.told),
-        free=tuple(recorder.free), spans=recorder.spans, lines=recorder.lines_of_tiles,
+        filled=filled,
+        observed=observed,
+        results=results,
+        explicit=explicit(recorder),
+        told=tuple(recorder.told),
+        free=tuple(recorder.free),
+        spans=recorder.spans,
+        lines=recorder.lines_of_tiles,
         masks=recorder.tensor_type is not Tensor,  # tiles of the old dialect
-    )  # fmt: skip
+    )
     remarks = (Finding("lint", error) for error in recorder.remarks.values())
     return (*remarks, *check_routine(routine, recorder.chip, scene))
 
@@ -100,6 +104,4 @@ def _place(frame: TracebackType) -> tuple[str, int, int] | None:
 
 def explicit(recorder: Recorder) -> frozenset[int]:
     """Tiles whose address the kernel chose."""
-    return frozenset(
-        made.buffer.id for made in recorder.tiles if made.address is not None
-    )  # fmt: skip
+    return frozenset(made.buffer.id for made in recorder.tiles if made.address is not None)

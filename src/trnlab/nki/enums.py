@@ -74,9 +74,12 @@ class dma_engine(Enum):
 
 
 _ENGINES = {
-    engine.tensor: Engine.TENSOR, engine.vector: Engine.VECTOR, engine.scalar: Engine.SCALAR,
-    engine.gpsimd: Engine.GPSIMD, engine.sync: Engine.SYNC,
-}  # fmt: skip
+    engine.tensor: Engine.TENSOR,
+    engine.vector: Engine.VECTOR,
+    engine.scalar: Engine.SCALAR,
+    engine.gpsimd: Engine.GPSIMD,
+    engine.sync: Engine.SYNC,
+}
 
 
 def chip_engine(choice: engine | None) -> Engine | None:

@@ -15,7 +15,7 @@ from trnlab.sim.functional import Machine, RunOptions, run_program
 
 def execute(
     program: Program, memory: Iterable[Array], chip: Chip, policy: Policy, options: RunOptions | None = None
-) -> None:  # fmt: skip
+) -> None:
     """Run a kernel's program on one array per tensor; what it writes to is written in place.
 
     policy: what the hardware's compiler is taken to make of it. options: those of the session without this.

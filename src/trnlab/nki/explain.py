@@ -122,9 +122,11 @@ def _sums(routines: list[Routine]) -> tuple[Change, ...]:
     found: dict[str, Change] = {}
     for change in (c for r in routines for c in r.changes):
         known = found.get(change.option)
-        found[change.option] = change if known is None else Change(
-            change.option, _sum(known.before, change.before), _sum(known.after, change.after)
-        )  # fmt: skip
+        found[change.option] = (
+            change
+            if known is None
+            else Change(change.option, _sum(known.before, change.before), _sum(known.after, change.after))
+        )
     return tuple(found.values())
 
 
@@ -136,9 +138,11 @@ def _entry(change: Change) -> dict[str, Any]:
     """As in the summary of a run."""
     sides = change.before, change.after
     return {
-        "option": change.option, "instructions": [s.instructions for s in sides], "tiles": [s.tiles for s in sides],
+        "option": change.option,
+        "instructions": [s.instructions for s in sides],
+        "tiles": [s.tiles for s in sides],
         "moved_bytes": [s.moved for s in sides],
-    }  # fmt: skip
+    }
 
 
 def _told(outcome: Outcome) -> str:
@@ -155,11 +159,17 @@ def _rows(name: str, spills: Iterable[Spill]) -> list[dict[str, Any]]:
     """As in the summary of a run."""
     return [
         {
-            "kernel": name, "tile": s.tile, "line": str(s.where or ""), "from": s.source, "to": s.target,
-            "times": s.times, "save_bytes": s.saved, "reload_bytes": s.reloaded,
+            "kernel": name,
+            "tile": s.tile,
+            "line": str(s.where or ""),
+            "from": s.source,
+            "to": s.target,
+            "times": s.times,
+            "save_bytes": s.saved,
+            "reload_bytes": s.reloaded,
         }
         for s in spills
-    ]  # fmt: skip
+    ]
 
 
 @contextmanager

@@ -32,11 +32,21 @@ class NkiInstruction:
         for producer in producers:
             known = isinstance(producer, NkiInstruction) and producer._recorder is self._recorder
             if not known or producer._at >= self._at:
-                refuse("an instruction depends on one that was issued before it", limit="instructions of this kernel",
-                       got=producer, remedy="call depends_on of the later one", code="TRN411")  # fmt: skip
+                refuse(
+                    "an instruction depends on one that was issued before it",
+                    limit="instructions of this kernel",
+                    got=producer,
+                    remedy="call depends_on of the later one",
+                    code="TRN411",
+                )
             if producer._loops != self._loops[: len(producer._loops)]:
-                refuse("a dependency leads out of a loop on the device", limit="one loop, or from outside into it",
-                       got=producer.name, remedy="move both into the loop", code="TRN411")  # fmt: skip
+                refuse(
+                    "a dependency leads out of a loop on the device",
+                    limit="one loop, or from outside into it",
+                    got=producer.name,
+                    remedy="move both into the loop",
+                    code="TRN411",
+                )
             self._recorder.builder.after(producer._at, self._at)
         return self
 

@@ -84,9 +84,14 @@ def install_imports(*, override: bool = False) -> tuple[str, ...]:
 
 
 def install_modules(
-    modules: Mapping[str, str], elsewhere: Mapping[str, str], copies: Mapping[str, str], *, override: bool = False,
-    hidden: Callable[[str], bool] = lambda name: False, apart: bool = False,
-) -> tuple[str, ...]:  # fmt: skip
+    modules: Mapping[str, str],
+    elsewhere: Mapping[str, str],
+    copies: Mapping[str, str],
+    *,
+    override: bool = False,
+    hidden: Callable[[str], bool] = lambda name: False,
+    apart: bool = False,
+) -> tuple[str, ...]:
     """Make the names of `modules` find the modules they stand for; returns the top-level names that were taken.
 
     elsewhere: what to say of modules that are not there. copies: packages whose files another one may have. hidden:
@@ -116,9 +121,14 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds modules under their vendor's names, and loads each when it is first asked for."""
 
     def __init__(
-        self, roots: tuple[str, ...], modules: Mapping[str, str], elsewhere: Mapping[str, str],
-        copies: Mapping[str, str], hidden: Callable[[str], bool], apart: bool,
-    ) -> None:  # fmt: skip
+        self,
+        roots: tuple[str, ...],
+        modules: Mapping[str, str],
+        elsewhere: Mapping[str, str],
+        copies: Mapping[str, str],
+        hidden: Callable[[str], bool],
+        apart: bool,
+    ) -> None:
         self.roots, self.modules, self.elsewhere, self.copies = roots, modules, elsewhere, copies
         self.hidden, self.apart = hidden, apart
 

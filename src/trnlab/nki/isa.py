@@ -82,9 +82,14 @@ def get_nc_sub_version() -> int:
 
 
 def dma_copy(
-    dst: Tensor, src: Tensor, priority: int | None = None, oob_mode: Any = oob_mode.error,
-    dge_mode: Any = dge_mode.unknown, engine: engine = engine.unknown, name: str | None = None,
-) -> NkiInstruction:  # fmt: skip
+    dst: Tensor,
+    src: Tensor,
+    priority: int | None = None,
+    oob_mode: Any = oob_mode.error,
+    dge_mode: Any = dge_mode.unknown,
+    engine: engine = engine.unknown,
+    name: str | None = None,
+) -> NkiInstruction:
     """Move elements between HBM and SBUF, with a cast where the formats differ."""
     on, options = _transfer(dge_mode, oob_mode, priority, chip_engine(engine))
     transfers.dma_copy(dst, src, engine=on, **options)
@@ -92,9 +97,14 @@ def dma_copy(
 
 
 def dma_transpose(
-    dst: Tensor, src: Tensor, axes: Any = None, priority: int | None = None, dge_mode: Any = dge_mode.unknown,
-    oob_mode: Any = oob_mode.error, name: str | None = None,
-) -> NkiInstruction:  # fmt: skip
+    dst: Tensor,
+    src: Tensor,
+    axes: Any = None,
+    priority: int | None = None,
+    dge_mode: Any = dge_mode.unknown,
+    oob_mode: Any = oob_mode.error,
+    name: str | None = None,
+) -> NkiInstruction:
     """Move elements with their dimensions reversed as the rank says."""
     order = tuple(axes) if axes else {2: (1, 0), 3: (2, 1, 0), 4: (3, 1, 2, 0)}.get(src.ndim, (1, 0))
     on, options = _transfer(dge_mode, oob_mode, priority, None)
@@ -126,9 +136,12 @@ def tensor_copy(
     format, and dst decides. A tensor in HBM is moved by DMA, with a warning.
     """
     if not (dst.on_chip and src.on_chip):
-        current().remark("tensor_copy on a tensor in HBM, which no engine reaches: it is moved by DMA",
-                         limit="dst and src in SBUF or PSUM", got=f"{src!r} to {dst!r}",
-                         remedy="use nisa.dma_copy(dst=, src=)")  # fmt: skip
+        current().remark(
+            "tensor_copy on a tensor in HBM, which no engine reaches: it is moved by DMA",
+            limit="dst and src in SBUF or PSUM",
+            got=f"{src!r} to {dst!r}",
+            remedy="use nisa.dma_copy(dst=, src=)",
+        )
         assignment.put(dst, src, alone=False)
         return NkiInstruction(name)
     return issue("tensor_copy", name, on=engine, dst=dst, src=src)
@@ -139,8 +152,13 @@ def memset(dst: Tensor, value: Any, engine: engine = engine.unknown, name: str |
     kernels of the release before also write 0.0."""
     if isinstance(value, float) and dst.format.dtype.kind in "iu" and not str(dst.format).endswith("_x4"):
         if not value.is_integer():
-            refuse("memset of integers takes a whole number", limit=f"an int, as dst is {dst.format}", got=value,
-                   remedy="pass value=0", code="TRN411")  # fmt: skip
+            refuse(
+                "memset of integers takes a whole number",
+                limit=f"an int, as dst is {dst.format}",
+                got=value,
+                remedy="pass value=0",
+                code="TRN411",
+            )
         value = int(value)
     return issue("memset", name, on=engine, dst=dst, value=value)
 
@@ -153,19 +171,28 @@ def tensor_copy_predicated(
 
 
 def nc_matmul(
-    dst: Tensor, stationary: Tensor, moving: Tensor, is_stationary_onezero: bool = False,
-    is_moving_onezero: bool = False, is_transpose: bool = False, accumulate: bool | None = None,
-    tile_position: Any = (), tile_size: Any = (), perf_mode: Any = matmul_perf_mode.none, name: str | None = None,
-) -> NkiInstruction:  # fmt: skip
+    dst: Tensor,
+    stationary: Tensor,
+    moving: Tensor,
+    is_stationary_onezero: bool = False,
+    is_moving_onezero: bool = False,
+    is_transpose: bool = False,
+    accumulate: bool | None = None,
+    tile_position: Any = (),
+    tile_size: Any = (),
+    perf_mode: Any = matmul_perf_mode.none,
+    name: str | None = None,
+) -> NkiInstruction:
     """dst = stationary.T @ moving, or dst += it."""
     options: dict[str, Any] = _tile(tile_position, tile_size)
     if perf_mode not in (matmul_perf_mode.none, "none", None):
         mode = str(getattr(perf_mode, "value", perf_mode))
         options["perf_mode"] = "double_row" if mode.startswith("double_row") else mode
     told = {
-        "is_transpose": is_transpose, "is_stationary_onezero": is_stationary_onezero,
+        "is_transpose": is_transpose,
+        "is_stationary_onezero": is_stationary_onezero,
         "is_moving_onezero": is_moving_onezero,
-    }  # fmt: skip
+    }
     options |= {name: True for name, value in told.items() if value}
     ins.matmul("nc_matmul", dst, accumulate, stationary=stationary, moving=moving, **options)
     return NkiInstruction(name)
@@ -179,14 +206,27 @@ def _tile(position: Any, size: Any) -> dict[str, Any]:
 
 
 def nc_matmul_mx(
-    dst: Tensor, stationary: Tensor, moving: Tensor, stationary_scale: Tensor, moving_scale: Tensor,
-    tile_position: Any = None, tile_size: Any = None, accumulate: bool | None = None, name: str | None = None,
-) -> NkiInstruction:  # fmt: skip
+    dst: Tensor,
+    stationary: Tensor,
+    moving: Tensor,
+    stationary_scale: Tensor,
+    moving_scale: Tensor,
+    tile_position: Any = None,
+    tile_size: Any = None,
+    accumulate: bool | None = None,
+    name: str | None = None,
+) -> NkiInstruction:
     """The product of MX operands, four packed values per element."""
     ins.matmul(
-        "nc_matmul_mx", dst, accumulate, stationary=stationary, moving=moving, stationary_scale=stationary_scale,
-        moving_scale=moving_scale, **_tile(tile_position, tile_size),
-    )  # fmt: skip
+        "nc_matmul_mx",
+        dst,
+        accumulate,
+        stationary=stationary,
+        moving=moving,
+        stationary_scale=stationary_scale,
+        moving_scale=moving_scale,
+        **_tile(tile_position, tile_size),
+    )
     return NkiInstruction(name)
 
 
@@ -212,9 +252,17 @@ def tensor_tensor(
 
 
 def tensor_scalar(
-    dst: Tensor, data: Tensor, op0: Any, operand0: Any, reverse0: bool = False, op1: Any = None, operand1: Any = None,
-    reverse1: bool = False, engine: engine = engine.unknown, name: str | None = None,
-) -> NkiInstruction:  # fmt: skip
+    dst: Tensor,
+    data: Tensor,
+    op0: Any,
+    operand0: Any,
+    reverse0: bool = False,
+    op1: Any = None,
+    operand1: Any = None,
+    reverse1: bool = False,
+    engine: engine = engine.unknown,
+    name: str | None = None,
+) -> NkiInstruction:
     """dst = (data op0 operand0) op1 operand1."""
     ins.tensor_scalar(
         dst, data, alu_name(op0), operand0, reverse0, optional_alu_name(op1), operand1, reverse1, chip_engine(engine)
@@ -223,9 +271,14 @@ def tensor_scalar(
 
 
 def tensor_reduce(
-    dst: Tensor, op: Any, data: Tensor, axis: Any, negate: bool = False, keepdims: bool = False,
+    dst: Tensor,
+    op: Any,
+    data: Tensor,
+    axis: Any,
+    negate: bool = False,
+    keepdims: bool = False,
     name: str | None = None,
-) -> NkiInstruction:  # fmt: skip
+) -> NkiInstruction:
     """Fold trailing free dimensions of data. keepdims: dst has them with one element, or not; it is written alike."""
     view, count, _ = compose.reduced(data, axis)
     ins.tensor_reduce(dst, alu_name(op), view, count, negate)
@@ -242,38 +295,73 @@ def _partition_op(op: Any) -> str:
 
 
 def tensor_scalar_cumulative(
-    dst: Tensor, src: Tensor, op0: Any, op1: Any, imm0: Any, imm1: Any = None,
-    reduce_cmd: reduce_cmd = reduce_cmd.reset_reduce, name: str | None = None,
-) -> NkiInstruction:  # fmt: skip
+    dst: Tensor,
+    src: Tensor,
+    op0: Any,
+    op1: Any,
+    imm0: Any,
+    imm1: Any = None,
+    reduce_cmd: reduce_cmd = reduce_cmd.reset_reduce,
+    name: str | None = None,
+) -> NkiInstruction:
     """A running fold with op1 over (src op0 imm0)."""
     return issue(
-        "tensor_scalar_cumulative", name, dst=dst, src=src, op0=alu_name(op0), op1=alu_name(op1), imm0=number(imm0),
-        imm1=None if imm1 is None else number(imm1), reduce_cmd=reduce_cmd.name,
+        "tensor_scalar_cumulative",
+        name,
+        dst=dst,
+        src=src,
+        op0=alu_name(op0),
+        op1=alu_name(op1),
+        imm0=number(imm0),
+        imm1=None if imm1 is None else number(imm1),
+        reduce_cmd=reduce_cmd.name,
         accumulators=ins.accumulators(Engine.VECTOR, dst.shape[0]),
-    )  # fmt: skip
+    )
 
 
 def activation(
-    dst: Tensor, op: Any, data: Tensor, bias: Any = None, scale: Any = 1.0, reduce_op: Any = None,
-    reduce_res: Tensor | None = None, reduce_cmd: reduce_cmd = reduce_cmd.idle, name: str | None = None,
-) -> NkiInstruction:  # fmt: skip
+    dst: Tensor,
+    op: Any,
+    data: Tensor,
+    bias: Any = None,
+    scale: Any = 1.0,
+    reduce_op: Any = None,
+    reduce_res: Tensor | None = None,
+    reduce_cmd: reduce_cmd = reduce_cmd.idle,
+    name: str | None = None,
+) -> NkiInstruction:
     """dst = op(data * scale + bias), optionally with the sum of each row."""
     options = _reducing("activation", Engine.SCALAR, dst, reduce_cmd, reduce_res)
     return _activation(dst, op, data, bias, scale, reduce_op, reduce_res, name, options)
 
 
 def _activation(
-    dst: Tensor, op: Any, data: Tensor, bias: Any, scale: Any, reduce_op: Any, reduce_res: Tensor | None,
-    name: str | None, options: dict[str, Any],
-) -> NkiInstruction:  # fmt: skip
+    dst: Tensor,
+    op: Any,
+    data: Tensor,
+    bias: Any,
+    scale: Any,
+    reduce_op: Any,
+    reduce_res: Tensor | None,
+    name: str | None,
+    options: dict[str, Any],
+) -> NkiInstruction:
     function = function_name(op)
     function = (
         "relu" if function == "prelu" else function
     )  # there is no parameter here: a slope of 0, as in activate2
     return issue(
-        "activation", name, dst=dst, op=function, data=data, bias=_bias(bias), scale=number(scale),
-        reduce_op="add" if reduce_op is None else alu_name(reduce_op), reduce_res=reduce_res, **options,
-    )  # fmt: skip
+        "activation",
+        name,
+        dst=dst,
+        op=function,
+        data=data,
+        bias=_bias(bias),
+        scale=number(scale),
+        reduce_op="add" if reduce_op is None else alu_name(reduce_op),
+        reduce_res=reduce_res,
+        **options,
+    )
 
 
 def _reducing(
@@ -301,26 +389,54 @@ def _bias(bias: Any) -> Any:
 
 
 def activation_reduce(
-    dst: Tensor, op: Any, data: Tensor, reduce_op: Any, reduce_res: Tensor, bias: Any = None, scale: Any = 1.0,
+    dst: Tensor,
+    op: Any,
+    data: Tensor,
+    reduce_op: Any,
+    reduce_res: Tensor,
+    bias: Any = None,
+    scale: Any = 1.0,
     name: str | None = None,
-) -> NkiInstruction:  # fmt: skip
+) -> NkiInstruction:
     """An activation that also sums each row; without reduce_res the sums stay in ScalarE's accumulators."""
     options = _reducing("activation", Engine.SCALAR, dst, _RESET_REDUCE, reduce_res)
     return _activation(dst, op, data, bias, scale, reduce_op, reduce_res, name, options)
 
 
 def activate2(
-    dst: Tensor, op: Any, data: Tensor, imm0: Any, imm1: Any, op0: Any, op1: Any, relu_param: Any = 0.0,
-    reverse0: bool = False, reverse1: bool = False, reduce_op: Any = None, reduce_res: Tensor | None = None,
-    reduce_cmd: reduce_cmd = reduce_cmd.idle, name: str | None = None,
-) -> NkiInstruction:  # fmt: skip
+    dst: Tensor,
+    op: Any,
+    data: Tensor,
+    imm0: Any,
+    imm1: Any,
+    op0: Any,
+    op1: Any,
+    relu_param: Any = 0.0,
+    reverse0: bool = False,
+    reverse1: bool = False,
+    reduce_op: Any = None,
+    reduce_res: Tensor | None = None,
+    reduce_cmd: reduce_cmd = reduce_cmd.idle,
+    name: str | None = None,
+) -> NkiInstruction:
     """op((data op0 imm0) op1 imm1), optionally reduced."""
     return issue(
-        "activate2", name, dst=dst, op=function_name(op), data=data, imm0=imm0, imm1=imm1, op0=stage_name(op0),
-        op1=stage_name(op1), relu_param=relu_param, reverse0=reverse0, reverse1=reverse1,
-        reduce_op="add" if reduce_op is None else alu_name(reduce_op), reduce_res=reduce_res,
+        "activate2",
+        name,
+        dst=dst,
+        op=function_name(op),
+        data=data,
+        imm0=imm0,
+        imm1=imm1,
+        op0=stage_name(op0),
+        op1=stage_name(op1),
+        relu_param=relu_param,
+        reverse0=reverse0,
+        reverse1=reverse1,
+        reduce_op="add" if reduce_op is None else alu_name(reduce_op),
+        reduce_res=reduce_res,
         **_reducing("activate2", Engine.SCALAR, dst, reduce_cmd, reduce_res),
-    )  # fmt: skip
+    )
 
 
 def iota(
@@ -333,14 +449,27 @@ def iota(
 
 
 def affine_select(
-    dst: Tensor, pattern: Any, channel_multiplier: int, on_true_tile: Tensor, on_false_value: Any,
-    cmp_op: Any = "is_equal", offset: int = 0, name: str | None = None,
-) -> NkiInstruction:  # fmt: skip
+    dst: Tensor,
+    pattern: Any,
+    channel_multiplier: int,
+    on_true_tile: Tensor,
+    on_false_value: Any,
+    cmp_op: Any = "is_equal",
+    offset: int = 0,
+    name: str | None = None,
+) -> NkiInstruction:
     """on_true where the affine ramp compares with zero as asked."""
     return issue(
-        "affine_select", name, dst=dst, on_true=on_true_tile, pattern=_pattern(pattern), offset=int(offset),
-        channel_multiplier=channel_multiplier, cmp_op=alu_name(cmp_op), on_false=on_false_value,
-    )  # fmt: skip
+        "affine_select",
+        name,
+        dst=dst,
+        on_true=on_true_tile,
+        pattern=_pattern(pattern),
+        offset=int(offset),
+        channel_multiplier=channel_multiplier,
+        cmp_op=alu_name(cmp_op),
+        on_false=on_false_value,
+    )
 
 
 def _pattern(pattern: Any) -> tuple[tuple[int, int], ...]:
@@ -348,14 +477,23 @@ def _pattern(pattern: Any) -> tuple[tuple[int, int], ...]:
 
 
 def local_gather(
-    dst: Tensor, src_buffer: Tensor, index: Tensor, num_elem_per_idx: int = 1, num_valid_indices: int | None = None,
+    dst: Tensor,
+    src_buffer: Tensor,
+    index: Tensor,
+    num_elem_per_idx: int = 1,
+    num_valid_indices: int | None = None,
     name: str | None = None,
-) -> NkiInstruction:  # fmt: skip
+) -> NkiInstruction:
     """Each GpSimd core gathers along the free dimension for its 16 partitions."""
     return issue(
-        "local_gather", name, dst=dst, src_buffer=src_buffer, index=index, num_elem_per_idx=num_elem_per_idx,
+        "local_gather",
+        name,
+        dst=dst,
+        src_buffer=src_buffer,
+        index=index,
+        num_elem_per_idx=num_elem_per_idx,
         num_valid_indices=num_valid_indices,
-    )  # fmt: skip
+    )
 
 
 def nc_n_gather(dst: Tensor, data: Tensor, indices: Tensor, name: str | None = None) -> NkiInstruction:
@@ -374,14 +512,29 @@ def bn_aggr(dst: Tensor, data: Tensor, name: str | None = None) -> NkiInstructio
 
 
 def tensor_tensor_scan(
-    dst: Tensor, data0: Tensor, data1: Tensor, initial: Any, op0: Any, op1: Any, reverse0: bool = False,
-    reverse1: bool = False, name: str | None = None,
-) -> NkiInstruction:  # fmt: skip
+    dst: Tensor,
+    data0: Tensor,
+    data1: Tensor,
+    initial: Any,
+    op0: Any,
+    op1: Any,
+    reverse0: bool = False,
+    reverse1: bool = False,
+    name: str | None = None,
+) -> NkiInstruction:
     """r[i] = (data0[i] op0 r[i - 1]) op1 data1[i]."""
     return issue(
-        "tensor_tensor_scan", name, dst=dst, data0=data0, data1=data1, initial=number(initial), op0=alu_name(op0),
-        op1=alu_name(op1), reverse0=reverse0, reverse1=reverse1,
-    )  # fmt: skip
+        "tensor_tensor_scan",
+        name,
+        dst=dst,
+        data0=data0,
+        data1=data1,
+        initial=number(initial),
+        op0=alu_name(op0),
+        op1=alu_name(op1),
+        reverse0=reverse0,
+        reverse1=reverse1,
+    )
 
 
 def nc_stream_shuffle(dst: Tensor, src: Tensor, shuffle_mask: Any, name: str | None = None) -> NkiInstruction:
@@ -390,14 +543,24 @@ def nc_stream_shuffle(dst: Tensor, src: Tensor, shuffle_mask: Any, name: str | N
 
 
 def exponential(
-    dst: Tensor, src: Tensor, max_value: Any = 0.0, reduce_res: Tensor | None = None,
-    reduce_cmd: reduce_cmd = reduce_cmd.idle, reduce_init: Any = 0.0, name: str | None = None,
-) -> NkiInstruction:  # fmt: skip
+    dst: Tensor,
+    src: Tensor,
+    max_value: Any = 0.0,
+    reduce_res: Tensor | None = None,
+    reduce_cmd: reduce_cmd = reduce_cmd.idle,
+    reduce_init: Any = 0.0,
+    name: str | None = None,
+) -> NkiInstruction:
     """exp(src - max_value) on VectorE."""
     return issue(
-        "exponential", name, dst=dst, src=src, max_value=number(max_value), reduce_res=reduce_res,
+        "exponential",
+        name,
+        dst=dst,
+        src=src,
+        max_value=number(max_value),
+        reduce_res=reduce_res,
         **_reducing("exponential", Engine.VECTOR, dst, reduce_cmd, reduce_res, reduce_init),
-    )  # fmt: skip
+    )
 
 
 def reciprocal(dst: Tensor, data: Tensor, name: str | None = None) -> NkiInstruction:
@@ -416,30 +579,65 @@ def sequence_bounds(dst: Tensor, segment_ids: Tensor, name: str | None = None) -
 
 
 def scalar_tensor_tensor(
-    dst: Tensor, data: Tensor, op0: Any, operand0: Any, op1: Any, operand1: Tensor, reverse0: bool = False,
-    reverse1: bool = False, name: str | None = None,
-) -> NkiInstruction:  # fmt: skip
+    dst: Tensor,
+    data: Tensor,
+    op0: Any,
+    operand0: Any,
+    op1: Any,
+    operand1: Tensor,
+    reverse0: bool = False,
+    reverse1: bool = False,
+    name: str | None = None,
+) -> NkiInstruction:
     """dst = (data op0 operand0) op1 operand1, operand1 a tile."""
     return issue(
-        "scalar_tensor_tensor", name, dst=dst, data=data, op0=alu_name(op0), operand0=number(operand0),
-        op1=alu_name(op1), operand1=operand1, reverse0=reverse0, reverse1=reverse1,
-    )  # fmt: skip
+        "scalar_tensor_tensor",
+        name,
+        dst=dst,
+        data=data,
+        op0=alu_name(op0),
+        operand0=number(operand0),
+        op1=alu_name(op1),
+        operand1=operand1,
+        reverse0=reverse0,
+        reverse1=reverse1,
+    )
 
 
 def tensor_scalar_reduce(
-    dst: Tensor, data: Tensor, op0: Any, operand0: Any, reduce_op: Any, reduce_res: Tensor | None = None,
-    reverse0: bool = False, reduce_cmd: reduce_cmd = reduce_cmd.reset_reduce, reduce_init: Any = None,
-    reduce_res_negate: bool = False, name: str | None = None,
-) -> NkiInstruction:  # fmt: skip
+    dst: Tensor,
+    data: Tensor,
+    op0: Any,
+    operand0: Any,
+    reduce_op: Any,
+    reduce_res: Tensor | None = None,
+    reverse0: bool = False,
+    reduce_cmd: reduce_cmd = reduce_cmd.reset_reduce,
+    reduce_init: Any = None,
+    reduce_res_negate: bool = False,
+    name: str | None = None,
+) -> NkiInstruction:
     """data op0 operand0, and the fold of each row."""
     if reverse0:
-        refuse("tensor_scalar_reduce does not reverse its operands", limit="reverse0=False", got=True,
-               remedy="use tensor_scalar, then tensor_reduce", code="TRN411")  # fmt: skip
+        refuse(
+            "tensor_scalar_reduce does not reverse its operands",
+            limit="reverse0=False",
+            got=True,
+            remedy="use tensor_scalar, then tensor_reduce",
+            code="TRN411",
+        )
     return issue(
-        "tensor_scalar_reduce", name, dst=dst, data=data, op0=alu_name(op0), operand0=number(operand0),
-        reduce_op=alu_name(reduce_op), reduce_res=reduce_res, reduce_res_negate=reduce_res_negate,
+        "tensor_scalar_reduce",
+        name,
+        dst=dst,
+        data=data,
+        op0=alu_name(op0),
+        operand0=number(operand0),
+        reduce_op=alu_name(reduce_op),
+        reduce_res=reduce_res,
+        reduce_res_negate=reduce_res_negate,
         **_reducing("tensor_scalar_reduce", Engine.VECTOR, dst, reduce_cmd, reduce_res, reduce_init),
-    )  # fmt: skip
+    )
 
 
 def quantize_mx(dst: Tensor, src: Tensor, dst_scale: Tensor, name: str | None = None) -> NkiInstruction:
@@ -448,36 +646,72 @@ def quantize_mx(dst: Tensor, src: Tensor, dst_scale: Tensor, name: str | None = 
 
 
 def range_select(
-    dst: Tensor, on_true_tile: Tensor, comp_op0: Any, comp_op1: Any, bound0: Tensor, bound1: Tensor,
-    reduce_cmd: reduce_cmd = reduce_cmd.reset_reduce, reduce_res: Tensor | None = None, reduce_op: Any = "max",
-    range_start: float = 0, on_false_value: Any = -3.4028234663852886e38, name: str | None = None,
-) -> NkiInstruction:  # fmt: skip
+    dst: Tensor,
+    on_true_tile: Tensor,
+    comp_op0: Any,
+    comp_op1: Any,
+    bound0: Tensor,
+    bound1: Tensor,
+    reduce_cmd: reduce_cmd = reduce_cmd.reset_reduce,
+    reduce_res: Tensor | None = None,
+    reduce_op: Any = "max",
+    range_start: float = 0,
+    on_false_value: Any = -3.4028234663852886e38,
+    name: str | None = None,
+) -> NkiInstruction:
     """Keep the elements whose index lies between two bounds."""
     return issue(
-        "range_select", name, dst=dst, on_true_tile=on_true_tile, comp_op0=alu_name(comp_op0),
-        comp_op1=alu_name(comp_op1), bound0=bound0, bound1=bound1, reduce_res=reduce_res,
-        reduce_op=alu_name(reduce_op), range_start=range_start, on_false_value=float(on_false_value),
+        "range_select",
+        name,
+        dst=dst,
+        on_true_tile=on_true_tile,
+        comp_op0=alu_name(comp_op0),
+        comp_op1=alu_name(comp_op1),
+        bound0=bound0,
+        bound1=bound1,
+        reduce_res=reduce_res,
+        reduce_op=alu_name(reduce_op),
+        range_start=range_start,
+        on_false_value=float(on_false_value),
         **_reducing("range_select", Engine.VECTOR, dst, reduce_cmd, reduce_res),
-    )  # fmt: skip
+    )
 
 
 def select_reduce(
-    dst: Tensor, predicate: Tensor, on_true: Tensor, on_false: Any, reduce_res: Tensor | None = None,
-    reduce_cmd: reduce_cmd = reduce_cmd.idle, reduce_op: Any = "max", reverse_pred: bool = False,
+    dst: Tensor,
+    predicate: Tensor,
+    on_true: Tensor,
+    on_false: Any,
+    reduce_res: Tensor | None = None,
+    reduce_cmd: reduce_cmd = reduce_cmd.idle,
+    reduce_op: Any = "max",
+    reverse_pred: bool = False,
     name: str | None = None,
-) -> NkiInstruction:  # fmt: skip
+) -> NkiInstruction:
     """on_true where the predicate is not zero, and the maximum of each row."""
     return issue(
-        "select_reduce", name, dst=dst, predicate=predicate, on_true=on_true, on_false=number(on_false),
-        reduce_res=reduce_res, reduce_op=alu_name(reduce_op), reverse_pred=reverse_pred,
+        "select_reduce",
+        name,
+        dst=dst,
+        predicate=predicate,
+        on_true=on_true,
+        on_false=number(on_false),
+        reduce_res=reduce_res,
+        reduce_op=alu_name(reduce_op),
+        reverse_pred=reverse_pred,
         **_reducing("select_reduce", Engine.VECTOR, dst, reduce_cmd, reduce_res),
-    )  # fmt: skip
+    )
 
 
 def dma_compute(
-    dst: Tensor, srcs: list[Tensor], reduce_op: Any, scales: Any = None, unique_indices: bool = True,
-    oob_mode: Any = oob_mode.error, name: str | None = None,
-) -> NkiInstruction:  # fmt: skip
+    dst: Tensor,
+    srcs: list[Tensor],
+    reduce_op: Any,
+    scales: Any = None,
+    unique_indices: bool = True,
+    oob_mode: Any = oob_mode.error,
+    name: str | None = None,
+) -> NkiInstruction:
     """dst = the sum of the sources, added while they move."""
     options: dict[str, Any] = {} if scales is None else {"scales": tuple(float(s) for s in scales)}
     if not unique_indices:
@@ -494,18 +728,30 @@ def core_barrier(data: Tensor, cores: Any, engine: engine = engine.gpsimd, name:
 
 
 def sendrecv(
-    src: Tensor, dst: Tensor, send_to_rank: int, recv_from_rank: int, pipe_id: int,
-    dma_engine: dma_engine = dma_engine.dma, name: str | None = None,
-) -> NkiInstruction:  # fmt: skip
+    src: Tensor,
+    dst: Tensor,
+    send_to_rank: int,
+    recv_from_rank: int,
+    pipe_id: int,
+    dma_engine: dma_engine = dma_engine.dma,
+    name: str | None = None,
+) -> NkiInstruction:
     """Exchange tiles with the other core of the pair; pipe_id tells exchanges apart that may pass each other.
 
     dma_engine.gpsimd_dma uses the one inside GpSimd, which then triggers it.
     """
     on = engine.gpsimd if dma_engine.name == "gpsimd_dma" else None
     return issue(
-        "sendrecv", name, on=on, dst=dst, src=src, send_to_rank=send_to_rank, recv_from_rank=recv_from_rank,
-        pipe_id=pipe_id, dma_engine=dma_engine.name,
-    )  # fmt: skip
+        "sendrecv",
+        name,
+        on=on,
+        dst=dst,
+        src=src,
+        send_to_rank=send_to_rank,
+        recv_from_rank=recv_from_rank,
+        pipe_id=pipe_id,
+        dma_engine=dma_engine.name,
+    )
 
 
 def nc_find_index8(dst: Tensor, data: Tensor, vals: Tensor, name: str | None = None) -> NkiInstruction:

@@ -32,8 +32,10 @@ def trace_call(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     if signature.written:
         raise UsageError(
             f"kernel {kernel.function.__name__!r} writes to its arguments, where JAX traces: not in trnlab",
-            code="TRN131", got=", ".join(signature.written), remedy="return a tensor of nl.shared_hbm instead",
-        )  # fmt: skip
+            code="TRN131",
+            got=", ".join(signature.written),
+            remedy="return a tensor of nl.shared_hbm instead",
+        )
 
     def run(*arrays: Any) -> Any:
         given = list(flat)

@@ -51,9 +51,13 @@ class Kernel:
     dialect = "nki"
 
     def __init__(
-        self, function: Callable[..., Any], grid: Launch = ONE_CORE, traces: TraceCache | None = None,
-        chip: Chip | None = None, options: RunOptions | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        function: Callable[..., Any],
+        grid: Launch = ONE_CORE,
+        traces: TraceCache | None = None,
+        chip: Chip | None = None,
+        options: RunOptions | None = None,
+    ) -> None:
         functools.update_wrapper(self, function)
         self.function, self.grid, self.chip, self.options = function, grid, chip, options
         self.traces = TraceCache(function, stand_in) if traces is None else traces
@@ -159,8 +163,11 @@ class Kernel:
         try:
             bound = inspect.signature(self.function).bind(*args, **kwargs)
         except TypeError as error:
-            raise UsageError(f"kernel {self.function.__name__!r}: {error}", code="TRN111",
-                             remedy="call it with the arguments of its definition") from None  # fmt: skip
+            raise UsageError(
+                f"kernel {self.function.__name__!r}: {error}",
+                code="TRN111",
+                remedy="call it with the arguments of its definition",
+            ) from None
         bound.apply_defaults()
         structure = {name: on_host(value) for name, value in bound.arguments.items()}
         typing.check(self.function, {n: a.data.shape for n, a in structure.items() if isinstance(a, HostArray)})

@@ -119,8 +119,13 @@ def ndarray(shape: Any, dtype: Any, buffer: Any = sbuf, name: str = "", address:
 
 def _region(buffer: Any) -> MemoryRegion:
     if not isinstance(buffer, MemoryRegion):
-        refuse("not a memory region", limit="nl.sbuf, nl.psum, nl.private_hbm, nl.shared_hbm", got=buffer,
-               remedy="pass the object, not its name", code="TRN411")  # fmt: skip
+        refuse(
+            "not a memory region",
+            limit="nl.sbuf, nl.psum, nl.private_hbm, nl.shared_hbm",
+            got=buffer,
+            remedy="pass the object, not its name",
+            code="TRN411",
+        )
     return buffer
 
 
@@ -255,11 +260,21 @@ def program_ndim() -> int:
 def device_print(print_prefix: str, tensor: NkiTensor) -> None:
     """Print the prefix and what a tensor in SBUF or HBM holds, in its place, whenever the kernel runs."""
     if not isinstance(print_prefix, str):
-        refuse("the prefix of what is printed is a text", limit="a str", got=print_prefix,
-               remedy="call device_print(prefix, tensor)", code="TRN411")  # fmt: skip
+        refuse(
+            "the prefix of what is printed is a text",
+            limit="a str",
+            got=print_prefix,
+            remedy="call device_print(prefix, tensor)",
+            code="TRN411",
+        )
     if not isinstance(tensor, NkiTensor) or tensor.buffer is psum:
-        refuse("device_print shows a tensor in SBUF or HBM", limit="SBUF, HBM", got=repr(tensor),
-               remedy="copy it to SBUF with nisa.tensor_copy first", code="TRN403")  # fmt: skip
+        refuse(
+            "device_print shows a tensor in SBUF or HBM",
+            limit="SBUF, HBM",
+            got=repr(tensor),
+            remedy="copy it to SBUF with nisa.tensor_copy first",
+            code="TRN403",
+        )
     current().show(print_prefix, tensor)
 
 
@@ -305,8 +320,13 @@ def rsqrt(x: NkiTensor, dtype: Any = None) -> NkiTensor:
     """1 / sqrt(x) of each element of a tile in SBUF, on GpSimd, which is slower and more precise than ScalarE."""
     x = compose.on_chip(x)
     if x.buffer is not sbuf:
-        refuse("nl.rsqrt takes a tile in SBUF", limit="SBUF", got=repr(x), code="TRN403",
-               remedy="copy it to SBUF, or use nisa.activation with op=nl.rsqrt")  # fmt: skip
+        refuse(
+            "nl.rsqrt takes a tile in SBUF",
+            limit="SBUF",
+            got=repr(x),
+            code="TRN403",
+            remedy="copy it to SBUF, or use nisa.activation with op=nl.rsqrt",
+        )
     out = compose.new(x, dtype=dtype)
     ins.tensor_scalar(out, x, "rsqrt", 0.0)
     return out
@@ -352,8 +372,10 @@ def cast(x: NkiTensor, dtype: Any) -> NkiTensor:
     """`copy` under a name that kernels use and no release of the vendor documents; causes a warning."""
     current().remark(
         "nl.cast, which no release of the vendor documents, is taken for nl.copy",
-        limit="the names of nki.language", got="nl.cast", remedy="write nl.copy(x, dtype=...)",
-    )  # fmt: skip
+        limit="the names of nki.language",
+        got="nl.cast",
+        remedy="write nl.copy(x, dtype=...)",
+    )
     return compose.copy(x, dtype)
 
 

@@ -51,9 +51,13 @@ class Launch:
         """Raises UsageError where the chip has no such logical core."""
         if len(self.cores) > 1 and not chip.has("logical_cores"):
             raise UsageError(
-                f"{chip.name} cannot run a kernel on {len(self.cores)} cores", code="TRN114", limit=1,
-                got=len(self.cores), chip=chip.name, remedy="launch it as kernel[1](...), or choose trn2 or later",
-            )  # fmt: skip
+                f"{chip.name} cannot run a kernel on {len(self.cores)} cores",
+                code="TRN114",
+                limit=1,
+                got=len(self.cores),
+                chip=chip.name,
+                remedy="launch it as kernel[1](...), or choose trn2 or later",
+            )
 
 
 ONE_CORE = Launch()
@@ -64,9 +68,12 @@ def one_per_core(grid: Any) -> Launch:
     sizes = tuple(int(g) for g in (grid if isinstance(grid, tuple) else (grid,)))
     if len(sizes) != 1 or not 1 <= sizes[0] <= CORES:
         raise UsageError(
-            "the launch grid is the number of cores of a logical core", code="TRN114", limit="kernel[1] or kernel[2]",
-            got=f"kernel{list(sizes)}", remedy="loop over tiles within the kernel; nl.program_id(0) tells the core",
-        )  # fmt: skip
+            "the launch grid is the number of cores of a logical core",
+            code="TRN114",
+            limit="kernel[1] or kernel[2]",
+            got=f"kernel{list(sizes)}",
+            remedy="loop over tiles within the kernel; nl.program_id(0) tells the core",
+        )
     return Launch(sizes, tuple(((core,),) for core in range(sizes[0])))
 
 
@@ -90,9 +97,12 @@ def programs(grid: Any) -> Launch:
     count = prod(g.cores for g in dims if isinstance(g, Spread))
     if count > CORES or any(int(g) % g.cores for g in dims if isinstance(g, Spread)):
         raise UsageError(
-            "programs cannot be spread so", code="TRN114", limit=f"nl.nc(1) or nl.nc({CORES}), in equal parts",
-            got=f"{count} cores for a grid of {list(sizes)}", remedy="use nl.nc(2) on one axis of an even size",
-        )  # fmt: skip
+            "programs cannot be spread so",
+            code="TRN114",
+            limit=f"nl.nc(1) or nl.nc({CORES}), in equal parts",
+            got=f"{count} cores for a grid of {list(sizes)}",
+            remedy="use nl.nc(2) on one axis of an even size",
+        )
     cores: list[list[tuple[int, ...]]] = [[] for _ in range(count)]
     for program in itertools.product(*(range(size) for size in sizes)):
         on = [g.core_of(i) for g, i in zip(dims, program) if isinstance(g, Spread) and g.cores > 1]

@@ -42,7 +42,7 @@ class Shadow:
 
     def __init__(
         self, recorder: Recorder, hbm: MutableMapping[int, Array], options: RunOptions | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.recorder, self.hbm, self.options = recorder, hbm, options
         self.known = self.done = 0  # instructions taken over from the recorder, and those executed
         self._frames: deque[tuple[int, Frame]] = deque()  # what is not executed, with the number of its first

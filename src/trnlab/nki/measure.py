@@ -48,7 +48,7 @@ class Benchmark:
 
     def __init__(
         self, kernel: Kernel, quiet: bool = False, program: Path | None = None, trace: Path | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.kernel, self.quiet, self.program, self.trace = kernel, quiet, program, trace
         self.benchmark_result: BenchmarkResult | None = None
 
@@ -84,9 +84,15 @@ class Profile(Benchmark):
     """
 
     def __init__(
-        self, kernel: Kernel, folder: Path, program: str, trace: str, executions: tuple[int, ...], overwrite: bool,
+        self,
+        kernel: Kernel,
+        folder: Path,
+        program: str,
+        trace: str,
+        executions: tuple[int, ...],
+        overwrite: bool,
         quiet: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(kernel, quiet, program=folder / program)
         self.folder, self.names = folder, (program, trace)
         self.executions, self.overwrite = executions, overwrite
@@ -112,8 +118,13 @@ class Profile(Benchmark):
     def _make_room(self, reports: Path) -> None:
         old = [p for p in (self.folder / self.names[0], reports) if p.exists()]
         if old and not self.overwrite:
-            raise RunError("a profile is already there", code="TRN800", got=str(old[0]), limit="an empty folder",
-                           remedy="choose another working_directory, or pass overwrite=True")  # fmt: skip
+            raise RunError(
+                "a profile is already there",
+                code="TRN800",
+                got=str(old[0]),
+                limit="an empty folder",
+                remedy="choose another working_directory, or pass overwrite=True",
+            )
         reports.mkdir(parents=True, exist_ok=True)
 
 

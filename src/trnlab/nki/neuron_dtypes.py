@@ -17,9 +17,19 @@ from trnlab.lang.formats import Format, chip_format, format_of, host_dtype
 from trnlab.numerics import mx
 
 __all__ = [
-    "bfloat16", "finfo", "float4_e2m1fn_x4", "float8_e4m3", "float8_e4m3fn", "float8_e4m3fn_x4", "float8_e5m2",
-    "float8_e5m2_x4", "float8_e8m0fnu", "is_float_type", "sizeinbytes", "static_cast",
-]  # fmt: skip
+    "bfloat16",
+    "finfo",
+    "float4_e2m1fn_x4",
+    "float8_e4m3",
+    "float8_e4m3fn",
+    "float8_e4m3fn_x4",
+    "float8_e5m2",
+    "float8_e5m2_x4",
+    "float8_e8m0fnu",
+    "is_float_type",
+    "sizeinbytes",
+    "static_cast",
+]
 
 Array = np.ndarray[Any, Any]
 

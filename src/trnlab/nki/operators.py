@@ -28,8 +28,13 @@ def alu_name(op: Any) -> str:
     name = _NUMPY_ALU.get(name, name)
     name = ALIASES.get(name, name)
     if name not in ALU:
-        refuse(f"{name!r} is not an ALU operator", limit=", ".join(sorted(ALU)), got=op,
-               remedy="use one of these as nl.<name>", code="TRN412")  # fmt: skip
+        refuse(
+            f"{name!r} is not an ALU operator",
+            limit=", ".join(sorted(ALU)),
+            got=op,
+            remedy="use one of these as nl.<name>",
+            code="TRN412",
+        )
     return name
 
 
@@ -49,6 +54,11 @@ def function_name(op: Any) -> str:
     name = _bare(op)
     name = _NUMPY_FUNCTIONS.get(name, name)
     if name not in ACTIVATIONS and name != PRELU:
-        refuse(f"{name!r} is not an activation function", limit=", ".join(sorted((*ACTIVATIONS, PRELU))), got=op,
-               remedy="use one of these as nl.<name>", code="TRN412")  # fmt: skip
+        refuse(
+            f"{name!r} is not an activation function",
+            limit=", ".join(sorted((*ACTIVATIONS, PRELU))),
+            got=op,
+            remedy="use one of these as nl.<name>",
+            code="TRN412",
+        )
     return name

@@ -78,9 +78,12 @@ class RankedKernel:
         for value in (*args, *kwargs.values()):
             if isinstance(value, PerRank) and len(value) != self.ranks:
                 raise UsageError(
-                    "per_rank has one value for each rank", code="TRN115", limit=f"{self.ranks} values",
-                    got=len(value), remedy="pass as many values as ranks",
-                )  # fmt: skip
+                    "per_rank has one value for each rank",
+                    code="TRN115",
+                    limit=f"{self.ranks} values",
+                    got=len(value),
+                    remedy="pass as many values as ranks",
+                )
         return [
             self.kernel.bind([self._of(v, rank) for v in args], {k: self._of(v, rank) for k, v in kwargs.items()})
             for rank in range(self.ranks)

@@ -92,9 +92,16 @@ def _rank(kernel: Recordable, rank: int, call: Call, chip: Chip) -> list[Seat]:
     seats = []
     for core, programs in enumerate(kernel.grid.cores):
         recorder = Recorder(
-            kernel.function.__name__, chip, kernel.grid.sizes, tensor_type=kernel.tensor_type, rank=rank, cores=cores,
-            memory=memory, static_dma=static_dma(kernel.flags), policy=kernel.policy(chip),
-        )  # fmt: skip
+            kernel.function.__name__,
+            chip,
+            kernel.grid.sizes,
+            tensor_type=kernel.tensor_type,
+            rank=rank,
+            cores=cores,
+            memory=memory,
+            static_dma=static_dma(kernel.flags),
+            policy=kernel.policy(chip),
+        )
         inputs = {name: _arguments(recorder, name, value) for name, value in structure.items()}
         seats.append(Seat(Place(rank, core), recorder, Shadow(recorder, hbm, kernel.options), programs, inputs))
     return seats
@@ -122,9 +129,13 @@ def _run_programs(kernel: Recordable, seat: Seat, chip: Chip) -> Any:
 
 
 def _seen(
-    kernel: Recordable, seats: Sequence[Seat], returned: Sequence[Any], arrays: list[HostArray], depends: bool,
+    kernel: Recordable,
+    seats: Sequence[Seat],
+    returned: Sequence[Any],
+    arrays: list[HostArray],
+    depends: bool,
     chip: Chip,
-) -> Trace:  # fmt: skip
+) -> Trace:
     """What was recorded on the cores of one rank, and what the checks say about it."""
     members: list[Member] = []
     constants: dict[int, Array] = {}
@@ -150,10 +161,12 @@ def _result(name: str, recorder: Recorder, tensor: Tensor) -> Result:
         if known.storage is tensor.storage:
             return Result(number, tensor.shape, tensor.strides, tensor.offset, tensor.format)
     raise UsageError(
-        f"kernel {name!r} returns a tensor that is not in HBM", code="TRN112", got=repr(tensor),
+        f"kernel {name!r} returns a tensor that is not in HBM",
+        code="TRN112",
+        got=repr(tensor),
         limit="tensors made with buffer=nl.shared_hbm",
         remedy="copy the tile to a shared_hbm tensor with nisa.dma_copy and return that",
-    )  # fmt: skip
+    )
 
 
 @contextmanager

@@ -30,9 +30,10 @@ HELD = {  # the tests that meet each folder's refusals
     "isa": "tests/isa (test_refusals.py, test_refusals_options.py, test_constraints.py)",
     "lang": "tests/nki (test_nki_wrong_kernels.py, test_nki_transfers.py, test_nki_registers.py)",
     "nki": "tests/nki (test_nki_wrong_kernels.py, test_nki_new_dialect.py, test_nki_collectives.py, test_old_*.py)",
-    "program": "tests/program", "sim": "tests/sim (test_sim_checks.py), tests/nki/test_nki_checks.py",
+    "program": "tests/program",
+    "sim": "tests/sim (test_sim_checks.py), tests/nki/test_nki_checks.py",
     "kernels": "tests/kernels",
-}  # fmt: skip
+}
 _HEAD = """# Refusals
 
 Everything that a kernel can be refused, and where the refusal comes from. Made by

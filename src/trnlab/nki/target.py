@@ -31,9 +31,12 @@ def release() -> tuple[int, int]:
         return int(major), int(minor.partition(".")[0])
     except ValueError:
         raise UsageError(
-            f"TRNLAB_NKI_RELEASE={text!r} is not a release of NKI", code="TRN490", limit="two numbers, as in 0.4",
-            got=text, remedy=f"set it to a release, or leave it out for {LATEST}",
-        ) from None  # fmt: skip
+            f"TRNLAB_NKI_RELEASE={text!r} is not a release of NKI",
+            code="TRN490",
+            limit="two numbers, as in 0.4",
+            got=text,
+            remedy=f"set it to a release, or leave it out for {LATEST}",
+        ) from None
 
 
 def static_dma(flags: str) -> bool:

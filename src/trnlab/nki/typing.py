@@ -61,6 +61,9 @@ def check(function: Callable[..., Any], shapes: Mapping[str, tuple[int, ...]]) -
         note = notes.get(name)
         if isinstance(note, TensorType) and not note.allows(shape):
             raise UsageError(
-                f"kernel {function.__name__!r}: argument {name!r} has another shape than it says", code="TRN111",
-                limit=repr(note), got=list(shape), remedy="pass that shape, or change the annotation",
-            )  # fmt: skip
+                f"kernel {function.__name__!r}: argument {name!r} has another shape than it says",
+                code="TRN111",
+                limit=repr(note),
+                got=list(shape),
+                remedy="pass that shape, or change the annotation",
+            )

@@ -84,10 +84,23 @@ def this_host(cluster: Cluster, ranks: int, cache: str, checkpoints: str | None,
     """What this host says of itself."""
     environment = dict(os.environ)
     return Site(
-        cluster, ranks, environment, _packages(), platform.python_version().rpartition(".")[0], _kernel(),
-        len([*Path("/dev").glob("neuron[0-9]*")]), len([*Path("/sys/class/infiniband").glob("*")]), _limits(),
-        _free(cache, checkpoints), time.gmtime().tm_year, _synchronised(), host.memory(), cache, checkpoints, keep,
-    )  # fmt: skip
+        cluster,
+        ranks,
+        environment,
+        _packages(),
+        platform.python_version().rpartition(".")[0],
+        _kernel(),
+        len([*Path("/dev").glob("neuron[0-9]*")]),
+        len([*Path("/sys/class/infiniband").glob("*")]),
+        _limits(),
+        _free(cache, checkpoints),
+        time.gmtime().tm_year,
+        _synchronised(),
+        host.memory(),
+        cache,
+        checkpoints,
+        keep,
+    )
 
 
 def examine(site: Site) -> list[Finding]:
@@ -110,9 +123,15 @@ def packages(site: Site) -> Iterator[Finding]:
             "TRN559", ERROR if each.grave else WARNING, each.what, "packages", each.limit, each.got, each.remedy
         )
     if site.real and not set(site.packages) & {"torch-neuronx", "jax-neuronx", "libneuronxla"}:
-        yield Finding("TRN559", ERROR, "there are devices, and no package that uses them", "packages",
-                      "torch-neuronx, jax-neuronx or libneuronxla", "none of them",
-                      "pip install from https://pip.repos.neuron.amazonaws.com")  # fmt: skip
+        yield Finding(
+            "TRN559",
+            ERROR,
+            "there are devices, and no package that uses them",
+            "packages",
+            "torch-neuronx, jax-neuronx or libneuronxla",
+            "none of them",
+            "pip install from https://pip.repos.neuron.amazonaws.com",
+        )
     if not wrong:
         have = ", ".join(f"{name} {version}" for name, version in site.packages.items())
         yield Finding("TRN559", OK, f"Python {site.python}; {have or 'no framework'}")
@@ -142,12 +161,25 @@ def devices(site: Site) -> Iterator[Finding]:
         return
     wanted = site.cluster.target.chips
     if site.devices != wanted:
-        yield Finding("TRN567", ERROR, "the host has another number of devices than the target", "/dev/neuron*",
-                      f"{wanted} on {site.cluster.target.name}", str(site.devices),
-                      "check the driver (neuron-ls), and the instance type")  # fmt: skip
+        yield Finding(
+            "TRN567",
+            ERROR,
+            "the host has another number of devices than the target",
+            "/dev/neuron*",
+            f"{wanted} on {site.cluster.target.name}",
+            str(site.devices),
+            "check the driver (neuron-ls), and the instance type",
+        )
     if site.cluster.instances > 1 and not site.adapters:
-        yield Finding("TRN567", ERROR, "there is no EFA adapter", "/sys/class/infiniband", "at least one", "none",
-                      "start the instance with EFA interfaces, and install aws-efa-installer")  # fmt: skip
+        yield Finding(
+            "TRN567",
+            ERROR,
+            "there is no EFA adapter",
+            "/sys/class/infiniband",
+            "at least one",
+            "none",
+            "start the instance with EFA interfaces, and install aws-efa-installer",
+        )
     if site.devices == wanted and (site.adapters or site.cluster.instances == 1):
         yield Finding("TRN567", OK, f"{site.devices} devices, {site.adapters} network adapters")
 
@@ -158,12 +190,25 @@ def disk(site: Site) -> Iterator[Finding]:
     for folder, free in site.free.items():
         least = need if folder == site.checkpoints else 0
         if free < least:
-            yield Finding("TRN561", ERROR, f"{site.keep} checkpoints and one that is written do not fit", folder,
-                          f"{format_bytes(least)}: {site.keep + 1} of {format_bytes(checkpoint_bytes(site))}",
-                          f"{format_bytes(free)} free", "free some space, keep fewer, or use s3://")  # fmt: skip
+            yield Finding(
+                "TRN561",
+                ERROR,
+                f"{site.keep} checkpoints and one that is written do not fit",
+                folder,
+                f"{format_bytes(least)}: {site.keep + 1} of {format_bytes(checkpoint_bytes(site))}",
+                f"{format_bytes(free)} free",
+                "free some space, keep fewer, or use s3://",
+            )
         elif free < ROOM:
-            yield Finding("TRN561", WARNING, "little room is left on the disk", folder, format_bytes(ROOM),
-                          f"{format_bytes(free)} free", "free some space")  # fmt: skip
+            yield Finding(
+                "TRN561",
+                WARNING,
+                "little room is left on the disk",
+                folder,
+                format_bytes(ROOM),
+                f"{format_bytes(free)} free",
+                "free some space",
+            )
         else:
             yield Finding("TRN561", OK, f"{format_bytes(free)} free in {folder}")
 
@@ -173,15 +218,27 @@ def limits(site: Site) -> Iterator[Finding]:
     memlock, nofile = site.limits.get("memlock", -1), site.limits.get("nofile", -1)
     several = site.cluster.instances > 1
     if several and memlock != -1:
-        yield Finding("TRN562", ERROR if site.real else WARNING, "EFA registers memory, which must not be limited",
-                      "ulimit -l", "unlimited", format_bytes(memlock),
-                      "'* - memlock unlimited' in /etc/security/limits.conf; --ulimit memlock=-1")  # fmt: skip
+        yield Finding(
+            "TRN562",
+            ERROR if site.real else WARNING,
+            "EFA registers memory, which must not be limited",
+            "ulimit -l",
+            "unlimited",
+            format_bytes(memlock),
+            "'* - memlock unlimited' in /etc/security/limits.conf; --ulimit memlock=-1",
+        )
     here = site.ranks // site.cluster.instances if site.real else site.ranks
     least = site.ranks + FILES_PER_RANK if site.real or here > 1 else FILES_PER_RANK
     if nofile != -1 and nofile < least:
-        yield Finding("TRN562", ERROR, "a rank may not open a connection to each of the others", "ulimit -n",
-                      f"{least}: {site.ranks} ranks, and {FILES_PER_RANK} besides", str(nofile),
-                      f"ulimit -n {max(65536, least)}")  # fmt: skip
+        yield Finding(
+            "TRN562",
+            ERROR,
+            "a rank may not open a connection to each of the others",
+            "ulimit -n",
+            f"{least}: {site.ranks} ranks, and {FILES_PER_RANK} besides",
+            str(nofile),
+            f"ulimit -n {max(65536, least)}",
+        )
     elif not (several and memlock != -1):
         told = "unlimited" if memlock == -1 else format_bytes(memlock)
         yield Finding("TRN562", OK, f"{told} memory locked, {'any number of' if nofile == -1 else nofile} files open")
@@ -190,11 +247,25 @@ def limits(site: Site) -> Iterator[Finding]:
 def clock(site: Site) -> Iterator[Finding]:
     """TRN563: a clock that is wrong makes requests to S3 be refused, and certificates."""
     if site.year < 2026:
-        yield Finding("TRN563", ERROR, "the clock is years behind", "clock", "2026 or later", str(site.year),
-                      "synchronise it: systemctl start chronyd")  # fmt: skip
+        yield Finding(
+            "TRN563",
+            ERROR,
+            "the clock is years behind",
+            "clock",
+            "2026 or later",
+            str(site.year),
+            "synchronise it: systemctl start chronyd",
+        )
     elif site.synchronised is False:
-        yield Finding("TRN563", WARNING, "nothing keeps the clock right, and S3 refuses requests 15 minutes off",
-                      "clock", "synchronised", "not synchronised", "systemctl start chronyd")  # fmt: skip
+        yield Finding(
+            "TRN563",
+            WARNING,
+            "nothing keeps the clock right, and S3 refuses requests 15 minutes off",
+            "clock",
+            "synchronised",
+            "not synchronised",
+            "systemctl start chronyd",
+        )
     else:
         yield Finding("TRN563", OK, "the clock is synchronised" if site.synchronised else "the clock says this year")
 
@@ -203,8 +274,15 @@ def huge_pages(site: Site) -> Iterator[Finding]:
     """TRN564: huge pages, which the EFA provider takes where it finds them."""
     pages = site.memory.get("HugePages_Total", 0)
     if site.real and site.cluster.instances > 1 and not pages:
-        yield Finding("TRN564", WARNING, "no huge pages are set aside; EFA's provider then uses small ones",
-                      "/proc/meminfo", "HugePages_Total above 0", "0", "sysctl -w vm.nr_hugepages=2560")  # fmt: skip
+        yield Finding(
+            "TRN564",
+            WARNING,
+            "no huge pages are set aside; EFA's provider then uses small ones",
+            "/proc/meminfo",
+            "HugePages_Total above 0",
+            "0",
+            "sysctl -w vm.nr_hugepages=2560",
+        )
     else:
         yield Finding("TRN564", OK, f"{pages} huge pages set aside")
 
@@ -221,13 +299,26 @@ def places(site: Site) -> Iterator[Finding]:
             store.delete(name)
         except (OSError, TrnlabError) as error:
             why = reason(error) if isinstance(error, OSError) else error.what
-            yield Finding("TRN565", ERROR, f"the place of {what} cannot be used: {why}", where, "it can be written",
-                          type(error).__name__,
-                          "check credentials and permissions, or name another place")  # fmt: skip
+            yield Finding(
+                "TRN565",
+                ERROR,
+                f"the place of {what} cannot be used: {why}",
+                where,
+                "it can be written",
+                type(error).__name__,
+                "check credentials and permissions, or name another place",
+            )
             continue
         if read != b"trnlab doctor":
-            yield Finding("TRN565", ERROR, f"the place of {what} does not give back what was written", where,
-                          "the same bytes", f"{len(read)} other bytes", "name another place")  # fmt: skip
+            yield Finding(
+                "TRN565",
+                ERROR,
+                f"the place of {what} does not give back what was written",
+                where,
+                "the same bytes",
+                f"{len(read)} other bytes",
+                "name another place",
+            )
         else:
             yield Finding("TRN565", OK, f"{what}: {where} can be written and read")
 
@@ -237,23 +328,43 @@ def script(site: Site) -> Iterator[Finding]:
     if site.report is None:
         return
     for finding in site.report.having("error"):
-        yield Finding("TRN566", ERROR, finding.what, str(finding.place) or site.report.script, got=finding.code,
-                      remedy=finding.do or "trnlab check says more")  # fmt: skip
+        yield Finding(
+            "TRN566",
+            ERROR,
+            finding.what,
+            str(finding.place) or site.report.script,
+            got=finding.code,
+            remedy=finding.do or "trnlab check says more",
+        )
     for target in site.report.targets:
         need, room = target.memory.total, target.capacity
         told = f"{format_bytes(need)} of a core's {format_bytes(room)} in HBM on {target.name}"
         if not target.fits:
-            yield Finding("TRN566", ERROR, "the step does not fit in the memory of a core", target.name,
-                          format_bytes(room), format_bytes(need),
-                          "trnlab check lists the largest")  # fmt: skip
+            yield Finding(
+                "TRN566",
+                ERROR,
+                "the step does not fit in the memory of a core",
+                target.name,
+                format_bytes(room),
+                format_bytes(need),
+                "trnlab check lists the largest",
+            )
         else:
             checkpoint = format_bytes(checkpoint_bytes(site))
             yield Finding("TRN566", OK, f"{told}; a checkpoint takes {checkpoint}")
 
 
 CHECKS: tuple[Callable[[Site], Iterator[Finding]], ...] = (
-    packages, environment, devices, disk, limits, clock, huge_pages, places, script,
-)  # fmt: skip
+    packages,
+    environment,
+    devices,
+    disk,
+    limits,
+    clock,
+    huge_pages,
+    places,
+    script,
+)
 
 
 def checkpoint_bytes(site: Site) -> int:
@@ -290,10 +401,16 @@ def text(site: Site, found: Sequence[Finding]) -> str:
 def as_json(site: Site, found: Sequence[Finding]) -> dict[str, Any]:
     """The same, for programs."""
     return {
-        "schema": "trnlab.doctor", "version": 1, "target": site.cluster.name, "ranks": site.ranks, "real": site.real,
-        "failed": failed(found), "packages": dict(site.packages), "python": site.python,
+        "schema": "trnlab.doctor",
+        "version": 1,
+        "target": site.cluster.name,
+        "ranks": site.ranks,
+        "real": site.real,
+        "failed": failed(found),
+        "packages": dict(site.packages),
+        "python": site.python,
         "findings": [asdict(finding) for finding in found],
-    }  # fmt: skip
+    }
 
 
 # -- this host ----------------------------------------------------------------------------------------------------

@@ -24,8 +24,13 @@ from trnlab.runtime.live import State
 PERCENTILES = (0, 1, 25, 50, 75, 99, 100)
 ERRORS = ("generic", "numerical", "transient", "model", "runtime", "hardware")
 OUTCOMES = (
-    "completed", "completed_with_err", "completed_with_num_err", "timed_out", "incorrect_input", "failed_to_queue",
-)  # fmt: skip
+    "completed",
+    "completed_with_err",
+    "completed_with_num_err",
+    "timed_out",
+    "incorrect_input",
+    "failed_to_queue",
+)
 ECC = ("mem_ecc_corrected", "mem_ecc_uncorrected", "sram_ecc_uncorrected", "sram_ecc_corrected")
 CATEGORIES = ("constants", "model_code", "model_shared_scratchpad", "runtime_memory", "tensors")
 _DEVICES = {"trn1": "trainium1", "trn2": "trainium2", "trn3": "trainium3", "inf2": "inferentia2"}
@@ -83,14 +88,17 @@ def _application(state: State, target: Target | None, now: Moment, before: Momen
     then = earlier.record if earlier is not None and earlier.record["birth"] == state.record["birth"] else {}
     period = now.at - (before.at if then else float(state.record["started"]))
     return {
-        "pid": state.pid, "address": "", "neuron_runtime_tag": str(state.record["tag"]), "error": state.why,
+        "pid": state.pid,
+        "address": "",
+        "neuron_runtime_tag": str(state.record["tag"]),
+        "error": state.why,
         "report": {
             "neuroncore_counters": _cores(state, then, target, period),
             "execution_stats": _executions(state.record, then, period),
             "memory_used": _memory(state, target, period),
             "neuron_runtime_vcpu_usage": _own_vcpu(state.pid, now, before if then else Moment(), period),
         },
-    }  # fmt: skip
+    }
 
 
 def core_index(record: Mapping[str, Any], target: Target) -> int:
@@ -190,11 +198,12 @@ def _memory(state: State, target: Target | None, period: float) -> dict[str, Any
 
 def _model(each: Mapping[str, Any], number: int, index: str, record: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "name": each["name"], "uuid": str(each["key"])[:32], "model_id": 10001 + number, "is_running": True,
-        "subgraphs": {
-            "sg_00": {"neuroncore_index": int(index), "neuron_device_index": int(record["place"]["chip"])}
-        },
-    }  # fmt: skip
+        "name": each["name"],
+        "uuid": str(each["key"])[:32],
+        "model_id": 10001 + number,
+        "is_running": True,
+        "subgraphs": {"sg_00": {"neuroncore_index": int(index), "neuron_device_index": int(record["place"]["chip"])}},
+    }
 
 
 def _own_vcpu(pid: int, now: Moment, before: Moment, period: float) -> dict[str, Any]:
@@ -218,29 +227,40 @@ def _devices(states: Sequence[State], target: Target | None) -> list[dict[str, i
 def _vcpu(now: Moment, before: Moment, period: float) -> dict[str, Any]:
     each = {name: now.processors.usage(before.processors, name) for name in now.processors.ticks if name}
     return {
-        "period": period, "average_usage": now.processors.usage(before.processors), "usage_data": each,
+        "period": period,
+        "average_usage": now.processors.usage(before.processors),
+        "usage_data": each,
         "context_switch_count": now.processors.switches - before.processors.switches,
         "error": "" if each else "/proc/stat cannot be read",
-    }  # fmt: skip
+    }
 
 
 def _memory_info(period: float) -> dict[str, Any]:
     known = host.memory()
     total, swap = known.get("MemTotal", 0), known.get("SwapTotal", 0)
     return {
-        "period": period, "memory_total_bytes": total, "memory_used_bytes": total - known.get("MemAvailable", 0),
-        "swap_total_bytes": swap, "swap_used_bytes": swap - known.get("SwapFree", 0),
+        "period": period,
+        "memory_total_bytes": total,
+        "memory_used_bytes": total - known.get("MemAvailable", 0),
+        "swap_total_bytes": swap,
+        "swap_used_bytes": swap - known.get("SwapFree", 0),
         "error": "" if known else "/proc/meminfo cannot be read",
-    }  # fmt: skip
+    }
 
 
 def _instance(place: tuple[str, int] | None) -> dict[str, str]:
     target, number = place if place is not None else ("", 0)
     return {
-        "instance_name": "simulated", "instance_id": f"i-simulated-{number}", "instance_type": target,
-        "instance_availability_zone": "", "instance_availability_zone_id": "", "instance_region": "", "ami_id": "",
-        "subnet_id": "", "error": "",
-    }  # fmt: skip
+        "instance_name": "simulated",
+        "instance_id": f"i-simulated-{number}",
+        "instance_type": target,
+        "instance_availability_zone": "",
+        "instance_availability_zone_id": "",
+        "instance_region": "",
+        "ami_id": "",
+        "subnet_id": "",
+        "error": "",
+    }
 
 
 def _hardware(target: Target | None, logical: int) -> dict[str, Any]:
@@ -250,8 +270,12 @@ def _hardware(target: Target | None, logical: int) -> dict[str, Any]:
     device, core = _VERSIONS.get(chip.name, ("", ""))
     cores = int(chip.cores.value)
     return {
-        "neuron_device_type": _DEVICES.get(chip.name, chip.name), "neuron_device_version": device,
-        "neuroncore_version": core, "neuron_device_count": target.chips,
+        "neuron_device_type": _DEVICES.get(chip.name, chip.name),
+        "neuron_device_version": device,
+        "neuroncore_version": core,
+        "neuron_device_count": target.chips,
         "neuron_device_memory_size": chip.hbm.capacity_bytes * cores,
-        "neuroncore_per_device_count": cores // logical, "logical_neuroncore_config": logical, "error": "",
-    }  # fmt: skip
+        "neuroncore_per_device_count": cores // logical,
+        "logical_neuroncore_config": logical,
+        "error": "",
+    }

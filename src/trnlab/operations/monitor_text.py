@@ -14,9 +14,13 @@ from trnlab.runtime.live import State
 from trnlab.units import format_bytes
 
 _INFO = {
-    "availability_zone": "instance_availability_zone", "instance_id": "instance_id", "instance_name": "instance_name",
-    "instance_type": "instance_type", "region": "instance_region", "subnet_id": "subnet_id",
-}  # fmt: skip
+    "availability_zone": "instance_availability_zone",
+    "instance_id": "instance_id",
+    "instance_name": "instance_name",
+    "instance_type": "instance_type",
+    "region": "instance_region",
+    "subnet_id": "subnet_id",
+}
 Labels = Mapping[str, object]
 
 
@@ -73,14 +77,29 @@ def _application(metrics: Metrics, report: Mapping[str, Any], labels: Labels) ->
     for core, categories in used["usage_breakdown"]["neuroncore_memory_usage"].items():
         for category, nbytes in categories.items():
             each = {**labels, "neuroncore": core, "memory_location": "None"}
-            metrics.add(f"neuroncore_memory_usage_{category}", "gauge",
-                        f"NeuronCore memory utilization for {category}", each, nbytes)  # fmt: skip
+            metrics.add(
+                f"neuroncore_memory_usage_{category}",
+                "gauge",
+                f"NeuronCore memory utilization for {category}",
+                each,
+                nbytes,
+            )
     for kind, percent in report["neuron_runtime_vcpu_usage"]["vcpu_usage"].items():
-        metrics.add("neuron_runtime_vcpu_usage_ratio", "gauge", "Runtime vCPU utilization ratio",
-                    {**labels, "usage_type": kind}, percent / 100)  # fmt: skip
+        metrics.add(
+            "neuron_runtime_vcpu_usage_ratio",
+            "gauge",
+            "Runtime vCPU utilization ratio",
+            {**labels, "usage_type": kind},
+            percent / 100,
+        )
     for core, counters in report["neuroncore_counters"]["neuroncores_in_use"].items():
-        metrics.add("neuroncore_utilization_ratio", "gauge", "NeuronCore utilization ratio",
-                    {**labels, "neuroncore": core}, counters["neuroncore_utilization"] / 100)  # fmt: skip
+        metrics.add(
+            "neuroncore_utilization_ratio",
+            "gauge",
+            "NeuronCore utilization ratio",
+            {**labels, "neuroncore": core},
+            counters["neuroncore_utilization"] / 100,
+        )
 
 
 def _system(metrics: Metrics, system: Mapping[str, Any], labels: Labels) -> None:
@@ -95,8 +114,13 @@ def _system(metrics: Metrics, system: Mapping[str, Any], labels: Labels) -> None
     usage = system["vcpu_usage"]
     metrics.add("system_vcpu_count", "gauge", "System vCPU count", labels, len(usage["usage_data"]))
     for kind, percent in usage["average_usage"].items():
-        metrics.add("system_vcpu_usage_ratio", "gauge", "System CPU utilization ratio",
-                    {**labels, "usage_type": kind}, percent / 100)  # fmt: skip
+        metrics.add(
+            "system_vcpu_usage_ratio",
+            "gauge",
+            "System CPU utilization ratio",
+            {**labels, "usage_type": kind},
+            percent / 100,
+        )
 
 
 def _escaped(value: object) -> str:
@@ -128,8 +152,18 @@ def _page(reports: Sequence[Mapping[str, Any]], states: Mapping[int, State]) -> 
             f"{format_bytes(memory['memory_used_bytes'])} of {format_bytes(memory['memory_total_bytes'])}"
         )
         yield ""
-        yield _ROW.format(rank="RANK", pid="PID", core="CORE", used="UTIL", latency="LATENCY", steps="STEPS",
-                          loss="LOSS", device="DEVICE", host="HOST", what="TAG, SCRIPT")  # fmt: skip
+        yield _ROW.format(
+            rank="RANK",
+            pid="PID",
+            core="CORE",
+            used="UTIL",
+            latency="LATENCY",
+            steps="STEPS",
+            loss="LOSS",
+            device="DEVICE",
+            host="HOST",
+            what="TAG, SCRIPT",
+        )
         for application in report["neuron_runtime_data"]:
             yield from _process(application, states[application["pid"]])
         yield ""
@@ -143,12 +177,17 @@ def _process(application: Mapping[str, Any], state: State) -> Iterator[str]:
     latency = (report["execution_stats"]["latency_stats"]["device_latency"] or {}).get("p50")
     loss = record.get("loss")
     yield _ROW.format(
-        rank=record["rank"], pid=state.pid, core=next(iter(cores), "-"),
+        rank=record["rank"],
+        pid=state.pid,
+        core=next(iter(cores), "-"),
         used=f"{next((c['neuroncore_utilization'] for c in cores.values()), 0.0):.0f}%",
-        latency="-" if latency is None else _seconds(latency), steps=record.get("steps", 0),
-        loss="-" if not loss else f"{loss[0]:.4g}", device=format_bytes(used["neuron_device"]),
-        host=format_bytes(used["host"]), what=f"{application['neuron_runtime_tag']}, {record.get('script', '')}",
-    )  # fmt: skip
+        latency="-" if latency is None else _seconds(latency),
+        steps=record.get("steps", 0),
+        loss="-" if not loss else f"{loss[0]:.4g}",
+        device=format_bytes(used["neuron_device"]),
+        host=format_bytes(used["host"]),
+        what=f"{application['neuron_runtime_tag']}, {record.get('script', '')}",
+    )
     if application["error"]:
         yield f"{'':>5} {application['error']}"
 

@@ -13,8 +13,16 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 SOURCE = "n2-manifest.json of aws-neuron/aws-neuron-sdk, 2026-08-17 (81ce03ae)"
-NAMES = ("torch-neuronx", "torch-xla", "libneuronxla", "neuronx-cc", "nki", "jax-neuronx", "neuronx-distributed",
-         "neuronx-distributed-training")  # fmt: skip
+NAMES = (
+    "torch-neuronx",
+    "torch-xla",
+    "libneuronxla",
+    "neuronx-cc",
+    "nki",
+    "jax-neuronx",
+    "neuronx-distributed",
+    "neuronx-distributed-training",
+)
 _FRAMEWORKS = {"torch-neuronx": "torch", "torch-xla": "torch", "jax-neuronx": "jax"}
 
 
@@ -55,19 +63,32 @@ def misfits(installed: Mapping[str, str], python: str) -> Iterator[Misfit]:
     releases = {name: _releases(name, version) for name, version in mine.items()}
     for name, of in releases.items():
         if not of:
-            yield Misfit(f"{name} {mine[name]} is of no release that is known", f"{name} {mine[name]}", SOURCE,
-                         "compare it with the release notes of its SDK", grave=False)  # fmt: skip
+            yield Misfit(
+                f"{name} {mine[name]} is of no release that is known",
+                f"{name} {mine[name]}",
+                SOURCE,
+                "compare it with the release notes of its SDK",
+                grave=False,
+            )
     placed = {name: of for name, of in releases.items() if of}
     if placed and not set.intersection(*map(set, placed.values())):
         told = "; ".join(f"{name} {mine[name]}: SDK {', '.join(of)}" for name, of in sorted(placed.items()))
         newest = max((max(of, key=_numbers) for of in placed.values()), key=_numbers)
-        yield Misfit("packages are of different releases of the SDK", told, f"one release of {SOURCE}",
-                     f"install all of one release, e.g. {newest}")  # fmt: skip
+        yield Misfit(
+            "packages are of different releases of the SDK",
+            told,
+            f"one release of {SOURCE}",
+            f"install all of one release, e.g. {newest}",
+        )
     yield from _frameworks(installed, mine)
     for package in known():
         if mine.get(package.name) == package.version and package.pythons and python not in package.pythons:
-            yield Misfit(f"{package.name} {package.version} is not made for this Python", python,
-                         ", ".join(package.pythons), f"use Python {package.pythons[-1]}")  # fmt: skip
+            yield Misfit(
+                f"{package.name} {package.version} is not made for this Python",
+                python,
+                ", ".join(package.pythons),
+                f"use Python {package.pythons[-1]}",
+            )
             return
 
 
@@ -83,9 +104,12 @@ def _frameworks(installed: Mapping[str, str], mine: Mapping[str, str]) -> Iterat
             (0, 7) <= _numbers(_minor(have)) <= _numbers(wanted) if ranged else _minor(have) == wanted
         )
         if not fits:
-            yield Misfit(f"{name} {mine[name]} is for another {framework}", f"{framework} {have or 'missing'}",
-                         f"{framework} {'0.7 to ' if ranged else ''}{wanted}",
-                         f"pip install '{framework}=={wanted}.*'")  # fmt: skip
+            yield Misfit(
+                f"{name} {mine[name]} is for another {framework}",
+                f"{framework} {have or 'missing'}",
+                f"{framework} {'0.7 to ' if ranged else ''}{wanted}",
+                f"pip install '{framework}=={wanted}.*'",
+            )
 
 
 def _releases(name: str, version: str) -> list[str]:

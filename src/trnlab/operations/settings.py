@@ -153,18 +153,40 @@ def _several(environment: Mapping[str, str], place: Place) -> Iterator[Wrong]:
         return
     for name, value in MULTI.items():
         if name not in environment:
-            yield Wrong(name, f"{name} is not set, and several instances talk over EFA", "unset", value,
-                        f"export {name}={value}")  # fmt: skip
+            yield Wrong(
+                name,
+                f"{name} is not set, and several instances talk over EFA",
+                "unset",
+                value,
+                f"export {name}={value}",
+            )
     if place.kernel and place.kernel < NEW_ENOUGH and environment.get("FI_EFA_FORK_SAFE") != "1":
-        yield Wrong("FI_EFA_FORK_SAFE", "forks beside EFA on an old kernel", ".".join(map(str, place.kernel)),
-                    "1 on kernels before 5.15", "export FI_EFA_FORK_SAFE=1")  # fmt: skip
+        yield Wrong(
+            "FI_EFA_FORK_SAFE",
+            "forks beside EFA on an old kernel",
+            ".".join(map(str, place.kernel)),
+            "1 on kernels before 5.15",
+            "export FI_EFA_FORK_SAFE=1",
+        )
 
 
 def _together(environment: Mapping[str, str]) -> Iterator[Wrong]:
     if "NEURON_RT_VISIBLE_CORES" in environment and "NEURON_RT_NUM_CORES" in environment:
-        yield Wrong("NEURON_RT_NUM_CORES", "NEURON_RT_VISIBLE_CORES comes first, and this one is not read",
-                    environment["NEURON_RT_NUM_CORES"], "one of the two", "unset one of them", False)  # fmt: skip
+        yield Wrong(
+            "NEURON_RT_NUM_CORES",
+            "NEURON_RT_VISIBLE_CORES comes first, and this one is not read",
+            environment["NEURON_RT_NUM_CORES"],
+            "one of the two",
+            "unset one of them",
+            False,
+        )
     inflight = environment.get("NEURON_RT_ASYNC_EXEC_MAX_INFLIGHT_REQUESTS", "")
     if inflight.isdecimal() and int(inflight) > 3:
-        yield Wrong("NEURON_RT_ASYNC_EXEC_MAX_INFLIGHT_REQUESTS", "so many requests may not fit in memory",
-                    inflight, "up to 3, as the vendor recommends", "set it to 3", False)  # fmt: skip
+        yield Wrong(
+            "NEURON_RT_ASYNC_EXEC_MAX_INFLIGHT_REQUESTS",
+            "so many requests may not fit in memory",
+            inflight,
+            "up to 3, as the vendor recommends",
+            "set it to 3",
+            False,
+        )

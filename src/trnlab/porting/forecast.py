@@ -111,9 +111,14 @@ def begun(target: Target, session: Session) -> TargetResult:
 def session_for(target: Target, session: Session) -> Session:
     """The session in which a step is compiled for a target."""
     return replace(
-        session, target=target, executables={}, compiled={}, core=None, faults=(),
+        session,
+        target=target,
+        executables={},
+        compiled={},
+        core=None,
+        faults=(),
         pairs=session.communicator is not None and CORES_PER_RANK.get(target.chip.name, 1) > 1,
-    )  # fmt: skip
+    )
 
 
 def _outside(result: TargetResult, work: Work, session: Session) -> list[Outside]:

@@ -79,16 +79,24 @@ class Unheard:
     def perform(self, asked: Collective, source: Array) -> Array:
         """Nobody answers. Raises UsageError (TRN190)."""
         raise UsageError(
-            "a rank that is followed alone has no others to talk to", code="TRN190", got=asked.kind,
-            limit="what is followed has no values", remedy="run the script with torchrun for values",
-        )  # fmt: skip
+            "a rank that is followed alone has no others to talk to",
+            code="TRN190",
+            got=asked.kind,
+            limit="what is followed has no values",
+            remedy="run the script with torchrun for values",
+        )
 
 
 def job_of(
-    made: Sequence[tuple[Executable, int]], step_s: float, per_step: int, batches: int, session: Session,
-    graphs: dict[str, Graph], outside: Sequence[Outside] = (),
+    made: Sequence[tuple[Executable, int]],
+    step_s: float,
+    per_step: int,
+    batches: int,
+    session: Session,
+    graphs: dict[str, Graph],
+    outside: Sequence[Outside] = (),
     retimes: bool = True,
-) -> Job:  # fmt: skip
+) -> Job:
     """The job that a session's programs are part of.
 
     made: with how often each runs in a step. graphs: that they are of, by key. per_step: what one rank's batch

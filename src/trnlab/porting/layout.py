@@ -56,7 +56,7 @@ def _powers(most: int) -> list[int]:
 
 def _timed(
     cores: int, tensor: int, need: int, memory: Memory, step_s: float | None, target: Target, learns: bool
-) -> Layout:  # fmt: skip
+) -> Layout:
     gradients = memory.gradients or memory.parameters
     back = ("all_gather", memory.parameters), ("reduce_scatter", gradients)
     talk = sum(

@@ -14,9 +14,15 @@ from trnlab.program.routine import Tensor as HbmTensor
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 LARGEST = 12
 _FIELDS = {
-    "parameter": "parameters", "buffer": "parameters", "gradient": "gradients", "state": "state", "batch": "batch",
-    "copy": "copies", "activation": "activations", "temporary": "temporaries",
-}  # fmt: skip
+    "parameter": "parameters",
+    "buffer": "parameters",
+    "gradient": "gradients",
+    "state": "state",
+    "batch": "batch",
+    "copy": "copies",
+    "activation": "activations",
+    "temporary": "temporaries",
+}
 
 
 def phases(program: Program, loss: int | None, updated: Sequence[int]) -> list[str]:

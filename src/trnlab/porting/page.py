@@ -15,10 +15,14 @@ from trnlab.profile.pictures import section
 from trnlab.units import format_bytes
 
 _KINDS = (
-    ("parameters", "var(--tensor)"), ("gradients", "var(--vector)"), ("state", "var(--scalar)"),
-    ("copies", "var(--latency)"), ("activations", "var(--gpsimd)"), ("batch", "var(--sync)"),
+    ("parameters", "var(--tensor)"),
+    ("gradients", "var(--vector)"),
+    ("state", "var(--scalar)"),
+    ("copies", "var(--latency)"),
+    ("activations", "var(--gpsimd)"),
+    ("batch", "var(--sync)"),
     ("temporaries", "var(--dma)"),
-)  # fmt: skip
+)
 
 
 def page(report: Report) -> str:
@@ -75,9 +79,9 @@ def _side_by_side(r: Report) -> Iterator[str]:
     rows = [_row(t) for t in r.targets]
     say = (
         "One core's step as simulated. Prices are of whole instances with all cores at work, each on batches of its "
-        "own, the exchange of gradients counted in full; " + "; ".join(dict.fromkeys(
-            f"{t.name}: {t.price}" for t in r.targets if t.price))
-    )  # fmt: skip
+        "own, the exchange of gradients counted in full; "
+        + "; ".join(dict.fromkeys(f"{t.name}: {t.price}" for t in r.targets if t.price))
+    )
     notes = "".join(f'<p class="say">{escape(note[:1].upper() + note[1:])}.</p>' for note in r.notes) + "".join(
         f'<p class="say"><b>{escape(t.name)}</b> {escape(_not_alone(t))}</p>' for t in r.targets if _not_alone(t)
     )
@@ -88,10 +92,15 @@ def _side_by_side(r: Report) -> Iterator[str]:
 def _row(t: TargetResult) -> tuple[str, ...]:
     held = "yes" if t.fits else f"no: {t.layout.cores} cores" if t.layout else "no"
     return (
-        t.name, held, seconds(t.step_s), f"{100 * t.mfu:.1f} %" if t.mfu is not None else "-",
-        f"{t.per_s:,.0f}" if t.per_s else "-", f"{t.usd_per_hour:.2f}" if t.usd_per_hour else "-",
-        f"{t.usd_per_step:.3g}" if t.usd_per_step else "-", f"{t.usd_per_million:.3g}" if t.usd_per_million else "-",
-    )  # fmt: skip
+        t.name,
+        held,
+        seconds(t.step_s),
+        f"{100 * t.mfu:.1f} %" if t.mfu is not None else "-",
+        f"{t.per_s:,.0f}" if t.per_s else "-",
+        f"{t.usd_per_hour:.2f}" if t.usd_per_hour else "-",
+        f"{t.usd_per_step:.3g}" if t.usd_per_step else "-",
+        f"{t.usd_per_million:.3g}" if t.usd_per_million else "-",
+    )
 
 
 def _not_alone(t: TargetResult) -> str:

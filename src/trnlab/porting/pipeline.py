@@ -151,9 +151,12 @@ def forecast_pipeline(
     result.mfu = _mfu(made, result.step_s)
     result.job = _job(made, result.step_s, session)
     result.job.pipeline = {
-        "schedule": work.schedule, "microbatches": work.microbatches, "bubble": run.bubble,
-        "stages": [asdict(each) for each in times], "ranks": [asdict(each) for each in members],
-    }  # fmt: skip
+        "schedule": work.schedule,
+        "microbatches": work.microbatches,
+        "bubble": run.bubble,
+        "stages": [asdict(each) for each in times],
+        "ranks": [asdict(each) for each in members],
+    }
     result.compiled_s = time.perf_counter() - started
     return result
 
@@ -163,10 +166,12 @@ def _played(work: Pipeline, times: Sequence[StageTimes], activations: Sequence[i
     run = played(work.orders, seconds, [t.send_s for t in times[:-1]], activations)
     if run is None:
         raise UsageError(
-            f"the ranks of this pipeline wait for each other in {work.schedule}", code="TRN198",
-            limit="an order in which every pass comes after what it needs", got=work.schedule,
+            f"the ranks of this pipeline wait for each other in {work.schedule}",
+            code="TRN198",
+            limit="an order in which every pass comes after what it needs",
+            got=work.schedule,
             remedy="use a schedule of torch.distributed.pipelining as it is",
-        )  # fmt: skip
+        )
     return run
 
 

@@ -33,9 +33,11 @@ class Played:
 
 
 def played(
-    orders: Sequence[Sequence[Pass]], seconds: Mapping[tuple[bool, int], float], sends: Sequence[float],
+    orders: Sequence[Sequence[Pass]],
+    seconds: Mapping[tuple[bool, int], float],
+    sends: Sequence[float],
     activations: Sequence[int] = (),
-) -> Played | None:  # fmt: skip
+) -> Played | None:
     """Each rank does its passes in its order, each as soon as what it needs has arrived; None where ranks wait for
     each other.
 

@@ -83,16 +83,20 @@ def effects_lines(effects: Effects | None) -> Iterator[str]:
 def effects_rows(effects: Effects) -> Iterator[tuple[str, list[str]]]:
     """What a script would have done, by kind."""
     written = [
-        f"{w['path']}" + ("" if w["path"].endswith("/") else f"  {format_bytes(w['bytes'])}")
-        + ("" if w["new"] else ", in the place of what is there") for w in effects.written
-    ]  # fmt: skip
+        f"{w['path']}"
+        + ("" if w["path"].endswith("/") else f"  {format_bytes(w['bytes'])}")
+        + ("" if w["new"] else ", in the place of what is there")
+        for w in effects.written
+    ]
     yield "write", written
     yield "delete", [d["path"] for d in effects.deleted]
     yield "move", [f"{m['from']} to {m['to']}" for m in effects.moved]
     yield "change", [f"{c['path']}: its rights or times" for c in effects.changed]
     for label, name, found in (
-        ("start", "command", effects.started), ("send to", "to", effects.sent), ("refused", "what", effects.refused)
-    ):  # fmt: skip
+        ("start", "command", effects.started),
+        ("send to", "to", effects.sent),
+        ("refused", "what", effects.refused),
+    ):
         yield label, [each[name] + (f"  {each['count']} times" if each["count"] > 1 else "") for each in found]
     if effects.read_only:
         yield "", ["these file systems were read-only for it: " + ", ".join(effects.read_only)]
@@ -133,8 +137,9 @@ def _targets(report: Report) -> Iterator[str]:
         return
     yield "\n".join(_memory(report))
     jobs = [t for t in report.targets if t.job is not None]
-    yield "\n".join([*(job(t.job, t, report) for t in jobs if t.job), *report.notes] if jobs else
-                    [table(report), *report.notes])  # fmt: skip
+    yield "\n".join(
+        [*(job(t.job, t, report) for t in jobs if t.job), *report.notes] if jobs else [table(report), *report.notes]
+    )
     yield "\n".join(line for t in report.targets for line in reading(t))
     for t in report.targets:
         if t.why:
@@ -149,8 +154,10 @@ def reading(t: TargetResult) -> Iterator[str]:
         return
     step = t.step_s if t.job is None else t.job.step_s
     if t.input_s:
-        yield (f"{t.name}: a step waits {seconds(t.input_s)} for its data and takes {seconds(step + t.input_s)} with "
-               "that, as rates, MFU and prices have it")  # fmt: skip
+        yield (
+            f"{t.name}: a step waits {seconds(t.input_s)} for its data and takes {seconds(step + t.input_s)} with "
+            "that, as rates, MFU and prices have it"
+        )
     else:
         yield f"{t.name}: no step waits for its data"
     for read in t.reading:
@@ -191,8 +198,10 @@ def _memory(report: Report) -> Iterator[str]:
 def job(found: Job, t: TargetResult, report: Report) -> str:
     """A step of all ranks: its time, what of it is communication, rate and price."""
     unit = report.counted or "samples"
-    lines = [f"{found.cluster}, {found.ranks} ranks, as rank {found.rank} does it: {seconds(found.step_s)} a step"
-             + ("" if t.fits else ", which does not fit a rank's memory")]  # fmt: skip
+    lines = [
+        f"{found.cluster}, {found.ranks} ranks, as rank {found.rank} does it: {seconds(found.step_s)} a step"
+        + ("" if t.fits else ", which does not fit a rank's memory")
+    ]
     if found.batches and found.per_s:
         lines.append(
             f"  {found.per_s:,.0f} {unit}/s of {found.batches} {'batch' if found.batches == 1 else 'batches'}"
@@ -210,15 +219,21 @@ def _stages(found: dict[str, Any] | None) -> Iterator[str]:
     if found is None:
         return
     stages, members = found["stages"], found["ranks"]
-    yield (f"  pipeline: {found['schedule']}, {len(stages)} stages on {len(members)} ranks, {found['microbatches']} "
-           f"microbatches; the busiest rank waits {100 * found['bubble']:.0f}% of the passes")  # fmt: skip
+    yield (
+        f"  pipeline: {found['schedule']}, {len(stages)} stages on {len(members)} ranks, {found['microbatches']} "
+        f"microbatches; the busiest rank waits {100 * found['bubble']:.0f}% of the passes"
+    )
     for s in stages:
         sent = f", sends {format_bytes(s['sends'])} in {seconds(s['send_s'])}" if s["send_s"] else ""
-        yield (f"    stage {s['stage']} on rank {s['rank']}: forward {seconds(s['forward_s'])}, backward "
-               f"{seconds(s['backward_s'])} a microbatch{sent}")  # fmt: skip
+        yield (
+            f"    stage {s['stage']} on rank {s['rank']}: forward {seconds(s['forward_s'])}, backward "
+            f"{seconds(s['backward_s'])} a microbatch{sent}"
+        )
     for r in members:
-        yield (f"    rank {r['rank']}: {format_bytes(r['bytes'])}, of which {format_bytes(r['activations'])} for "
-               f"{r['in_flight']} microbatches in flight")  # fmt: skip
+        yield (
+            f"    rank {r['rank']}: {format_bytes(r['bytes'])}, of which {format_bytes(r['activations'])} for "
+            f"{r['in_flight']} microbatches in flight"
+        )
 
 
 def _talk(found: Job) -> Iterator[str]:
@@ -244,8 +259,10 @@ def _sick(found: Sickness | None) -> Iterator[str]:
     yield f"  with {', '.join(found.faults)} the step {sick}"
     for each in found.slowed:
         longer = f"stops at {each.link}" if each.sick_s is None else f"{seconds(each.sick_s)}, held by {each.link}"
-        yield (f"    {each.kind:<18} {each.count:>5}  {format_bytes(each.bytes):>10}  {seconds(each.healthy_s):>9} "
-               f"-> {longer}")  # fmt: skip
+        yield (
+            f"    {each.kind:<18} {each.count:>5}  {format_bytes(each.bytes):>10}  {seconds(each.healthy_s):>9} "
+            f"-> {longer}"
+        )
     if found.sick_s is not None:
         yield f"    bottleneck: {found.link}, {seconds(found.link_s)} a step" if found.link else "    nothing slows"
 
@@ -265,13 +282,18 @@ def table(report: Report) -> str:
     )
     rows = [columns]
     for t in report.targets:
-        rows.append((
-            t.name, "yes" if t.fits else f"no: {t.layout.cores} cores" if t.layout else "no",
-            seconds(t.step_s), f"{100 * t.mfu:.1f} %" if t.mfu is not None else "-",
-            f"{t.per_s:,.0f}" if t.per_s else "-", f"{t.usd_per_hour:.2f}" if t.usd_per_hour else "-",
-            f"{t.usd_per_step:.3g}" if t.usd_per_step else "-",
-            f"{t.usd_per_million:.3g}" if t.usd_per_million else "-",
-        ))  # fmt: skip
+        rows.append(
+            (
+                t.name,
+                "yes" if t.fits else f"no: {t.layout.cores} cores" if t.layout else "no",
+                seconds(t.step_s),
+                f"{100 * t.mfu:.1f} %" if t.mfu is not None else "-",
+                f"{t.per_s:,.0f}" if t.per_s else "-",
+                f"{t.usd_per_hour:.2f}" if t.usd_per_hour else "-",
+                f"{t.usd_per_step:.3g}" if t.usd_per_step else "-",
+                f"{t.usd_per_million:.3g}" if t.usd_per_million else "-",
+            )
+        )
     of = "rates and dollars are of all cores of an instance, or of the fewest that hold the step where it has too few"
     return "\n".join([*_aligned(rows), *([of] if any(t.per_s for t in report.targets) else [])])
 

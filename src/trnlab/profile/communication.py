@@ -10,25 +10,36 @@ from trnlab.units import PS_PER_S, format_bytes, format_time
 
 Found = Mapping[str, Any]
 NAMES = {
-    "gradient": "gradients", "parameter": "parameters gathered", "tensor": "tensor parallel",
-    "sequence": "sequence parallel", "pipeline": "pipeline", "expert": "experts", "checkpoint": "checkpoints",
+    "gradient": "gradients",
+    "parameter": "parameters gathered",
+    "tensor": "tensor parallel",
+    "sequence": "sequence parallel",
+    "pipeline": "pipeline",
+    "expert": "experts",
+    "checkpoint": "checkpoints",
     "other": "other",
-}  # fmt: skip
+}
 
 
 def lines(found: Found, step_s: float) -> Iterator[str]:
     """Its time, what of it nothing hides, by purpose; what it puts on links; a warning where gradients take long."""
     share = found["time_s"] / step_s if step_s else 0.0
     computing = "" if found["ratio"] is None else f"; {found['ratio']:.2f} of computation"
-    yield (f"{_time(found['time_s'])}, {share:.0%} of the step{computing}; hidden {_time(found['hidden_s'])}, "
-           f"exposed {_time(found['exposed_s'])} ({found['share']:.0%} of the step)")  # fmt: skip
+    yield (
+        f"{_time(found['time_s'])}, {share:.0%} of the step{computing}; hidden {_time(found['hidden_s'])}, "
+        f"exposed {_time(found['exposed_s'])} ({found['share']:.0%} of the step)"
+    )
     for purpose, use in found["purposes"].items():
-        yield (f"{NAMES[purpose]}: {_time(use['time_s'])}, {_time(use['exposed_s'])} exposed ({use['count']}, "
-               f"{format_bytes(use['bytes'])})")  # fmt: skip
+        yield (
+            f"{NAMES[purpose]}: {_time(use['time_s'])}, {_time(use['exposed_s'])} exposed ({use['count']}, "
+            f"{format_bytes(use['bytes'])})"
+        )
     yield "as " + ", ".join(f"{use['count']} {kind}" for kind, use in found["kinds"].items())
     for name, use in found["links"].items():
-        yield (f"{name}: {format_bytes(round(use['class_bytes']))} an instance; {use['link']} busy "
-               f"{_time(use['busy_s'])}, {use['share']:.0%} of the step")  # fmt: skip
+        yield (
+            f"{name}: {format_bytes(round(use['class_bytes']))} an instance; {use['link']} busy "
+            f"{_time(use['busy_s'])}, {use['share']:.0%} of the step"
+        )
     if found["flagged"]:
         yield warning(found)
 

@@ -24,10 +24,12 @@ def panel(found: Found, step_s: float) -> str:
         parts = (("exposed", "var(--scalar)", use["exposed_s"]), ("hidden", "var(--edge)", use["hidden_s"]))
         bar = stack((f"{name}: {_time(time)}", colour, time / most) for name, colour, time in parts if time > 0)
         rows.append((NAMES[purpose], bar, f"{_time(use['time_s'])}, {_time(use['exposed_s'])} exposed"))
-    colours = key((
-        ("exposed: no engine computes", "var(--scalar)", _time(found["exposed_s"])),
-        ("hidden behind computation", "var(--edge)", _time(found["hidden_s"])),
-    ))  # fmt: skip
+    colours = key(
+        (
+            ("exposed: no engine computes", "var(--scalar)", _time(found["exposed_s"])),
+            ("hidden behind computation", "var(--edge)", _time(found["hidden_s"])),
+        )
+    )
     notice = f'<p class="notice"><b>{escape(_sentence(warning(found)))}</b></p>' if found["flagged"] else ""
     say = (
         f"What ranks send each other takes {_time(found['time_s'])} of a step of {_time(step_s)}"
@@ -50,10 +52,14 @@ def _helps(found: Found) -> str:
     if "remedies" not in found:
         return ""
     rows = [
-        (row["what"], "-" if row["step_s"] is None else _time(row["step_s"]),
-         "-" if row["step_s"] is None else f"{row['gain']:+.1%}", row["costs"] if row["step_s"] else row["why"])
+        (
+            row["what"],
+            "-" if row["step_s"] is None else _time(row["step_s"]),
+            "-" if row["step_s"] is None else f"{row['gain']:+.1%}",
+            row["costs"] if row["step_s"] else row["why"],
+        )
         for row in found["remedies"]
-    ]  # fmt: skip
+    ]
     say = '<p class="say">Each is the same step timed again with one thing changed. Gains do not add up.</p>'
     return f"<h3>What would help</h3>{say}" + table(("change", "step", "gain", "what it costs"), rows, (1, 2))
 

@@ -100,9 +100,11 @@ def open_run(path: Path) -> Profile:
     found = vendor.read(path) if path.is_file() else load(path)
     if found.step is None or not len(found.step.timeline):
         raise RunError(
-            f"nothing was timed in {str(path)!r}", code="TRN814", got=f"a run that is {found.summary.get('status')}",
+            f"nothing was timed in {str(path)!r}",
+            code="TRN814",
+            got=f"a run that is {found.summary.get('status')}",
             remedy="let the script run at least one step to its end",
-        )  # fmt: skip
+        )
     return found
 
 
@@ -118,8 +120,12 @@ def compare(first: Profile, second: Profile) -> Comparison:
     pairs, unpaired = _pairs(*sides)
     return Comparison(
         _names(first, second),
-        (first.step.timeline.total, second.step.timeline.total), changes, pairs, unpaired, measured,
-    )  # fmt: skip
+        (first.step.timeline.total, second.step.timeline.total),
+        changes,
+        pairs,
+        unpaired,
+        measured,
+    )
 
 
 def _names(first: Profile, second: Profile) -> tuple[str, str]:

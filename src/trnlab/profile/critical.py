@@ -61,9 +61,19 @@ def pieces(step: Step) -> Pieces:
 
 @compiled
 def _cut_all(
-    path: Any, start: Any, end: Any, begin: Any, done: Any, blocker: Any, held: Any, cause: Any, engine: Any,
-    is_dma: Any, completion: int, found: Any,
-) -> int:  # fmt: skip
+    path: Any,
+    start: Any,
+    end: Any,
+    begin: Any,
+    done: Any,
+    blocker: Any,
+    held: Any,
+    cause: Any,
+    engine: Any,
+    is_dma: Any,
+    completion: int,
+    found: Any,
+) -> int:
     """The pieces of all instructions, last to first; returns how many.
 
     The time of one instruction is waiting for the first byte, work, and what follows until the next one starts.

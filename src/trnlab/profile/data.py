@@ -105,9 +105,10 @@ def read_summary(folder: Path) -> dict[str, Any]:
         raise RunError(f"there is no folder {str(folder)!r}", code="TRN810", remedy="name the folder of a run")
     if not path.exists():
         raise RunError(
-            f"{str(folder)!r} holds no {FILE}", code="TRN810",
+            f"{str(folder)!r} holds no {FILE}",
+            code="TRN810",
             remedy="name the folder of a run, as `trnlab run` printed it",
-        )  # fmt: skip
+        )
     summary = _read(path, SCHEMA, VERSION)
     try:
         schema.check_summary(summary)
@@ -205,10 +206,17 @@ def step_of(times: Timeline, about: dict[str, Any]) -> Step:
     }
     spilled = about["spilled"]
     return Step(
-        times, tuple(about["texts"]), tuple((place, line) for place, line in about["sources"]), text, source,
-        np.array(about["critical_path"], np.int64), tuple(about["buffers"]), buffer, occupancy,
+        times,
+        tuple(about["texts"]),
+        tuple((place, line) for place, line in about["sources"]),
+        text,
+        source,
+        np.array(about["critical_path"], np.int64),
+        tuple(about["buffers"]),
+        buffer,
+        occupancy,
         (spilled["save_bytes"], spilled["reload_bytes"]),
-    )  # fmt: skip
+    )
 
 
 def _check_places(name: str, places: Ints, length: int, least: int = 0) -> None:
@@ -245,9 +253,11 @@ def _read(path: Path, kind: str, version: int) -> dict[str, Any]:
         raise _damaged(path, f"not JSON: {error}") from error
     if not isinstance(found, dict) or (found.get("schema"), found.get("version")) != (kind, version):
         raise RunError(
-            f"{str(path)!r} is of another kind or version", code="TRN812", limit=f"{kind} version {version}",
+            f"{str(path)!r} is of another kind or version",
+            code="TRN812",
+            limit=f"{kind} version {version}",
             remedy="read it with the trnlab that wrote it, or run the script again",
-        )  # fmt: skip
+        )
     return found
 
 

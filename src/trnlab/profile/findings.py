@@ -126,11 +126,14 @@ def _lines(s: Summary) -> str:
     head = ("critical path", "line", "", "instructions", "busy")
     rows = [
         (
-            _share(line["critical_ps"], total), short_place(line["line"], s["script"]) or "unknown", line["text"],
-            f"{line['instructions']:,}", _time(line["busy_ps"]),
+            _share(line["critical_ps"], total),
+            short_place(line["line"], s["script"]) or "unknown",
+            line["text"],
+            f"{line['instructions']:,}",
+            _time(line["busy_ps"]),
         )
         for line in s["costliest_lines"]
-    ]  # fmt: skip
+    ]
     say = "By their time on the critical path; busy is that of all engines and queues, which overlap."
     return section("The costliest source lines", say, table(head, rows, (0, 3, 4)))
 

@@ -46,12 +46,16 @@ def page(profile: Profile) -> str:
         head,
         pictures.timeline({"script": ""}, step, title="Instruction by instruction"),
         pictures.where(step, pieces(step)),
-        section("Engines", "Share of the time in which some instruction is under way, or bytes flow.",
-                bars(shares, "slim")),
-        section("Opcodes", "From start to result; such times overlap.",
-                table(("", "instructions", "time"), rows, (1, 2))),
+        section(
+            "Engines",
+            "Share of the time in which some instruction is under way, or bytes flow.",
+            bars(shares, "slim"),
+        ),
+        section(
+            "Opcodes", "From start to result; such times overlap.", table(("", "instructions", "time"), rows, (1, 2))
+        ),
         section("Numbers", "", table((), list(_facts(profile)))),
-    ]  # fmt: skip
+    ]
     return document(name, "\n".join(body))
 
 

@@ -28,13 +28,29 @@ LEVELS = 5  # of how much of a column is covered
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 MOMENT = 24  # of the step's length, one such part is shown in detail
 _LIGHT = {
-    "ink": "#1c1f23", "lane": "#f1efeb", "tensor": "#2f6bd6", "vector": "#16957a", "scalar": "#d48a12",
-    "gpsimd": "#8a5cc7", "sync": "#7d8590", "cc": "#b0487f", "dma": "#cf4a5f", "latency": "#b9bec6",
-}  # fmt: skip
+    "ink": "#1c1f23",
+    "lane": "#f1efeb",
+    "tensor": "#2f6bd6",
+    "vector": "#16957a",
+    "scalar": "#d48a12",
+    "gpsimd": "#8a5cc7",
+    "sync": "#7d8590",
+    "cc": "#b0487f",
+    "dma": "#cf4a5f",
+    "latency": "#b9bec6",
+}
 _DARK = {
-    "ink": "#e7e9ec", "lane": "#22262b", "tensor": "#6d9cf2", "vector": "#41c3a3", "scalar": "#e9b14c",
-    "gpsimd": "#b48df0", "sync": "#8f98a3", "cc": "#e58bb8", "dma": "#f07d8d", "latency": "#59616b",
-}  # fmt: skip
+    "ink": "#e7e9ec",
+    "lane": "#22262b",
+    "tensor": "#6d9cf2",
+    "vector": "#41c3a3",
+    "scalar": "#e9b14c",
+    "gpsimd": "#b48df0",
+    "sync": "#8f98a3",
+    "cc": "#e58bb8",
+    "dma": "#f07d8d",
+    "latency": "#59616b",
+}
 
 
 def picture(profile: Profile, moment: tuple[int, int] | None = None) -> str:

@@ -39,12 +39,18 @@ _TIMELINE = """\
 <script type="text/plain" class="data-instructions">{instructions}</script>
 </div>"""
 _KEYS = (
-    ("← → or A D", "move"), ("+ − or W S", "zoom; the wheel and two fingers, too"), ("0", "everything"),
+    ("← → or A D", "move"),
+    ("+ − or W S", "zoom; the wheel and two fingers, too"),
+    ("0", "everything"),
     ("/", "search; Enter and Shift+Enter, or N and Shift+N, walk through what is found"),
-    ("[ ]", "the instruction before and after, of the same engine or queue"), ("↑ ↓", "another engine or queue"),
-    ("B", "to what the chosen instruction waited for"), ("F", "to the first that waited for it"),
-    ("Enter", "closer to the chosen one"), ("C", "the critical path alone"), ("Esc", "choose nothing"),
-)  # fmt: skip
+    ("[ ]", "the instruction before and after, of the same engine or queue"),
+    ("↑ ↓", "another engine or queue"),
+    ("B", "to what the chosen instruction waited for"),
+    ("F", "to the first that waited for it"),
+    ("Enter", "closer to the chosen one"),
+    ("C", "the critical path alone"),
+    ("Esc", "choose nothing"),
+)
 
 
 def section(title: str, say: str, content: str, style: str = "") -> str:

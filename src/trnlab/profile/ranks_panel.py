@@ -15,9 +15,15 @@ from trnlab.profile.pictures import section
 from trnlab.profile.summary import named
 
 COLOURS = {
-    "gradient": "var(--scalar)", "parameter": "var(--vector)", "tensor": "var(--gpsimd)", "sequence": "var(--cc)",
-    "pipeline": "var(--dma)", "expert": "var(--sync)", "checkpoint": "var(--latency)", "other": "var(--latency)",
-}  # fmt: skip
+    "gradient": "var(--scalar)",
+    "parameter": "var(--vector)",
+    "tensor": "var(--gpsimd)",
+    "sequence": "var(--cc)",
+    "pipeline": "var(--dma)",
+    "expert": "var(--sync)",
+    "checkpoint": "var(--latency)",
+    "other": "var(--latency)",
+}
 COMPUTES, WAITS = "var(--tensor)", "var(--edge)"
 _LANES = """\
 <div class="ranks"><div class="tools"><button data-do="in" aria-label="closer">+</button><button data-do="out"
@@ -32,14 +38,19 @@ def ranks(found: Mapping[str, Any]) -> str:
     names = [named(lane["ranks"]) for lane in lanes]
     purposes = list(dict.fromkeys(bar[2] for lane in lanes for bar in lane["sent"]))
     drawn = {
-        "total": found["total_ps"], "purposes": [[NAMES.get(p, p), COLOURS.get(p, WAITS)] for p in purposes],
+        "total": found["total_ps"],
+        "purposes": [[NAMES.get(p, p), COLOURS.get(p, WAITS)] for p in purposes],
         "links": found["links"],
         "lanes": [
-            {"name": name, "busy": _flat(lane["busy"]), "waits": _flat(lane["waits"]),
-             "sent": [[a, b, purposes.index(p), kind] for a, b, p, kind in lane["sent"]]}
+            {
+                "name": name,
+                "busy": _flat(lane["busy"]),
+                "waits": _flat(lane["waits"]),
+                "sent": [[a, b, purposes.index(p), kind] for a, b, p, kind in lane["sent"]],
+            }
             for name, lane in zip(names, lanes)
         ],
-    }  # fmt: skip
+    }
     text = json.dumps(drawn, separators=(",", ":")).replace("<", "\\u003c")
     longest = max(lanes, key=lambda lane: int(lane["waits_ps"]), default=None)
     say = f"A step of all {sum(len(lane['ranks']) for lane in lanes)} ranks takes {nice_time(found['total_ps'])}. "

@@ -60,6 +60,7 @@ def write(path: Path, content: bytes) -> None:
         write_atomic(path, content)
     except OSError as error:
         raise RunError(
-            f"{str(path)!r} cannot be written: {why(error)}", code="TRN813",
+            f"{str(path)!r} cannot be written: {why(error)}",
+            code="TRN813",
             remedy=way_out(error, "copy the folder to where you may write"),
-        ) from error  # fmt: skip
+        ) from error

@@ -110,121 +110,306 @@ _PAIR = each(COUNT, least=2, most=2)
 _WAITING = {"waiting_for": name, "cause": text, "buffer": text, "ps": COUNT}
 
 ALWAYS: dict[str, Check] = {
-    "trnlab": text, "name": text, "status": one_of("running", "complete", "interrupted", "failed"), "complete": flag,
-    "script": text, "arguments": each(text), "started": text, "wall_s": SECONDS, "step_wall_s": each(SECONDS),
-    "target": text, "chip": text, "precision": text, "stochastic_rounding": flag, "seed": whole(), "steps": COUNT,
+    "trnlab": text,
+    "name": text,
+    "status": one_of("running", "complete", "interrupted", "failed"),
+    "complete": flag,
+    "script": text,
+    "arguments": each(text),
+    "started": text,
+    "wall_s": SECONDS,
+    "step_wall_s": each(SECONDS),
+    "target": text,
+    "chip": text,
+    "precision": text,
+    "stochastic_rounding": flag,
+    "seed": whole(),
+    "steps": COUNT,
     "steps_found_by": maybe(one_of("report", "optimizer", "repetition")),
-    "loss": each(maybe(number())), "reference_loss": each(maybe(number())), "reference_loss_gap": maybe(number()),
-    "instructions": COUNT, "host_fallback_ops": record({"setup": COUNT, "training": COUNT}),
+    "loss": each(maybe(number())),
+    "reference_loss": each(maybe(number())),
+    "reference_loss_gap": maybe(number()),
+    "instructions": COUNT,
+    "host_fallback_ops": record({"setup": COUNT, "training": COUNT}),
     "host_fallbacks": record({"setup": table(COUNT), "training": table(COUNT)}),
     "compile": record({"seconds": SECONDS, "cache": maybe(one_of("hit", "miss", "off")), "executables": COUNT}),
-}  # fmt: skip
+}
 
 TIMED: dict[str, Check] = {
-    "step": _TIMES, "step_time_s": number(0, above=True), "tokens_per_step": COUNT, "tokens_per_s": number(0),
-    "mfu": SHARE, "hfu": SHARE, "model_flops_per_step": SIZE, "peak_flops": number(0, above=True),
-    "instructions_per_step": COUNT, "engines": _USE, "critical_path": table(number()), "bound_by": text,
+    "step": _TIMES,
+    "step_time_s": number(0, above=True),
+    "tokens_per_step": COUNT,
+    "tokens_per_s": number(0),
+    "mfu": SHARE,
+    "hfu": SHARE,
+    "model_flops_per_step": SIZE,
+    "peak_flops": number(0, above=True),
+    "instructions_per_step": COUNT,
+    "engines": _USE,
+    "critical_path": table(number()),
+    "bound_by": text,
     "hbm": record({"read_bytes": SIZE, "write_bytes": SIZE, "bandwidth_used": SHARE}),
-    "memory": record({
-        "peak_bytes": SIZE, "capacity_bytes": number(0, above=True), "parts": table(number()),
-        "largest": each(record({"name": text, "shape": each(COUNT), "dtype": text, "bytes": SIZE})),
-    }),
-    "cost": record({
-        "usd_per_million_tokens": maybe(SIZE), "usd_per_hour": maybe(SIZE), "price_kind": maybe(text),
-        "price_date": maybe(text), "price_source": maybe(text), "cores": whole(1), "cores_used": whole(1),
-    }),
-    "assumptions": each(record({
-        "figure": text, "value": number(), "unit": text, "reason": text, "halved": number(), "doubled": number(),
-    })),
-}  # fmt: skip
+    "memory": record(
+        {
+            "peak_bytes": SIZE,
+            "capacity_bytes": number(0, above=True),
+            "parts": table(number()),
+            "largest": each(record({"name": text, "shape": each(COUNT), "dtype": text, "bytes": SIZE})),
+        }
+    ),
+    "cost": record(
+        {
+            "usd_per_million_tokens": maybe(SIZE),
+            "usd_per_hour": maybe(SIZE),
+            "price_kind": maybe(text),
+            "price_date": maybe(text),
+            "price_source": maybe(text),
+            "cores": whole(1),
+            "cores_used": whole(1),
+        }
+    ),
+    "assumptions": each(
+        record(
+            {
+                "figure": text,
+                "value": number(),
+                "unit": text,
+                "reason": text,
+                "halved": number(),
+                "doubled": number(),
+            }
+        )
+    ),
+}
 
 LISTS: dict[str, Check] = {
-    "step_kinds": each(record({
-        "executables": _TIMES, "step_time_s": SECONDS, "steps": each(each(whole(1), least=2, most=2), least=1),
-    })),
+    "step_kinds": each(
+        record(
+            {
+                "executables": _TIMES,
+                "step_time_s": SECONDS,
+                "steps": each(each(whole(1), least=2, most=2), least=1),
+            }
+        )
+    ),
     "choices": each(record({"option": text, "value": text, "change": number()})),
-    "kernels": each(record({
-        "name": text, "executable": text, "chip": text, "calls": COUNT, "instructions": COUNT, "time_s": SECONDS,
-        "engines": _USE, "bound_by": text,
-    }, {
-        "policy": text, "passes": each(record({
-            "option": text, "instructions": _PAIR, "tiles": _PAIR, "moved_bytes": _PAIR,
-        })),
-    })),
-}  # fmt: skip
+    "kernels": each(
+        record(
+            {
+                "name": text,
+                "executable": text,
+                "chip": text,
+                "calls": COUNT,
+                "instructions": COUNT,
+                "time_s": SECONDS,
+                "engines": _USE,
+                "bound_by": text,
+            },
+            {
+                "policy": text,
+                "passes": each(
+                    record(
+                        {
+                            "option": text,
+                            "instructions": _PAIR,
+                            "tiles": _PAIR,
+                            "moved_bytes": _PAIR,
+                        }
+                    )
+                ),
+            },
+        )
+    ),
+}
 
 EXPLAINED: dict[str, Check] = {
     "step_ps": whole(1),
     "dma": record({"bytes": SIZE, "efficiency": SHARE, "engine_bytes_per_s": SIZE}),
-    "spill": record({"save_bytes": SIZE, "reload_bytes": SIZE}, {
-        "psum_bytes": SIZE, "cost_ps": whole(), "tiles": each(record({
-            "kernel": text, "tile": text, "line": text, "from": text, "to": text, "times": COUNT, "save_bytes": COUNT,
-            "reload_bytes": COUNT,
-        })),
-    }),
+    "spill": record(
+        {"save_bytes": SIZE, "reload_bytes": SIZE},
+        {
+            "psum_bytes": SIZE,
+            "cost_ps": whole(),
+            "tiles": each(
+                record(
+                    {
+                        "kernel": text,
+                        "tile": text,
+                        "line": text,
+                        "from": text,
+                        "to": text,
+                        "times": COUNT,
+                        "save_bytes": COUNT,
+                        "reload_bytes": COUNT,
+                    }
+                )
+            ),
+        },
+    ),
     "lost": each(record({**_WAITING, "part": text})),
     "engine_time": table(record({"busy_ps": COUNT, "waiting": each(record(_WAITING)), "ends_ps": COUNT})),
-    "costliest_lines": each(record({
-        "line": text, "text": text, "instructions": COUNT, "critical_ps": COUNT, "busy_ps": COUNT,
-    })),
-    "roofline": record({
-        "peak_flops": table(number(0, above=True)), "hbm_bytes_per_s": number(0, above=True),
-        "routines": each(record({"label": text, "calls": COUNT, "ps": COUNT, "flops": SIZE, "hbm_bytes": SIZE})),
-    }),
-    "advice": each(record({
-        "cost": text, "line": text, "what": text, "way": text, "gain_ps": whole(), "gain": number(),
-    })),
-}  # fmt: skip
+    "costliest_lines": each(
+        record(
+            {
+                "line": text,
+                "text": text,
+                "instructions": COUNT,
+                "critical_ps": COUNT,
+                "busy_ps": COUNT,
+            }
+        )
+    ),
+    "roofline": record(
+        {
+            "peak_flops": table(number(0, above=True)),
+            "hbm_bytes_per_s": number(0, above=True),
+            "routines": each(record({"label": text, "calls": COUNT, "ps": COUNT, "flops": SIZE, "hbm_bytes": SIZE})),
+        }
+    ),
+    "advice": each(
+        record(
+            {
+                "cost": text,
+                "line": text,
+                "what": text,
+                "way": text,
+                "gain_ps": whole(),
+                "gain": number(),
+            }
+        )
+    ),
+}
 
 
 _SUMS = table(record({"calls": COUNT, "bytes": COUNT, "seconds": SECONDS}))
-_NETWORK = record({
-    "rank": COUNT, "ranks": whole(1), "instances": whole(1), "place": table(COUNT), "seconds": SECONDS,
-    "by_purpose": _SUMS, "by_operation": _SUMS, "busiest": maybe(record({"link": text, "seconds": SECONDS})),
-})  # fmt: skip
-_USES = table(record({
-    "count": COUNT, "bytes": COUNT, "time_s": SECONDS, "exposed_s": number(), "hidden_s": number(),
-}))  # fmt: skip
+_NETWORK = record(
+    {
+        "rank": COUNT,
+        "ranks": whole(1),
+        "instances": whole(1),
+        "place": table(COUNT),
+        "seconds": SECONDS,
+        "by_purpose": _SUMS,
+        "by_operation": _SUMS,
+        "busiest": maybe(record({"link": text, "seconds": SECONDS})),
+    }
+)
+_USES = table(
+    record(
+        {
+            "count": COUNT,
+            "bytes": COUNT,
+            "time_s": SECONDS,
+            "exposed_s": number(),
+            "hidden_s": number(),
+        }
+    )
+)
 _LINK = {"link": text, "bytes": SIZE, "busy_s": SECONDS, "share": SHARE, "class_bytes": SIZE}
-_COMMUNICATION = record({
-    "time_s": SECONDS, "exposed_s": number(), "hidden_s": number(), "share": number(), "ratio": maybe(SHARE),
-    "purposes": _USES, "kinds": _USES, "links": table(record(_LINK)), "busiest_link": maybe(record(_LINK)),
-    "gradient_share": SHARE, "threshold": SHARE, "flagged": flag,
-}, {
-    "remedies": each(record({
-        "what": text, "costs": text, "step_s": maybe(SECONDS), "gain": maybe(number()), "why": text,
-    })),
-})  # fmt: skip
-_DATA = record({
-    "place": text, "data_bytes": COUNT, "shards": COUNT, "ranks": whole(1), "batch": whole(1), "epoch_batches": COUNT,
-    "unused": COUNT, "prefetch": COUNT, "together": whole(1), "retries": COUNT, "batches": COUNT, "samples": COUNT,
-    "requests": COUNT, "read_bytes": COUNT, "waited_s": SECONDS, "first_s": SECONDS,
-}, {
-    "simulated": record({
-        "store": text, "bytes_per_s": number(0, above=True), "bound_by": text, "step_wait_s": SECONDS,
-        "first_s": SECONDS, "epoch_requests": SIZE, "prefetch_enough": maybe(COUNT), "epoch_requests_usd": SIZE,
-        "month_usd": SIZE, "epoch_waits_usd": maybe(SIZE),
-    }),
-})  # fmt: skip
+_COMMUNICATION = record(
+    {
+        "time_s": SECONDS,
+        "exposed_s": number(),
+        "hidden_s": number(),
+        "share": number(),
+        "ratio": maybe(SHARE),
+        "purposes": _USES,
+        "kinds": _USES,
+        "links": table(record(_LINK)),
+        "busiest_link": maybe(record(_LINK)),
+        "gradient_share": SHARE,
+        "threshold": SHARE,
+        "flagged": flag,
+    },
+    {
+        "remedies": each(
+            record(
+                {
+                    "what": text,
+                    "costs": text,
+                    "step_s": maybe(SECONDS),
+                    "gain": maybe(number()),
+                    "why": text,
+                }
+            )
+        ),
+    },
+)
+_DATA = record(
+    {
+        "place": text,
+        "data_bytes": COUNT,
+        "shards": COUNT,
+        "ranks": whole(1),
+        "batch": whole(1),
+        "epoch_batches": COUNT,
+        "unused": COUNT,
+        "prefetch": COUNT,
+        "together": whole(1),
+        "retries": COUNT,
+        "batches": COUNT,
+        "samples": COUNT,
+        "requests": COUNT,
+        "read_bytes": COUNT,
+        "waited_s": SECONDS,
+        "first_s": SECONDS,
+    },
+    {
+        "simulated": record(
+            {
+                "store": text,
+                "bytes_per_s": number(0, above=True),
+                "bound_by": text,
+                "step_wait_s": SECONDS,
+                "first_s": SECONDS,
+                "epoch_requests": SIZE,
+                "prefetch_enough": maybe(COUNT),
+                "epoch_requests_usd": SIZE,
+                "month_usd": SIZE,
+                "epoch_waits_usd": maybe(SIZE),
+            }
+        ),
+    },
+)
 SOMETIMES: dict[str, Check] = {
-    "policy": record({"name": text, "options": table(text)}), "network": _NETWORK, "failure": text,
-    "input_s": SECONDS, "data": each(_DATA), "resumed": COUNT, "communication": _COMMUNICATION,
-    "together": record({
-        "step_s": SECONDS, "unmatched": COUNT,
-        "lanes": each(record({"ranks": each(COUNT, least=1), "waits_s": SECONDS})),
-    }),
+    "policy": record({"name": text, "options": table(text)}),
+    "network": _NETWORK,
+    "failure": text,
+    "input_s": SECONDS,
+    "data": each(_DATA),
+    "resumed": COUNT,
+    "communication": _COMMUNICATION,
+    "together": record(
+        {
+            "step_s": SECONDS,
+            "unmatched": COUNT,
+            "lanes": each(record({"ranks": each(COUNT, least=1), "waits_s": SECONDS})),
+        }
+    ),
     "ranks": each(record({"rank": COUNT, "status": text}, {"failure": text, "network": _NETWORK})),
-}  # fmt: skip
+}
 
 
 _SPAN = each(COUNT, least=2, most=2)
-_TOGETHER = record({
-    "total_ps": COUNT, "unmatched": COUNT, "links": each(lambda value, where: None),
-    "lanes": each(record({
-        "ranks": each(COUNT, least=1), "busy": each(_SPAN), "waits": each(_SPAN), "waits_ps": COUNT, "end_ps": COUNT,
-        "sent": each(lambda value, where: None),
-    })),
-})  # fmt: skip
+_TOGETHER = record(
+    {
+        "total_ps": COUNT,
+        "unmatched": COUNT,
+        "links": each(lambda value, where: None),
+        "lanes": each(
+            record(
+                {
+                    "ranks": each(COUNT, least=1),
+                    "busy": each(_SPAN),
+                    "waits": each(_SPAN),
+                    "waits_ps": COUNT,
+                    "end_ps": COUNT,
+                    "sent": each(lambda value, where: None),
+                }
+            )
+        ),
+    }
+)
 
 
 def check_together(found: Any) -> None:
@@ -248,12 +433,19 @@ def places(value: Any, where: str) -> None:
 
 
 _NAMED_BYTES = record({"capacity": whole(1), "time": text, "bytes": text})
-_DETAILS = record({
-    "texts": each(text), "sources": each(each(text, least=2, most=2)),
-    "routines": each(record({"text": places, "source": places})),
-    "calls": each(each(whole(-1), least=2, most=2)), "critical_path": places, "buffers": each(text),
-    "buffer": text, "occupancy": table(_NAMED_BYTES), "spilled": record({"save_bytes": COUNT, "reload_bytes": COUNT}),
-})  # fmt: skip
+_DETAILS = record(
+    {
+        "texts": each(text),
+        "sources": each(each(text, least=2, most=2)),
+        "routines": each(record({"text": places, "source": places})),
+        "calls": each(each(whole(-1), least=2, most=2)),
+        "critical_path": places,
+        "buffers": each(text),
+        "buffer": text,
+        "occupancy": table(_NAMED_BYTES),
+        "spilled": record({"save_bytes": COUNT, "reload_bytes": COUNT}),
+    }
+)
 
 
 def check_details(about: dict[str, Any]) -> None:

@@ -32,15 +32,30 @@ from trnlab.units import PS_PER_NS, PS_PER_S
 
 SUBGROUPS = {"Tensor": 0, "Vector": 1, "Scalar": 2, "GpSimd": 3, "Sync": 4}
 FETCH = "instruction fetch"  # what we call the packets of such a queue
-CONTROL = frozenset({
-    "EVENT_SEMAPHORE", "EVENT_SEMAPHORE_RANGE_CLEAR", "DRAIN", "NOTIFY", "NOP", "COMPARE_BRANCH", "SET_ORDERING_MODE",
-    "TENSOR_LOAD", "WRITE", FETCH,
-})  # fmt: skip
+CONTROL = frozenset(
+    {
+        "EVENT_SEMAPHORE",
+        "EVENT_SEMAPHORE_RANGE_CLEAR",
+        "DRAIN",
+        "NOTIFY",
+        "NOP",
+        "COMPARE_BRANCH",
+        "SET_ORDERING_MODE",
+        "TENSOR_LOAD",
+        "WRITE",
+        FETCH,
+    }
+)
 # Names of our instructions there, where they are not the same in capitals.
 OPCODES = {
-    "nc_matmul": "MATMUL", "nc_transpose": "MATMUL", "nc_matmul_mx": "MATMUL", "activation": "ACTIVATE",
-    "activation_reduce": "ACTIVATE", "tensor_copy": "COPY", "dma_copy": "DMA_DIRECT2D",
-}  # fmt: skip
+    "nc_matmul": "MATMUL",
+    "nc_transpose": "MATMUL",
+    "nc_matmul_mx": "MATMUL",
+    "activation": "ACTIVATE",
+    "activation_reduce": "ACTIVATE",
+    "tensor_copy": "COPY",
+    "dma_copy": "DMA_DIRECT2D",
+}
 _SIZES = re.compile(r"(?:src|dst)=\S*?\]\[([\d,]+)\]")
 _DMA_SIZES = re.compile(r"src_elem_size=(\d+).*?src_pattern=(\[[^ ]*)")
 _QUEUES = {"hardware_dynamic": 4, "software_dynamic": 3}  # the engine that a kind of queue belongs to; else Sync's
@@ -191,10 +206,11 @@ def read(path: Path) -> Profile:
         raise RunError(f"{str(path)!r} cannot be read", code="TRN811", got=error.strerror) from error
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
         raise RunError(
-            f"{str(path)!r} is not a profile of the vendor's profiler", code="TRN815",
+            f"{str(path)!r} is not a profile of the vendor's profiler",
+            code="TRN815",
             got=f"{type(error).__name__}: {error}",
             remedy="write it with the profiler's view command and --output-format json",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def _about(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -226,18 +242,37 @@ def _step(name: str, content: Mapping[str, Any]) -> Step:
     text = [texts.setdefault(row["text"], len(texts)) for row in rows]
     source = [sources.setdefault((row["place"], ""), len(sources)) for row in rows]
     timeline = Timeline(
-        name=name, target="", total=total, startup=0, completion=0, ops=tuple(ops),
-        calls=(CallInfo("measured", "measured", 0, len(rows)),), start=column["start"], end=end,
-        begin=column["begin"], done=column["done"], blocker=blocker.astype(np.int32),
+        name=name,
+        target="",
+        total=total,
+        startup=0,
+        completion=0,
+        ops=tuple(ops),
+        calls=(CallInfo("measured", "measured", 0, len(rows)),),
+        start=column["start"],
+        end=end,
+        begin=column["begin"],
+        done=column["done"],
+        blocker=blocker.astype(np.int32),
         cause=cause.astype(np.int8),
-        held=np.full(len(rows), -1, np.int32), engine=column["engine"].astype(np.int8),
-        op=np.array(number, np.int32), call=np.zeros(len(rows), np.int32), meta={"half_rate": _half_rate(content)},
-    )  # fmt: skip
+        held=np.full(len(rows), -1, np.int32),
+        engine=column["engine"].astype(np.int8),
+        op=np.array(number, np.int32),
+        call=np.zeros(len(rows), np.int32),
+        meta={"half_rate": _half_rate(content)},
+    )
     none = np.full(len(rows), -1)
     return Step(
-        timeline, tuple(texts), tuple(sources), np.array(text, np.int64), np.array(source, np.int64),
-        _chain(timeline), (), none, _occupancy(content),
-    )  # fmt: skip
+        timeline,
+        tuple(texts),
+        tuple(sources),
+        np.array(text, np.int64),
+        np.array(source, np.int64),
+        _chain(timeline),
+        (),
+        none,
+        _occupancy(content),
+    )
 
 
 def _occupancy(content: Mapping[str, Any]) -> dict[str, Occupancy]:
@@ -283,11 +318,17 @@ def _instruction(row: Mapping[str, Any]) -> dict[str, Any]:
     size = int(row.get("elements_per_partition", 0)) or size_of(name, operands)
     kind = "vendor.transpose" if row.get("instruction_type") == "TRANSPOSE" else "vendor"
     return {
-        "start": start, "begin": start, "done": start + duration, "engine": SUBGROUPS[row["subgroup"]],
-        "op": OpInfo(name, kind, size, 1, 1, ""), "text": f"{name} {operands}",
-        "place": str(row.get("nki_source_location") or ""), "packet": False, "id": row.get("id"),
+        "start": start,
+        "begin": start,
+        "done": start + duration,
+        "engine": SUBGROUPS[row["subgroup"]],
+        "op": OpInfo(name, kind, size, 1, 1, ""),
+        "text": f"{name} {operands}",
+        "place": str(row.get("nki_source_location") or ""),
+        "packet": False,
+        "id": row.get("id"),
         "after": [p["id"] for p in row.get("predecessors", ())] + [p["id"] for p in row.get("waited_for", ())],
-    }  # fmt: skip
+    }
 
 
 def _packet(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -298,9 +339,17 @@ def _packet(row: Mapping[str, Any]) -> dict[str, Any]:
     op = OpInfo(name, f"vendor.{kind}", size, 1, 1, "", queue=queue, lanes=1, lane_time=duration)
     text = f"{size} B on queue {queue}" + (f" ({kind})" if kind else "")
     return {
-        "start": start, "begin": start, "done": start + duration, "engine": _QUEUES.get(kind, 4), "op": op,
-        "text": text, "place": "", "packet": True, "id": None, "after": (),
-    }  # fmt: skip
+        "start": start,
+        "begin": start,
+        "done": start + duration,
+        "engine": _QUEUES.get(kind, 4),
+        "op": op,
+        "text": text,
+        "place": "",
+        "packet": True,
+        "id": None,
+        "after": (),
+    }
 
 
 def size_of(name: str, operands: str) -> int:

@@ -82,16 +82,36 @@ class Buffer:
     def again(self, number: int, name: str) -> Buffer:
         """Another buffer that is like this one."""
         return Buffer(
-            number, name, self.memory, self.shape, self.dtype, self.nbytes, self.first_partition, self.partitions,
-            self.address, self.slot_bytes, self.kind, self.grid,
-        )  # fmt: skip
+            number,
+            name,
+            self.memory,
+            self.shape,
+            self.dtype,
+            self.nbytes,
+            self.first_partition,
+            self.partitions,
+            self.address,
+            self.slot_bytes,
+            self.kind,
+            self.grid,
+        )
 
     def at(self, address: int) -> Buffer:
         """The buffer at another address."""
         return Buffer(
-            self.id, self.name, self.memory, self.shape, self.dtype, self.nbytes, self.first_partition,
-            self.partitions, address, self.slot_bytes, self.kind, self.grid,
-        )  # fmt: skip
+            self.id,
+            self.name,
+            self.memory,
+            self.shape,
+            self.dtype,
+            self.nbytes,
+            self.first_partition,
+            self.partitions,
+            address,
+            self.slot_bytes,
+            self.kind,
+            self.grid,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,9 +153,7 @@ _patterns: list[Pattern] = []
 
 
 @cache
-def pattern_of(
-    memory: int, code: int, partitions: int, partition_step: int, dims: Dims, reach: int = 0
-) -> Pattern:  # fmt: skip
+def pattern_of(memory: int, code: int, partitions: int, partition_step: int, dims: Dims, reach: int = 0) -> Pattern:
     """The one pattern of this form. `dims` are (step in elements, count), `partition_step` is in bytes.
 
     Memory and format are given as numbers, which are quicker to look up than the objects.
@@ -342,7 +360,7 @@ class AP(Reference):
     def _pattern(self) -> Pattern:
         return pattern_of(
             int(self.buffer.memory), self.dtype.code, self.partitions, self.partition_step, self.dims, self.reach
-        )  # fmt: skip
+        )
 
     def _outside(self) -> NoReturn:
         first, last = self.extent()

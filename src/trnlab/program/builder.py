@@ -163,9 +163,16 @@ class Builder:
         fmt = dtype(dt)
         nbytes = max(prod(shape[1:]), 1) * fmt.itemsize
         buffer = Buffer(
-            len(self._buffers), name, memory, shape, fmt, nbytes, first_partition=first_partition,
-            partitions=shape[0], slot_bytes=AS_ACCESSED,
-        )  # fmt: skip
+            len(self._buffers),
+            name,
+            memory,
+            shape,
+            fmt,
+            nbytes,
+            first_partition=first_partition,
+            partitions=shape[0],
+            slot_bytes=AS_ACCESSED,
+        )
         return whole(self._add(buffer))
 
     def uses(self) -> tuple[dict[int, tuple[int, int]], int]:
@@ -191,9 +198,16 @@ class Builder:
         slot = max((slot_rows or HBM_ROWS_PER_SLOT) * row, 1)
         address = self._scratch if kind == "scratch" else 0
         buffer = Buffer(
-            len(self._buffers), name, Memory.HBM, shape or (1,), dt, nbytes, address=address, slot_bytes=slot,
+            len(self._buffers),
+            name,
+            Memory.HBM,
+            shape or (1,),
+            dt,
+            nbytes,
+            address=address,
+            slot_bytes=slot,
             kind=kind,
-        )  # fmt: skip
+        )
         if kind == "scratch":
             self._scratch += -(-nbytes // _ALIGN) * _ALIGN
         return self._add(buffer)
@@ -206,9 +220,16 @@ class Builder:
             address = self._sbuf_address(name, nbytes)
         slot = -(-nbytes // slots)
         buffer = Buffer(
-            len(self._buffers), name, memory, shape, dt, nbytes, partitions=shape[0], address=address,
+            len(self._buffers),
+            name,
+            memory,
+            shape,
+            dt,
+            nbytes,
+            partitions=shape[0],
+            address=address,
             slot_bytes=slot,
-        )  # fmt: skip
+        )
         return self._add(buffer)
 
     def _add(self, buffer: Buffer) -> Buffer:
@@ -238,9 +259,12 @@ class Builder:
         if banks > psum.num_banks:
             raise CapacityError(
                 f"a PSUM tile of routine {self.name!r} is larger than PSUM",
-                code="TRN502", limit=f"{psum.num_banks} banks of {psum.bank_bytes_per_partition} bytes",
-                got=f"{nbytes} bytes per partition", chip=self.chip.name, remedy="split the free dimension",
-            )  # fmt: skip
+                code="TRN502",
+                limit=f"{psum.num_banks} banks of {psum.bank_bytes_per_partition} bytes",
+                got=f"{nbytes} bytes per partition",
+                chip=self.chip.name,
+                remedy="split the free dimension",
+            )
         turn = self._psum_turn % psum.num_banks
         if turn + banks > psum.num_banks:
             turn = 0
@@ -290,10 +314,17 @@ class Builder:
         if known is None:
             known = self._legal[form] = self._judged(form, instr, engine, arguments)
         self._operands.frombytes(_OPERANDS[len(rows) // REFERENCE].pack(*rows))
-        self._rows.frombytes(_ROW.pack(
-            instr.opcode, engine, -1 if queue is None else queue, *known, self._line(), left_open,
-            len(self._operands) // REFERENCE,
-        ))  # fmt: skip
+        self._rows.frombytes(
+            _ROW.pack(
+                instr.opcode,
+                engine,
+                -1 if queue is None else queue,
+                *known,
+                self._line(),
+                left_open,
+                len(self._operands) // REFERENCE,
+            )
+        )
 
     def _judged(
         self, form: Form, instr: Instruction, engine: Engine, arguments: Mapping[str, Any]

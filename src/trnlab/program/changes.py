@@ -49,7 +49,11 @@ def together(spills: Iterable[Spill]) -> tuple[Spill, ...]:
     for s in spills:
         key = s.tile, s.where, s.source
         known = found.get(key)
-        found[key] = s if known is None else replace(
-            s, times=known.times + s.times, saved=known.saved + s.saved, reloaded=known.reloaded + s.reloaded
-        )  # fmt: skip
+        found[key] = (
+            s
+            if known is None
+            else replace(
+                s, times=known.times + s.times, saved=known.saved + s.saved, reloaded=known.reloaded + s.reloaded
+            )
+        )
     return tuple(sorted(found.values(), key=lambda s: -(s.saved + s.reloaded)))

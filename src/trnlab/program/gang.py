@@ -132,11 +132,13 @@ def joined(programs: Sequence[Program]) -> Program:
             for call in _placed(other)
         )
         first = replace(
-            first, routines=first.routines + other.routines, calls=first.calls + more,
+            first,
+            routines=first.routines + other.routines,
+            calls=first.calls + more,
             tensors=first.tensors + tuple(replace(t, id=t.id + tensors) for t in other.tensors),
             inputs=first.inputs + tuple(i + tensors for i in other.inputs),
             outputs=first.outputs + tuple(i + tensors for i in other.outputs),
-        )  # fmt: skip
+        )
     return first
 
 
@@ -284,19 +286,27 @@ class Matcher:
             return
         here, there, mine, theirs = wrong
         raise ConstraintError(
-            f"{point.instr.name}: the two sides do not fit together", code="TRN441", where=by_place[here].where,
-            limit=f"{here} {mine}", got=f"{there} {theirs}, at {by_place[there].where}", chip=self.target,
+            f"{point.instr.name}: the two sides do not fit together",
+            code="TRN441",
+            where=by_place[here].where,
+            limit=f"{here} {mine}",
+            got=f"{there} {theirs}, at {by_place[there].where}",
+            chip=self.target,
             remedy="let both sides say the same shape, format and direction",
-        )  # fmt: skip
+        )
 
     def _never_met(self, m: int, point: Point) -> ConstraintError:
         """A member that waits, and what keeps one that it waits for."""
         late = next(place for place in point.places if not self._is_at(place, point))
         return ConstraintError(
-            f"{point.instr.name}: {self.places[m]} waits for {late}, which never comes here", code="TRN440",
-            where=point.where, limit=f"the same {point.instr.name} on {', '.join(map(str, point.places))}",
-            got=self._whereabouts(late), chip=self.target, remedy=self._remedy(late),
-        )  # fmt: skip
+            f"{point.instr.name}: {self.places[m]} waits for {late}, which never comes here",
+            code="TRN440",
+            where=point.where,
+            limit=f"the same {point.instr.name} on {', '.join(map(str, point.places))}",
+            got=self._whereabouts(late),
+            chip=self.target,
+            remedy=self._remedy(late),
+        )
 
     def _is_at(self, place: Place, point: Point) -> bool:
         m = self.index.get(place)

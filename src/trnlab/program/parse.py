@@ -131,10 +131,20 @@ def _program(lines: _Lines, chip: Chip | None) -> Program:
         found = lines.need(_CALL, "call number (tensors)").groups()
         routine, args, begins, base, purpose, core, beside, rank, label, *loc = found
         where = _location(*loc) if loc[0] else None
-        calls.append(Call(
-            int(routine), _ids(args), int(base or 0), _text(label), where, _ids(begins or ""), purpose or "",
-            int(core or 0), beside is not None, int(rank or 0),
-        ))  # fmt: skip
+        calls.append(
+            Call(
+                int(routine),
+                _ids(args),
+                int(base or 0),
+                _text(label),
+                where,
+                _ids(begins or ""),
+                purpose or "",
+                int(core or 0),
+                beside is not None,
+                int(rank or 0),
+            )
+        )
     return Program(
         plain or _text(quoted),
         target,
@@ -240,9 +250,13 @@ def _operand(lines: _Lines, text: str, buffers: dict[str, AP]) -> AP:
         start, count = (0, int(rows)) if rows else (int(low), int(high) - int(low))
         pairs = [tuple(int(n) for n in dim.split("*")) for dim in dims.split(", ")[1:]]
         full = replace(
-            full, start_partition=start, partitions=count, partition_step=int(by or 0), offset=int(offset),
+            full,
+            start_partition=start,
+            partitions=count,
+            partition_step=int(by or 0),
+            offset=int(offset),
             dims=tuple((step, number) for step, number in pairs),
-        )  # fmt: skip
+        )
     return full if found[3] is None else full.cast(found[3])
 
 

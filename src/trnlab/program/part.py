@@ -27,6 +27,12 @@ def part_of(routine: Routine, which: np.ndarray[Any, np.dtype[np.int64]]) -> Rou
     after = tuple((place[a], place[b]) for a, b in routine.after if a in place and b in place)
     columns = {name: getattr(routine, name)[which] for name in ("opcode", "engine", "queue", "work", "attr", "loc")}
     return replace(
-        routine, **columns, first_operand=first, operands=routine.operands[rows], after=after, changes=(), spills=(),
+        routine,
+        **columns,
+        first_operand=first,
+        operands=routine.operands[rows],
+        after=after,
+        changes=(),
+        spills=(),
         _memo={},
-    )  # fmt: skip
+    )

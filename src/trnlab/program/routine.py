@@ -25,10 +25,25 @@ from trnlab.program.changes import Change, Spill
 # first, padded in front with (0, 1). partition_step: bytes (HBM only). offset: bytes. is_hbm: 1 for HBM buffers.
 # first/last: while recording, the first and last byte touched within the buffer; in a Routine, the slots touched.
 OPERAND_COLUMNS = (
-    "role", "buffer", "dtype", "start_partition", "partitions", "partition_step", "offset",
-    "step0", "count0", "step1", "count1", "step2", "count2", "step3", "count3",
-    "first", "last", "is_hbm",
-)  # fmt: skip
+    "role",
+    "buffer",
+    "dtype",
+    "start_partition",
+    "partitions",
+    "partition_step",
+    "offset",
+    "step0",
+    "count0",
+    "step1",
+    "count1",
+    "step2",
+    "count2",
+    "step3",
+    "count3",
+    "first",
+    "last",
+    "is_hbm",
+)
 COL = {name: i for i, name in enumerate(OPERAND_COLUMNS)}
 
 OPEN_ENGINE, OPEN_ORDER, OPEN_PLACE = 1, 2, 4  # bits of `Routine.left_open`

@@ -71,9 +71,14 @@ def operands_of(routine: Routine, i: int) -> list[tuple[int, AP]]:
         while dims and dims[0] == (0, 1):
             dims.pop(0)
         ap = AP(
-            routine.buffers[field["buffer"]], BY_CODE[field["dtype"]], field["start_partition"], field["partitions"],
-            field["partition_step"], field["offset"], tuple(dims),
-        )  # fmt: skip
+            routine.buffers[field["buffer"]],
+            BY_CODE[field["dtype"]],
+            field["start_partition"],
+            field["partitions"],
+            field["partition_step"],
+            field["offset"],
+            tuple(dims),
+        )
         found.append((field["role"], ap))
     return found
 

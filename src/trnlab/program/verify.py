@@ -62,9 +62,12 @@ def verify_program(program: Program, chip: Chip) -> None:
         for tensor in (call.args[position] for position in sorted(usage.needs)):
             if tensor not in filled:
                 _fail(
-                    "TRN424", f"call of {routine.name!r} reads tensor {tensors[tensor].name!r}", call.loc,
-                    limit="inputs, constants, and what earlier calls wrote", got="nothing wrote it",
-                )  # fmt: skip
+                    "TRN424",
+                    f"call of {routine.name!r} reads tensor {tensors[tensor].name!r}",
+                    call.loc,
+                    limit="inputs, constants, and what earlier calls wrote",
+                    got="nothing wrote it",
+                )
         written |= {call.args[position] for position in usage.writes}
         filled |= written
     _results(program, tensors, written)
@@ -114,9 +117,11 @@ def _buffer(routine: Routine, b: Buffer, chip: Chip) -> None:
         room = min(room, routine.sbuf_bytes)
     if b.address < 0 or b.address + b.nbytes > room:
         _fail(
-            "TRN422", f"buffer {b.name!r} of routine {routine.name!r} leaves {b.memory.name}",
-            limit=f"{room} bytes", got=f"{b.nbytes} bytes at {b.address}",
-        )  # fmt: skip
+            "TRN422",
+            f"buffer {b.name!r} of routine {routine.name!r} leaves {b.memory.name}",
+            limit=f"{room} bytes",
+            got=f"{b.nbytes} bytes at {b.address}",
+        )
     if b.memory is not Memory.HBM and b.first_partition + b.partitions > chip.num_partitions:
         _fail("TRN422", f"buffer {b.name!r} has too many partitions", limit=chip.num_partitions, got=b.partitions)
 
@@ -178,9 +183,11 @@ def _reads_and_writes(routine: Routine) -> Usage:
                     continue
                 name = isa.BY_OPCODE[int(routine.opcode[i])].name
                 _fail(
-                    "TRN424", f"{name}, instruction {i} of routine {routine.name!r}, reads what nothing wrote",
-                    routine.locs[int(routine.loc[i])], got=f"buffer {routine.buffers[owner].name!r}",
-                )  # fmt: skip
+                    "TRN424",
+                    f"{name}, instruction {i} of routine {routine.name!r}, reads what nothing wrote",
+                    routine.locs[int(routine.loc[i])],
+                    got=f"buffer {routine.buffers[owner].name!r}",
+                )
         for record, _, written in found:
             if written:
                 filled[record[COL["first"]] : record[COL["last"]] + 1] = True
@@ -193,24 +200,33 @@ def _reads_and_writes(routine: Routine) -> Usage:
 def _call(program: Program, call: Call, routine: Routine, tensors: dict[int, Tensor], chip: Chip) -> None:
     if len(call.args) != len(routine.params) or any(t not in tensors for t in call.args):
         _fail(
-            "TRN425", f"call of {routine.name!r} in program {program.name!r}", call.loc,
-            limit=f"{len(routine.params)} known tensors", got=call.args,
-        )  # fmt: skip
+            "TRN425",
+            f"call of {routine.name!r} in program {program.name!r}",
+            call.loc,
+            limit=f"{len(routine.params)} known tensors",
+            got=call.args,
+        )
     parts: Sequence[int | None] = call.offsets or [None] * len(call.args)
     for number, tensor, offset in zip(routine.params, (tensors[t] for t in call.args), parts, strict=True):
         buffer = routine.buffers[number]
         whole = buffer.nbytes == tensor.nbytes if offset is None else 0 <= offset <= tensor.nbytes - buffer.nbytes
         if not whole or buffer.dtype != tensor.dtype:
             _fail(
-                "TRN425", f"tensor {tensor.name!r} for parameter {buffer.name!r} of {routine.name!r}", call.loc,
-                limit=f"{buffer.nbytes} bytes of {buffer.dtype}", got=f"{tensor.nbytes} bytes of {tensor.dtype}",
-            )  # fmt: skip
+                "TRN425",
+                f"tensor {tensor.name!r} for parameter {buffer.name!r} of {routine.name!r}",
+                call.loc,
+                limit=f"{buffer.nbytes} bytes of {buffer.dtype}",
+                got=f"{tensor.nbytes} bytes of {tensor.dtype}",
+            )
     top = call.sbuf_base + routine.sbuf_bytes
     if call.sbuf_base < 0 or top > chip.sbuf.usable_bytes_per_partition:
         _fail(
-            "TRN422", f"call of {routine.name!r} leaves SBUF", call.loc, limit=chip.sbuf.usable_bytes_per_partition,
+            "TRN422",
+            f"call of {routine.name!r} leaves SBUF",
+            call.loc,
+            limit=chip.sbuf.usable_bytes_per_partition,
             got=top,
-        )  # fmt: skip
+        )
 
 
 def _bound_twice(call: Call, routine: Routine, usage: Usage, tensors: dict[int, Tensor]) -> None:
@@ -248,6 +264,7 @@ def _lives(program: Program) -> None:
                 break
             if first[t.id] <= last[u.id] and first[u.id] <= last[t.id] and u.nbytes:
                 _fail(
-                    "TRN428", f"tensors {t.name!r} and {u.name!r} share bytes while both are alive",
+                    "TRN428",
+                    f"tensors {t.name!r} and {u.name!r} share bytes while both are alive",
                     got=f"calls {first[t.id]}..{last[t.id]} and {first[u.id]}..{last[u.id]}",
-                )  # fmt: skip
+                )

@@ -34,8 +34,13 @@ _WAYS = {
     Engine.GPSIMD: "move work to VectorE or ScalarE, which are faster per element",
 }
 _DMA_LATENCY = (
-    "dma.start", "dma.start_indirect", "dma.wake_gpsimd", "dma.start_ring", "dma.read_latency", "dma.completion",
-)  # fmt: skip
+    "dma.start",
+    "dma.start_indirect",
+    "dma.wake_gpsimd",
+    "dma.start_ring",
+    "dma.read_latency",
+    "dma.completion",
+)
 _DMA_TRIGGER = ("dma.trigger", "dma.trigger_gpsimd", "dma.trigger_ring", "dma.queue_interval")
 _FIXED = tuple(
     f"{engine}.{name}"
@@ -68,10 +73,13 @@ def advice(
     """
     total = step.timeline.total
     tried = [
-        *_engines(program, chip), *_transfers(program, chip), *_synchronisation(program, chip),
-        *_formats(program, chip), *_lines(program, chip, step, chain, own_lines),
+        *_engines(program, chip),
+        *_transfers(program, chip),
+        *_synchronisation(program, chip),
+        *_formats(program, chip),
+        *_lines(program, chip, step, chain, own_lines),
         *_labels(program, chip, step, chain),
-    ]  # fmt: skip
+    ]
     found = [Advice(cost, about, what, way, total - without) for cost, about, what, way, without in tried]
     return sorted((a for a in found if a.gain > SMALLEST * total), key=lambda a: (-a.gain, a.cost))
 
@@ -85,60 +93,90 @@ def _engines(program: Program, chip: Chip) -> Iterator[Tried]:
         yield f"{engine.name.lower()} work", "", f"all work of {name}", _WAYS[engine], total
     total = whatif.retime_with(program, chip, dict.fromkeys(_FIXED, 0.0))
     yield (
-        "instruction overhead", "", "what instructions take however little they do, and the way to their results",
-        "let each instruction do more: longer free dimensions, fused operations", total,
-    )  # fmt: skip
+        "instruction overhead",
+        "",
+        "what instructions take however little they do, and the way to their results",
+        "let each instruction do more: longer free dimensions, fused operations",
+        total,
+    )
     total = whatif.retime(program, chip, whatif.without(_everything, whatif.PORTS))
     yield (
-        "shared ports", "", "waiting for the memory port that two engines share",
-        "give work of both engines on the same memory to one of them", total,
-    )  # fmt: skip
+        "shared ports",
+        "",
+        "waiting for the memory port that two engines share",
+        "give work of both engines on the same memory to one of them",
+        total,
+    )
     total = whatif.retime_with(program, chip, {"scalar.table_load": 0.0})
     yield (
-        "table loads", "", "loads of ScalarE's tables of functions",
-        "order activations so that those of one table follow each other", total,
-    )  # fmt: skip
+        "table loads",
+        "",
+        "loads of ScalarE's tables of functions",
+        "order activations so that those of one table follow each other",
+        total,
+    )
 
 
 def _transfers(program: Program, chip: Chip) -> Iterator[Tried]:
     total = whatif.retime(program, chip, whatif.without(_moving, whatif.MOVING))
     yield (
-        "data movement", "", "the moving of bytes by the DMA engines",
-        "keep data on chip, move them once, in a smaller format, and spread over all 16 engines", total,
-    )  # fmt: skip
+        "data movement",
+        "",
+        "the moving of bytes by the DMA engines",
+        "keep data on chip, move them once, in a smaller format, and spread over all 16 engines",
+        total,
+    )
     total = whatif.retime_with(program, chip, dict.fromkeys(_DMA_LATENCY, 0.0))
     yield (
-        "transfer latency", "", "the way of transfers to their first byte and after their last",
-        "issue loads earlier (a buffer more for what comes next), and make fewer and larger transfers", total,
-    )  # fmt: skip
+        "transfer latency",
+        "",
+        "the way of transfers to their first byte and after their last",
+        "issue loads earlier (a buffer more for what comes next), and make fewer and larger transfers",
+        total,
+    )
     total = whatif.retime_with(program, chip, dict.fromkeys(_DMA_TRIGGER, 0.0))
     yield (
-        "transfer triggers", "", "the making of descriptors: engines that trigger, and queues that wait for it",
-        "make fewer and larger transfers, and spread triggers over engines that wait anyway", total,
-    )  # fmt: skip
+        "transfer triggers",
+        "",
+        "the making of descriptors: engines that trigger, and queues that wait for it",
+        "make fewer and larger transfers, and spread triggers over engines that wait anyway",
+        total,
+    )
     total = whatif.retime_with(program, chip, {"dma.descriptor": 0.0, "dma.descriptor_bytes": float(1 << 40)})
     yield (
-        "short descriptors", "", "the fixed cost of each row that a transfer moves",
-        "move longer contiguous rows: 512 bytes and more in HBM for each partition", total,
-    )  # fmt: skip
+        "short descriptors",
+        "",
+        "the fixed cost of each row that a transfer moves",
+        "move longer contiguous rows: 512 bytes and more in HBM for each partition",
+        total,
+    )
     total = whatif.retime_with(program, chip, {"hbm.bandwidth": float(1 << 60)})
     yield (
-        "HBM bandwidth", "", "the core's share of HBM's bandwidth",
-        "read each byte once: larger tiles, fused operations, smaller formats", total,
-    )  # fmt: skip
+        "HBM bandwidth",
+        "",
+        "the core's share of HBM's bandwidth",
+        "read each byte once: larger tiles, fused operations, smaller formats",
+        total,
+    )
 
 
 def _synchronisation(program: Program, chip: Chip) -> Iterator[Tried]:
     total = whatif.retime_with(program, chip, {"sync.semaphore": 0.0})
     yield (
-        "semaphores", "", "signals from one engine to another",
-        "hand over less often: larger tiles, chains of operations on one engine", total,
-    )  # fmt: skip
+        "semaphores",
+        "",
+        "signals from one engine to another",
+        "hand over less often: larger tiles, chains of operations on one engine",
+        total,
+    )
     total = whatif.retime(*_with(whatif.more_copies(program, chip, COPIES), chip))
     yield (
-        "buffers", "", "waiting for tiles that are still in use to become free",
-        f"allocate {COPIES} buffers for tiles that are filled again and again", total,
-    )  # fmt: skip
+        "buffers",
+        "",
+        "waiting for tiles that are still in use to become free",
+        f"allocate {COPIES} buffers for tiles that are filled again and again",
+        total,
+    )
 
 
 def _with(changed: tuple[Program, whatif.Edit], chip: Chip) -> tuple[Program, Chip, whatif.Edit]:
@@ -149,9 +187,12 @@ def _formats(program: Program, chip: Chip) -> Iterator[Tried]:
     narrow = whatif.with_dtype(program, "pe.", "float32", "bfloat16")
     if narrow.routines != program.routines:
         yield (
-            "float32 matmuls", "", "matmuls in float32, which take several passes",
-            "multiply in bfloat16; sums stay in float32", whatif.retime(narrow, chip),
-        )  # fmt: skip
+            "float32 matmuls",
+            "",
+            "matmuls in float32, which take several passes",
+            "multiply in bfloat16; sums stay in float32",
+            whatif.retime(narrow, chip),
+        )
 
 
 def _lines(

@@ -385,9 +385,11 @@ def open_cache(where: Path | str, say: Say = say) -> Cache:
     names = [text] if Path(text).exists() else [name.strip() for name in text.split(",")]
     if not all(names):
         raise UsageError(
-            "an empty name among the caches", code="TRN526", got=text,
+            "an empty name among the caches",
+            code="TRN526",
+            got=text,
             remedy="one's own first, then those that are read: ~/.cache/trnlab,s3://team/cache",
-        )  # fmt: skip
+        )
     if len(names) == 1:
         return Cache(names[0], say)
     return LayeredCache(names[0], [*names[1:]], say)

@@ -75,9 +75,11 @@ def copy(source: Cache, target: Cache, keys: Sequence[str] = ()) -> Copied:
     for start in keys:
         if not any(e.key.startswith(start.lower()) for e in entries):
             raise UsageError(
-                f"nothing in the cache is of {start!r}", code="TRN124", limit=source.place,
+                f"nothing in the cache is of {start!r}",
+                code="TRN124",
+                limit=source.place,
                 remedy="give the start of a key from `trnlab cache ls`",
-            )  # fmt: skip
+            )
     chosen = [e for e in entries if not keys or e.key.startswith(tuple(k.lower() for k in keys))]
     have, done = {e.key for e in target.entries() if e.problem is None}, Copied()
     for entry in chosen:
@@ -110,6 +112,9 @@ def _number(text: str, units: dict[str, float] | dict[str, int], what: str) -> f
 
 def _no_limit(got: str, limit: str) -> UsageError:
     return UsageError(
-        "no limit for what may stay in the cache", code="TRN525", limit=limit, got=got,
+        "no limit for what may stay in the cache",
+        code="TRN525",
+        limit=limit,
+        got=got,
         remedy="trnlab cache prune --size 20GiB --age 30d",
-    )  # fmt: skip
+    )

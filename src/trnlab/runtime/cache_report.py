@@ -85,9 +85,11 @@ def explain(cache: Cache, subject: str) -> str:
     chosen = [e for e in sound if e.key.startswith(subject.lower()) or e.metadata["script"] == script]
     if not chosen:
         raise UsageError(
-            f"nothing in the cache is of {subject!r}", code="TRN124", limit=cache.place,
+            f"nothing in the cache is of {subject!r}",
+            code="TRN124",
+            limit=cache.place,
             remedy="give the start of a key from `trnlab cache ls`, or a script that `trnlab run` ran",
-        )  # fmt: skip
+        )
     return "\n\n".join(_explanation(entry, sound) for entry in reversed(chosen))
 
 

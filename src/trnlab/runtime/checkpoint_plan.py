@@ -25,9 +25,12 @@ class Plan:
         for value, what in ((self.every, "steps between checkpoints"), (self.keep, "checkpoints that are kept")):
             if value < 1:
                 raise UsageError(
-                    f"the number of {what} is at least 1", code="TRN534", got=value, limit="1 and more",
+                    f"the number of {what} is at least 1",
+                    code="TRN534",
+                    got=value,
+                    limit="1 and more",
                     remedy="such as --every 200 --keep 3",
-                )  # fmt: skip
+                )
 
 
 def plan(environment: Mapping[str, str] = os.environ) -> Plan | None:

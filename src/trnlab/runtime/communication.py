@@ -77,9 +77,12 @@ class _Use:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "count": self.count, "bytes": self.nbytes, "time_s": self.time / PS_PER_S,
-            "exposed_s": self.exposed / PS_PER_S, "hidden_s": (self.time - self.exposed) / PS_PER_S,
-        }  # fmt: skip
+            "count": self.count,
+            "bytes": self.nbytes,
+            "time_s": self.time / PS_PER_S,
+            "exposed_s": self.exposed / PS_PER_S,
+            "hidden_s": (self.time - self.exposed) / PS_PER_S,
+        }
 
 
 @dataclass
@@ -97,9 +100,12 @@ class _Sums:
 
 
 def communication(
-    calls: Sequence[tuple[Executable, int]], step_s: float, outside: Iterable[Outside] = (),
-    network: World | None = None, threshold: float = THRESHOLD,
-) -> dict[str, Any] | None:  # fmt: skip
+    calls: Sequence[tuple[Executable, int]],
+    step_s: float,
+    outside: Iterable[Outside] = (),
+    network: World | None = None,
+    threshold: float = THRESHOLD,
+) -> dict[str, Any] | None:
     """Of a step's executables, each with how often it runs, and of what it asks for outside of them, on `network`;
     None where nothing is a collective. Fields: `communication` in docs/summary.md.
 
@@ -122,12 +128,14 @@ def communication(
     found = {
         "purposes": {name: sums.purposes[name].as_json() for name in PURPOSES if name in sums.purposes},
         "kinds": {name: use.as_json() for name, use in sorted(sums.kinds.items())},
-        "time_s": total, "exposed_s": exposed, "hidden_s": total - exposed,
+        "time_s": total,
+        "exposed_s": exposed,
+        "hidden_s": total - exposed,
         "share": exposed / step_s if step_s else 0.0,
         "ratio": total / (step_s - exposed) if step_s > exposed else None,
         "links": links,
         "busiest_link": max(links.values(), key=lambda use: use["busy_s"], default=None),
-    }  # fmt: skip
+    }
     return judged(found, step_s, threshold)
 
 
@@ -203,6 +211,9 @@ def _class(network: Network, loads: Any, numbers: Ints, step_s: float) -> dict[s
     most = int(busy.argmax())
     first = numbers < len(network.template)
     return {
-        "link": network.name(int(numbers[most])), "bytes": float(mine[most]), "busy_s": float(busy[most]),
-        "share": float(busy[most]) / step_s if step_s else 0.0, "class_bytes": float(mine[first].sum()),
-    }  # fmt: skip
+        "link": network.name(int(numbers[most])),
+        "bytes": float(mine[most]),
+        "busy_s": float(busy[most]),
+        "share": float(busy[most]) / step_s if step_s else 0.0,
+        "class_bytes": float(mine[first].sum()),
+    }

@@ -83,9 +83,11 @@ def predicted(size: Size, known: Iterable[Mapping[str, Any]]) -> Predicted:
     ratios = [seconds / of.seconds for of, seconds in found if of is not None and seconds > 0]
     if len(ratios) < ENOUGH:
         return Predicted(
-            size.seconds, size.seconds * LEAST, size.seconds * MOST,
+            size.seconds,
+            size.seconds * LEAST,
+            size.seconds * MOST,
             f"by the figures of another machine: {ENOUGH} programs say how fast this is, the cache has {len(ratios)}",
-        )  # fmt: skip
+        )
     low, middle, high = (float(np.quantile(ratios, q)) * size.seconds for q in (0.1, 0.5, 0.9))
     return Predicted(middle, low, high, f"by what {len(ratios)} programs of the cache took")
 

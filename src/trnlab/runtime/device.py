@@ -94,9 +94,12 @@ class Loaded:
         program = self.executable.program
         if len(inputs) != len(program.inputs):
             raise RunError(
-                f"{program.name!r} was given the wrong number of inputs", code="TRN820", limit=len(program.inputs),
-                got=len(inputs), remedy="pass one array per input of the graph",
-            )  # fmt: skip
+                f"{program.name!r} was given the wrong number of inputs",
+                code="TRN820",
+                limit=len(program.inputs),
+                got=len(inputs),
+                remedy="pass one array per input of the graph",
+            )
         for id, array, shape in zip(program.inputs, inputs, self.executable.metadata["inputs"]):
             _check_input(program.tensors[id], tuple(shape), array)
 
@@ -240,10 +243,12 @@ def _check_input(tensor: Tensor, shape: tuple[int, ...], array: Array) -> None:
     if not fits:
         layout = "" if array.flags.c_contiguous else ", not contiguous"
         raise RunError(
-            f"input {tensor.name!r} does not fit the program", code="TRN821",
-            limit=f"{tensor.dtype.name}{list(shape)}", got=f"{array.dtype.name}{list(array.shape)}{layout}",
+            f"input {tensor.name!r} does not fit the program",
+            code="TRN821",
+            limit=f"{tensor.dtype.name}{list(shape)}",
+            got=f"{array.dtype.name}{list(array.shape)}{layout}",
             remedy="pass an array of the shape and format that was compiled for",
-        )  # fmt: skip
+        )
 
 
 def core(session: Session) -> Machine:

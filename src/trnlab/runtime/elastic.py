@@ -48,10 +48,12 @@ class Size:
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most or self.spares < 0 or self.restarts < 0:
             raise UsageError(
-                "ranks, spares or restarts that cannot be", code="TRN276",
+                "ranks, spares or restarts that cannot be",
+                code="TRN276",
                 got=f"{self.least}:{self.most}, {self.spares} spares, {self.restarts} restarts",
-                limit="1 rank and more, the least before the most", remedy="such as --ranks 2:4 --max-restarts 3",
-            )  # fmt: skip
+                limit="1 rank and more, the least before the most",
+                remedy="such as --ranks 2:4 --max-restarts 3",
+            )
 
 
 def parse(text: str) -> tuple[int, int]:
@@ -59,9 +61,12 @@ def parse(text: str) -> tuple[int, int]:
     parts = text.split(":")
     if len(parts) > 2 or not all(part.isdecimal() for part in parts):
         raise UsageError(
-            f"{text!r} is no number of ranks", code="TRN276", got=text, limit="N, or FEWEST:MOST",
+            f"{text!r} is no number of ranks",
+            code="TRN276",
+            got=text,
+            limit="N, or FEWEST:MOST",
             remedy="--ranks 4, or --ranks 2:4",
-        )  # fmt: skip
+        )
     return int(parts[0]), int(parts[-1])
 
 
@@ -95,8 +100,11 @@ def start(size: Size, arguments: Sequence[str], root: Path, session: Session, im
     now, spares = size.most, size.spares
     while True:
         folder = root if not attempts else root / "restarts" / str(len(attempts))
-        given = {**os.environ, rehearsal.STRUCK: str(root.resolve() / "struck"),
-                 rehearsal.ATTEMPT: str(len(attempts))}  # fmt: skip
+        given = {
+            **os.environ,
+            rehearsal.STRUCK: str(root.resolve() / "struck"),
+            rehearsal.ATTEMPT: str(len(attempts)),
+        }
         ended = ranks.run(now, arguments, folder, given, imports)
         attempt = _judged(ended, folder, session)
         attempts.append(attempt)
@@ -110,8 +118,10 @@ def start(size: Size, arguments: Sequence[str], root: Path, session: Session, im
         taken = min(gone, spares)
         spares -= taken
         now = _fewer(now - gone + taken, size, lambda n: _allowed(session, n))
-        say(f"restart {len(attempts)} of {size.restarts}, on {now} rank{'' if now == 1 else 's'}"
-            + (f", {taken} of them spares" if taken else ""))  # fmt: skip
+        say(
+            f"restart {len(attempts)} of {size.restarts}, on {now} rank{'' if now == 1 else 's'}"
+            + (f", {taken} of them spares" if taken else "")
+        )
 
 
 def _fewer(most: int, size: Size, allowed: Callable[[int], bool]) -> int:
@@ -120,10 +130,12 @@ def _fewer(most: int, size: Size, allowed: Callable[[int], bool]) -> int:
         if allowed(ranks_):
             return ranks_
     raise CollectiveError(
-        f"{most} ranks are left, and the job cannot go on", code="TRN558", got=most,
+        f"{most} ranks are left, and the job cannot go on",
+        code="TRN558",
+        got=most,
         limit=f"at least {size.least}, and a number that the target starts",
         remedy="start it again when there are instances, allow fewer (--ranks 1:4), or keep spares (--spares 1)",
-    )  # fmt: skip
+    )
 
 
 def require_room(size: Size, session: Session) -> None:
@@ -200,9 +212,11 @@ def _say(attempt: Attempt) -> None:
     money = "" if attempt.lost_usd is None else f", ${attempt.lost_usd:.3g}"
     spent = "" if attempt.lost_s is None else f", {attempt.lost_s:.3g} s of the devices{money}"
     when = f"after step {attempt.last}" if attempt.last else "before a step of compiled code, which alone is counted"
-    say(f"{LOST}: {who} {when}{why}; lost since the newest checkpoint: "
+    say(
+        f"{LOST}: {who} {when}{why}; lost since the newest checkpoint: "
         f"{attempt.lost_steps} step{'' if attempt.lost_steps == 1 else 's'}, "
-        f"{attempt.lost_tokens:,} tokens{spent}")  # fmt: skip
+        f"{attempt.lost_tokens:,} tokens{spent}"
+    )
 
 
 def _summary(folder: Path) -> dict[str, Any]:

@@ -97,9 +97,11 @@ class _Met:
 
 
 def compare(
-    calls: Sequence[tuple[Executable, int]], faults: tuple[str, ...], outside: Sequence[Outside] = (),
+    calls: Sequence[tuple[Executable, int]],
+    faults: tuple[str, ...],
+    outside: Sequence[Outside] = (),
     sick: World | None = None,
-) -> Sickness:  # fmt: skip
+) -> Sickness:
     """A step's executables, each with how often it runs, on the healthy network and on one with these faults.
 
     outside: what is exchanged besides, as the healthy network times it; `sick`: the one with faults.

@@ -126,8 +126,10 @@ def _engine_time(parts: Sequence[Part], total: int) -> dict[str, Any]:
         names = ("waiting_for", "cause", "buffer")
         rows = [dict(zip(names, key)) | {"ps": time} for key, time in _shortened(mine, WAITS)]
         found[engine] = {
-            "busy_ps": busy[engine], "waiting": rows, "ends_ps": total - busy[engine] - sum(mine.values()),
-        }  # fmt: skip
+            "busy_ps": busy[engine],
+            "waiting": rows,
+            "ends_ps": total - busy[engine] - sum(mine.values()),
+        }
     return found
 
 

@@ -44,8 +44,15 @@ def items(step: Sequence[str | Outside], executables: Mapping[str, Executable], 
         else:
             asked = each.asked
             who = asked.pairs[0] if asked.pairs else asked.group_of(rank)
-            found.append({"meet": list(who), "ps": round(each.cost.seconds * PS_PER_S), "purpose": each.purpose,
-                          "kind": asked.kind, "pair": bool(asked.pairs)})  # fmt: skip
+            found.append(
+                {
+                    "meet": list(who),
+                    "ps": round(each.cost.seconds * PS_PER_S),
+                    "purpose": each.purpose,
+                    "kind": asked.kind,
+                    "pair": bool(asked.pairs),
+                }
+            )
     return found
 
 
@@ -54,12 +61,16 @@ def slowed(found: list[Item], factor: float) -> list[Item]:
     if factor == 1.0:
         return found
     return [
-        {**item, "work": round(item["work"] * factor), "busy": [[round(t * factor) for t in b] for b in item["busy"]],
-         "sent": [[round(start * factor), round(end * factor), *rest] for start, end, *rest in item["sent"]]}
+        {
+            **item,
+            "work": round(item["work"] * factor),
+            "busy": [[round(t * factor) for t in b] for b in item["busy"]],
+            "sent": [[round(start * factor), round(end * factor), *rest] for start, end, *rest in item["sent"]],
+        }
         if "work" in item
         else item
         for item in found
-    ]  # fmt: skip
+    ]
 
 
 def _work(executable: Executable) -> Item:
@@ -75,8 +86,13 @@ def _work(executable: Executable) -> Item:
         asked = collective_of(program.routines[call.routine])
         assert asked is not None
         sent.append([start, end, call.purpose or "other", asked.kind])
-    return {"work": outline.total, "label": executable.name, "busy": busy.tolist(), "sent": sent,
-            "all": program.ranks > 1}  # fmt: skip
+    return {
+        "work": outline.total,
+        "label": executable.name,
+        "busy": busy.tolist(),
+        "sent": sent,
+        "all": program.ranks > 1,
+    }
 
 
 @dataclass
@@ -194,19 +210,24 @@ def _picture(ranks: list[_Rank], links: list[tuple[int, int, list[int], bool]], 
         key = repr(rank.bars)
         if key not in lanes:
             lanes[key] = {
-                "ranks": [], "busy": [bar[1:3] for bar in rank.bars if bar[0] == "busy"],
+                "ranks": [],
+                "busy": [bar[1:3] for bar in rank.bars if bar[0] == "busy"],
                 "sent": [bar[1:] for bar in rank.bars if bar[0] == "sent"],
                 "waits": [bar[1:3] for bar in rank.bars if bar[0] == "waits"],
-                "waits_ps": sum(bar[2] - bar[1] for bar in rank.bars if bar[0] == "waits"), "end_ps": rank.clock,
-            }  # fmt: skip
+                "waits_ps": sum(bar[2] - bar[1] for bar in rank.bars if bar[0] == "waits"),
+                "end_ps": rank.clock,
+            }
         lanes[key]["ranks"].append(number)
         lane_of.append(list(lanes).index(key))
     drawn = dict.fromkeys(
-        (start, end, lane_of[who[0]], lane_of[who[-1]], arrow) if arrow else
-        (start, end, min(lane_of[r] for r in who), max(lane_of[r] for r in who), arrow)
+        (start, end, lane_of[who[0]], lane_of[who[-1]], arrow)
+        if arrow
+        else (start, end, min(lane_of[r] for r in who), max(lane_of[r] for r in who), arrow)
         for start, end, who, arrow in links
-    )  # fmt: skip
+    )
     return {
-        "total_ps": max((rank.clock for rank in ranks), default=0), "lanes": list(lanes.values()),
-        "links": [list(link) for link in drawn if link[2] != link[3]], "unmatched": unmatched,
-    }  # fmt: skip
+        "total_ps": max((rank.clock for rank in ranks), default=0),
+        "lanes": list(lanes.values()),
+        "links": [list(link) for link in drawn if link[2] != link[3]],
+        "unmatched": unmatched,
+    }

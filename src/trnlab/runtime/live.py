@@ -95,10 +95,17 @@ class Beacon:
         if self._folder is None or (not now and time.perf_counter() - self._written < PERIOD_S):
             return
         self._owner = os.getpid()
-        record = {"pid": self._owner, "birth": birth(self._owner), "host": socket.gethostname(),
-                  "updated": time.time(), "status": FAILED if self.errors else RUNNING, "errors": self.errors,
-                  "outcomes": self.outcomes, "ecc": self.ecc,
-                  **self._tell(_looked(self._folder))}  # fmt: skip
+        record = {
+            "pid": self._owner,
+            "birth": birth(self._owner),
+            "host": socket.gethostname(),
+            "updated": time.time(),
+            "status": FAILED if self.errors else RUNNING,
+            "errors": self.errors,
+            "outcomes": self.outcomes,
+            "ecc": self.ecc,
+            **self._tell(_looked(self._folder)),
+        }
         try:
             replace(self._folder / f"{self._owner}.json", json.dumps(record).encode())
         except OSError:
@@ -137,20 +144,31 @@ def record(
     logical = CORES_PER_RANK.get(session.chip.name, 1) if fabric is not None or session.pairs else 1
     executions = [_execution(each, calls[key], timed) for key, each in executables.items()]
     return {
-        "schema": SCHEMA, "version": VERSION, "tag": os.environ.get("NEURON_PROCESS_TAG") or str(os.getpid()),
-        "target": session.target.name, "instances": session.instances, "rank": rank, "ranks": ranks, "place": place,
-        "logical": logical, "pairs": session.pairs, "network_s": network_s, "executions": executions,
+        "schema": SCHEMA,
+        "version": VERSION,
+        "tag": os.environ.get("NEURON_PROCESS_TAG") or str(os.getpid()),
+        "target": session.target.name,
+        "instances": session.instances,
+        "rank": rank,
+        "ranks": ranks,
+        "place": place,
+        "logical": logical,
+        "pairs": session.pairs,
+        "network_s": network_s,
+        "executions": executions,
         "memory": _memory(executables.values()),
-    }  # fmt: skip
+    }
 
 
 def _execution(executable: Executable, calls: int, timed: bool) -> dict[str, Any]:
     known = timed or "timeline" in executable.__dict__
     return {
-        "name": executable.name, "key": executable.key, "calls": calls,
+        "name": executable.name,
+        "key": executable.key,
+        "calls": calls,
         "latency_s": executable.timeline.total / PS_PER_S if known else None,
         "flops": int(executable.metadata.get("model_flops") or 0),
-    }  # fmt: skip
+    }
 
 
 def _memory(executables: Any) -> dict[str, int]:
@@ -205,10 +223,12 @@ def look(place: Path) -> None:
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not is_ours(place):
         raise UsageError(
-            "what runs say of themselves lies in a folder that is another user's, or a link", code="TRN568",
-            got=str(place), limit="a folder of this user",
+            "what runs say of themselves lies in a folder that is another user's, or a link",
+            code="TRN568",
+            got=str(place),
+            limit="a folder of this user",
             remedy=f"name another in {PLACE}, for the runs as for the monitor",
-        )  # fmt: skip
+        )
     with plain.opened(place / "watched", os.O_WRONLY | os.O_CREAT) as descriptor:
         os.utime(descriptor)
 

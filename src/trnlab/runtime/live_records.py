@@ -87,9 +87,12 @@ def _execution(each: Any) -> dict[str, Any]:
         raise _OtherError("an execution that is none")
     latency = each.get("latency_s")
     return {
-        "name": _text(each.get("name")), "key": _text(each.get("key")), "calls": _count(each.get("calls")),
-        "latency_s": None if latency is None else _seconds(latency), "flops": _count(each.get("flops", 0)),
-    }  # fmt: skip
+        "name": _text(each.get("name")),
+        "key": _text(each.get("key")),
+        "calls": _count(each.get("calls")),
+        "latency_s": None if latency is None else _seconds(latency),
+        "flops": _count(each.get("flops", 0)),
+    }
 
 
 def _count(value: Any, most: int = _MOST) -> int:

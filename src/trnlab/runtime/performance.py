@@ -104,9 +104,12 @@ def _together(run: Steps, calls: Sequence[tuple[Executable, int]], step_s: float
     """What the ranks do together in a step, and what faults of their network do to it; nothing of one core."""
     fabric, faults = run.session.counters.fabric, run.session.faults
     found = communication(
-        calls, step_s, run.outside.get(run.typical, ()), fabric.world if fabric is not None else None,
+        calls,
+        step_s,
+        run.outside.get(run.typical, ()),
+        fabric.world if fabric is not None else None,
         run.session.comm_threshold,
-    )  # fmt: skip
+    )
     if found is None:
         return {}
     if run.session.communicator is not None and run.session.communicator.rank == 0:
@@ -163,17 +166,19 @@ def _kernels(run: Steps) -> list[dict[str, Any]]:
     for key, executable in run.executables.items():
         if executable.is_kernel:
             part = timing.summarise(executable.timeline)
-            found.append({
-                "name": executable.name,
-                "executable": key,
-                "chip": executable.chip.name,
-                "calls": run.calls[key],
-                "instructions": executable.program.num_instructions,
-                "time_s": part.total / PS_PER_S,
-                "engines": _engines([(part, 1)], part.total / PS_PER_S),
-                "bound_by": next(iter(part.critical)),
-                **kernel_fields(executable),
-            })  # fmt: skip
+            found.append(
+                {
+                    "name": executable.name,
+                    "executable": key,
+                    "chip": executable.chip.name,
+                    "calls": run.calls[key],
+                    "instructions": executable.program.num_instructions,
+                    "time_s": part.total / PS_PER_S,
+                    "engines": _engines([(part, 1)], part.total / PS_PER_S),
+                    "bound_by": next(iter(part.critical)),
+                    **kernel_fields(executable),
+                }
+            )
     return sorted(found, key=lambda kernel: -kernel["time_s"] * kernel["calls"])
 
 

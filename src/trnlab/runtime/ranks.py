@@ -90,8 +90,14 @@ def folder_of(root: Path, rank: int) -> Path:
 def environment(ranks: int, rank: int, port: int, given: Mapping[str, str]) -> dict[str, str]:
     """What a rank is told, in torchrun's variables; the host's processors are shared out equally."""
     threads = str(max(1, (os.cpu_count() or 1) // ranks))
-    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks,
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}  # fmt: skip
+    told = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": ranks,
+        "LOCAL_WORLD_SIZE": ranks,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
     return {"OMP_NUM_THREADS": threads, **given, **{name: str(value) for name, value in told.items()}}
 
 
@@ -100,14 +106,20 @@ def check_choice(given: Mapping[str, str]) -> None:
     chosen = given.get(CHOICE) or FORK
     if chosen not in (FORK, SPAWN):
         raise UsageError(
-            f"there is no such way to start ranks as {CHOICE} says", code="TRN189", got=chosen,
-            limit=f"{FORK}, {SPAWN}", remedy="unset it: ranks are copies of one process where that can be",
-        )  # fmt: skip
+            f"there is no such way to start ranks as {CHOICE} says",
+            code="TRN189",
+            got=chosen,
+            limit=f"{FORK}, {SPAWN}",
+            remedy="unset it: ranks are copies of one process where that can be",
+        )
     if given.get(CHOICE) == FORK and not forks.possible():
         raise UsageError(
-            "ranks cannot be copies of one process on this system", code="TRN189", got=f"{CHOICE}={FORK}",
-            limit="Linux", remedy=f"unset {CHOICE}, and each rank is started by itself",
-        )  # fmt: skip
+            "ranks cannot be copies of one process on this system",
+            code="TRN189",
+            got=f"{CHOICE}={FORK}",
+            limit="Linux",
+            remedy=f"unset {CHOICE}, and each rank is started by itself",
+        )
 
 
 def start(ranks: int, arguments: Sequence[str], root: Path) -> int:
@@ -251,9 +263,10 @@ def merge(root: Path, ranks: int, ended: Container[int] = ()) -> None:
     if together is not None:
         write_atomic(root / data.TOGETHER, json.dumps(together, separators=(",", ":")).encode())
         summary["together"] = {
-            "step_s": together["total_ps"] / PS_PER_S, "unmatched": together["unmatched"],
+            "step_s": together["total_ps"] / PS_PER_S,
+            "unmatched": together["unmatched"],
             "lanes": [{"ranks": lane["ranks"], "waits_s": lane["waits_ps"] / PS_PER_S} for lane in together["lanes"]],
-        }  # fmt: skip
+        }
     write_atomic(path, json.dumps(summary, indent=2).encode())
     if together is not None and (root / profile.REPORT).exists():
         profile.render(root)  # with all ranks in it

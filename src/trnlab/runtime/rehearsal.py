@@ -67,10 +67,12 @@ def parse(text: str) -> Fault | None:
 
 def _wrong(text: str) -> UsageError:
     return UsageError(
-        f"{text!r} is no fault that can be rehearsed", code="TRN554", got=text,
+        f"{text!r} is no fault that can be rehearsed",
+        code="TRN554",
+        got=text,
         limit=f"rankN:stepN=KIND or nodeN:stepN=KIND, steps from 1, of {', '.join(KINDS)}; slow:F with F from 1",
         remedy="such as --fault rank2:step37=kill",
-    )  # fmt: skip
+    )
 
 
 def split(told: Sequence[str]) -> tuple[tuple[Fault, ...], tuple[str, ...]]:
@@ -85,9 +87,12 @@ def check(faults: Sequence[Fault], ranks: int, instances: int) -> None:
         have = ranks if fault.where == "rank" else instances
         if fault.number >= have:
             raise UsageError(
-                f"the job has no {fault.where} {fault.number}", code="TRN554", got=fault.text,
-                limit=f"{fault.where}0 to {fault.where}{have - 1}", remedy="choose one of these",
-            )  # fmt: skip
+                f"the job has no {fault.where} {fault.number}",
+                code="TRN554",
+                got=fault.text,
+                limit=f"{fault.where}0 to {fault.where}{have - 1}",
+                remedy="choose one of these",
+            )
 
 
 class Rehearsal:
@@ -122,17 +127,22 @@ class Rehearsal:
         elif fault.kind == "hang":
             time.sleep(self._timeout_s)
             raise RunError(
-                f"a program of step {step} did not end on rank {self.rank}: NRT_TIMEOUT (5)", code="TRN556",
-                limit=f"{self._timeout_s:g} s, {EXEC_TIMEOUT}", got=fault.text,
+                f"a program of step {step} did not end on rank {self.rank}: NRT_TIMEOUT (5)",
+                code="TRN556",
+                limit=f"{self._timeout_s:g} s, {EXEC_TIMEOUT}",
+                got=fault.text,
                 remedy="start again from the newest checkpoint, on another instance where it happens again",
-            )  # fmt: skip
+            )
         elif fault.kind == "ecc":
             self.ecc += 1
             raise RunError(
                 f"an uncorrectable error in the HBM of rank {self.rank}, instance {self.node}, in step {step}: "
-                "NRT_EXEC_HW_ERR_HBM_UE (1201)", code="TRN555", got=fault.text, limit="no uncorrectable errors",
+                "NRT_EXEC_HW_ERR_HBM_UE (1201)",
+                code="TRN555",
+                got=fault.text,
+                limit="no uncorrectable errors",
                 remedy="replace the instance, and start again from the newest checkpoint",
-            )  # fmt: skip
+            )
         elif fault.kind == "disk":
             files.Disk.full = True
         else:

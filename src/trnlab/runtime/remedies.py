@@ -144,9 +144,11 @@ def _networks(job: Job) -> Iterator[Remedy]:
     if cluster.instances > 1:
         yield _on(job, "EFA of twice the rate", "no instance of the catalogue has it", changes=(FASTER_CARDS,))
         yield _on(
-            job, "ranks dealt out over the instances, not one instance after the other",
-            "another order of ranks when the job is started", changes=(DEALT,),
-        )  # fmt: skip
+            job,
+            "ranks dealt out over the instances, not one instance after the other",
+            "another order of ranks when the job is started",
+            changes=(DEALT,),
+        )
     for other in _instances(job):
         where = Cluster(other, job.ranks // _each(job, other)).name
         if where != name:

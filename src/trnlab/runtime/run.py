@@ -168,10 +168,13 @@ class Run:
     def _tell(self, timed: bool) -> dict[str, Any]:
         """What `trnlab monitor` may see."""
         about = {
-            "folder": str(self.folder), "script": str(self.script), "started": self._started.timestamp(),
-            "steps": self.session.counters.steps or len(self._updates), "loss": self.losses[-1:] or None,
+            "folder": str(self.folder),
+            "script": str(self.script),
+            "started": self._started.timestamp(),
+            "steps": self.session.counters.steps or len(self._updates),
+            "loss": self.losses[-1:] or None,
             "input_s": self.input_s,
-        }  # fmt: skip
+        }
         return about | live.record(self.session, self.executables, self.calls, timed=timed)
 
     def _lane(self) -> None:
@@ -185,10 +188,18 @@ class Run:
         """Write the summary as it stands; `timed` adds what takes a simulation of time."""
         record = self.record(status)
         if timed:
-            record |= performance.summarise(Steps(
-                self.session, self.executables, self.details, self.calls, self.step_calls, self.step_patterns,
-                self.tokens_per_step, self._outside,
-            ))  # fmt: skip
+            record |= performance.summarise(
+                Steps(
+                    self.session,
+                    self.executables,
+                    self.details,
+                    self.calls,
+                    self.step_calls,
+                    self.step_patterns,
+                    self.tokens_per_step,
+                    self._outside,
+                )
+            )
         if self._read and "step_time_s" in record:
             record["data"] = [read(record["step_time_s"]) for read in self._read]
         self._write(data.FILE, summary.to_json(record))
@@ -307,9 +318,10 @@ class Run:
             write(path)
         except OSError as error:
             raise RunError(
-                f"{str(path)!r} cannot be written: {why(error)}", code="TRN813",
+                f"{str(path)!r} cannot be written: {why(error)}",
+                code="TRN813",
                 remedy=way_out(error, "name another folder with --out"),
-            ) from error  # fmt: skip
+            ) from error
 
 
 def _number(value: object, what: str) -> float:
@@ -320,9 +332,11 @@ def _number(value: object, what: str) -> float:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise UsageError(
-            f"{what} of a step is not a number", code="TRN154", got=f"{type(value).__name__} {str(value)[:40]!r}",
+            f"{what} of a step is not a number",
+            code="TRN154",
+            got=f"{type(value).__name__} {str(value)[:40]!r}",
             remedy="report loss.item(), and how many tokens the step learned from",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def new_folder(parent: Path, stem: str) -> Path:
@@ -337,7 +351,8 @@ def new_folder(parent: Path, stem: str) -> Path:
             return parent / f"{stem}-{n}"
     except OSError as error:
         raise RunError(
-            f"no folder for the run can be made in {str(parent)!r}: {why(error)}", code="TRN813",
+            f"no folder for the run can be made in {str(parent)!r}: {why(error)}",
+            code="TRN813",
             remedy=way_out(error, "name a folder with --out"),
-        ) from error  # fmt: skip
+        ) from error
     raise AssertionError("unreachable")

@@ -254,9 +254,11 @@ def failure(error: BaseException, code: str) -> TrnlabError:
         file, line = frames[-1].tb_frame.f_code.co_filename, frames[-1].tb_lineno
         where = Location(file, line, frames[-1].tb_frame.f_code.co_name, linecache.getline(file, line).strip())
     return UsageError(
-        f"the script failed with {type(error).__name__}: {error}", code=code, where=where,
+        f"the script failed with {type(error).__name__}: {error}",
+        code=code,
+        where=where,
         remedy="run it with `trnlab run` first",
-    )  # fmt: skip
+    )
 
 
 def _trim(error: BaseException) -> None:

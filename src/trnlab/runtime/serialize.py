@@ -150,9 +150,12 @@ def _header(data: memoryview, name: str) -> tuple[Json, int]:
 
 def _other_version(name: str, limit: str, got: str) -> CacheError:
     return CacheError(
-        f"{name} was written by another version of trnlab", code="TRN602", limit=limit, got=got,
+        f"{name} was written by another version of trnlab",
+        code="TRN602",
+        limit=limit,
+        got=got,
         remedy="it is rebuilt by the next run",
-    )  # fmt: skip
+    )
 
 
 def _json(tree: Json) -> bytes:

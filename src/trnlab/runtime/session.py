@@ -49,9 +49,23 @@ LOGICAL = "NEURON_LOGICAL_NC_CONFIG"
 EVERYTHING_BF16 = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16")
 # The fields of a session that are told, and not counted, kept or made.
 TOLD = (
-    "target", "precision", "rules", "stochastic_rounding", "seed", "check_nan", "band", "chosen", "instances",
-    "overlap", "bucket_mib", "faults", "rehearsed", "streams", "pairs", "comm_threshold",
-)  # fmt: skip
+    "target",
+    "precision",
+    "rules",
+    "stochastic_rounding",
+    "seed",
+    "check_nan",
+    "band",
+    "chosen",
+    "instances",
+    "overlap",
+    "bucket_mib",
+    "faults",
+    "rehearsed",
+    "streams",
+    "pairs",
+    "comm_threshold",
+)
 
 
 class Network(Protocol):
@@ -174,9 +188,11 @@ class Session:
     def __post_init__(self) -> None:
         if self.precision not in MODES:
             raise UsageError(
-                f"unknown precision {self.precision!r}", code="TRN121", limit=", ".join(MODES),
+                f"unknown precision {self.precision!r}",
+                code="TRN121",
+                limit=", ".join(MODES),
                 remedy="choose one of these",
-            )  # fmt: skip
+            )
         self.check_formats()
 
     def told(self) -> dict[str, Any]:
@@ -207,9 +223,13 @@ class Session:
             asked = f", which the rule for {', '.join(map(repr, patterns))} asks for"
             way = 'format = "fp8" in that rule, which every chip multiplies'
         raise UsageError(
-            f"mxfp8 needs a chip that multiplies the MX formats{asked}", code="TRN245", chip=self.chip.name,
-            limit=having, got=self.chip.name, remedy=f"choose a target with such a chip, or {way}",
-        )  # fmt: skip
+            f"mxfp8 needs a chip that multiplies the MX formats{asked}",
+            code="TRN245",
+            chip=self.chip.name,
+            limit=having,
+            got=self.chip.name,
+            remedy=f"choose a target with such a chip, or {way}",
+        )
 
     @property
     def rounds_stochastically(self) -> bool:
@@ -240,9 +260,12 @@ class Session:
         rehearsal.check(self.rehearsed, ranks, self.instances)
         if self.faults and ranks < 2:
             raise UsageError(
-                "a sick network changes nothing for a rank by itself", code="TRN195", got=", ".join(self.faults),
-                limit="at least two ranks", remedy="start several: --ranks 4, or torchrun --nproc-per-node 4",
-            )  # fmt: skip
+                "a sick network changes nothing for a rank by itself",
+                code="TRN195",
+                got=", ".join(self.faults),
+                limit="at least two ranks",
+                remedy="start several: --ranks 4, or torchrun --nproc-per-node 4",
+            )
         if self.faults:
             applied(build(Cluster(self.target, self.instances)), self.faults)
 
@@ -359,9 +382,12 @@ def _share(told: str) -> float:
         share = -1.0
     if not share >= 0:
         raise UsageError(
-            "TRNLAB_COMM_THRESHOLD is no share of a step", code="TRN192", limit="a number from 0 on", got=told,
+            "TRNLAB_COMM_THRESHOLD is no share of a step",
+            code="TRN192",
+            limit="a number from 0 on",
+            got=told,
             remedy="set it to such as 0.25, or unset it",
-        )  # fmt: skip
+        )
     return share
 
 
@@ -369,9 +395,12 @@ def _bucket(told: str) -> int:
     """Bytes of a bucket of reductions, in MiB. Raises UsageError (TRN268) for what is no number."""
     if not told.isdecimal():
         raise UsageError(
-            "TRNLAB_BUCKET_MIB is no size of buckets", code="TRN268", limit="whole MiB, 0 for no buckets", got=told,
+            "TRNLAB_BUCKET_MIB is no size of buckets",
+            code="TRN268",
+            limit="whole MiB, 0 for no buckets",
+            got=told,
             remedy="set it to such as 50, or unset it",
-        )  # fmt: skip
+        )
     return int(told)
 
 
@@ -380,10 +409,13 @@ def _streams(told: str, chip: chips.Chip) -> int:
     most = int(chip.links.cc_cores.value) * CORES_PER_RANK.get(chip.name, 1)
     if not told.isdecimal() or not 1 <= int(told) <= most:
         raise UsageError(
-            "TRNLAB_STREAMS is no number of streams that a rank's collectives can have", code="TRN196",
-            limit=f"1 to {most}: a stream needs a CC core", got=told, chip=chip.name,
+            "TRNLAB_STREAMS is no number of streams that a rank's collectives can have",
+            code="TRN196",
+            limit=f"1 to {most}: a stream needs a CC core",
+            got=told,
+            chip=chip.name,
             remedy="set it to such as 2, one for tensor parallel and one for sharded layers, or unset it",
-        )  # fmt: skip
+        )
     return int(told)
 
 
@@ -395,9 +427,13 @@ def _logical(told: str, chip: chips.Chip) -> bool:
     allowed = ("1", "2") if chip.has("logical_cores") else ("1",)
     if told not in allowed:
         raise UsageError(
-            f"{chip.name} has no logical cores of so many NeuronCores", code="TRN194", limit=" or ".join(allowed),
-            got=told, chip=chip.name, remedy=f"--lnc {allowed[-1]}, or {LOGICAL}={allowed[-1]}",
-        )  # fmt: skip
+            f"{chip.name} has no logical cores of so many NeuronCores",
+            code="TRN194",
+            limit=" or ".join(allowed),
+            got=told,
+            chip=chip.name,
+            remedy=f"--lnc {allowed[-1]}, or {LOGICAL}={allowed[-1]}",
+        )
     return told == "2"
 
 

@@ -102,10 +102,13 @@ class Fabric:
         each = self.ranks // cluster.instances
         if allowed is not None and each not in allowed:
             raise CollectiveError(
-                f"{each} ranks on one {cluster.target.name} are not a world that the runtime starts", code="TRN274",
-                limit=f"{', '.join(map(str, allowed))} ranks per instance", got=each, chip=cluster.target.chip.name,
+                f"{each} ranks on one {cluster.target.name} are not a world that the runtime starts",
+                code="TRN274",
+                limit=f"{', '.join(map(str, allowed))} ranks per instance",
+                got=each,
+                chip=cluster.target.chip.name,
                 remedy=f"start {max(n for n in allowed if n < each)} or {min(n for n in allowed if n > each)} ranks",
-            )  # fmt: skip
+            )
 
     def check_group(self, groups: Sequence[Sequence[int]]) -> None:
         """Raises UsageError (TRN183) for a group that is not the same on every instance and chip."""
@@ -153,13 +156,16 @@ class Fabric:
             {"link": self.network.name(most), "seconds": float(busy[most])} if len(busy) and busy[most] else None
         )
         return {
-            "rank": self.rank, "ranks": self.ranks, "instances": self.network.cluster.instances, "place": self.place,
+            "rank": self.rank,
+            "ranks": self.ranks,
+            "instances": self.network.cluster.instances,
+            "place": self.place,
             "seconds": sum(each.seconds for each in traffic.by_purpose.values()),
             "by_purpose": {name: each.as_json() for name, each in sorted(traffic.by_purpose.items())},
             "by_operation": {name: each.as_json() for name, each in sorted(traffic.by_operation.items())},
             "busiest": busiest,
             **({"faults": list(self.world.faults), "healthy_seconds": traffic.healthy} if self.world.faults else {}),
-        }  # fmt: skip
+        }
 
 
 def _nbytes(asked: Collective, source: Array) -> int:

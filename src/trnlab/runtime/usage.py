@@ -109,11 +109,16 @@ def _placed(routine: Routine, numbers: dict[str, int], where: str) -> Ints:
     place = {index: n for n, index in enumerate(routine.params)}
     rows = [
         (
-            b.memory, b.address, b.nbytes, b.first_partition, b.partitions, place.get(i, -1),
+            b.memory,
+            b.address,
+            b.nbytes,
+            b.first_partition,
+            b.partitions,
+            place.get(i, -1),
             numbers.setdefault(b.name if b.kind == "param" else b.name + where, len(numbers)),
         )
         for i, b in enumerate(routine.buffers)
-    ]  # fmt: skip
+    ]
     return np.array(rows, np.int64).reshape(-1, 7)
 
 
@@ -134,9 +139,20 @@ def _waited(tables: _Tables, t: Timeline) -> Ints:
     found = np.full(len(t), -1, np.int32)
     operand, reuse, _ = _ON_A_TENSOR
     _find_buffers(
-        t.blocker, np.isin(t.cause, _ON_A_TENSOR), t.cause != operand, t.cause != reuse, t.call, tables.calls,
-        tables.args, tables.tensor_name, tables.first_operand, tables.operands, tables.writes, tables.buffers, found,
-    )  # fmt: skip
+        t.blocker,
+        np.isin(t.cause, _ON_A_TENSOR),
+        t.cause != operand,
+        t.cause != reuse,
+        t.call,
+        tables.calls,
+        tables.args,
+        tables.tensor_name,
+        tables.first_operand,
+        tables.operands,
+        tables.writes,
+        tables.buffers,
+        found,
+    )
     return found
 
 
@@ -226,9 +242,16 @@ def _scratch_sides(routine: Routine) -> tuple[Ints, Ints]:
 
 @compiled
 def _extend(
-    call: Any, calls: Ints, first_operand: Ints, operands: Ints, places: Ints, start: Any, done: Any, begins: Ints,
+    call: Any,
+    calls: Ints,
+    first_operand: Ints,
+    operands: Ints,
+    places: Ints,
+    start: Any,
+    done: Any,
+    begins: Ints,
     ends: Ints,
-) -> None:  # fmt: skip
+) -> None:
     """The first start and the last end of what touches each buffer of each call."""
     for i in range(call.shape[0]):
         c = call[i]
@@ -241,9 +264,20 @@ def _extend(
 
 @compiled
 def _find_buffers(
-    blocker: Any, waits: Any, writes_now: Any, wrote: Any, call: Any, calls: Ints, args: Ints, tensor_name: Ints,
-    first_operand: Ints, operands: Ints, writes: Any, buffers: Ints, found: Any,
-) -> None:  # fmt: skip
+    blocker: Any,
+    waits: Any,
+    writes_now: Any,
+    wrote: Any,
+    call: Any,
+    calls: Ints,
+    args: Ints,
+    tensor_name: Ints,
+    first_operand: Ints,
+    operands: Ints,
+    writes: Any,
+    buffers: Ints,
+    found: Any,
+) -> None:
     """For each instruction that waits the operand that shares memory with one of its blocker.
 
     Rather one that it was to write, or read, and that the blocker wrote, or read; else any.

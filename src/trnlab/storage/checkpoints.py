@@ -36,9 +36,19 @@ from trnlab.storage.store import Store
 from trnlab.storage.trouble import reason
 
 __all__ = [
-    "BEGUN", "DONE", "METADATA", "NEWEST", "Agreement", "Checkpoint", "Checkpoints", "Content", "Making", "folder_of",
-    "name_of", "pieces",
-]  # fmt: skip
+    "BEGUN",
+    "DONE",
+    "METADATA",
+    "NEWEST",
+    "Agreement",
+    "Checkpoint",
+    "Checkpoints",
+    "Content",
+    "Making",
+    "folder_of",
+    "name_of",
+    "pieces",
+]
 
 NEWEST = "newest"
 _STEP = re.compile(r"^step_(\d{8,})$")
@@ -112,9 +122,11 @@ class Checkpoints:
         except OSError as error:
             self._give_up(step)
             raise RunError(
-                f"the checkpoint of step {step} cannot be written: {reason(error)}", code="TRN531",
-                got=self.store.url, remedy="free some space, or check the permissions; the ones before it are kept",
-            ) from error  # fmt: skip
+                f"the checkpoint of step {step} cannot be written: {reason(error)}",
+                code="TRN531",
+                got=self.store.url,
+                remedy="free some space, or check the permissions; the ones before it are kept",
+            ) from error
 
     def _write_record(self, step: int, rank: int, files: Mapping[str, Any], about: Mapping[str, Any] | None) -> None:
         record = {"step": step, "ranks": self.ranks, "files": files, "about": about or {}}
@@ -223,9 +235,12 @@ class Checkpoints:
             )
         if steps:
             raise RunError(
-                "no checkpoint is whole", code="TRN532", got=", ".join(map(str, steps)), limit=self.store.url,
+                "no checkpoint is whole",
+                code="TRN532",
+                got=", ".join(map(str, steps)),
+                limit=self.store.url,
                 remedy="see `trnlab checkpoint verify`; to begin anew, name another place or remove these",
-            )  # fmt: skip
+            )
         return None
 
     def _say_of_older(self, step: int) -> None:
@@ -289,9 +304,12 @@ class Checkpoints:
     def _require_ranks(self, found: Finished, other_ranks: bool) -> None:
         if found.ranks != self.ranks and not other_ranks:
             raise RunError(
-                "the checkpoint is of another number of ranks", code="TRN530", limit=found.ranks, got=self.ranks,
+                "the checkpoint is of another number of ranks",
+                code="TRN530",
+                limit=found.ranks,
+                got=self.ranks,
                 remedy="start as many ranks as wrote it; with trnlab.checkpoint in the script any number will do",
-            )  # fmt: skip
+            )
 
     def ranks_of(self, step: int) -> int:
         """How many ranks wrote a finished checkpoint. Raises FileNotFoundError, OSError, RunError (TRN532)."""
@@ -329,9 +347,11 @@ class Checkpoints:
 
     def _unreadable(self, error: OSError) -> RunError:
         return RunError(
-            f"the checkpoints cannot be read: {reason(error)}", code="TRN531", got=self.store.url,
+            f"the checkpoints cannot be read: {reason(error)}",
+            code="TRN531",
+            got=self.store.url,
             remedy="check the place and the permissions; nothing was begun anew",
-        )  # fmt: skip
+        )
 
 
 class Making:

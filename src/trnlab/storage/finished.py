@@ -85,9 +85,12 @@ class Finished:
             raise _changed(self._within + record_of(rank))
         if record["ranks"] != self.ranks:
             raise RunError(
-                f"{self._within}{folder_of(rank)} is of another number of ranks", code="TRN532", limit=self.ranks,
-                got=record["ranks"], remedy="take another checkpoint",
-            )  # fmt: skip
+                f"{self._within}{folder_of(rank)} is of another number of ranks",
+                code="TRN532",
+                limit=self.ranks,
+                got=record["ranks"],
+                remedy="take another checkpoint",
+            )
         return record
 
     def files(self, rank: int, *names: str) -> dict[str, bytes]:

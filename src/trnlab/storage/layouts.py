@@ -67,9 +67,12 @@ def parse(text: str) -> Layout:
         match = re.fullmatch(r"(dp|tp|pp)(\d{1,5})", part.strip())
         if match is None or match[1] in degrees or not int(match[2]):
             raise UsageError(
-                f"{text!r} is no layout", code="TRN542", got=part, limit="dp, tp and pp, each once, with its degree",
+                f"{text!r} is no layout",
+                code="TRN542",
+                got=part,
+                limit="dp, tp and pp, each once, with its degree",
                 remedy="such as dp2,tp4,pp1",
-            )  # fmt: skip
+            )
         degrees[match[1]] = int(match[2])
     return Layout(**degrees)
 
@@ -100,9 +103,12 @@ def rules(texts: Iterable[str]) -> Rules:
             valid = False
         if not valid:
             raise UsageError(
-                f"{text!r} says of no tensor how it is cut", code="TRN542", limit="PATTERN=DIM or PATTERN=none",
-                got=text, remedy=r"such as --cut 'attn\.qkv\.weight$=0'",
-            )  # fmt: skip
+                f"{text!r} says of no tensor how it is cut",
+                code="TRN542",
+                limit="PATTERN=DIM or PATTERN=none",
+                got=text,
+                remedy=r"such as --cut 'attn\.qkv\.weight$=0'",
+            )
         found.append((pattern, 1 << 30 if dim == "none" else int(dim)))
     return Rules((*found, *USUAL))
 
@@ -114,9 +120,12 @@ def stages(names: Iterable[str], pp: int) -> dict[str, int]:
     layers = sorted({int(m[1]) for name in names if (m := _LAYER.search(name))})
     if pp > 1 and len(layers) < pp:
         raise UsageError(
-            "there are fewer layers than stages of the pipeline", code="TRN542", limit=len(layers), got=pp,
+            "there are fewer layers than stages of the pipeline",
+            code="TRN542",
+            limit=len(layers),
+            got=pp,
             remedy="choose a smaller pp; layers are what is called layers.N., h.N. or blocks.N.",
-        )  # fmt: skip
+        )
     each, more = divmod(len(layers), pp)
     firsts = [s * each + min(s, more) for s in range(pp)]
     stage = {layer: sum(i >= first for first in firsts) - 1 for i, layer in enumerate(layers)}

@@ -26,9 +26,11 @@ def expanded(text: str | Path) -> Path:
         return Path(text).expanduser()
     except RuntimeError as error:
         raise UsageError(
-            f"the folder {str(text)!r} has no home: {error}", code="TRN122", got=str(text),
+            f"the folder {str(text)!r} has no home: {error}",
+            code="TRN122",
+            got=str(text),
             remedy="name the folder in full",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def open_store(where: str | Path, *, guarded: bool = False) -> Store:

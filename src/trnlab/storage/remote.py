@@ -204,15 +204,20 @@ class RemoteStore:
             return fsspec.get_filesystem_class(self._protocol)
         except ValueError as error:
             raise UsageError(
-                f"{self.url!r} is of a kind of store that nobody knows here", code="TRN520", got=self._protocol,
-                limit="s3, memory, file, and what fsspec has", remedy="a folder, or a URL such as s3://team/cache",
-            ) from error  # fmt: skip
+                f"{self.url!r} is of a kind of store that nobody knows here",
+                code="TRN520",
+                got=self._protocol,
+                limit="s3, memory, file, and what fsspec has",
+                remedy="a folder, or a URL such as s3://team/cache",
+            ) from error
         except ImportError as error:
             package = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}.get(self._protocol, "")
             raise UsageError(
-                f"{self.url!r} needs a package that is not installed", code="TRN520", got=str(error),
+                f"{self.url!r} needs a package that is not installed",
+                code="TRN520",
+                got=str(error),
                 remedy=f"pip install fsspec {package}".rstrip(),
-            ) from error  # fmt: skip
+            ) from error
 
     def _item(self, path: str, about: dict[str, Any]) -> Item:
         name = path.lstrip("/").removeprefix(self._root.lstrip("/")).lstrip("/")

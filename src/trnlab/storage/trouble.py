@@ -15,16 +15,37 @@ from trnlab.files import way_out, why
 
 NO_CREDENTIALS = errno.ENOKEY if hasattr(errno, "ENOKEY") else 126
 _PASSING_NAMES = (
-    "EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError", "ConnectionClosedError",
+    "EndpointConnectionError",
+    "ConnectTimeoutError",
+    "ReadTimeoutError",
+    "ConnectionClosedError",
     "ProxyConnectionError",
-    "IncompleteReadError", "ResponseStreamingError", "HTTPClientError", "ConnectionError", "ClientConnectorError",
-    "ServerDisconnectedError", "ClientPayloadError", "ClientOSError", "FSTimeoutError", "TimeoutError",
-    "IncompleteRead", "ContentLengthError", "ServerTimeoutError", "SSLError", "AioReadTimeoutError",
-)  # fmt: skip
+    "IncompleteReadError",
+    "ResponseStreamingError",
+    "HTTPClientError",
+    "ConnectionError",
+    "ClientConnectorError",
+    "ServerDisconnectedError",
+    "ClientPayloadError",
+    "ClientOSError",
+    "FSTimeoutError",
+    "TimeoutError",
+    "IncompleteRead",
+    "ContentLengthError",
+    "ServerTimeoutError",
+    "SSLError",
+    "AioReadTimeoutError",
+)
 _CREDENTIAL_NAMES = (
-    "NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "TokenRetrievalError",
-    "SSOTokenLoadError", "UnauthorizedSSOTokenError", "ProfileNotFound", "NoAuthTokenError",
-)  # fmt: skip
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "CredentialRetrievalError",
+    "TokenRetrievalError",
+    "SSOTokenLoadError",
+    "UnauthorizedSSOTokenError",
+    "ProfileNotFound",
+    "NoAuthTokenError",
+)
 _CREDENTIAL_CODES = (
     "InvalidAccessKeyId",
     "SignatureDoesNotMatch",
@@ -34,14 +55,35 @@ _CREDENTIAL_CODES = (
 )
 _DENIED_CODES = ("AccessDenied", "403", "AllAccessDisabled", "AccountProblem", "KMS.AccessDeniedException")
 _PASSING_CODES = (
-    "SlowDown", "503", "ServiceUnavailable", "InternalError", "500", "502", "504", "RequestTimeout", "Throttling",
-    "RequestTimeTooSkewed", "BandwidthLimitExceeded", "TooManyRequests", "429", "RequestLimitExceeded",
-    "OperationAborted", "ConditionalRequestConflict", "409",
-)  # fmt: skip
+    "SlowDown",
+    "503",
+    "ServiceUnavailable",
+    "InternalError",
+    "500",
+    "502",
+    "504",
+    "RequestTimeout",
+    "Throttling",
+    "RequestTimeTooSkewed",
+    "BandwidthLimitExceeded",
+    "TooManyRequests",
+    "429",
+    "RequestLimitExceeded",
+    "OperationAborted",
+    "ConditionalRequestConflict",
+    "409",
+)
 _PASSING = (
-    errno.EBUSY, errno.ETIMEDOUT, errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED, errno.EPIPE,
-    errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EAGAIN,
-)  # fmt: skip
+    errno.EBUSY,
+    errno.ETIMEDOUT,
+    errno.ECONNRESET,
+    errno.ECONNREFUSED,
+    errno.ECONNABORTED,
+    errno.EPIPE,
+    errno.EHOSTUNREACH,
+    errno.ENETUNREACH,
+    errno.EAGAIN,
+)
 
 
 def translated(error: Exception, url: str) -> OSError:

@@ -109,12 +109,19 @@ def to_json(rows: Sequence[Timed]) -> list[dict[str, Any]]:
     """Every row, times in seconds."""
     return [
         {
-            "run": row.run.name, "target": row.run.target, "runtime": row.run.runtime, "source": row.run.source,
-            "bytes": row.size, "measured": row.measured * 1e-6, "predicted": row.predicted * 1e-6,
-            "error": row.error, "algorithm": row.algorithm, "used_for": row.split.value,
+            "run": row.run.name,
+            "target": row.run.target,
+            "runtime": row.run.runtime,
+            "source": row.run.source,
+            "bytes": row.size,
+            "measured": row.measured * 1e-6,
+            "predicted": row.predicted * 1e-6,
+            "error": row.error,
+            "algorithm": row.algorithm,
+            "used_for": row.split.value,
         }
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def report(rows: Sequence[Timed]) -> str:
@@ -146,8 +153,10 @@ def _large(row: Timed) -> bool:
 
 
 def _line(row: Timed) -> str:
-    return (f"  {row.size:>12} B{row.measured:>13.2f} us{row.predicted:>13.2f} us{row.error:>+9.1%}  "
-            f"{row.algorithm:<18}{row.split.value}")  # fmt: skip
+    return (
+        f"  {row.size:>12} B{row.measured:>13.2f} us{row.predicted:>13.2f} us{row.error:>+9.1%}  "
+        f"{row.algorithm:<18}{row.split.value}"
+    )
 
 
 def _summary(title: str, chosen: Sequence[Timed]) -> str:

@@ -89,11 +89,21 @@ def _run(table: dict[str, Any], run: list[Any], own: dict[str, Model]) -> Row:
 def to_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Every row, times in seconds."""
     return [
-        {"run": f"{r.table} {r.name}", "layout": str(r.job.layout), "recompute": r.job.layout.recompute,
-         "accelerators": r.job.accelerators, "measured": r.measured, "predicted": r.predicted, "error": r.error,
-         "mfu": r.roofline.mfu, "used_for": "check", "independent": r.independent, "source": r.source}
+        {
+            "run": f"{r.table} {r.name}",
+            "layout": str(r.job.layout),
+            "recompute": r.job.layout.recompute,
+            "accelerators": r.job.accelerators,
+            "measured": r.measured,
+            "predicted": r.predicted,
+            "error": r.error,
+            "mfu": r.roofline.mfu,
+            "used_for": "check",
+            "independent": r.independent,
+            "source": r.source,
+        }
         for r in rows
-    ]  # fmt: skip
+    ]
 
 
 def report(rows: Sequence[Row]) -> str:

@@ -46,9 +46,11 @@ def sensitivity(folder: Path) -> Sensitivity:
     summary = profile.read_summary(folder)
     if "step_time_s" not in summary:
         raise RunError(
-            f"nothing was timed in {str(folder)!r}", code="TRN814", got=f"a run that is {summary.get('status')}",
+            f"nothing was timed in {str(folder)!r}",
+            code="TRN814",
+            got=f"a run that is {summary.get('status')}",
             remedy="let the script run at least one step to its end",
-        )  # fmt: skip
+        )
     return Sensitivity(summary["step_time_s"], tuple(summary["assumptions"]), tuple(summary.get("choices", ())))
 
 

@@ -76,11 +76,23 @@ def load() -> tuple[Row, ...]:
 def to_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Every row, throughput a second."""
     return [
-        {"run": r.name, "target": r.target, "ranks": r.ranks, "measured": r.measured, "predicted": r.predicted,
-         "error": r.error, "precision": r.precision, "published": r.published, "without": r.without,
-         "estimated": r.model, "layout": r.layout, "seconds": r.seconds, "used_for": "check"}
+        {
+            "run": r.name,
+            "target": r.target,
+            "ranks": r.ranks,
+            "measured": r.measured,
+            "predicted": r.predicted,
+            "error": r.error,
+            "precision": r.precision,
+            "published": r.published,
+            "without": r.without,
+            "estimated": r.model,
+            "layout": r.layout,
+            "seconds": r.seconds,
+            "used_for": "check",
+        }
         for r in rows
-    ]  # fmt: skip
+    ]
 
 
 def report(rows: Sequence[Row]) -> str:

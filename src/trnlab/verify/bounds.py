@@ -19,12 +19,23 @@ from math import sqrt
 DEVIATIONS = 4.0  # of a sum's rounding errors
 FLOAT32 = "float32"
 _FRACTION_BITS = {
-    "float64": 53, "float32": 24, "float16": 11, "bfloat16": 8, "float8_e4m3": 4, "float8_e4m3fn": 4,
+    "float64": 53,
+    "float32": 24,
+    "float16": 11,
+    "bfloat16": 8,
+    "float8_e4m3": 4,
+    "float8_e4m3fn": 4,
     "float8_e5m2": 3,
-}  # fmt: skip
+}
 _SMALLEST = {"float16": 2.0**-25, "float8_e5m2": 2.0**-17, "float8_e4m3": 2.0**-10, "float8_e4m3fn": 2.0**-10}
-_LARGEST = {"float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028235e38, "float8_e5m2": 57344.0,
-            "float8_e4m3": 240.0, "float8_e4m3fn": 448.0}  # fmt: skip
+_LARGEST = {
+    "float16": 65504.0,
+    "bfloat16": 3.3895e38,
+    "float32": 3.4028235e38,
+    "float8_e5m2": 57344.0,
+    "float8_e4m3": 240.0,
+    "float8_e4m3fn": 448.0,
+}
 
 
 def roundoff(format: str) -> float:
@@ -89,7 +100,7 @@ _NAMES = {
     ATTENTION: "attention attention_backward",
     RANDOM: """rand rand_like uniform bernoulli randn randn_like empty empty_like empty_permuted empty_strided
         new_empty new_empty_strided""",
-}  # fmt: skip
+}
 _KIND_OF = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 
 

@@ -49,9 +49,13 @@ def within(chip: Array, reference: Array, bound: Array | float, format: str) -> 
             ratio = np.where(same, 0.0, np.where(np.isfinite(error), error / (allowed + floor), np.inf))
     at = np.unravel_index(int(np.argmax(ratio)), got.shape) if got.shape else ()
     return Worst(
-        tuple(int(i) for i in at), float(got[at]), float(want[at]), float(allowed[at]), float(ratio[at]),
+        tuple(int(i) for i in at),
+        float(got[at]),
+        float(want[at]),
+        float(allowed[at]),
+        float(ratio[at]),
         int(np.count_nonzero(ratio > 1)),
-    )  # fmt: skip
+    )
 
 
 def relative(chip: Array, reference: Array) -> float:

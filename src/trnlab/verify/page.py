@@ -75,9 +75,11 @@ def _losses(v: Verdict) -> Iterator[str]:
     names = ("this", "the other") if v.against else ("chip", "host")
     hosts = curves.reference
     area = charts.Area(
-        "rounding alone", "var(--reference)", [b[0] - h for b, h in zip(band, hosts)],
+        "rounding alone",
+        "var(--reference)",
+        [b[0] - h for b, h in zip(band, hosts)],
         [b[1] - h for b, h in zip(band, hosts)],
-    )  # fmt: skip
+    )
     apart = charts.Curve(names[0], "var(--accent)", [a - h for a, h in zip(curves.chip, hosts)])
     lines = [
         charts.Curve(names[1], "var(--reference)", curves.reference, broad=True),

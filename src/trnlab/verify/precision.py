@@ -183,9 +183,14 @@ def to_json(study: Study) -> dict[str, Any]:
         mode["losses"] = [x if math.isfinite(x) else None for x in mode["losses"]]
         mode["gap"] = mode["gap"] if math.isfinite(mode["gap"]) else None
     return {
-        "schema": "trnlab.precision", "version": 1, "script": study.script, "target": study.target,
-        "steps": study.steps, "modes": modes, "recommendation": {"mode": chosen, "reason": why},
-    }  # fmt: skip
+        "schema": "trnlab.precision",
+        "version": 1,
+        "script": study.script,
+        "target": study.target,
+        "steps": study.steps,
+        "modes": modes,
+        "recommendation": {"mode": chosen, "reason": why},
+    }
 
 
 def page(study: Study) -> str:
@@ -198,15 +203,30 @@ def page(study: Study) -> str:
     names = charts.key((c.name, c.colour, number(c.values[-1])) for c in curves)
     losses = section("Loss", "", charts.both(charts.line_chart(curves), "loss by step") + names)
     rows = [
-        (m.name, number(m.gap(study.reference)), format_time(m.step_s * 1e12) if m.step_s else "?",
-         format_bytes(m.memory) if m.memory else "?") if not m.failed else (m.name, m.failed, "", "")
+        (
+            m.name,
+            number(m.gap(study.reference)),
+            format_time(m.step_s * 1e12) if m.step_s else "?",
+            format_bytes(m.memory) if m.memory else "?",
+        )
+        if not m.failed
+        else (m.name, m.failed, "", "")
         for m in study.modes
-    ]  # fmt: skip
+    ]
     table = section("Side by side", "", charts.table(("mode", "gap to fp32", "a step", "memory"), rows, (1, 2, 3)))
     suffering = [
-        (m.name, layer.name, "gradient" if layer.gradient else "forward", f"{layer.error:.2e}", f"{layer.overflowed}",
-         f"{layer.vanished}", f"{layer.ended:.2g}%") for m in study.modes for layer in m.layers[: 2 * SHOWN]
-    ]  # fmt: skip
+        (
+            m.name,
+            layer.name,
+            "gradient" if layer.gradient else "forward",
+            f"{layer.error:.2e}",
+            f"{layer.overflowed}",
+            f"{layer.vanished}",
+            f"{layer.ended:.2g}%",
+        )
+        for m in study.modes
+        for layer in m.layers[: 2 * SHOWN]
+    ]
     head = ("mode", "layer", "", "error", "overflowed", "became zero", "at the format's end")
     say = "Products of the first step against those of fp32."
     layers = section("Layers that suffer first", say, charts.table(head, suffering, (3, 4, 5, 6)))

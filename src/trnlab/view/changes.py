@@ -79,8 +79,9 @@ def _folder(
 ) -> Iterator[Change]:
     found = list(_in_folder(layer, inside))
     if before is None or not stat.S_ISDIR(before.st_mode):
-        if not found and (before is not None or not any(is_cache(f"{path}/{n}") for n in os.listdir(
-                f"{layer.upper}/{inside}"))):  # fmt: skip
+        if not found and (
+            before is not None or not any(is_cache(f"{path}/{n}") for n in os.listdir(f"{layer.upper}/{inside}"))
+        ):
             yield Change("written", path + "/", 0, new=before is None)
         yield from found
         return

@@ -47,9 +47,11 @@ class Ended(Exception):  # noqa: N818  (the script may well have meant to)
         if os.WIFSIGNALED(self.status):
             how = f"signal {signal.Signals(os.WTERMSIG(self.status)).name}"
         return UsageError(
-            "the script ended the process in which it was followed", code=ENDED, got=how,
+            "the script ended the process in which it was followed",
+            code=ENDED,
+            got=how,
             remedy="it left no report; nothing that it did there reached this machine",
-        )  # fmt: skip
+        )
 
 
 class Unavailable(Exception):  # noqa: N818  (no fault of anybody)
@@ -66,9 +68,12 @@ def follow(request: Request, serve: Serve) -> tuple[Any, Effects]:
         )
     if not hasattr(os, "fork"):
         raise UsageError(
-            "no process can be copied on this system, so a script cannot be followed without harm", code=NO_VIEW,
-            limit="Linux, macOS", got=sys.platform, remedy="trnlab run; on Windows, its subsystem for Linux",
-        )  # fmt: skip
+            "no process can be copied on this system, so a script cannot be followed without harm",
+            code=NO_VIEW,
+            limit="Linux, macOS",
+            got=sys.platform,
+            remedy="trnlab run; on Windows, its subsystem for Linux",
+        )
     request = replace(request, room=request.room or _room())
     if FILES in request.allowed:
         return _followed(replace(request, protection=OPEN), serve)
@@ -80,9 +85,11 @@ def follow(request: Request, serve: Serve) -> tuple[Any, Effects]:
             why = str(error)
     if chosen == NAMESPACES:
         raise UsageError(
-            "no namespace with an overlay can be had here", code=NO_VIEW, got=why,
+            "no namespace with an overlay can be had here",
+            code=NO_VIEW,
+            got=why,
             remedy=f"unset {CHOICE}: then Python's functions are led elsewhere, see docs/check.md",
-        )  # fmt: skip
+        )
     scratch = tempfile.mkdtemp(prefix="trnlab-")
     try:
         result, effects = _followed(replace(request, protection=HOOKS, scratch=scratch), serve)
@@ -134,9 +141,11 @@ def _followed(request: Request, serve: Serve) -> tuple[Any, Effects]:
                 conversation.next()
         except ValueError as error:  # frames that nobody of us wrote
             raise UsageError(
-                "what the script's process says cannot be read", code=ENDED, got=str(error),
+                "what the script's process says cannot be read",
+                code=ENDED,
+                got=str(error),
                 remedy="the script may write to files that it did not open",
-            ) from error  # fmt: skip
+            ) from error
         return conversation.result()
     finally:
         _closed(goes_on)

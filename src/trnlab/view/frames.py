@@ -16,15 +16,35 @@ from trnlab.errors import TrnlabError
 _LENGTH = struct.Struct("<Q")
 _PLAIN = {
     ("builtins", name): None
-    for name in ("set", "frozenset", "complex", "bytearray", "slice", "range", "OSError", "PermissionError",
-                 "FileNotFoundError", "FileExistsError", "IsADirectoryError", "NotADirectoryError")
+    for name in (
+        "set",
+        "frozenset",
+        "complex",
+        "bytearray",
+        "slice",
+        "range",
+        "OSError",
+        "PermissionError",
+        "FileNotFoundError",
+        "FileExistsError",
+        "IsADirectoryError",
+        "NotADirectoryError",
+    )
 } | {
-    ("collections", "Counter"): None, ("collections", "OrderedDict"): None, ("collections", "defaultdict"): None,
-    ("pathlib", "PosixPath"): None, ("pathlib", "PurePosixPath"): None, ("fractions", "Fraction"): None,
-    ("numpy", "dtype"): None, ("numpy", "ndarray"): None, ("numpy._core.multiarray", "_reconstruct"): None,
-    ("numpy._core.multiarray", "scalar"): None, ("numpy._core.numeric", "_frombuffer"): None,
-    ("argparse", "Namespace"): None, ("trnlab.numerics.dtypes", "dtype"): None,
-}  # fmt: skip
+    ("collections", "Counter"): None,
+    ("collections", "OrderedDict"): None,
+    ("collections", "defaultdict"): None,
+    ("pathlib", "PosixPath"): None,
+    ("pathlib", "PurePosixPath"): None,
+    ("fractions", "Fraction"): None,
+    ("numpy", "dtype"): None,
+    ("numpy", "ndarray"): None,
+    ("numpy._core.multiarray", "_reconstruct"): None,
+    ("numpy._core.multiarray", "scalar"): None,
+    ("numpy._core.numeric", "_frombuffer"): None,
+    ("argparse", "Namespace"): None,
+    ("trnlab.numerics.dtypes", "dtype"): None,
+}
 
 
 class _Reader(pickle.Unpickler):

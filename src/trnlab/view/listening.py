@@ -75,9 +75,10 @@ class Listener:
     def _refuse_processes(self, command: str) -> None:
         if "subprocesses" not in self._allowed:
             raise PermissionError(
-                errno.EPERM, f"{CLOSED_PROCESSES}: no process is started for a script that is only followed: "
+                errno.EPERM,
+                f"{CLOSED_PROCESSES}: no process is started for a script that is only followed: "
                 f"{command[:80]} (--allow subprocesses starts it)",
-            )  # fmt: skip
+            )
 
     # -- the network ----------------------------------------------------------------------------------------------
     def _sends(self, event: str, args: tuple[Any, ...]) -> None:
@@ -103,9 +104,10 @@ class Listener:
             self._told(host, port)
         if "network" not in self._allowed:
             raise ConnectionRefusedError(
-                errno.ECONNREFUSED, f"{CLOSED_NETWORK}: the network is closed while a script is only followed: "
+                errno.ECONNREFUSED,
+                f"{CLOSED_NETWORK}: the network is closed while a script is only followed: "
                 f"{host}:{port} (--allow network opens it)",
-            )  # fmt: skip
+            )
 
     def _told(self, host: str, port: Any) -> None:
         address = f"{host}:{port}" if port else host
@@ -144,8 +146,11 @@ def _text(host: Any) -> str:
 
 
 def _is_number(text: Any) -> bool:
-    return isinstance(text, int) or (isinstance(text, str) and text.replace(".", "").replace(":", "").isalnum()
-                                     and (text.replace(".", "").isdigit() or ":" in text))  # fmt: skip
+    return isinstance(text, int) or (
+        isinstance(text, str)
+        and text.replace(".", "").replace(":", "").isalnum()
+        and (text.replace(".", "").isdigit() or ":" in text)
+    )
 
 
 def _address(url: Any) -> str:

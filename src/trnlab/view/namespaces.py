@@ -19,8 +19,13 @@ from pathlib import Path
 from trnlab.view import calls
 
 _DEVICES = ("null", "zero", "full", "random", "urandom")
-_LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2",
-          "ptmx": "pts/ptmx"}  # fmt: skip
+_LINKS = {
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+    "ptmx": "pts/ptmx",
+}
 _SYSTEM = ("/proc", "/sys", "/dev")
 _BASE = "/sys"  # over which the memory is mounted while the view is built
 _COPIED = 1 << 26  # bytes up to which a file is copied that lies beside a folder in which something is mounted

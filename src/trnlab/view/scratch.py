@@ -29,17 +29,57 @@ from trnlab.view.listening import Listener
 REFUSED = "TRN582"
 _FREE = frozenset(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "stdout", "stderr", "tty"))
 _CHANGING = {  # events, and how many paths they begin with
-    "os.remove": 1, "os.rmdir": 1, "os.mkdir": 1, "os.truncate": 1, "os.chmod": 1, "os.chown": 1, "os.utime": 1,
-    "os.setxattr": 1, "os.removexattr": 1, "os.link": 2, "os.rename": 2, "os.symlink": 2, "os.chflags": 1,
-}  # fmt: skip
+    "os.remove": 1,
+    "os.rmdir": 1,
+    "os.mkdir": 1,
+    "os.truncate": 1,
+    "os.chmod": 1,
+    "os.chown": 1,
+    "os.utime": 1,
+    "os.setxattr": 1,
+    "os.removexattr": 1,
+    "os.link": 2,
+    "os.rename": 2,
+    "os.symlink": 2,
+    "os.chflags": 1,
+}
 _NATIVE = frozenset(
     (
-        "open", "open64", "openat", "creat", "fopen", "fopen64", "freopen", "unlink", "unlinkat", "remove", "rename",
-        "renameat", "renameat2", "rmdir", "truncate", "truncate64", "mkdir", "mkdirat", "link", "symlink", "chmod",
-        "fchmod", "chown", "lchown", "utime", "utimes", "utimensat", "mknod", "syscall", "connect", "sendto",
-        "sendmsg", "kill",
+        "open",
+        "open64",
+        "openat",
+        "creat",
+        "fopen",
+        "fopen64",
+        "freopen",
+        "unlink",
+        "unlinkat",
+        "remove",
+        "rename",
+        "renameat",
+        "renameat2",
+        "rmdir",
+        "truncate",
+        "truncate64",
+        "mkdir",
+        "mkdirat",
+        "link",
+        "symlink",
+        "chmod",
+        "fchmod",
+        "chown",
+        "lchown",
+        "utime",
+        "utimes",
+        "utimensat",
+        "mknod",
+        "syscall",
+        "connect",
+        "sendto",
+        "sendmsg",
+        "kill",
     )
-)  # fmt: skip
+)
 _READING = ("stat", "access", "readlink", "chdir", "statvfs", "getxattr", "listxattr")
 _ATTRIBUTES = ("truncate", "chmod", "chown", "lchown", "utime", "setxattr", "removexattr")
 _LINKS = 40  # that a path may lead through
@@ -308,11 +348,21 @@ class Scratch:
         found = {name: self._reads(name) for name in _READING if name in self._real}
         found |= {name: self._changes(name) for name in _ATTRIBUTES if name in self._real}
         found |= {
-            "open": self._os_open, "lstat": self._lstat, "listdir": self._listdir, "scandir": self._scandir,
-            "mkdir": self._mkdir, "rmdir": self._rmdir, "remove": self._remove, "unlink": self._remove_too,
-            "rename": self._rename, "replace": self._replace, "link": self._link_to, "symlink": self._symlink,
-            "mkfifo": self._make("mkfifo"), "mknod": self._make("mknod"),
-        }  # fmt: skip
+            "open": self._os_open,
+            "lstat": self._lstat,
+            "listdir": self._listdir,
+            "scandir": self._scandir,
+            "mkdir": self._mkdir,
+            "rmdir": self._rmdir,
+            "remove": self._remove,
+            "unlink": self._remove_too,
+            "rename": self._rename,
+            "replace": self._replace,
+            "link": self._link_to,
+            "symlink": self._symlink,
+            "mkfifo": self._make("mkfifo"),
+            "mknod": self._make("mknod"),
+        }
         return {name: _function(function) for name, function in found.items()}
 
     def _reads(self, name: str) -> Any:
@@ -364,9 +414,12 @@ class Scratch:
         if temporary and flags & temporary == temporary:
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), path)
         place = self.for_writing(
-            path, create=bool(flags & os.O_CREAT), empty=bool(flags & os.O_TRUNC), follow=follow,
+            path,
+            create=bool(flags & os.O_CREAT),
+            empty=bool(flags & os.O_TRUNC),
+            follow=follow,
             new=bool(flags & os.O_EXCL and flags & os.O_CREAT),
-        )  # fmt: skip
+        )
         return int(real(place, flags, mode))
 
     def _lstat(self, path: Any, *, dir_fd: int | None = None) -> os.stat_result:

@@ -61,9 +61,7 @@ def enter(request: Request, script: int, tells: int, ends: int) -> NoReturn:
     _first(request, built, (script, tells, ends), sockets)
 
 
-def _first(
-    request: Request, built: Built | None, files: tuple[int, int, int], sockets: list[str]
-) -> NoReturn:  # fmt: skip
+def _first(request: Request, built: Built | None, files: tuple[int, int, int], sockets: list[str]) -> NoReturn:
     """Start the script's process, wait for it, end what it left, and say what was written."""
     script, tells, ends = files
     log = _log(request)

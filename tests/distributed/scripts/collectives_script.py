@@ -54,10 +54,12 @@ def reductions():
     given = [on([r + 1.0, -r, 3.0]) for r in range(RANKS)]
     stacked = torch.stack([t.cpu() for t in given])
     meant = {
-        dist.ReduceOp.SUM: stacked.sum(0), dist.ReduceOp.AVG: stacked.sum(0) / RANKS,
-        dist.ReduceOp.MAX: stacked.amax(0), dist.ReduceOp.MIN: stacked.amin(0),
+        dist.ReduceOp.SUM: stacked.sum(0),
+        dist.ReduceOp.AVG: stacked.sum(0) / RANKS,
+        dist.ReduceOp.MAX: stacked.amax(0),
+        dist.ReduceOp.MIN: stacked.amin(0),
         dist.ReduceOp.PRODUCT: stacked.prod(0),
-    }  # fmt: skip
+    }
     for op, result in meant.items():
         mine = given[RANK].clone()
         dist.all_reduce(mine, op)
@@ -207,8 +209,19 @@ def operators_are_seen_by_modes():
             dist.batch_isend_irecv([dist.P2POp(dist.isend, one, peer), dist.P2POp(dist.irecv, one.clone(), peer)])
         asked = dist.all_reduce(one, async_op=True)
         asked.wait()
-    names = ["allreduce_", "_allgather_base_", "_reduce_scatter_base_", "broadcast_", "allgather_", "reduce_scatter_",
-             "scatter_", "gather_", "reduce_", "alltoall_base_", "alltoall_"]  # fmt: skip
+    names = [
+        "allreduce_",
+        "_allgather_base_",
+        "_reduce_scatter_base_",
+        "broadcast_",
+        "allgather_",
+        "reduce_scatter_",
+        "scatter_",
+        "gather_",
+        "reduce_",
+        "alltoall_base_",
+        "alltoall_",
+    ]
     assert mode.get_total_counts() == len(names) + 1, mode.get_comm_counts()
     assert [name for name in listed.names if name not in ("send", "recv_")] == [*names, "allreduce_"]
     assert sorted(name for name in listed.names if name in ("send", "recv_")) == ["recv_", "send"] * (RANK < 2)
@@ -272,9 +285,20 @@ meet("both", backend="cpu:gloo,neuron:neuron")
 report([reductions, broadcasts_and_objects, transfers])
 dist.destroy_process_group()
 meet("collectives", backend=None)
-report([
-    sums_are_those_of_the_schedule_bit_for_bit, reductions, gathers, scatters, broadcasts_and_objects, all_to_alls,
-    transfers, groups_and_futures, functional_collectives, operators_are_seen_by_modes, tensors_of_other_classes,
-    time_is_counted,
-])  # fmt: skip
+report(
+    [
+        sums_are_those_of_the_schedule_bit_for_bit,
+        reductions,
+        gathers,
+        scatters,
+        broadcasts_and_objects,
+        all_to_alls,
+        transfers,
+        groups_and_futures,
+        functional_collectives,
+        operators_are_seen_by_modes,
+        tensors_of_other_classes,
+        time_is_counted,
+    ]
+)
 dist.destroy_process_group()

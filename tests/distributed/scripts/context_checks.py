@@ -146,6 +146,10 @@ def attention_of_distributed_tensors():
 
 
 CHECKS = [
-    attention_of_distributed_tensors, rings_of_tokens, tokens_and_replicas, tokens_come_back_in_order,
-    masks_and_dropout_have_no_ring, options_that_change_are_followed_by_compiled_code,
-]  # fmt: skip
+    attention_of_distributed_tensors,
+    rings_of_tokens,
+    tokens_and_replicas,
+    tokens_come_back_in_order,
+    masks_and_dropout_have_no_ring,
+    options_that_change_are_followed_by_compiled_code,
+]

@@ -82,8 +82,11 @@ def experts(group, replicas=None):
     model = model.to(x.device)
     here = EXPERTS // group.size()
     kept = {f"experts.{group.rank() * here + place}." for place in range(here)}
-    named = {name: p for name, p in model.named_parameters()
-             if not name.startswith("experts") or any(name.startswith(each) for each in kept)}  # fmt: skip
+    named = {
+        name: p
+        for name, p in model.named_parameters()
+        if not name.startswith("experts") or any(name.startswith(each) for each in kept)
+    }
 
     def step():
         loss = loss_of(model, x, y)

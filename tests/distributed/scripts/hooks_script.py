@@ -66,9 +66,11 @@ def hook(function, state=lambda group: group):
 
 def plain_hooks():
     for function in (
-        default_hooks.allreduce_hook, default_hooks.fp16_compress_hook,
-        default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook), debugging_hooks.noop_hook,
-    ):  # fmt: skip
+        default_hooks.allreduce_hook,
+        default_hooks.fp16_compress_hook,
+        default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook),
+        debugging_hooks.noop_hook,
+    ):
         compare(hook(function))
 
 
@@ -192,8 +194,17 @@ def fully_sharded():
                     torch.testing.assert_close(mine.detach().cpu().view_as(other), other, rtol=0, atol=NEAR)
 
 
-report([
-    plain_hooks, hooks_that_pytorch_has_for_no_backend_of_the_host, power_sgd, local_sgd, overlapped_optimizers,
-    zero_with_hooks, callbacks_may_ask_for_collectives, batch_norm_over_ranks, fully_sharded,
-])  # fmt: skip
+report(
+    [
+        plain_hooks,
+        hooks_that_pytorch_has_for_no_backend_of_the_host,
+        power_sgd,
+        local_sgd,
+        overlapped_optimizers,
+        zero_with_hooks,
+        callbacks_may_ask_for_collectives,
+        batch_norm_over_ranks,
+        fully_sharded,
+    ]
+)
 dist.destroy_process_group()

@@ -118,9 +118,11 @@ def gradients_of_calls():
 
 
 SETTINGS = (
-    ({}, 1e-6), ({"op": "average", "gradient_predivide_factor": 2.0}, 1e-6), ({"num_groups": 2}, 1e-6),
+    ({}, 1e-6),
+    ({"op": "average", "gradient_predivide_factor": 2.0}, 1e-6),
+    ({"num_groups": 2}, 1e-6),
     ({"compression": "fp16"}, 5e-3),
-)  # fmt: skip
+)
 
 
 def training_is_that_of_one_process():
@@ -167,8 +169,14 @@ def optimizers_in_other_ways():
 
 meet("horovod")
 hvd.init()
-report([
-    calls, handles_and_groups, more_calls, gradients_of_calls, training_is_that_of_one_process,
-    optimizers_in_other_ways,
-])  # fmt: skip
+report(
+    [
+        calls,
+        handles_and_groups,
+        more_calls,
+        gradients_of_calls,
+        training_is_that_of_one_process,
+        optimizers_in_other_ways,
+    ]
+)
 hvd.shutdown()

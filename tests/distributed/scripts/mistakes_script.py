@@ -70,9 +70,20 @@ def late_is_no_mistake():
 
 
 CASES = [
-    late_is_no_mistake, order, size, dtype, reduction, root, transfer_size, splits, two_sends, crossed_groups,
-    too_few_tensors, no_such_reduction, leaves,
-]  # fmt: skip
+    late_is_no_mistake,
+    order,
+    size,
+    dtype,
+    reduction,
+    root,
+    transfer_size,
+    splits,
+    two_sends,
+    crossed_groups,
+    too_few_tensors,
+    no_such_reduction,
+    leaves,
+]
 for case in CASES:
     meet(case.__name__)
     started = time.monotonic()

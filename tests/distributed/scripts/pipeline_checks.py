@@ -88,8 +88,10 @@ def batches_of_transfers():
     others = [rank for rank in range(RANKS) if rank != RANK]
     got = {rank: torch.zeros(rank + 3 * RANK, device=DEVICE) for rank in others}
     ops = [dist.P2POp(dist.irecv, got[rank], rank) for rank in reversed(others)]
-    ops += [dist.P2POp(dist.isend, torch.full((RANK + 3 * rank,), 10.0 * RANK + rank, device=DEVICE), rank)
-            for rank in others]  # fmt: skip
+    ops += [
+        dist.P2POp(dist.isend, torch.full((RANK + 3 * rank,), 10.0 * RANK + rank, device=DEVICE), rank)
+        for rank in others
+    ]
     for work in dist.batch_isend_irecv(ops):
         work.wait()
     for rank, tensor in got.items():

@@ -74,8 +74,12 @@ def replicas_of_tensors():
     named = dict(model.named_parameters())
     place = mesh["tensor"].get_local_rank()
     replicas = DistributedDataParallel(model, process_group=mesh["data"].get_group())
-    descend(replicas, batch_of(mesh["data"]), named,
-            lambda name, tensor: tensor.chunk(2, dims[name])[place] if name in dims else tensor)  # fmt: skip
+    descend(
+        replicas,
+        batch_of(mesh["data"]),
+        named,
+        lambda name, tensor: tensor.chunk(2, dims[name])[place] if name in dims else tensor,
+    )
 
 
 def replicas_of_pipelines():
@@ -85,9 +89,13 @@ def replicas_of_pipelines():
     rank = mesh["data"].get_local_rank()
     for schedule, mine in ((Schedule1F1B, [place]), (ScheduleInterleaved1F1B, [place, place + 2])):
         pipeline(
-            schedule, mine, 2 * len(mine), group, whole=[t.chunk(2)[rank] for t in (ROWS, MEANT)],
+            schedule,
+            mine,
+            2 * len(mine),
+            group,
+            whole=[t.chunk(2)[rank] for t in (ROWS, MEANT)],
             finish=lambda named: average([p.grad for p in named.values()], mesh["data"].get_group()),
-        )  # fmt: skip
+        )
 
 
 def pipelines_of_tensors():
@@ -150,7 +158,11 @@ def losses_in_parts():
 
 
 PRODUCTS = [
-    shards_of_tensors, replicas_of_tensors, replicas_of_pipelines, pipelines_of_tensors, shards_of_pipelines,
+    shards_of_tensors,
+    replicas_of_tensors,
+    replicas_of_pipelines,
+    pipelines_of_tensors,
+    shards_of_pipelines,
     shards_of_contexts,
-]  # fmt: skip
+]
 CHECKS = [losses_in_parts, *(PRODUCTS if RANKS == 4 else [])]

@@ -13,9 +13,12 @@ DEVICE = "neuron"
 
 def meet(name, **options):
     dist.init_process_group(
-        options.pop("backend", "neuron"), init_method=f"file://{os.environ['RENDEZVOUS']}-{name}", rank=RANK,
-        world_size=RANKS, **options,
-    )  # fmt: skip
+        options.pop("backend", "neuron"),
+        init_method=f"file://{os.environ['RENDEZVOUS']}-{name}",
+        rank=RANK,
+        world_size=RANKS,
+        **options,
+    )
 
 
 def report(checks):

@@ -42,8 +42,11 @@ def trained(model, optimizer, inputs, targets, step):
 def whole(make, clip=0.0):
     """One process with the batches of all ranks."""
     model = net()
-    parts = [torch.cat([t.chunk(RANKS)[rank].chunk(2)[i] for rank in range(RANKS)]) for t in (INPUTS, TARGETS)
-             for i in range(2)]  # fmt: skip
+    parts = [
+        torch.cat([t.chunk(RANKS)[rank].chunk(2)[i] for rank in range(RANKS)])
+        for t in (INPUTS, TARGETS)
+        for i in range(2)
+    ]
 
     def step(optimizer):
         if clip:

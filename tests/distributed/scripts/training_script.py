@@ -72,8 +72,14 @@ def trained(model, optimizer, batch=None, gradients=True):
 
 
 def data_parallel():
-    for options in ({}, {"gradient_as_bucket_view": True}, {"bucket_cap_mb": 0.0005}, {"static_graph": True},
-                    {"find_unused_parameters": True}, {"device_ids": [RANK]}):  # fmt: skip
+    for options in (
+        {},
+        {"gradient_as_bucket_view": True},
+        {"bucket_cap_mb": 0.0005},
+        {"static_graph": True},
+        {"find_unused_parameters": True},
+        {"device_ids": [RANK]},
+    ):
         model = DistributedDataParallel(net().to(DEVICE), **options)
         trained(model, torch.optim.AdamW(model.parameters(), 1e-2))
 
@@ -198,9 +204,21 @@ def checkpoints_of_shards():
 
 
 meet("training", backend="neuron")
-report([
-    data_parallel, a_captured_step, captured_shards, gradients_add_up_without_synchronization, bits_and_losses_repeat,
-    zero_1, fully_sharded, hybrid_sharded, tensor_parallel, compiled_tensor_parallel, distributed_tensors, pipelines,
-    checkpoints_of_shards,
-])  # fmt: skip
+report(
+    [
+        data_parallel,
+        a_captured_step,
+        captured_shards,
+        gradients_add_up_without_synchronization,
+        bits_and_losses_repeat,
+        zero_1,
+        fully_sharded,
+        hybrid_sharded,
+        tensor_parallel,
+        compiled_tensor_parallel,
+        distributed_tensors,
+        pipelines,
+        checkpoints_of_shards,
+    ]
+)
 dist.destroy_process_group()

@@ -64,8 +64,10 @@ class RankEngine:
                 outputs = interpret(graph, inputs, ranks=self.ranks)
             else:
                 bound = {i: np.array(x) for i, x in zip(program.inputs, inputs)}
-                outputs = [bound.setdefault(i, np.zeros(v.shape, v.dtype.numpy))
-                           for i, v in zip(program.outputs, graph.outputs)]  # fmt: skip
+                outputs = [
+                    bound.setdefault(i, np.zeros(v.shape, v.dtype.numpy))
+                    for i, v in zip(program.outputs, graph.outputs)
+                ]
                 run_program(program, bound, CHIP, ranks=self.ranks)
             results = [np.array(o).reshape(v.shape) for o, v in zip(outputs, graph.outputs)]
             for i, j in graph.aliases.items():

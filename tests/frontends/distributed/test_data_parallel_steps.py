@@ -27,10 +27,14 @@ def loss(model, x, y):
 def batches(size=SIZE):
     """Per step the whole batch, and per step and rank its part on the device."""
     generator = torch.Generator().manual_seed(1)
-    whole = [(torch.randn(4 * size, 8, generator=generator), torch.randn(4 * size, 4, generator=generator))
-             for _ in range(STEPS)]  # fmt: skip
-    parts = [[(x[4 * r : 4 * r + 4].to("neuron"), y[4 * r : 4 * r + 4].to("neuron")) for r in range(size)]
-             for x, y in whole]  # fmt: skip
+    whole = [
+        (torch.randn(4 * size, 8, generator=generator), torch.randn(4 * size, 4, generator=generator))
+        for _ in range(STEPS)
+    ]
+    parts = [
+        [(x[4 * r : 4 * r + 4].to("neuron"), y[4 * r : 4 * r + 4].to("neuron")) for r in range(size)]
+        for x, y in whole
+    ]
     return whole, parts
 
 

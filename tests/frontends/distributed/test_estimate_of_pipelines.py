@@ -47,8 +47,11 @@ def estimate(capsys, tmp_path, schedule, each=1, rank=0):
 
 def seconds_of(pipeline):
     stages = pipeline["stages"]
-    return {(backward, s["stage"]): s[f"{'backward' if backward else 'forward'}_s"]
-            for s in stages for backward in (False, True)}  # fmt: skip
+    return {
+        (backward, s["stage"]): s[f"{'backward' if backward else 'forward'}_s"]
+        for s in stages
+        for backward in (False, True)
+    }
 
 
 def test_one_forward_one_backward(capsys, tmp_path):

@@ -69,10 +69,14 @@ def test_gradients_of_replicas_cost_what_the_fabric_says(capsys, tmp_path):
     assert report["targets"][0]["capacity"] == 24 << 30
 
 
-@pytest.mark.parametrize("begin", [
-    "dist.init_process_group()", 'import os; dist.init_process_group(rank=int(os.environ["RANK"]))',
-    'dist.device_mesh.init_device_mesh("neuron", (8, 4))',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "begin",
+    [
+        "dist.init_process_group()",
+        'import os; dist.init_process_group(rank=int(os.environ["RANK"]))',
+        'dist.device_mesh.init_device_mesh("neuron", (8, 4))',
+    ],
+)
 def test_a_script_of_ranks_gets_all_of_the_instance(capsys, tmp_path, begin):
     """Where it asks which rank it is, and nobody said so; what is kept is found by the rank that is followed."""
     followed = (("0", False), ("7", False), ("7", True))
@@ -153,18 +157,25 @@ def test_more_instances_take_longer_to_reduce(capsys, tmp_path):
     assert times[0] < times[1]
 
 
-@pytest.mark.parametrize("begin", [
-    "dist.init_process_group()", 'dist.init_process_group("gloo", rank=3, world_size=4)',
-    'dist.init_process_group("nccl", init_method="env://")',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "begin",
+    [
+        "dist.init_process_group()",
+        'dist.init_process_group("gloo", rank=3, world_size=4)',
+        'dist.init_process_group("nccl", init_method="env://")',
+    ],
+)
 def test_whatever_backend_is_named_the_rank_is_of_the_job_and_waits_for_nobody(capsys, tmp_path, begin):
     """Groups of other backends, barriers and broadcasts among them; afterwards all is as it was."""
     more = (
         "assert (dist.get_world_size(), dist.get_rank()) == (64, 5); dist.barrier(); "
         'dist.broadcast(torch.ones(3), 0); half = dist.new_group(range(32), backend="gloo")'
     )
-    parts = {"begin": f"{begin}; {more}", "wrap": "",
-             "around": ' + functional.wait_tensor(functional.all_reduce(x, "sum", half))'}  # fmt: skip
+    parts = {
+        "begin": f"{begin}; {more}",
+        "wrap": "",
+        "around": ' + functional.wait_tensor(functional.all_reduce(x, "sum", half))',
+    }
     before = dict(os.environ)
     left = _mesh_of_an_earlier_job()
     status, report = estimate(capsys, tmp_path, parts, "--target", "2xtrn1.32xlarge", "--rank", "5")

@@ -80,9 +80,13 @@ def tokens_of(rank, size, balanced):
 
 @pytest.mark.parametrize(
     ("size", "rounds", "balanced", "compiled"),
-    [(2, "alltoall", True, True), (2, "allgather", False, False), (4, "alltoall", False, False),
-     pytest.param(4, "allgather", True, False, marks=pytest.mark.slow)],
-)  # fmt: skip
+    [
+        (2, "alltoall", True, True),
+        (2, "allgather", False, False),
+        (4, "alltoall", False, False),
+        pytest.param(4, "allgather", True, False, marks=pytest.mark.slow),
+    ],
+)
 def test_tokens_on_several_ranks(monkeypatch, size, rounds, balanced, compiled):
     """Programs of ranks differ: by whom they send to, and (without balancing) by which keys they need at all."""
     monkeypatch.setattr(rings._cp_options, "rotate_method", rings._cp_options.rotate_method)
@@ -192,8 +196,9 @@ def squares(m, x, y):
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed.nn.functional")
-@pytest.mark.parametrize(("size", "spelling", "compiled"), [(2, "function", True), (2, "differentiable", False),
-                                                            (4, "functional", False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("size", "spelling", "compiled"), [(2, "function", True), (2, "differentiable", False), (4, "functional", False)]
+)
 def test_experts_on_several_ranks(size, spelling, compiled):
     generator = torch.Generator().manual_seed(4)
     whole = [tuple(torch.randn(6 * size, WIDTH, generator=generator) for _ in range(2)) for _ in range(STEPS)]
@@ -296,10 +301,15 @@ def layer(between):
     return Layer(between)
 
 
-@pytest.mark.parametrize(("size", "between", "plain"), [
-    (2, of_sizes, torch.tanh), (2, around, lambda x: x), (4, around, lambda x: x),
-    (2, Gathered.apply, lambda x: 2 * x),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("size", "between", "plain"),
+    [
+        (2, of_sizes, torch.tanh),
+        (2, around, lambda x: x),
+        (4, around, lambda x: x),
+        (2, Gathered.apply, lambda x: 2 * x),
+    ],
+)
 def test_what_a_script_calls_by_itself(size, between, plain):
     """On ranks with the same batch; what comes back is what was sent, so that one process computes the same."""
     generator = torch.Generator().manual_seed(6)
@@ -315,10 +325,13 @@ def test_what_a_script_calls_by_itself(size, between, plain):
     learn_alike(size, make, layer(plain), squares, whole, parts, compiled=size == 2)
 
 
-@pytest.mark.parametrize(("name", "call"), [
-    ("reduce", lambda x: dist.reduce(x, 0)),
-    ("gather", lambda x: dist.gather(x, [torch.empty_like(x)] * 2 if dist.get_rank() == 0 else None, 0)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("reduce", lambda x: dist.reduce(x, 0)),
+        ("gather", lambda x: dist.gather(x, [torch.empty_like(x)] * 2 if dist.get_rank() == 0 else None, 0)),
+    ],
+)
 def test_what_one_rank_alone_has_is_refused(name, call):
     def loss(m, x, y):
         value = squares(m, x, y)

@@ -65,10 +65,13 @@ def loss(m, x, y):
 def batches(size):
     """Per step the whole batch, and per step and rank its part on the device."""
     generator = torch.Generator().manual_seed(1)
-    whole = [tuple(torch.randint(WORDS, (BATCH * size, TOKENS), generator=generator) for _ in range(2))
-             for _ in range(STEPS)]  # fmt: skip
-    return whole, [[tuple(t[BATCH * r : BATCH * (r + 1)].to("neuron") for t in each) for r in range(size)]
-                   for each in whole]  # fmt: skip
+    whole = [
+        tuple(torch.randint(WORDS, (BATCH * size, TOKENS), generator=generator) for _ in range(2))
+        for _ in range(STEPS)
+    ]
+    return whole, [
+        [tuple(t[BATCH * r : BATCH * (r + 1)].to("neuron") for t in each) for r in range(size)] for each in whole
+    ]
 
 
 def make_with(shape, layers=2, **options):
@@ -94,9 +97,14 @@ def put_together(found, name, groups=1):
     return torch.cat(shards[:each])
 
 
-@pytest.mark.parametrize(("shape", "layers", "compiled"), [
-    ((2,), 2, True), pytest.param((4,), 2, False, marks=pytest.mark.slow), ((2, 2), 1, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("shape", "layers", "compiled"),
+    [
+        ((2,), 2, True),
+        pytest.param((4,), 2, False, marks=pytest.mark.slow),
+        ((2, 2), 1, False),
+    ],
+)
 def test_shards_learn_what_one_process_learns(shape, layers, compiled):
     size = shape[0] * shape[-1] if len(shape) == 2 else shape[0]
     whole, parts = batches(size)
@@ -113,8 +121,11 @@ def test_shards_learn_what_one_process_learns(shape, layers, compiled):
 
 def collectives(graph):
     """Kinds of the collectives of a graph, in order, each with the formats of what it moves and how many tensors."""
-    return [(op.name, op.operands[0].dtype.name, len(op.operands)) for op in graph.ops
-            if op.name in ("all_gather", "reduce_scatter", "all_reduce")]  # fmt: skip
+    return [
+        (op.name, op.operands[0].dtype.name, len(op.operands))
+        for op in graph.ops
+        if op.name in ("all_gather", "reduce_scatter", "all_reduce")
+    ]
 
 
 def captured(make, size, batch=None):
@@ -130,10 +141,11 @@ BLOCK, REST = 10, 3  # tensors of a block, and of the rest
 def test_a_unit_is_gathered_and_reduced_at_once_and_again_in_the_backward_pass():
     """The rest is not: the backward pass begins with it."""
     assert collectives(captured(make_with((2,)), 2).graph) == [
-        ("all_gather", "float32", REST), *[("all_gather", "float32", BLOCK)] * 2,
+        ("all_gather", "float32", REST),
+        *[("all_gather", "float32", BLOCK)] * 2,
         *[("all_gather", "float32", BLOCK), ("reduce_scatter", "float32", BLOCK)] * 2,
         ("reduce_scatter", "float32", REST),
-    ]  # fmt: skip
+    ]
 
 
 def test_without_resharding_a_unit_is_gathered_once():
@@ -306,8 +318,12 @@ def programs():
     compiled = {}
     for reshard in (True, False):
         with being(0, 2):
-            step = capture_step(made := make(reshard), torch.optim.SGD(made.parameters(), 0.1),
-                                lambda m, x: m(x).square().mean(), (torch.zeros(4, 128).to("neuron"),))  # fmt: skip
+            step = capture_step(
+                made := make(reshard),
+                torch.optim.SGD(made.parameters(), 0.1),
+                lambda m, x: m(x).square().mean(),
+                (torch.zeros(4, 128).to("neuron"),),
+            )
         compiled[reshard] = compile(step.graph, CHIP, {"precision": "fp32", "cluster": "trn1.32xlarge", "ranks": 2})
     return compiled
 
@@ -315,9 +331,11 @@ def programs():
 def test_what_is_gathered_again_is_so_in_the_program(programs):
     """Equal gathers are not merged, and gathered parameters do not stay in memory from one pass to the other."""
     gathers = {
-        reshard: sum(collective_of(program.routines[program.calls[i].routine]).kind == "all_gather"
-                     for i in collective_calls(program))
+        reshard: sum(
+            collective_of(program.routines[program.calls[i].routine]).kind == "all_gather"
+            for i in collective_calls(program)
+        )
         for reshard, program in programs.items()
-    }  # fmt: skip
+    }
     assert gathers == {True: 16, False: 8}
     assert programs[True].hbm_bytes <= programs[False].hbm_bytes - 3 * 2**19

@@ -154,13 +154,22 @@ def part_of(full, parameter, rank, size):
 @pytest.mark.parametrize(
     ("way", "size", "block"),
     [
-        (replicas, 2, LlamaBlock), (shards, 2, LlamaBlock), (tensors, 2, GPTBlock), (sequences, 2, LlamaBlock),
-        *(pytest.param(*each, marks=pytest.mark.slow) for each in (
-            (replicas, 2, GPTBlock), (shards, 4, GPTBlock), (shards, 4, LlamaBlock), (tensors, 2, LlamaBlock),
-            (sequences, 2, GPTBlock),
-        )),
+        (replicas, 2, LlamaBlock),
+        (shards, 2, LlamaBlock),
+        (tensors, 2, GPTBlock),
+        (sequences, 2, LlamaBlock),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (
+                (replicas, 2, GPTBlock),
+                (shards, 4, GPTBlock),
+                (shards, 4, LlamaBlock),
+                (tensors, 2, LlamaBlock),
+                (sequences, 2, GPTBlock),
+            )
+        ),
     ],
-)  # fmt: skip
+)
 def test_ranks_learn_what_one_process_learns(way, size, block):
     data = way in (replicas, shards)
     generator = torch.Generator().manual_seed(1)

@@ -52,16 +52,21 @@ class Model(nn.Module):
 
 
 COLUMN_ROW = {
-    "block.q": ColwiseParallel(), "block.k": ColwiseParallel(), "block.v": ColwiseParallel(),
-    "block.out": RowwiseParallel(), "block.up": ColwiseParallel(), "block.down": RowwiseParallel(),
-}  # fmt: skip
+    "block.q": ColwiseParallel(),
+    "block.k": ColwiseParallel(),
+    "block.v": ColwiseParallel(),
+    "block.out": RowwiseParallel(),
+    "block.up": ColwiseParallel(),
+    "block.down": RowwiseParallel(),
+}
 SEQUENCE = {
     "block": PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Shard(1)),
-    "block.norm1": SequenceParallel(), "block.norm2": SequenceParallel(),
+    "block.norm1": SequenceParallel(),
+    "block.norm2": SequenceParallel(),
     **{f"block.{n}": ColwiseParallel(input_layouts=Shard(1)) for n in ("q", "k", "v", "up")},
     **{f"block.{n}": RowwiseParallel(output_layouts=Shard(1), use_local_output=False) for n in ("out", "down")},
     "head": PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate(), use_local_output=True),
-}  # fmt: skip
+}
 
 
 def model(heads=4):

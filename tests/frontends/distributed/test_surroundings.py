@@ -172,8 +172,10 @@ def enter(make):
 CHANGES = {
     "no_sync": (replica, lambda patch, model, batch: model.no_sync()),
     "hook": (replica, lambda patch, model, batch: model.register_comm_hook(None, hook)),
-    "group of replicas": (replica, lambda patch, model, batch: setting(
-        itself, "process_group", dist.new_group([0, 1]))(patch, model, batch)),
+    "group of replicas": (
+        replica,
+        lambda patch, model, batch: setting(itself, "process_group", dist.new_group([0, 1]))(patch, model, batch),
+    ),
     "ignored parameters": (replica, setting(itself, "parameters_to_ignore", {"0.weight"})),
     "factor of gradients": (shards, lambda patch, model, batch: model.set_gradient_divide_factor(3.0)),
     "sums": (shards, lambda patch, model, batch: model.set_force_sum_reduction_for_comms(True)),
@@ -191,11 +193,16 @@ CHANGES = {
     "loss parallel": (classes, enter(loss_parallel)),
     "a name's group": (named, anew([0, 2], RANKS)),
     "the world": (counted, anew([0], 2)),
-}  # fmt: skip
+}
 
 
-REFUSED = {"no_sync": "TRN266", "hook": "TRN266", "gradients stay": "TRN267", "hook of shards": "TRN267",
-           "replicas of shards": "TRN267"}  # fmt: skip
+REFUSED = {
+    "no_sync": "TRN266",
+    "hook": "TRN266",
+    "gradients stay": "TRN267",
+    "hook of shards": "TRN267",
+    "replicas of shards": "TRN267",
+}
 
 
 @pytest.mark.filterwarnings("ignore:.*DDP Communication:UserWarning")

@@ -257,8 +257,12 @@ def placed(*tiles: tuple[int, int]) -> tuple[Builder, list[AP], frozenset[int]]:
 
 def test_tiles_that_share_bytes() -> None:
     """Overwritten while in use, and found; finished with first, on other partitions, or meant as one: not."""
-    for second, in_use, expected in (((0, 128), True, ["TRN432"]), ((0, 128), False, []), ((64, 128), True, []),
-                                     ((0, 256), True, [])):  # fmt: skip
+    for second, in_use, expected in (
+        ((0, 128), True, ["TRN432"]),
+        ((0, 128), False, []),
+        ((64, 128), True, []),
+        ((0, 256), True, []),
+    ):
         b, (one, two), explicit = placed((0, 0), second)
         spare = b.tile((128, 64), F32)
         b.memset(dst=one, value=1.0)

@@ -47,8 +47,9 @@ def step(rng: np.random.Generator, b: Builder, tiles: list[AP], column: AP, turn
         b.dma_copy(dst=two, src=scratch)
     else:
         source = part(rng, one)
-        b.dma_copy(dst=two[source.start_partition : source.start_partition + source.partitions, : source.free],
-                   src=source)  # fmt: skip
+        b.dma_copy(
+            dst=two[source.start_partition : source.start_partition + source.partitions, : source.free], src=source
+        )
 
 
 @pytest.mark.parametrize("seed", range(60))

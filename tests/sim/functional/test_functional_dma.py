@@ -47,8 +47,10 @@ def test_casts_on_the_way(by_definition):
     x = np.random.default_rng(1).standard_normal((6, 70)).astype(np.float32)
     y, z, w = np.zeros((6, 70), BF16), np.zeros((70, 6), np.float32), np.zeros((6, 70), np.int8)
     b = Builder("cast", CHIP)
-    px, py, pz, pw = (b.param(n, a.shape, d) for n, a, d in (
-        ("x", x, "float32"), ("y", y, "bfloat16"), ("z", z, "float32"), ("w", w, "int8")))  # fmt: skip
+    px, py, pz, pw = (
+        b.param(n, a.shape, d)
+        for n, a, d in (("x", x, "float32"), ("y", y, "bfloat16"), ("z", z, "float32"), ("w", w, "int8"))
+    )
     t = b.tile((6, 70), "bfloat16")
     b.dma_copy(dst=t, src=px)
     b.dma_copy(dst=py, src=t)

@@ -16,8 +16,16 @@ FAST = [a for a in ACTIVATIONS.values() if a.code not in ew.SLOW_FUNCTIONS]
 # Largest error: units in the last place of the result, or units of 2**-23 absolute (sigmoid-like functions near
 # their zeros).
 RELATIVE = {
-    "exp": 2, "log": 2, "tanh": 3, "sigmoid": 4, "erf": 3, "sqrt": 1, "rsqrt": 2, "reciprocal": 1, "softplus": 4,
-}  # fmt: skip
+    "exp": 2,
+    "log": 2,
+    "tanh": 3,
+    "sigmoid": 4,
+    "erf": 3,
+    "sqrt": 1,
+    "rsqrt": 2,
+    "reciprocal": 1,
+    "softplus": 4,
+}
 EXACT = ("copy", "identity", "square", "relu", "sign", "abs")
 
 

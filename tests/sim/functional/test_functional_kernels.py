@@ -74,9 +74,15 @@ def test_scalar_tensor_tensor(op0, op1, reverse):
     for i, shape in enumerate(SHAPES):
         a, b, s = t.tile(f"a{i}", shape), t.tile(f"b{i}", shape, "bfloat16"), t.tile(f"s{i}", (shape[0], 1))
         t.b.scalar_tensor_tensor(
-            dst=t.tile(f"d{i}", shape, "float16"), data=a, operand0=s, op0=op0, operand1=b, op1=op1,
-            reverse0=reverse[0], reverse1=reverse[1],
-        )  # fmt: skip
+            dst=t.tile(f"d{i}", shape, "float16"),
+            data=a,
+            operand0=s,
+            op0=op0,
+            operand1=b,
+            op1=op1,
+            reverse0=reverse[0],
+            reverse1=reverse[1],
+        )
         t.b.scalar_tensor_tensor(dst=a, data=a, operand0=0.25, op0=op0, operand1=b, op1=op1)
     t.same_bits()
 
@@ -156,9 +162,13 @@ def test_affine_select(cmp_op, dtype):
     t = Bench()
     a = t.tile("a", (128, 128), dtype)
     t.b.affine_select(
-        dst=t.tile("d", (128, 128), dtype), on_true=a, pattern=((-1, 128),), channel_multiplier=1, cmp_op=cmp_op,
+        dst=t.tile("d", (128, 128), dtype),
+        on_true=a,
+        pattern=((-1, 128),),
+        channel_multiplier=1,
+        cmp_op=cmp_op,
         on_false=7.0,
-    )  # fmt: skip
+    )
     t.b.affine_select(
         dst=t.tile("e", (3, 24)), on_true=t.tile("f", (3, 24)), pattern=((2, 4), (-3, 6)), offset=-2, on_false=-1e9
     )
@@ -173,9 +183,13 @@ def test_select_reduce(predicate, reverse):
         p = t.tile(f"p{i}", shape, predicate, data=t.rng.integers(0, 2, shape))
         a, s = t.tile(f"a{i}", shape), t.tile(f"s{i}", (shape[0], 1))
         t.b.select_reduce(
-            dst=t.tile(f"d{i}", shape, "bfloat16"), predicate=p, on_true=a, on_false=s, reverse_pred=reverse,
+            dst=t.tile(f"d{i}", shape, "bfloat16"),
+            predicate=p,
+            on_true=a,
+            on_false=s,
+            reverse_pred=reverse,
             reduce_res=t.tile(f"r{i}", (shape[0], 1)),
-        )  # fmt: skip
+        )
         t.b.select_reduce(dst=a, predicate=p, on_true=a, on_false=-3.0, reverse_pred=reverse)
     t.same_bits()
 

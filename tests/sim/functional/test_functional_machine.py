@@ -45,10 +45,13 @@ def test_call_reads_and_writes_host_arrays_in_place():
 
 @pytest.mark.parametrize(
     ("args", "word"),
-    [([np.zeros((256, 64), np.float32)], "takes 2 tensors"), ([np.zeros((256, 64), np.float32)] * 2, ""),
-     ([np.zeros((255, 64), np.float32), np.zeros((256, 64), np.float32)], "does not match"),
-     ([np.zeros((64, 256), np.float32).T, np.zeros((256, 64), np.float32)], "does not match")],
-)  # fmt: skip
+    [
+        ([np.zeros((256, 64), np.float32)], "takes 2 tensors"),
+        ([np.zeros((256, 64), np.float32)] * 2, ""),
+        ([np.zeros((255, 64), np.float32), np.zeros((256, 64), np.float32)], "does not match"),
+        ([np.zeros((64, 256), np.float32).T, np.zeros((256, 64), np.float32)], "does not match"),
+    ],
+)
 def test_arguments_must_fit_the_parameters(args, word):
     if not word:
         Machine(CHIP).call(scale_routine(), args)

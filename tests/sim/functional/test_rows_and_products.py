@@ -56,9 +56,15 @@ HOSTILE[:6, 0] = [-1, 2**31 - 1, -(2**31), TABLE - 1, TABLE, 0]
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize(("side", "oob_mode", "index"), [
-    ("src", "skip", HOSTILE), ("src", "skip", INSIDE), ("dst", "skip", HOSTILE), ("dst", "error", INSIDE),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("side", "oob_mode", "index"),
+    [
+        ("src", "skip", HOSTILE),
+        ("src", "skip", INSIDE),
+        ("dst", "skip", HOSTILE),
+        ("dst", "error", INSIDE),
+    ],
+)
 def test_rows_are_moved_as_defined(name, side, oob_mode, index):
     got, by_meaning = rows_moved(side, oob_mode, name, index)
     expected, _ = rows_moved(side, oob_mode, name, index, by_definition=True)
@@ -108,10 +114,16 @@ def transposed(chip: str, name: str, result: str, moving: Array, **options: bool
     return left(b, data, moving.astype(kind), np.zeros((30, 48), dtype(result).numpy), **options)
 
 
-@pytest.mark.parametrize(("chip", "name", "result"), [
-    ("trn2", "float32", "float32"), ("trn2", "bfloat16", "bfloat16"), ("trn2", "float8_e4m3", "float8_e4m3"),
-    ("trn1", "bfloat16", "float32"), ("trn1", "float32", "float32"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("chip", "name", "result"),
+    [
+        ("trn2", "float32", "float32"),
+        ("trn2", "bfloat16", "bfloat16"),
+        ("trn2", "float8_e4m3", "float8_e4m3"),
+        ("trn1", "bfloat16", "float32"),
+        ("trn1", "float32", "float32"),
+    ],
+)
 @pytest.mark.parametrize("moving", [*SELECTING, *ANYTHING])
 def test_a_transposing_matmul_moves_bits_where_ones_select_them(chip, name, result, moving):
     """Whatever else moves past them, the definition computes."""

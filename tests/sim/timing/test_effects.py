@@ -59,8 +59,10 @@ def test_who_makes_the_descriptors_decides_how_long_who_is_busy():
         t = time_routine(b.build(), TRN2)
         leads[engine.name, mode] = ((t.end[0] - t.start[0]) / NS, (t.begin[0] - t.start[0]) / NS)
     assert leads == {
-        ("SYNC", "none"): (86, 899), ("SYNC", "unknown"): (600, 1250), ("GPSIMD", "unknown"): (581, 633),
-    }  # fmt: skip
+        ("SYNC", "none"): (86, 899),
+        ("SYNC", "unknown"): (600, 1250),
+        ("GPSIMD", "unknown"): (581, 633),
+    }
 
 
 def test_a_queue_moves_data_as_fast_as_its_descriptors_were_made():
@@ -123,7 +125,10 @@ def _mx():
     b = Builder("mx", TRN3)
     data, scale = b.tile((128, 512), "float8_e4m3fn_x4"), b.tile((128, 512), "float8_e8m0fnu")
     b.nc_matmul_mx(
-        dst=b.psum((128, 512)), stationary=data[:, :128], moving=data, stationary_scale=scale[:, :128],
+        dst=b.psum((128, 512)),
+        stationary=data[:, :128],
+        moving=data,
+        stationary_scale=scale[:, :128],
         moving_scale=scale,
-    )  # fmt: skip
+    )
     return b.build()

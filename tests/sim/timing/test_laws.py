@@ -145,9 +145,16 @@ def test_a_faster_engine_never_lengthens_a_timeline(chip):
     """Without contention for DMA engines or memory ports: each figure improved in turn, over random compute."""
     chip = replace(chip, features=chip.features | {"parallel_ports"})
     figures = {
-        "tensor.clock": 1.3, "vector.clock": 1.5, "scalar.clock": 1.2, "gpsimd.clock": 2.0, "sync.semaphore": 0.5,
-        "scalar.table_load": 0.3, "vector.latency": 0.8, "tensor.issue": 0.5, "sync.program_start": 0.5,
-    }  # fmt: skip
+        "tensor.clock": 1.3,
+        "vector.clock": 1.5,
+        "scalar.clock": 1.2,
+        "gpsimd.clock": 2.0,
+        "sync.semaphore": 0.5,
+        "scalar.table_load": 0.3,
+        "vector.latency": 0.8,
+        "tensor.issue": 0.5,
+        "sync.program_start": 0.5,
+    }
     for seed in SEEDS:
         program = compute_only(chip, seed)
         before = time_routine(program, chip)

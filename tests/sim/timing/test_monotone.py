@@ -20,8 +20,14 @@ CHIPS = [chips.get(name) for name in ("trn1", "trn2", "trn3")]
 every = pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.name)
 # What is better of a figure in this unit: more of a rate, less of a time or of what takes time.
 BETTER = {
-    "Hz": 1.7, "byte/s": 1.7, "column/cycle": 1.7, "ns": 0.6, "cycle": 0.6, "cycle/element": 0.6, "pass": 0.5,
-}  # fmt: skip
+    "Hz": 1.7,
+    "byte/s": 1.7,
+    "column/cycle": 1.7,
+    "ns": 0.6,
+    "cycle": 0.6,
+    "cycle/element": 0.6,
+    "pass": 0.5,
+}
 SPEEDS = ("dma.read_rate", "dma.cast_rate", "sbuf.wide_stride_rate")  # ratios that are rates
 NOT_RATES = ("tensor.rate_window",)
 
@@ -45,9 +51,12 @@ def tiles_of_the_array(chip, seed):
         if rng.random() < 0.6:
             row, column = 64 * rng.randrange(2), 64 * rng.randrange(2)
             b.nc_matmul(
-                dst=b.psum((128, 512))[column : column + 64], stationary=small[row : row + 64],
-                moving=moving[row : row + 64], tile_position=(row, column), tile_size=(64, 64),
-            )  # fmt: skip
+                dst=b.psum((128, 512))[column : column + 64],
+                stationary=small[row : row + 64],
+                moving=moving[row : row + 64],
+                tile_position=(row, column),
+                tile_size=(64, 64),
+            )
         else:
             b.nc_matmul(dst=b.psum((128, 512)), stationary=weights, moving=moving)
     return b.build()
@@ -152,9 +161,12 @@ def test_parts_of_the_array_run_side_by_side():
         accs = [b.psum((128, 512)) for _ in places]
         for acc, (row, column) in zip(accs, places):
             b.nc_matmul(
-                dst=acc[column : column + 64], stationary=small[row : row + 64], moving=moving[row : row + 64],
-                tile_position=(row, column), tile_size=(64, 64),
-            )  # fmt: skip
+                dst=acc[column : column + 64],
+                stationary=small[row : row + 64],
+                moving=moving[row : row + 64],
+                tile_position=(row, column),
+                tile_size=(64, 64),
+            )
         t = time_routine(b.build(), chip)
         return int(t.done.max() - t.start[2])
 

@@ -32,8 +32,11 @@ def program_of(place, seed, units=5):
     chip, cluster, ranks = place
     rng, b = random.Random(seed), GraphBuilder("beside")
     half = ranks // 2
-    groups = [(tuple(range(ranks)),), tuple((i, i + 1) for i in range(0, ranks, 2)),
-              tuple((i, i + half) for i in range(half))]  # fmt: skip
+    groups = [
+        (tuple(range(ranks)),),
+        tuple((i, i + 1) for i in range(0, ranks, 2)),
+        tuple((i, i + half) for i in range(half)),
+    ]
     y = b.input("y", (512, 512), float32)
     for i in range(units):
         x = b.input(f"x{i}", (rng.choice((64, 256, 1024)), 512), float32)
@@ -79,8 +82,9 @@ def test_a_program_is_never_faster_beside_collectives(programs, place):
     for seed in SEEDS:
         for count in (1, 3):
             program, chip = replace(programs[place, seed], streams=count), chips.get(place[0])
-            free, shared = (time_program(program, chip, competition=on, arbitration=order.PROGRAM_ORDER)
-                            for on in (False, True))  # fmt: skip
+            free, shared = (
+                time_program(program, chip, competition=on, arbitration=order.PROGRAM_ORDER) for on in (False, True)
+            )
             assert (shared.start >= free.start).all()
             assert shared.total >= free.total
             if count == 1:  # of several that share links, one that starts later leaves more to the others (ADR 68)
@@ -100,8 +104,10 @@ def test_no_row_is_earlier_beside_collectives_than_with_networks_of_their_own(pr
             shared = time_program(program, chip, arbitration=order.PROGRAM_ORDER)
             with monkeypatch.context() as patch:
                 patch.setattr(streams, "_speed", lambda use, running: 1.0)
-                free, apart = (time_program(program, chip, competition=on, arbitration=order.PROGRAM_ORDER)
-                               for on in (False, True))  # fmt: skip
+                free, apart = (
+                    time_program(program, chip, competition=on, arbitration=order.PROGRAM_ORDER)
+                    for on in (False, True)
+                )
             for beside in (shared, apart):
                 assert (beside.start >= free.start).all()
                 assert (beside.done >= free.done).all()

@@ -16,9 +16,18 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 LAYERS, WORDS, LENGTH, BATCH, STEPS = 2, 64, 16, 8, 4
-SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4,
-         "num_hidden_layers": LAYERS, "vocab_size": WORDS, "max_position_embeddings": 32, "rms_norm_eps": 1e-5,
-         "torch_dtype": "float32", "tie_word_embeddings": False}  # fmt: skip
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "num_hidden_layers": LAYERS,
+    "vocab_size": WORDS,
+    "max_position_embeddings": 32,
+    "rms_norm_eps": 1e-5,
+    "torch_dtype": "float32",
+    "tie_word_embeddings": False,
+}
 
 
 def make(folder: Path) -> None:

@@ -15,12 +15,33 @@ import torch
 from torch.utils.data import IterableDataset
 
 LAYERS, WORDS, LENGTH, BATCH, STEPS = 2, 64, 16, 4, 4
-SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
-         "num_hidden_layers": LAYERS, "vocab_size": WORDS, "max_position_embeddings": 32, "rms_norm_eps": 1e-5,
-         "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
-COMMON = {"learning_rate": 0.01, "max_steps": STEPS, "warmup_steps": 1, "lr_scheduler_type": "cosine",
-          "logging_steps": 1, "save_strategy": "no", "report_to": [], "seed": 1, "max_grad_norm": 1.0,
-          "weight_decay": 0.01, "gradient_checkpointing": False, "bf16": False}  # fmt: skip
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": LAYERS,
+    "vocab_size": WORDS,
+    "max_position_embeddings": 32,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+COMMON = {
+    "learning_rate": 0.01,
+    "max_steps": STEPS,
+    "warmup_steps": 1,
+    "lr_scheduler_type": "cosine",
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "report_to": [],
+    "seed": 1,
+    "max_grad_norm": 1.0,
+    "weight_decay": 0.01,
+    "gradient_checkpointing": False,
+    "bf16": False,
+}
 
 
 class Rows(IterableDataset):
@@ -67,9 +88,14 @@ def on_neuron(folder, options):
     from optimum.neuron.models.training import NeuronModelForCausalLM
 
     told_of = NeuronTrainingArguments(
-        folder / "neuron", tensor_parallel_size=options.tensor, pipeline_parallel_size=options.pipeline,
-        per_device_train_batch_size=BATCH // options.data, skip_cache_push=True, zero_1=options.zero, **COMMON,
-    )  # fmt: skip
+        folder / "neuron",
+        tensor_parallel_size=options.tensor,
+        pipeline_parallel_size=options.pipeline,
+        per_device_train_batch_size=BATCH // options.data,
+        skip_cache_push=True,
+        zero_1=options.zero,
+        **COMMON,
+    )
     model = NeuronModelForCausalLM.from_pretrained(
         folder / "model", told_of.trn_config, torch_dtype=torch.float32, attn_implementation="eager"
     )

@@ -36,7 +36,7 @@ def phi3() -> Subject:
 
     config = Phi3Config(
         vocab_size=128, num_key_value_heads=2, pad_token_id=0, bos_token_id=1, eos_token_id=2, **SMALL
-    )  # fmt: skip
+    )
     return Subject(Phi3ForCausalLM(config), tokens(128, 2, 16), language)
 
 
@@ -45,9 +45,15 @@ def opt() -> Subject:
     from transformers import OPTConfig, OPTForCausalLM
 
     config = OPTConfig(
-        vocab_size=128, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=64, dropout=0.0,
-        max_position_embeddings=32, word_embed_proj_dim=32,
-    )  # fmt: skip
+        vocab_size=128,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        ffn_dim=64,
+        dropout=0.0,
+        max_position_embeddings=32,
+        word_embed_proj_dim=32,
+    )
     return Subject(OPTForCausalLM(config), tokens(128, 2, 16), language)
 
 
@@ -66,9 +72,15 @@ def falcon_alibi() -> Subject:
     from transformers import FalconConfig, FalconForCausalLM
 
     config = FalconConfig(
-        vocab_size=128, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, alibi=True, multi_query=False,
-        parallel_attn=False, bias=True,
-    )  # fmt: skip
+        vocab_size=128,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        alibi=True,
+        multi_query=False,
+        parallel_attn=False,
+        bias=True,
+    )
     return Subject(FalconForCausalLM(config), tokens(128, 2, 16), language)
 
 

@@ -75,8 +75,14 @@ def faster_rcnn() -> Subject:
     body = _body()
     return _detector(
         FasterRCNN(
-            body, 4, min_size=SIZE, max_size=SIZE, rpn_anchor_generator=_anchors(), rpn_pre_nms_top_n_train=20,
-            rpn_post_nms_top_n_train=10, box_roi_pool=MultiScaleRoIAlign(["0", "1"], 3, 2),
+            body,
+            4,
+            min_size=SIZE,
+            max_size=SIZE,
+            rpn_anchor_generator=_anchors(),
+            rpn_pre_nms_top_n_train=20,
+            rpn_post_nms_top_n_train=10,
+            box_roi_pool=MultiScaleRoIAlign(["0", "1"], 3, 2),
             box_batch_size_per_image=8,
         )
-    )  # fmt: skip
+    )

@@ -8,10 +8,17 @@ from torch import Tensor, nn
 from tools.zoo.models.base import QUIET, SMALL, Subject, masked_language, padded_tokens, tokens, zoo
 
 BOTH = {
-    "vocab_size": 128, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_position_embeddings": 32,
+    "vocab_size": 128,
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+    "max_position_embeddings": 32,
     "dropout": 0.0,
-}  # fmt: skip
+}
 
 
 def _translated(model: nn.Module, ids: Tensor) -> Tensor:
@@ -23,9 +30,16 @@ def modernbert() -> Subject:
     from transformers import ModernBertConfig, ModernBertForMaskedLM
 
     config = ModernBertConfig(
-        vocab_size=128, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2,
-        global_attn_every_n_layers=2, local_attention=8, **SMALL,
-    )  # fmt: skip
+        vocab_size=128,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        cls_token_id=1,
+        sep_token_id=2,
+        global_attn_every_n_layers=2,
+        local_attention=8,
+        **SMALL,
+    )
     return Subject(ModernBertForMaskedLM(config), padded_tokens(128, 2, 16), masked_language)
 
 
@@ -43,9 +57,10 @@ def longformer() -> Subject:
         return ids, mask, ids[:, 0] % 3
 
     return Subject(
-        LongformerForSequenceClassification(config), batch,
+        LongformerForSequenceClassification(config),
+        batch,
         lambda model, ids, mask, labels: model(input_ids=ids, attention_mask=mask, labels=labels).loss,
-    )  # fmt: skip
+    )
 
 
 @zoo
@@ -54,9 +69,14 @@ def big_bird() -> Subject:
     from transformers import BigBirdConfig, BigBirdForMaskedLM
 
     config = BigBirdConfig(
-        vocab_size=128, block_size=4, num_random_blocks=1, max_position_embeddings=64, attention_type="block_sparse",
-        **SMALL, **QUIET,
-    )  # fmt: skip
+        vocab_size=128,
+        block_size=4,
+        num_random_blocks=1,
+        max_position_embeddings=64,
+        attention_type="block_sparse",
+        **SMALL,
+        **QUIET,
+    )
     return Subject(BigBirdForMaskedLM(config), padded_tokens(128, 2, 32), masked_language)
 
 

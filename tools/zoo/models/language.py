@@ -133,9 +133,14 @@ def qwen3_experts() -> Subject:
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
     config = Qwen3MoeConfig(
-        vocab_size=128, num_key_value_heads=2, head_dim=8, num_experts=4, num_experts_per_tok=2,
-        moe_intermediate_size=32, **SMALL,
-    )  # fmt: skip
+        vocab_size=128,
+        num_key_value_heads=2,
+        head_dim=8,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=32,
+        **SMALL,
+    )
     return Subject(Qwen3MoeForCausalLM(config), tokens(128, 2, 16), language)
 
 
@@ -144,13 +149,20 @@ def t5() -> Subject:
     from transformers import T5Config, T5ForConditionalGeneration
 
     config = T5Config(
-        vocab_size=128, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, dropout_rate=0.0,
+        vocab_size=128,
+        d_model=32,
+        d_kv=8,
+        d_ff=64,
+        num_layers=2,
+        num_heads=4,
+        dropout_rate=0.0,
         decoder_start_token_id=0,
-    )  # fmt: skip
+    )
     return Subject(
-        T5ForConditionalGeneration(config), tokens(128, 2, 16),
+        T5ForConditionalGeneration(config),
+        tokens(128, 2, 16),
         lambda model, ids: model(input_ids=ids, labels=ids[:, :8].contiguous(), use_cache=False).loss,
-    )  # fmt: skip
+    )
 
 
 @zoo
@@ -158,19 +170,34 @@ def whisper() -> Subject:
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
     config = WhisperConfig(
-        vocab_size=128, num_mel_bins=16, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
-        decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, max_source_positions=20,
-        max_target_positions=20, dropout=0.0, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-        decoder_start_token_id=1, suppress_tokens=None, begin_suppress_tokens=None,
-    )  # fmt: skip
+        vocab_size=128,
+        num_mel_bins=16,
+        d_model=32,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=64,
+        decoder_ffn_dim=64,
+        max_source_positions=20,
+        max_target_positions=20,
+        dropout=0.0,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        decoder_start_token_id=1,
+        suppress_tokens=None,
+        begin_suppress_tokens=None,
+    )
 
     def batch(seed: int) -> tuple[Tensor, ...]:
         return (*floats((2, 16, 40))(seed), *tokens(128, 2, 8)(seed))
 
     return Subject(
-        WhisperForConditionalGeneration(config), batch,
+        WhisperForConditionalGeneration(config),
+        batch,
         lambda model, sound, ids: model(input_features=sound, labels=ids, use_cache=False).loss,
-    )  # fmt: skip
+    )
 
 
 @zoo
@@ -206,9 +233,15 @@ def swin() -> Subject:
     from transformers import SwinConfig, SwinForImageClassification
 
     config = SwinConfig(
-        image_size=32, patch_size=2, embed_dim=16, depths=[2, 2], num_heads=[2, 4], window_size=4, num_labels=10,
+        image_size=32,
+        patch_size=2,
+        embed_dim=16,
+        depths=[2, 2],
+        num_heads=[2, 4],
+        window_size=4,
+        num_labels=10,
         drop_path_rate=0.0,
-    )  # fmt: skip
+    )
     return Subject(SwinForImageClassification(config), images(32), classified)
 
 
@@ -217,11 +250,23 @@ def wav2vec2() -> Subject:
     from transformers import Wav2Vec2Config, Wav2Vec2ForSequenceClassification
 
     config = Wav2Vec2Config(
-        conv_dim=(16, 16), conv_stride=(5, 2), conv_kernel=(10, 3), num_feat_extract_layers=2, num_labels=3,
-        num_conv_pos_embeddings=8, num_conv_pos_embedding_groups=4, hidden_dropout=0.0, attention_dropout=0.0,
-        activation_dropout=0.0, feat_proj_dropout=0.0, final_dropout=0.0, layerdrop=0.0, mask_time_prob=0.0,
-        classifier_proj_size=16, **SMALL,
-    )  # fmt: skip
+        conv_dim=(16, 16),
+        conv_stride=(5, 2),
+        conv_kernel=(10, 3),
+        num_feat_extract_layers=2,
+        num_labels=3,
+        num_conv_pos_embeddings=8,
+        num_conv_pos_embedding_groups=4,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        activation_dropout=0.0,
+        feat_proj_dropout=0.0,
+        final_dropout=0.0,
+        layerdrop=0.0,
+        mask_time_prob=0.0,
+        classifier_proj_size=16,
+        **SMALL,
+    )
 
     def batch(seed: int) -> tuple[Tensor, ...]:
         return (*floats((2, 400))(seed), torch.tensor([0, 2]))

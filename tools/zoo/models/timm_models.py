@@ -41,10 +41,13 @@ def timm_mobilenetv4() -> Subject:
     from timm.models._efficientnet_builder import decode_arch_def
     from timm.models.mobilenetv3 import MobileNetV3
 
-    blocks = decode_arch_def([
-        ["er_r1_k3_s2_e4_c16"], ["uir_r1_a3_k5_s2_e4_c24", "uir_r1_a0_k0_s1_e2_c24"],
-        ["uir_r1_a3_k0_s1_e4_c24", "mqa_r1_k3_h2_s1_v2_d16_c24", "uir_r1_a0_k0_s1_e2_c24"],
-    ])  # fmt: skip
+    blocks = decode_arch_def(
+        [
+            ["er_r1_k3_s2_e4_c16"],
+            ["uir_r1_a3_k5_s2_e4_c24", "uir_r1_a0_k0_s1_e2_c24"],
+            ["uir_r1_a3_k0_s1_e4_c24", "mqa_r1_k3_h2_s1_v2_d16_c24", "uir_r1_a0_k0_s1_e2_c24"],
+        ]
+    )
     model = MobileNetV3(blocks, num_classes=10, stem_size=16, num_features=64, layer_scale_init_value=1e-5)
     return Subject(model, images(64), classified)
 
@@ -52,6 +55,4 @@ def timm_mobilenetv4() -> Subject:
 @zoo
 def timm_eva02() -> Subject:
     """Rotations of positions in two dimensions, SwiGLU."""
-    return _timm(
-        "eva02_tiny_patch14_224", img_size=32, patch_size=8, depth=2, embed_dim=48, num_heads=4
-    )  # fmt: skip
+    return _timm("eva02_tiny_patch14_224", img_size=32, patch_size=8, depth=2, embed_dim=48, num_heads=4)

@@ -32,9 +32,7 @@ def video_resnet() -> Subject:
 def video_swin() -> Subject:
     from torchvision.models.video.swin_transformer import SwinTransformer3d
 
-    model = SwinTransformer3d(
-        [2, 4, 4], 16, [2, 2], [2, 4], [2, 4, 4], num_classes=10, stochastic_depth_prob=0.0
-    )  # fmt: skip
+    model = SwinTransformer3d([2, 4, 4], 16, [2, 2], [2, 4], [2, 4, 4], num_classes=10, stochastic_depth_prob=0.0)
     return _film(model, 32)
 
 
@@ -47,7 +45,15 @@ def video_mvit() -> Subject:
         MSBlockConfig(2, 32, 32, (3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 2, 2)),
     ]
     model = MViT(
-        (16, 16), 4, blocks, residual_pool=True, residual_with_cls_embed=False, rel_pos_embed=True,
-        proj_after_attn=True, num_classes=10, dropout=0.0, stochastic_depth_prob=0.0,
-    )  # fmt: skip
+        (16, 16),
+        4,
+        blocks,
+        residual_pool=True,
+        residual_with_cls_embed=False,
+        rel_pos_embed=True,
+        proj_after_attn=True,
+        num_classes=10,
+        dropout=0.0,
+        stochastic_depth_prob=0.0,
+    )
     return _film(model, 16)

@@ -21,9 +21,12 @@ def whole(least: int, most: int = 1 << 31) -> Callable[[str], int]:
         if found is None or not least <= found <= most:
             limit = f"a whole number from {least}" + (f" to {most}" if most < 1 << 31 else "")
             raise UsageError(
-                "a number on the command line cannot be", code="TRN569", got=text[:60], limit=limit,
+                "a number on the command line cannot be",
+                code="TRN569",
+                got=text[:60],
+                limit=limit,
                 remedy="see --help for what it is of",
-            )  # fmt: skip
+            )
         return found
 
     return number
@@ -32,18 +35,21 @@ def whole(least: int, most: int = 1 << 31) -> Callable[[str], int]:
 def fault(command: argparse.ArgumentParser) -> None:
     """--fault."""
     command.add_argument(
-        "--fault", action="append", metavar="LINK=STATE",
+        "--fault",
+        action="append",
+        metavar="LINK=STATE",
         help="a sick link between ranks, such as efa:node1.rail3=half, or failure, such as rank2:step37=kill (run); "
         "several times for several",
-    )  # fmt: skip
+    )
 
 
 def precision(command: argparse.ArgumentParser) -> None:
     """--precision and its rules."""
     command.add_argument(
-        "--precision", choices=tuple(MODES),
+        "--precision",
+        choices=tuple(MODES),
         help="format of matmul operands, or of all that is stored (bf16-all); default: $TRNLAB_PRECISION or bf16",
-    )  # fmt: skip
+    )
     command.add_argument(
         "--precision-rules", metavar="FILE", help="formats of single modules, TOML; default: $TRNLAB_PRECISION_RULES"
     )
@@ -52,17 +58,21 @@ def precision(command: argparse.ArgumentParser) -> None:
 def threshold(command: argparse.ArgumentParser) -> None:
     """--comm-threshold."""
     command.add_argument(
-        "--comm-threshold", type=float, metavar="SHARE",
+        "--comm-threshold",
+        type=float,
+        metavar="SHARE",
         help="share of a step from which the exchange of gradients is warned of; default: 0.25",
-    )  # fmt: skip
+    )
 
 
 def allow(command: argparse.ArgumentParser) -> None:
     """--allow."""
     command.add_argument(
-        "--allow", action="append", metavar="WHAT",
+        "--allow",
+        action="append",
+        metavar="WHAT",
         help="what the script may do for real while it is followed: network, subprocesses, files; default: nothing",
-    )  # fmt: skip
+    )
 
 
 def cache_folder(command: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:

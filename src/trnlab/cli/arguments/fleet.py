@@ -88,8 +88,12 @@ def serve(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("model", metavar="MODEL", help="a model by name, or its config.json")
     add("--target", metavar="A,B,...", required=True, help="instances, e.g. inf2.48xlarge,trn2.3xlarge")
-    add("--beside", metavar="A,B,...", default="p5.48xlarge,g6e.xlarge",
-        help="other vendors' instances, by a roofline; default: p5.48xlarge,g6e.xlarge")  # fmt: skip
+    add(
+        "--beside",
+        metavar="A,B,...",
+        default="p5.48xlarge,g6e.xlarge",
+        help="other vendors' instances, by a roofline; default: p5.48xlarge,g6e.xlarge",
+    )
     add("--prompt", metavar="TOKENS", type=int, default=2000, help="of each request; default: 2000")
     add("--output", metavar="TOKENS", type=int, default=300, help="of each answer; default: 300")
     add("--qps", metavar="RATE", type=float, default=1.0, help="requests a second, at random; default: 1")

@@ -220,10 +220,14 @@ def _lower_domain(low: Lowering, domain: Domain, turns: SbufTurns) -> None:
         best.record(turns)
         return
     raise CapacityError(
-        "a fused loop does not fit in SBUF", code="TRN503", limit=f"{low.b.sbuf_limit} bytes per partition",
-        got=f"{domain.rows} x {domain.cols}, {len(low.group.ops)} ops", chip=low.b.chip.name,
-        where=low.group.ops[0].loc, remedy="split the computation, for example over fewer tensors at once",
-    )  # fmt: skip
+        "a fused loop does not fit in SBUF",
+        code="TRN503",
+        limit=f"{low.b.sbuf_limit} bytes per partition",
+        got=f"{domain.rows} x {domain.cols}, {len(low.group.ops)} ops",
+        chip=low.b.chip.name,
+        where=low.group.ops[0].loc,
+        remedy="split the computation, for example over fewer tensors at once",
+    )
 
 
 class _Form:

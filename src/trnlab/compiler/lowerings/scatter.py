@@ -84,9 +84,13 @@ class OneHotSource(Source):
         for start in range(0, dst.free, self.iota.free):
             part = dst[:, start : start + self.iota.free] if dst.free > self.iota.free else dst
             b.tensor_scalar(
-                dst=part, data=self.iota[: dst.partitions, : part.free], operand0=float(col + start), op0="add",
-                operand1=ids, op1="is_equal",
-            )  # fmt: skip
+                dst=part,
+                data=self.iota[: dst.partitions, : part.free],
+                operand0=float(col + start),
+                op0="add",
+                operand1=ids,
+                op1="is_equal",
+            )
 
 
 def load_ids(low: Lowering, ids: Value, count: int) -> AP:
@@ -152,8 +156,9 @@ class _Marked:
         full, rest = divmod(self.count, P)
         for rows, first, last in ((P, 0, full), (rest, full, full + 1)):
             if rows and first < last:
-                self.marking.mark(*(x[:rows, first:last] for x in (raw, pairs, self.outside[:, :, :cols],
-                                                                    self.marks[:, :, :cols])))  # fmt: skip
+                self.marking.mark(
+                    *(x[:rows, first:last] for x in (raw, pairs, self.outside[:, :, :cols], self.marks[:, :, :cols]))
+                )
         return pairs
 
     def _multiply(self, ones: AP, pairs: AP, row: int, col: int) -> None:
@@ -164,9 +169,13 @@ class _Marked:
             acc = self.banks.next()[:height, : pairs.shape[2]]
             for i, k in enumerate(self._heights()):
                 self.b.nc_matmul(
-                    dst=acc, stationary=ones[:k, i, at : at + height], moving=pairs[:k, i], accumulate=i > 0,
-                    stop=i == self.tiles - 1, is_stationary_onezero=True,
-                )  # fmt: skip
+                    dst=acc,
+                    stationary=ones[:k, i, at : at + height],
+                    moving=pairs[:k, i],
+                    accumulate=i > 0,
+                    stop=i == self.tiles - 1,
+                    is_stationary_onezero=True,
+                )
             found.append(acc)
         for i, total in enumerate(self.marking.unmarked(found)):
             self.sink.store(self.b, total, row + i * P, col)
@@ -257,9 +266,14 @@ class _InMemory:
         b.nc_transpose(dst=bank, data=ids.with_dims((0, n)), engine=Engine.TENSOR)
         b.tensor_scalar(dst=equal[:, :n], data=bank, operand0=ids, op0="is_equal")
         b.affine_select(
-            dst=before[:, :n], on_true=equal[:, :n], pattern=((-1, n),), offset=-1, channel_multiplier=1,
-            cmp_op="greater_equal", on_false=0.0,
-        )  # fmt: skip
+            dst=before[:, :n],
+            on_true=equal[:, :n],
+            pattern=((-1, n),),
+            offset=-1,
+            channel_multiplier=1,
+            cmp_op="greater_equal",
+            on_false=0.0,
+        )
         b.tensor_reduce(dst=later, data=before[:, :n], op="max")
         b.tensor_scalar(dst=row, data=later, operand0=NO_ROW, op0="multiply", operand1=ids, op1="add")
         b.tensor_copy(dst=index, src=row)
@@ -280,9 +294,14 @@ class _InMemory:
             b.activation(dst=sums[:, at : at + width], data=total, op="copy")
         rows = self.table[:, col : col + cols]
         b.dma_compute(
-            dst=rows.ap(), src0=sums, index=index, indirect="dst", oob_mode="skip", engine=Engine.GPSIMD,
+            dst=rows.ap(),
+            src0=sums,
+            index=index,
+            indirect="dst",
+            oob_mode="skip",
+            engine=Engine.GPSIMD,
             queue=next_queue(b, Engine.GPSIMD),
-        )  # fmt: skip
+        )
 
 
 def _pool(b: Builder, shape: tuple[int, ...], name: str, count: int) -> Pool:

@@ -16,8 +16,12 @@ from trnlab.graph.passes.rewrite import rewrite
 from trnlab.graph.powers import beside_one
 
 __all__ = [
-    "recognize", "recognize_activations", "recognize_attention", "recognize_normalizations", "recognize_picks",
-]  # fmt: skip
+    "recognize",
+    "recognize_activations",
+    "recognize_attention",
+    "recognize_normalizations",
+    "recognize_picks",
+]
 
 
 def recognize(graph: Graph) -> None:

@@ -42,12 +42,16 @@ _TANH = Activation(
     {Powers(1): _C, Powers(3): _C * _A},
     {Powers(1): 0.5, Powers(1, 1): 0.5},
     {
-        Powers(): 0.5, Powers(0, 1): 0.5, Powers(1): 0.5 * _C, Powers(3): 1.5 * _C * _A,
-        Powers(1, 2): -0.5 * _C, Powers(3, 2): -1.5 * _C * _A,
+        Powers(): 0.5,
+        Powers(0, 1): 0.5,
+        Powers(1): 0.5 * _C,
+        Powers(3): 1.5 * _C * _A,
+        Powers(1, 2): -0.5 * _C,
+        Powers(3, 2): -1.5 * _C * _A,
     },
     lambda b, x: b.gelu(x, "tanh"),
     lambda b, x: b.gelu_dx(x, "tanh"),
-)  # fmt: skip
+)
 _ERF = Activation(
     {Powers(1): math.sqrt(0.5)},
     {Powers(1): 0.5, Powers(1, 1): 0.5},

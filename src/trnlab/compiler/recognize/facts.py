@@ -151,7 +151,7 @@ def _product(one: Terms, other: Terms) -> Terms | None:
 def _power(fact: Terms, n: int) -> Terms | None:
     if len(fact.sum) != 1:
         return None
-    ((e, z, g, d), factor), = fact.sum.items()  # fmt: skip
+    (((e, z, g, d), factor),) = fact.sum.items()
     return None if factor == 0 else replace(fact, sum={(e * n, z * n, g * n, d * n): factor**n})
 
 

@@ -353,9 +353,11 @@ class _Region:
         if self.norm.mean is not None:
             wanted[Term(joined(_R, frozenset({(Total(g), 1)})))] = -factor / self.norm.cols
         cubed = {(R, 3), (Total(total), 1)} <= last.row
-        return cubed and own.keys() == wanted.keys() and all(
-            math.isclose(own[t], wanted[t], rel_tol=_TOLERANCE) for t in own
-        )  # fmt: skip
+        return (
+            cubed
+            and own.keys() == wanted.keys()
+            and all(math.isclose(own[t], wanted[t], rel_tol=_TOLERANCE) for t in own)
+        )
 
 
 def _has_rest(op: Op, found: Mapping[Op, Scaled | Gradient]) -> bool:

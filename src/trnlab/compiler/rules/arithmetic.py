@@ -77,9 +77,15 @@ def _tensor_scalar(e: Emitter, op: Op, data: Value, alu: str, operand: Narrow, *
         if not bias:
             e.charge(Engine.VECTOR, tile.free)
         e.b.tensor_scalar(
-            dst=tile, data=source, operand0=held.operand, op0=held.op, reverse0=held.reverse,
-            operand1=operand, op1=alu, reverse1=reverse,
-        )  # fmt: skip
+            dst=tile,
+            data=source,
+            operand0=held.operand,
+            op0=held.op,
+            reverse0=held.reverse,
+            operand1=operand,
+            op1=alu,
+            reverse1=reverse,
+        )
     elif _can_wait(e, op):
         for value in op.operands:
             e.refs[origin(value, e.group)] += 1
@@ -151,9 +157,15 @@ def _tensor_tensor(e: Emitter, op: Op, lhs: Value, rhs: Value, alu: str) -> None
     tile = e.dst(op.result)
     e.charge(Engine.VECTOR, 2 * tile.free)
     e.b.scalar_tensor_tensor(
-        dst=tile, data=data, operand0=pending.operand, op0=pending.op, reverse0=pending.reverse,
-        operand1=other, op1=alu, reverse1=pending is not x,
-    )  # fmt: skip
+        dst=tile,
+        data=data,
+        operand0=pending.operand,
+        op0=pending.op,
+        reverse0=pending.reverse,
+        operand1=other,
+        op1=alu,
+        reverse1=pending is not x,
+    )
 
 
 def negate(e: Emitter, op: Op) -> None:

@@ -66,9 +66,14 @@ def _product(e: Emitter, op: Op, compared: Pending) -> None:
     data, factor = e.ap(compared.source), e.narrow_form(op.operands[1])
     e.charge(Engine.VECTOR, data.free)
     e.b.tensor_scalar(
-        dst=e.dst(op.result), data=data, operand0=compared.operand, op0=compared.op, reverse0=compared.reverse,
-        operand1=factor, op1="multiply",
-    )  # fmt: skip
+        dst=e.dst(op.result),
+        data=data,
+        operand0=compared.operand,
+        op0=compared.op,
+        reverse0=compared.reverse,
+        operand1=factor,
+        op1="multiply",
+    )
 
 
 def _in_format_of(e: Emitter, tile: AP, source: AP) -> AP:

@@ -93,9 +93,13 @@ def _product(e: Emitter, op: Op, invert: Callable[[Emitter, AP, AP], float]) -> 
         tile = e.dst(op.result)
         e.charge(Engine.VECTOR, 2 * tile.free)
         e.b.scalar_tensor_tensor(
-            dst=tile, data=inverse, operand0=factor, operand1=e.as_wide_as(tile, data), op0="multiply",
+            dst=tile,
+            data=inverse,
+            operand0=factor,
+            operand1=e.as_wide_as(tile, data),
+            op0="multiply",
             op1="multiply",
-        )  # fmt: skip
+        )
     elif e.get(lhs) == 1.0:
         tile = e.dst(op.result)
         e.copy(tile, e.as_wide_as(tile, inverse))

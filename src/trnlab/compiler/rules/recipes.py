@@ -34,8 +34,16 @@ class Recipe:
         self.e.give_later(self._space, tile)
         return tile
 
-    def scalars(self, x: AP, op0: str, n0: Narrow | None, op1: str | None = None, n1: Narrow | None = None,
-                dtype: DType = float32, dst: AP | None = None) -> AP:  # fmt: skip
+    def scalars(
+        self,
+        x: AP,
+        op0: str,
+        n0: Narrow | None,
+        op1: str | None = None,
+        n1: Narrow | None = None,
+        dtype: DType = float32,
+        dst: AP | None = None,
+    ) -> AP:
         """(x op0 n0) op1 n1."""
         dst = self.tile(dtype) if dst is None else dst
         self.e.charge(Engine.VECTOR, dst.free)
@@ -49,8 +57,18 @@ class Recipe:
         self.b.tensor_scalar(dst=dst, data=x, operand0=n, op0="subtract", reverse0=True)
         return dst
 
-    def fused(self, x: AP, op0: str, n0: Narrow, op1: str, y: AP, *, reverse: bool = False,
-              dtype: DType = float32, dst: AP | None = None) -> AP:  # fmt: skip
+    def fused(
+        self,
+        x: AP,
+        op0: str,
+        n0: Narrow,
+        op1: str,
+        y: AP,
+        *,
+        reverse: bool = False,
+        dtype: DType = float32,
+        dst: AP | None = None,
+    ) -> AP:
         """(x op0 n0) op1 y; reversed, y op1 (x op0 n0)."""
         dst = self.tile(dtype) if dst is None else dst
         self.e.charge(Engine.VECTOR, 2 * dst.free)
@@ -99,8 +117,9 @@ class Recipe:
         return dst
 
     # -- bits and 32-bit integers ---------------------------------------------------------------------------------
-    def bits(self, x: AP, op0: str, n0: int, op1: str | None = None, n1: int | None = None,
-             dst: AP | None = None) -> AP:  # fmt: skip
+    def bits(
+        self, x: AP, op0: str, n0: int, op1: str | None = None, n1: int | None = None, dst: AP | None = None
+    ) -> AP:
         """(x op0 n0) op1 n1 on bits, as uint32."""
         dst = self.tile(uint32) if dst is None else dst.cast(uint32)
         self.e.charge(Engine.VECTOR, dst.free)

@@ -39,9 +39,12 @@ class Accelerator:
         """Operations a second in a format. Raises UsageError (TRN155) for one that it has not."""
         if form not in self.peaks:
             raise UsageError(
-                f"{self.name} has no {form}", code="TRN155", limit=", ".join(self.peaks), got=form,
+                f"{self.name} has no {form}",
+                code="TRN155",
+                limit=", ".join(self.peaks),
+                got=form,
                 remedy="compare in a format that both sides have",
-            )  # fmt: skip
+            )
         return self.peaks[form]
 
 
@@ -83,27 +86,45 @@ def instance(name: str) -> Instance:
     known = instances()
     if name not in known:
         raise UsageError(
-            f"unknown instance type {name!r}", code="TRN156", limit=", ".join(known), got=name,
+            f"unknown instance type {name!r}",
+            code="TRN156",
+            limit=", ".join(known),
+            got=name,
             remedy=did_you_mean(name, known, "`trnlab chips` lists those of Neuron"),
-        )  # fmt: skip
+        )
     return known[name]
 
 
 def _accelerator(row: dict[str, str]) -> Accelerator:
     forms = {"bf16": "bf16_tflops", "fp8": "fp8_tflops", "tf32": "tf32_tflops", "fp32": "fp32_tflops"}
     return Accelerator(
-        row["name"], row["vendor"], {form: float(row[c]) * 1e12 for form, c in forms.items() if row[c]},
-        float(row["hbm_gib"]) * 2**30, float(row["hbm_gb_per_s"]) * 1e9,
-        float(row["link_gb_per_s"]) * 1e9 / LINK_DIRECTIONS, row["spec_tag"], row["spec_source"],
+        row["name"],
+        row["vendor"],
+        {form: float(row[c]) * 1e12 for form, c in forms.items() if row[c]},
+        float(row["hbm_gib"]) * 2**30,
+        float(row["hbm_gb_per_s"]) * 1e9,
+        float(row["link_gb_per_s"]) * 1e9 / LINK_DIRECTIONS,
+        row["spec_tag"],
+        row["spec_source"],
         Span(
-            float(row["watts"]), float(row["watts_low"]), float(row["watts_high"]), row["watts_tag"],
+            float(row["watts"]),
+            float(row["watts_low"]),
+            float(row["watts_high"]),
+            row["watts_tag"],
             row["watts_source"],
         ),
-    )  # fmt: skip
+    )
 
 
 def _instance(row: dict[str, str]) -> Instance:
     return Instance(
-        row["name"], row["provider"], accelerators()[row["accelerator"]], int(row["accelerators"]),
-        int(row["domain"]), row["topology"], float(row["scaleout_gbit_per_s"]) * 1e9 / 8, row["source"], row["note"],
-    )  # fmt: skip
+        row["name"],
+        row["provider"],
+        accelerators()[row["accelerator"]],
+        int(row["accelerators"]),
+        int(row["domain"]),
+        row["topology"],
+        float(row["scaleout_gbit_per_s"]) * 1e9 / 8,
+        row["source"],
+        row["note"],
+    )

@@ -26,9 +26,7 @@ class Best:
     lacking: float = 0.0
 
 
-def fastest(
-    model: Model, instance: Instance, instances: int, batch: int, sequence: int, form: str = "bf16"
-) -> Best:  # fmt: skip
+def fastest(model: Model, instance: Instance, instances: int, batch: int, sequence: int, form: str = "bf16") -> Best:
     """Over all accelerators of so many instances. Raises UsageError as `roofline.step` does."""
     room = USABLE * instance.accelerator.memory
     best, lacking = Best(None, None), float("inf")

@@ -141,9 +141,11 @@ class _Step:
         """Of the first stage's rank (Korthikanti et al. 2022, equations 2 to 6; Rajbhandari et al. 2020)."""
         n = self.held.total
         return {
-            "weights": HALF * n, "gradients": FULL * n, "optimizer": 12 * self._updated(),
+            "weights": HALF * n,
+            "gradients": FULL * n,
+            "optimizer": 12 * self._updated(),
             "activations": self._activations(),
-        }  # fmt: skip
+        }
 
     def _activations(self) -> float:
         layout, job = self.layout, self.job

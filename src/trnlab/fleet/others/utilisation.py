@@ -31,10 +31,15 @@ NOTHING = (
 BEYOND = 3.0  # times the largest size, or a part of the smallest: as far as what was published is taken to hold
 
 NAMES = {
-    "decoder": "a decoder", "encoder": "an encoder", "experts": "a model of experts",
-    "pair": "an encoder with a decoder", "vision": "a vision transformer", "convolution": "a convolutional network",
-    "diffusion": "a U-Net of a diffusion model", "tables": "a network with tables of embeddings",
-}  # fmt: skip
+    "decoder": "a decoder",
+    "encoder": "an encoder",
+    "experts": "a model of experts",
+    "pair": "an encoder with a decoder",
+    "vision": "a vision transformer",
+    "convolution": "a convolutional network",
+    "diffusion": "a U-Net of a diffusion model",
+    "tables": "a network with tables of embeddings",
+}
 RELATED = {
     "vision": ("vision", "encoder"),
     "encoder": ("encoder", "vision"),

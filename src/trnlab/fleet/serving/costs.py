@@ -61,8 +61,9 @@ class Costs:
         return Cost(
             one.seconds + more * max(two.seconds - one.seconds, 0.0),
             one.exposed + more * max(two.exposed - one.exposed, 0.0),
-            two.working, one.flops + more * (two.flops - one.flops),
-        )  # fmt: skip
+            two.working,
+            one.flops + more * (two.flops - one.flops),
+        )
 
     def _kept(self, kind: str, model: Model, layers: int, share: Program) -> Cost:
         key = repr((kind, layers, share, self.cores, replace(model, name="", source="")))

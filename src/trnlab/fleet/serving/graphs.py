@@ -52,10 +52,12 @@ def supported(model: Model) -> None:
         why = "its keys are compressed (multi-head latent attention)"
     if why is not None:
         raise UsageError(
-            f"programs that serve {model.name} cannot be made: {why}", code="TRN167", got=model.name,
+            f"programs that serve {model.name} cannot be made: {why}",
+            code="TRN167",
+            got=model.name,
             limit="decoders with keys for each head or group of heads",
             remedy="plan a decoder without it that has as many parameters as a token meets",
-        )  # fmt: skip
+        )
 
 
 def prefill(model: Model, blocks: int, share: Program, groups: Groups = ()) -> Graph:

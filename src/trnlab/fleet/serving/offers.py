@@ -103,10 +103,11 @@ def _experts(model: Model, tensor: int) -> list[int]:
     """Ranks of a tensor group among which experts can be divided: the fewest and the most."""
     networks = _mixtures(model)
     able = [
-        n for n in range(1, tensor + 1)
-        if tensor % n == 0 and all(x.count % n == 0 and x.size % (tensor // n) == 0 and x.shared % tensor == 0
-                                   for x in networks)
-    ]  # fmt: skip
+        n
+        for n in range(1, tensor + 1)
+        if tensor % n == 0
+        and all(x.count % n == 0 and x.size % (tensor // n) == 0 and x.shared % tensor == 0 for x in networks)
+    ]
     return sorted({*able[:1], *able[-1:]}) if networks else [1]
 
 
@@ -156,9 +157,19 @@ def of_neuron(
             yield Refused(target.name, tensor, FULL if expert == 1 else FEW)
             continue
         yield Offer(
-            target.name, tensor, ranks // tensor, Engine(before.seconds, steps, policy), weights, cache, working,
-            have, COMPILED, exposed, target.price, expert,
-        )  # fmt: skip
+            target.name,
+            tensor,
+            ranks // tensor,
+            Engine(before.seconds, steps, policy),
+            weights,
+            cache,
+            working,
+            have,
+            COMPILED,
+            exposed,
+            target.price,
+            expert,
+        )
 
 
 def _steps(
@@ -239,9 +250,19 @@ def of_others(name: str, model: Model, request: Request, policy: str) -> Iterato
             continue
         prefill = _step(where, model, shared, request.prompt, weights, 0, request.prompt)
         yield Offer(
-            name, tensor, where.count // tensor, Engine(prefill, steps, policy), weights, cache, 0, have, ROOFLINE,
-            0.0, chosen(name), expert,
-        )  # fmt: skip
+            name,
+            tensor,
+            where.count // tensor,
+            Engine(prefill, steps, policy),
+            weights,
+            cache,
+            0,
+            have,
+            ROOFLINE,
+            0.0,
+            chosen(name),
+            expert,
+        )
 
 
 def _step(

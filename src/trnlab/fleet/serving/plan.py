@@ -113,27 +113,38 @@ def plan(question: Question, folder: Path | None = None, said: Callable[[str], N
 
 def _checked(question: Question) -> None:
     amounts = {
-        "requests a second": question.rate, "seconds to the first token": question.first,
-        "seconds to the last token": question.whole or 1.0, "tokens of a prompt": question.request.prompt,
+        "requests a second": question.rate,
+        "seconds to the first token": question.first,
+        "seconds to the last token": question.whole or 1.0,
+        "tokens of a prompt": question.request.prompt,
         "tokens of an answer": question.request.output,
-    }  # fmt: skip
+    }
     for name, value in amounts.items():
         if not 0 < value < math.inf:
             raise UsageError(
-                f"nothing is served with {value:g} {name}", code="TRN168", limit="more than 0", got=value,
+                f"nothing is served with {value:g} {name}",
+                code="TRN168",
+                limit="more than 0",
+                got=value,
                 remedy="give a positive number",
-            )  # fmt: skip
+            )
     length, most = question.request.prompt + question.request.output, question.model.sequence
     if length > most:
         raise UsageError(
-            f"{question.model.name} has no places for {length} tokens", code="TRN168", limit=f"{most} tokens",
-            got=length, remedy="shorten prompt or answer, or take a model of longer contexts",
-        )  # fmt: skip
+            f"{question.model.name} has no places for {length} tokens",
+            code="TRN168",
+            limit=f"{most} tokens",
+            got=length,
+            remedy="shorten prompt or answer, or take a model of longer contexts",
+        )
     if question.policy not in POLICIES:
         raise UsageError(
-            f"unknown policy {question.policy!r}", code="TRN168", limit=", ".join(POLICIES), got=question.policy,
+            f"unknown policy {question.policy!r}",
+            code="TRN168",
+            limit=", ".join(POLICIES),
+            got=question.policy,
             remedy="choose one of those above",
-        )  # fmt: skip
+        )
 
 
 def _offers(name: str, question: Question, folder: Path | None, found: Plan) -> list[Offer | Refused]:
@@ -195,17 +206,27 @@ def _choice(question: Question, offer: Offer, count: int) -> Choice:
     answers = question.rate * 3600 * question.request.output / 1e6
     every = answers * (question.request.output + question.request.prompt) / question.request.output
     return Choice(
-        offer, count, first, each, whole, seen.batch, seen.busy, usd, usd / answers if usd is not None else None,
+        offer,
+        count,
+        first,
+        each,
+        whole,
+        seen.batch,
+        seen.busy,
+        usd,
+        usd / answers if usd is not None else None,
         usd / every if usd is not None else None,
-    )  # fmt: skip
+    )
 
 
 def _nothing(found: Plan) -> UsageError:
     question = found.question
     if found.late:
         nearest = min(found.late, key=lambda late: late.whole if question.whole else late.first)
-        got = (f"at best {nearest.first:.3g} s to the first token and {nearest.whole:.3g} s to the last, alone, on "
-               f"{nearest.offer.target} with {nearest.offer.tensor} ranks for a copy")  # fmt: skip
+        got = (
+            f"at best {nearest.first:.3g} s to the first token and {nearest.whole:.3g} s to the last, alone, on "
+            f"{nearest.offer.target} with {nearest.offer.tensor} ranks for a copy"
+        )
         remedy = "allow more time, shorten prompts or answers, or take a target with more bandwidth in a tensor group"
     else:
         got = "; ".join(f"{r.target}, {r.tensor} ranks: {r.why}" for r in found.refused[:6])
@@ -214,7 +235,11 @@ def _nothing(found: Plan) -> UsageError:
         f" and {question.whole:g} s to the last" if question.whole else ""
     )
     return UsageError(
-        f"nothing that was asked for serves {question.model.name} in time" if found.late
+        f"nothing that was asked for serves {question.model.name} in time"
+        if found.late
         else f"{question.model.name} fits on none of the targets",
-        code="TRN169", limit=limit, got=got, remedy=remedy,
-    )  # fmt: skip
+        code="TRN169",
+        limit=limit,
+        got=got,
+        remedy=remedy,
+    )

@@ -85,9 +85,14 @@ def serve(engine: Engine, rate: float, output: int, requests: int, seed: int) ->
     whole = state.done - arrivals
     span = float(state.clock - arrivals[0])
     return Served(
-        state.first - arrivals, whole, output, span, state.decoded / max(state.decoding, 1e-30), state.busy / span,
+        state.first - arrivals,
+        whole,
+        output,
+        span,
+        state.decoded / max(state.decoding, 1e-30),
+        state.busy / span,
         state.present / span,
-    )  # fmt: skip
+    )
 
 
 class _State:

@@ -84,19 +84,27 @@ def _check_index(check: Check, ids: Array) -> None:
 def _violated(check: Check, got: str | None = None) -> NumericsError:
     if check.rule == "index":
         return NumericsError(
-            f"an index of {check.origin} is out of range", code="TRN213", where=check.where, got=got,
-            limit=f"{check.low} to {check.high - 1}", remedy="make the table larger, or mask and clamp the indices",
-        )  # fmt: skip
+            f"an index of {check.origin} is out of range",
+            code="TRN213",
+            where=check.where,
+            got=got,
+            limit=f"{check.low} to {check.high - 1}",
+            remedy="make the table larger, or mask and clamp the indices",
+        )
     if check.rule == "holds":
         return NumericsError(
-            f"the program asserts: {check.origin}", code="TRN228", where=check.where,
+            f"the program asserts: {check.origin}",
+            code="TRN228",
+            where=check.where,
             remedy="look at the values of the batch",
-        )  # fmt: skip
+        )
     return NumericsError(
-        f"a 64-bit integer of {check.origin} does not fit in the 32 bits that the chip has", code="TRN210",
-        where=check.where, limit=f"{check.low} to {check.high - 1}",
+        f"a 64-bit integer of {check.origin} does not fit in the 32 bits that the chip has",
+        code="TRN210",
+        where=check.where,
+        limit=f"{check.low} to {check.high - 1}",
         remedy="keep the numbers smaller, compute them in float32, or before the step on the host",
-    )  # fmt: skip
+    )
 
 
 class InterpreterEngine:

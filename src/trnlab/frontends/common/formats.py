@@ -84,5 +84,7 @@ def _note(name: str, found: Quantized, now: Session) -> None:
     if left and (known is None or known["left"] != made["left"]):
         parts = [f"{module} x{count} ({reason})" for (module, reason), count in left.most_common(_SHOWN)]
         more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
-        say(f"{name!r} in {now.precision}: {sum(found.counts.values())} products as chosen; as they were: "
-            f"{', '.join(parts)}{more}")  # fmt: skip
+        say(
+            f"{name!r} in {now.precision}: {sum(found.counts.values())} products as chosen; as they were: "
+            f"{', '.join(parts)}{more}"
+        )

@@ -61,8 +61,13 @@ from trnlab.frontends.common.nodes import (
 MOST = 200_000  # objects in an image
 _PLAIN = (int, float, bool, str, bytes, type(None), complex, type(...), range, slice, CodeType)
 _VALUES = (*_PLAIN, Enum, PurePath, Decimal, Fraction, np.dtype, *TIMES)
-_FUNCTION = {"__code__": "() itself", "__defaults__": "()'s defaults", "__kwdefaults__": "()'s defaults",
-             "__closure__": "()'s closure", "__dict__": "()"}  # fmt: skip
+_FUNCTION = {
+    "__code__": "() itself",
+    "__defaults__": "()'s defaults",
+    "__kwdefaults__": "()'s defaults",
+    "__closure__": "()'s closure",
+    "__dict__": "()",
+}
 _WRAPPERS: dict[type, dict[str, str]] = {
     MethodType: {"__func__": "", "__self__": "'s self"},
     staticmethod: {"__func__": ""},

@@ -22,7 +22,9 @@ def check_fits(array: npt.NDArray[Any], name: str) -> None:
         return
     place = tuple(int(i) for i in np.argwhere((array < _INT32.min) | (array > _INT32.max))[0])
     raise NumericsError(
-        f"{name} has a 64-bit integer that does not fit in the 32 bits that the chip has", code="TRN211",
-        limit=f"{_INT32.min} to {_INT32.max}", got=f"{array[place]} at {list(place)}",
+        f"{name} has a 64-bit integer that does not fit in the 32 bits that the chip has",
+        code="TRN211",
+        limit=f"{_INT32.min} to {_INT32.max}",
+        got=f"{array[place]} at {list(place)}",
         remedy="keep such numbers out of compiled code, or map them to smaller ones before the step",
-    )  # fmt: skip
+    )

@@ -30,8 +30,18 @@ WHOLE = frozenset({"collections", "configparser", "queue", "shelve", "weakref"})
 OPEN = WHOLE | {"types", "argparse", "functools", "dataclasses", "typing", "_thread", "_threading_local"}
 _LOCKS = tuple(type(make()) for make in (threading.Lock, threading.RLock))
 _PLACES = (GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType, GenericAlias, property)
-_HARMLESS = (*_LOCKS, *_PLACES, re.Pattern, re.Match, Token, logging.Logger, logging.Handler, io.IOBase,
-             threading.Thread, BaseException)  # fmt: skip
+_HARMLESS = (
+    *_LOCKS,
+    *_PLACES,
+    re.Pattern,
+    re.Match,
+    Token,
+    logging.Logger,
+    logging.Handler,
+    io.IOBase,
+    threading.Thread,
+    BaseException,
+)
 
 
 def moves_on(value: Any) -> bool:

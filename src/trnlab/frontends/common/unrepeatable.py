@@ -21,16 +21,41 @@ from trnlab.frontends.common.image import Image
 
 _CLOCK = frozenset(
     getattr(time, name)
-    for name in ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time",
-                 "process_time_ns", "thread_time", "thread_time_ns", "localtime", "gmtime", "ctime")
-)  # fmt: skip
+    for name in (
+        "time",
+        "time_ns",
+        "monotonic",
+        "monotonic_ns",
+        "perf_counter",
+        "perf_counter_ns",
+        "process_time",
+        "process_time_ns",
+        "thread_time",
+        "thread_time_ns",
+        "localtime",
+        "gmtime",
+        "ctime",
+    )
+)
 _NOW = ("now", "today", "utcnow")
 _SYSTEM = frozenset(
     (io.open, os.open, os.read, os.stat, os.lstat, os.listdir, os.scandir, os.access, os.urandom, builtins.input)
 )
 _STANDARD = tuple(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib"))
-_OF_ITSELF = ("importlib", "linecache", "logging", "warnings", "traceback", "inspect", "tokenize", "threading",
-              "tempfile", "subprocess", "multiprocessing", "concurrent")  # fmt: skip
+_OF_ITSELF = (
+    "importlib",
+    "linecache",
+    "logging",
+    "warnings",
+    "traceback",
+    "inspect",
+    "tokenize",
+    "threading",
+    "tempfile",
+    "subprocess",
+    "multiprocessing",
+    "concurrent",
+)
 _READS_FOR_OTHERS = ("numpy/lib/", "torch/serialization.py")
 
 

@@ -17,5 +17,11 @@ from trnlab.frontends.jax.attention import dot_product_attention
 from trnlab.frontends.jax.compiled import Compiled, jit
 
 __all__ = [
-    "Compiled", "DeviceEngine", "InterpreterEngine", "dot_product_attention", "jit", "report_step", "use",
-]  # fmt: skip
+    "Compiled",
+    "DeviceEngine",
+    "InterpreterEngine",
+    "dot_product_attention",
+    "jit",
+    "report_step",
+    "use",
+]

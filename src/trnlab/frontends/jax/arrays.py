@@ -31,10 +31,12 @@ def to_array(leaf: Any, kind: TensorType) -> Array:
     narrow: Array = np.asarray(array.astype(held.numpy, copy=False), order="C")
     if kind.dtype in WIDE and held.is_integer and not (narrow == array).all():
         raise NumericsError(
-            "an array of 64-bit integers has one that does not fit in 32 bits", code="TRN211",
-            limit=f"{held.limits[0]} to {held.limits[1]}", got=str(array.reshape(-1)[(narrow != array).argmax()]),
+            "an array of 64-bit integers has one that does not fit in 32 bits",
+            code="TRN211",
+            limit=f"{held.limits[0]} to {held.limits[1]}",
+            got=str(array.reshape(-1)[(narrow != array).argmax()]),
             remedy="keep such numbers out of compiled code",
-        )  # fmt: skip
+        )
     return narrow
 
 

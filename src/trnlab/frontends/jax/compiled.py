@@ -55,9 +55,11 @@ def jit(
     TRN245, TRN246) for a precision that does not exist, or not on the chip.
     """
     given = {
-        "donate_argnums": donate_argnums, "donate_argnames": donate_argnames, "static_argnums": static_argnums,
+        "donate_argnums": donate_argnums,
+        "donate_argnames": donate_argnames,
+        "static_argnums": static_argnums,
         "static_argnames": static_argnames,
-    }  # fmt: skip
+    }
     options |= {name: value for name, value in given.items() if value is not None}
     formats = precision, precision_rules
     if fun is None:
@@ -109,8 +111,10 @@ class Compiled:
         leaves = jax.tree.leaves(dynamic)
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             if not _tracing:
-                _say_once(f"{self.name!r} is called while JAX transforms a function on the host, and runs there: "
-                          "transform inside of the function that is compiled for the chip")  # fmt: skip
+                _say_once(
+                    f"{self.name!r} is called while JAX transforms a function on the host, and runs there: "
+                    "transform inside of the function that is compiled for the chip"
+                )
             return self._host(*args, **kwargs)
         with session.computing(*self._formats):
             return self._run(args, kwargs, dynamic, leaves)

@@ -43,8 +43,10 @@ def install(session: Session | None = None) -> bool:
     try:
         _check_places()
     except (ImportError, AttributeError) as error:
-        say(f"{UNKNOWN}: functions of JAX {jax.__version__} run on the host, for this version is not known here "
-            f"({error}); trnlab.frontends.jax.jit in the place of jax.jit takes them to the chip")  # fmt: skip
+        say(
+            f"{UNKNOWN}: functions of JAX {jax.__version__} run on the host, for this version is not known here "
+            f"({error}); trnlab.frontends.jax.jit in the place of jax.jit takes them to the chip"
+        )
         return False
     undo = [_replace(*place) for place in _places()]
     _installed.extend(undo)

@@ -92,9 +92,11 @@ class ChipExecutable:
         self.asked.done(found[0], given[0], engine.current())
         kinds = self.program.result_types
         return _Results(
-            [[jax.device_put(_shown(found[d][i], kind), device) for d, device in enumerate(self.devices)]
-             for i, kind in enumerate(kinds)]
-        )  # fmt: skip
+            [
+                [jax.device_put(_shown(found[d][i], kind), device) for d, device in enumerate(self.devices)]
+                for i, kind in enumerate(kinds)
+            ]
+        )
 
     def _followed(self, follower: engine.Follower, arguments: Sequence[Any], with_tokens: bool) -> Any:
         """Compute on the host, and say what the chip would run."""
@@ -139,9 +141,12 @@ class ChipExecutable:
         cores = Cluster(now.target, now.instances).ranks
         if many > cores:
             raise UnsupportedOpError(
-                f"it runs on {many} devices, and the target has fewer cores", code="TRN294", limit=cores, got=many,
+                f"it runs on {many} devices, and the target has fewer cores",
+                code="TRN294",
+                limit=cores,
+                got=many,
                 remedy="choose a larger target, or a mesh of as many devices as it has cores",
-            )  # fmt: skip
+            )
         module = self._module if many == 1 else partitioned(self._compile_on_host)
         program = import_module(module, self.asked.name, names=self.asked.names, ranks=many, tells_rank=many > 1)
         return in_precision(program, session.asked())

@@ -100,10 +100,11 @@ def trace_call(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     trace, _ = call.recorded([np.zeros(shape, kind) for shape, kind in call.types])
     if trace.written:
         raise UsageError(
-            f"kernel {call.name!r} writes to its arguments, inside of a function that JAX traces", code="TRN131",
+            f"kernel {call.name!r} writes to its arguments, inside of a function that JAX traces",
+            code="TRN131",
             got=", ".join(trace.tensors[p].name for p in trace.written),
             remedy="return a tensor of nl.shared_hbm instead",
-        )  # fmt: skip
+        )
     _CALLS.append(call)
     made = dict(zip(fresh(trace), kernel_call.bind(*traced, number=len(_CALLS) - 1)))
     return map_objects(lambda r: _seen(call, made[r.param], r), trace.results, Result)
@@ -114,9 +115,11 @@ def _seen(call: _Call, whole: Any, result: Result) -> Any:
     rows = tuple(int(np.prod(result.shape[i + 1 :])) for i in range(len(result.shape)))
     if result.strides != rows:
         raise UnsupportedOpError(
-            f"kernel {call.name!r} returns a view that is not a run of a tensor's elements", code="TRN205",
-            got=f"{list(result.shape)}, strides {list(result.strides)}", remedy="return the tensor, slice it in JAX",
-        )  # fmt: skip
+            f"kernel {call.name!r} returns a view that is not a run of a tensor's elements",
+            code="TRN205",
+            got=f"{list(result.shape)}, strides {list(result.strides)}",
+            remedy="return the tensor, slice it in JAX",
+        )
     if whole.shape == tuple(result.shape):
         return whole
     count = int(np.prod(result.shape))

@@ -41,9 +41,10 @@ def partitioned(compile_on_host: Callable[..., Any]) -> Any:
         found = sorted(Path(folder).glob(f"*.after_{_PASS}.*.hlo.pb"))
         if not found:
             raise UnsupportedOpError(
-                "XLA wrote no module for one device of several", code="TRN294",
+                "XLA wrote no module for one device of several",
+                code="TRN294",
                 remedy="write the collectives yourself, with jax.shard_map",
-            )  # fmt: skip
+            )
         return _listed(mlir.from_hlo(_module_of(found[-1].read_bytes())))
 
 

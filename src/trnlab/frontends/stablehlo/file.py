@@ -62,8 +62,9 @@ def read(path: Path) -> str | bytes:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise UsageError(f"{str(path)!r} cannot be read: {why(error)}", code="TRN123",
-                         remedy="check the path") from error  # fmt: skip
+        raise UsageError(
+            f"{str(path)!r} cannot be read: {why(error)}", code="TRN123", remedy="check the path"
+        ) from error
     if data[:4] == b"ML\xefR":
         return data
     try:
@@ -80,10 +81,11 @@ def _exported(path: Path, data: bytes) -> bytes:
         found: bytes = export.deserialize(bytearray(data)).mlir_module_serialized
     except Exception as error:
         raise UsageError(
-            f"{str(path)!r} is neither MLIR nor an export of JAX that can be read here", code="TRN230",
+            f"{str(path)!r} is neither MLIR nor an export of JAX that can be read here",
+            code="TRN230",
             got=f"{type(error).__name__}: {error}".splitlines()[0],
             remedy="export it with jax.export.export(f)(...).serialize(), or write exported.mlir_module() as text",
-        ) from error  # fmt: skip
+        ) from error
     return found
 
 
@@ -102,14 +104,20 @@ def _in_order(inputs: Path, count: int) -> Sequence[Array]:
         with np.load(inputs) as file:
             held = {name: file[name] for name in file.files}
     except (OSError, ValueError) as error:
-        raise UsageError(f"{str(inputs)!r} is no .npz that can be read: {error}", code="TRN236",
-                         remedy="write it with numpy.savez") from error  # fmt: skip
+        raise UsageError(
+            f"{str(inputs)!r} is no .npz that can be read: {error}", code="TRN236", remedy="write it with numpy.savez"
+        ) from error
     names = [f"arg{i}" for i in range(count)]
     if set(names) == set(held):
         return [held[name] for name in names]
     if len(held) != count:
-        raise UsageError(f"{str(inputs)!r} has not as many arrays as the module has arguments",
-                         code="TRN236", limit=count, got=len(held), remedy="give one array per argument")  # fmt: skip
+        raise UsageError(
+            f"{str(inputs)!r} has not as many arrays as the module has arguments",
+            code="TRN236",
+            limit=count,
+            got=len(held),
+            remedy="give one array per argument",
+        )
     return list(held.values())
 
 
@@ -117,8 +125,13 @@ def _fitted(array: Array, kind: TensorType, number: int) -> Array:
     held = WIDE.get(kind.dtype, kind.dtype)
     fits = array.shape == kind.shape and (array.dtype.kind == "b") == (held.kind == "b")
     if not fits or (array.dtype.kind == "f" and held.is_integer):
-        raise UsageError(f"argument arg{number} of the module does not fit", code="TRN236", limit=kind,
-                         got=f"{array.dtype.name}{list(array.shape)}", remedy="give one of this type")  # fmt: skip
+        raise UsageError(
+            f"argument arg{number} of the module does not fit",
+            code="TRN236",
+            limit=kind,
+            got=f"{array.dtype.name}{list(array.shape)}",
+            remedy="give one of this type",
+        )
     return np.asarray(array.astype(held.numpy), order="C")
 
 

@@ -35,20 +35,47 @@ FLOAT64 = DType("float64", -3, 8, "f", np.dtype(np.float64))
 WIDE = {INT64: dtypes.int32, UINT64: dtypes.uint32, FLOAT64: dtypes.float32}
 
 _ELEMENTS: dict[str, DType] = {
-    "f32": dtypes.float32, "bf16": dtypes.bfloat16, "f16": dtypes.float16, "f8E4M3": dtypes.float8_e4m3,
-    "f8E4M3FN": dtypes.float8_e4m3fn, "f8E5M2": dtypes.float8_e5m2, "i32": dtypes.int32, "ui32": dtypes.uint32,
-    "i16": dtypes.int16, "ui16": dtypes.uint16, "i8": dtypes.int8, "ui8": dtypes.uint8, "i1": dtypes.bool_,
-    "i64": INT64, "ui64": UINT64, "f64": FLOAT64, "tf32": dtypes.tfloat32,
-}  # fmt: skip
+    "f32": dtypes.float32,
+    "bf16": dtypes.bfloat16,
+    "f16": dtypes.float16,
+    "f8E4M3": dtypes.float8_e4m3,
+    "f8E4M3FN": dtypes.float8_e4m3fn,
+    "f8E5M2": dtypes.float8_e5m2,
+    "i32": dtypes.int32,
+    "ui32": dtypes.uint32,
+    "i16": dtypes.int16,
+    "ui16": dtypes.uint16,
+    "i8": dtypes.int8,
+    "ui8": dtypes.uint8,
+    "i1": dtypes.bool_,
+    "i64": INT64,
+    "ui64": UINT64,
+    "f64": FLOAT64,
+    "tf32": dtypes.tfloat32,
+}
 _HELD = ", ".join(sorted(name for name, held in _ELEMENTS.items() if held not in (FLOAT64, UINT64)))
 _OURS = str(Path(trnlab.__file__).parent)
 _PLACE = re.compile(r'"([^"]+)"\("([^"]+)":(\d+):\d+|"([^"]+)":(\d+):\d+')
 _NAME = re.compile(r'loc\("([^"]+)"')
 _TRANSFORMED = re.compile(r"(\w+)\((.*)\)")
-_NO_MODULES = frozenset({
-    "while", "body", "cond", "scan", "closed_call", "checkpoint", "rematted_computation", "remat", "custom_jvp_call",
-    "custom_vjp_call", "core_call", "pjit", "branch_0_fun", "branch_1_fun",
-})  # fmt: skip
+_NO_MODULES = frozenset(
+    {
+        "while",
+        "body",
+        "cond",
+        "scan",
+        "closed_call",
+        "checkpoint",
+        "rematted_computation",
+        "remat",
+        "custom_jvp_call",
+        "custom_vjp_call",
+        "core_call",
+        "pjit",
+        "branch_0_fun",
+        "branch_1_fun",
+    }
+)
 _LIBRARY = re.compile(r"[/\\](site-packages|dist-packages)[/\\]|<frozen ")
 
 
@@ -82,9 +109,11 @@ def parse(source: str | bytes) -> Any:
             return ir.Module.parse(source, now)
         except ir.MLIRError as error:
             raise UsageError(
-                "this is no module of StableHLO that can be read", code="TRN230", got=_first_line(str(error)),
+                "this is no module of StableHLO that can be read",
+                code="TRN230",
+                got=_first_line(str(error)),
                 remedy="write it with jax.jit(f).lower(...).as_text() or jax.export, or another front end of XLA",
-            ) from error  # fmt: skip
+            ) from error
 
 
 def from_hlo(serialized: bytes) -> str:
@@ -150,23 +179,29 @@ def type_of(shown: Any) -> TensorType:
     """Shape and format of an MLIR type. Raises UnsupportedOpError for what no chip's tensor is."""
     if not isinstance(shown, ir.RankedTensorType):
         raise UnsupportedOpError(
-            f"a value of type {shown}", code="TRN233", limit="tensors of known rank",
+            f"a value of type {shown}",
+            code="TRN233",
+            limit="tensors of known rank",
             remedy="export the function with tensors of fixed shapes",
-        )  # fmt: skip
+        )
     tensor = shown
     element = str(tensor.element_type)
     if not tensor.has_static_shape:
         raise UnsupportedOpError(
-            f"a tensor whose shape is not known: {shown}", code="TRN233", limit="static shapes",
+            f"a tensor whose shape is not known: {shown}",
+            code="TRN233",
+            limit="static shapes",
             remedy="export the function for the shapes that it will run with",
-        )  # fmt: skip
+        )
     if element not in _ELEMENTS:
         remedy = "keep real and imaginary parts apart" if element.startswith("complex") else "convert it to another"
         raise UnsupportedOpError(
-            f"the chip has no format for {element}", code="TRN232", limit=_HELD,
+            f"the chip has no format for {element}",
+            code="TRN232",
+            limit=_HELD,
             got=str(shown),
             remedy=f"{remedy}, or compute it on the host",
-        )  # fmt: skip
+        )
     return TensorType(tuple(tensor.shape), _ELEMENTS[element])
 
 
@@ -232,10 +267,15 @@ def words(op: Any, name: str) -> list[str]:
 
 def dot_numbers(op: Any) -> dict[str, tuple[int, ...]]:
     """The dimension numbers of a dot_general."""
-    return _numbers(stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"]), (
-        "lhs_batching_dimensions", "rhs_batching_dimensions", "lhs_contracting_dimensions",
-        "rhs_contracting_dimensions",
-    ))  # fmt: skip
+    return _numbers(
+        stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"]),
+        (
+            "lhs_batching_dimensions",
+            "rhs_batching_dimensions",
+            "lhs_contracting_dimensions",
+            "rhs_contracting_dimensions",
+        ),
+    )
 
 
 def gather_numbers(op: Any) -> dict[str, Any]:
@@ -249,11 +289,12 @@ def scatter_numbers(op: Any) -> dict[str, Any]:
     """The dimension numbers of a scatter, by the names of the graph's op."""
     given = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
     names = {
-        "update_window_dims": "update_window_dims", "inserted_window_dims": "inserted_window_dims",
+        "update_window_dims": "update_window_dims",
+        "inserted_window_dims": "inserted_window_dims",
         "input_batching_dims": "input_batching_dims",
         "scatter_indices_batching_dims": "scatter_indices_batching_dims",
         "scattered_dims_to_operand_dims": "scatter_dims_to_operand_dims",
-    }  # fmt: skip
+    }
     found = {ours: tuple(int(n) for n in getattr(given, theirs)) for theirs, ours in names.items()}
     return {**found, "index_vector_dim": int(given.index_vector_dim)}
 
@@ -291,9 +332,11 @@ def constant(op: Any) -> Array:
     attr = op.attributes["value"]
     if not isinstance(attr, ir.DenseElementsAttr):
         raise UnsupportedOpError(
-            "a constant whose elements lie outside of the module", code="TRN233", where=location(op),
+            "a constant whose elements lie outside of the module",
+            code="TRN233",
+            where=location(op),
             remedy="write the module with its constants in it",
-        )  # fmt: skip
+        )
     dense = attr
     try:
         array = np.array(dense)

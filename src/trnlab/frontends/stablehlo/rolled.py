@@ -333,7 +333,7 @@ def _narrowed_each(entry: Entry, kind: TensorType) -> Array:
 
 def _with_rounds(
     name: str, attrs: Mapping[str, Any], rounds: int, types: Sequence[TensorType]
-) -> dict[str, Any] | None:  # fmt: skip
+) -> dict[str, Any] | None:
     """The attributes of an op on arrays that have the rounds as a first dimension; None for an op that is not known
     to be one."""
     attrs = dict(attrs)
@@ -366,9 +366,16 @@ class _Round:
     def __init__(self, site: Site, counted: _Counted, carried: frozenset[int]) -> None:
         self.site, self.counted, self.rounds = site, counted, counted.rounds
         t = self.tracer = _RoundTracer(
-            f"{site.t.name}.round", site.t.functions, site.t, site.t.most_ops, site.t.ranks, site.t.locate,
-            place=site.t.place, rank=site.t.rank, rounds=counted.rounds,
-        )  # fmt: skip
+            f"{site.t.name}.round",
+            site.t.functions,
+            site.t,
+            site.t.most_ops,
+            site.t.ranks,
+            site.t.locate,
+            place=site.t.place,
+            rank=site.t.rank,
+            rounds=counted.rounds,
+        )
         state = site.operands
         self.arguments = [self._argument(i, e.type) for i, e in enumerate(state)]
         t.whole = {self.arguments[i] for i in carried}

@@ -28,9 +28,12 @@ def most_rounds(environment: Mapping[str, str] = os.environ) -> int | None:
         return None
     if not told.isdecimal() or int(told) == 0:
         raise UsageError(
-            f"{VARIABLE} is no number of rounds", code=_LIMIT, limit="a whole number from 1 on, or none", got=told,
+            f"{VARIABLE} is no number of rounds",
+            code=_LIMIT,
+            limit="a whole number from 1 on, or none",
+            got=told,
             remedy=f"set it to such as {MOST_ROUNDS}, to none, or unset it",
-        )  # fmt: skip
+        )
     return int(told)
 
 
@@ -52,10 +55,12 @@ class Rounds:
         if self.done == self._most:
             raise RunError(
                 f"a loop has gone round {self.done:,} times, and its condition still holds",
-                code=_LIMIT, where=self.where, limit=f"{self._most:,} rounds ({VARIABLE})",
+                code=_LIMIT,
+                where=self.where,
+                limit=f"{self._most:,} rounds ({VARIABLE})",
                 remedy="see whether the condition can become false, also when its numbers are NaN; for more rounds, "
                 f"set {VARIABLE} to a larger number, or to none",
-            )  # fmt: skip
+            )
         if self.done == self._told:
             at = f" at {self.where}" if self.where else ""
             end = "it is never stopped" if self._most is None else f"it is stopped after {self._most:,}"

@@ -210,8 +210,9 @@ class Tracer:
         if unseen is not None:
             raise Refused(
                 f"its result may need more than the 32 bits that a 64-bit integer has on the chip, and nothing "
-                f"watches {unseen.name} for that", "compute it in 32 bits, where it wraps",
-            )  # fmt: skip
+                f"watches {unseen.name} for that",
+                "compute it in 32 bits, where it wraps",
+            )
 
     def _spread(self, operands: tuple[Entry, ...]) -> tuple[Entry, ...]:
         shape = np.broadcast_shapes(*(e.shape for e in operands))
@@ -236,9 +237,12 @@ class Tracer:
         if kind.dtype in (FLOAT64, UINT64):
             name = kind.dtype.name
             raise UnsupportedOpError(
-                f"{what} computes in {name}, which the chip does not have", code="TRN232", where=self.place[0],
-                got=str(kind), remedy="compute it in 32 bits (JAX: leave jax_enable_x64 off)",
-            )  # fmt: skip
+                f"{what} computes in {name}, which the chip does not have",
+                code="TRN232",
+                where=self.place[0],
+                got=str(kind),
+                remedy="compute it in 32 bits (JAX: leave jax_enable_x64 off)",
+            )
 
     # -- walking -----------------------------------------------------------------------------------------------------
     def call(self, function: Any, arguments: Sequence[Entry]) -> list[Entry]:

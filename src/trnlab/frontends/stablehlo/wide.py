@@ -164,9 +164,7 @@ def _high_product(t: Tracer, x: Entry, y: Entry) -> Entry:
     if _is_zero(x) or _is_zero(y):
         return _zero(t, x)
     mask, width = (t.number(n, uint32, x.shape) for n in (0xFFFF, 16))
-    (xl, xh), (yl, yh) = (
-        (t.op("and", e, mask), t.op("shift_right_logical", e, width)) for e in (x, y)
-    )  # fmt: skip
+    (xl, xh), (yl, yh) = ((t.op("and", e, mask), t.op("shift_right_logical", e, width)) for e in (x, y))
     low, left, right = _times(t, xl, yl), _times(t, xh, yl), _times(t, xl, yh)
     middle = _added(t, t.op("and", left, mask), t.op("and", right, mask))
     middle = _added(t, middle, t.op("shift_right_logical", low, width))

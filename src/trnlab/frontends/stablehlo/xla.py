@@ -35,9 +35,11 @@ class XlaEngine:
         for op in graph.ops:
             if op.name == "custom_call":
                 raise UnsupportedOpError(
-                    f"XLA cannot run kernel {op.attrs['callee'].name!r}", code="TRN237", where=op.loc,
+                    f"XLA cannot run kernel {op.attrs['callee'].name!r}",
+                    code="TRN237",
+                    where=op.loc,
                     remedy="leave kernels out of what is compared with XLA",
-                )  # fmt: skip
+                )
         self.graphs.append(graph)
         device = _cpu()
         # Whoever calls donates nothing to XLA: its outputs are copied over the inputs that they replace.

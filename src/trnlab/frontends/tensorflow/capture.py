@@ -133,11 +133,14 @@ def _check_formats(tensors: Sequence[tf.Tensor], name: str) -> None:
     for tensor in tensors:
         if tensor.dtype == tf.float64:
             raise UnsupportedOpError(
-                f"{name!r} is given a float64 tensor, and the chip has no such format", code="TRN212",
-                got=f"float64{list(tensor.shape)}", remedy="convert it with tf.cast(x, tf.float32)",
-            )  # fmt: skip
+                f"{name!r} is given a float64 tensor, and the chip has no such format",
+                code="TRN212",
+                got=f"float64{list(tensor.shape)}",
+                remedy="convert it with tf.cast(x, tf.float32)",
+            )
         if tensor.dtype in (tf.string, tf.resource, tf.variant):
             raise UnsupportedOpError(
-                f"{name!r} is given a tensor of {tensor.dtype.name}, for which the chip has no format", code="TRN240",
+                f"{name!r} is given a tensor of {tensor.dtype.name}, for which the chip has no format",
+                code="TRN240",
                 remedy="turn strings into numbers before the step, in tf.data or with a StringLookup layer",
-            )  # fmt: skip
+            )

@@ -135,8 +135,14 @@ class ChipFunction:
         """What decides about the program."""
         state = self.state() if self.state is not None else None
         numbers = tuple((name, type(value), value) for name, value in self.numbers().items())
-        return (_structure((args, kwargs)), *map(_form, leaves), keras.config.floatx(), state, numbers,
-                str(session.precision_now()))  # fmt: skip
+        return (
+            _structure((args, kwargs)),
+            *map(_form, leaves),
+            keras.config.floatx(),
+            state,
+            numbers,
+            str(session.precision_now()),
+        )
 
     def _say_what_changed(self) -> None:
         changed = "" if self._numbers is None else difference(self._numbers, self.numbers())
@@ -170,9 +176,13 @@ def _follow(captured: CapturedFunction, follower: engine.Follower) -> None:
     """Say what the chip would run; TensorFlow computes it."""
     written = set(map(id, captured.written))
     kinds = {
-        role.name: role.kind if role.kind == "parameter" else "state" if role.kind != "batch"
-        and id(captured.captures[role.place]) in written else "batch" for role in captured.inputs
-    }  # fmt: skip
+        role.name: role.kind
+        if role.kind == "parameter"
+        else "state"
+        if role.kind != "batch" and id(captured.captures[role.place]) in written
+        else "batch"
+        for role in captured.inputs
+    }
     learns = any(v.dtype.is_floating and v.shape.rank for v in captured.written)
     follower.follow("TensorFlow", list(captured.program.graphs()), kinds, learns)
 

@@ -194,9 +194,13 @@ def _hlo(function: Any, arguments: Sequence[Any], lines: Lines, name: str) -> by
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found: bytes = context.context().get_compiler_ir(
-                device_name=lower.DEVICE, platform_name=None, function_name=function.name, flat_args=specs,
-                captured_inputs=list(arguments[first:]), stage="hlo_serialized",
-            )  # fmt: skip
+                device_name=lower.DEVICE,
+                platform_name=None,
+                function_name=function.name,
+                flat_args=specs,
+                captured_inputs=list(arguments[first:]),
+                stage="hlo_serialized",
+            )
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
         raise not_lowered(error, name, lines) from error
     finally:

@@ -36,9 +36,11 @@ def on_chip(model: Any) -> Any:
     """
     if keras.backend.backend() != "tensorflow" or not isinstance(model, keras.Model):
         raise UsageError(
-            "only models of Keras on its TensorFlow backend are trained this way", code="TRN244",
-            got=f"{type(model).__name__} on {keras.backend.backend()}", remedy="set KERAS_BACKEND=tensorflow",
-        )  # fmt: skip
+            "only models of Keras on its TensorFlow backend are trained this way",
+            code="TRN244",
+            got=f"{type(model).__name__} on {keras.backend.backend()}",
+            remedy="set KERAS_BACKEND=tensorflow",
+        )
     for kind in _MAKERS:
         _set(model, f"{kind}_function", None)
         _set(model, f"make_{kind}_function", MethodType(_maker(kind), model))
@@ -106,9 +108,11 @@ class _Step:
     def __init__(self, model: Any, kind: str) -> None:
         self.model, self.kind = model, kind
         self.function = ChipFunction(
-            self._step, f"{model.name}.{kind}_step", lambda: trainable(model),
+            self._step,
+            f"{model.name}.{kind}_step",
+            lambda: trainable(model),
             lambda: numbers_of(model, model.loss, model.optimizer),
-        )  # fmt: skip
+        )
 
     def __call__(self, data: Any) -> Any:
         loss, logs = self.function(_without_optionals(data))

@@ -134,6 +134,8 @@ def _stablehlo(serialized: bytes) -> str:
         return mlir.from_hlo(serialized)
     except (ImportError, AttributeError) as error:
         raise UsageError(
-            "models of TensorFlow are read through jaxlib, which is missing or of another version", code="TRN244",
-            got=str(error), remedy="pip install 'trnlab[tensorflow]'",
-        ) from error  # fmt: skip
+            "models of TensorFlow are read through jaxlib, which is missing or of another version",
+            code="TRN244",
+            got=str(error),
+            remedy="pip install 'trnlab[tensorflow]'",
+        ) from error

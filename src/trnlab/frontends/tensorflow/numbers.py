@@ -54,9 +54,11 @@ def _numbers(owner: Any, label: str, depth: int) -> Iterator[tuple[str, Any]]:
 def _is_setting(value: Any) -> bool:
     """Whether an object holds settings: of Keras' objects those that hold no layers or variables."""
     kinds = (
-        keras.regularizers.Regularizer, keras.constraints.Constraint, keras.losses.Loss,
+        keras.regularizers.Regularizer,
+        keras.constraints.Constraint,
+        keras.losses.Loss,
         keras.optimizers.schedules.LearningRateSchedule,
-    )  # fmt: skip
+    )
     return isinstance(value, kinds)
 
 

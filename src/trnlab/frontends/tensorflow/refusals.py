@@ -20,22 +20,29 @@ def not_lowered(error: Exception | None, name: str, lines: Lines | None, tensor:
     """What TensorFlow's bridge said, or, without an error, a resource (`tensor`) that is no variable."""
     if error is None:
         return UnsupportedOpError(
-            f"{name!r} uses a resource that is no variable: a lookup table, a queue or an iterator", code="TRN240",
-            got=getattr(tensor, "name", None), remedy="use it before the step, and hand over the resulting tensor",
-        )  # fmt: skip
+            f"{name!r} uses a resource that is no variable: a lookup table, a queue or an iterator",
+            code="TRN240",
+            got=getattr(tensor, "name", None),
+            remedy="use it before the step, and hand over the resulting tensor",
+        )
     text = str(error)
     kinds = list(dict.fromkeys(a or b for a, b in _KIND.findall(text)))
     where = _place([a or b for a, b in _NODE.findall(text)], kinds, lines)
     if _CONSTANT.search(text):
         return UnsupportedOpError(
-            f"a tensor decides a shape of {name!r}, which must be known before it runs", code="TRN241", where=where,
-            got=_short(text), remedy="pass the number as a Python int, or take it from the shape of a tensor",
-        )  # fmt: skip
+            f"a tensor decides a shape of {name!r}, which must be known before it runs",
+            code="TRN241",
+            where=where,
+            got=_short(text),
+            remedy="pass the number as a Python int, or take it from the shape of a tensor",
+        )
     return UnsupportedOpError(
-        f"{name!r} has operators that exist on the host only", code="TRN240", where=where,
+        f"{name!r} has operators that exist on the host only",
+        code="TRN240",
+        where=where,
         got=", ".join(kinds) or _short(text),
         remedy="keep strings, Python functions and files out of the step: do that in tf.data, or before it",
-    )  # fmt: skip
+    )
 
 
 def not_static(text: str, pattern: re.Pattern[str], name: str, lines: Lines) -> UnsupportedOpError:
@@ -43,26 +50,30 @@ def not_static(text: str, pattern: re.Pattern[str], name: str, lines: Lines) -> 
     made = [line.strip() for line in text.splitlines() if line.lstrip().startswith("%") and pattern.search(line)]
     line = made[0] if made else ""
     return UnsupportedOpError(
-        f"{name!r} has a tensor whose shape depends on values", code="TRN242", where=location(line, text, lines),
+        f"{name!r} has a tensor whose shape depends on values",
+        code="TRN242",
+        where=location(line, text, lines),
         got=re.sub(r"\s*loc\(.*", "", line)[:160] or None,
         remedy="keep the shape: tf.where(mask, x, 0) in place of tf.boolean_mask, or select before the step",
-    )  # fmt: skip
+    )
 
 
 def sparse(what: str, name: str) -> UnsupportedOpError:
     """A sparse or ragged tensor among the arguments."""
     return UnsupportedOpError(
-        f"{name!r} is given {what}, whose shape depends on its values", code="TRN243",
+        f"{name!r} is given {what}, whose shape depends on its values",
+        code="TRN243",
         remedy="pass a dense tensor: tf.sparse.to_dense, .to_tensor(shape=...), or indices for an embedding",
-    )  # fmt: skip
+    )
 
 
 def written_under_tape(name: str, variable: str) -> UnsupportedOpError:
     """Gradients are asked of a call that changed variables, which going back would do again."""
     return UnsupportedOpError(
         f"a gradient of {name!r}, which writes the variable {variable!r}, is asked for from outside of it",
-        code="TRN244", remedy="put the tf.GradientTape into the function, or take the whole step: compile_step",
-    )  # fmt: skip
+        code="TRN244",
+        remedy="put the tf.GradientTape into the function, or take the whole step: compile_step",
+    )
 
 
 def location(line: str, text: str, lines: Lines) -> Location | None:

@@ -90,9 +90,11 @@ class TrainStep:
             parts.append(self.loss(y, predictions, sample_weight=sample_weight))
         if not parts or any(part.shape.rank for part in parts):
             raise UsageError(
-                "the loss of a training step must be one number", code="TRN110",
-                got=f"{list(parts[-1].shape)}" if parts else "no loss", remedy="average it: tf.reduce_mean",
-            )  # fmt: skip
+                "the loss of a training step must be one number",
+                code="TRN110",
+                got=f"{list(parts[-1].shape)}" if parts else "no loss",
+                remedy="average it: tf.reduce_mean",
+            )
         return tf.add_n([tf.cast(part, parts[-1].dtype) for part in parts])
 
 

@@ -26,8 +26,14 @@ from trnlab.frontends.torch.pytorch.fakes import (
 from trnlab.frontends.torch.survey import Survey
 from trnlab.porting.result import ERROR, WARNING
 
-_INDEX = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index",
-          "aten::_unsafe_index_put")  # fmt: skip
+_INDEX = (
+    "aten::index",
+    "aten::index_put",
+    "aten::index_put_",
+    "aten::_index_put_impl_",
+    "aten::_unsafe_index",
+    "aten::_unsafe_index_put",
+)
 _BY_MASK = "indexing with a boolean mask"
 _MASKS = (torch.bool, torch.uint8)
 
@@ -104,10 +110,13 @@ class Assumed(TorchDispatchMode):
             return assumed(op, args, kwargs)
         except FakeTensorDeviceMismatchError as error:
             self._survey.note(
-                "TRN111", "an operator of the step gets tensors of two devices", self._lines.here(),
+                "TRN111",
+                "an operator of the step gets tensors of two devices",
+                self._lines.here(),
                 why=str(error).strip().splitlines()[-1],
-                do='move the batch and what else it reads with x.to("neuron")', subject=str(self._lines.here()),
-            )  # fmt: skip
+                do='move the batch and what else it reads with x.to("neuron")',
+                subject=str(self._lines.here()),
+            )
             moved = pytree.tree_map_only(Tensor, lambda t: t.to("neuron"), (args, kwargs))
             return op(*moved[0], **moved[1])
 
@@ -123,10 +132,14 @@ def note_values(survey: Survey, op: Any, where: Location | None, *, eager: bool 
     if said == _BY_MASK:
         survey.drop("TRN204", first)
     survey.note(
-        "TRN204", f"{said} needs the values of a tensor: the shape of its result depends on them", where,
-        severity=WARNING if eager else ERROR, why="a program of the chip has fixed shapes"
+        "TRN204",
+        f"{said} needs the values of a tensor: the shape of its result depends on them",
+        where,
+        severity=WARNING if eager else ERROR,
+        why="a program of the chip has fixed shapes"
         + (", so that it runs on the host and can be in no compiled step" if eager else "")
         + "; the walk went on as if every element was chosen",
         do="keep the shape and choose with torch.where(mask, x, 0) or a multiplication by the mask; x[mask].mean() "
-        "is (x * mask).sum() / mask.sum()", subject=f"{said} {where}",
-    )  # fmt: skip
+        "is (x * mask).sum() / mask.sum()",
+        subject=f"{said} {where}",
+    )

@@ -192,9 +192,12 @@ class _Capture:
         with tracing.parameters_replaced(self.subject.model, values):
             model, parts = self.subject.model, Parts()
             with (
-                self.watch, forward_of_modules(model), captured_units(model, parts), parts.of_checkpoints(),
+                self.watch,
+                forward_of_modules(model),
+                captured_units(model, parts),
+                parts.of_checkpoints(),
                 averages_as_tensors(),
-            ):  # fmt: skip
+            ):
                 result = self.loss_fn(self.subject.model, *closed(pytree.tree_unflatten(leaves, self.spec)))
                 loss = tracing.loss_of(result)
                 outside.phase = "the backward pass"

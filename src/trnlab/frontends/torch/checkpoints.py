@@ -82,9 +82,11 @@ class Run:
         taken = [name for name in objects if name in _RESERVED]
         if taken:
             raise UsageError(
-                f"{taken[0]!r} is a name of the checkpoint's own", code="TRN534", limit=", ".join(_RESERVED),
+                f"{taken[0]!r} is a name of the checkpoint's own",
+                code="TRN534",
+                limit=", ".join(_RESERVED),
                 remedy="choose another name",
-            )  # fmt: skip
+            )
         self.step, self.every = 0, every
         self._objects, self._writer = objects, None if kept is None else Writer(kept)
         self._epoch, self._position, self._epoch_start = 0, 0, states.generators()
@@ -129,9 +131,12 @@ class Run:
         started = time.perf_counter()
         state = {name: states.taken(thing, names, buffers) for name, thing in self._objects.items()}
         state |= {
-            "step": self.step, "epoch": self._epoch, "position": self._position, "epoch_start": self._epoch_start,
+            "step": self.step,
+            "epoch": self._epoch,
+            "position": self._position,
+            "epoch_start": self._epoch_start,
             "generators": states.generators(),
-        }  # fmt: skip
+        }
         state |= {"loader": self._loader.state_dict()} if self._loader is not None else {}
         self._writer.seconds = time.perf_counter() - started
         self._writer.save(self.step, state)

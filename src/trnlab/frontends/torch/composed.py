@@ -98,9 +98,15 @@ def product_with_vector(bias: Tensor, x: Tensor, y: Tensor, *, beta: float = 1, 
 
 
 def trilinear(
-    first: Tensor, second: Tensor, third: Tensor, expand1: Sequence[int], expand2: Sequence[int],
-    expand3: Sequence[int], sumdim: Sequence[int], unroll_dim: int = 1,
-) -> Tensor:  # fmt: skip
+    first: Tensor,
+    second: Tensor,
+    third: Tensor,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    unroll_dim: int = 1,
+) -> Tensor:
     """The product of three tensors that lack the dimensions `expand`, each its own, summed over `sumdim`."""
     letters = [chr(ord("a") + d) for d in range(first.ndim + len(expand1))]
     sides = ["".join(a for d, a in enumerate(letters) if d not in gone) for gone in (expand1, expand2, expand3)]

@@ -93,10 +93,19 @@ class Loader:
         cost = None if step_s is None or here is None else self.cost(step_s, here.target, here.instances)
         simulated = {} if cost is None else {"simulated": cost.as_json()}
         return {
-            "place": store.url, "data_bytes": r.shards.nbytes, "shards": len(r.shards.shards), "ranks": r.ranks,
-            "batch": r.batch, "epoch_batches": len(r), "unused": r.unused, "prefetch": r.prefetch,
-            "together": r.together, "retries": store.usage.retries, **asdict(r.counts), **simulated,
-        }  # fmt: skip
+            "place": store.url,
+            "data_bytes": r.shards.nbytes,
+            "shards": len(r.shards.shards),
+            "ranks": r.ranks,
+            "batch": r.batch,
+            "epoch_batches": len(r),
+            "unused": r.unused,
+            "prefetch": r.prefetch,
+            "together": r.together,
+            "retries": store.usage.retries,
+            **asdict(r.counts),
+            **simulated,
+        }
 
     def _tell(self, waited: float) -> None:
         now = session.active()
@@ -116,10 +125,19 @@ class Loader:
 
 
 def loader(
-    place: str, batch: int, *, sequence: int | None = None, dtype: str | None = None, seed: int | None = 0,
-    rank: int | None = None, ranks: int | None = None, lanes: int | None = None, together: int = TOGETHER,
-    prefetch: int = PREFETCH, block: int = BLOCK,
-) -> Loader:  # fmt: skip
+    place: str,
+    batch: int,
+    *,
+    sequence: int | None = None,
+    dtype: str | None = None,
+    seed: int | None = 0,
+    rank: int | None = None,
+    ranks: int | None = None,
+    lanes: int | None = None,
+    together: int = TOGETHER,
+    prefetch: int = PREFETCH,
+    block: int = BLOCK,
+) -> Loader:
     """The batches of the data set in a folder or at a URL (`file://`, `s3://`), for this rank of the job.
 
     rank, ranks: what RANK and WORLD_SIZE say where None. dtype: of the numbers in `.bin` files. The rest is that of

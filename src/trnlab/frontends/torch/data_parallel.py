@@ -96,12 +96,17 @@ def _check(replica: Any) -> None:
     if replica._comm_hooks:
         hook = _name_of(replica._comm_hooks[0][0])
         raise UnsupportedOpError(
-            f"DistributedDataParallel has a communication hook ({hook}), which is eager code", code="TRN266",
-            limit="gradients averaged in their own format", got=hook,
+            f"DistributedDataParallel has a communication hook ({hook}), which is eager code",
+            code="TRN266",
+            limit="gradients averaged in their own format",
+            got=hook,
             remedy="leave register_comm_hook out, and choose the format of the gradients in the model",
-        )  # fmt: skip
+        )
     if not replica.require_backward_grad_sync:
         raise UnsupportedOpError(
-            "a captured step is called within no_sync()", code="TRN266", limit="no no_sync",
-            got="no_sync", remedy="accumulate within the step: let the loss function go over the micro-batches",
-        )  # fmt: skip
+            "a captured step is called within no_sync()",
+            code="TRN266",
+            limit="no no_sync",
+            got="no_sync",
+            remedy="accumulate within the step: let the loss function go over the micro-batches",
+        )

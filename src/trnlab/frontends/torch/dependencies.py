@@ -290,6 +290,7 @@ def _check_alone(name: str, tensor: Tensor, inputs: Sequence[Tensor]) -> None:
     others = [t for t in inputs if t is not tensor and t.device == tensor.device and share_memory(t, tensor)]
     if others or sum(t is tensor for t in inputs) > 1:
         raise UnsupportedOpError(
-            f"the step writes to {name}, which shares its memory with another input", code="TRN145",
+            f"the step writes to {name}, which shares its memory with another input",
+            code="TRN145",
             remedy="write to a copy (x = x.clone()), or do not hand over both",
-        )  # fmt: skip
+        )

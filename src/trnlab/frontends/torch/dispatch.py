@@ -18,9 +18,16 @@ from trnlab.frontends.torch.pytorch import dispatcher
 
 Kernel = Callable[..., Any]
 _ABOVE = (
-    "Python", "PythonTLSSnapshot", "PreDispatch", "Functionalize", "FuncTorchDynamicLayerFrontMode",
-    "FuncTorchDynamicLayerBackMode", "Conjugate", "Negative", "ZeroTensor",
-)  # fmt: skip
+    "Python",
+    "PythonTLSSnapshot",
+    "PreDispatch",
+    "Functionalize",
+    "FuncTorchDynamicLayerFrontMode",
+    "FuncTorchDynamicLayerBackMode",
+    "Conjugate",
+    "Negative",
+    "ZeroTensor",
+)
 _TRACING = tuple(getattr(dispatcher.DispatchKey, name) for name in _ABOVE)
 
 

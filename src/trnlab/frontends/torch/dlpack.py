@@ -41,9 +41,11 @@ def _relabel(tensor: torch.Tensor, device_type: int) -> torch.Tensor:
         capsule = to_dlpack(tensor.detach())
     except BufferError as error:
         raise UsageError(
-            f"a tensor of {tensor.dtype} cannot be on the device", code="TRN150", got=error,
+            f"a tensor of {tensor.dtype} cannot be on the device",
+            code="TRN150",
+            got=error,
             remedy="keep it on the CPU; the device takes dense tensors of floating point, complex, integer and bool",
-        ) from error  # fmt: skip
+        ) from error
     device = _DLDevice.from_address(_capsule_pointer(capsule, b"dltensor") + _DEVICE_OFFSET)
     device.device_type, device.device_id = device_type, 0
     return from_dlpack(capsule)
@@ -93,10 +95,12 @@ def _seen_as(tensor: torch.Tensor, device_type: int) -> torch.Tensor:
 def no_sparse(layout: object) -> UsageError:
     """The refusal of tensors that are not dense."""
     return UsageError(
-        "the device has dense tensors, and sparse ones in COO, CSR and CSC", code="TRN150", got=layout,
+        "the device has dense tensors, and sparse ones in COO, CSR and CSC",
+        code="TRN150",
+        got=layout,
         remedy="keep nested and other sparse tensors on the CPU, or use a dense one: x.to_dense(), torch.index_add, "
         "nn.Embedding(sparse=False)",
-    )  # fmt: skip
+    )
 
 
 _NOT_NUMPY = {

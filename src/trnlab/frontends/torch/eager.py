@@ -42,8 +42,10 @@ from trnlab.runtime import session
 _MOST_VARIANTS = 32  # of one operator on tensors of one form, told apart by numbers that are part of the program
 _ASK_THE_HOST = ("TRN210", "TRN211", "TRN213")  # integers of more than 32 bits, and indices out of range
 _HOST_TAGS = (
-    torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output,
-)  # fmt: skip
+    torch.Tag.nondeterministic_seeded,
+    torch.Tag.dynamic_output_shape,
+    torch.Tag.data_dependent_output,
+)
 
 
 @dataclass(frozen=True)

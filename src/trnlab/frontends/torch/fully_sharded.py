@@ -29,9 +29,12 @@ from trnlab.frontends.torch.again import Parts, computed_again
 Full = list[Tensor]
 # Of a parameter group: what its setters set and a captured step reads.
 _READ = (
-    "reduce_grads", "all_reduce_grads", "_reshard_after_forward", "gradient_divide_factor",
+    "reduce_grads",
+    "all_reduce_grads",
+    "_reshard_after_forward",
+    "gradient_divide_factor",
     "force_sum_reduction_for_comms",
-)  # fmt: skip
+)
 
 
 def settle(model: nn.Module) -> None:
@@ -169,8 +172,12 @@ class _Walk:
         """Raises UnsupportedOpError where gradients of a unit were accumulated and never reduced."""
         for unit in self.units.values():
             if unit.unreduced:
-                raise _refused(unit.group, "does not reduce its gradients", "set_requires_gradient_sync(False)",
-                               "reduce them in the last micro-batch of the step")  # fmt: skip
+                raise _refused(
+                    unit.group,
+                    "does not reduce its gradients",
+                    "set_requires_gradient_sync(False)",
+                    "reduce them in the last micro-batch of the step",
+                )
 
     def end(self) -> None:
         """Put everything back."""
@@ -317,15 +324,22 @@ def _check(group: Any) -> None:
         if type(comm) is not kind:
             raise _refused(group, "has collectives of its own", type(comm).__name__, "leave set_custom_* out")
     if group._is_hsdp and not group.all_reduce_grads:
-        raise _refused(group, "leaves replicas apart", "set_requires_all_reduce(False)",
-                       "accumulate within the step: let the loss function go over the micro-batches")  # fmt: skip
+        raise _refused(
+            group,
+            "leaves replicas apart",
+            "set_requires_all_reduce(False)",
+            "accumulate within the step: let the loss function go over the micro-batches",
+        )
 
 
 def _refused(group: Any, what: str, got: str, remedy: str) -> UnsupportedOpError:
     return UnsupportedOpError(
-        f"fully sharded module {group._module_fqn or 'model'!r} {what}, which is eager code", code="TRN267",
-        limit="fully_shard with its own collectives, on the device", got=got, remedy=remedy,
-    )  # fmt: skip
+        f"fully sharded module {group._module_fqn or 'model'!r} {what}, which is eager code",
+        code="TRN267",
+        limit="fully_shard with its own collectives, on the device",
+        got=got,
+        remedy=remedy,
+    )
 
 
 def _refuse_first_version(model: nn.Module) -> None:
@@ -333,7 +347,9 @@ def _refuse_first_version(model: nn.Module) -> None:
     for name, module in model.named_modules() if fsdp is not None else ():
         if isinstance(module, fsdp.FullyShardedDataParallel):  # type: ignore[union-attr]
             raise UnsupportedOpError(
-                f"module {name or 'model'!r} is fully sharded by the first version of FSDP", code="TRN267",
-                limit="fully_shard (FSDP2)", got="FullyShardedDataParallel",
+                f"module {name or 'model'!r} is fully sharded by the first version of FSDP",
+                code="TRN267",
+                limit="fully_shard (FSDP2)",
+                got="FullyShardedDataParallel",
                 remedy="shard it with torch.distributed.fsdp.fully_shard",
-            )  # fmt: skip
+            )

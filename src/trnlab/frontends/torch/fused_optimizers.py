@@ -32,10 +32,23 @@ def _unless(found_inf: Tensor | None, new: Tensor, old: Tensor) -> Tensor:
 
 def _adam_of(decoupled: bool) -> Callable[..., tuple[list[Tensor], ...]]:
     def adam(
-        self: Tensors, grads: Tensors, exp_avgs: Tensors, exp_avg_sqs: Tensors, max_exp_avg_sqs: Tensors,
-        state_steps: Tensors, *, lr: Any, beta1: float, beta2: float, weight_decay: float, eps: float, amsgrad: bool,
-        maximize: bool, grad_scale: Tensor | None = None, found_inf: Tensor | None = None,
-    ) -> tuple[list[Tensor], ...]:  # fmt: skip
+        self: Tensors,
+        grads: Tensors,
+        exp_avgs: Tensors,
+        exp_avg_sqs: Tensors,
+        max_exp_avg_sqs: Tensors,
+        state_steps: Tensors,
+        *,
+        lr: Any,
+        beta1: float,
+        beta2: float,
+        weight_decay: float,
+        eps: float,
+        amsgrad: bool,
+        maximize: bool,
+        grad_scale: Tensor | None = None,
+        found_inf: Tensor | None = None,
+    ) -> tuple[list[Tensor], ...]:
         results: tuple[list[Tensor], ...] = ([], [], [], [], [])
         for i, (p, given, m, v, step) in enumerate(zip(self, grads, exp_avgs, exp_avg_sqs, state_steps)):
             g = _gradient(given, p, 0 if decoupled else weight_decay, maximize, grad_scale)
@@ -54,10 +67,20 @@ def _adam_of(decoupled: bool) -> Callable[..., tuple[list[Tensor], ...]]:
 
 
 def _sgd(
-    self: Tensors, grads: Tensors, momentum_buffer_list: Tensors, *, weight_decay: float, momentum: float, lr: Any,
-    dampening: float, nesterov: bool, maximize: bool, is_first_step: bool, grad_scale: Tensor | None = None,
+    self: Tensors,
+    grads: Tensors,
+    momentum_buffer_list: Tensors,
+    *,
+    weight_decay: float,
+    momentum: float,
+    lr: Any,
+    dampening: float,
+    nesterov: bool,
+    maximize: bool,
+    is_first_step: bool,
+    grad_scale: Tensor | None = None,
     found_inf: Tensor | None = None,
-) -> tuple[list[Tensor], ...]:  # fmt: skip
+) -> tuple[list[Tensor], ...]:
     params, unscaled, buffers = [], [], []
     for i, (p, given) in enumerate(zip(self, grads)):
         g = _gradient(given, p, weight_decay, maximize, grad_scale)
@@ -72,10 +95,19 @@ def _sgd(
 
 
 def _adagrad(
-    self: Tensors, grads: Tensors, state_sums: Tensors, state_steps: Tensors, *, lr: float, lr_decay: float,
-    weight_decay: float, eps: float, maximize: bool, grad_scale: Tensor | None = None,
+    self: Tensors,
+    grads: Tensors,
+    state_sums: Tensors,
+    state_steps: Tensors,
+    *,
+    lr: float,
+    lr_decay: float,
+    weight_decay: float,
+    eps: float,
+    maximize: bool,
+    grad_scale: Tensor | None = None,
     found_inf: Tensor | None = None,
-) -> tuple[list[Tensor], ...]:  # fmt: skip
+) -> tuple[list[Tensor], ...]:
     params, unscaled, sums = [], [], []
     for p, given, total, step in zip(self, grads, state_sums, state_steps):
         g = _gradient(given, p, weight_decay, maximize, grad_scale)

@@ -26,10 +26,19 @@ from trnlab.frontends.torch.pytorch.dispatcher import mode_count
 
 _LIBRARIES: list[torch.library.Library] = []
 _OF_ACCELERATORS = (
-    "empty_cache", "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
-    "memory_stats", "reset_accumulated_memory_stats", "reset_peak_memory_stats", "get_memory_info", "synchronize",
-    "get_device_capability", "set_device_index",
-)  # fmt: skip
+    "empty_cache",
+    "memory_allocated",
+    "max_memory_allocated",
+    "memory_reserved",
+    "max_memory_reserved",
+    "memory_stats",
+    "reset_accumulated_memory_stats",
+    "reset_peak_memory_stats",
+    "get_memory_info",
+    "synchronize",
+    "get_device_capability",
+    "set_device_index",
+)
 
 
 def _never(self: Tensor, device: Any = None) -> bool:
@@ -124,9 +133,12 @@ def _resizing(original: Any) -> Any:
             return original(self, size)
         if size not in (0, _nbytes(self)):
             raise UsageError(
-                "the memory of a tensor on the device cannot change its size", code="TRN153",
-                limit=f"{_nbytes(self)} bytes", got=f"{size} bytes", remedy="make a new tensor",
-            )  # fmt: skip
+                "the memory of a tensor on the device cannot change its size",
+                code="TRN153",
+                limit=f"{_nbytes(self)} bytes",
+                got=f"{size} bytes",
+                remedy="make a new tensor",
+            )
         _given_back.pop(self._cdata, None)
         if not size:
             for gone in [key for key, held in _given_back.items() if held.expired()]:

@@ -17,10 +17,23 @@ from trnlab.guards import depend
 # What ranks along a dimension of a mesh exchange, by what the dimension is called. Along dimensions for data that
 # depends on what is exchanged, gradients or parameters.
 _DIMENSIONS = {
-    "tp": "tensor", "tensor": "tensor", "mp": "tensor", "model": "tensor", "cp": "sequence", "context": "sequence",
-    "sp": "sequence", "sequence": "sequence", "seq": "sequence", "pp": "pipeline", "pipeline": "pipeline",
-    "pipe": "pipeline", "stage": "pipeline", "ep": "expert", "expert": "expert", "experts": "expert",
-}  # fmt: skip
+    "tp": "tensor",
+    "tensor": "tensor",
+    "mp": "tensor",
+    "model": "tensor",
+    "cp": "sequence",
+    "context": "sequence",
+    "sp": "sequence",
+    "sequence": "sequence",
+    "seq": "sequence",
+    "pp": "pipeline",
+    "pipeline": "pipeline",
+    "pipe": "pipeline",
+    "stage": "pipeline",
+    "ep": "expert",
+    "expert": "expert",
+    "experts": "expert",
+}
 
 
 @dataclass(frozen=True)
@@ -67,11 +80,12 @@ def _resolved(group: Any) -> tuple[Any, tuple[int, ...]]:
         return found, tuple(get_process_group_ranks(found))
     except (RuntimeError, ValueError, KeyError) as error:
         raise UsageError(
-            "the step names a process group that does not exist", code="TRN265",
+            "the step names a process group that does not exist",
+            code="TRN265",
             got=group if isinstance(group, str) else "a group that was destroyed",
             limit="groups made with init_process_group, new_group or a device mesh",
             remedy="make the group before the step is captured, and keep it until the last step",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def position_in(group: Any) -> int:

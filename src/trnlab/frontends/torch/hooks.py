@@ -23,13 +23,21 @@ def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
     """Raises UnsupportedOpError for an optimizer whose step is not one update of parameters by their gradients."""
     own = vars(optimizer).get("step")
     if own is not None and not hasattr(own, "_wrapped_by_lr_sched"):
-        raise _refused(optimizer, "has a step of its own in the place of its class's", inspect.unwrap(own),
-                       "put what it does into a subclass of the optimizer, or into hooks")  # fmt: skip
+        raise _refused(
+            optimizer,
+            "has a step of its own in the place of its class's",
+            inspect.unwrap(own),
+            "put what it does into a subclass of the optimizer, or into hooks",
+        )
     step = inspect.unwrap(type(optimizer).step)
     parameters = list(inspect.signature(step).parameters.values())[1:]
     if any(p.default is inspect.Parameter.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters):
-        raise _refused(optimizer, "computes the loss several times in one step (it wants a closure)", step,
-                       "take an optimizer that uses each gradient once, such as AdamW or SGD")  # fmt: skip
+        raise _refused(
+            optimizer,
+            "computes the loss several times in one step (it wants a closure)",
+            step,
+            "take an optimizer that uses each gradient once, such as AdamW or SGD",
+        )
 
 
 def _refused(optimizer: Any, what: str, step: Any, remedy: str) -> UnsupportedOpError:
@@ -62,9 +70,11 @@ def _hook_refused(hook: Any, what: str) -> UnsupportedOpError:
     code = getattr(hook, "__code__", None)
     where = Location(code.co_filename, code.co_firstlineno, hook.__qualname__) if code is not None else None
     return UnsupportedOpError(
-        f"a hook before the optimizer's step {what}", code="TRN144", where=where,
+        f"a hook before the optimizer's step {what}",
+        code="TRN144",
+        where=where,
         remedy="do that before the step is called; a change of the learning rate there takes effect",
-    )  # fmt: skip
+    )
 
 
 def run_post_hooks(optimizer: torch.optim.Optimizer) -> None:
@@ -105,6 +115,7 @@ def accumulated(real: Tensor, owned: Tensor, name: str) -> None:
         hook(owned)
         if owned.grad is None:
             raise UsageError(
-                f"a hook takes the gradient of {name!r} away from the optimizer", code="TRN144",
+                f"a hook takes the gradient of {name!r} away from the optimizer",
+                code="TRN144",
                 remedy="let the optimizer update this parameter, not the hook",
-            )  # fmt: skip
+            )

@@ -115,8 +115,10 @@ def _called(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             raise
         raise UsageError(
             f"PyTorch cannot run {op._schema.name} on the host's processor, which stands in for the device outside "
-            "of compiled programs", code="TRN152", remedy="write it with other operators",
-        ) from error  # fmt: skip
+            "of compiled programs",
+            code="TRN152",
+            remedy="write it with other operators",
+        ) from error
 
 
 @lru_cache(maxsize=4096)
@@ -253,10 +255,12 @@ def local_ranks() -> int:
 def no_such_device(index: object) -> UsageError:
     """The refusal of a device number."""
     return UsageError(
-        f"neuron:{index} does not exist", code="TRN151", got=index,
+        f"neuron:{index} does not exist",
+        code="TRN151",
+        got=index,
         limit="neuron:0, the NeuronCore of this process; on ranks also neuron:LOCAL_RANK",
         remedy='use torch.device("neuron")',
-    )  # fmt: skip
+    )
 
 
 def _check_devices(name: str, values: Sequence[Any]) -> None:
@@ -301,9 +305,14 @@ def _copy_from_and_resize(source: Tensor, target: Tensor) -> Tensor:
 
 
 def _empty(
-    size: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None,
+    size: Any,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
     memory_format: Any = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     only_device(device)
     if layout not in (None, torch.strided):
         raise no_sparse(layout)
@@ -346,9 +355,16 @@ def _forget(self: Tensor) -> Tensor:
 
 
 def _convolution(
-    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, transposed: bool,
-    output_padding: Any, groups: int,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Tensor:
     args = (x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
     computed: Tensor = _on_chip(torch.ops.aten.convolution.default, args, {})
     if computed is not NOT_HERE:
@@ -362,9 +378,17 @@ def _convolution(
 
 
 def _convolution_backward(
-    grad: Tensor, x: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any, transposed: bool,
-    output_padding: Any, groups: int, output_mask: Any,
-) -> tuple[Tensor | None, ...]:  # fmt: skip
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    output_mask: Any,
+) -> tuple[Tensor | None, ...]:
     bias_sizes = [weight.shape[1] * groups if transposed else weight.shape[0]] if output_mask[2] else None
     places = (stride, padding, dilation, transposed, output_padding, groups, output_mask)
     op = torch.ops.aten.convolution_backward.default
@@ -393,9 +417,15 @@ def _record_stream(self: Tensor, s: Any) -> None:
 
 
 def _to_copy(
-    self: Tensor, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None,
-    non_blocking: bool = False, memory_format: Any = None,
-) -> Tensor:  # fmt: skip
+    self: Tensor,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+    non_blocking: bool = False,
+    memory_format: Any = None,
+) -> Tensor:
     """PyTorch's own, without the pinned memory that a copy to the host takes which nobody waits for."""
     op = torch.ops.aten._to_copy.default
     return op.redispatch(_CPU_KEY, self, dtype=dtype, layout=layout, device=device, memory_format=memory_format)

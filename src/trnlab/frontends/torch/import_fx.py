@@ -363,8 +363,11 @@ def _made_of(result: Any, given: Container[fx.Node]) -> bool:
 
 def _is_statistic(node: fx.Node) -> bool:
     """Whether a placeholder is read only where an operator wants a statistic of its forward pass."""
-    places = [(u, _STATISTICS.get(getattr(u.target, "name", str)().partition(".")[0])) for u in node.users
-              if isinstance(u.target, OpOverload)]  # fmt: skip
+    places = [
+        (u, _STATISTICS.get(getattr(u.target, "name", str)().partition(".")[0]))
+        for u in node.users
+        if isinstance(u.target, OpOverload)
+    ]
     return len(places) == len(node.users) > 0 and all(
         at is not None and len(u.args) > at and u.args[at] is node for u, at in places
     )
@@ -379,9 +382,12 @@ def _replaced(held: Any, instead: Mapping[Value, Value]) -> Any:
 def _defect(node: fx.Node, where: Location | None, what: str) -> UnsupportedOpError:
     """Nothing that a user did: said with the operator and the line all the same, so that it can be gone round."""
     return UnsupportedOpError(
-        f"the lowering of {_name(node.target)} {what}; this is a defect of trnlab", code=_DEFECT, where=where,
-        got=", ".join(_operands(node)), remedy="report it, and write the line in another way until it is mended",
-    )  # fmt: skip
+        f"the lowering of {_name(node.target)} {what}; this is a defect of trnlab",
+        code=_DEFECT,
+        where=where,
+        got=", ".join(_operands(node)),
+        remedy="report it, and write the line in another way until it is mended",
+    )
 
 
 def _unsupported(

@@ -77,8 +77,12 @@ def kernel_op(kernel: Any, backward: Backward | Kernel | None = None) -> KernelO
     called with the gradients of the results and then the inputs, and returns the gradients.
     """
     if not isinstance(kernel, Kernel):
-        raise UsageError("only a kernel can become an operator", code="TRN132", got=repr(kernel),
-                         remedy="decorate the function with @nki.jit")  # fmt: skip
+        raise UsageError(
+            "only a kernel can become an operator",
+            code="TRN132",
+            got=repr(kernel),
+            remedy="decorate the function with @nki.jit",
+        )
     return KernelOp(kernel, backward)
 
 
@@ -177,10 +181,11 @@ class Made:
         same = format_of(whole.dtype) == str(result.format)
         if not same or result.strides != _row_major(result.shape):
             raise UnsupportedOpError(
-                f"kernel {self.site.name!r} returns a view that is not a run of a tensor's elements", code="TRN205",
+                f"kernel {self.site.name!r} returns a view that is not a run of a tensor's elements",
+                code="TRN205",
                 got=f"{result.format} {list(result.shape)}, strides {list(result.strides)}",
                 remedy="return the tensor, and transpose or slice it in the model",
-            )  # fmt: skip
+            )
         if tuple(whole.shape) == result.shape:
             return whole
         count = int(np.prod(result.shape))
@@ -267,17 +272,22 @@ def _differentiate(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
     inputs, outputs = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
     if site.backward is None:
         raise UsageError(
-            f"kernel {site.name!r} has no derivative", code="TRN133",
+            f"kernel {site.name!r} has no derivative",
+            code="TRN133",
             remedy="use trnlab.frontends.torch.kernel_op(kernel, backward=...) or a torch.autograd.Function",
-        )  # fmt: skip
+        )
     if isinstance(site.backward, Kernel):
         found = site.backward(*grads, *inputs)
     else:
         found = site.backward(tuple(grads), inputs, outputs)
     found = list(found) if isinstance(found, (tuple, list)) else [found]
     if len(found) != ctx.count:
-        raise UsageError(f"the derivative of kernel {site.name!r} gives the wrong number of gradients", code="TRN133",
-                         limit=f"{ctx.count}, one per tensor", got=len(found))  # fmt: skip
+        raise UsageError(
+            f"the derivative of kernel {site.name!r} gives the wrong number of gradients",
+            code="TRN133",
+            limit=f"{ctx.count}, one per tensor",
+            got=len(found),
+        )
     return found, None
 
 

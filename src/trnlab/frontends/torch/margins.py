@@ -53,9 +53,14 @@ def _reduced(losses: Tensor, reduction: int, x: Tensor) -> Tensor:
 
 
 def one_label_backward(
-    grad: Tensor, x: Tensor, target: Tensor, p: float, margin: float, weight: Tensor | None = None,
+    grad: Tensor,
+    x: Tensor,
+    target: Tensor,
+    p: float,
+    margin: float,
+    weight: Tensor | None = None,
     reduction: int = _MEAN,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The gradient of x [N, D] or [D]; `target` names a class of each."""
     rows, target = torch.atleast_2d(x), target.reshape(-1)
     over, counts = _over_one(rows, target, margin)

@@ -17,10 +17,24 @@ from torch import fx
 # Operators whose numbers PyTorch converts with a check, and those whose numbers are no elements.
 _CHECKED = frozenset(
     (
-        "clamp", "clamp_min", "clamp_max", "where", "masked_fill", "full", "full_like", "new_full", "scalar_tensor",
-        "fill", "scatter", "index_fill", "threshold", "addcmul", "addcdiv", "index_add",
+        "clamp",
+        "clamp_min",
+        "clamp_max",
+        "where",
+        "masked_fill",
+        "full",
+        "full_like",
+        "new_full",
+        "scalar_tensor",
+        "fill",
+        "scatter",
+        "index_fill",
+        "threshold",
+        "addcmul",
+        "addcdiv",
+        "index_add",
     )
-)  # fmt: skip
+)
 _NONE = frozenset(("constant_pad_nd", "arange"))
 
 

@@ -69,7 +69,7 @@ class Before:
             f"{type(self.optimizer).__name__} changes {key!r}, which is neither a number nor a tensor of its state",
             code="TRN202",
             remedy="keep it in a tensor of the optimizer's state, or change it before the step is called",
-        )  # fmt: skip
+        )
 
 
 def _exact(held: Mapping[str, Any], left_out: set[str] = frozenset()) -> dict[str, Hashable]:  # type: ignore[assignment]

@@ -30,8 +30,16 @@ from trnlab.frontends.torch.pytorch.fakes import FakeTensor
 from trnlab.frontends.torch.sparse import parts as sparse
 
 _T = torch.Tensor
-_VALUES = {_T.numpy: "numpy", _T.tolist: "tolist", _T.__array__: "__array__", _T.__bool__: "__bool__",
-           _T.item: "item", _T.__float__: "__float__", _T.__int__: "__int__", _T.__index__: "__index__"}  # fmt: skip
+_VALUES = {
+    _T.numpy: "numpy",
+    _T.tolist: "tolist",
+    _T.__array__: "__array__",
+    _T.__bool__: "__bool__",
+    _T.item: "item",
+    _T.__float__: "__float__",
+    _T.__int__: "__int__",
+    _T.__index__: "__index__",
+}
 _SHOWN = (_T.__repr__, _T.__format__)
 _GRAD, _BACKWARD = _T.grad.__get__, (_T.backward, torch.autograd.backward)  # type: ignore[attr-defined]
 _CUTS = (_T.detach, _T.data.__get__)  # type: ignore[attr-defined]
@@ -154,9 +162,10 @@ class Outside(TorchFunctionMode):
             return self._known[id(real)][1]
         if real.requires_grad and not real.is_leaf and torch.is_grad_enabled() and not cut:
             raise self._refused(
-                "the step reads a tensor that was computed outside of it and requires a gradient", "TRN142",
+                "the step reads a tensor that was computed outside of it and requires a gradient",
+                "TRN142",
                 "compute it inside of the step, or hand it over as x.detach()",
-            )  # fmt: skip
+            )
         owned = self._met(real) if real.layout is torch.strided else self._met_in_parts(real)
         self._known[id(real)] = real, owned
         self._own[id(owned)] = real
@@ -201,8 +210,9 @@ class Outside(TorchFunctionMode):
                 return function(known, *args[1:], **kwargs)
         refusal = self._refused(
             f"{self.phase} asks for the values of a tensor ({_VALUES[function]}) while the step is being captured",
-            "TRN204", "keep .item(), .numpy() and conditions on tensors out of the step; see torch.where",
-        )  # fmt: skip
+            "TRN204",
+            "keep .item(), .numpy() and conditions on tensors out of the step; see torch.where",
+        )
         gathered = survey.active()
         if gathered is None or self.phase not in ("the loss function", "the backward pass"):
             raise refusal  # of an optimizer that counts in Python: there is a way for those

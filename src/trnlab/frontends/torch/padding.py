@@ -80,9 +80,11 @@ def _length(fields: Any, dim: int) -> int:
     tensors = [t for t in pytree.tree_leaves(_fields(fields)) if isinstance(t, Tensor) and t.dim() > dim]
     if not tensors:
         raise UsageError(
-            "a sample has no field that is a sequence", code="TRN227", got=type(fields).__name__,
+            "a sample has no field that is a sequence",
+            code="TRN227",
+            got=type(fields).__name__,
             remedy="give tensors or lists, in a tuple or a dictionary",
-        )  # fmt: skip
+        )
     return max(int(t.shape[dim]) for t in tensors)
 
 

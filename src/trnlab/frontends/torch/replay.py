@@ -75,10 +75,11 @@ class Replay:
             if was != now:
                 raise RunError(
                     f"the script does not repeat itself: the {what} of step {self.calls} is not that of before",
-                    code="TRN535", limit=self._writer.kept.store.url,
+                    code="TRN535",
+                    limit=self._writer.kept.store.url,
                     remedy="seed everything that the script draws, keep its data and arguments, or use "
                     "trnlab.checkpoint in it",
-                )  # fmt: skip
+                )
         for _ in range(seeds):
             new_seed()
         step.optimizer._opt_called = True
@@ -118,9 +119,11 @@ class Replay:
         if None in kinds or form != self._forms[which]:
             raise RunError(
                 "a compiled step returns more than numbers, or not always the same, and cannot be replayed",
-                code="TRN533", got=", ".join(type(leaf).__name__ for leaf in leaves)[:80],
-                limit="scalar tensors and numbers", remedy="return the loss alone, or use trnlab.checkpoint",
-            )  # fmt: skip
+                code="TRN533",
+                got=", ".join(type(leaf).__name__ for leaf in leaves)[:80],
+                limit="scalar tensors and numbers",
+                remedy="return the loss alone, or use trnlab.checkpoint",
+            )
         self._results.append([float(leaf) for leaf in leaves])
 
     def _save(self) -> None:
@@ -137,9 +140,12 @@ class Replay:
         widest = max(map(len, self._results))
         results = [row + [0.0] * (widest - len(row)) for row in self._results]
         state = {
-            "steps": of_steps, "forms": self._forms, "calls": torch.tensor(self._calls, dtype=torch.int64),
-            "results": torch.tensor(results, dtype=torch.float64), "generators": states.generators(),
-        }  # fmt: skip
+            "steps": of_steps,
+            "forms": self._forms,
+            "calls": torch.tensor(self._calls, dtype=torch.int64),
+            "results": torch.tensor(results, dtype=torch.float64),
+            "generators": states.generators(),
+        }
         self._writer.seconds = time.perf_counter() - started
         self._writer.save(self.calls, state)
 

@@ -37,7 +37,7 @@ class Corner:
 
 def grid_sampler_2d(
     pictures: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Samples [N, C, h, w] of pictures [N, C, H, W] at points [N, h, w, 2], which are (x, y) in -1 to 1."""
     if interpolation_mode not in (BILINEAR, NEAREST):
         split = decomposition_table[torch.ops.aten.grid_sampler_2d.default]
@@ -54,9 +54,14 @@ def grid_sampler_2d(
 
 
 def grid_sampler_2d_backward(
-    grad: Tensor, pictures: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool,
+    grad: Tensor,
+    pictures: Tensor,
+    grid: Tensor,
+    interpolation_mode: int,
+    padding_mode: int,
+    align_corners: bool,
     output_mask: Sequence[bool],
-) -> tuple[Tensor | None, Tensor]:  # fmt: skip
+) -> tuple[Tensor | None, Tensor]:
     """Gradients of the pictures, where the mask wants them, and of the grid; grad [N, C, h, w].
 
     NotImplemented, which leaves the operator whole, of bicubic samples. The nearest do not change with the grid.
@@ -100,7 +105,7 @@ def _corners(x: Tensor, y: Tensor, pictures: Tensor, interpolation_mode: int) ->
 
 def _places(
     pictures: Tensor, grid: Tensor, padding_mode: int, align_corners: bool
-) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:  # fmt: skip
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Across and down, of each point: where it lies among the pixels, and how fast it moves there."""
     height, width = pictures.shape[-2:]
     across, down = grid.to(torch.float32).unbind(-1)

@@ -21,15 +21,29 @@ from torch.overrides import TorchFunctionMode
 
 # Functions of Python with the same meaning on tensors.
 _OF_MATH: dict[str, Callable[..., Tensor]] = {
-    "sqrt": torch.sqrt, "pow": torch.pow, "exp": torch.exp, "log": torch.log, "log2": torch.log2,
-    "log10": torch.log10, "log1p": torch.log1p, "expm1": torch.expm1, "tanh": torch.tanh, "cos": torch.cos,
-    "sin": torch.sin, "fabs": torch.abs,
-}  # fmt: skip
+    "sqrt": torch.sqrt,
+    "pow": torch.pow,
+    "exp": torch.exp,
+    "log": torch.log,
+    "log2": torch.log2,
+    "log10": torch.log10,
+    "log1p": torch.log1p,
+    "expm1": torch.expm1,
+    "tanh": torch.tanh,
+    "cos": torch.cos,
+    "sin": torch.sin,
+    "fabs": torch.abs,
+}
 # Comparisons with zero: of a number that is given, another sign is another setting of the program.
 _OF_ZERO: dict[str, Callable[[float], bool]] = {
-    "ne": lambda x: x != 0, "eq": lambda x: x == 0, "gt": lambda x: x > 0, "ge": lambda x: x >= 0,
-    "lt": lambda x: x < 0, "le": lambda x: x <= 0, "bool": lambda x: x != 0,
-}  # fmt: skip
+    "ne": lambda x: x != 0,
+    "eq": lambda x: x == 0,
+    "gt": lambda x: x > 0,
+    "ge": lambda x: x >= 0,
+    "lt": lambda x: x < 0,
+    "le": lambda x: x <= 0,
+    "bool": lambda x: x != 0,
+}
 _OF_BUILTINS: dict[str, Callable[..., Tensor]] = {"max": torch.maximum, "min": torch.minimum}
 
 

@@ -143,7 +143,9 @@ def refuse_in_a_ring(query: Any) -> None:
 
 def _no_ring(got: str) -> UnsupportedOpError:
     return UnsupportedOpError(
-        "this attention has no ring: its tokens are on several ranks, in another order", code="TRN285", got=got,
+        "this attention has no ring: its tokens are on several ranks, in another order",
+        code="TRN285",
+        got=got,
         limit="under context_parallel: is_causal=True or no mask, no dropout, values as large as queries",
         remedy="leave the mask and the dropout of attention out, or share out the batch or the heads instead",
-    )  # fmt: skip
+    )

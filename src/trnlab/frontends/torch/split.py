@@ -15,8 +15,13 @@ import torch
 from trnlab.frontends.torch.pytorch import dispatcher, splitting
 
 _ALSO = (  # operators that split well, though PyTorch's core has them or nobody else wants them apart
-    "elu", "leaky_relu", "hardtanh", "native_group_norm", "dist", "ldexp",
-)  # fmt: skip
+    "elu",
+    "leaky_relu",
+    "hardtanh",
+    "native_group_norm",
+    "dist",
+    "ldexp",
+)
 _Table = dict[Any, Callable[..., Any]]
 _Registered = tuple[Any, ...]
 _kept: tuple[_Registered, _Table] | None = None

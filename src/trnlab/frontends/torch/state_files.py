@@ -96,9 +96,11 @@ def _state_of(files: Mapping[str, bytes]) -> Any:
 
 def _no_state(error: Exception) -> RunError:
     return RunError(
-        f"{FILE} does not fit the tensors: {type(error).__name__}", code="TRN532", got=str(error)[:100],
+        f"{FILE} does not fit the tensors: {type(error).__name__}",
+        code="TRN532",
+        got=str(error)[:100],
         remedy="take another checkpoint",
-    )  # fmt: skip
+    )
 
 
 def is_elsewhere(files: Mapping[str, bytes]) -> bool:
@@ -123,8 +125,9 @@ def _emptied(state: Any, place: _Path, packing: _Packing) -> Any:
         for name, first in state.again.items():
             packing.about[_joined((*prefix, name))] = {
                 **packing.about[_joined((*prefix, first))],
-                "path": [*prefix, name], "same": _joined((*prefix, first)),
-            }  # fmt: skip
+                "path": [*prefix, name],
+                "same": _joined((*prefix, first)),
+            }
         return dict.fromkeys(state)
     if isinstance(state, OptimizerState):
         return _emptied_optimizer(state, place, packing)
@@ -211,7 +214,8 @@ def from_bytes(content: bytes | memoryview, name: str = FILE) -> Any:
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # of pickle, zip and PyTorch, many
         raise RunError(
-            f"{name} cannot be read: {type(error).__name__}", code="TRN532",
+            f"{name} cannot be read: {type(error).__name__}",
+            code="TRN532",
             got=next(iter(str(error).splitlines()), "")[:100],
             remedy="take another checkpoint",
-        ) from error  # fmt: skip
+        ) from error

@@ -188,9 +188,15 @@ class TrainStep:
     ) -> _Trace:
         try:
             captured = capture_step(
-                self.model, self.optimizer, self.loss_fn, batch, max_norm=self.max_norm, name=self.name,
-                exact_counts=subject.exact_counts, scheduled=subject.scheduled,
-            )  # fmt: skip
+                self.model,
+                self.optimizer,
+                self.loss_fn,
+                batch,
+                max_norm=self.max_norm,
+                name=self.name,
+                exact_counts=subject.exact_counts,
+                scheduled=subject.scheduled,
+            )
         except UnsupportedOpError as error:
             if subject.scheduled:  # without them it may do, a program for each of their values
                 self._never_scheduled |= subject.scheduled
@@ -198,8 +204,10 @@ class TrainStep:
                 return self._capture(subject, batch, batch_form, {**settings, **subject.settings()})
             if error.code != "TRN204" or subject.exact_counts or not subject.python_counts():
                 raise
-            say(f"{self.name!r} is compiled for each step by itself: {type(self.optimizer).__name__} decides by its "
-                f"count of steps, a Python number ({error.where}); keep it in a tensor")  # fmt: skip
+            say(
+                f"{self.name!r} is compiled for each step by itself: {type(self.optimizer).__name__} decides by its "
+                f"count of steps, a Python number ({error.where}); keep it in a tensor"
+            )
             self._exact_counts = subject.exact_counts = True
             return self._capture(subject, batch, batch_form, {**settings, **subject.settings()})
         low_precision.say_unused(name for name, _ in self.model.named_modules())
@@ -347,9 +355,10 @@ def _leaf_form(leaf: Any) -> Hashable:
     if isinstance(leaf, Tensor):
         if leaf.grad_fn is not None and leaf.requires_grad:
             raise UsageError(
-                "a tensor of the batch was computed from others and requires a gradient", code="TRN142",
+                "a tensor of the batch was computed from others and requires a gradient",
+                code="TRN142",
                 remedy="compute it inside of the step, or hand it over as x.detach()",
-            )  # fmt: skip
+            )
         return form(leaf)
     plain = isinstance(leaf, (int, float, complex, str, bytes, type(None)))
     return exactly(leaf) if plain else type(leaf).__qualname__

@@ -194,9 +194,11 @@ def check_devices(subject: Subject) -> None:
     for kind, name, tensor in subject.tensors:
         if tensor.device.type != "neuron":
             raise UsageError(
-                f"{kind} {name!r} is not on the device", code="TRN111", got=tensor.device,
+                f"{kind} {name!r} is not on the device",
+                code="TRN111",
+                got=tensor.device,
                 remedy='move the model with model.to("neuron") before the optimizer is made',
-            )  # fmt: skip
+            )
 
 
 def prepare(optimizer: torch.optim.Optimizer) -> None:

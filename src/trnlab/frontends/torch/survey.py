@@ -37,9 +37,17 @@ class Survey:
         return list(self._found.values())
 
     def note(
-        self, code: str, what: str, where: Location | None, *, why: str = "", do: str = "", subject: str = "",
-        severity: str = ERROR, whatever: bool = False,
-    ) -> Finding:  # fmt: skip
+        self,
+        code: str,
+        what: str,
+        where: Location | None,
+        *,
+        why: str = "",
+        do: str = "",
+        subject: str = "",
+        severity: str = ERROR,
+        whatever: bool = False,
+    ) -> Finding:
         """Add a finding, or another place of one that is known: those of one subject for one reason are one, with
         `whatever` those of one subject."""
         place = Place.of(where)
@@ -77,9 +85,13 @@ class Survey:
         for i, use in enumerate(uses):
             if i not in of_gradients or not self._knows(use.where):
                 self.note(
-                    use.code, f"{use.name}({', '.join(use.operands)}) cannot run on the chip", use.where,
-                    why=use.reason, do=use.do, subject=use.name,
-                )  # fmt: skip
+                    use.code,
+                    f"{use.name}({', '.join(use.operands)}) cannot run on the chip",
+                    use.where,
+                    why=use.reason,
+                    do=use.do,
+                    subject=use.name,
+                )
 
     def _knows(self, where: Location | None) -> bool:
         line = (where.file, where.line) if where is not None else None
@@ -94,28 +106,34 @@ class Survey:
     def shown(self, where: Location | None) -> None:
         """The step prints a tensor."""
         self.note(
-            "TRN255", "a tensor is printed in the middle of the step", where, severity=WARNING,
+            "TRN255",
+            "a tensor is printed in the middle of the step",
+            where,
+            severity=WARNING,
             why="it has no values while the step is captured, and the program prints nothing",
             do="return it from the loss function beside the loss, and print it after the step",
-        )  # fmt: skip
+        )
 
 
 _BAKED = "the number would be a part of the program, which is captured without values; the walk went on with "
 _ASKED = {
     "__bool__": (
-        "{} decides by the values of a tensor what to do next", "a program of the chip has no branches; the walk "
-        "went on as if the condition was true", "choose with torch.where, or decide outside of the step",
+        "{} decides by the values of a tensor what to do next",
+        "a program of the chip has no branches; the walk went on as if the condition was true",
+        "choose with torch.where, or decide outside of the step",
     ),
     "item": (
-        "{} makes a Python number of a tensor", f"{_BAKED}one", "keep it a tensor (x.detach()), and call .item() on "
-        "what the step returns",
+        "{} makes a Python number of a tensor",
+        f"{_BAKED}one",
+        "keep it a tensor (x.detach()), and call .item() on what the step returns",
     ),
     "numpy": (
-        "{} hands the values of a tensor to NumPy or a list", f"{_BAKED}ones",
+        "{} hands the values of a tensor to NumPy or a list",
+        f"{_BAKED}ones",
         "write it with PyTorch's operators, or do it before the step",
     ),
     "__index__": ("{} takes the value of a tensor as an index of Python", f"{_BAKED}zero", "index with the tensor"),
-}  # fmt: skip
+}
 for _name in ("tolist", "__array__"):
     _ASKED[_name] = _ASKED["numpy"]
 

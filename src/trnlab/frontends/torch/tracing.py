@@ -52,10 +52,12 @@ def fake_like(mode: FakeTensorMode, tensor: Tensor, device: str | None = None) -
     """A tensor without data of the same shape, strides and dtype. Raises UnsupportedOpError for a sparse one."""
     if tensor.layout is not torch.strided:
         raise UnsupportedOpError(
-            f"the step reads a tensor of layout {tensor.layout}, for which the chip has no form", code="TRN203",
-            limit="torch.strided, and as arguments or from outside sparse COO, CSR and CSC", got=tensor.layout,
+            f"the step reads a tensor of layout {tensor.layout}, for which the chip has no form",
+            code="TRN203",
+            limit="torch.strided, and as arguments or from outside sparse COO, CSR and CSC",
+            got=tensor.layout,
             remedy="hand over x.to_dense()",
-        )  # fmt: skip
+        )
     with mode:
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device or tensor.device)
 
@@ -75,9 +77,13 @@ def trace(
         if fake.dtype.is_complex:
             format_of(fake.dtype)
     with (
-        mode, fx_traceback.preserve_node_meta(), torch.autograd.set_multithreading_enabled(False), generator_kept(),
-        _distributions_unchecked(), _functions_not_wrapped(),
-    ):  # fmt: skip
+        mode,
+        fx_traceback.preserve_node_meta(),
+        torch.autograd.set_multithreading_enabled(False),
+        generator_kept(),
+        _distributions_unchecked(),
+        _functions_not_wrapped(),
+    ):
         lines, gathered = RecordLines(), survey.active()
 
         def recorded(*inputs: Tensor) -> Sequence[Tensor]:
@@ -166,18 +172,23 @@ def _depends_on_values(error: Any, lines: RecordLines | None) -> UnsupportedOpEr
 
 def _on_two_devices(error: Exception, lines: RecordLines) -> UsageError:
     return UsageError(
-        "an operator of the step gets tensors of two devices", code="TRN111", where=lines.failed(),
-        got=str(error).strip().splitlines()[-1], remedy='move the batch and what else it reads with x.to("neuron")',
-    )  # fmt: skip
+        "an operator of the step gets tensors of two devices",
+        code="TRN111",
+        where=lines.failed(),
+        got=str(error).strip().splitlines()[-1],
+        remedy='move the batch and what else it reads with x.to("neuron")',
+    )
 
 
 def _not_on_the_device(error: Exception, lines: RecordLines) -> UnsupportedOpError:
     operator = re.search(r"'(aten::[\w.]+)'", str(error))
     what = operator[1] if operator else (str(error).splitlines() or ["an operator"])[0]
     return UnsupportedOpError(
-        f"PyTorch has no form of {what} for this device", code="TRN201", where=lines.failed(),
+        f"PyTorch has no form of {what} for this device",
+        code="TRN201",
+        where=lines.failed(),
         remedy="write it with operators that trnlab.frontends.torch.operators() lists",
-    )  # fmt: skip
+    )
 
 
 def functionalised(first: fx.GraphModule, fakes: Sequence[Tensor], mode: FakeTensorMode) -> fx.GraphModule:
@@ -315,9 +326,10 @@ def _check_reached(leaves: Sequence[Tensor]) -> None:
     """Every gradient must arrive at a tensor of the trace."""
     if any(is_real(leaf) for leaf in leaves):
         raise UnsupportedOpError(
-            "a parameter from outside of the model goes straight into an autograd.Function", code="TRN142",
+            "a parameter from outside of the model goes straight into an autograd.Function",
+            code="TRN142",
             remedy="make it a parameter of the model, or hand it over as p.view_as(p)",
-        )  # fmt: skip
+        )
 
 
 def loss_of(result: Any) -> Tensor:
@@ -328,7 +340,9 @@ def loss_of(result: Any) -> Tensor:
         if isinstance(loss, Tensor) and loss.numel() == 1:
             got += " that does not depend on any parameter that requires a gradient"
         raise UsageError(
-            "the loss of a training step must be one number that depends on the parameters", code="TRN110",
-            got=got, remedy="return the loss (or a tuple that starts with it) from the loss function",
-        )  # fmt: skip
+            "the loss of a training step must be one number that depends on the parameters",
+            code="TRN110",
+            got=got,
+            remedy="return the loss (or a tuple that starts with it) from the loss function",
+        )
     return loss

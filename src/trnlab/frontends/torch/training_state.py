@@ -117,9 +117,12 @@ def offsets_of(tensor: Any) -> tuple[int, ...]:
     """Where this rank's part of a DTensor begins in the whole. Raises RunError (TRN541) for one of partial sums."""
     if any(p.is_partial() for p in tensor.placements):
         raise RunError(
-            "a tensor of partial sums is in no checkpoint", code="TRN541", got=tensor.placements,
-            limit="Shard and Replicate", remedy="redistribute it first",
-        )  # fmt: skip
+            "a tensor of partial sums is in no checkpoint",
+            code="TRN541",
+            got=tensor.placements,
+            limit="Shard and Replicate",
+            remedy="redistribute it first",
+        )
     from trnlab.frontends.torch.pytorch import distributed_tensors  # takes long to import
 
     _, offsets = distributed_tensors.compute_local_shape_and_global_offset(
@@ -288,9 +291,12 @@ def _same_names(here: Mapping[str, Any], state: Mapping[str, Any], name: str) ->
 def other(name: str, limit: str, got: str) -> RunError:
     """The error of a checkpoint that does not fit: what `name` is in it, and here."""
     return RunError(
-        f"the checkpoint is not of this script: {name}", code="TRN530", limit=limit, got=got,
+        f"the checkpoint is not of this script: {name}",
+        code="TRN530",
+        limit=limit,
+        got=got,
         remedy="go on with the model and optimizer that wrote it, or name another place for a new run",
-    )  # fmt: skip
+    )
 
 
 def _tree(value: Any, buffers: Buffers | None) -> Any:

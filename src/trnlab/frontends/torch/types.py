@@ -75,10 +75,14 @@ def _check_e4m3fn() -> None:
         return
     raise UnsupportedOpError(
         "the chip has no float8_e4m3fn: its E4M3 ends at 240, not at 448, and the vendor's compiler refuses the "
-        "format there (NCC_EVRF051)", code="TRN248", limit="trn3", got="float8_e4m3fn", chip=now.chip.name,
+        "format there (NCC_EVRF051)",
+        code="TRN248",
+        limit="trn3",
+        got="float8_e4m3fn",
+        chip=now.chip.name,
         remedy="choose a target with trn3, or keep the model in bf16 or fp32 and give --precision fp8, which scales "
         "to the chip's own E4M3",
-    )  # fmt: skip
+    )
 
 
 def session() -> Session | None:

@@ -51,18 +51,43 @@ def _narrow_shift(node: fx.Node) -> bool:
 
 _Rule = tuple[tuple[str, ...], Callable[[fx.Node], bool], str, str, str]
 _RULES: tuple[_Rule, ...] = (
-    (("aten.topk", "aten.sort"), _on_integers, "NCC_EVRF013", "top-k and sorting of integers",
-     "cast to float32 first, where the numbers are below 2^24"),
-    (("aten.scatter_add", "aten.scatter_reduce", "aten.index_add", "aten.index_put", "aten.index_reduce"),
-     _adds_integers, "NCC_EVRF016 and NCC_EVRF060", "adding up integers by index",
-     "cast to float32 first, where the sums are below 2^24"),
-    (("aten.mm", "aten.bmm", "aten.addmm", "aten.baddbmm"), lambda n: _format(n) in _WIDE_INTEGERS, "NCC_EVRF035",
-     "a matrix product of integers", "cast to a floating point format first"),
-    (("aten.convolution",), _dilated_twice, "NCC_EVRF010", "a convolution with input and kernel dilated at once, as "
-     "is the gradient of a strided one with a dilated kernel", "give up either the stride or the dilation"),
-    (("aten.bitwise_right_shift", "aten.__rshift__"), _narrow_shift, "NCC_EVRF022", "shifting integers to the right "
-     "that have not 32 bits", "cast to int32 first"),
-)  # fmt: skip
+    (
+        ("aten.topk", "aten.sort"),
+        _on_integers,
+        "NCC_EVRF013",
+        "top-k and sorting of integers",
+        "cast to float32 first, where the numbers are below 2^24",
+    ),
+    (
+        ("aten.scatter_add", "aten.scatter_reduce", "aten.index_add", "aten.index_put", "aten.index_reduce"),
+        _adds_integers,
+        "NCC_EVRF016 and NCC_EVRF060",
+        "adding up integers by index",
+        "cast to float32 first, where the sums are below 2^24",
+    ),
+    (
+        ("aten.mm", "aten.bmm", "aten.addmm", "aten.baddbmm"),
+        lambda n: _format(n) in _WIDE_INTEGERS,
+        "NCC_EVRF035",
+        "a matrix product of integers",
+        "cast to a floating point format first",
+    ),
+    (
+        ("aten.convolution",),
+        _dilated_twice,
+        "NCC_EVRF010",
+        "a convolution with input and kernel dilated at once, as "
+        "is the gradient of a strided one with a dilated kernel",
+        "give up either the stride or the dilation",
+    ),
+    (
+        ("aten.bitwise_right_shift", "aten.__rshift__"),
+        _narrow_shift,
+        "NCC_EVRF022",
+        "shifting integers to the right that have not 32 bits",
+        "cast to int32 first",
+    ),
+)
 
 
 def note_limits(module: fx.GraphModule, survey: Survey) -> None:
@@ -74,7 +99,11 @@ def note_limits(module: fx.GraphModule, survey: Survey) -> None:
         for names, applies, code, what, do in _RULES:
             if name.startswith(names) and applies(node):
                 survey.note(
-                    "TRN257", f"the vendor's compiler refuses {what} ({name.removesuffix('.default')})",
-                    location_of(node), why=f"{code} of its error codes; it runs here", do=do, severity=NOTE,
+                    "TRN257",
+                    f"the vendor's compiler refuses {what} ({name.removesuffix('.default')})",
+                    location_of(node),
+                    why=f"{code} of its error codes; it runs here",
+                    do=do,
+                    severity=NOTE,
                     subject=f"{code} {name}",
-                )  # fmt: skip
+                )

@@ -227,8 +227,10 @@ def _places(op: Op, i: int) -> tuple[int, ...]:
     sides = ("lhs", "rhs")
     batches = [op.attrs[f"{s}_batching_dimensions"] for s in sides]
     summed = [op.attrs[f"{s}_contracting_dimensions"] for s in sides]
-    free = [[d for d in range(len(v.shape)) if d not in batches[j] and d not in summed[j]]
-            for j, v in enumerate(op.operands)]  # fmt: skip
+    free = [
+        [d for d in range(len(v.shape)) if d not in batches[j] and d not in summed[j]]
+        for j, v in enumerate(op.operands)
+    ]
     first = len(batches[0]) + (len(free[0]) if i else 0)
     place = {d: n for n, d in enumerate(batches[i])} | {d: first + n for n, d in enumerate(free[i])}
     return tuple(place[d] for d in sorted(place))

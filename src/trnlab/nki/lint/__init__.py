@@ -40,13 +40,14 @@ def lint_file(path: Path | str, chip: Chip, chosen: bool = False) -> tuple[list[
             text = file.read()
     except (SyntaxError, UnicodeDecodeError) as error:
         raise UsageError(
-            f"{str(path)!r} is not text in the encoding that it declares: {error}", code="TRN128",
+            f"{str(path)!r} is not text in the encoding that it declares: {error}",
+            code="TRN128",
             remedy="save it as UTF-8",
-        ) from error  # fmt: skip
+        ) from error
     except OSError as error:
         raise UsageError(
             f"{str(path)!r} cannot be read: {error.strerror}", code="TRN123", remedy="check the path"
-        ) from error  # fmt: skip
+        ) from error
     return lint_text(str(path), text, chip, chosen)
 
 
@@ -57,7 +58,7 @@ def lint_text(path: str, text: str, chip: Chip, chosen: bool = False) -> tuple[l
     except SyntaxError as error:
         raise UsageError(
             f"{path}:{error.lineno}: not Python: {error.msg}", code="TRN128", remedy="correct the line"
-        ) from error  # fmt: skip
+        ) from error
     return sorted(_folded(_findings(source, chip, chosen))), len(source.kernels)
 
 

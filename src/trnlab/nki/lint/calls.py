@@ -23,16 +23,17 @@ _GENERATIONS = ("trn1", "trn2", "trn3")
 DEPRECATED, IS_DEPRECATED = "TRN903", " is deprecated"
 
 
-def check(
-    source: Source, function: ast.FunctionDef, kernel: Kernel, chip: Chip, chosen: bool
-) -> Iterator[Finding]:  # fmt: skip
+def check(source: Source, function: ast.FunctionDef, kernel: Kernel, chip: Chip, chosen: bool) -> Iterator[Finding]:
     """Findings about the names and calls of one function. chosen: somebody named the chip."""
     if function is kernel.node:
         yield from _decorator(source, function)
     constants: set[ast.AST] = {  # what nl.shared_constant takes is made on the host
-        inner for n in ast.walk(function) if isinstance(n, ast.Call)
-        if source.resolve(n.func).endswith(".language.shared_constant") for inner in ast.walk(n)
-    }  # fmt: skip
+        inner
+        for n in ast.walk(function)
+        if isinstance(n, ast.Call)
+        if source.resolve(n.func).endswith(".language.shared_constant")
+        for inner in ast.walk(n)
+    }
     for node in ast.walk(function):
         if isinstance(node, (ast.Attribute, ast.Name)) and isinstance(node.ctx, ast.Load):
             yield from _name(source, function, kernel, node)
@@ -57,7 +58,7 @@ def _decorator(source: Source, function: ast.FunctionDef) -> Iterator[Finding]:
 # -- names ------------------------------------------------------------------------------------------------------
 def _name(
     source: Source, function: ast.FunctionDef, kernel: Kernel, node: ast.Attribute | ast.Name
-) -> Iterator[Finding]:  # fmt: skip
+) -> Iterator[Finding]:
     name = source.resolve(node)
     if not name or _inside_decorator(function, node):
         return
@@ -73,9 +74,14 @@ def _name(
         yield source.find(node, function, DEPRECATED, WARNING, f"{name}{IS_DEPRECATED}", remedy, who)
     elif kernel.dialect == NEW and name.startswith(f"{OLD}.") and not name.startswith(f"{OLD}.typing"):
         yield source.find(
-            node, function, "TRN914", ERROR, f"{name} in a kernel of the new dialect",
-            f"import it from {NEW}{name[len(OLD) :].rpartition('.')[0]}", f"{MIGRATION}, 0.4.0",
-        )  # fmt: skip
+            node,
+            function,
+            "TRN914",
+            ERROR,
+            f"{name} in a kernel of the new dialect",
+            f"import it from {NEW}{name[len(OLD) :].rpartition('.')[0]}",
+            f"{MIGRATION}, 0.4.0",
+        )
     elif not names.known(name):
         near = names.nearest(name)
         head, rest = names.split(name)
@@ -93,7 +99,7 @@ def _inside_decorator(function: ast.FunctionDef, node: ast.AST) -> bool:
 
 def _generation(
     source: Source, function: ast.FunctionDef, node: ast.Attribute | ast.Name, chip: Chip, chosen: bool
-) -> Iterator[Finding]:  # fmt: skip
+) -> Iterator[Finding]:
     """What the chip does not have: an error where somebody chose the chip, else perhaps meant for another one."""
     name = source.resolve(node)
     head, _, last = name.rpartition(".")
@@ -107,9 +113,14 @@ def _generation(
     if feature and not chip.has(feature) and not _inside_decorator(function, node):
         having = [c for c in _GENERATIONS if catalog.get(c).has(feature)]
         yield source.find(
-            node, function, "TRN915", ERROR if chosen else WARNING, f"{chip.name} does not have {last}",
-            f"choose {' or '.join(having)}, or compose it from other instructions", f"the chip's feature {feature!r}",
-        )  # fmt: skip
+            node,
+            function,
+            "TRN915",
+            ERROR if chosen else WARNING,
+            f"{chip.name} does not have {last}",
+            f"choose {' or '.join(having)}, or compose it from other instructions",
+            f"the chip's feature {feature!r}",
+        )
 
 
 def _is_compared(function: ast.FunctionDef, node: ast.AST) -> bool:
@@ -126,9 +137,14 @@ def _call(
     runs_here = root in _HOST and "." in name and not _is_format(name) and not _inside_decorator(function, node)
     if runs_here and kernel.dialect == NEW and node not in constants:
         yield source.find(
-            node, function, "TRN916", WARNING, f"{name} in a kernel: it would run on the host, while compiling",
-            "compute it outside and pass it in, or use nl and nisa", f"{GUIDE}: not all libraries are supported",
-        )  # fmt: skip
+            node,
+            function,
+            "TRN916",
+            WARNING,
+            f"{name} in a kernel: it would run on the host, while compiling",
+            "compute it outside and pass it in, or use nl and nisa",
+            f"{GUIDE}: not all libraries are supported",
+        )
     if not name.startswith((f"{NEW}.", f"{OLD}.")) or name in names.REMOVED or not names.known(name):
         return
     yield from _arguments(source, function, node, name)
@@ -181,14 +197,24 @@ def _objects(source: Source, function: ast.FunctionDef, node: ast.Call, name: st
             continue
         if keyword.arg == "buffer" and isinstance(value.value, str):
             yield source.find(
-                value, function, "TRN913", ERROR, f"a memory region as a string, {value.value!r}",
-                f"write buffer=nl.{value.value}", f"{MIGRATION}, 0.3.0",
-            )  # fmt: skip
+                value,
+                function,
+                "TRN913",
+                ERROR,
+                f"a memory region as a string, {value.value!r}",
+                f"write buffer=nl.{value.value}",
+                f"{MIGRATION}, 0.3.0",
+            )
         elif keyword.arg in _ENUMS and isinstance(value.value, int) and not isinstance(value.value, bool):
             yield source.find(
-                value, function, "TRN913", WARNING, f"a number for {keyword.arg}=",
-                f"write a member of nisa.{_ENUMS[keyword.arg]}", f"{MIGRATION}, 0.3.0",
-            )  # fmt: skip
+                value,
+                function,
+                "TRN913",
+                WARNING,
+                f"a number for {keyword.arg}=",
+                f"write a member of nisa.{_ENUMS[keyword.arg]}",
+                f"{MIGRATION}, 0.3.0",
+            )
 
 
 def _result(source: Source, function: ast.FunctionDef, node: ast.stmt) -> Iterator[Finding]:
@@ -215,9 +241,10 @@ def _base_is_tensor(source: Source, function: ast.FunctionDef, target: ast.expr)
     makers = [
         source.resolve(n.value.func)
         for n in ast.walk(function)
-        if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call)
+        if isinstance(n, ast.Assign)
+        and isinstance(n.value, ast.Call)
         and any(isinstance(t, ast.Name) and t.id == target.value.id for t in n.targets)
-    ]  # fmt: skip
+    ]
     return bool(makers) and all(m.startswith(f"{NEW}.language.") for m in makers)
 
 
@@ -231,9 +258,14 @@ def _loops(source: Source, function: ast.FunctionDef) -> Iterator[Finding]:
             for inner in ast.walk(node):
                 if isinstance(inner, ast.Call) and source.resolve(inner.func) in dynamic:
                     yield source.find(
-                        inner, function, "TRN904", ERROR, "a loop on the device within nl.no_reorder()",
-                        "open the no_reorder block inside the loop's body", where,
-                    )  # fmt: skip
+                        inner,
+                        function,
+                        "TRN904",
+                        ERROR,
+                        "a loop on the device within nl.no_reorder()",
+                        "open the no_reorder block inside the loop's body",
+                        where,
+                    )
         if not isinstance(node, ast.Call):
             continue
         name = source.resolve(node.func)
@@ -243,14 +275,24 @@ def _loops(source: Source, function: ast.FunctionDef) -> Iterator[Finding]:
         values = [r for r in ast.walk(body) if isinstance(r, ast.Return) and r.value is not None]
         if name == dynamic[1] and values:
             yield source.find(
-                values[0], function, "TRN904", ERROR, "the body of fori_loop returns a value",
-                "keep what the next iteration needs in a tile, and write to it in place", where,
-            )  # fmt: skip
+                values[0],
+                function,
+                "TRN904",
+                ERROR,
+                "the body of fori_loop returns a value",
+                "keep what the next iteration needs in a tile, and write to it in place",
+                where,
+            )
         if name == dynamic[2] and not values:
             yield source.find(
-                body, function, "TRN904", ERROR, "the body of while_loop returns nothing",
-                "return the register that says whether to go on", where,
-            )  # fmt: skip
+                body,
+                function,
+                "TRN904",
+                ERROR,
+                "the body of while_loop returns nothing",
+                "return the register that says whether to go on",
+                where,
+            )
 
 
 def _is_no_reorder(source: Source, item: ast.withitem) -> bool:

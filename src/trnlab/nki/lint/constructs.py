@@ -45,25 +45,40 @@ def check(source: Source, function: ast.FunctionDef, kernel: Kernel) -> Iterator
                 yield source.find(node, function, "TRN902", WARNING, what, remedy, _SUBSET)
         if isinstance(node, ast.With) and not any(_is_known_block(source, item) for item in node.items):
             yield source.find(
-                node, function, "TRN902", WARNING, "a with block other than nl.no_reorder() in a kernel",
-                "write the statements without the block", _SUBSET,
-            )  # fmt: skip
+                node,
+                function,
+                "TRN902",
+                WARNING,
+                "a with block other than nl.no_reorder() in a kernel",
+                "write the statements without the block",
+                _SUBSET,
+            )
 
 
 def _signature(source: Source, function: ast.FunctionDef) -> Iterator[Finding]:
     arguments = function.args
     if arguments.kwonlyargs:
         yield source.find(
-            arguments.kwonlyargs[0], function, "TRN901", ERROR, "a kernel's signature has the separator *",
-            "leave out the *, and put arguments with defaults last", f"{MIGRATION}, 0.3.0",
-        )  # fmt: skip
+            arguments.kwonlyargs[0],
+            function,
+            "TRN901",
+            ERROR,
+            "a kernel's signature has the separator *",
+            "leave out the *, and put arguments with defaults last",
+            f"{MIGRATION}, 0.3.0",
+        )
     for default in [*arguments.defaults, *(d for d in arguments.kw_defaults if d)]:
         if isinstance(default, (ast.List, ast.Dict, ast.Set)):
             kind = type(default).__name__.lower()
             yield source.find(
-                default, function, "TRN901", ERROR, f"a {kind} as the argument of a kernel",
-                "use a tuple, which can be compared and hashed", f"{MIGRATION}, 0.3.0",
-            )  # fmt: skip
+                default,
+                function,
+                "TRN901",
+                ERROR,
+                f"a {kind} as the argument of a kernel",
+                "use a tuple, which can be compared and hashed",
+                f"{MIGRATION}, 0.3.0",
+            )
 
 
 def _refused(source: Source, function: ast.FunctionDef, node: ast.AST) -> Iterator[Finding]:
@@ -74,22 +89,32 @@ def _refused(source: Source, function: ast.FunctionDef, node: ast.AST) -> Iterat
                 sign = "==" if isinstance(operator, ast.Is) else "!="
                 severity = ERROR if isinstance(right, ast.Constant) else WARNING  # nki-library compares tensors so
                 yield source.find(
-                    node, function, "TRN901", severity, "is and is not compare identities, which kernels do not have",
-                    f"compare with {sign}", f"{MIGRATION}, 0.3.0",
-                )  # fmt: skip
+                    node,
+                    function,
+                    "TRN901",
+                    severity,
+                    "is and is not compare identities, which kernels do not have",
+                    f"compare with {sign}",
+                    f"{MIGRATION}, 0.3.0",
+                )
     elif isinstance(node, ast.Dict):
         wrong = [key for key in node.keys if isinstance(key, ast.Constant) and not isinstance(key.value, str)]
         for key in wrong[:1]:
             yield source.find(
                 key, function, "TRN901", ERROR, "a dict with a key that is no string", "make the key a string", GUIDE
-            )  # fmt: skip
+            )
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         made = source.classes.get(node.func.id)
         if made is not None and not _is_kernel_class(source, made):
             yield source.find(
-                node, function, "TRN901", ERROR, f"class {made.name!r} does not inherit from nl.NKIObject",
-                f"write class {made.name}(nl.NKIObject), and no other base", GUIDE,
-            )  # fmt: skip
+                node,
+                function,
+                "TRN901",
+                ERROR,
+                f"class {made.name!r} does not inherit from nl.NKIObject",
+                f"write class {made.name}(nl.NKIObject), and no other base",
+                GUIDE,
+            )
 
 
 def _is_kernel_class(source: Source, node: ast.ClassDef) -> bool:

@@ -25,15 +25,24 @@ def check(source: Source, function: ast.FunctionDef, kernel: Kernel) -> Iterator
         if isinstance(node, ast.keyword) and node.arg == "mask" and isinstance(node.value, (ast.BoolOp, ast.UnaryOp)):
             if isinstance(node.value, ast.BoolOp) or isinstance(node.value.op, ast.Not):
                 yield source.find(
-                    node.value, function, "TRN921", WARNING, "and, or, not do not combine masks",
-                    "combine masks with &", "nki_known_issues.rst; err_ambiguous_tensor_truth_value",
-                )  # fmt: skip
+                    node.value,
+                    function,
+                    "TRN921",
+                    WARNING,
+                    "and, or, not do not combine masks",
+                    "combine masks with &",
+                    "nki_known_issues.rst; err_ambiguous_tensor_truth_value",
+                )
         elif isinstance(node, (ast.If, ast.While)) and _names(node.test) & indices:
             yield source.find(
-                node, function, "TRN922", ERROR, "a condition on nl.arange or nl.mgrid",
+                node,
+                function,
+                "TRN922",
+                ERROR,
+                "a condition on nl.arange or nl.mgrid",
                 "pass the condition as mask= to the operation",
                 f"{_MANUAL}, err_control_flow_condition_depending_on_arange",
-            )  # fmt: skip
+            )
     yield from _scopes(source, function)
     if function is kernel.node and kernel.made_by == f"{OLD}.jit" and not _is_called(source, function):
         yield from _parameters(source, function)
@@ -78,10 +87,14 @@ def _flat_aranges(source: Source, function: ast.FunctionDef) -> Iterator[Finding
         bare += [k for k in keys if isinstance(k, ast.Call) and source.resolve(k.func) == _INDEX_MAKERS[0]]
         if bare and len(keys) > 1:
             yield source.find(
-                node, function, "TRN920", ERROR, "a tile is indexed with an nl.arange of one dimension",
+                node,
+                function,
+                "TRN920",
+                ERROR,
+                "a tile is indexed with an nl.arange of one dimension",
                 "give it two: nl.arange(n)[:, None] for the partition, nl.arange(n)[None, :] for the free dimension",
                 f"{_MANUAL}, err_1d_arange_not_supported",
-            )  # fmt: skip
+            )
 
 
 def _parameters(source: Source, function: ast.FunctionDef) -> Iterator[Finding]:
@@ -95,11 +108,15 @@ def _parameters(source: Source, function: ast.FunctionDef) -> Iterator[Finding]:
             target = target.value
         if isinstance(target, ast.Name) and target.id in fixed:
             yield source.find(
-                node, function, "TRN924", WARNING, f"the kernel stores to its parameter {target.id!r}",
+                node,
+                function,
+                "TRN924",
+                WARNING,
+                f"the kernel stores to its parameter {target.id!r}",
                 "make an output with nl.ndarray(..., buffer=nl.shared_hbm) and return it, or annotate the parameter "
                 "as nt.mutable_tensor and return it",
                 f"{_MANUAL}, err_cannot_update_immutable_parameter",
-            )  # fmt: skip
+            )
 
 
 def _is_mutable(source: Source, annotation: ast.expr | None) -> bool:
@@ -116,18 +133,26 @@ def _shared(source: Source, function: ast.FunctionDef) -> Iterator[Finding]:
             buffer = next((k.value for k in getattr(node, "keywords", []) if k.arg == "buffer"), None)
             if isinstance(node, ast.Call) and buffer is not None and source.resolve(buffer).endswith(".shared_hbm"):
                 yield source.find(
-                    node, function, "TRN925", ERROR, "a shared_hbm tensor made within a loop or a condition",
-                    "make it at the top of the kernel", f"{_MANUAL}, err_shared_hbm_must_in_kernel_level",
-                )  # fmt: skip
+                    node,
+                    function,
+                    "TRN925",
+                    ERROR,
+                    "a shared_hbm tensor made within a loop or a condition",
+                    "make it at the top of the kernel",
+                    f"{_MANUAL}, err_shared_hbm_must_in_kernel_level",
+                )
                 return
 
 
 def _scopes(source: Source, function: ast.FunctionDef) -> Iterator[Finding]:
     """A tile made within a loop, or under a condition on a loop's variable, and used after it."""
     variables = {
-        n.id for loop in ast.walk(function) if isinstance(loop, ast.For) for n in ast.walk(loop.target)
+        n.id
+        for loop in ast.walk(function)
+        if isinstance(loop, ast.For)
+        for n in ast.walk(loop.target)
         if isinstance(n, ast.Name)
-    }  # fmt: skip
+    }
     made: dict[str, list[ast.stmt | None]] = {a.arg: [None] for a in function.args.args}
     _assignments(source, function.body, None, variables, made)
     for name, blocks in made.items():
@@ -139,18 +164,24 @@ def _scopes(source: Source, function: ast.FunctionDef) -> Iterator[Finding]:
                 continue
             if all(node.lineno > (scope.end_lineno or 0) for scope in scopes):
                 yield source.find(
-                    node, function, "TRN923", WARNING,
+                    node,
+                    function,
+                    "TRN923",
+                    WARNING,
                     f"tile {name!r} is made within a loop or condition and used after it",
                     f"make it before with nl.ndarray, and write {name}[...] = ... inside",
                     f"{_MANUAL}, err_local_variable_used_out_of_scope",
-                )  # fmt: skip
+                )
                 break
 
 
 def _assignments(
-    source: Source, body: list[ast.stmt], scope: ast.stmt | None, variables: set[str],
+    source: Source,
+    body: list[ast.stmt],
+    scope: ast.stmt | None,
+    variables: set[str],
     made: dict[str, list[ast.stmt | None]],
-) -> None:  # fmt: skip
+) -> None:
     """For each name, the scope of each assignment: a loop or condition, None for the function and for no tile."""
     for statement in body:
         if isinstance(statement, (ast.Assign, ast.AnnAssign)):

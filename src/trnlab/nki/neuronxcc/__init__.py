@@ -11,8 +11,18 @@ from trnlab.nki.neuronxcc import compiler, isa, language, typing
 from trnlab.nki.neuronxcc.decorators import OldKernel, baremetal, benchmark, jit, profile, simulate_kernel, trace
 
 __all__ = [
-    "OldKernel", "baremetal", "benchmark", "compiler", "isa", "jit", "language", "profile", "simulate_kernel",
-    "tensor", "trace", "typing",
-]  # fmt: skip
+    "OldKernel",
+    "baremetal",
+    "benchmark",
+    "compiler",
+    "isa",
+    "jit",
+    "language",
+    "profile",
+    "simulate_kernel",
+    "tensor",
+    "trace",
+    "typing",
+]
 
 tensor = typing.tensor

@@ -25,9 +25,13 @@ from trnlab.lang.tensor import Tensor
 
 _FLIPPED = {"is_lt": "is_gt", "is_gt": "is_lt", "is_le": "is_ge", "is_ge": "is_le"}
 _TRUTH: dict[str, Callable[[int, int], bool]] = {
-    "is_lt": operator.lt, "is_gt": operator.gt, "is_le": operator.le, "is_ge": operator.ge,
-    "is_equal": operator.eq, "not_equal": operator.ne,
-}  # fmt: skip
+    "is_lt": operator.lt,
+    "is_gt": operator.gt,
+    "is_le": operator.le,
+    "is_ge": operator.ge,
+    "is_equal": operator.eq,
+    "not_equal": operator.ne,
+}
 
 
 class Affine:
@@ -67,12 +71,15 @@ class Affine:
                 extents.append(extent)
                 coefficients.append(coefficient)
             else:
-                refuse("an index expression only takes new axes", limit="None and :", got=k,
-                       remedy="make the range you want with nl.arange(start, stop)", code="TRN410")  # fmt: skip
+                refuse(
+                    "an index expression only takes new axes",
+                    limit="None and :",
+                    got=k,
+                    remedy="make the range you want with nl.arange(start, stop)",
+                    code="TRN410",
+                )
         rest = list(axes)
-        return Affine(
-            (*extents, *(e for e, _ in rest)), (*coefficients, *(c for _, c in rest)), self.constant
-        )  # fmt: skip
+        return Affine((*extents, *(e for e, _ in rest)), (*coefficients, *(c for _, c in rest)), self.constant)
 
     def __add__(self, other: Any) -> Any:
         if other.__class__ is int:
@@ -130,8 +137,13 @@ class Affine:
 
     def _compared(self, other: Any, compare: str) -> Mask:
         if not isinstance(other, Affine) and not hasattr(other, "__index__"):
-            refuse("a mask compares index expressions and integers", limit="what is known while recording", got=other,
-                   remedy="use nl.where or tensor_copy_predicated for what tiles hold", code="TRN411")  # fmt: skip
+            refuse(
+                "a mask compares index expressions and integers",
+                limit="what is known while recording",
+                got=other,
+                remedy="use nl.where or tensor_copy_predicated for what tiles hold",
+                code="TRN411",
+            )
         mask = Mask(((self - other, compare),))
         return _joined.pop() & mask if _joined else mask
 
@@ -158,9 +170,13 @@ class Affine:
         return Affine(self.extents, whole, self.constant // m), Affine(self.extents, rest, self.constant % m)
 
     def _not_affine(self, operator_: str, other: Any) -> NoReturn:
-        refuse("index expressions are sums of multiples of indices", limit="i * n + j * m + constant",
-               got=f"index {operator_} {other}", remedy="split the index into two: nl.arange for each part",
-               code="TRN410")  # fmt: skip
+        refuse(
+            "index expressions are sums of multiples of indices",
+            limit="i * n + j * m + constant",
+            got=f"index {operator_} {other}",
+            remedy="split the index into two: nl.arange for each part",
+            code="TRN410",
+        )
 
     def __bool__(self) -> bool:
         _no_truth("an index expression")
@@ -209,8 +225,13 @@ class Mask:
             known = one.decided() if isinstance(one, Mask) else bool(one)
             if known is not None:
                 return True if known else rest
-        refuse("masks that are joined by or leave no box", limit="conditions joined by &", got="a | b",
-               remedy="compute the parts one after the other, each under its own mask", code="TRN411")  # fmt: skip
+        refuse(
+            "masks that are joined by or leave no box",
+            limit="conditions joined by &",
+            got="a | b",
+            remedy="compute the parts one after the other, each under its own mask",
+            code="TRN411",
+        )
 
     __ror__ = __or__
 
@@ -250,8 +271,13 @@ class Mask:
                     return {0: (0, 0)}
                 continue
             if len(axes) > 1 or compare == "not_equal":
-                refuse("a mask must bound each index by itself", limit="i < n", got=expression,
-                       remedy="use nisa.affine_select for masks over two dimensions", code="TRN411")  # fmt: skip
+                refuse(
+                    "a mask must bound each index by itself",
+                    limit="i < n",
+                    got=expression,
+                    remedy="use nisa.affine_select for masks over two dimensions",
+                    code="TRN411",
+                )
             extent = expression.extents[axes[0]]
             low, high = _holds(expression.coefficients[axes[0]], expression.constant, compare, extent)
             axis = _place(axes[0], expression.extents, shape)
@@ -294,9 +320,13 @@ class AtRunTime:
 
 
 def _no_truth(what: str) -> NoReturn:
-    refuse(f"{what} stands for many values, so that it cannot decide an if, a while, and, or, not",
-           limit="integers, such as loop indices", got=what,
-           remedy="pass it as mask=, join masks with &", code="TRN411")  # fmt: skip
+    refuse(
+        f"{what} stands for many values, so that it cannot decide an if, a while, and, or, not",
+        limit="integers, such as loop indices",
+        got=what,
+        remedy="pass it as mask=, join masks with &",
+        code="TRN411",
+    )
 
 
 def _aligned(a: Affine, b: Affine) -> tuple[Affine, Affine]:

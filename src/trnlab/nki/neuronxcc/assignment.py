@@ -68,10 +68,20 @@ def assign(target: Tensor, value: Any, alone: bool = False) -> None:
         fill(target, value)
 
 
-_ORDERLESS = frozenset({
-    "add", "multiply", "max", "min", "bitwise_and", "bitwise_or", "bitwise_xor", "logical_and", "logical_or",
-    "logical_xor",
-})  # fmt: skip
+_ORDERLESS = frozenset(
+    {
+        "add",
+        "multiply",
+        "max",
+        "min",
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+        "logical_and",
+        "logical_or",
+        "logical_xor",
+    }
+)
 
 
 def _continues(target: Tensor, value: Tensor) -> bool:

@@ -92,12 +92,22 @@ class Blocks:
     def _number(self, dim: int, key: Any) -> int:
         size = self.shape[dim]
         if not hasattr(key, "__index__"):
-            refuse("a dimension that numbers tiles takes one index at a time", limit="an integer", got=key,
-                   remedy="loop over it, or make the partition the first dimension", code="TRN410")  # fmt: skip
+            refuse(
+                "a dimension that numbers tiles takes one index at a time",
+                limit="an integer",
+                got=key,
+                remedy="loop over it, or make the partition the first dimension",
+                code="TRN410",
+            )
         index = int(key) + size * (int(key) < 0)
         if not 0 <= index < size:
-            refuse("no such tile", limit=f"0..{size - 1} in dimension {dim}", got=int(key),
-                   remedy="index within the shape", code="TRN410")  # fmt: skip
+            refuse(
+                "no such tile",
+                limit=f"0..{size - 1} in dimension {dim}",
+                got=int(key),
+                remedy="index within the shape",
+                code="TRN410",
+            )
         return index
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -110,9 +120,7 @@ class Blocks:
             assignment.assign(target, value, alone)
 
 
-def make(
-    shape: Any, dtype: Any, buffer: Any, name: str = "", fill: Callable[[Tensor], None] | None = None
-) -> Any:  # fmt: skip
+def make(shape: Any, dtype: Any, buffer: Any, name: str = "", fill: Callable[[Tensor], None] | None = None) -> Any:
     """Memory: a tile, or blocks of them when the partition is not the first dimension.
 
     fill: what each tile gets first, when it is first named, for a kernel may declare more tiles than fit at once.

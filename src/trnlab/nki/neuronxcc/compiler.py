@@ -45,8 +45,13 @@ class Allocation:
         answer = tuple(int(n) for n in self.place(index, partitions, nbytes))
         wanted = ("bank", "partition", "byte") if self.region is Region.psum else ("partition", "byte")
         if len(answer) != len(wanted) or min(answer) < 0:
-            refuse("an allocator's function gives the place of a tile", limit=f"({', '.join(wanted)}), from 0 on",
-                   got=answer, remedy=f"return {len(wanted)} integers for tile {index}", code="TRN411")  # fmt: skip
+            refuse(
+                "an allocator's function gives the place of a tile",
+                limit=f"({', '.join(wanted)}), from 0 on",
+                got=answer,
+                remedy=f"return {len(wanted)} integers for tile {index}",
+                code="TRN411",
+            )
         if self.region is not Region.psum:
             return answer[0], answer[1]
         return self._in_psum(answer[0], answer[1], answer[2], nbytes)
@@ -55,10 +60,13 @@ class Allocation:
         psum = current().chip.psum
         size = psum.bank_bytes_per_partition
         if bank >= psum.num_banks or byte + nbytes > size:
-            refuse("a tile in PSUM lies within one bank", limit=f"{psum.num_banks} banks of {size} bytes",
-                   got=f"bank {bank}, bytes {byte}..{byte + nbytes}",
-                   remedy="make the tile at most one bank, and take bank numbers modulo the banks there are",
-                   code="TRN411")  # fmt: skip
+            refuse(
+                "a tile in PSUM lies within one bank",
+                limit=f"{psum.num_banks} banks of {size} bytes",
+                got=f"bank {bank}, bytes {byte}..{byte + nbytes}",
+                remedy="make the tile at most one bank, and take bank numbers modulo the banks there are",
+                code="TRN411",
+            )
         return partition, bank * size + byte
 
 
@@ -66,8 +74,13 @@ def _modulo(base: int, tiles: Index, index: Index, scale: int) -> int:
     """Where tile `index` goes when `tiles` of them exist side by side and are taken in turns."""
     tiles = tuple(tiles) or (1,) * len(index)
     if index and len(tiles) != len(index):
-        refuse("a number of tiles for each dimension that numbers tiles", limit=f"{len(index)} numbers", got=tiles,
-               remedy="give one per block dimension, or none", code="TRN411")  # fmt: skip
+        refuse(
+            "a number of tiles for each dimension that numbers tiles",
+            limit=f"{len(index)} numbers",
+            got=tiles,
+            remedy="give one per block dimension, or none",
+            code="TRN411",
+        )
     turn = (i % n for i, n in zip(index, tiles))
     return base + scale * sum(i * prod(tiles[at + 1 :]) for at, i in enumerate(turn))
 
@@ -108,9 +121,15 @@ class _Sbuf(_Allocator):
 
 class _Psum(_Allocator):
     def mod_alloc(
-        self, *, base_bank: int, base_addr: int = 0, base_partition: int = 0, num_bank_tiles: Index = (),
-        num_par_tiles: Index = (), num_free_tiles: Index = (),
-    ) -> Allocation:  # fmt: skip
+        self,
+        *,
+        base_bank: int,
+        base_addr: int = 0,
+        base_partition: int = 0,
+        num_bank_tiles: Index = (),
+        num_par_tiles: Index = (),
+        num_free_tiles: Index = (),
+    ) -> Allocation:
         """From bank `base_bank` on, `num_bank_tiles` banks that tiles take in turns."""
 
         def place(index: Index, partitions: int, nbytes: int) -> tuple[int, int, int]:
@@ -132,8 +151,13 @@ def region_of(buffer: Any) -> Region:
         return Region.sbuf
     region = buffer.region if isinstance(buffer, Allocation) else buffer
     if not isinstance(region, Region):
-        refuse("not a memory region", limit="nl.sbuf, nl.psum, nl.private_hbm, nl.shared_hbm, an allocator of ncc",
-               got=buffer, remedy="pass the object, not its name", code="TRN411")  # fmt: skip
+        refuse(
+            "not a memory region",
+            limit="nl.sbuf, nl.psum, nl.private_hbm, nl.shared_hbm, an allocator of ncc",
+            got=buffer,
+            remedy="pass the object, not its name",
+            code="TRN411",
+        )
     return region
 
 

@@ -32,12 +32,25 @@ from trnlab.policy import Policy
 from trnlab.program.passes import MIDDLE_END
 from trnlab.runtime.session import GENERATIONS
 
-_OPTIONS = frozenset({
-    "additional_compile_opt", "artifacts_dir", "debug_kernel", "device_count", "disable_allocation_opt",
-    "enable_cache", "experimental_flags",
-    "iters", "kernel_return", "platform_target", "quiet", "save_neff_name", "save_trace_name", "show_compiler_tb",
-    "warmup",
-})  # fmt: skip
+_OPTIONS = frozenset(
+    {
+        "additional_compile_opt",
+        "artifacts_dir",
+        "debug_kernel",
+        "device_count",
+        "disable_allocation_opt",
+        "enable_cache",
+        "experimental_flags",
+        "iters",
+        "kernel_return",
+        "platform_target",
+        "quiet",
+        "save_neff_name",
+        "save_trace_name",
+        "show_compiler_tb",
+        "warmup",
+    }
+)
 _MODES = ("auto", "jax", "torchxla", "baremetal", "simulation", "trace", "benchmark", "profile")
 
 
@@ -112,8 +125,9 @@ def jit(func: Callable[..., Any] | None = None, mode: str = "auto", **options: A
     if func is None:
         return lambda function: jit(function, mode, **options)
     if mode not in _MODES:
-        raise UsageError("nki.jit has no such mode", code="TRN111", limit=", ".join(_MODES), got=mode,
-                         remedy="leave mode out")  # fmt: skip
+        raise UsageError(
+            "nki.jit has no such mode", code="TRN111", limit=", ".join(_MODES), got=mode, remedy="leave mode out"
+        )
     if mode in ("benchmark", "profile"):
         return (benchmark if mode == "benchmark" else profile)(func, **options)
     _check("jit", options)
@@ -149,30 +163,46 @@ def benchmark(kernel: Any = None, **options: Any) -> Any:
     files = (Path(name) if name else None for name in map(options.get, ("save_neff_name", "save_trace_name")))
     return measure.Benchmark(
         kernel_of(kernel, options.get("platform_target"), _flags(options)), bool(options.get("quiet")), *files
-    )  # fmt: skip
+    )
 
 
 def profile(
-    func: Any = None, *, working_directory: str | None = None, save_neff_name: str = "file.neff",
-    save_trace_name: str = "profile.ntff", overwrite: bool = False, profile_nth: int = 1,
-    num_execs: int | None = None, **options: Any,
-) -> Any:  # fmt: skip
+    func: Any = None,
+    *,
+    working_directory: str | None = None,
+    save_neff_name: str = "file.neff",
+    save_trace_name: str = "profile.ntff",
+    overwrite: bool = False,
+    profile_nth: int = 1,
+    num_execs: int | None = None,
+    **options: Any,
+) -> Any:
     """Time a kernel and keep what was found in a folder, under the names that scripts look for.
 
     The files hold trnlab's own forms, see `measure.Profile`: every profiled execution is the same one.
     """
     if func is None:
         return lambda function: profile(
-            function, working_directory=working_directory, save_neff_name=save_neff_name,
-            save_trace_name=save_trace_name, overwrite=overwrite, profile_nth=profile_nth, num_execs=num_execs,
+            function,
+            working_directory=working_directory,
+            save_neff_name=save_neff_name,
+            save_trace_name=save_trace_name,
+            overwrite=overwrite,
+            profile_nth=profile_nth,
+            num_execs=num_execs,
             **options,
-        )  # fmt: skip
+        )
     _check("profile", options)
     kernel = kernel_of(func, options.get("platform_target"), _flags(options))
     if working_directory is None:
         return measure.Benchmark(kernel, bool(options.get("quiet")))
     executions = tuple(range(profile_nth, max(num_execs or profile_nth, profile_nth) + 1, profile_nth))
     return measure.Profile(
-        kernel, Path(working_directory), save_neff_name, save_trace_name, executions, overwrite,
+        kernel,
+        Path(working_directory),
+        save_neff_name,
+        save_trace_name,
+        executions,
+        overwrite,
         bool(options.get("quiet")),
-    )  # fmt: skip
+    )

@@ -87,16 +87,25 @@ class View:
 
     def _extend(self, axis: int, extent: int, dim: int) -> None:
         if extent != 1 and self.shape[axis] not in (1, extent):
-            refuse(f"the indices of dimension {dim} do not line up with the others", limit=self.shape[axis],
-                   got=extent, remedy="give every index the same number of elements along an axis, or one",
-                   code="TRN410")  # fmt: skip
+            refuse(
+                f"the indices of dimension {dim} do not line up with the others",
+                limit=self.shape[axis],
+                got=extent,
+                remedy="give every index the same number of elements along an axis, or one",
+                code="TRN410",
+            )
         self.shape[axis] = max(self.shape[axis], extent)
 
     def _gather(self, dim: int, key: AtRunTime) -> None:
         """Rows that an index tile of one element per row chooses, or one start for all."""
         if self.chosen is not None:
-            refuse("only one dimension can be indexed with a tile", limit=1, got=key.tile,
-                   remedy="compute one index from both, and reshape the tensor to match", code="TRN410")  # fmt: skip
+            refuse(
+                "only one dimension can be indexed with a tile",
+                limit=1,
+                got=key.tile,
+                remedy="compute one index from both, and reshape the tensor to match",
+                code="TRN410",
+            )
         step, count = self.tile.strides[dim], self.tile.shape[dim]
         if key.tile.size == 1:
             ends = ((n - 1) * c for n, c in zip(key.expression.extents, key.expression.coefficients) if c > 0)
@@ -112,13 +121,19 @@ class View:
         if not isinstance(key, (slice, Window)):
             return Affine((1,) * self.ndim, (0,) * self.ndim, start)
         if not self.free:
-            refuse("slices and index expressions do not line up", limit="one axis for each", got=key,
-                   remedy="write the slice as an index expression too", code="TRN410")  # fmt: skip
+            refuse(
+                "slices and index expressions do not line up",
+                limit="one axis for each",
+                got=key,
+                remedy="write the slice as an index expression too",
+                code="TRN410",
+            )
         at = self.free.pop(0)
         return Affine(
             tuple(length if a == at else 1 for a in range(self.ndim)),
-            tuple(step if a == at else 0 for a in range(self.ndim)), start,
-        )  # fmt: skip
+            tuple(step if a == at else 0 for a in range(self.ndim)),
+            start,
+        )
 
 
 # Views by integers and index expressions that differ only in where they begin: shape, strides, and for each index the
@@ -167,10 +182,14 @@ def remember(tile: Tensor, keys: Any, view: View) -> None:
         _known.clear()
     shape = tuple(view.shape)
     ends = [(limit.constant, *limit.span(shape)) for limit in view.limits]
-    _known[form] = shape, tuple(view.strides), tuple(
-        (step, size, low - start, high - start)
-        for step, size, (start, low, high) in zip(tile.strides, tile.shape, ends)
-    )  # fmt: skip
+    _known[form] = (
+        shape,
+        tuple(view.strides),
+        tuple(
+            (step, size, low - start, high - start)
+            for step, size, (start, low, high) in zip(tile.strides, tile.shape, ends)
+        ),
+    )
 
 
 def _ndim(key: Any) -> int:

@@ -52,10 +52,18 @@ def _not_both_psum(x: Tensor, y: Tensor) -> Tensor:
 
 # -- the PE array -------------------------------------------------------------------------------------------------
 def nc_matmul(
-    stationary: Tensor, moving: Tensor, *, is_stationary_onezero: bool = False, is_moving_onezero: bool = False,
-    is_transpose: bool = False, tile_position: Any = (), tile_size: Any = (), mask: Any = None, perf_mode: Any = None,
+    stationary: Tensor,
+    moving: Tensor,
+    *,
+    is_stationary_onezero: bool = False,
+    is_moving_onezero: bool = False,
+    is_transpose: bool = False,
+    tile_position: Any = (),
+    tile_size: Any = (),
+    mask: Any = None,
+    perf_mode: Any = None,
     **options: Any,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """stationary.T @ moving in PSUM; an operand that lies there is copied to SBUF first.
 
     A mask bounds the contraction: both operands are cut along the partition. To bound a free dimension, index the
@@ -66,18 +74,26 @@ def nc_matmul(
     box = boxed(mask, stationary.shape)
     rows = {0: box[0]} if 0 in box else {}
     stationary, moving = (
-        t if t.storage.region.memory is Memory.SBUF else copied(t)
-        for t in (cut(stationary, rows), cut(moving, rows))
-    )  # fmt: skip
+        t if t.storage.region.memory is Memory.SBUF else copied(t) for t in (cut(stationary, rows), cut(moving, rows))
+    )
     skip = 2 if perf_mode else 1
     moves = is_transpose and current().chip.has("pe_transpose")  # data unchanged, in their own format
     fmt = stationary.format if moves else FLOAT32
     out = result((prod(stationary.shape[skip:]), *moving.shape[skip:]), fmt, Region.psum)
     if not any(low >= high for low, high in box.values()):
-        _product(out, stationary, moving, perf_mode, {
-            "is_stationary_onezero": is_stationary_onezero, "is_moving_onezero": is_moving_onezero,
-            "is_transpose": is_transpose, "tile_position": tile_position, "tile_size": tile_size,
-        })  # fmt: skip
+        _product(
+            out,
+            stationary,
+            moving,
+            perf_mode,
+            {
+                "is_stationary_onezero": is_stationary_onezero,
+                "is_moving_onezero": is_moving_onezero,
+                "is_transpose": is_transpose,
+                "tile_position": tile_position,
+                "tile_size": tile_size,
+            },
+        )
     return out
 
 
@@ -116,9 +132,18 @@ def nc_transpose(data: Tensor, *, mask: Any = None, dtype: Any = None, engine: e
 
 # -- ScalarE ------------------------------------------------------------------------------------------------------
 def activation(
-    op: Any, data: Tensor, *, bias: Any = None, scale: Any = 1.0, reduce_op: Any = None,
-    reduce_res: Tensor | None = None, reduce_cmd: Any = _IDLE, mask: Any = None, dtype: Any = None, **_: Any,
-) -> Tensor:  # fmt: skip
+    op: Any,
+    data: Tensor,
+    *,
+    bias: Any = None,
+    scale: Any = 1.0,
+    reduce_op: Any = None,
+    reduce_res: Tensor | None = None,
+    reduce_cmd: Any = _IDLE,
+    mask: Any = None,
+    dtype: Any = None,
+    **_: Any,
+) -> Tensor:
     """op(data * scale + bias)."""
 
     def emit(out: Tensor, data: Tensor, bias: Any, scale: Any, reduced: Any) -> None:
@@ -128,14 +153,29 @@ def activation(
 
 
 def activation_reduce(
-    op: Any, data: Tensor, *, reduce_op: Any, reduce_res: Tensor, bias: Any = None, scale: Any = 1.0,
-    mask: Any = None, dtype: Any = None, **_: Any,
-) -> Tensor:  # fmt: skip
+    op: Any,
+    data: Tensor,
+    *,
+    reduce_op: Any,
+    reduce_res: Tensor,
+    bias: Any = None,
+    scale: Any = 1.0,
+    mask: Any = None,
+    dtype: Any = None,
+    **_: Any,
+) -> Tensor:
     """An activation that also sums each row."""
     return activation(
-        op, data, bias=bias, scale=scale, reduce_op=reduce_op, reduce_res=reduce_res, reduce_cmd=_RESET, dtype=dtype,
+        op,
+        data,
+        bias=bias,
+        scale=scale,
+        reduce_op=reduce_op,
+        reduce_res=reduce_res,
+        reduce_cmd=_RESET,
+        dtype=dtype,
         mask=mask,
-    )  # fmt: skip
+    )
 
 
 # -- element by element ---------------------------------------------------------------------------------------------
@@ -165,9 +205,15 @@ def tensor_copy_dynamic_dst(
 
 
 def tensor_copy_predicated(
-    *, src: Any, dst: Tensor, predicate: Tensor, reverse_pred: bool = False, mask: Any = None, dtype: Any = None,
+    *,
+    src: Any,
+    dst: Tensor,
+    predicate: Tensor,
+    reverse_pred: bool = False,
+    mask: Any = None,
+    dtype: Any = None,
     **_: Any,
-) -> None:  # fmt: skip
+) -> None:
     """dst = src where the predicate is not zero."""
     parts = trimmed(mask, dst, src, predicate)
     if parts:
@@ -191,9 +237,19 @@ def tensor_tensor(
 
 
 def tensor_scalar(
-    data: Tensor, op0: Any, operand0: Any, reverse0: bool = False, op1: Any = None, operand1: Any = None,
-    reverse1: bool = False, *, dtype: Any = None, mask: Any = None, engine: engine = _Any, **_: Any,
-) -> Tensor:  # fmt: skip
+    data: Tensor,
+    op0: Any,
+    operand0: Any,
+    reverse0: bool = False,
+    op1: Any = None,
+    operand1: Any = None,
+    reverse1: bool = False,
+    *,
+    dtype: Any = None,
+    mask: Any = None,
+    engine: engine = _Any,
+    **_: Any,
+) -> Tensor:
     """(data op0 operand0) op1 operand1."""
 
     def emit(out: Tensor, data: Tensor, operand0: Any, operand1: Any) -> None:
@@ -203,23 +259,38 @@ def tensor_scalar(
 
 
 def scalar_tensor_tensor(
-    *, data: Tensor, op0: Any, operand0: Any, op1: Any, operand1: Tensor, reverse0: bool = False,
-    reverse1: bool = False, dtype: Any = None, mask: Any = None, **_: Any,
-) -> Tensor:  # fmt: skip
+    *,
+    data: Tensor,
+    op0: Any,
+    operand0: Any,
+    op1: Any,
+    operand1: Tensor,
+    reverse0: bool = False,
+    reverse1: bool = False,
+    dtype: Any = None,
+    mask: Any = None,
+    **_: Any,
+) -> Tensor:
     """(data op0 operand0) op1 operand1, operand1 a tile."""
 
     def emit(out: Tensor, data: Tensor, operand0: Any, operand1: Tensor) -> None:
-        new.scalar_tensor_tensor(
-            out, data, op0, operand0, op1, _not_both_psum(data, operand1), reverse0, reverse1
-        )  # fmt: skip
+        new.scalar_tensor_tensor(out, data, op0, operand0, op1, _not_both_psum(data, operand1), reverse0, reverse1)
 
     return computed(data.shape, dtype or data.format, mask, (data, column(operand0), operand1), emit)
 
 
 def tensor_scalar_reduce(
-    *, data: Tensor, op0: Any, operand0: Any, reduce_op: Any, reduce_res: Tensor, reverse0: bool = False,
-    dtype: Any = None, mask: Any = None, **_: Any,
-) -> Tensor:  # fmt: skip
+    *,
+    data: Tensor,
+    op0: Any,
+    operand0: Any,
+    reduce_op: Any,
+    reduce_res: Tensor,
+    reverse0: bool = False,
+    dtype: Any = None,
+    mask: Any = None,
+    **_: Any,
+) -> Tensor:
     """data op0 operand0, and the fold of each row."""
 
     def emit(out: Tensor, data: Tensor, operand0: Any, reduced: Tensor) -> None:
@@ -229,9 +300,18 @@ def tensor_scalar_reduce(
 
 
 def tensor_tensor_scan(
-    data0: Tensor, data1: Tensor, initial: Any, op0: Any, op1: Any, reverse0: bool = False, reverse1: bool = False,
-    *, dtype: Any = None, mask: Any = None, **_: Any,
-) -> Tensor:  # fmt: skip
+    data0: Tensor,
+    data1: Tensor,
+    initial: Any,
+    op0: Any,
+    op1: Any,
+    reverse0: bool = False,
+    reverse1: bool = False,
+    *,
+    dtype: Any = None,
+    mask: Any = None,
+    **_: Any,
+) -> Tensor:
     """r[i] = (data0[i] op0 r[i - 1]) op1 data1[i]."""
 
     def emit(out: Tensor, one: Tensor, two: Tensor, initial: Any) -> None:
@@ -253,10 +333,19 @@ def dropout(data: Tensor, prob: Any, *, mask: Any = None, dtype: Any = None, **_
 
 
 def select_reduce(
-    *, dst: Tensor, predicate: Tensor, on_true: Tensor, on_false: Any, reduce_res: Tensor | None = None,
-    reduce_cmd: Any = _IDLE, reduce_op: Any = "max", reverse_pred: bool = False, mask: Any = None, dtype: Any = None,
+    *,
+    dst: Tensor,
+    predicate: Tensor,
+    on_true: Tensor,
+    on_false: Any,
+    reduce_res: Tensor | None = None,
+    reduce_cmd: Any = _IDLE,
+    reduce_op: Any = "max",
+    reverse_pred: bool = False,
+    mask: Any = None,
+    dtype: Any = None,
     **_: Any,
-) -> None:  # fmt: skip
+) -> None:
     """on_true where the predicate is not zero, and the maximum of each row."""
     parts = trimmed(mask, dst, predicate, on_true, on_false, reduce_res)
     if parts:
@@ -265,16 +354,27 @@ def select_reduce(
 
 
 def range_select(
-    *, on_true_tile: Tensor, comp_op0: Any, comp_op1: Any, bound0: Tensor, bound1: Tensor, reduce_cmd: Any = _IDLE,
-    reduce_res: Tensor | None = None, reduce_op: Any = "max", range_start: Any = 0, on_false_value: Any = None,
-    mask: Any = None, dtype: Any = None, **_: Any,
-) -> Tensor:  # fmt: skip
+    *,
+    on_true_tile: Tensor,
+    comp_op0: Any,
+    comp_op1: Any,
+    bound0: Tensor,
+    bound1: Tensor,
+    reduce_cmd: Any = _IDLE,
+    reduce_res: Tensor | None = None,
+    reduce_op: Any = "max",
+    range_start: Any = 0,
+    on_false_value: Any = None,
+    mask: Any = None,
+    dtype: Any = None,
+    **_: Any,
+) -> Tensor:
     """Keep the elements whose index lies between two bounds."""
 
     def emit(out: Tensor, data: Tensor, low: Tensor, high: Tensor, reduced: Any) -> None:
         new.range_select(
             out, data, comp_op0, comp_op1, low, high, reduce_cmd, reduced, reduce_op, range_start, **fill
-        )  # fmt: skip
+        )
 
     fill = {} if on_false_value is None else {"on_false_value": on_false_value}
     inputs = (on_true_tile, bound0, bound1, reduce_res)
@@ -282,9 +382,18 @@ def range_select(
 
 
 def tensor_scalar_cumulative(
-    *, dst: Tensor, src: Tensor, op0: Any, op1: Any, imm0: Any, imm1: Any = None, reduce_cmd: Any = _RESET,
-    mask: Any = None, dtype: Any = None, **_: Any,
-) -> None:  # fmt: skip
+    *,
+    dst: Tensor,
+    src: Tensor,
+    op0: Any,
+    op1: Any,
+    imm0: Any,
+    imm1: Any = None,
+    reduce_cmd: Any = _RESET,
+    mask: Any = None,
+    dtype: Any = None,
+    **_: Any,
+) -> None:
     """A running fold with op1 over (src op0 imm0)."""
     parts = trimmed(mask, dst, src)
     if parts:
@@ -293,17 +402,29 @@ def tensor_scalar_cumulative(
 
 # -- reductions ---------------------------------------------------------------------------------------------------
 def tensor_reduce(
-    op: Any, data: Tensor, axis: Any, *, mask: Any = None, dtype: Any = None, negate: bool = False,
-    keepdims: bool = False, **_: Any,
-) -> Tensor:  # fmt: skip
+    op: Any,
+    data: Tensor,
+    axis: Any,
+    *,
+    mask: Any = None,
+    dtype: Any = None,
+    negate: bool = False,
+    keepdims: bool = False,
+    **_: Any,
+) -> Tensor:
     """Fold free dimensions."""
     return reduce(alu_name(op), data, axis, dtype, mask, keepdims, negate)
 
 
 def reduce(
-    op: str, data: Tensor, axis: Any, dtype: Any = None, mask: Any = None, keepdims: bool = False,
+    op: str,
+    data: Tensor,
+    axis: Any,
+    dtype: Any = None,
+    mask: Any = None,
+    keepdims: bool = False,
     negate: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Fold free dimensions of what the mask leaves."""
     axes = compose.reduced_axes(data.ndim, axis)
     out = result(compose.kept(data, axes, keepdims), dtype or data.format)
@@ -349,23 +470,30 @@ def _row_result(data: Tensor, mask: Any, shape: tuple[int, ...], dtype: Any, emi
 
 def max8(*, src: Tensor, mask: Any = None, dtype: Any = None, **_: Any) -> Tensor:
     """The eight largest of each partition, descending."""
-    return _row_result(
-        src, mask, (src.shape[0], 8), dtype or src.format, lambda out, src, _rows: new.max8(out, src)
-    )  # fmt: skip
+    return _row_result(src, mask, (src.shape[0], 8), dtype or src.format, lambda out, src, _rows: new.max8(out, src))
 
 
 def nc_find_index8(*, data: Tensor, vals: Tensor, mask: Any = None, dtype: Any = None, **_: Any) -> Tensor:
     """Where eight values occur first. A mask applies to data."""
     return _row_result(
-        data, mask, (data.shape[0], 8), dtype or "uint32",
+        data,
+        mask,
+        (data.shape[0], 8),
+        dtype or "uint32",
         lambda out, data, rows: new.nc_find_index8(out, data, cut(vals, rows)),
-    )  # fmt: skip
+    )
 
 
 def nc_match_replace8(
-    *, data: Tensor, vals: Tensor, imm: float, dst_idx: Tensor | None = None, mask: Any = None, dtype: Any = None,
+    *,
+    data: Tensor,
+    vals: Tensor,
+    imm: float,
+    dst_idx: Tensor | None = None,
+    mask: Any = None,
+    dtype: Any = None,
     **_: Any,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """data with the first occurrence of each of eight values replaced. A mask applies to data."""
 
     def emit(out: Tensor, data: Tensor) -> None:
@@ -381,14 +509,14 @@ def bn_stats(data: Tensor, *, mask: Any = None, dtype: Any = None, **_: Any) -> 
     """Count, mean and variance * count of the even and the odd elements."""
     return _row_result(
         data, mask, (data.shape[0], 6), dtype or FLOAT32, lambda out, data, _rows: new.bn_stats(out, data)
-    )  # fmt: skip
+    )
 
 
 def bn_aggr(data: Tensor, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tensor:
     """Mean and variance from several `bn_stats`."""
     return _row_result(
         data, mask, (data.shape[0], 2), dtype or data.format, lambda out, data, _rows: new.bn_aggr(out, data)
-    )  # fmt: skip
+    )
 
 
 # -- constants and selections ---------------------------------------------------------------------------------------
@@ -434,8 +562,13 @@ def affine_select(
 def _selected(expression: Affine, compare: str, data: Tensor, on_false: Any, mask: Any, dtype: Any) -> Tensor:
     pad = data.ndim - len(expression.coefficients)
     if pad < 0:
-        refuse("the predicate has more axes than the tile", limit=data.ndim, got=len(expression.coefficients),
-               remedy="compare index expressions of the tile's own axes", code="TRN411")  # fmt: skip
+        refuse(
+            "the predicate has more axes than the tile",
+            limit=data.ndim,
+            got=len(expression.coefficients),
+            remedy="compare index expressions of the tile's own axes",
+            code="TRN411",
+        )
     steps = ((0,) * pad + expression.coefficients) if pad else expression.coefficients
     settle(data)
     out = result(data.shape, dtype or data.format)
@@ -450,9 +583,16 @@ def _selected(expression: Affine, compare: str, data: Tensor, on_false: Any, mas
 
 # -- data movement --------------------------------------------------------------------------------------------------
 def dma_copy(
-    *, dst: Tensor, src: Tensor, mask: Any = None, dst_rmw_op: Any = None, oob_mode: Any = oob_mode.error,
-    mode: Any = None, dge_mode: Any = dge_mode.unknown, **_: Any,
-) -> None:  # fmt: skip
+    *,
+    dst: Tensor,
+    src: Tensor,
+    mask: Any = None,
+    dst_rmw_op: Any = None,
+    oob_mode: Any = oob_mode.error,
+    mode: Any = None,
+    dge_mode: Any = dge_mode.unknown,
+    **_: Any,
+) -> None:
     """Move elements between HBM and SBUF; dst_rmw_op=np.add adds them to what dst holds."""
     parts = trimmed(mask, dst, src)
     if not parts:
@@ -466,8 +606,13 @@ def dma_copy(
 def accumulated(dst: Tensor, value: Tensor, op: Any) -> None:
     """dst = dst + value, added while it moves. Raises ConstraintError for another operator."""
     if alu_name(op) != "add":
-        refuse("a transfer can only add to what it overwrites", limit="np.add", got=op,
-               remedy="load, compute and store", code="TRN411")  # fmt: skip
+        refuse(
+            "a transfer can only add to what it overwrites",
+            limit="np.add",
+            got=op,
+            remedy="load, compute and store",
+            code="TRN411",
+        )
     new.dma_compute(dst, [value, dst], "add", scales=[1.0, 1.0])
 
 
@@ -486,9 +631,14 @@ def dma_transpose(
 
 
 def local_gather(
-    src_buffer: Tensor, index: Tensor, num_elem_per_idx: int = 1, num_valid_indices: Any = None, *, mask: Any = None,
+    src_buffer: Tensor,
+    index: Tensor,
+    num_elem_per_idx: int = 1,
+    num_valid_indices: Any = None,
+    *,
+    mask: Any = None,
     **_: Any,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Each GpSimd core gathers along the free dimension for its 16 partitions."""
     count = num_valid_indices or index.shape[1] * 16
     out = result((src_buffer.shape[0], count, num_elem_per_idx), src_buffer.format)

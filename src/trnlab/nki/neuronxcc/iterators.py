@@ -24,7 +24,11 @@ def sync_program(program_axes: Any = (), **_: Any) -> Iterator[None]:
     axes = program_axes if isinstance(program_axes, (list, tuple)) else (program_axes,)
     count = prod(num_programs(int(axis)) for axis in axes if axis is not None)
     if count > 1:
-        refuse("trnlab runs the programs of a grid one after the other, so that none can compute for the others",
-               limit="one program along the axes", got=count,
-               remedy="let every program compute it", code="TRN414")  # fmt: skip
+        refuse(
+            "trnlab runs the programs of a grid one after the other, so that none can compute for the others",
+            limit="one program along the axes",
+            got=count,
+            remedy="let every program compute it",
+            code="TRN414",
+        )
     yield

@@ -240,7 +240,7 @@ __all__ = [
     "uint32",
     "var",
     "where",
-]  # fmt: skip
+]
 
 par_dim = ParDim
 dslice = ds
@@ -349,8 +349,13 @@ def load(src: Any, *, mask: Any = None, dtype: Any = None, **_: Any) -> Any:
 def store(dst: Tensor, value: Any, *, mask: Any = None, **_: Any) -> None:
     """Write a tile to HBM."""
     if isinstance(value, Blocks):
-        refuse("blocks of tiles are stored one by one", limit="a tile", got=list(value.shape),
-               remedy="loop over the leading dimensions", code="TRN410")  # fmt: skip
+        refuse(
+            "blocks of tiles are stored one by one",
+            limit="a tile",
+            got=list(value.shape),
+            remedy="loop over the leading dimensions",
+            code="TRN410",
+        )
     if not isinstance(value, Tensor):
         value = compose.filled(dst.shape if dst.ndim > 1 else (*dst.shape, 1), value, dst.format)
     settle(value)
@@ -423,16 +428,27 @@ def loop_reduce(x: Tensor, op: Any, loop_indices: Any, *, dtype: Any = None, mas
 
 
 def all_reduce(
-    x: Tensor, op: Any, program_axes: Any, *, dtype: Any = None, mask: Any = None, parallel_reduce: bool = True,
-    asynchronous: bool = False, **_: Any,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    op: Any,
+    program_axes: Any,
+    *,
+    dtype: Any = None,
+    mask: Any = None,
+    parallel_reduce: bool = True,
+    asynchronous: bool = False,
+    **_: Any,
+) -> Tensor:
     """The fold of a tile over programs of the launch grid: itself where there is one program along the axes."""
     axes = program_axes if isinstance(program_axes, (list, tuple)) else (program_axes,)
     count = math.prod(num_programs(int(a)) for a in axes)
     if count > 1:
-        refuse("trnlab runs the programs of a grid one after the other, so that none can wait for the others' tiles",
-               limit="one program along the axes", got=count,
-               remedy="store the parts to HBM and fold them in a second kernel", code="TRN414")  # fmt: skip
+        refuse(
+            "trnlab runs the programs of a grid one after the other, so that none can wait for the others' tiles",
+            limit="one program along the axes",
+            got=count,
+            remedy="store the parts to HBM and fold them in a second kernel",
+            code="TRN414",
+        )
     return x if dtype is None and mask is None else each.copied(x, dtype, mask)
 
 

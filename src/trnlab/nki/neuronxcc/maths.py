@@ -172,9 +172,17 @@ def softmax(x: Tensor, axis: Any, *, dtype: Any = None, compute_dtype: Any = Non
 
 
 def rms_norm(
-    x: Tensor, w: Tensor, axis: Any, n: int, epsilon: float = 1e-6, *, dtype: Any = None, compute_dtype: Any = None,
-    mask: Any = None, **_: Any,
-) -> Any:  # fmt: skip
+    x: Tensor,
+    w: Tensor,
+    axis: Any,
+    n: int,
+    epsilon: float = 1e-6,
+    *,
+    dtype: Any = None,
+    compute_dtype: Any = None,
+    mask: Any = None,
+    **_: Any,
+) -> Any:
     """x / sqrt(sum(x^2) / n + epsilon) * w."""
     squares = each.function("square", x, FLOAT32, mask)
     total = isa.reduce("add", squares, axis, FLOAT32, mask, True)
@@ -215,6 +223,7 @@ def matmul(x: Tensor, y: Tensor, *, transpose_x: bool = False, mask: Any = None,
 def transpose(x: Tensor, *, dtype: Any = None, mask: Any = None, **_: Any) -> Any:
     """Partition and free dimension swapped."""
     if x.ndim != 2:
-        refuse("only tiles of two dimensions are transposed", limit=2, got=list(x.shape),
-               remedy="slice or reshape first")  # fmt: skip
+        refuse(
+            "only tiles of two dimensions are transposed", limit=2, got=list(x.shape), remedy="slice or reshape first"
+        )
     return isa.nc_transpose(x, dtype=dtype, mask=mask)

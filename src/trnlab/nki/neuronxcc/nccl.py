@@ -28,9 +28,14 @@ def all_reduce(op: Any, srcs: Any, dsts: Any, replica_groups: Groups, dtype: Any
 
 
 def all_gather(
-    op: Any = None, srcs: Any = (), dsts: Any = (), replica_groups: Groups = (), all_gather_dim: int = 0,
-    dtype: Any = None, **_: Any,
-) -> None:  # fmt: skip
+    op: Any = None,
+    srcs: Any = (),
+    dsts: Any = (),
+    replica_groups: Groups = (),
+    all_gather_dim: int = 0,
+    dtype: Any = None,
+    **_: Any,
+) -> None:
     """Each dst = the srcs of all ranks, one after the other along all_gather_dim. op is not used."""
     sources, results = _checked(srcs, dsts, dtype)
     new.all_gather(sources, results, _group(replica_groups), int(all_gather_dim))
@@ -45,13 +50,24 @@ def reduce_scatter(
 
 
 def all_to_all(
-    op: Any = None, srcs: Any = (), dsts: Any = (), replica_groups: Groups = (), split_dim: int = 0,
-    concat_dim: int = 0, dtype: Any = None, **_: Any,
-) -> None:  # fmt: skip
+    op: Any = None,
+    srcs: Any = (),
+    dsts: Any = (),
+    replica_groups: Groups = (),
+    split_dim: int = 0,
+    concat_dim: int = 0,
+    dtype: Any = None,
+    **_: Any,
+) -> None:
     """The s-th part of dst on the r-th rank = the r-th part of src on the s-th rank. op is not used."""
     if split_dim != concat_dim:
-        refuse("all_to_all of trnlab splits and joins the same dimension", limit=split_dim, got=concat_dim,
-               remedy="transpose before or after it", code="TRN411")  # fmt: skip
+        refuse(
+            "all_to_all of trnlab splits and joins the same dimension",
+            limit=split_dim,
+            got=concat_dim,
+            remedy="transpose before or after it",
+            code="TRN411",
+        )
     sources, results = _checked(srcs, dsts, dtype)
     new.all_to_all(sources, results, _group(replica_groups), int(split_dim))
 
@@ -73,8 +89,13 @@ def _checked(srcs: Any, dsts: Any, dtype: Any) -> tuple[list[Tensor], list[Tenso
         settle(tensor)
     wrong = [t for t in (*sources, *results) if dtype is not None and t.dtype != dtype]
     if wrong:
-        refuse("a collective does not change formats", limit=str(dtype), got=wrong[0],
-               remedy="make sources and destinations in the format of dtype=", code="TRN409")  # fmt: skip
+        refuse(
+            "a collective does not change formats",
+            limit=str(dtype),
+            got=wrong[0],
+            remedy="make sources and destinations in the format of dtype=",
+            code="TRN409",
+        )
     return sources, results
 
 

@@ -33,10 +33,13 @@ def sendrecv(*, src: Tensor, dst: Tensor, send_to_rank: int, recv_from_rank: int
 
 def do_while(condition: Tensor, **_: Any) -> Any:
     """Refused: a `with` block cannot be recorded a second time. Raises ConstraintError."""
-    refuse("with do_while(...) is a loop whose body only the vendor's compiler can repeat, not trnlab",
-           limit="loops of Python", got=condition,
-           remedy="in the new dialect write nl.while_loop, or a for loop over the most rounds",
-           code="TRN414")  # fmt: skip
+    refuse(
+        "with do_while(...) is a loop whose body only the vendor's compiler can repeat, not trnlab",
+        limit="loops of Python",
+        got=condition,
+        remedy="in the new dialect write nl.while_loop, or a for loop over the most rounds",
+        code="TRN414",
+    )
 
 
 def __getattr__(name: str) -> Any:

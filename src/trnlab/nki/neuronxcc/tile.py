@@ -58,8 +58,13 @@ class Tile(Tensor):
         """None in an index is a new dimension of one element, as in NumPy; on chip not before the partition."""
         before = [sum(k is not Ellipsis for k in keys[:at]) for at, k in enumerate(keys) if k is None]
         if Ellipsis in keys:
-            refuse("new dimensions next to an ellipsis", limit="x[:, None]", got=keys,
-                   remedy="write out the other dimensions, or use nl.expand_dims", code="TRN410")  # fmt: skip
+            refuse(
+                "new dimensions next to an ellipsis",
+                limit="x[:, None]",
+                got=keys,
+                remedy="write out the other dimensions, or use nl.expand_dims",
+                code="TRN410",
+            )
         view = self[tuple(k for k in keys if k is not None) or ...]
         for axis in before:
             view = view.expand_dim(axis)
@@ -119,8 +124,12 @@ class Tile(Tensor):
     def assert_shape(self, shape: Any) -> Self:
         """Itself. Raises ConstraintError when the shape is another."""
         if tuple(int(s) for s in shape) != self.shape:
-            refuse("the tensor does not have the shape that the kernel asserts", limit=list(shape),
-                   got=list(self.shape), remedy="check the sizes that lead here")  # fmt: skip
+            refuse(
+                "the tensor does not have the shape that the kernel asserts",
+                limit=list(shape),
+                got=list(self.shape),
+                remedy="check the sizes that lead here",
+            )
         return self
 
     def broadcast_to(self, *shape: Any) -> Tensor:
@@ -147,9 +156,13 @@ class Tile(Tensor):
         """Whether an argument is there; what a tile holds decides nothing while the kernel is recorded."""
         if not self.on_chip:
             return True
-        refuse("what a tile holds is not known yet, so that it cannot decide an if, a while, and, or, not",
-               limit="integers, such as loop indices and shapes", got=repr(self),
-               remedy="use nl.where, & | ~ between tiles, `is None` for what is left out", code="TRN410")  # fmt: skip
+        refuse(
+            "what a tile holds is not known yet, so that it cannot decide an if, a while, and, or, not",
+            limit="integers, such as loop indices and shapes",
+            got=repr(self),
+            remedy="use nl.where, & | ~ between tiles, `is None` for what is left out",
+            code="TRN410",
+        )
 
     # -- operators ----------------------------------------------------------------------------------------------
     def __add__(self, other: Any) -> Any:
@@ -288,9 +301,13 @@ class Beyond(Tile):
         bad = next(limit for limit in self.limits if not limit.holds(self.shape))
         low, high = bad.span(self.shape)
         name = self.name or self.storage.whole.buffer.name
-        refuse(f"index outside of {name!r}, dimension {bad.dim}", limit=f"0..{bad.size - 1}", got=f"{low}..{high}",
-               remedy=f"pass a mask that leaves out what is not there, e.g. mask=index < {bad.size}",
-               code="TRN410")  # fmt: skip
+        refuse(
+            f"index outside of {name!r}, dimension {bad.dim}",
+            limit=f"0..{bad.size - 1}",
+            got=f"{low}..{high}",
+            remedy=f"pass a mask that leaves out what is not there, e.g. mask=index < {bad.size}",
+            code="TRN410",
+        )
 
 
 def beyond(view: Tile, limits: tuple[Limit, ...]) -> Tile:

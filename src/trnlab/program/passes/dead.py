@@ -48,9 +48,16 @@ def _covers_rows(draft: Draft) -> Bools:
 
 @compiled
 def _sweep(
-    backwards: Ints, begins: Ints, access: Ints, low: Ints, high: Ints, covers: Any, pieces: int, removable: Any,
+    backwards: Ints,
+    begins: Ints,
+    access: Ints,
+    low: Ints,
+    high: Ints,
+    covers: Any,
+    pieces: int,
+    removable: Any,
     deleted: Any,
-) -> None:  # pragma: no cover  # fmt: skip
+) -> None:  # pragma: no cover
     """From the last instruction to the first: delete those that write only pieces of memory that are overwritten."""
     overwritten = np.zeros(pieces, np.bool_)
     for i in backwards:

@@ -211,9 +211,21 @@ class _Rebinding:
         opcode, engine, attr = (self.rows[i][column] for column in (OPCODE, _ENGINE, ATTR))
         operands = self.references[self.first[i] : self.first[i + 1]]
         buffers = self.draft.buffers
-        key = (opcode, engine, attr, *((role, form, buffers[owner].memory, buffers[owner].first_partition + start,
-               offset if buffers[owner].memory is Memory.PSUM else offset % 64)
-               for role, form, owner, start, offset in operands))  # fmt: skip
+        key = (
+            opcode,
+            engine,
+            attr,
+            *(
+                (
+                    role,
+                    form,
+                    buffers[owner].memory,
+                    buffers[owner].first_partition + start,
+                    offset if buffers[owner].memory is Memory.PSUM else offset % 64,
+                )
+                for role, form, owner, start, offset in operands
+            ),
+        )
         if key not in self.legal:
             self.legal[key] = self._checked(opcode, engine, attr, operands)
         return self.legal[key]

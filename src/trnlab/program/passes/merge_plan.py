@@ -37,10 +37,19 @@ from trnlab.program.slots import distinct
 NEVER = -1 << 62  # as a step: these operands do not lie at equal distances
 _NONE, _STREAMED, _SCALAR = range(3)  # what an operand is to merging
 # Instructions that do to several tiles side by side what they do to each.
-_PIECEWISE = frozenset({
-    "activation", "memset", "reciprocal", "scalar_tensor_tensor", "tensor_copy", "tensor_copy_predicated",
-    "tensor_reduce", "tensor_scalar", "tensor_tensor",
-})  # fmt: skip
+_PIECEWISE = frozenset(
+    {
+        "activation",
+        "memset",
+        "reciprocal",
+        "scalar_tensor_tensor",
+        "tensor_copy",
+        "tensor_copy_predicated",
+        "tensor_reduce",
+        "tensor_scalar",
+        "tensor_tensor",
+    }
+)
 _ROOM = 2  # tiles that wait for a merged instruction take at most 1 / _ROOM of SBUF
 
 
@@ -116,11 +125,23 @@ def code_of(draft: Draft, inside: Bools) -> Code:
     elements = np.prod(table[:, [COL[f"count{i}"] for i in range(4)]], axis=1)[row]
     merges = merges[rows[:, OPCODE]] & ~inside
     return Code(
-        rows[:, OPCODE].copy(), rows[:, ENGINE].copy(), rows[:, ATTR].copy(), merges, draft.first,
-        references[:, ROLE].copy(), references[:, PATTERN].copy(), draft.owner.copy(), references[:, START].copy(),
-        references[:, OFFSET].copy(), draft.access, parts[rows[draft.of, OPCODE], references[:, ROLE]], elements, low,
-        high, pieces,
-    )  # fmt: skip
+        rows[:, OPCODE].copy(),
+        rows[:, ENGINE].copy(),
+        rows[:, ATTR].copy(),
+        merges,
+        draft.first,
+        references[:, ROLE].copy(),
+        references[:, PATTERN].copy(),
+        draft.owner.copy(),
+        references[:, START].copy(),
+        references[:, OFFSET].copy(),
+        draft.access,
+        parts[rows[draft.of, OPCODE], references[:, ROLE]],
+        elements,
+        low,
+        high,
+        pieces,
+    )
 
 
 def _parts() -> tuple[Ints, Bools]:

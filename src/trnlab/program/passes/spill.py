@@ -67,10 +67,17 @@ class _Log:
         """A tile leaves."""
         old = draft.buffers[leave.tile]
         size, back = old.partitions * old.nbytes, self.memory is Memory.SBUF
-        self.spills.append(Spill(
-            old.name.partition("'")[0], draft.b.made_at.get(leave.tile), self.memory.name.lower(),
-            "hbm" if back else "sbuf", 1, 0 if leave.saved else size, size if back else 0,
-        ))  # fmt: skip
+        self.spills.append(
+            Spill(
+                old.name.partition("'")[0],
+                draft.b.made_at.get(leave.tile),
+                self.memory.name.lower(),
+                "hbm" if back else "sbuf",
+                1,
+                0 if leave.saved else size,
+                size if back else 0,
+            )
+        )
 
 
 def spill(draft: Draft, memory: Memory, limit: int, unit: int) -> tuple[Draft, list[Spill]]:

@@ -110,9 +110,19 @@ def access_ranges(routine: Routine, explicit: frozenset[int], fine: int = COARSE
         shared[number] = own
         own += int(count[of_buffer[number]])
     regions = Regions(
-        of_buffer, byte, partition, units[:, 0], units[:, 1], row, first, shared, int(count.sum()), own,
-        int(count[psum].sum()), count,
-    )  # fmt: skip
+        of_buffer,
+        byte,
+        partition,
+        units[:, 0],
+        units[:, 1],
+        row,
+        first,
+        shared,
+        int(count.sum()),
+        own,
+        int(count[psum].sum()),
+        count,
+    )
     return out, regions
 
 

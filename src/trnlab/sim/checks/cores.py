@@ -336,11 +336,14 @@ class Watch:
         self._told.add(lines)
         name = next(here.routine.buffers[p].name for p, t in zip(here.routine.params, here.tensors) if t == tensor)
         error = ConstraintError(
-            f"both cores use the same part of {name!r} and nothing orders them", code="TRN442", where=lines[0],
+            f"both cores use the same part of {name!r} and nothing orders them",
+            code="TRN442",
+            where=lines[0],
             limit="one core at a time, with a meeting of both in between",
-            got=f"{count} elements, here on {here.place} and on {place} at {lines[1]}", chip=self.gang.target,
+            got=f"{count} elements, here on {here.place} and on {place} at {lines[1]}",
+            chip=self.gang.target,
             remedy="let each core write its own part, or meet with nisa.core_barrier before the other part is used",
-        )  # fmt: skip
+        )
         self.found.append(error)
 
 

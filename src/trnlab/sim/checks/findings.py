@@ -122,12 +122,17 @@ class About:
         what = f"the kernel returns {name!r} but writes " + ("nothing to it" if none else "only part of it")
         remedy = (
             "store the result before returning it; a loop may have run zero times (-(-n // tile) rounds up)"
-            if none else "check the bounds of the loops that store it: a last, smaller tile is often left out"
-        )  # fmt: skip
+            if none
+            else "check the bounds of the loops that store it: a last, smaller tile is often left out"
+        )
         error = ConstraintError(
-            what, code="TRN431", limit=f"{total} elements", got=f"{missing} elements never written",
-            chip=self.chip.name, remedy=remedy,
-        )  # fmt: skip
+            what,
+            code="TRN431",
+            limit=f"{total} elements",
+            got=f"{missing} elements never written",
+            chip=self.chip.name,
+            remedy=remedy,
+        )
         return Finding("unwritten-output", error)
 
     def finding(self, kind: int, operand: int, cells: int, other: int, loop: int) -> Finding:
@@ -145,11 +150,13 @@ class About:
             "overlap",
             f"{self.instr(i).name} reads {self._name(buffer)} after {self._name(by)} was written over it: the "
             "kernel gave both their addresses, and they overlap",
-            "TRN432", i, limit=f"{_extent(buffer)} while {buffer.name!r} is in use",
+            "TRN432",
+            i,
+            limit=f"{_extent(buffer)} while {buffer.name!r} is in use",
             got=f"{_extent(by)} for {by.name!r}, written at {_short(self.line(other))}",
             remedy=f"move one of them (the next free address after {buffer.name!r} is "
             f"{buffer.address + buffer.nbytes}), or finish with {buffer.name!r} first",
-        )  # fmt: skip
+        )
 
     def _written_buffer(self, instruction: int, near: Buffer) -> Buffer:
         first, last = self.routine.first_operand[instruction : instruction + 2]
@@ -164,10 +171,12 @@ class About:
         return self._finding(
             "accumulation",
             f"a matmul adds to parts of {self._name(buffer)} that belong to different sums",
-            "TRN433", i, limit="one sum, started by one matmul over the same region",
+            "TRN433",
+            i,
+            limit="one sum, started by one matmul over the same region",
             got=f"a part was started anew at {_short(self.line(other))} before the sum in it was read",
             remedy="give every sum a region of its own, and copy it out before the next one starts there",
-        )  # fmt: skip
+        )
 
     def _onto_foreign(self, i: int, buffer: Buffer, other: int) -> Finding:
         """accumulate=True onto what another engine wrote.
@@ -180,11 +189,14 @@ class About:
             "accumulation",
             f"accumulate=True onto {self._name(buffer)}, "
             + ("which is zeroed and not started by a matmul" if zero else "whose contents no matmul made"),
-            "TRN433", i, limit="a sum that a matmul with accumulate=False started",
+            "TRN433",
+            i,
+            limit="a sum that a matmul with accumulate=False started",
             got=f"written by {self.instr(other).name} at {_short(self.line(other))}",
-            remedy="leave the zeros out, and accumulate out or accumulate=(k > 0) for the k-th product" if zero else
-            "start with accumulate=False, and add the other values with tensor_tensor afterwards",
-        )  # fmt: skip
+            remedy="leave the zeros out, and accumulate out or accumulate=(k > 0) for the k-th product"
+            if zero
+            else "start with accumulate=False, and add the other values with tensor_tensor afterwards",
+        )
         return replace(found, harmless=zero)
 
     def _race(self, kind: int, operand: int, other: int, loop: int) -> Finding:
@@ -196,25 +208,34 @@ class About:
             return self._finding(
                 "race",
                 f"a program of the launch grid {verb} elements of {self._name(buffer)} that another one {earlier}",
-                "TRN435", i, limit="programs of a grid run in any order, or at the same time",
+                "TRN435",
+                i,
+                limit="programs of a grid run in any order, or at the same time",
                 got=f"{self.instr(i).name} here, the other access{where}",
                 remedy="index with nl.program_id so that each program has its own part, or loop inside one program",
-            )  # fmt: skip
+            )
         earlier = "wrote" if kind == w.CARRIED else "wrote, too"
         found = self.spans.loops[loop].where
         return self._finding(
             "race",
             f"an iteration of affine_range {verb} elements of {self._name(buffer)} that another iteration {earlier}",
-            "TRN434", i, limit=f"independent iterations (loop at {_short(found)}), but for sums with +=",
+            "TRN434",
+            i,
+            limit=f"independent iterations (loop at {_short(found)}), but for sums with +=",
             got=f"{self.instr(i).name} here, written in an earlier iteration at {_short(self.line(other))}",
             remedy="use nl.sequential_range, make the tile inside the loop, or index it with the loop's variable",
-        )  # fmt: skip
+        )
 
     def _finding(self, check: str, what: str, code: str, i: int, *, limit: str, got: str, remedy: str) -> Finding:
         error = ConstraintError(
-            what, code=code, where=self.line(i), limit=limit, got=got, chip=self.chip.name,
+            what,
+            code=code,
+            where=self.line(i),
+            limit=limit,
+            got=got,
+            chip=self.chip.name,
             remedy=f"{remedy} (check: {check})",
-        )  # fmt: skip
+        )
         return Finding(check, error)
 
 

@@ -92,13 +92,28 @@ class _Pass:
             writer[first : first + g.size(int(g.of_buffer[number]))] = w.INITIAL
         found, taint = np.zeros((w.MOST, w.FINDING), np.int64), np.zeros(g.cells, np.int32)
         count = w.scan(
-            r.first_operand[: instructions + 1], self.ranges, self.flags,
-            np.ascontiguousarray(r.operands[:, COL["buffer"]]), np.ascontiguousarray(r.operands[:, COL["is_hbm"]]),
-            self.what, self.span_of[:instructions], self.spans, g.first[g.of_buffer], g.shared, writer,
-            np.zeros(g.cells if g.own else 0, np.int32), np.zeros(g.own, np.uint8), np.zeros(g.psum, np.int64),
-            np.zeros(g.cells if self.grid else 0, np.int32), g.psum, found, r.operands, ITEM_BYTES, self.table,
+            r.first_operand[: instructions + 1],
+            self.ranges,
+            self.flags,
+            np.ascontiguousarray(r.operands[:, COL["buffer"]]),
+            np.ascontiguousarray(r.operands[:, COL["is_hbm"]]),
+            self.what,
+            self.span_of[:instructions],
+            self.spans,
+            g.first[g.of_buffer],
+            g.shared,
+            writer,
+            np.zeros(g.cells if g.own else 0, np.int32),
+            np.zeros(g.own, np.uint8),
+            np.zeros(g.psum, np.int64),
+            np.zeros(g.cells if self.grid else 0, np.int32),
+            g.psum,
+            found,
+            r.operands,
+            ITEM_BYTES,
+            self.table,
             taint,
-        )  # fmt: skip
+        )
         return np.concatenate([found[:count], self._seen(writer, taint)]), writer
 
     def _seen(self, writer: Array, taint: Array) -> Array:
@@ -199,10 +214,11 @@ def _gaps(pattern: Array, regions: Regions, buffer: int, writer: Array) -> f.Gap
     )
     partition, byte = local // row * height - regions.partition[buffer], local % row * size - regions.byte[buffer]
     return f.Gaps(
-        nbytes=len(local) * size * height, touched=len(flat) * size * height,
+        nbytes=len(local) * size * height,
+        touched=len(flat) * size * height,
         partitions=(int(partition.min()), int(partition.max()) + height),
         bytes=(int(byte.min()), int(byte.max()) + size),
-    )  # fmt: skip
+    )
 
 
 def _unwritten(result: Returned, regions: Regions, writer: Array) -> int:

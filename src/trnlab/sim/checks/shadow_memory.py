@@ -134,8 +134,10 @@ def scan(
                     longest = max(longest, elements(records[k]) * records[k, _PARTS])
                     tallest = max(tallest, records[k, _PARTS])
                 marks, rows, columns = (
-                    np.zeros(longest, np.int64), np.zeros(tallest, np.int64), np.zeros(tallest, np.int64)
-                )  # fmt: skip
+                    np.zeros(longest, np.int64),
+                    np.zeros(tallest, np.int64),
+                    np.zeros(tallest, np.int64),
+                )
                 for k in range(first_operand[i], first_operand[i + 1]):
                     if flags[k] & READ and not flags[k] & SOME:
                         item = itemsize[records[k, _DTYPE]]
@@ -172,9 +174,12 @@ def scan(
                         for b in range(pattern[DIMS + 5]):
                             for c in range(pattern[DIMS + 7]):
                                 at = (
-                                    pattern[BASE] + p * pattern[DIMS] + a * pattern[DIMS + 2] + b * pattern[DIMS + 4]
+                                    pattern[BASE]
+                                    + p * pattern[DIMS]
+                                    + a * pattern[DIMS + 2]
+                                    + b * pattern[DIMS + 4]
                                     + c * pattern[DIMS + 6]
-                                )  # fmt: skip
+                                )
                                 for d in range(pattern[DIMS + 9]):
                                     start = at + d * pattern[DIMS + 8]
                                     for cell in range(start, start + pattern[RUN]):

@@ -25,7 +25,7 @@ from trnlab.sim.checks.shadow_memory import (
     TURNS,
     WRITE,
     ZEROES,
-)  # fmt: skip
+)
 
 Array = np.ndarray[Any, Any]
 

@@ -18,15 +18,19 @@ Array = np.ndarray[Any, Any]
 
 def execute_collective(
     routine: Routine, addresses: Array, ranks: Communicator | None, where: Location | None
-) -> None:  # fmt: skip
+) -> None:
     """One call, its parameters at `addresses`. Raises RunError (TRN264) where the other ranks are not there."""
     asked = collective_of(routine)
     assert asked is not None
     if ranks is None:
         raise RunError(
-            f"{asked.kind} waits for ranks that are not there", code="TRN264", where=where,
-            limit=f"{asked.ranks} ranks", got="one", remedy="run the program on all of them at once",
-        )  # fmt: skip
+            f"{asked.kind} waits for ranks that are not there",
+            code="TRN264",
+            where=where,
+            limit=f"{asked.ranks} ranks",
+            got="one",
+            remedy="run the program on all of them at once",
+        )
     pairs = buffers_of(routine)
     sources = [_flat(routine, read, addresses) for read, _ in pairs]
     for result, (_, written) in zip(perform(ranks, asked, sources), pairs):

@@ -38,9 +38,14 @@ SQUARE, SIGMOID, RELU, TANH, EXP, LOG, ERF, ERF_DX = (
 GELU, GELU_DX, GELU_TANH, GELU_TANH_DX, GELU_SIGMOID, GELU_SIGMOID_DX = (
     _CODE[n]
     for n in (
-        "gelu", "gelu_dx", "gelu_apprx_tanh", "gelu_apprx_tanh_dx", "gelu_apprx_sigmoid", "gelu_apprx_sigmoid_dx",
+        "gelu",
+        "gelu_dx",
+        "gelu_apprx_tanh",
+        "gelu_apprx_tanh_dx",
+        "gelu_apprx_sigmoid",
+        "gelu_apprx_sigmoid_dx",
     )
-)  # fmt: skip
+)
 SILU, SILU_DX, SOFTPLUS, MISH, SQRT, ACT_RSQRT, RECIPROCAL, SIGN, ACT_ABS = (
     _CODE[n] for n in ("silu", "silu_dx", "softplus", "mish", "sqrt", "rsqrt", "reciprocal", "sign", "abs")
 )

@@ -75,9 +75,13 @@ class GangRun:
         return all(_equal(one, other) for one, other in zip(self.tensors, tensors))
 
     def _run(
-        self, tensors: Sequence[Array], seats: Sequence[Seat], turn: int = 1, by_turns: bool = False,
+        self,
+        tensors: Sequence[Array],
+        seats: Sequence[Seat],
+        turn: int = 1,
+        by_turns: bool = False,
         watched: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """All members up to each event, the first one first, or the last where turn is -1.
 
         by_turns: they stop wherever they touch what another one touches, and let that one go on.

@@ -92,9 +92,33 @@ def forget_rewritten(kept, known, writer):
 
 @entry
 def run(
-    begin, end, order, kind, form, slots, ints, floats, operands, base, pitch, views, packed, walks, scratch, block,
-    panels, seed, check, report, need, writer, mine, other, abort, cycles,
-):  # fmt: skip
+    begin,
+    end,
+    order,
+    kind,
+    form,
+    slots,
+    ints,
+    floats,
+    operands,
+    base,
+    pitch,
+    views,
+    packed,
+    walks,
+    scratch,
+    block,
+    panels,
+    seed,
+    check,
+    report,
+    need,
+    writer,
+    mine,
+    other,
+    abort,
+    cycles,
+):
     """Execute instructions order[begin:end]; returns where it stopped, report[0] says why.
 
     seed: -1 rounds to nearest even, else instruction i rounds with stream `seed + i`. check: see `finite`; when it

@@ -46,10 +46,26 @@ from trnlab.sim.functional.views import (
 # What to run for an instruction. MEANING: the instruction's own definition, through Python. Those from GATHER on are
 # occasional: each is compiled by itself.
 (
-    MEANING, COPY, TRANSPOSE, MATMUL, FILL, TENSOR_TENSOR, TENSOR_SCALAR, SCALAR_TENSOR_TENSOR, ACTIVATION, REDUCE,
-    SELECT_REDUCE, COPY_PREDICATED, GATHER, MOVE_ROWS, IOTA, AFFINE_SELECT, DROPOUT, NUMBERED_BITS,
+    MEANING,
+    COPY,
+    TRANSPOSE,
+    MATMUL,
+    FILL,
+    TENSOR_TENSOR,
+    TENSOR_SCALAR,
+    SCALAR_TENSOR_TENSOR,
+    ACTIVATION,
+    REDUCE,
+    SELECT_REDUCE,
+    COPY_PREDICATED,
+    GATHER,
+    MOVE_ROWS,
+    IOTA,
+    AFFINE_SELECT,
+    DROPOUT,
+    NUMBERED_BITS,
     TRANSPOSING_MATMUL,
-) = range(19)  # fmt: skip
+) = range(19)
 
 # Slots of operands: the destination, the row results, one or two tiles, one or two values per partition.
 DST, RES, A, B, S0, S1 = range(6)
@@ -287,8 +303,11 @@ def philox_word(key0, key1, low, high, lane):
     for _ in range(PHILOX_ROUNDS):
         first, second = u64(c0) * u64(MULTIPLIERS[0]), u64(c2) * u64(MULTIPLIERS[1])
         c0, c1, c2, c3 = (
-            u32(second >> u64(32)) ^ c1 ^ key0, u32(second), u32(first >> u64(32)) ^ c3 ^ key1, u32(first),
-        )  # fmt: skip
+            u32(second >> u64(32)) ^ c1 ^ key0,
+            u32(second),
+            u32(first >> u64(32)) ^ c3 ^ key1,
+            u32(first),
+        )
         key0, key1 = u32(key0 + u32(KEY_STEPS[0])), u32(key1 + u32(KEY_STEPS[1]))
     return c0 if lane == 0 else c1 if lane == 1 else c2 if lane == 2 else c3
 
@@ -317,9 +336,12 @@ def numbered_bits(views, ints, scratch):
             store_block(dst, p, ONE_ROW, scratch, NEAREST)
             continue
         threefry_run(
-            np.int64(load_u32(at, 0)), np.int64(load_u32(at, key[DIMS + 6])), ints[RAMP] + p * ints[RAMP + 1], dst[F],
+            np.int64(load_u32(at, 0)),
+            np.int64(load_u32(at, key[DIMS + 6])),
+            ints[RAMP] + p * ints[RAMP + 1],
+            dst[F],
             scratch,
-        )  # fmt: skip
+        )
         store_block(dst, p, ONE_ROW, scratch, NEAREST)
 
 

@@ -155,9 +155,14 @@ class Machine:
         return other
 
     def call(
-        self, routine: Routine, args: Sequence[Array], *, sbuf_base: int = 0, scratch: Array | None = None,
+        self,
+        routine: Routine,
+        args: Sequence[Array],
+        *,
+        sbuf_base: int = 0,
+        scratch: Array | None = None,
         order: Array | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Execute a routine over HBM tensors, one C-contiguous array per parameter, in the parameters' order.
 
         sbuf_base: bytes added to its SBUF addresses. scratch: memory for HBM scratch, at least routine.scratch_bytes.
@@ -169,9 +174,14 @@ class Machine:
         self.call_at(routine, _addresses(args), sbuf_base, scratch, args, order)
 
     def call_at(
-        self, routine: Routine, addresses: Array, sbuf_base: int, scratch: Array | None, memory: Sequence[Array],
+        self,
+        routine: Routine,
+        addresses: Array,
+        sbuf_base: int,
+        scratch: Array | None,
+        memory: Sequence[Array],
         order: Array | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """As `call`, with the addresses of the arguments, whose memory lives on in `memory`; they are checked."""
         plain = self.options.threads > 1 and not (self.options.check_nan or self.options.by_definition)
         alone = not plain or order is not None or bool(routine.prints)
@@ -193,7 +203,7 @@ class Machine:
 
     def begin(
         self, routine: Routine, args: Sequence[Array], *, sbuf_base: int = 0, scratch: Array | None = None
-    ) -> Frame:  # fmt: skip
+    ) -> Frame:
         """A call that `advance` executes piece by piece. Raises RunError for arguments that do not match."""
         self._check(routine, args, sbuf_base)
         return self._frame(routine, _addresses(args), sbuf_base, scratch, args, NO_PACE)
@@ -216,9 +226,14 @@ class Machine:
         self._execute(frame, self._lanes[0], frame.plan.order[first:last])
 
     def _frame(
-        self, routine: Routine, addresses: Array, sbuf_base: int, scratch: Array | None, memory: Sequence[Array],
+        self,
+        routine: Routine,
+        addresses: Array,
+        sbuf_base: int,
+        scratch: Array | None,
+        memory: Sequence[Array],
         pace: Pace,
-    ) -> Frame:  # fmt: skip
+    ) -> Frame:
         if routine.scratch_bytes and scratch is None:
             scratch = np.full(routine.scratch_bytes, POISON, np.uint8)
         plan = plan_of(routine)
@@ -263,18 +278,38 @@ class Machine:
         memory.fill(POISON)
         return memory
 
-    def _run(
-        self, frame: Frame, lane: Lane, sequence: Array, at: int, end: int, thread: int, check: int
-    ) -> int:  # fmt: skip
+    def _run(self, frame: Frame, lane: Lane, sequence: Array, at: int, end: int, thread: int, check: int) -> int:
         lane.report[0] = DONE
         plan, pace = frame.plan, frame.pace
         progress = address_of(frame.progress) + 8 * PROGRESS_STRIDE * np.arange(2)
         stopped = run(
-            at, end, sequence, plan.kind, plan.form, plan.slots, plan.ints, plan.floats, frame.routine.operands,
-            frame.base, frame.pitch, lane.views, lane.packed, lane.walks, _aligned(lane.scratch), lane.block,
-            _aligned(lane.panels), self._seed(), check, lane.report, pace.need, pace.writer,
-            progress[thread], progress[1 - thread], progress[0] + 8 * ABORT, frame.cycles,
-        )  # fmt: skip
+            at,
+            end,
+            sequence,
+            plan.kind,
+            plan.form,
+            plan.slots,
+            plan.ints,
+            plan.floats,
+            frame.routine.operands,
+            frame.base,
+            frame.pitch,
+            lane.views,
+            lane.packed,
+            lane.walks,
+            _aligned(lane.scratch),
+            lane.block,
+            _aligned(lane.panels),
+            self._seed(),
+            check,
+            lane.report,
+            pace.need,
+            pace.writer,
+            progress[thread],
+            progress[1 - thread],
+            progress[0] + 8 * ABORT,
+            frame.cycles,
+        )
         check_linked()
         if lane.report[0] not in (DONE, TO_PYTHON):
             self._fail(frame.routine, int(sequence[stopped]), lane.report)
@@ -346,9 +381,11 @@ class Machine:
         top = sbuf_base + routine.sbuf_bytes
         if top > self.sbuf.shape[1]:
             raise RunError(
-                f"routine {routine.name!r} reaches beyond SBUF", limit=self.sbuf.shape[1], got=top,
+                f"routine {routine.name!r} reaches beyond SBUF",
+                limit=self.sbuf.shape[1],
+                got=top,
                 chip=self.chip.name,
-            )  # fmt: skip
+            )
 
     def _bind(self, routine: Routine, addresses: Array, sbuf_base: int, scratch: Array | None) -> tuple[Array, Array]:
         """Per buffer: its absolute address, and the bytes from one partition to the next."""
@@ -377,24 +414,30 @@ class Machine:
         first, second, third = (int(v) for v in report[1:])
         if report[0] == BAD_ROW:
             raise RunError(
-                f"{label}: a gather reads a row that does not exist", where=where, limit=f"rows 0..{third - 1}",
-                got=f"index {second} on partition {first}", chip=self.chip.name,
+                f"{label}: a gather reads a row that does not exist",
+                where=where,
+                limit=f"rows 0..{third - 1}",
+                got=f"index {second} on partition {first}",
+                chip=self.chip.name,
                 remedy="check the indices (token ids, labels) against the table's number of rows",
-            )  # fmt: skip
+            )
         assert report[0] == NOT_FINITE
         found = "wrote a NaN" if third == NAN else "made an infinity"
         raise NumericsError(
-            f"{label}, {found}", where=where,
+            f"{label}, {found}",
+            where=where,
             got=f"partition {first}, element {second}, from {instruction_text(routine, i)}",
-            chip=self.chip.name, remedy="look at its inputs: no instruction before it wrote a NaN",
-        )  # fmt: skip
+            chip=self.chip.name,
+            remedy="look at its inputs: no instruction before it wrote a NaN",
+        )
 
 
 def _mismatch(routine: Routine, buffer: Buffer, got: str) -> RunError:
     return RunError(
         f"parameter {buffer.name!r} of routine {routine.name!r} does not match its tensor",
-        limit=f"{buffer.nbytes} contiguous bytes ({buffer.dtype} {list(buffer.shape)})", got=got,
-    )  # fmt: skip
+        limit=f"{buffer.nbytes} contiguous bytes ({buffer.dtype} {list(buffer.shape)})",
+        got=got,
+    )
 
 
 def _addresses(arrays: Sequence[Array]) -> Array:

@@ -48,9 +48,13 @@ def operand_array(record: Array, base: Array, pitch: Array) -> tuple[Array, DTyp
 
 
 def execute_meaning(
-    routine: Routine, i: int, base: Array, pitch: Array, rounder: Rounder = narrow,
+    routine: Routine,
+    i: int,
+    base: Array,
+    pitch: Array,
+    rounder: Rounder = narrow,
     instead: Mapping[str, Meaning] = MappingProxyType({}),
-) -> None:  # fmt: skip
+) -> None:
     """Run instruction i of the routine through its definition; `rounder` makes a format out of float32.
 
     instead: functions that give the same bits as the definitions of these instructions.
@@ -69,7 +73,7 @@ def execute_meaning(
     arrays = {
         name: _read(picked[name].gathered() if name in picked else array, dtype, moves)
         for name, (array, dtype) in views.items()
-    }  # fmt: skip
+    }
     results = instead.get(instr.name, instr.meaning)(arrays, attrs)
     for name, value in results.items():
         target, dtype = views[name]
@@ -144,9 +148,13 @@ def _rows(views: Mapping[str, tuple[Array, DType]], attrs: Mapping[str, Any]) ->
 
 
 def _picked(
-    routine: Routine, i: int, named: Mapping[str, Array], views: Mapping[str, tuple[Array, DType]], base: Array,
+    routine: Routine,
+    i: int,
+    named: Mapping[str, Array],
+    views: Mapping[str, tuple[Array, DType]],
+    base: Array,
     pitch: Array,
-) -> dict[str, Picked]:  # fmt: skip
+) -> dict[str, Picked]:
     """The operands of an instruction that have an index, by name."""
     found, engine = {}, Engine(int(routine.engine[i]))
     for name, (array, dtype) in views.items():

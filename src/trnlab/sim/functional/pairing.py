@@ -74,9 +74,15 @@ def _make(routine: Routine) -> Pace:
     need = np.full(len(routine), -1, np.int64)
     writer = np.full((len(routine), 2), -1, np.int64)
     find_waits(
-        thread, routine.first_operand, written, routine.operands, need, writer,
-        np.full((2, routine.num_slots), -1, np.int64), np.full((2, routine.num_slots), -1, np.int64),
-    )  # fmt: skip
+        thread,
+        routine.first_operand,
+        written,
+        routine.operands,
+        need,
+        writer,
+        np.full((2, routine.num_slots), -1, np.int64),
+        np.full((2, routine.num_slots), -1, np.int64),
+    )
     return Pace((np.flatnonzero(thread == 0), np.flatnonzero(thread == 1)), need, writer)
 
 

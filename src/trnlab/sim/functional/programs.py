@@ -24,9 +24,14 @@ _ALIGN = 64
 
 
 def run_program(
-    program: Program, bindings: Mapping[int, Array], chip: Chip, *, options: RunOptions | None = None,
-    machine: Machine | None = None, ranks: Communicator | None = None,
-) -> Machine:  # fmt: skip
+    program: Program,
+    bindings: Mapping[int, Array],
+    chip: Chip,
+    *,
+    options: RunOptions | None = None,
+    machine: Machine | None = None,
+    ranks: Communicator | None = None,
+) -> Machine:
     """Execute a program: inputs and outputs are `bindings` (tensor id to array), temporaries live in an arena.
 
     machine: the first core; others have machines beside it. ranks: the connection with those that execute it at the
@@ -115,5 +120,5 @@ def _checked_address(tensor: Tensor, array: Array) -> int:
             f"tensor {tensor.name!r} is bound to an array that does not match it",
             limit=f"{tensor.nbytes} contiguous bytes ({tensor.dtype} {list(tensor.shape)})",
             got=f"{array.nbytes} bytes, {array.dtype} {list(array.shape)}",
-        )  # fmt: skip
+        )
     return address_of(array)

@@ -30,8 +30,11 @@ from trnlab.isa.base import Work
 from trnlab.units import PS_PER_NS, PS_PER_S
 
 INSTANCES = {
-    "trn1": "trn1.32xlarge", "trn2": "trn2.48xlarge", "inf2": "inf2.48xlarge", "trn3": "trn3-gen1-ultraserver",
-}  # fmt: skip
+    "trn1": "trn1.32xlarge",
+    "trn2": "trn2.48xlarge",
+    "inf2": "inf2.48xlarge",
+    "trn3": "trn3-gen1-ultraserver",
+}
 _SUM_RATE = 0.5  # of the rate of copies: nki/guides/architecture/trainium3_arch.rst:270, before NeuronCore-v4
 
 

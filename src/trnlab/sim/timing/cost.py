@@ -290,12 +290,23 @@ _VECTOR_RATES: dict[str, Callable[[Work, Chip], float]] = {
     "rand2": _four_at_once,
     **dict.fromkeys(
         (
-            "nc_transpose", "dropout", "rng", "range_select", "tensor_scalar_cumulative", "max8", "nc_find_index8",
-            "nc_match_replace8", "bn_stats", "nc_stream_shuffle", "set_rng_seed", "rand_set_state", "rand_get_state",
+            "nc_transpose",
+            "dropout",
+            "rng",
+            "range_select",
+            "tensor_scalar_cumulative",
+            "max8",
+            "nc_find_index8",
+            "nc_match_replace8",
+            "bn_stats",
+            "nc_stream_shuffle",
+            "set_rng_seed",
+            "rand_set_state",
+            "rand_get_state",
         ),
         _one_input,
     ),
-}  # fmt: skip
+}
 _CLASSES: dict[str, Callable[[Work, Chip], Cost]] = {
     "pe": _tensor,
     "vector": _vector,

@@ -24,9 +24,14 @@ _PEER = CAUSES.index("peer")
 
 
 def beside(
-    program: Program, calls: Sequence[Call], gang: Gang, plans: Sequence[Plan], on: Sequence[tuple[Core, Memories]],
-    out: Columns, first: int,
-) -> list[int]:  # fmt: skip
+    program: Program,
+    calls: Sequence[Call],
+    gang: Gang,
+    plans: Sequence[Plan],
+    on: Sequence[tuple[Core, Memories]],
+    out: Columns,
+    first: int,
+) -> list[int]:
     """Time calls that run beside each other, whose rows of `out` begin with `first`; returns the first row of each.
 
     on: the core of each call, and the memories as that core has them.

@@ -188,9 +188,16 @@ def _needed(routine: Routine, access: Array, wanted: Array) -> Array:
     longest = max((b.nbytes for b in routine.buffers if b.memory is not Memory.HBM), default=0)
     cells = [(QUADRANTS, (limit + longest) // CELL + 2) for limit in top]
     needed: Array = _backwards(
-        routine.first_operand, routine.operands, access, buffers, sizes, wanted,
-        np.zeros(cells[1], np.bool_), np.zeros(cells[2], np.bool_), np.zeros(max(routine.num_slots, 1), np.bool_),
-    )  # fmt: skip
+        routine.first_operand,
+        routine.operands,
+        access,
+        buffers,
+        sizes,
+        wanted,
+        np.zeros(cells[1], np.bool_),
+        np.zeros(cells[2], np.bool_),
+        np.zeros(max(routine.num_slots, 1), np.bool_),
+    )
     return needed
 
 
@@ -204,9 +211,16 @@ ASK, SET, CLEAR = range(3)
 
 @compiled
 def _backwards(
-    first_operand: Array, table: Ints, access: Ints, buffers: Ints, sizes: Ints, wanted: Array, sbuf: Array,
-    psum: Array, slots: Array,
-) -> Array:  # fmt: skip
+    first_operand: Array,
+    table: Ints,
+    access: Ints,
+    buffers: Ints,
+    sizes: Ints,
+    wanted: Array,
+    sbuf: Array,
+    psum: Array,
+    slots: Array,
+) -> Array:
     """Instructions from the last to the first; `sbuf`, `psum`, `slots`: what somebody later reads."""
     needed = wanted.copy()
     for i in range(len(first_operand) - 2, -1, -1):

@@ -50,9 +50,23 @@ READ, WRITE = 1, 2
 # Columns of a cost row, see `plan`. RING to SPACING and WAKE are those of DMA. SLOW: BUSY
 # while the PE array runs at half rate. WAKE: more than a semaphore after the operands.
 (
-    ENGINE, BUSY, LATENCY, EXPOSED, TABLE, PORTS, PARTS, ISSUE_GAP,
-    RING, SHARE, FIRST_LANE, NUM_LANES, STAGGER, SPACING, SLOW, WAKE,
-) = range(16)  # fmt: skip
+    ENGINE,
+    BUSY,
+    LATENCY,
+    EXPOSED,
+    TABLE,
+    PORTS,
+    PARTS,
+    ISSUE_GAP,
+    RING,
+    SHARE,
+    FIRST_LANE,
+    NUM_LANES,
+    STAGGER,
+    SPACING,
+    SLOW,
+    WAKE,
+) = range(16)
 ROW = 16
 SBUF_PORT, PSUM_PORT, PSUM_BANK = 1, 2, 4  # bits of PORTS; PSUM_BANK: only with whoever uses the same bank
 BANKS = 8
@@ -61,8 +75,17 @@ PARTS_OF_ARRAY = 16  # 4 x 4 parts of 32 rows and 32 columns
 
 # Parameters of a run, in picoseconds unless they say otherwise.
 (
-    SEMAPHORE, INTERVAL, COMPLETION, TABLE_LOAD, WINDOW, FULL_ABOVE, HALF_LATENCY, ARBITRATION, BEGAN, MOST_WAKE,
-) = range(10)  # fmt: skip
+    SEMAPHORE,
+    INTERVAL,
+    COMPLETION,
+    TABLE_LOAD,
+    WINDOW,
+    FULL_ABOVE,
+    HALF_LATENCY,
+    ARBITRATION,
+    BEGAN,
+    MOST_WAKE,
+) = range(10)
 PARAMETERS = 10
 READY_FIRST, PROGRAM_ORDER, NO_CONTENTION = range(3)  # of ARBITRATION
 TABLES, WEIGHTS = range(2)  # of `Clocks.unit`

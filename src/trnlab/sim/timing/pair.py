@@ -48,9 +48,7 @@ class _Half:
     plan: Plan
 
 
-def time_pair(
-    program: Program, chip: Chip, *, policy: Policy | None = None, competition: bool = True
-) -> Timeline:  # fmt: skip
+def time_pair(program: Program, chip: Chip, *, policy: Policy | None = None, competition: bool = True) -> Timeline:
     """When each instruction of one run of `program` starts and ends on two cores of `chip`, as one timeline.
 
     An instruction that both execute stands where the first does. Total and order of calls are those of both; of an

@@ -39,6 +39,7 @@ def on_two_cores(program: Program, chip: Chip, policy: Policy | None = None) -> 
             calls += at_once
         else:
             calls += [
-                replace(at_once[0], routine=of[0]), replace(at_once[0], routine=of[1], core=1, beside=True),
-            ]  # fmt: skip
+                replace(at_once[0], routine=of[0]),
+                replace(at_once[0], routine=of[1], core=1, beside=True),
+            ]
     return replace(program, routines=tuple(routines), calls=tuple(calls))

@@ -125,11 +125,14 @@ def _mean(uses: list[tuple[EngineUse, ...]]) -> tuple[EngineUse, ...]:
     n = len(uses)
     return tuple(
         EngineUse(
-            one[0].name, sum(u.instructions for u in one), sum(u.busy for u in one) // n,
-            sum(u.active for u in one) // n, sum(u.share for u in one) / n,
+            one[0].name,
+            sum(u.instructions for u in one),
+            sum(u.busy for u in one) // n,
+            sum(u.active for u in one) // n,
+            sum(u.share for u in one) / n,
         )
         for one in zip(*uses)
-    )  # fmt: skip
+    )
 
 
 def _use(name: str, count: int, busy: int, active: int, total: int) -> EngineUse:

@@ -168,9 +168,14 @@ def program_timeline(program: Program, chip: Chip, plans: list[Plan], out: Colum
 
 
 def timeline_of(
-    name: str, chip: Chip, plans: Sequence[Plan], calls: Sequence[CallInfo], plan_of: Sequence[int], out: Columns,
+    name: str,
+    chip: Chip,
+    plans: Sequence[Plan],
+    calls: Sequence[CallInfo],
+    plan_of: Sequence[int],
+    out: Columns,
     startup: int,
-) -> Timeline:  # fmt: skip
+) -> Timeline:
     """The timeline of calls whose instructions follow each other in `out`; `plan_of`: for each call, its plan."""
     last = int(out.done.max()) if len(out.done) else startup
     base = np.cumsum([0, *(len(p.ops) for p in plans)])

@@ -29,8 +29,15 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Edit = Callable[[Routine, Plan], Plan]
 Choose = Callable[[Routine, Plan], Mask]  # which instructions of a routine
 WORK = (
-    order.BUSY, order.LATENCY, order.EXPOSED, order.TABLE, order.ISSUE_GAP, order.SHARE, order.STAGGER, order.WAKE,
-)  # fmt: skip
+    order.BUSY,
+    order.LATENCY,
+    order.EXPOSED,
+    order.TABLE,
+    order.ISSUE_GAP,
+    order.SHARE,
+    order.STAGGER,
+    order.WAKE,
+)
 MOVING = (order.SHARE, order.STAGGER)
 PORTS = (order.PORTS,)
 

@@ -59,10 +59,11 @@ def _file(kernel: SourceKernel, path: str, folder: Path) -> str:
     shown = None if clone is None else _show(clone, f"{kernel.commit}:{path}")
     if shown is None:
         raise UsageError(
-            f"no clone of {kernel.repository} in {str(folder)!r} holds {path}", code="TRN129",
+            f"no clone of {kernel.repository} in {str(folder)!r} holds {path}",
+            code="TRN129",
             limit=f"commit {kernel.commit}",
             remedy="; ".join(fetch_list([kernel], folder)),
-        )  # fmt: skip
+        )
     return shown
 
 

@@ -42,10 +42,21 @@ from trnlab.units import PS_PER_NS
 SMALL = 64  # elements a partition: below that an instruction takes as long as with that many
 SLOWER = 1.1  # than at full rate by this factor: an instruction at half rate, whose fixed part may be at full rate
 COUNTS = (
-    "matmuls", "transposes", "PE at half rate", "PSUM copies", "copies in SBUF", "reductions", "small reductions",
-    "reciprocals", "activations", "tensor_scalars", "triggers", *(f"triggers {name}" for name in ENGINES),
-    "transfers", "bytes",
-)  # fmt: skip
+    "matmuls",
+    "transposes",
+    "PE at half rate",
+    "PSUM copies",
+    "copies in SBUF",
+    "reductions",
+    "small reductions",
+    "reciprocals",
+    "activations",
+    "tensor_scalars",
+    "triggers",
+    *(f"triggers {name}" for name in ENGINES),
+    "transfers",
+    "bytes",
+)
 _PSUM = re.compile(r"src=\w+@0x(2[0-9a-f]{6})\b")
 _FORMAT = re.compile(r"src=(\w+)@")
 _FORMATS = {"fp32": "float32"}

@@ -94,8 +94,10 @@ def while_(site: Site) -> list[Entry]:
     if found is not None:
         return found
     where = f" at {t.place[0]}" if t.place[0] else ""
-    say(f"{_LONG}: the loop{where} would be more than {t.most_ops:,} ops if unrolled, and its rounds are not alike: "
-        "it runs round by round, and the host asks its condition each time")  # fmt: skip
+    say(
+        f"{_LONG}: the loop{where} would be more than {t.most_ops:,} ops if unrolled, and its rounds are not alike: "
+        "it runs round by round, and the host asks its condition each time"
+    )
     return _run_by_host(site, site.operands)
 
 

@@ -12,11 +12,35 @@ from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import bfloat16, bool_, float16, float32, int32, uint32
 
 _SAME = (
-    "abs", "ceil", "cosine", "divide", "exponential", "exponential_minus_one", "floor", "is_finite", "log",
-    "log_plus_one", "logistic", "negate", "not", "or", "and", "xor", "power", "remainder", "round_nearest_even",
-    "rsqrt", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sine", "sqrt",
-    "subtract", "tanh", "clamp",
-)  # fmt: skip
+    "abs",
+    "ceil",
+    "cosine",
+    "divide",
+    "exponential",
+    "exponential_minus_one",
+    "floor",
+    "is_finite",
+    "log",
+    "log_plus_one",
+    "logistic",
+    "negate",
+    "not",
+    "or",
+    "and",
+    "xor",
+    "power",
+    "remainder",
+    "round_nearest_even",
+    "rsqrt",
+    "shift_left",
+    "shift_right_arithmetic",
+    "shift_right_logical",
+    "sine",
+    "sqrt",
+    "subtract",
+    "tanh",
+    "clamp",
+)
 _OF_BOOLS = {"add": "or", "multiply": "and", "maximum": "or", "minimum": "and"}
 _ALSO = {"chlo.erf": "erf", "mhlo.erf": "erf"}  # the latter of XLA's own modules, as TensorFlow gives them
 
@@ -144,9 +168,19 @@ def _formula(name: str):  # type: ignore[no-untyped-def]
     return lowering
 
 
-for _name, _function in {"stablehlo.tan": "tan", "chlo.tan": "tan", "stablehlo.atan2": "atan2", "chlo.erfc": "erfc",
-                         "chlo.sinh": "sinh", "chlo.cosh": "cosh", "chlo.asinh": "asinh", "chlo.acosh": "acosh",
-                         "chlo.atanh": "atanh", "chlo.asin": "asin", "chlo.acos": "acos"}.items():  # fmt: skip
+for _name, _function in {
+    "stablehlo.tan": "tan",
+    "chlo.tan": "tan",
+    "stablehlo.atan2": "atan2",
+    "chlo.erfc": "erfc",
+    "chlo.sinh": "sinh",
+    "chlo.cosh": "cosh",
+    "chlo.asinh": "asinh",
+    "chlo.acosh": "acosh",
+    "chlo.atanh": "atanh",
+    "chlo.asin": "asin",
+    "chlo.acos": "acos",
+}.items():
     lowers(_name)(_formula(_function))
 
 

@@ -98,9 +98,15 @@ def take_rows(site: Site, table: Entry, ids: Entry) -> Entry:
         rows = site.op("slice", table, start_indices=(first, 0), limit_indices=limits, strides=(1, 1))
         return site.op("reshape", rows, shape=(*ids.shape, table.shape[1])) if rank != 1 else rows
     return site.op(
-        "gather", table, ids, offset_dims=(rank,), collapsed_slice_dims=(0,), start_index_map=(0,),
-        index_vector_dim=rank, slice_sizes=(1, table.shape[1]),
-    )  # fmt: skip
+        "gather",
+        table,
+        ids,
+        offset_dims=(rank,),
+        collapsed_slice_dims=(0,),
+        start_index_map=(0,),
+        index_vector_dim=rank,
+        slice_sizes=(1, table.shape[1]),
+    )
 
 
 def _first_of_run(ids: Entry) -> int | None:
@@ -127,8 +133,13 @@ def dynamic_update_slice(site: Site) -> Entry:
             continue
         line = known(np.arange(whole, dtype=np.int32), TensorType((whole,), int32))
         place = site.op("subtract", line, site.t.broadcast(begin, (whole,)))
-        inside = site.op("and", *(site.op("compare", place, site.t.number(n, int32, (whole,)), comparison_direction=d)
-                                  for n, d in ((0, "GE"), (size, "LT"))))  # fmt: skip
+        inside = site.op(
+            "and",
+            *(
+                site.op("compare", place, site.t.number(n, int32, (whole,)), comparison_direction=d)
+                for n, d in ((0, "GE"), (size, "LT"))
+            ),
+        )
         update = _grown(site, update, dim, place, size, whole)
         inside = site.op("broadcast_in_dim", inside, shape=x.shape, broadcast_dimensions=(dim,))
         covered = inside if covered is None else site.op("and", covered, inside)
@@ -154,8 +165,11 @@ def _placed(site: Site, x: Entry, update: Entry, begins: Sequence[int]) -> Entry
         for a, b in ((0, low), (high, x.shape[dim])):
             start = [*begins[:dim], a, *([0] * (len(begins) - dim - 1))]
             limit = [*(s + n for s, n in zip(begins[:dim], update.shape[:dim])), b, *x.shape[dim + 1 :]]
-            around.append(site.op("slice", x, start_indices=tuple(start), limit_indices=tuple(limit),
-                                  strides=(1,) * len(begins)))  # fmt: skip
+            around.append(
+                site.op(
+                    "slice", x, start_indices=tuple(start), limit_indices=tuple(limit), strides=(1,) * len(begins)
+                )
+            )
         parts = [p for p in (around[0], update, around[1]) if p.shape[dim]]
         update = site.op("concatenate", *parts, dimension=dim) if len(parts) > 1 else parts[0]
     return update
@@ -182,9 +196,16 @@ class _Rows:
 
 
 def _rows(
-    site: Site, shape: Sequence[int], sizes: Sequence[int], indices: Entry, vector_dim: int, index_map: Sequence[int],
-    batching: Sequence[int], indices_batching: Sequence[int], clamp: bool,
-) -> _Rows:  # fmt: skip
+    site: Site,
+    shape: Sequence[int],
+    sizes: Sequence[int],
+    indices: Entry,
+    vector_dim: int,
+    index_map: Sequence[int],
+    batching: Sequence[int],
+    indices_batching: Sequence[int],
+    clamp: bool,
+) -> _Rows:
     """Where windows of `sizes` lie in a tensor of `shape`. clamp: whether those that leave it are moved inside."""
     vectors = _vectors(site, indices, vector_dim)
     batch = vectors[0].shape if vectors else tuple(n for a, n in enumerate(indices.shape) if a != vector_dim)
@@ -261,9 +282,16 @@ def gather(site: Site) -> Entry:
         ids = _as_int32(site, site.op("clamp", *_ends(site, indices, x.shape[-1])))
         return site.op("gather", x, ids, **numbers, slice_sizes=sizes)
     rows = _rows(
-        site, x.shape, sizes, indices, numbers["index_vector_dim"], numbers["start_index_map"],
-        numbers["operand_batching_dims"], numbers["start_indices_batching_dims"], clamp=True,
-    )  # fmt: skip
+        site,
+        x.shape,
+        sizes,
+        indices,
+        numbers["index_vector_dim"],
+        numbers["start_index_map"],
+        numbers["operand_batching_dims"],
+        numbers["start_indices_batching_dims"],
+        clamp=True,
+    )
     if not rows.front or 0 in site.type.shape:
         return _without_rows(site, x, rows)
     moved = transposed(site, x, (*rows.front, *rows.rest))
@@ -282,11 +310,16 @@ def _is_along(shape: Sequence[int], indices: Sequence[int], numbers: dict[str, A
     last = len(shape) - 1
     lead = tuple(range(last))
     return (
-        last > 0 and numbers["operand_batching_dims"] == lead and numbers["start_indices_batching_dims"] == lead
-        and numbers["collapsed_slice_dims"] == (last,) and numbers["offset_dims"] == ()
-        and prod(indices) == prod(shape[:last]) and len(indices) in (last, last + 1)
-        and numbers["index_vector_dim"] == last and prod(sizes) == 1
-    )  # fmt: skip
+        last > 0
+        and numbers["operand_batching_dims"] == lead
+        and numbers["start_indices_batching_dims"] == lead
+        and numbers["collapsed_slice_dims"] == (last,)
+        and numbers["offset_dims"] == ()
+        and prod(indices) == prod(shape[:last])
+        and len(indices) in (last, last + 1)
+        and numbers["index_vector_dim"] == last
+        and prod(sizes) == 1
+    )
 
 
 def _without_rows(site: Site, x: Entry, rows: _Rows) -> Entry:
@@ -332,9 +365,16 @@ def scatter(site: Site) -> Entry:
     numbers = mlir.scatter_numbers(site.raw)
     sizes = _window_sizes(x.shape, update.shape, numbers)
     rows = _rows(
-        site, x.shape, sizes, indices, numbers["index_vector_dim"], numbers["scatter_dims_to_operand_dims"],
-        numbers["input_batching_dims"], numbers["scatter_indices_batching_dims"], clamp=False,
-    )  # fmt: skip
+        site,
+        x.shape,
+        sizes,
+        indices,
+        numbers["index_vector_dim"],
+        numbers["scatter_dims_to_operand_dims"],
+        numbers["input_batching_dims"],
+        numbers["scatter_indices_batching_dims"],
+        clamp=False,
+    )
     if x.type.size == 0 or update.type.size == 0:
         return x
     count, width = rows.count(x.shape), prod(x.shape[d] for d in rows.rest)
@@ -397,16 +437,26 @@ def _combined(site: Site, kind: str | None, table: Entry, ids: Entry, lines: Ent
         hit, taken = _last_update(site, table, ids, lines)
         return site.op("select", hit, site.region(0, table, taken)[0], table)
     if updates > _MOST_IN_TURN:
-        raise Refused(f"its body is neither an assignment nor a sum, product or extreme, for {updates} rows that may "
-                      "be the same", "say unique_indices=True, or combine by .at[].add or .set")  # fmt: skip
+        raise Refused(
+            f"its body is neither an assignment nor a sum, product or extreme, for {updates} rows that may "
+            "be the same",
+            "say unique_indices=True, or combine by .at[].add or .set",
+        )
     return _in_turn(site, table, ids, lines)
 
 
 def _added(site: Site, table: Entry, ids: Entry, lines: Entry) -> Entry:
     return site.op(
-        "scatter", table, ids, lines, update_window_dims=(1,), inserted_window_dims=(0,),
-        scatter_dims_to_operand_dims=(0,), index_vector_dim=1, kind="add",
-    )  # fmt: skip
+        "scatter",
+        table,
+        ids,
+        lines,
+        update_window_dims=(1,),
+        inserted_window_dims=(0,),
+        scatter_dims_to_operand_dims=(0,),
+        index_vector_dim=1,
+        kind="add",
+    )
 
 
 def _hits(site: Site, table: Entry, ids: Entry) -> Entry:
@@ -441,8 +491,12 @@ def _last_update(site: Site, table: Entry, ids: Entry, lines: Entry) -> tuple[En
     """Which elements of the table are updated, and the last update of each."""
     hits = _hits(site, table, ids)
     number = site.op("iota", shape=hits.shape, dtype=int32, iota_dimension=1)
-    last = site.op("reduce", site.op("select", hits, number, site.t.number(-1, int32, hits.shape)), dimensions=(1,),
-                   kind="maximum")  # fmt: skip
+    last = site.op(
+        "reduce",
+        site.op("select", hits, number, site.t.number(-1, int32, hits.shape)),
+        dimensions=(1,),
+        kind="maximum",
+    )
     zero = site.t.number(0, int32, last.shape)
     taken = take_rows(site, lines, site.op("maximum", last, zero))
     hit = site.op("compare", last, zero, comparison_direction="GE")

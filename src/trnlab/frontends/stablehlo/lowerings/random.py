@@ -25,7 +25,7 @@ def rng_bit_generator(site: Site) -> list[Entry]:
         raise Refused(
             f"{kind} of random bits by {algorithm}, from a state {state.type}",
             "use 32-bit words of Philox (tf.random.stateless_*, Keras' layers), or JAX's default keys",
-        )  # fmt: skip
+        )
     key, low, *rest = (_word(site, state, i) for i in range(state.shape[0]))
     words = site.op("concatenate", *(wide.split(site.t, e) for e in (key, low, *(rest or [key]))), dimension=0)
     words = site.op("reshape", words, shape=(philox.STATE_WORDS,))

@@ -42,8 +42,10 @@ def _places(site: Site, xs: Sequence[Entry], before) -> Entry:  # type: ignore[n
     """How many elements of xs [..., N] come before each: int32 [..., N]."""
     *lead, size = xs[0].shape
     if xs[0].type.size * size > _MOST_COMPARED:
-        raise Refused(f"a sort of {size} elements in {xs[0].type.size // size} rows compares too many pairs",
-                      "sort fewer elements, or on the host before the step")  # fmt: skip
+        raise Refused(
+            f"a sort of {size} elements in {xs[0].type.size // size} rows compares too many pairs",
+            "sort fewer elements, or on the host before the step",
+        )
     mine = [site.op("reshape", x, shape=(*lead, size, 1)) for x in xs]
     other = [site.op("reshape", x, shape=(*lead, 1, size)) for x in xs]
     shape = (*lead, size, size)

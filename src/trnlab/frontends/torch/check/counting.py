@@ -162,9 +162,13 @@ class CountedGroup(NeuronProcessGroup):
 
     # -- all to all -----------------------------------------------------------------------------------------------
     def all_to_all_single(
-        self, output: Tensor, given: Tensor, output_splits: Sequence[int], input_splits: Sequence[int],
+        self,
+        output: Tensor,
+        given: Tensor,
+        output_splits: Sequence[int],
+        input_splits: Sequence[int],
         opts: Any = None,
-    ) -> NeuronWork:  # fmt: skip
+    ) -> NeuronWork:
         """Equal parts, or those that the script names, in rows."""
         if not output_splits and not input_splits:
             self._note("all_to_all", given, _nbytes(given), _nbytes(given))
@@ -228,9 +232,15 @@ class CountedGroup(NeuronProcessGroup):
         return NeuronWork([], results)
 
     def _note(
-        self, kind: str, like: Tensor, nbytes: int, buffer: int, reduction: str = "sum", root: int = 0,
+        self,
+        kind: str,
+        like: Tensor,
+        nbytes: int,
+        buffer: int,
+        reduction: str = "sum",
+        root: int = 0,
         parts: tuple[Sequence[int], Sequence[int]] = ((), ()),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """nbytes: given by this rank; buffer: of the larger of input and output."""
         self._asked += 1
         if like.device.type == "neuron":

@@ -63,9 +63,13 @@ def _note_break(survey: Survey, exc: Any, reason: str) -> None:
     do = next((way for word, way in _DO.items() if word in about), "keep it out of the compiled function")
     what = "the compiled function needs the values of a tensor here" if values else "torch.compile cannot follow this"
     survey.note(
-        "TRN251", f"{what}: it compiles what is before and after as graphs of their own, and this runs on the host",
-        place, why=why, do=do, severity=WARNING,
-    )  # fmt: skip
+        "TRN251",
+        f"{what}: it compiles what is before and after as graphs of their own, and this runs on the host",
+        place,
+        why=why,
+        do=do,
+        severity=WARNING,
+    )
 
 
 def _recompiling(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,10 +88,14 @@ def _note_again(survey: Survey, code: Any, reason: str) -> None:
     shapes = "size mismatch" in text or "shape" in text or "stride" in text
     survey.note(
         "TRN252" if shapes else "TRN253",
-        f"{code.co_name} is compiled again: " + ("its arguments come in another shape" if shapes else
-                                                 "something that it read has changed"),
-        Location(code.co_filename, code.co_firstlineno, code.co_name), why=text,
-        do="give batches one shape: pad them to a few fixed lengths, and drop_last=True" if shapes else
-        "keep a number that changes in a tensor, or outside of the compiled function",
-        subject=f"{code.co_filename}:{code.co_firstlineno}", severity=WARNING, whatever=True,
-    )  # fmt: skip
+        f"{code.co_name} is compiled again: "
+        + ("its arguments come in another shape" if shapes else "something that it read has changed"),
+        Location(code.co_filename, code.co_firstlineno, code.co_name),
+        why=text,
+        do="give batches one shape: pad them to a few fixed lengths, and drop_last=True"
+        if shapes
+        else "keep a number that changes in a tensor, or outside of the compiled function",
+        subject=f"{code.co_filename}:{code.co_firstlineno}",
+        severity=WARNING,
+        whatever=True,
+    )

@@ -43,9 +43,14 @@ class WalksEngine(Recorded, Followed):
     def left(self, name: str, error: TrnlabError) -> None:
         """See `Follower`."""
         self.walk.survey.note(  # type: ignore[attr-defined]
-            error.code, error.what.splitlines()[0], error.where, why=f"{name!r} runs on the host because of that",
-            do=error.remedy or "", severity=WARNING, subject=name,
-        )  # fmt: skip
+            error.code,
+            error.what.splitlines()[0],
+            error.where,
+            why=f"{name!r} runs on the host because of that",
+            do=error.remedy or "",
+            severity=WARNING,
+            subject=name,
+        )
 
     def train_step(self, step: Any, batch: Sequence[Any]) -> Any:
         """See `Followed`."""

@@ -83,11 +83,13 @@ class Loaders:
             size, rest = _last_batch(loader)
             if rest:
                 survey.note(
-                    "TRN254", f"the last batch of an epoch has {rest} samples, the others {size}: the step is "
-                    "compiled twice", self._made.get(id(loader)),
+                    "TRN254",
+                    f"the last batch of an epoch has {rest} samples, the others {size}: the step is compiled twice",
+                    self._made.get(id(loader)),
                     why=f"{len(loader.dataset)} samples do not divide by {size}, and drop_last is False",
-                    do="DataLoader(..., drop_last=True), or pad the last batch", severity=WARNING,
-                )  # fmt: skip
+                    do="DataLoader(..., drop_last=True), or pad the last batch",
+                    severity=WARNING,
+                )
 
 
 def _last_batch(loader: Any) -> tuple[int, int]:

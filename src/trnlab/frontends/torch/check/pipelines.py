@@ -90,12 +90,13 @@ def pipelines_told(walk: Walk) -> Iterator[None]:
             (Schedule, "__init__", _compiled_loss(walk, Schedule.__init__)),
             (Schedule, "_compute_loss", _loss(walk, Schedule._compute_loss)),
             (
-                Schedule, "_initialize_pp_stages",
+                Schedule,
+                "_initialize_pp_stages",
                 _unseen(walk, Schedule._initialize_pp_stages),
             ),
             (schedules.PipelineScheduleSingle, "step", _step(walk, schedules.PipelineScheduleSingle.step)),
             (schedules.PipelineScheduleMulti, "step", _step(walk, schedules.PipelineScheduleMulti.step)),
-        ):  # fmt: skip
+        ):
             stack.enter_context(patch.object(cls, name, method))
         yield
 
@@ -215,10 +216,12 @@ def _divided(schedule: Any) -> Divided:
     orders = single(count, microbatches) if single is not None else _told(schedule)
     if orders is None:
         raise UsageError(
-            f"{name} divides the way back into parts, and programs of stages have it whole", code="TRN198", got=name,
+            f"{name} divides the way back into parts, and programs of stages have it whole",
+            code="TRN198",
+            got=name,
             limit="ScheduleGPipe, Schedule1F1B, ScheduleInterleaved1F1B, ScheduleLoopedBFS",
             remedy="estimate with one of these; `trnlab run` takes the others",
-        )  # fmt: skip
+        )
     ranks = tuple(dist.get_process_group_ranks(first.group if first.group is not None else dist.group.WORLD))
     return Divided(name.removeprefix("Schedule"), microbatches, count, ranks, orders)
 
@@ -241,7 +244,10 @@ def _told(schedule: Any) -> list[list[Pass]] | None:
     if not told or kinds & {"I", "W", "OVERLAP_F_B"}:
         return None
     return [
-        [Pass(a.computation_type.value == "B", a.stage_index, a.microbatch_index) for a in actions[rank]
-         if a.computation_type.value in ("F", "B")]
+        [
+            Pass(a.computation_type.value == "B", a.stage_index, a.microbatch_index)
+            for a in actions[rank]
+            if a.computation_type.value in ("F", "B")
+        ]
         for rank in sorted(actions)
-    ]  # fmt: skip
+    ]

@@ -23,10 +23,12 @@ def captured(script: Script, session: Session) -> Captured:
     errors = [f"{f.code}: {f.what}" for f in walk.survey.findings if f.severity == ERROR]
     if step is None or errors or not step.graphs or not step.per_step:
         raise UsageError(
-            f"no training step of {str(script.path)!r} could be captured", code="TRN193",
+            f"no training step of {str(script.path)!r} could be captured",
+            code="TRN193",
             got="; ".join(errors[:3]) or "no compiled step that counts what it trains on",
-            limit="a script that `trnlab check` finds nothing wrong with", remedy=f"trnlab check {script.path}",
-        )  # fmt: skip
+            limit="a script that `trnlab check` finds nothing wrong with",
+            remedy=f"trnlab check {script.path}",
+        )
     with activate(session):
         work = work_of(walk, step)
     samples = _samples(step, walk.recordings.unit)

@@ -68,10 +68,11 @@ def alone(session: Session) -> UsageError:
     """For a script of several ranks that was followed as a process without others."""
     whole = Cluster(session.target, 1)
     return UsageError(
-        "the script is one rank of several, and these are followed for one target at a time", code=RANKS_WANTED,
+        "the script is one rank of several, and these are followed for one target at a time",
+        code=RANKS_WANTED,
         remedy=f"--target {whole.name} alone, whose {whole.ranks} ranks it then gets; --ranks N: fewer, "
         f"--target 4x{whole.name}: those of four instances",
-    )  # fmt: skip
+    )
 
 
 @dataclass
@@ -87,10 +88,16 @@ class _Rank:
         """As torchrun makes it."""
         each = self.size // self.cluster.instances
         told = {
-            "RANK": self.rank, "WORLD_SIZE": self.size, "LOCAL_RANK": self.rank % each, "LOCAL_WORLD_SIZE": each,
-            "GROUP_RANK": self.rank // each, "GROUP_WORLD_SIZE": self.cluster.instances, "MASTER_ADDR": "localhost",
-            "MASTER_PORT": 29500, "TORCHELASTIC_RUN_ID": "trnlab",
-        }  # fmt: skip
+            "RANK": self.rank,
+            "WORLD_SIZE": self.size,
+            "LOCAL_RANK": self.rank % each,
+            "LOCAL_WORLD_SIZE": each,
+            "GROUP_RANK": self.rank // each,
+            "GROUP_WORLD_SIZE": self.cluster.instances,
+            "MASTER_ADDR": "localhost",
+            "MASTER_PORT": 29500,
+            "TORCHELASTIC_RUN_ID": "trnlab",
+        }
         return {name: str(value) for name, value in told.items()}
 
 

@@ -134,13 +134,16 @@ def _too_large(walk: Walked, result: TargetResult) -> None:
     if result.job is not None:
         of, cores = "one rank", "divide more of it among the ranks"
     walk.survey.note(
-        "TRN258", f"the step does not fit in the HBM of {of} of {result.chip}: {format_bytes(m.total)} of "
-        f"{format_bytes(result.capacity)}", None,
+        "TRN258",
+        f"the step does not fit in the HBM of {of} of {result.chip}: {format_bytes(m.total)} of "
+        f"{format_bytes(result.capacity)}",
+        None,
         why=f"parameters {format_bytes(m.parameters)}, gradients {format_bytes(m.gradients)}, optimizer state "
         f"{format_bytes(m.state)}, activations {format_bytes(m.activations)}, temporaries "
         f"{format_bytes(m.temporaries)}; largest: {largest}",
-        do=f"a smaller batch or sequence, gradient checkpointing, or more cores: {cores}", subject=result.chip,
-    )  # fmt: skip
+        do=f"a smaller batch or sequence, gradient checkpointing, or more cores: {cores}",
+        subject=result.chip,
+    )
 
 
 def _operators(walk: Walked, step: Step) -> list[Operator]:
@@ -176,16 +179,25 @@ def _host(walk: Walked, step: Step) -> None:
     places: list[Location | None] = [place for place, _ in step.host_places.most_common()]
     for place in places or [None]:
         walk.survey.note(
-        "TRN250", what, place, why=why, do=do, severity=WARNING, subject="host",
-    )  # fmt: skip
+            "TRN250",
+            what,
+            place,
+            why=why,
+            do=do,
+            severity=WARNING,
+            subject="host",
+        )
 
 
 def _nothing(walk: Walked, step: Step) -> None:
     if not walk.steps and walk.complete:
         walk.survey.note(
-            "TRN259", "the script made no training step, and ran no compiled program", None, severity=ERROR,
+            "TRN259",
+            "the script made no training step, and ran no compiled program",
+            None,
+            severity=ERROR,
             do="call a step of compile_step, or a model of torch.compile(backend='neuron')",
-        )  # fmt: skip
+        )
 
 
 def work_of(walk: Walked, step: Step) -> Work:

@@ -68,11 +68,13 @@ def _ended_early(exit: SystemExit, where: Location | None, said: str) -> UsageEr
     """said: the last line that the script wrote to standard error; a message that it ends with is not written yet."""
     status = exit.code if isinstance(exit.code, int) else 1
     return UsageError(
-        f"the script ended with exit status {status} before its first step", code="TRN259", where=where,
+        f"the script ended with exit status {status} before its first step",
+        code="TRN259",
+        where=where,
         got=(said if isinstance(exit.code, int) else str(exit.code)) or None,
         remedy="see what it says; what follows its name on the command line is the script's, so that options of "
         "trnlab stand before it",
-    )  # fmt: skip
+    )
 
 
 _REMEDY = "see the line: the script had been given no number that is made up here"

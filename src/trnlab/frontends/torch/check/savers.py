@@ -30,13 +30,25 @@ from trnlab.view.line import inside, place_to_read, place_to_write
 Aside = Callable[[], AbstractContextManager[None]]
 LARGE = 1 << 18  # bytes from which on a tensor has no values
 _SAVERS = (
-    ("torch", "save"), ("torch.distributed.checkpoint", "save"), ("safetensors.torch", "save_file"),
+    ("torch", "save"),
+    ("torch.distributed.checkpoint", "save"),
+    ("safetensors.torch", "save_file"),
     ("safetensors.torch", "save_model"),
-)  # fmt: skip
+)
 _TYPES = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
-    "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
-}  # fmt: skip
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint8": "U8",
+    "bool": "BOOL",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+}
 
 
 @contextmanager
@@ -221,7 +233,8 @@ def _alone(checkpoint: Any, aside: Aside) -> Iterator[None]:
         return done
 
     with (
-        patch.object(checkpoint, "save", alone(save)), patch.object(checkpoint, "load", alone(load)),
+        patch.object(checkpoint, "save", alone(save)),
+        patch.object(checkpoint, "load", alone(load)),
         patch.object(checkpoint, "async_save", at_once),
-    ):  # fmt: skip
+    ):
         yield

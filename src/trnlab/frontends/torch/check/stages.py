@@ -94,7 +94,9 @@ class Followed:
 
 def _stuck(waiting: list[int]) -> UsageError:
     return UsageError(
-        "every rank of the pipeline waits for the shapes of another one's stage", code="TRN198",
-        got=f"ranks {', '.join(map(str, waiting))}", limit="a first stage that knows its own input",
+        "every rank of the pipeline waits for the shapes of another one's stage",
+        code="TRN198",
+        got=f"ranks {', '.join(map(str, waiting))}",
+        limit="a first stage that knows its own input",
         remedy="give PipelineStage its input_args and output_args",
-    )  # fmt: skip
+    )

@@ -38,18 +38,30 @@ from trnlab.frontends.torch.recording import barriers, choice
 
 LARGE = 1 << 18  # bytes
 _MAPPED = 1 << 30  # from this size on not even room in memory is asked for
-_ALLOCATES = frozenset({
-    "aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided",
-})  # fmt: skip
+_ALLOCATES = frozenset(
+    {
+        "aten::empty",
+        "aten::empty_strided",
+        "aten::empty_like",
+        "aten::new_empty",
+        "aten::new_empty_strided",
+    }
+)
 _NUMBER = "aten::_local_scalar_dense"
 _NO_WORK = frozenset({"aten::detach", "aten::alias", "aten::set_", "aten::lift_fresh", _NUMBER})
 _COLLECTIVES = ("c10d::", "_c10d_functional::", "_dtensor::")  # which groups answer
 _COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from"})
 
-_BY_MASKS = frozenset({
-    "aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index",
-    "aten::_unsafe_index_put",
-})  # fmt: skip
+_BY_MASKS = frozenset(
+    {
+        "aten::index",
+        "aten::index_put",
+        "aten::index_put_",
+        "aten::_index_put_impl_",
+        "aten::_unsafe_index",
+        "aten::_unsafe_index_put",
+    }
+)
 KEEP = ("aten::_amp",)  # which say whether gradients overflowed: they did not
 _WITHOUT_SHAPES = (AssertionError, NotImplementedError, RuntimeError)  # PyTorch's, of operators that it cannot follow
 
@@ -64,10 +76,13 @@ class Unwritten(TorchDispatchMode):
     `arrived` each that comes to the device."""
 
     def __init__(
-        self, on_device: HostOperator, found: Callable[[Any, Any], None],
-        read: Callable[[Any], None] = lambda x: None, wrote: Callable[[Sequence[Tensor]], None] = lambda x: None,
+        self,
+        on_device: HostOperator,
+        found: Callable[[Any, Any], None],
+        read: Callable[[Any], None] = lambda x: None,
+        wrote: Callable[[Sequence[Tensor]], None] = lambda x: None,
         arrived: Callable[[Tensor], None] = lambda x: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self._arrived = arrived
         self._on_device, self._found, self._read, self._wrote = on_device, found, read, wrote
@@ -326,8 +341,11 @@ def _changed(op: Any, args: Any, kwargs: Any) -> list[Any]:
     """The arguments that an operator writes to."""
     names = [a.name for a in op._schema.arguments]
     given = {**dict(zip(names, args)), **kwargs}
-    return [given[a.name] for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write
-            and a.name in given]  # fmt: skip
+    return [
+        given[a.name]
+        for a in op._schema.arguments
+        if a.alias_info is not None and a.alias_info.is_write and a.name in given
+    ]
 
 
 def _is_on_device(tensors: Sequence[Tensor], kwargs: Any) -> bool:

@@ -144,10 +144,15 @@ class Walked(WalkedRecordings):
             return
         subject = reason.split(" was ")[0]
         found = self.survey.note(
-            "TRN253", "the step is captured and compiled again: something that it read has changed", where,
-            why=reason, do="keep what changes in a tensor, or compute it outside of the step", severity=WARNING,
-            subject=subject, whatever=True,
-        )  # fmt: skip
+            "TRN253",
+            "the step is captured and compiled again: something that it read has changed",
+            where,
+            why=reason,
+            do="keep what changes in a tensor, or compute it outside of the step",
+            severity=WARNING,
+            subject=subject,
+            whatever=True,
+        )
         self._again[subject] += 1
         if self._again[subject] == 2:
             found.why += "; it goes on changing, and each time takes another compilation"
@@ -157,11 +162,16 @@ class Walked(WalkedRecordings):
             return  # which is told by itself
         known = sorted({", ".join(s) for s in self.batches} - {", ".join(shapes)})
         self.survey.note(
-            "TRN252", "the step is captured and compiled again: the batch comes in another shape", where,
-            why=f"{', '.join(shapes)} after {known[0] if known else 'another'}", severity=WARNING,
+            "TRN252",
+            "the step is captured and compiled again: the batch comes in another shape",
+            where,
+            why=f"{', '.join(shapes)} after {known[0] if known else 'another'}",
+            severity=WARNING,
             do="give batches one shape: pad them to a few fixed lengths (trnlab.buckets proposes them), and "
-            "drop_last=True", subject="batch", whatever=True,
-        )  # fmt: skip
+            "drop_last=True",
+            subject="batch",
+            whatever=True,
+        )
 
     @property
     def batches(self) -> list[tuple[str, ...]]:

@@ -76,11 +76,15 @@ class WalkedRecordings:
         said = str(getattr(error, "what", error)).splitlines()
         reason = next((line.strip() for line in said if name in line), said[0])
         self.survey.note(
-            "TRN250", f"{name}: the chip has no form of this; the host computes it", parse(node.where or ""),
+            "TRN250",
+            f"{name}: the chip has no form of this; the host computes it",
+            parse(node.where or ""),
             why=f"it cuts the step into programs before and after it; {reason}",
             do=str(getattr(error, "remedy", None) or "write it with other operators: docs/operators.md has them"),
-            severity=WARNING, subject=name, whatever=True,
-        )  # fmt: skip
+            severity=WARNING,
+            subject=name,
+            whatever=True,
+        )
 
     def random(self, name: str, tensor: Tensor) -> None:
         """Random numbers were drawn that a program reads."""
@@ -120,11 +124,14 @@ class WalkedRecordings:
             if place in step.host_places:  # which is told by itself
                 continue
             self.survey.note(
-                "TRN256", "a value is asked for in the middle of a step, which cuts it into two programs", place,
+                "TRN256",
+                "a value is asked for in the middle of a step, which cuts it into two programs",
+                place,
                 why="what is recorded until then is computed; what the rest needs of it goes through HBM",
-                do="ask for it after optimizer.step(): the step is one program then", severity=WARNING,
+                do="ask for it after optimizer.step(): the step is one program then",
+                severity=WARNING,
                 subject=f"cut {place}",
-            )  # fmt: skip
+            )
 
     def _passed(self) -> None:
         """The script has only computed forward: what it did again and again is a pass."""

@@ -79,9 +79,12 @@ def mismatch(calls: Mapping[int, Call], what: str, rule: str = _RULE) -> Collect
         asked.setdefault(f"{call.text} at {call.site}", []).append(rank)
     lines = "\n         ".join(f"{named(ranks)}: {text}" for text, ranks in asked.items())
     return CollectiveError(
-        what, code="TRN270", got=lines, limit=rule,
+        what,
+        code="TRN270",
+        got=lines,
+        limit=rule,
         remedy="find the branch or loop that one of these ranks takes and the others do not",
-    )  # fmt: skip
+    )
 
 
 def named(ranks: list[int]) -> str:

@@ -117,22 +117,34 @@ class _Groups:
     def methods(self) -> dict[str, Callable[..., Any]]:
         """By the name that a process group has for each."""
         own: dict[str, Callable[..., Any]] = {
-            "allreduce": self.all_reduce, "allreduce_coalesced": self.all_reduce,
-            "all_gather_single": self.all_gather_single, "_allgather_base": self.all_gather_single,
+            "allreduce": self.all_reduce,
+            "allreduce_coalesced": self.all_reduce,
+            "all_gather_single": self.all_gather_single,
+            "_allgather_base": self.all_gather_single,
             "all_gather_single_coalesced": self.all_gather_coalesced,
-            "allgather_into_tensor_coalesced": self.all_gather_coalesced, "allgather": self.all_gather,
-            "reduce_scatter_single": self.reduce_scatter_single, "_reduce_scatter_base": self.reduce_scatter_single,
+            "allgather_into_tensor_coalesced": self.all_gather_coalesced,
+            "allgather": self.all_gather,
+            "reduce_scatter_single": self.reduce_scatter_single,
+            "_reduce_scatter_base": self.reduce_scatter_single,
             "reduce_scatter_single_coalesced": self.reduce_scatter_coalesced,
-            "reduce_scatter_tensor_coalesced": self.reduce_scatter_coalesced, "reduce_scatter": self.reduce_scatter,
-            "broadcast": self.broadcast, "all_to_all_single": self.all_to_all_single,
-            "alltoall_base": self.all_to_all_single, "alltoall": self.all_to_all, "barrier": self.barrier,
-            "monitored_barrier": self.barrier, "_start_coalescing": self.barrier, "_end_coalescing": self.barrier,
-        }  # fmt: skip
+            "reduce_scatter_tensor_coalesced": self.reduce_scatter_coalesced,
+            "reduce_scatter": self.reduce_scatter,
+            "broadcast": self.broadcast,
+            "all_to_all_single": self.all_to_all_single,
+            "alltoall_base": self.all_to_all_single,
+            "alltoall": self.all_to_all,
+            "barrier": self.barrier,
+            "monitored_barrier": self.barrier,
+            "_start_coalescing": self.barrier,
+            "_end_coalescing": self.barrier,
+        }
         found = {name: self._method(method) for name, method in own.items()}
         transfers = {"send": self.send, "recv": self.receive}
-        return found | {name: _traced(method) for name, method in transfers.items()} | {
-            name: self._refused(name) for name in _INSTEAD
-        }  # fmt: skip
+        return (
+            found
+            | {name: _traced(method) for name, method in transfers.items()}
+            | {name: self._refused(name) for name in _INSTEAD}
+        )
 
     def _method(self, run: Callable[..., Any]) -> Callable[..., Handle]:
         def method(group: Any, *args: Any, **kwargs: Any) -> Handle:
@@ -144,10 +156,13 @@ class _Groups:
     def _refused(self, name: str) -> Callable[..., Any]:
         def method(group: Any, *args: Any, **kwargs: Any) -> Any:
             raise UnsupportedOpError(
-                f"a captured step calls {name}, and the programs of its ranks would not be alike", code="TRN286",
-                where=self._lines.here(), limit="collectives in which all ranks do the same", got=name,
+                f"a captured step calls {name}, and the programs of its ranks would not be alike",
+                code="TRN286",
+                where=self._lines.here(),
+                limit="collectives in which all ranks do the same",
+                got=name,
                 remedy=_INSTEAD[name],
-            )  # fmt: skip
+            )
 
         return method
 
@@ -209,7 +224,7 @@ class _Groups:
 
     def all_to_all_single(
         self, group: Any, output: Tensor, given: Tensor, takes: Sequence[int], gives: Sequence[int], opts: Any = None
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """Parts along the first dimension, equal where no sizes are named."""
         if not takes and not gives:  # of all elements, whatever the shapes
             count, size = given.numel() // group.size(), group.size()

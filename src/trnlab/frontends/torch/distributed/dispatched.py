@@ -31,14 +31,25 @@ Method = Callable[..., NeuronWork]
 Group = TypeVar("Group")
 
 _OPERATORS = {
-    "allreduce": "allreduce_", "allreduce_coalesced": "allreduce_coalesced_", "reduce": "reduce_",
-    "reduce_scatter": "reduce_scatter_", "reduce_scatter_single": "_reduce_scatter_base_",
-    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced_", "broadcast": "broadcast_",
-    "allgather": "allgather_", "allgather_coalesced": "allgather_coalesced_", "all_gather_single": "_allgather_base_",
-    "all_gather_single_coalesced": "allgather_into_tensor_coalesced_", "gather": "gather_", "scatter": "scatter_",
-    "all_to_all_single": "alltoall_base_", "alltoall": "alltoall_", "send": "send", "recv": "recv_",
+    "allreduce": "allreduce_",
+    "allreduce_coalesced": "allreduce_coalesced_",
+    "reduce": "reduce_",
+    "reduce_scatter": "reduce_scatter_",
+    "reduce_scatter_single": "_reduce_scatter_base_",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced_",
+    "broadcast": "broadcast_",
+    "allgather": "allgather_",
+    "allgather_coalesced": "allgather_coalesced_",
+    "all_gather_single": "_allgather_base_",
+    "all_gather_single_coalesced": "allgather_into_tensor_coalesced_",
+    "gather": "gather_",
+    "scatter": "scatter_",
+    "all_to_all_single": "alltoall_base_",
+    "alltoall": "alltoall_",
+    "send": "send",
+    "recv": "recv_",
     "recv_anysource": "recv_any_source_",
-}  # fmt: skip
+}
 _LIBRARIES: list[torch.library.Library] = []
 
 

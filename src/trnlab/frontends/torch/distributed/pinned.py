@@ -20,19 +20,38 @@ from trnlab.frontends.torch.dispatch import implement
 
 REMEMBERED = 64
 _KINDS = (
-    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8,
-    torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.bool,
-    torch.complex64, torch.complex128,
-)  # fmt: skip
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint8,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.bool,
+    torch.complex64,
+    torch.complex128,
+)
 _headers: dict[torch.dtype, Tensor] = {}  # empty tensors
 _LIBRARIES: list[torch.library.Library] = []
 _addresses: deque[int] = deque(maxlen=REMEMBERED)
 
 
 def _empty(
-    size: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None,
+    size: Any,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
     memory_format: Any = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     chosen = memory_format or torch.contiguous_format
     return _made(torch.empty(size, dtype=dtype, device="meta", memory_format=chosen), bool(pin_memory))
 

@@ -177,8 +177,12 @@ class NeuronProcessGroup(dist.ProcessGroup):
     def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> NeuronWork:
         """Each position ends with the reduction of its part."""
         opts = opts if opts is not None else dist.ReduceScatterOptions()
-        _expect(given.numel() == output.numel() * len(self.ranks), "reduce_scatter", output.numel() * len(self.ranks),
-                given.numel())  # fmt: skip
+        _expect(
+            given.numel() == output.numel() * len(self.ranks),
+            "reduce_scatter",
+            output.numel() * len(self.ranks),
+            given.numel(),
+        )
         return self._work([self._reduce("reduce_scatter", given, output, Reduction(opts.reduceOp))], output)
 
     _reduce_scatter_base = reduce_scatter_single
@@ -193,8 +197,12 @@ class NeuronProcessGroup(dist.ProcessGroup):
     def _scatter_parts(self, output: Tensor, parts: Tensors, reduction: Reduction) -> Job:
         _expect(len(parts) == len(self.ranks), "reduce_scatter", f"{len(self.ranks)} parts", len(parts))
         each = max((part.numel() for part in parts), default=0)
-        _expect(parts[self.getRank()].numel() == output.numel(), "reduce_scatter", output.numel(),
-                parts[self.getRank()].numel())  # fmt: skip
+        _expect(
+            parts[self.getRank()].numel() == output.numel(),
+            "reduce_scatter",
+            output.numel(),
+            parts[self.getRank()].numel(),
+        )
         source = np.concatenate([np.resize(_read(part), each) if part.numel() else _read(part) for part in parts])
         source = reduction.before(source, output.dtype)
 
@@ -227,16 +235,25 @@ class NeuronProcessGroup(dist.ProcessGroup):
         """Every rank ends with the root's tensors."""
         root = opts.rootRank
         jobs = [
-            self._ask("collective_broadcast", _read(t), partial(_write, t) if self.getRank() != root else _drop, t,
-                      root=root)
+            self._ask(
+                "collective_broadcast",
+                _read(t),
+                partial(_write, t) if self.getRank() != root else _drop,
+                t,
+                root=root,
+            )
             for t in tensors
-        ]  # fmt: skip
+        ]
         return self._work(jobs, tensors)
 
     def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> NeuronWork:
         """Every rank ends with the tensors of all, one after the other."""
-        _expect(output.numel() == given.numel() * len(self.ranks), "all_gather", given.numel() * len(self.ranks),
-                output.numel())  # fmt: skip
+        _expect(
+            output.numel() == given.numel() * len(self.ranks),
+            "all_gather",
+            given.numel() * len(self.ranks),
+            output.numel(),
+        )
         return self._work([self._ask("all_gather", _read(given), partial(_write, output), given)], output)
 
     _allgather_base = all_gather_single
@@ -260,8 +277,12 @@ class NeuronProcessGroup(dist.ProcessGroup):
     def _gather_list(self, outputs: Tensors, given: Tensor) -> Job:
         _expect(len(outputs) == len(self.ranks), "all_gather", f"{len(self.ranks)} tensors", len(outputs))
         each = max(out.numel() for out in outputs)
-        _expect(outputs[self.getRank()].numel() == given.numel(), "all_gather", outputs[self.getRank()].numel(),
-                given.numel())  # fmt: skip
+        _expect(
+            outputs[self.getRank()].numel() == given.numel(),
+            "all_gather",
+            outputs[self.getRank()].numel(),
+            given.numel(),
+        )
 
         def sink(result: Array) -> None:
             for out, part in zip(outputs, result.reshape(len(outputs), -1)):
@@ -287,8 +308,12 @@ class NeuronProcessGroup(dist.ProcessGroup):
         """Each position ends with its part of the root's list. (As a broadcast of the list.)"""
         output, count, position = outputs[0], len(self.ranks), self.getRank()
         if position == opts.rootRank:
-            _expect(len(givens[0]) == count and all(t.numel() == output.numel() for t in givens[0]), "scatter",
-                    f"{count} tensors of {output.numel()}", [t.numel() for t in givens[0]])  # fmt: skip
+            _expect(
+                len(givens[0]) == count and all(t.numel() == output.numel() for t in givens[0]),
+                "scatter",
+                f"{count} tensors of {output.numel()}",
+                [t.numel() for t in givens[0]],
+            )
             source = np.concatenate([_read(given) for given in givens[0]])
         else:
             source = np.zeros(count * output.numel(), _read(output).dtype)
@@ -300,9 +325,13 @@ class NeuronProcessGroup(dist.ProcessGroup):
 
     # -- all to all -----------------------------------------------------------------------------------------------
     def all_to_all_single(
-        self, output: Tensor, given: Tensor, output_splits: Sequence[int], input_splits: Sequence[int],
+        self,
+        output: Tensor,
+        given: Tensor,
+        output_splits: Sequence[int],
+        input_splits: Sequence[int],
         opts: Any = None,
-    ) -> NeuronWork:  # fmt: skip
+    ) -> NeuronWork:
         """Part q of position p goes to position q; splits are in rows, and equal where there are none."""
         count = len(self.ranks)
         takes, gives = _splits(output, output_splits, count), _splits(given, input_splits, count)
@@ -316,15 +345,19 @@ class NeuronProcessGroup(dist.ProcessGroup):
 
     def alltoall(self, outputs: Tensors, givens: Tensors, opts: Any = None) -> NeuronWork:
         """The same, of lists."""
-        _expect(len(outputs) == len(givens) == len(self.ranks), "all_to_all", f"{len(self.ranks)} tensors",
-                (len(outputs), len(givens)))  # fmt: skip
+        _expect(
+            len(outputs) == len(givens) == len(self.ranks),
+            "all_to_all",
+            f"{len(self.ranks)} tensors",
+            (len(outputs), len(givens)),
+        )
         gives, takes = [t.numel() for t in givens], [t.numel() for t in outputs]
         source = np.concatenate([_read(t) for t in givens])
         return self._work([self._uneven(source, gives, takes, partial(_write_parts, outputs), givens[0])], outputs)
 
     def _uneven(
         self, source: Array, gives: list[int], takes: list[int], sink: Callable[[Array], Any], like: Tensor
-    ) -> Job:  # fmt: skip
+    ) -> Job:
         """Parts of different sizes: straight from each rank to each. Where each rank has a part for one at most, that
         is a permutation. Else it takes the time of equal parts as large as the largest (assumed: the vendor says of
         its AllToAllV only that it is there)."""
@@ -388,9 +421,14 @@ class NeuronProcessGroup(dist.ProcessGroup):
 
     # -- helpers --------------------------------------------------------------------------------------------------
     def _ask(
-        self, kind: str, source: Array, sink: Callable[[Array], Any], like: Tensor,
-        reduction: Reduction | None = None, root: int = -1,
-    ) -> Job:  # fmt: skip
+        self,
+        kind: str,
+        source: Array,
+        sink: Callable[[Array], Any],
+        like: Tensor,
+        reduction: Reduction | None = None,
+        root: int = -1,
+    ) -> Job:
         counted = like.device.type == "neuron"
         broadcasts = kind == "collective_broadcast"
         asked = Collective(kind, self.groups, reduction.name if reduction else "sum", root=root if broadcasts else 0)
@@ -413,9 +451,12 @@ def _read(tensor: Tensor) -> Array:
         )
     if is_handled_in_python(tensor):
         raise CollectiveError(
-            "collectives of the host's tensors take tensors with memory of their own", code="TRN275",
-            where=sites.site(), got=type(tensor).__name__, remedy="give it the tensors inside, one after the other",
-        )  # fmt: skip
+            "collectives of the host's tensors take tensors with memory of their own",
+            code="TRN275",
+            where=sites.site(),
+            got=type(tensor).__name__,
+            remedy="give it the tensors inside, one after the other",
+        )
     flat: Array = to_numpy_alias(as_host(tensor)).reshape(-1)
     return flat.copy()
 
@@ -448,8 +489,12 @@ def _splits(tensor: Tensor, rows: Sequence[int], count: int) -> list[int]:
     if not rows:
         _expect(tensor.numel() % count == 0, "all_to_all", f"a multiple of {count} rows", list(tensor.shape))
         return [tensor.numel() // count] * count
-    _expect(len(rows) == count and sum(rows) == (tensor.shape[0] if tensor.dim() else 0), "all_to_all",
-            f"{count} splits of {tensor.shape[0] if tensor.dim() else 0} rows", list(rows))  # fmt: skip
+    _expect(
+        len(rows) == count and sum(rows) == (tensor.shape[0] if tensor.dim() else 0),
+        "all_to_all",
+        f"{count} splits of {tensor.shape[0] if tensor.dim() else 0} rows",
+        list(rows),
+    )
     each = tensor.numel() // max(tensor.shape[0], 1)
     return [n * each for n in rows]
 
@@ -467,9 +512,13 @@ def _cost_of_uneven(calls: Mapping[int, Call], groups: Groups, dtype: Any) -> tu
 def _expect(right: bool, operation: str, limit: object, got: object) -> None:
     if not right:
         raise CollectiveError(
-            f"tensors of this {operation} do not fit each other", code="TRN277", where=sites.site(), limit=limit,
-            got=got, remedy="give it tensors of the sizes that the group needs",
-        )  # fmt: skip
+            f"tensors of this {operation} do not fit each other",
+            code="TRN277",
+            where=sites.site(),
+            limit=limit,
+            got=got,
+            remedy="give it tensors of the sizes that the group needs",
+        )
 
 
 def create(options: Any, backend_options: Any = None) -> NeuronProcessGroup:

@@ -15,9 +15,16 @@ from trnlab.errors import CollectiveError
 Array = npt.NDArray[Any]
 _Kind = dist.ReduceOp.RedOpType
 _NAMES = {
-    _Kind.SUM: "sum", _Kind.AVG: "sum", _Kind.PREMUL_SUM: "sum", _Kind.PRODUCT: "prod", _Kind.MIN: "min",
-    _Kind.MAX: "max", _Kind.BAND: "band", _Kind.BOR: "bor", _Kind.BXOR: "bxor",
-}  # fmt: skip
+    _Kind.SUM: "sum",
+    _Kind.AVG: "sum",
+    _Kind.PREMUL_SUM: "sum",
+    _Kind.PRODUCT: "prod",
+    _Kind.MIN: "min",
+    _Kind.MAX: "max",
+    _Kind.BAND: "band",
+    _Kind.BOR: "bor",
+    _Kind.BXOR: "bxor",
+}
 _ORDERED = ("min", "max")
 _BITS = ("band", "bor", "bxor")
 
@@ -41,9 +48,12 @@ class Reduction:
             self.name in _BITS and (dtype.is_floating_point or dtype.is_complex)
         ):
             raise CollectiveError(
-                f"{dtype} has no reduction {self.spoken}", code="TRN275", got=dtype, limit="sum, avg, prod"
-                if dtype.is_complex else "sum, avg, prod, min, max", remedy="reduce integers, or another reduction",
-            )  # fmt: skip
+                f"{dtype} has no reduction {self.spoken}",
+                code="TRN275",
+                got=dtype,
+                limit="sum, avg, prod" if dtype.is_complex else "sum, avg, prod, min, max",
+                remedy="reduce integers, or another reduction",
+            )
         if self.factor is None:
             return values
         factor = self.factor.cpu().item() if isinstance(self.factor, torch.Tensor) else self.factor

@@ -18,8 +18,9 @@ from trnlab.errors import Location
 
 _LIBRARIES = (
     *(os.path.dirname(path) + os.sep for path in (torch.__file__, trnlab.__file__)),
-    sysconfig.get_paths()["stdlib"] + os.sep, "<frozen",
-)  # fmt: skip
+    sysconfig.get_paths()["stdlib"] + os.sep,
+    "<frozen",
+)
 _PURPOSES = (  # the part of PyTorch that asks, and for what; the first that fits from the innermost frame on
     ("torch/distributed/checkpoint", "checkpoint"),
     ("torch/distributed/pipelining", "pipeline"),

@@ -80,11 +80,12 @@ class Watch:
         while missing := [rank for rank in missing if not self._store.check([f"note/{rank}"])]:
             if time.monotonic() > ends:
                 raise CollectiveError(
-                    f"{named(missing)} never joined the job", code="TRN281",
+                    f"{named(missing)} never joined the job",
+                    code="TRN281",
                     got=f"{len(self.world.ranks) - len(missing)} of {len(self.world.ranks)} ranks are there",
                     limit=f"the timeout, {self.timeout_s:g} s",
                     remedy="look at what it says itself, and whether every rank comes to init_process_group",
-                )  # fmt: skip
+                )
             time.sleep(pause)
             pause = min(2 * pause, PERIOD_S)
 
@@ -168,18 +169,22 @@ class Watch:
         if time.monotonic() - self._seen[1] < STABLE_S:
             return None
         return CollectiveError(
-            "all ranks wait, and none can go on: a deadlock", code="TRN272", got=_listed(notes),
+            "all ranks wait, and none can go on: a deadlock",
+            code="TRN272",
+            got=_listed(notes),
             limit="each rank calls the collectives of a group in the same order; a send meets a recv",
             remedy="let all ranks make these calls in one order, or use isend, irecv or batch_isend_irecv",
-        )  # fmt: skip
+        )
 
     def late(self, job: Job, timeout_s: float) -> CollectiveError:
         """The error for a job that takes longer than it may."""
         return CollectiveError(
-            f"{job.call.text} of {job.group} is not done within its timeout of {timeout_s:g} s", code="TRN273",
-            got=_listed(self._notes()), limit=f"the timeout, {timeout_s:g} s",
+            f"{job.call.text} of {job.group} is not done within its timeout of {timeout_s:g} s",
+            code="TRN273",
+            got=_listed(self._notes()),
+            limit=f"the timeout, {timeout_s:g} s",
             remedy="see what the ranks that are not there yet do; a larger timeout: init_process_group(timeout=...)",
-        )  # fmt: skip
+        )
 
     def _gone(self, rank: int | None, notes: Mapping[int, Note]) -> CollectiveError:
         mine = [f"{job.call.text} at {job.call.site}" for job in list(self._jobs)]
@@ -197,10 +202,12 @@ class Watch:
         if note is not None and note["last"]:
             lines.append(f"{who} last did {note['last']}")
         return CollectiveError(
-            what, code="TRN271", got="\n         ".join(lines) or None,
+            what,
+            code="TRN271",
+            got="\n         ".join(lines) or None,
             limit="every rank takes part in each collective of its groups",
             remedy="look at what that rank says itself; if it is the end of its script, let it make as many calls",
-        )  # fmt: skip
+        )
 
     # -- notes ----------------------------------------------------------------------------------------------------
     def _write(self) -> None:
@@ -208,11 +215,17 @@ class Watch:
         now = time.monotonic()
         jobs = list(self._jobs)
         note = {
-            "status": self._status, "why": self._why, "progress": self._progress, "beat": self._beat,
-            "last": self._last, "pid": os.getpid(), "host": socket.gethostname(), "blocked": self._blocked(jobs, now),
+            "status": self._status,
+            "why": self._why,
+            "progress": self._progress,
+            "beat": self._beat,
+            "last": self._last,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "blocked": self._blocked(jobs, now),
             "waits": [[job.group, job.call.text, job.call.site, job.phase] for job in jobs[:4]],
             "verdict": self._shared(),
-        }  # fmt: skip
+        }
         with contextlib.suppress(Exception):  # a store that is gone says nothing; connections will
             self._store.set(f"note/{self.world.rank}", json.dumps(note))
 

@@ -182,9 +182,14 @@ class Channel:
         return self._put(("collectives", self.name, self.ranks), call, self.ranks, work)
 
     def collective(
-        self, asked: Collective, source: Array, sink: Callable[[Array], Any], purpose: str, call: Call,
+        self,
+        asked: Collective,
+        source: Array,
+        sink: Callable[[Array], Any],
+        purpose: str,
+        call: Call,
         counted: bool = True,
-    ) -> Job:  # fmt: skip
+    ) -> Job:
         """Queue a collective of the fabric's. `sink` is given the result; `source` must not change any more."""
         fabric = self.world.fabric
 
@@ -229,8 +234,13 @@ class Channel:
         return self._put(("send", self.name, self.ranks, target, tag), call, (self.world.rank, target), work)
 
     def receive(
-        self, like: Array, source: int | None, tag: int, sink: Callable[[Array], Any], purpose: str = "",
-    ) -> Job:  # fmt: skip
+        self,
+        like: Array,
+        source: int | None,
+        tag: int,
+        sink: Callable[[Array], Any],
+        purpose: str = "",
+    ) -> Job:
         """Queue a transfer from a rank, or from whoever sends first. `sink` is given what came. purpose: of what is
         counted."""
 
@@ -285,8 +295,17 @@ class Channel:
             raise watch.verdict
         with self._lock:
             number = self._counts[lane] = self._counts.get(lane, 0) + 1
-            asked = Call(call.operation, call.dtype, call.elements, call.reduction, call.root, number,
-                         str(sites.site()), call.gives, call.takes)  # fmt: skip
+            asked = Call(
+                call.operation,
+                call.dtype,
+                call.elements,
+                call.reduction,
+                call.root,
+                number,
+                str(sites.site()),
+                call.gives,
+                call.takes,
+            )
             job = Job(asked, ranks, self.name, work)
             watch.add(job)
             return self.world.lane(lane).put(job)

@@ -18,9 +18,12 @@ from trnlab.frontends.torch.horovod.ranks import ProcessSet, global_process_set
 
 Average, Sum, Adasum, Min, Max, Product = "average", "sum", "adasum", "min", "max", "product"
 _OPS = {
-    Average: dist.ReduceOp.AVG, Sum: dist.ReduceOp.SUM, Min: dist.ReduceOp.MIN, Max: dist.ReduceOp.MAX,
+    Average: dist.ReduceOp.AVG,
+    Sum: dist.ReduceOp.SUM,
+    Min: dist.ReduceOp.MIN,
+    Max: dist.ReduceOp.MAX,
     Product: dist.ReduceOp.PRODUCT,
-}  # fmt: skip
+}
 _numbers = itertools.count(1)
 _handles: dict[int, tuple[list[Any], Callable[[], Any]]] = {}  # what is waited for, and what is there then
 
@@ -60,9 +63,14 @@ def _chosen(average: bool | None, op: str | None) -> str:
 
 # -- reductions ---------------------------------------------------------------------------------------------------
 def allreduce_async_(
-    tensor: Tensor, average: bool | None = None, name: str | None = None, op: str | None = None,
-    prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set,
-) -> int:  # fmt: skip
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
     """Reduce in place: the mean, unless `op` (or `average=False`) says otherwise."""
     return grouped_allreduce_async_(
         [tensor], average, name, op, prescale_factor, postscale_factor, process_set, _alone=True
@@ -70,10 +78,15 @@ def allreduce_async_(
 
 
 def grouped_allreduce_async_(
-    tensors: Sequence[Tensor], average: bool | None = None, name: str | None = None, op: str | None = None,
-    prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set,
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
     _alone: bool = False,
-) -> int:  # fmt: skip
+) -> int:
     """Reduce several in place."""
     chosen, group = _chosen(average, op), process_set.asked()
     held = [_memory(tensor) for tensor in tensors]
@@ -104,9 +117,12 @@ def _gathered(tensor: Tensor, process_set: ProcessSet) -> tuple[Any, list[Tensor
 def _power_of_two(ranks: int) -> None:
     if ranks & (ranks - 1):
         raise UsageError(
-            "Horovod's Adasum adds in pairs", code="TRN279", limit="a power of two of ranks", got=ranks,
+            "Horovod's Adasum adds in pairs",
+            code="TRN279",
+            limit="a power of two of ranks",
+            got=ranks,
             remedy="use as many ranks, or op=hvd.Average",
-        )  # fmt: skip
+        )
 
 
 def _adaptive_sum(parts: Sequence[Tensor]) -> Tensor:
@@ -152,10 +168,15 @@ class _Allreduce(Function):
 
 
 def allreduce(
-    tensor: Tensor, average: bool | None = None, name: str | None = None, compression: Any = Compression.none,
-    op: str | None = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The reduction, in new memory; gradients of it are reduced likewise."""
     small, context = compression.compress(tensor)
     reduced = _Allreduce.apply(small, average, name, op, prescale_factor, postscale_factor, process_set)
@@ -163,19 +184,28 @@ def allreduce(
 
 
 def grouped_allreduce(
-    tensors: Sequence[Tensor], average: bool | None = None, name: str | None = None,
-    compression: Any = Compression.none, op: str | None = None, prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set,
-) -> list[Tensor]:  # fmt: skip
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[Tensor]:
     """The reductions of several."""
     settings = (compression, op, prescale_factor, postscale_factor, process_set)
     return [allreduce(tensor, average, name, *settings) for tensor in tensors]
 
 
 def reducescatter_async(
-    tensor: Tensor, name: str | None = None, op: str = Average, process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0, postscale_factor: float = 1.0,
-) -> int:  # fmt: skip
+    tensor: Tensor,
+    name: str | None = None,
+    op: str = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
     """This rank's rows of the reduction; where they do not divide, the first ranks have one more."""
     ranks, position = process_set.size(), process_set.rank()
     given = _fresh(tensor) * prescale_factor if prescale_factor != 1 else _fresh(tensor)
@@ -198,9 +228,14 @@ class _Reducescatter(Function):
 
 
 def reducescatter(
-    tensor: Tensor, compression: Any = Compression.none, name: str | None = None, op: str = Average,
-    process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
-) -> Tensor:  # fmt: skip
+    tensor: Tensor,
+    compression: Any = Compression.none,
+    name: str | None = None,
+    op: str = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Tensor:
     """This rank's rows of the reduction."""
     small, context = compression.compress(tensor)
     mine = _Reducescatter.apply(small, name, op, process_set, prescale_factor, postscale_factor)
@@ -224,9 +259,7 @@ def _all(handles: Sequence[int]) -> int:
 
 
 # -- gathering ----------------------------------------------------------------------------------------------------
-def allgather_async(
-    tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> int:  # fmt: skip
+def allgather_async(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """The tensors of all ranks, joined along the first dimension, in which they may differ."""
     given = _fresh(tensor)
     rows: list[Any] = [None] * process_set.size()

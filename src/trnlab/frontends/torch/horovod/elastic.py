@@ -11,10 +11,11 @@ from trnlab.errors import UsageError
 def _refused(name: str) -> Any:
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise UsageError(
-            f"hvd.elastic.{name} waits for Horovod's launcher, which starts no ranks here", code="TRN280",
+            f"hvd.elastic.{name} waits for Horovod's launcher, which starts no ranks here",
+            code="TRN280",
             remedy="start the script with `trnlab run --ranks MIN:MAX --max-restarts N`, or torchrun, and keep its "
             "state in trnlab.frontends.torch.checkpoints: ranks that are lost are started again from there",
-        )  # fmt: skip
+        )
 
     return refuse
 

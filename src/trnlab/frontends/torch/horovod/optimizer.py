@@ -98,11 +98,17 @@ class _Distributed:
 
 
 def DistributedOptimizer(  # noqa: N802  (Horovod's name)
-    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, Tensor]] | None = None,
-    compression: Any = Compression.none, backward_passes_per_step: int = 1, op: str = Average,
-    gradient_predivide_factor: float = 1.0, num_groups: int = 0, groups: Any = None, sparse_as_dense: bool = False,
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, Tensor]] | None = None,
+    compression: Any = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: str = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
-) -> Any:  # fmt: skip
+) -> Any:
     """The optimizer, whose `step` uses gradients that are reduced over all ranks; with `op=Adasum` it is what each
     rank's own step changed that is reduced.
 

@@ -36,9 +36,11 @@ class ProcessSet:
         """The group of torch.distributed. Raises UsageError (TRN278) before the set was added."""
         if self.ranks is not None and self.process_set_id is None:
             raise UsageError(
-                "a process set of Horovod takes part in nothing before it is added", code="TRN278", got=self.ranks,
+                "a process set of Horovod takes part in nothing before it is added",
+                code="TRN278",
+                got=self.ranks,
                 remedy="hvd.add_process_set(...), or hvd.init(process_sets=[...]), on all ranks",
-            )  # fmt: skip
+            )
         return self.group
 
 

@@ -49,9 +49,15 @@ class Window:
         spread = [(n - 1) * s + 1 for n, s in zip(dy.shape[2:], self.strides)]
         high = [n + r - m - before for n, r, m, before in zip(size, reach, spread, low)]
         return b.convolution(
-            dy, w, padding=(low, high), dilation=self.dilation, spread=self.strides, reverse=True,
-            groups=self.groups, dt=dt,
-        )  # fmt: skip
+            dy,
+            w,
+            padding=(low, high),
+            dilation=self.dilation,
+            spread=self.strides,
+            reverse=True,
+            groups=self.groups,
+            dt=dt,
+        )
 
     def by_weight(self, site: Site, x: Value, dy: Value, window: Sequence[int], dt: DType) -> Value:
         """x [N, C, ...] and dy [N, O, ...] -> [O, C/groups, window]: elements of the window are the places here."""
@@ -59,9 +65,14 @@ class Window:
         x, dy = (site.b.transpose(v, swapped) for v in (x, dy))
         after = self._after(x, window, dy.shape[2:], self.dilation, self.strides)
         gradient = site.b.convolution(
-            x, dy, strides=self.dilation, padding=(self.padding, after), dilation=self.strides,
-            batch_groups=self.groups, dt=dt,
-        )  # fmt: skip
+            x,
+            dy,
+            strides=self.dilation,
+            padding=(self.padding, after),
+            dilation=self.strides,
+            batch_groups=self.groups,
+            dt=dt,
+        )
         return site.b.transpose(gradient, swapped)
 
     def _after(

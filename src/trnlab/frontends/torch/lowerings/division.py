@@ -93,13 +93,23 @@ def _distance(site: Site, x: Any, by: Any) -> tuple[Value, Value]:
     return x, by
 
 
-@lowers("bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", "bitwise_left_shift.Scalar_Tensor",
-        "__lshift__.Tensor", "__lshift__.Scalar")  # fmt: skip
+@lowers(
+    "bitwise_left_shift.Tensor",
+    "bitwise_left_shift.Tensor_Scalar",
+    "bitwise_left_shift.Scalar_Tensor",
+    "__lshift__.Tensor",
+    "__lshift__.Scalar",
+)
 def left_shift(site, x, by):
     return site.b.shift_left(*_distance(site, x, by))
 
 
-@lowers("bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar", "bitwise_right_shift.Scalar_Tensor",
-        "__rshift__.Tensor", "__rshift__.Scalar")  # fmt: skip
+@lowers(
+    "bitwise_right_shift.Tensor",
+    "bitwise_right_shift.Tensor_Scalar",
+    "bitwise_right_shift.Scalar_Tensor",
+    "__rshift__.Tensor",
+    "__rshift__.Scalar",
+)
 def right_shift(site, x, by):
     return site.b.shift_right_arithmetic(*_distance(site, x, by))

@@ -71,9 +71,17 @@ def _largest(site: Site, rows: Value, indices: Value, bags: Value, counted: Valu
 
 @lowers("_embedding_bag.default", "_embedding_bag_forward_only.default")
 def embedding_bag(
-    site, table, indices, offsets, scale_grad_by_freq=False, mode=_SUM, sparse=False, per_sample_weights=None,
-    include_last_offset=False, padding_idx=-1,
-):  # fmt: skip
+    site,
+    table,
+    indices,
+    offsets,
+    scale_grad_by_freq=False,
+    mode=_SUM,
+    sparse=False,
+    per_sample_weights=None,
+    include_last_offset=False,
+    padding_idx=-1,
+):
     """The bags [B, C]; of what the gradient needs: the bag of each index, the sizes of bags, and rows of maxima."""
     b, count = site.b, site.shape[0]
     if indices.type.size == 0 or site.type.size == 0:
@@ -95,9 +103,20 @@ def embedding_bag(
 
 @lowers("_embedding_bag_backward.default")
 def embedding_bag_backward(
-    site, grad, indices, offsets, bags, sizes, places, rows, scale_grad_by_freq, mode, sparse, per_sample_weights,
+    site,
+    grad,
+    indices,
+    offsets,
+    bags,
+    sizes,
+    places,
+    rows,
+    scale_grad_by_freq,
+    mode,
+    sparse,
+    per_sample_weights,
     padding_idx=-1,
-):  # fmt: skip
+):
     if sparse:
         raise Refused("a sparse gradient has no form on the chip", "leave sparse off")
     return embedding_bag_dense_backward(

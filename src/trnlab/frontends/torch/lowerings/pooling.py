@@ -51,8 +51,11 @@ class Pool:
     def attrs(self) -> dict[str, tuple[int, ...]]:
         """Those of `trn.max_pool`."""
         return {
-            "window": self.window, "window_strides": self.strides, "padding_low": self.padding, "places": self.places,
-        }  # fmt: skip
+            "window": self.window,
+            "window_strides": self.strides,
+            "padding_low": self.padding,
+            "places": self.places,
+        }
 
     def elements(self) -> Iterator[Element]:
         """Of the window, in row-major order."""
@@ -108,9 +111,14 @@ class Pool:
 
 
 def _pool(
-    x: Value, shape: Sequence[int], rank: int, window: list[int], stride: list[int], padding: list[int],
+    x: Value,
+    shape: Sequence[int],
+    rank: int,
+    window: list[int],
+    stride: list[int],
+    padding: list[int],
     dilation: Sequence[int] = (1,),
-) -> Pool:  # fmt: skip
+) -> Pool:
     """Windows over x that give a result of `shape`; one number stands for all dimensions."""
     each = (tuple(v) * (rank if len(v) == 1 else 1) for v in (window, stride or window, padding, dilation))
     kernel, strides, before, apart = each

@@ -73,7 +73,7 @@ class Randomness:
 
     def uniform(
         self, shape: tuple[int, ...], draw: tuple[Hashable, int] | None = None, shard: tuple[int, str] | None = None
-    ) -> Value:  # fmt: skip
+    ) -> Value:
         """fp32 numbers in [0, 1), independent of every other call's.
 
         `draw`: what the operator drew from and how many tensors of numbers it has drawn already; the same, the same

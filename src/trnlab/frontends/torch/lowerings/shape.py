@@ -13,9 +13,15 @@ from trnlab.numerics.dtypes import bool_, int32
 
 
 @lowers(
-    "view.default", "_unsafe_view.default", "reshape.default", "unsqueeze.default", "squeeze.default", "squeeze.dim",
-    "squeeze.dims", "_reshape_alias.default",
-)  # fmt: skip
+    "view.default",
+    "_unsafe_view.default",
+    "reshape.default",
+    "unsqueeze.default",
+    "squeeze.default",
+    "squeeze.dim",
+    "squeeze.dims",
+    "_reshape_alias.default",
+)
 def view(site, x, *rest):
     return site.shaped(x)
 

@@ -50,9 +50,16 @@ def ones(site, *rest, **where):
 
 
 @lowers(
-    "zeros.default", "zeros_like.default", "new_zeros.default", "empty.memory_format", "empty_like.default",
-    "new_empty.default", "empty_permuted.default", "empty_strided.default", "new_empty_strided.default",
-)  # fmt: skip
+    "zeros.default",
+    "zeros_like.default",
+    "new_zeros.default",
+    "empty.memory_format",
+    "empty_like.default",
+    "new_empty.default",
+    "empty_permuted.default",
+    "empty_strided.default",
+    "new_empty_strided.default",
+)
 def zeros(site, *rest, **where):
     return fill(site, 0)
 

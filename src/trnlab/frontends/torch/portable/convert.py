@@ -94,10 +94,12 @@ def _own(kept: Checkpoints, step: int | None, url: str) -> Source:
     done = [c.step for c in kept.all() if c.done and (step is None or c.step == step)]
     if not done:
         raise UsageError(
-            "there is no finished checkpoint" + (f" of step {step}" if step is not None else ""), code="TRN534",
-            got=url, limit="trnlab's, DCP's (.metadata), the vendor's (dp_rank_...), Hugging Face's (.safetensors)",
+            "there is no finished checkpoint" + (f" of step {step}" if step is not None else ""),
+            code="TRN534",
+            got=url,
+            limit="trnlab's, DCP's (.metadata), the vendor's (dp_rank_...), Hugging Face's (.safetensors)",
             remedy="see `trnlab checkpoint ls`",
-        )  # fmt: skip
+        )
     found = kept.finished(done[0])
     found.require_whole()
     tree, _ = state_files.opened(found.files(0, state_files.FILE))
@@ -170,9 +172,12 @@ def require_model(table: Table) -> None:
     if not any(entry.path[0] == "model" for entry in table.entries.values()):
         heads = sorted({str(entry.path[0]) for entry in table.entries.values()})
         raise RunError(
-            "the checkpoint has no model", code="TRN543", limit="tensors called model.<name>",
-            got=", ".join(heads[:6]), remedy="save the model under the name model",
-        )  # fmt: skip
+            "the checkpoint has no model",
+            code="TRN543",
+            limit="tensors called model.<name>",
+            got=", ".join(heads[:6]),
+            remedy="save the model under the name model",
+        )
 
 
 def same(a: Table, b: Table) -> list[str]:

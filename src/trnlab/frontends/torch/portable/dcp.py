@@ -30,12 +30,20 @@ FILE_BYTES = 256 << 20  # of a file that is written in one piece
 _Path = tuple[Any, ...]
 _CLASSES = {
     "torch.distributed.checkpoint.metadata": (
-        "Metadata", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata", "TensorProperties",
-        "MetadataIndex", "StorageMeta", "_MEM_FORMAT_ENCODING",
+        "Metadata",
+        "TensorStorageMetadata",
+        "BytesStorageMetadata",
+        "ChunkStorageMetadata",
+        "TensorProperties",
+        "MetadataIndex",
+        "StorageMeta",
+        "_MEM_FORMAT_ENCODING",
     ),
     "torch.distributed.checkpoint.filesystem": ("_StorageInfo", "_StoragePrefix"),
-    "torch": ("Size",), "torch.serialization": ("_get_layout",), "pathlib": ("PosixPath", "PurePosixPath"),
-}  # fmt: skip
+    "torch": ("Size",),
+    "torch.serialization": ("_get_layout",),
+    "pathlib": ("PosixPath", "PurePosixPath"),
+}
 
 
 def of_checkpoint(kept: Checkpoints, step: int) -> Table:
@@ -47,17 +55,23 @@ def of_checkpoint(kept: Checkpoints, step: int) -> Table:
         about = _index_of(record)
         if about is None:
             raise RunError(
-                "the checkpoint has no index of its tensors", code="TRN543", got=name_of(step), limit=kept.store.url,
+                "the checkpoint has no index of its tensors",
+                code="TRN543",
+                got=name_of(step),
+                limit=kept.store.url,
                 remedy="go on from it once, which writes newer ones",
-            )  # fmt: skip
+            )
         for name, each in about.items():
             try:
                 _add(table, found, rank, record["files"], name, each)
             except _MALFORMED as error:
                 raise RunError(
-                    f"the index of {folder_of(rank)} is damaged at {name!r}: {type(error).__name__}", code="TRN532",
-                    got=str(error)[:100], limit=kept.store.url, remedy="take another checkpoint",
-                ) from error  # fmt: skip
+                    f"the index of {folder_of(rank)} is damaged at {name!r}: {type(error).__name__}",
+                    code="TRN532",
+                    got=str(error)[:100],
+                    limit=kept.store.url,
+                    remedy="take another checkpoint",
+                ) from error
     return table
 
 
@@ -103,9 +117,15 @@ def _load(store: Store, file: str, start: int, size: int) -> Any:
 
 
 _UNUSED = (
-    pickle.BYTEARRAY8, pickle.NEXT_BUFFER, pickle.READONLY_BUFFER, pickle.PERSID, pickle.BINPERSID, pickle.EXT1,
-    pickle.EXT2, pickle.EXT4,
-)  # fmt: skip
+    pickle.BYTEARRAY8,
+    pickle.NEXT_BUFFER,
+    pickle.READONLY_BUFFER,
+    pickle.PERSID,
+    pickle.BINPERSID,
+    pickle.EXT1,
+    pickle.EXT2,
+    pickle.EXT4,
+)
 
 
 # -- folders of others ----------------------------------------------------------------------------------------------
@@ -126,9 +146,19 @@ class _Unpickler(pickle._Unpickler):
 
 
 _DAMAGE = (  # what a pickle that is damaged raises, and what is made of it
-    pickle.UnpicklingError, AttributeError, EOFError, LookupError, TypeError, ValueError, OverflowError,
-    RecursionError, MemoryError, RuntimeError, StopIteration, struct.error,
-)  # fmt: skip
+    pickle.UnpicklingError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    TypeError,
+    ValueError,
+    OverflowError,
+    RecursionError,
+    MemoryError,
+    RuntimeError,
+    StopIteration,
+    struct.error,
+)
 
 
 def of_folder(store: Store) -> Table:
@@ -144,9 +174,12 @@ def of_folder(store: Store) -> Table:
             )
     except _DAMAGE as error:
         raise RunError(
-            f"{METADATA} cannot be read: {type(error).__name__}", code="TRN532", got=str(error)[:100],
-            limit=store.url, remedy="take another checkpoint",
-        ) from error  # fmt: skip
+            f"{METADATA} cannot be read: {type(error).__name__}",
+            code="TRN532",
+            got=str(error)[:100],
+            limit=store.url,
+            remedy="take another checkpoint",
+        ) from error
     return table
 
 

@@ -27,10 +27,19 @@ ONE, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARD_BYTES = 1 << 30
 _MOST_HEADER = 100 << 20  # the limit of the library
 _DTYPES = {
-    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
-    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
-    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
-}  # fmt: skip
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+}
 _TIED = "trnlab.tied"
 
 
@@ -40,9 +49,11 @@ def library() -> Any:
         import safetensors.torch
     except ImportError as error:
         raise UsageError(
-            "files of Hugging Face need the package safetensors", code="TRN545", got=str(error),
+            "files of Hugging Face need the package safetensors",
+            code="TRN545",
+            got=str(error),
             remedy="pip install safetensors",
-        ) from error  # fmt: skip
+        ) from error
     return safetensors.torch
 
 

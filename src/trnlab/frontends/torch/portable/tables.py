@@ -56,9 +56,12 @@ class Table:
         parts = list(covering(wanted, [chunk.slice for chunk in entry.chunks]))
         if not parts and torch.Size(wanted[1]).numel():
             raise RunError(
-                f"the checkpoint has not all of {name}", code="TRN543", got=f"{len(entry.chunks)} slices of it",
-                limit=f"{list(wanted[1])} from {list(wanted[0])}", remedy="see `trnlab checkpoint verify`",
-            )  # fmt: skip
+                f"the checkpoint has not all of {name}",
+                code="TRN543",
+                got=f"{len(entry.chunks)} slices of it",
+                limit=f"{list(wanted[1])} from {list(wanted[0])}",
+                remedy="see `trnlab checkpoint verify`",
+            )
         found = torch.empty(wanted[1], dtype=entry.dtype)
         for i, part in parts:
             chunk = entry.chunks[i]
@@ -70,9 +73,11 @@ class Table:
         known = self.entries.get(self.same.get(name, name))
         if known is None:
             raise RunError(
-                f"the checkpoint has no tensor {name}", code="TRN543", got=f"{len(self.entries)} others",
+                f"the checkpoint has no tensor {name}",
+                code="TRN543",
+                got=f"{len(self.entries)} others",
                 remedy="see what it has: trnlab checkpoint show",
-            )  # fmt: skip
+            )
         return known
 
     def add(self, name: str, path: tuple[Any, ...], dtype: torch.dtype, shape: tuple[int, ...], chunk: Chunk) -> None:
@@ -80,9 +85,12 @@ class Table:
         entry = self.entries.setdefault(name, Entry(path, dtype, shape))
         if (entry.dtype, entry.shape) != (dtype, shape):
             raise RunError(
-                f"slices of {name} are not of one tensor", code="TRN543", limit=f"{entry.dtype}{list(entry.shape)}",
-                got=f"{dtype}{list(shape)}", remedy="take another checkpoint",
-            )  # fmt: skip
+                f"slices of {name} are not of one tensor",
+                code="TRN543",
+                limit=f"{entry.dtype}{list(entry.shape)}",
+                got=f"{dtype}{list(shape)}",
+                remedy="take another checkpoint",
+            )
         entry.chunks.append(chunk)
 
     def _loaded(self, name: str, chunk: Chunk, entry: Entry) -> Tensor:

@@ -75,10 +75,12 @@ def layout_of(store: Store, tag: str) -> Layout:
     found = [m for item in store.items(f"{tag}/") if (m := _FILE.fullmatch(item.name.rpartition("/")[2]))]
     if not found or any(int(m[2] or 0) for m in found):
         raise RunError(
-            f"{tag} is not of the vendor's layout" if not found else "experts are spread over ranks", code="TRN544",
-            limit="model/dp_rank_00_tp_rank_00_pp_rank_00.pt and so on", got=store.url,
+            f"{tag} is not of the vendor's layout" if not found else "experts are spread over ranks",
+            code="TRN544",
+            limit="model/dp_rank_00_tp_rank_00_pp_rank_00.pt and so on",
+            got=store.url,
             remedy="name the folder that has the tags, such as step_200",
-        )  # fmt: skip
+        )
     return Layout(*(max(int(m[i]) for m in found) + 1 for i in (1, 3, 4)))
 
 
@@ -128,9 +130,12 @@ def _check(name: str, forms: list[_Lazy], dim: int | None) -> None:
             wrong = "neighbouring ranks have the same: heads of keys and values were multiplied"
     if wrong:
         raise RunError(
-            f"{name} cannot be put together: {wrong}", code="TRN544", got=list(forms[0].shape),
-            limit=f"{len(forms)} tensor-parallel ranks", remedy=f"say how it is cut: --cut '{re.escape(name)}$=0'",
-        )  # fmt: skip
+            f"{name} cannot be put together: {wrong}",
+            code="TRN544",
+            got=list(forms[0].shape),
+            limit=f"{len(forms)} tensor-parallel ranks",
+            remedy=f"say how it is cut: --cut '{re.escape(name)}$=0'",
+        )
 
 
 class _Lazy:
@@ -191,9 +196,12 @@ def _add_groups(found: Table, groups: Sequence[Mapping[str, Any]], names: list[s
 def _check_shape(name: str, here: Sequence[int], told: Any) -> None:
     if told is not None and list(told) != list(here):
         raise RunError(
-            f"the optimizer's state is in another order than the weights: {name}", code="TRN544", limit=list(here),
-            got=list(told), remedy="buffers among the weights hide the parameters' order; convert the weights alone",
-        )  # fmt: skip
+            f"the optimizer's state is in another order than the weights: {name}",
+            code="TRN544",
+            limit=list(here),
+            got=list(told),
+            remedy="buffers among the weights hide the parameters' order; convert the weights alone",
+        )
 
 
 def _add_moment(found: Table, name: str, key: str, parts: list[Any], local: Any, whole: tuple[int, ...]) -> None:
@@ -251,9 +259,12 @@ def _slice(table: Table, name: str, layout: Layout, place: Place, rules: Rules) 
     dim = rules.dimension(name, entry.shape) if layout.tp > 1 else None
     if dim is not None and entry.shape[dim] % layout.tp:
         raise RunError(
-            f"{name} does not divide by the tensor-parallel ranks", code="TRN544", limit=f"a multiple of {layout.tp}",
-            got=entry.shape[dim], remedy="choose another tp, or leave it whole: --cut 'PATTERN=none'",
-        )  # fmt: skip
+            f"{name} does not divide by the tensor-parallel ranks",
+            code="TRN544",
+            limit=f"a multiple of {layout.tp}",
+            got=entry.shape[dim],
+            remedy="choose another tp, or leave it whole: --cut 'PATTERN=none'",
+        )
     return cut(entry.shape, dim, (place.tp, layout.tp))
 
 

@@ -15,9 +15,16 @@ from torch.distributed import distributed_c10d
 from trnlab.frontends.torch.pytorch import releases
 
 __all__ = [
-    "NEW_GROUP", "FakeWork", "Work", "by_environment", "default_store", "group_of", "groups", "operators",
+    "NEW_GROUP",
+    "FakeWork",
+    "Work",
+    "by_environment",
+    "default_store",
+    "group_of",
+    "groups",
+    "operators",
     "register_backend",
-]  # fmt: skip
+]
 
 Work: Any = dist._Work
 group_of: Any = distributed_c10d._resolve_process_group  # by its name

@@ -17,10 +17,24 @@ from torch.utils._python_dispatch import (
 )
 
 __all__ = [
-    "DispatchKey", "DispatchKeySet", "ExcludedKeys", "OpOverload", "TorchDispatchMode", "functions_not_overridden",
-    "is_functorchs", "is_handled_in_python", "is_off", "is_traceable_wrapper_subclass", "kernels_under",
-    "mode_count", "modes", "modes_off", "namespaces", "set_off", "skip_in_dynamo",
-]  # fmt: skip
+    "DispatchKey",
+    "DispatchKeySet",
+    "ExcludedKeys",
+    "OpOverload",
+    "TorchDispatchMode",
+    "functions_not_overridden",
+    "is_functorchs",
+    "is_handled_in_python",
+    "is_off",
+    "is_traceable_wrapper_subclass",
+    "kernels_under",
+    "mode_count",
+    "modes",
+    "modes_off",
+    "namespaces",
+    "set_off",
+    "skip_in_dynamo",
+]
 
 OpOverload: Any = torch._ops.OpOverload
 ExcludedKeys: Any = _ExcludeDispatchKeyGuard  # a context, within which operators pass over the keys

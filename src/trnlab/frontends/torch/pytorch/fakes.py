@@ -16,9 +16,15 @@ from torch._subclasses.fake_tensor import (
 )
 
 __all__ = [
-    "DataDependentOutputException", "DynamicOutputShapeException", "FakeScriptObject", "FakeTensor",
-    "FakeTensorDeviceMismatchError", "FakeTensorMode", "unlogged", "unset_fake_temporarily",
-]  # fmt: skip
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "FakeScriptObject",
+    "FakeTensor",
+    "FakeTensorDeviceMismatchError",
+    "FakeTensorMode",
+    "unlogged",
+    "unset_fake_temporarily",
+]
 _LOGGER = logging.getLogger("torch._subclasses.fake_tensor")
 
 

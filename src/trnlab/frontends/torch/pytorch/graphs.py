@@ -11,9 +11,14 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot, m
 from torch.nn.utils.stateless import _reparametrize_module
 
 __all__ = [
-    "functions_wrapped", "get_proxy_mode", "get_proxy_slot", "make_fx", "module_of", "not_compiled",
+    "functions_wrapped",
+    "get_proxy_mode",
+    "get_proxy_slot",
+    "make_fx",
+    "module_of",
+    "not_compiled",
     "with_parameters",
-]  # fmt: skip
+]
 
 not_compiled: Any = _use_lazy_graph_module  # a context in which graphs become Python code when they are called
 with_parameters: Any = _reparametrize_module  # a context in which a module has other parameters and buffers

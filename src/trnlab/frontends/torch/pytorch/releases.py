@@ -35,9 +35,12 @@ def require() -> None:
         way += f"; or {UNTRIED}=1, to try it as it is"
     raise UsageError(
         "this release of PyTorch was not tried, and the device leans on what changes between releases: it has no "
-        "device 'neuron'", code="TRN199", limit=f"PyTorch {_text(oldest)} to {_text(newest)}",
-        got=f"PyTorch {torch.__version__}", remedy=way,
-    )  # fmt: skip
+        "device 'neuron'",
+        code="TRN199",
+        limit=f"PyTorch {_text(oldest)} to {_text(newest)}",
+        got=f"PyTorch {torch.__version__}",
+        remedy=way,
+    )
 
 
 def _text(release: tuple[int, int]) -> str:

@@ -21,9 +21,19 @@ from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 from trnlab.frontends.torch.pytorch import releases
 
 __all__ = [
-    "DDPMeshInfo", "DefaultAllGather", "DefaultReduceScatter", "FSDPMeshInfo", "FSDPParamGroup", "FSDPState",
-    "collect_grad_tensors", "dtype_of_gradient", "dtype_of_reduction", "gradient_factors", "parameters", "policies",
-]  # fmt: skip
+    "DDPMeshInfo",
+    "DefaultAllGather",
+    "DefaultReduceScatter",
+    "FSDPMeshInfo",
+    "FSDPParamGroup",
+    "FSDPState",
+    "collect_grad_tensors",
+    "dtype_of_gradient",
+    "dtype_of_reduction",
+    "gradient_factors",
+    "parameters",
+    "policies",
+]
 
 gradient_factors: Any = _get_gradient_divide_factors
 

@@ -17,10 +17,19 @@ from torch._dynamo.source import AttrSource, CallFunctionNoArgsSource, ImportSou
 from torch._guards import CompileContext, TracingContext
 
 __all__ = [
-    "GRAPH_BREAK", "REASONS_AGAIN", "CompileContext", "OptimizedModule", "TracingContext", "aot_autograd",
-    "equal_again", "follow_recurrent_layers", "make_boxed_func", "min_cut_rematerialization_partition",
-    "nonstrict_trace", "traced_inline",
-]  # fmt: skip
+    "GRAPH_BREAK",
+    "REASONS_AGAIN",
+    "CompileContext",
+    "OptimizedModule",
+    "TracingContext",
+    "aot_autograd",
+    "equal_again",
+    "follow_recurrent_layers",
+    "make_boxed_func",
+    "min_cut_rematerialization_partition",
+    "nonstrict_trace",
+    "traced_inline",
+]
 
 # Where Dynamo itself finds what logs that it gives up on code, and why it compiles a function again.
 GRAPH_BREAK: tuple[Any, str] = symbolic_convert.InstructionTranslatorBase, "log_graph_break"

@@ -45,9 +45,12 @@ class Blocks(nn.ModuleList):
 
 
 def train(
-    model: nn.Module, optimizer: torch.optim.Optimizer, loss: Callable[..., Tensor],
-    batch: Callable[[], Sequence[Tensor]], steps: int,
-) -> None:  # fmt: skip
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loss: Callable[..., Tensor],
+    batch: Callable[[], Sequence[Tensor]],
+    steps: int,
+) -> None:
     """So many steps on random samples."""
     step = compile_step(model, optimizer, loss)
     for _ in range(steps):

@@ -41,9 +41,13 @@ class ResNet(nn.Module):
     """A stem, four stages, a mean over the image and a head."""
 
     def __init__(
-        self, depths: Sequence[int] = (3, 4, 6, 3), widths: Sequence[int] = (256, 512, 1024, 2048), stem: int = 64,
-        colours: int = 3, classes: int = 1000,
-    ) -> None:  # fmt: skip
+        self,
+        depths: Sequence[int] = (3, 4, 6, 3),
+        widths: Sequence[int] = (256, 512, 1024, 2048),
+        stem: int = 64,
+        colours: int = 3,
+        classes: int = 1000,
+    ) -> None:
         super().__init__()
         self.stem, self.norm = nn.Conv2d(colours, stem, 7, 2, 3, bias=False), nn.BatchNorm2d(stem)
         self.blocks, into = Blocks(), stem

@@ -52,8 +52,10 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, rows: Tensor) -> Tensor:
         """[N, T, size]."""
-        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-                   for y in (self.query(x), self.key(rows), self.value(rows)))  # fmt: skip
+        q, k, v = (
+            y.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for y in (self.query(x), self.key(rows), self.value(rows))
+        )
         return self.out(functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 
@@ -114,10 +116,17 @@ class UNet(nn.Module):
     """
 
     def __init__(
-        self, widths: Sequence[int] = (320, 640, 1280, 1280), heads: Sequence[int] = (8, 8, 8, 0), middle: int = 8,
-        layers: Sequence[int] = (1, 1, 1, 1), depth: int = 2, text: int = 768, pooled: int = 0, groups: int = 32,
+        self,
+        widths: Sequence[int] = (320, 640, 1280, 1280),
+        heads: Sequence[int] = (8, 8, 8, 0),
+        middle: int = 8,
+        layers: Sequence[int] = (1, 1, 1, 1),
+        depth: int = 2,
+        text: int = 768,
+        pooled: int = 0,
+        groups: int = 32,
         colours: int = 4,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.first, self.time, self.again = widths[0], 4 * widths[0], False
         self.depth, self.levels = depth, len(widths)
@@ -197,11 +206,17 @@ def _arguments() -> argparse.Namespace:
         ("attended", (1, 1, 1, 0), "whether each level has attention"),
         ("heads", (8, 8, 8, 8), "of each level's attention, the last of the middle's, too"),
         ("layers", (1, 1, 1, 1), "of each level's transformers"),
-    ):  # fmt: skip
+    ):
         parser.add_argument(f"--{name}", type=numbers, default=default, help=words)
     for name, number in (
-        ("depth", 2), ("text", 768), ("pooled", 0), ("groups", 32), ("colours", 4), ("side", 64), ("words", 77)
-    ):  # fmt: skip
+        ("depth", 2),
+        ("text", 768),
+        ("pooled", 0),
+        ("groups", 32),
+        ("colours", 4),
+        ("side", 64),
+        ("words", 77),
+    ):
         parser.add_argument(f"--{name}", type=int, default=number)
     return parser.parse_args()
 

@@ -33,9 +33,12 @@ def mode() -> str:
     told = os.environ.get("TRNLAB_EAGER") or MODES[0]
     if told not in MODES:
         raise UsageError(
-            "TRNLAB_EAGER is no way to run operators", code="TRN282", limit=", ".join(MODES), got=told,
+            "TRNLAB_EAGER is no way to run operators",
+            code="TRN282",
+            limit=", ".join(MODES),
+            got=told,
             remedy="leave it out, or give one of these",
-        )  # fmt: skip
+        )
     return told
 
 

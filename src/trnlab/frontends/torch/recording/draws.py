@@ -21,11 +21,20 @@ from trnlab.frontends.torch.recording.recorder import NOT_RECORDED, Recorder
 Again = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
 _aten = torch.ops.aten
 # Those that write numbers which hang on no tensor to their first argument, whatever it held.
-_SOURCES = frozenset({
-    _aten.bernoulli_.float, _aten.normal_.default, _aten.uniform_.default, _aten.random_.default,
-    _aten.random_.to, getattr(_aten.random_, "from"), _aten.exponential_.default, _aten.geometric_.default,
-    _aten.cauchy_.default, _aten.log_normal_.default,
-})  # fmt: skip
+_SOURCES = frozenset(
+    {
+        _aten.bernoulli_.float,
+        _aten.normal_.default,
+        _aten.uniform_.default,
+        _aten.random_.default,
+        _aten.random_.to,
+        getattr(_aten.random_, "from"),
+        _aten.exponential_.default,
+        _aten.geometric_.default,
+        _aten.cauchy_.default,
+        _aten.log_normal_.default,
+    }
+)
 
 
 def draw(recorder: Recorder, again: Again, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

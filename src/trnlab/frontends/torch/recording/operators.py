@@ -43,10 +43,16 @@ class Operator:
     over_self: bool
 
 
-_INDEXING = frozenset({
-    torch.ops.aten.index.Tensor, torch.ops.aten.index.Tensor_out, torch.ops.aten._unsafe_index.Tensor,
-    torch.ops.aten.index_put.default, torch.ops.aten.index_put_.default, torch.ops.aten._index_put_impl_.default,
-})  # fmt: skip
+_INDEXING = frozenset(
+    {
+        torch.ops.aten.index.Tensor,
+        torch.ops.aten.index.Tensor_out,
+        torch.ops.aten._unsafe_index.Tensor,
+        torch.ops.aten.index_put.default,
+        torch.ops.aten.index_put_.default,
+        torch.ops.aten._index_put_impl_.default,
+    }
+)
 _ELEMENTWISE = ("aten::copy_", "aten::where")  # which PyTorch does not tag so: their result may lie where they read
 _count = iter(range(1 << 62))
 
@@ -65,15 +71,22 @@ def operator(op: Any) -> Operator:
     kinds = [str(r.type) for r in schema.returns]
     plain = all(kind in ("Tensor", "List[Tensor]", "Optional[Tensor]") for kind in kinds)
     return Operator(
-        op, next(_count), schema.name, tuple(a.name for a in schema.arguments), written,
-        frozenset(a.name for a in schema.arguments if a.is_out), _factors(op), tuple(returned),
+        op,
+        next(_count),
+        schema.name,
+        tuple(a.name for a in schema.arguments),
+        written,
+        frozenset(a.name for a in schema.arguments if a.is_out),
+        _factors(op),
+        tuple(returned),
         tuple(kind == "List[Tensor]" for kind in kinds),
         plain and not shows and not any(tag in op.tags for tag in _ON_THE_HOST),
-        factors.base_name(op) in fused_optimizers.NAMES, torch.Tag.nondeterministic_seeded in op.tags,
+        factors.base_name(op) in fused_optimizers.NAMES,
+        torch.Tag.nondeterministic_seeded in op.tags,
         (torch.Tag.pointwise in op.tags and not schema.name.startswith(FOREACH)) or schema.name in _ELEMENTWISE,
         any(a.name == "self" for a in schema.arguments[:1])
         and hasattr(torch.ops.aten, f"{schema.name.removeprefix('aten::')}_"),
-    )  # fmt: skip
+    )
 
 
 def instead(op: Any, args: Sequence[Any]) -> tuple[Any, Sequence[Any]]:

@@ -199,9 +199,15 @@ def _call(
         (given.index(of), *(operands[i][1:] if of[0] in changed else (None, None))) for of, i in zip(read, tensors)
     )
     return Call(
-        node.about, own, given, tuple(views), tuple(i for i, of in enumerate(given) if of[0] in changed),
-        tuple(numbers[i] for i in floats), tuple(result[:2] for result in results), node.where,
-    )  # fmt: skip
+        node.about,
+        own,
+        given,
+        tuple(views),
+        tuple(i for i, of in enumerate(given) if of[0] in changed),
+        tuple(numbers[i] for i in floats),
+        tuple(result[:2] for result in results),
+        node.where,
+    )
 
 
 # -- the graph ------------------------------------------------------------------------------------------------------

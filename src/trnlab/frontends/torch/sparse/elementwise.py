@@ -18,9 +18,28 @@ from trnlab.frontends.torch.sparse.structure import at_places, dense, merged
 
 LINEAR = ("neg", "positive")
 OF_EACH = (
-    "abs", "asin", "asinh", "atan", "atanh", "ceil", "erf", "expm1", "floor", "log1p", "relu", "round", "sgn", "sign",
-    "sin", "sinh", "sqrt", "square", "tan", "tanh", "trunc",
-)  # fmt: skip
+    "abs",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "ceil",
+    "erf",
+    "expm1",
+    "floor",
+    "log1p",
+    "relu",
+    "round",
+    "sgn",
+    "sign",
+    "sin",
+    "sinh",
+    "sqrt",
+    "square",
+    "tan",
+    "tanh",
+    "trunc",
+)
 
 
 def of_each(name: str) -> Callable[..., Any]:
@@ -90,7 +109,7 @@ def over_dimensions(a: Tensor, dim: Any) -> Any:
     (kept,) = {0, 1} - set(dims)
     return replace(
         parts, shape=(parts.shape[kept],), indices=(parts.indices[0][kept : kept + 1],), split=(1, 0), merged=False
-    ).tensor()  # fmt: skip
+    ).tensor()
 
 
 def over_dimensions_backward(grad: Tensor, a: Tensor, dim: Any) -> Any:

@@ -87,6 +87,10 @@ def _seen(a: Tensor) -> Tensor:
 
 def register(aten: torch.library.Library) -> None:
     """Take the place of what PyTorch has for sparse tensors alone."""
-    for name, kernel in (("_sparse_mm", product), ("_sparse_addmm", sum_with_product), ("_sparse_sum", total),
-                         ("_sparse_mm.reduce", reduced)):  # fmt: skip
+    for name, kernel in (
+        ("_sparse_mm", product),
+        ("_sparse_addmm", sum_with_product),
+        ("_sparse_sum", total),
+        ("_sparse_mm.reduce", reduced),
+    ):
         implement(aten, name, kernel, "AutogradPrivateUse1")

@@ -27,14 +27,33 @@ from trnlab.frontends.torch.sparse.places import parts_of
 _aten = torch.ops.aten
 
 HEADERS_OF_COO = (
-    "_indices", "_values", "indices", "values", "_nnz", "is_coalesced", "sparse_dim", "dense_dim", "_coalesced_",
-    "_sparse_coo_tensor_with_dims_and_tensors", "_sparse_coo_tensor_with_dims", "sparse_resize_",
+    "_indices",
+    "_values",
+    "indices",
+    "values",
+    "_nnz",
+    "is_coalesced",
+    "sparse_dim",
+    "dense_dim",
+    "_coalesced_",
+    "_sparse_coo_tensor_with_dims_and_tensors",
+    "_sparse_coo_tensor_with_dims",
+    "sparse_resize_",
     "sparse_resize_and_clear_",
-)  # fmt: skip
+)
 HEADERS_OF_COMPRESSED = (
-    "crow_indices", "col_indices", "ccol_indices", "row_indices", "values", "_nnz", "sparse_dim", "dense_dim",
-    "sparse_compressed_tensor.comp_plain_value_size", "sparse_compressed_tensor.comp_plain_value", "zeros",
-)  # fmt: skip
+    "crow_indices",
+    "col_indices",
+    "ccol_indices",
+    "row_indices",
+    "values",
+    "_nnz",
+    "sparse_dim",
+    "dense_dim",
+    "sparse_compressed_tensor.comp_plain_value_size",
+    "sparse_compressed_tensor.comp_plain_value",
+    "zeros",
+)
 _COMPRESSED_MADE = _aten.sparse_compressed_tensor.comp_plain_value_size
 
 
@@ -75,18 +94,28 @@ def like(value: float) -> Callable[..., Any]:
 
 
 def to_copy(
-    a: Tensor, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None,
-    non_blocking: bool = False, memory_format: Any = None,
-) -> Any:  # fmt: skip
+    a: Tensor,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+    non_blocking: bool = False,
+    memory_format: Any = None,
+) -> Any:
     """Another format or device: that of each part."""
     if layout not in (None, a.layout):
         return NO_FORM
     parts = parts_of(a)
     indices = tuple(i.to(device=device) for i in parts.indices)
     made = Parts(
-        parts.layout, parts.shape, indices, parts.values.to(device=device, dtype=dtype, copy=True), parts.split,
+        parts.layout,
+        parts.shape,
+        indices,
+        parts.values.to(device=device, dtype=dtype, copy=True),
+        parts.split,
         parts.merged,
-    )  # fmt: skip
+    )
     if made.values.device.type != "cpu":
         return made.tensor()
     from trnlab.frontends.torch.sparse.on_host import of_host
@@ -137,23 +166,47 @@ def zeroed(a: Tensor) -> Tensor:
 
 
 _NAMED: dict[str, Callable[..., Any]] = {
-    "mm": products.mm, "mv": products.mv, "bmm": products.bmm, "addmm": products.addmm, "addmv": products.addmv,
-    "_sparse_addmm": products.addmm, "_sparse_mm": products.mm,
-    "_sparse_sum": elementwise.total, "sparse_sampled_addmm": products.sampled, "add_.Tensor": products.added_to,
-    "t": structure.t, "transpose.int": structure.transposed, "_to_dense": structure.dense,
-    "_coalesce": structure.merged, "_to_sparse": structure.to_layout, "sparse_mask": structure.at_places,
-    "clone": clone, "_to_copy": to_copy, "empty_like": like(0), "zeros_like": like(0), "ones_like": like(1),
-    "zero_": zeroed, "fill_.Scalar": filled, "_sparse_sum.dim": elementwise.over_dimensions,
-    "_sparse_sum_backward": elementwise.over_dimensions_backward, "sum": elementwise.total,
-    "_sparse_softmax": elementwise.softmax, "_sparse_softmax_backward_data": elementwise.softmax_backward,
+    "mm": products.mm,
+    "mv": products.mv,
+    "bmm": products.bmm,
+    "addmm": products.addmm,
+    "addmv": products.addmv,
+    "_sparse_addmm": products.addmm,
+    "_sparse_mm": products.mm,
+    "_sparse_sum": elementwise.total,
+    "sparse_sampled_addmm": products.sampled,
+    "add_.Tensor": products.added_to,
+    "t": structure.t,
+    "transpose.int": structure.transposed,
+    "_to_dense": structure.dense,
+    "_coalesce": structure.merged,
+    "_to_sparse": structure.to_layout,
+    "sparse_mask": structure.at_places,
+    "clone": clone,
+    "_to_copy": to_copy,
+    "empty_like": like(0),
+    "zeros_like": like(0),
+    "ones_like": like(1),
+    "zero_": zeroed,
+    "fill_.Scalar": filled,
+    "_sparse_sum.dim": elementwise.over_dimensions,
+    "_sparse_sum_backward": elementwise.over_dimensions_backward,
+    "sum": elementwise.total,
+    "_sparse_softmax": elementwise.softmax,
+    "_sparse_softmax_backward_data": elementwise.softmax_backward,
     "_sparse_log_softmax": elementwise.log_softmax,
     "_sparse_log_softmax_backward_data": elementwise.log_softmax_backward,
-    "mul.Tensor": elementwise.scaled(torch.mul), "div.Tensor": elementwise.scaled(torch.div),
-    "mul.Scalar": elementwise.scaled(torch.mul), "div.Scalar": elementwise.scaled(torch.div),
-}  # fmt: skip
+    "mul.Tensor": elementwise.scaled(torch.mul),
+    "div.Tensor": elementwise.scaled(torch.div),
+    "mul.Scalar": elementwise.scaled(torch.mul),
+    "div.Scalar": elementwise.scaled(torch.div),
+}
 KERNELS: dict[Any, Callable[..., Any]] = {operator(name): kernel for name, kernel in _NAMED.items()}
-KERNELS |= {operator(name): elementwise.of_each(name) for name in (*elementwise.LINEAR, *elementwise.OF_EACH)
-            if hasattr(_aten, name)}  # fmt: skip
+KERNELS |= {
+    operator(name): elementwise.of_each(name)
+    for name in (*elementwise.LINEAR, *elementwise.OF_EACH)
+    if hasattr(_aten, name)
+}
 
 
 def _sum_of_two(a: Any, b: Any, *, alpha: Any = 1) -> Any:

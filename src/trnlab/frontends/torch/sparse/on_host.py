@@ -32,8 +32,9 @@ def run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if op._schema.is_mutable:
         raise UsageError(
             f"{op._schema.name} would write to a tensor of the device, of which the host has sparse ones by copies",
-            code="TRN150", remedy="use the form that returns a new tensor, or x.to_dense()",
-        )  # fmt: skip
+            code="TRN150",
+            remedy="use the form that returns a new tensor, or x.to_dense()",
+        )
     host_ops.current().add(op._schema.name)
     hosts = {name: _host(value) for name, value in named.items()}
     return _neuron(op(**hosts))
@@ -62,9 +63,7 @@ def on_device(tensor: Tensor) -> Tensor:
         return as_neuron(tensor)
     parts = parts_of(tensor)
     indices = tuple(as_neuron(i.contiguous()) for i in parts.indices)
-    return Parts(
-        parts.layout, parts.shape, indices, as_neuron(parts.values), parts.split, parts.merged
-    ).tensor()  # fmt: skip
+    return Parts(parts.layout, parts.shape, indices, as_neuron(parts.values), parts.split, parts.merged).tensor()
 
 
 def _neuron(value: Any) -> Any:

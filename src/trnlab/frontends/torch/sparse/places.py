@@ -57,10 +57,9 @@ def numbered(parts: Parts) -> bool:
 
 def same_places(a: Parts, b: Parts) -> bool:
     """Whether two tensors have one structure, as far as memory shows: one that was made of the other has."""
-    return (
-        (a.layout, a.shape, a.split) == (b.layout, b.shape, b.split)
-        and all(_one(original(x), original(y)) for x, y in zip(a.indices, b.indices))
-    )  # fmt: skip
+    return (a.layout, a.shape, a.split) == (b.layout, b.shape, b.split) and all(
+        _one(original(x), original(y)) for x, y in zip(a.indices, b.indices)
+    )
 
 
 def _one(a: Tensor, b: Tensor) -> bool:

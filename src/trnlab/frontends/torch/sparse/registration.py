@@ -40,8 +40,9 @@ def register() -> None:
     for op in kernels.FROM_DENSE:
         implement(aten, op, _bound(op), "PrivateUse1")
     for names, key, of_pytorch in (
-        (kernels.HEADERS_OF_COO, _KEYS[0], COO_KEY), (kernels.HEADERS_OF_COMPRESSED, _KEYS[1], COMPRESSED_KEY),
-    ):  # fmt: skip
+        (kernels.HEADERS_OF_COO, _KEYS[0], COO_KEY),
+        (kernels.HEADERS_OF_COMPRESSED, _KEYS[1], COMPRESSED_KEY),
+    ):
         for name in names:
             op = operator(name)
             implement(aten, op, kernels.header(op, of_pytorch), key)

@@ -19,9 +19,10 @@ from trnlab.frontends.torch.sparse.parts import COO, NO_FORM, gradient, is_spars
 _aten = torch.ops.aten
 _ALIASES = (_aten.detach.default, _aten.alias.default, _aten.lift_fresh.default)
 _MAKERS = (
-    _aten._sparse_coo_tensor_with_dims_and_tensors.default, _aten._sparse_coo_tensor_with_dims.default,
+    _aten._sparse_coo_tensor_with_dims_and_tensors.default,
+    _aten._sparse_coo_tensor_with_dims.default,
     _aten.sparse_compressed_tensor.comp_plain_value_size,
-)  # fmt: skip
+)
 _COUNTED = ("values", "col_indices", "row_indices", "crow_indices", "ccol_indices", "_nnz")
 
 
@@ -64,9 +65,11 @@ class SparseOperators(TorchDispatchMode):
             result = op.decompose(*args, **kwargs)
         if result is NotImplemented:
             raise UnsupportedOpError(
-                f"{op._schema.name} has no form on the chip for sparse tensors", code="TRN201",
-                where=self._lines.failed(), remedy="use products, x.to_dense(), or torch.index_add on their values",
-            )  # fmt: skip
+                f"{op._schema.name} has no form on the chip for sparse tensors",
+                code="TRN201",
+                where=self._lines.failed(),
+                remedy="use products, x.to_dense(), or torch.index_add on their values",
+            )
         return result
 
     def _merged(self, a: Tensor) -> Tensor:
@@ -78,9 +81,11 @@ class SparseOperators(TorchDispatchMode):
             parts = raw.parts_of(a)
             return gradient(parts, parts.values).tensor()
         raise UnsupportedOpError(
-            "how many elements a sparse tensor has once they are merged hangs on values (coalesce)", code="TRN204",
-            where=self._lines.failed(), remedy="merge it before the step: x.coalesce()",
-        )  # fmt: skip
+            "how many elements a sparse tensor has once they are merged hangs on values (coalesce)",
+            code="TRN204",
+            where=self._lines.failed(),
+            remedy="merge it before the step: x.coalesce()",
+        )
 
     def _check_counted(self, op: Any, args: Any) -> None:
         """Raise UnsupportedOpError (TRN204) for a look at elements of which nobody knows how many there are."""
@@ -88,8 +93,10 @@ class SparseOperators(TorchDispatchMode):
         if name in _COUNTED and is_sparse(args[0]) and args[0].layout is not COO and not parts_of(args[0]).merged:
             raise UnsupportedOpError(
                 f"{name} of a sparse tensor whose repeated elements were not added up yet, since that takes values",
-                code="TRN204", where=self._lines.failed(), remedy="convert it before the step: x.coalesce()",
-            )  # fmt: skip
+                code="TRN204",
+                where=self._lines.failed(),
+                remedy="convert it before the step: x.coalesce()",
+            )
 
 
 def _meets(value: Any) -> bool:

@@ -248,14 +248,31 @@ def _compared(x: Record, y: Record, status: str, condition: str = "", why: str =
     shape = tuple(x.value.shape)
     format = str(x.value.dtype).removeprefix("torch.")
     blank = OpResult(
-        x.step, 0, x.name, x.gradient, x.place, shape, format, "module", status, condition=condition, why=why,
-        remedy=REMEDY if status == DIFFERS else "", other=y.place,
-    )  # fmt: skip
+        x.step,
+        0,
+        x.name,
+        x.gradient,
+        x.place,
+        shape,
+        format,
+        "module",
+        status,
+        condition=condition,
+        why=why,
+        remedy=REMEDY if status == DIFFERS else "",
+        other=y.place,
+    )
     if tuple(y.value.shape) != shape:
         return replace(blank, why=f"{list(shape)} here, {list(y.value.shape)} there", ratio=float("inf"))
     worst = within(x.value.numpy(), y.value.numpy(), FAR * y.value.abs().numpy(), "float32")
     error = relative(x.value.numpy(), y.value.numpy())
     return replace(
-        blank, index=worst.index, chip=worst.chip, reference=worst.reference, wrong=worst.wrong, error=error,
-        ratio=error / FAR, bound=worst.bound,
-    )  # fmt: skip
+        blank,
+        index=worst.index,
+        chip=worst.chip,
+        reference=worst.reference,
+        wrong=worst.wrong,
+        error=error,
+        ratio=error / FAR,
+        bound=worst.bound,
+    )

@@ -80,7 +80,23 @@ def _result(chip: Layers, record: Record) -> OpResult:
         else "the chip has none like it"
     )
     return OpResult(
-        record.step, 0, record.name, False, record.place, tuple(record.value.shape), "float32", "captured", DIFFERS,
-        ratio=distance / FLOOR, wrong=worst.wrong, index=worst.index, chip=worst.chip, reference=worst.reference,
-        bound=worst.bound, error=distance, condition=NOT_CAPTURED, remedy=REMEDY, why=why,
-    )  # fmt: skip
+        record.step,
+        0,
+        record.name,
+        False,
+        record.place,
+        tuple(record.value.shape),
+        "float32",
+        "captured",
+        DIFFERS,
+        ratio=distance / FLOOR,
+        wrong=worst.wrong,
+        index=worst.index,
+        chip=worst.chip,
+        reference=worst.reference,
+        bound=worst.bound,
+        error=distance,
+        condition=NOT_CAPTURED,
+        remedy=REMEDY,
+        why=why,
+    )

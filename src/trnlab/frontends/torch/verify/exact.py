@@ -103,9 +103,17 @@ def _attention(
 
 
 def _attention_backward(
-    node: Any, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, bias: Tensor | None,
-    causal: bool, scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    node: Any,
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    bias: Tensor | None,
+    causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
     weights = torch.exp(_scores(q, k, bias, causal, scale) - lse.unsqueeze(-1))
     slopes = weights * (dout @ _heads(v, q).transpose(-2, -1) - (dout * out).sum(-1, keepdim=True)) * scale
     dk, dv = slopes.transpose(-2, -1) @ q, weights.transpose(-2, -1) @ dout

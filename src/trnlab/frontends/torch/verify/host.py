@@ -23,11 +23,30 @@ from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.verify.steps import Steps
 from trnlab.verify.bounds import roundoff
 
-PRODUCTS = frozenset({
-    F.linear, F.conv1d, F.conv2d, F.conv3d, F.scaled_dot_product_attention, F.bilinear, torch.matmul, torch.mm,
-    torch.bmm, torch.addmm, torch.baddbmm, torch.einsum, torch.mv, Tensor.matmul, Tensor.mm, Tensor.bmm,
-    Tensor.__matmul__, Tensor.__rmatmul__, Tensor.addmm, Tensor.baddbmm,
-})  # fmt: skip
+PRODUCTS = frozenset(
+    {
+        F.linear,
+        F.conv1d,
+        F.conv2d,
+        F.conv3d,
+        F.scaled_dot_product_attention,
+        F.bilinear,
+        torch.matmul,
+        torch.mm,
+        torch.bmm,
+        torch.addmm,
+        torch.baddbmm,
+        torch.einsum,
+        torch.mv,
+        Tensor.matmul,
+        Tensor.mm,
+        Tensor.bmm,
+        Tensor.__matmul__,
+        Tensor.__rmatmul__,
+        Tensor.addmm,
+        Tensor.baddbmm,
+    }
+)
 _DROPOUT = (F.dropout, torch.dropout)
 
 
@@ -128,10 +147,20 @@ class Perturbed(TorchFunctionMode):
         return x * (as_neuron(noise) if x.device.type == "neuron" else noise)
 
 
-_AS_THEY_ARE = frozenset({
-    "__get__", "__set__", "__setitem__", "detach", "backward", "register_hook", "requires_grad_", "to", "float",
-    "item",
-})  # fmt: skip
+_AS_THEY_ARE = frozenset(
+    {
+        "__get__",
+        "__set__",
+        "__setitem__",
+        "detach",
+        "backward",
+        "register_hook",
+        "requires_grad_",
+        "to",
+        "float",
+        "item",
+    }
+)
 
 
 class Widened(TorchFunctionMode):

@@ -176,9 +176,16 @@ class Walk:
         value = node.meta.get("val")
         like = next((t for t in _leaves(value) if isinstance(t, Tensor)), None)
         found = OpResult(
-            self.step, 0, str(node.target).removesuffix(".default"), self.is_gradient(node), self.place(node),
-            tuple(like.shape) if like is not None else (), "", kind_of(str(node.target)).name, status,
-        )  # fmt: skip
+            self.step,
+            0,
+            str(node.target).removesuffix(".default"),
+            self.is_gradient(node),
+            self.place(node),
+            tuple(like.shape) if like is not None else (),
+            "",
+            kind_of(str(node.target)).name,
+            status,
+        )
         return replace(found, **more)
 
     def _skipped(self, node: fx.Node, why: str) -> OpResult:
@@ -219,10 +226,19 @@ class _Check:
         grown = self._grown(got, want, scale, error) if error is not None else (0.0, 0.0)
         lossy = grown[0] >= conditions.AMPLIFICATION and grown[1] >= conditions.LOSS
         found = self.walk.blank(
-            self.node, SAME if worst.ratio == 0 else ROUNDING, shape=tuple(got.shape), format=format,
-            kind=self.kind.name, ratio=worst.ratio, wrong=worst.wrong, index=worst.index, chip=worst.chip,
-            reference=worst.reference, bound=worst.bound, error=error,
-        )  # fmt: skip
+            self.node,
+            SAME if worst.ratio == 0 else ROUNDING,
+            shape=tuple(got.shape),
+            format=format,
+            kind=self.kind.name,
+            ratio=worst.ratio,
+            wrong=worst.wrong,
+            index=worst.index,
+            chip=worst.chip,
+            reference=worst.reference,
+            bound=worst.bound,
+            error=error,
+        )
         if worst.ratio <= 1 and lost <= LOST and not lossy:
             return found
         if worst.ratio <= 1 and lossy and lost <= LOST:

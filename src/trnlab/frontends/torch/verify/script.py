@@ -115,9 +115,10 @@ class Repeated:
             raise _no_step(self.script)
         if not verdict.compared:
             raise UsageError(
-                f"nothing of {str(self.script.path)!r} ran on the chip", code="TRN162",
+                f"nothing of {str(self.script.path)!r} ran on the chip",
+                code="TRN162",
                 remedy='move the model to device "neuron", and the batches',
-            )  # fmt: skip
+            )
         return engine
 
     def reference(self, chip: ChipEngine, verdict: Verdict, modes: Sequence[Any] = ()) -> list[float]:
@@ -152,9 +153,12 @@ class Repeated:
             raise _no_step(self.script)
 
     def on_host(
-        self, steps: Steps, modes: Sequence[Any], times: Sequence[float] = (),
+        self,
+        steps: Steps,
+        modes: Sequence[Any],
+        times: Sequence[float] = (),
         within: AbstractContextManager[None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Run on the host, under modes of PyTorch, the last of them nearest to the script."""
         with ExitStack() as stack:
             ways = use(HostEngine(steps, times)), recording.using("host"), eager(), steps.watching(), _silent()
@@ -176,9 +180,10 @@ class Repeated:
         except SystemExit as exit:
             if exit.code not in (None, 0):
                 raise UsageError(
-                    f"{str(self.script.path)!r} ended with exit status {exit.code}", code="TRN161",
+                    f"{str(self.script.path)!r} ended with exit status {exit.code}",
+                    code="TRN161",
                     remedy="run it with `trnlab run` first",
-                ) from exit  # fmt: skip
+                ) from exit
         except Exception as error:
             raise failure(error, "TRN161") from error
         finally:
@@ -187,9 +192,10 @@ class Repeated:
 
 def _no_step(script: Script) -> UsageError:
     return UsageError(
-        f"{str(script.path)!r} made no training step", code="TRN160",
+        f"{str(script.path)!r} made no training step",
+        code="TRN160",
         remedy='call loss.backward() of a model on device "neuron", or a step of compile_step',
-    )  # fmt: skip
+    )
 
 
 @contextmanager
