@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trnlab.fleet.models import Attention, Block, Model
-from trnlab.fleet.shares import Share
 
 TAPS = 3  # frames that each of an audio encoder's two convolutions looks at (arXiv:2212.04356, section 2.2)
 STRIDE = 2  # frames that the second of them makes one token of
@@ -33,14 +32,6 @@ class Crossed(Block):
     def parameters(self) -> int:
         """Of the layer."""
         return super().parameters + self.cross.parameters(self.hidden) + self.norm_parameters
-
-
-@dataclass(frozen=True)
-class Crossing(Share):
-    """A rank's share of such blocks: `length` tokens are decoded of each sequence, of which the encoder has read
-    `memory`."""
-
-    memory: int = 0
 
 
 @dataclass(frozen=True)
@@ -107,10 +98,3 @@ def _bias(block: Block) -> int:
 
 def _pairs(a: Attention) -> float:
     return a.heads * (a.size + a.value_size) * (0.5 if a.causal else 1.0)
-
-
-def share_of(model: Model, block: Block, share: Share) -> Share:
-    """A share of this block, where that of the model's first blocks is `share`."""
-    if not (isinstance(model, Pair) and isinstance(block, Crossed)):
-        return share
-    return Crossing(**vars(share) | {"length": model.decoded}, memory=share.length)

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trnlab.fleet.models import Block, Dense
+from trnlab.fleet.models import Block, Dense, Model
+from trnlab.fleet.pairs import Crossed, Pair
 from trnlab.fleet.tape import Tape
 from trnlab.graph.ir import Value
 
@@ -37,6 +38,21 @@ class Share:
     def tokens(self) -> int:
         """Of a sequence that this rank's context has."""
         return self.length // self.context
+
+
+@dataclass(frozen=True)
+class Crossing(Share):
+    """A rank's share of such blocks: `length` tokens are decoded of each sequence, of which the encoder has read
+    `memory`."""
+
+    memory: int = 0
+
+
+def share_of(model: Model, block: Block, share: Share) -> Share:
+    """A share of this block, where that of the model's first blocks is `share`."""
+    if not (isinstance(model, Pair) and isinstance(block, Crossed)):
+        return share
+    return Crossing(**vars(share) | {"length": model.decoded}, memory=share.length)
 
 
 @dataclass
