@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trnlab import chips
 from trnlab.errors import UsageError
-from trnlab.fleet import configurations
+from trnlab.fleet.models import configurations
 from trnlab.fleet.quantities import TIME, parse
 from trnlab.fleet.serving.offers import COMPILED, ROOFLINE, Offer, Request, is_neuron, logical_cores
 from trnlab.fleet.serving.plan import Choice, Plan, Question, plan

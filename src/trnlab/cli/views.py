@@ -13,7 +13,7 @@ from typing import Any
 from trnlab.errors import TrnlabError, UsageError
 from trnlab.loops import places
 from trnlab.porting.result import ERROR, Finding, Place, Report
-from trnlab.runtime.lent_cache import Lender, LentCache
+from trnlab.runtime.cache.lent import Lender, LentCache
 from trnlab.runtime.session import Session
 from trnlab.view.effects import ALLOWED, NETWORK, SUBPROCESSES, Effects
 from trnlab.view.followed import ENDED, ROOM, Ended, follow

@@ -20,10 +20,10 @@ from trnlab.porting.memory import BACKWARD, FORWARD, UPDATE
 from trnlab.porting.result import Memory, TargetResult, Tensor
 from trnlab.precision import MODES
 from trnlab.runtime import device
+from trnlab.runtime.analysis.performance import MILLION
 from trnlab.runtime.communication import Asked, Outside
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.faults import compare
-from trnlab.runtime.performance import MILLION
 from trnlab.runtime.session import Session
 from trnlab.sim.timing import on_both
 from trnlab.units import PS_PER_S, SECONDS_PER_HOUR

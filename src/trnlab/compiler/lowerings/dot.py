@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from math import prod
 
-from trnlab.compiler.emitter import Emitter
-from trnlab.compiler.groups import Class
+from trnlab.compiler.emission.emitter import Emitter
+from trnlab.compiler.emission.sweep import steps, take_turns
+from trnlab.compiler.emission.tilesource import Domain, Frame, Loader
+from trnlab.compiler.fusing.groups import Class
+from trnlab.compiler.fusing.tiles import Plan, TileSpace, make_plan, origin
 from trnlab.compiler.lowerings.context import Lowering
-from trnlab.compiler.sweep import steps, take_turns
-from trnlab.compiler.tiles import Plan, TileSpace, make_plan, origin
-from trnlab.compiler.tilesource import Domain, Frame, Loader
 from trnlab.errors import CapacityError
 from trnlab.graph.ir import Value
 from trnlab.isa.base import Memory

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trnlab.compiler.emitter import Emitter, Narrow, Pending
+from trnlab.compiler.emission.emitter import Emitter, Narrow, Pending
 from trnlab.compiler.rules.recipes import MAGNITUDE, Result
 from trnlab.compiler.rules.reductions import combine, row_sum
 from trnlab.graph.ir import Op

@@ -14,9 +14,9 @@ from pathlib import Path
 from trnlab import compiler
 from trnlab.collectives import Groups
 from trnlab.fabric.cluster import CORES_PER_RANK, parse
-from trnlab.fleet.models import Model
+from trnlab.fleet.costs.store import opened
+from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.serving.graphs import Program, decode, prefill
-from trnlab.fleet.store import opened
 from trnlab.graph.flops import model_flops
 from trnlab.graph.ir import Graph
 from trnlab.porting import memory

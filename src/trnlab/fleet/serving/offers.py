@@ -11,9 +11,9 @@ from trnlab import chips
 from trnlab.chips.catalog import Target
 from trnlab.chips.prices import Price, chosen
 from trnlab.fabric.cluster import CORES_PER_RANK, parse
-from trnlab.fleet.models import Block, Dense, Experts, Model
-from trnlab.fleet.others import efficiency
-from trnlab.fleet.others.catalogue import Instance, instance, instances
+from trnlab.fleet.gpus import efficiency
+from trnlab.fleet.gpus.catalogue import Instance, instance, instances
+from trnlab.fleet.models.transformer import Block, Dense, Experts, Model
 from trnlab.fleet.serving.costs import Costs
 from trnlab.fleet.serving.graphs import Program, decode
 from trnlab.fleet.serving.mixtures import met

@@ -19,7 +19,7 @@ from trnlab.errors import CacheError
 from trnlab.files import write_atomic
 from trnlab.policy import Policy, chosen
 from trnlab.program.routine import Program, Routine
-from trnlab.runtime import serialize
+from trnlab.runtime.cache import serialize
 from trnlab.validation.sources import results
 from trnlab.validation.sources.catalogue import SourceKernel
 from trnlab.validation.sources.results import Row

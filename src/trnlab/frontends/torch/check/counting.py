@@ -16,14 +16,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trnlab.collectives import Collective, whole_mesh
-from trnlab.frontends.torch import dlpack
-from trnlab.frontends.torch.dispatch import untraced_methods
+from trnlab.frontends.torch.device import dlpack
+from trnlab.frontends.torch.device.dispatch import untraced_methods
+from trnlab.frontends.torch.device.dlpack import as_host, to_numpy_alias
 from trnlab.frontends.torch.distributed import batch_norm, comm_hooks, fully_sharded, functional, sites
 from trnlab.frontends.torch.distributed.process_group import NeuronProcessGroup
 from trnlab.frontends.torch.distributed.reductions import Reduction
 from trnlab.frontends.torch.distributed.work import NeuronWork
-from trnlab.frontends.torch.dlpack import as_host, to_numpy_alias
-from trnlab.frontends.torch.groups import purpose_of
+from trnlab.frontends.torch.parallel.groups import purpose_of
 from trnlab.frontends.torch.pytorch.fakes import FakeTensor
 from trnlab.runtime.communication import Asked
 

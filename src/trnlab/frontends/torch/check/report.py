@@ -20,7 +20,7 @@ from trnlab.frontends.torch.check.stages import Followed
 from trnlab.frontends.torch.check.steps import Step
 from trnlab.frontends.torch.check.vendor import vendor_minutes
 from trnlab.frontends.torch.check.walk import Walked, follow
-from trnlab.frontends.torch.types import is_narrowed
+from trnlab.frontends.torch.device.types import is_narrowed
 from trnlab.graph.ir import Graph
 from trnlab.porting.forecast import Part, Work, forecast
 from trnlab.porting.job import network_of

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from trnlab.errors import UnsupportedOpError
-from trnlab.frontends.torch.locations import RecordLines
+from trnlab.frontends.torch.findings.locations import RecordLines
 from trnlab.frontends.torch.pytorch.collectives import operators
 
 Tensors = Sequence[Tensor]

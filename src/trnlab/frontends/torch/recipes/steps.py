@@ -10,8 +10,8 @@ import torch
 
 from trnlab import chips
 from trnlab.fabric.cluster import Cluster
-from trnlab.fleet.captured import Captured
-from trnlab.fleet.wholes import Whole
+from trnlab.fleet.models.captured import Captured
+from trnlab.fleet.models.unpartitioned import Whole
 from trnlab.frontends.torch.check.planned import captured
 from trnlab.frontends.torch.check.ranks import one_of
 from trnlab.porting.job import Unheard

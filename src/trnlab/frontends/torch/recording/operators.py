@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from trnlab.frontends.torch import factors, fused_optimizers
+from trnlab.frontends.torch.decompositions import factors, fused_optimizers
 from trnlab.frontends.torch.recording.indices import on_device
 
 _ON_THE_HOST = (torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)

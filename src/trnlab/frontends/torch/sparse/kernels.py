@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trnlab.frontends.torch.dispatch import operator
-from trnlab.frontends.torch.dlpack import no_sparse
+from trnlab.frontends.torch.device.dispatch import operator
+from trnlab.frontends.torch.device.dlpack import no_sparse
 from trnlab.frontends.torch.sparse import elementwise, products, structure
 from trnlab.frontends.torch.sparse.parts import (
     COMPRESSED_KEY,

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, fx
 
 from trnlab.errors import Location
-from trnlab.frontends.torch.locations import is_gradient, location_of
-from trnlab.frontends.torch.provenance import Provenance
-from trnlab.frontends.torch.types import format_of
+from trnlab.frontends.torch.device.types import format_of
+from trnlab.frontends.torch.findings.locations import is_gradient, location_of
+from trnlab.frontends.torch.findings.provenance import Provenance
 from trnlab.frontends.torch.verify.exact import Call, bf16, scale_of, wide
 from trnlab.graph.ir import Value
 from trnlab.verify import conditions
