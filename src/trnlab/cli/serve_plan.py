@@ -96,7 +96,7 @@ def _row(c: Choice) -> str:
 
 
 def _ranks(o: Offer) -> str:
-    """Of a copy, and among how many of them its experts are divided."""
+    """Ranks of a copy, and among how many of them its experts are divided."""
     return f"{o.tensor}" if o.expert == 1 else f"{o.tensor}/{o.expert}"
 
 

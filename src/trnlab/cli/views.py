@@ -102,7 +102,7 @@ def with_effects(report: Report, effects: Effects) -> Report:
 
 
 def report_of(ended: Ended, args: argparse.Namespace, session: Session) -> Report:
-    """Of a script that ended its process: what it would have done is known."""
+    """Report of a script that ended its process: what it would have done is known."""
     error = ended.error()
     found = Finding(ENDED, ERROR, f"{error.what}: {error.got}", Place(), do=error.remedy or "")
     report = Report(str(args.script), session.precision, complete=False, findings=[found])

@@ -61,7 +61,7 @@ class Made:
         self._loaded: set[str] = set()
 
     def address(self, symbol: str, part: str = "") -> int:
-        """Of the loop `symbol`, or of what belongs to it."""
+        """Address of the loop `symbol`, or of what belongs to it."""
         with _LOCK:
             if self._engine is None:
                 self._engine = _engine()

@@ -168,7 +168,7 @@ def _memory(work: Work, made: Sequence[tuple[Part, Executable]]) -> Memory:
 
 
 def phases_of(part: Part, executable: Executable) -> list[str]:
-    """Of each call of a part's program whether it is of the forward pass, the backward pass or the update."""
+    """For each call of a part's program, whether it is of the forward pass, the backward pass or the update."""
     program = executable.program
     if part.phase:
         return [part.phase] * len(program.calls)

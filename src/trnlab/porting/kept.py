@@ -118,7 +118,7 @@ class Kept:
 
 
 def _digest(record: Any) -> str:
-    """Of a record, the same after it was written and read."""
+    """Digest of a record, the same after it was written and read."""
     return hashlib.sha256(json.dumps(record).encode()).hexdigest()
 
 

@@ -26,7 +26,7 @@ _FIELDS = {
 
 
 def phases(program: Program, loss: int | None, updated: Sequence[int]) -> list[str]:
-    """Of each call whether it is of the forward pass, the backward pass or the update.
+    """For each call, whether it is of the forward pass, the backward pass or the update.
 
     loss: the tensor of the loss; None where the program is of one phase, which its name begins with. updated: tensors
     of inputs that the program overwrites. A matmul that uses its gradient for an update at once is of the way back.

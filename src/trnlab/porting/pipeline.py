@@ -68,8 +68,8 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Of a stage: who has it, seconds of a microbatch's passes and to send on what it makes of one, and the bytes of
-    that."""
+    """Times of a stage: who has it, seconds of a microbatch's passes and to send on what it makes of one, and the
+    bytes of that."""
 
     stage: int
     rank: int
@@ -81,7 +81,8 @@ class StageTimes:
 
 @dataclass(frozen=True)
 class MemberMemory:
-    """Of a rank: bytes at its fullest, microbatches whose activations it then holds, and the bytes of those."""
+    """Memory of a rank: bytes at its fullest, microbatches whose activations it then holds, and the bytes of
+    those."""
 
     rank: int
     bytes: int
@@ -105,7 +106,7 @@ class _Made:
         return self._found[id(part.graph)]
 
     def seconds(self, parts: Sequence[Part]) -> float:
-        """Of all programs."""
+        """Seconds of all programs."""
         return sum(self.of(part).outline.total * part.times for part in parts) / PS_PER_S
 
     def send_s(self, stage: Stage) -> float:
@@ -217,7 +218,7 @@ def _memory(part: Part, executable: Executable) -> Memory:
 
 
 def _mfu(made: _Made, step_s: float) -> float | None:
-    """Of all ranks of the pipeline."""
+    """Model FLOPs utilization of all ranks of the pipeline."""
     work, session = made.work, made.session
     each = sum(model_flops(p.graph) * p.times for s in work.stages for p in (*s.forward, *s.backward))
     cores = (2 if session.pairs else 1) * len(work.members)

@@ -186,7 +186,7 @@ def _memory(executables: Any) -> dict[str, int]:
 
 
 def _kind(error: BaseException) -> tuple[str, str]:
-    """Of an error: the vendor's kind of it, and of the execution's outcome."""
+    """Kind of an error: the vendor's kind of it, and of the execution's outcome."""
     if isinstance(error, NumericsError):
         return "numerical", "completed_with_num_err"
     if isinstance(error, TrnlabError) and error.code in ("TRN555", "TRN556"):

@@ -179,7 +179,7 @@ class Run:
         return about | live.record(self.session, self.executables, self.calls, timed=timed)
 
     def _lane(self) -> None:
-        """Of a rank of several: its typical step, for the picture of all."""
+        """Lane of a rank of several: its typical step, for the picture of all."""
         fabric, order = self.session.counters.fabric, self._orders.get(self.step_calls)
         if fabric is not None and order:
             written = lanes.slowed(lanes.items(order, self.executables, fabric.rank), self.rehearsal.slow)

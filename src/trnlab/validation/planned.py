@@ -38,7 +38,7 @@ class Row:
 
     @property
     def error(self) -> float:
-        """Of the planned rate, relative to what was measured; positive when the plan is too fast."""
+        """Error of the planned rate, relative to what was measured; positive when the plan is too fast."""
         return self.batch / self.step_s / self.measured - 1
 
 

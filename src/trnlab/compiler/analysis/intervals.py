@@ -214,7 +214,7 @@ def _abs(x: Interval) -> Interval:
 
 
 def _power(x: Interval, y: Interval) -> Interval:
-    """Of fractions to powers that are not negative; more is seldom needed."""
+    """Interval of fractions to powers that are not negative; more is seldom needed."""
     if x.low < 0:
         return ANY
     if x.high > 1 or y.low < 0:

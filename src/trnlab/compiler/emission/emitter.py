@@ -304,7 +304,7 @@ class Emitter:
 
     # -- instructions with a choice of engine -------------------------------------------------------------------
     def lighter(self, cols: int) -> Engine:
-        """Of Vector and Scalar the engine with less to do so far; charges it with `cols` elements per partition."""
+        """Vector or Scalar: the engine with less to do so far; charges it with `cols` elements per partition."""
         cost = {e: self.busy[e] + cols / self._clock[e] for e in self.busy}
         engine = min(cost, key=lambda e: cost[e])
         self.busy[engine] = cost[engine]

@@ -106,7 +106,7 @@ class Admission(Classes):
         return cols, Class.FINAL
 
     def _admit_extremes(self, group: Group, op: Op, cols: int) -> tuple[int | None, Class] | None:
-        """Of each row of a product the largest element, or the smallest: float32 on its way out."""
+        """Admit the largest element of each row of a product, or the smallest: float32 on its way out."""
         value, dims = op.operands[0], op.attrs["dimensions"]
         fits = op.attrs["kind"] in ("maximum", "minimum") and value.dtype is float32 and group.cols == cols
         if not fits or value.type.size != group.size or not _is_trailing(dims, value.type.rank):

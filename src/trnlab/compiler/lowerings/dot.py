@@ -242,7 +242,8 @@ def sinks_of(
 
 
 def _stored(low: Lowering, space: TileSpace) -> int:
-    """Of how many sweeps results may be on their way to memory where the rounded result is kept in tiles, too."""
+    """The number of sweeps whose results may be on their way to memory where the rounded result is kept in tiles,
+    too."""
     sweep = sum(size * space.width * n for size, n in space.peak.items())
     return min(STORED, int(low.b.sbuf_free * STORED_SHARE) // max(sweep, 1))
 

@@ -30,7 +30,7 @@ def _convert(op: Op, b: GraphBuilder) -> Value | None:
 
 
 def _compare(op: Op, b: GraphBuilder) -> Value | None:
-    """Of the sign of round(max(x, 0)) by that of x."""
+    """Compare the sign of round(max(x, 0)) by that of x."""
     x, zero = op.operands
     direction = op.attrs["comparison_direction"]
     if splat(zero) != 0 or direction not in ("LE", "GT"):

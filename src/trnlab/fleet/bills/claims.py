@@ -55,7 +55,7 @@ def claims() -> tuple[Claim, ...]:
 
 
 def about(instance: str) -> list[Claim]:
-    """Of an instance type of Neuron."""
+    """Claims about an instance type of Neuron."""
     return [claim for claim in claims() if instance in claim.ours]
 
 

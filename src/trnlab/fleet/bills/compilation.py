@@ -27,7 +27,7 @@ def _rows() -> list[dict[str, Any]]:
 
 
 def minutes(parameters: float) -> Span:
-    """Of compiling the training step of a model of so many parameters."""
+    """Minutes of compiling the training step of a model of so many parameters."""
     sizes = sorted({row["parameters"] for row in _rows()})
     below = max((s for s in sizes if s <= parameters), default=sizes[0])
     above = min((s for s in sizes if s >= parameters), default=sizes[-1])
@@ -43,8 +43,9 @@ def minutes(parameters: float) -> Span:
 
 @dataclass(frozen=True)
 class Recompiles:
-    """Of a run. without: times that it compiles when nothing is kept: at its start, at each change of its step, and
-    after each restart. with_cache: what is left when programs are kept. hours: of all instances, waiting."""
+    """Recompiles of a run. without: times that it compiles when nothing is kept: at its start, at each change of
+    its step, and after each restart. with_cache: what is left when programs are kept. hours: of all instances,
+    waiting."""
 
     minutes: Span
     without: float
@@ -78,7 +79,7 @@ class Recompiles:
 def recompiles(
     parameters: float, days: float, instances: int, between: float, usd_per_hour: float | None, changes: int = CHANGES
 ) -> Recompiles:
-    """Of a run of so many days. between: seconds from one restart of the job to the next."""
+    """Recompiles of a run of so many days. between: seconds from one restart of the job to the next."""
     restarts = days * 86400.0 / between if between > 0 else 0.0
     return Recompiles(minutes(parameters), 1 + changes + restarts, 1 + changes, instances, usd_per_hour)
 
@@ -93,7 +94,7 @@ class Porting:
 
     @property
     def usd(self) -> float:
-        """Of the port."""
+        """Dollars of the port."""
         return self.engineer_days * self.usd_per_day
 
     @property

@@ -37,8 +37,8 @@ def _regions() -> dict[str, dict[str, str]]:
 
 
 def watts(name: str) -> Span:
-    """Of one accelerator at full load, by the name of its chip. Raises UsageError (TRN158) for one of which nothing
-    is known."""
+    """Watts of one accelerator at full load, by the name of its chip. Raises UsageError (TRN158) for one of which
+    nothing is known."""
     if name in site.WATTS:
         low, high = _power()["chips"][name]
         figure = site.WATTS[name]
@@ -66,7 +66,7 @@ def share(name: str) -> Span:
 
 @dataclass(frozen=True)
 class Intensity:
-    """Of a region's grid."""
+    """Carbon intensity of a region's grid."""
 
     region: str
     place: str
@@ -80,7 +80,7 @@ def regions() -> list[Intensity]:
 
 
 def intensity(region: str) -> Intensity:
-    """Of a region. Raises UsageError (TRN159)."""
+    """Carbon intensity of a region. Raises UsageError (TRN159)."""
     known = _regions()
     if region not in known:
         raise UsageError(
@@ -109,13 +109,13 @@ class Energy:
         return self.accelerators.plus(self.hosts).plus(self.site)
 
     def kg(self, region: str = REGION) -> Span:
-        """Of CO2 equivalent, on a region's grid. Raises UsageError (TRN159)."""
+        """Kilograms of CO2 equivalent, on a region's grid. Raises UsageError (TRN159)."""
         return self.total.times(intensity(region).kg_per_kwh)
 
 
 def energy(name: str, accelerators: int, hours: float, working: float = 1.0) -> Energy:
-    """Of so many accelerators for so many hours. working: the share of the time in which steps are made, 0 to 1; they
-    idle in the rest, while the job is restarted, for example."""
+    """Energy of so many accelerators for so many hours. working: the share of the time in which steps are made, 0
+    to 1; they idle in the rest, while the job is restarted, for example."""
     full, idle, busy, host, over = watts(name), *(share(n) for n in ("idle", "busy", "host", "site"))
     about, least, most = (working * max(b, i) + (1 - working) * i for b, i in zip(_ends(busy), _ends(idle)))
     level = Span(about, least, most)

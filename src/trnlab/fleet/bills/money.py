@@ -12,7 +12,8 @@ from trnlab.units import SECONDS_PER_DAY, SECONDS_PER_HOUR
 
 @dataclass(frozen=True)
 class Bill:
-    """Of a run on so many instances. usd: None where the instance has no public price; `price` says which it is."""
+    """Bill of a run on so many instances. usd: None where the instance has no public price; `price` says which it
+    is."""
 
     days: float
     device_hours: float
@@ -27,7 +28,7 @@ def spelled(usd: float) -> str:
 
 
 def bill(tokens: float, tokens_per_s: float, goodput: float, target: Target, instances: int) -> Bill:
-    """Of training on so many tokens."""
+    """Bill of training on so many tokens."""
     seconds = tokens / (tokens_per_s * goodput) if goodput > 0 else math.inf
     hours = seconds / SECONDS_PER_HOUR * instances
     price = target.price

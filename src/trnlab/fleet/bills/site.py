@@ -61,7 +61,7 @@ class Site:
 
     @property
     def watts(self) -> float:
-        """Of all chips at work, their hosts, and the site."""
+        """Watts of all chips at work, their hosts, and the site."""
         return self.chips * WATTS[self.target.chip.name].value * (1 + HOST.value) * PUE.value
 
     @property

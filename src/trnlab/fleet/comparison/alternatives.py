@@ -35,18 +35,18 @@ class Other:
     goodput: float
 
     def usd(self, kind: str) -> Span | None:
-        """Of the whole run by a kind of price; None without one."""
+        """Dollars of the whole run by a kind of price; None without one."""
         price = latest(self.side.instance).get(kind)
         return None if price is None else self.days.times(price.usd(24.0 * self.side.instances))
 
     @property
     def energy(self) -> energy.Energy:
-        """Of the whole run, of about as many days as it takes."""
+        """Energy of the whole run, of about as many days as it takes."""
         return energy.energy(self.side.accelerator, self.side.accelerators, self.days.value * 24.0, self.goodput)
 
 
 def others(question: Question, names: Sequence[str], days: float | None = None) -> list[Other]:
-    """Of each instance type the fewest instances that are as fast as `days` (or the deadline), or else the most, of
+    """The fewest instances of each instance type that are as fast as `days` (or the deadline), or else the most, of
     the numbers that were asked for. Raises UsageError (TRN156) for an unknown type, TRN157 where none fits."""
     wanted = days if days is not None else (question.deadline or float("inf")) / SECONDS_PER_DAY
     return [_other(question, name, wanted) for name in names]
@@ -150,7 +150,7 @@ def _load(plan: Plan) -> str:
 
 
 def compiling(plan: Plan) -> Recompiles:
-    """Of the chosen run."""
+    """What compiling takes in the days of the chosen run."""
     c = plan.chosen
     price = c.cluster.target.price
     between = plan.question.reliability.between(c.cluster.chips)

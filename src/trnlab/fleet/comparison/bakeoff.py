@@ -50,15 +50,15 @@ class Bakeoff:
         return side.rate.times(self.days * DAY_HOURS * 3600.0)
 
     def usd(self, side: Side, price: Price, units: float) -> Span:
-        """Of so many units."""
+        """Dollars of so many units."""
         return side.hours(units).times(price.usd(1.0))
 
     def energy(self, side: Side) -> energy.Energy:
-        """Of the days."""
+        """Energy of the days."""
         return energy.energy(side.accelerator, side.accelerators, self.days * DAY_HOURS)
 
     def kwh(self, side: Side, units: float) -> Span:
-        """Of so many units."""
+        """Kilowatt-hours of so many units."""
         total, done = self.energy(side).total, self.units(side)
         return Span(total.value * units / done.value, total.low * units / done.high, total.high * units / done.low)
 
@@ -72,7 +72,7 @@ class Bakeoff:
         return found
 
     def claims(self) -> list[Beside]:
-        """Of the vendor about a, beside what comes out here at the kind of price that both have."""
+        """Claims of the vendor about a, beside what comes out here at the kind of price that both have."""
         kinds = [kind for kind, *_ in self.ratios()]
         hours = self.a.hours(MILLION).value, self.b.hours(MILLION).value
         return beside(self.a.instance, self.b.instance, kinds[0] if kinds else "on-demand", *hours)
@@ -89,7 +89,7 @@ class Bakeoff:
         return kind, Porting(days, rate, theirs.low - mine.high), Porting(days, rate, theirs.high - mine.low)
 
     def compiling(self) -> Recompiles:
-        """Of a's run."""
+        """What compiling takes in the days of a's run."""
         price = chosen(self.a.instance)
         usd = None if price is None else price.usd_per_hour
         return recompiles(self.work.parameters, self.days, self.a.instances, self.between, usd)

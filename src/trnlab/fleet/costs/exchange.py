@@ -36,7 +36,7 @@ class Exchange:
     _lines: dict[tuple[str, int, int], Floats] = field(default_factory=dict)  # by SIZES, NaN where nobody asked
 
     def seconds(self, kind: str, stride: Ints, count: Ints, nbytes: Floats) -> Floats:
-        """Of each of many: all groups of `count` ranks, `stride` apart, at the same time.
+        """Seconds of each of many: all groups of `count` ranks, `stride` apart, at the same time.
 
         nbytes: of a rank's larger buffer.
         """

@@ -28,7 +28,7 @@ class Holding:
 
 
 def holding(program: Program, made: Stage, phase: Sequence[str]) -> Holding:
-    """Of the program of a stage. phase: of each call, see `memory.phases`."""
+    """Memory of the program of a stage. phase: of each call, see `memory.phases`."""
     first, last = memory.lives(program)
     turn = max((i for i, name in enumerate(phase) if name == memory.FORWARD), default=-1)
     temps = {t.id: t.nbytes for t in program.tensors if t.kind == "temp" and t.id in first}

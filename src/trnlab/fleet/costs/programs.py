@@ -40,7 +40,7 @@ HELD = ("working", "lent")  # bytes that layers one after the other have in the 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one microbatch on one rank: seconds forward and backward, what of both is exposed communication of its
+    """Cost of one microbatch on one rank: seconds forward and backward, what of both is exposed communication of its
     tensor group, and what of the backward pass makes something once more; bytes kept from one to the other, needed
     besides, and of its weights and gradients where these come and go; operations of its products; late: seconds of
     the backward pass after the first gradient of a weight is there."""
@@ -102,20 +102,22 @@ class Programs:
         self._read: dict[str, Cost] = {}
 
     def layer(self, model: Model, block: Block, share: Share) -> Cost:
-        """Of one block between others."""
+        """Cost of one block between others."""
         one, two = (self.stage(model, (block,) * n, share) for n in (1, 2))
         found = two.less(one)
         return found if share.context == 1 else replace(found, flops=self._flops(model, block, share))
 
     def _flops(self, model: Model, block: Block, share: Share) -> float:
-        """Of this rank's part of a layer: those of a whole context, of which hidden pairs count, divided."""
+        """Operations of this rank's part of a layer: those of a whole context, of which hidden pairs count,
+        divided."""
         whole = replace(share, context=1)
         one, two = (model_flops(stage(model, (block,) * n, whole, self.ranks).graph) for n in (1, 2))
         return float(two - one) / share.context
 
     def ends(self, model: Model, share: Share, first: bool, last: bool) -> Cost:
-        """Of what precedes and follows the blocks, by a stage of one block with them and without, as it is between
-        others and at the beginning; what is in the block does not matter to them, so that it is a plain one."""
+        """Cost of what precedes and follows the blocks, by a stage of one block with them and without, as it is
+        between others and at the beginning; what is in the block does not matter to them, so that it is a plain
+        one."""
         block = model.stacks[0 if first else -1][1]
         attention = PLAIN.get(share.attention, share.attention)
         share = replace(share, length=share.tokens, context=1, expert=1, attention=attention)
@@ -126,14 +128,14 @@ class Programs:
         return replace(found.less(without), late=max(found.late - without.backward, 0.0))
 
     def join(self, model: Model, block: Block, share: Share) -> Cost:
-        """Of what lies between an encoder and this block of its decoder."""
+        """Cost of what lies between an encoder and this block of its decoder."""
         if not isinstance(block, Crossed):
             return Cost()
         share = replace(share, attention=PLAIN.get(share.attention, share.attention))
         return self.stage(model, (block,), share, also=JOIN).less(self.layer(model, block, share))
 
     def entry(self, model: Model, block: Block, share: Share) -> Cost:
-        """Of what each stage of such blocks makes once for all of them."""
+        """Cost of what each stage of such blocks makes once for all of them."""
         if not isinstance(block.attention, Relative):
             return Cost()
         share = replace(share, attention=PLAIN.get(share.attention, share.attention))
@@ -148,14 +150,14 @@ class Programs:
         last: bool = False,
         also: str = "",
     ) -> Cost:
-        """Of these blocks, with the embedding or the head; also: see `stages.stage`."""
+        """Cost of these blocks, with the embedding or the head; also: see `stages.stage`."""
         key = _key(model if first or last or also == JOIN else None, blocks, share, first, last)
         return self._kept(
             f"{key} {also}" if also else key, lambda: stage(model, blocks, share, self.ranks, first, last, also)
         )
 
     def kept(self, key: str, make: Callable[[], Stage]) -> Cost:
-        """Of a graph that is no stage of blocks; key: what it is made of."""
+        """Cost of a graph that is no stage of blocks; key: what it is made of."""
         return self._kept(key, make)
 
     def update(self, parameters: Floats, rounded: bool = True) -> Floats:

@@ -37,7 +37,7 @@ class Pass:
 
     @property
     def total(self) -> float:
-        """Of all."""
+        """The sum of all."""
         return self.work + self.talk + self.sent
 
 
@@ -70,7 +70,7 @@ class Layer:
 
     @property
     def tokens(self) -> int:
-        """Of a microbatch."""
+        """Tokens of a microbatch."""
         return self.costs.layout.microbatch * self.length
 
     def passes(self) -> tuple[Pass, Pass, Pass]:
@@ -91,7 +91,7 @@ class Layer:
         return forward, backward, Pass()
 
     def _parts(self) -> Parts:
-        """Of attention, of what looks at the encoder, and of the network."""
+        """Parts of attention, of what looks at the encoder, and of the network."""
         block = self.block
         found = self._attention(block.attention, self.length)
         if isinstance(block, Crossed):
@@ -146,7 +146,7 @@ class Layer:
         return Parts(linears, 0.0, 0.0, self._between() + costs.stream(acted), *self._talk(x))
 
     def _network(self, network: Dense, rows: float, count: float = 1) -> tuple[float, float]:
-        """Of `count` networks, each for so many rows: seconds of products, bytes of the activation."""
+        """Cost of `count` networks, each for so many rows: seconds of products, bytes of the activation."""
         costs, h, inner = self.costs, self.block.hidden, network.size / self.costs.layout.tensor
         up = costs.product(rows, h, inner * (2 if network.gated else 1), count)
         return up + costs.product(rows, inner, h, count), (3 if network.gated else 2) * HALF * count * rows * inner

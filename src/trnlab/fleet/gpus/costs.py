@@ -44,7 +44,7 @@ class Job:
 
     @property
     def accelerators(self) -> int:
-        """Of the whole job."""
+        """Accelerators of the whole job."""
         return self.layout.ranks
 
 

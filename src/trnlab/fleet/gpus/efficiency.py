@@ -31,7 +31,7 @@ class Product:
 
 
 def product(accelerator: Accelerator, form: str) -> Product:
-    """Of the best product in a format."""
+    """Efficiency of the best product in a format."""
     known = _data()["matrix"]
     share = known.get(form, {}).get(accelerator.name)
     if share is not None:
@@ -40,12 +40,12 @@ def product(accelerator: Accelerator, form: str) -> Product:
 
 
 def of_size(flops: float) -> float:
-    """Of that again, for a product of so many operations."""
+    """Efficiency of that again, for a product of so many operations."""
     return _step(_data()["size"]["steps"], flops)
 
 
 def of_memory(nbytes: float) -> float:
-    """Of the memory's bandwidth, for so many bytes."""
+    """Efficiency of the memory's bandwidth, for so many bytes."""
     return _step(_data()["memory"]["steps"], nbytes)
 
 

@@ -44,7 +44,7 @@ class Held:
 
     @property
     def total(self) -> float:
-        """Of both."""
+        """The sum of both."""
         return self.common + self.experts
 
 
@@ -90,7 +90,7 @@ class _Step:
         return [(n / layers, block, length) for (n, block), length in zip(self.job.model.stacks, self.lengths)]
 
     def _of_layer(self) -> tuple[Pass, Pass, Pass]:
-        """Of the mean layer: forward, backward, made again."""
+        """Seconds of the mean layer: forward, backward, made again."""
         found = [Pass(), Pass(), Pass()]
         for share, block, length in self._layers():
             layer = Layer(self.costs, block, length, self.lengths[0])
@@ -138,7 +138,7 @@ class _Step:
         return max(seconds - behind, 0.0) if self.job.software.overlap else seconds
 
     def _bytes(self) -> dict[str, float]:
-        """Of the first stage's rank (Korthikanti et al. 2022, equations 2 to 6; Rajbhandari et al. 2020)."""
+        """Bytes of the first stage's rank (Korthikanti et al. 2022, equations 2 to 6; Rajbhandari et al. 2020)."""
         n = self.held.total
         return {
             "weights": HALF * n,

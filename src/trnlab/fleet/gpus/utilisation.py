@@ -120,7 +120,7 @@ def class_of(model: Model) -> str:
 
 
 def utilisation(kind: str, accelerator: Accelerator, form: str, parameters: float) -> Utilisation:
-    """Of a model of a class with so many parameters that a token meets."""
+    """Utilisation of a model of a class with so many parameters that a token meets."""
     same = [a for a in anchors() if (a.kind, a.accelerator, a.form) == (kind, accelerator.name, form)]
     if not same:
         return _assumed(kind, accelerator, form, parameters)

@@ -36,7 +36,7 @@ class Share:
 
     @property
     def tokens(self) -> int:
-        """Of a sequence that this rank's context has."""
+        """Tokens of a sequence that this rank's context has."""
         return self.length // self.context
 
 
@@ -76,7 +76,7 @@ class Rank:
         return x if self.share.tensor == 1 else self.tape.scattered(x)
 
     def part(self, n: int) -> int:
-        """Of n heads or columns."""
+        """This rank's part of n heads or columns."""
         return max(n // self.share.tensor, 1)
 
     def norm(self, name: str, block: Block, x: Value) -> Value:

@@ -88,7 +88,7 @@ class Layers(Rank):
         return self.tape.add(x, self.dense(name, block.network, normed))
 
     def _attention(self, name: str, block: Block, x: Value) -> Value:
-        """Of a rank's heads; x [B, S / t, H] -> the same."""
+        """Attention of a rank's heads; x [B, S / t, H] -> the same."""
         a, tape = block.attention, self.tape
         q, k, v = latent.projected(self, name, a, x) if a.kv_rank else self._projected(name, a, x)
         if isinstance(a, Relative):
@@ -101,7 +101,7 @@ class Layers(Rank):
         return self.scattered(self.linear(name + "_o", self.tape.joined(x), block.hidden, biased))
 
     def _crossed(self, name: str, block: Crossed, x: Value) -> Value:
-        """Of a rank's heads, to what the encoder made; x [B, D / t, H] -> the same."""
+        """Cross-attention of a rank's heads, to what the encoder made; x [B, D / t, H] -> the same."""
         assert isinstance(self.share, Crossing)
         if self.memory is None:
             self.memory = self.tape.lent(self._read(block.hidden))

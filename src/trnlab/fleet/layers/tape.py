@@ -177,7 +177,7 @@ class Tape:
         return self.then(self.b.add(x, y), back)
 
     def norm(self, x: Value, scale: Value, shift: Value | None = None, epsilon: float = 1e-5) -> Value:
-        """Of the last dimension: by the root of its mean square, or, with a shift, about its mean."""
+        """Norm of the last dimension: by the root of its mean square, or, with a shift, about its mean."""
         b, n, rows = self.b, x.shape[-1], tuple(range(len(x.shape) - 1))
         wide = b.convert(x, float32)
         if shift is not None:
@@ -306,7 +306,7 @@ class Tape:
         return b.optimization_barrier(b.convert(found, self.form))
 
     def softmax(self, wide: Value, causal: bool) -> Value:
-        """Of scores [..., T, S] in float32; nothing of how to go back."""
+        """Softmax of scores [..., T, S] in float32; nothing of how to go back."""
         b, n = self.b, len(wide.shape)
         if causal:
             pairs = wide.shape[-2:]

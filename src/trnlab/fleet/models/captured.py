@@ -40,17 +40,17 @@ class Captured:
 
     @property
     def count(self) -> int:
-        """Of all parameters."""
+        """Number of all parameters."""
         return sum(map(prod, self.parameters.values()))
 
     @property
     def flops(self) -> float:
-        """Of the products of the step."""
+        """Floating-point operations of the products of the step."""
         return float(sum(model_flops(part.graph) * part.times for part in self.work.parts))
 
     @property
     def batch_bytes(self) -> int:
-        """Of what comes from the host for a step of one rank."""
+        """Bytes of what comes from the host for a step of one rank."""
         inputs = [(v, k) for part in self.work.parts for v, k in zip(part.graph.inputs, part.kinds)]
         return sum(v.type.nbytes for v, kind in inputs if kind == "batch")
 
@@ -154,7 +154,8 @@ def _blocks(op: Op, shapes: Counter[Shape]) -> Iterator[Block]:
 
 
 def _shapes(block: Block) -> Iterator[Counter[Shape]]:
-    """Of a block's parameters: with projections apart, of keys with values, or all in one; likewise the network's."""
+    """Shapes of a block's parameters: with projections apart, of keys with values, or all in one; likewise the
+    network's."""
     a, n, h = block.attention, block.network, block.hidden
     assert isinstance(n, Dense)
     q, k, v = a.heads * a.size, a.kv_heads * a.size, a.kv_heads * a.value_size

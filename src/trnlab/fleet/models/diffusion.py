@@ -33,7 +33,8 @@ MOST = 8  # latents of 64 x 64 of a microbatch: as many fit on a core of Trn1, b
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a U-Net: for each level its width, whether it attends, heads, and transformer layers after a residual block.
+    """Shape of a U-Net: for each level its width, whether it attends, heads, and transformer layers after a
+    residual block.
 
     depth: residual blocks of a level on the way down. text: width of a text's words. pooled: numbers that describe an
     image beside its text, 0 for none. colours: of a latent, which is `side` wide.
@@ -52,7 +53,7 @@ class Shape:
 
     @property
     def arguments(self) -> dict[str, str]:
-        """Of the recipe."""
+        """Arguments of the recipe."""
         lists = {"widths": self.widths, "attended": self.attends, "heads": self.heads, "layers": self.transformers}
         one = {"depth": self.depth, "text": self.text, "pooled": self.pooled, "groups": self.groups}
         one |= {"colours": self.colours, "side": self.side, "words": WORDS}
@@ -171,7 +172,7 @@ def _attends(f: Fields, levels: int) -> tuple[int, ...]:
 
 
 def _levels(shape: Shape) -> Iterator[tuple[int, int]]:
-    """Of the way down, which level, and how wide its latents are."""
+    """Levels of the way down, which level, and how wide its latents are."""
     for level in range(len(shape.widths)):
         yield level, shape.side >> level
 

@@ -30,7 +30,7 @@ class Crossed(Block):
 
     @property
     def parameters(self) -> int:
-        """Of the layer."""
+        """Parameters of the layer."""
         return super().parameters + self.cross.parameters(self.hidden) + self.norm_parameters
 
 
@@ -51,7 +51,7 @@ class Pair(Model):
 
     @property
     def embedding_parameters(self) -> int:
-        """Of what precedes the encoder."""
+        """Parameters of what precedes the encoder."""
         if self.mels:
             convolutions = TAPS * self.hidden * (self.mels + self.hidden) + 2 * self.hidden
             return convolutions + self.positions * self.hidden
@@ -59,7 +59,8 @@ class Pair(Model):
 
     @property
     def join_parameters(self) -> int:
-        """Of what lies between both: a norm of what the encoder made, and what precedes the decoder."""
+        """Parameters of what lies between both: a norm of what the encoder made, and what precedes the
+        decoder."""
         words = self.vocabulary * self.hidden if self.mels else 0
         return self._norm + words + self.written * self.hidden + _bias(self.stacks[-1][1])
 
@@ -77,7 +78,8 @@ class Pair(Model):
         return [*([] if self.mels else [0]), join, *([last] if self.tied else [])]
 
     def flops_per_token(self, sequence: int) -> float:
-        """Of each token that the encoder reads, what is written of it included; see `Model.flops_per_token`."""
+        """Floating-point operations per token of each token that the encoder reads, what is written of it
+        included; see `Model.flops_per_token`."""
         (encoders, one), (decoders, two) = self.stacks
         assert isinstance(two, Crossed)
         keys = self.hidden * two.cross.kv_heads * (two.cross.size + two.cross.value_size)

@@ -33,7 +33,7 @@ class Attention:
     norms: bool = False
 
     def parameters(self, hidden: int) -> int:
-        """Of all projections."""
+        """Parameters of all projections."""
         out = self.heads * self.value_size * hidden
         if self.kv_rank:
             return self._low_rank(hidden) + out
@@ -60,7 +60,7 @@ class Dense:
     bias: bool = False
 
     def parameters(self, hidden: int) -> int:
-        """Of all matrices."""
+        """Parameters of all matrices."""
         return (3 if self.gated else 2) * hidden * self.size + (self.size + hidden if self.bias else 0)
 
     @property
@@ -91,15 +91,15 @@ class Experts:
     capacity: float = 1.0
 
     def parameters(self, hidden: int) -> int:
-        """Of all experts and the router."""
+        """Parameters of all experts and the router."""
         return self.count * self.each(hidden) + self._common(hidden)
 
     def used(self, hidden: int) -> int:
-        """Of those that one token meets."""
+        """Parameters of those that one token meets."""
         return self.active * self.each(hidden) + self._common(hidden)
 
     def each(self, hidden: int) -> int:
-        """Of one expert."""
+        """Parameters of one expert."""
         return Dense(self.size, self.gated).parameters(hidden)
 
     def _common(self, hidden: int) -> int:
@@ -117,7 +117,7 @@ class Block:
 
     @property
     def parameters(self) -> int:
-        """Of the layer."""
+        """Parameters of the layer."""
         return (
             self.attention.parameters(self.hidden) + self.network.parameters(self.hidden) + 2 * self.norm_parameters
         )
@@ -131,12 +131,12 @@ class Block:
 
     @property
     def expert_parameters(self) -> int:
-        """Of all its experts, without the router and the shared one."""
+        """Parameters of all its experts, without the router and the shared one."""
         return self.network.count * self.network.each(self.hidden) if isinstance(self.network, Experts) else 0
 
     @property
     def norm_parameters(self) -> int:
-        """Of one of its norms."""
+        """Parameters of one of its norms."""
         return self.hidden * (2 if self.norm == "layer" else 1)
 
 
@@ -174,13 +174,13 @@ class Model:
 
     @property
     def experts(self) -> int:
-        """Of a layer, the least of all layers that have some; 0 where none has."""
+        """Experts of a layer, the least of all layers that have some; 0 where none has."""
         networks = [block.network for _, block in self.stacks]
         return min((network.count for network in networks if isinstance(network, Experts)), default=0)
 
     @property
     def parameters(self) -> int:
-        """Of the whole model."""
+        """Parameters of the whole model."""
         return self._ends + sum(n * block.parameters for n, block in self.stacks)
 
     @property
@@ -209,7 +209,7 @@ class Model:
 
     @property
     def join_parameters(self) -> int:
-        """Of what lies between an encoder and a decoder; see `pairs.Pair`."""
+        """Parameters of what lies between an encoder and a decoder; see `pairs.Pair`."""
         return 0
 
     def lengths(self, sequence: int) -> tuple[int, ...]:
@@ -227,14 +227,14 @@ class Model:
 
     @property
     def embedding_parameters(self) -> int:
-        """Of what precedes the first block."""
+        """Parameters of what precedes the first block."""
         rows = self.vocabulary + self.positions + self.types + self.patch
         extra = 2 * self.hidden if self.patch else 0  # the patches' bias and the class token
         return rows * self.hidden + extra + (self._norm if self.embedding_norm else 0)
 
     @property
     def head_parameters(self) -> int:
-        """Of what follows the last one."""
+        """Parameters of what follows the last one."""
         own = 0 if self.tied or self.classes else self.vocabulary * self.hidden
         before = self.hidden * (self.hidden + 1) + self._norm + self.vocabulary if self.transform else 0
         return own + before + self.classes * (self.hidden + 1) + (self._norm if self.final_norm else 0)

@@ -35,7 +35,7 @@ class Recipe:
         return tuple(1 << k for k in reversed(range(self.most.bit_length())))
 
     def words(self, microbatch: int, again: bool, precision: str) -> list[str]:
-        """Of a command line."""
+        """Words of a command line."""
         pairs = {"batch": str(microbatch), "precision": precision, **self.arguments}
         return [word for name, value in pairs.items() for word in (f"--{name}", value)] + ["--again"] * again
 
@@ -61,7 +61,7 @@ class Whole(Model):
 
     @property
     def parameters(self) -> int:
-        """Of the whole model."""
+        """Parameters of the whole model."""
         return self.count
 
     @property
@@ -80,7 +80,7 @@ class Whole(Model):
         return self.unit
 
     def flops_per_token(self, sequence: int) -> float:
-        """Of the step as it was captured, or as its recipe's."""
+        """Floating-point operations per token of the step as it was captured, or as its recipe's."""
         return self.per_unit
 
 
@@ -96,7 +96,7 @@ class Layers:
 
     @property
     def operations(self) -> float:
-        """Of a sample forward and backward, which takes the products twice more."""
+        """Operations of a sample forward and backward, which takes the products twice more."""
         return 2 * (3 * self.products - self.given)
 
     def convolved(self, into: int, out: int, kernel: int, side: int, bias: bool = False) -> None:
@@ -105,7 +105,7 @@ class Layers:
         self.products += float(into * out * kernel * kernel * side * side)
 
     def linear(self, into: int, out: int, rows: int = 1, bias: bool = True) -> None:
-        """Of so many rows of a sample."""
+        """A linear layer of so many rows of a sample."""
         self.parameters += (into + bias) * out
         self.products += float(into * out * rows)
 

@@ -49,7 +49,7 @@ def write(plan: Plan, folder: Path) -> list[Path]:
 
 
 def name_of(plan: Plan) -> str:
-    """Of the job, as all services take it."""
+    """Name of the job, as all services take it."""
     name = plan.question.model.name.lower()
     return f"train-{''.join(x if x.isascii() and x.isalnum() else '-' for x in name)}"[:50].rstrip("-")
 

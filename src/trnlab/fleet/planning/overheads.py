@@ -30,8 +30,8 @@ class Overheads:
 
 
 def overheads(question: Question, c: Candidate) -> Overheads:
-    """Of a candidate. Every rank of a group that shares sequences gets them; reading and decoding files is not
-    counted, nor is it known."""
+    """Overheads of a candidate. Every rank of a group that shares sequences gets them; reading and decoding files
+    is not counted, nor is it known."""
     model, training, layout = question.model, question.training, c.step.layout
     if isinstance(model, Whole):
         each = model.brought

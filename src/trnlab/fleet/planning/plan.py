@@ -162,7 +162,7 @@ class Plan:
 
     @cached_property
     def _columns(self) -> tuple[Ints, Ints, Floats, Floats]:
-        """Of all candidates: which table, which row, days, worth."""
+        """Columns of all candidates: which table, which row, days, worth."""
         if not self.tables:
             none = np.zeros(0)
             return none.astype(np.int64), none.astype(np.int64), none, none

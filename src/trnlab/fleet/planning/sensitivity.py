@@ -44,7 +44,7 @@ class Leaning:
 
 
 def leanings(plan: Plan) -> list[Leaning]:
-    """Of each figure, what moves the plan most first."""
+    """Sensitivity to each figure, what moves the plan most first."""
     return sorted(_each(plan), key=lambda x: -x.swing)
 
 

@@ -144,11 +144,11 @@ class Compared:
 
     @property
     def cheapest(self) -> tuple[Setting, Candidate]:
-        """Of all that have a layout; raises as `fitting`."""
+        """The cheapest of all that have a layout; raises as `fitting`."""
         return min(self.fitting, key=lambda pair: _worth(pair[1]))
 
     def repaid(self, c: Candidate) -> Repaid:
-        """Of one of `fitting`, against the first of them."""
+        """When the extra of one of `fitting` is repaid, against the first of them."""
         first, unit = self.first, "device hours"
         saved, price = first.bill.device_hours - c.bill.device_hours, 1.0
         if c.bill.usd is not None and first.bill.usd is not None:

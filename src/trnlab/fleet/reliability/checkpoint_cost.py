@@ -44,7 +44,7 @@ def sentence(place: str, nbytes: int, chips: int, per_instance: int, ranks: int 
 
 
 def _price(kind: str, nbytes: int, keep: int) -> str:
-    """Of an object store what lies there is paid for, of a file system what was bought."""
+    """Price of storage: of an object store what lies there is paid for, of a file system what was bought."""
     where = STORES[kind]
     tib = where.size(nbytes, KEPT)
     size = tib * 2.0**40 if tib else keep * nbytes

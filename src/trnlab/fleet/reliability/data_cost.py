@@ -95,7 +95,7 @@ class Cost:
 
 
 def cost(store: str, reads: Reads, step: float, target: Target, instances: int = 1) -> Cost:
-    """Of reading from a store of `STORES` in steps of so many seconds. Raises UsageError (TRN164) for others."""
+    """Cost of reading from a store of `STORES` in steps of so many seconds. Raises UsageError (TRN164) for others."""
     where = named(store, 0.0)
     tib, bounds = where.size(reads.data_bytes, 1), _bounds(where, reads, target, instances)
     each, alone = min(bounds.values()), _request_s(where, reads)

@@ -58,7 +58,7 @@ FIGURES: Mapping[str, Figure] = {
 
 @dataclass(frozen=True)
 class Goodput:
-    """Of a job. share: of the time, what advances it; with `waste`, by cause, 1. Times in seconds.
+    """Goodput of a job. share: of the time, what advances it; with `waste`, by cause, 1. Times in seconds.
 
     interval: of work between two saves; young: what Young's formula says. between: from one failure of any device
     to the next. stall: that a save holds the job up; upload: until it counts. phases: of a restart. spares: instances
@@ -128,8 +128,8 @@ class Reliability:
     def goodput(
         self, devices: int, state_bytes: float, per_instance: int = 16, network: float = 4e11, step: float = 0.0
     ) -> Goodput:
-        """Of a job on so many devices, `per_instance` of them in one, whose state (weights and what the optimizer
-        keeps, once) has `state_bytes`. network: byte/s of an instance's cards; step: seconds of one.
+        """Goodput of a job on so many devices, `per_instance` of them in one, whose state (weights and what the
+        optimizer keeps, once) has `state_bytes`. network: byte/s of an instance's cards; step: seconds of one.
 
         Raises UsageError for a store that is not known (TRN164), and for what cannot be (TRN165).
         """

@@ -41,7 +41,7 @@ class Job:
 
     @property
     def state_bytes(self) -> float:
-        """Of a checkpoint."""
+        """Bytes of a checkpoint."""
         return self.parameters * self.state
 
     @property

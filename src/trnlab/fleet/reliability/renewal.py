@@ -51,7 +51,7 @@ class Stops:
         return max(high, self.upload - self.stall)
 
     def share(self, every: float) -> float:
-        """Of the time, what advances the work for good, with a save after every so many seconds of it."""
+        """Share of the time, what advances the work for good, with a save after every so many seconds of it."""
         span = (every + self.stall) / self.between
         late = self.upload / self.between
         if span + late > HUGE or self.survived <= 0:
@@ -96,8 +96,9 @@ def spares_for(busy: float, most: float) -> int:
 
 
 def replicas(count: float, between: float, away: float, pause: float) -> tuple[float, float]:
-    """Of replicas that leave for `away` seconds, `between` apart each: the share of the time that one is there, and
-    that in which, with one there, none of the others has left within the last `pause` seconds, for which all wait.
+    """Availability of replicas that leave for `away` seconds, `between` apart each: the share of the time that one
+    is there, and that in which, with one there, none of the others has left within the last `pause` seconds, for
+    which all wait.
 
     Their product is exact where a pause is not longer than an absence: then each has left at most once within it.
     """

@@ -22,7 +22,8 @@ _STILL = (("weights", "tensor"), ("gradients", "vector"), ("optimizer", "scalar"
 
 
 def held(plan: Plan, c: Candidate) -> list[int]:
-    """Of a pipeline's first rank: microbatches whose activations it keeps, after each of its passes in a step."""
+    """Microbatches held by a pipeline's first rank: whose activations it keeps, after each of its passes in a
+    step."""
     layout = c.step.layout
     work = pipeline.order(0, layout.pipeline, layout.microbatches(plan.question.batch), layout.interleave)
     found, now = [0], 0
@@ -33,7 +34,7 @@ def held(plan: Plan, c: Candidate) -> list[int]:
 
 
 def memory(plan: Plan) -> Iterator[str]:
-    """Of the chosen layout, pass by pass."""
+    """Memory of the chosen layout, pass by pass."""
     c = plan.chosen
     kept = held(plan, c)
     each = c.step.bytes["activations"] / max(*kept, 1)

@@ -65,7 +65,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
 
 
 def _besides(plan: Plan) -> dict[str, Any]:
-    """Of the chosen one alone: what a step waits for besides, what failures take, one pass over the data."""
+    """Figures of the chosen one alone: what a step waits for besides, what failures take, one pass over the data."""
     c, epoch = plan.chosen, plan.question.epoch
     per, beside = c.bill.usd_per_million, overheads(plan.question, c)
     return {

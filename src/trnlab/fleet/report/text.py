@@ -99,7 +99,7 @@ def memory(plan: Plan) -> Iterator[str]:
 
 
 def tables(plan: Plan) -> Iterator[str]:
-    """Of a model with tables, what a rank has of them and reads of them."""
+    """Lines about a model with tables: what a rank has of them and reads of them."""
     model, step, ranks = plan.question.model, plan.chosen.step, plan.chosen.cluster.ranks
     if not isinstance(model, Recommender):
         return
@@ -117,7 +117,7 @@ def tables(plan: Plan) -> Iterator[str]:
 
 
 def front(plan: Plan) -> Iterator[str]:
-    """Of which none is both sooner and cheaper."""
+    """Candidates of which none is both sooner and cheaper."""
     yield "none is both sooner and cheaper than these:"
     yield from rows(_spread(plan.front), plan.question.model.counted)
 

@@ -145,8 +145,8 @@ class Rounds:
         self.compiled[piece] = self.planner.parts(self.training, piece)
 
     def _hopeful(self) -> Piece | None:
-        """Of what is not compiled, that of the layout which might be the best, if one might be better than all that
-        are."""
+        """The shard, among those that are not compiled, of the layout which might be the best, if one might be
+        better than all that are."""
         steps = self._steps(hopes=True)
         total = np.where(steps.memory <= steps.room, steps.total, np.inf)
         hoped = np.where(steps.exact, np.inf, total)

@@ -59,7 +59,7 @@ class Layout:
 
     @property
     def ranks(self) -> int:
-        """Of the whole run."""
+        """Ranks of the whole run."""
         return self.tensor * self.context * self.pipeline * self.data
 
     def microbatches(self, batch: int) -> int:

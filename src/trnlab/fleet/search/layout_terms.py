@@ -24,9 +24,9 @@ from trnlab.fleet.search.pipes import SUM, Shape, Talk, counts_of, parameters_of
 
 @dataclass(frozen=True)
 class Frame:
-    """Of N layouts. spread, given: [N] seconds of gradients added up and of new weights given back at the end of a
-    step, without ZeRO-3; updated: [N] parameters that the fullest rank's optimizer has; normed: [N] seconds in which
-    all ranks add up what each knows of the norm of gradients."""
+    """Terms of N layouts. spread, given: [N] seconds of gradients added up and of new weights given back at the
+    end of a step, without ZeRO-3; updated: [N] parameters that the fullest rank's optimizer has; normed: [N]
+    seconds in which all ranks add up what each knows of the norm of gradients."""
 
     training: Training
     layouts: Layouts
@@ -38,7 +38,7 @@ class Frame:
     normed: Floats
 
     def take(self, which: Bools | Ints) -> Frame:
-        """Of some of the layouts."""
+        """The same of some of the layouts."""
         return Frame(
             self.training,
             self.layouts.take(which),
@@ -66,7 +66,7 @@ class Frame:
 
 
 def frame_of(exchange: Exchange, training: Training, x: Layouts) -> Frame:
-    """Of layouts that have no obstacle."""
+    """Terms of layouts that have no obstacle."""
     model = training.model
     common, experts = _fullest(model, x)
     spread = summed(exchange, x, "all_reduce", 0, SUM, common, experts)

@@ -34,7 +34,7 @@ class Streams:
     given: Floats
 
     def take(self, rows: Bools | Ints) -> Streams:
-        """Of some of the layouts."""
+        """The same of some of the layouts."""
         return Streams(self.asked[:, rows], self.given[:, rows])
 
 
@@ -54,22 +54,22 @@ class Passes:
     late: Floats
 
     def take(self, rows: Bools | Ints) -> Passes:
-        """Of some of the layouts."""
+        """The same of some of the layouts."""
         return Passes(*(getattr(self, f.name)[rows] for f in fields(self)))
 
     @property
     def layer(self) -> Floats:
-        """Of one layer's forward pass."""
+        """Cost of one layer's forward pass."""
         return np.asarray(np.maximum(self.forward - self.first - self.last, 0.0) / self.layers)
 
     @property
     def layer_back(self) -> Floats:
-        """Of one layer's backward pass."""
+        """Seconds of one layer's backward pass."""
         return np.asarray(np.maximum(self.backward - self.first_back - self.last_back, 0.0) / self.layers)
 
 
 def streams_of(exchange: Exchange, training: Training, x: Layouts) -> Streams:
-    """Of each layout; 0 of other stages of ZeRO."""
+    """Streams of each layout; 0 of other stages of ZeRO."""
     model = training.model
     layers, experts = model.layers, sum(n * block.expert_parameters for n, block in model.stacks)
     late = model.join_parameters + model.head_parameters

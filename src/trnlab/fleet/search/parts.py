@@ -34,7 +34,7 @@ class Training:
 
     @property
     def tokens(self) -> int:
-        """Of a step."""
+        """Tokens of a step."""
         return self.batch * self.sequence
 
     @property

@@ -33,7 +33,7 @@ class Talk:
     buffers: Floats
 
     def take(self, rows: Bools | Ints) -> Talk:
-        """Of some of the layouts."""
+        """The same of some of the layouts."""
         return Talk(self.sent[rows], self.experts[rows], self.context[rows], self.back[rows], self.buffers[rows])
 
 

@@ -72,7 +72,7 @@ class Step:
 
     @property
     def tokens_per_s(self) -> float:
-        """Of all ranks."""
+        """Tokens per second of all ranks."""
         return self.tokens / self.total
 
 

@@ -91,7 +91,7 @@ class Tables:
         }
 
     def rows(self, model: Recommender) -> int:
-        """Of divided tables, that a rank has."""
+        """Rows of divided tables, that a rank has."""
         return sum(ceil(rows / self.cluster.ranks) for rows in model.divided)
 
     def steps(self, model: Recommender, layout: Layout, batch: int) -> Steps:

@@ -34,8 +34,8 @@ MAKERS: Mapping[str, Maker] = {"prefill": prefill, "decode": decode}
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one run of a program on one rank: seconds, and what of them is exposed exchange of its tensor group; bytes
-    that it needs beside weights and cache; operations of its products."""
+    """Cost of one run of a program on one rank: seconds, and what of them is exposed exchange of its tensor group;
+    bytes that it needs beside weights and cache; operations of its products."""
 
     seconds: float
     exposed: float
@@ -54,7 +54,7 @@ class Costs:
         self.compiled = 0
 
     def of(self, kind: str, model: Model, share: Program) -> Cost:
-        """Of the whole model; kind: of MAKERS."""
+        """Costs of the whole model; kind: of MAKERS."""
         one, two = (self._kept(kind, model, layers, share) for layers in (1, 2))
         self.store.save()
         more = model.layers - 1

@@ -100,7 +100,7 @@ class StudyEngine(DeviceEngine):
 
 
 def _cut(value: Value, found: Mapping[Value, Array]) -> dict[str, int]:
-    """Of the FP8 operands behind a scaled product: elements at the format's end, at zero, and all."""
+    """Elements of the FP8 operands behind a scaled product: at the format's end, at zero, and all."""
     counts = {"ended": 0, "zeros": 0, "quantized": 0}
     waiting = [value]
     while waiting:

@@ -29,7 +29,7 @@ WORLDS: Mapping[str, tuple[int, ...]] = {"trn1.32xlarge": (1, 2, 4, 8, 32), "trn
 
 @dataclass
 class Sum:
-    """Of collectives: how many, the bytes that they were given, seconds on the fabric."""
+    """Sum of collectives: how many, the bytes that they were given, seconds on the fabric."""
 
     calls: int = 0
     bytes: int = 0

@@ -38,7 +38,7 @@ class Usage:
 
 
 def usage(program: Program, timeline: Timeline, chip: Chip) -> Usage:
-    """Of one run of `program` on `chip`, timed as `timeline`."""
+    """Usage of one run of `program` on `chip`, timed as `timeline`."""
     tables = _Tables(program, timeline)
     capacity = {
         "sbuf": int(chip.sbuf.bytes_per_partition.value) * chip.num_partitions * timeline.cores,
@@ -157,7 +157,7 @@ def _waited(tables: _Tables, t: Timeline) -> Ints:
 
 
 def _lifetimes(tables: _Tables, program: Program, t: Timeline) -> tuple[Ints, Ints, Ints, Ints]:
-    """Of every tile of every call that is used: its bytes, when its use begins and ends, and its memory."""
+    """Lifetimes of every tile of every call that is used: its bytes, when its use begins and ends, and its memory."""
     counts = np.array([len(program.routines[c.routine].buffers) for c in program.calls], np.int64)
     places = _bases(counts)
     start, end = np.full(places[-1], t.total, np.int64), np.zeros(places[-1], np.int64)

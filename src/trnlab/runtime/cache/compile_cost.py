@@ -38,7 +38,7 @@ class Size:
 
 
 def size_of(graph: Graph) -> Size:
-    """Of a graph, as an entry of the cache keeps it."""
+    """Size of a graph, as an entry of the cache keeps it."""
     return Size(len(graph.ops), len({_kind(op) for op in graph.ops}))
 
 
@@ -72,7 +72,7 @@ class Predicted:
         return f"{self.seconds:.2g} s ({self.low:.2g} to {self.high:.2g} s)"
 
     def times(self, share: float) -> Predicted:
-        """Of so many."""
+        """The prediction for so many of it."""
         return Predicted(self.seconds * share, self.low * share, self.high * share, self.basis)
 
 

@@ -163,7 +163,7 @@ def versioned(function: Function) -> Function:
 
 @functools.cache
 def _digest() -> str:
-    """Of this package's files, and of those whose numbers are compiled into the loops."""
+    """Digest of this package's files, and of those whose numbers are compiled into the loops."""
     digest = hashlib.sha256()
     tables = [Path(str(module.__file__)) for module in (dtypes, mx, alu, activations, access, routine)]
     for path in [*sorted(Path(__file__).parent.glob("*.py")), *tables]:

@@ -187,7 +187,7 @@ def _fills(tensor: Tensor) -> bool:
 
 
 def _storages(node: fx.Node) -> list[int]:
-    """Of the tensors that a node stands for."""
+    """Storages of the tensors that a node stands for."""
     found = []
     for value in pytree.tree_leaves(node.meta.get("val")):
         if isinstance(value, Tensor):

@@ -274,7 +274,7 @@ def _tensor(name: str, kind: str, tensor: Any) -> Tensor:
 
 
 def parameters_of(work: Work) -> int:
-    """Of the model that a step trains."""
+    """Parameters of the model that a step trains."""
     named = [(p.graph.inputs, p.kinds) for p in work.parts]
     kept = sum(prod(t.shape) for t in work.kept if t.kind == "parameter")
     return kept or sum(prod(v.shape) for values, kinds in named for v, k in zip(values, kinds) if k == "parameter")

@@ -41,7 +41,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def distances(x: Tensor, y: Tensor, p: float, compute_mode: int | None) -> Tensor:
-    """Of x [..., P, M] and y [..., R, M] in the p-norm: [..., P, R].
+    """Distances of x [..., P, M] and y [..., R, M] in the p-norm: [..., P, R].
 
     compute_mode: 1 for Euclidean distances by matrix products, 2 for none of these, otherwise where a set has more
     than 25 points.

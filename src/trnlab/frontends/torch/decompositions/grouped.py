@@ -60,7 +60,7 @@ def _check(x: Tensor, y: Tensor, offs: Tensor | None, bias: Tensor | None) -> No
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """Of transformers' own operators, by operator; none before it is imported."""
+    """Decompositions of transformers' own operators, by operator; none before it is imported."""
     known = (("grouped_mm_fallback", grouped_mm), ("grouped_mm_fallback_backward", _fallback_backward))
     package = torch.ops.transformers
     table: dict[Any, Callable[..., Any]] = {}

@@ -20,13 +20,13 @@ def wait_tensor(site: Site, x: Value) -> Value:
 
 @lowers("_c10d_functional::all_reduce.default")
 def all_reduce(site: Site, x: Value, op: str, group: Any) -> Value:
-    """Of one tensor."""
+    """All-reduce of one tensor."""
     return _all_reduce(site, [x], op, group)[0]
 
 
 @lowers("_c10d_functional::all_reduce_coalesced.default")
 def all_reduce_coalesced(site: Site, xs: Sequence[Value], op: str, group: Any) -> list[Value]:
-    """Of several tensors."""
+    """All-reduce of several tensors."""
     return [y for same in _by_format(xs) for y in _all_reduce(site, same, op, group)]
 
 

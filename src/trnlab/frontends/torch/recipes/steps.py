@@ -23,15 +23,15 @@ TARGET = "trn1.32xlarge"  # a step is the same for all targets: its programs are
 
 @dataclass
 class Steps:
-    """Of a model that has a recipe, in a precision: a `fleet.ranks.Source`."""
+    """Steps of a model that has a recipe, in a precision: a `fleet.ranks.Source`."""
 
     model: Whole
     precision: str = "bf16"
     _known: dict[tuple[int, bool], Captured] = field(default_factory=dict)
 
     def step(self, microbatch: int, again: bool) -> Captured:
-        """Of so many samples, with activations made again or kept. Raises UsageError (TRN193) where the recipe makes
-        no step of them."""
+        """The step of so many samples, with activations made again or kept. Raises UsageError (TRN193) where the
+        recipe makes no step of them."""
         key = microbatch, again
         if key not in self._known:
             self._known[key] = self._captured(microbatch, again)

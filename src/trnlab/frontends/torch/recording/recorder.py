@@ -126,7 +126,7 @@ class Recorder:
 
     # -- what failed -------------------------------------------------------------------------------------------------
     def lose(self, nodes: Sequence[Node], computed: Sequence[Node], error: BaseException) -> None:
-        """Of these operators those that are not `computed` failed: whoever wants their results hears why."""
+        """Those of these operators that are not `computed` failed: whoever wants their results hears why."""
         done = {id(ref[0]) for node in computed for ref in (*node.refs, *node.results)}
         slots = [ref[0] for node in nodes for ref in (*node.refs, *node.results)]
         if not isinstance(error, Exception):

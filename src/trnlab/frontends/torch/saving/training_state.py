@@ -181,7 +181,7 @@ class Draws:
 
 
 def _checksums() -> list[int]:
-    """Of PyTorch's, NumPy's and Python's generators."""
+    """Checksums of PyTorch's, NumPy's and Python's generators."""
     _, keys, place, *_ = np.random.get_state(legacy=True)
     numbers = zlib.crc32(np.array(keys).tobytes(), int(place))
     return [

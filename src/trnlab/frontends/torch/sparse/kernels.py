@@ -249,7 +249,7 @@ def computed(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def without_write(op: Any) -> Any:
-    """Of an operator in place the one that returns what it would write; None where it is none, or has none."""
+    """For an operator in place, the one that returns what it would write; None where it is none, or has none."""
     name = op._schema.name.removeprefix("aten::")
     packet = getattr(_aten, name.removesuffix("_"), None) if name.endswith("_") else None
     return getattr(packet, op._schema.overload_name or "default", None)

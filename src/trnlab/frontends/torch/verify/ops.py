@@ -296,7 +296,7 @@ class _Check:
         return relative(got.numpy(), exact.numpy())
 
     def _against_the_whole(self, found: OpResult, got: Tensor, all_along: Tensor) -> OpResult:
-        """Of a result that is right for its operands: the element that the operands' errors have hurt most."""
+        """For a result that is right for its operands, the element that the operands' errors have hurt most."""
         distance = torch.nan_to_num((got - all_along).abs(), 0.0, 0.0)
         at = tuple(int(k) for k in np.unravel_index(int(distance.argmax()), got.shape)) if got.dim() else ()
         wrong = int((distance > conditions.LOSS * all_along.abs()).sum())

@@ -61,7 +61,7 @@ _FOREIGN = "this format has no digests: damage to it may stay unnoticed"
 
 
 def _of_step(store: Store) -> str:
-    """Of a folder of DCP's that may be one step of trnlab's own: why damage to it may stay unnoticed, or nothing. One
+    """Why damage may stay unnoticed in a folder of DCP's that may be one step of trnlab's own, or nothing. One
     of trnlab's own is whole, or it is an error. Raises OSError, RunError (TRN532)."""
     if not store.exists(record_of(0)):
         return _FOREIGN

@@ -79,7 +79,7 @@ _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError, Overf
 
 
 def _index_of(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Of a rank's record: where its tensors are, by name."""
+    """Index of a rank's record: where its tensors are, by name."""
     about = record.get("about")
     tensors = about.get("tensors") if isinstance(about, Mapping) else None
     return tensors if isinstance(tensors, Mapping) else None

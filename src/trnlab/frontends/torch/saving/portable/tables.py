@@ -36,7 +36,7 @@ class Entry:
 
     @property
     def nbytes(self) -> int:
-        """Of the whole tensor."""
+        """Bytes of the whole tensor."""
         return int(torch.Size(self.shape).numel()) * self.dtype.itemsize
 
 
