@@ -9,12 +9,12 @@ next unit's follows (`compiler.communication.spans`), which the end of a stage's
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trnlab.fleet.layers.stages import Stage
-from trnlab.porting import memory
 from trnlab.program.routine import Program
+from trnlab.runtime.step_cost import FORWARD, Life, StepCost
 
 
 @dataclass(frozen=True)
@@ -27,23 +27,18 @@ class Holding:
     lent: int
 
 
-def holding(program: Program, made: Stage, phase: Sequence[str]) -> Holding:
-    """Memory of the program of a stage. phase: of each call, see `memory.phases`."""
-    first, last = memory.lives(program)
-    turn = max((i for i, name in enumerate(phase) if name == memory.FORWARD), default=-1)
-    temps = {t.id: t.nbytes for t in program.tensors if t.kind == "temp" and t.id in first}
-    kept = sum(size for id, size in temps.items() if first[id] <= turn < last[id])
-    own = _curve(len(program.calls), [(first[id], last[id], size) for id, size in temps.items()])
-    scratch = max((routine.scratch_bytes for routine in program.routines), default=0)
-    gaps = max(program.hbm_bytes - max(own, default=0), 0) + scratch
-    lent = _curve(len(program.calls), _lent(program, made, first, last, turn) if made.sharded else [])
+def holding(cost: StepCost, made: Stage) -> Holding:
+    """Memory of the program of a stage."""
+    program, own, (first, last) = cost.program, cost.temporary_bytes, cost.lives
+    turn = max((i for i, name in enumerate(cost.phase) if name == FORWARD), default=-1)
+    kept = sum(t.nbytes for t in cost.temporaries if first[t.id] <= turn < last[t.id])
+    gaps = cost.arena_bytes - max(own, default=0)
+    lent = cost.alive(_lent(program, made, first, last, turn) if made.sharded else [])
     at = max(range(len(own)), key=lambda i: own[i] + lent[i], default=0)
-    return Holding(kept, own[at] - kept + gaps, lent[at]) if own else Holding(0, scratch, 0)
+    return Holding(kept, own[at] - kept + gaps, lent[at]) if own else Holding(0, program.scratch_bytes, 0)
 
 
-def _lent(
-    program: Program, made: Stage, first: Mapping[int, int], last: Mapping[int, int], turn: int
-) -> list[tuple[int, int, int]]:
+def _lent(program: Program, made: Stage, first: Mapping[int, int], last: Mapping[int, int], turn: int) -> list[Life]:
     """From when to when weights and gradients are there, and their bytes. Of a weight the backward pass alone: it is
     gathered again for that, before which the forward pass has let go of it."""
     size = {t.id: t.nbytes for t in program.tensors}
@@ -52,16 +47,3 @@ def _lent(
     end = len(program.calls) - 1
     found = [(turn + 1, last[id], size[id]) for id in weights if last.get(id, -1) > turn]
     return found + [(first[id], end, size[id]) for id in gradients if id in first]
-
-
-def _curve(calls: int, lives: Sequence[tuple[int, int, int]]) -> list[int]:
-    """Bytes at each call."""
-    change = [0] * (calls + 1)
-    for begin, end, size in lives:
-        change[begin] += size
-        change[end + 1] -= size
-    total, found = 0, []
-    for by in change[:-1]:
-        total += by
-        found.append(total)
-    return found

@@ -11,10 +11,9 @@ from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from trnlab import compiler
-from trnlab.fabric.cluster import CORES_PER_RANK, parse
 from trnlab.fleet.arrays import Floats
 from trnlab.fleet.costs.holding import holding
+from trnlab.fleet.costs.timed import Timed
 from trnlab.fleet.layers.shares import Share
 from trnlab.fleet.layers.stages import ENTRY, JOIN, Stage, stage
 from trnlab.fleet.layers.updates import adamw
@@ -22,14 +21,9 @@ from trnlab.fleet.models.encoder_decoder import Crossed, Relative
 from trnlab.fleet.models.transformer import Block, Dense, Experts, Model
 from trnlab.graph.flops import model_flops
 from trnlab.graph.ir import Graph
-from trnlab.porting import memory
-from trnlab.porting.forecast import shares
-from trnlab.porting.job import Unheard
-from trnlab.program.routine import Routine
-from trnlab.runtime import device
-from trnlab.runtime.communication import communication
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.session import Session
+from trnlab.runtime.step_cost import BACKWARD, FORWARD, UPDATE, StepCost, phases
 from trnlab.units import PS_PER_S
 
 PLAIN = {"remade": "fused", "again": "written"}  # attention that is not made once more
@@ -92,14 +86,15 @@ class Programs:
     """Costs of stages on a session's chip, compiled once. known: costs by what was asked, which are added to."""
 
     def __init__(self, session: Session, known: MutableMapping[str, Any] | None = None) -> None:
-        cluster = parse(session.target.name)
-        self.session, self.ranks = session, cluster.ranks
-        session.communicator = Unheard(0, self.ranks) if self.ranks > 1 else None
-        self.cores = CORES_PER_RANK.get(session.chip.name, 1) if self.ranks > 1 else 1  # that share a rank's work
-        self.compiled = 0
+        self.timed = Timed(session)
+        self.session, self.ranks, self.cores = session, self.timed.ranks, self.timed.cores
         self.known: MutableMapping[str, Any] = {} if known is None else known
-        self._routines: dict[Any, Routine] = {}
         self._read: dict[str, Cost] = {}
+
+    @property
+    def compiled(self) -> int:
+        """How many programs were compiled."""
+        return self.timed.compiled
 
     def layer(self, model: Model, block: Block, share: Share) -> Cost:
         """Cost of one block between others."""
@@ -189,15 +184,7 @@ class Programs:
         return self._read[key]
 
     def _made(self, made: Stage, key: str) -> Cost:
-        self.compiled += 1
-        return _measured(self._executable(made.graph, key), made, float(model_flops(made.graph)))
-
-    def _executable(self, graph: Graph, key: str) -> Executable:
-        """Compiled for timing. What two graphs have in common, such as a block of one share, is recorded once."""
-        options = device.options_of(graph, self.session)
-        program = compiler.compile(graph, self.session.chip, options, self._routines)
-        about = {"key": key, "name": graph.name}
-        return Executable(program, "", about, self.session.chip, "off", 0.0, cores=self.cores)
+        return _measured(self.timed.executable(made.graph, key), made, float(model_flops(made.graph)))
 
 
 def _key(model: Model | None, blocks: tuple[Block, ...], share: Share, first: bool, last: bool) -> str:
@@ -208,25 +195,19 @@ def _key(model: Model | None, blocks: tuple[Block, ...], share: Share, first: bo
 
 def _measured(executable: Executable, made: Stage, flops: float) -> Cost:
     program = executable.program
-    phase = memory.phases(program, program.outputs[made.forward_end], ())
-    spent = {memory.FORWARD: 0, memory.BACKWARD: 0, memory.UPDATE: 0}
-    for name, ps in zip(phase, shares(executable)):
-        spent[name] += ps
-    held = holding(program, made, phase)
-    forward, backward = spent[memory.FORWARD] / PS_PER_S, (spent[memory.BACKWARD] + spent[memory.UPDATE]) / PS_PER_S
-    talk = communication([(executable, 1)], forward + backward)
-    exposed = sum(kind["exposed_s"] for kind in talk["kinds"].values()) if talk is not None else 0.0
-    late = backward - _until_gradient(executable, made, phase) / PS_PER_S
-    return Cost(forward, backward, exposed, held.kept, held.working, flops, lent=held.lent, late=late)
+    cost = StepCost(executable, phases(program, program.outputs[made.forward_end], ()))
+    spent, held = cost.phase_ps, holding(cost, made)
+    forward, backward = spent[FORWARD] / PS_PER_S, (spent[BACKWARD] + spent[UPDATE]) / PS_PER_S
+    late = backward - _until_gradient(cost, made) / PS_PER_S
+    return Cost(forward, backward, cost.exposed_s, held.kept, held.working, flops, lent=held.lent, late=late)
 
 
-def _until_gradient(executable: Executable, made: Stage, phase: Sequence[str]) -> int:
+def _until_gradient(cost: StepCost, made: Stage) -> int:
     """Picoseconds of the backward pass until the first gradient of a weight is there."""
-    program = executable.program
-    gradients = {program.outputs[i] for i in made.gradients}
+    gradients = {cost.program.outputs[i] for i in made.gradients}
     spent = 0
-    for call, name, ps in zip(program.calls, phase, shares(executable)):
-        spent += ps if name != memory.FORWARD else 0
+    for call, name, ps in zip(cost.program.calls, cost.phase, cost.call_ps):
+        spent += ps if name != FORWARD else 0
         if not gradients.isdisjoint(call.args):
             break
     return spent

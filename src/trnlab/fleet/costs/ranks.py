@@ -13,8 +13,8 @@ from trnlab.fleet.models.captured import Captured
 from trnlab.fleet.models.unpartitioned import Whole
 from trnlab.porting.forecast import forecast
 from trnlab.porting.job import Unheard
-from trnlab.porting.memory import BACKWARD, FORWARD, UPDATE
 from trnlab.runtime.session import Session
+from trnlab.runtime.step_cost import BACKWARD, FORWARD, UPDATE
 
 
 class Source(Protocol):

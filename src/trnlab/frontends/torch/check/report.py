@@ -24,13 +24,13 @@ from trnlab.frontends.torch.device.types import is_narrowed
 from trnlab.graph.ir import Graph
 from trnlab.porting.forecast import Part, Work, forecast
 from trnlab.porting.job import network_of
-from trnlab.porting.memory import FORWARD
 from trnlab.porting.pipeline import Pipeline, forecast_pipeline
 from trnlab.porting.result import ERROR, WARNING, Operator, Report, TargetResult, Tensor
 from trnlab.porting.text import seconds
 from trnlab.runtime.communication import Asked
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session, activate
+from trnlab.runtime.step_cost import FORWARD
 from trnlab.units import format_bytes
 
 _KINDS = {"parameter": "parameter", "buffer": "buffer", "state": "state", "batch": "batch", "outside": "batch"}
