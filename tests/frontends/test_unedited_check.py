@@ -9,9 +9,9 @@ pytest.importorskip("jax")
 pytest.importorskip("torch")
 
 from trnlab import chips
+from trnlab.findings import WARNING
 from trnlab.frontends.jax import everywhere
 from trnlab.frontends.torch.check.report import examine
-from trnlab.porting.result import WARNING
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session
 

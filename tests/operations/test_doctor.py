@@ -11,9 +11,10 @@ import pytest
 
 from trnlab.cli.main import main
 from trnlab.fabric.cluster import parse
+from trnlab.findings import Finding, Place
 from trnlab.operations import doctor, releases, settings
 from trnlab.operations.doctor import ERROR, OK, WARNING
-from trnlab.porting.result import Finding, Memory, Place, Report, TargetResult
+from trnlab.porting.result import Memory, Report, TargetResult
 
 SDK = {
     "torch": "2.9.1",

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from trnlab.errors import TrnlabError, UsageError
+from trnlab.findings import ERROR, Finding, Place
 from trnlab.loops import places
-from trnlab.porting.result import ERROR, Finding, Place, Report
+from trnlab.porting.result import Report
 from trnlab.runtime.cache.lent import Lender, LentCache
 from trnlab.runtime.session import Session
 from trnlab.view.effects import ALLOWED, NETWORK, SUBPROCESSES, Effects

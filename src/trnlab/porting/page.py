@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
-from trnlab.porting.result import ERROR, Finding, Report, TargetResult
+from trnlab.findings import ERROR, Finding
+from trnlab.porting.result import Report, TargetResult
 from trnlab.porting.text import VENDOR_COMPILE, conclusion, effects_rows, head, layout_words, reading, seconds
 from trnlab.profile.pages import charts
 from trnlab.profile.pages.page import document

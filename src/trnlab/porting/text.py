@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from trnlab.findings import ERROR, NOTE, WARNING, Finding
 from trnlab.porting.job import Job
-from trnlab.porting.result import ERROR, NOTE, WARNING, Finding, Report, TargetResult
+from trnlab.porting.result import Report, TargetResult
 from trnlab.profile import communication
 from trnlab.profile.summary import from_store
 from trnlab.runtime.faults import Sickness

@@ -199,17 +199,17 @@ class Model:
 
     @property
     def counted(self) -> str:
-        """What plans count of it: tokens, or what has none (see `wholes.Whole`)."""
+        """What plans count of it: tokens, or what has none (see `unpartitioned.Whole`)."""
         return "tokens"
 
     @property
     def decoded(self) -> int:
-        """Tokens of each sequence that are not among its own: see `pairs.Pair`."""
+        """Tokens of each sequence that are not among its own: see `encoder_decoder.Pair`."""
         return 0
 
     @property
     def join_parameters(self) -> int:
-        """Parameters of what lies between an encoder and a decoder; see `pairs.Pair`."""
+        """Parameters of what lies between an encoder and a decoder; see `encoder_decoder.Pair`."""
         return 0
 
     def lengths(self, sequence: int) -> tuple[int, ...]:

@@ -44,7 +44,7 @@ class Recipe:
 class Whole(Model):
     """A model of which nothing is known but its parameters and the operations of one unit, forward and backward.
 
-    items: what its samples are called, where they have no tokens. kind: its class, see `others.utilisation`; "" where
+    items: what its samples are called, where they have no tokens. kind: its class, see `gpus.utilisation`; "" where
     it is that of its units. recipe: None for a step that was captured already. brought: bytes of a sample that come
     from the host. epoch: samples of the usual data set, 0 where there is none. optimizer: in words, "" where the
     recipe says it, or nobody.

@@ -14,10 +14,10 @@ from typing import Any
 from unittest.mock import patch
 
 from trnlab.errors import Location
+from trnlab.findings import WARNING
 from trnlab.frontends.torch.findings.locations import is_users
 from trnlab.frontends.torch.findings.survey import Survey, active
 from trnlab.frontends.torch.pytorch.tracing import GRAPH_BREAK, REASONS_AGAIN, TracingContext
-from trnlab.porting.result import WARNING
 
 _OWN = (
     f"torch{os.sep}optim{os.sep}optimizer.py"  # PyTorch's optimizers break the graph by themselves, before the update

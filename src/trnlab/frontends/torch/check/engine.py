@@ -10,12 +10,12 @@ from typing import Any
 from torch import Tensor
 
 from trnlab.errors import TrnlabError
+from trnlab.findings import WARNING
 from trnlab.frontends.torch.check.recorded import Recorded
 from trnlab.frontends.torch.check.shapes import Followed
 from trnlab.frontends.torch.check.unwritten import Unwritten, values_kept
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.graph.ir import Graph
-from trnlab.porting.result import WARNING
 from trnlab.runtime import device
 from trnlab.runtime.session import current
 from trnlab.units import PS_PER_S

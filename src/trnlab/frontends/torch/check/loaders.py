@@ -13,11 +13,11 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset
 
 from trnlab.errors import Location
+from trnlab.findings import WARNING
 from trnlab.frontends.torch import data
 from trnlab.frontends.torch.findings.locations import here, parse
 from trnlab.frontends.torch.findings.survey import Survey
 from trnlab.frontends.torch.pytorch.loading import Batches
-from trnlab.porting.result import WARNING
 
 
 class Loaders:

@@ -6,12 +6,12 @@ from __future__ import annotations
 import torch
 
 from trnlab.errors import UsageError
+from trnlab.findings import ERROR
 from trnlab.fleet.models.captured import Captured
 from trnlab.frontends.torch.check.owned import names_of
 from trnlab.frontends.torch.check.report import work_of
 from trnlab.frontends.torch.check.steps import Step
 from trnlab.frontends.torch.check.walk import Walked, follow
-from trnlab.porting.result import ERROR
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session, activate
 

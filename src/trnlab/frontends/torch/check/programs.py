@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from trnlab.findings import ERROR
 from trnlab.frontends.torch.check.report import parameters_of, work_of
 from trnlab.frontends.torch.check.steps import Step
 from trnlab.frontends.torch.check.walk import Walked, follow
 from trnlab.graph.ir import Graph
-from trnlab.porting.result import ERROR
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session
 

@@ -14,6 +14,7 @@ import torch
 
 from trnlab.chips.catalog import Target
 from trnlab.errors import Location
+from trnlab.findings import ERROR, WARNING
 from trnlab.frontends.torch.check import ranks, reading
 from trnlab.frontends.torch.check.owned import names_of
 from trnlab.frontends.torch.check.stages import Followed
@@ -25,7 +26,7 @@ from trnlab.graph.ir import Graph
 from trnlab.porting.forecast import Part, Work, forecast
 from trnlab.porting.job import network_of
 from trnlab.porting.pipeline import Pipeline, forecast_pipeline
-from trnlab.porting.result import ERROR, WARNING, Operator, Report, TargetResult, Tensor
+from trnlab.porting.result import Operator, Report, TargetResult, Tensor
 from trnlab.porting.text import seconds
 from trnlab.runtime.communication import Asked
 from trnlab.runtime.script import Script

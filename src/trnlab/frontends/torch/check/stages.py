@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from trnlab.errors import UsageError
+from trnlab.findings import ERROR
 from trnlab.frontends.torch.check import ranks
 from trnlab.frontends.torch.check.steps import Step
 from trnlab.frontends.torch.check.walk import Walked, follow
@@ -16,7 +17,6 @@ from trnlab.graph.ir import Graph
 from trnlab.porting.forecast import Part, Work
 from trnlab.porting.job import Unheard
 from trnlab.porting.pipeline import Member, Pipeline, Stage
-from trnlab.porting.result import ERROR
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session, activate
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from trnlab.errors import Location
+from trnlab.findings import WARNING
 from trnlab.frontends import unedited
 from trnlab.frontends.common.engine import use
 from trnlab.frontends.torch import recording
@@ -36,7 +37,6 @@ from trnlab.frontends.torch.findings.locations import here, parse
 from trnlab.frontends.torch.findings.survey import Survey, surveyed
 from trnlab.frontends.torch.recording import barriers
 from trnlab.graph.ir import Graph
-from trnlab.porting.result import WARNING
 from trnlab.runtime.communication import Asked
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session, activate, current

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from trnlab.errors import Location
+from trnlab.findings import WARNING
 from trnlab.frontends.torch.check.alive import alive
 from trnlab.frontends.torch.check.loaders import Loaders
 from trnlab.frontends.torch.check.recorded import Recordings, cuts, passes_of
@@ -21,7 +22,6 @@ from trnlab.frontends.torch.findings.locations import here, parse
 from trnlab.frontends.torch.findings.survey import Survey
 from trnlab.frontends.torch.recording.programs import Program, Reading
 from trnlab.frontends.torch.recording.recorder import Node
-from trnlab.porting.result import WARNING
 
 LEAST, PATIENCE = 6, 10.0  # passes of a script that makes no step, and seconds after the first, that are enough
 

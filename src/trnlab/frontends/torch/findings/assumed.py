@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from trnlab.errors import Location
+from trnlab.findings import ERROR, WARNING
 from trnlab.frontends.torch.findings.locations import RecordLines
 from trnlab.frontends.torch.findings.survey import Survey
 from trnlab.frontends.torch.pytorch import pytree
@@ -24,7 +25,6 @@ from trnlab.frontends.torch.pytorch.fakes import (
     DynamicOutputShapeException,
     FakeTensorDeviceMismatchError,
 )
-from trnlab.porting.result import ERROR, WARNING
 
 _INDEX = (
     "aten::index",

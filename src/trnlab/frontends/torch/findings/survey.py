@@ -17,9 +17,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from trnlab.errors import Location, TrnlabError
+from trnlab.findings import ERROR, WARNING, Finding, Place
 from trnlab.frontends.torch.findings.refusals import UnsupportedOp
 from trnlab.graph.ir import Graph
-from trnlab.porting.result import ERROR, WARNING, Finding, Place
 
 
 class Survey:

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from trnlab.findings import NOTE
 from trnlab.frontends.torch.findings.locations import location_of
 from trnlab.frontends.torch.findings.survey import Survey
-from trnlab.porting.result import NOTE
 
 _WIDE_INTEGERS = (torch.int32, torch.int64)
 

@@ -23,7 +23,7 @@ TARGET = "trn1.32xlarge"  # a step is the same for all targets: its programs are
 
 @dataclass
 class Steps:
-    """Steps of a model that has a recipe, in a precision: a `fleet.ranks.Source`."""
+    """Steps of a model that has a recipe, in a precision: a `fleet.costs.ranks.Source`."""
 
     model: Whole
     precision: str = "bf16"

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Findings: what stands in the way of a program, or is to be known of it, with the line of the user's code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trnlab.errors import Location
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+SEVERITIES = (ERROR, WARNING, NOTE)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of the user's code; `layer` is the path of the module in the model that it belongs to."""
+
+    file: str = ""
+    line: int = 0
+    function: str = ""
+    text: str = ""
+    layer: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.file else ""
+
+    @classmethod
+    def of(cls, where: Location | None) -> Place:
+        """The same place as an error has it."""
+        if where is None:
+            return cls()
+        return cls(where.file, where.line, where.function, where.text.strip(), where.layer)
+
+
+@dataclass
+class Finding:
+    """Something in the way, or to know of.
+
+    severity: "error" (it does not run as it is), "warning" (it runs, not as meant), "note" (the vendor's software
+    treats it otherwise). subject: the operator or setting that it is about. places: where else, the first apart.
+    """
+
+    code: str
+    severity: str
+    what: str
+    place: Place
+    why: str = ""
+    do: str = ""
+    subject: str = ""
+    places: list[Place] = field(default_factory=list)
