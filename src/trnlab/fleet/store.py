@@ -7,14 +7,33 @@ import hashlib
 import json
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import trnlab
 from trnlab import chips
 from trnlab.chips.catalog import Target
 from trnlab.files import json_of, write_atomic
+from trnlab.sources import TOP, source_digest
+
+# What programs, their times and those of collectives depend on.
+_SOURCES = (
+    TOP,
+    "numerics",
+    "chips",
+    "isa",
+    "graph",
+    "fabric",
+    "loops",
+    "profile",
+    "program",
+    "lang",
+    "sim",
+    "kernels",
+    "compiler",
+    "runtime",
+    "porting",
+    "fleet",
+)
 
 
 @dataclass
@@ -43,7 +62,9 @@ def opened(folder: Path | None, target: Target, precision: str) -> Store:
     """The store of a target. folder: of all stores; None for one that is forgotten."""
     if folder is None:
         return Store()
-    figures = hashlib.sha256(f"{chips.to_toml(target.chip)} {precision} {_state()}".encode()).hexdigest()
+    figures = hashlib.sha256(
+        f"{chips.to_toml(target.chip)} {precision} {source_digest(*_SOURCES)}".encode()
+    ).hexdigest()
     file = folder / f"{target.name}-{figures[:16]}.json"
     kept = _read(file)
     programs, exchange = dict(kept.get("programs", {})), dict(kept.get("exchange", {}))
@@ -57,14 +78,3 @@ def _read(file: Path) -> dict[str, Any]:
         return {}
     parts = found.values() if isinstance(found, dict) else [None]
     return found if all(isinstance(part, dict) for part in parts) else {}
-
-
-@cache
-def _state() -> str:
-    """The package's own sources, by size and time of change: programs and times depend on nearly all of them."""
-    root = Path(trnlab.__file__).parent
-    found = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        known = path.stat()
-        found.update(f"{path.relative_to(root).as_posix()} {known.st_size} {known.st_mtime_ns}\n".encode())
-    return found.hexdigest()
