@@ -24,7 +24,7 @@ import sys
 import threading
 from pathlib import Path
 
-from trnlab.runtime.forks import Forks, Process, possible
+from trnlab.runtime.jobs.forks import Forks, Process, possible
 
 IMPORTS = (
     ("torch", ()),

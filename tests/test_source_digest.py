@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from trnlab import sources
-from trnlab.runtime.version import PACKAGES, compiler_version
+from trnlab.runtime.cache.version import PACKAGES, compiler_version
 from trnlab.validation.sources.versions import MODEL, RECORDING, version
 
 
@@ -60,7 +60,7 @@ def test_versions_are_of_the_sources_that_they_name():
 
 def test_no_source_is_read_before_a_digest_is_asked_for():
     code = (
-        "import trnlab.sources, trnlab.runtime.fingerprint, trnlab.loops.prebuilt; "
+        "import trnlab.sources, trnlab.runtime.cache.fingerprint, trnlab.loops.prebuilt; "
         "assert trnlab.sources.source_digest.cache_info().misses == 0"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures what compiling takes here, and fits what `trnlab.runtime.compile_cost` predicts it with.
+"""Measures what compiling takes here, and fits what `trnlab.runtime.cache.compile_cost` predicts it with.
 
     python -m tools.compile_times
 
@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 from trnlab import chips
-from trnlab.frontends.torch.capture import capture_step
+from trnlab.frontends.torch.capture.step_capture import capture_step
 from trnlab.graph.ir import Graph
-from trnlab.runtime.compile_cost import Size, size_of
+from trnlab.runtime.cache.compile_cost import Size, size_of
 from trnlab.runtime.device import compile_graph
 from trnlab.runtime.session import Session
 

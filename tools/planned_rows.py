@@ -11,9 +11,9 @@ from pathlib import Path
 
 from training_rows import keep
 
-from trnlab.fleet.configurations import model
-from trnlab.fleet.layout import pinned
-from trnlab.fleet.planning import Question, plan
+from trnlab.fleet.models.configurations import model
+from trnlab.fleet.planning.plan import Question, plan
+from trnlab.fleet.search.layout import pinned
 from trnlab.validation.planned import Row, load
 
 DATA = Path(__file__).resolve().parents[1] / "src/trnlab/validation/data/training/as_planned.toml"

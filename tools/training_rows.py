@@ -16,12 +16,12 @@ import sys
 from pathlib import Path
 
 from trnlab.fabric.cluster import parse
-from trnlab.fleet import configurations as catalogue
-from trnlab.fleet.exchange import Exchange
-from trnlab.fleet.layout import Layout
-from trnlab.fleet.parts import Training
-from trnlab.fleet.programs import Programs
-from trnlab.fleet.steps import Planner
+from trnlab.fleet.costs.exchange import Exchange
+from trnlab.fleet.costs.programs import Programs
+from trnlab.fleet.models import configurations as catalogue
+from trnlab.fleet.search.layout import Layout
+from trnlab.fleet.search.parts import Training
+from trnlab.fleet.search.steps import Planner
 from trnlab.runtime.session import Session
 from trnlab.validation.training import Row, load
 

@@ -7,7 +7,7 @@ import pytest
 
 from trnlab.chips import target
 from trnlab.cli.run import _tell_of_checkpoints
-from trnlab.fleet.checkpoint_cost import sentence
+from trnlab.fleet.reliability.checkpoint_cost import sentence
 from trnlab.runtime.checkpoint_plan import KEEP, PLACE, Use
 from trnlab.runtime.session import Session
 

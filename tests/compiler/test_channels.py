@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from compiled import execute
 
-from trnlab.compiler.channels import channels_first
+from trnlab.compiler.rewriting.channels import channels_first
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interpret import interpret
 from trnlab.graph.passes import simplify

@@ -19,7 +19,7 @@ from random_graphs import Generator
 from trnlab import chips
 from trnlab.compiler import compile
 from trnlab.compiler.placement import Lifetime, place
-from trnlab.runtime import serialize
+from trnlab.runtime.cache import serialize
 from trnlab.sim.functional import Machine, run_program
 from trnlab.sim.timing import time_program
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from compiled import build, random, row_softmax
 
-from trnlab.compiler.intervals import MOST, Interval, Intervals
-from trnlab.compiler.ranges import Ranges
+from trnlab.compiler.analysis.intervals import MOST, Interval, Intervals
+from trnlab.compiler.analysis.ranges import Ranges
 from trnlab.compiler.rules import select
 from trnlab.compiler.rules.quotients import (
     product,

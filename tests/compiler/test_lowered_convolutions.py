@@ -9,8 +9,8 @@ import pytest
 from compiled import execute
 
 from trnlab.compiler import convolutions
-from trnlab.compiler.composites import expand_composites
 from trnlab.compiler.convolutions import has_kernel, is_weight_gradient
+from trnlab.compiler.rewriting.composites import expand_composites
 from trnlab.errors import CapacityError
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interpret import interpret

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from compiled import build, execute, same, ulps
 
-from trnlab.compiler.ranges import Ranges
+from trnlab.compiler.analysis.ranges import Ranges
 from trnlab.compiler.rules import select
 from trnlab.compiler.rules.quotients import product_of_negative_roots, product_of_roots
 from trnlab.numerics.dtypes import float32

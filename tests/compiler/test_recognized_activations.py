@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from compiled import execute
 
-from trnlab.compiler.recognize import recognize_activations
+from trnlab.compiler.rewriting.recognize import recognize_activations
 from trnlab.frontends.stablehlo import import_module
 from trnlab.graph.interpret import interpret
 from trnlab.graph.passes import simplify

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from compiled import build, execute
 
-from trnlab.compiler.recognize import recognize_attention
+from trnlab.compiler.rewriting.recognize import recognize_attention
 from trnlab.graph.interpret import interpret
 from trnlab.graph.passes import simplify
 from trnlab.graph.verify import verify

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from compiled import execute
 
-from trnlab.compiler.recognize import recognize_normalizations
-from trnlab.compiler.recognize.normalization import norm_of
+from trnlab.compiler.rewriting.recognize import recognize_normalizations
+from trnlab.compiler.rewriting.recognize.normalization import norm_of
 from trnlab.frontends.stablehlo import import_module
 from trnlab.graph.interpret import interpret
 from trnlab.graph.passes import simplify

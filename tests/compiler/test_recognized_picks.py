@@ -10,7 +10,7 @@ import optax
 import pytest
 from compiled import build
 
-from trnlab.compiler.recognize import recognize_picks
+from trnlab.compiler.rewriting.recognize import recognize_picks
 from trnlab.frontends.stablehlo import import_module
 from trnlab.graph.interpret import interpret
 from trnlab.graph.passes import simplify

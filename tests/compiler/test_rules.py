@@ -11,10 +11,10 @@ from __future__ import annotations
 import pytest
 
 from trnlab import chips
+from trnlab.compiler.analysis.ranges import Range, Ranges
+from trnlab.compiler.analysis.selection import EVERY
 from trnlab.compiler.pipeline import Assembly
-from trnlab.compiler.ranges import Range, Ranges
 from trnlab.compiler.rules import RULES, select
-from trnlab.compiler.selection import EVERY
 from trnlab.errors import GraphError
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ops import COMPARISONS, OPS, REDUCTIONS

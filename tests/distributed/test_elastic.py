@@ -13,7 +13,7 @@ import pytest
 
 from tests import processes
 from tests.distributed.ranks import HERE, SECONDS
-from trnlab.runtime import elastic
+from trnlab.runtime.jobs import elastic
 
 pytestmark = pytest.mark.torch
 SCRIPT = str(HERE / "scripts" / "elastic_script.py")

@@ -9,9 +9,10 @@ import pytest
 
 from trnlab.errors import CollectiveError, UsageError
 from trnlab.profile import data
-from trnlab.runtime import forks, ranks, session
+from trnlab.runtime import session
+from trnlab.runtime.analysis.traffic import Fabric
+from trnlab.runtime.jobs import forks, ranks
 from trnlab.runtime.script import Script, execute
-from trnlab.runtime.traffic import Fabric
 from trnlab.sim.functional import machine
 
 

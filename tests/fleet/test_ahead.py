@@ -14,12 +14,12 @@ from trnlab.cli.executors import helpers
 from trnlab.cli.main import main
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet import Question, plan
-from trnlab.fleet.ahead import Ahead
-from trnlab.fleet.exchange import Exchange
-from trnlab.fleet.models import Attention, Block, Dense, Model
-from trnlab.fleet.programs import Programs
-from trnlab.fleet.steps import Planner
-from trnlab.fleet.table import to_json
+from trnlab.fleet.costs.exchange import Exchange
+from trnlab.fleet.costs.programs import Programs
+from trnlab.fleet.models.transformer import Attention, Block, Dense, Model
+from trnlab.fleet.report.table import to_json
+from trnlab.fleet.search.prefetch import Ahead
+from trnlab.fleet.search.steps import Planner
 from trnlab.runtime.session import Session
 
 SMALL = Model("small", 128, ((2, Block(128, Attention(2, 2, 64, 64), Dense(256))),), 128, 512)

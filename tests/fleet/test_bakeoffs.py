@@ -10,12 +10,12 @@ import pytest
 
 from trnlab.cli.main import main
 from trnlab.errors import UsageError
-from trnlab.fleet.bakeoff import MILLION, Bakeoff, to_json
-from trnlab.fleet.bakeoff_text import report
-from trnlab.fleet.configurations import model
-from trnlab.fleet.others import catalogue
-from trnlab.fleet.others.layouts import fastest
-from trnlab.fleet.sides import UNHELD, Held, neuron_side, of_others, off_by, spelled, work_of
+from trnlab.fleet.comparison.bakeoff import MILLION, Bakeoff, to_json
+from trnlab.fleet.comparison.contenders import UNHELD, Held, neuron_side, of_others, off_by, spelled, work_of
+from trnlab.fleet.gpus import catalogue
+from trnlab.fleet.gpus.layouts import fastest
+from trnlab.fleet.models.configurations import model
+from trnlab.fleet.report.bakeoff_text import report
 
 BERT = work_of(model("bert-large"), 4096, 128)
 TRN1 = neuron_side("trn1.32xlarge", 2, 2.0e6, 0.3, Held((-0.2, 0.25), "two runs"))

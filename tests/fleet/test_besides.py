@@ -9,10 +9,11 @@ import pytest
 
 from trnlab.cli.main import main
 from trnlab.errors import UsageError
-from trnlab.fleet import besides, energy
-from trnlab.fleet.configurations import model
-from trnlab.fleet.planning import Question, plan
-from trnlab.fleet.sides import Held
+from trnlab.fleet.bills import energy
+from trnlab.fleet.comparison import alternatives as besides
+from trnlab.fleet.comparison.contenders import Held
+from trnlab.fleet.models.configurations import model
+from trnlab.fleet.planning.plan import Question, plan
 
 SMALL = {
     "model_type": "llama",

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from trnlab.fleet.checkpoint_cost import sentence
-from trnlab.fleet.reliability import BARRIER
-from trnlab.fleet.stores import HOST_LINK, STORES
+from trnlab.fleet.reliability.checkpoint_cost import sentence
+from trnlab.fleet.reliability.goodput import BARRIER
+from trnlab.fleet.reliability.stores import HOST_LINK, STORES
 
 
 @pytest.mark.parametrize(("place", "kind"), [("s3://team/run7", "s3"), ("/fsx/run7", "lustre-250")])

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from trnlab.errors import UsageError
-from trnlab.fleet import claims, compilation, energy
-from trnlab.fleet.spans import Span
+from trnlab.fleet.bills import claims, compilation, energy
+from trnlab.fleet.ranges import Span
 
 
 def test_a_claim_of_before_the_cut_is_shown_with_the_prices_of_its_date():

@@ -15,9 +15,9 @@ import pytest
 from trnlab import chips, datasets
 from trnlab.cli.main import main
 from trnlab.errors import UsageError
-from trnlab.fleet import checkpoint_cost
-from trnlab.fleet.data_cost import ALL, Reads, cost, kind_of
-from trnlab.fleet.stores import STORES
+from trnlab.fleet.reliability import checkpoint_cost
+from trnlab.fleet.reliability.data_cost import ALL, Reads, cost, kind_of
+from trnlab.fleet.reliability.stores import STORES
 from trnlab.storage import open_store
 
 TRN1 = chips.target("trn1.32xlarge")

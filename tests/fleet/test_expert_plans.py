@@ -11,16 +11,16 @@ import pytest
 from trnlab import chips
 from trnlab.errors import UsageError
 from trnlab.fabric.cluster import Cluster
-from trnlab.fleet.exchange import Exchange
-from trnlab.fleet.layout import Layout, columns_of, obstacles, pinned
-from trnlab.fleet.models import Attention, Block, Dense, Experts, Model
-from trnlab.fleet.parts import Training
-from trnlab.fleet.pipes import held_of
-from trnlab.fleet.programs import Programs
-from trnlab.fleet.search import every, search
-from trnlab.fleet.shares import Share
-from trnlab.fleet.stages import stage
-from trnlab.fleet.steps import Planner
+from trnlab.fleet.costs.exchange import Exchange
+from trnlab.fleet.costs.programs import Programs
+from trnlab.fleet.layers.shares import Share
+from trnlab.fleet.layers.stages import stage
+from trnlab.fleet.models.transformer import Attention, Block, Dense, Experts, Model
+from trnlab.fleet.search.candidates import every, search
+from trnlab.fleet.search.layout import Layout, columns_of, obstacles, pinned
+from trnlab.fleet.search.parts import Training
+from trnlab.fleet.search.pipes import held_of
+from trnlab.fleet.search.steps import Planner
 from trnlab.runtime.session import Session
 
 ATTENTION = Attention(4, 2, 32, 32)

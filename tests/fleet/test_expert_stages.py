@@ -6,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trnlab.fleet.models import Attention, Block, Dense, Experts, Model
-from trnlab.fleet.shares import Share
-from trnlab.fleet.stages import stage
+from trnlab.fleet.layers.shares import Share
+from trnlab.fleet.layers.stages import stage
+from trnlab.fleet.models.transformer import Attention, Block, Dense, Experts, Model
 from trnlab.graph.interpret import interpret
 
 torch = pytest.importorskip("torch")

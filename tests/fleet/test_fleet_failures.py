@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from trnlab.errors import UsageError
-from trnlab.fleet.failures import Observed, intervals, observe, observe_replicas
-from trnlab.fleet.reliability import DEVICE_HOURS, SWEEP, Reliability
-from trnlab.fleet.renewal import Stops, none_free, replicas, spares_for, young
+from trnlab.fleet.reliability.failures import Observed, intervals, observe, observe_replicas
+from trnlab.fleet.reliability.goodput import DEVICE_HOURS, SWEEP, Reliability
+from trnlab.fleet.reliability.renewal import Stops, none_free, replicas, spares_for, young
 
 RATES = (300.0, 2000.0, 20000.0)  # mean seconds between failures
 SAVES = ((10.0, 0.0), (0.5, 60.0))  # synchronous; asynchronous

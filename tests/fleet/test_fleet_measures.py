@@ -11,9 +11,9 @@ import pytest
 from trnlab import chips
 from trnlab.cli.main import main
 from trnlab.errors import UsageError
-from trnlab.fleet.measures import Job, examine, simulate
-from trnlab.fleet.reliability import Reliability
-from trnlab.fleet.site import DEALT, HALVING, ORDERED, PUE, WATTS, Site
+from trnlab.fleet.bills.site import DEALT, HALVING, ORDERED, PUE, WATTS, Site
+from trnlab.fleet.reliability.goodput import Reliability
+from trnlab.fleet.reliability.measures import Job, examine, simulate
 
 TRN2 = chips.target("trn2.48xlarge")
 HALF_A_MILLION = Job(TRN2, 500_000, 1e12)

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from trnlab.errors import UsageError
-from trnlab.fleet.configurations import catalogue, from_config, model
-from trnlab.fleet.wholes import Whole
+from trnlab.fleet.models.configurations import catalogue, from_config, model
+from trnlab.fleet.models.unpartitioned import Whole
 
 # Counted on the meta device with transformers 5: sum(p.numel() for p in model.parameters()).
 PARAMETERS = {

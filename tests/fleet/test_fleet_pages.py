@@ -13,19 +13,20 @@ import pytest
 
 from trnlab.cli import main
 from trnlab.cli import plan as command_line
-from trnlab.fleet import Question, pipeline, plan
-from trnlab.fleet.besides import others
-from trnlab.fleet.layout import pinned
-from trnlab.fleet.models import Attention, Block, Dense, Model
-from trnlab.fleet.overheads import overheads
-from trnlab.fleet.page import command, page
-from trnlab.fleet.pictures import held
-from trnlab.fleet.planning import job_of
-from trnlab.fleet.reliability import Reliability
-from trnlab.fleet.sensitivity import leanings
-from trnlab.fleet.sides import Held
-from trnlab.fleet.table import to_json
-from trnlab.fleet.text import text
+from trnlab.fleet import Question, plan
+from trnlab.fleet.comparison.alternatives import others
+from trnlab.fleet.comparison.contenders import Held
+from trnlab.fleet.models.transformer import Attention, Block, Dense, Model
+from trnlab.fleet.planning.overheads import overheads
+from trnlab.fleet.planning.plan import job_of
+from trnlab.fleet.planning.sensitivity import leanings
+from trnlab.fleet.reliability.goodput import Reliability
+from trnlab.fleet.report.page import command, page
+from trnlab.fleet.report.pictures import held
+from trnlab.fleet.report.table import to_json
+from trnlab.fleet.report.text import text
+from trnlab.fleet.search import pipeline
+from trnlab.fleet.search.layout import pinned
 
 SMALL = Model("small", 256, ((2, Block(256, Attention(4, 2, 64, 64), Dense(512))),), 128, 512)
 

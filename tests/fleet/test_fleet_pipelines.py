@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from trnlab.fleet.pipeline import Times, order, simulate
+from trnlab.fleet.search.pipeline import Times, order, simulate
 
 SHAPES = [
     (1, 4, 1),

@@ -12,9 +12,9 @@ import subprocess
 import pytest
 
 from trnlab.fleet import Question, plan
-from trnlab.fleet.handover import write
-from trnlab.fleet.layout import pinned
-from trnlab.fleet.models import Attention, Block, Dense, Model
+from trnlab.fleet.models.transformer import Attention, Block, Dense, Model
+from trnlab.fleet.planning.launch_files import write
+from trnlab.fleet.search.layout import pinned
 
 KUBERNETES = "1.33"  # a release that EKS runs
 

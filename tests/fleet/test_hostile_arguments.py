@@ -8,8 +8,10 @@ import pytest
 from trnlab.cli import bakeoff as command
 from trnlab.cli.main import main
 from trnlab.errors import UsageError
-from trnlab.fleet import planning, quantities, sides
-from trnlab.fleet.layout import SHORT, pinned
+from trnlab.fleet import quantities
+from trnlab.fleet.comparison import contenders as sides
+from trnlab.fleet.planning import plan as planning
+from trnlab.fleet.search.layout import SHORT, pinned
 
 PLAN = ["plan", "llama3-8b", "--tokens", "1T", "--target", "trn1.32xlarge"]
 BAKEOFF = ["bakeoff", "llama3-8b", "--a", "trn1.32xlarge", "--b", "p5.48xlarge"]

@@ -12,11 +12,11 @@ import yaml
 from trnlab.cli.main import main
 from trnlab.errors import UsageError
 from trnlab.fleet import Question, plan
-from trnlab.fleet.configurations import from_config, model
-from trnlab.fleet.layout import pinned
-from trnlab.fleet.ranks import Rank
-from trnlab.fleet.replicas import KEEPS, LARGER, UNEVEN
-from trnlab.fleet.sides import of_others, work_of
+from trnlab.fleet.comparison.contenders import of_others, work_of
+from trnlab.fleet.costs.ranks import Rank
+from trnlab.fleet.models.configurations import from_config, model
+from trnlab.fleet.search.layout import pinned
+from trnlab.fleet.search.replicas import KEEPS, LARGER, UNEVEN
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

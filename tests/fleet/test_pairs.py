@@ -10,18 +10,18 @@ import pytest
 
 from trnlab.errors import UsageError
 from trnlab.fleet import Question, plan
-from trnlab.fleet.configurations import from_config
-from trnlab.fleet.layout import Layout, columns_of, pinned
-from trnlab.fleet.models import Attention, Block, Dense
-from trnlab.fleet.others import catalogue, roofline
-from trnlab.fleet.others.costs import Job
-from trnlab.fleet.pairs import Crossed, Pair, Relative, share_of
-from trnlab.fleet.parts import Training
-from trnlab.fleet.pipes import Shape, entering, parameters_of
-from trnlab.fleet.shares import Share
-from trnlab.fleet.sides import of_others, work_of
-from trnlab.fleet.stages import ENTRY, JOIN, stage
-from trnlab.fleet.steps import CAUSES, CLASSES
+from trnlab.fleet.comparison.contenders import of_others, work_of
+from trnlab.fleet.gpus import catalogue, roofline
+from trnlab.fleet.gpus.costs import Job
+from trnlab.fleet.layers.shares import Share, share_of
+from trnlab.fleet.layers.stages import ENTRY, JOIN, stage
+from trnlab.fleet.models.configurations import from_config
+from trnlab.fleet.models.encoder_decoder import Crossed, Pair, Relative
+from trnlab.fleet.models.transformer import Attention, Block, Dense
+from trnlab.fleet.search.layout import Layout, columns_of, pinned
+from trnlab.fleet.search.parts import Training
+from trnlab.fleet.search.pipes import Shape, entering, parameters_of
+from trnlab.fleet.search.steps import CAUSES, CLASSES
 from trnlab.graph.interpret import interpret
 
 torch = pytest.importorskip("torch")

@@ -11,8 +11,8 @@ import pytest
 
 from trnlab.cli.main import main
 from trnlab.fleet import Question, plan
-from trnlab.fleet.configurations import from_config
-from trnlab.fleet.layout import pinned
+from trnlab.fleet.models.configurations import from_config
+from trnlab.fleet.search.layout import pinned
 
 pytest.importorskip("torch")
 

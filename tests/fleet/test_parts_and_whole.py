@@ -15,8 +15,8 @@ import pytest
 
 from trnlab.cli.main import main
 from trnlab.fleet import Question, plan
-from trnlab.fleet.layout import pinned
-from trnlab.fleet.models import Attention, Block, Dense, Model
+from trnlab.fleet.models.transformer import Attention, Block, Dense, Model
+from trnlab.fleet.search.layout import pinned
 
 pytest.importorskip("torch")
 

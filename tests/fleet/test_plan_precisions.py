@@ -10,12 +10,13 @@ import pytest
 
 from trnlab import chips
 from trnlab.fabric.cluster import Cluster
-from trnlab.fleet import Question, plan, planning
-from trnlab.fleet.exchange import Exchange
-from trnlab.fleet.layout import Layout, columns_of, pinned
-from trnlab.fleet.models import Attention, Block, Dense, Experts, Model
-from trnlab.fleet.programs import Cost, Programs
-from trnlab.fleet.steps import Planner
+from trnlab.fleet import Question, plan
+from trnlab.fleet.costs.exchange import Exchange
+from trnlab.fleet.costs.programs import Cost, Programs
+from trnlab.fleet.models.transformer import Attention, Block, Dense, Experts, Model
+from trnlab.fleet.planning import plan as planning
+from trnlab.fleet.search.layout import Layout, columns_of, pinned
+from trnlab.fleet.search.steps import Planner
 from trnlab.runtime.session import Session
 
 ATTENTION = Attention(2, 2, 64, 64)

@@ -14,12 +14,12 @@ from trnlab.cli.main import main
 from trnlab.errors import UsageError
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet import Question, plan
-from trnlab.fleet.configurations import from_config, model
-from trnlab.fleet.exchange import Exchange
-from trnlab.fleet.layout import pinned
-from trnlab.fleet.programs import Programs
-from trnlab.fleet.sides import of_others, work_of
-from trnlab.fleet.tables import UNEVEN, WHOLE, Tables, network
+from trnlab.fleet.comparison.contenders import of_others, work_of
+from trnlab.fleet.costs.exchange import Exchange
+from trnlab.fleet.costs.programs import Programs
+from trnlab.fleet.models.configurations import from_config, model
+from trnlab.fleet.search.layout import pinned
+from trnlab.fleet.search.tables import UNEVEN, WHOLE, Tables, network
 from trnlab.graph.flops import model_flops
 from trnlab.graph.interpret import interpret
 from trnlab.numerics.dtypes import float32

@@ -9,13 +9,13 @@ from statistics import mean
 import pytest
 
 from trnlab.errors import UsageError
-from trnlab.fleet.configurations import model
-from trnlab.fleet.layout import Layout
-from trnlab.fleet.models import Experts
-from trnlab.fleet.others import catalogue, efficiency
-from trnlab.fleet.others.blocks import Layer, activations
-from trnlab.fleet.others.costs import HALF, Costs, Job, Software
-from trnlab.fleet.others.roofline import step
+from trnlab.fleet.gpus import catalogue, efficiency
+from trnlab.fleet.gpus.blocks import Layer, activations
+from trnlab.fleet.gpus.costs import HALF, Costs, Job, Software
+from trnlab.fleet.gpus.roofline import step
+from trnlab.fleet.models.configurations import model
+from trnlab.fleet.models.transformer import Experts
+from trnlab.fleet.search.layout import Layout
 from trnlab.validation import gpus
 
 P5 = catalogue.instance("p5.48xlarge")

@@ -15,9 +15,9 @@ from trnlab.cli.main import main
 from trnlab.errors import UsageError
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet import Question, plan
-from trnlab.fleet.captured import blocks_of, recognised, whole
-from trnlab.fleet.layout import pinned
-from trnlab.fleet.models import Attention, Block, Dense
+from trnlab.fleet.models.captured import blocks_of, recognised, whole
+from trnlab.fleet.models.transformer import Attention, Block, Dense
+from trnlab.fleet.search.layout import pinned
 from trnlab.porting.job import Unheard
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session

@@ -17,13 +17,13 @@ import pytest
 from trnlab import chips
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet import model
-from trnlab.fleet import search as searching
 from trnlab.fleet.arrays import distinct, rows_of
-from trnlab.fleet.exchange import Exchange
-from trnlab.fleet.parts import Training, pieces_of
-from trnlab.fleet.programs import Cost, Programs
-from trnlab.fleet.search import Found, search
-from trnlab.fleet.steps import Planner
+from trnlab.fleet.costs.exchange import Exchange
+from trnlab.fleet.costs.programs import Cost, Programs
+from trnlab.fleet.search import candidates as searching
+from trnlab.fleet.search.candidates import Found, search
+from trnlab.fleet.search.parts import Training, pieces_of
+from trnlab.fleet.search.steps import Planner
 from trnlab.runtime.session import Session
 
 FILE = Path(__file__).with_name("stored_searches.json")

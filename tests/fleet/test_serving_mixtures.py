@@ -11,9 +11,9 @@ import pytest
 
 from trnlab import chips
 from trnlab.cli.main import main
-from trnlab.fleet import configurations
-from trnlab.fleet.models import Attention, Block, Experts, Model
-from trnlab.fleet.others.catalogue import instance
+from trnlab.fleet.gpus.catalogue import instance
+from trnlab.fleet.models import configurations
+from trnlab.fleet.models.transformer import Attention, Block, Experts, Model
 from trnlab.fleet.serving.costs import Costs
 from trnlab.fleet.serving.graphs import Program
 from trnlab.fleet.serving.mixtures import met

@@ -10,8 +10,8 @@ import pytest
 
 from trnlab.cli import serve_plan as command
 from trnlab.cli.main import main
-from trnlab.fleet import configurations
-from trnlab.fleet.others.catalogue import instance
+from trnlab.fleet.gpus.catalogue import instance
+from trnlab.fleet.models import configurations
 from trnlab.fleet.serving.offers import BATCHES, Offer, Request, of_others, sizes
 from trnlab.fleet.serving.plan import Question, plan, simulated
 

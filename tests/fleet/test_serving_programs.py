@@ -11,8 +11,8 @@ from trnlab import chips
 from trnlab.compiler import compile
 from trnlab.errors import UsageError
 from trnlab.fabric.world import World, together
-from trnlab.fleet import configurations
-from trnlab.fleet.models import Attention, Block, Dense, Experts, Model
+from trnlab.fleet.models import configurations
+from trnlab.fleet.models.transformer import Attention, Block, Dense, Experts, Model
 from trnlab.fleet.serving.costs import Costs
 from trnlab.fleet.serving.graphs import MASKED, Program, decode, prefill, supported
 from trnlab.fleet.serving.offers import bytes_of

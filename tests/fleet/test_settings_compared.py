@@ -11,10 +11,10 @@ import pytest
 from trnlab.cli.main import main
 from trnlab.errors import UsageError
 from trnlab.fleet import Question, plan
-from trnlab.fleet.compilation import minutes
-from trnlab.fleet.models import Attention, Block, Dense, Model
-from trnlab.fleet.settings import MOST, Setting, axes, compare
-from trnlab.fleet.settings_text import text, to_json
+from trnlab.fleet.bills.compilation import minutes
+from trnlab.fleet.models.transformer import Attention, Block, Dense, Model
+from trnlab.fleet.planning.settings import MOST, Setting, axes, compare
+from trnlab.fleet.report.settings_text import text, to_json
 
 SMALL = Model("small", 128, ((2, Block(128, Attention(2, 2, 64, 64), Dense(256))),), 128, 512)
 ASKED = Question(SMALL, 1e12, ("trn1.2xlarge",), (1, 1), batch=4, fixed={"microbatch": 1, "overlap": 1})

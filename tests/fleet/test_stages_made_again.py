@@ -6,11 +6,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trnlab.fleet.configurations import model
-from trnlab.fleet.models import Attention, Block, Dense, Model
-from trnlab.fleet.pairs import share_of
-from trnlab.fleet.shares import Share
-from trnlab.fleet.stages import stage
+from trnlab.fleet.layers.shares import Share, share_of
+from trnlab.fleet.layers.stages import stage
+from trnlab.fleet.models.configurations import model
+from trnlab.fleet.models.transformer import Attention, Block, Dense, Model
 from trnlab.graph.interpret import interpret
 
 BLOCK = Block(32, Attention(4, 2, 8, 8), Dense(64))

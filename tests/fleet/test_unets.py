@@ -7,12 +7,12 @@ import pytest
 
 from trnlab.errors import UsageError
 from trnlab.fleet import Question, plan
-from trnlab.fleet.configurations import catalogue, from_config, model
-from trnlab.fleet.layout import pinned
-from trnlab.fleet.others.utilisation import class_of
-from trnlab.fleet.sides import of_others, work_of
-from trnlab.fleet.table import to_json
-from trnlab.fleet.text import text
+from trnlab.fleet.comparison.contenders import of_others, work_of
+from trnlab.fleet.gpus.utilisation import class_of
+from trnlab.fleet.models.configurations import catalogue, from_config, model
+from trnlab.fleet.report.table import to_json
+from trnlab.fleet.report.text import text
+from trnlab.fleet.search.layout import pinned
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

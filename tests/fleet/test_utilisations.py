@@ -7,9 +7,9 @@ import pytest
 
 from trnlab.chips import prices
 from trnlab.chips.catalog import TARGETS
-from trnlab.fleet.configurations import model
-from trnlab.fleet.others import catalogue
-from trnlab.fleet.others.utilisation import NAMES, anchors, class_of, spread, utilisation
+from trnlab.fleet.gpus import catalogue
+from trnlab.fleet.gpus.utilisation import NAMES, anchors, class_of, spread, utilisation
+from trnlab.fleet.models.configurations import model
 
 GPUS = catalogue.accelerators()
 

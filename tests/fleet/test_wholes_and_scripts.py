@@ -13,8 +13,8 @@ import pytest
 
 from trnlab.cli.main import main
 from trnlab.fleet import Question, plan
-from trnlab.fleet.configurations import catalogue, from_config
-from trnlab.fleet.layout import pinned
+from trnlab.fleet.models.configurations import catalogue, from_config
+from trnlab.fleet.search.layout import pinned
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

@@ -14,9 +14,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import trnlab.frontends.torch as neuron
 from trnlab import chips
-from trnlab.frontends.torch import tracing
-from trnlab.frontends.torch.buffers import Buffer, tensor_from
-from trnlab.frontends.torch.import_fx import import_fx
+from trnlab.frontends.torch.capture import tracing
+from trnlab.frontends.torch.capture.import_fx import import_fx
+from trnlab.frontends.torch.device.buffers import Buffer, tensor_from
 from trnlab.runtime import session
 
 TRN1 = "trn1"

@@ -9,8 +9,8 @@ import pytest
 
 dist = pytest.importorskip("torch.distributed")
 
-from trnlab.frontends.torch.agreement import Votes  # noqa: E402
-from trnlab.frontends.torch.attempts import of_attempt  # noqa: E402
+from trnlab.frontends.torch.parallel.agreement import Votes  # noqa: E402
+from trnlab.frontends.torch.parallel.attempts import of_attempt  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -27,7 +27,7 @@ def votes(store, rank, attempt, monkeypatch):
 
 def test_a_rank_that_starts_again_waits_for_the_answer_of_its_own_attempt(store, monkeypatch):
     questions = iter([0, 0, 0])  # each process counts from zero
-    monkeypatch.setattr("trnlab.frontends.torch.agreement._questions", questions)
+    monkeypatch.setattr("trnlab.frontends.torch.parallel.agreement._questions", questions)
     votes(store, 0, 0, monkeypatch).first("no checkpoint")
     again, told = votes(store, 1, 1, monkeypatch), []
     asks = threading.Thread(target=lambda: told.append(again.first("")), daemon=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from trnlab.cli.main import main
-from trnlab.runtime.cache import Cache
+from trnlab.runtime.cache.executables import Cache
 
 pytestmark = pytest.mark.torch
 

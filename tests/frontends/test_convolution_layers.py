@@ -9,7 +9,7 @@ from helpers import check, engine
 from torch import nn
 
 import trnlab.frontends.torch as neuron
-from trnlab.compiler import recompute
+from trnlab.compiler.fusing import recompute
 
 
 def random(*shape, seed=0):

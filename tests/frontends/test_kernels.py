@@ -22,7 +22,7 @@ import trnlab.nki.neuronxcc.language as onl
 from trnlab import chips
 from trnlab.errors import UsageError
 from trnlab.frontends.common.engine import InterpreterEngine, use
-from trnlab.runtime.cache import Cache
+from trnlab.runtime.cache.executables import Cache
 from trnlab.runtime.session import Session, activate
 
 pytestmark = [

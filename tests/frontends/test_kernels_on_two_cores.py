@@ -23,7 +23,7 @@ from trnlab.frontends.common.engine import InterpreterEngine, use
 from trnlab.program.parse import parse_program
 from trnlab.program.routine import Program
 from trnlab.program.text import program_text
-from trnlab.runtime.cache import Cache
+from trnlab.runtime.cache.executables import Cache
 from trnlab.runtime.session import Session, activate
 from trnlab.sim.timing import on_both, on_two_cores, outline_of, outline_program, time_pair, time_program
 

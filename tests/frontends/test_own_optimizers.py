@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 import trnlab.frontends.torch as neuron
 from trnlab.errors import TrnlabError
-from trnlab.frontends.torch import fused_optimizers
+from trnlab.frontends.torch.decompositions import fused_optimizers
 
 pytestmark = pytest.mark.torch
 

@@ -16,8 +16,8 @@ from torch import nn
 from trnlab import checkpoint
 from trnlab.cli.main import main
 from trnlab.errors import RunError, UsageError
-from trnlab.frontends.torch.portable import convert, dcp, hugging_face, vendor
-from trnlab.frontends.torch.portable.tables import Chunk, Table
+from trnlab.frontends.torch.saving.portable import convert, dcp, hugging_face, vendor
+from trnlab.frontends.torch.saving.portable.tables import Chunk, Table
 from trnlab.storage import open_store
 from trnlab.storage.checkpoints import Checkpoints
 from trnlab.storage.layouts import Layout, Rules, chunk, covering, cut, parse, rules, stages

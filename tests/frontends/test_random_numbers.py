@@ -19,8 +19,9 @@ from torch.utils.checkpoint import checkpoint
 
 from trnlab import chips, compiler
 from trnlab.errors import UnsupportedOpError
-from trnlab.frontends.torch import capture_step, compile_step, tracing
-from trnlab.frontends.torch.import_fx import import_fx
+from trnlab.frontends.torch import capture_step, compile_step
+from trnlab.frontends.torch.capture import tracing
+from trnlab.frontends.torch.capture.import_fx import import_fx
 from trnlab.graph.interpret import interpret
 from trnlab.runtime import session
 from trnlab.sim.functional import run_program

@@ -52,8 +52,8 @@ def test_import_torch_says_it_in_one_line_and_goes_on(
     monkeypatch.setattr(torch, "__version__", "2.9.1")
     for name in [n for n in sys.modules if n.startswith("trnlab.frontends.torch.pytorch")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "trnlab.frontends.torch.device", raising=False)
-    monkeypatch.delattr("trnlab.frontends.torch.device")
+    monkeypatch.delitem(sys.modules, "trnlab.frontends.torch.registration", raising=False)
+    monkeypatch.delattr("trnlab.frontends.torch.registration")
     autoload.autoload()
     said = capsys.readouterr().err
     assert said.startswith("trnlab: TRN199: ")

@@ -4,7 +4,7 @@
 import pytest
 import torch
 
-from trnlab.frontends.torch import split
+from trnlab.frontends.torch.decompositions import split
 
 pytestmark = pytest.mark.torch
 

@@ -15,9 +15,9 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 
 from trnlab import checkpoint
 from trnlab.errors import RunError
-from trnlab.frontends.torch import state_files
-from trnlab.frontends.torch import training_state as states
-from trnlab.frontends.torch.portable import dcp as portable
+from trnlab.frontends.torch.saving import state_files
+from trnlab.frontends.torch.saving import training_state as states
+from trnlab.frontends.torch.saving.portable import dcp as portable
 from trnlab.storage import open_store
 from trnlab.storage.checkpoints import Checkpoints, name_of
 

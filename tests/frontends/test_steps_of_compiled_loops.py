@@ -14,8 +14,8 @@ import trnlab.frontends.torch as neuron
 from trnlab import chips, profile
 from trnlab.frontends.torch import recording
 from trnlab.runtime import session
+from trnlab.runtime.analysis.steps import ends_of_repetition
 from trnlab.runtime.run import Run
-from trnlab.runtime.steps import ends_of_repetition
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 

@@ -15,23 +15,19 @@ from trnlab.errors import TrnlabError, UsageError
 from trnlab.frontends import vendor_imports
 from trnlab.frontends.torch.xla import (
     arena,
-    checkpoint,
     collectives,
     loaders,
-    loops,
     model,
     names,
     naming,
-    operators,
     serialization,
-    sharded,
     spmd,
     steps,
-    test_utils,
     tracing,
     utils,
     zero,
 )
+from trnlab.frontends.torch.xla.stubs import checkpoint, loops, operators, sharded, test_utils
 from trnlab.runtime import session
 
 NAMES = [

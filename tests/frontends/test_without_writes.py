@@ -8,10 +8,10 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from trnlab.frontends.torch import tracing
-from trnlab.frontends.torch.import_fx import decompositions
+from trnlab.frontends.torch.capture import tracing
+from trnlab.frontends.torch.capture.import_fx import decompositions
+from trnlab.frontends.torch.capture.without_writes import without_writes
 from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode
-from trnlab.frontends.torch.without_writes import without_writes
 
 pytestmark = pytest.mark.torch
 

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from trnlab.compiler.recognize import recognize_powers
+from trnlab.compiler.rewriting.recognize import recognize_powers
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interpret import interpret
 from trnlab.graph.powers import beside_one

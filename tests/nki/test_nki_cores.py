@@ -12,7 +12,7 @@ import trnlab.nki.language as nl
 from trnlab import chips
 from trnlab.checks import checks
 from trnlab.errors import ConstraintError, UsageError
-from trnlab.nki.launch import Spread, one_per_core, programs
+from trnlab.nki.tracing.launch import Spread, one_per_core, programs
 
 X = np.random.default_rng(5).standard_normal((2, 64, 32)).astype(np.float32)
 

@@ -16,7 +16,7 @@ from trnlab.profile.data import Profile, Step, step_of
 from trnlab.program import Builder
 from trnlab.program.routine import Call, Program, Tensor
 from trnlab.runtime import device
-from trnlab.runtime.details import details
+from trnlab.runtime.analysis.details import details
 from trnlab.runtime.run import Run
 from trnlab.runtime.session import Session, activate
 from trnlab.sim.timing import time_program

@@ -19,9 +19,9 @@ from profile_samples import big_step, measured_dump
 
 from trnlab import profile
 from trnlab.profile import Profile
-from trnlab.profile.page import document, page
-from trnlab.profile.ranks_panel import ranks
-from trnlab.runtime.lanes import together
+from trnlab.profile.pages.page import document, page
+from trnlab.profile.pages.ranks_panel import ranks
+from trnlab.runtime.analysis.lanes import together
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs Playwright")
 FLAGS = [

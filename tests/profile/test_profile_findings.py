@@ -10,8 +10,8 @@ import pytest
 
 from trnlab import profile
 from trnlab.profile import Profile
-from trnlab.profile.findings import findings, step_names, steps
-from trnlab.profile.page import page
+from trnlab.profile.pages.findings import findings, step_names, steps
+from trnlab.profile.pages.page import page
 from trnlab.profile.words import waited
 
 

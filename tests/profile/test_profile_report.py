@@ -20,11 +20,11 @@ import pytest
 from trnlab import profile
 from trnlab.errors import RunError
 from trnlab.profile import Profile, view
-from trnlab.profile.charts import ticks
 from trnlab.profile.critical import pieces
 from trnlab.profile.lanes import rows
-from trnlab.profile.page import page
-from trnlab.profile.picture import _coverage
+from trnlab.profile.pages.charts import ticks
+from trnlab.profile.pages.page import page
+from trnlab.profile.pages.picture import _coverage
 
 VOID = {"meta", "br", "line", "circle", "path", "img", "input"}
 

@@ -13,7 +13,7 @@ from trnlab.program import Builder
 from trnlab.program.access import AP, hbm_view
 from trnlab.program.routine import COL, Routine
 from trnlab.program.text import operands_of
-from trnlab.runtime.codec import Encoder, decode
+from trnlab.runtime.cache.codec import Encoder, decode
 from trnlab.sim.timing import time_routine
 
 

@@ -11,7 +11,7 @@ import trnlab.nki.neuronxcc.isa as nisa
 import trnlab.nki.neuronxcc.language as nl
 from trnlab import chips, isa, policy
 from trnlab.nki import checks
-from trnlab.nki.traces import memory_of
+from trnlab.nki.tracing.traces import memory_of
 from trnlab.sim.functional import Machine
 
 RNG = np.random.default_rng(0)

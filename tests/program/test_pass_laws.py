@@ -21,7 +21,7 @@ from random_kernels import RandomKernel, arguments, made, shrunk
 from trnlab import chips, policy
 from trnlab.chips.spec import Chip
 from trnlab.nki import checks, install_imports
-from trnlab.nki.traces import memory_of
+from trnlab.nki.tracing.traces import memory_of
 from trnlab.policy import AS_WRITTEN, RECORDING, SCHEDULED, Policy
 from trnlab.program.routine import COL, Routine
 from trnlab.sim.functional import Machine

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from runtime_samples import program
 
-from trnlab.runtime.cache import Cache
+from trnlab.runtime.cache.executables import Cache
 
 
 def key_of(i: int) -> str:

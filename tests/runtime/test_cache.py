@@ -21,8 +21,8 @@ from runtime_samples import program
 
 from trnlab.errors import CacheError, UsageError
 from trnlab.files import write_atomic
-from trnlab.runtime import cache_report
-from trnlab.runtime.cache import Cache
+from trnlab.runtime.cache import report as cache_report
+from trnlab.runtime.cache.executables import Cache
 
 WORKER = Path(__file__).with_name("cache_worker.py")
 METADATA = {
@@ -223,7 +223,7 @@ def test_leftovers_of_killed_writers_are_never_entries_and_are_swept(cache: Cach
 def test_only_one_process_builds_and_the_others_wait(
     cache: Cache, told: Told, noticed_after_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trnlab.runtime.cache.NOTICED_AFTER_S", noticed_after_s)
+    monkeypatch.setattr("trnlab.runtime.cache.executables.NOTICED_AFTER_S", noticed_after_s)
     other = subprocess.Popen(
         [
             sys.executable,
@@ -231,7 +231,7 @@ def test_only_one_process_builds_and_the_others_wait(
             f"""
 import sys, time
 from pathlib import Path
-from trnlab.runtime.cache import Cache
+from trnlab.runtime.cache.executables import Cache
 with Cache(Path({cache.place!r})).building({key_of(1)!r}):
     print("building", flush=True)
     sys.stdin.read()

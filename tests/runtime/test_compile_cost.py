@@ -11,9 +11,11 @@ from trnlab import chips
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph
 from trnlab.numerics.dtypes import float32
-from trnlab.runtime import ahead, cache_report, compile_cost
-from trnlab.runtime.cache import Cache
-from trnlab.runtime.compile_cost import Predicted, Program, Size, predicted, size_of, wall
+from trnlab.runtime import ahead
+from trnlab.runtime.cache import compile_cost
+from trnlab.runtime.cache import report as cache_report
+from trnlab.runtime.cache.compile_cost import Predicted, Program, Size, predicted, size_of, wall
+from trnlab.runtime.cache.executables import Cache
 from trnlab.runtime.device import compile_graph
 from trnlab.runtime.session import Session
 

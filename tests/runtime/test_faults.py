@@ -16,8 +16,8 @@ from trnlab.graph.builder import GraphBuilder
 from trnlab.numerics.dtypes import float32
 from trnlab.policy import chosen
 from trnlab.runtime import session
+from trnlab.runtime.analysis.traffic import Fabric
 from trnlab.runtime.faults import Sickness, compare, on, require_links
-from trnlab.runtime.traffic import Fabric
 from trnlab.sim.timing import outline_program
 
 CHIP, CLUSTER, RANKS = chips.get("trn1"), "2xtrn1.32xlarge", 4

@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from tests import processes
-from trnlab.runtime import forks
-from trnlab.runtime.leading_imports import leading
+from trnlab.runtime.jobs import forks
+from trnlab.runtime.jobs.leading_imports import leading
 
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(not forks.possible(), reason="no copies of processes here")]
 TELLS = """

@@ -12,7 +12,7 @@ from cache_worker import key_of
 from runtime_samples import program
 
 from trnlab.cli.main import main
-from trnlab.runtime.cache import Cache
+from trnlab.runtime.cache.executables import Cache
 from trnlab.storage.folder import FolderStore
 from trnlab.storage.plain import StrangeError
 

@@ -3,9 +3,9 @@
 
 import pytest
 
-from trnlab.profile.ranks_panel import ranks as panel
+from trnlab.profile.pages.ranks_panel import ranks as panel
 from trnlab.profile.schema import check_together
-from trnlab.runtime.lanes import together
+from trnlab.runtime.analysis.lanes import together
 
 
 def work(ps, sent=(), whole=False):

@@ -54,7 +54,7 @@ from pathlib import Path
 from trnlab import chips
 from trnlab.frontends.torch import compile_step
 from trnlab.runtime import session
-from trnlab.runtime.cache import Cache
+from trnlab.runtime.cache.executables import Cache
 
 model = torch.nn.Linear(4, 1).to("neuron")
 with session.activate(session.Session(chips.target("trn1.2xlarge"), "fp32", cache=Cache(Path("cache")))) as now:

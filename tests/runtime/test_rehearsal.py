@@ -13,7 +13,9 @@ import pytest
 from trnlab import chips, files
 from trnlab.errors import CollectiveError, RunError, UsageError
 from trnlab.profile import data
-from trnlab.runtime import elastic, lanes, ranks, rehearsal
+from trnlab.runtime import rehearsal
+from trnlab.runtime.analysis import lanes
+from trnlab.runtime.jobs import elastic, ranks
 from trnlab.runtime.session import Session, from_environment
 
 RANK_1_OF_4 = {"RANK": "1", "WORLD_SIZE": "4"}

@@ -9,16 +9,16 @@ import pytest
 from trnlab import chips
 from trnlab.collectives import Collective
 from trnlab.compiler import compile
-from trnlab.compiler.groups import Kind
+from trnlab.compiler.fusing.groups import Kind
 from trnlab.compiler.pipeline import Assembly
 from trnlab.fabric.world import DEALT, FASTER_CARDS, World
 from trnlab.graph.builder import GraphBuilder
 from trnlab.numerics.dtypes import float32
 from trnlab.porting.job import Unheard
 from trnlab.runtime import device
-from trnlab.runtime.cache import Cache
+from trnlab.runtime.analysis.remedies import Job, remedies
+from trnlab.runtime.cache.executables import Cache
 from trnlab.runtime.communication import Outside
-from trnlab.runtime.remedies import Job, remedies
 from trnlab.runtime.session import from_environment
 from trnlab.sim.timing import time_program
 

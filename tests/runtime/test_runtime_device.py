@@ -16,11 +16,11 @@ from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.canonical import Difference
 from trnlab.graph.flops import model_flops
 from trnlab.numerics.dtypes import bfloat16, float32
-from trnlab.runtime import cache_report
-from trnlab.runtime.cache import Cache
+from trnlab.runtime.cache import report as cache_report
+from trnlab.runtime.cache.executables import Cache
+from trnlab.runtime.cache.fingerprint import causes, fingerprint
 from trnlab.runtime.device import Array, Loaded, compile_graph
 from trnlab.runtime.executable import Executable
-from trnlab.runtime.fingerprint import causes, fingerprint
 from trnlab.runtime.session import Session
 
 

@@ -19,8 +19,8 @@ from trnlab.files import write_atomic
 from trnlab.isa.base import Memory
 from trnlab.numerics.dtypes import ALL
 from trnlab.program.routine import Program
-from trnlab.runtime import serialize
-from trnlab.runtime.codec import Encoder, decode, pack, unpack
+from trnlab.runtime.cache import serialize
+from trnlab.runtime.cache.codec import Encoder, decode, pack, unpack
 
 
 def same(a: Any, b: Any) -> None:

@@ -7,7 +7,7 @@ import sys
 import time
 
 from tests.runtime.runtime_samples import program
-from trnlab.runtime.cache import Cache
+from trnlab.runtime.cache.executables import Cache
 
 
 def main(url: str, programs: str) -> None:

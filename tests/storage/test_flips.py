@@ -185,7 +185,7 @@ def test_a_model_that_was_not_written_whole_does_not_stay(tmp_path: Path, monkey
     command = ["checkpoint", "to-hf", bench.place, str(out), "--shard-size", "8"]
     assert cli.main(command) == 0
     assert len(sorted(out.iterdir())) > 2
-    from trnlab.frontends.torch.portable.tables import Table
+    from trnlab.frontends.torch.saving.portable.tables import Table
 
     read = Table.read
 

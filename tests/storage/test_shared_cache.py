@@ -17,8 +17,8 @@ from tests import processes
 from tests.runtime.runtime_samples import program
 from trnlab.cli.main import main
 from trnlab.errors import CacheError, UsageError
-from trnlab.runtime import cache_care
-from trnlab.runtime.cache import Cache, LayeredCache, open_cache
+from trnlab.runtime.cache import care as cache_care
+from trnlab.runtime.cache.executables import Cache, LayeredCache, open_cache
 from trnlab.storage.remote import RemoteStore
 
 METADATA = {

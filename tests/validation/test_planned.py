@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trnlab.chips.catalog import TARGETS
-from trnlab.fleet.sides import off_by
+from trnlab.fleet.comparison.contenders import off_by
 from trnlab.validation import planned
 
 sys.path.append(str(Path(__file__).parents[2] / "tools"))

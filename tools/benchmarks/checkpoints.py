@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from benchmarks import lines
-from trnlab.frontends.torch import training_state as states
+from trnlab.frontends.torch.saving import training_state as states
 from trnlab.units import GIB
 
 ROUNDS, TENSORS = 5, 64

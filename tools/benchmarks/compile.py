@@ -22,7 +22,7 @@ WARM_ROUNDS = 3
 def compile_once(cache: Path) -> None:
     """In a fresh process: capture, then compile or read, then load; prints the seconds of each half."""
     from benchmarks import subject
-    from trnlab.frontends.torch.capture import capture_step
+    from trnlab.frontends.torch.capture.step_capture import capture_step
     from trnlab.runtime.device import Loaded, compile_graph
 
     session = subject.session(cache)

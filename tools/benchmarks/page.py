@@ -18,11 +18,11 @@ from benchmarks import lines
 from benchmarks.timing import mixed_routine
 from trnlab import chips
 from trnlab.numerics.dtypes import float32
-from trnlab.profile import pictures
 from trnlab.profile.data import Step, step_of
-from trnlab.profile.page import document
+from trnlab.profile.pages import pictures
+from trnlab.profile.pages.page import document
 from trnlab.program import Call, Program, Tensor
-from trnlab.runtime.details import details
+from trnlab.runtime.analysis.details import details
 from trnlab.sim.timing import time_program
 
 INSTRUCTIONS = 1_000_000

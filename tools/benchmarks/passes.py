@@ -18,7 +18,7 @@ from trnlab.lang import room
 from trnlab.lang.recorder import Recorder
 from trnlab.nki import isa as nisa
 from trnlab.nki import language as nl
-from trnlab.nki.recording import collector_paused
+from trnlab.nki.tracing.recording import collector_paused
 from trnlab.policy import SCHEDULED
 from trnlab.program import passes
 from trnlab.program.passes.draft import Draft

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks import lines
 from trnlab.fleet import Question, model, plan
-from trnlab.fleet.layout import pinned
+from trnlab.fleet.search.layout import pinned
 
 ROUNDS = 3
 CALCULON = "published of Calculon: 0.98 s for a configuration, by formulas"

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from benchmarks import lines
-from trnlab.runtime.ranks import environment
+from trnlab.runtime.jobs.ranks import environment
 
 RANKS, STEPS, WARM, ROUNDS, PORT = 4, 6, 2, 3, 29731
 ALONE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")

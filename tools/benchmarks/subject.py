@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from trnlab import chips
-from trnlab.runtime.cache import Cache
+from trnlab.runtime.cache.executables import Cache
 from trnlab.runtime.session import Session
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))

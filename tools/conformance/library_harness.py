@@ -88,7 +88,7 @@ class _StandIns(MetaPathFinder, Loader):
 def install() -> None:
     """Put the stand-ins in place; packages that are really here win."""
     trnlab.nki.install_imports(override=True)
-    trnlab.nki.traces.UNWRITTEN = machine.POISON = 0  # the harness gives kernels zeroed memory, on chip, too
+    trnlab.nki.tracing.traces.UNWRITTEN = machine.POISON = 0  # the harness gives kernels zeroed memory, on chip, too
     sys.meta_path.append(_StandIns())
     sys.modules |= dict.fromkeys(BORDER, sys.modules[__name__])
     for name in CASTS:  # the vendor's compiler, of which goldens use one cast

@@ -22,14 +22,15 @@ from trnlab import chips, policy, precision, profile, timeline
 from trnlab.datasets.shards import INDEX
 from trnlab.errors import TrnlabError
 from trnlab.fabric import cluster, measured
-from trnlab.fleet import configurations, quantities
-from trnlab.fleet import store as fleet_store
+from trnlab.fleet import quantities
+from trnlab.fleet.costs import store as fleet_store
+from trnlab.fleet.models import configurations
 from trnlab.frontends.stablehlo import file as stablehlo_file
 from trnlab.graph import parse as graph_parse
 from trnlab.profile import vendor
 from trnlab.program import parse as program_parse
-from trnlab.runtime import serialize
-from trnlab.runtime.cache import Cache
+from trnlab.runtime.cache import serialize
+from trnlab.runtime.cache.executables import Cache
 from trnlab.storage import open_store
 from trnlab.storage.checkpoints import Checkpoints
 from trnlab.storage.lease import Lease
@@ -215,7 +216,7 @@ def _module(data: bytes, folder: Path) -> object:
 
 
 def _weights(data: bytes, folder: Path) -> object:
-    from trnlab.frontends.torch import state_files
+    from trnlab.frontends.torch.saving import state_files
 
     return state_files.from_bytes(data)
 

@@ -22,8 +22,9 @@ from trnlab.numerics.dtypes import bfloat16, float32
 from trnlab.profile import vendor as vendor_files
 from trnlab.program import Builder, Routine
 from trnlab.program.text import program_text, routine_text
-from trnlab.runtime import device, serialize
-from trnlab.runtime.cache import Cache
+from trnlab.runtime import device
+from trnlab.runtime.cache import serialize
+from trnlab.runtime.cache.executables import Cache
 from trnlab.runtime.run import Run
 from trnlab.runtime.session import Session, activate
 from trnlab.storage import open_store
@@ -273,7 +274,7 @@ def weights() -> list[bytes]:
     """What a checkpoint keeps of a training."""
     import torch
 
-    from trnlab.frontends.torch import state_files
+    from trnlab.frontends.torch.saving import state_files
 
     state = {"model": {"w": torch.arange(6.0).reshape(2, 3)}, "steps": [1, 2.5, None, "a", True]}
     return [bytes(state_files.to_bytes(state))]

@@ -26,7 +26,7 @@ from trnlab.storage import open_store
 from trnlab.storage.trouble import reason
 
 if TYPE_CHECKING:
-    from trnlab.frontends.torch.portable.tables import Table
+    from trnlab.frontends.torch.saving.portable.tables import Table
 
 
 # -- tables of tensors ------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def safetensors_index() -> list[bytes]:
 
 def read_safetensors(name: str, data: bytes, folder: Path) -> None:
     """Every tensor of a folder in which one file is this one."""
-    from trnlab.frontends.torch.portable import hugging_face
+    from trnlab.frontends.torch.saving.portable import hugging_face
 
     place = folder / name
     place.mkdir(exist_ok=True)
@@ -84,7 +84,7 @@ def dcp() -> dict[str, bytes]:
 
 def read_dcp(name: str, data: bytes, folder: Path) -> None:
     """Every tensor of such a folder in which one file is this one."""
-    from trnlab.frontends.torch.portable import dcp as tables
+    from trnlab.frontends.torch.saving.portable import dcp as tables
 
     for other, content in dcp().items():
         (folder / other).write_bytes(content)
@@ -96,7 +96,7 @@ def is_of_dcp(module: str, name: str) -> bool:
     """Whether a class is one of those that an index of DCP is made of."""
     import torch
 
-    from trnlab.frontends.torch.portable.dcp import _CLASSES
+    from trnlab.frontends.torch.saving.portable.dcp import _CLASSES
 
     kinds = torch.dtype | torch.layout
     return name in _CLASSES.get(module, ()) or (module == "torch" and isinstance(getattr(torch, name, None), kinds))
@@ -106,14 +106,14 @@ def vendor() -> list[bytes]:
     """Weights as a rank of the vendor's layout keeps them."""
     import torch
 
-    from trnlab.frontends.torch import state_files
+    from trnlab.frontends.torch.saving import state_files
 
     return [bytes(state_files.to_bytes({"a.up_proj.weight": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2)}))]
 
 
 def read_vendor(data: bytes, folder: Path) -> None:
     """Every tensor of a checkpoint of one rank."""
-    from trnlab.frontends.torch.portable import vendor
+    from trnlab.frontends.torch.saving.portable import vendor
     from trnlab.storage.layouts import Place, Rules
 
     path = folder / "step_7" / "model" / vendor.file_of(Place(0, 0, 0))

@@ -14,9 +14,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tools.hostile.cases import Case
 from trnlab.errors import TrnlabError
 from trnlab.frontends.common.engine import Engine
-from trnlab.frontends.torch import tracing
-from trnlab.frontends.torch.buffers import Buffer, tensor_from
-from trnlab.frontends.torch.import_fx import import_fx
+from trnlab.frontends.torch.capture import tracing
+from trnlab.frontends.torch.capture.import_fx import import_fx
+from trnlab.frontends.torch.device.buffers import Buffer, tensor_from
 
 AGREES, REFUSED, WRONG, CRASHED = "agrees", "refused", "wrong", "crashed"
 _EPS = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}  # a step: sums in another order round to its other end

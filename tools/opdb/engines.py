@@ -18,9 +18,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tools.opdb.samples import Sample, gradients, leaves_of
 from tools.opdb.verdicts import OutOfTime, Verdict, of_error
 from trnlab.frontends.common import engine
-from trnlab.frontends.torch import tracing
-from trnlab.frontends.torch.buffers import Buffer, tensor_from
-from trnlab.frontends.torch.import_fx import import_fx
+from trnlab.frontends.torch.capture import tracing
+from trnlab.frontends.torch.capture.import_fx import import_fx
+from trnlab.frontends.torch.device.buffers import Buffer, tensor_from
 
 Results = list[Any] | Verdict
 
@@ -193,7 +193,7 @@ def _as_refusal(error: Exception) -> Exception:
     from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
     if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
-        from trnlab.frontends.torch.locations import RecordLines
+        from trnlab.frontends.torch.findings.locations import RecordLines
 
         return tracing._depends_on_values(error, RecordLines())
     return error

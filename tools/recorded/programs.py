@@ -22,7 +22,7 @@ from tools.recorded.world import NothingError, Said, World
 from trnlab import chips
 from trnlab.frontends.common import engine
 from trnlab.frontends.torch import recording
-from trnlab.frontends.torch.host_ops import fallback_counts, reset_fallback_counts
+from trnlab.frontends.torch.device.host_ops import fallback_counts, reset_fallback_counts
 from trnlab.runtime import session
 
 Step = Callable[[World, Random], None]

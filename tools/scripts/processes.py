@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from trnlab.runtime.forks import Forks
+from trnlab.runtime.jobs.forks import Forks
 
 IMPORTS = (
     ("torch", ("distributed", "_inductor.compile_fx")),

@@ -28,8 +28,8 @@ import torch
 
 from trnlab.cli import main as cli
 from trnlab.errors import RunError
-from trnlab.frontends.torch import state_files
-from trnlab.frontends.torch import training_state as states
+from trnlab.frontends.torch.saving import state_files
+from trnlab.frontends.torch.saving import training_state as states
 from trnlab.storage import Store, open_store
 from trnlab.storage.checkpoints import Checkpoints, name_of
 

@@ -28,9 +28,9 @@ from trnlab import chips
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph
 from trnlab.numerics.dtypes import float32
-from trnlab.runtime.cache import Cache
+from trnlab.runtime.cache.executables import Cache
+from trnlab.runtime.cache.fingerprint import fingerprint
 from trnlab.runtime.device import Loaded, compile_graph, options_of
-from trnlab.runtime.fingerprint import fingerprint
 from trnlab.runtime.session import Session
 
 TARGET, PROGRAMS = "trn1.2xlarge", 6

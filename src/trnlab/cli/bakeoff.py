@@ -12,13 +12,13 @@ from pathlib import Path
 from trnlab.chips.catalog import TARGETS
 from trnlab.cli.plan_script import steps_of
 from trnlab.errors import UsageError
-from trnlab.fleet.bakeoff import Bakeoff, to_json
-from trnlab.fleet.bakeoff_text import report
-from trnlab.fleet.configurations import model
+from trnlab.fleet.comparison.bakeoff import Bakeoff, to_json
+from trnlab.fleet.comparison.contenders import Side, Work, neuron_side, of_neuron, of_others, spelled, work_of
+from trnlab.fleet.models.configurations import model
+from trnlab.fleet.models.unpartitioned import IMAGENET, Whole
 from trnlab.fleet.quantities import COUNT, MONEY, TIME, parse
-from trnlab.fleet.reliability import Reliability
-from trnlab.fleet.sides import Side, Work, neuron_side, of_neuron, of_others, spelled, work_of
-from trnlab.fleet.wholes import IMAGENET, Whole
+from trnlab.fleet.reliability.goodput import Reliability
+from trnlab.fleet.report.bakeoff_text import report
 from trnlab.porting.job import Job
 from trnlab.precision import MODES
 from trnlab.runtime.session import cache_folder

@@ -6,8 +6,9 @@ from __future__ import annotations
 import argparse
 import os
 
-from trnlab.runtime import cache_care, cache_report
-from trnlab.runtime.cache import Cache
+from trnlab.runtime.cache import care as cache_care
+from trnlab.runtime.cache import report as cache_report
+from trnlab.runtime.cache.executables import Cache
 from trnlab.runtime.session import cache_place
 from trnlab.storage import Store, open_store
 

@@ -96,7 +96,7 @@ def _diff(args: argparse.Namespace, kept: Checkpoints) -> int:
     other = Checkpoints(open_store(args.other)) if args.other else kept
     first, second = _chosen(args, kept, other)
     a, b = _state(kept, first, args.rank), _state(other, second, args.rank)
-    from trnlab.frontends.torch.training_state import differences  # PyTorch takes a while
+    from trnlab.frontends.torch.saving.training_state import differences  # PyTorch takes a while
 
     found = differences(a, b)
     for line in found:
@@ -150,6 +150,6 @@ def _state(kept: Checkpoints, step: int, rank: int) -> Any:
     found.require_whole()
     if not found.covered:
         print(f"trnlab: step {step} was {OLDER}", file=sys.stderr)
-    from trnlab.frontends.torch import state_files
+    from trnlab.frontends.torch.saving import state_files
 
     return state_files.unpacked(found.files(rank))

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 import torch
 
 from trnlab.errors import RunError, UsageError
-from trnlab.frontends.torch.portable import convert, hugging_face
-from trnlab.frontends.torch.portable.tables import Table
+from trnlab.frontends.torch.saving.portable import convert, hugging_face
+from trnlab.frontends.torch.saving.portable.tables import Table
 from trnlab.storage import open_store
 from trnlab.storage.layouts import Rules, parse, rules
 from trnlab.units import format_bytes

@@ -15,8 +15,9 @@ from trnlab.cli.views import in_view, lend, told
 from trnlab.errors import UsageError
 from trnlab.graph.ir import Graph
 from trnlab.porting.text import vendor_words
-from trnlab.runtime import ahead, compile_cost
+from trnlab.runtime import ahead
 from trnlab.runtime.ahead import Made
+from trnlab.runtime.cache import compile_cost
 from trnlab.runtime.notices import say
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session

@@ -9,8 +9,8 @@ import json
 from trnlab.datasets import Reader, Shards, index
 from trnlab.datasets.writing import damaged
 from trnlab.fabric.cluster import parse as cluster
-from trnlab.fleet import data_cost
 from trnlab.fleet.quantities import TIME, parse
+from trnlab.fleet.reliability import data_cost
 from trnlab.profile.summary import from_store
 from trnlab.storage import open_store
 from trnlab.units import format_bytes

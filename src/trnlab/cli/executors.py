@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from trnlab.errors import UsageError
-from trnlab.fleet.ahead import Ahead, processes
+from trnlab.fleet.search.prefetch import Ahead, processes
 from trnlab.runtime.notices import say
 
 DASK = "dask://"

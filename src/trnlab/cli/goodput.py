@@ -11,12 +11,12 @@ from dataclasses import asdict
 from trnlab import chips
 from trnlab.chips.spec import Figure
 from trnlab.errors import UsageError
-from trnlab.fleet import configurations
-from trnlab.fleet.failures import Observed
-from trnlab.fleet.measures import Examined, Job, Measure, examine, simulate
+from trnlab.fleet.bills.site import HALL, HOST, PUE, WATTS, Site
+from trnlab.fleet.models import configurations
 from trnlab.fleet.quantities import COUNT, POWER, TIME, parse
-from trnlab.fleet.reliability import FIGURES, SWEEP, Reliability
-from trnlab.fleet.site import HALL, HOST, PUE, WATTS, Site
+from trnlab.fleet.reliability.failures import Observed
+from trnlab.fleet.reliability.goodput import FIGURES, SWEEP, Reliability
+from trnlab.fleet.reliability.measures import Examined, Job, Measure, examine, simulate
 from trnlab.units import format_count
 
 BELOW = 1

@@ -14,16 +14,20 @@ from trnlab.cli.executors import helpers
 from trnlab.cli.plan_script import STEPS, scripted, steps_of
 from trnlab.errors import UsageError
 from trnlab.files import write_atomic
-from trnlab.fleet import besides, handover, quantities, settings, settings_text, table
-from trnlab.fleet.configurations import catalogue, model
-from trnlab.fleet.layout import pinned
-from trnlab.fleet.models import Model
-from trnlab.fleet.others.catalogue import instances
-from trnlab.fleet.page import page
-from trnlab.fleet.planning import Plan, Question, plan
-from trnlab.fleet.sides import Held
-from trnlab.fleet.text import text
-from trnlab.fleet.wholes import Whole
+from trnlab.fleet import quantities
+from trnlab.fleet.comparison import alternatives as besides
+from trnlab.fleet.comparison.contenders import Held
+from trnlab.fleet.gpus.catalogue import instances
+from trnlab.fleet.models.configurations import catalogue, model
+from trnlab.fleet.models.transformer import Model
+from trnlab.fleet.models.unpartitioned import Whole
+from trnlab.fleet.planning import launch_files as handover
+from trnlab.fleet.planning import settings
+from trnlab.fleet.planning.plan import Plan, Question, plan
+from trnlab.fleet.report import settings_text, table
+from trnlab.fleet.report.page import page
+from trnlab.fleet.report.text import text
+from trnlab.fleet.search.layout import pinned
 from trnlab.runtime.notices import say
 from trnlab.runtime.session import cache_folder
 from trnlab.validation import planned

@@ -13,10 +13,10 @@ from trnlab.cli.check import as_one_of, prepared
 from trnlab.cli.views import in_view, lend, told
 from trnlab.errors import UsageError
 from trnlab.fabric.cluster import Cluster
-from trnlab.fleet.captured import Captured, recognised, whole
-from trnlab.fleet.models import Model
-from trnlab.fleet.ranks import Source
-from trnlab.fleet.wholes import Whole
+from trnlab.fleet.costs.ranks import Source
+from trnlab.fleet.models.captured import Captured, recognised, whole
+from trnlab.fleet.models.transformer import Model
+from trnlab.fleet.models.unpartitioned import Whole
 from trnlab.porting.job import Unheard
 from trnlab.runtime.notices import say
 from trnlab.runtime.script import Script

@@ -19,9 +19,9 @@ from trnlab.frontends import unedited, vendor_imports
 from trnlab.graph.ir import Graph
 from trnlab.graph.stablehlo import to_stablehlo
 from trnlab.nki.imports import install_imports
-from trnlab.runtime import elastic, ranks
 from trnlab.runtime.checkpoint_plan import EVERY, KEEP, PLACE, Use, plan
-from trnlab.runtime.leading_imports import leading
+from trnlab.runtime.jobs import elastic, ranks
+from trnlab.runtime.jobs.leading_imports import leading
 from trnlab.runtime.notices import say
 from trnlab.runtime.run import Run, new_folder
 from trnlab.runtime.script import Script, run_script
@@ -129,7 +129,9 @@ def _tell_of_checkpoints(session: Session) -> None:
     if Use.by is None:
         say("TRN533: no checkpoint was written: the script has neither a step of compile_step nor trnlab.checkpoint")
     elif int(os.environ.get("RANK") or 0) == 0 and Use.latest_bytes:
-        from trnlab.fleet.checkpoint_cost import sentence  # with all of the planner, which no other run needs
+        from trnlab.fleet.reliability.checkpoint_cost import (
+            sentence,  # with all of the planner, which no other run needs
+        )
 
         many = int(os.environ.get("WORLD_SIZE") or 1)
         here = session.target.chips

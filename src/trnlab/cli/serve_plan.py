@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trnlab import chips
 from trnlab.errors import UsageError
-from trnlab.fleet import configurations
+from trnlab.fleet.models import configurations
 from trnlab.fleet.quantities import TIME, parse
 from trnlab.fleet.serving.offers import COMPILED, ROOFLINE, Offer, Request, is_neuron, logical_cores
 from trnlab.fleet.serving.plan import Choice, Plan, Question, plan
@@ -96,7 +96,7 @@ def _row(c: Choice) -> str:
 
 
 def _ranks(o: Offer) -> str:
-    """Of a copy, and among how many of them its experts are divided."""
+    """Ranks of a copy, and among how many of them its experts are divided."""
     return f"{o.tensor}" if o.expert == 1 else f"{o.tensor}/{o.expert}"
 
 

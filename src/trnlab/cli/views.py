@@ -13,7 +13,7 @@ from typing import Any
 from trnlab.errors import TrnlabError, UsageError
 from trnlab.loops import places
 from trnlab.porting.result import ERROR, Finding, Place, Report
-from trnlab.runtime.lent_cache import Lender, LentCache
+from trnlab.runtime.cache.lent import Lender, LentCache
 from trnlab.runtime.session import Session
 from trnlab.view.effects import ALLOWED, NETWORK, SUBPROCESSES, Effects
 from trnlab.view.followed import ENDED, ROOM, Ended, follow
@@ -102,7 +102,7 @@ def with_effects(report: Report, effects: Effects) -> Report:
 
 
 def report_of(ended: Ended, args: argparse.Namespace, session: Session) -> Report:
-    """Of a script that ended its process: what it would have done is known."""
+    """Report of a script that ended its process: what it would have done is known."""
     error = ended.error()
     found = Finding(ENDED, ERROR, f"{error.what}: {error.got}", Place(), do=error.remedy or "")
     report = Report(str(args.script), session.precision, complete=False, findings=[found])

@@ -21,8 +21,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trnlab.compiler.fusion import Partition
-from trnlab.compiler.groups import Group, Kind
+from trnlab.compiler.fusing.fusion import Partition
+from trnlab.compiler.fusing.groups import Group, Kind
 from trnlab.errors import UsageError
 from trnlab.program import Call, Routine
 from trnlab.program.communication import buffers_of, collective_of

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trnlab.chips.spec import Chip
-from trnlab.compiler.packing import Unit
+from trnlab.compiler.fusing.packing import Unit
 from trnlab.compiler.pipeline import Assembly, Known, assembled
 from trnlab.graph.ir import Graph, Value
 from trnlab.program import Program, Routine

@@ -14,14 +14,16 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.compiler import loops
-from trnlab.compiler.canonical import canonicalize, compute_outputs, own_operands, updates_of
-from trnlab.compiler.channels import channels_first
-from trnlab.compiler.collectives import bucket_reductions, canonical_collectives
+from trnlab.compiler.analysis.selection import Rule
+from trnlab.compiler.analysis.strided import compute_roots, is_filled, resolve_views
 from trnlab.compiler.communication import World, filled, shifted, world_of
-from trnlab.compiler.composites import expand_composites
-from trnlab.compiler.fusion import Partition
-from trnlab.compiler.groups import Class, Group, Kind
-from trnlab.compiler.legalize import legalize
+from trnlab.compiler.fusing.fusion import Partition
+from trnlab.compiler.fusing.groups import Class, Group, Kind
+from trnlab.compiler.fusing.packing import Unit, label, pack
+from trnlab.compiler.fusing.recompute import recompute
+from trnlab.compiler.fusing.signature import Signature, ports_of, signature
+from trnlab.compiler.fusing.tiles import exact_converts
+from trnlab.compiler.fusing.updates import join_updates
 from trnlab.compiler.loops import prepare_loops
 from trnlab.compiler.lowerings.attention import (
     fits_fused,
@@ -37,21 +39,19 @@ from trnlab.compiler.lowerings.move import lower_move
 from trnlab.compiler.lowerings.pool import lower_pool
 from trnlab.compiler.lowerings.rows import CHUNKS, lower_rows
 from trnlab.compiler.lowerings.scatter import lower_scatter
-from trnlab.compiler.moments import join_moments
-from trnlab.compiler.packing import Unit, label, pack
 from trnlab.compiler.placement import lifetimes_of, place
-from trnlab.compiler.precision import cast_loads, cast_matmuls
-from trnlab.compiler.products import sum_beside_products, sum_products
 from trnlab.compiler.progress import counted
-from trnlab.compiler.recognize import recognize
-from trnlab.compiler.recompute import recompute
-from trnlab.compiler.rounding import round_last
-from trnlab.compiler.selection import Rule
-from trnlab.compiler.signature import Signature, ports_of, signature
-from trnlab.compiler.strided import compute_roots, is_filled, resolve_views
+from trnlab.compiler.rewriting.canonical import canonicalize, compute_outputs, own_operands, updates_of
+from trnlab.compiler.rewriting.channels import channels_first
+from trnlab.compiler.rewriting.collectives import bucket_reductions, canonical_collectives
+from trnlab.compiler.rewriting.composites import expand_composites
+from trnlab.compiler.rewriting.legalize import legalize
+from trnlab.compiler.rewriting.moments import join_moments
+from trnlab.compiler.rewriting.precision import cast_loads, cast_matmuls
+from trnlab.compiler.rewriting.products import sum_beside_products, sum_products
+from trnlab.compiler.rewriting.recognize import recognize
+from trnlab.compiler.rewriting.rounding import round_last
 from trnlab.compiler.supported import select_rules
-from trnlab.compiler.tiles import exact_converts
-from trnlab.compiler.updates import join_updates
 from trnlab.errors import CapacityError, UnsupportedOpError
 from trnlab.graph.collectives import has_collectives
 from trnlab.graph.ir import Graph, Op, Value

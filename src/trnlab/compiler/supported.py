@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from trnlab.chips.spec import Chip
-from trnlab.compiler.ranges import Ranges
+from trnlab.compiler.analysis.ranges import Ranges
+from trnlab.compiler.analysis.selection import Rule
 from trnlab.compiler.rules import select
-from trnlab.compiler.selection import Rule
 from trnlab.errors import UnsupportedOpError
 from trnlab.graph.ir import Graph, Op
 from trnlab.graph.ops import OPS

@@ -15,7 +15,7 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.compiler import pipeline
-from trnlab.compiler.strided import LOOK_OPS, Strided
+from trnlab.compiler.analysis.strided import LOOK_OPS, Strided
 from trnlab.compiler.supported import select_rules
 from trnlab.graph.interpret import apply
 from trnlab.graph.ir import Graph, Op, Value

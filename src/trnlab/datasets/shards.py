@@ -104,7 +104,7 @@ class Shards:
 
     @cached_property
     def rows(self) -> int:
-        """Of all shards."""
+        """Rows of all shards."""
         return sum(shard.rows for shard in self.shards)
 
     @property

@@ -8,7 +8,7 @@ found.chosen.bill.days
 
 from __future__ import annotations
 
-from trnlab.fleet.configurations import model
-from trnlab.fleet.planning import Candidate, Plan, Question, plan
+from trnlab.fleet.models.configurations import model
+from trnlab.fleet.planning.plan import Candidate, Plan, Question, plan
 
 __all__ = ["Candidate", "Plan", "Question", "model", "plan"]

@@ -66,7 +66,7 @@ def _iota(op: Op, given: list[Any]) -> Interval:
 
 
 def _convert(op: Op, given: list[Any]) -> Interval | None:
-    """Of floats nothing is known; narrower formats keep what fits."""
+    """Bounds of a conversion. Of floats nothing is known; narrower formats keep what fits."""
     return given[0]  # type: ignore[no-any-return]
 
 

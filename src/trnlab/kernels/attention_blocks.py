@@ -210,7 +210,8 @@ class Blocks:
 
 @dataclass(eq=False)
 class _Sums:
-    """Of one query block: the largest score m so far, the sum l of exponentials [N, 1], and O [N, D], in float32."""
+    """Sums of one query block: the largest score m so far, the sum l of exponentials [N, 1], and O [N, D], in
+    float32."""
 
     m: AP | None
     l: AP

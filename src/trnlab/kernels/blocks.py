@@ -196,7 +196,7 @@ class JoinedSource(Source):
                 part.load_blocks(b, dst[:, :, first : first + count], row, start)
 
     def _shares(self, start: int, count: int) -> Iterator[tuple[Source, int, int, int]]:
-        """Of [start, +count) the share of each matrix: itself, where it begins in that range, how long it is, and
+        """The share of each matrix in [start, +count): itself, where it begins in that range, how long it is, and
         where it begins in the matrix."""
         for part, begin, end in zip(self._parts, self._starts, self._starts[1:]):
             first, last = max(start, begin), min(start + count, end)

@@ -119,7 +119,7 @@ class _Weights:
                 self._turn_block(raw[:rows], at, first + start, start * self.elements, min(P, count - start))
 
     def _turn_block(self, raw: AP, at: int, channel: int, skip: int, height: int) -> None:
-        """Of so many input channels from `channel` on, which begin at `skip` of raw weights."""
+        """Turn a block of so many input channels from `channel` on, which begin at `skip` of raw weights."""
         dt, rows = self.weight.dtype, raw.partitions
         side = BANK * 4 // dt.itemsize // P  # transposes that fit into a bank
         for e in range(0, self.elements, side):

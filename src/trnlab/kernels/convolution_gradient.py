@@ -326,7 +326,7 @@ class _Gradient:
 
 
 class _PackGradient(_Gradient):
-    """Of a pack of groups: all of its channels meet, and those of one group are kept."""
+    """The gradient of a pack of groups: all of its channels meet, and those of one group are kept."""
 
     apart = True
 

@@ -91,7 +91,7 @@ class _Rows:
         self.done = max(self.done, stop)
 
     def at(self, row: int, lanes: int, col: int, step: int, cols: int, first: int, count: int) -> AP:
-        """Of a row, counted from the first of all, every `step`-th of so many columns from `col` on, channels
+        """Columns of a row, counted from the first of all, every `step`-th of so many columns from `col` on, channels
         [first, +count)."""
         tile, channels = self.turned[row % len(self.turned)][:lanes], self.room.channels
         return tile.with_dims((step * channels, cols), (1, count), skip=col * channels + first)

@@ -58,7 +58,8 @@ class Along(NamedTuple):
     low: int
 
     def inside(self, first: int, count: int, elements: int) -> tuple[int, int]:
-        """Of steps [first, +count) those that fall on one of so many elements; the first and the one behind them."""
+        """Those of the steps [first, +count) that fall on one of so many elements; the first and the one behind
+        them."""
         start = max(first, ceil(self.low / self.size))
         return start, max(start, min(first + count, ceil((elements + self.low) / self.size)))
 
@@ -112,8 +113,8 @@ class Form(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Of an operand on chip: rows of a band, `kept` of them transposed, of `wide` steps and so many channels; raw
-    ones of so many images lie as `lines` rows of `pitch` elements for each."""
+    """Room of an operand on chip: rows of a band, `kept` of them transposed, of `wide` steps and so many channels;
+    raw ones of so many images lie as `lines` rows of `pitch` elements for each."""
 
     tall: int
     wide: int
@@ -125,7 +126,7 @@ class Room(NamedTuple):
     bufs: int
 
     def elements(self) -> int:
-        """Of a partition."""
+        """Elements of a partition."""
         raw = ceil(self.channels / P) * self.images * self.lines * self.pitch
         return self.bufs * raw + self.kept * self.wide * self.channels
 
@@ -183,7 +184,7 @@ class Problem:
 
     # -- SBUF -------------------------------------------------------------------------------------------------------
     def rooms(self, form: Form, passes: list[Pass]) -> tuple[Room, Room]:
-        """Of the input, and of the result's gradient."""
+        """Rooms of the input, and of the result's gradient."""
         (down, along), lanes, held = self.steps, form.lanes, form.held
         reach = down.reach(1, self.taps[0].count)
         x = Room(
@@ -211,7 +212,7 @@ class Problem:
         return max(len({u.out for u in p.units}) for p in passes) + 1
 
     def bytes(self, form: Form, passes: list[Pass]) -> int:
-        """Of a partition."""
+        """Bytes of a partition."""
         operands = sum(room.elements() for room in self.rooms(form, passes)) * self.item
         result = max(p.channels for p in passes) * self.elements * self.out_item
         return operands + self.results(passes) * result + _SLACK
@@ -233,7 +234,7 @@ class Problem:
         return busy + _WAITING * (array + copies + loads)
 
     def _load_seconds(self, form: Form, room: Room, chip: Chip) -> float:
-        """Of all rows of all bands: descriptors of one engine, and their bytes."""
+        """Seconds to load all rows of all bands: descriptors of one engine, and their bytes."""
         if form.whole:
             runs, rows = room.images, room.lines
         else:

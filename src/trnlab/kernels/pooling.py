@@ -114,7 +114,7 @@ class _Windows:
         return tile
 
     def largest(self, x: AP, band: _Band) -> tuple[AP, AP]:
-        """Of the windows' rows, [P, rows of the band and places], and of the windows, [P, places]."""
+        """The largest of the windows' rows, [P, rows of the band and places], and of the windows, [P, places]."""
         width, dt = self.width, self.x.dtype
         across = self.work.pool("along rows", (P, self.rows_held * width), dt, bufs=2).next()[: x.partitions]
         across = across[:, : band.rows * width]

@@ -596,7 +596,8 @@ Indirection = Indirect[Tensor] | Dynamic[Tensor] | Lookup[Tensor]
 
 @lru_cache(maxsize=65536)
 def _form(memory: Memory, fmt: Format, shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[Pattern, int, int]:
-    """Of views on chip of one form: the pattern, bytes of an element, and the step between partitions, 0 for one."""
+    """What views on chip of one form share: the pattern, bytes of an element, and the step between partitions, 0 for
+    one."""
     chip = chip_format(fmt)
     form = pattern_of(int(memory), chip.code, shape[0], 0, free_dims(strides, shape))
     return form, chip.itemsize, strides[0] if shape[0] > 1 else 0

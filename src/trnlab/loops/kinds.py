@@ -103,7 +103,7 @@ class Name:
 
     @property
     def array(self) -> tuple[str, int, str, bool] | None:
-        """Of an array: type of its elements, dimensions, layout, and whether it may be written."""
+        """The type of an array: type of its elements, dimensions, layout, and whether it may be written."""
         item, colon, rest = self.head.partition(":")
         return (item, int(rest[0]), rest[1], not rest.endswith("r")) if colon else None
 

@@ -12,11 +12,11 @@ INSTALLED = Path(__file__).parent / "made"
 
 
 def own_folder() -> Path:
-    """Of all loops of this user. Raises RuntimeError where there is no home."""
+    """The folder of all loops of this user. Raises RuntimeError where there is no home."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "trnlab-loops"
 
 
 def file_name() -> str:
-    """Of the loops for machines like this one."""
+    """File name of the loops for machines like this one."""
     return f"{platform.system().lower()}-{platform.machine().lower()}.loops"

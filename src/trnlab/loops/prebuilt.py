@@ -34,7 +34,7 @@ FORMAT = 1
 _V2 = ("cx16", "popcnt", "sse3", "ssse3", "sse4.1", "sse4.2", "sahf")
 OF_PROCESSORS = {"x86-64-v3": (*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave")}
 # Whatever loops are made of lies here: a change to any of it makes what was compiled stale.
-_SOURCES = ("loops", "sim", "program", "profile", "isa", "numerics", "runtime/usage.py", "units.py")
+_SOURCES = ("loops", "sim", "program", "profile", "isa", "numerics", "runtime/analysis/usage.py", "units.py")
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
 _RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 _LOCK = threading.RLock()
@@ -55,7 +55,7 @@ class Made:
         self._loaded: set[str] = set()
 
     def address(self, symbol: str, part: str = "") -> int:
-        """Of the loop `symbol`, or of what belongs to it."""
+        """Address of the loop `symbol`, or of what belongs to it."""
         with _LOCK:
             if self._engine is None:
                 self._engine = _engine()

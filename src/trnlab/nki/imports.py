@@ -133,7 +133,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self.hidden, self.apart = hidden, apart
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Of a module under one of the roots. Raises ModuleNotFoundError for one that trnlab does not have."""
+        """Specification of a module under one of the roots. Raises ModuleNotFoundError for one that trnlab does
+        not have."""
         if name.split(".")[0] not in self.roots or self.hidden(name):
             return None
         copied = self._copied(name)

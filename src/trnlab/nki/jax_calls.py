@@ -11,7 +11,7 @@ import numpy as np
 from trnlab import kernel_hooks
 from trnlab.errors import UsageError
 from trnlab.kernel_hooks import NOT_HANDLED
-from trnlab.nki.arguments import iter_leaves
+from trnlab.nki.tracing.arguments import iter_leaves
 
 
 def trace_call(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -29,11 +29,20 @@ from trnlab.lang.assignment import assign
 from trnlab.lang.recorder import recording
 from trnlab.lang.tensor import Tensor, assigns
 from trnlab.nki import explain, typing
-from trnlab.nki.arguments import map_objects, objects_of, on_host
-from trnlab.nki.arrays import Array, HostArray, is_array, like, origin_of, to_host
-from trnlab.nki.launch import ONE_CORE, Launch, one_per_core
 from trnlab.nki.target import default_chip, release, static_dma
-from trnlab.nki.traces import CallSignature, Recording, Result, Trace, TraceCache, content_of, memory_of, result_of
+from trnlab.nki.tracing.arguments import map_objects, objects_of, on_host
+from trnlab.nki.tracing.arrays import Array, HostArray, is_array, like, origin_of, to_host
+from trnlab.nki.tracing.launch import ONE_CORE, Launch, one_per_core
+from trnlab.nki.tracing.traces import (
+    CallSignature,
+    Recording,
+    Result,
+    Trace,
+    TraceCache,
+    content_of,
+    memory_of,
+    result_of,
+)
 from trnlab.policy import Policy, alternatives, chosen, use
 from trnlab.snapshot import Is, Leaf
 from trnlab.timeline import Timeline
@@ -118,7 +127,7 @@ class Kernel:
 
     def run(self, trace: Trace, arrays: list[HostArray]) -> list[Array]:
         """Execute a recorded call; returns the contents of the routine's parameters afterwards."""
-        from trnlab.nki.execution import execute
+        from trnlab.nki.tracing.execution import execute
 
         chip, memory = self.chip or default_chip(), memory_of(trace, arrays)
         execute(trace.program, memory, chip, self.policy(chip), self.options)
@@ -198,7 +207,7 @@ class Kernel:
 
     def record(self, calls: Sequence[tuple[dict[str, Any], list[HostArray]]], chip: Chip) -> Recording:
         """Record the kernel for the arguments of each rank, with all cores of all ranks."""
-        from trnlab.nki.recording import record
+        from trnlab.nki.tracing.recording import record
 
         return record(self, calls, chip)
 

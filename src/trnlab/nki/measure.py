@@ -12,9 +12,9 @@ from typing import Any
 from trnlab.errors import RunError
 from trnlab.files import write_atomic
 from trnlab.nki import explain
-from trnlab.nki.arguments import map_objects
 from trnlab.nki.kernel import Kernel
 from trnlab.nki.target import default_chip
+from trnlab.nki.tracing.arguments import map_objects
 from trnlab.nki.typing import TensorType
 from trnlab.program.text import routine_text
 from trnlab.timeline import Timeline, save

@@ -16,10 +16,10 @@ from itertools import chain
 from typing import Any
 
 from trnlab.errors import UsageError
-from trnlab.nki.arrays import Array, HostArray, origin_of
 from trnlab.nki.kernel import Kernel
 from trnlab.nki.target import default_chip
-from trnlab.nki.traces import Recording, Trace, memory_of, result_of
+from trnlab.nki.tracing.arrays import Array, HostArray, origin_of
+from trnlab.nki.tracing.traces import Recording, Trace, memory_of, result_of
 from trnlab.timeline import Timeline
 
 
@@ -48,7 +48,7 @@ class RankedKernel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Run; returns what each rank returns. Arrays in `per_rank` are written in place, others are not."""
-        from trnlab.nki.execution import execute
+        from trnlab.nki.tracing.execution import execute
 
         calls = self._calls(args, kwargs)
         recording, own = self._record(calls), _own(args, kwargs)

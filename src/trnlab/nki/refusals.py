@@ -88,7 +88,7 @@ def _within(node: ast.AST, file: str, function: str) -> Iterator[Refusal]:
 
 
 def _codes(call: ast.Call) -> tuple[str, ...]:
-    """Of a call that refuses; none for other calls, and for those that hand on the code of another."""
+    """Codes of a call that refuses; none for other calls, and for those that hand on the code of another."""
     name, named = ast.unparse(call.func), {k.arg: k.value for k in call.keywords}
     if not ({"limit", "remedy", "code"} & named.keys()) or name == "replace":
         return ()

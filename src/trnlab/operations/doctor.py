@@ -442,7 +442,7 @@ def _limits() -> dict[str, int]:
 
 
 def _free(cache: str, checkpoints: str | None) -> dict[str, int]:
-    """Of the working folder, and of the places that are folders."""
+    """Free space of the working folder, and of the places that are folders."""
     told = [str(Path.cwd()), *(place for place in (cache.split(",")[0], checkpoints) if place and not is_url(place))]
     found = {}
     for place in dict.fromkeys(told):

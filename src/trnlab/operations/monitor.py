@@ -163,7 +163,7 @@ def _executions(record: Mapping[str, Any], then: Mapping[str, Any], period: floa
 
 
 def percentiles(counted: Sequence[tuple[float, int]]) -> dict[str, float] | None:
-    """Of latencies and how often each was: the least that so many percent do not exceed. None of none."""
+    """Percentiles of latencies and how often each was: the least that so many percent do not exceed. None of none."""
     total = sum(count for _, count in counted)
     if not total:
         return None

@@ -46,7 +46,7 @@ class Metrics:
 
 
 def prometheus(reports: Sequence[Mapping[str, Any]]) -> str:
-    """Of reports over the whole life of each process, so that counters only grow."""
+    """Reports in the format of Prometheus over the whole life of each process, so that counters only grow."""
     metrics = Metrics()
     for report in reports:
         info = {label: report["instance_info"].get(name, "") for label, name in _INFO.items()}

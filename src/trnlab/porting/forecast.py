@@ -6,8 +6,9 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from trnlab.chips.catalog import Target
 from trnlab.errors import TrnlabError
@@ -16,15 +17,15 @@ from trnlab.graph.flops import model_flops
 from trnlab.graph.ir import Graph
 from trnlab.porting import layout, memory
 from trnlab.porting.job import job_of, network_of, room
-from trnlab.porting.memory import BACKWARD, FORWARD, UPDATE
 from trnlab.porting.result import Memory, TargetResult, Tensor
 from trnlab.precision import MODES
 from trnlab.runtime import device
+from trnlab.runtime.analysis.performance import MILLION
 from trnlab.runtime.communication import Asked, Outside
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.faults import compare
-from trnlab.runtime.performance import MILLION
 from trnlab.runtime.session import Session
+from trnlab.runtime.step_cost import BACKWARD, FORWARD, UPDATE, StepCost, phases, phases_by_lines
 from trnlab.sim.timing import on_both
 from trnlab.units import PS_PER_S, SECONDS_PER_HOUR
 
@@ -152,11 +153,8 @@ def _memory(work: Work, made: Sequence[tuple[Part, Executable]]) -> Memory:
     """That of the program with the largest need; what lies on the device beside it is added."""
     each = []
     for part, executable in made:
-        program = executable.program
-        kinds = dict(zip(program.inputs, part.kinds))
-        scratch = max((routine.scratch_bytes for routine in program.routines), default=0)
-        names = {id: name for id, name in zip(program.inputs, part.names) if name}
-        each.append(memory.of_program(program, kinds, phases_of(part, executable), scratch, names))
+        names = {id: name for id, name in zip(executable.program.inputs, part.names) if name}
+        each.append(memory_of(part, executable, names))
     if not work.kept:
         return max(each, key=lambda m: m.total, default=Memory())
     found = memory.total(work.kept)
@@ -167,15 +165,21 @@ def _memory(work: Work, made: Sequence[tuple[Part, Executable]]) -> Memory:
     return found
 
 
-def phases_of(part: Part, executable: Executable) -> list[str]:
-    """Of each call of a part's program whether it is of the forward pass, the backward pass or the update."""
+def memory_of(part: Part, executable: Executable, names: Mapping[int, str] = MappingProxyType({})) -> Memory:
+    """Memory of one execution of a part's program. names: of its inputs, for people."""
+    kinds = dict(zip(executable.program.inputs, part.kinds))
+    return memory.of_program(cost_of(part, executable), kinds, names)
+
+
+def cost_of(part: Part, executable: Executable) -> StepCost:
+    """What one execution of a part's program costs."""
     program = executable.program
     if part.phase:
-        return [part.phase] * len(program.calls)
+        return StepCost(executable, [part.phase] * len(program.calls))
     loss = program.outputs[part.loss] if part.loss is not None else None
     updated = [program.inputs[source] for source in part.graph.aliases.values()]
-    told = memory.phases_by_lines(program, updated) if part.by_lines else None
-    return told or memory.phases(program, loss, updated)
+    told = phases_by_lines(program, updated) if part.by_lines else None
+    return StepCost(executable, told or phases(program, loss, updated))
 
 
 def _time(result: TargetResult, made: Sequence[tuple[Part, Executable]], session: Session) -> None:
@@ -185,11 +189,10 @@ def _time(result: TargetResult, made: Sequence[tuple[Part, Executable]], session
     for part, executable in made:
         total += executable.outline.total * part.times
         flops += model_flops(part.graph) * part.times
-        phase = phases_of(part, executable)
-        for i, ps in enumerate(shares(executable)):
-            loc = executable.program.calls[i].loc
-            parts[phase[i]] += ps * part.times
-            modules[_module(loc.layer if loc is not None else "", phase[i])] += ps * part.times
+        cost = cost_of(part, executable)
+        for call, phase, ps in zip(executable.program.calls, cost.phase, cost.call_ps):
+            parts[phase] += ps * part.times
+            modules[_module(call.loc.layer if call.loc is not None else "", phase)] += ps * part.times
     result.step_s = total / PS_PER_S
     cores = 2 if session.pairs else 1
     result.mfu = (
@@ -206,21 +209,10 @@ def _on_both(made: Sequence[tuple[Part, Executable]]) -> float:
     both = whole = 0
     for part, executable in made:
         split = on_both(executable.program, executable.chip, executable.policy)
-        for ps, on in zip(shares(executable), split):
+        for ps, on in zip(cost_of(part, executable).call_ps, split):
             whole += ps * part.times * (on is not None)
             both += ps * part.times * bool(on)
     return both / max(whole, 1)
-
-
-def shares(executable: Executable) -> list[int]:
-    """Picoseconds of each call: by how much its end moves the end of all that ended before. They add up to when the
-    last call ends."""
-    ends = [(end, i) for i, end in enumerate(executable.outline.ends)]
-    found, reached = [0] * len(ends), 0
-    for end, i in sorted(ends):
-        found[i] = max(end - reached, 0)
-        reached = max(end, reached)
-    return found
 
 
 def _module(layer: str, phase: str) -> str:

@@ -16,11 +16,11 @@ from trnlab.collectives import Array, Collective
 from trnlab.errors import UsageError
 from trnlab.fabric.cluster import CORES_PER_RANK, Cluster
 from trnlab.fabric.world import World, world_of
+from trnlab.runtime.analysis.performance import MILLION
+from trnlab.runtime.analysis.remedies import Job as Step
+from trnlab.runtime.analysis.remedies import remedies
 from trnlab.runtime.communication import Outside, communication, judged
 from trnlab.runtime.faults import Sickness
-from trnlab.runtime.performance import MILLION
-from trnlab.runtime.remedies import Job as Step
-from trnlab.runtime.remedies import remedies
 from trnlab.runtime.session import Session
 from trnlab.units import SECONDS_PER_HOUR
 

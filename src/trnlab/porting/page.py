@@ -9,9 +9,9 @@ from pathlib import Path
 
 from trnlab.porting.result import ERROR, Finding, Report, TargetResult
 from trnlab.porting.text import VENDOR_COMPILE, conclusion, effects_rows, head, layout_words, reading, seconds
-from trnlab.profile import charts
-from trnlab.profile.page import document
-from trnlab.profile.pictures import section
+from trnlab.profile.pages import charts
+from trnlab.profile.pages.page import document
+from trnlab.profile.pages.pictures import section
 from trnlab.units import format_bytes
 
 _KINDS = (

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from trnlab.chips.catalog import Target
@@ -13,9 +13,8 @@ from trnlab.errors import TrnlabError, UsageError
 from trnlab.fabric.world import World
 from trnlab.graph.flops import model_flops
 from trnlab.porting import forecast, memory
-from trnlab.porting.forecast import OUTSIDE, Part
+from trnlab.porting.forecast import OUTSIDE, Part, memory_of
 from trnlab.porting.job import Job, job_of, network_of
-from trnlab.porting.memory import BACKWARD, FORWARD, UPDATE
 from trnlab.porting.result import Memory, TargetResult, Tensor
 from trnlab.porting.schedule import Pass, Played, played
 from trnlab.precision import MODES
@@ -23,6 +22,7 @@ from trnlab.runtime import device
 from trnlab.runtime.communication import Asked
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.session import Session
+from trnlab.runtime.step_cost import BACKWARD, FORWARD, UPDATE
 from trnlab.units import PS_PER_S
 
 BUBBLE = "bubble"  # what of a step the busiest rank waits for others
@@ -68,8 +68,8 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Of a stage: who has it, seconds of a microbatch's passes and to send on what it makes of one, and the bytes of
-    that."""
+    """Times of a stage: who has it, seconds of a microbatch's passes and to send on what it makes of one, and the
+    bytes of that."""
 
     stage: int
     rank: int
@@ -81,7 +81,8 @@ class StageTimes:
 
 @dataclass(frozen=True)
 class MemberMemory:
-    """Of a rank: bytes at its fullest, microbatches whose activations it then holds, and the bytes of those."""
+    """Memory of a rank: bytes at its fullest, microbatches whose activations it then holds, and the bytes of
+    those."""
 
     rank: int
     bytes: int
@@ -105,7 +106,7 @@ class _Made:
         return self._found[id(part.graph)]
 
     def seconds(self, parts: Sequence[Part]) -> float:
-        """Of all programs."""
+        """Seconds of all programs."""
         return sum(self.of(part).outline.total * part.times for part in parts) / PS_PER_S
 
     def send_s(self, stage: Stage) -> float:
@@ -120,7 +121,7 @@ class _Made:
 
     def activations(self, stage: Stage) -> int:
         """Bytes that a microbatch leaves for the way back."""
-        found = [_memory(part, self.of(part)) for part in stage.backward]
+        found = [memory_of(part, self.of(part)) for part in stage.backward]
         return max((m.activations for m in found), default=0)
 
 
@@ -196,7 +197,7 @@ def _members(result: TargetResult, made: _Made, run: Played) -> list[MemberMemor
     found = []
     for place, member in enumerate(made.work.members):
         parts = [p for s in made.work.stages if s.rank == member.rank for p in (*s.forward, *s.backward)]
-        each = [_memory(part, made.of(part)) for part in (*parts, *member.rest)]
+        each = [memory_of(part, made.of(part)) for part in (*parts, *member.rest)]
         whole = memory.total(member.kept)
         rest = max(each, key=lambda m: m.rest, default=Memory())
         whole.batch, whole.temporaries = rest.batch, rest.temporaries
@@ -209,15 +210,8 @@ def _members(result: TargetResult, made: _Made, run: Played) -> list[MemberMemor
     return found
 
 
-def _memory(part: Part, executable: Executable) -> Memory:
-    program = executable.program
-    kinds: Mapping[int, str] = dict(zip(program.inputs, part.kinds))
-    scratch = max((routine.scratch_bytes for routine in program.routines), default=0)
-    return memory.of_program(program, kinds, forecast.phases_of(part, executable), scratch, {})
-
-
 def _mfu(made: _Made, step_s: float) -> float | None:
-    """Of all ranks of the pipeline."""
+    """Model FLOPs utilization of all ranks of the pipeline."""
     work, session = made.work, made.session
     each = sum(model_flops(p.graph) * p.times for s in work.stages for p in (*s.forward, *s.backward))
     cores = (2 if session.pairs else 1) * len(work.members)

@@ -215,7 +215,7 @@ def job(found: Job, t: TargetResult, report: Report) -> str:
 
 
 def _stages(found: dict[str, Any] | None) -> Iterator[str]:
-    """Of a pipeline: the schedule, what waiting costs, each stage and each rank."""
+    """Lines about a pipeline: the schedule, what waiting costs, each stage and each rank."""
     if found is None:
         return
     stages, members = found["stages"], found["ranks"]

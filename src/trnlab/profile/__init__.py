@@ -8,10 +8,10 @@
 Everything is read from the run's folder; nothing is simulated here.
 """
 
-from trnlab.profile import comparison
 from trnlab.profile.compare import compare, open_run
 from trnlab.profile.data import Profile, Step, load, read_summary
-from trnlab.profile.picture import picture
+from trnlab.profile.pages import comparison
+from trnlab.profile.pages.picture import picture
 from trnlab.profile.render import REPORT, TRACE, export, render, show, show_measured, write
 from trnlab.profile.summary import text
 

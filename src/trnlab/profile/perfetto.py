@@ -77,13 +77,13 @@ class _Described:
         self.call_places = [short_place(call.loc, script) for call in self.t.calls]
 
     def call(self, i: int) -> tuple[str, Event]:
-        """Of a call of a routine."""
+        """A call of a routine, described."""
         info = self.t.calls[i]
         about = {"nki_source_location": self.call_places[i], "hlo_name": info.label, "instructions": info.count}
         return self.labels[i], about
 
     def instruction(self, i: int) -> tuple[str, Event]:
-        """Of an instruction."""
+        """An instruction, described."""
         t, op = self.t, self.t.ops[self.t.op[i]]
         more = {
             "opcode": opcode(op.name),

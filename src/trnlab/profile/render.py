@@ -7,10 +7,11 @@ from pathlib import Path
 
 from trnlab.errors import RunError
 from trnlab.files import way_out, why, write_atomic
-from trnlab.profile import measured, vendor
+from trnlab.profile import vendor
 from trnlab.profile.compare import open_run
 from trnlab.profile.data import load, read_summary
-from trnlab.profile.page import page
+from trnlab.profile.pages import measured
+from trnlab.profile.pages.page import page
 from trnlab.profile.perfetto import trace
 from trnlab.profile.summary import text
 

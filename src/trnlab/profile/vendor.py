@@ -372,9 +372,8 @@ def _ends(start: Ints, done: Ints, engine: Ints, packet: Ints) -> Ints:
 
 
 def _blockers(rows: Sequence[Mapping[str, Any]], done: Ints) -> tuple[Ints, Ints]:
-    """Of the instructions that each one depends on the one that ended last, and that it was for an operand; else the
-    one before it on its engine.
-    """
+    """Blockers: of the instructions that each one depends on the one that ended last, and that it was for an
+    operand; else the one before it on its engine."""
     number = {row["id"]: i for i, row in enumerate(rows) if row["id"] is not None}
     found, before = np.full(len(rows), -1, np.int64), dict.fromkeys(range(len(ENGINES)), -1)
     cause = np.full(len(rows), CAUSES.index("issue"))

@@ -112,7 +112,7 @@ def _occupancy(step: Step, used: Mapping[str, Any], unit: int) -> dict[str, Ints
 
 
 def _instructions(step: Step, shown: int) -> dict[str, Ints]:
-    """Of the first `shown` instructions."""
+    """Columns of the first `shown` instructions."""
     t = step.timeline
     number = np.arange(len(t))
     columns = {

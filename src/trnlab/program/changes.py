@@ -11,7 +11,7 @@ from trnlab.errors import Location
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of a recording: its instructions, the tiles that they use, and the bytes that its transfers move."""
+    """Size of a recording: its instructions, the tiles that they use, and the bytes that its transfers move."""
 
     instructions: int
     tiles: int

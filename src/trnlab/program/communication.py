@@ -41,7 +41,7 @@ def buffers_of(routine: Routine) -> list[tuple[int, int]]:
 
 
 def buffer_bytes(routine: Routine) -> int:
-    """Of the larger of input and output, of all tensors together."""
+    """Bytes of the larger of input and output, of all tensors together."""
     sides = np.array([[routine.buffers[routine.params[at]].nbytes for at in pair] for pair in buffers_of(routine)])
     return int(sides.sum(axis=0).max())
 

@@ -79,7 +79,7 @@ def arguments_of(calls: Iterable[Call]) -> list[tuple[int, int]]:
 
 
 def bound_to(call: Call) -> list[tuple[int, int]]:
-    """Of each parameter of a call: the tensor, and the byte where it begins there."""
+    """What each parameter of a call is bound to: the tensor, and the byte where it begins there."""
     return list(zip(call.args, call.offsets or (0,) * len(call.args)))
 
 

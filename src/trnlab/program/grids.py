@@ -25,7 +25,7 @@ _PITCHES = 3  # distances of partitions that are tried, the most frequent ones
 
 @dataclass(frozen=True)
 class Boxes:
-    """Of each operand: first and last row, first and last byte within the row, in a matrix of some pitch."""
+    """Boxes of each operand: first and last row, first and last byte within the row, in a matrix of some pitch."""
 
     top: Ints
     bottom: Ints

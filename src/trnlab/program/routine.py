@@ -198,6 +198,11 @@ class Program:
         return len(self.places)
 
     @property
+    def scratch_bytes(self) -> int:
+        """Bytes of HBM scratch that its calls share: as many as the one that needs most."""
+        return max((routine.scratch_bytes for routine in self.routines), default=0)
+
+    @property
     def sbuf_bytes(self) -> int:
         """Bytes of each partition that its calls reach to."""
         return max((call.sbuf_base + routine.sbuf_bytes for call, routine in self), default=0)

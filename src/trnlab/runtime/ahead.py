@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from trnlab.errors import TrnlabError
 from trnlab.graph.ir import Graph
 from trnlab.runtime import device
-from trnlab.runtime.fingerprint import fingerprint
+from trnlab.runtime.cache.fingerprint import fingerprint
 from trnlab.runtime.session import Session
 
 

@@ -62,7 +62,7 @@ class Asked:
 
 @dataclass
 class _Use:
-    """Of some collectives: how many, bytes of their larger buffers, picoseconds, and those that are exposed."""
+    """Use of some collectives: how many, bytes of their larger buffers, picoseconds, and those that are exposed."""
 
     count: int = 0
     nbytes: int = 0
@@ -106,8 +106,8 @@ def communication(
     network: World | None = None,
     threshold: float = THRESHOLD,
 ) -> dict[str, Any] | None:
-    """Of a step's executables, each with how often it runs, and of what it asks for outside of them, on `network`;
-    None where nothing is a collective. Fields: `communication` in docs/summary.md.
+    """Communication of a step's executables, each with how often it runs, and of what it asks for outside of them,
+    on `network`; None where nothing is a collective. Fields: `communication` in docs/summary.md.
 
     A collective is exposed while no engine computes (tensor, vector, scalar, gpsimd): nothing hides it then.
     """

@@ -31,10 +31,10 @@ from trnlab.graph.ir import Graph
 from trnlab.graph.text import to_text
 from trnlab.program.callee import needs_two_cores
 from trnlab.program.routine import Program, Tensor
-from trnlab.runtime.compile_cost import size_of
+from trnlab.runtime.cache.compile_cost import size_of
+from trnlab.runtime.cache.fingerprint import Fingerprint, causes, fingerprint
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.faults import require_links
-from trnlab.runtime.fingerprint import Fingerprint, causes, fingerprint
 from trnlab.runtime.memory import forecast_graph
 from trnlab.runtime.notices import say
 from trnlab.runtime.progress import Compiling

@@ -70,7 +70,7 @@ class Executable:
         return self.outlined(self.program)
 
     def outlined(self, program: Program) -> Outline:
-        """Of this program, or of it under other circumstances, on the cores that execute it."""
+        """The outline of this program, or of it under other circumstances, on the cores that execute it."""
         return outline_program(program, self.chip, policy=self.policy, cores=self.cores)
 
     @cached_property

@@ -177,7 +177,7 @@ def _memory(executables: Any) -> dict[str, int]:
     found = {"constants": 0, "model_shared_scratchpad": 0, "tensors": 0}
     for executable in executables:
         program = executable.program
-        scratch = max((routine.scratch_bytes for routine in program.routines), default=0)
+        scratch = program.scratch_bytes
         kept = sum(t.nbytes for t in program.tensors if t.kind in ("input", "output"))
         found["constants"] += sum(t.nbytes for t in program.tensors if t.kind == "constant")
         found["model_shared_scratchpad"] = max(found["model_shared_scratchpad"], program.hbm_bytes + scratch)
@@ -186,7 +186,7 @@ def _memory(executables: Any) -> dict[str, int]:
 
 
 def _kind(error: BaseException) -> tuple[str, str]:
-    """Of an error: the vendor's kind of it, and of the execution's outcome."""
+    """Kind of an error: the vendor's kind of it, and of the execution's outcome."""
     if isinstance(error, NumericsError):
         return "numerical", "completed_with_num_err"
     if isinstance(error, TrnlabError) and error.code in ("TRN555", "TRN556"):

@@ -27,10 +27,11 @@ from trnlab import policy, profile, timeline
 from trnlab.errors import RunError, TrnlabError, UsageError
 from trnlab.files import way_out, why, write_atomic
 from trnlab.profile import data
-from trnlab.runtime import lanes, live, performance, steps, summary
-from trnlab.runtime.compiled import policy_fields
-from trnlab.runtime.details import details
-from trnlab.runtime.performance import StepCalls, Steps
+from trnlab.runtime import live
+from trnlab.runtime.analysis import lanes, performance, steps, summary
+from trnlab.runtime.analysis.compiled import policy_fields
+from trnlab.runtime.analysis.details import details
+from trnlab.runtime.analysis.performance import StepCalls, Steps
 from trnlab.runtime.rehearsal import Rehearsal
 from trnlab.storage.plain import is_plain, removed
 
@@ -178,7 +179,7 @@ class Run:
         return about | live.record(self.session, self.executables, self.calls, timed=timed)
 
     def _lane(self) -> None:
-        """Of a rank of several: its typical step, for the picture of all."""
+        """Lane of a rank of several: its typical step, for the picture of all."""
         fabric, order = self.session.counters.fabric, self._orders.get(self.step_calls)
         if fabric is not None and order:
             written = lanes.slowed(lanes.items(order, self.executables, fabric.rank), self.rehearsal.slow)

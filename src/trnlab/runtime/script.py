@@ -24,7 +24,7 @@ import trnlab
 from trnlab import profile
 from trnlab.errors import Location, TrnlabError, UsageError
 from trnlab.files import why
-from trnlab.runtime import ranks
+from trnlab.runtime.jobs import ranks
 from trnlab.runtime.notices import say, tell
 from trnlab.runtime.run import Run, new_folder
 from trnlab.runtime.session import Session, activate

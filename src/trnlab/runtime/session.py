@@ -34,10 +34,10 @@ from trnlab.storage.opening import expanded
 if TYPE_CHECKING:  # made with a session; importing them takes a while
     from trnlab.fabric.world import World
     from trnlab.graph.ir import Graph
-    from trnlab.runtime.cache import Cache
+    from trnlab.runtime.cache.executables import Cache
+    from trnlab.runtime.cache.fingerprint import Fingerprint
     from trnlab.runtime.communication import Outside
     from trnlab.runtime.executable import Executable
-    from trnlab.runtime.fingerprint import Fingerprint
     from trnlab.sim.functional import Machine
 
 PLATFORM = "NEURON_PLATFORM_TARGET_OVERRIDE"
@@ -201,7 +201,7 @@ class Session:
 
     def do_as(self, told: Mapping[str, Any]) -> None:
         """Take over the settings of another process's session, before anything ran in this one."""
-        from trnlab.runtime.cache import open_cache
+        from trnlab.runtime.cache.executables import open_cache
 
         for name in TOLD:
             setattr(self, name, told[name])
@@ -353,7 +353,7 @@ def from_environment(environment: Mapping[str, str]) -> Session:
 
     Raises UsageError when they name no known target.
     """
-    from trnlab.runtime.cache import open_cache
+    from trnlab.runtime.cache.executables import open_cache
 
     name = environment.get("TRNLAB_TARGET") or platform(environment)
     if not name:

@@ -49,7 +49,7 @@ class Layout:
         return self.dp * self.tp * self.pp
 
     def places(self) -> list[Place]:
-        """Of rank 0, 1, ..."""
+        """Places of rank 0, 1, ..."""
         return [Place(d, t, p) for p, d, t in product(range(self.pp), range(self.dp), range(self.tp))]
 
     def rank(self, place: Place) -> int:

@@ -11,13 +11,13 @@ from importlib.resources import files
 from statistics import mean
 from typing import Any
 
-from trnlab.fleet.configurations import from_config
-from trnlab.fleet.configurations import model as catalogued
-from trnlab.fleet.layout import Layout
-from trnlab.fleet.models import Attention, Block, Dense, Model
-from trnlab.fleet.others import catalogue
-from trnlab.fleet.others.costs import Job, Software
-from trnlab.fleet.others.roofline import Roofline, step
+from trnlab.fleet.gpus import catalogue
+from trnlab.fleet.gpus.costs import Job, Software
+from trnlab.fleet.gpus.roofline import Roofline, step
+from trnlab.fleet.models.configurations import from_config
+from trnlab.fleet.models.configurations import model as catalogued
+from trnlab.fleet.models.transformer import Attention, Block, Dense, Model
+from trnlab.fleet.search.layout import Layout
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 
 from trnlab.chips.catalog import TARGETS
-from trnlab.fleet.sides import Held
+from trnlab.fleet.comparison.contenders import Held
 
 ENOUGH = 3  # runs of a chip, in a format, for a band of their own; of fewer, those of all chips serve
 
@@ -38,7 +38,7 @@ class Row:
 
     @property
     def error(self) -> float:
-        """Of the planned rate, relative to what was measured; positive when the plan is too fast."""
+        """Error of the planned rate, relative to what was measured; positive when the plan is too fast."""
         return self.batch / self.step_s / self.measured - 1
 
 

@@ -47,7 +47,7 @@ class Row:
 
     @property
     def microbatches(self) -> int:
-        """Of a rank in a step."""
+        """Microbatches of a rank in a step."""
         shared = self.layout.get("tensor", 1) * self.layout.get("pipeline", 1)
         return self.global_batch * int(shared) // (self.ranks * self.microbatch)
 

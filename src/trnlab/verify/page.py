@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
-from trnlab.profile import charts
-from trnlab.profile.page import document
-from trnlab.profile.pictures import section
+from trnlab.profile.pages import charts
+from trnlab.profile.pages.page import document
+from trnlab.profile.pages.pictures import section
 from trnlab.verify.bounds import table as bounds
 from trnlab.verify.result import DIFFERS, OpResult, Verdict, worst_by_kind
 from trnlab.verify.text import conclusion, named, short

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from trnlab.files import json_of
-from trnlab.profile import charts, data
-from trnlab.profile.page import document
-from trnlab.profile.pictures import number, section
+from trnlab.profile import data
+from trnlab.profile.pages import charts
+from trnlab.profile.pages.page import document
+from trnlab.profile.pages.pictures import number, section
 from trnlab.units import format_bytes, format_time
 
 REFERENCE = "fp32"

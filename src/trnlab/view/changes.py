@@ -29,7 +29,7 @@ class Change:
 
 
 def changes(layers: Iterable[Layer]) -> list[Change]:
-    """Of all layers, by path."""
+    """Changes of all layers, by path."""
     return sorted((change for layer in layers for change in _in_layer(layer)), key=lambda change: change.path)
 
 

@@ -19,7 +19,7 @@ from trnlab.compiler import compile
 from trnlab.fabric.world import World, together
 from trnlab.frontends.common import engine
 from trnlab.frontends.torch import compile_step
-from trnlab.frontends.torch.subject import Subject
+from trnlab.frontends.torch.capture.subject import Subject
 from trnlab.graph.interpret import interpret
 from trnlab.sim.functional import run_program
 

@@ -12,7 +12,7 @@ from trnlab.profile.critical import pieces
 from trnlab.profile.data import Step, step_of
 from trnlab.profile.lost import by_engine, lines, lost
 from trnlab.program import Program
-from trnlab.runtime.details import details
+from trnlab.runtime.analysis.details import details
 from trnlab.sim.timing import time_program
 from trnlab.timeline import CAUSES
 

@@ -10,7 +10,7 @@ from trnlab.cli.arguments.common import allow, cache_folder
 
 
 def goodput(command: argparse.ArgumentParser) -> None:
-    """Of `trnlab goodput`."""
+    """Add the arguments of `trnlab goodput`."""
     add = command.add_argument
     add("--chips", metavar="N", required=True, help="of the job, e.g. 500000 or 500k")
     add("--target", metavar="NAME", default="trn2.48xlarge", help="the instance they are in; default: trn2.48xlarge")
@@ -40,7 +40,7 @@ def goodput(command: argparse.ArgumentParser) -> None:
 
 
 def plan(command: argparse.ArgumentParser) -> None:
-    """Of `trnlab plan`."""
+    """Add the arguments of `trnlab plan`."""
     add = command.add_argument
     add("model", metavar="MODEL", nargs="?", help="a name, a config.json of Hugging Face, or YAML; see --models")
     add("--script", metavar="FILE", help="plan what this training script trains, in the place of MODEL")
@@ -84,7 +84,7 @@ def plan(command: argparse.ArgumentParser) -> None:
 
 
 def serve(command: argparse.ArgumentParser) -> None:
-    """Of `trnlab serve-plan`."""
+    """Add the arguments of `trnlab serve-plan`."""
     add = command.add_argument
     add("model", metavar="MODEL", help="a model by name, or its config.json")
     add("--target", metavar="A,B,...", required=True, help="instances, e.g. inf2.48xlarge,trn2.3xlarge")
@@ -106,7 +106,7 @@ def serve(command: argparse.ArgumentParser) -> None:
 
 
 def bakeoff(command: argparse.ArgumentParser) -> None:
-    """Of `trnlab bakeoff`."""
+    """Add the arguments of `trnlab bakeoff`."""
     add = command.add_argument
     add("what", metavar="SCRIPT_OR_MODEL", help="a training script, a model's name, or a config.json")
     for side, example in (("a", "trn2.48xlarge"), ("b", "p5.48xlarge")):

@@ -10,7 +10,7 @@ from trnlab.cli.arguments.common import fault
 
 
 def fabric(command: argparse.ArgumentParser) -> None:
-    """Of `trnlab fabric`."""
+    """Add the arguments of `trnlab fabric`."""
     actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
     show = actions.add_parser("show", help="chips, links, rings, rails")
     test = actions.add_parser("test", help="the vendor's nccom-test, predicted: same flags, table, JSON")

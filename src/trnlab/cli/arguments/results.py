@@ -10,7 +10,7 @@ from trnlab.cli.arguments.common import cache_folder
 
 
 def monitor(command: argparse.ArgumentParser) -> None:
-    """Of `trnlab monitor`."""
+    """Add the arguments of `trnlab monitor`."""
     add = command.add_argument
     how = command.add_mutually_exclusive_group()
     how.add_argument("--top", action="store_true", help="a page for people, renewed on a terminal; the default")
@@ -22,13 +22,13 @@ def monitor(command: argparse.ArgumentParser) -> None:
 
 
 def chips(command: argparse.ArgumentParser) -> None:
-    """Of `trnlab chips`."""
+    """Add the arguments of `trnlab chips`."""
     command.add_argument("name", metavar="NAME", nargs="?", help="a chip: all its figures, with their sources")
     command.add_argument("--assumed", action="store_true", help="only the figures that nobody published")
 
 
 def profile(command: argparse.ArgumentParser) -> None:
-    """Of `trnlab profile`."""
+    """Add the arguments of `trnlab profile`."""
     which = command.add_mutually_exclusive_group(required=True)
     which.add_argument("folder", metavar="DIR", type=Path, nargs="?", help="folder of a run")
     which.add_argument("--import", dest="measured", metavar="FILE", type=Path, help="JSON of the vendor's profiler")
@@ -36,7 +36,7 @@ def profile(command: argparse.ArgumentParser) -> None:
 
 
 def compare(command: argparse.ArgumentParser) -> None:
-    """Of `trnlab compare`."""
+    """Add the arguments of `trnlab compare`."""
     for name in ("first", "second"):
         command.add_argument(name, metavar="RUN", type=Path, help="folder of a run, or JSON of the vendor's profiler")
     command.add_argument("--json", action="store_true", help="everything as JSON, times in picoseconds")
@@ -44,7 +44,7 @@ def compare(command: argparse.ArgumentParser) -> None:
 
 
 def passes(command: argparse.ArgumentParser) -> None:
-    """Of `trnlab passes`."""
+    """Add the arguments of `trnlab passes`."""
     add = command.add_argument
     add("--target", metavar="NAME", help="the chip, e.g. trn2; default: that of kernels")
     add("--schedule", metavar="NAME", help="what is made of kernels, e.g. as-written or reuse=off")
@@ -59,12 +59,12 @@ def passes(command: argparse.ArgumentParser) -> None:
 
 
 def folder(command: argparse.ArgumentParser) -> None:
-    """Of `trnlab sensitivity`."""
+    """Add the arguments of `trnlab sensitivity`."""
     command.add_argument("folder", metavar="DIR", type=Path, help="folder of a run")
 
 
 def isa(command: argparse.ArgumentParser) -> None:
-    """Of `trnlab isa`."""
+    """Add the arguments of `trnlab isa`."""
     command.add_argument("name", metavar="NAME", nargs="?", help="an instruction: operands, limits, meaning")
 
 
@@ -90,7 +90,7 @@ def program(command: argparse.ArgumentParser) -> None:
 
 
 def lint(command: argparse.ArgumentParser) -> None:
-    """Of `trnlab lint`."""
+    """Add the arguments of `trnlab lint`."""
     add = command.add_argument
     add("--target", metavar="NAME", help="the chip to lint for, e.g. trn2; default: that of kernels")
     add("--json", action="store_true", help="the findings as JSON")
@@ -99,7 +99,7 @@ def lint(command: argparse.ArgumentParser) -> None:
 
 
 def validate(command: argparse.ArgumentParser) -> None:
-    """Of `trnlab validate`."""
+    """Add the arguments of `trnlab validate`."""
     command.add_argument("--json", action="store_true", help="the same as JSON, times in seconds")
     command.add_argument("--only", metavar="TEXT", help="only measurements whose name or kernel contains this")
     command.add_argument("--sources", metavar="DIR", type=Path, help="time kernels now, from their sources in DIR")

@@ -10,7 +10,7 @@ from trnlab.cli.arguments.common import allow, cache_folder, fault, precision, t
 
 
 def run(command: argparse.ArgumentParser) -> None:
-    """Of `trnlab run`."""
+    """Add the arguments of `trnlab run`."""
     add = command.add_argument
     add("--target", metavar="NAME", help="what to simulate, e.g. trn1.2xlarge or trn2; default: $TRNLAB_TARGET")
     precision(command)
@@ -62,7 +62,7 @@ def run(command: argparse.ArgumentParser) -> None:
 
 
 def doctor(command: argparse.ArgumentParser) -> None:
-    """Of `trnlab doctor`."""
+    """Add the arguments of `trnlab doctor`."""
     add = command.add_argument
     add(
         "--target", metavar="NAME", help="of the job, e.g. trn1.32xlarge or 16xtrn2.48xlarge; default: $TRNLAB_TARGET"
@@ -82,7 +82,7 @@ def doctor(command: argparse.ArgumentParser) -> None:
 
 
 def verify(command: argparse.ArgumentParser) -> None:
-    """Of `trnlab verify`."""
+    """Add the arguments of `trnlab verify`."""
     add = command.add_argument
     add("--steps", type=int, default=3, metavar="N", help="steps to verify; default: 3")
     add("--target", metavar="NAME", help="what to simulate, e.g. trn1.2xlarge; default: $TRNLAB_TARGET")
@@ -98,7 +98,7 @@ def verify(command: argparse.ArgumentParser) -> None:
 
 
 def check(command: argparse.ArgumentParser, page: bool = True) -> None:
-    """Of `trnlab check` and `trnlab estimate`."""
+    """Add the arguments of `trnlab check` and `trnlab estimate`."""
     add = command.add_argument
     add(
         "--target",
@@ -122,7 +122,7 @@ def check(command: argparse.ArgumentParser, page: bool = True) -> None:
 
 
 def compile(command: argparse.ArgumentParser) -> None:
-    """Of `trnlab compile`."""
+    """Add the arguments of `trnlab compile`."""
     add = command.add_argument
     add(
         "--target",
@@ -143,7 +143,7 @@ def compile(command: argparse.ArgumentParser) -> None:
 
 
 def study(command: argparse.ArgumentParser) -> None:
-    """Of `trnlab precision`."""
+    """Add the arguments of `trnlab precision`."""
     add = command.add_argument
     add("--steps", type=whole(1), default=20, metavar="N", help="steps in each mode; default: 20")
     add("--modes", metavar="A,B,...", help="bf16, bf16-all, fp8, mxfp8, beside fp32; default: all that the chip has")

@@ -10,7 +10,7 @@ from trnlab.cli.arguments.common import cache_folder, whole
 
 
 def cache(command: argparse.ArgumentParser) -> None:
-    """Of `trnlab cache`."""
+    """Add the arguments of `trnlab cache`."""
     actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, text in (
         ("ls", "list the entries"),
@@ -39,7 +39,7 @@ def cache(command: argparse.ArgumentParser) -> None:
 
 
 def checkpoint(command: argparse.ArgumentParser) -> None:
-    """Of `trnlab checkpoint`."""
+    """Add the arguments of `trnlab checkpoint`."""
     actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, text in (
         ("ls", "list them, newest first"),
@@ -56,7 +56,7 @@ def checkpoint(command: argparse.ArgumentParser) -> None:
 
 
 def data(command: argparse.ArgumentParser) -> None:
-    """Of `trnlab data`."""
+    """Add the arguments of `trnlab data`."""
     actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, text in (
         ("show", "what is in it: fields, formats, rows, shards"),

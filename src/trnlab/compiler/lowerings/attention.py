@@ -8,7 +8,7 @@ length. The first that applies and fits is taken (`pipeline.LOWERINGS`).
 
 from __future__ import annotations
 
-from trnlab.compiler.groups import Group
+from trnlab.compiler.fusing.groups import Group
 from trnlab.compiler.lowerings.context import Lowering
 from trnlab.graph.ir import Op, Value
 from trnlab.kernels.attention import attention_forward

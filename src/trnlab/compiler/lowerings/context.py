@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 
-from trnlab.compiler.fusion import Partition
-from trnlab.compiler.groups import Group
+from trnlab.compiler.fusing.fusion import Partition
+from trnlab.compiler.fusing.groups import Group
 from trnlab.graph.ir import Value
 from trnlab.kernels.view import View
 from trnlab.program import AP, Builder

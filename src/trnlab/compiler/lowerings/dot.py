@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from math import prod
 
-from trnlab.compiler.emitter import Emitter
-from trnlab.compiler.groups import Class
+from trnlab.compiler.emission.emitter import Emitter
+from trnlab.compiler.emission.sweep import steps, take_turns
+from trnlab.compiler.emission.tilesource import Domain, Frame, Loader
+from trnlab.compiler.fusing.groups import Class
+from trnlab.compiler.fusing.tiles import Plan, TileSpace, make_plan, origin
 from trnlab.compiler.lowerings.context import Lowering
-from trnlab.compiler.sweep import steps, take_turns
-from trnlab.compiler.tiles import Plan, TileSpace, make_plan, origin
-from trnlab.compiler.tilesource import Domain, Frame, Loader
 from trnlab.errors import CapacityError
 from trnlab.graph.ir import Value
 from trnlab.isa.base import Memory
@@ -242,7 +242,8 @@ def sinks_of(
 
 
 def _stored(low: Lowering, space: TileSpace) -> int:
-    """Of how many sweeps results may be on their way to memory where the rounded result is kept in tiles, too."""
+    """The number of sweeps whose results may be on their way to memory where the rounded result is kept in tiles,
+    too."""
     sweep = sum(size * space.width * n for size, n in space.peak.items())
     return min(STORED, int(low.b.sbuf_free * STORED_SHARE) // max(sweep, 1))
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from math import prod
 
+from trnlab.compiler.analysis.strided import look
 from trnlab.compiler.lowerings.context import Lowering
-from trnlab.compiler.strided import look
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocks import dma_store, next_queue
 from trnlab.kernels.transpose import transpose2d

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from trnlab.compiler.emitter import Emitter
-from trnlab.compiler.groups import Class, Group, sums_over_rows
+from trnlab.compiler.emission.emitter import Emitter
+from trnlab.compiler.emission.sweep import steps, take_turns
+from trnlab.compiler.emission.tilesource import Domain, Frame, Kept, Loader, PartSums
+from trnlab.compiler.fusing.groups import Class, Group, sums_over_rows
+from trnlab.compiler.fusing.tiles import Plan, PsumSpace, TileSpace, make_plan, origin
 from trnlab.compiler.lowerings.context import Lowering, SbufTurns
-from trnlab.compiler.sweep import steps, take_turns
-from trnlab.compiler.tiles import Plan, PsumSpace, TileSpace, make_plan, origin
-from trnlab.compiler.tilesource import Domain, Frame, Kept, Loader, PartSums
 from trnlab.errors import CapacityError
 from trnlab.graph.ir import Op, Value
 from trnlab.graph.ops import ELEMENTWISE, OPS

@@ -309,7 +309,7 @@ def _pool(b: Builder, shape: tuple[int, ...], name: str, count: int) -> Pool:
 
 
 def _halves(pairs: AP) -> tuple[AP, AP]:
-    """Of each pair the first, and the second."""
+    """The first of each pair, and the second."""
     *outer, (step, count) = pairs.dims
     first, second = (pairs.with_dims(*outer, (2 * step, count // 2), skip=i * step) for i in range(2))
     return first, second

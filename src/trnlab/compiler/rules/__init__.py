@@ -7,7 +7,8 @@ the op means (`selection.Rule`). What no rule covers is rewritten before (`compi
 
 from __future__ import annotations
 
-from trnlab.compiler.ranges import Ranges
+from trnlab.compiler.analysis.ranges import Ranges
+from trnlab.compiler.analysis.selection import BOOLS, EVERY, FLOATS, INTEGERS, WORDS, Rule, first_that_covers
 from trnlab.compiler.rules import (
     arithmetic,
     casts,
@@ -38,7 +39,6 @@ from trnlab.compiler.rules.conditions import (
     sums_in_memory,
     sums_whole_numbers,
 )
-from trnlab.compiler.selection import BOOLS, EVERY, FLOATS, INTEGERS, WORDS, Rule, first_that_covers
 from trnlab.graph.ir import Op
 from trnlab.numerics.dtypes import tfloat32
 

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from trnlab.compiler.emitter import Emitter, Narrow, Pending
+from trnlab.compiler.emission.emitter import Emitter, Narrow, Pending
+from trnlab.compiler.fusing.tiles import origin
 from trnlab.compiler.rules.choices import is_product
 from trnlab.compiler.rules.functions import ACTIVATION, activate
 from trnlab.compiler.rules.integers import COMPARE
-from trnlab.compiler.tiles import origin
 from trnlab.graph.ir import Op, Value
 from trnlab.isa.base import Engine, Memory
 from trnlab.numerics.dtypes import float32

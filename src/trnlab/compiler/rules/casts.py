@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from trnlab.compiler.emitter import Emitter
+from trnlab.compiler.emission.emitter import Emitter
 from trnlab.graph.ir import Op
 from trnlab.isa.base import Engine
 from trnlab.numerics.dtypes import float32, uint8, uint16, uint32

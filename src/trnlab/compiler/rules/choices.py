@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from math import inf
 
-from trnlab.compiler.emitter import Emitter, Pending
+from trnlab.compiler.emission.emitter import Emitter, Pending
 from trnlab.graph.ir import Op, Value
 from trnlab.isa.base import Engine
 from trnlab.numerics.dtypes import float32

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from trnlab.compiler.ranges import EXACT, Range, Ranges, limits
+from trnlab.compiler.analysis.ranges import EXACT, Range, Ranges, limits
 from trnlab.graph.ir import Op
 from trnlab.numerics.dtypes import bfloat16, float32
 

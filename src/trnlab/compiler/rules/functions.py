@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trnlab.compiler.emitter import Emitter, Narrow, Pending
+from trnlab.compiler.emission.emitter import Emitter, Narrow, Pending
 from trnlab.compiler.rules.recipes import MAGNITUDE, Result
 from trnlab.compiler.rules.reductions import combine, row_sum
 from trnlab.graph.ir import Op
@@ -123,7 +123,7 @@ def exponential_minus_one(e: Emitter, op: Op) -> None:
 
 
 def arctangent(e: Emitter, op: Op) -> None:
-    """Of min(|x|, 1 / |x|), which the Scalar engine's table covers, and pi / 2 less that for |x| > 1."""
+    """Arctangent of min(|x|, 1 / |x|), which the Scalar engine's table covers, and pi / 2 less that for |x| > 1."""
     r = Result(e, op)
     x = r.float32(r.operands[0])
     size = r.function(x, "abs")

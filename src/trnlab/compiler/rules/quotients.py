@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from trnlab.compiler.emitter import Emitter
-from trnlab.compiler.ranges import Ranges
+from trnlab.compiler.analysis.ranges import Ranges
+from trnlab.compiler.emission.emitter import Emitter
 from trnlab.compiler.rules.recipes import Recipe, Result
 from trnlab.graph.ir import Op
 from trnlab.isa.base import Engine

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trnlab.compiler.emitter import Emitter, Narrow
+from trnlab.compiler.emission.emitter import Emitter, Narrow
 from trnlab.graph.ir import Op, Value
 from trnlab.isa.base import Engine
 from trnlab.numerics.dtypes import DType, bool_, float32, uint32

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from trnlab.compiler.emitter import Emitter
-from trnlab.compiler.groups import Class
+from trnlab.compiler.emission.emitter import Emitter
+from trnlab.compiler.fusing.groups import Class
 from trnlab.compiler.rules.integers import ARITHMETIC, BITS
 from trnlab.graph.ir import Op
 from trnlab.isa.base import Engine

@@ -9,7 +9,7 @@ too.
 
 from __future__ import annotations
 
-from trnlab.compiler.emitter import Emitter
+from trnlab.compiler.emission.emitter import Emitter
 from trnlab.compiler.rules.recipes import Recipe, Result
 from trnlab.graph.ir import Op
 from trnlab.program import AP

@@ -19,8 +19,8 @@ import math
 from fractions import Fraction
 from itertools import pairwise
 
-from trnlab.compiler.emitter import Emitter
-from trnlab.compiler.ranges import Ranges
+from trnlab.compiler.analysis.ranges import Ranges
+from trnlab.compiler.emission.emitter import Emitter
 from trnlab.compiler.rules.recipes import SIGN, WHOLE, Recipe, Result
 from trnlab.graph.ir import Op
 from trnlab.numerics.dtypes import int32

@@ -11,22 +11,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from trnlab import compiler
 from trnlab.collectives import Groups
-from trnlab.fabric.cluster import CORES_PER_RANK, parse
-from trnlab.fleet.models import Model
+from trnlab.fleet.costs.store import opened
+from trnlab.fleet.costs.timed import Timed
+from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.serving.graphs import Program, decode, prefill
-from trnlab.fleet.store import opened
 from trnlab.graph.flops import model_flops
 from trnlab.graph.ir import Graph
-from trnlab.porting import memory
-from trnlab.porting.forecast import shares
-from trnlab.porting.job import Unheard
-from trnlab.runtime import device
-from trnlab.runtime.communication import communication
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.session import Session
-from trnlab.units import PS_PER_S
+from trnlab.runtime.step_cost import FORWARD, StepCost
 
 Maker = Callable[[Model, int, Program, Groups], Graph]
 MAKERS: Mapping[str, Maker] = {"prefill": prefill, "decode": decode}
@@ -34,8 +28,8 @@ MAKERS: Mapping[str, Maker] = {"prefill": prefill, "decode": decode}
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one run of a program on one rank: seconds, and what of them is exposed exchange of its tensor group; bytes
-    that it needs beside weights and cache; operations of its products."""
+    """Cost of one run of a program on one rank: seconds, and what of them is exposed exchange of its tensor group;
+    bytes that it needs beside weights and cache; operations of its products."""
 
     seconds: float
     exposed: float
@@ -47,14 +41,17 @@ class Costs:
     """Costs on a session's target; compiled once, kept in `folder` as those of plans are."""
 
     def __init__(self, session: Session, folder: Path | None = None) -> None:
-        self.session, self.ranks = session, parse(session.target.name).ranks
-        session.communicator = Unheard(0, self.ranks) if self.ranks > 1 else None
-        self.cores = CORES_PER_RANK.get(session.chip.name, 1) if self.ranks > 1 else 1  # that share a rank's work
+        self.timed = Timed(session)
+        self.session, self.cores = session, self.timed.cores
         self.store = opened(folder, session.target, session.precision)
-        self.compiled = 0
+
+    @property
+    def compiled(self) -> int:
+        """How many programs were compiled."""
+        return self.timed.compiled
 
     def of(self, kind: str, model: Model, share: Program) -> Cost:
-        """Of the whole model; kind: of MAKERS."""
+        """Costs of the whole model; kind: of MAKERS."""
         one, two = (self._kept(kind, model, layers, share) for layers in (1, 2))
         self.store.save()
         more = model.layers - 1
@@ -68,26 +65,16 @@ class Costs:
     def _kept(self, kind: str, model: Model, layers: int, share: Program) -> Cost:
         key = repr((kind, layers, share, self.cores, replace(model, name="", source="")))
         if key not in self.store.programs:
-            self.compiled += 1
             self.store.programs[key] = asdict(self._made(kind, model, layers, share))
         return Cost(**self.store.programs[key])
 
     def _made(self, kind: str, model: Model, layers: int, share: Program) -> Cost:
         t = share.tensor
-        groups = tuple(tuple(range(i, i + t)) for i in range(0, self.ranks, t)) if t > 1 else ()
+        groups = tuple(tuple(range(i, i + t)) for i in range(0, self.timed.ranks, t)) if t > 1 else ()
         graph = MAKERS[kind](model, layers, share, groups)
-        program = compiler.compile(graph, self.session.chip, device.options_of(graph, self.session))
-        about = {"key": kind, "name": graph.name}
-        made = Executable(program, "", about, self.session.chip, "off", 0.0, cores=self.cores)
-        return _measured(made, float(model_flops(graph)))
+        return _measured(self.timed.executable(graph, kind), float(model_flops(graph)))
 
 
 def _measured(executable: Executable, flops: float) -> Cost:
-    program = executable.program
-    seconds = sum(shares(executable)) / PS_PER_S
-    phase = memory.phases(program, program.outputs[-1], ())
-    live = memory.temporaries(program, phase, {})
-    scratch = max((routine.scratch_bytes for routine in program.routines), default=0)
-    talk = communication([(executable, 1)], seconds)
-    exposed = sum(kind["exposed_s"] for kind in talk["kinds"].values()) if talk is not None else 0.0
-    return Cost(seconds, exposed, live.peak + scratch, flops)
+    cost = StepCost(executable, [FORWARD] * len(executable.program.calls))
+    return Cost(cost.seconds, cost.exposed_s, cost.arena_bytes, flops)

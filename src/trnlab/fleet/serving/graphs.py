@@ -17,7 +17,7 @@ import numpy as np
 
 from trnlab.collectives import Groups
 from trnlab.errors import UsageError
-from trnlab.fleet.models import Block, Dense, Experts, Model
+from trnlab.fleet.models.transformer import Block, Dense, Experts, Model
 from trnlab.fleet.serving.mixtures import Mixture
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Value
@@ -106,7 +106,7 @@ class _Layers:
         return dtype(self.share.form)
 
     def part(self, n: int) -> int:
-        """Of n heads or columns."""
+        """This rank's part of n heads or columns."""
         return max(n // self.share.tensor, 1)
 
     def weight(self, name: str, *shape: int) -> Value:
@@ -171,7 +171,7 @@ class _Layers:
         return b.gelu(self.linear(name + "_up", y, width, network.bias))
 
     def experts(self, name: str, network: Experts, y: Value, prompt: bool) -> Value:
-        """Of all ranks, with the one that all tokens take."""
+        """Experts of all ranks, with the one that all tokens take."""
         share = self.share
         here = network.count // share.expert
         columns = network.size // (share.tensor // share.expert)

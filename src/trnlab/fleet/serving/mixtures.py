@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from trnlab.fleet.models import Experts
+from trnlab.fleet.models.transformer import Experts
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import DType, float32, int32
@@ -48,7 +48,7 @@ class Layers(Protocol):
 
     @property
     def form(self) -> DType:
-        """Of weights and what is computed."""
+        """Format of weights and what is computed."""
         ...
 
     def weight(self, name: str, *shape: int) -> Value:
@@ -57,7 +57,7 @@ class Layers(Protocol):
 
 
 def chosen(layers: Layers, name: str, experts: Experts, y: Value) -> tuple[list[Value], list[Value], Value]:
-    """Of rows y [T, H] the experts that they go to: of each choice where it is [T, E] and its weight [T, 1], not
+    """The experts that rows y [T, H] go to: of each choice where it is [T, E] and its weight [T, 1], not
     divided by their sum [T, 1]: the largest of a softmax in float32. Columns of the router are in an order of the
     rank's own, in which its experts come first."""
     b = layers.b
@@ -129,7 +129,7 @@ class Mixture:
         return b.multiply(b.silu(product("gate")), product("up")) if self.experts.gated else b.gelu(product("up"))
 
     def _weight(self, part: str, hidden: int) -> Value:
-        """Of all experts of the rank beside each other: gate and up [H, here F], down [here F, H]."""
+        """Weight of all experts of the rank beside each other: gate and up [H, here F], down [here F, H]."""
         if part not in self.weights:
             wide = self.here * self.columns
             shape = (wide, hidden) if part == "down" else (hidden, wide)

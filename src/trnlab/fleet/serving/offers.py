@@ -11,9 +11,9 @@ from trnlab import chips
 from trnlab.chips.catalog import Target
 from trnlab.chips.prices import Price, chosen
 from trnlab.fabric.cluster import CORES_PER_RANK, parse
-from trnlab.fleet.models import Block, Dense, Experts, Model
-from trnlab.fleet.others import efficiency
-from trnlab.fleet.others.catalogue import Instance, instance, instances
+from trnlab.fleet.gpus import efficiency
+from trnlab.fleet.gpus.catalogue import Instance, instance, instances
+from trnlab.fleet.models.transformer import Block, Dense, Experts, Model
 from trnlab.fleet.serving.costs import Costs
 from trnlab.fleet.serving.graphs import Program, decode
 from trnlab.fleet.serving.mixtures import met
@@ -43,12 +43,12 @@ class Request:
 
     @property
     def places(self) -> int:
-        """Of the cache: prompt and answer, in steps of 256 as programs are made for."""
+        """Places of the cache: prompt and answer, in steps of 256 as programs are made for."""
         return -(-(self.prompt + self.output) // 256) * 256
 
     @property
     def padded(self) -> int:
-        """Of the prompt's program, in steps of 128."""
+        """Padded length of the prompt's program, in steps of 128."""
         return -(-self.prompt // 128) * 128
 
 
@@ -201,7 +201,7 @@ def sizes(most: int, batches: tuple[int, ...]) -> list[int]:
 
 
 def bytes_of(model: Model, share: Program) -> tuple[int, int]:
-    """Of one rank: weights, and the cache of one request; exactly those of its programs' inputs."""
+    """Bytes of one rank: weights, and the cache of one request; exactly those of its programs' inputs."""
     group = (tuple(range(share.tensor)),)
     one, two = (_bytes(decode(model, layers, share, group)) for layers in (1, 2))
     weights, cache = (a + (model.layers - 1) * (b - a) for a, b in zip(one, two))

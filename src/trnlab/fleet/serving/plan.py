@@ -15,7 +15,7 @@ import numpy as np
 
 from trnlab import chips
 from trnlab.errors import UsageError
-from trnlab.fleet.models import Model
+from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.serving.costs import Costs
 from trnlab.fleet.serving.graphs import supported
 from trnlab.fleet.serving.offers import Offer, Refused, Request, is_neuron, of_neuron, of_others

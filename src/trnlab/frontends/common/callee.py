@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trnlab.graph.ir import TensorType
-from trnlab.nki.traces import Trace
+from trnlab.nki.tracing.traces import Trace
 from trnlab.program.callee import KernelCallee
 
 Array = np.ndarray[Any, Any]

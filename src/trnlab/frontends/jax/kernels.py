@@ -28,9 +28,9 @@ from trnlab.frontends.stablehlo.mlir import text
 from trnlab.frontends.stablehlo.registry import Refused, Site
 from trnlab.graph.ir import TensorType
 from trnlab.kernel_hooks import NOT_HANDLED
-from trnlab.nki.arguments import iter_leaves, map_objects
-from trnlab.nki.arrays import to_host
-from trnlab.nki.traces import Result
+from trnlab.nki.tracing.arguments import iter_leaves, map_objects
+from trnlab.nki.tracing.arrays import to_host
+from trnlab.nki.tracing.traces import Result
 from trnlab.numerics.dtypes import dtype
 from trnlab.program.callee import KernelCallee
 

@@ -21,20 +21,20 @@ _HOME = {
     "compile_step": "step",
     "TrainStep": "step",
     "step_time": "estimate",
-    "capture_step": "capture",
-    "Captured": "capture",
-    "import_fx": "import_fx",
-    "operators": "import_fx",
+    "capture_step": "capture.step_capture",
+    "Captured": "capture.step_capture",
+    "import_fx": "capture.import_fx",
+    "operators": "capture.import_fx",
     "InterpreterEngine": "trnlab.frontends.common.engine",
     "DeviceEngine": "trnlab.frontends.common.engine",
     "use": "trnlab.frontends.common.engine",
     "report_step": "trnlab.frontends.common.engine",
     "kernel_op": "kernels",
-    "fallback_counts": "host_ops",
-    "reset_fallback_counts": "host_ops",
+    "fallback_counts": "device.host_ops",
+    "reset_fallback_counts": "device.host_ops",
     "PadToBuckets": "padding",
-    "to_numpy_alias": "dlpack",
-    "from_numpy_alias": "dlpack",
+    "to_numpy_alias": "device.dlpack",
+    "from_numpy_alias": "device.dlpack",
 }
 __all__ = list(_HOME)
 
@@ -44,12 +44,13 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import_module("torch")  # first: it loads the device itself
     import_module(f"{__name__}.pytorch")  # raises UsageError (TRN199) on a release of PyTorch that was not tried
-    return getattr(import_module(_HOME[name] if "." in _HOME[name] else f"{__name__}.{_HOME[name]}"), name)
+    home = _HOME[name]
+    return getattr(import_module(home if home.startswith("trnlab.") else f"{__name__}.{home}"), name)
 
 
 def _first_call(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The first call of a kernel with tensors loads the rest of this package, which takes the place of this hook."""
-    from trnlab.nki.arguments import iter_leaves
+    from trnlab.nki.tracing.arguments import iter_leaves
 
     torch = sys.modules.get("torch")
     if torch is None or not any(isinstance(x, torch.Tensor) for x in iter_leaves((args, kwargs))):

@@ -15,7 +15,7 @@ def autoload() -> None:
     from trnlab.errors import UsageError
 
     try:
-        from trnlab.frontends.torch import device
+        from trnlab.frontends.torch import registration as device
     except UsageError as error:  # of the release of PyTorch, which shall work for others all the same
         from trnlab.runtime.notices import tell
 

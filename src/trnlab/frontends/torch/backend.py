@@ -23,11 +23,12 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from trnlab.frontends.common import engine
 from trnlab.frontends.torch import eager, kernels, recording  # noqa: F401  (kernels hears of calls while PyTorch traces)
-from trnlab.frontends.torch.buffers import Buffer, tensor_from
+from trnlab.frontends.torch.capture.import_fx import Imported, decompositions, import_fx
+from trnlab.frontends.torch.device.buffers import Buffer, tensor_from
+from trnlab.frontends.torch.device.dlpack import as_neuron
+from trnlab.frontends.torch.device.types import is_opaque
 from trnlab.frontends.torch.distributed.surroundings import guard
-from trnlab.frontends.torch.dlpack import as_neuron
 from trnlab.frontends.torch.draws import new_seed
-from trnlab.frontends.torch.import_fx import Imported, decompositions, import_fx
 from trnlab.frontends.torch.python_numbers import PythonNumbers, is_host_number
 from trnlab.frontends.torch.pytorch.dispatcher import OpOverload
 from trnlab.frontends.torch.pytorch.fakes import FakeScriptObject, unset_fake_temporarily
@@ -39,7 +40,6 @@ from trnlab.frontends.torch.pytorch.tracing import (
     make_boxed_func,
     min_cut_rematerialization_partition,
 )
-from trnlab.frontends.torch.types import is_opaque
 from trnlab.guards import collected
 from trnlab.runtime.notices import say
 

@@ -22,11 +22,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from trnlab.errors import RunError, UsageError
-from trnlab.frontends.torch import state_files
-from trnlab.frontends.torch import training_state as states
-from trnlab.frontends.torch.agreement import among_ranks
 from trnlab.frontends.torch.data import Loader
-from trnlab.frontends.torch.portable import elsewhere
+from trnlab.frontends.torch.parallel.agreement import among_ranks
+from trnlab.frontends.torch.saving import state_files
+from trnlab.frontends.torch.saving import training_state as states
+from trnlab.frontends.torch.saving.portable import elsewhere
 from trnlab.runtime import session
 from trnlab.runtime.checkpoint_plan import Plan, Use, plan
 from trnlab.runtime.notices import say

@@ -21,7 +21,7 @@ from trnlab.storage import open_store
 
 if TYPE_CHECKING:
     from trnlab.chips.catalog import Target
-    from trnlab.fleet.data_cost import Cost
+    from trnlab.fleet.reliability.data_cost import Cost
 
 Batch: TypeAlias = Tensor | tuple[Tensor, ...]
 
@@ -80,7 +80,7 @@ class Loader:
 
         batches: that a step takes of it. ranks: that read on the instances, those of the loader where None.
         """
-        from trnlab.fleet import data_cost  # a planner takes a while
+        from trnlab.fleet.reliability import data_cost  # a planner takes a while
 
         kind = data_cost.kind_of(self.reader.shards.store.url)
         if kind is None:

@@ -25,17 +25,17 @@ from torch import Tensor, fx
 
 from trnlab.errors import NumericsError, TrnlabError
 from trnlab.frontends.common import engine
-from trnlab.frontends.torch import factors
-from trnlab.frontends.torch.buffers import Buffer, tensor_from
-from trnlab.frontends.torch.dispatch import tracing_allowed
-from trnlab.frontends.torch.dlpack import as_host
-from trnlab.frontends.torch.host_ops import NOT_HERE, give_memory
-from trnlab.frontends.torch.import_fx import Imported, import_fx
+from trnlab.frontends.torch.capture.import_fx import Imported, import_fx
+from trnlab.frontends.torch.capture.tracing import fake_like, functional
+from trnlab.frontends.torch.decompositions import factors
+from trnlab.frontends.torch.device.buffers import Buffer, tensor_from
+from trnlab.frontends.torch.device.dispatch import tracing_allowed
+from trnlab.frontends.torch.device.dlpack import as_host
+from trnlab.frontends.torch.device.host_ops import NOT_HERE, give_memory
+from trnlab.frontends.torch.device.types import unnarrowed
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode
 from trnlab.frontends.torch.recording.choice import otherwise
-from trnlab.frontends.torch.tracing import fake_like, functional
-from trnlab.frontends.torch.types import unnarrowed
 from trnlab.graph.ir import Graph, Value
 from trnlab.runtime import session
 

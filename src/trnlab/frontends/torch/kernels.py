@@ -28,19 +28,19 @@ from trnlab import kernel_hooks
 from trnlab.errors import UnsupportedOpError, UsageError
 from trnlab.frontends.after_import import when_imported
 from trnlab.frontends.common import callee
+from trnlab.frontends.torch.device.types import kind_of, type_of
 from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.pytorch.dispatcher import is_functorchs
 from trnlab.frontends.torch.pytorch.places import DECORATORS
-from trnlab.frontends.torch.types import kind_of, type_of
 from trnlab.graph.ir import TensorType, Value
 from trnlab.kernel_hooks import NOT_HANDLED
 from trnlab.lang.formats import Format, format_of
-from trnlab.nki.arguments import iter_leaves, map_objects
-from trnlab.nki.arrays import HostArray, like, to_host
 from trnlab.nki.kernel import Kernel, stand_in
 from trnlab.nki.neuronxcc import OldKernel
-from trnlab.nki.traces import Result, Trace
+from trnlab.nki.tracing.arguments import iter_leaves, map_objects
+from trnlab.nki.tracing.arrays import HostArray, like, to_host
+from trnlab.nki.tracing.traces import Result, Trace
 from trnlab.program.callee import KernelCallee
 from trnlab.snapshot import Is, snapshot
 

@@ -13,8 +13,8 @@ from typing import Any
 from torch import fx
 
 from trnlab.frontends.common.formats import choose_formats
-from trnlab.frontends.torch.locations import is_gradient
-from trnlab.frontends.torch.types import session
+from trnlab.frontends.torch.device.types import session
+from trnlab.frontends.torch.findings.locations import is_gradient
 from trnlab.graph.ir import Graph, Value
 from trnlab.graph.passes.quantize import Quantized
 from trnlab.runtime.notices import say

@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from trnlab.errors import RunError
-from trnlab.frontends.torch import training_state as states
 from trnlab.frontends.torch.checkpoints import Writer, newest, of_this_rank, went_on
-from trnlab.frontends.torch.dlpack import as_neuron
+from trnlab.frontends.torch.device.dlpack import as_neuron
 from trnlab.frontends.torch.draws import new_seed
 from trnlab.frontends.torch.pytorch import pytree
+from trnlab.frontends.torch.saving import training_state as states
 from trnlab.runtime.checkpoint_plan import Plan
 from trnlab.runtime.notices import say
 

@@ -24,17 +24,19 @@ from torch import Tensor, nn
 from trnlab.errors import UnsupportedOpError, UsageError
 from trnlab.frontends.common import engine
 from trnlab.frontends.common.captured import Role
-from trnlab.frontends.torch import hooks, low_precision, recording, replaying, sharded
-from trnlab.frontends.torch.buffers import Buffer, tensor_from
-from trnlab.frontends.torch.capture import CapturedStep, LossFunction, Reported, capture_step
-from trnlab.frontends.torch.dlpack import as_host, as_neuron
+from trnlab.frontends.torch import low_precision, recording, replaying
+from trnlab.frontends.torch.capture import hooks
+from trnlab.frontends.torch.capture.optimizer_numbers import store
+from trnlab.frontends.torch.capture.state import ambient
+from trnlab.frontends.torch.capture.step_capture import CapturedStep, LossFunction, Reported, capture_step
+from trnlab.frontends.torch.capture.subject import Place, Subject, check_devices, exactly, form, prepare, settable
+from trnlab.frontends.torch.device.buffers import Buffer, tensor_from
+from trnlab.frontends.torch.device.dlpack import as_host, as_neuron
 from trnlab.frontends.torch.draws import new_seed
-from trnlab.frontends.torch.fully_sharded import settle
-from trnlab.frontends.torch.optimizer_numbers import store
+from trnlab.frontends.torch.parallel import sharded
+from trnlab.frontends.torch.parallel.fully_sharded import settle
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.sparse import parts as sparse
-from trnlab.frontends.torch.state import ambient
-from trnlab.frontends.torch.subject import Place, Subject, check_devices, exactly, form, prepare, settable
 from trnlab.runtime.notices import say
 
 _MOST_PROGRAMS = 32  # that one step keeps; the one that was not used for longest goes first

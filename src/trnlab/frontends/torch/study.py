@@ -23,8 +23,8 @@ import numpy as np
 from trnlab.files import write_atomic
 from trnlab.frontends import vendor_imports
 from trnlab.frontends.common.engine import DeviceEngine, use
-from trnlab.frontends.torch import provenance
-from trnlab.frontends.torch.locations import is_gradient, location_of
+from trnlab.frontends.torch.findings import provenance
+from trnlab.frontends.torch.findings.locations import is_gradient, location_of
 from trnlab.frontends.torch.verify.chip import Examined
 from trnlab.frontends.torch.verify.steps import Steps
 from trnlab.graph.ir import Graph, Value
@@ -100,7 +100,7 @@ class StudyEngine(DeviceEngine):
 
 
 def _cut(value: Value, found: Mapping[Value, Array]) -> dict[str, int]:
-    """Of the FP8 operands behind a scaled product: elements at the format's end, at zero, and all."""
+    """Elements of the FP8 operands behind a scaled product: at the format's end, at zero, and all."""
     counts = {"ended": 0, "zeros": 0, "quantized": 0}
     waiting = [value]
     while waiting:

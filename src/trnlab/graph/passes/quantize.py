@@ -177,7 +177,7 @@ class _Quantizer:
         return float8_e5m2 if self._is_gradient(value) else self.e4m3
 
     def _is_gradient(self, value: Value) -> bool:
-        """Of the backward pass; what was merely moved there is what it was before."""
+        """Whether an op is of the backward pass; what was merely moved there is what it was before."""
         while value not in self._gradients and value.op is not None and value.op.name in MOVES:
             value = value.op.operands[0]
         return value in self._gradients or self.is_gradient(value)

@@ -61,7 +61,7 @@ class Blocks:
 
     @property
     def indices(self) -> list[Index]:
-        """Of its tiles, in order."""
+        """Indices of its tiles, in order."""
         return list(itertools.product(*(range(n) for n in self.shape[: self._blocks])))
 
     def _tile(self, index: Index) -> Tensor:

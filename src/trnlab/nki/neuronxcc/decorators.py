@@ -22,12 +22,12 @@ from trnlab.lang.recorder import current
 from trnlab.lang.storage import Region
 from trnlab.lang.tensor import Tensor
 from trnlab.nki import measure
-from trnlab.nki.arguments import map_objects
 from trnlab.nki.kernel import Kernel
-from trnlab.nki.launch import Launch, programs
 from trnlab.nki.neuronxcc.assignment import settled
 from trnlab.nki.neuronxcc.compiler import skips_middle_end
 from trnlab.nki.neuronxcc.tile import Tile
+from trnlab.nki.tracing.arguments import map_objects
+from trnlab.nki.tracing.launch import Launch, programs
 from trnlab.policy import Policy
 from trnlab.program.passes import MIDDLE_END
 from trnlab.runtime.session import GENERATIONS

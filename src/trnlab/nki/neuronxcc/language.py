@@ -51,7 +51,6 @@ from trnlab.nki.language import (
     uint16,
     uint32,
 )
-from trnlab.nki.launch import Spread
 from trnlab.nki.neuronxcc import elementwise as each
 from trnlab.nki.neuronxcc import isa
 from trnlab.nki.neuronxcc.affine import arange, mgrid
@@ -137,6 +136,7 @@ from trnlab.nki.neuronxcc.tile import Tile
 from trnlab.nki.neuronxcc.zeros import promise_zero, settle
 from trnlab.nki.objects import NKIObject
 from trnlab.nki.operators import alu_name
+from trnlab.nki.tracing.launch import Spread
 
 __all__ = [
     "NKIObject",

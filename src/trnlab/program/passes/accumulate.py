@@ -54,9 +54,8 @@ def _uses(draft: Draft) -> dict[int, list[int]]:
 def _sum_of(
     draft: Draft, uses: dict[int, list[int]], i: int, k: int, copy: int, add: int
 ) -> tuple[list[int], int, bool] | None:
-    """Of the product that instruction `i` writes to operand `k`: the copies and the addition that alone read it, the
-    operand that is the sum, and whether the sum starts with it. None where it is anything else.
-    """
+    """Sum of the product that instruction `i` writes to operand `k`: the copies and the addition that alone read
+    it, the operand that is the sum, and whether the sum starts with it. None where it is anything else."""
     copied: list[int] = []
     of, opcode = draft.of_list, draft.rows[:, OPCODE]
     if draft.access[k] != WRITES | COVERS or draft.buffers[int(draft.owner[k])].dtype is not float32:

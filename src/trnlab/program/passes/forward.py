@@ -109,7 +109,7 @@ class _Results(NamedTuple):
 
 
 def _readers(draft: Draft, recording: _Recording, copies: Ints) -> dict[int, list[int]]:
-    """Of each copy whose result is used by reading parts of it only: the operands that do."""
+    """Readers of each copy whose result is used by reading parts of it only: the operands that do."""
     dst, room = draft.first[copies], int(max(b.nbytes for b in draft.buffers)) + 1
     base = draft.owner * room
     low, high = base + recording.records[:, _FIRST], base + recording.records[:, _LAST]

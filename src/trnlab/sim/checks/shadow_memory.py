@@ -81,7 +81,7 @@ def _tell(found: Array, count: int, kind: int, operand: int, cells: int, other: 
 
 @compiled
 def _largest(values: Array, first: int, last: int) -> int:
-    """Of those in [first, last); -1 where there is none above."""
+    """The largest of those in [first, last); -1 where there is none above."""
     most = -1
     for i in range(first, last):
         most = max(most, values[i])

@@ -42,7 +42,7 @@ class Shared(_CacheLocator):  # type: ignore[misc]
         return self._digest
 
     def get_disambiguator(self) -> str:
-        """Of functions with one name in one file."""
+        """What tells functions with one name in one file apart."""
         return str(self._line)
 
     def ensure_cache_path(self) -> None:

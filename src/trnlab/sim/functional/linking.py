@@ -168,6 +168,6 @@ def versioned(function: Function) -> Function:
 
 @functools.cache
 def _digest() -> str:
-    """Of this package's files, and of those whose numbers are compiled into the loops."""
+    """Digest of this package's files, and of those whose numbers are compiled into the loops."""
     sources = source_digest("sim/functional", *_TABLES)
     return hashlib.sha256(f"{sources} {LANES} {REGISTERS}".encode()).hexdigest()

@@ -61,7 +61,7 @@ class _Running:
 
     def __init__(self, program: Program, machine: Machine, bindings: Mapping[int, Array]) -> None:
         self.program = program
-        spill = -(-max((r.scratch_bytes for r in program.routines), default=0) // _ALIGN) * _ALIGN
+        spill = -(-program.scratch_bytes // _ALIGN) * _ALIGN
         places = program.places
         memory = machine.poisoned_hbm(program.hbm_bytes + spill * len(places))
         tensors = {**program.constants, **bindings}

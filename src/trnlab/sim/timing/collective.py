@@ -49,7 +49,7 @@ def collective_time(work: Work, chip: Chip) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def _seconds(name: str, groups: tuple[tuple[int, ...], ...], nbytes: int, of_a_core: int, chip: Chip) -> float:
-    """Of a message of `nbytes`, of which one core moves `of_a_core`."""
+    """Seconds of a message of `nbytes`, of which one core moves `of_a_core`."""
     ranks = 1 + max(rank for group in groups for rank in group)
     network = _network(chip, ranks)
     cluster = network.cluster

@@ -65,7 +65,7 @@ class Memories:
         self._regions: dict[int, Region] = {}
         self._sbuf = _region(int(chip.sbuf.bytes_per_partition.value), _SBUF_GRANULE)
         finest = [r.buffers[i].slot_bytes for r, p in zip(program.routines, plans) for i in p.scratch]
-        top = max((r.scratch_bytes for r in program.routines), default=0)
+        top = program.scratch_bytes
         self._scratch = _region(top, max(min(finest, default=1), -(-top // _MOST_GRANULES)))
         self._psum = new_slots(chip.psum.num_banks)
 

@@ -109,7 +109,7 @@ def _parts(routine: Routine, p: Plan) -> tuple[_Half, ...] | None:
 
 
 def on_both(program: Program, chip: Chip, policy: Policy | None = None) -> list[bool | None]:
-    """Of each call, whether both cores are at work on it; None for collectives."""
+    """For each call, whether both cores are at work on it; None for collectives."""
     policy, uses = policy or chosen(chip.name), uses_of(program, chip)
     code = program.routines
     split = [None if n in uses else halves(r, planned(r, chip, policy)) is not None for n, r in enumerate(code)]

@@ -16,7 +16,7 @@ from typing import Any
 from trnlab.errors import CacheError
 from trnlab.policy import Policy, chosen
 from trnlab.program.routine import Program, Routine
-from trnlab.runtime import serialize
+from trnlab.runtime.cache import serialize
 from trnlab.storage.content import ContentStore
 from trnlab.validation.sources import results
 from trnlab.validation.sources.catalogue import SourceKernel

@@ -280,7 +280,7 @@ def transfers_of(packets: Iterable[Mapping[str, Any]]) -> dict[str, list[Transfe
 
 # -- the prediction ---------------------------------------------------------------------------------------------
 def _reads_psum(routine: Routine) -> list[bool]:
-    """Of each instruction, whether an operand that it reads (any but its first) lies in PSUM."""
+    """For each instruction, whether an operand that it reads (any but its first) lies in PSUM."""
     psum = np.array([b.memory is Memory.PSUM for b in routine.buffers], np.bool_)
     reads = psum[routine.operands[:, COL["buffer"]]] & (routine.operands[:, COL["role"]] > 0)
     sums = np.append(0, np.cumsum(reads))

@@ -146,7 +146,7 @@ def summaries(results: Sequence[Timed]) -> list[Summary]:
 
 
 def summary(group: str, split: Split, mine: Sequence[Timed]) -> Summary:
-    """Of kernels of one group and split."""
+    """Summary of kernels of one group and split."""
     errors = sorted(abs(r.error) for r in mine if r.error is not None)
     if not errors:
         return Summary(group, split, len(mine), len(mine))

@@ -19,7 +19,7 @@ _KINDS = OPS["all_reduce"].attrs["kind"].choices
 
 @lowers("stablehlo.all_reduce")
 def all_reduce(site: Site) -> Sequence[Entry]:
-    """Of one op over the ranks."""
+    """All-reduce of one op over the ranks."""
     return _together(site, "all_reduce", {**_groups(site), "kind": _kind(site)})
 
 

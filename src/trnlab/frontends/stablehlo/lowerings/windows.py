@@ -27,7 +27,7 @@ Body = Callable[..., Sequence[Entry]]
 
 @dataclass(frozen=True)
 class Windows:
-    """Of the dimensions of a tensor: sizes, and how they lie. low, high: padding."""
+    """Windows of the dimensions of a tensor: sizes, and how they lie. low, high: padding."""
 
     window: tuple[int, ...]
     strides: tuple[int, ...]
@@ -58,7 +58,7 @@ class Windows:
         return site.op("slice", padded, start_indices=start, limit_indices=limit, strides=self.strides)
 
     def elements(self) -> Iterator[Element]:
-        """Of the window, in row-major order. Raises Refused for a window too large to walk."""
+        """Elements of the window, in row-major order. Raises Refused for a window too large to walk."""
         if prod(self.window) > _LARGEST:
             raise Refused(f"a window of {prod(self.window)} elements", f"use windows of at most {_LARGEST}")
         return product(*map(range, self.window))

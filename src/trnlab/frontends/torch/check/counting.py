@@ -16,14 +16,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trnlab.collectives import Collective, whole_mesh
-from trnlab.frontends.torch import dlpack
-from trnlab.frontends.torch.dispatch import untraced_methods
+from trnlab.frontends.torch.device import dlpack
+from trnlab.frontends.torch.device.dispatch import untraced_methods
+from trnlab.frontends.torch.device.dlpack import as_host, to_numpy_alias
 from trnlab.frontends.torch.distributed import batch_norm, comm_hooks, fully_sharded, functional, sites
 from trnlab.frontends.torch.distributed.process_group import NeuronProcessGroup
 from trnlab.frontends.torch.distributed.reductions import Reduction
 from trnlab.frontends.torch.distributed.work import NeuronWork
-from trnlab.frontends.torch.dlpack import as_host, to_numpy_alias
-from trnlab.frontends.torch.groups import purpose_of
+from trnlab.frontends.torch.parallel.groups import purpose_of
 from trnlab.frontends.torch.pytorch.fakes import FakeTensor
 from trnlab.runtime.communication import Asked
 
@@ -97,13 +97,13 @@ class CountedGroup(NeuronProcessGroup):
         return self._all("all_reduce", tensors, tensors, opts)
 
     def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> NeuronWork:
-        """Of one tensor."""
+        """Reduce-scatter of one tensor."""
         return self._all("reduce_scatter", [given], output, opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
     def reduce_scatter(self, outputs: Tensors, givens: Sequence[Tensors], opts: Any = None) -> NeuronWork:
-        """Of lists, each part as large as the largest."""
+        """Reduce-scatter of lists, each part as large as the largest."""
         for output, parts in zip(outputs, givens, strict=True):
             nbytes = max(map(_nbytes, parts)) * len(self.ranks)
             self._note("reduce_scatter", output, nbytes, nbytes, _reduction(opts))
@@ -181,7 +181,7 @@ class CountedGroup(NeuronProcessGroup):
     alltoall_base = all_to_all_single
 
     def alltoall(self, outputs: Tensors, givens: Tensors, opts: Any = None) -> NeuronWork:
-        """Of lists."""
+        """All-to-all of lists."""
         self._uneven_parts(givens[0], [t.numel() for t in givens], [t.numel() for t in outputs])
         return NeuronWork([], outputs)
 

@@ -14,9 +14,9 @@ from typing import Any
 from unittest.mock import patch
 
 from trnlab.errors import Location
-from trnlab.frontends.torch.locations import is_users
+from trnlab.frontends.torch.findings.locations import is_users
+from trnlab.frontends.torch.findings.survey import Survey, active
 from trnlab.frontends.torch.pytorch.tracing import GRAPH_BREAK, REASONS_AGAIN, TracingContext
-from trnlab.frontends.torch.survey import Survey, active
 from trnlab.porting.result import WARNING
 
 _OWN = (

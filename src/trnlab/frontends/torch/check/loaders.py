@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from trnlab.errors import Location
 from trnlab.frontends.torch import data
-from trnlab.frontends.torch.locations import here, parse
+from trnlab.frontends.torch.findings.locations import here, parse
+from trnlab.frontends.torch.findings.survey import Survey
 from trnlab.frontends.torch.pytorch.loading import Batches
-from trnlab.frontends.torch.survey import Survey
 from trnlab.porting.result import WARNING
 
 

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import nn
 
 from trnlab.errors import UsageError
-from trnlab.fleet.pipeline import order
+from trnlab.fleet.search.pipeline import order
 from trnlab.frontends.torch import recording
 from trnlab.frontends.torch.pytorch import tracing
 from trnlab.graph.ir import Graph

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from trnlab.errors import UsageError
-from trnlab.fleet.captured import Captured
+from trnlab.fleet.models.captured import Captured
 from trnlab.frontends.torch.check.owned import names_of
 from trnlab.frontends.torch.check.report import work_of
 from trnlab.frontends.torch.check.steps import Step

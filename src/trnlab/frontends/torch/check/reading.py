@@ -19,7 +19,7 @@ def account(result: TargetResult, read: Mapping[Loader, int], target: Target, se
     step_s = result.step_s if result.job is None else result.job.step_s
     if not read or not step_s:
         return
-    from trnlab.fleet import data_cost  # a planner takes a while
+    from trnlab.fleet.reliability import data_cost  # a planner takes a while
 
     ranks = None if result.job is not None else _readers(result)
     costs = {

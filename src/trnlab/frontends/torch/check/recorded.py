@@ -16,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from trnlab.frontends.torch.check.owned import Owned, names_of, owned
 from trnlab.frontends.torch.check.unwritten import KEEP, LARGE, is_made_up_memory, make_up, room, unwritten
-from trnlab.frontends.torch.dlpack import as_neuron
+from trnlab.frontends.torch.device.dlpack import as_neuron
 from trnlab.frontends.torch.recording import barriers, on_host
 from trnlab.frontends.torch.recording.geometry import Form
 from trnlab.frontends.torch.recording.memory import Memory

@@ -20,17 +20,17 @@ from trnlab.frontends.torch.check.stages import Followed
 from trnlab.frontends.torch.check.steps import Step
 from trnlab.frontends.torch.check.vendor import vendor_minutes
 from trnlab.frontends.torch.check.walk import Walked, follow
-from trnlab.frontends.torch.types import is_narrowed
+from trnlab.frontends.torch.device.types import is_narrowed
 from trnlab.graph.ir import Graph
 from trnlab.porting.forecast import Part, Work, forecast
 from trnlab.porting.job import network_of
-from trnlab.porting.memory import FORWARD
 from trnlab.porting.pipeline import Pipeline, forecast_pipeline
 from trnlab.porting.result import ERROR, WARNING, Operator, Report, TargetResult, Tensor
 from trnlab.porting.text import seconds
 from trnlab.runtime.communication import Asked
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session, activate
+from trnlab.runtime.step_cost import FORWARD
 from trnlab.units import format_bytes
 
 _KINDS = {"parameter": "parameter", "buffer": "buffer", "state": "state", "batch": "batch", "outside": "batch"}
@@ -274,7 +274,7 @@ def _tensor(name: str, kind: str, tensor: Any) -> Tensor:
 
 
 def parameters_of(work: Work) -> int:
-    """Of the model that a step trains."""
+    """Parameters of the model that a step trains."""
     named = [(p.graph.inputs, p.kinds) for p in work.parts]
     kept = sum(prod(t.shape) for t in work.kept if t.kind == "parameter")
     return kept or sum(prod(v.shape) for values, kinds in named for v, k in zip(values, kinds) if k == "parameter")

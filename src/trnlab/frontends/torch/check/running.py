@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from trnlab.errors import Location, UsageError
 from trnlab.frontends.torch.check import ranks
 from trnlab.frontends.torch.check.silence import Last
-from trnlab.frontends.torch.survey import Survey
+from trnlab.frontends.torch.findings.survey import Survey
 from trnlab.porting.job import RANKS_WANTED
 from trnlab.runtime.script import Script, failure
 from trnlab.runtime.session import current

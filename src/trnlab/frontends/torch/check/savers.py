@@ -101,7 +101,7 @@ class _Sparing:
         return getattr(self._archive, name)
 
     def write_record_metadata(self, name: str, size: int) -> None:
-        """Of a storage."""
+        """Write the metadata of a storage."""
         known = {f"data/{number}": storage for number, storage in self._storages.values()}
         if size >= LARGE or name not in known:
             self._archive.write_record_metadata(name, size)

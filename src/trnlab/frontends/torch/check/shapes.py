@@ -13,13 +13,13 @@ from torch import Tensor
 from trnlab.frontends.common.captured import Role
 from trnlab.frontends.common.engine import use
 from trnlab.frontends.torch import recording
-from trnlab.frontends.torch.capture import CapturedStep, Reported
+from trnlab.frontends.torch.capture.step_capture import CapturedStep, Reported
+from trnlab.frontends.torch.capture.subject import prepare
 from trnlab.frontends.torch.check.unwritten import like, unwritten, values_kept
-from trnlab.frontends.torch.dlpack import as_host
-from trnlab.frontends.torch.locations import here, parse
+from trnlab.frontends.torch.device.dlpack import as_host
+from trnlab.frontends.torch.findings.locations import here, parse
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.step import TrainStep, learned_from
-from trnlab.frontends.torch.subject import prepare
 from trnlab.graph.ir import Graph
 
 

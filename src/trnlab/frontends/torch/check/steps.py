@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trnlab.errors import Location
-from trnlab.frontends.torch.capture import CapturedStep
+from trnlab.frontends.torch.capture.step_capture import CapturedStep
 from trnlab.frontends.torch.check.pipelines import Ran
 from trnlab.frontends.torch.check.recorded import Inputs
 from trnlab.frontends.torch.data import Loader

@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from trnlab.frontends.torch import dlpack
-from trnlab.frontends.torch.assumed import assumed, is_mask, number_for
-from trnlab.frontends.torch.dlpack import as_neuron
-from trnlab.frontends.torch.host_ops import NOT_HERE
+from trnlab.frontends.torch.device import dlpack
+from trnlab.frontends.torch.device.dlpack import as_neuron
+from trnlab.frontends.torch.device.host_ops import NOT_HERE
+from trnlab.frontends.torch.findings.assumed import assumed, is_mask, number_for
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.pytorch.dispatcher import TorchDispatchMode, modes_off
 from trnlab.frontends.torch.pytorch.fakes import (

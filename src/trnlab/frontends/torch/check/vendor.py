@@ -9,7 +9,7 @@ from typing import Any
 def vendor_minutes(parameters: int) -> dict[str, Any]:
     """Minutes that compiling a step of a model of so many parameters takes on the vendor's stack, as published; empty
     where there are none."""
-    from trnlab.fleet import compilation  # a planner takes a while
+    from trnlab.fleet.bills import compilation  # a planner takes a while
 
     if not parameters:
         return {}

@@ -18,8 +18,7 @@ from trnlab.errors import Location
 from trnlab.frontends import unedited
 from trnlab.frontends.common.engine import use
 from trnlab.frontends.torch import recording
-from trnlab.frontends.torch.assumed import note_values
-from trnlab.frontends.torch.capture import CapturedStep
+from trnlab.frontends.torch.capture.step_capture import CapturedStep
 from trnlab.frontends.torch.check import ranks
 from trnlab.frontends.torch.check.alive import alive, only_new_ones
 from trnlab.frontends.torch.check.dynamo import listening
@@ -32,9 +31,10 @@ from trnlab.frontends.torch.check.silence import silent
 from trnlab.frontends.torch.check.steps import Step
 from trnlab.frontends.torch.check.unwritten import Unwritten, memory_of
 from trnlab.frontends.torch.check.walked_recordings import WalkedRecordings
-from trnlab.frontends.torch.locations import here, parse
+from trnlab.frontends.torch.findings.assumed import note_values
+from trnlab.frontends.torch.findings.locations import here, parse
+from trnlab.frontends.torch.findings.survey import Survey, surveyed
 from trnlab.frontends.torch.recording import barriers
-from trnlab.frontends.torch.survey import Survey, surveyed
 from trnlab.graph.ir import Graph
 from trnlab.porting.result import WARNING
 from trnlab.runtime.communication import Asked

@@ -17,10 +17,10 @@ from trnlab.frontends.torch.check.loaders import Loaders
 from trnlab.frontends.torch.check.recorded import Recordings, cuts, passes_of
 from trnlab.frontends.torch.check.running import Enough
 from trnlab.frontends.torch.check.steps import Step
-from trnlab.frontends.torch.locations import here, parse
+from trnlab.frontends.torch.findings.locations import here, parse
+from trnlab.frontends.torch.findings.survey import Survey
 from trnlab.frontends.torch.recording.programs import Program, Reading
 from trnlab.frontends.torch.recording.recorder import Node
-from trnlab.frontends.torch.survey import Survey
 from trnlab.porting.result import WARNING
 
 LEAST, PATIENCE = 6, 10.0  # passes of a script that makes no step, and seconds after the first, that are enough

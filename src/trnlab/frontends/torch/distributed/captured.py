@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from trnlab.errors import UnsupportedOpError
-from trnlab.frontends.torch.locations import RecordLines
+from trnlab.frontends.torch.findings.locations import RecordLines
 from trnlab.frontends.torch.pytorch.collectives import operators
 
 Tensors = Sequence[Tensor]
@@ -194,7 +194,7 @@ class _Groups:
         return outputs
 
     def reduce_scatter_single(self, group: Any, output: Tensor, given: Tensor, opts: Any = None) -> Tensor:
-        """Of one part for each rank."""
+        """Reduce-scatter of one part for each rank."""
         self.reduce_scatter_coalesced(group, [output], [given], opts)
         return output
 
@@ -207,7 +207,7 @@ class _Groups:
         return outputs
 
     def reduce_scatter(self, group: Any, outputs: Tensors, givens: Sequence[Tensors], opts: Any = None) -> Tensors:
-        """Of lists, whose tensors may differ in size."""
+        """Reduce-scatter of lists, whose tensors may differ in size."""
         op, factor = _reduction(opts)
         for output, parts in zip(outputs, givens, strict=True):
             largest = max(x.numel() for x in parts)
@@ -236,7 +236,7 @@ class _Groups:
         return output
 
     def all_to_all(self, group: Any, outputs: Tensors, givens: Tensors, opts: Any = None) -> Tensors:
-        """Of lists."""
+        """All-to-all of lists."""
         flat = torch.cat([x.detach().reshape(-1) for x in givens])
         takes, gives = [x.numel() for x in outputs], [x.numel() for x in givens]
         _put_parts(outputs, _call("all_to_all_single", flat, takes, gives, group.group_name))

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trnlab.frontends.torch.dispatch import untraced
+from trnlab.frontends.torch.device.dispatch import untraced
 from trnlab.frontends.torch.distributed.jobs import Job
 from trnlab.frontends.torch.distributed.work import NeuronWork
 from trnlab.frontends.torch.pytorch.collectives import FakeWork

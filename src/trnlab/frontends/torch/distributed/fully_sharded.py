@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trnlab.frontends.torch.host_ops import only_device
+from trnlab.frontends.torch.device.host_ops import only_device
 
 _device_of, _move = "_get_device_from_device_id", "_move_states_to_device"
 

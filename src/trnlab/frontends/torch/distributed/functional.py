@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trnlab.frontends.torch.dispatch import implement
+from trnlab.frontends.torch.device.dispatch import implement
 from trnlab.frontends.torch.pytorch.collectives import group_of
 
 _LIBRARIES: list[torch.library.Library] = []

@@ -16,7 +16,8 @@ from types import FrameType
 from typing import Any
 
 from trnlab.errors import RunError
-from trnlab.runtime import ranks, session
+from trnlab.runtime import session
+from trnlab.runtime.jobs import ranks
 from trnlab.runtime.notices import say, tell
 from trnlab.runtime.run import Run, new_folder
 from trnlab.runtime.script import Terminated

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trnlab.frontends.torch import generic
-from trnlab.frontends.torch.dispatch import implement
+from trnlab.frontends.torch.device import generic
+from trnlab.frontends.torch.device.dispatch import implement
 
 REMEMBERED = 64
 _KINDS = (

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from trnlab.collectives import Collective, Groups, whole_mesh
 from trnlab.errors import CollectiveError
-from trnlab.frontends.torch.dispatch import untraced_methods
+from trnlab.frontends.torch.device.dispatch import untraced_methods
+from trnlab.frontends.torch.device.dlpack import as_host, to_numpy_alias
 from trnlab.frontends.torch.distributed import (
     batch_norm,
     comm_hooks,
@@ -36,8 +37,7 @@ from trnlab.frontends.torch.distributed.jobs import Job
 from trnlab.frontends.torch.distributed.reductions import Reduction
 from trnlab.frontends.torch.distributed.work import NeuronWork
 from trnlab.frontends.torch.distributed.world import Channel, World
-from trnlab.frontends.torch.dlpack import as_host, to_numpy_alias
-from trnlab.frontends.torch.groups import purpose_of
+from trnlab.frontends.torch.parallel.groups import purpose_of
 from trnlab.frontends.torch.pytorch.dispatcher import is_handled_in_python
 
 Array = npt.NDArray[Any]

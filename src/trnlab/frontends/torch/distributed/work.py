@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from trnlab.frontends.torch.dispatch import untraced_methods
+from trnlab.frontends.torch.device.dispatch import untraced_methods
 from trnlab.frontends.torch.distributed.jobs import Job, aside
 from trnlab.frontends.torch.pytorch.collectives import Work
 from trnlab.frontends.torch.pytorch.tensors import Future

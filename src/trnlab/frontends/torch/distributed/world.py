@@ -19,13 +19,13 @@ import torch.distributed as dist
 from trnlab.collectives import Collective
 from trnlab.fabric.cluster import Cluster
 from trnlab.fabric.execute import exchanged
-from trnlab.frontends.torch.attempts import of_attempt
 from trnlab.frontends.torch.distributed import calls, kept, sites
 from trnlab.frontends.torch.distributed.calls import HEADER_BYTES, Call
 from trnlab.frontends.torch.distributed.jobs import MEETING, MOVING, Job, Lane
 from trnlab.frontends.torch.distributed.watch import Watch
+from trnlab.frontends.torch.parallel.attempts import of_attempt
 from trnlab.runtime import session
-from trnlab.runtime.traffic import Fabric
+from trnlab.runtime.analysis.traffic import Fabric
 
 Array = npt.NDArray[Any]
 Body = Callable[[Job, Mapping[int, Call]], Any]

@@ -243,12 +243,12 @@ def reducescatter(
 
 
 def grouped_reducescatter(tensors: Sequence[Tensor], *args: Any, **kwargs: Any) -> list[Tensor]:
-    """Of several. Arguments of `reducescatter`."""
+    """Reduce-scatter several tensors at once. Arguments of `reducescatter`."""
     return [reducescatter(tensor, *args, **kwargs) for tensor in tensors]
 
 
 def grouped_reducescatter_async(tensors: Sequence[Tensor], *args: Any, **kwargs: Any) -> int:
-    """Of several. Arguments of `reducescatter_async`."""
+    """Reduce-scatter several tensors at once. Arguments of `reducescatter_async`."""
     return _all([reducescatter_async(tensor, *args, **kwargs) for tensor in tensors])
 
 
@@ -289,12 +289,12 @@ def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet =
 
 
 def grouped_allgather(tensors: Sequence[Tensor], *args: Any, **kwargs: Any) -> list[Tensor]:
-    """Of several. Arguments of `allgather`."""
+    """All-gather several tensors at once. Arguments of `allgather`."""
     return [allgather(tensor, *args, **kwargs) for tensor in tensors]
 
 
 def grouped_allgather_async(tensors: Sequence[Tensor], *args: Any, **kwargs: Any) -> int:
-    """Of several. Arguments of `allgather_async`."""
+    """All-gather several tensors at once. Arguments of `allgather_async`."""
     return _all([allgather_async(tensor, *args, **kwargs) for tensor in tensors])
 
 

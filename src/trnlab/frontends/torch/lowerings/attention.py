@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from trnlab.frontends.torch import composites  # noqa: F401  (defines the operators)
+from trnlab.frontends.torch.decompositions import composites  # noqa: F401  (defines the operators)
 from trnlab.frontends.torch.lowerings.registry import lowers
 
 

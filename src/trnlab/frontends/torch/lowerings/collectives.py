@@ -20,13 +20,13 @@ def wait_tensor(site: Site, x: Value) -> Value:
 
 @lowers("_c10d_functional::all_reduce.default")
 def all_reduce(site: Site, x: Value, op: str, group: Any) -> Value:
-    """Of one tensor."""
+    """All-reduce of one tensor."""
     return _all_reduce(site, [x], op, group)[0]
 
 
 @lowers("_c10d_functional::all_reduce_coalesced.default")
 def all_reduce_coalesced(site: Site, xs: Sequence[Value], op: str, group: Any) -> list[Value]:
-    """Of several tensors."""
+    """All-reduce of several tensors."""
     return [y for same in _by_format(xs) for y in _all_reduce(site, same, op, group)]
 
 
@@ -81,13 +81,13 @@ def broadcast(site: Site, x: Value, source: int, group: Any) -> Value:
 
 
 def _groups(group: Any) -> Any:
-    from trnlab.frontends.torch.groups import replica_groups
+    from trnlab.frontends.torch.parallel.groups import replica_groups
 
     return replica_groups(group)
 
 
 def _position(group: Any) -> int:
-    from trnlab.frontends.torch.groups import position_in
+    from trnlab.frontends.torch.parallel.groups import position_in
 
     return position_in(group)
 
@@ -104,7 +104,7 @@ def _reduce_scatter(site: Site, xs: Sequence[Value], op: str, group: Any) -> lis
 
 def _said(results: Sequence[Value], group: Any) -> Sequence[Value]:
     """Results of a collective, once it has what its group says of its purpose."""
-    from trnlab.frontends.torch.groups import purpose_of
+    from trnlab.frontends.torch.parallel.groups import purpose_of
 
     made = results[0].op
     assert made is not None

@@ -52,7 +52,8 @@ def _truncated(site: Site, x: Any, y: Any) -> Value:
 
 @lowers("floor_divide.default")
 def floor_divide(site, x, y):
-    """Of integers one less than the truncated quotient, where the remainder has another sign than the divisor."""
+    """The floored quotient of integers: one less than the truncated quotient, where the remainder has another sign
+    than the divisor."""
     b, (x, y) = site.b, _both(site, x, y)
     if site.dtype.is_float:
         return site.cast(formulas.floor_divide(b, x, y))

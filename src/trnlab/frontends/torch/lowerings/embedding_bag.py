@@ -148,7 +148,7 @@ def embedding_bag_dense_backward(
 
 @lowers("_embedding_bag_per_sample_weights_backward.default")
 def embedding_bag_weights_backward(site, grad, table, indices, offsets, bags, mode, padding_idx=-1):
-    """Of each index: its row times the gradient of its bag."""
+    """The gradient of each index's weight: its row times the gradient of its bag."""
     b = site.b
     product = b.multiply(site.wide(b.take_rows(grad, bags)), site.wide(b.take_rows(table, indices)))
     return site.cast(b.reduce(_kept(site, product, _counted(site, indices, padding_idx), None), (1,)))

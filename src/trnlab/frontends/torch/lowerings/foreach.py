@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from trnlab.frontends.torch.dispatch import operator
+from trnlab.frontends.torch.device.dispatch import operator
 from trnlab.frontends.torch.lowerings.registry import LOWERINGS, Site, lowers
 
 # Operator over lists -> operator over tensors; the arguments that are lists go in element by element.

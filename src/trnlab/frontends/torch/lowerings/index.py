@@ -165,7 +165,7 @@ class _Scattered:
 
 
 def _where_there_are_indices(lowering: Lowering) -> Lowering:
-    """Of an operator that scatters: without indices it changes nothing."""
+    """Guard an operator that scatters: without indices it changes nothing."""
 
     def scatter(site: Site, x: Value, dim: int, index: Value, *rest: Any, **options: Any) -> Any:
         return lowering(site, x, dim, index, *rest, **options) if index.type.size else x

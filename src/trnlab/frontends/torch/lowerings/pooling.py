@@ -58,7 +58,7 @@ class Pool:
         }
 
     def elements(self) -> Iterator[Element]:
-        """Of the window, in row-major order."""
+        """Elements of the window, in row-major order."""
         return product(*map(range, self.window))
 
     def first(self, element: Element) -> list[int]:

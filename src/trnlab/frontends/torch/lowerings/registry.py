@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from trnlab.frontends.torch.dispatch import operator
+from trnlab.frontends.torch.device.dispatch import operator
+from trnlab.frontends.torch.device.types import format_of
 from trnlab.frontends.torch.draws import draw_of
-from trnlab.frontends.torch.types import format_of
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import TensorType, Value
 from trnlab.graph.overflow import Watch

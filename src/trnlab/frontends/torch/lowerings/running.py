@@ -97,7 +97,8 @@ def _before(b: GraphBuilder, x: Value, reach: int, start: Any) -> Value:
 
 @lowers("cumprod.default")
 def cumprod(site, x, dim, dtype=None):
-    """Of floats as significands and exponents: as PyTorch's, which are made in double, they leave fp32 and return."""
+    """Cumulative product of floats as significands and exponents: as PyTorch's, which are made in double, they
+    leave fp32 and return."""
     if not x.shape or x.type.size == 0:
         return site.cast(x)
     products = _products if site.dtype.is_float else _whole_products

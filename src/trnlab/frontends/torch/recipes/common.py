@@ -18,7 +18,7 @@ FORMS = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 def options(description: str | None) -> argparse.ArgumentParser:
-    """Of every recipe."""
+    """Options of every recipe."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=16, help="samples of a step of one rank")
     parser.add_argument("--precision", choices=FORMS, default="bf16", help="of weights, activations and products")
@@ -28,7 +28,7 @@ def options(description: str | None) -> argparse.ArgumentParser:
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Of a list with commas."""
+    """Numbers of a list with commas."""
     return tuple(map(int, text.split(",")))
 
 

@@ -10,8 +10,8 @@ import torch
 
 from trnlab import chips
 from trnlab.fabric.cluster import Cluster
-from trnlab.fleet.captured import Captured
-from trnlab.fleet.wholes import Whole
+from trnlab.fleet.models.captured import Captured
+from trnlab.fleet.models.unpartitioned import Whole
 from trnlab.frontends.torch.check.planned import captured
 from trnlab.frontends.torch.check.ranks import one_of
 from trnlab.porting.job import Unheard
@@ -23,15 +23,15 @@ TARGET = "trn1.32xlarge"  # a step is the same for all targets: its programs are
 
 @dataclass
 class Steps:
-    """Of a model that has a recipe, in a precision: a `fleet.ranks.Source`."""
+    """Steps of a model that has a recipe, in a precision: a `fleet.ranks.Source`."""
 
     model: Whole
     precision: str = "bf16"
     _known: dict[tuple[int, bool], Captured] = field(default_factory=dict)
 
     def step(self, microbatch: int, again: bool) -> Captured:
-        """Of so many samples, with activations made again or kept. Raises UsageError (TRN193) where the recipe makes
-        no step of them."""
+        """The step of so many samples, with activations made again or kept. Raises UsageError (TRN193) where the
+        recipe makes no step of them."""
         key = microbatch, again
         if key not in self._known:
             self._known[key] = self._captured(microbatch, again)

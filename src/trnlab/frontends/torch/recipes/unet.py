@@ -42,7 +42,7 @@ class Residual(nn.Module):
 
 
 class Attention(nn.Module):
-    """Of `heads`, to `width` wide rows, which may be its own."""
+    """Attention of `heads`, to `width` wide rows, which may be its own."""
 
     def __init__(self, size: int, width: int, heads: int) -> None:
         super().__init__()

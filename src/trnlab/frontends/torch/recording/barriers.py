@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from trnlab.frontends.common import engine
-from trnlab.frontends.torch import dlpack, provenance
-from trnlab.frontends.torch.dispatch import untraced
-from trnlab.frontends.torch.host_ops import NOT_HERE
+from trnlab.frontends.torch.device import dlpack
+from trnlab.frontends.torch.device.dispatch import untraced
+from trnlab.frontends.torch.device.host_ops import NOT_HERE
+from trnlab.frontends.torch.findings import provenance
 from trnlab.frontends.torch.recording.computing import Computer, busy
 from trnlab.frontends.torch.recording.draws import draw
 from trnlab.frontends.torch.recording.following import follower

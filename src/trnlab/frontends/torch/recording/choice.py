@@ -17,7 +17,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from trnlab.errors import UsageError
-from trnlab.frontends.torch.host_ops import NOT_HERE, ask_first
+from trnlab.frontends.torch.device.host_ops import NOT_HERE, ask_first
 
 MODES = ("steps", "operators", "host")
 _BARRIERS = "trnlab.frontends.torch.recording.barriers"

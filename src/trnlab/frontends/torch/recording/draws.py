@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from trnlab import host_ops
-from trnlab.frontends.torch.dlpack import as_neuron
+from trnlab.frontends.torch.device.dlpack import as_neuron
 from trnlab.frontends.torch.recording.following import follower
 from trnlab.frontends.torch.recording.recorder import NOT_RECORDED, Recorder
 

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trnlab.frontends.torch.dispatch import tracing_allowed
-from trnlab.frontends.torch.dlpack import as_neuron
-from trnlab.frontends.torch.host_ops import give_memory, without_garbage
+from trnlab.frontends.torch.device.dispatch import tracing_allowed
+from trnlab.frontends.torch.device.dlpack import as_neuron
+from trnlab.frontends.torch.device.host_ops import give_memory, without_garbage
+from trnlab.frontends.torch.device.types import _FORMATS
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode, unlogged
 from trnlab.frontends.torch.recording.geometry import Form, form_of
 from trnlab.frontends.torch.recording.operators import Operator, is_factor, plain
-from trnlab.frontends.torch.types import _FORMATS
 
 
 @dataclass(frozen=True, eq=False)

@@ -226,8 +226,8 @@ def _rows(room: int, offset: int, n: int, stride: int, inner: int) -> tuple[int,
 
 @lru_cache(maxsize=65536)
 def _diagonal(form: Form, offset: int, room: int) -> tuple[int, Form, Region] | None:
-    """Of a view that no region holds, as the last row of a matrix ends at its diagonal: which dimension is the
-    diagonal of a block, whose columns are the last dimension, and the region of that."""
+    """Diagonal of a view that no region holds, as the last row of a matrix ends at its diagonal: which dimension
+    is the diagonal of a block, whose columns are the last dimension, and the region of that."""
     columns = {1, *(n * step for n, step in zip(form.shape, form.strides))}
     for dim, (n, step) in enumerate(zip(form.shape, form.strides)):
         for column in sorted(c for c in columns if n > 1 and 0 < c < step):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trnlab.frontends.torch.dlpack import as_neuron
+from trnlab.frontends.torch.device.dlpack import as_neuron
 
 MASKS = (torch.bool, torch.uint8)
 Indices = Sequence[Tensor | None]
@@ -49,7 +49,7 @@ def _is_hosts(index: Tensor | None) -> bool:
 
 
 def _places(index: Tensor, sizes: Sequence[int]) -> list[Tensor] | None:
-    """Of each dimension that it is for; None where it is for none of this size."""
+    """Places of each dimension that it is for; None where it is for none of this size."""
     if index.dtype in MASKS:
         return list(index.nonzero(as_tuple=True)) if tuple(sizes[: index.dim()]) == tuple(index.shape) else None
     if not sizes or not index.numel() or bool(((index < -sizes[0]) | (index >= sizes[0])).any()):

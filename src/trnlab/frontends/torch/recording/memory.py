@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from trnlab.frontends.common.integers import check_fits
-from trnlab.frontends.torch.dlpack import array_of
-from trnlab.frontends.torch.host_ops import without_garbage
+from trnlab.frontends.torch.device.dlpack import array_of
+from trnlab.frontends.torch.device.host_ops import without_garbage
+from trnlab.frontends.torch.device.types import format_of
 from trnlab.frontends.torch.recording.recorder import Number, Slot
-from trnlab.frontends.torch.types import format_of
 
 Array = np.ndarray[Any, Any]
 

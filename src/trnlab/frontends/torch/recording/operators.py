@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from trnlab.frontends.torch import factors, fused_optimizers
+from trnlab.frontends.torch.decompositions import factors, fused_optimizers
 from trnlab.frontends.torch.recording.indices import on_device
 
 _ON_THE_HOST = (torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
@@ -135,7 +135,7 @@ def _aliases(argument: Any, about: Any) -> bool:
 
 
 def list_operator(op: Any) -> str | None:
-    """Of an operator over lists the plain one that meets each element, where its floats may be inputs."""
+    """For an operator over lists, the plain one that meets each element, where its floats may be inputs."""
     name: str = op._schema.name
     base = name.removeprefix(FOREACH).removesuffix("_")
     return base if name.startswith(FOREACH) and base in _LISTS_OF_FACTORS else None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 import sys
 
-from trnlab.frontends.torch.locations import here, of_gradient
+from trnlab.frontends.torch.findings.locations import here, of_gradient
 from trnlab.frontends.torch.pytorch.tensors import backward_number, node_of_backward
 
 _MOST = 1 << 18  # lines that are remembered

@@ -18,16 +18,16 @@ import torch
 from torch import fx
 
 from trnlab.frontends.common import engine
-from trnlab.frontends.torch.dispatch import tracing_allowed
-from trnlab.frontends.torch.import_fx import Imported, import_fx
+from trnlab.frontends.torch.capture.import_fx import Imported, import_fx
+from trnlab.frontends.torch.device.dispatch import tracing_allowed
+from trnlab.frontends.torch.device.types import unnarrowed
+from trnlab.frontends.torch.findings.survey import raising
 from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode
 from trnlab.frontends.torch.recording.geometry import Form, Region, region
 from trnlab.frontends.torch.recording.memory import Array, Memory, bound, of_number, stored
 from trnlab.frontends.torch.recording.operators import divides, inverse
 from trnlab.frontends.torch.recording.recorder import Node, Number, Ref, Slot
 from trnlab.frontends.torch.recording.written_out import calls, written_out
-from trnlab.frontends.torch.survey import raising
-from trnlab.frontends.torch.types import unnarrowed
 from trnlab.graph.ir import Value
 
 

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from trnlab.frontends.torch.dlpack import as_neuron, is_shared
+from trnlab.frontends.torch.device.dlpack import as_neuron, is_shared
+from trnlab.frontends.torch.device.types import _FORMATS
 from trnlab.frontends.torch.pytorch.tensors import uses_of_storage
 from trnlab.frontends.torch.recording.forms import Made, make_room, results_of
 from trnlab.frontends.torch.recording.geometry import Form, form_of, meet
 from trnlab.frontends.torch.recording.indices import MASKS, chooses_nothing
 from trnlab.frontends.torch.recording.operators import Operator, instead, is_factor, operator
 from trnlab.frontends.torch.recording.places import Places
-from trnlab.frontends.torch.types import _FORMATS
 
 NOT_RECORDED = object()
 LONGEST = 50_000  # operators of one recording
@@ -126,7 +126,7 @@ class Recorder:
 
     # -- what failed -------------------------------------------------------------------------------------------------
     def lose(self, nodes: Sequence[Node], computed: Sequence[Node], error: BaseException) -> None:
-        """Of these operators those that are not `computed` failed: whoever wants their results hears why."""
+        """Those of these operators that are not `computed` failed: whoever wants their results hears why."""
         done = {id(ref[0]) for node in computed for ref in (*node.refs, *node.results)}
         slots = [ref[0] for node in nodes for ref in (*node.refs, *node.results)]
         if not isinstance(error, Exception):

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from trnlab.frontends.torch.capture.tracing import functional_of_new_ones
 from trnlab.frontends.torch.pieces import Piece, pieces
 from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode
 from trnlab.frontends.torch.pytorch.graphs import module_of
@@ -22,7 +23,6 @@ from trnlab.frontends.torch.recording.forms import Factor, Made, Tensors
 from trnlab.frontends.torch.recording.geometry import Form, Region, shown, view_of
 from trnlab.frontends.torch.recording.operators import FOREACH, MODERATE, Operator, call
 from trnlab.frontends.torch.recording.recorder import Node
-from trnlab.frontends.torch.tracing import functional_of_new_ones
 
 Place = tuple[int, Form | None, Any]  # memory by number, and how a view lies in it; without a form all of it
 _Float = tuple[float, int | None]  # and which input of the graph it is

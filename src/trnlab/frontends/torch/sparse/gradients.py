@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trnlab.frontends.torch.dispatch import implement
+from trnlab.frontends.torch.device.dispatch import implement
 from trnlab.frontends.torch.sparse.parts import COO, gradient, is_sparse
 from trnlab.frontends.torch.sparse.places import parts_of, rows_and_columns
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trnlab.frontends.torch.dispatch import operator
-from trnlab.frontends.torch.dlpack import no_sparse
+from trnlab.frontends.torch.device.dispatch import operator
+from trnlab.frontends.torch.device.dlpack import no_sparse
 from trnlab.frontends.torch.sparse import elementwise, products, structure
 from trnlab.frontends.torch.sparse.parts import (
     COMPRESSED_KEY,
@@ -249,7 +249,7 @@ def computed(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def without_write(op: Any) -> Any:
-    """Of an operator in place the one that returns what it would write; None where it is none, or has none."""
+    """For an operator in place, the one that returns what it would write; None where it is none, or has none."""
     name = op._schema.name.removeprefix("aten::")
     packet = getattr(_aten, name.removesuffix("_"), None) if name.endswith("_") else None
     return getattr(packet, op._schema.overload_name or "default", None)

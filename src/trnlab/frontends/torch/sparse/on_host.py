@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trnlab import host_ops
 from trnlab.errors import UsageError
-from trnlab.frontends.torch.dlpack import as_host, as_neuron
+from trnlab.frontends.torch.device.dlpack import as_host, as_neuron
 from trnlab.frontends.torch.sparse.parts import COO, Parts, is_sparse, parts_of
 
 

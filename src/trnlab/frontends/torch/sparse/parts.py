@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from trnlab.frontends.torch.dlpack import no_sparse
+from trnlab.frontends.torch.device.dlpack import no_sparse
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.pytorch.dispatcher import DispatchKey, DispatchKeySet, modes_off
 from trnlab.frontends.torch.pytorch.fakes import FakeTensor

@@ -16,7 +16,7 @@ MOST_PLACES = 2**31  # that numbers of 32 bits tell apart
 
 
 def rows_and_columns(parts: Parts) -> tuple[Tensor, Tensor]:
-    """Of each element of a matrix."""
+    """Rows and columns of each element of a matrix."""
     if parts.layout is COO:
         (indices,) = parts.indices
         return indices[0], indices[1]

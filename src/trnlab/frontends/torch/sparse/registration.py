@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from trnlab.frontends.torch.dispatch import fall_back, implement, operator
+from trnlab.frontends.torch.device.dispatch import fall_back, implement, operator
 from trnlab.frontends.torch.sparse import gradients, kernels, on_host
 from trnlab.frontends.torch.sparse.parts import COMPRESSED_KEY, COO_KEY, NO_FORM
 

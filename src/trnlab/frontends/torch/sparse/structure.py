@@ -183,7 +183,8 @@ def _looked_up(x: Tensor, places: Parts) -> Any:
 
 
 def _first_of_each(parts: Parts, places: Parts) -> Any:
-    """Of a gradient, whose values are each that of its place: no sum is wanted, and nobody has to count places."""
+    """The first value of each place of a gradient, whose values are each that of its place: no sum is wanted, and
+    nobody has to count places."""
     own, order = torch.sort(numbers(parts), stable=True)
     return _found(own, parts.values.index_select(0, order), numbers(places))
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trnlab.errors import UnsupportedOpError
-from trnlab.frontends.torch.locations import RecordLines
+from trnlab.frontends.torch.findings.locations import RecordLines
 from trnlab.frontends.torch.pytorch.dispatcher import TorchDispatchMode
 from trnlab.frontends.torch.pytorch.tensors import node_of_backward
 from trnlab.frontends.torch.sparse import kernels

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from trnlab.frontends.torch.dlpack import as_host
-from trnlab.frontends.torch.locations import here, layer_of, parse
+from trnlab.frontends.torch.device.dlpack import as_host
+from trnlab.frontends.torch.findings.locations import here, layer_of, parse
 from trnlab.frontends.torch.verify.steps import Steps
 from trnlab.verify.bounds import roundoff
 from trnlab.verify.compare import relative, within

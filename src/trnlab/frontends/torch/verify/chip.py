@@ -13,8 +13,8 @@ from torch import Tensor
 
 from trnlab.compiler.taps import Tapped, compile_tapped, read
 from trnlab.frontends.common.engine import DeviceEngine
-from trnlab.frontends.torch import provenance
-from trnlab.frontends.torch.buffers import tensor_from
+from trnlab.frontends.torch.device.buffers import tensor_from
+from trnlab.frontends.torch.findings import provenance
 from trnlab.frontends.torch.verify.ops import Chip, Walk
 from trnlab.frontends.torch.verify.steps import Steps
 from trnlab.graph.ir import Graph, Value

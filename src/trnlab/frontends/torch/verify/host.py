@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from trnlab.frontends.common.engine import InterpreterEngine
-from trnlab.frontends.torch.dlpack import as_neuron
+from trnlab.frontends.torch.device.dlpack import as_neuron
 from trnlab.frontends.torch.draws import new_seed
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.verify.steps import Steps

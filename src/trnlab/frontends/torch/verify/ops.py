@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, fx
 
 from trnlab.errors import Location
-from trnlab.frontends.torch.locations import is_gradient, location_of
-from trnlab.frontends.torch.provenance import Provenance
-from trnlab.frontends.torch.types import format_of
+from trnlab.frontends.torch.device.types import format_of
+from trnlab.frontends.torch.findings.locations import is_gradient, location_of
+from trnlab.frontends.torch.findings.provenance import Provenance
 from trnlab.frontends.torch.verify.exact import Call, bf16, scale_of, wide
 from trnlab.graph.ir import Value
 from trnlab.verify import conditions
@@ -296,7 +296,7 @@ class _Check:
         return relative(got.numpy(), exact.numpy())
 
     def _against_the_whole(self, found: OpResult, got: Tensor, all_along: Tensor) -> OpResult:
-        """Of a result that is right for its operands: the element that the operands' errors have hurt most."""
+        """For a result that is right for its operands, the element that the operands' errors have hurt most."""
         distance = torch.nan_to_num((got - all_along).abs(), 0.0, 0.0)
         at = tuple(int(k) for k in np.unravel_index(int(distance.argmax()), got.shape)) if got.dim() else ()
         wrong = int((distance > conditions.LOSS * all_along.abs()).sum())

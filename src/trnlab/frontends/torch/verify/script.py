@@ -25,7 +25,8 @@ import torch
 
 from trnlab.errors import UsageError
 from trnlab.frontends.common.engine import use
-from trnlab.frontends.torch import provenance, recording
+from trnlab.frontends.torch import recording
+from trnlab.frontends.torch.findings import provenance
 from trnlab.frontends.torch.verify.against import BUDGET, Comparison, Recording
 from trnlab.frontends.torch.verify.captured import Layers, first_difference
 from trnlab.frontends.torch.verify.chip import ChipEngine

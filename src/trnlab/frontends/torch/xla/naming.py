@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from trnlab.frontends.torch.host_ops import Strideless
+from trnlab.frontends.torch.device.host_ops import Strideless
 from trnlab.frontends.torch.pytorch.tensors import descriptor_of_tensors, wrap_backward
 
 NEURON, XLA = torch.device("neuron"), torch.device("xla", 0)

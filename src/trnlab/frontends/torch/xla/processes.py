@@ -19,9 +19,10 @@ from trnlab.fabric.cluster import Cluster
 from trnlab.frontends.torch.xla import ranks
 from trnlab.frontends.torch.xla.names import refusing
 from trnlab.frontends.torch.xla.utils import get_free_tcp_ports
-from trnlab.runtime import elastic, session
+from trnlab.runtime import session
+from trnlab.runtime.jobs import elastic
+from trnlab.runtime.jobs.ranks import folder_of
 from trnlab.runtime.notices import say
-from trnlab.runtime.ranks import folder_of
 from trnlab.runtime.run import Run
 from trnlab.runtime.script import record
 

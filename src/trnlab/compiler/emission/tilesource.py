@@ -1,0 +1,448 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Between HBM and the tiles of a group: loads of what comes from outside, stores of what is read outside.
+
+Shape letters: P partition (rows of the tile), F free (columns of the tile), R all rows, C all columns.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from trnlab.compiler.analysis.strided import Strided, split_rows
+from trnlab.compiler.emission.totals import Extremes, Moments
+from trnlab.compiler.fusing.fusion import Partition
+from trnlab.compiler.fusing.groups import Class, Group, Kind, resident
+from trnlab.compiler.fusing.tiles import TileSpace
+from trnlab.graph.ir import Value
+from trnlab.isa.base import Engine, Memory
+from trnlab.kernels.blocks import dma_load, dma_store
+from trnlab.kernels.view import Piece, View, rectangle
+from trnlab.numerics.dtypes import DType, bfloat16, float32, int32
+from trnlab.program import AP, Builder, hbm_view
+from trnlab.program.access import MAX_FREE_DIMS, whole
+
+PSUM_COLS = 512  # fp32 elements of one bank
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The loop of a group: R rows of C columns. `flat`: nothing fixed the columns, all values are seen as runs of
+    elements from `offset` on.
+
+    `parts`: few rows are cut into so many parts of equal length, which lie on partitions of their own; partition
+    i * R + r holds part i of row r.
+    """
+
+    rows: int
+    cols: int
+    offset: int = 0
+    flat: bool = False
+    parts: int = 1
+
+    @property
+    def width(self) -> int:
+        """Columns of a part."""
+        return self.cols // self.parts
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The part of a domain that one sweep computes. Where rows are cut into parts, `rows` counts these, and columns
+    are those of each part."""
+
+    domain: Domain
+    row: int
+    rows: int  # P
+    col: int
+    cols: int  # F
+
+    @property
+    def whole_row(self) -> bool:
+        """All columns at once."""
+        return self.cols == self.domain.width
+
+    @property
+    def first_cols(self) -> bool:
+        """Nothing to the left of it."""
+        return self.col == 0
+
+    @property
+    def last_cols(self) -> bool:
+        """Nothing to the right of it."""
+        return self.col + self.cols == self.domain.width
+
+    @property
+    def first_rows(self) -> bool:
+        """Nothing above it."""
+        return self.row == 0
+
+    @property
+    def last_rows(self) -> bool:
+        """Nothing below it."""
+        return self.row + self.rows == self.domain.rows * self.domain.parts
+
+
+class Kept:
+    """Pieces of rows that several sweeps read, kept on chip from the first sweep to the last as far as there is room.
+
+    They are spread evenly over a row, so that no sweep has much to load in one place and nothing in another.
+    """
+
+    def __init__(self, b: Builder, values: Sequence[Value], domain: Domain, width: int, places: int) -> None:
+        """`values`: read again by later sweeps. `places`: for how many pieces of `width` columns there is room."""
+        self.values, self.width, self._held = values, width, dict[tuple[Value, int, int], AP]()
+        self._pieces, self._places = -(-domain.width // width), places
+        self._free = {
+            v: deque(b.tile((128, width), v.dtype, name="kept") for _ in range(min(places, 2 * self._pieces)))
+            for v in values
+        }
+
+    def find(self, value: Value, frame: Frame) -> AP | None:
+        """Where a piece lies that was loaded before."""
+        return self._held.get((value, frame.row, frame.col))
+
+    def take(self, value: Value, frame: Frame) -> AP | None:
+        """A tile for a piece that is about to be loaded, if it is to be kept."""
+        piece, most = frame.col // self.width, min(self._places, self._pieces)
+        chosen = (piece + 1) * most // self._pieces > piece * most // self._pieces
+        if value not in self._free or not chosen or not self._free[value]:
+            return None
+        tile = self._free[value].popleft()[: frame.rows, : frame.cols]
+        self._held[value, frame.row, frame.col] = tile
+        return tile
+
+    def end_row(self) -> None:
+        """No sweep over the rows at hand is left."""
+        for (value, _, _), tile in self._held.items():
+            self._free[value].append(whole(tile.buffer))
+        self._held = {}
+
+
+class Loader:
+    """Loads and stores of one group; `ports` are the routine's HBM parameters by the value in memory behind them."""
+
+    def __init__(
+        self, b: Builder, group: Group, part: Partition, ports: dict[Value, AP], wide: TileSpace, narrow: TileSpace
+    ):
+        self.b, self.group, self.part, self.ports = b, group, part, ports
+        self.wide, self.narrow = wide, narrow
+        self._numbers: dict[tuple[str, DType], AP] = {}
+        self._kept: dict[Value, AP] = {}  # scalars and columns, loaded once
+        self._of_rows: dict[Value, tuple[tuple[int, int], AP]] = {}
+        self._of_cols: dict[Value, tuple[tuple[int, int], AP]] = {}
+        self._of_sweep: dict[Value, AP] = {}
+        self._sums: dict[tuple[Value, int], list[AP]] = {}
+        self._ones: dict[DType, AP] = {}
+        self.totals: dict[Value, Moments | Extremes] = {}
+        self.in_order = group.kind is Kind.ROWS  # the last columns of a row come last
+        self.kept: Kept | None = None
+
+    def sibling(self) -> Loader:
+        """Another one for the next tile of the same loop, with the same numbers, columns and sums."""
+        twin = Loader(self.b, self.group, self.part, self.ports, self.wide, self.narrow)
+        twin._numbers, twin._kept, twin._sums, twin._ones = self._numbers, self._kept, self._sums, self._ones
+        twin.totals, twin.kept = self.totals, self.kept
+        return twin
+
+    def outer_class(self, value: Value) -> Class:
+        """Along what a value from outside varies, as fusion decided."""
+        return self.group.outer[value]
+
+    def prepare(self, other: Loader) -> None:
+        """Load before the loop whatever `other`, a trial run of the same group, kept throughout."""
+        for number, kind in other._numbers:
+            self.constant(float(number), 128, kind)
+        for dtype in other._ones:
+            self._all_ones(dtype)
+        for value in other._kept:
+            self._keep(value)
+        self.totals.update({value: totals.again(self.b) for value, totals in other.totals.items()})
+
+    # -- loads --------------------------------------------------------------------------------------------------
+    def constant(self, number: float, rows: int, dtype: DType = float32) -> AP:
+        """A number in every partition, [P, 1]."""
+        key = repr(number), dtype  # -0.0 is another number than 0.0, and NaN equals NaN
+        if key not in self._numbers:
+            tile = self.b.tile((128, 1), dtype, name="number")
+            self.b.memset(dst=tile, value=number)
+            self._numbers[key] = tile
+        return self._numbers[key][:rows]
+
+    def load(self, value: Value, frame: Frame) -> float | AP:
+        """A value from outside, for the rows and columns of the frame."""
+        number = self.part.splat(value)
+        if number is not None:
+            return number
+        cls = self.outer_class(value)
+        if cls is Class.SCALAR:
+            return self._keep(value)[: frame.rows]
+        if cls is Class.ROW:
+            return self.load_rows(value, frame, None)
+        if cls is Class.COL and resident(value, self.group):
+            return self._keep(value)[: frame.rows, frame.col : frame.col + frame.cols]
+        if cls is Class.COL and self.group.kind is not Kind.ROWS:
+            return self._columns(value, frame)[: frame.rows]
+        if self.kept is not None and (kept := self.kept.find(value, frame)) is not None:
+            return kept
+        if value not in self._of_sweep:
+            kept = self.kept.take(value, frame) if self.kept is not None else None
+            tile = self.wide.take(frame.rows, frame.cols, value.dtype) if kept is None else kept
+            self._fill(tile, value, cls, frame)
+            if kept is not None:
+                return kept
+            self._of_sweep[value] = tile
+        return self._of_sweep[value]
+
+    def release(self, value: Value) -> None:
+        """The last reader in this sweep is done with a value from outside."""
+        tile = self._of_sweep.pop(value, None)
+        if tile is not None:
+            self.wide.give(tile)
+
+    def load_rows(self, value: Value, frame: Frame, dtype: DType | None) -> AP:
+        """A value that varies along rows only, [P, 1]."""
+        key = (frame.row, frame.rows)
+        if value in self._of_rows:
+            if self._of_rows[value][0] == key:
+                return self._of_rows[value][1]
+            self.narrow.give(self._of_rows.pop(value)[1])
+        seen = self.part.strided(value)
+        dims = _row_dims(seen, frame.domain.rows)
+        view = View(self.ports[seen.root].buffer, seen.offset, (*seen.shape[:dims], 1), (*seen.strides[:dims], 1))
+        tile = self.narrow.take(frame.rows, 1, value.dtype)
+        count = frame.rows // frame.domain.parts
+        pieces = [rectangle(view, dims, frame.row, count, 0, 1)] * frame.domain.parts
+        for piece in _together(pieces, count):
+            self._dma_in(tile[piece.partition : piece.partition + piece.partitions], piece.ap)
+        self._of_rows[value] = (key, tile)
+        return tile
+
+    def words(self, value: Value) -> AP:
+        """All elements of a small value in every partition, [128, F]; loaded once."""
+        return self._keep(value)
+
+    def share_row(self, other: Loader) -> None:
+        """Use what another one has loaded for the rows at hand."""
+        self._of_rows = other._of_rows
+
+    def leave_row(self) -> None:
+        """Leave that to the other one."""
+        self._of_rows = {}
+
+    def end_row(self) -> None:
+        """The rows at hand are done."""
+        for _, tile in self._of_rows.values():
+            self.narrow.give(tile)
+        self._of_rows = {}
+
+    def table(self, value: Value, frame: Frame) -> AP:
+        """The columns of the frame of all rows of a table [V, C]."""
+        seen = self.part.strided(value)
+        rows, cols = seen.strides
+        dims = ((rows, seen.shape[0]), (cols, frame.cols))
+        return hbm_view(self.ports[seen.root].buffer, seen.offset + frame.col * cols, dims)
+
+    def _columns(self, value: Value, frame: Frame) -> AP:
+        """The frame's columns of a value that varies along them only; kept until others are asked for."""
+        place, tile = self._of_cols.get(value, (None, None))
+        if tile is None or place != (frame.col, frame.cols):
+            if tile is not None:
+                self.wide.give(tile)
+            tile = self.wide.take(128, frame.cols, value.dtype)
+            self._fill(tile, value, Class.COL, Frame(frame.domain, 0, 128, frame.col, frame.cols))
+            self._of_cols[value] = (frame.col, frame.cols), tile
+        return tile
+
+    def _keep(self, value: Value) -> AP:
+        if value not in self._kept:
+            seen = self.part.strided(value)
+            buffer = self.ports[seen.root].buffer
+            if self.outer_class(value) is Class.SCALAR:
+                count = 1 if self.part.is_scalar(value) else value.type.size
+                tile = self.b.tile((128, count), value.dtype, name="scalar")
+                self._dma_in(tile, hbm_view(buffer, seen.offset, ((0, 128), (1, count))))
+            else:
+                cols = self.group.cols
+                assert cols is not None
+                tile = self.b.tile((128, cols), value.dtype, name="columns")
+                view = _columns_view(seen, self.ports[seen.root], 128, cols)
+                for piece in rectangle(view, 1, 0, 128, 0, cols):
+                    self._dma_in(tile[:, piece.col : piece.col + piece.cols], piece.ap)
+            self._kept[value] = tile
+        return self._kept[value]
+
+    def _fill(self, tile: AP, value: Value, cls: Class, frame: Frame) -> None:
+        if cls is Class.COL and self._count(tile, value, frame):
+            return
+        for piece in self._pieces(value, cls, frame):
+            part = tile[piece.partition : piece.partition + piece.partitions, piece.col : piece.col + piece.cols]
+            self._dma_in(part, piece.ap)
+
+    def _count(self, tile: AP, value: Value, frame: Frame) -> bool:
+        """Make the columns of a value that counts them, on GpSimd; False for a value that has to be loaded."""
+        seen, domain = self.part.strided(value), frame.domain
+        if seen.root.op is None or seen.root.op.name != "iota" or value.dtype is not int32:
+            return False
+        dims = _columns_view(seen, self.ports[seen.root], 1, domain.cols).collapsed()
+        step = dims[0][0] if len(dims) == 1 else 0
+        if step > 0:
+            self.b.iota(dst=tile, pattern=((step, frame.cols),), offset=seen.offset + frame.col * step)
+        return step > 0
+
+    def _pieces(self, value: Value, cls: Class, frame: Frame) -> Iterator[Piece]:
+        """The frame's part of a value, as access patterns."""
+        seen, domain = self.part.strided(value), frame.domain
+        port = self.ports[seen.root]
+        if cls is Class.COL:
+            view, rows = _columns_view(seen, port, domain.rows, domain.cols), 1
+        elif domain.flat:
+            flat = seen.reshaped((prod(seen.shape),))
+            assert flat is not None, "groups without columns read what is a run of elements"
+            step = flat.strides[0]
+            start = flat.offset + domain.offset * step
+            view, rows = View(port.buffer, start, (domain.rows, domain.cols), (domain.cols * step, step)), 1
+        else:
+            split = split_rows(seen, domain.rows, domain.cols)
+            if split is None:
+                yield from self._row_by_row(seen, frame)
+                return
+            seen, rows = split
+            view = View(port.buffer, seen.offset, seen.shape, seen.strides)
+        count, starts = frame.rows // domain.parts, range(frame.col, domain.width * domain.parts, domain.width)
+        yield from _together([rectangle(view, rows, frame.row, count, col, frame.cols) for col in starts], count)
+
+    def _row_by_row(self, seen: Strided, frame: Frame) -> Iterator[Piece]:
+        """For a look whose dimensions do not end where the rows do."""
+        view = View(self.ports[seen.root].buffer, seen.offset, (1, *seen.shape), (0, *seen.strides))
+        for i in range(frame.rows):
+            start = (frame.row + i) * frame.domain.cols + frame.col
+            for piece in rectangle(view, 1, 0, 1, start, frame.cols):
+                yield replace(piece, partition=i)
+
+    def _dma_in(self, dst: AP, src: AP) -> None:
+        dma_load(self.b, dst, src)
+
+    # -- stores -------------------------------------------------------------------------------------------------
+    def store(self, value: Value, tile: AP, frame: Frame) -> None:
+        """Write a computed value out; the tile lies in SBUF."""
+        domain, port = frame.domain, self.ports[value]
+        count = frame.rows // domain.parts
+        if value.type.size != self.group.size:
+            if frame.first_cols:
+                rows = hbm_view(port.buffer, frame.row, ((1, count), (1, 1)))
+                dma_store(self.b, rows, tile[:count])
+            return
+        start = domain.offset + frame.row * domain.cols + frame.col
+        parts = ((domain.width, domain.parts),) if domain.parts > 1 else ()
+        dma_store(self.b, hbm_view(port.buffer, start, (*parts, (domain.cols, count), (1, frame.cols))), tile)
+
+    def moments(self, value: Value, data: AP, frame: Frame) -> None:
+        """Take the frame's part of the mean and variance of each row; where it ends, write them out."""
+        domain = frame.domain
+        if value not in self.totals:
+            self.totals[value] = Moments(self.b, domain.rows, domain.width, domain.parts)
+        self.totals[value].add(frame.row, data)
+        if frame.last_cols and self.in_order:
+            self.totals[value].store(frame.row, self.ports[value])
+
+    def extremes(self, value: Value, data: AP, frame: Frame, op: str) -> None:
+        """Take the frame's part of the largest ("max") or smallest element of each row; `finish` writes them out."""
+        if value not in self.totals:
+            self.totals[value] = Extremes(self.b, frame.domain.rows, op)
+        self.totals[value].add(frame.row, data)
+
+    def finish(self) -> None:
+        """Write out what was found out about rows, where their columns came in no order."""
+        for value, totals in self.totals.items():
+            for row in range(0, totals.rows, 128):
+                totals.store(row, self.ports[value])
+
+    def column_sum(self, value: Value, data: AP, frame: Frame) -> None:
+        """Add the rows of `data` to the sums over all rows, on the PE array; write them out after the last rows."""
+        if data.memory is Memory.PSUM or data.dtype not in (float32, bfloat16):
+            raise AssertionError("column sums read floats in SBUF")
+        starts = range(0, frame.cols, PSUM_COLS)
+        if frame.first_rows:
+            widths = [min(PSUM_COLS, frame.cols - c) for c in starts]
+            self._sums[value, frame.col] = [self.b.psum((1, w), float32, name="sums") for w in widths]
+        ones = self._all_ones(data.dtype)[: frame.rows]
+        for c, total in zip(starts, self._sums[value, frame.col]):
+            moving = data[:, c : c + total.free]
+            self.b.nc_matmul(
+                dst=total, stationary=ones, moving=moving, accumulate=not frame.first_rows, stop=frame.last_rows
+            )
+        if frame.last_rows:
+            for c, total in zip(starts, self._sums[value, frame.col]):
+                out = self.wide.take(1, total.free, value.dtype)
+                self.b.tensor_copy(dst=out, src=total)
+                target = hbm_view(self.ports[value].buffer, frame.col + c, ((1, 1), (1, total.free)))
+                dma_store(self.b, target, out)
+                self.wide.give(out)
+
+    def _all_ones(self, dtype: DType) -> AP:
+        if dtype not in self._ones:
+            self._ones[dtype] = self.b.tile((128, 1), dtype, name="ones")
+            self.b.memset(dst=self._ones[dtype], value=1.0)
+        return self._ones[dtype]
+
+
+class PartSums:
+    """Adds up the parts of rows that are cut into several: partitions apart by a multiple of 32, which engines reach
+    from each other's. No row meets another's numbers, which may be infinite."""
+
+    def __init__(self, b: Builder, domain: Domain) -> None:
+        self.b, self.rows, self.parts = b, domain.rows, domain.parts
+        self._moved = b.tile((128, 1), float32, name="part")
+
+    def add(self, data: AP, dst: AP) -> None:
+        """dst = for each partition the sum over the parts of its row; [P, 1] float32, maybe the same tile."""
+        b, rows, first = self.b, self.rows, dst[: self.rows]
+        pieces = [slice(i * rows, (i + 1) * rows) for i in range(self.parts)]
+        for i, piece in enumerate(pieces[1:]):
+            moved = self._moved[:rows]
+            b.tensor_copy(dst=moved, src=data[piece])
+            b.tensor_tensor(dst=first, data1=first if i else data[:rows], data2=moved, op="add", engine=Engine.VECTOR)
+        for piece in pieces[1:]:
+            b.tensor_copy(dst=dst[piece], src=first)
+
+
+def _together(parts: Sequence[Sequence[Piece]], rows: int) -> Iterator[Piece]:
+    """The pieces of each part of some rows; those of all parts in one access pattern where they are a step apart."""
+    for pieces in zip(*parts, strict=True) if len({len(p) for p in parts}) == 1 else ():
+        first, step = pieces[0].ap, pieces[1].ap.offset - pieces[0].ap.offset if len(pieces) > 1 else 0
+        alike = all(replace(p.ap, offset=first.offset) == first for p in pieces)
+        even = all(p.ap.offset == first.offset + i * step for i, p in enumerate(pieces))
+        if len(pieces) > 1 and alike and even and pieces[0].partitions == rows and len(first.dims) < MAX_FREE_DIMS:
+            dims = ((first.partition_step // first.dtype.itemsize, first.partitions), *first.dims)
+            ap = AP(first.buffer, first.dtype, 0, len(pieces), step, first.offset, dims)
+            yield replace(pieces[0], partitions=rows * len(pieces), ap=ap)
+        else:
+            yield from (replace(p, partition=i * rows + p.partition) for i, p in enumerate(pieces))
+    if len({len(p) for p in parts}) > 1:
+        yield from (replace(p, partition=i * rows + p.partition) for i, part in enumerate(parts) for p in part)
+
+
+def _row_dims(seen: Strided, rows: int) -> int:
+    """How many leading dimensions of a row value are its rows."""
+    total, dims = 1, 0
+    for count in seen.shape:
+        if total == rows:
+            break
+        total *= count
+        dims += 1
+    assert total == rows, (seen.shape, rows)
+    return dims
+
+
+def _columns_view(seen: Strided, port: AP, rows: int, cols: int) -> View:
+    """[rows, C]: the same columns in every row."""
+    dims = len(seen.shape)
+    total = 1
+    while total < cols:
+        dims -= 1
+        total *= seen.shape[dims]
+    assert total == cols, (seen.shape, cols)
+    return View(port.buffer, seen.offset, (rows, *seen.shape[dims:]), (0, *seen.strides[dims:]))

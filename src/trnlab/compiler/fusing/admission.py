@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which loops can compute an op too: its columns there, and how the loop meets the op's operands and result."""
+
+from __future__ import annotations
+
+from math import prod
+
+from trnlab.compiler.convolutions import has_epilogue
+from trnlab.compiler.fusing.classes import Classes
+from trnlab.compiler.fusing.groups import Class, Group, Kind, join, sums_over_rows
+from trnlab.graph.ir import Op, Value
+from trnlab.graph.ops import ELEMENTWISE, OPS
+from trnlab.numerics.dtypes import float32
+
+# Full tensors that the epilogue of a matmul may read: more, and the PE array would wait for them.
+MAX_EPILOGUE_LOADS = 2
+PSUM_BANKS, BANK_COLS = 8, 512  # sums over rows stay in PSUM for the whole loop
+
+
+class Admission(Classes):
+    """Verdicts on an op in a group that computes one of its operands or reads what it reads: the columns of the
+    group's loop and the class of the op's result, or None."""
+
+    def admitted(self, group: Group, op: Op) -> tuple[int | None, Class] | None:
+        """The verdict on any op whose other operands are there before the group runs."""
+        if op.name in ("trn.rng_uniform", "trn.rng_philox"):
+            return self._admit_random(group, op)
+        if op.name == "reduce":
+            return self._admit_reduce(group, op)
+        if op.name == "trn.moments":
+            return self._admit_moments(group, op)
+        if op.name == "gather":
+            return self._admit_gather(group, op)
+        return self._admit_elementwise(group, op)
+
+    def _admit_elementwise(self, group: Group, op: Op) -> tuple[int | None, Class] | None:
+        cols = group.cols
+        size = op.result.type.size
+        if OPS[op.name].kind != ELEMENTWISE or group.kind is Kind.CONVOLUTION:
+            return None
+        inner: list[Class] = []
+        outer: list[Value] = []
+        for value in op.operands:
+            if self.inside(value, group):
+                seen = self.class_of(value, group, cols)
+                if seen is None or seen[1] is Class.FINAL:
+                    return None
+                cols = seen[0]
+                inner.append(seen[1])
+            else:
+                outer.append(value)
+        if size != group.size:
+            narrow = inner and all(c in (Class.ROW, Class.SCALAR) for c in inner)
+            if not (narrow and cols is not None and size * cols == group.size):
+                return None
+            found = {v: Class.SCALAR if self.is_scalar(v) else Class.ROW for v in outer}
+            group.outer = {**found, **group.outer}
+            return cols, join(*inner, *found.values())
+        loads = set()
+        found = {}
+        for value in outer:
+            cols, cls = (cols, group.outer[value]) if value in group.outer else self.outer_class(value, cols)
+            inner.append(cls)
+            found[value] = cls
+            if cls is Class.FULL:
+                if group.ops and cols is not None and not self.has_rows(value, group.size // cols, cols):
+                    return None
+                loads.add(self.root(value))
+        if group.kind is Kind.DOT and len(group.loads | loads) > MAX_EPILOGUE_LOADS:
+            return None
+        group.loads |= loads
+        group.outer.update(found)
+        return cols, join(*inner)
+
+    def _admit_reduce(self, group: Group, op: Op) -> tuple[int | None, Class] | None:
+        value, dims = op.operands[0], op.attrs["dimensions"]
+        cols = reduced_cols(op)
+        if group.kind is Kind.DOT:
+            return self._admit_extremes(group, op, cols)
+        if group.kind is not Kind.ROWS or value.type.size != group.size or group.cols not in (None, cols):
+            return None
+        if self.inside(value, group):
+            seen = self.class_of(value, group, cols)
+            if seen is None or seen[1] is not Class.FULL:
+                return None
+        else:
+            group.outer.setdefault(value, Class.FULL)
+        sums = sums_over_rows(group)
+        if _is_trailing(dims, value.type.rank):
+            return (cols, Class.ROW) if fits_psum(sums, cols) else None
+        has_rows = any(c is Class.ROW for c in group.classes.values())
+        if op.attrs["kind"] != "add" or (has_rows and not fits_psum(sums + 1, cols)) or sums + 1 > PSUM_BANKS:
+            return None
+        return cols, Class.FINAL
+
+    def _admit_moments(self, group: Group, op: Op) -> tuple[int | None, Class] | None:
+        value, cols = op.operands[0], reduced_cols(op)
+        if value.type.size != group.size or group.cols not in (None, cols) or not self._has_rows(group):
+            return None
+        if self.inside(value, group):
+            seen = self.class_of(value, group, cols)
+            return None if seen is None or seen[1] is not Class.FULL else (cols, Class.FINAL)
+        if group.kind is not Kind.ROWS:
+            return None
+        group.outer.setdefault(value, Class.FULL)
+        return cols, Class.FINAL
+
+    def _admit_extremes(self, group: Group, op: Op, cols: int) -> tuple[int | None, Class] | None:
+        """Admit the largest element of each row of a product, or the smallest: float32 on its way out."""
+        value, dims = op.operands[0], op.attrs["dimensions"]
+        fits = op.attrs["kind"] in ("maximum", "minimum") and value.dtype is float32 and group.cols == cols
+        if not fits or value.type.size != group.size or not _is_trailing(dims, value.type.rank):
+            return None
+        if not self._has_rows(group) or not self.inside(value, group):
+            return None
+        seen = self.class_of(value, group, cols)
+        return None if seen is None or seen[1] is not Class.FULL else (cols, Class.FINAL)
+
+    def _has_rows(self, group: Group) -> bool:
+        """Whether the rows of a product's result are whole: of one product, and in the order of memory."""
+        if group.kind is Kind.DOT:
+            return not group.anchor.attrs["lhs_batching_dimensions"]
+        return group.kind is Kind.ROWS or has_epilogue(group.anchor)
+
+    def _admit_random(self, group: Group, op: Op) -> tuple[int | None, Class] | None:
+        (seed,) = op.operands
+        if self.inside(seed, group) or op.result.type.size != group.size or group.kind is not Kind.ROWS:
+            return None
+        group.outer[seed] = Class.SCALAR
+        return group.cols, Class.FULL
+
+    def _admit_gather(self, group: Group, op: Op) -> tuple[int | None, Class] | None:
+        table, ids = op.operands
+        cols = prod(op.attrs["slice_sizes"]) or 1
+        if self.inside(table, group) or self.inside(ids, group) or group.kind is not Kind.ROWS:
+            return None
+        if op.result.type.size != group.size or group.cols not in (None, cols):
+            return None
+        group.outer[ids] = Class.ROW
+        return cols, Class.FULL
+
+    # -- second thoughts, once all readers are known ------------------------------------------------------------
+
+
+def fits_psum(sums: int, cols: int) -> bool:
+    """Whether so many sums over rows of so many columns have room for the whole loop."""
+    return sums * -(-cols // BANK_COLS) <= PSUM_BANKS
+
+
+def _is_trailing(dims: tuple[int, ...], rank: int) -> bool:
+    return sorted(dims) == list(range(rank - len(dims), rank))
+
+
+def reduced_cols(op: Op) -> int:
+    """Columns of the loop that computes a reduction: the reduced dims if they are last, the kept ones if first."""
+    shape, dims = op.operands[0].shape, op.attrs["dimensions"]
+    if _is_trailing(dims, len(shape)):
+        return prod(shape[d] for d in dims)
+    assert sorted(dims) == list(range(len(dims))), "canonical reductions are over leading or trailing dimensions"
+    return prod(shape[len(dims) :])

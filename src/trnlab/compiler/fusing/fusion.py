@@ -1,0 +1,446 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fusion: which ops become one routine.
+
+Ops are taken in order and join the group that computes one of their operands whenever its loop can compute them too.
+Afterwards, when all readers are known, epilogues move to where they cost least, and loops that read the same merge.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from math import prod
+
+from trnlab.compiler.analysis.roles import find_updates
+from trnlab.compiler.analysis.selection import Rule
+from trnlab.compiler.analysis.strided import BARRIER, LOOK_OPS, Strided
+from trnlab.compiler.fusing.admission import Admission, fits_psum, reduced_cols
+from trnlab.compiler.fusing.groups import Class, Group, Kind, resident, sums_over_rows
+from trnlab.compiler.fusing.recompute import levels_of, placed_late
+from trnlab.compiler.fusing.tiles import is_seen
+from trnlab.graph.collectives import exchanges_own_parts
+from trnlab.graph.ir import Graph, Op, Value
+from trnlab.graph.ops import COLLECTIVE, DOT, OPS, REDUCE, WINDOW
+from trnlab.numerics.dtypes import bfloat16, float32
+
+# Elements of a group that is merged with a later one only if that makes nobody wait: there is little to save.
+SMALL = 4096
+
+
+class Partition(Admission):
+    """Groups of a graph under construction."""
+
+    def __init__(
+        self, graph: Graph, looks: dict[Value, Strided], copies: set[Value], rules: Mapping[Op, Rule]
+    ) -> None:
+        super().__init__(looks)
+        self.graph, self.copies, self.rules = graph, copies, rules
+        self.groups: list[Group] = []
+        self.readers: dict[Value, list[Group]] = {}  # groups that load a full value from outside, by its root
+        self._ancestors: list[int] = []  # bit g set: group g must run before
+        self._orders: list[tuple[Group, Group]] = []  # that no value demands
+        self._updates = find_updates(graph)
+        self._late, self._levels = placed_late(graph), levels_of(graph)
+        self._meets = exchanges_own_parts(graph)
+        self._met: Group | None = None  # the collective before
+        self._position = {op: i for i, op in enumerate(graph.ops)}
+
+    def form(self) -> None:
+        """Put every op into a group."""
+        for op in self.graph.ops:
+            if op.name in LOOK_OPS:
+                if op.result in self.copies:
+                    self._new(Kind.MOVE, op)
+            elif op.name in ("constant", "iota"):
+                continue
+            elif op.name in ("concatenate", "pad"):
+                self._new(Kind.MOVE, op)
+            elif OPS[op.name].kind == DOT:
+                group = self._new(Kind.DOT, op, cols=_dot_cols(op))
+                group.classes.update(dict.fromkeys(op.results[1:], Class.FINAL))
+            elif op.name == "scatter":
+                self._new(Kind.SCATTER, op)
+            elif op.name == "custom_call":
+                self._new(Kind.CALL, op)
+            elif op.name == "loop":
+                self._new(Kind.LOOP, op)
+            elif OPS[op.name].kind == COLLECTIVE:
+                self._meet(self._new(Kind.COLLECTIVE, op))
+            elif OPS[op.name].kind == "attention":
+                self._new(Kind.ATTENTION, op)
+            elif op.name == "convolution":
+                self._new(Kind.CONVOLUTION, op)
+            elif OPS[op.name].kind == WINDOW:
+                self._new(Kind.POOL, op)
+            else:
+                self._place(op)
+        self._sink_epilogues()
+        self._merge_siblings()
+
+    def ordered(self) -> list[Group]:
+        """All groups, in an order that respects their dependencies and otherwise follows the program."""
+        ordered, users = self._ordered(), self.graph.users()
+        outputs = {self.root(v) for v in self.graph.outputs}
+        for group in ordered:
+            if group.kind is Kind.ROWS and sums_over_rows(group):
+                late = self._for_sums_alone(group, users, outputs)
+                group.ops = [*(op for op in group.ops if op not in late), *(op for op in group.ops if op in late)]
+            self._find_same(group)
+        return ordered
+
+    def _for_sums_alone(self, group: Group, users: dict[Value, list[Op]], outputs: set[Value]) -> set[Op]:
+        """Sums over rows, and what only they read. Nobody has them before all rows are done: they come last in each
+        tile, whatever order they are written in."""
+        late: set[Op] = set()
+        for op in reversed(group.ops):
+            value = op.results[0]
+            readers = self._computing_readers(value, users)
+            if group.classes[value] is Class.FINAL or (readers and late.issuperset(readers) and value not in outputs):
+                late.add(op)
+        return late
+
+    def _meet(self, group: Group) -> None:
+        """Where ranks have programs of their own, each collective is behind the one before: all keep one order."""
+        if self._meets and self._met is not None:
+            self._precede(self._met, group)
+        self._met = group
+
+    # -- placing one op -----------------------------------------------------------------------------------------
+    def _place(self, op: Op) -> None:
+        for group in self._candidates(op):
+            if self._admits(group, op):
+                self._add(group, op)
+                self._absorb(group, op)
+                return
+        size, cols = op.result.type.size, None
+        if OPS[op.name].kind == REDUCE:
+            size, cols = op.operands[0].type.size, reduced_cols(op)
+        group = self._new(Kind.ROWS, None, size=size, cols=cols)
+        group.update = op in self._updates
+        admitted = self._admits(group, op)
+        assert admitted, f"{op.name} does not fit a group of its own"
+        self._add(group, op)
+
+    def _candidates(self, op: Op) -> list[Group]:
+        """Groups that compute an operand, latest first; then loops over rows that read one anyway."""
+        roots = [self.shared(v) for v in op.operands]
+        kinds = (Kind.ROWS, Kind.DOT, Kind.CONVOLUTION)
+        owners = {self.owner[v] for v in roots if v in self.owner and self.owner[v].kind in kinds}
+        beside = {g for v in roots if v.type.size > 1 for g in self.readers.get(v, ()) if g.ops} - owners
+        found = [*sorted(owners, key=lambda g: -g.id), *sorted(beside, key=lambda g: -g.id)]
+        if op in self._late:
+            found = [g for g in found if max(self._late.get(o, self._levels[o]) for o in g.ops) >= self._late[op]]
+        return [g for g in found if g.update == (op in self._updates)]
+
+    def _admits(self, group: Group, op: Op) -> bool:
+        """Whether `group` can compute `op` too; fixes the group's columns and the result's class when it can."""
+        if any(self._depends(self.owner.get(self.root(v)), group) for v in op.operands):
+            return False
+        verdict = self.admitted(group, op)
+        if verdict is None:
+            return False
+        group.cols, group.classes[op.result] = verdict
+        return True
+
+    def _sink_epilogues(self) -> None:
+        """Move what a matmul's epilogue computes for one loop over rows alone into that loop: it is not stored
+        then. So are casts to a wider format, whoever computes them."""
+        readers = self.graph.users()
+        outputs = {self.root(v) for v in self.graph.outputs}
+        for group in self.groups:
+            for op in reversed(group.ops[1:] if group.kind in (Kind.DOT, Kind.ROWS) else ()):
+                if op.result in outputs or group.classes[op.result] is Class.FINAL:
+                    continue
+                if group.kind is Kind.ROWS and not _widens(op):
+                    continue
+                if any(u.name == BARRIER for u in readers.get(op.result, ())):
+                    continue
+                if any(group.outer.get(v) is Class.COL and not resident(v, group) for v in op.operands):
+                    continue  # the loop over rows would load it for each 128 of them
+                users = self.readers_of(op.result, readers)
+                user = users.pop() if len(users) == 1 else None
+                if user is None or user is group or user.kind is not Kind.ROWS:
+                    continue
+                if self.read_in_step(user, op.result) and self._admits(user, op):
+                    group.ops.remove(op)
+                    del group.classes[op.result]
+                    user.outer = {v: c for v, c in user.outer.items() if self.root(v) is not op.result}
+                    self._add(user, op)
+                    user.ops.sort(key=self._position.__getitem__)
+
+    def shared(self, value: Value) -> Value:
+        """What makes loops that read a value belong together: its root, or the barrier before that. What is computed
+        again behind a barrier must not be computed along with the first time, or it is kept in between."""
+        seen = value
+        while seen.op is not None and seen.op.name in LOOK_OPS and seen not in self.copies:
+            if seen.op.name == BARRIER:
+                return seen
+            seen = seen.op.operands[0]
+        return self.root(value)
+
+    def read_in_step(self, user: Group, value: Value) -> bool:
+        """Whether a group reads the elements of a value in their order in memory, so that it can compute it too."""
+        looks = [(op, v) for op in user.ops for v in op.operands if self.root(v) is value]
+        in_order = all(op.name != "gather" and self.strided(v).is_contiguous for op, v in looks)
+        return in_order and all(is_seen(v, value, user.kind) for _, v in looks)
+
+    def readers_of(self, value: Value, users: dict[Value, list[Op]]) -> set[Group | None]:
+        """The groups that read a value, views looked through."""
+        return {self.owner.get(r.result) for r in self._computing_readers(value, users)}
+
+    def _computing_readers(self, value: Value, readers: dict[Value, list[Op]]) -> list[Op]:
+        """The ops that read a value, views looked through."""
+        found = []
+        for op in readers.get(value, ()):
+            is_view = op.name in LOOK_OPS and op.result not in self.copies
+            found += self._computing_readers(op.result, readers) if is_view else [op]
+        return found
+
+    def _merge_siblings(self) -> None:
+        """Loops over rows that read the same tensor read it once."""
+        for value in list(self.readers):
+            beside = list(dict.fromkeys(g for g in self.readers[value] if g.ops))
+            for i, group in enumerate(beside):
+                for other in beside[i + 1 :]:
+                    if group.ops and other.ops and self._mergeable(group, other):
+                        self.merge(group, other)
+
+    def _find_same(self, group: Group) -> None:
+        """Full values from outside that are the same elements in the same order, in other shapes: loaded once."""
+        first: dict[tuple[Value, int, tuple[tuple[int, int], ...]], Value] = {}
+        for op in group.ops:
+            for value in op.operands:
+                if group.outer.get(value) is Class.FULL and op.name != "gather":
+                    seen = self.strided(value)
+                    group.same[value] = first.setdefault((seen.root, seen.offset, seen.collapsed()), value)
+
+    # -- joining two groups -------------------------------------------------------------------------------------
+    def _absorb(self, group: Group, op: Op) -> None:
+        """Take in the other groups of rows that compute operands of `op`, which has just joined `group`."""
+        if group.kind is not Kind.ROWS or op in self._late:
+            return
+        for value in op.operands:
+            other = self.owner.get(self.shared(value))
+            if other is not None and other is not group and self._mergeable(other, group):
+                self.merge(other, group)
+
+    def _mergeable(self, a: Group, b: Group) -> bool:
+        if a.kind is not Kind.ROWS or a.size != b.size or a.update != b.update:
+            return False
+        if a.size <= SMALL and self._waits_for_more(b, a):
+            return False
+        if a.cols is not None and b.cols is not None and a.cols != b.cols:
+            return False
+        sums = sum(map(sums_over_rows, (a, b)))
+        if sums and not fits_psum(sums, a.cols or b.cols or 0):
+            return False
+        if any(v in a.outer and a.outer[v] is not cls for v, cls in b.outer.items()):
+            return False
+        if any(self._reads_final(x, y) for x, y in ((a, b), (b, a))):
+            return False
+        return not any(
+            self.runs_before(x.id, g) and self.runs_before(g.id, y) for g in self.groups for x, y in ((a, b), (b, a))
+        )
+
+    def _waits_for_more(self, late: Group, early: Group) -> bool:
+        """Whether `late` must wait for groups that `early` need not wait for."""
+        return bool(self._ancestors[late.id] & ~self._ancestors[early.id] & ~(1 << early.id))
+
+    def _reads_final(self, reader: Group, writer: Group) -> bool:
+        """Whether `reader` needs something of `writer` that its loop could not have while it runs."""
+        for op in reader.ops:
+            for value in op.operands:
+                if self.inside(value, writer):
+                    seen = self.class_of(value, writer, writer.cols)
+                    from_memory = op.name == "gather"  # rows of a table that is complete
+                    if seen is None or seen[1] is Class.FINAL or from_memory:
+                        return True
+        return False
+
+    def merge(self, gone: Group, into: Group) -> None:
+        """Let one group compute what another did."""
+        inner = {v for v in into.outer if self.owner.get(self.root(v)) is gone}
+        anchor = into.ops[: into.kind is not Kind.ROWS]  # stays the first, whatever comes before it in the graph
+        into.ops = [*anchor, *sorted([*gone.ops, *into.ops[len(anchor) :]], key=self._position.__getitem__)]
+        into.cols = into.cols or gone.cols
+        into.classes.update(gone.classes)
+        into.outer = {v: c for v, c in {**gone.outer, **into.outer}.items() if v not in inner}
+        into.loads |= gone.loads
+        for value in gone.classes:
+            self.owner[value] = into
+        for value, cls in gone.outer.items():
+            if cls is Class.FULL:
+                self.readers.setdefault(self.shared(value), []).append(into)
+        gone.ops, gone.classes, gone.outer = [], {}, {}  # what has no ops is no group any more
+        old, new = 1 << gone.id, 1 << into.id
+        before = (self._ancestors[into.id] | self._ancestors[gone.id]) & ~old & ~new
+        self._ancestors[into.id] = before
+        for i, bits in enumerate(self._ancestors):
+            if i != into.id and bits & (old | new):
+                self._ancestors[i] = bits & ~old | new | before
+
+    # -- dependencies -------------------------------------------------------------------------------------------
+    def _depends(self, producer: Group | None, group: Group) -> bool:
+        """Whether adding a read of `producer` to `group` would close a circle."""
+        return producer is not None and producer is not group and bool(self._ancestors[producer.id] >> group.id & 1)
+
+    def runs_before(self, first: int, group: Group) -> bool:
+        """Whether the group numbered `first` must have run before `group`."""
+        return bool(self._ancestors[group.id] >> first & 1)
+
+    def waits(self, group: Group) -> bool:
+        """Whether anything must have run before `group`."""
+        return self._ancestors[group.id] != 0
+
+    def _new(self, kind: Kind, op: Op | None, *, size: int = 0, cols: int | None = None) -> Group:
+        group = Group(len(self.groups), kind, size if op is None else op.result.type.size, cols)
+        self.groups.append(group)
+        self._ancestors.append(0)
+        if op is not None:
+            for result in op.results:
+                group.classes[result] = Class.FULL
+            self._add(group, op)
+        return group
+
+    def _add(self, group: Group, op: Op) -> None:
+        group.ops.append(op)
+        for result in op.results:
+            self.owner[result] = group
+        before = 0
+        for value in op.operands:
+            producer = self.owner.get(self.root(value))
+            if group.kind is Kind.ROWS and producer is not group and group.outer.get(value) is Class.FULL:
+                self.readers.setdefault(self.shared(value), []).append(group)
+            if producer is not None and producer is not group:
+                before |= self._ancestors[producer.id] | 1 << producer.id
+        if before & ~self._ancestors[group.id]:
+            self._ancestors[group.id] |= before
+            for other in self.groups:
+                if self._ancestors[other.id] >> group.id & 1:
+                    self._ancestors[other.id] |= before
+
+    def _precede(self, first: Group, then: Group) -> None:
+        """Have one group run before another though that does not read it."""
+        self._orders.append((first, then))
+        before = self._ancestors[first.id] | 1 << first.id
+        for other in self.groups:
+            if other is then or self._ancestors[other.id] >> then.id & 1:
+                self._ancestors[other.id] |= before
+
+    def _place_of(self, group: Group) -> int:
+        """Where a group stands in the program: after its last op, a matmul with an update before the updates."""
+        ops = [op for op in group.ops if group.update or op not in self._updates]
+        return max(self._position[op] for op in ops or group.ops)
+
+    def _read_before_overwritten(self) -> None:
+        """Have groups that read an input run before the one that overwrites it, where that closes no circle."""
+        readers: dict[Value, dict[Group, None]] = {}
+        for group in self.groups:
+            for op in group.ops:
+                for value in op.operands:
+                    readers.setdefault(self.root(value), {})[group] = None
+        for out, source in self.graph.aliases.items():
+            writer = self.owner.get(self.graph.outputs[out])
+            for group in readers.get(self.graph.inputs[source], ()):
+                if writer is not None and group is not writer and not self.runs_before(writer.id, group):
+                    self._precede(group, writer)
+
+    def _ordered(self) -> list[Group]:
+        self._read_before_overwritten()
+        live = [g for g in self.groups if g.ops]
+        last: dict[int, float] = {g.id: self._place_of(g) for g in live}
+        direct: dict[int, set[int]] = {g.id: set() for g in live}
+        readers: dict[int, set[int]] = {g.id: set() for g in live}
+        for group in live:
+            for op in group.ops:
+                for value in op.operands:
+                    producer = self.owner.get(self.root(value))
+                    if producer is not None and producer is not group:
+                        direct[group.id].add(producer.id)
+                        readers[producer.id].add(group.id)
+        updating = [g for g in live if g.kind is Kind.DOT and any(op in self._updates for op in g.ops)]
+        for group in updating:
+            last[group.id] = min(
+                last[group.id], self._soonest(group, {g.id for g in updating}, last, direct, readers)
+            )
+        for first, then in self._orders:
+            direct[then.id].add(first.id)
+            readers[first.id].add(then.id)
+        _bring_forward(last, direct, readers)
+        waiting = {g: len(d) for g, d in direct.items()}
+        ready = [(last[g], g) for g, count in waiting.items() if count == 0]
+        heapq.heapify(ready)
+        ordered = []
+        while ready:
+            _, g = heapq.heappop(ready)
+            ordered.append(self.groups[g])
+            for reader in readers[g]:
+                waiting[reader] -= 1
+                if waiting[reader] == 0:
+                    heapq.heappush(ready, (last[reader], reader))
+        assert len(ordered) == len(live), "groups form a circle"
+        return ordered if self._meets else _gathered_when_read(ordered, direct)
+
+    @staticmethod
+    def _soonest(
+        group: Group,
+        updating: set[int],
+        last: dict[int, float],
+        direct: dict[int, set[int]],
+        readers: dict[int, set[int]],
+    ) -> float:
+        """A place for a product with its update: behind the first of the others that need what it waits for last,
+        which somebody waits for. Frameworks differ in when they ask for a weight's gradient."""
+        producer = max(direct[group.id], key=last.__getitem__, default=None)
+        if producer is None:
+            return last[group.id]
+        others = [last[r] for r in readers[producer] if r not in updating and last[r] > last[producer]]
+        return min(others, default=last[producer]) + 0.5
+
+
+def _bring_forward(last: dict[int, float], direct: Mapping[int, set[int]], readers: Mapping[int, set[int]]) -> None:
+    """Give each group the place of the first that waits for it, where that comes before its own.
+
+    A loop that merged with later ones would else hold up its readers, and what nothing holds up would all run, and
+    be kept, meanwhile.
+    """
+    waiting = {g: len(r) for g, r in readers.items()}
+    ready = [g for g, count in waiting.items() if count == 0]
+    while ready:
+        group = ready.pop()
+        for before in direct[group]:
+            last[before] = min(last[before], last[group])
+            waiting[before] -= 1
+            if waiting[before] == 0:
+                ready.append(before)
+
+
+def _widens(op: Op) -> bool:
+    """Whether an op writes the same numbers in more bytes."""
+    return op.name == "convert" and (op.operands[0].dtype, op.result.dtype) == (bfloat16, float32)
+
+
+def _dot_cols(op: Op) -> int:
+    rhs = op.operands[1]
+    taken = {*op.attrs.get("rhs_batching_dimensions", ()), *op.attrs.get("rhs_contracting_dimensions", (0,))}
+    return prod(count for axis, count in enumerate(rhs.shape) if axis not in taken)
+
+
+def _gathered_when_read(ordered: list[Group], direct: Mapping[int, set[int]]) -> list[Group]:
+    """The order with each gather in front of what waits for it first: gathers of parameters wait for nothing, and all
+    of them would hold their results from the beginning. direct: what each group waits for, by number."""
+    held = {g.id: g for g in ordered if g.kind is Kind.COLLECTIVE and g.anchor.name == "all_gather"}
+    found: list[Group] = []
+
+    def put(group: Group) -> None:
+        for number in sorted(direct[group.id] & held.keys()):
+            if number in held:
+                put(held.pop(number))
+        found.append(group)
+
+    for group in ordered:
+        if group.id not in held and (group.kind is not Kind.COLLECTIVE or group.anchor.name != "all_gather"):
+            put(group)
+    while held:  # nobody reads these but the user
+        put(held.pop(next(iter(held))))
+    return found

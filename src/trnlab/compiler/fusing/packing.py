@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which groups are one call: small loops that wait for nothing, and updates of the optimizer."""
+
+from __future__ import annotations
+
+from trnlab.compiler.fusing.fusion import Partition
+from trnlab.compiler.fusing.groups import Group, Kind
+
+Unit = list[Group]  # groups that share one routine, run as one call
+
+
+def pack(groups: list[Group], part: Partition) -> list[Unit]:
+    """Make one unit of all flat loops at the start that wait for nothing (casts of parameters), and one of all
+    updates of the optimizer that do not wait for each other. Many small tensors then cost one start, and overlap."""
+    flat = [g for g in groups if g.cols is None and g.kind is Kind.ROWS]
+    first = [g for g in flat if not g.update and not part.waits(g)]
+    updates = [g for g in flat if g.update]
+    last = [g for g in updates if not any(part.runs_before(other.id, g) for other in updates if other is not g)]
+    together = {*first, *(last if len(last) > 1 else ())}
+    units: list[Unit] = [first] if first else []
+    held: list[Group] = []
+    left = len(last) if len(last) > 1 else 0
+    for group in groups:
+        if group in together:
+            left -= group.update
+            if group.update and left == 0:
+                units.append(last)
+                units.extend([g] for g in held)
+        elif left and any(part.runs_before(g.id, group) for g in last):
+            held.append(group)
+        else:
+            units.append([group])
+    return units
+
+
+def label(unit: Unit) -> str:
+    """What a call is shown as: its kind and the operators of its first group."""
+    group = unit[0]
+    names = list(dict.fromkeys(op.origin or op.name for op in group.ops))
+    text = f"{group.kind}: " + " ".join(names[:6]) + (" ..." if len(names) > 6 else "")
+    return f"{text} (x{len(unit)})" if len(unit) > 1 else text

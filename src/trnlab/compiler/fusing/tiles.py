@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SBUF tiles that values of a group pass through, and the plan of what to compute in one sweep over a tile."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, field
+
+from trnlab.compiler.fusing.groups import Class, Group, Kind
+from trnlab.graph.ir import Op, Value
+from trnlab.numerics.dtypes import DType, bfloat16, float32
+from trnlab.program import AP, Builder
+
+READ_ANY_FLOAT = frozenset(
+    {
+        "add",
+        "subtract",
+        "multiply",
+        "maximum",
+        "minimum",
+        "compare",
+        "negate",
+        "reduce",
+        "convert",
+        "exponential",
+        "tanh",
+    }
+)
+"""Ops whose rules take operands of any float format."""
+
+
+_LOOKS = ("reshape", "broadcast_in_dim"), ("reshape", "broadcast_in_dim", "transpose")
+"""Ops through which a group's own values are seen; a convolution's in the order of memory too."""
+
+
+class TileSpace:
+    """Tiles of up to `width` elements, taken and given back; the one given back longest ago is taken next.
+
+    First in, first out: a value rarely gets the tile that its neighbour has just left, so engines do not wait for
+    each other. Without `counts` it hands out as many as asked for and records how many were in use at once, per item
+    size.
+    """
+
+    def __init__(self, b: Builder, width: int, counts: dict[int, int] | None = None, name: str = "v") -> None:
+        self.b, self.width, self.name = b, width, name
+        self.peak: Counter[int] = Counter()
+        self._used: Counter[int] = Counter()
+        self._measuring = counts is None
+        self._free: dict[int, deque[AP]] = {}
+        for size, count in (counts or {}).items():
+            self._free[size] = deque(self._make(size) for _ in range(count))
+
+    def _make(self, itemsize: int) -> AP:
+        kind = {4: "float32", 2: "bfloat16", 1: "uint8"}[itemsize]
+        return self.b.tile((128, self.width), kind, name=self.name)
+
+    def take(self, partitions: int, free: int, dtype: DType) -> AP:
+        """A tile [partitions, free]."""
+        size = dtype.itemsize
+        self._used[size] += 1
+        self.peak[size] = max(self.peak[size], self._used[size])
+        pool = self._free.setdefault(size, deque())
+        if not pool:
+            assert self._measuring, f"{self.name}: more tiles in use than planned"
+            pool.append(self._make(size))
+        slot = pool.popleft()
+        return AP(slot.buffer, dtype, 0, partitions, 0, 0, ((1, free),))
+
+    def give(self, tile: AP) -> None:
+        """Done with a tile that `take` gave."""
+        size = tile.dtype.itemsize
+        self._used[size] -= 1
+        self._free[size].append(AP(tile.buffer, tile.buffer.dtype, 0, 128, 0, 0, ((1, self.width),)))
+
+
+class PsumSpace:
+    """Tiles of PSUM for values that a two-operand instruction of Vector reads: it is twice as fast when one of its
+    operands is there. There are few, so a value may have to do without; in 16 bits it takes half as many banks."""
+
+    def __init__(self, b: Builder, width: int, banks: int) -> None:
+        """`banks`: how many of PSUM's are free, from the first on."""
+        self.width, self._size = width, int(b.chip.psum.bank_bytes_per_partition)
+        self._free = [True] * banks
+        self._tiles = {
+            (dtype, start): b.psum((128, width), dtype, name="operand", bank=start)
+            for dtype in (float32, bfloat16)
+            for start in self._starts(dtype)
+        }
+        self._next = 0  # banks in turn, so that a value rarely gets those that its neighbour has just left
+
+    def take(self, partitions: int, free: int, dtype: DType) -> AP | None:
+        """A tile [partitions, free], if there is one left."""
+        count = self._banks(dtype)
+        for start in sorted(self._starts(dtype), key=lambda s: (s < self._next, s)):
+            if all(self._free[start : start + count]):
+                self._free[start : start + count] = [False] * count
+                self._next = start + count
+                return self._tiles[dtype, start][:partitions, :free]
+        return None
+
+    def give(self, tile: AP) -> None:
+        """Done with a tile that `take` gave."""
+        assert tile.buffer.address is not None
+        start, count = tile.buffer.address // self._size, self._banks(tile.buffer.dtype)
+        self._free[start : start + count] = [True] * count
+
+    def _banks(self, dtype: DType) -> int:
+        return -(-dtype.itemsize * self.width // self._size)
+
+    def _starts(self, dtype: DType) -> range:
+        count = self._banks(dtype)
+        return range(0, len(self._free) - count + 1, count)
+
+
+@dataclass
+class Plan:
+    """What one sweep over a tile computes: ops in order, what it stores, who folds into whom.
+
+    uses: how often each value is still read (a store counts once); readers: by whom, reader: the last of them.
+    converted: a value whose one reader is a `convert` that the instruction computing it can do on its way out.
+    summed: a value whose row sum the same instruction gives.
+    per_row: row values only, computed once for the rows at hand and kept for the sweeps that follow.
+    """
+
+    ops: list[Op]
+    stores: set[Value]
+    per_row: bool = False
+    uses: Counter[Value] = field(default_factory=Counter)
+    reader: dict[Value, Op] = field(default_factory=dict)
+    readers: dict[Value, list[Op]] = field(default_factory=dict)
+    converted: dict[Value, Op] = field(default_factory=dict)
+    summed: dict[Value, Op] = field(default_factory=dict)
+
+
+def origin(value: Value, group: Group) -> Value:
+    """The value computed by the group that `value` is a look at; from outside, the value that is loaded for it."""
+    seen = value
+    while seen not in group.classes or seen in group.exact:
+        if seen in group.exact:
+            value = seen = group.exact[seen]
+            continue
+        if seen.op is None or seen.op.name not in _LOOKS[group.kind is Kind.CONVOLUTION]:
+            return group.same.get(value, value)
+        seen = seen.op.operands[0]
+    return seen
+
+
+def is_seen(value: Value, root: Value, kind: Kind) -> bool:
+    """Whether a group of this kind that computes `root` finds it when an op of it reads `value`, a look at it."""
+    while value is not root:
+        if value.op is None or value.op.name not in _LOOKS[kind is Kind.CONVOLUTION]:
+            return False
+        value = value.op.operands[0]
+    return True
+
+
+def exact_converts(group: Group, stores: Container[Value]) -> dict[Value, Value]:
+    """The results of converts to fp32 that nobody needs as such, by what they convert: instructions read any format
+    and compute in fp32."""
+    converts = {
+        op.result: op.operands[0]
+        for op in group.ops
+        if op.name == "convert"
+        and op.result.dtype is float32
+        and op.operands[0].dtype is bfloat16
+        and op.result not in stores
+    }
+    for op in group.ops if converts else ():
+        for value in op.operands:
+            seen: Value | None = value
+            while seen is not None and seen not in group.classes:
+                looks = seen.op is not None and seen.op.name in ("reshape", "broadcast_in_dim")
+                seen = seen.op.operands[0] if looks and seen.op is not None else None
+            if seen in converts and op.name not in READ_ANY_FLOAT:
+                del converts[seen]
+    return converts
+
+
+def make_plan(group: Group, ops: Iterable[Op], stores: Iterable[Value], *, per_row: bool = False) -> Plan:
+    """The plan for computing `ops` (in program order) and storing `stores`."""
+    plan = Plan([op for op in ops if op.result not in group.exact], set(stores), per_row)
+    for op in plan.ops:
+        for value in op.operands:
+            seen = origin(value, group)
+            plan.uses[seen] += 1
+            plan.reader[seen] = op
+            plan.readers.setdefault(seen, []).append(op)
+    plan.uses.update(plan.stores)
+    for op in plan.ops:
+        source = origin(op.operands[0], group) if op.operands else None
+        if source is None or source not in group.classes or source.dtype is not float32:
+            continue
+        folds = not per_row and plan.uses[source] == 1  # what belongs to a whole row, other sweeps may read as it is
+        if op.name == "convert" and folds and op.attrs["dtype"].is_float:
+            plan.converted[source] = op
+        if op.name == "reduce" and op.attrs["kind"] == "add" and group.classes[op.result] is Class.ROW:
+            plan.summed.setdefault(source, op)
+    return plan

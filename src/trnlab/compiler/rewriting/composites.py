@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention in the forms that its kernels take; what they do not take is spelled out in other ops, and so are
+convolutions.
+
+scale      not negative: the sign goes to q
+causal     no more keys than queries: the others are seen by nobody
+bias       "hides" says that it holds nothing but 0 and minus infinity, which the fused kernels need to know
+heads      up to 256 wide
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from trnlab.compiler.analysis.strided import VIEW_OPS
+from trnlab.compiler.convolutions import as_products
+from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.composites import define
+from trnlab.graph.ir import Graph, Op, Value
+from trnlab.graph.passes.rewrite import rewrite
+from trnlab.kernels.attention_blocks import WIDEST
+
+_KEPT = frozenset({*VIEW_OPS, "convert", "add", "minimum"})  # of 0 and -inf they make nothing else
+
+
+def expand_composites(graph: Graph) -> None:
+    """Bring attention into the forms that have a kernel, and convolutions into matrix products."""
+    expand_attention(graph)
+    rewrite(graph, {"convolution": as_products})
+
+
+def expand_attention(graph: Graph) -> None:
+    """Bring attention into the forms that have a kernel."""
+    rewrite(graph, {"trn.attention": _forward, "trn.attention_backward": _backward})
+
+
+def _forward(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
+    q, k, v, *bias = op.operands
+    if q.shape[-1] > WIDEST:
+        return _spelled_out(op, b)
+    attrs = _attrs(op, bias)
+    keys = _keys_seen(op, q, k)
+    if op.attrs["scale"] < 0:
+        q = b.negate(q)
+    if keys < k.shape[2]:
+        k, v, bias = *(b.slice_dim(x, 2, 0, keys) for x in (k, v)), [b.slice_dim(x, 3, 0, keys) for x in bias]
+    if (q, k, v, *bias) == op.operands and attrs == op.attrs:
+        return None
+    return b.append(op.name, (q, k, v, *bias), attrs).results
+
+
+def _backward(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
+    dout, q, k, v, out, lse, *bias = op.operands
+    if q.shape[-1] > WIDEST:
+        return _spelled_out(op, b)
+    attrs = _attrs(op, bias)
+    keys, all_keys = _keys_seen(op, q, k), k.shape[2]
+    negative = op.attrs["scale"] < 0
+    if negative:
+        q = b.negate(q)
+    if keys < all_keys:
+        k, v, bias = *(b.slice_dim(x, 2, 0, keys) for x in (k, v)), [b.slice_dim(x, 3, 0, keys) for x in bias]
+    operands = (dout, q, k, v, out, lse, *bias)
+    if operands == op.operands and attrs == op.attrs:
+        return None
+    dq, dk, dv = b.append(op.name, operands, attrs).results
+    more = all_keys - keys
+    if more:
+        dk, dv = (b.pad(x, (0, 0, 0, 0), (0, 0, more, 0)) for x in (dk, dv))
+    return b.negate(dq) if negative else dq, dk, dv
+
+
+def _spelled_out(op: Op, b: GraphBuilder) -> tuple[Value, ...]:
+    """The op's definition, whose products have the precision that the op has."""
+    begin = len(b.graph.ops)
+    results = define(op.name, op.operands, op.attrs, b)
+    for part in b.graph.ops[begin:]:
+        if part.name == "dot_general":
+            part.attrs["precision"] = op.attrs["precision"]
+    return tuple(results)
+
+
+def _attrs(op: Op, bias: list[Value]) -> dict[str, object]:
+    hides = bool(bias) and only_hides(bias[0])
+    return {**op.attrs, "scale": abs(op.attrs["scale"]), "hides": hides}
+
+
+def _keys_seen(op: Op, q: Value, k: Value) -> int:
+    return min(q.shape[2], k.shape[2]) if op.attrs["causal"] else k.shape[2]
+
+
+def only_hides(value: Value) -> bool:
+    """Whether a value is known to hold nothing but 0 and minus infinity: a mask of truth values as a bias."""
+    op = value.op
+    if op is None:
+        return False
+    if op.name == "constant":
+        numbers = np.asarray(op.attrs["value"], np.float32)
+        return bool(((numbers == 0) | (numbers == -math.inf)).all())
+    if op.name == "select":
+        return all(only_hides(v) for v in op.operands[1:])
+    return op.name in _KEPT and all(only_hides(v) for v in op.operands)

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is added to scores, or hides them, in the terms of `trn.attention`: a causal mask, a bias, and what becomes
+of a query that sees no key.
+
+Written out, such a query gives NaN when hidden scores are minus infinity, and the average of all values when they
+are a large negative number, and then it learns nothing. The op gives zero. So where a mask is known, every query
+must see a key; where it depends on data, such queries are made to see all keys, their scores made equal, or their
+results NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from trnlab.compiler.rewriting.recognize.axes import Dim, Dims, arrange, narrow
+from trnlab.compiler.rewriting.recognize.facts import HIDDEN, Step, Steps
+from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.interpret import interpret
+from trnlab.graph.ir import Graph, Op, Value
+from trnlab.graph.ops import CALL, OPS
+from trnlab.graph.passes.rewrite import splat
+from trnlab.numerics.dtypes import bool_, float32
+
+Array = np.ndarray[Any, Any]
+ABSORBING = -1e30  # that low, a number plus a score is the number
+_MOST_ELEMENTS = 1 << 24  # of a mask that is worked out while compiling
+_MOST_OPS = 100
+
+
+@dataclass(frozen=True)
+class Hiding:
+    """The masks of one attention.
+
+    causal, known: the causal mask; any other that is the same in every step, true where visible, [T, S] or more.
+    steps: otherwise, masks that depend on data, in all of which `number` stands for hidden scores.
+    """
+
+    causal: bool = False
+    known: Array | None = None
+    steps: Steps = ()
+    number: float | None = None
+
+
+class Known:
+    """Values that no input has a part in, worked out once per graph."""
+
+    def __init__(self) -> None:
+        self._found: dict[Value, Array | None] = {}
+
+    def get(self, value: Value) -> Array | None:
+        """The value, or None where it depends on data or is too large."""
+        if value not in self._found:
+            ops = _made_from(value)
+            if ops is None:
+                self._found[value] = None
+            else:
+                self._found[value] = interpret(Graph("mask", [], ops, [value], ["mask"]), [])[0]
+        return self._found[value]
+
+
+def _made_from(value: Value) -> list[Op] | None:
+    """All ops that make a value, in order."""
+    found: dict[Op, None] = {}
+    pending = [(value, False)]
+    while pending:
+        v, done = pending.pop()
+        op = v.op
+        if op is None or OPS[op.name].kind == CALL or v.type.size > _MOST_ELEMENTS or len(found) > _MOST_OPS:
+            return None
+        if done:
+            found[op] = None
+        elif op not in found:
+            pending.append((v, True))
+            pending.extend((x, False) for x in op.operands)
+    return list(found)
+
+
+# -- what the steps come to ------------------------------------------------------------------------------------------
+
+
+def hiding_of(steps: Steps, groups: Sequence[Dim], known: Known) -> Hiding | None:
+    """The masks that the steps make; None for those that attention does not have.
+
+    A bias that does more than hide would take a kernel that is slower than matrices in memory. groups: axes of
+    batch, heads, queries, keys.
+    """
+    steps = tuple(_as_hide(step, known) for step in steps if step.kind != "scale")
+    if not steps:
+        return Hiding()
+    masks = [known.get(s.value) if s.kind == "hide" and s.value is not None else None for s in steps]
+    visible = [np.asarray(m == s.visible) for m, s in zip(masks, steps) if m is not None]
+    if len(visible) == len(steps):
+        return _of_known(visible, steps, groups)
+    numbers = {step.number for step in steps}
+    if all(step.kind == "hide" for step in steps) and len(numbers) == 1:
+        return Hiding(steps=steps, number=numbers.pop())
+    return None
+
+
+def _of_known(visible: Sequence[Array], steps: Steps, groups: Sequence[Dim]) -> Hiding | None:
+    whole: Array = np.ones((1, 1, 1, 1), bool)
+    for mask, step in zip(visible, steps):
+        whole = whole & _arranged(mask, step.dims, groups)
+    for axis in (0, 1, 2):
+        first = whole.take([0], axis)
+        whole = first if (whole == first).all() else whole
+    t, s = (math.prod(axis.size for axis in group) for group in groups[2:])
+    if not whole.any(-1).all():
+        return None
+    if whole.all():
+        return Hiding()
+    if whole.shape[:2] == (1, 1) and np.array_equal(np.broadcast_to(whole[0, 0], (t, s)), np.tri(t, s, dtype=bool)):
+        return Hiding(causal=True)
+    return Hiding(known=np.broadcast_to(whole, (*whole.shape[:3], s)))
+
+
+def _arranged(array: Array, dims: Dims, groups: Sequence[Dim]) -> Array:
+    """As `arrange`, of an array."""
+    b = GraphBuilder("mask")
+    given = b.input("mask", array.shape, bool_)
+    b.output(arrange(b, given, dims, groups))
+    return interpret(b.graph, [array])[0].astype(bool)
+
+
+def _as_hide(step: Step, known: Known) -> Step:
+    """A bias that is zero or a large negative number hides."""
+    if step.kind != "add" or step.number != 1 or step.value is None:
+        return step
+    op = step.value.op
+    if op is not None and op.name == "select":
+        for i in (1, 2):
+            zero, number = splat(op.operands[i]), splat(op.operands[3 - i])
+            if zero == 0 and number is not None and number <= ABSORBING:
+                mask, dims, negated = narrow(op.operands[0], step.dims)
+                return Step("hide", float(number), mask, (i == 1) != negated, dims)
+    array = known.get(step.value)
+    if array is None or not ((array == 0) | (array <= HIDDEN)).all() or (array == 0).all():
+        return step
+    b = GraphBuilder("mask")
+    mask = b.constant(np.asarray(array == 0), bool_, array.shape)
+    return replace(step, kind="hide", number=float(array.max(initial=-math.inf, where=array != 0)), value=mask)
+
+
+# -- as values -------------------------------------------------------------------------------------------------------
+
+
+def mask_values(b: GraphBuilder, hiding: Hiding, groups: Sequence[Dim]) -> tuple[Value | None, Value | None]:
+    """The bias [B or 1, H or 1, T or 1, S], and which queries see a key, [B or 1, H or 1, T or 1, 1]: None where
+    there is none, and where all do."""
+    keys = math.prod(axis.size for axis in groups[3])
+    if hiding.known is not None:
+        visible = b.constant(np.ascontiguousarray(hiding.known), bool_, hiding.known.shape)
+        return b.select(visible, 0.0, b.constant(-math.inf, float32, visible.shape)), None
+    if not hiding.steps:
+        return None, None
+    return _hidden(b, hiding, groups, keys)
+
+
+def _hidden(b: GraphBuilder, hiding: Hiding, groups: Sequence[Dim], keys: int) -> tuple[Value, Value]:
+    """For masks of truth values: where hidden scores are a number, a query that sees no key sees all."""
+    visible = None
+    for step in hiding.steps:
+        assert step.value is not None
+        own = arrange(b, step.value, step.dims, groups)
+        own = own if step.visible else b.not_(own)
+        visible = own if visible is None else b.and_(visible, own)
+    assert visible is not None
+    visible = b.broadcast_to(visible, (*visible.shape[:3], keys))
+    alive = b.reduce(visible, [3], "or", keepdims=True)
+    if hiding.number != -math.inf:
+        visible = b.or_(visible, b.not_(alive))
+    return b.select(visible, 0.0, b.constant(-math.inf, float32, visible.shape)), alive

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What so many chips are as a place: megawatts, halls, and the network between its halves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trnlab.chips import interconnects
+from trnlab.chips.catalog import Target
+from trnlab.chips.sources import assumed, derived
+from trnlab.chips.spec import Figure
+
+WATTS: Mapping[str, Figure] = {  # of a chip at work
+    "trn1": assumed(200, "W", "not published; 150 to 300 are plausible"),
+    "inf2": assumed(200, "W", "not published; as Trainium1"),
+    "trn2": assumed(500, "W", "SemiAnalysis, December 2024 (press)"),
+    "trn3": assumed(1000, "W", "not published; analysts' material, weak"),
+}
+HOST = assumed(
+    0.25, "ratio", "processors, cards and fans of an instance, of what its chips draw: 0.15 to 0.25, a DGX's 0.8"
+)
+PUE = assumed(1.15, "ratio", "of the site to its machines; AWS' figure for all regions, recalled")
+HALL = assumed(30e6, "W", "of one hall; halls of 20 to 60 MW are built")
+GRADIENT = 4  # bytes of a gradient that is summed, in fp32
+ORDERED, HALVING, DEALT = (
+    "rings, neighbours in order",
+    "recursive halving, far partners first",
+    "rings, dealt like cards",
+)
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A way to add up gradients. nbytes: that cross from one half of the network to the other, each way, in a step;
+    seconds: on the network as it is; bearable: times fewer links between the halves, at which it takes `share` of a
+    step."""
+
+    name: str
+    nbytes: float
+    seconds: float
+    bearable: float
+
+
+@dataclass(frozen=True)
+class Site:
+    """`chips` of a target, spares among them.
+
+    oversubscription: how many times less the halves of the network are connected by than their cards could send.
+    """
+
+    target: Target
+    chips: int
+    oversubscription: float = 1.0
+
+    @property
+    def instances(self) -> int:
+        """That the chips are in."""
+        return -(-self.chips // self.target.chips)
+
+    @property
+    def watts(self) -> float:
+        """Watts of all chips at work, their hosts, and the site."""
+        return self.chips * WATTS[self.target.chip.name].value * (1 + HOST.value) * PUE.value
+
+    @property
+    def halls(self) -> int:
+        """That take so much."""
+        return math.ceil(self.watts / HALL.value)
+
+    def chips_for(self, watts: float) -> int:
+        """How many chips so many watts are enough for, in whole instances."""
+        each = WATTS[self.target.chip.name].value * (1 + HOST.value) * PUE.value * self.target.chips
+        return int(watts / each) * self.target.chips
+
+    @property
+    def bisection(self) -> Figure:
+        """Byte/s from one half of the instances to the other."""
+        wires = interconnects.of(self.target)
+        each = wires.cards * wires.card.value * interconnects.COLLECTIVE_COSTS.card_efficiency.value
+        return derived(
+            self.instances // 2 * each / self.oversubscription,
+            "byte/s",
+            f"cards of half of the instances, as far as collectives use them, {self.oversubscription:g}:1",
+        )
+
+    def crossings(self, parameters: float, replica: int, step: float, share: float = 0.25) -> list[Crossing]:
+        """What adding up the gradients of data parallel replicas asks of the bisection: `replica` chips have one copy
+        of so many parameters; a step takes `step` seconds."""
+        gradients = parameters * GRADIENT
+        pairs = self.chips / replica / 2  # replicas of one half, of which each has a counterpart in the other
+        ways = {ORDERED: 2 * gradients, HALVING: pairs * gradients, DEALT: 2 * pairs * gradients}
+        rate = self.bisection.value
+        if rate <= 0:
+            return []
+        return [
+            Crossing(name, nbytes, _ratio(nbytes, rate), _ratio(rate * share * step, nbytes))
+            for name, nbytes in ways.items()
+            if pairs >= 1
+        ]
+
+
+def _ratio(a: float, b: float) -> float:
+    return a / b if b else math.inf

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One side of a comparison: what some instances make of a piece of training, Neuron's by compiled programs, others by
+what was published of them. Either has a band, and says what it leans on.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trnlab.chips.catalog import TARGETS
+from trnlab.errors import UsageError
+from trnlab.fleet.costs.ranks import Source
+from trnlab.fleet.gpus import catalogue
+from trnlab.fleet.gpus.catalogue import Instance
+from trnlab.fleet.gpus.layouts import fastest
+from trnlab.fleet.gpus.utilisation import class_of, utilisation
+from trnlab.fleet.models.transformer import Model
+from trnlab.fleet.models.unpartitioned import Whole
+from trnlab.fleet.planning.plan import Question, plan
+from trnlab.fleet.ranges import Span
+
+TOKENS = 1e12  # that a plan is asked for; rates do not depend on it
+_SPELLING = re.compile(r"(?:(\d+)x)?([A-Za-z][\w.-]*)")
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is trained. kind: its class, see `utilisation`. unit: what is counted: "tokens", "images" or "clips".
+    flops: of one unit, forward and backward. parameters: that a unit meets. batch: units of a step, 0 where it is not
+    known."""
+
+    name: str
+    kind: str
+    unit: str
+    flops: float
+    parameters: float
+    batch: int = 0
+    model: Model | None = None
+    sequences: int = 0
+    sequence: int = 0
+    optimizer: str = "AdamW in mixed bf16"
+
+
+@dataclass(frozen=True)
+class Side:
+    """rate: units a second of all instances. known: whether its middle is more than that of a band. exchange: the
+    share of a step in which ranks wait for the network, None where nothing says it. basis: what all that leans on."""
+
+    instance: str
+    instances: int
+    accelerator: str
+    accelerators: int
+    rate: Span
+    known: bool
+    mfu: Span
+    how: str = ""
+    exchange: float | None = None
+    basis: tuple[str, ...] = field(default_factory=tuple)
+
+    @property
+    def name(self) -> str:
+        """As it is written: 4xp5.48xlarge."""
+        return self.instance if self.instances == 1 else f"{self.instances}x{self.instance}"
+
+    def step(self, work: Work) -> Span | None:
+        """Seconds of a step; None where its batch is not known."""
+        if not work.batch:
+            return None
+        r = self.rate
+        return Span(work.batch / r.value, work.batch / r.high, work.batch / r.low)
+
+    def hours(self, units: float) -> Span:
+        """Instance hours of so many units."""
+        r, scale = self.rate, units * self.instances / 3600.0
+        return Span(scale / r.value, scale / r.high, scale / r.low)
+
+
+def spelled(text: str) -> tuple[int, str]:
+    """`4xp5.48xlarge` as a count and an instance type, of Neuron or another vendor. Raises UsageError (TRN156)."""
+    found = _SPELLING.fullmatch(text)
+    count, name = (int(found[1] or 1), found[2]) if found else (0, text)
+    if count < 1:
+        raise UsageError(
+            f"{text!r} names no instances",
+            code="TRN156",
+            limit="COUNTxTYPE or TYPE, e.g. 4xp5.48xlarge",
+            got=text,
+            remedy="give one type, and how many of it",
+        )
+    if name not in TARGETS:
+        catalogue.instance(name)
+    return count, name
+
+
+def work_of(model: Model, sequences: int, sequence: int = 0) -> Work:
+    """Training a model on steps of so many sequences; images and clips are sequences that are counted whole."""
+    length = sequence or model.sequence
+    whole = model.unit != "tokens"
+    per_unit = length if whole else 1
+    known = (model.recipe or model) if isinstance(model, Whole) and (model.recipe or model.optimizer) else None
+    return Work(
+        model.name,
+        class_of(model),
+        model.unit,
+        model.flops_per_token(length) * per_unit,
+        model.used,
+        sequences * (1 if whole else length),
+        model if model.stacks or known is not None else None,
+        sequences,
+        length,
+        *([known.optimizer] if known is not None else []),
+    )
+
+
+@dataclass(frozen=True)
+class Held:
+    """How plans stand beside published runs. errors: planned rate over measured, less 1; runs: which they are."""
+
+    errors: tuple[float, ...] = ()
+    runs: str = ""
+
+    def __str__(self) -> str:
+        if not self.errors:
+            return "no published run was compared: a half to twice is assumed"
+        return f"{min(self.errors):+.0%} to {max(self.errors):+.0%} in {self.runs}"
+
+
+UNHELD = Held()
+
+
+def off_by(held: Held) -> Span:
+    """Factors between which a rate may lie, from how far plans of published runs were off; without any, a half to
+    twice."""
+    errors = held.errors
+    if not errors:
+        return Span(1.0, 0.5, 2.0, "assumed", "no published run was compared")
+    low, high = (1 / (1 + edge) for edge in (max(*errors, 0.0), min(*errors, 0.0)))
+    return Span(1.0, low, high)
+
+
+def of_neuron(
+    work: Work,
+    name: str,
+    instances: int,
+    held: Held,
+    folder: Path | None = None,
+    captured: Source | None = None,
+) -> Side:
+    """By the fastest layout of a plan. held: beside published runs. captured: of a model that is no stack of
+    blocks, as of a `Question`. Raises UsageError as `plan` does."""
+    assert work.model is not None
+    question = Question(
+        work.model,
+        TOKENS,
+        (name,),
+        (instances, instances),
+        batch=work.sequences,
+        sequence=work.sequence,
+        captured=captured,
+    )
+    chosen = plan(question, folder).chosen
+    step = chosen.step
+    rate = step.tokens_per_s / (1 if work.unit == "tokens" else work.sequence)
+    exchange = sum(step.seconds.get(k, 0.0) for k in ("tensor parallel", "gradients", "weights", "rows")) / step.total
+    return neuron_side(name, instances, rate, step.mfu, held, str(step.layout), exchange)
+
+
+def neuron_side(
+    name: str,
+    instances: int,
+    rate: float,
+    mfu: float,
+    held: Held,
+    how: str = "",
+    exchange: float | None = None,
+) -> Side:
+    """From a rate that programs on the simulated chip have."""
+    target, band = TARGETS[name], off_by(held)
+    basis = f"compiled for {target.chip.title} and timed; the band is how far plans are off: {held}"
+    count = instances * target.chips
+    return Side(
+        name, instances, target.chip.name, count, band.times(rate), True, band.times(mfu), how, exchange, (basis,)
+    )
+
+
+def of_others(work: Work, name: str, instances: int, form: str = "bf16") -> Side:
+    """By what was published of the accelerator; the roofline of the fastest layout says what is exchanged."""
+    instance = catalogue.instance(name)
+    used = utilisation(work.kind, instance.accelerator, form, work.parameters)
+    middle = used.value if used.value is not None else math.sqrt(used.low * used.high)
+    mfu = Span(middle, used.low, used.high)
+    count = instance.count * instances
+    rate = mfu.times(count * instance.accelerator.peak(form) / work.flops)
+    how, exchange, more = _layout(work, instance, instances, form)
+    return Side(
+        name,
+        instances,
+        instance.accelerator.name,
+        count,
+        rate,
+        used.published,
+        mfu,
+        how,
+        exchange,
+        (used.basis, *more),
+    )
+
+
+def _layout(work: Work, instance: Instance, instances: int, form: str) -> tuple[str, float | None, tuple[str, ...]]:
+    """The fastest layout, its share of exchange, and its roofline in words."""
+    if work.model is None or not work.model.stacks:
+        return "", None, ()
+    best = fastest(work.model, instance, instances, work.sequences, work.sequence, form)
+    if best.job is None or best.roofline is None:
+        if math.isinf(best.lacking):
+            return "", None, (f"a batch of {work.sequences} does not divide among {instance.count * instances}",)
+        raise UsageError(
+            f"{work.name} fits no layout on {instances} {instance.name}",
+            code="TRN157",
+            limit=f"{instance.accelerator.memory / 2**30:.0f} GiB each",
+            got=f"{best.lacking / 2**30:.1f} GiB too much",
+            remedy="take more instances",
+        )
+    found = best.roofline
+    text = f"roofline of {best.job.layout}: {found.total:.4g} s a step, {found.mfu:.1%} of the peak"
+    text += f" ({'; '.join(found.assumed)})" if found.assumed else ""
+    return str(best.job.layout), found.exchange, (text,)

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a rank's stage costs: compiled for the chip, timed, and measured for memory.
+
+A layer is what one more of it adds: a stage of one block and one of two are compiled, and the difference is the
+layer, with all that neighbours overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from trnlab.fleet.arrays import Floats
+from trnlab.fleet.costs.holding import holding
+from trnlab.fleet.costs.timed import Timed
+from trnlab.fleet.layers.shares import Share
+from trnlab.fleet.layers.stages import ENTRY, JOIN, Stage, stage
+from trnlab.fleet.layers.updates import adamw
+from trnlab.fleet.models.encoder_decoder import Crossed, Relative
+from trnlab.fleet.models.transformer import Block, Dense, Experts, Model
+from trnlab.graph.flops import model_flops
+from trnlab.graph.ir import Graph
+from trnlab.runtime.executable import Executable
+from trnlab.runtime.session import Session
+from trnlab.runtime.step_cost import BACKWARD, FORWARD, UPDATE, StepCost, phases
+from trnlab.units import PS_PER_S
+
+PLAIN = {"remade": "fused", "again": "written"}  # attention that is not made once more
+UPDATED = 1 << 24  # parameters of the update that is timed
+OfParts = Callable[[Model, Sequence[Block], int], Graph]
+HELD = ("working", "lent")  # bytes that layers one after the other have in the same place
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Cost of one microbatch on one rank: seconds forward and backward, what of both is exposed communication of its
+    tensor group, and what of the backward pass makes something once more; bytes kept from one to the other, needed
+    besides, and of its weights and gradients where these come and go; operations of its products; late: seconds of
+    the backward pass after the first gradient of a weight is there."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+    exposed: float = 0.0
+    kept: int = 0
+    working: int = 0
+    flops: float = 0.0
+    again: float = 0.0
+    lent: int = 0
+    late: float = 0.0
+
+    def __add__(self, other: Cost) -> Cost:
+        added = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
+        return Cost(**added | {name: max(getattr(self, name), getattr(other, name)) for name in HELD})
+
+    def less(self, other: Cost) -> Cost:
+        """What is more than `other`; working memory stays that of the larger one."""
+        left = {f.name: max(getattr(self, f.name) - getattr(other, f.name), 0) for f in fields(self)}
+        return Cost(**left | {name: getattr(self, name) for name in HELD})
+
+    def larger(self, times: float) -> Cost:
+        """The same stage for so many times as many sequences, or a part of each; weights are as large as before."""
+        grown = {f.name: getattr(self, f.name) * times for f in fields(self)}
+        return Cost(**grown | {"working": max(grown["working"], self.working), "lent": self.lent})
+
+    def divided(self, by: float, hope: float) -> Cost:
+        """The same stage of a tensor group `by` times as large: less work, `hope` of it, and as much exchanged."""
+        talk = self.exposed / (self.forward + self.backward) if self.exposed else 0.0
+        rest = (1 - talk) / by * hope + talk
+        part = {name: int(getattr(self, name) / by) for name in ("kept", *HELD)}
+        times = {name: getattr(self, name) * rest for name in ("forward", "backward", "again", "late")}
+        return Cost(**times, exposed=self.exposed, **part, flops=self.flops / by)
+
+    def remade(self, part: float) -> Cost:
+        """With so much of the forward pass made again in the backward pass, and nothing else."""
+        again = self.forward * part
+        return replace(self, backward=self.backward - self.again + again, again=again)
+
+    def times(self, count: int) -> Cost:
+        """So many layers, one after the other, in the same working memory."""
+        grown = {f.name: getattr(self, f.name) * count for f in fields(self)}
+        return Cost(**grown | {name: getattr(self, name) if count else 0 for name in HELD})
+
+
+class Programs:
+    """Costs of stages on a session's chip, compiled once. known: costs by what was asked, which are added to."""
+
+    def __init__(self, session: Session, known: MutableMapping[str, Any] | None = None) -> None:
+        self.timed = Timed(session)
+        self.session, self.ranks, self.cores = session, self.timed.ranks, self.timed.cores
+        self.known: MutableMapping[str, Any] = {} if known is None else known
+        self._read: dict[str, Cost] = {}
+
+    @property
+    def compiled(self) -> int:
+        """How many programs were compiled."""
+        return self.timed.compiled
+
+    def layer(self, model: Model, block: Block, share: Share) -> Cost:
+        """Cost of one block between others."""
+        one, two = (self.stage(model, (block,) * n, share) for n in (1, 2))
+        found = two.less(one)
+        return found if share.context == 1 else replace(found, flops=self._flops(model, block, share))
+
+    def _flops(self, model: Model, block: Block, share: Share) -> float:
+        """Operations of this rank's part of a layer: those of a whole context, of which hidden pairs count,
+        divided."""
+        whole = replace(share, context=1)
+        one, two = (model_flops(stage(model, (block,) * n, whole, self.ranks).graph) for n in (1, 2))
+        return float(two - one) / share.context
+
+    def ends(self, model: Model, share: Share, first: bool, last: bool) -> Cost:
+        """Cost of what precedes and follows the blocks, by a stage of one block with them and without, as it is
+        between others and at the beginning; what is in the block does not matter to them, so that it is a plain
+        one."""
+        block = model.stacks[0 if first else -1][1]
+        attention = PLAIN.get(share.attention, share.attention)
+        share = replace(share, length=share.tokens, context=1, expert=1, attention=attention)
+        if isinstance(block.network, Experts):
+            block = replace(block, network=Dense(block.network.size, block.network.gated))
+        without = self.layer(model, block, share) if first else self.stage(model, (block,), share)
+        found = self.stage(model, (block,), share, first, last)
+        return replace(found.less(without), late=max(found.late - without.backward, 0.0))
+
+    def join(self, model: Model, block: Block, share: Share) -> Cost:
+        """Cost of what lies between an encoder and this block of its decoder."""
+        if not isinstance(block, Crossed):
+            return Cost()
+        share = replace(share, attention=PLAIN.get(share.attention, share.attention))
+        return self.stage(model, (block,), share, also=JOIN).less(self.layer(model, block, share))
+
+    def entry(self, model: Model, block: Block, share: Share) -> Cost:
+        """Cost of what each stage of such blocks makes once for all of them."""
+        if not isinstance(block.attention, Relative):
+            return Cost()
+        share = replace(share, attention=PLAIN.get(share.attention, share.attention))
+        return self.stage(model, (block,), share, also=ENTRY).less(self.stage(model, (block,), share))
+
+    def stage(
+        self,
+        model: Model,
+        blocks: tuple[Block, ...],
+        share: Share,
+        first: bool = False,
+        last: bool = False,
+        also: str = "",
+    ) -> Cost:
+        """Cost of these blocks, with the embedding or the head; also: see `stages.stage`."""
+        key = _key(model if first or last or also == JOIN else None, blocks, share, first, last)
+        return self._kept(
+            f"{key} {also}" if also else key, lambda: stage(model, blocks, share, self.ranks, first, last, also)
+        )
+
+    def kept(self, key: str, make: Callable[[], Stage]) -> Cost:
+        """Cost of a graph that is no stage of blocks; key: what it is made of."""
+        return self._kept(key, make)
+
+    def update(self, parameters: Floats, rounded: bool = True) -> Floats:
+        """Seconds of AdamW on so many parameters: memory sets its pace, so that a part of them shows it. rounded:
+        whether weights are made of its own in float32."""
+        key = "adamw" if rounded else "adamw of weights"
+        known = self._kept(key, lambda: Stage(adamw(UPDATED, rounded), 0))
+        return (known.forward + known.backward) * parameters / UPDATED
+
+    def of_parts(self, model: Model, ranks: int, make: OfParts) -> float:
+        """Seconds of `updates.sharded` or `updates.rounding`, on a part of each parameter, of so many ranks: a layer
+        of each kind is what another one adds."""
+        blocks = tuple(block for _, block in model.stacks)
+        whole = self._of_blocks(model, blocks, ranks, make)
+        more = (self._of_blocks(model, (*blocks, block), ranks, make) - whole for block in blocks)
+        return whole + sum((count - 1) * max(one, 0.0) for (count, _), one in zip(model.stacks, more))
+
+    def _of_blocks(self, model: Model, blocks: tuple[Block, ...], ranks: int, make: OfParts) -> float:
+        key = f"{make.__name__} of parts {_key(model, blocks, Share(1, 1), True, True)} {ranks}"
+        known = self._kept(key, lambda: Stage(make(model, blocks, ranks), 0))
+        return known.forward + known.backward
+
+    def _kept(self, key: str, make: Callable[[], Stage]) -> Cost:
+        key = key if self.cores == 1 else f"on {self.cores} cores {key}"
+        if key not in self._read:
+            if key not in self.known:
+                self.known[key] = asdict(self._made(make(), key))
+            self._read[key] = Cost(**self.known[key])
+        return self._read[key]
+
+    def _made(self, made: Stage, key: str) -> Cost:
+        return _measured(self.timed.executable(made.graph, key), made, float(model_flops(made.graph)))
+
+
+def _key(model: Model | None, blocks: tuple[Block, ...], share: Share, first: bool, last: bool) -> str:
+    """What was asked, as text. model: where its ends take part."""
+    ends = replace(model, name="", stacks=(), source="", sequence=0) if model is not None else None
+    return repr((ends, blocks, share, first, last))
+
+
+def _measured(executable: Executable, made: Stage, flops: float) -> Cost:
+    program = executable.program
+    cost = StepCost(executable, phases(program, program.outputs[made.forward_end], ()))
+    spent, held = cost.phase_ps, holding(cost, made)
+    forward, backward = spent[FORWARD] / PS_PER_S, (spent[BACKWARD] + spent[UPDATE]) / PS_PER_S
+    late = backward - _until_gradient(cost, made) / PS_PER_S
+    return Cost(forward, backward, cost.exposed_s, held.kept, held.working, flops, lent=held.lent, late=late)
+
+
+def _until_gradient(cost: StepCost, made: Stage) -> int:
+    """Picoseconds of the backward pass until the first gradient of a weight is there."""
+    gradients = {cost.program.outputs[i] for i in made.gradients}
+    spent = 0
+    for call, name, ps in zip(cost.program.calls, cost.phase, cost.call_ps):
+        spent += ps if name != FORWARD else 0
+        if not gradients.isdisjoint(call.args):
+            break
+    return spent

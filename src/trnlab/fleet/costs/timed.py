@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs of one rank as programs that are timed and never run: those of training stages and those of serving."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trnlab import compiler
+from trnlab.fabric.cluster import CORES_PER_RANK, parse
+from trnlab.graph.ir import Graph
+from trnlab.porting.job import Unheard
+from trnlab.program.routine import Routine
+from trnlab.runtime import device
+from trnlab.runtime.executable import Executable
+from trnlab.runtime.session import Session
+
+
+class Timed:
+    """Programs for the ranks of a session's target. cores: that share a rank's work; compiled: how many were made."""
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.ranks = session, parse(session.target.name).ranks
+        session.communicator = Unheard(0, self.ranks) if self.ranks > 1 else None
+        self.cores = CORES_PER_RANK.get(session.chip.name, 1) if self.ranks > 1 else 1
+        self.compiled = 0
+        self._routines: dict[Any, Routine] = {}
+
+    def executable(self, graph: Graph, key: str) -> Executable:
+        """Compiled for timing. What two graphs have in common, such as a block of one share, is recorded once."""
+        self.compiled += 1
+        options = device.options_of(graph, self.session)
+        program = compiler.compile(graph, self.session.chip, options, self._routines)
+        about = {"key": key, "name": graph.name}
+        return Executable(program, "", about, self.session.chip, "off", 0.0, cores=self.cores)

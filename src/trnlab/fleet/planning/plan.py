@@ -1,0 +1,397 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a question to a plan: the cluster and layout that train a model on so many tokens, in days and dollars.
+
+plan(Question(model("llama3-8b"), tokens=1e12, targets=("trn1.32xlarge",), instances=(16, 64)))
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from trnlab import chips
+from trnlab.chips import interconnects
+from trnlab.chips.catalog import Target
+from trnlab.errors import UsageError
+from trnlab.fabric.cluster import Cluster
+from trnlab.fleet.arrays import Bools, Floats, Ints
+from trnlab.fleet.bills.money import Bill, bill
+from trnlab.fleet.costs.exchange import Exchange
+from trnlab.fleet.costs.programs import Programs
+from trnlab.fleet.costs.ranks import Ranks, Source
+from trnlab.fleet.costs.store import opened
+from trnlab.fleet.models.captured import Captured
+from trnlab.fleet.models.recommend import Recommender
+from trnlab.fleet.models.transformer import Model
+from trnlab.fleet.models.unpartitioned import Whole
+from trnlab.fleet.reliability.goodput import Goodput, Reliability
+from trnlab.fleet.reliability.measures import SCATTER, Job
+from trnlab.fleet.search.candidates import Found, Least, least, search
+from trnlab.fleet.search.parts import Training
+from trnlab.fleet.search.prefetch import Ahead, Helped
+from trnlab.fleet.search.replicas import Replicas
+from trnlab.fleet.search.steps import Planner, Step, Steps
+from trnlab.fleet.search.tables import ROW, Tables
+from trnlab.runtime.session import Session
+from trnlab.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, format_bytes
+
+BATCH = 1024
+FORMS = {"bf16": "bfloat16", "fp32": "float32"}  # of a precision: what weights and activations are kept in
+FURTHER = 5  # doublings of the instances that are looked at for a way out, where nothing fits or is in time
+ROOMIER = 6  # the same, where only room for weights, gradients and the optimizer is looked for
+STATE = "weights, gradients and the optimizer's state alone"
+UNPRICED = 1e30  # dollars, as it were, of what has no public price: after all that has one, by device hours
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked for. instances: fewest and most of each target. deadline: seconds, None without one.
+
+    batch: sequences in a step. sequence: tokens of each; 0 for what the model is usually trained on. fixed: columns
+    of `Layouts` that are given. captured: a step that is divided by data alone, where `model` is no stack of blocks:
+    a script's, or where those of a recipe come from. spelled: the model as words of a command line. epoch: tokens
+    of one pass over the data, 0 where nobody said. Raises UsageError (TRN178) for what contradicts itself, TRN577
+    for a model that is no stack of blocks without a step.
+    """
+
+    model: Model
+    tokens: float
+    targets: tuple[str, ...]
+    instances: tuple[int, int] = (1, 16)
+    deadline: float | None = None
+    batch: int = BATCH
+    sequence: int = 0
+    precision: str = "bf16"
+    fixed: Mapping[str, int] = field(default_factory=dict)
+    reliability: Reliability = field(default_factory=Reliability)
+    captured: Captured | Source | None = None
+    spelled: tuple[str, ...] = ()
+    epoch: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.precision not in FORMS:
+            raise _contradiction(
+                f"plans are made in {' and '.join(FORMS)}",
+                ", ".join(FORMS),
+                self.precision,
+                "`trnlab precision SCRIPT` compares the others for a script",
+            )
+        positions, model = self.training.sequence, self.model
+        if model.positions and positions > model.positions:
+            raise _contradiction(
+                f"{model.name} has {model.positions} learned positions",
+                model.positions,
+                positions,
+                "take a shorter --sequence, or a model with more positions",
+            )
+        if self.tokens < self.training.tokens:
+            raise _contradiction(
+                f"the {model.counted} do not fill one step",
+                f"{self.training.tokens:,} in a step",
+                f"{self.tokens:,.0f}",
+                "take a smaller --global-batch or --sequence, or more --tokens or --samples",
+            )
+        if isinstance(model, Whole) and not isinstance(model, Recommender) and self.captured is None:
+            raise _no_step(model)
+        if not self.targets:
+            raise _contradiction("no target was named", "a target", "none", "name one: --target trn2.48xlarge")
+
+    @property
+    def training(self) -> Training:
+        """What a step has to do."""
+        return Training(self.model, self.batch, self.sequence or self.model.sequence, FORMS[self.precision])
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A layout on a cluster, and what the whole run takes there. kept: what failures leave, of which `goodput` is the
+    share."""
+
+    cluster: Cluster
+    step: Step
+    kept: Goodput
+    bill: Bill
+
+    @property
+    def goodput(self) -> float:
+        """The share of the time in which the run advances."""
+        return self.kept.share
+
+    @property
+    def stall(self) -> float:
+        """Seconds of a step that saves of checkpoints hold it up, on average."""
+        return self.kept.stall * self.step.total / self.kept.interval
+
+
+@dataclass(frozen=True)
+class Table:
+    """All steps that fit on a cluster.
+
+    days, worth: [N]; worth is what is to be small: dollars where there is a price, else device hours.
+    """
+
+    cluster: Cluster
+    steps: Steps
+    days: Floats
+    worth: Floats
+
+
+@dataclass
+class Plan:
+    """All that fits, and why the rest does not.
+
+    chosen: the cheapest that keeps the deadline; without prices, the one with fewest device hours.
+    """
+
+    question: Question
+    tables: list[Table] = field(default_factory=list)
+    looked_at: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    nearest: tuple[Cluster, Step] | None = None
+    least: tuple[Cluster, Least] | None = None
+    compiled: int = 0
+    folder: Path | None = None
+
+    def __len__(self) -> int:
+        return sum(len(table.days) for table in self.tables)
+
+    @cached_property
+    def _columns(self) -> tuple[Ints, Ints, Floats, Floats]:
+        """Columns of all candidates: which table, which row, days, worth."""
+        if not self.tables:
+            none = np.zeros(0)
+            return none.astype(np.int64), none.astype(np.int64), none, none
+        sizes = [len(table.days) for table in self.tables]
+        return (
+            np.repeat(np.arange(len(sizes)), sizes),
+            np.concatenate([np.arange(n) for n in sizes]),
+            np.concatenate([table.days for table in self.tables]),
+            np.concatenate([table.worth for table in self.tables]),
+        )
+
+    @property
+    def _in_time(self) -> Bools:
+        days, most = self._columns[2], self.question.deadline
+        return np.ones(len(days), np.bool_) if most is None else days * SECONDS_PER_DAY <= most
+
+    def _candidate(self, i: int) -> Candidate:
+        table = self.tables[int(self._columns[0][i])]
+        step = table.steps.step(int(self._columns[1][i]))
+        cluster, asked = table.cluster, self.question
+        kept = job_of(asked, cluster, step.total).goodput(asked.reliability)
+        return Candidate(
+            cluster, step, kept, bill(asked.tokens, step.tokens_per_s, kept.share, cluster.target, cluster.instances)
+        )
+
+    @cached_property
+    def chosen(self) -> Candidate:
+        """Raises UsageError where nothing fits (TRN174) or nothing is in time (TRN175)."""
+        if not len(self):
+            raise self._nothing_fits()
+        if not self._in_time.any():
+            raise self._too_late()
+        return self.best(1)[0]
+
+    def best(self, count: int) -> list[Candidate]:
+        """The cheapest that are in time, the cheapest first."""
+        _, _, days, worth = self._columns
+        order = np.lexsort((days, np.where(self._in_time, worth, np.inf)))
+        return [self._candidate(int(i)) for i in order[:count] if self._in_time[i]]
+
+    @cached_property
+    def front(self) -> list[Candidate]:
+        """Those of which no other is both sooner and cheaper, soonest first."""
+        _, _, days, worth = self._columns
+        order = np.lexsort((worth, days))
+        best = np.minimum.accumulate(worth[order])
+        better = np.r_[True, best[1:] < best[:-1]] if len(order) else np.zeros(0, np.bool_)
+        return [self._candidate(int(i)) for i in order[better]]
+
+    def _nothing_fits(self) -> UsageError:
+        furthest = list(self.refused.items())[::-1][:3]  # reasons stand in the order in which they are looked for
+        why = ", ".join(f"{reason} ({count:,})" for reason, count in furthest)
+        got, remedy = f"{self.looked_at:,} layouts: {why}", "give less of --layout, or another --global-batch"
+        if self.nearest is not None:
+            remedy = "allow more instances, or a target with more memory"
+            cluster, step = self.nearest
+            lacking = format_bytes(sum(step.bytes.values()) - step.room)
+            got += f"; {step.layout} on {cluster.name} lacks {lacking} of {format_bytes(step.room)} on a rank"
+            further = self._further(lambda plan: bool(len(plan)))
+            if further is not None:
+                remedy = f"{further.step.layout} on {further.cluster.name} fits"
+        elif self.least is not None:
+            cluster, needed = self.least
+            got += f"; {needed.layout} on {cluster.name} lacks at least "
+            got += f"{format_bytes(needed.lacks)} of {format_bytes(needed.room)} on a rank, for {STATE}"
+            remedy = self._roomier()
+        return UsageError(
+            f"{self.question.model.name} fits no layout",
+            code="TRN174",
+            got=got,
+            limit=" or ".join(self.question.targets),
+            remedy=remedy,
+        )
+
+    def _too_late(self) -> UsageError:
+        first = self._candidate(int(self._columns[2].argmin()))
+        most = self.question.deadline or 0.0
+        remedy = "allow more instances or more days, or train on fewer tokens"
+        further = self._further(lambda plan: bool(plan._in_time.any()))
+        if further is not None:
+            remedy = f"{further.step.layout} on {further.cluster.name} takes {further.bill.days:.3g} days"
+        return UsageError(
+            "no layout is in time",
+            code="TRN175",
+            limit=f"{most / SECONDS_PER_DAY:.3g} days",
+            got=f"{first.bill.days:.3g} days with {first.step.layout} on {first.cluster.name}, "
+            f"{first.bill.days * SECONDS_PER_DAY / most:.3g} times as long",
+            remedy=remedy,
+        )
+
+    def _roomier(self) -> str:
+        """What has room for what every layout needs: more instances, or another target. Compiles nothing, so that
+        it is not known what the rest takes: as much is left for it, as `Job.copy` does."""
+        asked, most = self.question, self.question.instances[1]
+        more = [(name, most << k) for k in range(1, ROOMIER + 1) for name in asked.targets]
+        other = [(name, 1 << k) for k in range(ROOMIER + 1) for name in chips.TARGETS if name not in asked.targets]
+        other.sort(key=lambda pair: chips.target(pair[0]).chips * pair[1])
+        for name, instances in (*more, *other):
+            if not _joined(chips.target(name)):
+                continue
+            needed = least(_planner(asked, name, instances, None), asked.training, asked.fixed)
+            if needed is not None and needed.bytes * SCATTER <= needed.room:
+                return (
+                    f"--target {name} --instances {instances}: with {needed.layout} those take "
+                    f"{format_bytes(needed.bytes)} of {format_bytes(needed.room)}, and leave as much for the rest"
+                )
+        return "give less of --layout, or take a smaller model: nothing that was looked at has room for it"
+
+    def _further(self, serves: Callable[[Plan], bool]) -> Candidate | None:
+        """The best plan on more instances than were asked for, the fewest that serve."""
+        most = self.question.instances[1]
+        names = tuple(name for name in self.question.targets if _joined(chips.target(name)))
+        for doublings in range(1, FURTHER + 1 if names else 0):
+            asked = replace(self.question, targets=names, instances=(most << doublings, most << doublings))
+            found = plan(asked, self.folder)
+            if serves(found):
+                return found.best(1)[0]
+        return None
+
+
+def plan(
+    question: Question,
+    folder: Path | None = None,
+    said: Callable[[str], None] = lambda _: None,
+    ahead: Ahead | None = None,
+    came: Callable[[Plan], None] = lambda _: None,
+) -> Plan:
+    """Search all targets and numbers of instances.
+
+    folder: where costs of programs and times of collectives are kept. said: hears of progress. ahead: compiles what
+    the search may ask for. came: is shown the plan so far after each cluster.
+    """
+    found = Plan(question, folder=folder)
+    for name in question.targets:
+        if ahead is not None and question.model.stacks:
+            planner = _planner(question, name, question.instances[0], folder)
+            ahead.look(planner, question.training, question.fixed)
+    for name in question.targets:
+        _on(found, name, said, ahead, came)
+    return found
+
+
+def _on(
+    found: Plan, name: str, said: Callable[[str], None], ahead: Ahead | None, came: Callable[[Plan], None]
+) -> None:
+    """Search all numbers of instances of one target."""
+    question = found.question
+    session = Session(chips.target(name), precision=question.precision)
+    store = opened(found.folder, session.target, question.precision)
+    programs, exchange = Programs(session, store.programs), Exchange(session.target, store.exchange)
+    ranks = Ranks(question.captured, session, store.programs) if question.captured is not None else None
+    for instances in _numbers(*question.instances):
+        if instances > max(question.instances[0], 1) and not _joined(session.target):
+            said(f"{name} has no network cards: several of it cannot train together")
+            break
+        cluster = Cluster(session.target, instances)
+        made = programs.compiled + (ranks.compiled if ranks is not None else 0)
+        said(f"{cluster.name}: {len(found):,} layouts fit so far, {made} programs compiled")
+        if ranks is not None:
+            _gather(found, cluster, Replicas(ranks, exchange).search(cluster, question.batch, question.fixed))
+        elif isinstance(question.model, Recommender):
+            tables = Tables(cluster, programs, exchange, FORMS[question.precision])
+            _gather(found, cluster, tables.search(question.model, question.batch, question.fixed))
+        else:
+            planner = Helped(cluster, programs, exchange, ahead=ahead)
+            _gather(found, cluster, search(planner, question.training, question.fixed))
+        store.save()
+        came(replace(found, tables=list(found.tables)))  # columns of a plan are made once, when they are asked for
+    found.compiled += programs.compiled + (ranks.compiled if ranks is not None else 0)
+
+
+def _planner(question: Question, name: str, instances: int, folder: Path | None) -> Planner:
+    session = Session(chips.target(name), precision=question.precision)
+    store = opened(folder, session.target, question.precision)
+    programs, exchange = Programs(session, store.programs), Exchange(session.target, store.exchange)
+    return Planner(Cluster(session.target, instances), programs, exchange)
+
+
+def _joined(target: Target) -> bool:
+    """Whether several of it can train together."""
+    return interconnects.of(target).cards > 0
+
+
+def _numbers(low: int, high: int) -> Iterator[int]:
+    """The fewest, doubled as long as that is not more than the most, and the most."""
+    number = low
+    while number < high:
+        yield number
+        number *= 2
+    yield high
+
+
+def _gather(plan: Plan, cluster: Cluster, found: Found) -> None:
+    plan.looked_at += found.looked_at
+    plan.refused += found.refused
+    if found.steps is not None:
+        plan.tables.append(_table(plan.question, cluster, found.steps))
+    if found.nearest is not None:
+        step = found.nearest
+        if plan.nearest is None or sum(step.bytes.values()) < sum(plan.nearest[1].bytes.values()):
+            plan.nearest = cluster, step
+    if found.least is not None and (plan.least is None or found.least.lacks < plan.least[1].lacks):
+        plan.least = cluster, found.least
+
+
+def job_of(question: Question, cluster: Cluster, step: float) -> Job:
+    """The job that fails now and then, whose checkpoints are those of the model; step: seconds of one."""
+    state = ROW if isinstance(question.model, Recommender) else question.training.state
+    return Job(cluster.target, cluster.chips, question.model.parameters, step, state=state)
+
+
+def _table(question: Question, cluster: Cluster, steps: Steps) -> Table:
+    goodput = job_of(question, cluster, 0.0).shares(question.reliability, steps.total)
+    with np.errstate(divide="ignore"):
+        seconds = question.tokens / (steps.tokens / steps.total * goodput)
+    hours, price = seconds / SECONDS_PER_HOUR * cluster.instances, cluster.target.price
+    worth = hours * price.usd(1.0) if price is not None else UNPRICED + hours * cluster.target.chips
+    return Table(cluster, steps, seconds / SECONDS_PER_DAY, worth)
+
+
+def _no_step(model: Model) -> UsageError:
+    return UsageError(
+        f"{model.name} is no stack of blocks, and nothing says what its step is",
+        code="TRN577",
+        got="no step",
+        limit="captured=: a step, or where steps come from",
+        remedy="from trnlab.frontends.torch.recipes.steps import Steps; Question(..., captured=Steps(model))",
+    )
+
+
+def _contradiction(what: str, limit: object, got: object, remedy: str) -> UsageError:
+    return UsageError(what, code="TRN178", limit=limit, got=got, remedy=remedy)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Failures, checkpoints and restarts, and the goodput that they leave."""

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All layouts of a training on a cluster: why some cannot be, and what the others take.
+
+Layouts are compiled best first: of all that are not, the one that might be the best is, until none might be better
+than the best of those that are. What is not compiled is reckoned from what is and is nearest, at best with `HOPE` of
+the work of another group and without what a microbatch takes however large it is; each program corrects what is
+reckoned from it.
+So the layout of choice is always compiled as it is. Programs of small tensor groups are large and take long to
+compile, so that groups are come to from the largest down; so do microbatches of many tokens, which are come to from
+those half as large. Contexts are divided in so few parts that each keeps `TOKENS`, unless a number is given. What is
+compiled depends on the question alone, never on what was asked before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from trnlab.fabric.cluster import Cluster
+from trnlab.fleet.arrays import Floats
+from trnlab.fleet.search.layout import RECOMPUTE, ZERO, Layout, Layouts, obstacles
+from trnlab.fleet.search.layout_terms import Frame
+from trnlab.fleet.search.parts import FULL, Parts, Piece, Training, pieces_of
+from trnlab.fleet.search.steps import Planner, Step, Steps
+
+MICROBATCHES = (1, 2, 4, 8, 16, 32)
+INTERLEAVES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16)
+TOKENS = 8192  # of a microbatch, beyond which more of them are not hoped to gain
+HOPE = 0.95  # of the work of a larger group, for the same share of it
+LEAST_AGAIN = 0.75  # of a forward pass: what full recomputation makes again at best
+START = 512  # tokens whose work takes at most as long as what a program takes whatever its microbatch is
+SAME = 1 - 1e-9  # times the best: what is less is better
+TOO_LARGE = "does not fit in memory"
+
+
+@dataclass(frozen=True)
+class Least:
+    """The layout whose weights, gradients and optimizer's state are least. bytes: of them, on the fullest rank; room:
+    bytes that it has."""
+
+    layout: Layout
+    bytes: int
+    room: int
+
+    @property
+    def lacks(self) -> int:
+        """Bytes that are missing for those alone; not above 0 where there is room for them, and perhaps the rest."""
+        return self.bytes - self.room
+
+
+@dataclass
+class Found:
+    """Steps that fit; how many layouts were looked at, and how many fell to which reason.
+
+    nearest: of the layouts that are too large, the one that lacks least; None where no layout came so far. least:
+    what is at least needed, where nothing was compiled since nothing can fit.
+    """
+
+    steps: Steps | None = None
+    looked_at: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    nearest: Step | None = None
+    least: Least | None = None
+
+
+def search(planner: Planner, training: Training, fixed: Mapping[str, int] | None = None) -> Found:
+    """Look at every layout of the planner's cluster. fixed: values of columns of `Layouts` that are given."""
+    found = Found()
+    layouts = _possible(found, planner, training, fixed or {})
+    if not len(layouts):
+        return found
+    least = planner.least(training, layouts)
+    small = least <= planner.room
+    found.refused[TOO_LARGE] += int((~small).sum())
+    if small.any():
+        _settle(found, Rounds(planner, training, layouts.take(small)).run())
+    else:
+        found.least = _least(planner, layouts, least)
+    found.refused += Counter()  # drops reasons of none
+    return found
+
+
+def least(planner: Planner, training: Training, fixed: Mapping[str, int]) -> Least | None:
+    """What is at least needed on the planner's cluster; None where no layout is possible there. Compiles nothing."""
+    layouts = _possible(Found(), planner, training, fixed)
+    return _least(planner, layouts, planner.least(training, layouts)) if len(layouts) else None
+
+
+def _least(planner: Planner, layouts: Layouts, sizes: Floats) -> Least:
+    rows = np.flatnonzero(sizes == sizes.min())
+    nearest = int(rows[layouts["overlap"][rows].argmax()])
+    return Least(layouts.layout(nearest), int(sizes[nearest]), planner.room)
+
+
+def _possible(found: Found, planner: Planner, training: Training, fixed: Mapping[str, int]) -> Layouts:
+    """Layouts that nothing stands in the way of but memory; the others are counted."""
+    layouts = every(planner.cluster, training, fixed)
+    found.looked_at += len(layouts)
+    free = np.ones(len(layouts), np.bool_)
+    why = obstacles(layouts, training.model, planner.cluster, training.batch, training.sequence)
+    for reason, rows in why.items():
+        found.refused[reason] += len(rows)
+        free[rows] = False
+    return layouts.take(free)
+
+
+def _settle(found: Found, steps: Steps) -> None:
+    fits = steps.memory <= steps.room
+    found.refused[TOO_LARGE] += int((~fits).sum())
+    if fits.any():
+        found.steps = steps.take(fits)
+    else:
+        found.nearest = steps.step(int(steps.memory.argmin()))
+
+
+@dataclass
+class Rounds:
+    """Costs of shares, compiled as far as they matter: the most hopeful layout's first, until the best of all is one
+    that was compiled as it is, and no other might be better."""
+
+    planner: Planner
+    training: Training
+    layouts: Layouts
+    compiled: dict[Piece, Parts] = field(default_factory=dict)
+
+    def run(self) -> Steps:
+        """The steps of all layouts, those that were compiled before others that take as long."""
+        pieces = self._frame.pieces[0]
+        self._compile(min(pieces, key=_first))
+        while (piece := self._hopeful()) is not None or (piece := self._best()) is not None:
+            self._compile(self._intermediate(piece))
+        steps = self._steps()
+        return steps.take(np.argsort(~steps.exact, kind="stable"))
+
+    @cached_property
+    def _frame(self) -> Frame:
+        return self.planner.frame(self.training, self.layouts)
+
+    def _compile(self, piece: Piece) -> None:
+        self.compiled[piece] = self.planner.parts(self.training, piece)
+
+    def _hopeful(self) -> Piece | None:
+        """The shard, among those that are not compiled, of the layout which might be the best, if one might be
+        better than all that are."""
+        steps = self._steps(hopes=True)
+        total = np.where(steps.memory <= steps.room, steps.total, np.inf)
+        hoped = np.where(steps.exact, np.inf, total)
+        better = hoped.min() < SAME * total[steps.exact].min(initial=np.inf)
+        return self._piece(int(hoped.argmin())) if better else None
+
+    def _best(self) -> Piece | None:
+        """What the answer is made of, if it is not compiled: the best that fits; where nothing does, what lacks
+        least."""
+        steps = self._steps()
+        fits = steps.memory <= steps.room
+        worth = np.where(fits, steps.total, np.inf) if fits.any() else steps.memory
+        best = worth.min(initial=np.inf)
+        found = int(worth.argmin())
+        return None if steps.exact[worth == best].any() else self._piece(found)
+
+    def _piece(self, i: int) -> Piece:
+        found, which = self._frame.pieces
+        return found[int(which[i])]
+
+    def _intermediate(self, piece: Piece) -> Piece:
+        """What is compiled on the way to a piece: of tensor groups each size, from the largest down, and of
+        microbatches of many tokens those half as large."""
+        pieces = self._frame.pieces[0]
+        least = min(other.tensor for other in self.compiled)
+        between = [other for other in pieces if piece.tensor < other.tensor < least]
+        if between:
+            return min(between, key=_first)
+        while self._tokens(piece) > TOKENS:
+            half = piece._replace(microbatch=piece.microbatch // 2)
+            if half in self.compiled or half not in pieces:
+                break
+            piece = half
+        return piece
+
+    def _tokens(self, piece: Piece) -> int:
+        return piece.microbatch * self.training.sequence // piece.context
+
+    def _steps(self, hopes: bool = False) -> Steps:
+        pieces = self._frame.pieces[0]
+        return self.planner.framed(self._frame, {piece: self._parts(piece, hopes) for piece in pieces})
+
+    def _parts(self, piece: Piece, hopes: bool) -> Parts:
+        """As compiled; else reckoned from what is nearest. hopes: at best."""
+        if piece in self.compiled:
+            return self.compiled[piece]
+        near = min(self.compiled, key=lambda other: _apart(piece, other))
+        found = replace(self.compiled[near], exact=False)
+        if piece.context != near.context:
+            found = found.larger(near.context / piece.context)
+        if piece[:1] + piece[2:4] != near[:1] + near[2:4]:
+            found = found.divided(piece.tensor / near.tensor, HOPE if hopes else 1.0)
+        if piece.microbatch != near.microbatch:
+            found = found.larger(piece.microbatch / near.microbatch)
+            found = found.divided(1.0, _gain(self._tokens(near)) if hopes else 1.0)
+        if piece.again != near.again and FULL in (piece.again, near.again):
+            found = found.remade((LEAST_AGAIN if hopes else 1.0) if piece.again == FULL else 0.0)
+        return found  # else what is made again costs time, and saves next to nothing; sums, too
+
+
+def _gain(tokens: int) -> float:
+    """What is left at best of the time of each sequence in microbatches larger than one of so many tokens."""
+    return 1.0 if tokens >= TOKENS else tokens / (tokens + START)
+
+
+def _apart(piece: Piece, other: Piece) -> tuple[float, ...]:
+    """How far a compiled piece is from another: microbatches are reckoned from smaller ones, if there are any."""
+    ratios = (piece.tensor / other.tensor, piece.context / other.context, piece.expert / other.expert)
+    larger = math.log2(other.microbatch / piece.microbatch)
+    return (
+        *(abs(math.log2(ratio)) for ratio in ratios),
+        larger > 0,
+        abs(larger),
+        piece.sharded != other.sharded,
+        abs(piece.again - other.again),
+    )
+
+
+def every(cluster: Cluster, training: Training, fixed: Mapping[str, int]) -> Layouts:
+    """All layouts of all ranks of a cluster, and of `fixed` also such as are impossible."""
+    ranks = cluster.ranks
+    choices = {
+        "tensor": _divisors(min(ranks, cluster.target.chips * cluster.ranks_per_chip)),
+        "pipeline": _divisors(ranks, training.model.layers),
+        "microbatch": MICROBATCHES,
+        "interleave": INTERLEAVES,
+        "zero": ZERO,
+        "recompute": range(len(RECOMPUTE)),
+        "overlap": (0, 1),
+        "context": _divisors(ranks, max(training.sequence // TOKENS, 1)),
+        "expert": _divisors(max(training.model.experts, 1)),
+    }
+    choices |= {name: (value,) for name, value in fixed.items() if name != "data"}
+    axes = dict(zip(choices, np.ix_(*(np.array(values, np.int64) for values in choices.values()))))
+    inner = axes["tensor"] * axes["pipeline"] * axes["context"]
+    whole = (ranks % inner == 0) | bool({"tensor", "pipeline", "context", "data"} & set(fixed))
+    sensible = whole & ((axes["interleave"] == 1) | (axes["pipeline"] > 1) | ("interleave" in fixed))
+    shape = tuple(axis.size for axis in axes.values())
+    places = np.nonzero(np.broadcast_to(sensible, shape))  # only those are made, of many times as many
+    columns = {name: axis.reshape(-1)[at] for (name, axis), at in zip(axes.items(), places)}
+    data = ranks // np.maximum(columns["tensor"] * columns["pipeline"] * columns["context"], 1)
+    columns["data"] = np.full(len(data), fixed["data"]) if "data" in fixed else np.maximum(data, 1)
+    return Layouts(columns)
+
+
+def _divisors(n: int, most: int | None = None) -> list[int]:
+    return [i for i in range(1, min(n, most or n) + 1) if n % i == 0]
+
+
+def shares_of(planner: Planner, training: Training, fixed: Mapping[str, int]) -> list[tuple[Piece]]:
+    """What a search on the planner's cluster may ask `Planner.parts` for, besides the training, in about the order in
+    which it does."""
+    pieces = pieces_of(_possible(Found(), planner, training, fixed))[0]
+    least = min((piece.microbatch for piece in pieces), default=1)
+    pieces = [piece for piece in pieces if piece.microbatch == least]
+    plain = {piece.tensor for piece in pieces if not (piece.again or piece.sharded)}
+    likely = [piece for piece in pieces if not (piece.again or piece.sharded) or piece.tensor not in plain]
+    return [(piece,) for piece in sorted(likely, key=_first)]
+
+
+def _first(piece: Piece) -> tuple[float, ...]:
+    """What sorts first is compiled first: of the largest tensor group what needs least memory."""
+    return -piece.tensor, piece.microbatch, piece.again, piece.sharded, piece.context, -piece.expert

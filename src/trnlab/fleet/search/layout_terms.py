@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of the steps of many layouts no program changes: what is exchanged, and how much of it there is. A search
+makes it once for a cluster, and holds costs of programs against it again and again.
+
+N in shapes counts layouts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from trnlab.fleet.arrays import Bools, Floats, Ints, distinct, rows_of
+from trnlab.fleet.costs.exchange import Exchange
+from trnlab.fleet.models.transformer import Model
+from trnlab.fleet.search.communication import summed, talk_of
+from trnlab.fleet.search.layout import Layouts
+from trnlab.fleet.search.overlap import Streams, streams_of
+from trnlab.fleet.search.parts import Piece, Training, pieces_of
+from trnlab.fleet.search.pipes import SUM, Shape, Talk, counts_of, parameters_of, part_of
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Terms of N layouts. spread, given: [N] seconds of gradients added up and of new weights given back at the
+    end of a step, without ZeRO-3; updated: [N] parameters that the fullest rank's optimizer has; normed: [N]
+    seconds in which all ranks add up what each knows of the norm of gradients."""
+
+    training: Training
+    layouts: Layouts
+    talk: Talk
+    spread: Floats
+    given: Floats
+    streams: Streams
+    updated: Floats
+    normed: Floats
+
+    def take(self, which: Bools | Ints) -> Frame:
+        """The same of some of the layouts."""
+        return Frame(
+            self.training,
+            self.layouts.take(which),
+            self.talk.take(which),
+            self.spread[which],
+            self.given[which],
+            self.streams.take(which),
+            self.updated[which],
+            self.normed[which],
+        )
+
+    @cached_property
+    def pieces(self) -> tuple[list[Piece], Ints]:
+        """See `pieces_of`."""
+        return pieces_of(self.layouts)
+
+    @cached_property
+    def shapes(self) -> list[Shape]:
+        """Layouts with the same stages together."""
+        kinds, which = distinct(self.layouts["pipeline"], self.layouts["interleave"])
+        return [
+            Shape(self.training, self.layouts.take(rows), rows, p, v, self.talk.take(rows))
+            for (p, v), rows in zip(kinds.tolist(), rows_of(which))
+        ]
+
+
+def frame_of(exchange: Exchange, training: Training, x: Layouts) -> Frame:
+    """Terms of layouts that have no obstacle."""
+    model = training.model
+    common, experts = _fullest(model, x)
+    spread = summed(exchange, x, "all_reduce", 0, SUM, common, experts)
+    spread += summed(exchange, x, "reduce_scatter", 1, SUM, common, experts)
+    given = summed(exchange, x, "all_gather", 1, training.width, common, experts)
+    part = part_of(x, common[:, None], experts[:, None])[:, 0]
+    updated = np.ceil(np.where(x["zero"] > 0, part, common + experts))
+    return Frame(
+        training,
+        x,
+        talk_of(exchange, training, x),
+        spread,
+        given,
+        streams_of(exchange, training, x),
+        updated,
+        _normed(exchange, x),
+    )
+
+
+def _normed(exchange: Exchange, x: Layouts) -> Floats:
+    """[N] seconds of adding up one number for each rank; none where every rank has all gradients."""
+    parted = (x["zero"] > 0) | (x["tensor"] * x["pipeline"] > 1)
+    ranks = np.where(parted, x["tensor"] * x["pipeline"] * x["context"] * x["data"], 1)
+    return exchange.seconds("all_reduce", np.ones_like(ranks), ranks, np.full(len(x), float(SUM)))
+
+
+def _fullest(model: Model, x: Layouts) -> tuple[Floats, Floats]:
+    """[N] parameters of the pipeline's rank with most, without experts, and of experts."""
+    found = np.zeros((2, len(x)))
+    kinds, which = distinct(x["pipeline"], x["interleave"])
+    for (p, v), rows in zip(kinds.tolist(), rows_of(which)):
+        found[:, rows] = np.array([most.max() for most in parameters_of(model, counts_of(model, p, v), p)])[:, None]
+    return found[0] / x["tensor"], found[1] / (x["tensor"] * x["expert"])

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of ZeRO-3's collectives stays exposed: weights that are gathered unit by unit, and gradients that are spread,
+one after the other on a stream of their own beside what is computed.
+
+The order is that of `fully_shard` (PyTorch's FSDP2) under the compiler's policy `prefetch`: a unit's weights are
+asked for when the one before begins, its gradients leave when it is done, before the weights that are asked for next.
+Units are the embedding, each layer, the head, and the final norm, which is the model's own. N in shapes counts
+layouts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from trnlab.fleet.arrays import Bools, Floats, Ints
+from trnlab.fleet.costs.exchange import Exchange
+from trnlab.fleet.models.transformer import Model
+from trnlab.fleet.search.communication import summed
+from trnlab.fleet.search.layout import Layouts
+from trnlab.fleet.search.parts import Training
+from trnlab.fleet.search.pipes import SUM
+
+SETTLED = 8  # layers after which each takes as long as the one before
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Seconds of gathering weights (`asked`) and of spreading gradients (`given`) under ZeRO-3: [4, N] of the
+    embedding, of one layer, of the head, of the final norm."""
+
+    asked: Floats
+    given: Floats
+
+    def take(self, rows: Bools | Ints) -> Streams:
+        """The same of some of the layouts."""
+        return Streams(self.asked[:, rows], self.given[:, rows])
+
+
+@dataclass(frozen=True)
+class Passes:
+    """[N] seconds of a microbatch on the busiest rank: of all units forward and backward, of which what precedes and
+    what follows the layers, and of the latter's backward pass what comes after its weights' gradient; layers: how
+    many it has."""
+
+    forward: Floats
+    backward: Floats
+    layers: Floats
+    first: Floats
+    first_back: Floats
+    last: Floats
+    last_back: Floats
+    late: Floats
+
+    def take(self, rows: Bools | Ints) -> Passes:
+        """The same of some of the layouts."""
+        return Passes(*(getattr(self, f.name)[rows] for f in fields(self)))
+
+    @property
+    def layer(self) -> Floats:
+        """Cost of one layer's forward pass."""
+        return np.asarray(np.maximum(self.forward - self.first - self.last, 0.0) / self.layers)
+
+    @property
+    def layer_back(self) -> Floats:
+        """Seconds of one layer's backward pass."""
+        return np.asarray(np.maximum(self.backward - self.first_back - self.last_back, 0.0) / self.layers)
+
+
+def streams_of(exchange: Exchange, training: Training, x: Layouts) -> Streams:
+    """Streams of each layout; 0 of other stages of ZeRO."""
+    model = training.model
+    layers, experts = model.layers, sum(n * block.expert_parameters for n, block in model.stacks)
+    late = model.join_parameters + model.head_parameters
+    norm = model.stacks[-1][1].norm_parameters if model.final_norm else 0
+    common = model.parameters - model.embedding_parameters - late - experts
+    sizes = ((model.embedding_parameters, 0.0), (common / layers, experts / layers), (late - norm, 0.0), (norm, 0.0))
+    kinds = ("all_gather", training.width), ("reduce_scatter", SUM)
+    asked, given = (
+        np.stack(
+            [
+                summed(exchange, x, kind, 3, width, own / x["tensor"], theirs / (x["tensor"] * x["expert"]))
+                for own, theirs in sizes
+            ]
+        )
+        for kind, width in kinds
+    )
+    return Streams(asked, given)
+
+
+def streamed(streams: Streams, passes: Passes, model: Model, overlap: Ints, rounded: Floats) -> tuple[Floats, Floats]:
+    """[N] exposed seconds of gathering weights and of spreading gradients for a microbatch. rounded: [N] seconds in
+    which a rank rounds its parts of all weights, for both passes, before anything else."""
+    (first, each, last, _), given, layers = streams.asked, streams.given, model.layers
+    compute = passes.forward + passes.backward
+    ready = rounded / 2 * model.embedding_parameters / model.parameters  # of the first unit, for the forward pass
+    whole = _forward(streams.asked, passes, layers, ready, rounded)
+    alone, both = (whole + _backward(streams.asked, spread, passes, layers) for spread in (given * 0.0, given))
+    asked = np.where(overlap > 0, alone - compute, rounded + first + 2 * last + 2 * layers * each)
+    back = np.where(overlap > 0, both - alone, given[0] + given[2] + given[3] + layers * given[1])
+    return np.maximum(asked, 0.0), np.maximum(back, 0.0)
+
+
+def _forward(asked: Floats, passes: Passes, layers: int, ready: Floats, rounded: Floats) -> Floats:
+    """[N] seconds until the loss is there. Nothing hides the weights of the embedding and of the first layer, with
+    whose norm it is one call. ready: when the embedding's parts are rounded."""
+    (first, each, last, _), own = asked, passes.layer
+    more, there = layers - 1, ready + first + each
+    begun = np.maximum(there, rounded) + passes.first
+    if more:  # where the last layer begins
+        begun = np.maximum(begun + own, there + each) + np.maximum(own, each) * (more - 1)
+    return np.asarray(begun + np.maximum(own, last) + np.maximum(passes.last, last))
+
+
+def _backward(asked: Floats, given: Floats, passes: Passes, layers: int) -> Floats:
+    """[N] seconds from the loss to the last gradient. The weights of the last two layers are asked for when the
+    head's gradient is on its way; of others, when the second layer after them is done and its gradients are."""
+    (first, each, _, _), (first_back, each_back, last_back, norm_back) = asked, given
+    own, done = passes.layer_back, passes.last_back
+    stream = passes.last_back - passes.late + last_back
+    ready = [stream + each, stream + 2 * each]  # of the next layer's weights, and of the one after it
+    stream = ready[-1]
+    for i in range(min(layers, SETTLED)):
+        done = np.maximum(done, ready[i]) + own
+        stream = (
+            np.maximum(stream, done) + each_back + (each if i < layers - 2 else first if i == layers - 2 else 0.0)
+        )
+        ready.append(stream)
+    if layers > SETTLED:
+        rest = np.maximum(own, each_back + each) * (layers - SETTLED)
+        done, stream = done + rest, stream + rest - each  # no weights follow the last gradients
+    done = done + passes.first_back
+    return np.asarray(np.maximum(done, np.maximum(stream, done) + first_back + norm_back))

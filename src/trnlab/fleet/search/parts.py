@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is trained, and what the shares of a model cost that layouts are put together from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from trnlab.fleet.arrays import Floats, Ints, distinct
+from trnlab.fleet.costs.programs import Cost
+from trnlab.fleet.models.transformer import Model
+from trnlab.fleet.search.layout import RECOMPUTE, Layouts
+from trnlab.numerics.dtypes import dtype, float32
+
+FULL = RECOMPUTE.index("full")
+NOTHING = Cost()
+MASTER, MOMENTS = 4, 8  # bytes for each parameter, in float32: what a weight is rounded from; AdamW's mean and square
+FIGURES = tuple(f.name for f in fields(Cost))
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained: sequences of so many tokens, so many in a step. form: what weights and activations are kept,
+    gathered and sent in."""
+
+    model: Model
+    batch: int
+    sequence: int
+    form: str = "bfloat16"
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step."""
+        return self.batch * self.sequence
+
+    @property
+    def width(self) -> int:
+        """Bytes of a weight, and of an activation."""
+        return dtype(self.form).itemsize
+
+    @property
+    def rounded(self) -> bool:
+        """Whether weights are rounded from others in float32, which are kept as well; else they are those."""
+        return self.width < float32.itemsize
+
+    @property
+    def state(self) -> int:
+        """Bytes of a parameter in a checkpoint: its weight, what that is rounded from, AdamW's mean and square."""
+        return self.width + (MASTER if self.rounded else 0) + MOMENTS
+
+
+class Piece(NamedTuple):
+    """What of a layout decides its programs: ranks that share a layer, sequences at a time, ranks that share a
+    sequence and experts, what is made again (its place in RECOMPUTE), and whether weights and gradients are parts
+    that are gathered and spread (ZeRO-3)."""
+
+    tensor: int
+    microbatch: int
+    context: int = 1
+    expert: int = 1
+    again: int = 0
+    sharded: bool = False
+
+
+def pieces_of(layouts: Layouts) -> tuple[list[Piece], Ints]:
+    """The pieces of layouts, each once, and [N] which one each layout has."""
+    sharded = layouts["zero"] == 3
+    found, which = distinct(
+        layouts["tensor"],
+        layouts["microbatch"],
+        layouts["context"],
+        layouts["expert"],
+        layouts["recompute"],
+        sharded.astype(np.int64),
+    )
+    return [Piece(t, b, c, e, a, bool(s)) for t, b, c, e, a, s in found.tolist()], which
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a share of a model costs: a layer of each kind, what precedes and follows them. entries: of each kind,
+    what a stage that has some makes once for all of them; join: what lies between an encoder and its decoder."""
+
+    layers: tuple[Cost, ...]
+    first: Cost
+    last: Cost
+    exact: bool = True
+    entries: tuple[Cost, ...] = ()
+    join: Cost = NOTHING
+
+    @cached_property
+    def table(self) -> Floats:
+        """[F, 2 K + 3] of each of FIGURES: of each of K kinds of layers, of what a stage of each makes once, of what
+        precedes, joins and follows them."""
+        entries = self.entries or (NOTHING,) * len(self.layers)
+        costs = (*self.layers, *entries, self.first, self.join, self.last)
+        return np.array([[getattr(cost, name) for cost in costs] for name in FIGURES], np.float64)
+
+    def larger(self, times: float) -> Parts:
+        """For so many times as many sequences: what as many of one take, never less than all at once."""
+        return self._each(lambda cost: cost.larger(times))
+
+    def divided(self, by: float, hope: float = 1.0) -> Parts:
+        """Reckoned for a tensor group `by` times as large, whose work is `hope` of what follows from this."""
+        return self._each(lambda cost: cost.divided(by, hope))
+
+    def remade(self, part: float) -> Parts:
+        """Reckoned for layers whose backward pass makes so much of the forward pass again, and nothing else."""
+        layers = tuple(cost.remade(part) for cost in self.layers)
+        return replace(self, layers=layers, exact=False)
+
+    def _each(self, change: Callable[[Cost], Cost]) -> Parts:
+        layers, entries = (tuple(map(change, costs)) for costs in (self.layers, self.entries))
+        return Parts(layers, change(self.first), change(self.last), False, entries, change(self.join))
+
+
+PartsOf = Mapping[Piece, Parts]

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Costs of programs that an executor makes while a search goes on: on processes of this machine, or on many machines.
+
+A search asks for the costs of shares of a model one after the other, and what it asks next depends on the last
+answer. Executors compile what it may ask for soon. What is made so is only used where the search asks for it, so that
+a plan is the same with and without; what nobody asks for is thrown away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+from trnlab import chips
+from trnlab.fabric.cluster import Cluster
+from trnlab.fleet.costs.exchange import Exchange
+from trnlab.fleet.costs.programs import Cost, Programs
+from trnlab.fleet.layers.stages import Stage
+from trnlab.fleet.search.candidates import shares_of
+from trnlab.fleet.search.parts import Parts, Training
+from trnlab.fleet.search.steps import Planner
+from trnlab.runtime.session import Session
+
+
+class Asked(NamedTuple):
+    """Costs of a share of a model on a target."""
+
+    target: str
+    precision: str
+    training: Training
+    share: tuple[Any, ...]
+
+
+@dataclass
+class Ahead:
+    """Shares that are compiled by an executor, as many at a time as it has workers. said: hears of progress."""
+
+    executor: Executor
+    workers: int
+    said: Callable[[str], None] = lambda _: None
+    _waiting: list[Asked] = field(default_factory=list)
+    _made: dict[Asked, Future[Mapping[str, Any]]] = field(default_factory=dict)
+
+    def look(self, planner: Planner, training: Training, fixed: Mapping[str, int]) -> None:
+        """Take note of what a search on the planner's cluster may ask for, unless it is known."""
+        for share in shares_of(planner, training, fixed):
+            asked = _asked(planner, training, share)
+            if asked not in self._made and asked not in self._waiting and not _known(planner, training, share):
+                self._waiting.append(asked)
+        self._fill()
+
+    def costs(self, asked: Asked) -> Mapping[str, Any]:
+        """What a worker made of it; nothing where it was never looked for."""
+        if asked in self._waiting:
+            self._waiting.remove(asked)
+            self._submit(asked)
+        if asked not in self._made:
+            return {}
+        found = self._made[asked].result()
+        self.said(f"{asked.target}: a rank's share of {asked.share} is compiled, {len(self._made)} so far")
+        self._fill()
+        return found
+
+    def end(self) -> None:
+        """Forget what nobody asked for."""
+        self._waiting.clear()
+        for future in self._made.values():
+            future.cancel()
+
+    def _fill(self) -> None:
+        while self._waiting and sum(not future.done() for future in self._made.values()) < self.workers:
+            self._submit(self._waiting.pop(0))
+
+    def _submit(self, asked: Asked) -> None:
+        self._made[asked] = self.executor.submit(compiled, asked)
+
+
+@dataclass
+class Helped(Planner):
+    """A planner whose shares others compile."""
+
+    ahead: Ahead | None = None
+
+    def parts(self, training: Training, *share: Any) -> Parts:
+        """The costs of a share, from whoever has them."""
+        if self.ahead is not None:
+            for key, value in self.ahead.costs(_asked(self, training, share)).items():
+                if key not in self.programs.known:
+                    self.programs.known[key] = value
+                    self.programs.timed.compiled += 1
+        return super().parts(training, *share)
+
+
+def _asked(planner: Planner, training: Training, share: tuple[Any, ...]) -> Asked:
+    return Asked(planner.cluster.target.name, planner.programs.session.precision, training, share)
+
+
+def compiled(asked: Asked) -> dict[str, Any]:
+    """What a worker does: all costs of a share, as a store keeps them."""
+    session = Session(chips.target(asked.target), precision=asked.precision)
+    session.cache = None
+    programs = Programs(session, {})
+    planner = Planner(Cluster(session.target, 1), programs, Exchange(session.target))
+    planner.parts(asked.training, *asked.share)
+    return {key: value if isinstance(value, dict) else asdict(value) for key, value in programs.known.items()}
+
+
+class _UnknownError(Exception):
+    """A cost that is not kept."""
+
+
+class _Kept(Programs):
+    """Costs as far as they are known: nothing is compiled."""
+
+    def _kept(self, key: str, make: Callable[[], Stage]) -> Cost:
+        def missing() -> Stage:
+            raise _UnknownError(key)
+
+        return super()._kept(key, missing)
+
+
+def _known(planner: Planner, training: Training, share: tuple[Any, ...]) -> bool:
+    kept = _Kept(planner.programs.session, planner.programs.known)
+    try:
+        Planner(planner.cluster, kept, planner.exchange).parts(training, *share)
+    except _UnknownError:
+        return False
+    return True
+
+
+@contextmanager
+def processes(count: int) -> Iterator[Executor]:
+    """So many processes of this machine, which are ended with the block even where they are at work."""
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    before = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in set(multiprocessing.active_children()) - before:
+            child.terminate()
+            child.join()

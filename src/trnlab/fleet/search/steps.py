@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training steps of many layouts at once: seconds by cause and bytes by class, from compiled stages and the fabric.
+
+N in shapes counts layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+
+import numpy as np
+
+from trnlab.fabric.cluster import Cluster
+from trnlab.fleet.arrays import Bools, Floats, Ints
+from trnlab.fleet.costs.exchange import Exchange
+from trnlab.fleet.costs.programs import Cost, OfParts, Programs
+from trnlab.fleet.layers.shares import Share, share_of
+from trnlab.fleet.layers.updates import rounding, sharded
+from trnlab.fleet.models.transformer import Block, Model
+from trnlab.fleet.search.communication import hidden
+from trnlab.fleet.search.layout import RECOMPUTE, Layout, Layouts, columns_of, layers_of
+from trnlab.fleet.search.layout_terms import Frame, frame_of
+from trnlab.fleet.search.overlap import Passes, streamed
+from trnlab.fleet.search.parts import Parts, PartsOf, Piece, Training, pieces_of
+from trnlab.fleet.search.pipes import Pipes, held_of, parameters_of
+from trnlab.porting.job import room
+from trnlab.precision import MODES
+
+AGAIN = {"fused": "remade", "written": "again", "again": "again"}  # attention that is made once more, by what it was
+CAUSES = (
+    "compute",
+    "recompute",
+    "tensor parallel",
+    "context parallel",
+    "experts",
+    "pipeline",
+    "gradients",
+    "weights",
+    "optimizer",
+    "lookups",
+    "rows",
+)
+CLASSES = ("weights", "gradients", "optimizer", "activations", "working", "tables")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of all ranks. seconds: by cause, which add up to `total`; bytes: by class, of the rank with most;
+    flops: of the model's products, all ranks together; peak: FLOP/s of all chips. exact: whether its stages were
+    compiled as they are, and not reckoned from others."""
+
+    layout: Layout
+    total: float
+    seconds: dict[str, float]
+    bytes: dict[str, int]
+    room: int
+    flops: float
+    peak: float
+    tokens: int
+    exact: bool = True
+
+    @property
+    def fits(self) -> bool:
+        """Whether every rank has room for its part."""
+        return sum(self.bytes.values()) <= self.room
+
+    @property
+    def mfu(self) -> float:
+        """Share of what the chips' matrix engines could do."""
+        return self.flops / (self.total * self.peak)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens per second of all ranks."""
+        return self.tokens / self.total
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Steps of N layouts; each array [N]."""
+
+    layouts: Layouts
+    seconds: Mapping[str, Floats]
+    bytes: Mapping[str, Floats]
+    flops: Floats
+    exact: Bools
+    room: int
+    peak: float
+    tokens: int
+
+    def __len__(self) -> int:
+        return len(self.layouts)
+
+    @property
+    def total(self) -> Floats:
+        """Seconds of the whole step."""
+        return np.asarray(np.sum([self.seconds[cause] for cause in CAUSES], axis=0))
+
+    @property
+    def memory(self) -> Floats:
+        """Bytes of the rank with most."""
+        return np.asarray(np.sum([self.bytes[name] for name in CLASSES], axis=0))
+
+    def take(self, which: Bools | Ints) -> Steps:
+        """Some of them."""
+        seconds = {name: column[which] for name, column in self.seconds.items()}
+        sizes = {name: column[which] for name, column in self.bytes.items()}
+        return Steps(
+            self.layouts.take(which),
+            seconds,
+            sizes,
+            self.flops[which],
+            self.exact[which],
+            self.room,
+            self.peak,
+            self.tokens,
+        )
+
+    def step(self, i: int) -> Step:
+        """One of them."""
+        seconds = {name: float(self.seconds[name][i]) for name in CAUSES}
+        sizes = {name: int(self.bytes[name][i]) for name in CLASSES}
+        return Step(
+            self.layouts.layout(i),
+            sum(seconds.values()),
+            seconds,
+            sizes,
+            self.room,
+            float(self.flops[i]),
+            self.peak,
+            self.tokens,
+            bool(self.exact[i]),
+        )
+
+
+@dataclass
+class Planner:
+    """Steps of trainings on a cluster, from the same programs and collectives. attention, network: of the stages, see
+    `Share`."""
+
+    cluster: Cluster
+    programs: Programs
+    exchange: Exchange
+    attention: str = "fused"
+    network: str = "kept"
+    _parts: dict[tuple[str, Share], Parts] = field(default_factory=dict)
+
+    def step(self, training: Training, layout: Layout) -> Step:
+        """The step of a layout that has no obstacle, from its own programs."""
+        layouts = columns_of([layout])
+        parts = {piece: self.parts(training, piece) for piece in pieces_of(layouts)[0]}
+        return self.steps(training, layouts, parts).step(0)
+
+    def share(self, training: Training, piece: Piece) -> Share:
+        """What a rank of such groups has of a layer."""
+        again = RECOMPUTE[piece.again]
+        attention = AGAIN[self.attention] if again == "selective" else self.attention
+        return Share(
+            piece.microbatch,
+            training.sequence,
+            piece.tensor,
+            training.form,
+            attention,
+            self.network,
+            piece.context,
+            piece.expert,
+            piece.sharded,
+            "again" if again == "full" else "kept",
+        )
+
+    def parts(self, training: Training, piece: Piece) -> Parts:
+        """The costs of a share, compiled unless they are known."""
+        model, share = training.model, self.share(training, piece)
+        key = model.name, share
+        if key not in self._parts:
+            programs, blocks = self.programs, [block for _, block in model.stacks]
+            shares = [share_of(model, block, share) for block in blocks]
+            each = list(zip(blocks, shares))
+            layers = tuple(self._layer(model, block, own) for block, own in each)
+            kept = [replace(own, block="kept") for own in shares]
+            first, last = (programs.ends(model, kept[0 if i else -1], i, not i) for i in (True, False))
+            entries = tuple(programs.entry(model, block, own) for block, own in zip(blocks, kept))
+            join = programs.join(model, blocks[-1], kept[-1])
+            self._parts[key] = Parts(layers, first, last, entries=entries, join=join)
+        return self._parts[key]
+
+    def _layer(self, model: Model, block: Block, share: Share) -> Cost:
+        """One that makes something again says what that adds. Where that is all but what enters it, what is needed
+        and kept for its own backward pass is as without: see `Pipes`."""
+        found = self.programs.layer(model, block, share)
+        kept = replace(share, attention=self.attention, block="kept")
+        if share == kept:
+            return found
+        before = self.programs.layer(model, block, kept)
+        if share.block == "again":  # which a program may begin before it has the loss
+            again = max(found.forward + found.backward - before.forward - before.backward, 0.0)
+            return replace(before, backward=before.backward + again, again=again)
+        return replace(found, again=max(found.backward - before.backward, 0.0))
+
+    @property
+    def room(self) -> int:
+        """Bytes that a rank has."""
+        return room(self.cluster.target)
+
+    @property
+    def peak(self) -> float:
+        """FLOP/s of all cores, also of those that a rank leaves idle: all of them are paid for."""
+        chip = self.cluster.target.chip
+        return (
+            self.cluster.target.cores
+            * self.cluster.instances
+            * chip.peak_flops(MODES[self.programs.session.precision])
+        )
+
+    def least(self, training: Training, layouts: Layouts) -> Floats:
+        """Bytes that a rank needs whatever its stage is: weights, gradients, the optimizer's state."""
+        found, model = np.zeros(len(layouts)), training.model
+        for p in np.unique(layouts["pipeline"]):
+            rows = layouts["pipeline"] == p
+            some = layouts.take(rows)
+            common, experts = parameters_of(model, layers_of(int(p), model.layers), int(p))
+            tensor, expert = some["tensor"][:, None], some["expert"][:, None]
+            held = held_of(training, some, common / tensor, experts / (tensor * expert))
+            found[rows] = np.sum(list(held.values()), axis=0).max(1)
+        return found
+
+    def steps(self, training: Training, layouts: Layouts, parts: PartsOf) -> Steps:
+        """The steps of layouts that have no obstacle. parts: of every piece that they have."""
+        return self.framed(self.frame(training, layouts), parts)
+
+    def frame(self, training: Training, layouts: Layouts) -> Frame:
+        """What no program changes of the steps of layouts that have no obstacle."""
+        return frame_of(self.exchange, training, layouts)
+
+    def framed(self, frame: Frame, parts: PartsOf) -> Steps:
+        """The steps of a frame's layouts."""
+        n = len(frame.layouts)
+        seconds, sizes = ({name: np.zeros(n) for name in names} for names in (CAUSES, CLASSES))
+        flops, exact, passes = np.zeros(n), np.zeros(n, np.bool_), np.zeros((len(fields(Passes)), n))
+        for shape in frame.shapes:
+            pipes, rows = Pipes(shape, parts), shape.rows
+            for name, column in pipes.seconds().items():
+                seconds[name][rows] = column
+            for name, column in pipes.bytes().items():
+                sizes[name][rows] = column
+            flops[rows], exact[rows] = pipes.flops, pipes.exact
+            passes[:, rows] = pipes.forward, pipes.backward, pipes.layers, *pipes.units()
+        seconds |= self._end_of_step(frame, Passes(*passes))
+        return Steps(frame.layouts, seconds, sizes, flops, exact, self.room, self.peak, frame.training.tokens)
+
+    def _end_of_step(self, frame: Frame, passes: Passes) -> dict[str, Floats]:
+        """Gradients added up over data and context parallel ranks, the update, and the new weights given back."""
+        x, training = frame.layouts, frame.training
+        gradients = hidden(frame.spread, passes.backward, passes.layers, x["overlap"])
+        weights = hidden(frame.given, passes.forward, passes.layers, x["overlap"])
+        third = np.flatnonzero(x["zero"] == 3)
+        if len(third):
+            of_third, rounded = x.take(third), self._of_parts(frame, third, rounding)
+            found = streamed(
+                frame.streams.take(third), passes.take(third), training.model, of_third["overlap"], rounded
+            )
+            asked, given_back = (one * of_third.microbatches(training.batch) for one in found)
+            weights[third] += asked
+            gradients[third] += given_back
+        updates = self.programs.update(frame.updated, training.rounded)
+        updates[third] = self._of_parts(frame, third, sharded)
+        return {"gradients": gradients, "weights": weights, "optimizer": updates + frame.normed}
+
+    def _of_parts(self, frame: Frame, third: Ints, make: OfParts) -> Floats:
+        """[N] seconds of what layouts of ZeRO-3, in rows `third`, do with their parts of all parameters."""
+        x, found = frame.layouts, np.zeros(len(third))
+        if make is rounding and not frame.training.rounded:
+            return found
+        ways = (x["tensor"] * x["data"] * x["context"])[third]
+        for ranks in np.unique(ways).tolist():
+            found[ways == ranks] = self.programs.of_parts(frame.training.model, ranks, make)
+        return found

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors as inputs and outputs of programs: the same memory where formats agree, a converted copy elsewhere."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+
+from trnlab.frontends.common.integers import check_fits
+from trnlab.frontends.torch.device.dlpack import as_neuron, from_numpy_alias, memory_of
+from trnlab.frontends.torch.device.types import type_of, unnarrowed
+
+Array = np.ndarray[Any, Any]
+
+
+class Buffer:
+    """The memory of one tensor as an array in its format on the chip.
+
+    A contiguous tensor in a format of the chip is bound without a copy. Others (64-bit integers, transposed tensors,
+    float32 where all is bf16) are converted on the way in, and on the way back by `store`. `name` is what an error
+    calls the tensor; `exact`: its float32 is not narrowed.
+    """
+
+    def __init__(self, tensor: torch.Tensor, name: str = "a tensor", exact: bool = False) -> None:
+        with unnarrowed() if exact else nullcontext():
+            self.type = type_of(tensor)
+        self.tensor, self.name = tensor, name
+        self._pointer = tensor.data_ptr()
+        alias = memory_of(tensor)
+        self._alias = alias.view(np.uint8) if alias.dtype == np.bool_ else alias
+        self.direct = bool(self._alias.flags.c_contiguous) and self._alias.dtype == self.type.dtype.numpy
+
+    def still(self, tensor: torch.Tensor) -> bool:
+        """Whether `tensor` is the one that was bound, in the same memory."""
+        return tensor is self.tensor and tensor.data_ptr() == self._pointer
+
+    def array(self) -> Array:
+        """The values now; writing to it writes the tensor when `direct`.
+
+        Raises NumericsError (TRN211) for an integer that does not fit in 32 bits.
+        """
+        if self.direct:
+            return self._alias
+        if self._alias.dtype == np.int64:
+            check_fits(self._alias, self.name)
+        return np.array(self._alias, self.type.dtype.numpy, order="C")
+
+    def store(self, array: Array) -> None:
+        """Write back what a program left in a converted copy."""
+        if not self.direct:
+            self._alias[...] = array
+
+
+def tensor_from(array: Array, kind: torch.dtype, device: str = "neuron") -> torch.Tensor:
+    """A new tensor of dtype `kind` with the values of `array`, whose memory it takes over when it can."""
+    tensor = torch.from_numpy(array.view(np.bool_)) if kind is torch.bool else from_numpy_alias(array, "cpu")
+    tensor = tensor if tensor.dtype is kind else tensor.to(kind)
+    return as_neuron(tensor) if device == "neuron" else tensor

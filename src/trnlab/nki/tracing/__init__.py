@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a kernel's function to its recorded program: arguments, cores, launch grids, arrays."""

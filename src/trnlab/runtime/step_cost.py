@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one execution of a compiled program costs: seconds by phase, exposed communication, bytes alive at each call.
+
+Estimates, plans and plans of serving read their figures from it, so that they cannot differ about a program. The call
+that writes the loss ends the forward pass; those that write parameters, after the gradients, are of the update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from trnlab.program.digest import written_params
+from trnlab.program.routine import Call, Program, Tensor
+from trnlab.runtime.communication import communication
+from trnlab.runtime.executable import Executable
+from trnlab.units import PS_PER_S
+
+FORWARD, BACKWARD, UPDATE = PHASES = "forward", "backward", "update"
+Life = tuple[int, int, int]  # first call, last call, bytes
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What one execution of a program costs. phase: of each call, one of `PHASES`."""
+
+    executable: Executable
+    phase: Sequence[str]
+
+    @property
+    def program(self) -> Program:
+        """The program that is executed."""
+        return self.executable.program
+
+    @cached_property
+    def call_ps(self) -> list[int]:
+        """Picoseconds of each call: by how much its end moves the end of all that ended before. They add up to when
+        the last call ends."""
+        ends = [(end, i) for i, end in enumerate(self.executable.outline.ends)]
+        found, reached = [0] * len(ends), 0
+        for end, i in sorted(ends):
+            found[i] = max(end - reached, 0)
+            reached = max(end, reached)
+        return found
+
+    @cached_property
+    def phase_ps(self) -> dict[str, int]:
+        """Picoseconds of each phase."""
+        spent = dict.fromkeys(PHASES, 0)
+        for name, ps in zip(self.phase, self.call_ps):
+            spent[name] += ps
+        return spent
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of one execution, by its calls."""
+        return sum(self.call_ps) / PS_PER_S
+
+    @cached_property
+    def exposed_s(self) -> float:
+        """Seconds of collectives that no engine's work hides."""
+        found = communication([(self.executable, 1)], self.seconds)
+        return sum(kind["exposed_s"] for kind in found["kinds"].values()) if found is not None else 0.0
+
+    @cached_property
+    def lives(self) -> tuple[dict[int, int], dict[int, int]]:
+        """The first and the last call of each tensor, by its number."""
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for i, call in enumerate(self.program.calls):
+            for id in call.args:
+                first.setdefault(id, i)
+                last[id] = i
+        return first, last
+
+    @cached_property
+    def temporaries(self) -> list[Tensor]:
+        """Temporary tensors that some call uses."""
+        return [t for t in self.program.tensors if t.kind == "temp" and t.id in self.lives[0]]
+
+    @cached_property
+    def temporary_bytes(self) -> list[int]:
+        """Bytes of temporary tensors that are alive at each call."""
+        first, last = self.lives
+        return self.alive((first[t.id], last[t.id], t.nbytes) for t in self.temporaries)
+
+    def alive(self, lives: Iterable[Life]) -> list[int]:
+        """Bytes that are alive at each call, of tensors that live from one call to another, both included."""
+        change = [0] * (len(self.program.calls) + 1)
+        for begin, end, size in lives:
+            change[begin] += size
+            change[end + 1] -= size
+        total, found = 0, []
+        for by in change[:-1]:
+            total += by
+            found.append(total)
+        return found
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes that temporary tensors take at their peak, with what lies unused between them, and scratch."""
+        return self.program.hbm_bytes + self.program.scratch_bytes
+
+
+def phases(program: Program, loss: int | None, updated: Sequence[int]) -> list[str]:
+    """For each call, whether it is of the forward pass, the backward pass or the update.
+
+    loss: the tensor of the loss; None where the program is of one phase, which its name begins with. updated: tensors
+    of inputs that the program overwrites. A matmul that uses its gradient for an update at once is of the way back.
+    """
+    if loss is None:
+        start = next((p for p in (FORWARD, BACKWARD) if program.name.startswith(p)), UPDATE)
+        return [start] * len(program.calls)
+    written = [_written(call, program) for call in program.calls]
+    end = max((i for i, w in enumerate(written) if loss in w), default=-1)
+    changed = frozenset(updated)
+    late = [bool(w & changed) and call.label.startswith("rows") for w, call in zip(written, program.calls)]
+    return [FORWARD if i <= end else UPDATE if late[i] else BACKWARD for i in range(len(written))]
+
+
+def phases_by_lines(program: Program, updated: Sequence[int]) -> list[str] | None:
+    """`phases`, where the calls' lines say what is of the backward pass; None where none does."""
+    back = [call.loc is not None and call.loc.phase == BACKWARD for call in program.calls]
+    if not any(back):
+        return None
+    end = max(i for i, is_back in enumerate(back) if is_back)
+    changed = frozenset(updated)
+    late = [bool(_written(c, program) & changed) and c.label.startswith("rows") for c in program.calls]
+    return [UPDATE if late[i] or i > end else BACKWARD if back[i] else FORWARD for i in range(len(back))]
+
+
+def _written(call: Call, program: Program) -> frozenset[int]:
+    return frozenset(call.args[i] for i in written_params(program.routines[call.routine]))
