@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
+import math
 
+import numpy as np
 import pytest
 
 from trnlab.errors import UsageError
-from trnlab.fleet.reliability.failures import observe, observe_replicas, observe_spares
+from trnlab.fleet.reliability.failures import Observed, intervals, observe, observe_replicas
 from trnlab.fleet.reliability.goodput import DEVICE_HOURS, SWEEP, Reliability
 from trnlab.fleet.reliability.renewal import Stops, none_free, replicas, spares_for, young
 
@@ -68,6 +71,27 @@ def test_replicas_that_leave_and_come_back(count):
     seen = observe_replicas(count, 20_000.0, 600.0, 20.0, 20_000, seed=count)
     assert seen.agrees(there * running)
     assert 0 < seen.error < 0.004
+
+
+def observe_spares(spares: int, rate: float, away: float, failures: int, seed: int, batches: int = 20) -> Observed:
+    """How often a spare is free when an instance fails: `rate` of them a second, each away for exactly so long. One
+    that finds no spare is replaced from outside, and is not counted among those away."""
+    random = np.random.default_rng(seed)
+    failure = intervals(random, 1 / rate)
+    returns: list[float] = []
+    clock, shares = 0.0, []
+    for batch in range(-1, batches):  # the first one fills the shop
+        found = 0
+        for _ in range(failures // batches):
+            clock += failure()
+            while returns and returns[0] <= clock:
+                heapq.heappop(returns)
+            if len(returns) < spares:
+                found += 1
+                heapq.heappush(returns, clock + away)
+        if batch >= 0:
+            shares.append(found / (failures // batches))
+    return Observed(float(np.mean(shares)), float(np.std(shares, ddof=1) / math.sqrt(batches)), failures)
 
 
 def test_spares_are_free_as_erlang_says():

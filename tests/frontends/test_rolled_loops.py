@@ -12,10 +12,10 @@ import jax.numpy as jnp  # noqa: E402
 from jax import lax  # noqa: E402
 from stablehlo_oracle import against_xla  # noqa: E402
 
+from tools.xla import XlaEngine  # noqa: E402
 from trnlab import chips, compiler  # noqa: E402
 from trnlab.frontends.common.engine import DeviceEngine  # noqa: E402
 from trnlab.frontends.stablehlo.lowerings import control  # noqa: E402
-from trnlab.frontends.stablehlo.xla import XlaEngine  # noqa: E402
 from trnlab.program.verify import verify_program  # noqa: E402
 from trnlab.runtime import session  # noqa: E402
 from trnlab.sim.timing import time_program  # noqa: E402

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tools.benchmarks.sinks import ViewSink
 from trnlab.chips import catalog
 from trnlab.errors import CapacityError
 from trnlab.isa import BY_OPCODE
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocking import Problem, choose
-from trnlab.kernels.blocks import Sink, ViewSink, ViewSource
+from trnlab.kernels.blocks import Sink, ViewSource
 from trnlab.kernels.matmul import Product, batch_matmul, matmul
 from trnlab.kernels.view import full
 from trnlab.numerics.dtypes import dtype

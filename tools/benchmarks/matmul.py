@@ -6,8 +6,9 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks import lines
+from benchmarks.sinks import ViewSink
 from trnlab import chips
-from trnlab.kernels.blocks import ViewSink, ViewSource
+from trnlab.kernels.blocks import ViewSource
 from trnlab.kernels.matmul import matmul
 from trnlab.kernels.view import full
 from trnlab.numerics.dtypes import bfloat16

@@ -173,7 +173,7 @@ def drawn(subject: Any, steps: int, way: str) -> Reference:
 def by_xla() -> Any:
     """Within the block XLA on the CPU runs captured programs."""
     import trnlab.frontends.torch as neuron
-    from trnlab.frontends.stablehlo.xla import XlaEngine
+    from tools.xla import XlaEngine
 
     return neuron.use(XlaEngine())
 

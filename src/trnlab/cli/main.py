@@ -72,6 +72,10 @@ def parser() -> argparse.ArgumentParser:
     )
     results.compare(commands.add_parser("compare", help="two runs: what got faster, slower, appeared, vanished"))
     results.isa(commands.add_parser("isa", help="the instructions of a NeuronCore"))
+    results.graph(commands.add_parser("graph", help="a module of StableHLO as a graph: read, checked, shown"))
+    results.program(
+        commands.add_parser("program", help="the instructions that a graph becomes: made, read back, checked")
+    )
     results.passes(
         commands.add_parser("passes", help="what the compiler is taken to make of kernels, and what that gains")
     )

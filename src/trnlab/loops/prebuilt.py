@@ -24,6 +24,7 @@ from typing import Any
 
 from trnlab.loops import kinds
 from trnlab.loops.places import INSTALLED, file_name, own_folder
+from trnlab.sources import source_digest
 
 Function = Callable[..., Any]
 SETTING = "TRNLAB_LOOPS"  # "numba": leave everything to Numba
@@ -32,7 +33,6 @@ FORMAT = 1
 # What the levels of x86-64 that wheels are made for need, by LLVM's names (System V ABI, x86-64 psABI, 3.1.1).
 _V2 = ("cx16", "popcnt", "sse3", "ssse3", "sse4.1", "sse4.2", "sahf")
 OF_PROCESSORS = {"x86-64-v3": (*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave")}
-_PACKAGE = Path(__file__).parent.parent
 # Whatever loops are made of lies here: a change to any of it makes what was compiled stale.
 _SOURCES = ("loops", "sim", "program", "profile", "isa", "numerics", "runtime/analysis/usage.py", "units.py")
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
@@ -43,13 +43,7 @@ _LOCK = threading.RLock()
 @functools.cache
 def stamp() -> str:
     """Digest of the sources that loops are made of."""
-    digest = hashlib.sha256(str(FORMAT).encode())
-    for place in map(_PACKAGE.joinpath, _SOURCES):
-        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-            content = path.read_bytes()
-            digest.update(f"{path.relative_to(_PACKAGE).as_posix()} {len(content)}\n".encode())
-            digest.update(content)
-    return digest.hexdigest()
+    return hashlib.sha256(f"{FORMAT} {source_digest(*_SOURCES)}".encode()).hexdigest()
 
 
 class Made:

@@ -10,7 +10,6 @@ were listed, by their time of change.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import trnlab
-from trnlab.files import json_of, write_atomic
+from trnlab.storage.content import ContentStore
 
 CONTENT = 1 << 22  # bytes up to which a file is compared by content
 _EVENTS = frozenset(("open", "os.listdir", "os.scandir"))
@@ -58,8 +57,9 @@ class Kept:
 
     def __init__(self, folder: Path, request: Sequence[str]) -> None:
         environment = sorted((k, v) for k, v in os.environ.items() if k not in _IGNORED)
-        text = json.dumps([request, sys.version, trnlab.__version__, environment])
-        self._path = folder / f"{hashlib.sha256(text.encode()).hexdigest()}.json"
+        self._store = ContentStore(folder)
+        self._own = str(folder.parent) + os.sep
+        self._path = self._store.file([list(request), sys.version, trnlab.__version__, environment])
         self._opened: set[str] = set()
         self._listed: set[str] = set()
 
@@ -82,44 +82,28 @@ class Kept:
 
     def get(self) -> dict[str, Any] | None:
         """The record, if there is one and nothing that it depended on has changed."""
-        try:
-            entry = json_of(self._path.read_bytes())
-            record: dict[str, Any] = entry["record"]
-            whole = entry["sha256"] == _digest(record)
-            if whole and all(_state(path) == state for path, state in entry["files"].items()):
-                return record
-        except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError):
-            pass
-        return None
+        entry = self._store.record(self._path)
+        if entry is None or any(_state(path) != state for path, state in entry["files"].items()):
+            return None
+        return dict(entry["record"])
 
     def noted(self) -> Noted:
         """The files and the folders that a report depends on which was made in this process."""
         modules = [getattr(m, "__file__", None) for m in list(sys.modules.values())]
         paths = {os.path.abspath(m) for m in modules if isinstance(m, str)} | self._opened
-        own = str(self._path.parent.parent) + os.sep
-        paths = {p for p in paths if not p.startswith((*_PREFIXES, own)) and not p.endswith(".pyc")}
+        paths = {p for p in paths if not p.startswith((*_PREFIXES, self._own)) and not p.endswith(".pyc")}
         return sorted(paths | self._folders())
 
     def put(self, record: dict[str, Any], noted: Noted | None = None) -> None:
         """Keep a record of what was noted, here unless it is said. What cannot be written is not kept."""
         files = {path: _state(path) for path in (self.noted() if noted is None else noted)}
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            entry = {"files": files, "record": record, "sha256": _digest(record)}
-            write_atomic(self._path, json.dumps(entry).encode())
-        except OSError:
-            pass
+        self._store.write_record(self._path, {"files": files, "record": record})
 
     def _folders(self) -> set[str]:
         """Folders that the script listed; those that Python searches for modules change with every byte code file."""
         searched = {os.path.abspath(p) for p in sys.path}
         others = (*_PREFIXES, sys.prefix, sys.base_prefix)
         return {p for p in self._listed - searched if not p.startswith(others) and "site-packages" not in p}
-
-
-def _digest(record: Any) -> str:
-    """Digest of a record, the same after it was written and read."""
-    return hashlib.sha256(json.dumps(record).encode()).hexdigest()
 
 
 def _reads(args: tuple[Any, ...]) -> bool:

@@ -68,6 +68,27 @@ def isa(command: argparse.ArgumentParser) -> None:
     command.add_argument("name", metavar="NAME", nargs="?", help="an instruction: operands, limits, meaning")
 
 
+def graph(command: argparse.ArgumentParser) -> None:
+    """Of `trnlab graph`."""
+    add = command.add_argument
+    add("file", metavar="FILE", type=Path, help="StableHLO (text, bytecode, a jax.export), or what this prints")
+    shown = command.add_mutually_exclusive_group()
+    shown.add_argument("--locations", action="store_true", help="with the lines of the source that each op is from")
+    shown.add_argument("--stablehlo", action="store_true", help="print a module of StableHLO")
+    shown.add_argument("--verify", action="store_true", help="print only that no rule is broken, and sizes")
+
+
+def program(command: argparse.ArgumentParser) -> None:
+    """Of `trnlab program`."""
+    add = command.add_argument
+    add("--target", metavar="NAME", help="what to compile for; of a program's text default: what it says")
+    add("--precision", choices=("bf16", "fp32"), help="of matmul operands; default: $TRNLAB_PRECISION or bf16")
+    add("--verify", action="store_true", help="print only that no rule is broken, and sizes")
+    add(
+        "file", metavar="FILE", type=Path, help="what `trnlab graph` takes, or a program or routine that this printed"
+    )
+
+
 def lint(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `trnlab lint`."""
     add = command.add_argument

@@ -3,18 +3,35 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import trnlab
 from trnlab import chips
 from trnlab.chips.catalog import Target
-from trnlab.files import json_of, write_atomic
+from trnlab.sources import TOP, source_digest
+from trnlab.storage.content import ContentStore
+
+# What programs, their times and those of collectives depend on.
+_SOURCES = (
+    TOP,
+    "numerics",
+    "chips",
+    "isa",
+    "graph",
+    "fabric",
+    "loops",
+    "profile",
+    "program",
+    "lang",
+    "sim",
+    "kernels",
+    "compiler",
+    "runtime",
+    "porting",
+    "fleet",
+)
 
 
 @dataclass
@@ -27,15 +44,18 @@ class Store:
     _saved: int = 0
 
     def save(self) -> None:
-        """Write what was added since; what another process wrote in between is kept."""
+        """Write what was added since; what another process wrote in between is kept.
+
+        A folder that cannot be written to keeps nothing.
+        """
         if self.file is None or self._saved == len(self.programs) + len(self.exchange):
             return
-        other = _read(self.file)
+        kept = ContentStore(self.file.parent)
+        other = kept.record(self.file) or {}
         for mine, theirs in ((self.programs, other.get("programs", {})), (self.exchange, other.get("exchange", {}))):
             for key, value in theirs.items():
                 mine.setdefault(key, value)
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(self.file, json.dumps({"programs": self.programs, "exchange": self.exchange}).encode())
+        kept.write_record(self.file, {"programs": dict(self.programs), "exchange": dict(self.exchange)})
         self._saved = len(self.programs) + len(self.exchange)
 
 
@@ -43,28 +63,9 @@ def opened(folder: Path | None, target: Target, precision: str) -> Store:
     """The store of a target. folder: of all stores; None for one that is forgotten."""
     if folder is None:
         return Store()
-    figures = hashlib.sha256(f"{chips.to_toml(target.chip)} {precision} {_state()}".encode()).hexdigest()
-    file = folder / f"{target.name}-{figures[:16]}.json"
-    kept = _read(file)
+    store = ContentStore(folder)
+    made_from = [chips.to_toml(target.chip), precision, source_digest(*_SOURCES)]
+    file = store.file(made_from, prefix=f"{target.name}-")
+    kept = store.record(file) or {}
     programs, exchange = dict(kept.get("programs", {})), dict(kept.get("exchange", {}))
     return Store(file, programs, exchange, len(programs) + len(exchange))
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        found = json_of(file.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    parts = found.values() if isinstance(found, dict) else [None]
-    return found if all(isinstance(part, dict) for part in parts) else {}
-
-
-@cache
-def _state() -> str:
-    """The package's own sources, by size and time of change: programs and times depend on nearly all of them."""
-    root = Path(trnlab.__file__).parent
-    found = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        known = path.stat()
-        found.update(f"{path.relative_to(root).as_posix()} {known.st_size} {known.st_mtime_ns}\n".encode())
-    return found.hexdigest()

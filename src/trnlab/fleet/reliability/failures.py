@@ -125,24 +125,3 @@ def observe_replicas(
                 heapq.heappush(events, (clock + away, who, True))
         shares.append(useful / count / (clock - begun))
     return Observed(float(np.mean(shares)), float(np.std(shares, ddof=1) / math.sqrt(batches)), seen)
-
-
-def observe_spares(spares: int, rate: float, away: float, failures: int, seed: int, batches: int = 20) -> Observed:
-    """How often a spare is free when an instance fails: `rate` of them a second, each away for exactly so long. One
-    that finds no spare is replaced from outside, and is not counted among those away."""
-    random = np.random.default_rng(seed)
-    failure = intervals(random, 1 / rate)
-    returns: list[float] = []
-    clock, shares = 0.0, []
-    for batch in range(-1, batches):  # the first one fills the shop
-        found = 0
-        for _ in range(failures // batches):
-            clock += failure()
-            while returns and returns[0] <= clock:
-                heapq.heappop(returns)
-            if len(returns) < spares:
-                found += 1
-                heapq.heappush(returns, clock + away)
-        if batch >= 0:
-            shares.append(found / (failures // batches))
-    return Observed(float(np.mean(shares)), float(np.std(shares, ddof=1) / math.sqrt(batches)), failures)

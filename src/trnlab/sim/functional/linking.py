@@ -12,23 +12,28 @@ import functools
 import hashlib
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from trnlab.isa import activations, alu
 from trnlab.loops import Exported, Lazy, Loop, prebuilt
 from trnlab.loops.kinds import Signature
 from trnlab.loops.places import VERSIONED
 from trnlab.loops.vectors import LANES, REGISTERS
-from trnlab.numerics import dtypes, mx
-from trnlab.program import access, routine
+from trnlab.sources import source_digest
 
 if TYPE_CHECKING:
     from trnlab.sim.functional.binding import Stubs
 
 Function = Callable[..., Any]
 _PREFIX = "trnlab_"
+_TABLES = (  # modules whose numbers are compiled into the loops
+    "numerics/dtypes.py",
+    "numerics/mx.py",
+    "isa/alu.py",
+    "isa/activations.py",
+    "program/access.py",
+    "program/routine.py",
+)
 
 
 _EXPORTS: list[Exported] = []
@@ -164,9 +169,5 @@ def versioned(function: Function) -> Function:
 @functools.cache
 def _digest() -> str:
     """Digest of this package's files, and of those whose numbers are compiled into the loops."""
-    digest = hashlib.sha256()
-    tables = [Path(str(module.__file__)) for module in (dtypes, mx, alu, activations, access, routine)]
-    for path in [*sorted(Path(__file__).parent.glob("*.py")), *tables]:
-        digest.update(path.read_bytes())
-    digest.update(str((LANES, REGISTERS)).encode())
-    return digest.hexdigest()
+    sources = source_digest("sim/functional", *_TABLES)
+    return hashlib.sha256(f"{sources} {LANES} {REGISTERS}".encode()).hexdigest()

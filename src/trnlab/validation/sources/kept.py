@@ -8,18 +8,16 @@ written everything is made anew.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trnlab.errors import CacheError
-from trnlab.files import write_atomic
 from trnlab.policy import Policy, chosen
 from trnlab.program.routine import Program, Routine
 from trnlab.runtime.cache import serialize
+from trnlab.storage.content import ContentStore
 from trnlab.validation.sources import results
 from trnlab.validation.sources.catalogue import SourceKernel
 from trnlab.validation.sources.results import Row
@@ -43,11 +41,11 @@ class Kept:
     """A folder of recordings and results; None for a folder keeps nothing."""
 
     def __init__(self, folder: Path | None) -> None:
-        self.folder = folder
+        self._store = ContentStore(folder)
 
     def recordings(self, content: list[Any], make: Callable[[], list[Recorded]]) -> list[Recorded]:
         """The recordings of a kernel with this content, made by `make` where they are not kept."""
-        path = self._path(content, version(RECORDING), "recording")
+        path = self._store.file([version(RECORDING), content], "recording")
         if path is not None:
             with contextlib.suppress(OSError, CacheError, KeyError):
                 return _recordings(serialize.load(path))
@@ -55,30 +53,19 @@ class Kept:
         if path is not None and made:
             first, kinds = made[0].routine, [[r.dialect, list(r.off)] for r in made]
             program = Program(first.name, first.target, tuple(r.routine for r in made), (), (), (), ())
-            self._write(path, *serialize.dump(program, {"recordings": kinds}))
+            self._store.write(path, *serialize.dump(program, {"recordings": kinds}))
         return made
 
     def result(self, kernel: SourceKernel, content: list[Any], make: Callable[[], Row]) -> Row:
         """The row of a kernel with this content, made where it is not kept."""
-        path = self._path(content, version(MODEL), "json")
-        if path is not None:
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                return results.from_plain(kernel, json.loads(path.read_bytes()))
+        path = self._store.file([version(MODEL), content])
+        found = self._store.record(path)
+        if found is not None:
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                return results.from_plain(kernel, found)
         row = make()
-        if path is not None:
-            self._write(path, json.dumps(results.to_plain(row)).encode())
+        self._store.write_record(path, results.to_plain(row))
         return row
-
-    def _path(self, content: list[Any], code: str, suffix: str) -> Path | None:
-        if self.folder is None:
-            return None
-        text = json.dumps([code, content], sort_keys=True)
-        return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()}.{suffix}"
-
-    def _write(self, path: Path, *parts: bytes | memoryview) -> None:
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, *parts)
 
 
 def _recordings(stored: serialize.Stored) -> list[Recorded]:

@@ -31,12 +31,11 @@ class XlaEngine:
         self.graphs: list[Graph] = []
 
     def compile(self, graph: Graph) -> Program:
-        """See `Engine`. Raises UnsupportedOpError (TRN237) for a graph that calls a kernel."""
+        """See `Engine`. Raises UnsupportedOpError for a graph that calls a kernel."""
         for op in graph.ops:
             if op.name == "custom_call":
                 raise UnsupportedOpError(
                     f"XLA cannot run kernel {op.attrs['callee'].name!r}",
-                    code="TRN237",
                     where=op.loc,
                     remedy="leave kernels out of what is compared with XLA",
                 )
