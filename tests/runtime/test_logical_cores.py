@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trnlab import chips, profile
-from trnlab.cli.main import parser
+from trnlab.cli.commands import parser
 from trnlab.cli.run import _given
 from trnlab.errors import CapacityError, UsageError
 from trnlab.graph.builder import GraphBuilder
