@@ -8,13 +8,14 @@ import pytest
 from trnlab.chips import target
 from trnlab.cli.run import _tell_of_checkpoints
 from trnlab.fleet.reliability.checkpoint_cost import sentence
-from trnlab.runtime.checkpoint_plan import KEEP, PLACE, Use
+from trnlab.runtime.checkpoint_plan import Use
 from trnlab.runtime.session import Session
+from trnlab.runtime.settings import CHECKPOINT, KEEP
 
 
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Session:
-    for name in (PLACE, KEEP, "RANK", "WORLD_SIZE"):
+    for name in (CHECKPOINT, KEEP, "RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     return Session(target("trn1.2xlarge"), "fp32")
 
@@ -25,7 +26,7 @@ def test_nothing_where_none_was_asked_for(session, capsys):
 
 
 def test_that_nobody_wrote_one(session, monkeypatch, capsys):
-    monkeypatch.setenv(PLACE, "kept")
+    monkeypatch.setenv(CHECKPOINT, "kept")
     monkeypatch.setattr(Use, "by", None)
     _tell_of_checkpoints(session)
     assert capsys.readouterr().err.startswith("trnlab: TRN533: no checkpoint was written: ")
@@ -33,7 +34,7 @@ def test_that_nobody_wrote_one(session, monkeypatch, capsys):
 
 @pytest.mark.parametrize(("rank", "said"), [("0", True), ("1", False)])
 def test_what_it_would_cost_by_one_rank_for_all(session, monkeypatch, capsys, rank, said):
-    for name, value in ((PLACE, "s3://team/run7"), (KEEP, "5"), ("RANK", rank), ("WORLD_SIZE", "2")):
+    for name, value in ((CHECKPOINT, "s3://team/run7"), (KEEP, "5"), ("RANK", rank), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(Use, "by", "the script")
     monkeypatch.setattr(Use, "latest_bytes", 10**9)

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from trnlab import chips, profile
-from trnlab.cli.main import parser
-from trnlab.cli.run import _given
+from trnlab.cli.commands import parser
 from trnlab.errors import CapacityError, UsageError
 from trnlab.graph.builder import GraphBuilder
 from trnlab.numerics.dtypes import dtype
 from trnlab.runtime import device
 from trnlab.runtime.run import Run
-from trnlab.runtime.session import Session, from_environment
+from trnlab.runtime.session import Session, from_environment, from_settings
+from trnlab.runtime.settings import Settings
 
 TARGET = chips.target("trn2.3xlarge")
 
@@ -35,7 +35,7 @@ def test_the_vendors_variable_and_the_option_say_how_many_cores_are_one():
         assert from_environment({"TRNLAB_TARGET": "trn2", "NEURON_LOGICAL_NC_CONFIG": told}).pairs is both
     assert not from_environment({"TRNLAB_TARGET": "trn2"}).pairs
     args = parser().parse_args(["run", "--target", "trn2", "--lnc", "2", "train.py"])
-    assert from_environment(_given(args)).pairs
+    assert from_settings(Settings.told({}, args)).pairs
     for target, told in (("trn1.2xlarge", "2"), ("trn2", "4"), ("trn2", "both")):
         with pytest.raises(UsageError, match="TRN194"):
             from_environment({"TRNLAB_TARGET": target, "NEURON_LOGICAL_NC_CONFIG": told})

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from trnlab.fleet.reliability.goodput import Reliability
 from trnlab.fleet.report.bakeoff_text import report
 from trnlab.porting.job import Job
 from trnlab.precision import MODES
-from trnlab.runtime.session import cache_folder
+from trnlab.runtime.settings import kept_folder
 from trnlab.validation import planned
 
 DAY = 86400.0
@@ -64,14 +63,9 @@ def _side(args: argparse.Namespace, work: Work, text: str) -> Side:
     count, name = spelled(text)
     if name not in TARGETS:
         return of_others(work, name, count, args.precision)
-    folder = None if args.no_cache else cache_folder(_place(args)) / PROGRAMS
+    folder = None if args.no_cache else kept_folder(args) / PROGRAMS
     captured = steps_of(work.model, FORM) if work.model is not None else None
     return of_neuron(work, name, count, planned.held(name, FORM), folder, captured)
-
-
-def _place(args: argparse.Namespace) -> dict[str, str]:
-    """The environment, with the cache that was asked for."""
-    return {**os.environ, **({"TRNLAB_CACHE": args.cache} if args.cache else {})}
 
 
 def _of_script(args: argparse.Namespace) -> tuple[Work, list[Side]]:

@@ -9,7 +9,7 @@ import os
 from trnlab.runtime.cache import care as cache_care
 from trnlab.runtime.cache import report as cache_report
 from trnlab.runtime.cache.executables import Cache
-from trnlab.runtime.session import cache_place
+from trnlab.runtime.settings import said
 from trnlab.storage import Store, open_store
 
 
@@ -38,4 +38,4 @@ def main(args: argparse.Namespace) -> int:
 
 def _store(args: argparse.Namespace) -> Store:
     """The cache that is meant: the one that is named, else one's own of those in the environment."""
-    return open_store(getattr(args, "url", None) or args.cache or cache_place(os.environ).split(",")[0])
+    return open_store(getattr(args, "url", None) or said("cache", os.environ, args).split(",")[0])

@@ -22,7 +22,8 @@ from trnlab.porting.kept import Kept, Noted
 from trnlab.porting.page import page
 from trnlab.porting.result import Report, from_json, to_json
 from trnlab.runtime.script import Script
-from trnlab.runtime.session import Session, cache_folder, for_kernels
+from trnlab.runtime.session import Session, from_settings
+from trnlab.runtime.settings import Settings, kept_folder, said
 from trnlab.view.followed import Ended
 
 FAILED = 1
@@ -61,17 +62,15 @@ def examined(args: argparse.Namespace) -> Report:
     if kept is not None and (record := kept.get()) is not None:
         report = from_json(record)
         report.cached = True
-        _told(report, args)
+        _told(report, session, args)
         return report
-    if args.no_cache:
-        session.cache = None
     try:
         (record, noted), effects = in_view("trnlab.cli.check:in_process", args, session)
     except Ended as ended:
         return report_of(ended, args, session)
     report = with_effects(from_json(record), effects)
     report.script = str(args.script)
-    _told(report, args)
+    _told(report, session, args)
     if kept is not None:
         kept.put(to_json(report), noted)
     return report
@@ -80,8 +79,6 @@ def examined(args: argparse.Namespace) -> Report:
 def in_process(args: argparse.Namespace) -> tuple[dict[str, Any], Noted]:
     """Within a view: the report on a script, and what was read for it."""
     targets, session, cluster = targets_of(args)
-    if args.no_cache:
-        session.cache = None
     lend(session)
     with Kept(checks_folder(args), []) as kept:
         report = _followed(Script(args.script, args.arguments), targets, session, kept, cluster, args)
@@ -90,7 +87,7 @@ def in_process(args: argparse.Namespace) -> tuple[dict[str, Any], Noted]:
 
 def checks_folder(args: argparse.Namespace) -> Path:
     """Where reports are kept."""
-    return cache_folder({**os.environ, **({"TRNLAB_CACHE": args.cache} if args.cache else {})}) / "checks"
+    return kept_folder(args) / "checks"
 
 
 def _job(args: argparse.Namespace, session: Session, name: str) -> Cluster | None:
@@ -127,12 +124,11 @@ def _become(session: Session, cluster: Cluster, size: int, rank: int) -> None:
     session.check_faults(size)
 
 
-def _told(report: Report, args: argparse.Namespace) -> None:
+def _told(report: Report, session: Session, args: argparse.Namespace) -> None:
     """What the command line says of a job, whatever was found or kept."""
     for target in report.targets:
         if target.job is not None:
-            threshold = getattr(args, "comm_threshold", None)
-            target.job.judge(0.25 if threshold is None else threshold)
+            target.job.judge(session.comm_threshold)
             target.job.rate(getattr(args, "batches", 0) or target.job.batches, report.per_step)
 
 
@@ -212,15 +208,8 @@ def _session(targets: list[Target], args: argparse.Namespace) -> Session:
     """
     refused: UsageError | None = None
     for target in targets:
-        given = {
-            "TRNLAB_TARGET": target.name,
-            "TRNLAB_PRECISION": args.precision,
-            "TRNLAB_CACHE": args.cache,
-            "TRNLAB_PRECISION_RULES": args.precision_rules,
-            "TRNLAB_FAULT": ",".join(getattr(args, "fault", None) or ()),
-        }
         try:
-            session = for_kernels({**os.environ, **{name: str(value) for name, value in given.items() if value}})
+            session = from_settings(Settings.told(os.environ, args, target=target.name))
         except UsageError as error:
             if error.code != "TRN245":
                 raise
@@ -244,7 +233,7 @@ def _ranks(session: Session, rank: int) -> list[str]:
 
 def targets_of(args: argparse.Namespace) -> tuple[list[Target], Session, Cluster | None]:
     """The targets that a command names, the session in which a script is followed, and the cluster of its ranks."""
-    names = [name for name in (args.target or os.environ.get("TRNLAB_TARGET", "")).split(",") if name]
+    names = [name for name in said("target", os.environ, args).split(",") if name]
     if not names:
         raise UsageError(
             "no target is chosen, and none is guessed",

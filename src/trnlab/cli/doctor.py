@@ -12,13 +12,13 @@ from trnlab.cli.views import told
 from trnlab.errors import UsageError
 from trnlab.fabric.cluster import parse
 from trnlab.operations import doctor
-from trnlab.runtime.checkpoint_plan import PLACE, USUAL_KEEP
-from trnlab.runtime.session import cache_place
+from trnlab.runtime.checkpoint_plan import USUAL_KEEP
+from trnlab.runtime.settings import CHECKPOINT, said
 
 
 def main(args: argparse.Namespace) -> int:
     """Say on one page whether this host is fit for a job; returns 0 where it is, 1 where it is not."""
-    name = args.target or os.environ.get("TRNLAB_TARGET", "")
+    name = said("target", os.environ, args)
     if not name:
         raise UsageError(
             "no target is chosen, and none is guessed", code="TRN120", remedy="such as --target 16xtrn2.48xlarge"
@@ -27,8 +27,9 @@ def main(args: argparse.Namespace) -> int:
     report = examined(args) if args.script is not None else None
     job = next((target.job for target in report.targets), None) if report is not None else None
     ranks = args.ranks or (cluster.ranks if cluster.instances > 1 else job.ranks if job is not None else 1)
-    cache = args.cache or cache_place(os.environ)
-    site = doctor.this_host(cluster, ranks, cache, args.checkpoint or os.environ.get(PLACE), args.keep or USUAL_KEEP)
+    cache = said("cache", os.environ, args)
+    place = args.checkpoint or os.environ.get(CHECKPOINT)
+    site = doctor.this_host(cluster, ranks, cache, place, args.keep or USUAL_KEEP)
     if report is not None:
         site = doctor.with_report(site, report)
     found = doctor.examine(site)

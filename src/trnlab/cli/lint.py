@@ -11,7 +11,8 @@ from trnlab.chips.spec import Chip
 from trnlab.errors import UsageError
 from trnlab.nki.lint import ERROR, Finding, lint_file
 from trnlab.nki.target import default_chip
-from trnlab.runtime.session import for_kernels
+from trnlab.runtime.session import from_settings
+from trnlab.runtime.settings import Settings
 
 
 def main(args: argparse.Namespace) -> int:
@@ -19,7 +20,7 @@ def main(args: argparse.Namespace) -> int:
 
     Of several files, one that is not Python is an error of its own.
     """
-    chip = for_kernels({"TRNLAB_TARGET": args.target}).chip if args.target else default_chip()
+    chip = from_settings(Settings(args.target)).chip if args.target else default_chip()
     found: list[Finding] = []
     kernels = 0
     for path in args.files:

@@ -27,11 +27,12 @@ def main(args: argparse.Namespace) -> int:
     from trnlab.nki.imports import install_imports
     from trnlab.runtime.script import Script, execute
     from trnlab.runtime.session import activate, for_kernels
+    from trnlab.runtime.settings import Settings
 
     script = Script(args.script, args.arguments)
     script.file  # noqa: B018  (says at once when it cannot be read)
     install_imports()
-    session = for_kernels({**os.environ, **({"TRNLAB_TARGET": args.target} if args.target else {})})
+    session = for_kernels(Settings.told(os.environ, args))
     with activate(session), watching(lambda found: print(found, flush=True)):
         return execute(script)
 

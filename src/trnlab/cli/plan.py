@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from trnlab.fleet.report.page import page
 from trnlab.fleet.report.text import text
 from trnlab.fleet.search.layout import pinned
 from trnlab.runtime.notices import say
-from trnlab.runtime.session import cache_folder
+from trnlab.runtime.settings import kept_folder
 from trnlab.validation import planned
 
 
@@ -41,11 +40,7 @@ def main(args: argparse.Namespace) -> int:
             print(f"{name:<16} {known.parameters / 1e9:>8.2f} B parameters   {known.source}")
         return 0
     asked = question(args)
-    folder = (
-        None
-        if args.no_cache
-        else cache_folder({**os.environ, **({"TRNLAB_CACHE": args.cache} if args.cache else {})}) / "plans"
-    )
+    folder = None if args.no_cache else kept_folder(args) / "plans"
     names = tuple(filter(None, args.target.split(",")))
     elsewhere = [name for name in names if name not in TARGETS and name in instances()]
     if len(elsewhere) == len(names):

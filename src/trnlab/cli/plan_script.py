@@ -20,7 +20,8 @@ from trnlab.fleet.models.unpartitioned import Whole
 from trnlab.porting.job import Unheard
 from trnlab.runtime.notices import say
 from trnlab.runtime.script import Script
-from trnlab.runtime.session import Session, for_kernels
+from trnlab.runtime.session import from_settings
+from trnlab.runtime.settings import Settings
 from trnlab.view.effects import Effects
 from trnlab.view.followed import Ended
 
@@ -46,7 +47,8 @@ def scripted(args: argparse.Namespace, target: str) -> Scripted:
     Raises UsageError (TRN193) where it makes no step, TRN178 for a sequence or a precision that is not its own.
     """
     try:
-        step, effects = in_view("trnlab.cli.plan_script:in_process", _given(args, target), _session(args, target))
+        given = _given(args, target)
+        step, effects = in_view("trnlab.cli.plan_script:in_process", given, from_settings(given.settings))
     except Ended as ended:
         _say_all(ended.effects)
         raise ended.error() from None
@@ -70,13 +72,14 @@ def scripted(args: argparse.Namespace, target: str) -> Scripted:
 
 def _given(args: argparse.Namespace, target: str) -> argparse.Namespace:
     """What the process in the view needs to know."""
-    names = ("script", "arguments", "precision", "cache", "no_cache", "allow")
-    return argparse.Namespace(**{name: getattr(args, name, None) for name in names}, target=target)
+    names = ("script", "arguments", "allow")
+    given = {name: getattr(args, name, None) for name in names}
+    return argparse.Namespace(**given, settings=_settings(args, target))
 
 
 def in_process(args: argparse.Namespace) -> Captured:
     """Within a view: the step of a script."""
-    session = lend(_session(args, args.target))
+    session = lend(from_settings(args.settings))
     prepared()
     from trnlab.frontends.torch.check.planned import captured  # PyTorch takes a while
 
@@ -101,9 +104,5 @@ def steps_of(known: Model, precision: str) -> Source | None:
     return Steps(known, precision)
 
 
-def _session(args: argparse.Namespace, target: str) -> Session:
-    given = {"TRNLAB_TARGET": target or ANY, "TRNLAB_PRECISION": args.precision, "TRNLAB_CACHE": args.cache}
-    session = for_kernels({**os.environ, **{name: value for name, value in given.items() if value}})
-    if args.no_cache:
-        session.cache = None
-    return session
+def _settings(args: argparse.Namespace, target: str) -> Settings:
+    return Settings.told(os.environ, args, target=target or ANY)

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from trnlab import chips, profile
@@ -16,7 +17,8 @@ from trnlab.precision import MODES
 from trnlab.runtime.notices import say
 from trnlab.runtime.run import new_folder
 from trnlab.runtime.script import Script
-from trnlab.runtime.session import from_environment
+from trnlab.runtime.session import from_settings
+from trnlab.runtime.settings import Settings
 from trnlab.verify.precision import REFERENCE, Mode, Study, page, read_mode, text, to_json
 
 PAGE, RECORD, LOG = "precision.html", "precision.json", "output.txt"
@@ -26,14 +28,13 @@ def main(args: argparse.Namespace) -> int:
     """Run a script in several precisions, one after the other, each in a process of its own."""
     script = Script(args.script, args.arguments)
     script.file  # noqa: B018  (says at once when it cannot be read)
-    given = {"TRNLAB_TARGET": args.target, "TRNLAB_CACHE": args.cache, "TRNLAB_PRECISION_RULES": args.precision_rules}
-    environment = {name: str(value) for name, value in given.items() if value}
-    target = from_environment({**os.environ, **environment, "TRNLAB_PRECISION": REFERENCE}).target
+    settings = Settings.told(os.environ, args, precision=REFERENCE)
+    target = from_settings(settings).target
     folder = args.out or new_folder(Path("runs"), script.path.stem)
     modes = []
     for name in wanted(args.modes, target.chip):
         say(f"{script.path.name} in {name}")
-        modes.append(_run(name, args, folder / name, environment))
+        modes.append(_run(name, args, folder / name, replace(settings, precision=name)))
     if modes[0].failed:
         raise UsageError(
             f"the script fails in {REFERENCE}: {modes[0].failed}",
@@ -62,14 +63,13 @@ def wanted(modes: str | None, chip: chips.Chip) -> list[str]:
     return [REFERENCE, *(name for name in names if name != REFERENCE)]
 
 
-def _run(name: str, args: argparse.Namespace, folder: Path, environment: dict[str, str]) -> Mode:
+def _run(name: str, args: argparse.Namespace, folder: Path, settings: Settings) -> Mode:
     request = {
         "script": str(args.script),
         "arguments": args.arguments,
         "steps": args.steps,
-        "seed": args.seed,
         "out": str(folder),
-        "environment": {**environment, "TRNLAB_PRECISION": name},
+        "settings": settings.record(),
     }
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "trnlab.frontends.torch.study", json.dumps(request)]

@@ -7,25 +7,23 @@ import argparse
 import importlib
 import os
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from trnlab import checks, policy
-from trnlab.chips import apply_settings
 from trnlab.errors import UsageError
 from trnlab.files import write_atomic
 from trnlab.frontends import unedited, vendor_imports
 from trnlab.graph.ir import Graph
 from trnlab.graph.stablehlo import to_stablehlo
 from trnlab.nki.imports import install_imports
-from trnlab.runtime.checkpoint_plan import EVERY, KEEP, PLACE, Use, plan
+from trnlab.runtime.checkpoint_plan import Use, plan
 from trnlab.runtime.jobs import elastic, ranks
 from trnlab.runtime.jobs.leading_imports import leading
 from trnlab.runtime.notices import say
 from trnlab.runtime.run import Run, new_folder
 from trnlab.runtime.script import Script, run_script
-from trnlab.runtime.session import LOGICAL, Session, for_kernels
+from trnlab.runtime.session import Session, for_kernels
+from trnlab.runtime.settings import Settings
 
 
 def is_module(path: Path) -> bool:
@@ -46,23 +44,10 @@ def _emit(session: Session, graph: Graph, key: str) -> None:
     write_atomic(path, to_stablehlo(graph).encode())
 
 
-def _given(args: argparse.Namespace) -> dict[str, str]:
-    """What the command line says of the session, as the environment would say it."""
-    given = {
-        "TRNLAB_TARGET": args.target,
-        "TRNLAB_PRECISION": args.precision,
-        "TRNLAB_CACHE": args.cache,
-        "TRNLAB_PRECISION_RULES": args.precision_rules,
-        "TRNLAB_FAULT": ",".join(args.fault or ()),
-        LOGICAL: args.lnc,
-    }
-    return {name: str(value) for name, value in given.items() if value}
-
-
-def _start_ranks(args: argparse.Namespace) -> int:
+def _start_ranks(args: argparse.Namespace, settings: Settings) -> int:
     """The same command once for each rank, in folders within one."""
     size = elastic.Size(*elastic.parse(args.ranks), args.spares, args.max_restarts)
-    session = for_kernels({**os.environ, **_given(args)})
+    session = for_kernels(settings)
     session.require_target()
     elastic.require_room(size, session)
     session.check_faults(size.most)
@@ -76,29 +61,21 @@ def _start_ranks(args: argparse.Namespace) -> int:
 
 def main(args: argparse.Namespace) -> int:
     """Run a script; returns its exit status."""
-    _checkpoint(args)
+    if args.checkpoint is None and (args.every is not None or args.keep is not None):
+        raise UsageError(
+            "--every and --keep are of checkpoints", code="TRN534", remedy="say where: --checkpoint s3://team/run7"
+        )
+    settings = Settings.told(os.environ, args)
+    settings.hold()
+    plan()  # says at once what is wrong with it
     if args.ranks is None and (args.spares or args.max_restarts):
         raise UsageError(
             "--spares and --max-restarts are of several ranks", code="TRN276", remedy="say how many: --ranks 2:4"
         )
     if args.ranks is not None:
-        return _start_ranks(args)
-    session = for_kernels({**os.environ, **_given(args)})
+        return _start_ranks(args, settings)
+    session = for_kernels(settings)
     session.check_faults(int(os.environ.get("WORLD_SIZE") or 1))
-    for setting in args.check or ():
-        checks.configure(checks.parse(setting))
-    if args.schedule:
-        policy.configure(args.schedule)
-    if args.set:
-        session.target = replace(session.target, chip=apply_settings(session.chip, args.set))
-    session.seed, session.check_nan = args.seed, args.check_nan
-    if args.stochastic_rounding is not None:
-        session.stochastic_rounding = args.stochastic_rounding
-    session.band = args.band
-    if args.comm_threshold is not None:
-        session.comm_threshold = args.comm_threshold
-    if args.no_cache:
-        session.cache = None
     if args.emit_stablehlo:
         session.emit = partial(_emit, session)
     if not args.module and args.script.suffix != ".py" and is_module(args.script):
@@ -136,14 +113,3 @@ def _tell_of_checkpoints(session: Session) -> None:
         many = int(os.environ.get("WORLD_SIZE") or 1)
         here = session.target.chips
         say(sentence(wanted.place, Use.latest_bytes * many, here * session.instances, here, many, wanted.keep))
-
-
-def _checkpoint(args: argparse.Namespace) -> None:
-    """Tell this process, and those that it starts, where checkpoints go. Raises UsageError (TRN534)."""
-    if args.checkpoint is None and (args.every is not None or args.keep is not None):
-        raise UsageError(
-            "--every and --keep are of checkpoints", code="TRN534", remedy="say where: --checkpoint s3://team/run7"
-        )
-    told = {PLACE: args.checkpoint, EVERY: args.every, KEEP: args.keep}
-    os.environ.update({name: str(value) for name, value in told.items() if value is not None})
-    plan()

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from dataclasses import asdict
-from pathlib import Path
 
 from trnlab import chips
 from trnlab.errors import UsageError
@@ -16,22 +14,18 @@ from trnlab.fleet.quantities import TIME, parse
 from trnlab.fleet.serving.offers import COMPILED, ROOFLINE, Offer, Request, is_neuron, logical_cores
 from trnlab.fleet.serving.plan import Choice, Plan, Question, plan
 from trnlab.runtime.notices import say
-from trnlab.runtime.session import cache_folder
+from trnlab.runtime.settings import kept_folder
 from trnlab.units import format_bytes
 
 
 def main(args: argparse.Namespace) -> int:
     """Print the plan. 1 where a target that was asked for, and not only named beside, cannot serve."""
-    found = plan(_question(args), None if args.no_cache else _folder(args.cache), say)
+    found = plan(_question(args), None if args.no_cache else kept_folder(args) / "serving", say)
     print(json.dumps(to_json(found), indent=2) if args.json else text(found))
     missed = [name for name in dict.fromkeys(args.target.split(",")) if name and name not in found.best]
     if missed:
         say(f"{' and '.join(missed)} cannot serve this")
     return 1 if missed else 0
-
-
-def _folder(given: str | None) -> Path:
-    return cache_folder({**os.environ, **({"TRNLAB_CACHE": given} if given else {})}) / "serving"
 
 
 def _question(args: argparse.Namespace) -> Question:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -13,7 +12,7 @@ from difflib import get_close_matches
 
 from trnlab import policy
 from trnlab.errors import UsageError
-from trnlab.runtime.session import cache_folder
+from trnlab.runtime.settings import kept_folder
 from trnlab.validation import collectives, gpus, load, recorded, report, sources, to_json, training, validate
 from trnlab.validation.sources import readings
 
@@ -80,7 +79,7 @@ def _from_sources(args: argparse.Namespace, wanted: str) -> int:
             got=", ".join(dict.fromkeys(k.repository for k in absent)),
             remedy="; ".join(sources.fetch_list(absent, folder)),
         )
-    folder = cache_folder({**os.environ, **({"TRNLAB_CACHE": args.cache} if args.cache else {})})
+    folder = kept_folder(args)
     kept = sources.Kept(None if args.no_cache else folder / FOLDER)
     rows = sources.time_all(chosen, folder, _progress(), kept, band=args.band)
     if args.record:

@@ -15,6 +15,7 @@ from trnlab.nki.imports import install_imports
 from trnlab.runtime.run import new_folder
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session, for_kernels
+from trnlab.runtime.settings import Settings
 from trnlab.verify.page import page
 from trnlab.verify.result import to_json
 from trnlab.verify.text import text
@@ -36,17 +37,8 @@ def main(args: argparse.Namespace) -> int:
             got=args.steps,
             remedy="give --steps a larger number",
         )
-    given = {
-        "TRNLAB_TARGET": args.target,
-        "TRNLAB_PRECISION": args.precision,
-        "TRNLAB_CACHE": args.cache,
-        "TRNLAB_PRECISION_RULES": args.precision_rules,
-    }
-    session = for_kernels({**os.environ, **{name: str(value) for name, value in given.items() if value}})
+    session = for_kernels(Settings.told(os.environ, args))
     _check_bounds(session)
-    session.seed = args.seed
-    if args.no_cache:
-        session.cache = None
     install_imports()
     vendor_imports.install()
     from trnlab.frontends.torch.verify.script import Wanted, verify  # takes PyTorch a while

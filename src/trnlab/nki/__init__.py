@@ -25,7 +25,7 @@ from trnlab.nki.kernel import Kernel
 from trnlab.nki.measure import benchmark
 from trnlab.nki.ranks import RankedKernel, per_rank
 from trnlab.policy import use as schedule
-from trnlab.runtime.session import GENERATIONS
+from trnlab.runtime.settings import GENERATIONS
 
 __all__ = [
     "Kernel",

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trnlab.errors import UsageError
+from trnlab.runtime.settings import CHECKPOINT, EVERY, KEEP
 
-PLACE, EVERY, KEEP = "TRNLAB_CHECKPOINT", "TRNLAB_CHECKPOINT_EVERY", "TRNLAB_CHECKPOINT_KEEP"
 USUAL_EVERY, USUAL_KEEP = 200, 3
 
 
@@ -35,7 +35,7 @@ class Plan:
 
 def plan(environment: Mapping[str, str] = os.environ) -> Plan | None:
     """What the environment says, or None. Raises UsageError (TRN534) for numbers that cannot be."""
-    place = environment.get(PLACE)
+    place = environment.get(CHECKPOINT)
     if not place:
         return None
     return Plan(place, _number(environment, EVERY, USUAL_EVERY), _number(environment, KEEP, USUAL_KEEP))

@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,8 +28,7 @@ from trnlab.fabric.network import build
 from trnlab.host_ops import HostOps
 from trnlab.precision import EVERYTHING, MODES, Rules, read
 from trnlab.runtime import rehearsal
-from trnlab.storage import is_url
-from trnlab.storage.opening import expanded
+from trnlab.runtime.settings import LOGICAL, ROUNDING, Settings, platform, said
 
 if TYPE_CHECKING:  # made with a session; importing them takes a while
     from trnlab.fabric.world import World
@@ -40,32 +39,9 @@ if TYPE_CHECKING:  # made with a session; importing them takes a while
     from trnlab.runtime.executable import Executable
     from trnlab.sim.functional import Machine
 
-PLATFORM = "NEURON_PLATFORM_TARGET_OVERRIDE"
-GENERATIONS = {"gen2": "trn1", "gen3": "trn2", "gen4": "trn3"}
 KERNEL_CHIP = "trn2"
 _SEVERAL = re.compile(r"\d+x[a-z]")  # instances of a target: 2xtrn1.32xlarge
-ROUNDING = "NEURON_RT_STOCHASTIC_ROUNDING_EN"
-LOGICAL = "NEURON_LOGICAL_NC_CONFIG"
-EVERYTHING_BF16 = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16")
-# The fields of a session that are told, and not counted, kept or made.
-TOLD = (
-    "target",
-    "precision",
-    "rules",
-    "stochastic_rounding",
-    "seed",
-    "check_nan",
-    "band",
-    "chosen",
-    "instances",
-    "overlap",
-    "bucket_mib",
-    "faults",
-    "rehearsed",
-    "streams",
-    "pairs",
-    "comm_threshold",
-)
+OWN = {"own": True}  # of a field that is counted, kept or made in this process; the others are told to its ranks
 
 
 class Network(Protocol):
@@ -165,16 +141,18 @@ class Session:
     seed: int = 0
     check_nan: bool = False
     band: bool = False
-    cache: Cache | None = None
-    run: Recorder | None = None
-    emit: Callable[[Graph, str], None] | None = None
-    counters: Counters = field(default_factory=Counters)
-    executables: dict[str, Executable] = field(default_factory=dict)  # by key: compiled or read in this process
-    compiled: dict[str, Compiled] = field(default_factory=dict)  # the latest of each graph name
-    core: Machine | None = None  # made when something first runs
+    cache: Cache | None = field(default=None, metadata=OWN)
+    run: Recorder | None = field(default=None, metadata=OWN)
+    emit: Callable[[Graph, str], None] | None = field(default=None, metadata=OWN)
+    counters: Counters = field(default_factory=Counters, metadata=OWN)
+    executables: dict[str, Executable] = field(
+        default_factory=dict, metadata=OWN
+    )  # by key: compiled or read in this process
+    compiled: dict[str, Compiled] = field(default_factory=dict, metadata=OWN)  # the latest of each graph name
+    core: Machine | None = field(default=None, metadata=OWN)  # made when something first runs
     chosen: bool = True
     instances: int = 1
-    communicator: Communicator | None = None
+    communicator: Communicator | None = field(default=None, metadata=OWN)
     overlap: str = "prefetch"
     bucket_mib: int = 50
     faults: tuple[str, ...] = ()
@@ -182,8 +160,10 @@ class Session:
     streams: int = 1
     pairs: bool = False
     comm_threshold: float = 0.25
-    known: dict[Any, dict[Any, Any]] = field(default_factory=dict)
-    unfinished: list[Callable[[], None]] = field(default_factory=list)  # what a front end has to do before the end
+    known: dict[Any, dict[Any, Any]] = field(default_factory=dict, metadata=OWN)
+    unfinished: list[Callable[[], None]] = field(
+        default_factory=list, metadata=OWN
+    )  # what a front end has to do before the end
 
     def __post_init__(self) -> None:
         if self.precision not in MODES:
@@ -197,13 +177,13 @@ class Session:
 
     def told(self) -> dict[str, Any]:
         """Its settings and the place of its cache, to be sent to another process of the same job (`do_as`)."""
-        return {name: getattr(self, name) for name in TOLD} | {"cache": self.cache and self.cache.place}
+        return {name: getattr(self, name) for name in _told_names()} | {"cache": self.cache and self.cache.place}
 
     def do_as(self, told: Mapping[str, Any]) -> None:
         """Take over the settings of another process's session, before anything ran in this one."""
         from trnlab.runtime.cache.executables import open_cache
 
-        for name in TOLD:
+        for name in _told_names():
             setattr(self, name, told[name])
         self.cache = open_cache(told["cache"]) if told["cache"] else None
 
@@ -281,6 +261,11 @@ class Session:
         return options | {"overlap": self.overlap, "bucket_mib": self.bucket_mib}
 
 
+def _told_names() -> tuple[str, ...]:
+    """The fields of a session that are settings."""
+    return tuple(each.name for each in fields(Session) if not each.metadata.get("own"))
+
+
 _active: list[Session] = []
 
 
@@ -313,7 +298,7 @@ def active() -> Session | None:
 
 def asked() -> Session | None:
     """The session that was activated, or that the environment asks for; None where nobody has chosen a target."""
-    if not _active and (os.environ.get("TRNLAB_TARGET") or platform(os.environ)):
+    if not _active and said("target", os.environ):
         return current()
     return active()
 
@@ -349,59 +334,43 @@ def computing(precision: str | None, rules: Rules | str | Path | None = None) ->
 
 
 def from_environment(environment: Mapping[str, str]) -> Session:
-    """The session that environment variables describe: TRNLAB_TARGET, else the variable that NKI's tools read.
+    """The session that environment variables describe. Raises what `from_settings` raises."""
+    return from_settings(Settings.told(environment))
 
-    Raises UsageError when they name no known target.
+
+def from_settings(settings: Settings) -> Session:
+    """The session of a run with these settings.
+
+    Raises UsageError: TRN120 where they name no target, TRN101 for an unknown one, and for each setting that cannot
+    be, as on this target, the code of its field.
     """
     from trnlab.runtime.cache.executables import open_cache
 
-    name = environment.get("TRNLAB_TARGET") or platform(environment)
+    name = settings.target
     if not name:
         raise _no_target()
-    told = environment.get("TRNLAB_PRECISION") or _vendors_mode(environment)
-    file = environment.get("TRNLAB_PRECISION_RULES")
-    rules = read(Path(file)) if file else Rules()
+    rules = read(Path(settings.precision_rules)) if settings.precision_rules else Rules()
     cluster = parse(name) if _SEVERAL.match(name) else Cluster(chips.target(name), 1)
-    cache = open_cache(cache_place(environment))
-    made = Session(cluster.target, told, rules, cache=cache, instances=cluster.instances)
-    made.overlap = environment.get("TRNLAB_OVERLAP", made.overlap)
-    made.bucket_mib = _bucket(environment.get("TRNLAB_BUCKET_MIB", str(made.bucket_mib)))
-    made.streams = _streams(environment.get("TRNLAB_STREAMS", "1"), made.chip)
-    made.pairs = _logical(environment.get(LOGICAL, "1"), made.chip)
-    told_faults = tuple(filter(None, environment.get("TRNLAB_FAULT", "").split(",")))
-    made.rehearsed, made.faults = rehearsal.split(told_faults)
-    made.comm_threshold = _share(environment.get("TRNLAB_COMM_THRESHOLD", str(made.comm_threshold)))
-    return made
-
-
-def _share(told: str) -> float:
-    """A share of a step. Raises UsageError (TRN192) for what is none."""
-    try:
-        share = float(told)
-    except ValueError:
-        share = -1.0
-    if not share >= 0:
-        raise UsageError(
-            "TRNLAB_COMM_THRESHOLD is no share of a step",
-            code="TRN192",
-            limit="a number from 0 on",
-            got=told,
-            remedy="set it to such as 0.25, or unset it",
-        )
-    return share
-
-
-def _bucket(told: str) -> int:
-    """Bytes of a bucket of reductions, in MiB. Raises UsageError (TRN268) for what is no number."""
-    if not told.isdecimal():
-        raise UsageError(
-            "TRNLAB_BUCKET_MIB is no size of buckets",
-            code="TRN268",
-            limit="whole MiB, 0 for no buckets",
-            got=told,
-            remedy="set it to such as 50, or unset it",
-        )
-    return int(told)
+    target, chip = cluster.target, cluster.target.chip
+    rehearsed, faults = rehearsal.split(settings.fault)
+    return Session(
+        replace(target, chip=chips.apply_settings(chip, settings.set)) if settings.set else target,
+        settings.precision,
+        rules,
+        stochastic_rounding=settings.stochastic_rounding,
+        seed=settings.seed,
+        check_nan=settings.check_nan,
+        band=settings.band,
+        cache=open_cache(settings.cache) if settings.cache and not settings.no_cache else None,
+        instances=cluster.instances,
+        overlap=settings.overlap,
+        bucket_mib=settings.bucket_mib,
+        faults=faults,
+        rehearsed=rehearsed,
+        streams=_streams(settings.streams, chip),
+        pairs=_logical(settings.lnc, chip),
+        comm_threshold=settings.comm_threshold,
+    )
 
 
 def _streams(told: str, chip: chips.Chip) -> int:
@@ -437,30 +406,13 @@ def _logical(told: str, chip: chips.Chip) -> bool:
     return told == "2"
 
 
-def _vendors_mode(environment: Mapping[str, str]) -> str:
-    """The mode that PyTorch's XLA front end is told by variables of its own.
-
-    Source: archive/appnotes/torch-neuronx/migration-from-xla-downcast-bf16.rst of aws-neuron/aws-neuron-sdk.
-    """
-    return EVERYTHING if any(environment.get(name) == "1" for name in EVERYTHING_BF16) else "bf16"
-
-
-def for_kernels(environment: Mapping[str, str]) -> Session:
-    """As `from_environment`, but where nobody chose a target the session is for kernels alone, on their default."""
-    if environment.get("TRNLAB_TARGET") or platform(environment):
-        return from_environment(environment)
-    session = from_environment({**environment, "TRNLAB_TARGET": KERNEL_CHIP})
+def for_kernels(settings: Settings) -> Session:
+    """As `from_settings`, but where nobody chose a target the session is for kernels alone, on their default."""
+    if settings.target:
+        return from_settings(settings)
+    session = from_settings(replace(settings, target=KERNEL_CHIP))
     session.chosen = False
     return session
-
-
-def platform(environment: Mapping[str, str]) -> str | None:
-    """The chip that NEURON_PLATFORM_TARGET_OVERRIDE names: trn1, inf2, trn2, trn3, or gen2 to gen4.
-
-    Source: nki.jit of aws-neuron/aws-neuron-sdk.
-    """
-    name = environment.get(PLATFORM)
-    return GENERATIONS.get(name, name) if name else None
 
 
 def kernel_chip() -> chips.Chip:
@@ -485,20 +437,3 @@ def _no_target() -> UsageError:
         limit=", ".join(chips.TARGETS),
         remedy="start the script with `trnlab run --target NAME SCRIPT`, or set TRNLAB_TARGET=NAME",
     )
-
-
-def cache_place(environment: Mapping[str, str]) -> str:
-    """Where compiled programs are kept unless a command says otherwise: TRNLAB_CACHE, which is a folder, a URL, or
-    several with commas (see `runtime.cache.open_cache`); else the user's cache folder."""
-    return environment.get("TRNLAB_CACHE") or str(_users_folder(environment))
-
-
-def cache_folder(environment: Mapping[str, str]) -> Path:
-    """The folder of this machine for what is kept beside programs: that of TRNLAB_CACHE where one is named, or the
-    user's cache folder."""
-    places = environment.get("TRNLAB_CACHE", "").split(",")
-    return next((expanded(p) for p in places if p and not is_url(p)), _users_folder(environment))
-
-
-def _users_folder(environment: Mapping[str, str]) -> Path:
-    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trnlab"

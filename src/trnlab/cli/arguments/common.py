@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import Any
 
 from trnlab.errors import UsageError
-from trnlab.precision import MODES
+from trnlab.runtime.settings import SETTINGS
 
 
 def whole(least: int, most: int = 1 << 31) -> Callable[[str], int]:
@@ -32,37 +33,16 @@ def whole(least: int, most: int = 1 << 31) -> Callable[[str], int]:
     return number
 
 
-def fault(command: argparse.ArgumentParser) -> None:
-    """--fault."""
-    command.add_argument(
-        "--fault",
-        action="append",
-        metavar="LINK=STATE",
-        help="a sick link between ranks, such as efa:node1.rail3=half, or failure, such as rank2:step37=kill (run); "
-        "several times for several",
-    )
+def setting(command: argparse._ActionsContainer, name: str, **instead: Any) -> None:
+    """The option of a field of `Settings`. instead: what this command tells `argparse` otherwise, such as `help`."""
+    told = SETTINGS[name]
+    command.add_argument(told.option, **{"help": told.help, **told.argument, **instead})
 
 
-def precision(command: argparse.ArgumentParser) -> None:
-    """--precision and its rules."""
-    command.add_argument(
-        "--precision",
-        choices=tuple(MODES),
-        help="format of matmul operands, or of all that is stored (bf16-all); default: $TRNLAB_PRECISION or bf16",
-    )
-    command.add_argument(
-        "--precision-rules", metavar="FILE", help="formats of single modules, TOML; default: $TRNLAB_PRECISION_RULES"
-    )
-
-
-def threshold(command: argparse.ArgumentParser) -> None:
-    """--comm-threshold."""
-    command.add_argument(
-        "--comm-threshold",
-        type=float,
-        metavar="SHARE",
-        help="share of a step from which the exchange of gradients is warned of; default: 0.25",
-    )
+def settings(command: argparse._ActionsContainer, *names: str) -> None:
+    """The options of several fields of `Settings`."""
+    for name in names:
+        setting(command, name)
 
 
 def allow(command: argparse.ArgumentParser) -> None:
@@ -75,8 +55,10 @@ def allow(command: argparse.ArgumentParser) -> None:
     )
 
 
-def cache_folder(command: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:
-    """--cache; the group takes what excludes it."""
+def cache_options(command: argparse.ArgumentParser, without: str | None = None) -> None:
+    """--cache, and --no-cache, which excludes it. without: what the command does without a cache, where it is
+    something else; "" where it takes no --no-cache."""
     group = command.add_mutually_exclusive_group()
-    group.add_argument("--cache", metavar="DIR_OR_URL", help="where the cache is; default: $TRNLAB_CACHE")
-    return group
+    setting(group, "cache")
+    if without != "":
+        setting(group, "no_cache", **({"help": without} if without else {}))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from trnlab.cli.arguments.common import allow, cache_folder
+from trnlab.cli.arguments.common import allow, cache_options
 
 
 def goodput(command: argparse.ArgumentParser) -> None:
@@ -80,7 +80,7 @@ def plan(command: argparse.ArgumentParser) -> None:
         type=Path,
         help="write what starts it on AWS: torchrun, Slurm, EKS, SageMaker, budget",
     )
-    cache_folder(command).add_argument("--no-cache", action="store_true", help="compile everything, keep nothing")
+    cache_options(command)
 
 
 def serve(command: argparse.ArgumentParser) -> None:
@@ -102,7 +102,7 @@ def serve(command: argparse.ArgumentParser) -> None:
     add("--policy", metavar="NAME", default="prefill-first", help="prefill-first or turns; default: prefill-first")
     add("--seed", type=int, default=0, help="of the arrivals; default: 0")
     add("--json", action="store_true", help="everything as JSON, see docs/serving.md")
-    cache_folder(command).add_argument("--no-cache", action="store_true", help="compile everything, keep nothing")
+    cache_options(command)
 
 
 def bakeoff(command: argparse.ArgumentParser) -> None:
@@ -121,7 +121,7 @@ def bakeoff(command: argparse.ArgumentParser) -> None:
     )
     add("--region", default="us-east-1", metavar="NAME", help="whose grid is counted; default: us-east-1")
     add("--json", action="store_true", help="everything as JSON, see docs/bakeoff.md")
-    cache_folder(command).add_argument("--no-cache", action="store_true", help="compile everything, keep nothing")
+    cache_options(command)
     add("--porting", type=float, default=0.0, metavar="DAYS", help="engineer days that moving to side a takes")
     add("--day-rate", default="$1000", metavar="MONEY", help="of one of those days; default: $1000, assumed")
     add("--arguments", default="", metavar="TEXT", help="of the script, as a shell would split them")

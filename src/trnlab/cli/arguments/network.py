@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from trnlab.cli.arguments.common import fault
+from trnlab.cli.arguments.common import setting
 
 
 def fabric(command: argparse.ArgumentParser) -> None:
@@ -18,7 +18,7 @@ def fabric(command: argparse.ArgumentParser) -> None:
     _health(health)
     for action in (show, test, health):
         action.add_argument("--target", required=True, metavar="NAME", help="trn2.48xlarge, or 4xtrn1.32xlarge")
-        fault(action)
+        setting(action, "fault")
         action.add_argument("--runtime", default="2.32", metavar="NAME", help="2.32 or older; default: 2.32")
     for action in (test, health):
         _collective(action)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from trnlab.cli.arguments.common import cache_folder
+from trnlab.cli.arguments.common import cache_options
 
 
 def monitor(command: argparse.ArgumentParser) -> None:
@@ -114,4 +114,4 @@ def validate(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--schedule", metavar="NAME", help="what the compiler decides, as for trnlab run")
     command.add_argument("--band", action="store_true", help="with --sources: under the policy's alternatives, too")
-    cache_folder(command).add_argument("--no-cache", action="store_true", help="record and time everything anew")
+    cache_options(command, "record and time everything anew")

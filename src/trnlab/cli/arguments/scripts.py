@@ -6,40 +6,21 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from trnlab.cli.arguments.common import allow, cache_folder, fault, precision, threshold, whole
+from trnlab.cli.arguments.common import allow, cache_options, setting, settings, whole
 
 
 def run(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `trnlab run`."""
     add = command.add_argument
-    add("--target", metavar="NAME", help="what to simulate, e.g. trn1.2xlarge or trn2; default: $TRNLAB_TARGET")
-    precision(command)
+    settings(command, "target", "precision", "precision_rules")
     add("--out", metavar="DIR", type=Path, help="folder of the run; default: runs/<script>-<n>")
     add("--ranks", metavar="N", help="start it as so many ranks of torch.distributed, a core each; 2:4: at least 2")
     add("--max-restarts", type=int, default=0, metavar="N", help="when ranks die, start again so often; default: 0")
     add("--spares", type=int, default=0, metavar="N", help="ranks that take the place of those that die; default: 0")
-    add("--lnc", choices=("1", "2"), help="NeuronCores of a logical one; default: $NEURON_LOGICAL_NC_CONFIG or 1")
-    fault(command)
-    threshold(command)
-    add(
-        "--stochastic-rounding",
-        action=argparse.BooleanOptionalAction,
-        help="round to narrower floats stochastically, reproducibly; default: with bf16-all only",
-    )
-    add("--seed", type=int, default=0, help="of stochastic rounding and the device's random numbers; default: 0")
-    add("--set", metavar="FIGURE=VALUE", action="append", help="what if, e.g. chip.dma.engine_bandwidth=30GBps")
-    add("--schedule", metavar="NAME", help="what is made of kernels, e.g. as-written or reuse=off: see trnlab passes")
-    add(
-        "--band",
-        action="store_true",
-        help="time kernels with the compiler's other likely choices, too (trnlab passes)",
-    )
-    add("--check", metavar="NAME=LEVEL", action="append", help="a check as error, warn or off, e.g. race=warn")
-    add("--check-nan", action="store_true", help="stop at the first instruction that makes a NaN or infinity")
-    cache_folder(command).add_argument("--no-cache", action="store_true", help="compile everything, keep nothing")
-    add("--checkpoint", metavar="DIR_OR_URL", help="write checkpoints there, and go on from the newest one")
-    add("--every", type=int, metavar="N", help="steps between two checkpoints; default: 200")
-    add("--keep", type=int, metavar="N", help="checkpoints that stay; default: 3")
+    settings(command, "lnc", "fault", "comm_threshold", "stochastic_rounding", "seed", "set", "schedule", "band")
+    settings(command, "check", "check_nan")
+    cache_options(command)
+    settings(command, "checkpoint", "every", "keep")
     add(
         "--own-nki",
         action="store_true",
@@ -64,19 +45,22 @@ def run(command: argparse.ArgumentParser) -> None:
 def doctor(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `trnlab doctor`."""
     add = command.add_argument
-    add(
-        "--target", metavar="NAME", help="of the job, e.g. trn1.32xlarge or 16xtrn2.48xlarge; default: $TRNLAB_TARGET"
+    setting(
+        command,
+        "target",
+        metavar="NAME",
+        help="of the job, e.g. trn1.32xlarge or 16xtrn2.48xlarge; default: $TRNLAB_TARGET",
     )
     add("--ranks", type=whole(1), metavar="N", help="of the job; default: 1, and of a cluster all that it holds")
     add("--rank", type=whole(0), default=0, metavar="R", help="the rank to follow; default: 0")
     add("--batches", type=whole(0), default=0, metavar="N", help=argparse.SUPPRESS)
-    add("--checkpoint", metavar="DIR_OR_URL", help="where checkpoints will go; default: $TRNLAB_CHECKPOINT")
-    add("--keep", type=whole(1), metavar="N", help="checkpoints that stay; default: 3")
+    setting(command, "checkpoint", help="where checkpoints will go; default: $TRNLAB_CHECKPOINT")
+    setting(command, "keep", type=whole(1))
     add("--json", action="store_true", help="everything as JSON, see docs/doctor.md")
-    precision(command)
-    threshold(command)
+    settings(command, "precision", "precision_rules")
+    setting(command, "comm_threshold")
     allow(command)
-    cache_folder(command).add_argument("--no-cache", action="store_true", help="look at the script anew")
+    cache_options(command, "look at the script anew")
     add("script", metavar="SCRIPT", type=Path, nargs="?", help="what will run: memory, and room for its checkpoints")
     add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script")
 
@@ -85,14 +69,14 @@ def verify(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `trnlab verify`."""
     add = command.add_argument
     add("--steps", type=int, default=3, metavar="N", help="steps to verify; default: 3")
-    add("--target", metavar="NAME", help="what to simulate, e.g. trn1.2xlarge; default: $TRNLAB_TARGET")
-    precision(command)
+    setting(command, "target")
+    settings(command, "precision", "precision_rules")
     add("--reference", choices=("fp32", "float64"), default="fp32", help="how the host computes; default: fp32")
     add("--against", metavar="OTHER", type=Path, help="another script: compare the two on the host, module by module")
     add("--json", metavar="FILE", type=Path, help="write the verdict as JSON, see docs/verify.md")
     add("--out", metavar="DIR", type=Path, help="folder for verify.html and verify.json; default: runs/<script>-<n>")
-    add("--seed", type=int, default=0, help="of the device's random numbers; default: 0")
-    cache_folder(command).add_argument("--no-cache", action="store_true", help="compile everything, keep nothing")
+    setting(command, "seed")
+    cache_options(command)
     add("script", metavar="SCRIPT", type=Path)
     add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script")
 
@@ -100,12 +84,13 @@ def verify(command: argparse.ArgumentParser) -> None:
 def check(command: argparse.ArgumentParser, page: bool = True) -> None:
     """Add the arguments of `trnlab check` and `trnlab estimate`."""
     add = command.add_argument
-    add(
-        "--target",
+    setting(
+        command,
+        "target",
         metavar="A,B,C",
         help="one target or several, e.g. trn1.2xlarge,trn2.3xlarge; default: $TRNLAB_TARGET",
     )
-    precision(command)
+    settings(command, "precision", "precision_rules")
     add("--json", action="store_true", help="everything as JSON, see docs/check.md")
     if page:
         add("--page", metavar="FILE", type=Path, help="write it as a page, too")
@@ -113,10 +98,9 @@ def check(command: argparse.ArgumentParser, page: bool = True) -> None:
         add("--ranks", type=int, metavar="N", help="of a cluster such as 4xtrn2.48xlarge; default: all that it holds")
         add("--rank", type=int, default=0, metavar="R", help="the rank to follow; default: 0")
         add("--batches", type=int, default=0, metavar="N", help="batches of all ranks; default: as the script says")
-        threshold(command)
-        fault(command)
+        settings(command, "comm_threshold", "fault")
     allow(command)
-    cache_folder(command).add_argument("--no-cache", action="store_true", help="look anew, compile all, keep nothing")
+    cache_options(command, "look anew, compile all, keep nothing")
     add("script", metavar="SCRIPT", type=Path)
     add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script")
 
@@ -124,20 +108,21 @@ def check(command: argparse.ArgumentParser, page: bool = True) -> None:
 def compile(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `trnlab compile`."""
     add = command.add_argument
-    add(
-        "--target",
+    setting(
+        command,
+        "target",
         metavar="NAME",
         help="one target, such as trn2.3xlarge or 4xtrn2.48xlarge; default: $TRNLAB_TARGET",
     )
-    precision(command)
+    settings(command, "precision", "precision_rules")
     add("--jobs", type=int, default=1, metavar="N", help="processes that compile; default: 1")
     add("--dry-run", action="store_true", help="compile nothing; say what that would take")
     add("--json", action="store_true", help="everything as JSON")
     add("--ranks", type=int, metavar="N", help="of a cluster such as 4xtrn2.48xlarge; default: all that it holds")
     add("--rank", type=int, default=0, metavar="R", help="the rank to follow; default: 0")
-    fault(command)
+    setting(command, "fault")
     allow(command)
-    cache_folder(command)
+    cache_options(command, "")
     add("script", metavar="SCRIPT", type=Path)
     add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script")
 
@@ -147,11 +132,11 @@ def study(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--steps", type=whole(1), default=20, metavar="N", help="steps in each mode; default: 20")
     add("--modes", metavar="A,B,...", help="bf16, bf16-all, fp8, mxfp8, beside fp32; default: all that the chip has")
-    add("--target", metavar="NAME", help="what to simulate, e.g. trn2.3xlarge; default: $TRNLAB_TARGET")
-    add("--precision-rules", metavar="FILE", help="formats of single modules, TOML")
+    setting(command, "target")
+    setting(command, "precision_rules")
     add("--json", action="store_true", help="everything as JSON")
     add("--out", metavar="DIR", type=Path, help="folder of the runs and the page; default: runs/<script>-<n>")
-    add("--seed", type=int, default=0, help="of stochastic rounding and the device's random numbers; default: 0")
-    cache_folder(command)
+    setting(command, "seed")
+    cache_options(command, "")
     add("script", metavar="SCRIPT", type=Path)
     add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script")

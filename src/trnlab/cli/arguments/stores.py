@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from trnlab.cli.arguments.common import cache_folder, whole
+from trnlab.cli.arguments.common import cache_options, whole
 
 
 def cache(command: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def cache(command: argparse.ArgumentParser) -> None:
                 "--age", metavar="TIME", help="how long something may stay unused, such as 30d or 12h"
             )
             action.add_argument("--dry-run", action="store_true", help="only say what would go")
-        cache_folder(action)
+        cache_options(action, "")
 
 
 def checkpoint(command: argparse.ArgumentParser) -> None:

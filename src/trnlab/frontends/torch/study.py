@@ -10,7 +10,6 @@ Leaves the run's folder, and in it `layers.npz` with the results of products, as
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from trnlab.nki.imports import install_imports
 from trnlab.runtime import session as sessions
 from trnlab.runtime.script import Script, run_script
 from trnlab.runtime.session import Session
+from trnlab.runtime.settings import Settings
 
 Array = np.ndarray[Any, Any]
 MOST_KEPT = 16384  # elements of a result, evenly over it
@@ -134,8 +134,7 @@ def study(script: Script, session: Session, folder: Path, steps: int) -> int:
 
 def main(given: Mapping[str, Any]) -> int:
     """Run what the JSON of the command line says; see `cli.precision`."""
-    session = sessions.for_kernels({**os.environ, **given["environment"]})
-    session.seed = given["seed"]
+    session = sessions.from_settings(Settings.of_record(given["settings"]))
     install_imports()
     vendor_imports.install()
     return study(Script(Path(given["script"]), given["arguments"]), session, Path(given["out"]), given["steps"])

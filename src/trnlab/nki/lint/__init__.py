@@ -23,7 +23,7 @@ from trnlab.errors import UsageError
 from trnlab.nki.lint import calls, constructs, old
 from trnlab.nki.lint.finding import ERROR, WARNING, Finding
 from trnlab.nki.lint.source import NEW, Kernel, Source, read
-from trnlab.runtime.session import GENERATIONS
+from trnlab.runtime.settings import GENERATIONS
 
 __all__ = ["ERROR", "WARNING", "Finding", "lint_file", "lint_function", "lint_text"]
 

@@ -30,7 +30,7 @@ from trnlab.nki.tracing.arguments import map_objects
 from trnlab.nki.tracing.launch import Launch, programs
 from trnlab.policy import Policy
 from trnlab.program.passes import MIDDLE_END
-from trnlab.runtime.session import GENERATIONS
+from trnlab.runtime.settings import GENERATIONS
 
 _OPTIONS = frozenset(
     {
