@@ -8,7 +8,7 @@ import re
 import pytest
 from journey_pages import FOLDER, PAGES, arguments, blocks, run
 
-from trnlab.cli.main import parser
+from trnlab.cli.commands import parser
 
 
 @pytest.fixture(scope="module")

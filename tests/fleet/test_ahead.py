@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from trnlab import chips
-from trnlab.cli.executors import helpers
 from trnlab.cli.main import main
+from trnlab.cli.planning.executors import helpers
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet import Question, plan
 from trnlab.fleet.costs.exchange import Exchange

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from trnlab.cli import bakeoff as command
 from trnlab.cli.main import main
+from trnlab.cli.planning import bakeoff as command
 from trnlab.errors import UsageError
 from trnlab.fleet import quantities
 from trnlab.fleet.comparison import contenders as sides

@@ -8,8 +8,8 @@ import json
 import numpy as np
 import pytest
 
-from trnlab.cli import serve_plan as command
 from trnlab.cli.main import main
+from trnlab.cli.planning import serve_plan as command
 from trnlab.fleet.gpus.catalogue import instance
 from trnlab.fleet.models import configurations
 from trnlab.fleet.serving.offers import BATCHES, Offer, Request, of_others, sizes

@@ -18,7 +18,8 @@ from torch import nn
 
 from trnlab import checkpoint, chips
 from trnlab.errors import RunError, UsageError
-from trnlab.frontends.torch import InterpreterEngine, compile_step, replay, state_files, training_state, use
+from trnlab.frontends.torch import InterpreterEngine, compile_step, replay, use
+from trnlab.frontends.torch.saving import state_files, training_state
 from trnlab.profile.summary import input_wait
 from trnlab.runtime import session
 from trnlab.runtime.checkpoint_plan import Plan, Use

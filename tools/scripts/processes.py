@@ -26,7 +26,7 @@ IMPORTS = (
 LATE = 124
 _BOUNDED = (
     "import resource; resource.setrlimit(resource.RLIMIT_CPU, ({seconds}, {seconds})); "
-    "from trnlab.runtime import forking; forking.run({arguments!r})"
+    "from trnlab.runtime.jobs import forking; forking.run({arguments!r})"
 )
 _ready: dict[str, Forks] = {}
 

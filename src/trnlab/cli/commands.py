@@ -18,14 +18,21 @@ from trnlab.cli.arguments import fleet, network, results, scripts, stores
 class Command:
     """One command: its name, what it does in a few plain words, and what adds its arguments to a parser.
 
-    The module `trnlab.cli.NAME` has its `main`, and is imported when the command is chosen.
+    The module of its name in `folder` has its `main`, and is imported when the command is chosen.
     """
 
     name: str
     about: str
     arguments: Callable[[argparse.ArgumentParser], Any]
+    folder: str = "trnlab.cli"
+
+    @property
+    def module(self) -> str:
+        """The module that has its `main`."""
+        return f"{self.folder}.{self.name.replace('-', '_')}"
 
 
+PLANNING, STORES = "trnlab.cli.planning", "trnlab.cli.stores"
 GROUPS: dict[str, tuple[Command, ...]] = {
     "Run": (
         Command("run", "run a training script or kernels on a simulated Trainium", scripts.run),
@@ -44,18 +51,18 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         Command("precision", "run a script in several precisions, and say which to take", scripts.study),
     ),
     "Plan a cluster": (
-        Command("plan", "choose cluster and layout for training a model: days and dollars", fleet.plan),
-        Command("serve-plan", "choose instances that serve a model at a rate and latency", fleet.serve),
-        Command("bakeoff", "compare a training on two platforms: time, dollars, energy", fleet.bakeoff),
-        Command("goodput", "show what failures leave of a large job's time", fleet.goodput),
-        Command("fabric", "show a cluster's network, and time collectives on it", network.fabric),
+        Command("plan", "choose cluster and layout for training a model: days and dollars", fleet.plan, PLANNING),
+        Command("serve-plan", "choose instances that serve a model at a rate and latency", fleet.serve, PLANNING),
+        Command("bakeoff", "compare a training on two platforms: time, dollars, energy", fleet.bakeoff, PLANNING),
+        Command("goodput", "show what failures leave of a large job's time", fleet.goodput, PLANNING),
+        Command("fabric", "show a cluster's network, and time collectives on it", network.fabric, PLANNING),
         Command("chips", "list chips and instances with their figures and sources", results.chips),
     ),
     "Operate": (
         Command("doctor", "check whether this host is fit for a job", scripts.doctor),
-        Command("cache", "list, verify, prune or copy compiled programs", stores.cache),
-        Command("checkpoint", "list, verify, compare or convert checkpoints", stores.checkpoint),
-        Command("data", "show, verify or index a data set", stores.data),
+        Command("cache", "list, verify, prune or copy compiled programs", stores.cache, STORES),
+        Command("checkpoint", "list, verify, compare or convert checkpoints", stores.checkpoint, STORES),
+        Command("data", "show, verify or index a data set", stores.data, STORES),
     ),
     "Write kernels": (
         Command("isa", "show the instructions of a NeuronCore", results.isa),
@@ -66,7 +73,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         Command("validate", "compare predicted times with measurements of real chips", results.validate),
     ),
 }
-COMMANDS = tuple(command for group in GROUPS.values() for command in group)
+COMMANDS = {command.name: command for group in GROUPS.values() for command in group}
 
 
 class _Top(argparse.ArgumentParser):
@@ -74,7 +81,7 @@ class _Top(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """The text of `trnlab --help`: usage, commands by group, options."""
-        width = max(len(command.name) for command in COMMANDS)
+        width = max(len(name) for name in COMMANDS)
         lines = ["A whole AWS Trainium in software.", "", "Usage: trnlab COMMAND [ARGUMENTS]"]
         for title, commands in GROUPS.items():
             lines += ["", f"{title}:", *(f"  {c.name:{width}}  {c.about}" for c in commands)]
@@ -90,7 +97,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=argparse.ArgumentParser
     )
-    for command in COMMANDS:
+    for command in COMMANDS.values():
         about = f"{command.about[0].upper()}{command.about[1:]}."
         command.arguments(commands.add_parser(command.name, description=about))
     return top
@@ -98,9 +105,8 @@ def parser() -> argparse.ArgumentParser:
 
 def unknown(argv: Sequence[str]) -> str | None:
     """What to say where the first word is no command, with the nearest; None for commands and options."""
-    names = [command.name for command in COMMANDS]
-    if not argv or argv[0].startswith("-") or argv[0] in names:
+    if not argv or argv[0].startswith("-") or argv[0] in COMMANDS:
         return None
-    near = difflib.get_close_matches(argv[0], names, 1)
+    near = difflib.get_close_matches(argv[0], COMMANDS, 1)
     hint = f"; did you mean '{near[0]}'?" if near else ""
     return f"there is no command {argv[0]!r}{hint}\n`trnlab --help` lists the commands."

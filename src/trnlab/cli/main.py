@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from trnlab.cli.commands import parser, unknown
+from trnlab.cli.commands import COMMANDS, parser, unknown
 from trnlab.errors import TrnlabError
 from trnlab.files import why
 from trnlab.runtime.notices import say, tell
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE
     try:
         args = parser().parse_args(words or ["--help"])
-        status: int = importlib.import_module(f"trnlab.cli.{args.command.replace('-', '_')}").main(args)
+        status: int = importlib.import_module(COMMANDS[args.command].module).main(args)
         sys.stdout.flush()
     except TrnlabError as error:
         tell(error)

@@ -15,13 +15,13 @@ def autoload() -> None:
     from trnlab.errors import UsageError
 
     try:
-        from trnlab.frontends.torch import registration as device
+        pass
     except UsageError as error:  # of the release of PyTorch, which shall work for others all the same
         from trnlab.runtime.notices import tell
 
         tell(error)
         return
-    device.register()
+    registration.register()
     if os.environ.get("TRNLAB_TARGET"):
         from trnlab.frontends import vendor_imports
         from trnlab.nki.imports import install_imports

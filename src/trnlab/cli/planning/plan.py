@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trnlab.chips.catalog import TARGETS
-from trnlab.cli.executors import helpers
-from trnlab.cli.plan_script import STEPS, scripted, steps_of
+from trnlab.cli.planning.executors import helpers
+from trnlab.cli.planning.plan_script import STEPS, scripted, steps_of
 from trnlab.errors import UsageError
 from trnlab.files import write_atomic
 from trnlab.fleet import quantities

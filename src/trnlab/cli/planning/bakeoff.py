@@ -9,7 +9,7 @@ import shlex
 from pathlib import Path
 
 from trnlab.chips.catalog import TARGETS
-from trnlab.cli.plan_script import steps_of
+from trnlab.cli.planning.plan_script import steps_of
 from trnlab.errors import UsageError
 from trnlab.fleet.comparison.bakeoff import Bakeoff, to_json
 from trnlab.fleet.comparison.contenders import Side, Work, neuron_side, of_neuron, of_others, spelled, work_of

@@ -48,7 +48,7 @@ def scripted(args: argparse.Namespace, target: str) -> Scripted:
     """
     try:
         given = _given(args, target)
-        step, effects = in_view("trnlab.cli.plan_script:in_process", given, from_settings(given.settings))
+        step, effects = in_view("trnlab.cli.planning.plan_script:in_process", given, from_settings(given.settings))
     except Ended as ended:
         _say_all(ended.effects)
         raise ended.error() from None

@@ -23,7 +23,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         if args.action in ("show", "reshard", "to-hf", "from-hf"):
             return int(
-                importlib.import_module("trnlab.cli.checkpoint_conversions").main(args)
+                importlib.import_module("trnlab.cli.stores.checkpoint_conversions").main(args)
             )  # PyTorch takes a while
         if args.action == "ls":
             return _list(kept)
