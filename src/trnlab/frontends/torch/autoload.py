@@ -15,7 +15,7 @@ def autoload() -> None:
     from trnlab.errors import UsageError
 
     try:
-        pass
+        from trnlab.frontends.torch import registration
     except UsageError as error:  # of the release of PyTorch, which shall work for others all the same
         from trnlab.runtime.notices import tell
 
