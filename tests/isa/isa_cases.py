@@ -16,13 +16,13 @@ from tests.extent import examples
 from trnlab import chips, isa
 from trnlab.chips.spec import Chip
 from trnlab.errors import ConstraintError
-from trnlab.isa.activate2 import COMBINATIONS
 from trnlab.isa.activations import ACTIVATIONS
 from trnlab.isa.alu import ALU, AluOp
 from trnlab.isa.base import ANY_DTYPE, CODES, INT32, Engine, Instruction, Memory, OperandSpec
-from trnlab.isa.collective import Collective
-from trnlab.isa.dma_transpose import AXES
-from trnlab.isa.random_streams import KEY_WORDS, state_words
+from trnlab.isa.collectives.collective import Collective
+from trnlab.isa.dma.dma_transpose import AXES
+from trnlab.isa.elementwise.activate2 import COMBINATIONS
+from trnlab.isa.random.random_streams import KEY_WORDS, state_words
 from trnlab.isa.rules import MAX_FREE, allowed_starts
 from trnlab.numerics.dtypes import DType, dtype, float32
 from trnlab.numerics.rounding import store, widen

@@ -13,7 +13,7 @@ from isa_cases import compute
 
 from trnlab import isa
 from trnlab.errors import RunError
-from trnlab.isa.collective import Collective
+from trnlab.isa.collectives.collective import Collective
 from trnlab.numerics import xorwow
 from trnlab.numerics.dtypes import from_numpy
 

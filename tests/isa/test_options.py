@@ -11,7 +11,7 @@ from isa_cases import compute
 from test_examples import BF16, EXAMPLES, FP32_MIN, INF, NAN, A, B, Example, check_example, f32, i32, u8
 
 from trnlab import isa
-from trnlab.isa.meeting import Meeting
+from trnlab.isa.collectives.meeting import Meeting
 
 TILE = {"tile_position": (64, 0), "tile_size": (64, 128)}
 MX = {

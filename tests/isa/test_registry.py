@@ -14,7 +14,7 @@ from trnlab import isa
 from trnlab.errors import ConstraintError, Location
 from trnlab.isa.base import CODES, Engine, Memory
 from trnlab.isa.documentation import signature
-from trnlab.isa.random_streams import state_words
+from trnlab.isa.random.random_streams import state_words
 from trnlab.program.builder import Builder
 
 FOLDER = Path(isa.__file__).parent
@@ -24,12 +24,12 @@ P, H = Memory.PSUM, Memory.HBM
 
 
 def test_one_file_per_instruction() -> None:
-    """isa/<name>.py registers exactly the instruction of that name, and no other file registers one."""
-    registering = {path.stem for path in FOLDER.glob("*.py") if "\n@register\n" in path.read_text()}
-    assert registering == set(NAMES)
+    """<name>.py within isa/ registers exactly the instruction of that name, and no other file registers one."""
+    registering = {path.stem: path for path in FOLDER.rglob("*.py") if "\n@register\n" in path.read_text()}
+    assert set(registering) == set(NAMES)
     for name in NAMES:
-        assert type(isa.REGISTRY[name]).__module__ == f"trnlab.isa.{name}"
-        assert (FOLDER / f"{name}.py").read_text().count("\n@register\n") == 1
+        assert type(isa.REGISTRY[name]).__module__ == f"trnlab.isa.{registering[name].parent.name}.{name}"
+        assert registering[name].read_text().count("\n@register\n") == 1
 
 
 def test_opcodes_are_unique_and_stable() -> None:
@@ -352,7 +352,7 @@ def test_a_tile_starts_where_its_height_allows(partitions: int, starts: set[int]
 def test_codes_are_documented_once() -> None:
     """Every code that the rules use is in the table, and no other."""
     used = set()
-    for path in FOLDER.glob("*.py"):
+    for path in FOLDER.rglob("*.py"):
         if path.name != "base.py":
             used |= set(re.findall(r"TRN\d{3}", path.read_text()))
     assert used == set(CODES) - {"TRN410"}, "TRN410 belongs to access patterns"

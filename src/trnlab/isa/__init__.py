@@ -65,5 +65,6 @@ def describe(name: str) -> str:
     return page(REGISTRY[name])
 
 
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+_MODULES = [module.name for module in pkgutil.walk_packages(__path__, f"{__name__}.")]
+for _module in sorted(_MODULES, key=lambda name: name.rpartition(".")[2]):  # instructions are listed by their names
+    importlib.import_module(_module)

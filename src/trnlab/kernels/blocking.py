@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from trnlab.chips.spec import Chip
 from trnlab.errors import CapacityError
-from trnlab.isa.nc_matmul import FP8
+from trnlab.isa.products.nc_matmul import FP8
 from trnlab.kernels.blocks import BANK, BANKS, P
 from trnlab.numerics.dtypes import dtype
 

@@ -18,7 +18,7 @@ from math import ceil
 from typing import NamedTuple
 
 from trnlab.isa.base import Engine
-from trnlab.isa.nc_matmul import DOUBLE_ROW, FP8
+from trnlab.isa.products.nc_matmul import DOUBLE_ROW, FP8
 from trnlab.kernels.blocking import Problem, Side, choose, doubles, raw_format
 from trnlab.kernels.blocks import ANNOUNCED, BANK, BANKS, P, Sink, Source, Workspace, dma_store, load_rows
 from trnlab.kernels.view import View

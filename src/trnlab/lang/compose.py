@@ -18,7 +18,7 @@ import numpy as np
 from trnlab.isa.activations import ACTIVATIONS
 from trnlab.isa.alu import ALU, alu_op
 from trnlab.isa.base import Engine, Memory
-from trnlab.isa.nc_transpose import VECTOR_BLOCK
+from trnlab.isa.products.nc_transpose import VECTOR_BLOCK
 from trnlab.lang import instructions as ins
 from trnlab.lang.formats import FORMATS, Format, format_of
 from trnlab.lang.recorder import current

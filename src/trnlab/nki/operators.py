@@ -6,9 +6,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from trnlab.isa.activate2 import PRELU
 from trnlab.isa.activations import ACTIVATIONS
 from trnlab.isa.alu import ALIASES, ALU
+from trnlab.isa.elementwise.activate2 import PRELU
 from trnlab.lang.storage import refuse
 
 _NUMPY_ALU = {"sum": "add", "amax": "max", "amin": "min", "true_divide": "divide", "absolute": "abs"}

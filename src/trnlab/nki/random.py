@@ -8,7 +8,7 @@ import weakref
 from typing import Any
 
 from trnlab.isa.base import Engine
-from trnlab.isa.random_streams import state_words
+from trnlab.isa.random.random_streams import state_words
 from trnlab.lang.recorder import current
 from trnlab.lang.storage import Region
 from trnlab.lang.tensor import Tensor

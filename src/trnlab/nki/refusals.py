@@ -132,7 +132,7 @@ def _of_instruction(refusal: Refusal) -> str:
     kind, _, method = refusal.function.partition(".")
     if folder != "isa" or not method:
         return ""
-    made = getattr(import_module(f"trnlab.isa.{rest.removesuffix('.py')}"), kind, None)
+    made = getattr(import_module(f"trnlab.isa.{rest.removesuffix('.py').replace('/', '.')}"), kind, None)
     return str(getattr(made, "source", ""))
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from trnlab import isa
 from trnlab.errors import ConstraintError, Location
-from trnlab.isa.meeting import Meeting, Place, Side
+from trnlab.isa.collectives.meeting import Meeting, Place, Side
 from trnlab.numerics.dtypes import BY_CODE
 from trnlab.program.access import Buffer
 from trnlab.program.communication import collective_of

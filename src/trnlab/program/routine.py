@@ -16,7 +16,7 @@ import numpy as np
 
 from trnlab.errors import Location
 from trnlab.isa.base import Engine, Work
-from trnlab.isa.meeting import Place
+from trnlab.isa.collectives.meeting import Place
 from trnlab.numerics.dtypes import DType
 from trnlab.program.access import Buffer
 from trnlab.program.changes import Change, Spill

@@ -10,8 +10,8 @@ from trnlab import chips, isa
 from trnlab.collectives import Collective as Asked
 from trnlab.fabric.world import World
 from trnlab.isa.base import Work
-from trnlab.isa.collective import Collective
-from trnlab.isa.meeting import Place
+from trnlab.isa.collectives.collective import Collective
+from trnlab.isa.collectives.meeting import Place
 from trnlab.program import Builder
 from trnlab.program.gang import Member, joined, program_of
 from trnlab.sim.timing import summarise, time_program

@@ -8,7 +8,7 @@ import pytest
 
 from trnlab import chips
 from trnlab.isa.base import Engine
-from trnlab.isa.meeting import Place
+from trnlab.isa.collectives.meeting import Place
 from trnlab.program import Builder
 from trnlab.program.gang import Member, program_of
 from trnlab.program.routine import Program, Routine

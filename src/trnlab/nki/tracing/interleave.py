@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trnlab.isa.meeting import Place
+from trnlab.isa.collectives.meeting import Place
 from trnlab.lang.recorder import exchange_active
 from trnlab.lang.tensor import Tensor
 from trnlab.nki.tracing.live import Array, Shadow

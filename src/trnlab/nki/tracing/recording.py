@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from trnlab.chips.spec import Chip
 from trnlab.errors import UsageError
-from trnlab.isa.meeting import Place
+from trnlab.isa.collectives.meeting import Place
 from trnlab.lang.hbm import Hbm
 from trnlab.lang.recorder import Recorder
 from trnlab.lang.tensor import Tensor

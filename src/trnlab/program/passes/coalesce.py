@@ -23,7 +23,7 @@ import numpy as np
 from trnlab import isa
 from trnlab.errors import ConstraintError
 from trnlab.isa.base import Engine, Memory
-from trnlab.isa.meeting import Meeting
+from trnlab.isa.collectives.meeting import Meeting
 from trnlab.numerics.dtypes import BY_CODE, DType
 from trnlab.program.access import AP, MAX_FREE_DIMS, Buffer, Dims, forms, pattern, pattern_of
 from trnlab.program.passes.draft import ATTR, OFFSET, OPCODE, PATTERN, START, WORK, WRITES, Draft

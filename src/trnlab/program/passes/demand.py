@@ -17,7 +17,7 @@ import numpy as np
 
 from trnlab import isa
 from trnlab.isa.base import Memory
-from trnlab.isa.meeting import Meeting
+from trnlab.isa.collectives.meeting import Meeting
 from trnlab.loops import compiled
 from trnlab.program.access import operand_records
 from trnlab.program.passes.draft import OPCODE, WRITES, Draft, Ints

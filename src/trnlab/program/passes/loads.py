@@ -19,7 +19,7 @@ import numpy as np
 
 from trnlab import isa
 from trnlab.isa.base import Memory
-from trnlab.isa.meeting import Meeting
+from trnlab.isa.collectives.meeting import Meeting
 from trnlab.program.passes.draft import (
     COVERS,
     OFFSET,

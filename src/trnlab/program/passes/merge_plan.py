@@ -13,7 +13,7 @@ import numpy as np
 
 from trnlab import isa
 from trnlab.isa.base import Engine, Memory
-from trnlab.isa.meeting import Meeting
+from trnlab.isa.collectives.meeting import Meeting
 from trnlab.loops import compiled
 from trnlab.program.access import forms
 from trnlab.program.passes.draft import (

@@ -10,7 +10,7 @@ import numpy as np
 
 from trnlab import isa
 from trnlab.isa.base import Dataflow, Engine, Instruction, OperandSpec
-from trnlab.isa.meeting import Meeting
+from trnlab.isa.collectives.meeting import Meeting
 from trnlab.program.routine import COL, Routine
 from trnlab.sim.checks.shadow_memory import (
     ADDS,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from trnlab import checks
-from trnlab.isa.meeting import Meeting, Place
+from trnlab.isa.collectives.meeting import Meeting, Place
 from trnlab.numerics.dtypes import DType
 from trnlab.numerics.rounding import store
 from trnlab.program.gang import Event, Gang, attributes, meeting

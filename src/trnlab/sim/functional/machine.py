@@ -21,7 +21,7 @@ from trnlab import isa
 from trnlab.chips.spec import Chip
 from trnlab.errors import NumericsError, RunError
 from trnlab.isa.base import Memory
-from trnlab.isa.meeting import Place
+from trnlab.isa.collectives.meeting import Place
 from trnlab.numerics.dtypes import DType
 from trnlab.numerics.rounding import narrow
 from trnlab.program.access import AP, Buffer

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from trnlab.isa.base import Array, Arrays, as_float
-from trnlab.isa.microscaling import codes_of
+from trnlab.isa.products.microscaling import codes_of
 from trnlab.numerics.dtypes import DType, dtype
 from trnlab.numerics.mx import (
     GROUP_PARTITIONS,

@@ -19,7 +19,7 @@ import numpy as np
 from trnlab import isa
 from trnlab.chips.spec import Chip
 from trnlab.isa.base import Memory
-from trnlab.isa.meeting import Meeting
+from trnlab.isa.collectives.meeting import Meeting
 from trnlab.loops import compiled
 from trnlab.policy import Policy
 from trnlab.program.routine import COL, OPEN_ENGINE, OPEN_ORDER, OPEN_PLACE, Routine

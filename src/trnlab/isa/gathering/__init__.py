@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Elements that are picked or moved by indices within SBUF."""
