@@ -177,10 +177,10 @@ def _memory(executables: Any) -> dict[str, int]:
     found = {"constants": 0, "model_shared_scratchpad": 0, "tensors": 0}
     for executable in executables:
         program = executable.program
-        scratch = program.scratch_bytes
         kept = sum(t.nbytes for t in program.tensors if t.kind in ("input", "output"))
         found["constants"] += sum(t.nbytes for t in program.tensors if t.kind == "constant")
-        found["model_shared_scratchpad"] = max(found["model_shared_scratchpad"], program.hbm_bytes + scratch)
+        scratchpad = program.hbm_bytes + program.scratch_bytes
+        found["model_shared_scratchpad"] = max(found["model_shared_scratchpad"], scratchpad)
         found["tensors"] = max(found["tensors"], kept)
     return found
 
