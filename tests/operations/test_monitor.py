@@ -214,7 +214,7 @@ def test_what_a_session_says(monkeypatch):
     monkeypatch.delenv("NEURON_PROCESS_TAG", raising=False)
     session = Session(chips.target("trn1.2xlarge"))
     program = SimpleNamespace(
-        routines=[SimpleNamespace(scratch_bytes=3), SimpleNamespace(scratch_bytes=5)],
+        scratch_bytes=5,
         hbm_bytes=10,
         tensors=[SimpleNamespace(kind=kind, nbytes=2) for kind in ("input", "output", "constant", "temp")],
     )
