@@ -21,6 +21,7 @@ from trnlab.cli.monitor import Server, handler
 from trnlab.errors import CollectiveError, NumericsError
 from trnlab.operations import host, monitor, monitor_text
 from trnlab.operations.monitor import Moment
+from trnlab.program import Program
 from trnlab.runtime import live
 from trnlab.runtime.session import Session
 
@@ -213,11 +214,9 @@ def test_times_are_simulated_when_somebody_looks(place):
 def test_what_a_session_says(monkeypatch):
     monkeypatch.delenv("NEURON_PROCESS_TAG", raising=False)
     session = Session(chips.target("trn1.2xlarge"))
-    program = SimpleNamespace(
-        scratch_bytes=5,
-        hbm_bytes=10,
-        tensors=[SimpleNamespace(kind=kind, nbytes=2) for kind in ("input", "output", "constant", "temp")],
-    )
+    routines = tuple(SimpleNamespace(scratch_bytes=size) for size in (3, 5))
+    tensors = tuple(SimpleNamespace(kind=kind, nbytes=2) for kind in ("input", "output", "constant", "temp"))
+    program = Program("step", "trn1", routines, tensors, (), (), (), hbm_bytes=10)
     executable = SimpleNamespace(
         name="step", key="k", program=program, metadata={"model_flops": 7}, timeline=SimpleNamespace(total=5_000_000)
     )

@@ -9,13 +9,15 @@ import re
 
 from trnlab import chips
 from trnlab.chips.spec import Chip
-from trnlab.cli.graph import contents, counted, graphs
+from trnlab.cli.graph import counted, graphs
 from trnlab.program import Program, Routine
 from trnlab.program.parse import parse_program, parse_routine
 from trnlab.program.text import program_text, routine_text
 from trnlab.program.verify import verify_program, verify_routine
 from trnlab.runtime.device import compile_graph
-from trnlab.runtime.session import from_environment
+from trnlab.runtime.script import contents
+from trnlab.runtime.session import from_settings
+from trnlab.runtime.settings import Settings
 
 _OURS = re.compile(rb"\s*(program|routine)\s+@")
 
@@ -39,9 +41,8 @@ def _programs(args: argparse.Namespace) -> list[Program | Routine]:
     data = contents(args.file)
     written = _OURS.match(data)
     if written is None:
-        given = {"TRNLAB_TARGET": args.target, "TRNLAB_PRECISION": args.precision}
-        session = from_environment({**os.environ, **{name: value for name, value in given.items() if value}})
-        return [compile_graph(graph, session).program for graph in graphs(args.file)]
+        session = from_settings(Settings.told(os.environ, args))
+        return [compile_graph(graph, session).program for graph in graphs(args.file, data)]
     source, chip = data.decode("utf-8", "replace"), _chip(args, "") if args.target else None
     parse = parse_program if written[1] == b"program" else parse_routine
     return [parse(source, chip=chip, name=str(args.file))]

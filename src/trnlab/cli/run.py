@@ -106,9 +106,8 @@ def _tell_of_checkpoints(session: Session) -> None:
     if Use.by is None:
         say("TRN533: no checkpoint was written: the script has neither a step of compile_step nor trnlab.checkpoint")
     elif int(os.environ.get("RANK") or 0) == 0 and Use.latest_bytes:
-        from trnlab.fleet.reliability.checkpoint_cost import (
-            sentence,  # with all of the planner, which no other run needs
-        )
+        # It brings all of the planner, which no other run needs.
+        from trnlab.fleet.reliability.checkpoint_cost import sentence
 
         many = int(os.environ.get("WORLD_SIZE") or 1)
         here = session.target.chips

@@ -28,10 +28,11 @@ Attrs = dict[str, Any]
 FEWEST_CHANNELS = 16  # contracted by the kernel, of the 128 that the PE array takes at once
 
 
+# Per partition, of a gradient by the weight: kernels/convolution_gradient.
 SUMS_BYTES, IMAGE_BYTES = (
     60 << 10,
     80 << 10,
-)  # per partition, of a gradient by the weight: kernels/convolution_gradient
+)
 
 
 @dataclass(frozen=True)

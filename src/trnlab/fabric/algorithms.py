@@ -88,9 +88,8 @@ class Recursive(Algorithm):
         partner = positions ^ (1 << orders[:, step, None])  # [channel, position]
 
         def moved(_: int) -> Moves:
-            whose = (
-                partner if add else np.broadcast_to(positions, partner.shape)
-            )  # adding sends the receiver's chunks
+            # Adding sends the receiver's chunks.
+            whose = partner if add else np.broadcast_to(positions, partner.shape)
             have = _spanned(orders[:, :step])  # [channel, 2^step]
             unit = (whose[:, :, None] ^ have[:, None]) * self.channels + channels[:, None, None]
             src, dst = (np.broadcast_to(end[..., None], unit.shape).reshape(-1) for end in (positions[None], partner))

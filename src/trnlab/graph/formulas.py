@@ -54,9 +54,8 @@ def truncate_divide(b: GraphBuilder, x: Value, y: Value) -> Value:
     whole = b.abs(b.round_nearest_even(b.divide(b.subtract(x, rest), y)))
     above = b.add(whole, 1.0)
     half = b.multiply(b.subtract(above, b.multiply(above, 1 - 2.0**-24)), 0.5)
-    scale = b.select(
-        b.compare(b.abs(y), "LT", 1.0), b.constant(2.0**64, y.dtype), 1.0
-    )  # so that nothing below is subnormal
+    # So that nothing below is subnormal.
+    scale = b.select(b.compare(b.abs(y), "LT", 1.0), b.constant(2.0**64, y.dtype), 1.0)
     size, rest = b.multiply(b.abs(y), scale), b.multiply(b.abs(rest), scale)
     rounds_up = b.compare(b.subtract(size, rest), "LE", b.multiply(size, half))
     rounds_up = b.and_(rounds_up, b.and_(b.is_finite(y), b.compare(whole, "LT", 2.0**24)))

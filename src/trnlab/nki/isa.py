@@ -347,9 +347,8 @@ def _activation(
     options: dict[str, Any],
 ) -> NkiInstruction:
     function = function_name(op)
-    function = (
-        "relu" if function == "prelu" else function
-    )  # there is no parameter here: a slope of 0, as in activate2
+    # There is no parameter here: a slope of 0, as in activate2.
+    function = "relu" if function == "prelu" else function
     return issue(
         "activation",
         name,

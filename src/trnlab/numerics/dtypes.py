@@ -81,6 +81,7 @@ float8_e5m2_x4 = DType("float8_e5m2_x4", 15, 4, "u", np.dtype(np.uint32), "float
 float8_e4m3fn_x4 = DType("float8_e4m3fn_x4", 16, 4, "u", np.dtype(np.uint32), "float8_e4m3fn")
 float4_e2m1fn_x4 = DType("float4_e2m1fn_x4", 17, 2, "u", np.dtype(np.uint16), "float4_e2m1fn")
 
+# One value per element.
 ALL = (
     float32,
     bfloat16,
@@ -97,7 +98,7 @@ ALL = (
     tfloat32,
     float8_e4m3fn,
     float8_e8m0fnu,
-)  # one value per element
+)
 PACKED = (float8_e5m2_x4, float8_e4m3fn_x4, float4_e2m1fn_x4)
 _BY_NAME = {d.name: d for d in (*ALL, *PACKED)}
 BY_CODE = {d.code: d for d in (*ALL, *PACKED)}

@@ -74,7 +74,7 @@ def forecast(work: Work, target: Target, session: Session, refused: Callable[[Tr
     result, many = begun(target, session), session.communicator is not None
     try:
         own = session_for(target, session)
-        made = [(part, device.obtain(part.graph, own)) for part in work.parts]
+        made = [(part, cost_of(part, device.obtain(part.graph, own))) for part in work.parts]
     except TrnlabError as error:
         refused(error)
         result.why = str(error)
@@ -82,12 +82,12 @@ def forecast(work: Work, target: Target, session: Session, refused: Callable[[Tr
         _lay_out(result, target, many, work.learns)
         return result
     result.memory = _memory(work, made)
-    result.compiling_s = sum(executable.metadata["compile_seconds"] for _, executable in made)
+    result.compiling_s = sum(cost.executable.metadata["compile_seconds"] for _, cost in made)
     _time(result, made, own)
     _lay_out(result, target, many, work.learns)
     if many:
-        runs = [(executable, part.times) for part, executable in made]
-        graphs = {executable.key: part.graph for part, executable in made}
+        runs = [(cost.executable, part.times) for part, cost in made]
+        graphs = {cost.executable.key: part.graph for part, cost in made}
         outside = _outside(result, work, own)
         result.job = job_of(runs, result.step_s or 0.0, work.per_step, work.batches, own, graphs, outside)
         if session.faults:
@@ -149,12 +149,12 @@ def _least(work: Work) -> Memory:
     return memory.total((*work.kept, *most))
 
 
-def _memory(work: Work, made: Sequence[tuple[Part, Executable]]) -> Memory:
+def _memory(work: Work, made: Sequence[tuple[Part, StepCost]]) -> Memory:
     """That of the program with the largest need; what lies on the device beside it is added."""
     each = []
-    for part, executable in made:
-        names = {id: name for id, name in zip(executable.program.inputs, part.names) if name}
-        each.append(memory_of(part, executable, names))
+    for part, cost in made:
+        names = {id: name for id, name in zip(cost.program.inputs, part.names) if name}
+        each.append(memory_of(part, cost, names))
     if not work.kept:
         return max(each, key=lambda m: m.total, default=Memory())
     found = memory.total(work.kept)
@@ -165,10 +165,9 @@ def _memory(work: Work, made: Sequence[tuple[Part, Executable]]) -> Memory:
     return found
 
 
-def memory_of(part: Part, executable: Executable, names: Mapping[int, str] = MappingProxyType({})) -> Memory:
+def memory_of(part: Part, cost: StepCost, names: Mapping[int, str] = MappingProxyType({})) -> Memory:
     """Memory of one execution of a part's program. names: of its inputs, for people."""
-    kinds = dict(zip(executable.program.inputs, part.kinds))
-    return memory.of_program(cost_of(part, executable), kinds, names)
+    return memory.of_program(cost, dict(zip(cost.program.inputs, part.kinds)), names)
 
 
 def cost_of(part: Part, executable: Executable) -> StepCost:
@@ -182,15 +181,14 @@ def cost_of(part: Part, executable: Executable) -> StepCost:
     return StepCost(executable, told or phases(program, loss, updated))
 
 
-def _time(result: TargetResult, made: Sequence[tuple[Part, Executable]], session: Session) -> None:
+def _time(result: TargetResult, made: Sequence[tuple[Part, StepCost]], session: Session) -> None:
     total = flops = 0
     parts: Counter[str] = Counter()
     modules: Counter[str] = Counter()
-    for part, executable in made:
-        total += executable.outline.total * part.times
+    for part, cost in made:
+        total += cost.executable.outline.total * part.times
         flops += model_flops(part.graph) * part.times
-        cost = cost_of(part, executable)
-        for call, phase, ps in zip(executable.program.calls, cost.phase, cost.call_ps):
+        for call, phase, ps in zip(cost.program.calls, cost.phase, cost.call_ps):
             parts[phase] += ps * part.times
             modules[_module(call.loc.layer if call.loc is not None else "", phase)] += ps * part.times
     result.step_s = total / PS_PER_S
@@ -204,12 +202,12 @@ def _time(result: TargetResult, made: Sequence[tuple[Part, Executable]], session
     result.modules = [(name, ps / PS_PER_S) for name, ps in modules.most_common(MODULES)]
 
 
-def _on_both(made: Sequence[tuple[Part, Executable]]) -> float:
+def _on_both(made: Sequence[tuple[Part, StepCost]]) -> float:
     """The share of the step's time, without collectives, of calls that both cores of a logical core execute."""
     both = whole = 0
-    for part, executable in made:
-        split = on_both(executable.program, executable.chip, executable.policy)
-        for ps, on in zip(cost_of(part, executable).call_ps, split):
+    for part, cost in made:
+        split = on_both(cost.program, cost.executable.chip, cost.executable.policy)
+        for ps, on in zip(cost.call_ps, split):
             whole += ps * part.times * (on is not None)
             both += ps * part.times * bool(on)
     return both / max(whole, 1)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from trnlab.porting.result import Memory, Tensor
 from trnlab.program.routine import Call, Program
@@ -24,17 +23,9 @@ _FIELDS = {
 }
 
 
-@dataclass(frozen=True)
-class Temporaries:
-    """Temporaries of a program that are alive when most are, with their kinds; `peak` is the size of their arena."""
-
-    tensors: tuple[Tensor, ...]
-    peak: int
-
-
-def temporaries(cost: StepCost, kinds: Mapping[int, str]) -> Temporaries:
-    """A copy is of a parameter, in another format; an activation lives from the forward to the backward pass, a
-    gradient from there to the update."""
+def _temporaries(cost: StepCost, kinds: Mapping[int, str]) -> list[Tensor]:
+    """Temporaries of a program that are alive when most are, with their kinds. A copy is of a parameter, in another
+    format; an activation lives from the forward to the backward pass, a gradient from there to the update."""
     program, (first, last) = cost.program, cost.lives
     at = max(range(len(program.calls)), key=cost.temporary_bytes.__getitem__, default=0)
     found = []
@@ -45,7 +36,7 @@ def temporaries(cost: StepCost, kinds: Mapping[int, str]) -> Temporaries:
             kind = "copy" if original is not None else _kind(cost.phase[first[t.id]], cost.phase[last[t.id]])
             name = original.name if original is not None else _named(t, call)
             found.append(Tensor(name, kind, t.shape, t.dtype.name, t.nbytes))
-    return Temporaries(tuple(found), program.hbm_bytes)
+    return found
 
 
 def _original(tensor: HbmTensor, call: Call, program: Program, kinds: Mapping[int, str]) -> HbmTensor | None:
@@ -75,14 +66,14 @@ def _named(tensor: HbmTensor, call: Call) -> str:
 def of_program(cost: StepCost, kinds: Mapping[int, str], names: Mapping[int, str]) -> Memory:
     """Memory of one execution of a program. kinds: of its inputs, by tensor; other inputs and constants are
     temporaries. names: of inputs, for people."""
-    live = temporaries(cost, kinds)
+    live = _temporaries(cost, kinds)
     kept = [
         Tensor(names.get(t.id, t.name), kinds.get(t.id, "temporary"), t.shape, t.dtype.name, t.nbytes)
         for t in cost.program.tensors
         if t.kind != "temp"
     ]
-    memory = total((*kept, *live.tensors))
-    gaps = live.peak - sum(t.bytes for t in live.tensors)
+    memory = total((*kept, *live))
+    gaps = cost.program.hbm_bytes - sum(t.bytes for t in live)
     memory.temporaries += max(gaps, 0) + cost.program.scratch_bytes
     return memory
 

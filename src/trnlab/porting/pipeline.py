@@ -13,7 +13,7 @@ from trnlab.errors import TrnlabError, UsageError
 from trnlab.fabric.world import World
 from trnlab.graph.flops import model_flops
 from trnlab.porting import forecast, memory
-from trnlab.porting.forecast import OUTSIDE, Part, memory_of
+from trnlab.porting.forecast import OUTSIDE, Part, cost_of, memory_of
 from trnlab.porting.job import Job, job_of, network_of
 from trnlab.porting.result import Memory, TargetResult, Tensor
 from trnlab.porting.schedule import Pass, Played, played
@@ -121,7 +121,7 @@ class _Made:
 
     def activations(self, stage: Stage) -> int:
         """Bytes that a microbatch leaves for the way back."""
-        found = [memory_of(part, self.of(part)) for part in stage.backward]
+        found = [memory_of(part, cost_of(part, self.of(part))) for part in stage.backward]
         return max((m.activations for m in found), default=0)
 
 
@@ -197,7 +197,7 @@ def _members(result: TargetResult, made: _Made, run: Played) -> list[MemberMemor
     found = []
     for place, member in enumerate(made.work.members):
         parts = [p for s in made.work.stages if s.rank == member.rank for p in (*s.forward, *s.backward)]
-        each = [memory_of(part, made.of(part)) for part in (*parts, *member.rest)]
+        each = [memory_of(part, cost_of(part, made.of(part))) for part in (*parts, *member.rest)]
         whole = memory.total(member.kept)
         rest = max(each, key=lambda m: m.rest, default=Memory())
         whole.batch, whole.temporaries = rest.batch, rest.temporaries

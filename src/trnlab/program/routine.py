@@ -203,6 +203,11 @@ class Program:
         return max((routine.scratch_bytes for routine in self.routines), default=0)
 
     @property
+    def arena_bytes(self) -> int:
+        """Bytes of HBM beside inputs, outputs and constants: temporary tensors at their peak, and scratch."""
+        return self.hbm_bytes + self.scratch_bytes
+
+    @property
     def sbuf_bytes(self) -> int:
         """Bytes of each partition that its calls reach to."""
         return max((call.sbuf_base + routine.sbuf_bytes for call, routine in self), default=0)

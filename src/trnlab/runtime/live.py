@@ -179,8 +179,7 @@ def _memory(executables: Any) -> dict[str, int]:
         program = executable.program
         kept = sum(t.nbytes for t in program.tensors if t.kind in ("input", "output"))
         found["constants"] += sum(t.nbytes for t in program.tensors if t.kind == "constant")
-        scratchpad = program.hbm_bytes + program.scratch_bytes
-        found["model_shared_scratchpad"] = max(found["model_shared_scratchpad"], scratchpad)
+        found["model_shared_scratchpad"] = max(found["model_shared_scratchpad"], program.arena_bytes)
         found["tensors"] = max(found["tensors"], kept)
     return found
 

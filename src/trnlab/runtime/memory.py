@@ -64,7 +64,7 @@ def forecast_program(program: Program, chip: Chip, cores: int = 1) -> Forecast:
     """What a compiled program needs: inputs, outputs and constants, the arena of its temporaries, and scratch."""
     kept = sum(t.nbytes for t in program.tensors if t.kind != "temp")
     tensors = [Need(t.name, t.shape, t.dtype.name, t.nbytes) for t in program.tensors]
-    return _forecast(kept + program.hbm_bytes + program.scratch_bytes, tensors, chip, cores)
+    return _forecast(kept + program.arena_bytes, tensors, chip, cores)
 
 
 def _forecast(peak: int, tensors: Iterable[Need], chip: Chip, cores: int) -> Forecast:

@@ -38,6 +38,16 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM arrived: the run ends as on Ctrl-C."""
 
 
+def contents(path: Path) -> bytes:
+    """All bytes of a file that a command was given. Raises UsageError (TRN123) for one that cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"{str(path)!r} cannot be read: {why(error)}", code="TRN123", remedy="check the path"
+        ) from error
+
+
 @dataclass(frozen=True)
 class Script:
     """What to run: `python path arguments`, or `python -m path arguments` for a module."""

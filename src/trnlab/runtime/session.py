@@ -145,9 +145,8 @@ class Session:
     run: Recorder | None = field(default=None, metadata=OWN)
     emit: Callable[[Graph, str], None] | None = field(default=None, metadata=OWN)
     counters: Counters = field(default_factory=Counters, metadata=OWN)
-    executables: dict[str, Executable] = field(
-        default_factory=dict, metadata=OWN
-    )  # by key: compiled or read in this process
+    # by key: compiled or read in this process
+    executables: dict[str, Executable] = field(default_factory=dict, metadata=OWN)
     compiled: dict[str, Compiled] = field(default_factory=dict, metadata=OWN)  # the latest of each graph name
     core: Machine | None = field(default=None, metadata=OWN)  # made when something first runs
     chosen: bool = True
@@ -161,9 +160,8 @@ class Session:
     pairs: bool = False
     comm_threshold: float = 0.25
     known: dict[Any, dict[Any, Any]] = field(default_factory=dict, metadata=OWN)
-    unfinished: list[Callable[[], None]] = field(
-        default_factory=list, metadata=OWN
-    )  # what a front end has to do before the end
+    # what a front end has to do before the end
+    unfinished: list[Callable[[], None]] = field(default_factory=list, metadata=OWN)
 
     def __post_init__(self) -> None:
         if self.precision not in MODES:

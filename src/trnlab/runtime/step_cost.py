@@ -97,11 +97,6 @@ class StepCost:
             found.append(total)
         return found
 
-    @property
-    def arena_bytes(self) -> int:
-        """Bytes that temporary tensors take at their peak, with what lies unused between them, and scratch."""
-        return self.program.hbm_bytes + self.program.scratch_bytes
-
 
 def phases(program: Program, loss: int | None, updated: Sequence[int]) -> list[str]:
     """For each call, whether it is of the forward pass, the backward pass or the update.

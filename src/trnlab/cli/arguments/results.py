@@ -69,7 +69,7 @@ def isa(command: argparse.ArgumentParser) -> None:
 
 
 def graph(command: argparse.ArgumentParser) -> None:
-    """Of `trnlab graph`."""
+    """Add the arguments of `trnlab graph`."""
     add = command.add_argument
     add("file", metavar="FILE", type=Path, help="StableHLO (text, bytecode, a jax.export), or what this prints")
     shown = command.add_mutually_exclusive_group()
@@ -79,7 +79,7 @@ def graph(command: argparse.ArgumentParser) -> None:
 
 
 def program(command: argparse.ArgumentParser) -> None:
-    """Of `trnlab program`."""
+    """Add the arguments of `trnlab program`."""
     add = command.add_argument
     add("--target", metavar="NAME", help="what to compile for; of a program's text default: what it says")
     add("--precision", choices=("bf16", "fp32"), help="of matmul operands; default: $TRNLAB_PRECISION or bf16")

@@ -22,9 +22,8 @@ def main(args: argparse.Namespace) -> int:
     kept = Checkpoints(open_store(args.url))
     try:
         if args.action in ("show", "reshard", "to-hf", "from-hf"):
-            return int(
-                importlib.import_module("trnlab.cli.stores.checkpoint_conversions").main(args)
-            )  # PyTorch takes a while
+            # PyTorch takes a while.
+            return int(importlib.import_module("trnlab.cli.stores.checkpoint_conversions").main(args))
         if args.action == "ls":
             return _list(kept)
         return _verify(kept) if args.action == "verify" else _diff(args, kept)

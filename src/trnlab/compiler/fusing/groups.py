@@ -58,9 +58,8 @@ class Group:
     loads: set[Value] = field(default_factory=set)  # full values read from outside
     outer: dict[Value, Class] = field(default_factory=dict)  # classes of the values read from outside
     same: dict[Value, Value] = field(default_factory=dict)  # for full values from outside: the look they share
-    exact: dict[Value, Value] = field(
-        default_factory=dict
-    )  # results of converts that lose nothing: what they convert
+    # Results of converts that lose nothing: what they convert.
+    exact: dict[Value, Value] = field(default_factory=dict)
 
     @property
     def anchor(self) -> Op:

@@ -32,7 +32,7 @@ def holding(cost: StepCost, made: Stage) -> Holding:
     program, own, (first, last) = cost.program, cost.temporary_bytes, cost.lives
     turn = max((i for i, name in enumerate(cost.phase) if name == FORWARD), default=-1)
     kept = sum(t.nbytes for t in cost.temporaries if first[t.id] <= turn < last[t.id])
-    gaps = cost.arena_bytes - max(own, default=0)
+    gaps = program.arena_bytes - max(own, default=0)
     lent = cost.alive(_lent(program, made, first, last, turn) if made.sharded else [])
     at = max(range(len(own)), key=lambda i: own[i] + lent[i], default=0)
     return Holding(kept, own[at] - kept + gaps, lent[at]) if own else Holding(0, program.scratch_bytes, 0)

@@ -82,19 +82,13 @@ class Cost:
         return Cost(**grown | {name: getattr(self, name) if count else 0 for name in HELD})
 
 
-class Programs:
+class Programs(Timed):
     """Costs of stages on a session's chip, compiled once. known: costs by what was asked, which are added to."""
 
     def __init__(self, session: Session, known: MutableMapping[str, Any] | None = None) -> None:
-        self.timed = Timed(session)
-        self.session, self.ranks, self.cores = session, self.timed.ranks, self.timed.cores
+        super().__init__(session)
         self.known: MutableMapping[str, Any] = {} if known is None else known
         self._read: dict[str, Cost] = {}
-
-    @property
-    def compiled(self) -> int:
-        """How many programs were compiled."""
-        return self.timed.compiled
 
     def layer(self, model: Model, block: Block, share: Share) -> Cost:
         """Cost of one block between others."""
@@ -184,7 +178,7 @@ class Programs:
         return self._read[key]
 
     def _made(self, made: Stage, key: str) -> Cost:
-        return _measured(self.timed.executable(made.graph, key), made, float(model_flops(made.graph)))
+        return _measured(self.executable(made.graph, key), made, float(model_flops(made.graph)))
 
 
 def _key(model: Model | None, blocks: tuple[Block, ...], share: Share, first: bool, last: bool) -> str:

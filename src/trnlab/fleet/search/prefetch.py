@@ -90,7 +90,7 @@ class Helped(Planner):
             for key, value in self.ahead.costs(_asked(self, training, share)).items():
                 if key not in self.programs.known:
                     self.programs.known[key] = value
-                    self.programs.timed.compiled += 1
+                    self.programs.compiled += 1
         return super().parts(training, *share)
 
 

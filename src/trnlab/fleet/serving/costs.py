@@ -37,18 +37,12 @@ class Cost:
     flops: float
 
 
-class Costs:
+class Costs(Timed):
     """Costs on a session's target; compiled once, kept in `folder` as those of plans are."""
 
     def __init__(self, session: Session, folder: Path | None = None) -> None:
-        self.timed = Timed(session)
-        self.session, self.cores = session, self.timed.cores
+        super().__init__(session)
         self.store = opened(folder, session.target, session.precision)
-
-    @property
-    def compiled(self) -> int:
-        """How many programs were compiled."""
-        return self.timed.compiled
 
     def of(self, kind: str, model: Model, share: Program) -> Cost:
         """Costs of the whole model; kind: of MAKERS."""
@@ -70,11 +64,11 @@ class Costs:
 
     def _made(self, kind: str, model: Model, layers: int, share: Program) -> Cost:
         t = share.tensor
-        groups = tuple(tuple(range(i, i + t)) for i in range(0, self.timed.ranks, t)) if t > 1 else ()
+        groups = tuple(tuple(range(i, i + t)) for i in range(0, self.ranks, t)) if t > 1 else ()
         graph = MAKERS[kind](model, layers, share, groups)
-        return _measured(self.timed.executable(graph, kind), float(model_flops(graph)))
+        return _measured(self.executable(graph, kind), float(model_flops(graph)))
 
 
 def _measured(executable: Executable, flops: float) -> Cost:
     cost = StepCost(executable, [FORWARD] * len(executable.program.calls))
-    return Cost(cost.seconds, cost.exposed_s, cost.arena_bytes, flops)
+    return Cost(cost.seconds, cost.exposed_s, executable.program.arena_bytes, flops)

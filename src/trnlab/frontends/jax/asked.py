@@ -29,9 +29,8 @@ _JAX = str(Path(jax.__file__).parent) + os.sep
 _WRAPPERS = (f"{_JAX}_src{os.sep}pmap.py",)  # functions of JAX that stand for one of the script
 _LOOPS = ("scan", "while", "cond")  # operators that hold code of the script
 _KEY = re.compile(r"\[(?:'([^']*)'|\"([^\"]*)\")\]|\.(\w+)")
-_LEAF = re.compile(
-    r"dynamic_(no)?donate\['(first|rest)'\]\[\d+\]"
-)  # of Equinox' filter_jit: of all arguments, by number
+# Of Equinox' filter_jit: of all arguments, by number.
+_LEAF = re.compile(r"dynamic_(no)?donate\['(first|rest)'\]\[\d+\]")
 _INDEX = re.compile(r"\[\d+\]|^\w+")
 
 

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from trnlab.errors import TrnlabError, UsageError
-from trnlab.files import why, write_atomic
+from trnlab.files import write_atomic
 from trnlab.frontends.common import engine
 from trnlab.frontends.stablehlo import Program, import_module
 from trnlab.frontends.stablehlo.formats import in_precision
 from trnlab.frontends.stablehlo.mlir import WIDE
 from trnlab.graph.ir import TensorType
 from trnlab.runtime.notices import say, tell
-from trnlab.runtime.script import record
+from trnlab.runtime.script import contents, record
 from trnlab.runtime.session import Session
 
 Array = np.ndarray[Any, Any]
@@ -59,12 +59,11 @@ def run_file(path: Path, session: Session, out: Path | None, inputs: Path | None
 
 def read(path: Path) -> str | bytes:
     """The module that a file holds. Raises UsageError (TRN123, TRN230) for what cannot be read."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UsageError(
-            f"{str(path)!r} cannot be read: {why(error)}", code="TRN123", remedy="check the path"
-        ) from error
+    return module(path, contents(path))
+
+
+def module(path: Path, data: bytes) -> str | bytes:
+    """The module that a file with this content holds. Raises UsageError (TRN230) for what is none."""
     if data[:4] == b"ML\xefR":
         return data
     try:

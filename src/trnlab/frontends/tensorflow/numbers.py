@@ -15,12 +15,13 @@ from typing import Any
 import keras
 
 _PLAIN = (bool, int, float, str, type(None))
+# What Keras' loops note for themselves.
 _NO_NUMBERS = (
     "built",
     "stop_training",
     "stop_evaluating",
     "stop_predicting",
-)  # what Keras' loops note for themselves
+)
 _DEPTH = 3  # objects within objects: a layer's wrapper's regularizer
 
 

@@ -22,11 +22,12 @@ from torch.fx import traceback as fx_traceback
 from trnlab.frontends.common.watch import unwatched
 from trnlab.frontends.torch.pytorch.dispatcher import TorchDispatchMode, modes_off
 
+# FX copies the dictionary of this name from node to node.
 _META, _KEY, _SHARD = (
     "custom",
     "trnlab_draw",
     "trnlab_shard",
-)  # FX copies the dictionary of this name from node to node
+)
 _APART = 0x9E3779B1  # odd, so that no two shards have one seed
 _PYTORCHS = ("aten", "prims", "_c10d_functional")
 

@@ -40,11 +40,12 @@ PERIOD_S = 0.05
 INTERRUPTED = 130
 MOST_LANES = 512  # of a page
 COMMAND = (sys.executable, "-m", "trnlab.cli.main", "run")
+# What every rank imports.
 OURS: Imports = (
     ("trnlab.cli.run", ()),
     ("trnlab.runtime.device", ()),
     ("trnlab.compiler.pipeline", ()),
-)  # what every rank imports
+)
 CHOICE, FORK, SPAWN = "TRNLAB_RANKS", "fork", "spawn"
 OF_EACH = frozenset({"RANK", "LOCAL_RANK"})
 TOLD = ("status", "failure", "steps", "loss", "instructions", "network", "wall_s")
