@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from trnlab.frontends.common.nodes import Cached, Elements, Inside, Items, Node, Summary, size
+from trnlab.guards.nodes import Cached, Elements, Inside, Items, Node, Summary, size
 
 LARGEST = 10_000  # items of a container that are looked at one by one
 TIMES = (datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo)

@@ -22,7 +22,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
@@ -41,10 +41,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from trnlab.frontends.common.closures import Closures
-from trnlab.frontends.common.kinds import OPEN, TIMES, WHOLE, container, harmless, moves_on
-from trnlab.frontends.common.mentions import mentions
-from trnlab.frontends.common.nodes import (
+from trnlab.guards.bytecode import Import, mentions
+from trnlab.guards.closures import Closures
+from trnlab.guards.kinds import OPEN, TIMES, WHOLE, container, harmless, moves_on
+from trnlab.guards.nodes import (
     EVERY,
     MISSING,
     Fields,
@@ -150,6 +150,7 @@ class Image:
         self._empty: list[Any] | None = None
         self._full: list[Node] = []
         self._strict = False
+        self._awaited: list[str] = []  # modules that the code loads
         self._adopted: dict[int, tuple[Node, Any]] = {}  # nodes that are about another object now, and the one before
         self._undo: list[tuple[dict[Any, Any], Any, Any]] = []
 
@@ -164,19 +165,33 @@ class Image:
         if getattr(namespace.get("__spec__"), "_initializing", False):
             return
         found = mentions(code)
-        self._widen(found.attributes, found.anything)
+        self._widen(found.attributes, found.any_attribute)
+        self._names_of(namespace, found.globals, found.any_global)
+        if found.attributes & {"environ", "getenv"} or found.globals & {"environ", "getenv"}:
+            self._reach(os.environ, "os.environ")
+        for statement in found.imports:
+            self._import(statement, namespace)
+        self._functions_of(code)
+        self._settle()
+
+    def _names_of(self, namespace: dict[str, Any], names: Iterable[str], every: bool = False) -> None:
         node = self._globals.get(id(namespace))
         if node is None:
             node = self._globals[id(namespace)] = Globals(namespace, _file_name(namespace))
             self._add(node)
-        node.wanted |= found.globals
+        node.wanted.update(names)
+        node.every |= every
         self._waiting.append(node)
-        if found.attributes & {"environ", "getenv"} or found.globals & {"environ", "getenv"}:
-            self._reach(os.environ, "os.environ")
-        for name in found.modules:
-            self._reach(sys.modules.get(name), name)
-        self._functions_of(code)
-        self._settle()
+
+    def _import(self, statement: Import, namespace: dict[str, Any]) -> None:
+        """The modules that an import reads, and where it finds them. Those that it loads are no state of before."""
+        for module in statement.modules(namespace):
+            for name in (module, *(f"{module}.{name}" for name in statement.names)):
+                if name in sys.modules:
+                    self._reach(sys.modules[name], name)
+                    self._names_of(sys.modules, (name,))
+                else:
+                    self._awaited.append(name)
 
     def mention_names(self, code: CodeType) -> None:
         """Code of the framework is about to run, which reads attributes of users' objects."""
@@ -318,6 +333,10 @@ class Image:
     def done(self) -> list[Change]:
         """What the code that has just run did. Another tensor is a difference here, whatever it holds, and so is an
         object in the place of another one that was there before, too."""
+        for name in self._awaited:
+            self._reach(sys.modules.get(name), name)
+        self._awaited.clear()
+        self._settle()
         self._strict = True
         try:
             return list(self.changes())
@@ -432,7 +451,7 @@ def shown(value: Any) -> str:
 
 
 def _short(value: Any) -> bool:
-    return type(value).__module__.startswith("trnlab.frontends.common")
+    return type(value).__module__.startswith("trnlab.guards")
 
 
 def _module_name(kind: type) -> str:
@@ -442,5 +461,7 @@ def _module_name(kind: type) -> str:
 
 
 def _file_name(namespace: dict[str, Any]) -> str:
+    if namespace is sys.modules:
+        return "sys.modules"
     file = namespace.get("__file__")
     return PurePath(str(file)).name if file else str(namespace.get("__name__", "a module"))

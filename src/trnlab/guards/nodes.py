@@ -187,8 +187,11 @@ class Globals(Node):
     def __init__(self, owner: dict[str, Any], label: str) -> None:
         super().__init__(owner, label)
         self.wanted: set[str] = set()
+        self.every = False  # the code looks names up in a way that does not show them: `globals()["SCALE"]`
 
     def find(self) -> Iterator[tuple[Any, Any]]:
+        if self.every:
+            self.wanted.update(key for key in self.owner if not key.startswith("__"))
         for key in self.wanted - self.known.keys():
             self.known[key] = self.owner.get(key, MISSING)
             yield key, self.known[key]
@@ -203,6 +206,9 @@ class Globals(Node):
             value = get(key, MISSING)
             if value is not known:
                 yield key, known, value
+        if self.every:
+            new = [k for k in self.owner if k not in self.known and not k.startswith("__")]
+            yield from ((key, MISSING, self.owner[key]) for key in new)
 
     def store(self, key: Any, value: Any) -> None:
         _put(self.owner, key, value)

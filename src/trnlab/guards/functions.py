@@ -20,22 +20,21 @@ from __future__ import annotations
 import builtins
 import os
 import sys
-from collections.abc import Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Hashable, Iterable, Mapping
 from itertools import repeat
 from operator import is_
 from pathlib import Path
 from types import CellType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from trnlab.reads import OURS, Read, file_of, package_of, reads_of
-from trnlab.snapshot import Is, Reader, StandIn, difference
+from trnlab.guards.bytecode import Import, Read, mentions
+from trnlab.guards.installed import OURS, file_of, package_of
+from trnlab.guards.snapshot import Is, Reader, StandIn, difference
 
 _MISSING = object()
-_ANY_GLOBAL = ("globals", "eval", "exec")  # code that calls one of these may read any global
+_EVALUATE = frozenset({"eval", "exec"})  # what these run may read any global
 _ENVIRONMENT = (os.environ, os.getenv)
 _SLOTS = (MemberDescriptorType, GetSetDescriptorType)
 _DATA = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, np.ndarray, np.generic)
@@ -59,8 +58,8 @@ class Guards:
     """What was read, as it is now.
 
     roots: functions, or objects that hold some, under names for people. reached: more functions and classes that may
-    run. stand_in: see `trnlab.snapshot`. `key` is a hashable form of all that was read; where `stable` is false it
-    can never be equal again.
+    run. stand_in: see `trnlab.guards.snapshot`. `key` is a hashable form of all that was read; where `stable` is
+    false it can never be equal again.
     """
 
     def __init__(
@@ -172,24 +171,36 @@ class Guards:
         self._value(f"the defaults of {where}", defaults)
         self._value(f"the keyword defaults of {where}", keyword_defaults)
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
-        for read in reads_of(function.__code__):
+        mentioned = mentions(function.__code__)
+        for read in mentioned.reads:
             if read.kind == "global":
                 self._global(function.__globals__, read)
-            elif read.kind == "module":
-                self._chain(f"module {read.name}", sys.modules.get(read.name, _MISSING), read.attributes)
             elif read.name in cells:
                 self._cells.append((cells[read.name], _content(cells[read.name])))
                 self._chain(f"{read.name} in {where}", _content(cells[read.name]), read.attributes)
+        for statement in mentioned.imports:
+            self._import(function.__globals__, statement)
+        if mentioned.any_global or mentioned.globals & _EVALUATE:
+            self._all_names(_file_name(function.__globals__), function.__globals__, function.__globals__)
+
+    def _import(self, namespace: dict[str, Any], statement: Import) -> None:
+        """What an import in the body of a function gives: names of a module, which may be modules, or all of it."""
+        for module in statement.modules(namespace):
+            found = self._name(sys.modules, sys.modules, module)
+            for name in statement.names:
+                self._chain(f"module {module}", found, (name,))
+                if f"{module}.{name}" in sys.modules:
+                    self._chain(f"module {module}.{name}", sys.modules[f"{module}.{name}"], ())
+            if not statement.names:
+                self._chain(f"module {module}", found, ())
 
     def _global(self, namespace: dict[str, Any], read: Read) -> None:
         if not read.name.isidentifier():
             return  # no source says it: what pytest puts into the asserts that it rewrites
-        where = Path(str(namespace.get("__file__") or namespace.get("__name__") or "")).name
+        where = _file_name(namespace)
         value = self._name(namespace, namespace, read.name)
         if value is not _MISSING:
             self._chain(f"{read.name} of {where}", value, read.attributes)
-        elif read.name in _ANY_GLOBAL:
-            self._all_names(where, namespace, namespace)
         elif not hasattr(builtins, read.name):
             self._found.append((f"{read.name} of {where}", Is(_MISSING)))
 
@@ -238,6 +249,10 @@ def _parts(function: FunctionType) -> tuple[Any, ...]:
     return function.__code__, function.__defaults__, function.__kwdefaults__
 
 
+def _file_name(namespace: Mapping[str, Any]) -> str:
+    return Path(str(namespace.get("__file__") or namespace.get("__name__") or "")).name
+
+
 def _content(cell: CellType) -> Any:
     try:
         return cell.cell_contents
@@ -255,33 +270,3 @@ def _plain_fields(value: Any, name: str) -> Mapping[str, Any] | None:
     if not isinstance(fields, dict) or name not in fields:
         return None
     return None if hasattr(getattr(type(value), name, None), "__set__") else fields
-
-
-# -- what a piece of work depends on --------------------------------------------------------------------------------
-class Guard(Protocol):
-    """Anything that knows whether what it stands for has changed."""
-
-    def failed(self) -> str | None:
-        """What has changed, for people; None if nothing has."""
-
-
-_COLLECTORS: ContextVar[tuple[list[Guard], ...]] = ContextVar("collectors", default=())
-
-
-@contextmanager
-def collected() -> Iterator[list[Guard]]:
-    """Within the block, the guards of everything whose trace is used come into the list: a step that was captured
-    while it called recorded kernels depends on what they depend on."""
-    found: list[Guard] = []
-    token = _COLLECTORS.set((*_COLLECTORS.get(), found))
-    try:
-        yield found
-    finally:
-        _COLLECTORS.reset(token)
-
-
-def depend(guard: Guard) -> None:
-    """The work at hand holds as long as this guard does."""
-    for found in _COLLECTORS.get():
-        if guard not in found:
-            found.append(guard)

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
 
-from trnlab.frontends.common.image import Image
-from trnlab.frontends.common.unrepeatable import unrepeatable
+from trnlab.guards.image import Image
+from trnlab.guards.unrepeatable import unrepeatable
 
 
 class Watch:
