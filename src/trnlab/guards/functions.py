@@ -24,14 +24,14 @@ from collections.abc import Hashable, Iterable, Mapping
 from itertools import repeat
 from operator import is_
 from pathlib import Path
-from types import CellType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
+from types import CellType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 
 from trnlab.guards.bytecode import Import, Read, mentions
 from trnlab.guards.installed import OURS, file_of, package_of
-from trnlab.guards.snapshot import Is, Reader, StandIn, difference
+from trnlab.guards.snapshot import Is, Reader, StandIn, Tree, difference
 
 _MISSING = object()
 _EVALUATE = frozenset({"eval", "exec"})  # what these run may read any global
@@ -69,6 +69,7 @@ class Guards:
         self._names: dict[int, _Names] = {}
         self._functions: list[tuple[FunctionType, tuple[Any, ...]]] = []
         self._cells: list[tuple[CellType, Any]] = []
+        self._bases: list[tuple[type, tuple[type, ...]]] = []
         self._mutable: list[tuple[Any, Hashable]] = []
         self._found: list[tuple[str, Hashable]] = []
         self._seen: dict[int, Any] = {}
@@ -90,6 +91,7 @@ class Guards:
             self.stable
             and all(names.same() for names in self._names.values())
             and all(_content(cell) is value for cell, value in self._cells)
+            and all(kind.__bases__ == bases for kind, bases in self._bases)
             and all(all(map(is_, _parts(function), parts)) for function, parts in self._functions)
             and all(Reader(self._stand_in).read(value) == known for value, known in self._mutable)
         )
@@ -149,6 +151,9 @@ class Guards:
     # -- code -------------------------------------------------------------------------------------------------------
     def _follow(self, found: Any) -> None:
         """Read what a function, or the methods of a class, may read."""
+        if isinstance(found, ModuleType):
+            self._module(found.__name__, found)
+            return
         if not isinstance(found, (FunctionType, type)):
             found = getattr(found, "__wrapped__", None)  # functools.lru_cache and its like
         if id(found) in self._seen:
@@ -157,11 +162,22 @@ class Guards:
         if isinstance(found, FunctionType):
             if found.__code__ in self._own_code or not self._is_fixed(found.__code__.co_filename):
                 self._function(found)
+            elif package_of(found.__code__.co_filename) != OURS:
+                self._wrapper(found)
         elif isinstance(found, type) and not self._is_fixed(file_of(sys.modules.get(found.__module__))):
             self._class(found)
 
     def _is_fixed(self, file: str) -> bool:
         return package_of(file) not in self._own
+
+    def _wrapper(self, function: FunctionType) -> None:
+        """What an installed decorator, such as `contextlib.contextmanager`, has made: the functions that it calls."""
+        contents = map(_content, function.__closure__ or ())
+        for name, content in zip(function.__code__.co_freevars, contents):
+            if isinstance(content, (FunctionType, MethodType, type)):
+                self._value(f"{name} in {function.__qualname__}()", content)
+        if "registry" in vars(function):  # of functools.singledispatch
+            self._value(f"the implementations of {function.__qualname__}()", vars(function)["registry"])
 
     def _function(self, function: FunctionType) -> None:
         where = f"{function.__qualname__}()"
@@ -212,16 +228,22 @@ class Guards:
             namespace = _plain_fields(value, rest[0])
             if namespace is None or (self._stand_in is not None and self._stand_in(value) is not value):
                 break
+            if isinstance(value, ModuleType) and rest[0] not in namespace and "__getattr__" in namespace:
+                self._name(value, namespace, rest[0])
+                break
             if isinstance(value, ModuleType):
                 installed = self._is_fixed(file_of(value))
             label, value = f"{label}.{rest[0]}", self._name(value, namespace, rest.pop(0))
         if isinstance(value, ModuleType):
             self._found.append((label, Is(value)))
-            if not self._is_fixed(file_of(value)) and id(value) not in self._seen:
-                self._seen[id(value)] = value
-                self._all_names(label, value, vars(value))
+            self._module(label, value)
         else:
             self._value(label, value, installed)
+
+    def _module(self, label: str, module: ModuleType) -> None:
+        if not self._is_fixed(file_of(module)) and id(module) not in self._seen:
+            self._seen[id(module)] = module
+            self._all_names(label, module, vars(module))
 
     def _all_names(self, label: str, owner: Any, namespace: Mapping[str, Any]) -> None:
         """All of a module: what is handed on as a whole may be asked for anything."""
@@ -232,7 +254,9 @@ class Guards:
 
     def _class(self, kind: type) -> None:
         """Methods and data of a class, and of its bases."""
-        self._waiting += kind.__bases__
+        self._waiting += (*kind.__bases__, type(kind))
+        self._bases.append((kind, kind.__bases__))
+        self._found.append((f"the bases of {kind.__qualname__}", Tree(tuple, ("",), tuple(map(Is, kind.__bases__)))))
         names = self._names_of(kind, vars(kind), counted=True)
         for name, value in list(vars(kind).items()):
             names.known[name] = value

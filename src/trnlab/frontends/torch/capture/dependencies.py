@@ -21,8 +21,9 @@ from trnlab.frontends.torch.capture.state import TorchState
 from trnlab.frontends.torch.capture.subject import form
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.sparse.parts import is_sparse, members
+from trnlab.guards.changes import Change
 from trnlab.guards.collected import Guard
-from trnlab.guards.image import Change, Image
+from trnlab.guards.image import Image
 from trnlab.guards.nodes import ORDER, Cached, Globals, Node, Summary
 from trnlab.guards.watch import random_states
 
