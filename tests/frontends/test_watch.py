@@ -6,9 +6,9 @@ import sys
 from types import SimpleNamespace
 from typing import Any, cast
 
-from trnlab.frontends.common.closures import Closures
-from trnlab.frontends.common.image import Image
-from trnlab.frontends.common.watch import Watch
+from trnlab.guards.closures import Closures
+from trnlab.guards.image import Image
+from trnlab.guards.watch import Watch
 
 
 class _Noted:

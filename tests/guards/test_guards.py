@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trnlab.guards import Guards, collected, depend
+from trnlab.guards.collected import collected, depend
+from trnlab.guards.functions import Guards
 
 SCALE = 2.0
 TABLE = {"a": [1, 2]}

@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from trnlab.snapshot import LIMIT, difference, snapshot
+from trnlab.guards.snapshot import LIMIT, difference, snapshot
 
 
 class Slots:

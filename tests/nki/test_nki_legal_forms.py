@@ -20,10 +20,10 @@ import trnlab.nki as nki
 import trnlab.nki.isa as nisa
 import trnlab.nki.language as nl
 from trnlab.errors import ConstraintError
+from trnlab.guards.snapshot import Reader
 from trnlab.nki.imports import install_imports
 from trnlab.nki.neuronxcc import isa as old_isa
 from trnlab.nki.neuronxcc import language as old
-from trnlab.snapshot import Reader
 
 Array = np.ndarray[Any, Any]
 TRN = ("trn1", "trn2", "trn3")

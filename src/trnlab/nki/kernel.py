@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trnlab import checks, guards
+from trnlab import checks
 from trnlab.chips.spec import Chip
 from trnlab.errors import CapacityError, UsageError
+from trnlab.guards.collected import depend
+from trnlab.guards.snapshot import Is, Leaf
 from trnlab.kernel_hooks import LAUNCHERS, NOT_HANDLED, TRACERS
 from trnlab.lang.assignment import assign
 from trnlab.lang.recorder import recording
@@ -44,7 +46,6 @@ from trnlab.nki.tracing.traces import (
     result_of,
 )
 from trnlab.policy import Policy, alternatives, chosen, use
-from trnlab.snapshot import Is, Leaf
 from trnlab.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ class Kernel:
             known = self.record([(structure, arrays)], chip).traces[0]
             if depends.stable:
                 self.traces.keep(key, known)
-        guards.depend(depends)
+        depend(depends)
         for finding in known.findings:
             checks.report(finding.check, finding.error, finding.harmless)
         return known

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the front ends share: what a captured program is, and what Python state its capture depended on."""
+"""What the front ends share: what a captured program is, formats and engines."""

@@ -40,7 +40,7 @@ from trnlab.frontends.torch.pytorch.tracing import (
     make_boxed_func,
     min_cut_rematerialization_partition,
 )
-from trnlab.guards import collected
+from trnlab.guards.collected import collected
 from trnlab.runtime.notices import say
 
 follow_recurrent_layers()

@@ -19,8 +19,8 @@ import torch
 from torch import fx
 from torch.fx import traceback as fx_traceback
 
-from trnlab.frontends.common.watch import unwatched
 from trnlab.frontends.torch.pytorch.dispatcher import TorchDispatchMode, modes_off
+from trnlab.guards.watch import unwatched
 
 # FX copies the dictionary of this name from node to node.
 _META, _KEY, _SHARD = (

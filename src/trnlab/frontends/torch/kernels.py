@@ -34,6 +34,7 @@ from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.pytorch.dispatcher import is_functorchs
 from trnlab.frontends.torch.pytorch.places import DECORATORS
 from trnlab.graph.ir import TensorType, Value
+from trnlab.guards.snapshot import Is, snapshot
 from trnlab.kernel_hooks import NOT_HANDLED
 from trnlab.lang.formats import Format, format_of
 from trnlab.nki.kernel import Kernel, stand_in
@@ -42,7 +43,6 @@ from trnlab.nki.tracing.arguments import iter_leaves, map_objects
 from trnlab.nki.tracing.arrays import HostArray, like, to_host
 from trnlab.nki.tracing.traces import Result, Trace
 from trnlab.program.callee import KernelCallee
-from trnlab.snapshot import Is, snapshot
 
 Tensors = Sequence[Tensor]
 Backward = Callable[[Tensors, Tensors, Tensors], Any]

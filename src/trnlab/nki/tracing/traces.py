@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trnlab.guards import Guards
+from trnlab.guards.functions import Guards
+from trnlab.guards.snapshot import Reader, StandIn
 from trnlab.nki.tracing.arguments import map_objects
 from trnlab.nki.tracing.arrays import Array, HostArray, like
 from trnlab.program.access import Buffer
 from trnlab.program.gang import Member
 from trnlab.program.routine import Program, Routine, Tensor
-from trnlab.snapshot import Reader, StandIn
 
 if TYPE_CHECKING:
     from trnlab.sim.checks import Finding
@@ -92,7 +92,7 @@ class Recording:
 class TraceCache:
     """The traces of a function, by everything that recording them depended on: arguments, and what the code read.
 
-    stand_in: what counts of objects that only kernels know, see `trnlab.snapshot`.
+    stand_in: what counts of objects that only kernels know, see `trnlab.guards.snapshot`.
     """
 
     def __init__(self, function: Any, stand_in: StandIn) -> None:

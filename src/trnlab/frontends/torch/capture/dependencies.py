@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a captured step depended on beside its arguments, whether that still holds, and what the step did to it.
 
-Three kinds. Python state (`common.image`) is guarded by value. Tensors that hang on it are inputs, found again at
+Three kinds. Python state (`guards.image`) is guarded by value. Tensors that hang on it are inputs, found again at
 each step where they were found first; guarded are their form, and which of them are one. What the step itself changed
 (an attribute set, an item added) is an effect, and is done again after each run of the program.
 """
@@ -16,15 +16,16 @@ import torch
 from torch import Tensor
 
 from trnlab.errors import UnsupportedOpError
-from trnlab.frontends.common.image import Change, Image
-from trnlab.frontends.common.nodes import ORDER, Cached, Globals, Node, Summary
-from trnlab.frontends.common.watch import random_states
 from trnlab.frontends.torch.capture.outside import Found, Outside, bits, is_real, share_memory
 from trnlab.frontends.torch.capture.state import TorchState
 from trnlab.frontends.torch.capture.subject import form
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.sparse.parts import is_sparse, members
-from trnlab.guards import Guard
+from trnlab.guards.changes import Change
+from trnlab.guards.collected import Guard
+from trnlab.guards.image import Image
+from trnlab.guards.nodes import ORDER, Cached, Globals, Node, Summary
+from trnlab.guards.watch import random_states
 
 _PLAIN = (int, float, bool, str, bytes, type(None), complex, torch.dtype, torch.device)
 

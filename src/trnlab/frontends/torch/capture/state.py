@@ -17,12 +17,12 @@ from torch.distributions import Distribution, Transform
 from torch.nn.modules import module as nn_module
 
 import trnlab
-from trnlab.frontends.common.image import Image
-from trnlab.frontends.common.nodes import EVERY, Attributes, Fields, Items, Names, Node, Parts, Summary
 from trnlab.frontends.torch.distributed.surroundings import surroundings
 from trnlab.frontends.torch.pytorch.dispatcher import is_traceable_wrapper_subclass
 from trnlab.frontends.torch.pytorch.fakes import FakeTensor
 from trnlab.frontends.torch.sparse import parts as sparse
+from trnlab.guards.image import Image
+from trnlab.guards.nodes import EVERY, Attributes, Fields, Items, Names, Node, Parts, Summary
 from trnlab.nki.kernel import Kernel
 
 # Numba is looked for and not imported: a process that finds all loops compiled does without it.
@@ -61,7 +61,7 @@ class _Children(Items):
 
 
 class TorchState:
-    """A `common.image.Framework`.
+    """A `guards.image.Framework`.
 
     trained: modules whose parameters and buffers the step looks after. Those of all others are tensors that hang on
     Python state, as any tensor in a dictionary.

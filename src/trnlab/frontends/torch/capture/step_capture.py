@@ -21,8 +21,6 @@ import torch
 from torch import Tensor, fx, nn
 
 from trnlab.frontends.common.captured import Captured, Role
-from trnlab.frontends.common.image import Image
-from trnlab.frontends.common.watch import Watch
 from trnlab.frontends.torch.again import Parts
 from trnlab.frontends.torch.capture import (
     hooks,
@@ -43,7 +41,9 @@ from trnlab.frontends.torch.parallel.fully_sharded import captured_units, settle
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode
 from trnlab.frontends.torch.sparse.parts import closed, opened
-from trnlab.guards import collected
+from trnlab.guards.collected import collected
+from trnlab.guards.image import Image
+from trnlab.guards.watch import Watch
 
 __all__ = ["Captured", "CapturedStep", "LossFunction", "Role", "Subject", "capture_step", "check_devices", "prepare"]
 

@@ -12,7 +12,7 @@ from torch.distributed.distributed_c10d import get_process_group_ranks
 from trnlab.collectives import Groups, whole_mesh
 from trnlab.errors import UsageError
 from trnlab.frontends.torch.pytorch.collectives import group_of
-from trnlab.guards import depend
+from trnlab.guards.collected import depend
 
 # What ranks along a dimension of a mesh exchange, by what the dimension is called. Along dimensions for data that
 # depends on what is exchanged, gradients or parameters.

@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
 
-from trnlab.frontends.common.image import Image
-from trnlab.frontends.common.unrepeatable import unrepeatable
+from trnlab.guards.image import Image
+from trnlab.guards.unrepeatable import unrepeatable
+
+_OF_IMPORTS = frozenset({"find_spec", "create_module", "exec_module"})  # where a module is found decides no number
 
 
 class Watch:
@@ -59,9 +61,15 @@ class Watch:
         self._seen[id(code)] = code
         file, framework = code.co_filename, self.image.framework
         if not framework.library(file):
+            if code.co_name in _OF_IMPORTS and _is_import(frame.f_back):
+                return
             self.image.mention(code, frame.f_globals)
         elif framework.names_only(file):
             self.image.mention_names(code)
+
+
+def _is_import(frame: FrameType | None) -> bool:
+    return frame is not None and frame.f_code.co_filename.startswith("<frozen importlib")
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from functools import lru_cache
 from types import FrameType
 from typing import Any
 
-from trnlab.frontends.common.image import Image
+from trnlab.guards.image import Image
 
 _CLOCK = frozenset(
     getattr(time, name)

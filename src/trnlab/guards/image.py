@@ -17,16 +17,13 @@ from __future__ import annotations
 
 import copy
 import functools
-import math
+import operator
 import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from decimal import Decimal
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
-from fractions import Fraction
 from pathlib import PurePath
 from types import (
     BuiltinMethodType,
@@ -39,28 +36,27 @@ from types import (
 )
 from typing import Any, Protocol
 
-import numpy as np
-
-from trnlab.frontends.common.closures import Closures
-from trnlab.frontends.common.kinds import OPEN, TIMES, WHOLE, container, harmless, moves_on
-from trnlab.frontends.common.mentions import mentions
-from trnlab.frontends.common.nodes import (
+from trnlab.guards.bytecode import Import, mentions
+from trnlab.guards.changes import VALUES, Change, Parted, equal
+from trnlab.guards.closures import Closures
+from trnlab.guards.kinds import OPEN, WHOLE, container, harmless, moves_on
+from trnlab.guards.nodes import (
     EVERY,
     MISSING,
+    Class,
     Fields,
     Globals,
     Items,
     Names,
+    Namespace,
     Node,
     Parts,
     Slots,
     own_fields,
-    size,
 )
 
 MOST = 200_000  # objects in an image
-_PLAIN = (int, float, bool, str, bytes, type(None), complex, type(...), range, slice, CodeType)
-_VALUES = (*_PLAIN, Enum, PurePath, Decimal, Fraction, np.dtype, *TIMES)
+_BY_NAME = (getattr, hasattr, setattr, delattr, vars, dir)  # which code can call under another name
 _FUNCTION = {
     "__code__": "() itself",
     "__defaults__": "()'s defaults",
@@ -72,7 +68,8 @@ _WRAPPERS: dict[type, dict[str, str]] = {
     MethodType: {"__func__": "", "__self__": "'s self"},
     staticmethod: {"__func__": ""},
     classmethod: {"__func__": ""},
-    functools.partial: {"func": "", "args": "'s arguments", "keywords": "'s arguments"},
+    functools.partial: {"func": "", "args": "'s arguments", "keywords": "'s arguments", "__dict__": ""},
+    slice: {"start": ".start", "stop": ".stop", "step": ".step"},
     CellType: {"cell_contents": ""},
 }
 
@@ -99,40 +96,6 @@ class Framework(Protocol):
         """A node for an object that the framework knows best."""
 
 
-@dataclass(frozen=True)
-class Change:
-    """A part of the state that is not what it was."""
-
-    node: Node
-    key: Any
-    before: Any
-    after: Any
-
-    @property
-    def label(self) -> str:
-        """Where, for people."""
-        return self.node.at(self.key)
-
-    def __str__(self) -> str:
-        if self.before is MISSING:
-            return f"{self.label} is new: {shown(self.after)}"
-        if self.after is MISSING:
-            return f"{self.label} was {shown(self.before)}, is gone"
-        return f"{self.label} was {shown(self.before)}, is {shown(self.after)}"
-
-
-@dataclass(frozen=True)
-class Parted(Change):
-    """Parts that were one object and are two, or the other way round."""
-
-    other: str = ""
-
-    def __str__(self) -> str:
-        if self.other:
-            return f"{self.node.label} was an object of its own, is {self.other}"
-        return f"{self.node.label} was one object in several places, is several"
-
-
 class Image:
     """See the head of this module."""
 
@@ -145,11 +108,13 @@ class Image:
         self.opaque: dict[int, tuple[Any, str]] = {}  # objects that cannot be looked into
         self._checked: list[Node] = []
         self._codes: dict[int, CodeType] = {}
+        self._ran: dict[int, CodeType] = {}
         self.closures = Closures()
         self._comparing: set[tuple[int, int]] = set()
         self._empty: list[Any] | None = None
         self._full: list[Node] = []
         self._strict = False
+        self._awaited: list[str] = []  # modules that the code loads
         self._adopted: dict[int, tuple[Node, Any]] = {}  # nodes that are about another object now, and the one before
         self._undo: list[tuple[dict[Any, Any], Any, Any]] = []
 
@@ -163,20 +128,35 @@ class Image:
         """Users' code is about to run: look at what it could read, unless its module is only being imported."""
         if getattr(namespace.get("__spec__"), "_initializing", False):
             return
+        self._ran[id(code)] = code
         found = mentions(code)
-        self._widen(found.attributes, found.anything)
+        self._widen(found.attributes, found.any_attribute)
+        self._names_of(namespace, found.globals, found.any_global)
+        if found.attributes & {"environ", "getenv"} or found.globals & {"environ", "getenv"}:
+            self._reach(os.environ, "os.environ")
+        for statement in found.imports:
+            self._import(statement, namespace)
+        self._functions_of(code)
+        self._settle()
+
+    def _names_of(self, namespace: dict[str, Any], names: Iterable[str], every: bool = False) -> None:
         node = self._globals.get(id(namespace))
         if node is None:
             node = self._globals[id(namespace)] = Globals(namespace, _file_name(namespace))
             self._add(node)
-        node.wanted |= found.globals
+        node.wanted.update(names)
+        node.every |= every
         self._waiting.append(node)
-        if found.attributes & {"environ", "getenv"} or found.globals & {"environ", "getenv"}:
-            self._reach(os.environ, "os.environ")
-        for name in found.modules:
-            self._reach(sys.modules.get(name), name)
-        self._functions_of(code)
-        self._settle()
+
+    def _import(self, statement: Import, namespace: dict[str, Any]) -> None:
+        """The modules that an import reads, and where it finds them. Those that it loads are no state of before."""
+        for module in statement.modules(namespace):
+            for name in (module, *(f"{module}.{name}" for name in statement.names)):
+                if name in sys.modules:
+                    self._reach(sys.modules[name], name)
+                    self._names_of(sys.modules, (name,))
+                else:
+                    self._awaited.append(name)
 
     def mention_names(self, code: CodeType) -> None:
         """Code of the framework is about to run, which reads attributes of users' objects."""
@@ -203,9 +183,11 @@ class Image:
             node = self._waiting.popleft()
             for key, value in list(node.find()):
                 self._reach(value, node.at(key), (node, key))
+            for value in list(node.beside()):
+                self._reach(value, node.label)
 
     def _reach(self, value: Any, label: str, held: tuple[Node | None, Any] | None = None) -> None:
-        if issubclass(type(value), _VALUES) or value is MISSING:
+        if value is MISSING or (issubclass(type(value), VALUES) and not self._has_fields(value)):
             return
         node = self.nodes.get(id(value))
         if node is None or node.owner is not value:
@@ -233,12 +215,20 @@ class Image:
             self._class_of(value)
             return special
         kind = type(value)
+        if issubclass(kind, VALUES):  # with fields: a member of an enumeration, a number of a derived class
+            self._class_of(value)
+            return Fields(value, f"{kind.__qualname__}.{value.name}" if isinstance(value, Enum) else label, EVERY)
         if isinstance(value, FunctionType):
             return self._function(value, label)
-        if kind in _WRAPPERS:
-            return Parts(value, label, _WRAPPERS[kind])
+        if kind in _WRAPPERS or issubclass(kind, functools.partial):
+            return Parts(value, label, _WRAPPERS.get(kind, _WRAPPERS[functools.partial]))
+        if kind in (operator.attrgetter, operator.methodcaller):
+            self._widen(frozenset(_named_by(value)), False)
+            return None
         if kind in (BuiltinMethodType, MethodWrapperType):  # deque.popleft, random.random: of an object of C's
             of = value.__self__
+            if value in _BY_NAME:
+                self._widen(frozenset(), True)
             return None if of is None or isinstance(of, type | ModuleType) else Parts(value, label, {"__self__": ""})
         if value is os.environ:
             return Items(value, "os.environ")
@@ -247,13 +237,34 @@ class Image:
         if moves_on(value):
             self.unreadable[label] = None
             return None
-        return container(value, label) or self._object(value, label)
+        held = container(value, label)
+        if held is None:
+            return self._object(value, label)
+        if self._has_fields(value):
+            fields = own_fields(value)
+            self._add(Namespace(fields, label))
+            self._class_of(value)
+        return held
+
+    def _has_fields(self, value: Any) -> bool:
+        """Whether a value or container is of a class of the user's, and has attributes beside what it holds."""
+        kind = type(value)
+        return kind.__module__ != "builtins" and own_fields(value) is not None and self._is_users(kind)
+
+    def _is_users(self, kind: Any) -> bool:
+        module = sys.modules.get(_module_name(kind)) if isinstance(kind, type) else kind
+        file = getattr(module, "__file__", None) or ("" if getattr(module, "__name__", "") == "__main__" else "<")
+        return file != "<" and not self.framework.library(file)
 
     def _function(self, function: FunctionType, label: str) -> Node | None:
         """A function of the user's; the cells of its closure are called by their names."""
         code = function.__code__
         self._codes[id(code)] = code
+        if function is os.getenv:
+            self._reach(os.environ, "os.environ")
         if self.framework.library(code.co_filename):
+            if "registry" in vars(function):  # of functools.singledispatch
+                self._reach(vars(function)["registry"], f"the implementations of {label}")
             return None
         for name, cell in zip(code.co_freevars, function.__closure__ or ()):
             self._reach(cell, f"{name} in {code.co_name}")
@@ -261,18 +272,20 @@ class Image:
 
     def _code(self, value: Any, label: str) -> Node | None:
         """A class or module of the user's."""
-        module = sys.modules.get(_module_name(value)) if isinstance(value, type) else value
-        file = getattr(module, "__file__", None) or ("" if getattr(module, "__name__", "") == "__main__" else "<")
-        if file == "<" or self.framework.library(file):
+        if not self._is_users(value):
             return None
-        for base in value.__mro__[1:] if isinstance(value, type) else ():
+        if isinstance(value, ModuleType):
+            return Fields(value, label, self.names)
+        for base in (*value.__mro__[1:], type(value)):
             self._reach(base, base.__qualname__)
-        return Fields(value, value.__qualname__ if isinstance(value, type) else label, self.names)
+        return Class(value, value.__qualname__, self.names)
 
     def _object(self, value: Any, label: str) -> Node | None:
         kind = type(value)
         module = _module_name(kind)
         home = module.partition(".")[0]
+        if home == "builtins" and isinstance(value, BaseException):
+            return Parts(value, label, {"args": "'s arguments"})
         if home == "builtins" or (home in sys.stdlib_module_names and home not in OPEN | {"__main__"}):
             if not harmless(value):
                 self.opaque[id(value)] = value, label
@@ -318,6 +331,15 @@ class Image:
     def done(self) -> list[Change]:
         """What the code that has just run did. Another tensor is a difference here, whatever it holds, and so is an
         object in the place of another one that was there before, too."""
+        for name in self._awaited:
+            self._reach(sys.modules.get(name), name)
+        self._awaited.clear()
+        self._settle()
+        for node in self._checked:
+            if isinstance(node, Fields) and node.lazy:
+                code = getattr(vars(node.owner).get("__getattr__"), "__code__", None)
+                if id(code) in self._ran:
+                    node.asked()
         self._strict = True
         try:
             return list(self.changes())
@@ -368,10 +390,13 @@ class Image:
             return True
         if type(known) is not type(now):
             return self._same_tensor(known, now)
-        if issubclass(type(known), _VALUES) or self.framework.is_value(known):
-            return equal(known, now)
+        if issubclass(type(known), VALUES) or self.framework.is_value(known):
+            return equal(known, now) and (id(known) not in self.nodes or self._same_object(known, now))
         if self.framework.is_tensor(known):
             return self._same_tensor(known, now)
+        return self._same_object(known, now)
+
+    def _same_object(self, known: Any, now: Any) -> bool:
         node, pair = self.nodes.get(id(known)), (id(known), id(now))
         if node is None or isinstance(node, Globals):
             return False
@@ -404,35 +429,20 @@ class Image:
             if known is MISSING or not self.same(known, value):
                 return False
             self._set(node.known, key, value)
+        fields = None if isinstance(node, Fields) else own_fields(before)
+        if fields is not None and id(fields) in self.nodes and not self.same(fields, own_fields(now)):
+            return False
         self._set(vars(node), "owner", now)
         self._adopted[id(before)] = node, before
         self._empty = None
         return True
 
 
-def equal(a: Any, b: Any) -> bool:
-    """Whether two plain values of one type cannot be told apart."""
-    if isinstance(a, float):
-        return (a == b and math.copysign(1, a) == math.copysign(1, b)) or (a != a and b != b)
-    if isinstance(a, complex):
-        return equal(a.real, b.real) and equal(a.imag, b.imag)
-    return bool(a == b)
-
-
-def shown(value: Any) -> str:
-    """A value in a few words."""
-    if issubclass(type(value), _VALUES):
-        text = repr(value)
-    elif isinstance(value, (list, tuple, dict, set)):
-        text = f"a {type(value).__name__} of {size(value)}"
-    else:
-        name = getattr(value, "__qualname__", None)
-        text = name if isinstance(name, str) else repr(value) if isinstance(value, object) and _short(value) else ""
-    return text if 0 < len(text) <= 80 else f"a {type(value).__name__}"
-
-
-def _short(value: Any) -> bool:
-    return type(value).__module__.startswith("trnlab.frontends.common")
+def _named_by(getter: Any) -> Iterator[str]:
+    """The attributes that an `attrgetter` or a `methodcaller` reads."""
+    made, given, *_ = getter.__reduce__()
+    for name in (*getattr(made, "args", ()), *given):  # a caller with keywords is made by a partial
+        yield from name.split(".") if isinstance(name, str) else ()
 
 
 def _module_name(kind: type) -> str:
@@ -442,5 +452,7 @@ def _module_name(kind: type) -> str:
 
 
 def _file_name(namespace: dict[str, Any]) -> str:
+    if namespace is sys.modules:
+        return "sys.modules"
     file = namespace.get("__file__")
     return PurePath(str(file)).name if file else str(namespace.get("__name__", "a module"))

@@ -16,18 +16,34 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+import sys
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import BuiltinFunctionType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+)
 from typing import Any
 
 import numpy as np
+
+from trnlab.guards.installed import file_of, package_of
+from trnlab.guards.kinds import content_of_buffer, is_buffer
+from trnlab.guards.nodes import all_fields
 
 LIMIT = 20_000  # values in one snapshot; beyond, comparing would cost more than doing the work again
 _DIGESTED = 1 << 16  # bytes of an array beyond which a digest stands for them
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _FROZEN = (tuple, frozenset, complex)
-_IDENTITIES = (FunctionType, BuiltinFunctionType, CodeType, ModuleType, type, enum.Enum)
+_OF_C = (BuiltinFunctionType, MethodWrapperType)
+_IDENTITIES = (FunctionType, CodeType, ModuleType, type)
 
 # Gives a value (or snapshot) that stands for one of a kind that only the caller knows, and any other value as it is.
 StandIn = Callable[[Any], Any]
@@ -108,7 +124,9 @@ class Reader:
             other = self.stand_in(value)
             if other is not value:
                 return self.read(other)
-        if isinstance(value, _IDENTITIES):
+        if isinstance(value, _IDENTITIES) or (isinstance(value, enum.Enum) and _is_installed(kind)):
+            return self._is(value)
+        if isinstance(value, _OF_C) and isinstance(value.__self__, type | ModuleType | None):
             return self._is(value)
         if isinstance(value, (np.generic, np.dtype)):
             return Leaf(kind, value.tobytes() if isinstance(value, np.generic) else str(value))
@@ -138,6 +156,15 @@ class Reader:
             return self._tree(value, [""], [_plain(value)])
         if isinstance(value, MethodType):
             return self._tree(value, [" of", ".self"], [value.__func__, value.__self__])
+        if isinstance(value, _OF_C):  # `table.get`: of an object
+            return Tree(value.__qualname__, (" of",), (self.read(value.__self__),))
+        if isinstance(value, weakref.ReferenceType):
+            return self._tree(value, [" of"], [value()])
+        if isinstance(value, ContextVar):
+            return Tree(Is(value), (" here",), (self.read(value.get(None)),))
+        if isinstance(value, enum.Enum):
+            self.identities.append(kind)
+            return Tree(Is(value), *self._fields(value))
         if isinstance(value, Iterator):
             return self._never("an iterator, which changes when it is read")
         return self._object(value, kind)
@@ -169,22 +196,19 @@ class Reader:
         reduces = any("__reduce__" in vars(c) or "__reduce_ex__" in vars(c) for c in kind.__mro__[:-1])
         if python and not reduces:
             names, parts = self._fields(value)
-            return Tree(self._is(kind), names, parts) if names else self._is(value)  # without fields: a token
+            of = self._is(kind)
+            return Tree(of, names, parts) if names else self._is(value)  # without fields: a token
         try:
             reduced = value.__reduce_ex__(4)
         except Exception:  # whatever a foreign class does where it cannot be pickled
-            return self._is(value)
+            return (kind, content_of_buffer(value)) if is_buffer(value) else self._is(value)
         if not isinstance(reduced, tuple):
             return self._is(value)
         state = [self.read(tuple(part) if isinstance(part, Iterator) else part) for part in reduced]
         return Tree(self._is(kind), tuple(f" (part {i})" for i in range(len(state))), tuple(state))
 
     def _fields(self, value: Any) -> tuple[tuple[str, ...], tuple[Hashable, ...]]:
-        own = getattr(value, "__dict__", None)
-        fields = dict(own) if isinstance(own, Mapping) else {}  # some objects answer to any name
-        for name in slots_of(type(value)):
-            if name not in fields and hasattr(value, name):
-                fields[name] = getattr(value, name)
+        fields = all_fields(value)
         return tuple(f".{name}" for name in fields), tuple(map(self.read, fields.values()))
 
     def _is(self, value: Any) -> Is:
@@ -196,6 +220,10 @@ class Reader:
         return Unstable(reason)
 
 
+def _is_installed(kind: type) -> bool:
+    return package_of(file_of(sys.modules.get(kind.__module__))) is not None
+
+
 def _plain(value: Any) -> Any:
     """A number or string of a derived class as one of the class itself."""
     if isinstance(value, str):
@@ -203,17 +231,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return bytes(value)
     return int.__int__(value) if isinstance(value, int) else float.__float__(value)
-
-
-def slots_of(kind: type) -> list[str]:
-    """Names of the slots that a class and its bases declare, private ones as they are stored."""
-    found = []
-    for base in kind.__mro__:
-        names = vars(base).get("__slots__", ())
-        for name in [names] if isinstance(names, str) else names:
-            private = name.startswith("__") and not name.endswith("__")
-            found.append(f"_{base.__name__.lstrip('_')}{name}" if private else name)
-    return [name for name in found if name not in ("__dict__", "__weakref__")]
 
 
 def snapshot(value: Any, stand_in: StandIn | None = None) -> Hashable:

@@ -20,22 +20,21 @@ from __future__ import annotations
 import builtins
 import os
 import sys
-from collections.abc import Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Hashable, Iterable, Mapping
 from itertools import repeat
 from operator import is_
 from pathlib import Path
-from types import CellType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
-from typing import Any, Protocol
+from types import CellType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType
+from typing import Any
 
 import numpy as np
 
-from trnlab.reads import OURS, Read, file_of, package_of, reads_of
-from trnlab.snapshot import Is, Reader, StandIn, difference
+from trnlab.guards.bytecode import Import, Read, mentions
+from trnlab.guards.installed import OURS, file_of, package_of
+from trnlab.guards.snapshot import Is, Reader, StandIn, Tree, difference
 
 _MISSING = object()
-_ANY_GLOBAL = ("globals", "eval", "exec")  # code that calls one of these may read any global
+_EVALUATE = frozenset({"eval", "exec"})  # what these run may read any global
 _ENVIRONMENT = (os.environ, os.getenv)
 _SLOTS = (MemberDescriptorType, GetSetDescriptorType)
 _DATA = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, np.ndarray, np.generic)
@@ -59,8 +58,8 @@ class Guards:
     """What was read, as it is now.
 
     roots: functions, or objects that hold some, under names for people. reached: more functions and classes that may
-    run. stand_in: see `trnlab.snapshot`. `key` is a hashable form of all that was read; where `stable` is false it
-    can never be equal again.
+    run. stand_in: see `trnlab.guards.snapshot`. `key` is a hashable form of all that was read; where `stable` is
+    false it can never be equal again.
     """
 
     def __init__(
@@ -70,6 +69,7 @@ class Guards:
         self._names: dict[int, _Names] = {}
         self._functions: list[tuple[FunctionType, tuple[Any, ...]]] = []
         self._cells: list[tuple[CellType, Any]] = []
+        self._bases: list[tuple[type, tuple[type, ...]]] = []
         self._mutable: list[tuple[Any, Hashable]] = []
         self._found: list[tuple[str, Hashable]] = []
         self._seen: dict[int, Any] = {}
@@ -91,6 +91,7 @@ class Guards:
             self.stable
             and all(names.same() for names in self._names.values())
             and all(_content(cell) is value for cell, value in self._cells)
+            and all(kind.__bases__ == bases for kind, bases in self._bases)
             and all(all(map(is_, _parts(function), parts)) for function, parts in self._functions)
             and all(Reader(self._stand_in).read(value) == known for value, known in self._mutable)
         )
@@ -150,6 +151,9 @@ class Guards:
     # -- code -------------------------------------------------------------------------------------------------------
     def _follow(self, found: Any) -> None:
         """Read what a function, or the methods of a class, may read."""
+        if isinstance(found, ModuleType):
+            self._module(found.__name__, found)
+            return
         if not isinstance(found, (FunctionType, type)):
             found = getattr(found, "__wrapped__", None)  # functools.lru_cache and its like
         if id(found) in self._seen:
@@ -158,11 +162,22 @@ class Guards:
         if isinstance(found, FunctionType):
             if found.__code__ in self._own_code or not self._is_fixed(found.__code__.co_filename):
                 self._function(found)
+            elif package_of(found.__code__.co_filename) != OURS:
+                self._wrapper(found)
         elif isinstance(found, type) and not self._is_fixed(file_of(sys.modules.get(found.__module__))):
             self._class(found)
 
     def _is_fixed(self, file: str) -> bool:
         return package_of(file) not in self._own
+
+    def _wrapper(self, function: FunctionType) -> None:
+        """What an installed decorator, such as `contextlib.contextmanager`, has made: the functions that it calls."""
+        contents = map(_content, function.__closure__ or ())
+        for name, content in zip(function.__code__.co_freevars, contents):
+            if isinstance(content, (FunctionType, MethodType, type)):
+                self._value(f"{name} in {function.__qualname__}()", content)
+        if "registry" in vars(function):  # of functools.singledispatch
+            self._value(f"the implementations of {function.__qualname__}()", vars(function)["registry"])
 
     def _function(self, function: FunctionType) -> None:
         where = f"{function.__qualname__}()"
@@ -172,24 +187,36 @@ class Guards:
         self._value(f"the defaults of {where}", defaults)
         self._value(f"the keyword defaults of {where}", keyword_defaults)
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
-        for read in reads_of(function.__code__):
+        mentioned = mentions(function.__code__)
+        for read in mentioned.reads:
             if read.kind == "global":
                 self._global(function.__globals__, read)
-            elif read.kind == "module":
-                self._chain(f"module {read.name}", sys.modules.get(read.name, _MISSING), read.attributes)
             elif read.name in cells:
                 self._cells.append((cells[read.name], _content(cells[read.name])))
                 self._chain(f"{read.name} in {where}", _content(cells[read.name]), read.attributes)
+        for statement in mentioned.imports:
+            self._import(function.__globals__, statement)
+        if mentioned.any_global or mentioned.globals & _EVALUATE:
+            self._all_names(_file_name(function.__globals__), function.__globals__, function.__globals__)
+
+    def _import(self, namespace: dict[str, Any], statement: Import) -> None:
+        """What an import in the body of a function gives: names of a module, which may be modules, or all of it."""
+        for module in statement.modules(namespace):
+            found = self._name(sys.modules, sys.modules, module)
+            for name in statement.names:
+                self._chain(f"module {module}", found, (name,))
+                if f"{module}.{name}" in sys.modules:
+                    self._chain(f"module {module}.{name}", sys.modules[f"{module}.{name}"], ())
+            if not statement.names:
+                self._chain(f"module {module}", found, ())
 
     def _global(self, namespace: dict[str, Any], read: Read) -> None:
         if not read.name.isidentifier():
             return  # no source says it: what pytest puts into the asserts that it rewrites
-        where = Path(str(namespace.get("__file__") or namespace.get("__name__") or "")).name
+        where = _file_name(namespace)
         value = self._name(namespace, namespace, read.name)
         if value is not _MISSING:
             self._chain(f"{read.name} of {where}", value, read.attributes)
-        elif read.name in _ANY_GLOBAL:
-            self._all_names(where, namespace, namespace)
         elif not hasattr(builtins, read.name):
             self._found.append((f"{read.name} of {where}", Is(_MISSING)))
 
@@ -201,16 +228,22 @@ class Guards:
             namespace = _plain_fields(value, rest[0])
             if namespace is None or (self._stand_in is not None and self._stand_in(value) is not value):
                 break
+            if isinstance(value, ModuleType) and rest[0] not in namespace and "__getattr__" in namespace:
+                self._name(value, namespace, rest[0])
+                break
             if isinstance(value, ModuleType):
                 installed = self._is_fixed(file_of(value))
             label, value = f"{label}.{rest[0]}", self._name(value, namespace, rest.pop(0))
         if isinstance(value, ModuleType):
             self._found.append((label, Is(value)))
-            if not self._is_fixed(file_of(value)) and id(value) not in self._seen:
-                self._seen[id(value)] = value
-                self._all_names(label, value, vars(value))
+            self._module(label, value)
         else:
             self._value(label, value, installed)
+
+    def _module(self, label: str, module: ModuleType) -> None:
+        if not self._is_fixed(file_of(module)) and id(module) not in self._seen:
+            self._seen[id(module)] = module
+            self._all_names(label, module, vars(module))
 
     def _all_names(self, label: str, owner: Any, namespace: Mapping[str, Any]) -> None:
         """All of a module: what is handed on as a whole may be asked for anything."""
@@ -221,7 +254,9 @@ class Guards:
 
     def _class(self, kind: type) -> None:
         """Methods and data of a class, and of its bases."""
-        self._waiting += kind.__bases__
+        self._waiting += (*kind.__bases__, type(kind))
+        self._bases.append((kind, kind.__bases__))
+        self._found.append((f"the bases of {kind.__qualname__}", Tree(tuple, ("",), tuple(map(Is, kind.__bases__)))))
         names = self._names_of(kind, vars(kind), counted=True)
         for name, value in list(vars(kind).items()):
             names.known[name] = value
@@ -236,6 +271,10 @@ class Guards:
 def _parts(function: FunctionType) -> tuple[Any, ...]:
     """What of a function can be replaced."""
     return function.__code__, function.__defaults__, function.__kwdefaults__
+
+
+def _file_name(namespace: Mapping[str, Any]) -> str:
+    return Path(str(namespace.get("__file__") or namespace.get("__name__") or "")).name
 
 
 def _content(cell: CellType) -> Any:
@@ -255,33 +294,3 @@ def _plain_fields(value: Any, name: str) -> Mapping[str, Any] | None:
     if not isinstance(fields, dict) or name not in fields:
         return None
     return None if hasattr(getattr(type(value), name, None), "__set__") else fields
-
-
-# -- what a piece of work depends on --------------------------------------------------------------------------------
-class Guard(Protocol):
-    """Anything that knows whether what it stands for has changed."""
-
-    def failed(self) -> str | None:
-        """What has changed, for people; None if nothing has."""
-
-
-_COLLECTORS: ContextVar[tuple[list[Guard], ...]] = ContextVar("collectors", default=())
-
-
-@contextmanager
-def collected() -> Iterator[list[Guard]]:
-    """Within the block, the guards of everything whose trace is used come into the list: a step that was captured
-    while it called recorded kernels depends on what they depend on."""
-    found: list[Guard] = []
-    token = _COLLECTORS.set((*_COLLECTORS.get(), found))
-    try:
-        yield found
-    finally:
-        _COLLECTORS.reset(token)
-
-
-def depend(guard: Guard) -> None:
-    """The work at hand holds as long as this guard does."""
-    for found in _COLLECTORS.get():
-        if guard not in found:
-            found.append(guard)

@@ -22,12 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from trnlab.frontends.common.nodes import Cached, Elements, Inside, Items, Node, Summary, size
+from trnlab.guards.nodes import Cached, Elements, Inside, Items, Members, Node, Summary, size
 
 LARGEST = 10_000  # items of a container that are looked at one by one
 TIMES = (datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo)
-WHOLE = frozenset({"collections", "configparser", "queue", "shelve", "weakref"})  # whose classes hold users' data
-OPEN = WHOLE | {"types", "argparse", "functools", "dataclasses", "typing", "_thread", "_threading_local"}
+# Modules of the standard library whose classes hold users' data.
+WHOLE = frozenset({"collections", "configparser", "functools", "queue", "shelve", "weakref"})
+OPEN = WHOLE | {"types", "argparse", "dataclasses", "typing", "_thread", "_threading_local"}
 _LOCKS = tuple(type(make()) for make in (threading.Lock, threading.RLock))
 _PLACES = (GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType, GenericAlias, property)
 _HARMLESS = (
@@ -87,6 +88,10 @@ def container(value: Any, label: str) -> Node | None:
         return Inside(value, label, lambda v: v.get(None))
     if issubclass(type(value), functools._lru_cache_wrapper):
         return Cached(value, label)
+    if issubclass(type(value), (set, frozenset)):
+        return Members(value, label, lambda s: sorted(map(repr, s)), iter)
+    if issubclass(type(value), np.ndarray) and value.dtype.hasobject:
+        return Members(value, label, _of_array, lambda a: a.ravel().tolist())
     summary = _summary(value)
     return None if summary is None else Summary(value, label, summary)
 
@@ -100,22 +105,24 @@ def behind(proxy: Any) -> Any:
 
 
 def _summary(value: Any) -> Callable[[Any], Any] | None:
-    if issubclass(type(value), (set, frozenset)):
-        return lambda s: sorted(map(repr, s))
     if issubclass(type(value), bytearray):
         return bytes
     if issubclass(type(value), (np.ndarray, np.generic)):
-        return lambda a: (str(a.dtype), a.shape, a.tobytes())
+        return _of_array
     if issubclass(type(value), random.Random):
         return lambda r: r.getstate()
     if issubclass(type(value), (np.random.Generator, np.random.RandomState)):
         return lambda g: pickle.dumps(g)
     if issubclass(type(value), itertools.count):
         return repr
-    return _bytes if _is_buffer(value) else None
+    return content_of_buffer if is_buffer(value) else None
 
 
-def _is_buffer(value: Any) -> bool:
+def _of_array(array: Any) -> Any:
+    return str(array.dtype), array.shape, array.tobytes()
+
+
+def is_buffer(value: Any) -> bool:
     """Whether an object shows its memory to others: `array.array`, `memoryview`, `mmap`, those of ctypes."""
     if issubclass(type(value), type):
         return False
@@ -126,7 +133,8 @@ def _is_buffer(value: Any) -> bool:
         return False
 
 
-def _bytes(value: Any) -> Any:
+def content_of_buffer(value: Any) -> Any:
+    """The format, shape and bytes of the memory that an object shows."""
     try:
         with memoryview(value) as seen:
             return seen.format, seen.shape, seen.tobytes()

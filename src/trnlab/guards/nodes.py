@@ -10,8 +10,9 @@ from __future__ import annotations
 import gc
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
-from types import ModuleType
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
+from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import Any
 
 
@@ -73,6 +74,10 @@ class Node:
                 self.known[key] = value
                 yield key, value
 
+    def beside(self) -> Iterable[Any]:
+        """Objects that code reaches through this one and that are no parts: keys of a dictionary."""
+        return ()
+
     def differences(self) -> Iterator[Difference]:
         """Parts that are other objects now."""
         now = self.read()
@@ -99,6 +104,8 @@ class Fields(Node):
         super().__init__(owner, label)
         self.names, self.skip = names, skip
         self._keys = frozenset(self.read())
+        self._kind: Any = None if isinstance(owner, ModuleType) else type(owner)
+        self.lazy = isinstance(owner, ModuleType) and "__getattr__" in vars(owner)
 
     def read(self) -> Mapping[Any, Any]:
         if isinstance(self.owner, (type, ModuleType)):
@@ -107,10 +114,14 @@ class Fields(Node):
 
     def find(self) -> Iterator[tuple[Any, Any]]:
         now = self.read()
-        for key in self.names.among(now):
+        for key in self.wanted(now):
             if key not in self.known and key in self._keys and key not in self.skip:
                 self.known[key] = now[key]
                 yield key, now[key]
+
+    def wanted(self, now: Mapping[Any, Any]) -> Iterable[Any]:
+        """The names of attributes that code may read."""
+        return self.names.among(now)  # type: ignore[no-any-return]
 
     def differences(self) -> Iterator[Difference]:
         now = self.read()
@@ -118,19 +129,23 @@ class Fields(Node):
             value = now.get(key, MISSING)
             if value is not known:
                 yield key, known, value
-        if now.keys() != self._keys and not self._is_lazy():
-            new = [k for k in now if k not in self._keys and k in self.names and k not in self.skip]
+        if self._kind is not None and type(self.owner) is not self._kind:
+            yield "__class__", self._kind, type(self.owner)
+        if now.keys() != self._keys and not self.lazy:
+            new = [k for k in self.wanted(now) if k not in self._keys and k not in self.skip]
             if not new:
                 self._keys = frozenset(now)
             yield from ((key, MISSING, now[key]) for key in new)
 
-    def _is_lazy(self) -> bool:
-        """Whether the object is a module that makes its attributes when they are first asked for: a new one is what
-        asking gave before."""
-        return isinstance(self.owner, ModuleType) and hasattr(self.owner, "__getattr__")
+    def asked(self) -> None:
+        """A module that makes its attributes when they are first asked for was asked: names that it has now are what
+        that gave, and those that come later hide what it would give. Until it is asked, new names mean nothing."""
+        self._keys, self.lazy = frozenset(self.read()), False
 
     def store(self, key: Any, value: Any) -> None:
-        if isinstance(self.owner, threading.local):
+        if key == "__class__":
+            self.owner.__class__ = value
+        elif isinstance(self.owner, threading.local):
             _put(_LOCAL(self.owner, "__dict__"), key, value)
         elif not isinstance(self.owner, type):
             _put(object.__getattribute__(self.owner, "__dict__"), key, value)
@@ -141,6 +156,25 @@ class Fields(Node):
 
     def at(self, key: Any) -> str:
         return f"{self.label}.{key}"
+
+
+class Class(Fields):
+    """Attributes of a class, as far as their names are mentioned, and methods that operators call."""
+
+    def __init__(self, owner: type, label: str, names: Names) -> None:
+        super().__init__(owner, label, names)
+        self._bases = owner.__bases__
+
+    def beside(self) -> Iterable[Any]:
+        return self.owner.__members__.values() if issubclass(self.owner, Enum) else ()
+
+    def wanted(self, now: Mapping[Any, Any]) -> Iterable[Any]:
+        return [k for k, v in now.items() if k in self.names or (k[:2] == "__" and isinstance(v, FunctionType))]
+
+    def differences(self) -> Iterator[Difference]:
+        yield from super().differences()
+        if self.owner.__bases__ != self._bases:
+            yield "__bases__", self._bases, self.owner.__bases__
 
 
 def own_fields(owner: Any) -> dict[str, Any] | None:
@@ -158,20 +192,25 @@ class Slots(Fields):
     """Attributes of an object whose class, or a base of it, has slots."""
 
     def read(self) -> Mapping[Any, Any]:
-        found = dict(own_fields(self.owner) or {})
-        for kind in type(self.owner).__mro__:
-            for name, field in vars(kind).items():
-                if type(field).__name__ == "member_descriptor" and name not in found:
-                    value = _slot(field, self.owner, kind)
-                    if value is not MISSING:
-                        found[name] = value
-        return found
+        return all_fields(self.owner)
 
     def store(self, key: Any, value: Any) -> None:
         if value is MISSING:
             object.__delattr__(self.owner, key)
         else:
             object.__setattr__(self.owner, key, value)
+
+
+def all_fields(owner: Any) -> dict[str, Any]:
+    """The attributes in an object itself, those in slots included. Runs no code of its class."""
+    found = dict(own_fields(owner) or {})
+    for kind in type(owner).__mro__:
+        for name, field in vars(kind).items():
+            if type(field) is MemberDescriptorType and name not in found:
+                value = _slot(field, owner, kind)
+                if value is not MISSING:
+                    found[name] = value
+    return found
 
 
 def _slot(field: Any, owner: Any, kind: type) -> Any:
@@ -187,8 +226,11 @@ class Globals(Node):
     def __init__(self, owner: dict[str, Any], label: str) -> None:
         super().__init__(owner, label)
         self.wanted: set[str] = set()
+        self.every = False  # the code looks names up in a way that does not show them: `globals()["SCALE"]`
 
     def find(self) -> Iterator[tuple[Any, Any]]:
+        if self.every:
+            self.wanted.update(key for key in self.owner if not key.startswith("__"))
         for key in self.wanted - self.known.keys():
             self.known[key] = self.owner.get(key, MISSING)
             yield key, self.known[key]
@@ -203,6 +245,9 @@ class Globals(Node):
             value = get(key, MISSING)
             if value is not known:
                 yield key, known, value
+        if self.every:
+            new = [k for k in self.owner if k not in self.known and not k.startswith("__")]
+            yield from ((key, MISSING, self.owner[key]) for key in new)
 
     def store(self, key: Any, value: Any) -> None:
         _put(self.owner, key, value)
@@ -223,6 +268,9 @@ class Items(Node):
         if isinstance(found, dict) and type(found) is not dict:
             found = dict(_plain(found).items(found))
         return found if self.skip is None else {k: v for k, v in found.items() if not self.skip(k)}
+
+    def beside(self) -> Iterable[Any]:
+        return [key for key in self.read() if type(key) is not str and type(key) is not int]
 
     def bare(self) -> Any:
         return self.owner if type(self) is Items and self.skip is None and not self.known else None
@@ -251,6 +299,13 @@ class Items(Node):
             _plain(self.owner).pop(self.owner, key, None)
         else:
             _plain(self.owner).__setitem__(self.owner, key, value)
+
+
+class Namespace(Items):
+    """The attributes of an object that holds others beside them: of a class that is derived from `dict` or `list`."""
+
+    def at(self, key: Any) -> str:
+        return f"{self.label}.{key}" if key is not ORDER else super().at(key)
 
 
 _KINDS: tuple[Any, ...] = (dict, list, tuple, deque, set, frozenset)
@@ -328,8 +383,25 @@ class Summary(Node):
         return self.label
 
 
+class Members(Summary):
+    """An object that counts as a whole, by a summary, and whose members count by themselves: a set."""
+
+    def __init__(
+        self, owner: Any, label: str, summary: Callable[[Any], Any], members: Callable[[Any], Iterable[Any]]
+    ) -> None:
+        super().__init__(owner, label, summary)
+        self.members = members
+
+    def beside(self) -> Iterable[Any]:
+        return self.members(self.owner)
+
+
 class Attributes(Fields):
-    """What Python code has hung on a tensor."""
+    """What Python code has hung on a tensor, which a tensor of another class may take the place of."""
+
+    def __init__(self, owner: Any, label: str, names: Names) -> None:
+        super().__init__(owner, label, names)
+        self._kind = None
 
     def bare(self) -> Any:
         return self.read() if not self.known and not self._keys else None
