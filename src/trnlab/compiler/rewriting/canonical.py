@@ -37,9 +37,9 @@ def canonicalize(graph: Graph) -> None:
 
 def _transpose(op: Op, b: GraphBuilder) -> Value | None:
     seen = look_back(op.result)
-    if seen.root is op.result or not seen.is_contiguous:
+    if seen.base is op.result or not seen.is_contiguous:
         return None
-    return b.reshape(seen.root, op.result.shape)
+    return b.reshape(seen.base, op.result.shape)
 
 
 # -- reduce ---------------------------------------------------------------------------------------------------------
