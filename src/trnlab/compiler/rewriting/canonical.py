@@ -14,9 +14,9 @@ from math import prod
 
 import numpy as np
 
-from trnlab.compiler.analysis.ranges import limits
 from trnlab.compiler.analysis.strided import LOOK_OPS, look_back
 from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.intervals import limits
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.loops import Body
 from trnlab.graph.ops import CALL, COLLECTIVE, OPS
