@@ -20,7 +20,7 @@ from math import prod
 
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interval_analysis import Intervals
-from trnlab.graph.intervals import Range, limits
+from trnlab.graph.intervals import ANY, Interval, Range, limits
 from trnlab.graph.ir import Check, Op, Value
 from trnlab.numerics.dtypes import float32, int32
 
@@ -30,12 +30,19 @@ _SAFE = _LIMIT * (1 - 2.0**-20)
 _STEP = 2.0**-23  # float32's relative rounding error, doubled
 
 
+class _OfIntegers(Intervals):
+    """Facts about integers alone: what products of floats are rounded to is chosen when a graph is compiled."""
+
+    def _find(self, value: Value) -> Interval:
+        return ANY if value.dtype.is_float else super()._find(value)
+
+
 class Watch:
     """Collects the flags of one graph while it is being built."""
 
     def __init__(self, b: GraphBuilder) -> None:
         self._b = b
-        self._known = Intervals()
+        self._known = _OfIntegers()
         self._flags: list[tuple[Value, Op | None]] = []  # beside each the op that it is about
         self.checks: list[Check] = []
 
