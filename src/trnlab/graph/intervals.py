@@ -42,9 +42,6 @@ class Range:
         """Whether all of it lies in `other`."""
         return other.low <= self.low and self.high <= other.high
 
-    def __or__(self, other: Range) -> Range:
-        return Range(min(self.low, other.low), max(self.high, other.high))
-
 
 @dataclass(frozen=True, slots=True)
 class Interval:
