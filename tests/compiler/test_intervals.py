@@ -8,8 +8,10 @@ import math
 import numpy as np
 import pytest
 from compiled import build, random, row_softmax
+from random_float_graphs import FloatGenerator
+from random_graphs import Generator
+from random_whole_graphs import WholeGenerator
 
-from trnlab.compiler.analysis.intervals import MOST, Interval, Intervals
 from trnlab.compiler.analysis.ranges import Ranges
 from trnlab.compiler.rules import select
 from trnlab.compiler.rules.quotients import (
@@ -21,6 +23,8 @@ from trnlab.compiler.rules.quotients import (
 )
 from trnlab.compiler.rules.waves import any_wave, near_wave
 from trnlab.graph.interpret import interpret
+from trnlab.graph.interval_analysis import Intervals
+from trnlab.graph.intervals import MOST, Interval
 from trnlab.numerics.dtypes import float32
 
 X = random(4, 6)
@@ -120,7 +124,7 @@ HOSTILE = np.float32(
     ],
 )
 def test_every_interval_holds(name):
-    """For operands within given intervals, what an op gives is NaN, infinite where that is said, or within."""
+    """For operands within given intervals, what an op gives is within, or NaN or infinite where that is said."""
     pairs = np.array(np.meshgrid(HOSTILE, HOSTILE)).reshape(2, -1)
     intervals = [(-MOST, MOST), (0.0, MOST), (1e-3, 90.0), (-110.0, -1e-40), (0.0, 1.0)]
     binary = name in ("add", "subtract", "multiply", "divide", "maximum", "minimum", "power")
@@ -133,9 +137,29 @@ def test_every_interval_holds(name):
             kept = inside[0] & (inside[1] | (not binary))
             result = interpret(graph, list(pairs))[0][kept].astype(np.float64)
             finite = result[np.isfinite(result)]
+            assert found.nan or not np.isnan(result).any()
             assert found.infinite or not np.isinf(result).any()
             assert (finite >= found.low).all()
             assert (finite <= found.high).all()
+
+
+@pytest.mark.parametrize("make", [Generator, WholeGenerator, FloatGenerator])
+def test_intervals_of_random_graphs_hold(make):
+    """Of every value of graphs of any ops, with hostile inputs."""
+    for seed in range(25):
+        generator = make(seed)
+        graph, inputs = generator.graph(), generator.inputs()
+        graph.outputs[:] = [v for op in graph.ops for v in op.results]
+        known = Ranges(graph)
+        with np.errstate(all="ignore"):
+            results = interpret(graph, inputs)
+        for value, result in zip(graph.outputs, results):
+            x, array = known.of(value), np.asarray(result, np.float64)
+            finite = array[np.isfinite(array)]
+            assert x.nan or not np.isnan(array).any(), (seed, value.op)
+            assert x.infinite or not np.isinf(array).any(), (seed, value.op)
+            assert ((finite >= x.low) & (finite <= x.high)).all(), (seed, value.op, x)
+            assert not x.whole or (finite == np.rint(finite)).all(), (seed, value.op)
 
 
 def _of_result(graph, given) -> Interval:

@@ -8,15 +8,18 @@ instruction that a format makes illegal fails here, and not in a user's step.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from trnlab import chips
-from trnlab.compiler.analysis.ranges import Range, Ranges
+from trnlab.compiler.analysis.ranges import Ranges
 from trnlab.compiler.analysis.selection import EVERY
 from trnlab.compiler.pipeline import Assembly
 from trnlab.compiler.rules import RULES, select
 from trnlab.errors import GraphError
 from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.intervals import Range, whole
 from trnlab.graph.ops import COMPARISONS, OPS, REDUCTIONS
 from trnlab.numerics.dtypes import bool_, int32
 
@@ -25,13 +28,10 @@ GELU = {"approximate": "tanh"}
 
 
 class Small(Ranges):
-    """As if all whole numbers were 0 or 1: whatever a rule asks of ranges, they have it."""
+    """As if all integers were 0 or 1, and floats had no fractions: whatever a rule asks of ranges, they have it."""
 
     def of(self, value):
-        return None if value.dtype.is_float else Range(0, 1)
-
-    def is_whole(self, value):
-        return True
+        return replace(super().of(value), whole=True) if value.dtype.is_float else whole(Range(0, 1))
 
 
 def _forms(b, kind):

@@ -376,3 +376,16 @@ def test_what_changed_is_told_by_the_kernels_digest(capfd):
 
 def test_a_strided_result_is_refused_in_a_model():
     assert "TRN205" in refusal(lambda x: transposed(x) + 1, torch.randn(6, 10))
+
+
+@nki.jit
+def with_a_dimension_of_one(x):
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    nl.store(out, nl.load(x))
+    return out.reshape((*x.shape, 1))
+
+
+def test_a_result_reshaped_to_a_dimension_of_one_is_a_run_of_elements():
+    x = torch.randn(6, 10)
+    function = torch.compile(lambda x: with_a_dimension_of_one(x) + 1, backend="neuron", fullgraph=True)
+    assert torch.equal(function(x.to("neuron")).cpu(), x[..., None] + 1)

@@ -15,7 +15,7 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.compiler import pipeline
-from trnlab.compiler.analysis.strided import LOOK_OPS, Strided
+from trnlab.compiler.analysis.strided import LOOK_OPS, ValueView
 from trnlab.compiler.supported import select_rules
 from trnlab.graph.interpret import apply
 from trnlab.graph.ir import Graph, Op, Value
@@ -104,11 +104,11 @@ def _exact(op: Op) -> bool:
 
 
 def _tap(assembly: pipeline.Assembly, value: Value, moves: tuple[Op, ...]) -> Tap | None:
-    seen: Strided = assembly.part.strided(value)
-    tensor = assembly.tensor_of.get(seen.root)
+    seen: ValueView = assembly.part.strided(value)
+    tensor = assembly.tensor_of.get(seen.base)
     if tensor is None or assembly.tensors[tensor].kind == "temp":
         return None
-    return Tap(tensor, seen.offset, seen.shape, seen.strides, moves, seen.root.op is None)
+    return Tap(tensor, seen.offset, seen.shape, seen.strides, moves, seen.base.op is None)
 
 
 def read(tap: Tap, memory: Array) -> Array:

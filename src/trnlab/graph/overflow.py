@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What must hold of integers while a graph runs: 64-bit ones stay within 32 bits, indices within what they index.
 
-The chip has no 64-bit integers. An op on them computes in int32, which is exact as long as the result fits. Where the
-intervals of `ranges` cannot show that it does, the graph computes a flag beside the result; all flags leave as one
-more output, which `engine` reads after the run.
+The chip has no 64-bit integers. An op on them computes in int32, which is exact as long as the result fits. Where
+`interval_analysis` cannot show that it does, the graph computes a flag beside the result; all flags leave as one more
+output, which `engine` reads after the run.
 
     add, subtract           exact: the signs of operands and result
     negate, abs             exact: the one value without a counterpart
@@ -19,8 +19,9 @@ from collections.abc import Callable, Container, Iterable
 from math import prod
 
 from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.interval_analysis import Intervals
+from trnlab.graph.intervals import ANY, Interval, Range, limits
 from trnlab.graph.ir import Check, Op, Value
-from trnlab.graph.ranges import Interval, fits, interval_of, of_format
 from trnlab.numerics.dtypes import float32, int32
 
 _PICKED_BY = {"gather": 1, "scatter": 1, "select": 0}  # the operand that says which elements
@@ -29,12 +30,19 @@ _SAFE = _LIMIT * (1 - 2.0**-20)
 _STEP = 2.0**-23  # float32's relative rounding error, doubled
 
 
+class _OfIntegers(Intervals):
+    """Facts about integers alone: what products of floats are rounded to is chosen when a graph is compiled."""
+
+    def _find(self, value: Value) -> Interval:
+        return ANY if value.dtype.is_float else super()._find(value)
+
+
 class Watch:
     """Collects the flags of one graph while it is being built."""
 
     def __init__(self, b: GraphBuilder) -> None:
         self._b = b
-        self._known: dict[Value, Interval] = {}
+        self._known = _OfIntegers()
         self._flags: list[tuple[Value, Op | None]] = []  # beside each the op that it is about
         self.checks: list[Check] = []
 
@@ -47,18 +55,12 @@ class Watch:
         """
         of_64_bits = set(given)
         for op in list(ops):
-            for v in op.operands:
-                if v.op is None and not v.dtype.is_float:
-                    self._known.setdefault(v, of_format(v.dtype))
-            interval = interval_of(op, self._known)
             counts = wide or any(v in of_64_bits for v in _data(op))
-            for v in op.results:
-                if v.dtype.is_float:
-                    continue
-                inside = v is op.result and interval is not None and fits(interval, v.dtype)
-                self._known[v] = interval if inside and interval is not None else of_format(v.dtype)
-                if counts and v.dtype is int32:
+            for v in op.results if counts else ():
+                if v.dtype is int32:
                     of_64_bits.add(v)
+                    found = self._known.exact(op) if v is op.result else None
+                    inside = found is not None and found.within(limits(int32))
                     if not inside and not self._watched(op):
                         return op
         return None
@@ -83,8 +85,7 @@ class Watch:
 
     def index(self, ids: Value, low: int, high: int, exempt: int | None = None) -> None:
         """Require low <= ids < high of every element that is not `exempt`."""
-        known = self._known.get(ids, of_format(ids.dtype))
-        if ids.type.size == 0 or (low <= known[0] and known[1] < high):
+        if ids.type.size == 0 or self._known.bounds(ids).within(Range(low, high - 1)):
             return
         b = self._b
         check = Check(b.origin, b.loc, "index", low, high, exempt)

@@ -181,7 +181,7 @@ class Blocks:
         row, col = view.strides if view.shape[0] > 1 else (0, view.strides[1])
         start = view.offset + row * block.q0 + col * strip.k0
         tile = self.bias_pool.next()[: block.rows, : strip.width]
-        dma_load(self.b, tile, View(view.buffer, start, (block.rows, strip.width), (row, col)).ap())
+        dma_load(self.b, tile, view.like(start, (block.rows, strip.width), (row, col)).ap())
         return tile
 
     def keys_first(self, tile: AP, rows: int, width: int) -> AP:

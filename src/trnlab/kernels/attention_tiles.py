@@ -186,7 +186,7 @@ def _token_ap(view: View, block: int, rows: int, count: int) -> AP:
     heads, _, depth = view.shape
     head, token, inner = view.strides
     shape, strides = (rows, count, heads, depth), (token, P * token, head, inner)
-    return View(view.buffer, view.offset + block * P * token, shape, strides).ap()
+    return view.like(view.offset + block * P * token, shape, strides).ap()
 
 
 def transpose_tokens(b: Builder, psum: Pool, dst: AP, tile: AP, col: int, engine: Engine) -> list[Step]:
@@ -272,7 +272,7 @@ def _many_rows(view: View, columns: AP) -> tuple[View, AP]:
     if tokens % P or batch * heads >= P or columns.dims != ((blocks, batch * heads), (1, blocks)):
         return view, columns
     outer, inner, step = view.strides
-    rows = View(view.buffer, view.offset, (batch, heads, blocks, P), (outer, inner, P * step, step))
+    rows = view.like(view.offset, (batch, heads, blocks, P), (outer, inner, P * step, step))
     return rows, columns.with_dims((1, batch * heads * blocks), (1, 1))
 
 
@@ -390,7 +390,7 @@ class Bias:
             return scaled
         for block, rows, count in block_runs(q0, q1):
             row, col = view.strides
-            src = View(view.buffer, view.offset + block * P * row, (rows, count, view.shape[1]), (row, P * row, col))
+            src = view.like(view.offset + block * P * row, (rows, count, view.shape[1]), (row, P * row, col))
             first = block - q0 // P
             self._load(raw[:rows, first : first + count], scaled[:rows, first : first + count], src.ap())
         return scaled

@@ -140,7 +140,7 @@ class _Rows:
         view, image = self.view, self.stripe.image
         offset = view.offset + row * view.strides[2] + self.first * view.strides[3]
         strides = (*view.strides[:2], view.strides[2] * step, view.strides[3])
-        part = View(view.buffer, offset, (*view.shape[:2], rows, self.width), strides)
+        part = view.like(offset, (*view.shape[:2], rows, self.width), strides)
         return part[channel : channel + channels, image : image + self.stripe.images].ap()
 
     # -- transposes -------------------------------------------------------------------------------------------------

@@ -275,7 +275,7 @@ class _Sums:
                 out = self._out[:rows, first : first + count]
                 self.b.tensor_copy(dst=out, src=self._totals[:rows, first : first + count])
                 start = view.offset + first * P * step
-                dma_store(self.b, hbm_view(view.buffer, start, ((step, rows), (P * step, count))), out)
+                dma_store(self.b, hbm_view(view.base, start, ((step, rows), (P * step, count))), out)
 
 
 class _Multiplier:

@@ -239,18 +239,17 @@ class _Feed:
 
 def _words(view: View, leading: int) -> View | None:
     """A matrix as [K / 4, 4, columns], where its rows are evenly apart and its columns are one dimension."""
-    rows = View(view.buffer, 0, view.shape[:leading], view.strides[:leading]).collapsed()
-    columns = View(view.buffer, 0, view.shape[leading:], view.strides[leading:]).collapsed()
+    rows, columns = view.collapsed(0, leading), view.collapsed(leading)
     if len(rows) != 1 or len(columns) != 1 or rows[0][1] < LANES:
         return None
     (step, count), (stride, size) = rows[0], columns[0]
-    return View(view.buffer, view.offset, (count // LANES, LANES, size), (step * LANES, step, stride))
+    return view.like(view.offset, (count // LANES, LANES, size), (step * LANES, step, stride))
 
 
 def _lane(view: View, leading: int, j: int) -> View | None:
     """Every fourth row of a matrix from row j on, its rows as `leading` dimensions; None where they are not evenly
     apart and their innermost dimension is no multiple of four."""
-    merged = View(view.buffer, 0, view.shape[:leading], view.strides[:leading]).collapsed() or ((0, 1),)
+    merged = view.collapsed(0, leading) or ((0, 1),)
     if len(merged) == 1:
         stride, count = merged[0]
         outer: tuple[tuple[int, int], ...] = ((0, 1),) * (leading - 1)
@@ -261,9 +260,7 @@ def _lane(view: View, leading: int, j: int) -> View | None:
             return None
         outer, inner = tuple(zip(view.strides, view.shape))[: leading - 1], (stride * LANES, count // LANES)
     strides, shape = zip(*outer, inner)
-    return View(
-        view.buffer, view.offset + j * stride, (*shape, *view.shape[leading:]), (*strides, *view.strides[leading:])
-    )
+    return view.like(view.offset + j * stride, (*shape, *view.shape[leading:]), (*strides, *view.strides[leading:]))
 
 
 assert GROUP_PARTITIONS * LANES == 32, "a group is a block of the OCP standard"

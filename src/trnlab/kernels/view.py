@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strided views of HBM tensors: slices, permutations and broadcasts that cost nothing but a DMA pattern."""
+"""Strided views of HBM tensors as the access patterns of transfers."""
 
 from __future__ import annotations
 
@@ -9,83 +9,30 @@ from typing import Any
 
 from trnlab.numerics.dtypes import DType
 from trnlab.program.access import AP, MAX_FREE_DIMS, Buffer, hbm_view
+from trnlab.program.strided import ONE_ELEMENT, Dims, Strided, row_major
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """Elements of an HBM buffer seen as an array: `offset` and `strides` in elements."""
+class View(Strided[Buffer]):
+    """Elements of an HBM buffer seen as an array."""
 
-    buffer: Buffer
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    __slots__ = ()
 
     @property
     def dtype(self) -> DType:
         """Format of the elements."""
-        return self.buffer.dtype
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return prod(self.shape)
-
-    def __getitem__(self, index: Any) -> View:
-        """NumPy basic indexing with unit steps: an int drops its dimension."""
-        index = index if isinstance(index, tuple) else (index,)
-        offset, shape, strides = self.offset, [], []
-        for axis, (count, stride) in enumerate(zip(self.shape, self.strides)):
-            item = index[axis] if axis < len(index) else slice(None)
-            if isinstance(item, int):
-                assert 0 <= item < count
-                offset += item * stride
-                continue
-            lo, hi = item.start or 0, count if item.stop is None else item.stop
-            assert 0 <= lo < hi <= count, (self.shape, index)
-            assert item.step in (None, 1), index
-            offset += lo * stride
-            shape.append(hi - lo)
-            strides.append(stride)
-        return View(self.buffer, offset, tuple(shape), tuple(strides))
-
-    def permute(self, *order: int) -> View:
-        """Dimensions in another order."""
-        return View(
-            self.buffer, self.offset, tuple(self.shape[i] for i in order), tuple(self.strides[i] for i in order)
-        )
-
-    def expand(self, axis: int, count: int) -> View:
-        """A new dimension that repeats the same elements."""
-        return View(
-            self.buffer,
-            self.offset,
-            (*self.shape[:axis], count, *self.shape[axis:]),
-            (*self.strides[:axis], 0, *self.strides[axis:]),
-        )
-
-    def collapsed(self) -> tuple[tuple[int, int], ...]:
-        """(stride, count) with neighbours merged where they make one stride, ones dropped."""
-        dims: list[tuple[int, int]] = []
-        for stride, count in zip(self.strides, self.shape):
-            if count == 1:
-                continue
-            if dims and dims[-1][0] == stride * count:
-                dims[-1] = (stride, dims[-1][1] * count)
-            else:
-                dims.append((stride, count))
-        return tuple(dims)
+        return self.base.dtype
 
     def ap(self, rows: int = 1) -> AP:
         """As an access pattern: the first `rows` dimensions must merge into one stride and become the partition.
 
         The rest become free dimensions, merged where possible. Raises AssertionError when it takes more than the four
-        free dimensions that an access pattern has.
+        free dimensions that an access pattern has, and for a view of no elements.
         """
-        head = View(self.buffer, 0, self.shape[:rows], self.strides[:rows]).collapsed() or ((0, 1),)
-        free = View(self.buffer, 0, self.shape[rows:], self.strides[rows:]).collapsed() or ((1, 1),)
+        head, free = self.collapsed(0, rows) or ((0, 1),), self.collapsed(rows) or ONE_ELEMENT
+        assert self.size, self.shape
         assert len(head) == 1, (self.shape, self.strides, rows)
         assert len(free) <= MAX_FREE_DIMS, (self.shape, self.strides, rows)
-        return hbm_view(self.buffer, self.offset, (head[0], *free))
+        return hbm_view(self.base, self.offset, (head[0], *free))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,23 +52,22 @@ def rectangle(view: View, rows: int, row: int, num_rows: int, col: int, num_cols
     The first `rows` dimensions of the view, flattened, are its rows (partitions of the tile); the others, flattened,
     its columns. A range that is not affine (it crosses the edge of an outer dimension) is cut there.
     """
-    row_runs = _runs(view.shape[:rows], view.strides[:rows], row, num_rows)
-    col_runs = _runs(view.shape[rows:], view.strides[rows:], col, num_cols)
+    row_runs = _runs(view.collapsed(0, rows), row, num_rows)
+    col_runs = _runs(view.collapsed(rows), col, num_cols)
     pieces = []
     for r0, r_offset, r_dims in row_runs:
         for c0, c_offset, c_dims in col_runs:
             height, width = prod(c for _, c in r_dims), prod(c for _, c in c_dims)
-            ap = hbm_view(view.buffer, view.offset + r_offset + c_offset, (*r_dims, *c_dims))
+            ap = hbm_view(view.base, view.offset + r_offset + c_offset, (*r_dims, *c_dims))
             pieces.append(Piece(r0, height, c0, width, ap))
     return pieces
 
 
-_Run = tuple[int, int, tuple[tuple[int, int], ...]]  # position in the range, element offset, (stride, count)...
+_Run = tuple[int, int, Dims]  # position in the range, element offset, (stride, count)...
 
 
-def _runs(shape: tuple[int, ...], strides: tuple[int, ...], start: int, count: int) -> list[_Run]:
-    """Cut the flat range [start, +count) of a strided box into affine runs of at most two dimensions."""
-    dims = View(None, 0, shape, strides).collapsed()  # type: ignore[arg-type]
+def _runs(dims: Dims, start: int, count: int) -> list[_Run]:
+    """Cut the flat range [start, +count) of collapsed dimensions into affine runs of at most two."""
     if not dims:
         return [(0, 0, ((0, 1),))]
     if len(dims) == 1:
@@ -143,7 +89,7 @@ def _runs(shape: tuple[int, ...], strides: tuple[int, ...], start: int, count: i
     return runs
 
 
-def _unflatten(dims: tuple[tuple[int, int], ...], index: int) -> tuple[int, int]:
+def _unflatten(dims: Dims, index: int) -> tuple[int, int]:
     """Element offset of flat position `index`, and how many positions remain in the innermost dimension."""
     span = dims[-1][1] - index % dims[-1][1]
     offset = 0
@@ -153,12 +99,12 @@ def _unflatten(dims: tuple[tuple[int, int], ...], index: int) -> tuple[int, int]
     return offset, span
 
 
+def view_of(ap: AP, seen: Strided[Any]) -> View:
+    """A view of other memory as the same view of an HBM buffer."""
+    return View(ap.buffer, seen.offset, seen.shape, seen.strides)
+
+
 def full(ap: AP, shape: tuple[int, ...] | None = None) -> View:
     """The whole of an HBM buffer, row-major, in its own shape or in another one of the same size."""
     shape = ap.buffer.shape if shape is None else shape
     return View(ap.buffer, 0, shape, row_major(shape))
-
-
-def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of a contiguous array, in elements."""
-    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))

@@ -17,10 +17,10 @@ from trnlab.isa.base import Engine
 from trnlab.lang.chosen import Lookup
 from trnlab.lang.recorder import current
 from trnlab.lang.storage import Region, refuse
-from trnlab.lang.strides import merged, row_major
 from trnlab.lang.tensor import Tensor
 from trnlab.lang.transfers import too_deep
-from trnlab.program.access import MAX_FREE_DIMS, Dims
+from trnlab.program.access import MAX_FREE_DIMS
+from trnlab.program.strided import ONE_ELEMENT, Dims, collapsed, row_major
 
 _WHOLE = frozenset({"int32", "uint32"})
 # To look a member up takes 200 ns in Python 3.11.
@@ -184,8 +184,8 @@ def tensor_reduce(dst: Tensor, op: str, data: Tensor, axes: int, negate: bool = 
 def _folded(strides: tuple[int, ...], shape: tuple[int, ...], axes: int) -> tuple[Dims, Dims]:
     """The free dimensions that stay and those that go, the last `axes`, in as few as possible."""
     dims = tuple(zip(strides, shape))
-    outer, inner = merged(dims[1 : len(dims) - axes]), merged(dims[len(dims) - axes :])
-    return () if outer == ((1, 1),) else outer, inner
+    first = len(dims) - axes
+    return collapsed(dims[1:first]), collapsed(dims[first:]) or ONE_ELEMENT
 
 
 def emit(name: str, *, engine: Engine | None = None, **arguments: Any) -> None:

@@ -28,13 +28,13 @@ from trnlab.lang.hbm import Hbm, Place
 from trnlab.lang.offsets import settled
 from trnlab.lang.source import user_line
 from trnlab.lang.storage import Region, Storage, refuse
-from trnlab.lang.strides import row_major
 from trnlab.lang.tensor import Tensor
 from trnlab.policy import Policy, chosen
 from trnlab.program.access import AP, Buffer
 from trnlab.program.builder import Builder
 from trnlab.program.routine import Routine
 from trnlab.program.spans import Spans
+from trnlab.program.strided import row_major
 
 if TYPE_CHECKING:
     from trnlab.lang.room import FullError

@@ -20,8 +20,8 @@ from trnlab.isa.base import Memory
 from trnlab.lang.chosen import Dynamic, Indirect, Lookup
 from trnlab.lang.formats import Format, chip_format, format_of
 from trnlab.lang.storage import Region, Storage, refuse
-from trnlab.lang.strides import free_dims, inferred, restride, row_major
-from trnlab.program.access import AP, Pattern, Recorded, Reference, hbm_view, pattern_of, record_of
+from trnlab.program.access import AP, Pattern, Recorded, Reference, free_dims, hbm_view, pattern_of, record_of
+from trnlab.program.strided import inferred, reshaped, row_major
 
 # What `tensor[key] = value` does with the view, the value and the references to it; it is built from tensors itself.
 _assign: list[Callable[[Tensor, Any, int], None]] = []
@@ -372,7 +372,7 @@ class Tensor(Reference):
         keep = 1 if self.on_chip or self.indirect_rows is not None else 0
         strides = None
         if prod(wanted) == self.size and wanted[:keep] == self.shape[:keep]:
-            strides = restride(self.shape[keep:], self.strides[keep:], wanted[keep:])
+            strides = reshaped(self.shape[keep:], self.strides[keep:], wanted[keep:])
         if strides is None:
             refuse(
                 "no such view of this tensor",

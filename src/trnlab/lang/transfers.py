@@ -17,9 +17,8 @@ from trnlab.lang.chosen import Dynamic, Indirect
 from trnlab.lang.offsets import located
 from trnlab.lang.recorder import current
 from trnlab.lang.storage import refuse
-from trnlab.lang.strides import free_dims
 from trnlab.lang.tensor import Tensor
-from trnlab.program.access import MAX_FREE_DIMS
+from trnlab.program.access import MAX_FREE_DIMS, free_dims
 
 MAX_SOURCES = 16
 

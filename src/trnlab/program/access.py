@@ -17,11 +17,11 @@ import numpy as np
 from trnlab.errors import ConstraintError
 from trnlab.isa.base import Memory
 from trnlab.numerics.dtypes import BY_CODE, DType, dtype
+from trnlab.program.strided import ONE_ELEMENT, Dims, collapsed, split
 
 MAX_FREE_DIMS = 4
 REFERENCE = 5  # ints that name an operand while a routine is recorded, see `operand_records`
 _HBM, _PSUM = Memory.HBM, Memory.PSUM  # to look a member up takes 200 ns in Python 3.11
-Dims = tuple[tuple[int, int], ...]
 # Pattern, buffer, start_partition, offset; and all that the rules of an instruction may depend on: operands for which
 # that is equal are equally legal.
 Recorded = tuple[tuple[int, int, int, int], tuple[int, int, int]]
@@ -318,10 +318,7 @@ class AP(Reference):
         """Split free dimension `axis` (0 is the first free one) into several."""
         step, count = self.dims[axis]
         assert prod(counts) == count, f"cannot split {count} into {counts}"
-        parts = []
-        for i, c in enumerate(counts):
-            parts.append((step * prod(counts[i + 1 :]), c))
-        return self.with_dims(*self.dims[:axis], *parts, *self.dims[axis + 1 :])
+        return self.with_dims(*self.dims[:axis], *split(step, counts), *self.dims[axis + 1 :])
 
     def permute(self, *order: int) -> AP:
         """Reorder the free dimensions."""
@@ -382,14 +379,8 @@ def record_of(pattern: int, buffer: Buffer, start: int, offset: int) -> Recorded
 def whole(buffer: Buffer) -> AP:
     """All of a buffer: [P, F...] on chip, row-major with the first dimension as partition in HBM."""
     free = buffer.shape[1:]
-    dims = _dense(free)
     step = prod(free) * buffer.dtype.itemsize if buffer.memory is _HBM else 0
-    return AP(buffer, buffer.dtype, 0, buffer.shape[0], step, 0, dims)
-
-
-@lru_cache(maxsize=65536)
-def _dense(sizes: tuple[int, ...]) -> Dims:
-    return tuple((prod(sizes[i + 1 :]), count) for i, count in enumerate(sizes))
+    return AP(buffer, buffer.dtype, 0, buffer.shape[0], step, 0, split(1, free))
 
 
 def hbm_view(buffer: Buffer, offset: int, dims: tuple[tuple[int, int], ...]) -> AP:
@@ -397,6 +388,16 @@ def hbm_view(buffer: Buffer, offset: int, dims: tuple[tuple[int, int], ...]) -> 
     item = buffer.dtype.itemsize
     (step, count), free = dims[0], dims[1:]
     return AP(buffer, buffer.dtype, 0, count, step * item, offset * item, tuple(free))
+
+
+@lru_cache(maxsize=65536)
+def free_dims(strides: tuple[int, ...], shape: tuple[int, ...], keep: bool = False) -> Dims:
+    """The free dimensions of a view, all but its first, in as few as possible.
+
+    `keep`: as they are, where the hardware has as many.
+    """
+    free = tuple(zip(strides[1:], shape[1:]))
+    return free if keep and len(free) <= MAX_FREE_DIMS else collapsed(free) or ONE_ELEMENT
 
 
 def _bounds(index: Any, count: int, ap: AP, axis: int) -> tuple[int, int]:

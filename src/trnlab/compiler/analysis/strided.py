@@ -7,57 +7,31 @@ cannot be expressed forces its operand's view to be copied out first.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import pairwise
 from math import prod
 
 import numpy as np
 
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.ops import CALL, COLLECTIVE, OPS
-from trnlab.kernels.view import row_major
+from trnlab.program.strided import Strided, row_major
 
 VIEW_OPS = frozenset({"reshape", "transpose", "slice", "broadcast_in_dim"})
 BARRIER = "optimization_barrier"  # the same tensor; who reads it from here does not compute together with others
 LOOK_OPS = VIEW_OPS | {BARRIER}
 
 
-@dataclass(frozen=True, slots=True)
-class Strided:
-    """A value as a strided look at `root`, which is contiguous in memory. Offset and strides in elements."""
+class ValueView(Strided[Value]):
+    """A value as a strided view of `base`, another value, which is contiguous in memory."""
 
-    root: Value
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    __slots__ = ()
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether it is all of the root, in the order in which it lies in memory."""
-        return self.offset == 0 and self.shape_is_whole and _packed(self.shape, self.strides)
-
-    @property
-    def shape_is_whole(self) -> bool:
-        """Whether it has as many elements as the root."""
-        return prod(self.shape) == self.root.type.size
-
-    def collapsed(self) -> tuple[tuple[int, int], ...]:
-        """(stride, count) with neighbours merged where they make one stride, ones dropped."""
-        dims: list[tuple[int, int]] = []
-        for stride, count in zip(self.strides, self.shape):
-            if dims and count > 1 and dims[-1][0] == stride * count:
-                dims[-1] = (stride, dims[-1][1] * count)
-            elif count > 1:
-                dims.append((stride, count))
-        return tuple(dims)
-
-    def reshaped(self, shape: tuple[int, ...]) -> Strided | None:
-        """The same elements in another shape, or None where no strides can say it."""
-        strides = _reshape_strides(self.shape, self.strides, shape)
-        return None if strides is None else Strided(self.root, self.offset, shape, strides)
+        """Whether it is all of its base, in the order in which that lies in memory."""
+        return self.offset == 0 and self.size == self.base.type.size and self.is_packed
 
 
-def identity(value: Value) -> Strided:
+def identity(value: Value) -> ValueView:
     """A value in memory seen as itself.
 
     An iota lies in memory as 0, 1, 2, ...: it strides along one dimension only. A number filled into a shape lies
@@ -68,7 +42,7 @@ def identity(value: Value) -> Strided:
         strides = tuple(int(axis == value.op.attrs["iota_dimension"]) for axis in range(len(value.shape)))
     elif is_filled(value):
         strides = (0,) * len(value.shape)
-    return Strided(value, 0, value.shape, strides)
+    return ValueView(value, 0, value.shape, strides)
 
 
 def is_filled(value: Value) -> bool:
@@ -78,31 +52,26 @@ def is_filled(value: Value) -> bool:
     )
 
 
-def look(op: Op, source: Strided) -> Strided | None:
+def look(op: Op, source: ValueView) -> ValueView | None:
     """The result of view op `op` whose operand is `source`; None when it cannot be a view."""
     if op.name == BARRIER:
         return source
     if op.name == "reshape":
-        return source.reshaped(op.result.shape)
+        return source.reshape(op.result.shape)
     if op.name == "transpose":
-        order = op.attrs["permutation"]
-        return Strided(
-            source.root, source.offset, tuple(source.shape[i] for i in order), tuple(source.strides[i] for i in order)
-        )
+        return source.permute(*op.attrs["permutation"])
     if op.name == "slice":
-        starts, steps = op.attrs["start_indices"], op.attrs["strides"]
-        offset = source.offset + sum(s * stride for s, stride in zip(starts, source.strides))
-        strides = tuple(stride * step for stride, step in zip(source.strides, steps))
-        return Strided(source.root, offset, op.result.shape, strides)
+        bounds = zip(op.attrs["start_indices"], op.attrs["limit_indices"], op.attrs["strides"])
+        return source[tuple(slice(*one) for one in bounds)]
     assert op.name == "broadcast_in_dim"
     strides_out = [0] * len(op.result.shape)
     for axis, dim in enumerate(op.attrs["broadcast_dimensions"]):
         if source.shape[axis] != 1 or op.result.shape[dim] == 1:
             strides_out[dim] = source.strides[axis]
-    return Strided(source.root, source.offset, op.result.shape, tuple(strides_out))
+    return source.like(source.offset, op.result.shape, tuple(strides_out))
 
 
-def look_back(value: Value) -> Strided:
+def look_back(value: Value) -> ValueView:
     """A value as a look at the last one before it whose elements lie in an order that these strides can say.
 
     Reshapes and transposes are looked through, nothing else.
@@ -114,31 +83,24 @@ def look_back(value: Value) -> Strided:
     return identity(value) if seen is None else seen
 
 
-def split_rows(seen: Strided, rows: int, cols: int) -> tuple[Strided, int] | None:
+def split_rows(seen: ValueView, rows: int, cols: int) -> tuple[ValueView, int] | None:
     """A look as rows and columns: in a shape whose leading dimensions, as many as the number says, make the rows.
 
     None when no dimension can be made to end where the rows do, and the elements are not one stride apart either.
     """
     for dims in range(len(seen.shape) + 1):
         if prod(seen.shape[:dims]) == rows and prod(seen.shape[dims:]) == cols:
-            return (
-                (Strided(seen.root, seen.offset, (1, *seen.shape), (0, *seen.strides)), 1)
-                if dims == 0
-                else (seen, dims)
-            )
+            return (seen, dims) if dims else (seen.expand(0, 1), 1)
     for dim, count in enumerate(seen.shape):
         before = prod(seen.shape[:dim])
         inner = before * count // rows if rows % before == 0 and before * count % rows == 0 else 0
         if inner and inner < count:
-            shape = (*seen.shape[:dim], count // inner, inner, *seen.shape[dim + 1 :])
-            step = seen.strides[dim]
-            strides = (*seen.strides[:dim], step * inner, step, *seen.strides[dim + 1 :])
-            return Strided(seen.root, seen.offset, shape, strides), dim + 1
-    plain = seen.reshaped((rows, cols))
+            return seen.split(dim, count // inner, inner), dim + 1
+    plain = seen.reshape((rows, cols))
     return None if plain is None else (plain, 1)
 
 
-def resolve_views(graph: Graph) -> tuple[dict[Value, Strided], set[Value]]:
+def resolve_views(graph: Graph) -> tuple[dict[Value, ValueView], set[Value]]:
     """Every view op's result as a look at a root, and the view results that must be copied out to memory.
 
     Copies are values whose reader's reshape cannot look through them, views that are outputs of the graph, and views
@@ -167,7 +129,7 @@ def compute_roots(graph: Graph) -> None:
         graph.ops.insert(graph.ops.index(value.op) + 1, copy)
 
 
-def _one_pass(graph: Graph, layouts: dict[Value, Strided]) -> tuple[dict[Value, Strided], set[Value], set[Value]]:
+def _one_pass(graph: Graph, layouts: dict[Value, ValueView]) -> tuple[dict[Value, ValueView], set[Value], set[Value]]:
     """Looks, copies, and the values that are neither views nor lie as their reader needs them.
 
     A value that is copied for one reader is the root of those that follow; those before look at what it looks at.
@@ -201,7 +163,7 @@ def _called(graph: Graph) -> set[Value]:
     return {v for op in graph.ops if OPS[op.name].kind in (CALL, COLLECTIVE) for v in op.operands}
 
 
-def _layouts(graph: Graph) -> dict[Value, Strided]:
+def _layouts(graph: Graph) -> dict[Value, ValueView]:
     """Values that lie in memory in another order than their dimensions'.
 
     Attention's [B, H, T, D] lies as [B, T, H, D]: what comes before and after has all heads of a token side by side;
@@ -214,51 +176,14 @@ def _layouts(graph: Graph) -> dict[Value, Strided]:
         for value in op.results if op.name.startswith("trn.attention") else ():
             if len(value.shape) == 4 and value not in outputs:
                 _, heads, tokens, size = value.shape
-                found[value] = Strided(value, 0, value.shape, (tokens * heads * size, size, heads * size, 1))
+                found[value] = ValueView(value, 0, value.shape, (tokens * heads * size, size, heads * size, 1))
         if op.name == "convolution" and op.result not in outputs and all(map(_swaps, readers[op.result])):
             first, second, *space = op.result.shape
             inner = row_major((second, first, *space))
-            found[op.result] = Strided(op.result, 0, op.result.shape, (inner[1], inner[0], *inner[2:]))
+            found[op.result] = ValueView(op.result, 0, op.result.shape, (inner[1], inner[0], *inner[2:]))
     return found
 
 
 def _swaps(op: Op) -> bool:
     """Whether an op exchanges the first two dimensions."""
     return op.name == "transpose" and op.attrs["permutation"][:2] == (1, 0)
-
-
-def _packed(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    expected = row_major(shape)
-    return all(count == 1 or a == b for count, a, b in zip(shape, strides, expected))
-
-
-def _reshape_strides(old: tuple[int, ...], strides: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Strides of a reshape that moves nothing, or None. Groups of dimensions with equal products are matched in
-    turn."""
-    if prod(old) == 1:
-        return (0,) * len(new)
-    kept = [(count, stride) for count, stride in zip(old, strides) if count != 1]
-    result: list[int] = []
-    i = 0
-    j = 0
-    targets = [c for c in new if c != 1]
-    while j < len(targets):
-        group_new, group_old = [targets[j]], [kept[i]]
-        size_new, size_old = targets[j], kept[i][0]
-        while size_new != size_old:
-            if size_new < size_old:
-                j += 1
-                group_new.append(targets[j])
-                size_new *= targets[j]
-            else:
-                i += 1
-                group_old.append(kept[i])
-                size_old *= kept[i][0]
-        for (_, outer), (count, inner) in pairwise(group_old):
-            if outer != inner * count:
-                return None
-        step = group_old[-1][1]
-        result.extend(step * prod(group_new[k + 1 :]) for k in range(len(group_new)))
-        i, j = i + 1, j + 1
-    values = iter(result)
-    return tuple(0 if c == 1 else next(values) for c in new)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from trnlab.compiler.analysis.strided import Strided, split_rows
+from trnlab.compiler.analysis.strided import ValueView, split_rows
 from trnlab.compiler.emission.totals import Extremes, Moments
 from trnlab.compiler.fusing.fusion import Partition
 from trnlab.compiler.fusing.groups import Class, Group, Kind, resident
@@ -19,7 +19,7 @@ from trnlab.compiler.fusing.tiles import TileSpace
 from trnlab.graph.ir import Value
 from trnlab.isa.base import Engine, Memory
 from trnlab.kernels.blocks import dma_load, dma_store
-from trnlab.kernels.view import Piece, View, rectangle
+from trnlab.kernels.view import Piece, View, rectangle, view_of
 from trnlab.numerics.dtypes import DType, bfloat16, float32, int32
 from trnlab.program import AP, Builder, hbm_view
 from trnlab.program.access import MAX_FREE_DIMS, whole
@@ -211,7 +211,7 @@ class Loader:
             self.narrow.give(self._of_rows.pop(value)[1])
         seen = self.part.strided(value)
         dims = _row_dims(seen, frame.domain.rows)
-        view = View(self.ports[seen.root].buffer, seen.offset, (*seen.shape[:dims], 1), (*seen.strides[:dims], 1))
+        view = View(self.ports[seen.base].buffer, seen.offset, (*seen.shape[:dims], 1), (*seen.strides[:dims], 1))
         tile = self.narrow.take(frame.rows, 1, value.dtype)
         count = frame.rows // frame.domain.parts
         pieces = [rectangle(view, dims, frame.row, count, 0, 1)] * frame.domain.parts
@@ -243,7 +243,7 @@ class Loader:
         seen = self.part.strided(value)
         rows, cols = seen.strides
         dims = ((rows, seen.shape[0]), (cols, frame.cols))
-        return hbm_view(self.ports[seen.root].buffer, seen.offset + frame.col * cols, dims)
+        return hbm_view(self.ports[seen.base].buffer, seen.offset + frame.col * cols, dims)
 
     def _columns(self, value: Value, frame: Frame) -> AP:
         """The frame's columns of a value that varies along them only; kept until others are asked for."""
@@ -259,7 +259,7 @@ class Loader:
     def _keep(self, value: Value) -> AP:
         if value not in self._kept:
             seen = self.part.strided(value)
-            buffer = self.ports[seen.root].buffer
+            buffer = self.ports[seen.base].buffer
             if self.outer_class(value) is Class.SCALAR:
                 count = 1 if self.part.is_scalar(value) else value.type.size
                 tile = self.b.tile((128, count), value.dtype, name="scalar")
@@ -268,7 +268,7 @@ class Loader:
                 cols = self.group.cols
                 assert cols is not None
                 tile = self.b.tile((128, cols), value.dtype, name="columns")
-                view = _columns_view(seen, self.ports[seen.root], 128, cols)
+                view = _columns_view(seen, self.ports[seen.base], 128, cols)
                 for piece in rectangle(view, 1, 0, 128, 0, cols):
                     self._dma_in(tile[:, piece.col : piece.col + piece.cols], piece.ap)
             self._kept[value] = tile
@@ -284,9 +284,9 @@ class Loader:
     def _count(self, tile: AP, value: Value, frame: Frame) -> bool:
         """Make the columns of a value that counts them, on GpSimd; False for a value that has to be loaded."""
         seen, domain = self.part.strided(value), frame.domain
-        if seen.root.op is None or seen.root.op.name != "iota" or value.dtype is not int32:
+        if seen.base.op is None or seen.base.op.name != "iota" or value.dtype is not int32:
             return False
-        dims = _columns_view(seen, self.ports[seen.root], 1, domain.cols).collapsed()
+        dims = _columns_view(seen, self.ports[seen.base], 1, domain.cols).collapsed()
         step = dims[0][0] if len(dims) == 1 else 0
         if step > 0:
             self.b.iota(dst=tile, pattern=((step, frame.cols),), offset=seen.offset + frame.col * step)
@@ -295,11 +295,11 @@ class Loader:
     def _pieces(self, value: Value, cls: Class, frame: Frame) -> Iterator[Piece]:
         """The frame's part of a value, as access patterns."""
         seen, domain = self.part.strided(value), frame.domain
-        port = self.ports[seen.root]
+        port = self.ports[seen.base]
         if cls is Class.COL:
             view, rows = _columns_view(seen, port, domain.rows, domain.cols), 1
         elif domain.flat:
-            flat = seen.reshaped((prod(seen.shape),))
+            flat = seen.reshape((prod(seen.shape),))
             assert flat is not None, "groups without columns read what is a run of elements"
             step = flat.strides[0]
             start = flat.offset + domain.offset * step
@@ -310,13 +310,13 @@ class Loader:
                 yield from self._row_by_row(seen, frame)
                 return
             seen, rows = split
-            view = View(port.buffer, seen.offset, seen.shape, seen.strides)
+            view = view_of(port, seen)
         count, starts = frame.rows // domain.parts, range(frame.col, domain.width * domain.parts, domain.width)
         yield from _together([rectangle(view, rows, frame.row, count, col, frame.cols) for col in starts], count)
 
-    def _row_by_row(self, seen: Strided, frame: Frame) -> Iterator[Piece]:
+    def _row_by_row(self, seen: ValueView, frame: Frame) -> Iterator[Piece]:
         """For a look whose dimensions do not end where the rows do."""
-        view = View(self.ports[seen.root].buffer, seen.offset, (1, *seen.shape), (0, *seen.strides))
+        view = view_of(self.ports[seen.base], seen.expand(0, 1))
         for i in range(frame.rows):
             start = (frame.row + i) * frame.domain.cols + frame.col
             for piece in rectangle(view, 1, 0, 1, start, frame.cols):
@@ -425,7 +425,7 @@ def _together(parts: Sequence[Sequence[Piece]], rows: int) -> Iterator[Piece]:
         yield from (replace(p, partition=i * rows + p.partition) for i, part in enumerate(parts) for p in part)
 
 
-def _row_dims(seen: Strided, rows: int) -> int:
+def _row_dims(seen: ValueView, rows: int) -> int:
     """How many leading dimensions of a row value are its rows."""
     total, dims = 1, 0
     for count in seen.shape:
@@ -437,7 +437,7 @@ def _row_dims(seen: Strided, rows: int) -> int:
     return dims
 
 
-def _columns_view(seen: Strided, port: AP, rows: int, cols: int) -> View:
+def _columns_view(seen: ValueView, port: AP, rows: int, cols: int) -> View:
     """[rows, C]: the same columns in every row."""
     dims = len(seen.shape)
     total = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from math import prod
 
-from trnlab.compiler.analysis.strided import Strided, identity, is_filled, split_rows
+from trnlab.compiler.analysis.strided import ValueView, identity, is_filled, split_rows
 from trnlab.compiler.fusing.groups import Class, Group, Kind
 from trnlab.graph.ir import Op, Value
 
@@ -13,13 +13,13 @@ from trnlab.graph.ir import Op, Value
 class Classes:
     """Which group computes each value (`owner`), what values look at (`looks`), and their classes in loops."""
 
-    def __init__(self, looks: dict[Value, Strided]) -> None:
+    def __init__(self, looks: dict[Value, ValueView]) -> None:
         self.looks = looks
         self.owner: dict[Value, Group] = {}
 
     def root(self, value: Value) -> Value:
         """The value in memory (or in a group) that `value` is a look at."""
-        return self.looks[value].root if value in self.looks else value
+        return self.looks[value].base if value in self.looks else value
 
     def inside(self, value: Value, group: Group) -> bool:
         """Whether `value`, or what it looks at, is computed by the group."""
@@ -37,7 +37,7 @@ class Classes:
         seen = self.strided(value)
         return all(stride == 0 or count == 1 for count, stride in zip(seen.shape, seen.strides))
 
-    def strided(self, value: Value) -> Strided:
+    def strided(self, value: Value) -> ValueView:
         """How a value lies in memory. An iota lies in 0, 1, 2, ...: strides along its dimension only."""
         if value in self.looks:
             return self.looks[value]

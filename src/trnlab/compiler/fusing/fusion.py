@@ -13,7 +13,7 @@ from math import prod
 
 from trnlab.compiler.analysis.roles import find_updates
 from trnlab.compiler.analysis.selection import Rule
-from trnlab.compiler.analysis.strided import BARRIER, LOOK_OPS, Strided
+from trnlab.compiler.analysis.strided import BARRIER, LOOK_OPS, ValueView
 from trnlab.compiler.fusing.admission import Admission, fits_psum, reduced_cols
 from trnlab.compiler.fusing.groups import Class, Group, Kind, resident, sums_over_rows
 from trnlab.compiler.fusing.recompute import levels_of, placed_late
@@ -31,7 +31,7 @@ class Partition(Admission):
     """Groups of a graph under construction."""
 
     def __init__(
-        self, graph: Graph, looks: dict[Value, Strided], copies: set[Value], rules: Mapping[Op, Rule]
+        self, graph: Graph, looks: dict[Value, ValueView], copies: set[Value], rules: Mapping[Op, Rule]
     ) -> None:
         super().__init__(looks)
         self.graph, self.copies, self.rules = graph, copies, rules
@@ -212,7 +212,7 @@ class Partition(Admission):
             for value in op.operands:
                 if group.outer.get(value) is Class.FULL and op.name != "gather":
                     seen = self.strided(value)
-                    group.same[value] = first.setdefault((seen.root, seen.offset, seen.collapsed()), value)
+                    group.same[value] = first.setdefault((seen.base, seen.offset, seen.collapsed()), value)
 
     # -- joining two groups -------------------------------------------------------------------------------------
     def _absorb(self, group: Group, op: Op) -> None:

@@ -64,13 +64,13 @@ def _operand(
         return ("inner", inner[seen], value.shape)
     look = part.strided(value)
     cls = str(group.outer.get(value, ""))
-    if look.root in inner:
-        return ("inner view", inner[look.root], look.offset, look.shape, look.strides)
+    if look.base in inner:
+        return ("inner view", inner[look.base], look.offset, look.shape, look.strides)
     return (
         "port",
-        ports[look.root],
-        look.root.dtype.name,
-        look.root.shape,
+        ports[look.base],
+        look.base.dtype.name,
+        look.base.shape,
         look.offset,
         look.shape,
         look.strides,

@@ -21,5 +21,5 @@ def lower_collective(low: Lowering) -> None:
     if what.gives:
         attrs |= {"gives": what.gives, "takes": what.takes, "position": what.position}
     for operand, result in zip(op.operands, op.results):
-        source = low.ports[low.part.strided(operand).root]
+        source = low.ports[low.part.strided(operand).base]
         getattr(low.b, op.name)(dst=low.ports[result], src=source, engine=Engine.CC, **attrs)

@@ -10,7 +10,7 @@ from types import TracebackType
 from trnlab.compiler.fusing.fusion import Partition
 from trnlab.compiler.fusing.groups import Group
 from trnlab.graph.ir import Value
-from trnlab.kernels.view import View
+from trnlab.kernels.view import View, view_of
 from trnlab.program import AP, Builder
 
 
@@ -31,7 +31,7 @@ class Lowering:
     def view(self, value: Value) -> View:
         """A value as a strided view of its port."""
         seen = self.part.strided(value)
-        return View(self.ports[seen.root].buffer, seen.offset, seen.shape, seen.strides)
+        return view_of(self.ports[seen.base], seen)
 
     def fresh(self) -> Lowering:
         """The same group on a builder of its own, for measuring: nothing it records is kept."""

@@ -11,8 +11,9 @@ from trnlab.compiler.lowerings.context import Lowering
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocks import dma_store, next_queue
 from trnlab.kernels.transpose import transpose2d
-from trnlab.kernels.view import View, full, rectangle, row_major
+from trnlab.kernels.view import View, full, rectangle, view_of
 from trnlab.program import Builder
+from trnlab.program.strided import row_major
 
 ROWS_PER_DMA = 1024
 FILL_COLS = 2048
@@ -34,7 +35,7 @@ def lower_move(low: Lowering) -> None:
     else:
         seen = look(op, low.part.strided(op.operands[0]))
         assert seen is not None
-        copy(low, View(low.ports[seen.root].buffer, seen.offset, seen.shape, seen.strides), out)
+        copy(low, view_of(low.ports[seen.base], seen), out)
 
 
 def copy(low: Lowering, source: View, target: View) -> None:
@@ -82,7 +83,7 @@ def _pad(low: Lowering, out: View) -> None:
     inside = op.attrs["interior_padding"]
     start = sum(n * stride for n, stride in zip(op.attrs["edge_padding_low"], out.strides))
     strides = tuple(stride * (n + 1) for stride, n in zip(out.strides, inside))
-    copy(low, low.view(operand), View(out.buffer, start, operand.shape, strides))
+    copy(low, low.view(operand), out.like(start, operand.shape, strides))
 
 
 def fill(b: Builder, out: View, number: float) -> None:
@@ -96,8 +97,8 @@ def fill(b: Builder, out: View, number: float) -> None:
             left = min(128 * cols, flat - start)
             rows, rest = divmod(left, cols)
             if rows:
-                view = View(out.buffer, start, (rows, cols), (cols, 1))
+                view = out.like(start, (rows, cols), (cols, 1))
                 dma_store(b, view.ap(), tile[:rows])
             if rest:
-                view = View(out.buffer, start + rows * cols, (1, rest), (rest, 1))
+                view = out.like(start + rows * cols, (1, rest), (rest, 1))
                 dma_store(b, view.ap(), tile[:1, :rest])

@@ -201,7 +201,7 @@ def _free_to_flatten(low: Lowering) -> bool:
     group = low.group
     if group.cols is not None:
         return False
-    contiguous = (low.part.strided(v).reshaped((group.size,)) for v, c in group.outer.items() if c is Class.FULL)
+    contiguous = (low.part.strided(v).reshape((group.size,)) for v, c in group.outer.items() if c is Class.FULL)
     return all(seen is not None for seen in contiguous)
 
 

@@ -26,7 +26,6 @@ from trnlab.graph.ir import Value
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocks import BANKS, P, Source, ViewSource, load_rows, next_queue
 from trnlab.kernels.matmul import Product, batch_matmul
-from trnlab.kernels.view import View
 from trnlab.numerics.dtypes import DType, bool_, float32, int32
 from trnlab.program import AP, Builder
 from trnlab.program.pool import Pool
@@ -98,7 +97,7 @@ def load_ids(low: Lowering, ids: Value, count: int) -> AP:
     b, view = low.b, low.view(ids)
     full, rest = divmod(count, P)
     raw, found = (b.tile((P, full + 1, 1), dt, name="ids") for dt in (ids.dtype, float32))
-    source = ViewSource(View(view.buffer, view.offset, (*view.shape, 1), (*view.strides, 1)), rows=len(view.shape))
+    source = ViewSource(view.expand(len(view.shape), 1), rows=len(view.shape))
     load_rows(b, source, raw, count, 0, 0)
     if full:
         b.tensor_copy(dst=found[:, :full], src=raw[:, :full])
@@ -236,7 +235,7 @@ class _InMemory:
         self.count, self.cols = updates.shape
         self.ids = load_ids(low, op.operands[1], self.count)
         out = low.view(op.result)
-        self.table = View(out.buffer, out.offset, (op.result.shape[0], self.cols), (self.cols, 1))
+        self.table = out.like(out.offset, (op.result.shape[0], self.cols), (self.cols, 1))
         self.width = min(self.cols, ACROSS)
         self.raw, self.sums = (_pool(b, (P, self.width), name, 3) for name in ("raw", "added"))
         self.equal, self.before = (_pool(b, (P, P), name, 2) for name in ("equal", "before"))

@@ -14,9 +14,9 @@ from math import prod
 
 import numpy as np
 
-from trnlab.compiler.analysis.ranges import limits
 from trnlab.compiler.analysis.strided import LOOK_OPS, look_back
 from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.intervals import limits
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.loops import Body
 from trnlab.graph.ops import CALL, COLLECTIVE, OPS
@@ -37,9 +37,9 @@ def canonicalize(graph: Graph) -> None:
 
 def _transpose(op: Op, b: GraphBuilder) -> Value | None:
     seen = look_back(op.result)
-    if seen.root is op.result or not seen.is_contiguous:
+    if seen.base is op.result or not seen.is_contiguous:
         return None
-    return b.reshape(seen.root, op.result.shape)
+    return b.reshape(seen.base, op.result.shape)
 
 
 # -- reduce ---------------------------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from trnlab.compiler.analysis.ranges import EXACT, Range, Ranges, limits
+from trnlab.compiler.analysis.ranges import Ranges
+from trnlab.graph.intervals import EXACT, Range, limits
 from trnlab.graph.ir import Op
 from trnlab.numerics.dtypes import bfloat16, float32
 
@@ -44,7 +45,7 @@ def fits_target(op: Op, known: Ranges) -> bool:
 
 def is_whole(op: Op, known: Ranges) -> bool:
     """The operand has no fraction: rounding it is truncating it."""
-    return known.is_whole(op.operands[0])
+    return known.of(op.operands[0]).whole
 
 
 def distance_is_legal(op: Op, known: Ranges) -> bool:
@@ -92,7 +93,7 @@ def indices_are_words(op: Op, known: Ranges) -> bool:
 
 def sums_whole_numbers(op: Op, known: Ranges) -> bool:
     """Sums of rows by index: what is added is known to be no NaN and not infinite, as whole numbers are."""
-    return indices_are_words(op, known) and known.of(op.operands[2]) is not None
+    return indices_are_words(op, known) and known.range(op.operands[2]) is not None
 
 
 MOST_MARKED = 1920

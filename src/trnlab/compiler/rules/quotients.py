@@ -32,28 +32,28 @@ UNBIASED = 2.0**62
 def by_moderate(op: Op, known: Ranges) -> bool:
     """Whether one over the divisor is a normal number, or all that is asked for."""
     lhs, rhs = op.operands
-    return known.floats.of(lhs).is_number(1.0) or known.floats.of(rhs).has_magnitude(1 / NORMAL, NORMAL)
+    return known.of(lhs).is_number(1.0) or known.of(rhs).has_magnitude(1 / NORMAL, NORMAL)
 
 
 def by_small(op: Op, known: Ranges) -> bool:
     """Whether the Scalar engine's reciprocal is valid for the divisor."""
-    return known.floats.of(op.operands[1]).has_magnitude(1 / FAST, FAST)
+    return known.of(op.operands[1]).has_magnitude(1 / FAST, FAST)
 
 
 def by_positive(op: Op, known: Ranges) -> bool:
     """Whether the Scalar engine's inverse root is valid for the divisor, which is positive."""
-    return _has_root(op, known) and known.floats.sign_of(op.operands[1]) > 0
+    return _has_root(op, known) and known.sign_of(op.operands[1]) > 0
 
 
 def by_negative(op: Op, known: Ranges) -> bool:
     """The same of a negative divisor."""
-    return _has_root(op, known) and known.floats.sign_of(op.operands[1]) < 0
+    return _has_root(op, known) and known.sign_of(op.operands[1]) < 0
 
 
 def _has_root(op: Op, known: Ranges) -> bool:
     """In an update, where Vector has more to do than Scalar; else the quotient of more digits is worth its time. Of
     zeros, the square of a root forgets the sign."""
-    divisor = known.floats.of(op.operands[1])
+    divisor = known.of(op.operands[1])
     return op in known.updates and divisor.is_never_zero and divisor.has_magnitude(ROOTS, NORMAL)
 
 

@@ -58,7 +58,7 @@ PI_PARTS, TURNS = _parts_of_pi(), _words_of_turns()
 
 def of_near(op: Op, known: Ranges) -> bool:
     """Whether the argument is at most 2^13."""
-    return known.floats.of(op.operands[0]).magnitude <= NEAR
+    return known.of(op.operands[0]).magnitude <= NEAR
 
 
 def near_wave(e: Emitter, op: Op) -> None:

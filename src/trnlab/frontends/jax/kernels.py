@@ -33,6 +33,7 @@ from trnlab.nki.tracing.arrays import to_host
 from trnlab.nki.tracing.traces import Result
 from trnlab.numerics.dtypes import dtype
 from trnlab.program.callee import KernelCallee
+from trnlab.program.strided import row_major
 
 Array = np.ndarray[Any, Any]
 _TARGET = "trnlab.nki"
@@ -112,8 +113,7 @@ def trace_call(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 
 def _seen(call: _Call, whole: Any, result: Result) -> Any:
     """A result as a look at the tensor that it lies in."""
-    rows = tuple(int(np.prod(result.shape[i + 1 :])) for i in range(len(result.shape)))
-    if result.strides != rows:
+    if result.strides != row_major(result.shape):
         raise UnsupportedOpError(
             f"kernel {call.name!r} returns a view that is not a run of a tensor's elements",
             code="TRN205",

@@ -27,6 +27,7 @@ from trnlab.graph.infer import infer
 from trnlab.graph.ir import Graph, Op, TensorType, Value
 from trnlab.graph.loops import Body, Read, Window, Write
 from trnlab.graph.ops import ELEMENTWISE, OPS, REQUIRED
+from trnlab.program.strided import row_major
 
 MOST_ROUNDS = 1 << 20  # of a loop that is counted at all
 MOST_WORK = 1 << 20  # rounds times ops of one
@@ -313,7 +314,7 @@ class _RoundTracer(Tracer):
             sizes[d] != shape[d] for d in range(long[0] + 1 if long else len(sizes), len(shape))
         ):
             return None
-        strides = np.array([prod(shape[d + 1 :]) for d in range(len(shape))], np.int64)
+        strides = np.array(row_major(tuple(shape)), np.int64)
         offsets = strides @ begins
         step = int(offsets[1] - offsets[0]) if len(offsets) > 1 else 0
         if (np.diff(offsets) != step).any():

@@ -43,6 +43,7 @@ from trnlab.nki.tracing.arguments import iter_leaves, map_objects
 from trnlab.nki.tracing.arrays import HostArray, like, to_host
 from trnlab.nki.tracing.traces import Result, Trace
 from trnlab.program.callee import KernelCallee
+from trnlab.program.strided import row_major
 
 Tensors = Sequence[Tensor]
 Backward = Callable[[Tensors, Tensors, Tensors], Any]
@@ -179,7 +180,7 @@ class Made:
     def _seen(self, whole: Tensor, result: Result) -> Tensor:
         """A result as a look at the tensor that it lies in."""
         same = format_of(whole.dtype) == str(result.format)
-        if not same or result.strides != _row_major(result.shape):
+        if not same or result.strides != row_major(result.shape):
             raise UnsupportedOpError(
                 f"kernel {self.site.name!r} returns a view that is not a run of a tensor's elements",
                 code="TRN205",
@@ -190,10 +191,6 @@ class Made:
             return whole
         count = int(np.prod(result.shape))
         return whole.reshape(-1)[result.offset : result.offset + count].reshape(result.shape)
-
-
-def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(int(np.prod(shape[i + 1 :])) for i in range(len(shape)))
 
 
 _SITES: list[CallSite] = []

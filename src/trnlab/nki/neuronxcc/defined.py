@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from trnlab.lang.recorder import current
 from trnlab.lang.storage import Storage
-from trnlab.lang.strides import row_major
 from trnlab.lang.tensor import Tensor
+from trnlab.program.strided import row_major
 
 Box = dict[int, tuple[int, int]]  # axis -> first and one-past-last index; axes that are whole are left out
 

@@ -25,9 +25,10 @@ from trnlab.errors import ConstraintError
 from trnlab.isa.base import Engine, Memory
 from trnlab.isa.collectives.meeting import Meeting
 from trnlab.numerics.dtypes import BY_CODE, DType
-from trnlab.program.access import AP, MAX_FREE_DIMS, Buffer, Dims, forms, pattern, pattern_of
+from trnlab.program.access import AP, MAX_FREE_DIMS, Buffer, forms, pattern, pattern_of
 from trnlab.program.passes.draft import ATTR, OFFSET, OPCODE, PATTERN, START, WORK, WRITES, Draft
 from trnlab.program.routine import COL, OPEN_ORDER
+from trnlab.program.strided import Dims
 
 _ENGINE, _LINE, _OPEN = 1, 5, 6  # columns of `Draft.rows`
 _NEAR = 2048  # instructions between the first and the last of one transfer

@@ -21,9 +21,10 @@ from trnlab import isa
 from trnlab.errors import ConstraintError
 from trnlab.isa.base import Engine, Memory
 from trnlab.numerics.dtypes import BY_CODE
-from trnlab.program.access import AP, MAX_FREE_DIMS, Dims, operand_records, pattern, pattern_of
+from trnlab.program.access import AP, MAX_FREE_DIMS, operand_records, pattern, pattern_of
 from trnlab.program.passes.draft import ATTR, OPCODE, OWNER, READS, WORK, WRITES, Bools, Draft, Ints
 from trnlab.program.routine import COL
+from trnlab.program.strided import Dims
 
 _ENGINE = 1  # column of `Draft.rows`
 _FIRST, _LAST, _START, _ROWS = (COL[name] for name in ("first", "last", "start_partition", "partitions"))

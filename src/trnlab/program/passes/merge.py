@@ -21,10 +21,11 @@ from trnlab import isa
 from trnlab.errors import ConstraintError
 from trnlab.isa.base import Engine
 from trnlab.loops import compiled
-from trnlab.program.access import AP, MAX_FREE_DIMS, Dims, Pattern, pattern, pattern_of
+from trnlab.program.access import AP, MAX_FREE_DIMS, Pattern, pattern, pattern_of
 from trnlab.program.passes.draft import ATTR, ENGINE, OPCODE, PATTERN, ROLE, START, WORK, Bools, Draft, Ints
 from trnlab.program.passes.merge_plan import Code, Plan, code_of, fixed_instructions, plan, some, tiles_of
 from trnlab.program.passes.nests import Nest, nests
+from trnlab.program.strided import Dims
 
 
 class Forms(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trnlab.compiler.analysis.ranges import EXACT, Range
 from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.intervals import EXACT, Range
 from trnlab.graph.ir import Value
 
 WORD = 32

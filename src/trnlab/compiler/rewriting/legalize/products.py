@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from math import prod
 
-from trnlab.compiler.analysis.ranges import EXACT, Range, Ranges
+from trnlab.compiler.analysis.ranges import Ranges
 from trnlab.compiler.analysis.selection import SHORT
 from trnlab.compiler.rewriting.legalize.casts import widen
 from trnlab.compiler.rewriting.legalize.limbs import WORD, Limb, bits_for_sum, count_of, join, split, width_of
 from trnlab.compiler.rules.conditions import MOST_MARKED, SMALL_TABLE
 from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.intervals import EXACT, Range
 from trnlab.graph.ir import Op, Value
 from trnlab.numerics.dtypes import bfloat16, float32, int32
 

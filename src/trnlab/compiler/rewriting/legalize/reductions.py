@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from math import prod
 
-from trnlab.compiler.analysis.ranges import EXACT, Ranges
+from trnlab.compiler.analysis.ranges import Ranges
 from trnlab.compiler.analysis.selection import SHORT
 from trnlab.compiler.rewriting.legalize.casts import widen
 from trnlab.compiler.rewriting.legalize.limbs import Limb, bits_for_sum, join, split
 from trnlab.compiler.rules.conditions import reduces_rows
 from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.intervals import EXACT
 from trnlab.graph.ir import Op, Value
 from trnlab.numerics.dtypes import bool_, float32, int32
 

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from trnlab.compiler.analysis.ranges import Range, Ranges
+from trnlab.compiler.analysis.ranges import Ranges
 from trnlab.compiler.analysis.selection import SHORT
 from trnlab.compiler.rewriting.legalize.casts import widen
 from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.intervals import Range
 from trnlab.graph.ir import Op, Value
 from trnlab.graph.passes.rewrite import splat
 from trnlab.numerics.dtypes import uint32
