@@ -54,3 +54,8 @@ def cut(view: Tensor, box: Box) -> Tensor:
         if axis < view.ndim and view.shape[axis] != 1:
             view = view.narrowed(axis, low, min(high, view.shape[axis])) if low < high else view  # type: ignore[attr-defined]
     return view
+
+
+def rows_of(box: Box) -> Box:
+    """What a box says of the partitions."""
+    return {0: box[0]} if 0 in box else {}
