@@ -17,6 +17,7 @@ from typing import Any
 from trnlab.isa import REGISTRY
 from trnlab.isa.base import Memory
 from trnlab.lang import compose
+from trnlab.lang import instructions as ins
 from trnlab.lang.compose import FLOAT32
 from trnlab.lang.formats import format_of
 from trnlab.lang.recorder import current
@@ -227,12 +228,14 @@ def tensor_tensor(
 ) -> Tensor:
     """data1 op data2."""
 
+    name = alu_name(op)
+
     def emit(out: Tensor, one: Tensor, two: Tensor) -> None:
-        one, two = (compose.broadcast_to(t, out.shape) for t in (one, two))
-        new.tensor_tensor(out, one, not_both_psum(one, two), op, engine)
+        one, two = compose.broadcast_to(one, out.shape), compose.broadcast_to(two, out.shape)
+        ins.tensor_tensor(out, one, not_both_psum(one, two), name, chip_engine(engine))
 
     data1, data2 = same_rank(data1, data2)
-    shape, fmt = binary_result(data1, data2, alu_name(op), dtype)
+    shape, fmt = binary_result(data1, data2, name, dtype)
     return computed(shape, fmt, mask, (data1, data2), emit)
 
 

@@ -29,7 +29,7 @@ def trimmed(mask: Any, out: Tensor, *inputs: Any) -> list[Any] | None:
                 known = defined(tensor)
                 box = joined(box, known) if known and tensor.ndim == out.ndim else box
     if not box:
-        record(out, box)
+        partial.pop(out.storage, None)  # as `record` does of all of it
         return [out, *inputs]
     parts = [cut(t, box) if isinstance(t, Tensor) else t for t in (out, *inputs)]
     if any(low >= high for low, high in box.values()):
