@@ -217,6 +217,7 @@ class Instruction:
     engines: ClassVar[tuple[Engine, ...]]  # engines allowed; the first is the default
     operands: ClassVar[tuple[OperandSpec, ...]]  # destinations first
     attrs: ClassVar[Mapping[str, Any]] = {}  # attribute name -> default
+    required: ClassVar[tuple[str, ...]] = ()  # what kernels must pass, in order, where not just required operands
     source: ClassVar[str] = ""
     example: ClassVar[str] = ""  # lines of a kernel, with nl, nisa and ncc (nki.collectives) at hand
     example_on: ClassVar[tuple[int, int]] = (1, 1)  # cores of a rank, and ranks, that they are for

@@ -85,8 +85,10 @@ def put(target: Tensor, value: Tensor, alone: bool) -> None:
 
 def _takes_it(target: Tensor, value: Tensor) -> bool:
     """Whether the instruction that made the value may write there: engines do not reach HBM."""
+    if target.on_chip:
+        return True
     name, _ = current().last_writer_of(value)
-    return target.on_chip or (name != "" and isa.REGISTRY[name].is_dma)
+    return name != "" and isa.REGISTRY[name].is_dma
 
 
 def fill(target: Tensor, value: Any) -> None:
@@ -104,7 +106,7 @@ def reachable(tensor: Tensor) -> bool:
     """Whether engines can work on these rows: they start on partitions that the number of rows allows."""
     if not tensor.on_chip:
         return False
-    first = tensor.storage.whole.buffer.first_partition + tensor.offset // tensor.storage.row
+    first = tensor.storage.buffer.first_partition + tensor.offset // tensor.storage.row
     return first in allowed_starts(tensor.shape[0])
 
 
@@ -134,4 +136,4 @@ def _without_ones(tensor: Tensor) -> tuple[int, ...]:
 
 def same_place(a: Tensor, b: Tensor) -> bool:
     """Whether two views are of the same elements."""
-    return (a.storage, a.offset, a.shape, a.strides) == (b.storage, b.offset, b.shape, b.strides)
+    return a.storage is b.storage and (a.offset, a.shape, a.strides) == (b.offset, b.shape, b.strides)

@@ -97,7 +97,7 @@ def on_chip(x: Any) -> Any:
     """
     if not isinstance(x, Tensor) or x.on_chip or current().tensor_type is not Tensor:
         return x
-    name = x.name or x.storage.whole.buffer.name
+    name = x.name or x.storage.buffer.name
     current().remark(
         f"an operation on {name!r}, which lies in HBM: it is loaded first, here and each time",
         limit="tiles in SBUF or PSUM, numbers",
@@ -168,7 +168,7 @@ def promoted(x: Format, y: Format) -> Format:
     """The format of x op y where the kernel names none: floats beat integers, wider beats narrower, and where neither
     holds the other the next wider that does. Source: "NKI Type Promotion" in nki.api.shared of aws-neuron-sdk.
     """
-    if x == y:
+    if x is y or x == y:
         return x
     floats = sorted((str(f) for f in (x, y) if str(f) in _FLOATS), key=_FLOATS.index)
     if floats:
@@ -263,7 +263,7 @@ def reduced(x: Tensor, axis: Any) -> tuple[Tensor, int, tuple[int, ...]]:
 
 def reduced_axes(ndim: int, axis: Any) -> tuple[int, ...]:
     """The dimensions that an axis, or several, name. Raises ConstraintError for the partition."""
-    axes = tuple(sorted(a % ndim for a in ([axis] if isinstance(axis, int) else axis)))
+    axes = _in_order(ndim, (axis,) if isinstance(axis, int) else tuple(axis))
     if not axes or axes[0] == 0:
         refuse(
             "the partition dimension cannot be reduced along",
@@ -272,6 +272,11 @@ def reduced_axes(ndim: int, axis: Any) -> tuple[int, ...]:
             remedy="use nisa.tensor_partition_reduce, or a matmul with ones, or transpose first",
         )
     return axes
+
+
+@lru_cache(maxsize=1024)
+def _in_order(ndim: int, axes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(a % ndim for a in axes))
 
 
 @lru_cache(maxsize=1024)

@@ -245,7 +245,7 @@ def redirect(value: Tensor, dst: Tensor, accumulate: bool | None = False) -> boo
     accumulate: for a matmul, as in `matmul`; no other instruction adds to what is there, so that any but a matmul's
     value then stays where it is. An instruction computes in float32, so that a float32 value may go to any format.
     """
-    if value.format != dst.format and str(value.format) != "float32":
+    if value.format is not dst.format and value.format != dst.format and str(value.format) != "float32":
         return False
     if accumulate is False and _is_known(dst) and current().redirect(value, dst):
         written(dst)

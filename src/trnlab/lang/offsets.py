@@ -80,7 +80,7 @@ def located(
         return None
     room = dynamic.count if dynamic.count is not None else _last(tensor, dynamic) + 1
     refuse(
-        f"a run-time offset outside of {tensor.name or tensor.storage.whole.buffer.name!r}",
+        f"a run-time offset outside of {tensor.name or tensor.storage.buffer.name!r}",
         limit=f"0..{room - 1}",
         got=number,
         remedy="check where the offset comes from, or use oob_mode=nisa.oob_mode.skip",
@@ -113,7 +113,7 @@ def _room(tensor: Tensor) -> tuple[int, int, int]:
     """First start, elements that the pattern spans, and elements of a partition (in HBM, of the tensor)."""
     skip = 1 if tensor.on_chip else 0
     span = sum((n - 1) * s for n, s in zip(tensor.shape[skip:], tensor.strides[skip:]))
-    whole = tensor.storage.whole.buffer.nbytes // Format(tensor.format).itemsize
+    whole = tensor.storage.buffer.nbytes // Format(tensor.format).itemsize
     return tensor.offset // whole * whole if tensor.on_chip else 0, span, whole
 
 

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -190,10 +191,10 @@ class Recorder:
         partition, start = 0, None
         if address is not None:
             partition, start = checked(address, sizes, fmt, region, self.chip, self.builder.sbuf_limit)
-        whole = self.builder.unplaced(sizes, chip_format(fmt), region.memory, name=name, first_partition=partition)
-        storage = Storage(self, whole, region, sizes, fmt)
-        self.builder.made_at[whole.buffer.id] = line = user_line()
-        self.tiles.append(Made(whole.buffer, region, start, line, weakref.ref(storage)))
+        buffer = self.builder.unplaced_buffer(sizes, chip_format(fmt), region.memory, name, partition)
+        storage = Storage(self, buffer, region, sizes, fmt)
+        self.builder.made_at[buffer.id] = line = user_line()
+        self.tiles.append(Made(buffer, region, start, line, weakref.ref(storage)))
         return self.tensor_type(storage, sizes, row_major(sizes), name=name)
 
     def constant(self, array: np.ndarray[Any, Any], kind: Any, name: str = "constant") -> Tensor:
@@ -209,9 +210,10 @@ class Recorder:
 
     def once(self, key: Any, make: Any) -> Any:
         """make() the first time, the same object later: constants that many operations share."""
-        if key not in self._memo:
-            self._memo[key] = make()
-        return self._memo[key]
+        known = self._memo
+        if key not in known:
+            known[key] = make()
+        return known[key]
 
     def _shared_tensor(self, name: str, shape: tuple[int, ...], fmt: Format) -> Tensor:
         turn, self._shared_turn = self._shared_turn, self._shared_turn + 1
@@ -235,8 +237,8 @@ class Recorder:
         number = self.memory.add(Place(name, shape, fmt), key)
         self._same_as_others(self.memory.places[number].shape, self.memory.places[number].format, shape, fmt)
         self.numbers.append(number)
-        whole = self.builder.param(name, shape, chip_format(fmt))
-        storage = Storage(self, whole, region, shape, fmt, common=key is not None)
+        buffer = self.builder.param(name, shape, chip_format(fmt)).buffer
+        storage = Storage(self, buffer, region, shape, fmt, common=key is not None)
         tensor = self.tensor_type(storage, shape, row_major(shape), name=name)
         self.hbm.append(tensor)
         return tensor
@@ -350,7 +352,7 @@ class Recorder:
         dst = self._last[2].get("dst") if self._last is not None else None
         if self._last is None or not isinstance(dst, Tensor) or dst.storage is not value.storage:
             return "", {}
-        return (self._last[0], self._last[2]) if dst.size == value.size else ("", {})
+        return (self._last[0], self._last[2]) if dst is value or dst.size == value.size else ("", {})
 
     def redirect(self, value: Tensor, dst: Tensor) -> bool:
         """Let the last instruction write to `dst` what it wrote to `value`, if that is all that it wrote; False, with
@@ -360,12 +362,13 @@ class Recorder:
             return False
         name, engine, arguments = self._last
         old = arguments.get("dst")
-        if not isinstance(old, Tensor) or old.storage is not value.storage or old.size != value.size:
+        if not isinstance(old, Tensor) or old.storage is not value.storage:
             return False
         instr = isa.REGISTRY[name]
-        if instr.is_dma or instr.accumulates or next(iter(instr.operands)).name != "dst":
+        if (old is not value and old.size != value.size) or not _is_redirectable(instr):
             return False
-        if instr.reads_destination({**instr.attrs, **arguments}):  # what it leaves of `value` is part of it
+        # What it leaves of `value` is part of it.
+        if instr.operands[0].rw and instr.reads_destination({**instr.attrs, **arguments}):
             return False
         self.builder.location = user_line()
         if not self.builder.redirect(dst):
@@ -448,6 +451,12 @@ def _room(full: FullError) -> str:
     if full.memory is Memory.PSUM:
         return "copy each sum to SBUF soon after its last matmul, or make sums smaller"
     return "make tiles smaller, use each soon after it is filled, or keep fewer of them at a time"
+
+
+@cache
+def _is_redirectable(instr: isa.Instruction) -> bool:
+    """Whether its first operand is all that it writes, and nothing more than its place changes with it."""
+    return not instr.is_dma and not instr.accumulates and instr.operands[0].name == "dst"
 
 
 def elements(ap: AP) -> int:

@@ -13,7 +13,7 @@ from trnlab.isa.base import Memory
 from trnlab.lang.formats import Format
 from trnlab.lang.recording import Recording
 from trnlab.lang.source import user_line
-from trnlab.program.access import AP
+from trnlab.program.access import Buffer
 
 
 class Region(enum.Enum):
@@ -42,7 +42,7 @@ class Storage:
     """
 
     recorder: Recording
-    whole: AP
+    buffer: Buffer
     region: Region
     shape: tuple[int, ...]
     format: Format

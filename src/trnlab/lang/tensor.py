@@ -234,7 +234,7 @@ class Tensor(Reference):
         )
 
     def _outside(self, axis: int, got: object) -> NoReturn:
-        name = self.name or self.storage.whole.buffer.name
+        name = self.name or self.storage.buffer.name
         refuse(
             f"index outside of {name!r}, dimension {axis}",
             limit=f"0..{self.shape[axis]} of {list(self.shape)}",
@@ -471,7 +471,7 @@ class Tensor(Reference):
     def _rows_left(self, rows: Indirect[Tensor]) -> int:
         """How many rows of a table there are from the view's offset on, all within the tensor."""
         span = sum((n - 1) * s for n, s in zip(self.shape[1:], self.strides[1:]))
-        size = self.storage.whole.buffer.nbytes // self.format.itemsize
+        size = self.storage.buffer.nbytes // self.format.itemsize
         return max(min(rows.rows, (size - 1 - span - self.offset) // max(rows.step, 1) + 1), 1)
 
     def indirect(self, index: Tensor, num_elem: int | None = None) -> Self:
@@ -550,7 +550,7 @@ class Tensor(Reference):
     def _placed(self) -> Recorded | None:
         """What is recorded of a view on chip; None for other views, and those that instructions cannot carry."""
         storage = self.storage
-        buffer = storage.whole.buffer
+        buffer = storage.buffer
         if storage.region.memory is _HBM or self._indirect is not None:
             return None
         pattern, itemsize, step = _form(storage.region.memory, self.format, self.shape, self.strides)
@@ -565,7 +565,7 @@ class Tensor(Reference):
     def _pattern(self, keep_dims: bool) -> AP:
         fmt = chip_format(self.format)
         dims = free_dims(self.strides, self.shape, keep_dims)
-        buffer = self.storage.whole.buffer
+        buffer = self.storage.buffer
         if not self.on_chip:
             step = self.strides[0] if self.shape else 1
             count = self.shape[0] if self.shape else 1

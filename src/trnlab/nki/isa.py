@@ -2,15 +2,19 @@
 """nki.isa: one function per instruction of the NeuronCore, each a thin call into the recorder.
 
 `dst` comes first; `engine` chooses where the instruction runs, `name` labels it. Arguments that only steer the
-vendor's compiler are taken and change nothing here.
+vendor's compiler are taken and change nothing here. Written out are the functions that translate what a kernel says
+into what the instruction takes; the others are made from the declarations in `trnlab.isa`.
 
 Source: nki/api/nki/isa/__init__.py of aws-neuron/aws-neuron-sdk (NKI 0.6.0).
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import Any
 
+from trnlab.isa import REGISTRY
 from trnlab.isa.base import Engine
 from trnlab.lang import assignment, compose, registers, transfers
 from trnlab.lang import instructions as ins
@@ -18,6 +22,7 @@ from trnlab.lang.recorder import current
 from trnlab.lang.registers import VirtualRegister
 from trnlab.lang.storage import Region, refuse
 from trnlab.lang.tensor import Tensor
+from trnlab.nki import declared
 from trnlab.nki import enums as constants
 from trnlab.nki.enums import (
     chip_engine,
@@ -161,13 +166,6 @@ def memset(dst: Tensor, value: Any, engine: engine = engine.unknown, name: str |
             )
         value = int(value)
     return issue("memset", name, on=engine, dst=dst, value=value)
-
-
-def tensor_copy_predicated(
-    dst: Tensor, src: Any, predicate: Tensor, reverse_pred: bool = False, name: str | None = None
-) -> NkiInstruction:
-    """dst = src where the predicate is not zero."""
-    return issue("tensor_copy_predicated", name, dst=dst, src=src, predicate=predicate, reverse_pred=reverse_pred)
 
 
 def nc_matmul(
@@ -475,72 +473,6 @@ def _pattern(pattern: Any) -> tuple[tuple[int, int], ...]:
     return tuple((int(step), int(count)) for step, count in pattern)
 
 
-def local_gather(
-    dst: Tensor,
-    src_buffer: Tensor,
-    index: Tensor,
-    num_elem_per_idx: int = 1,
-    num_valid_indices: int | None = None,
-    name: str | None = None,
-) -> NkiInstruction:
-    """Each GpSimd core gathers along the free dimension for its 16 partitions."""
-    return issue(
-        "local_gather",
-        name,
-        dst=dst,
-        src_buffer=src_buffer,
-        index=index,
-        num_elem_per_idx=num_elem_per_idx,
-        num_valid_indices=num_valid_indices,
-    )
-
-
-def nc_n_gather(dst: Tensor, data: Tensor, indices: Tensor, name: str | None = None) -> NkiInstruction:
-    """Per partition, elements of the flattened free dimensions by index."""
-    return issue("nc_n_gather", name, dst=dst, data=data, indices=indices)
-
-
-def bn_stats(dst: Tensor, data: Tensor, name: str | None = None) -> NkiInstruction:
-    """Count, mean and variance * count of the even and the odd elements."""
-    return issue("bn_stats", name, dst=dst, data=data)
-
-
-def bn_aggr(dst: Tensor, data: Tensor, name: str | None = None) -> NkiInstruction:
-    """Mean and variance from several `bn_stats`."""
-    return issue("bn_aggr", name, dst=dst, data=data)
-
-
-def tensor_tensor_scan(
-    dst: Tensor,
-    data0: Tensor,
-    data1: Tensor,
-    initial: Any,
-    op0: Any,
-    op1: Any,
-    reverse0: bool = False,
-    reverse1: bool = False,
-    name: str | None = None,
-) -> NkiInstruction:
-    """r[i] = (data0[i] op0 r[i - 1]) op1 data1[i]."""
-    return issue(
-        "tensor_tensor_scan",
-        name,
-        dst=dst,
-        data0=data0,
-        data1=data1,
-        initial=number(initial),
-        op0=alu_name(op0),
-        op1=alu_name(op1),
-        reverse0=reverse0,
-        reverse1=reverse1,
-    )
-
-
-def nc_stream_shuffle(dst: Tensor, src: Tensor, shuffle_mask: Any, name: str | None = None) -> NkiInstruction:
-    """Shuffle partitions within each 32."""
-    return issue("nc_stream_shuffle", name, dst=dst, src=src, shuffle_mask=tuple(shuffle_mask))
-
-
 def exponential(
     dst: Tensor,
     src: Tensor,
@@ -559,47 +491,6 @@ def exponential(
         max_value=number(max_value),
         reduce_res=reduce_res,
         **_reducing("exponential", Engine.VECTOR, dst, reduce_cmd, reduce_res, reduce_init),
-    )
-
-
-def reciprocal(dst: Tensor, data: Tensor, name: str | None = None) -> NkiInstruction:
-    """dst = 1 / data on VectorE."""
-    return issue("reciprocal", name, dst=dst, data=data)
-
-
-def max8(dst: Tensor, src: Tensor, name: str | None = None) -> NkiInstruction:
-    """The eight largest of each partition, descending."""
-    return issue("max8", name, dst=dst, src=src)
-
-
-def sequence_bounds(dst: Tensor, segment_ids: Tensor, name: str | None = None) -> NkiInstruction:
-    """Start and end of each element's segment."""
-    return issue("sequence_bounds", name, dst=dst, segment_ids=segment_ids)
-
-
-def scalar_tensor_tensor(
-    dst: Tensor,
-    data: Tensor,
-    op0: Any,
-    operand0: Any,
-    op1: Any,
-    operand1: Tensor,
-    reverse0: bool = False,
-    reverse1: bool = False,
-    name: str | None = None,
-) -> NkiInstruction:
-    """dst = (data op0 operand0) op1 operand1, operand1 a tile."""
-    return issue(
-        "scalar_tensor_tensor",
-        name,
-        dst=dst,
-        data=data,
-        op0=alu_name(op0),
-        operand0=number(operand0),
-        op1=alu_name(op1),
-        operand1=operand1,
-        reverse0=reverse0,
-        reverse1=reverse1,
     )
 
 
@@ -753,30 +644,6 @@ def sendrecv(
     )
 
 
-def nc_find_index8(dst: Tensor, data: Tensor, vals: Tensor, name: str | None = None) -> NkiInstruction:
-    """Where eight values occur first."""
-    return issue("nc_find_index8", name, dst=dst, data=data, vals=vals)
-
-
-def nc_match_replace8(
-    dst: Tensor, data: Tensor, vals: Tensor, imm: float, dst_idx: Tensor | None = None, name: str | None = None
-) -> NkiInstruction:
-    """Replace the first occurrence of each of eight values."""
-    return issue("nc_match_replace8", name, dst=dst, data=data, vals=vals, imm=imm, dst_idx=dst_idx)
-
-
-def nonzero_with_count(
-    dst: Tensor, src: Tensor, index_offset: int = 0, padding_val: int = -1, name: str | None = None
-) -> NkiInstruction:
-    """Indices of the elements that are not zero, and their number."""
-    return issue("nonzero_with_count", name, dst=dst, src=src, index_offset=index_offset, padding_val=padding_val)
-
-
-def topk(val_dst: Tensor, idx_dst: Tensor, src: Tensor, n: int, name: str | None = None) -> NkiInstruction:
-    """The largest values and where they were."""
-    return issue("topk", name, val_dst=val_dst, idx_dst=idx_dst, src=src, n=n)
-
-
 def register_alloc(x: Any = None) -> VirtualRegister:
     """A register, holding nothing yet, a number, or the one element of a tensor."""
     return registers.allocate(x)
@@ -795,3 +662,18 @@ def register_load(dst: VirtualRegister, src: Tensor) -> None:
 def register_store(dst: Tensor, src: VirtualRegister) -> None:
     """The one element of dst, in HBM or SBUF, = src."""
     registers.store(dst, src)
+
+
+# -- instructions that are called as they are declared ---------------------------------------------------------------
+def __getattr__(name: str) -> Callable[..., NkiInstruction]:
+    """The function of an instruction that has been registered since. Raises AttributeError for what is none."""
+    instr = REGISTRY.get(name)
+    if instr is None or not declared.is_callable(instr):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+    made = globals()[name] = declared.function(instr, __name__)
+    return made
+
+
+for _name in REGISTRY:
+    if _name not in globals() and declared.is_callable(REGISTRY[_name]):
+        __getattr__(_name)

@@ -160,20 +160,15 @@ class Builder:
 
         Dependencies are tracked between the bytes at which its accesses begin and end.
         """
-        fmt = dtype(dt)
+        return whole(self.unplaced_buffer(shape, dtype(dt), memory, name, first_partition))
+
+    def unplaced_buffer(
+        self, shape: tuple[int, ...], fmt: DType, memory: Memory, name: str, first_partition: int
+    ) -> Buffer:
+        """The memory of an `unplaced` tile, for callers that make their own views of it."""
         nbytes = max(prod(shape[1:]), 1) * fmt.itemsize
-        buffer = Buffer(
-            len(self._buffers),
-            name,
-            memory,
-            shape,
-            fmt,
-            nbytes,
-            first_partition=first_partition,
-            partitions=shape[0],
-            slot_bytes=AS_ACCESSED,
-        )
-        return whole(self._add(buffer))
+        made = Buffer(len(self._buffers), name, memory, shape, fmt, nbytes, first_partition, shape[0], 0, AS_ACCESSED)
+        return self._add(made)
 
     def uses(self) -> tuple[dict[int, tuple[int, int]], int]:
         """First and last instruction that names each buffer (by id), and the number of instructions so far."""

@@ -33,6 +33,7 @@ class ScalarTensorTensor(Instruction):
         OperandSpec("operand1", "src"),
     )
     attrs: ClassVar[Mapping[str, Any]] = {"op0": "multiply", "op1": "add", "reverse0": False, "reverse1": False}
+    required = ("dst", "data", "op0", "operand0", "op1", "operand1")
     not_both_psum = ("data", "operand1")
     limits = ("op0 and op1 are arithmetic operators of VectorE, op1 with two operands",)
     source = "nki.isa.scalar_tensor_tensor"

@@ -33,6 +33,7 @@ class NcStreamShuffle(Instruction):
         OperandSpec("src", "src", dtypes=MOVABLE),
     )
     attrs: ClassVar[Mapping[str, Any]] = {"shuffle_mask": tuple(range(QUADRANT))}
+    required = ("dst", "src", "shuffle_mask")
     same_dtype = ("dst", "src")
     limits = (
         "shuffle_mask is 32 numbers, each 0..31 or 255, and none that is used names a row beyond src",

@@ -34,6 +34,7 @@ class TensorTensorScan(Instruction):
         OperandSpec("initial", "src", immediate=True, shape=("P", "1")),
     )
     attrs: ClassVar[Mapping[str, Any]] = {"op0": "multiply", "op1": "add", "reverse0": False, "reverse1": False}
+    required = ("dst", "data0", "data1", "initial", "op0", "op1")
     not_both_psum = ("data0", "data1")
     limits = ("op0 and op1 are arithmetic operators of VectorE with two operands",)
     source = "nki.isa.tensor_tensor_scan; that the carry is not rounded is assumed"

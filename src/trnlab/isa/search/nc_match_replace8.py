@@ -34,6 +34,7 @@ class NcMatchReplace8(Instruction):
         OperandSpec("vals", "src", shape=("P", EIGHT)),
     )
     attrs: ClassVar[Mapping[str, Any]] = {"imm": 0.0}
+    required = ("dst", "data", "vals", "imm")
     sizes: ClassVar[Mapping[str, int]] = {"F": LONGEST}
     least: ClassVar[Mapping[str, int]] = {"F": SHORTEST}
     limits = ("data and vals have at most two free dimensions", "imm is a number")

@@ -35,6 +35,7 @@ class Topk(Instruction):
         OperandSpec("src", "src", SBUF_ONLY, dtypes=frozenset({"bfloat16"})),
     )
     attrs: ClassVar[Mapping[str, Any]] = {"n": SHORTEST}
+    required = ("val_dst", "idx_dst", "src", "n")
     sizes: ClassVar[Mapping[str, int]] = {"K": MOST - 1}
     multiples: ClassVar[Mapping[str, int]] = {"P": CORE}
     limits = ("8 <= n < 65536, K <= n, and F holds ceil(n / 16) columns",)

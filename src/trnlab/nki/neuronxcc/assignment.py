@@ -90,9 +90,9 @@ def _continues(target: Tensor, value: Tensor) -> bool:
     The order of such updates is free, so that independent iterations may share them.
     """
     name, arguments = current().last_writer_of(value)
-    op = arguments.get("op") if name == "tensor_tensor" else arguments.get("op0")
     if name not in ("tensor_tensor", "tensor_scalar") or arguments.get("op1") is not None:
         return False
+    op = arguments.get("op") if name == "tensor_tensor" else arguments.get("op0")
     places = [x for x in map(arguments.get, ("data", "data1", "data2")) if isinstance(x, Tensor)]
     here = [same_place(target, x) for x in places]
     if str(op) == "subtract":

@@ -15,16 +15,19 @@ from typing import Any
 import numpy as np
 
 from trnlab.isa.alu import alu_op
+from trnlab.isa.base import Memory
 from trnlab.lang import compose
 from trnlab.lang import instructions as ins
 from trnlab.lang.formats import FORMATS, Format, format_of
 from trnlab.lang.recorder import current
 from trnlab.lang.storage import Region
 from trnlab.lang.tensor import Tensor
-from trnlab.nki.neuronxcc.defined import unwritten
-from trnlab.nki.neuronxcc.masked import trimmed
+from trnlab.nki.neuronxcc.defined import Box, defined, record, unwritten
+from trnlab.nki.neuronxcc.masked import boxed, cut, rows_of, trimmed
+from trnlab.nki.neuronxcc.zeros import settle
 
 BOOL, FLOAT32, INT32, UINT8 = FORMATS["bool"], FORMATS["float32"], FORMATS["int32"], FORMATS["uint8"]
+_PSUM = Memory.PSUM  # to look a member up takes 200 ns in Python 3.11
 
 
 def result(shape: tuple[int, ...], dtype: Any, region: Region = Region.sbuf) -> Tensor:
@@ -41,6 +44,35 @@ def computed(
     if parts is not None:
         emit(*parts)
     return out
+
+
+def row_result(data: Tensor, mask: Any, shape: tuple[int, ...], dtype: Any, emit: Callable[..., Any]) -> Tensor:
+    """A result of `shape` that has one row for each row of data, of what the mask leaves of data.
+
+    emit(part of the result, part of data, box) computes it; the box is what is left of data.
+    """
+    settle(data)
+    out = result(shape, dtype)
+    box: Box = {a: edges for a, edges in defined(data).items() if not a}
+    box |= boxed(mask, data.shape)
+    if not any(low >= high for low, high in box.values()):
+        into = rows_of(box)
+        emit(cut(out, into), cut(data, box), box)
+        record(out, into)
+    return out
+
+
+def column(operand: Any) -> Any:
+    """A per-partition operand in the format that the engines take."""
+    if not isinstance(operand, Tensor):
+        return operand
+    settle(operand)
+    return operand if operand.format is FLOAT32 or operand.format == FLOAT32 else compose.copy(operand, FLOAT32)
+
+
+def not_both_psum(x: Tensor, y: Tensor) -> Tensor:
+    """y, in SBUF where x is in PSUM."""
+    return compose.in_sbuf(y) if x.storage.region.memory is _PSUM else y
 
 
 def format_of_operand(x: Any) -> Format:

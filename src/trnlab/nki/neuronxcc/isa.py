@@ -10,23 +10,37 @@ tests of aws-neuron/aws-neuron-sdk (nki/test).
 
 from __future__ import annotations
 
+import sys
 from math import prod
 from typing import Any
 
+from trnlab.isa import REGISTRY
 from trnlab.isa.base import Memory
 from trnlab.lang import compose
+from trnlab.lang import instructions as ins
 from trnlab.lang.compose import FLOAT32
 from trnlab.lang.formats import format_of
 from trnlab.lang.recorder import current
 from trnlab.lang.storage import Region, refuse
 from trnlab.lang.tensor import Tensor
 from trnlab.nki import isa as new
+from trnlab.nki.declared import is_declared
 from trnlab.nki.enums import chip_engine, dge_mode, engine, nc_version, oob_mode, reduce_cmd
 from trnlab.nki.isa import get_nc_version
+from trnlab.nki.neuronxcc import declared
 from trnlab.nki.neuronxcc.affine import Affine, Mask
 from trnlab.nki.neuronxcc.defined import Box, defined, record
-from trnlab.nki.neuronxcc.elementwise import binary_result, computed, copied, result, same_rank
-from trnlab.nki.neuronxcc.masked import boxed, cut, trimmed
+from trnlab.nki.neuronxcc.elementwise import (
+    binary_result,
+    column,
+    computed,
+    copied,
+    not_both_psum,
+    result,
+    row_result,
+    same_rank,
+)
+from trnlab.nki.neuronxcc.masked import boxed, cut, rows_of, trimmed
 from trnlab.nki.neuronxcc.zeros import settle
 from trnlab.nki.operators import alu_name
 
@@ -35,19 +49,6 @@ __all__ = ["dge_mode", "engine", "get_nc_version", "nc_version", "oob_mode", "re
 unknown_engine, tensor_engine, vector_engine = engine.unknown, engine.tensor, engine.vector
 scalar_engine, gpsimd_engine, dma_engine, sync_engine = engine.scalar, engine.gpsimd, engine.dma, engine.sync
 _Any, _IDLE, _RESET = engine.unknown, reduce_cmd.idle, reduce_cmd.reset_reduce
-
-
-def column(operand: Any) -> Any:
-    """A per-partition operand in the format that the engines take."""
-    if not isinstance(operand, Tensor):
-        return operand
-    settle(operand)
-    return operand if operand.format == FLOAT32 else compose.copy(operand, FLOAT32)
-
-
-def _not_both_psum(x: Tensor, y: Tensor) -> Tensor:
-    """y, in SBUF where x is in PSUM."""
-    return compose.in_sbuf(y) if x.storage.region.memory is Memory.PSUM else y
 
 
 # -- the PE array -------------------------------------------------------------------------------------------------
@@ -72,7 +73,7 @@ def nc_matmul(
     for operand in (stationary, moving):
         settle(operand)
     box = boxed(mask, stationary.shape)
-    rows = {0: box[0]} if 0 in box else {}
+    rows = rows_of(box)
     stationary, moving = (
         t if t.storage.region.memory is Memory.SBUF else copied(t) for t in (cut(stationary, rows), cut(moving, rows))
     )
@@ -218,7 +219,7 @@ def tensor_copy_predicated(
     parts = trimmed(mask, dst, src, predicate)
     if parts:
         if isinstance(parts[1], Tensor):
-            parts[2] = _not_both_psum(parts[1], parts[2])
+            parts[2] = not_both_psum(parts[1], parts[2])
         new.tensor_copy_predicated(parts[0], parts[1], parts[2], reverse_pred)
 
 
@@ -227,12 +228,14 @@ def tensor_tensor(
 ) -> Tensor:
     """data1 op data2."""
 
+    name = alu_name(op)
+
     def emit(out: Tensor, one: Tensor, two: Tensor) -> None:
-        one, two = (compose.broadcast_to(t, out.shape) for t in (one, two))
-        new.tensor_tensor(out, one, _not_both_psum(one, two), op, engine)
+        one, two = compose.broadcast_to(one, out.shape), compose.broadcast_to(two, out.shape)
+        ins.tensor_tensor(out, one, not_both_psum(one, two), name, chip_engine(engine))
 
     data1, data2 = same_rank(data1, data2)
-    shape, fmt = binary_result(data1, data2, alu_name(op), dtype)
+    shape, fmt = binary_result(data1, data2, name, dtype)
     return computed(shape, fmt, mask, (data1, data2), emit)
 
 
@@ -274,7 +277,7 @@ def scalar_tensor_tensor(
     """(data op0 operand0) op1 operand1, operand1 a tile."""
 
     def emit(out: Tensor, data: Tensor, operand0: Any, operand1: Tensor) -> None:
-        new.scalar_tensor_tensor(out, data, op0, operand0, op1, _not_both_psum(data, operand1), reverse0, reverse1)
+        new.scalar_tensor_tensor(out, data, op0, operand0, op1, not_both_psum(data, operand1), reverse0, reverse1)
 
     return computed(data.shape, dtype or data.format, mask, (data, column(operand0), operand1), emit)
 
@@ -316,15 +319,10 @@ def tensor_tensor_scan(
 
     def emit(out: Tensor, one: Tensor, two: Tensor, initial: Any) -> None:
         one, two = (compose.broadcast_to(t, out.shape) for t in (one, two))
-        new.tensor_tensor_scan(out, one, _not_both_psum(one, two), initial, op0, op1, reverse0, reverse1)
+        new.tensor_tensor_scan(out, one, not_both_psum(one, two), initial, op0, op1, reverse0, reverse1)
 
     shape, fmt = binary_result(data0, data1, "add", dtype)
     return computed(shape, fmt, mask, (data0, data1, column(initial)), emit)
-
-
-def reciprocal(data: Tensor, *, dtype: Any = None, mask: Any = None, **_: Any) -> Tensor:
-    """1 / data on VectorE."""
-    return computed(data.shape, dtype or data.format, mask, (data,), new.reciprocal)
 
 
 def dropout(data: Tensor, prob: Any, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tensor:
@@ -455,32 +453,19 @@ def tensor_partition_reduce(op: Any, data: Tensor, *, mask: Any = None, dtype: A
     return out
 
 
-def _row_result(data: Tensor, mask: Any, shape: tuple[int, ...], dtype: Any, emit: Any) -> Tensor:
-    """A result of `shape` that has one row for each row of data, of what the mask leaves of data."""
-    settle(data)
-    out = result(shape, dtype)
-    box: Box = {a: edges for a, edges in defined(data).items() if not a}
-    box |= boxed(mask, data.shape)
-    if not any(low >= high for low, high in box.values()):
-        into: Box = {0: box[0]} if 0 in box else {}
-        emit(cut(out, into), cut(data, box), into)
-        record(out, into)
-    return out
-
-
 def max8(*, src: Tensor, mask: Any = None, dtype: Any = None, **_: Any) -> Tensor:
     """The eight largest of each partition, descending."""
-    return _row_result(src, mask, (src.shape[0], 8), dtype or src.format, lambda out, src, _rows: new.max8(out, src))
+    return row_result(src, mask, (src.shape[0], 8), dtype or src.format, lambda out, src, _box: new.max8(out, src))
 
 
 def nc_find_index8(*, data: Tensor, vals: Tensor, mask: Any = None, dtype: Any = None, **_: Any) -> Tensor:
     """Where eight values occur first. A mask applies to data."""
-    return _row_result(
+    return row_result(
         data,
         mask,
         (data.shape[0], 8),
         dtype or "uint32",
-        lambda out, data, rows: new.nc_find_index8(out, data, cut(vals, rows)),
+        lambda out, data, box: new.nc_find_index8(out, data, cut(vals, rows_of(box))),
     )
 
 
@@ -497,7 +482,7 @@ def nc_match_replace8(
     """data with the first occurrence of each of eight values replaced. A mask applies to data."""
 
     def emit(out: Tensor, data: Tensor) -> None:
-        rows = {0: box[0]} if 0 in box else {}
+        rows = rows_of(box)
         places = None if dst_idx is None else cut(dst_idx, rows)
         new.nc_match_replace8(out, data, cut(vals, rows), float(imm), places)
 
@@ -507,15 +492,8 @@ def nc_match_replace8(
 
 def bn_stats(data: Tensor, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tensor:
     """Count, mean and variance * count of the even and the odd elements."""
-    return _row_result(
-        data, mask, (data.shape[0], 6), dtype or FLOAT32, lambda out, data, _rows: new.bn_stats(out, data)
-    )
-
-
-def bn_aggr(data: Tensor, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tensor:
-    """Mean and variance from several `bn_stats`."""
-    return _row_result(
-        data, mask, (data.shape[0], 2), dtype or data.format, lambda out, data, _rows: new.bn_aggr(out, data)
+    return row_result(
+        data, mask, (data.shape[0], 6), dtype or FLOAT32, lambda out, data, _box: new.bn_stats(out, data)
     )
 
 
@@ -662,3 +640,19 @@ def sequence_bounds(*, segment_ids: Tensor, dtype: Any = None, **_: Any) -> Tens
     new.sequence_bounds(out, segment_ids)
     record(out, {})
     return out
+
+
+# -- instructions that are called as they are declared ---------------------------------------------------------------
+def __getattr__(name: str) -> Any:
+    """The function of an instruction whose function of nki.isa is made from its declaration as well.
+
+    Raises AttributeError for any other name.
+    """
+    if name not in REGISTRY or not is_declared(getattr(new, name, None)):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+    return globals().setdefault(name, declared.function(REGISTRY[name], getattr(new, name), __name__))
+
+
+for _name in REGISTRY:
+    if _name not in globals() and is_declared(getattr(new, _name, None)):
+        __getattr__(_name)

@@ -29,7 +29,7 @@ def trimmed(mask: Any, out: Tensor, *inputs: Any) -> list[Any] | None:
                 known = defined(tensor)
                 box = joined(box, known) if known and tensor.ndim == out.ndim else box
     if not box:
-        record(out, box)
+        partial.pop(out.storage, None)  # as `record` does of all of it
         return [out, *inputs]
     parts = [cut(t, box) if isinstance(t, Tensor) else t for t in (out, *inputs)]
     if any(low >= high for low, high in box.values()):
@@ -54,3 +54,8 @@ def cut(view: Tensor, box: Box) -> Tensor:
         if axis < view.ndim and view.shape[axis] != 1:
             view = view.narrowed(axis, low, min(high, view.shape[axis])) if low < high else view  # type: ignore[attr-defined]
     return view
+
+
+def rows_of(box: Box) -> Box:
+    """What a box says of the partitions."""
+    return {0: box[0]} if 0 in box else {}

@@ -300,7 +300,7 @@ class Beyond(Tile):
     def _refuse(self) -> Any:
         bad = next(limit for limit in self.limits if not limit.holds(self.shape))
         low, high = bad.span(self.shape)
-        name = self.name or self.storage.whole.buffer.name
+        name = self.name or self.storage.buffer.name
         refuse(
             f"index outside of {name!r}, dimension {bad.dim}",
             limit=f"0..{bad.size - 1}",

@@ -39,11 +39,11 @@ def findings(
     returned = [t for t in returned if t.storage.recorder is recorder and not t.is_indirect() and not t.on_chip]
     observed = frozenset(routine.params[:arguments])
     if not alone:
-        observed |= {t.storage.whole.buffer.id for t in returned}
+        observed |= {t.storage.buffer.id for t in returned}
     results = tuple(
-        Returned(t.storage.whole.buffer.id, t.shape, t.strides, t.offset, t.format.itemsize)
+        Returned(t.storage.buffer.id, t.shape, t.strides, t.offset, t.format.itemsize)
         for t in returned
-        if alone and t.storage.whole.buffer.id not in filled
+        if alone and t.storage.buffer.id not in filled
     )
     scene = Scene(
         filled=filled,

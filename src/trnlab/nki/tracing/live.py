@@ -81,7 +81,7 @@ class Shadow:
 
     def read(self, tensor: Tensor) -> Array:
         """What a tensor holds after all that has been executed, as an array of its shape."""
-        place = tensor.storage.whole.buffer
+        place = tensor.storage.buffer
         machine = self._running()
         if self.done == len(self.recorder.builder):
             machine.forget()
@@ -116,7 +116,7 @@ class _Machine(Machine):
         """Give memory to what the recorder has made since the last time."""
         for position in range(self._params, len(recorder.hbm)):
             array = _contents(recorder, position, hbm)
-            self._at(recorder.hbm[position].storage.whole.buffer.id, address_of(array), 0)
+            self._at(recorder.hbm[position].storage.buffer.id, address_of(array), 0)
         self._params = len(recorder.hbm)
         for made in recorder.tiles[self._tiles :]:
             if made.address is None:
@@ -166,7 +166,7 @@ def _contents(recorder: Recorder, position: int, hbm: MutableMapping[int, Array]
     number = recorder.numbers[position]
     if number not in hbm:
         known = recorder.arrays.get(position)
-        nbytes = recorder.hbm[position].storage.whole.buffer.nbytes
+        nbytes = recorder.hbm[position].storage.buffer.nbytes
         hbm[number] = np.full(nbytes, POISON, np.uint8) if known is None else known.copy()
     return hbm[number]
 
