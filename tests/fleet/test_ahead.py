@@ -16,7 +16,8 @@ from trnlab.fabric.cluster import Cluster
 from trnlab.fleet import Question, plan
 from trnlab.fleet.costs.exchange import Exchange
 from trnlab.fleet.costs.programs import Programs
-from trnlab.fleet.models.transformer import Attention, Block, Dense, Model
+from trnlab.fleet.layers.sizes import Attention, Dense
+from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.report.table import to_json
 from trnlab.fleet.search.prefetch import Ahead
 from trnlab.fleet.search.steps import Planner

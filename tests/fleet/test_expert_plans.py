@@ -13,9 +13,10 @@ from trnlab.errors import UsageError
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.costs.exchange import Exchange
 from trnlab.fleet.costs.programs import Programs
+from trnlab.fleet.costs.stages import stage
 from trnlab.fleet.layers.shares import Share
-from trnlab.fleet.layers.stages import stage
-from trnlab.fleet.models.transformer import Attention, Block, Dense, Experts, Model
+from trnlab.fleet.layers.sizes import Attention, Dense, Experts
+from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.search.candidates import every, search
 from trnlab.fleet.search.layout import Layout, columns_of, obstacles, pinned
 from trnlab.fleet.search.parts import Training

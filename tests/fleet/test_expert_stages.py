@@ -6,9 +6,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from trnlab.fleet.costs.stages import stage
 from trnlab.fleet.layers.shares import Share
-from trnlab.fleet.layers.stages import stage
-from trnlab.fleet.models.transformer import Attention, Block, Dense, Experts, Model
+from trnlab.fleet.layers.sizes import Attention, Dense, Experts
+from trnlab.fleet.models.transformer import Block, Model
 from trnlab.graph.interpret import interpret
 
 torch = pytest.importorskip("torch")
@@ -133,9 +134,9 @@ def test_compressed_keys_are_those_of_pytorch():
     found, sums, w = _run(block, Share(BATCH, LENGTH, form="float32"))
     a, n = LATENT, "block_0_"
     x = _normed(w["given_1"], w[n + "1_scale"])
-    q = _heads(F.linear(_normed(F.linear(x, w[n + "q_down"]), w[n + "q_norm"]), w[n + "q"]), a.size)
+    q = _heads(F.linear(_normed(F.linear(x, w[n + "q_down"]), w[n + "q_norm_scale"]), w[n + "q"]), a.size)
     pressed = F.linear(x, w[n + "kv_down"])
-    up = _heads(F.linear(_normed(pressed[..., :10], w[n + "kv_norm"]), w[n + "kv"]), 8)
+    up = _heads(F.linear(_normed(pressed[..., :10], w[n + "kv_norm_scale"]), w[n + "kv"]), 8)
     turning = _turned(pressed[:, None, :, 10:], w["given_2"], w["given_3"])
     q = torch.cat([q[..., :4], _turned(q[..., 4:], w["given_2"], w["given_3"])], -1)
     k = torch.cat([up[..., :4], turning.expand(-1, 2, -1, -1)], -1)

@@ -16,7 +16,8 @@ from trnlab.cli.planning import plan as command_line
 from trnlab.fleet import Question, plan
 from trnlab.fleet.comparison.alternatives import others
 from trnlab.fleet.comparison.contenders import Held
-from trnlab.fleet.models.transformer import Attention, Block, Dense, Model
+from trnlab.fleet.layers.sizes import Attention, Dense
+from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.planning.overheads import overheads
 from trnlab.fleet.planning.plan import job_of
 from trnlab.fleet.planning.sensitivity import leanings

@@ -15,7 +15,8 @@ from trnlab.cli.main import main
 from trnlab.errors import UsageError
 from trnlab.fleet import Question, plan
 from trnlab.fleet.costs.programs import Programs
-from trnlab.fleet.models.transformer import Attention, Block, Dense, Model
+from trnlab.fleet.layers.sizes import Attention, Dense
+from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.report.table import candidate, to_csv, to_json
 from trnlab.fleet.report.text import text
 from trnlab.fleet.search import pipeline as pipes

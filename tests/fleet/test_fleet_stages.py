@@ -6,9 +6,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from trnlab.fleet.costs.stages import stage
 from trnlab.fleet.layers.shares import Share
-from trnlab.fleet.layers.stages import stage
-from trnlab.fleet.models.transformer import Attention, Block, Dense, Model
+from trnlab.fleet.layers.sizes import Attention, Dense
+from trnlab.fleet.models.transformer import Block, Model
 from trnlab.graph.interpret import interpret
 
 torch = pytest.importorskip("torch")
@@ -50,24 +51,27 @@ def _normed(x, w, name):
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) * w[name + "_scale"]
 
 
+def _through(block, w, name, x, angles=()):
+    """One block, written with PyTorch's functions."""
+    a, y = block.attention, _normed(x, w, name + "_1")
+    linear = lambda y, n: F.linear(y, w[f"{name}_{n}"], w.get(f"{name}_{n}_bias"))  # noqa: E731
+    q, k, v = (linear(y, n).unflatten(-1, (-1, a.size)).transpose(1, 2) for n in "qkv")
+    if angles:
+        q, k = (_rotated(t, *angles) for t in (q, k))
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=a.causal, enable_gqa=True)
+    x = x + linear(out.transpose(1, 2).flatten(-2), "o")
+    y = _normed(x, w, name + "_2")
+    opened = F.silu(linear(y, "gate")) * linear(y, "up") if block.network.gated else F.gelu(linear(y, "up"))
+    return x + linear(opened, "down")
+
+
 def _reference(block, w, given):
     """The loss of two blocks with embedding and head, written with PyTorch's functions."""
     angles = [given[f"given_{i}"] for i in range(2, 6)] if block.attention.rope else []
     labels = given["given_6" if angles else "given_2"]
     x = F.embedding(given["given_1"].long(), w["table"])
-    a = block.attention
     for i in range(2):
-        name = f"block_{i}"
-        y = _normed(x, w, name + "_1")
-        linear = lambda y, n: F.linear(y, w[f"{name}_{n}"], w.get(f"{name}_{n}_bias"))  # noqa: B023, E731
-        q, k, v = (linear(y, n).unflatten(-1, (-1, a.size)).transpose(1, 2) for n in "qkv")
-        if angles:
-            q, k = (_rotated(t, *angles[2 * i : 2 * i + 2]) for t in (q, k))
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        x = x + linear(out.transpose(1, 2).flatten(-2), "o")
-        y = _normed(x, w, name + "_2")
-        opened = F.silu(linear(y, "gate")) * linear(y, "up") if block.network.gated else F.gelu(linear(y, "up"))
-        x = x + linear(opened, "down")
+        x = _through(block, w, f"block_{i}", x, angles[2 * i : 2 * i + 2])
     logits = F.linear(_normed(x, w, "final"), w["head"])
     return F.cross_entropy(logits.flatten(0, 1), labels.long().flatten())
 
@@ -101,26 +105,28 @@ def test_losses_and_gradients_are_those_of_pytorch(gated, attention, network):
 
 
 def test_images_are_patches_and_a_class_token():
-    """Loss and gradients of a vision transformer's ends, without blocks between them, as PyTorch has them."""
+    """Loss and gradients of a vision transformer of one block, as PyTorch has them."""
     block = Block(
         HIDDEN, Attention(4, 4, 4, 4, causal=False, rope=False, bias="all"), Dense(32, False, True), "layer"
     )
     model = Model("image", HIDDEN, ((1, block),), LENGTH, positions=LENGTH, patch=12, classes=5)
-    graph = stage(model, (), Share(BATCH, LENGTH, form="float32"), 1, first=True, last=True).graph
+    graph = stage(model, (block,), Share(BATCH, LENGTH, form="float32"), 1, first=True, last=True).graph
     values = [v % 5 if v.dtype == np.int32 else v for v in _values(graph)]
     loss, *sums = interpret(graph, values)
     w = {
         v.name: torch.from_numpy(value).requires_grad_(value.dtype != np.int32)
         for v, value in zip(graph.inputs, values)
     }
-    first = _normed(F.linear(w["given_1"], w["patches"], w["patches_bias"])[:, :1], w, "final")
+    patches = F.linear(w["given_1"], w["patches"], w["patches_bias"])
+    x = torch.cat([w["class"].expand(BATCH, 1, HIDDEN), patches], 1) + w["positions"]
+    first = _normed(_through(block, w, "block_0", x)[:, :1], w, "final")
     expected = F.cross_entropy(
         F.linear(first, w["head"], w["head_bias"]).flatten(0, 1), w["given_2"].long().flatten()
     )
     expected.backward()
     assert loss == pytest.approx(expected.item(), rel=1e-5)
     targets = [graph.inputs[source].name.removeprefix("sum_") for source in graph.aliases.values()]
-    assert set(targets) == {"patches", "patches_bias", "final_scale", "final_shift", "head", "head_bias"}
+    assert {"patches", "patches_bias", "class", "positions", "head", "head_bias"} < set(targets)
     for name, got in zip(targets, sums):
         np.testing.assert_allclose(got, w[name].grad.numpy(), rtol=0, atol=1e-6, err_msg=name)
 

@@ -12,7 +12,8 @@ import subprocess
 import pytest
 
 from trnlab.fleet import Question, plan
-from trnlab.fleet.models.transformer import Attention, Block, Dense, Model
+from trnlab.fleet.layers.sizes import Attention, Dense
+from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.planning.launch_files import write
 from trnlab.fleet.search.layout import pinned
 

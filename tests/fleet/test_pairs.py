@@ -11,13 +11,14 @@ import pytest
 from trnlab.errors import UsageError
 from trnlab.fleet import Question, plan
 from trnlab.fleet.comparison.contenders import of_others, work_of
+from trnlab.fleet.costs.stages import ENTRY, JOIN, stage
 from trnlab.fleet.gpus import catalogue, roofline
 from trnlab.fleet.gpus.costs import Job
-from trnlab.fleet.layers.shares import Share, share_of
-from trnlab.fleet.layers.stages import ENTRY, JOIN, stage
+from trnlab.fleet.layers.shares import Share
+from trnlab.fleet.layers.sizes import Attention, Dense, Relative
 from trnlab.fleet.models.configurations import from_config
-from trnlab.fleet.models.encoder_decoder import Crossed, Pair, Relative
-from trnlab.fleet.models.transformer import Attention, Block, Dense
+from trnlab.fleet.models.encoder_decoder import Crossed, Pair
+from trnlab.fleet.models.transformer import Block
 from trnlab.fleet.search.layout import Layout, columns_of, pinned
 from trnlab.fleet.search.parts import Training
 from trnlab.fleet.search.pipes import Shape, entering, parameters_of
@@ -67,7 +68,7 @@ def _made(config, also="", decoder=True, first=False, last=False, blocks=1, atte
     """A stage, its inputs as tensors that gradients are taken of, and its outputs."""
     model = from_config(config, "small")
     block = model.stacks[int(decoder)][1]
-    share = share_of(model, block, Share(BATCH, READ, form="float32", attention=attention))
+    share = model.share(block, Share(BATCH, READ, form="float32", attention=attention))
     graph = stage(model, (block,) * blocks, share, 1, first, last, also).graph
     values = list(_inputs(graph))
     named = {v.name: torch.from_numpy(x).requires_grad_(x.dtype != np.int32) for v, x in zip(graph.inputs, values)}
@@ -107,7 +108,7 @@ def _block(block, w, name, x, memory=None, bias=None):
 def _check(graph, named, sums):
     """Gradients of weights, which the sums that began with zeros are."""
     targets = [graph.inputs[source].name.removeprefix("sum_") for source in graph.aliases.values()]
-    assert set(targets) == {n for n in named if not n.startswith(("given", "sum_"))}
+    assert set(targets) == {n for n in named if not n.startswith(("given", "sum_", "positions"))}  # those are fixed
     for name, got in zip(targets, sums):
         _near(got, named[name].grad, name)
 
@@ -131,7 +132,7 @@ def test_a_decoder_attends_to_what_was_read(config, attention):
     for i in range(2):
         y = _block(block, w, f"block_{i}", y, memory, bias)
     labels = next(w[n] for n in w if n.startswith("given") and not w[n].dtype.is_floating_point)
-    logits = F.linear(_normed(y, w, "final"), w["head"])
+    logits = F.linear(_normed(y, w, "final"), w["table"])
     expected = F.cross_entropy(logits.flatten(0, 1), labels.long().flatten())
     expected.backward()
     assert loss == pytest.approx(expected.item(), rel=1e-5)
@@ -163,7 +164,7 @@ def test_sound_goes_through_two_convolutions():
     two = torch.cat((w["conv_2_before"], w["conv_2"]), 1).unflatten(1, (3, -1)).transpose(1, 2)
     y = F.gelu(F.conv1d(x.transpose(1, 2), one, w["conv_1_bias"], padding=1))
     y = F.gelu(F.conv1d(y, two, w["conv_2_bias"], stride=2, padding=1)).transpose(1, 2)
-    y = _block(block, w, "block_0", y)
+    y = _block(block, w, "block_0", y + w["positions"][: y.shape[1]])
     y.backward(down.detach())
     _near(out, y.detach())
     _check(graph, w, sums)
@@ -176,7 +177,9 @@ def test_what_joins_a_decoder_to_its_encoder(config):
     read, ids = w["given_1"], w["given_2"]
     biased = isinstance(block.attention, Relative)
     bias, down = (w["given_3"], w["given_4"]) if biased else (None, w["given_3"])
-    y = _block(block, w, "block_0", F.embedding(ids.long(), w["table"]), _normed(read, w, "read"), bias)
+    x = F.embedding(ids.long(), w["table"])
+    x = x + w["written"][: x.shape[1]] if "written" in w else x
+    y = _block(block, w, "block_0", x, _normed(read, w, "read"), bias)
     y.backward(down.detach())
     _near(out, y.detach())
     _near(entered, read.grad)
@@ -188,7 +191,9 @@ def test_operations_are_those_of_the_blocks():
     found = from_config(T5 | {"d_model": 512, "d_ff": 2048, "num_heads": 8, "d_kv": 64, "num_layers": 6}, "small")
     one, two = (block for _, block in found.stacks)
     keys = 2 * 512 * 512
-    products = 6 * one.parameters + 6 * keys + (6 * (two.parameters - keys) + WORDS * 512) * WRITTEN / 512
+    norms = 2 * 512, 3 * 512  # which are no products
+    one, two = (block.parameters - own for block, own in zip((one, two), norms))
+    products = 6 * one + 6 * keys + (6 * (two - keys) + WORDS * 512) * WRITTEN / 512
     pairs = 6 * 1024 * 512 + (6 * 1024 / 2 * WRITTEN / 512 + 6 * 1024) * WRITTEN
     assert found.flops_per_token(512) == pytest.approx(6 * (products + pairs))
 

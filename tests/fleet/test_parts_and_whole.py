@@ -15,7 +15,8 @@ import pytest
 
 from trnlab.cli.main import main
 from trnlab.fleet import Question, plan
-from trnlab.fleet.models.transformer import Attention, Block, Dense, Model
+from trnlab.fleet.layers.sizes import Attention, Dense
+from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.search.layout import pinned
 
 pytest.importorskip("torch")

@@ -13,7 +13,8 @@ from trnlab.fabric.cluster import Cluster
 from trnlab.fleet import Question, plan
 from trnlab.fleet.costs.exchange import Exchange
 from trnlab.fleet.costs.programs import Cost, Programs
-from trnlab.fleet.models.transformer import Attention, Block, Dense, Experts, Model
+from trnlab.fleet.layers.sizes import Attention, Dense, Experts
+from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.planning import plan as planning
 from trnlab.fleet.search.layout import Layout, columns_of, pinned
 from trnlab.fleet.search.steps import Planner

@@ -13,8 +13,8 @@ from trnlab.fleet.gpus import catalogue, efficiency
 from trnlab.fleet.gpus.blocks import Layer, activations
 from trnlab.fleet.gpus.costs import HALF, Costs, Job, Software
 from trnlab.fleet.gpus.roofline import step
+from trnlab.fleet.layers.sizes import Experts
 from trnlab.fleet.models.configurations import model
-from trnlab.fleet.models.transformer import Experts
 from trnlab.fleet.search.layout import Layout
 from trnlab.validation import gpus
 

@@ -15,8 +15,9 @@ from trnlab.cli.main import main
 from trnlab.errors import UsageError
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet import Question, plan
+from trnlab.fleet.layers.sizes import Attention, Dense
 from trnlab.fleet.models.captured import blocks_of, recognised, whole
-from trnlab.fleet.models.transformer import Attention, Block, Dense
+from trnlab.fleet.models.transformer import Block
 from trnlab.fleet.search.layout import pinned
 from trnlab.porting.job import Unheard
 from trnlab.runtime.script import Script

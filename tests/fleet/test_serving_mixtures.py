@@ -12,8 +12,9 @@ import pytest
 from trnlab import chips
 from trnlab.cli.main import main
 from trnlab.fleet.gpus.catalogue import instance
+from trnlab.fleet.layers.sizes import Attention, Experts
 from trnlab.fleet.models import configurations
-from trnlab.fleet.models.transformer import Attention, Block, Experts, Model
+from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.serving.costs import Costs
 from trnlab.fleet.serving.graphs import Program
 from trnlab.fleet.serving.mixtures import met

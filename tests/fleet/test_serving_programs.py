@@ -11,8 +11,9 @@ from trnlab import chips
 from trnlab.compiler import compile
 from trnlab.errors import UsageError
 from trnlab.fabric.world import World, together
+from trnlab.fleet.layers.sizes import Attention, Dense, Experts
 from trnlab.fleet.models import configurations
-from trnlab.fleet.models.transformer import Attention, Block, Dense, Experts, Model
+from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.serving.costs import Costs
 from trnlab.fleet.serving.graphs import MASKED, Program, decode, prefill, supported
 from trnlab.fleet.serving.offers import bytes_of

@@ -12,7 +12,8 @@ from trnlab.cli.main import main
 from trnlab.errors import UsageError
 from trnlab.fleet import Question, plan
 from trnlab.fleet.bills.compilation import minutes
-from trnlab.fleet.models.transformer import Attention, Block, Dense, Model
+from trnlab.fleet.layers.sizes import Attention, Dense
+from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.planning.settings import MOST, Setting, axes, compare
 from trnlab.fleet.report.settings_text import text, to_json
 

@@ -6,10 +6,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trnlab.fleet.layers.shares import Share, share_of
-from trnlab.fleet.layers.stages import stage
+from trnlab.fleet.costs.stages import stage
+from trnlab.fleet.layers.shares import Share
+from trnlab.fleet.layers.sizes import Attention, Dense
 from trnlab.fleet.models.configurations import model
-from trnlab.fleet.models.transformer import Attention, Block, Dense, Model
+from trnlab.fleet.models.transformer import Block, Model
 from trnlab.graph.interpret import interpret
 
 BLOCK = Block(32, Attention(4, 2, 8, 8), Dense(64))
@@ -56,8 +57,8 @@ def test_every_kind_of_block_can_be_made_again(name, more, tensor):
     known = model(name)
     share = Share(1, min(known.sequence, 1500), tensor, block="again", **more)
     for _, block in known.stacks:
-        own = share_of(known, block, share)
-        again, kept = (stage(known, (block,), part, 16).graph for part in (own, share_of(known, block, _kept(share))))
+        own = known.share(block, share)
+        again, kept = (stage(known, (block,), part, 16).graph for part in (own, known.share(block, _kept(share))))
         assert len(again.outputs) == len(kept.outputs)
         assert len(again.ops) > len(kept.ops)
 

@@ -20,10 +20,11 @@ def model_flops(graph: Graph) -> int:
         remove_barriers(graph)
         merge_equal_ops(graph)
         remove_dead_ops(graph)
-    return sum(_op_flops(op) for op in graph.ops)
+    return sum(op_flops(op) for op in graph.ops)
 
 
-def _op_flops(op: Op) -> int:
+def op_flops(op: Op) -> int:
+    """Those of one op, see `model_flops`."""
     if op.name == "custom_call":
         return int(op.attrs["callee"].flops)
     if op.name == "loop":

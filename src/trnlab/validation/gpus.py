@@ -14,9 +14,10 @@ from typing import Any
 from trnlab.fleet.gpus import catalogue
 from trnlab.fleet.gpus.costs import Job, Software
 from trnlab.fleet.gpus.roofline import Roofline, step
+from trnlab.fleet.layers.sizes import Attention, Dense
 from trnlab.fleet.models.configurations import from_config
 from trnlab.fleet.models.configurations import model as catalogued
-from trnlab.fleet.models.transformer import Attention, Block, Dense, Model
+from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.search.layout import Layout
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trnlab.fleet.layers.stages import Stage
+from trnlab.fleet.costs.stages import Stage
 from trnlab.program.routine import Program
 from trnlab.runtime.step_cost import FORWARD, Life, StepCost
 

@@ -13,12 +13,13 @@ from typing import Any
 
 from trnlab.fleet.arrays import Floats
 from trnlab.fleet.costs.holding import holding
+from trnlab.fleet.costs.stages import ENTRY, JOIN, Stage, stage
 from trnlab.fleet.costs.timed import Timed
+from trnlab.fleet.costs.updates import adamw
 from trnlab.fleet.layers.shares import Share
-from trnlab.fleet.layers.stages import ENTRY, JOIN, Stage, stage
-from trnlab.fleet.layers.updates import adamw
-from trnlab.fleet.models.encoder_decoder import Crossed, Relative
-from trnlab.fleet.models.transformer import Block, Dense, Experts, Model
+from trnlab.fleet.layers.sizes import Dense, Experts, Relative
+from trnlab.fleet.models.encoder_decoder import Crossed
+from trnlab.fleet.models.transformer import Block, Model
 from trnlab.graph.flops import model_flops
 from trnlab.graph.ir import Graph
 from trnlab.runtime.executable import Executable

@@ -14,8 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trnlab.fleet.gpus.costs import HALF, Costs, Software
+from trnlab.fleet.layers.sizes import Attention, Dense, Experts
 from trnlab.fleet.models.encoder_decoder import Crossed
-from trnlab.fleet.models.transformer import Attention, Block, Dense, Experts
+from trnlab.fleet.models.transformer import Block
 from trnlab.fleet.search.layout import Layout
 
 

@@ -19,8 +19,9 @@ from statistics import median
 
 from trnlab.fleet.gpus import efficiency
 from trnlab.fleet.gpus.catalogue import Accelerator, accelerators
+from trnlab.fleet.layers.sizes import Experts
 from trnlab.fleet.models.encoder_decoder import Pair
-from trnlab.fleet.models.transformer import Experts, Model
+from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.models.unpartitioned import Whole
 
 SAME_SIZE = 1.2  # parameters within this factor are one size

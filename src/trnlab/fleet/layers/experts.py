@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A layer's experts on one rank: a router, rows sent to experts, their networks, and rows taken back.
+"""A layer's experts on one rank of training: a router, rows sent to experts, their networks, and rows taken back.
 
 As Megatron-LM's dispatcher by all-to-all has it: a rank routes its own part of the sequence, sends each row to the
 ranks of its experts, the tensor group gathers what came, and each of its ranks has a part of every network's columns.
@@ -13,12 +13,12 @@ T tokens of this rank, H hidden size, E experts, n = E / expert of them on this 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
-from trnlab.fleet.layers.shares import Rank
-from trnlab.fleet.layers.tape import Tape
-from trnlab.fleet.models.transformer import Dense, Experts
+from trnlab.fleet.layers.sizes import Experts
+from trnlab.graph.grad.builder import GradientBuilder
 from trnlab.graph.ir import Value
-from trnlab.numerics.dtypes import float32, int32
+from trnlab.numerics.dtypes import float32
 
 
 def places(experts: Experts, tokens: int) -> int:
@@ -26,112 +26,100 @@ def places(experts: Experts, tokens: int) -> int:
     return math.ceil(tokens * experts.active * experts.capacity / experts.count)
 
 
-def network(layers: Rank, name: str, experts: Experts, x: Value) -> Value:
-    """x [B, S / t, H] -> the same."""
-    tape, (batch, length, hidden) = layers.tape, x.shape
-    tokens = batch * length
-    flat = tape.reshaped(x, (tokens, hidden))
-    weights = routed(tape, flat, tape.weight(name + "_router", experts.count, hidden), experts.active)
-    room = places(experts, tokens)
-    rows = Rows(tape, tokens, experts.active, experts.count * room)
-    back = _computed(layers, name, experts, rows.sent(flat), room)
-    out = tape.reshaped(rows.added_up(back, weights), x.shape)
-    if not experts.shared:
-        return out
-    return tape.add(out, layers.dense(name + "_shared", Dense(experts.shared, experts.gated), x))
+def through(b: GradientBuilder, x: Value, ranks: int, count: int, networks: Callable[[Value], Value]) -> Value:
+    """Rows x [E C, H] sent to `ranks` ranks that have `count` experts each, through their networks
+    [count, ranks C, H] -> the same, and sent back."""
+    room, hidden = x.shape[0] // (ranks * count), x.shape[1]
+    sent = b.reshape(exchanged(b, x), (ranks, count, room, hidden))
+    came = b.reshape(b.transpose(sent, (1, 0, 2, 3)), (count, ranks * room, hidden))
+    back = b.reshape(networks(came), (count, ranks, room, hidden))
+    return exchanged(b, b.reshape(b.transpose(back, (1, 0, 2, 3)), x.shape))
 
 
-def _computed(layers: Rank, name: str, experts: Experts, sent: Value, room: int) -> Value:
-    """Rows [E C, H] through their experts' networks: sent, computed and sent back."""
-    tape, share, hidden = layers.tape, layers.share, sent.shape[1]
-    here = experts.count // share.expert
-    apart = (share.expert, here, room, hidden)
-    came = tape.turned_about(tape.reshaped(_exchanged(tape, sent), apart), (1, 0, 2, 3))
-    rows = layers.gathered(tape.reshaped(came, (here, share.expert * room, hidden)))
-    width = layers.part(experts.size)
-
-    def product(part: str, x: Value, size: int) -> Value:
-        return tape.products(x, tape.weight(f"{name}_{part}", here, size, x.shape[-1]))
-
-    if experts.gated:
-        inner = tape.multiply(tape.activation(product("gate", rows, width), "silu"), product("up", rows, width))
-    else:
-        inner = tape.activation(product("up", rows, width), "gelu")
-    out = layers.scattered(product("down", inner, hidden))
-    out = tape.turned_about(tape.reshaped(out, (here, share.expert, room, hidden)), (1, 0, 2, 3))
-    return _exchanged(tape, tape.reshaped(out, sent.shape))
-
-
-def _exchanged(tape: Tape, x: Value) -> Value:
-    """What came for x from other ranks, which is as much: here x itself, behind a barrier."""
-    b = tape.b
-    return tape.then(b.optimization_barrier(x), lambda d: tape.send_back(x, b.optimization_barrier(d)))
+def exchanged(b: GradientBuilder, x: Value) -> Value:
+    """What came for x from other ranks, which is as much: here x itself, behind a barrier both ways."""
+    with b.at(None, "exchange"):
+        return b.with_gradient(
+            lambda x: (b.optimization_barrier(x),), [x], lambda d, *_: [b.optimization_barrier(d)]
+        )[0]
 
 
 class Rows:
-    """Where rows of T tokens stand in a buffer of P places, k of each. Given: the token of each place [P], or any
-    where none stands; the places of each token [T, k]; and of each place, which of the T k it is, or T k where none
-    stands. All ways are reads of rows, the gradients' too."""
+    """Where rows of T tokens stand in a buffer of P places, k of each. token: of each place [P], or any where none
+    stands; places: of each token [T, k]; entry: of each place, which of the T k it is, or T k where none stands. All
+    ways are reads of rows, the gradients' too."""
 
-    def __init__(self, tape: Tape, tokens: int, each: int, size: int) -> None:
-        self.tape, self.tokens, self.each = tape, tokens, each
-        self.token = tape.given((size,), int32)
-        self.places = tape.given((tokens, each), int32)
-        self.entry = tape.given((size,), int32)
+    def __init__(self, b: GradientBuilder, token: Value, places: Value, entry: Value) -> None:
+        self.b, self.token, self.places, self.entry = b, token, places, entry
 
     def sent(self, x: Value) -> Value:
         """Rows of x [T, H] at their places [P, H]."""
-        b = self.tape.b
+        b = self.b
 
-        def back(d: Value) -> None:
-            rows = b.convert(b.take_rows(d, self.places), float32)
-            self.tape.send_back(x, b.convert(b.reduce(rows, (1,)), self.tape.form))
+        def back(d: Value, *_: Sequence[Value]) -> list[Value]:
+            return [b.reduce(b.convert(b.take_rows(d, self.places), float32), (1,))]
 
-        return self.tape.then(b.take_rows(x, self.token), back)
+        with b.at(None, "permute"):
+            return b.with_gradient(lambda x: (b.take_rows(x, self.token),), [x], back)[0]
 
     def added_up(self, x: Value, weights: Value) -> Value:
         """Each token's rows of x [P, H], added up by weights [T, k] in float32: [T, H]."""
-        b, form = self.tape.b, self.tape.form
+        with self.b.at(None, "permute"):
+            return self.b.with_gradient(self._summed, [x, weights], self._of_rows)[0]
+
+    def _summed(self, x: Value, weights: Value) -> tuple[Value, ...]:
+        b = self.b
         rows = b.convert(b.take_rows(x, self.places), float32)
         y = b.reduce(b.multiply(rows, b.broadcast_in_dim(weights, rows.shape, (0, 1))), (1,))
+        return (b.convert(y, x.dtype),)
 
-        def back(d: Value) -> None:
-            wide = b.broadcast_in_dim(b.convert(d, float32), rows.shape, (0, 2))
-            again = b.convert(b.take_rows(b.optimization_barrier(x), self.places), float32)
-            self.tape.send_back(weights, b.reduce(b.multiply(wide, again), (2,)))
-            flat = b.pad(b.reshape(weights, (self.tokens * self.each, 1)), (0, 0), (1, 0))
-            scale = b.broadcast_to(b.take_rows(flat, self.entry), x.shape)
-            spread = b.convert(b.take_rows(d, self.token), float32)
-            self.tape.send_back(x, b.convert(b.multiply(spread, scale), form))
+    def _of_rows(self, d: Value, inputs: Sequence[Value], _: Sequence[Value]) -> list[Value]:
+        b, (x, weights), (tokens, each) = self.b, inputs, self.places.shape
+        wide = b.broadcast_in_dim(b.convert(d, float32), (tokens, each, x.shape[1]), (0, 2))
+        again = b.convert(b.take_rows(b.optimization_barrier(x), self.places), float32)
+        of_weights = b.reduce(b.multiply(wide, again), (2,))
+        flat = b.pad(b.reshape(weights, (tokens * each, 1)), (0, 0), (1, 0))
+        scale = b.broadcast_to(b.take_rows(flat, self.entry), x.shape)
+        spread = b.convert(b.take_rows(d, self.token), float32)
+        return [b.multiply(spread, scale), of_weights]
 
-        return self.tape.then(b.convert(y, form), back)
 
-
-def routed(tape: Tape, x: Value, weight: Value, active: int) -> Value:
+def routed(b: GradientBuilder, x: Value, weight: Value, active: int) -> Value:
     """The weights [T, active] of the experts that a token goes to, from x [T, H] and the router's weight [E, H]: the
     largest of a softmax in float32, divided by their sum."""
-    b = tape.b
-    logits = b.dot_general(x, weight, ((1,), (1,)))
-    grown = b.exponential(b.subtract(logits, b.reduce(logits, (1,), "maximum", keepdims=True)))
-    left, hits, tops = grown, [], []
-    for _ in range(active):
-        top = b.reduce(left, (1,), "maximum", keepdims=True)
-        hits.append(b.compare(left, "GE", top))
-        left = b.select(hits[-1], -1.0, left)
-        tops.append(top)
-    chosen = b.concatenate(tops, 1)
-    total = b.reduce(chosen, (1,), keepdims=True)
-    y = b.divide(chosen, total)
 
-    def back(dy: Value) -> None:
+    def forward(x: Value, weight: Value) -> tuple[Value, ...]:
+        hits, tops, total = chosen(b, b.dot_general(x, weight, ((1,), (1,))), active)
+        return b.divide(b.concatenate(tops, 1), total), *hits
+
+    def back(dy: Value, inputs: Sequence[Value], results: Sequence[Value]) -> list[Value]:
+        (x, weight), (y, *hits) = inputs, results
         inner = b.reduce(b.multiply(dy, y), (1,), keepdims=True)
         d = b.multiply(b.subtract(dy, inner), y)  # of the logarithms of what was chosen
         spread = [b.multiply(b.convert(hit, float32), b.slice_dim(d, 1, i, i + 1)) for i, hit in enumerate(hits)]
-        found = spread[0]
-        for part in spread[1:]:
-            found = b.add(found, part)
-        of_logits = b.convert(found, tape.form)
-        tape.send_back(weight, b.dot_general(of_logits, x, ((0,), (0,))))
-        tape.send_back(x, b.dot_general(of_logits, weight, ((1,), (0,)), dt=tape.form))
+        of_logits = b.convert(summed(b, spread), x.dtype)
+        of_weight = b.dot_general(of_logits, x, ((0,), (0,)))
+        return [b.dot_general(of_logits, weight, ((1,), (0,)), dt=x.dtype), of_weight]
 
-    return tape.then(y, back)
+    with b.at(None, "router"):
+        return b.with_gradient(forward, [x, weight], back)[0]
+
+
+def chosen(b: GradientBuilder, logits: Value, active: int) -> tuple[list[Value], list[Value], Value]:
+    """Of logits [T, E] the `active` largest in turn: where each is [T, E], how much it grew [T, 1], and the sum of
+    all."""
+    left = b.exponential(b.subtract(logits, b.reduce(logits, (1,), "maximum", keepdims=True)))
+    hits, tops = [], []
+    for _ in range(active):
+        tops.append(b.reduce(left, (1,), "maximum", keepdims=True))
+        hits.append(b.compare(left, "GE", tops[-1]))
+        left = b.select(hits[-1], -1.0, left)
+    return hits, tops, summed(b, tops)
+
+
+def summed(b: GradientBuilder, values: Sequence[Value]) -> Value:
+    """The sum of values of one shape."""
+    total = values[0]
+    for value in values[1:]:
+        total = b.add(total, value)
+    return total

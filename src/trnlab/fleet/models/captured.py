@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from trnlab.fleet.models.transformer import Attention, Block, Dense, Model
+from trnlab.fleet.layers.sizes import Attention, Dense
+from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.models.unpartitioned import Whole
 from trnlab.graph.flops import model_flops
 from trnlab.graph.ir import Op

@@ -12,11 +12,12 @@ from typing import Any
 
 from trnlab.errors import UsageError, did_you_mean
 from trnlab.files import json_of
+from trnlab.fleet.layers.sizes import Attention, Dense, Experts
 from trnlab.fleet.models.diffusion import unet
 from trnlab.fleet.models.families import distilbert, t5, unknown, unread, whisper
 from trnlab.fleet.models.fields import Config, Fields, wrong
 from trnlab.fleet.models.recommend import dlrm
-from trnlab.fleet.models.transformer import Attention, Block, Dense, Experts, Model
+from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.models.unpartitioned import resnet
 
 ALIASES = {"unet": "sd15-unet", "stable-diffusion": "sd15-unet", "stable-diffusion-xl": "sdxl-unet"}

@@ -9,17 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trnlab.fleet.models.transformer import Attention, Block, Model
-
-TAPS = 3  # frames that each of an audio encoder's two convolutions looks at (arXiv:2212.04356, section 2.2)
-STRIDE = 2  # frames that the second of them makes one token of
-
-
-@dataclass(frozen=True)
-class Relative(Attention):
-    """Attention whose scores have a learned bias by distance, and are not scaled (T5). buckets: of distances."""
-
-    buckets: int = 32
+from trnlab.fleet.layers.layers import Layers
+from trnlab.fleet.layers.shares import Crossing, Share
+from trnlab.fleet.layers.sizes import Attention
+from trnlab.fleet.models.transformer import Block, Model
+from trnlab.graph.ir import Value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,10 +22,12 @@ class Crossed(Block):
 
     cross: Attention
 
-    @property
-    def parameters(self) -> int:
-        """Parameters of the layer."""
-        return super().parameters + self.cross.parameters(self.hidden) + self.norm_parameters
+    def forward(self, layers: Layers, name: str, x: Value) -> Value:
+        """x [..., H] -> the same."""
+        x = layers.add(x, layers.attention(name, self.attention, layers.norm(name + "_1", x, self.norm)))
+        met = layers.norm(name + "_cross", x, self.norm)
+        x = layers.add(x, layers.cross_attention(name + "_cross", self.cross, met))
+        return layers.add(x, layers.network(name, self.network, layers.norm(name + "_2", x, self.norm)))
 
 
 @dataclass(frozen=True)
@@ -44,25 +40,28 @@ class Pair(Model):
     written: int = 0
     mels: int = 0
 
+    def embedding(self, layers: Layers) -> Value:
+        """What enters the encoder. The positions of sound are fixed, but a tensor."""
+        if not self.mels:
+            return layers.words(self.vocabulary, self.hidden)
+        return layers.positions(self.positions, layers.frames(self.mels, self.hidden), trained=False)
+
+    def join(self, layers: Layers, encoded: Value) -> Value:
+        """What enters the decoder; it attends to a norm of what the encoder's last block gives."""
+        layers.remember(layers.norm("read", encoded, self.stacks[0][1].norm))
+        x = layers.words(self.vocabulary, self.hidden)
+        return layers.positions(self.written, x, "written") if self.written else x
+
+    def share(self, block: Block, share: Share) -> Share:
+        """A rank's share of this block, where that of the encoder's is `share`."""
+        if not isinstance(block, Crossed):
+            return share
+        return Crossing(**vars(share) | {"length": self.decoded}, memory=share.length)
+
     @property
     def unit(self) -> str:
         """What is counted of it."""
         return "clips" if self.mels else "tokens"
-
-    @property
-    def embedding_parameters(self) -> int:
-        """Parameters of what precedes the encoder."""
-        if self.mels:
-            convolutions = TAPS * self.hidden * (self.mels + self.hidden) + 2 * self.hidden
-            return convolutions + self.positions * self.hidden
-        return self.vocabulary * self.hidden + _bias(self.stacks[0][1])
-
-    @property
-    def join_parameters(self) -> int:
-        """Parameters of what lies between both: a norm of what the encoder made, and what precedes the
-        decoder."""
-        words = self.vocabulary * self.hidden if self.mels else 0
-        return self._norm + words + self.written * self.hidden + _bias(self.stacks[-1][1])
 
     def lengths(self, sequence: int) -> tuple[int, ...]:
         """Tokens of a sequence in the blocks of each stack."""
@@ -76,27 +75,3 @@ class Pair(Model):
     def tables(self, join: int, last: int) -> list[int]:
         """Ranks of a pipeline that have the table of words, first the one that it is counted for."""
         return [*([] if self.mels else [0]), join, *([last] if self.tied else [])]
-
-    def flops_per_token(self, sequence: int) -> float:
-        """Floating-point operations per token of each token that the encoder reads, what is written of it
-        included; see `Model.flops_per_token`."""
-        (encoders, one), (decoders, two) = self.stacks
-        assert isinstance(two, Crossed)
-        keys = self.hidden * two.cross.kv_heads * (two.cross.size + two.cross.value_size)
-        read = encoders * one.parameters + decoders * keys
-        if self.mels:
-            read += TAPS * self.hidden * (STRIDE * self.mels + self.hidden)
-        written = decoders * (two.parameters - keys) + self.vocabulary * self.hidden
-        near = encoders * _pairs(one.attention) * sequence
-        far = decoders * (_pairs(two.attention) * self.decoded / sequence + _pairs(two.cross)) * self.decoded
-        return 6.0 * (read + written * self.decoded / sequence) + 6.0 * (near + far)
-
-
-def _bias(block: Block) -> int:
-    """Parameters of a stack's bias by distance."""
-    a = block.attention
-    return a.buckets * a.heads if isinstance(a, Relative) else 0
-
-
-def _pairs(a: Attention) -> float:
-    return a.heads * (a.size + a.value_size) * (0.5 if a.causal else 1.0)

@@ -7,9 +7,11 @@ import re
 from collections.abc import Sequence
 
 from trnlab.errors import UsageError
-from trnlab.fleet.models.encoder_decoder import STRIDE, Crossed, Pair, Relative
+from trnlab.fleet.layers.sizes import Acting, Attention, Dense, Relative
+from trnlab.fleet.layers.training import STRIDE
+from trnlab.fleet.models.encoder_decoder import Crossed, Pair
 from trnlab.fleet.models.fields import BY_SCRIPT, Fields, wrong
-from trnlab.fleet.models.transformer import Acting, Attention, Block, Dense, Model
+from trnlab.fleet.models.transformer import Block, Model
 
 READ, DECODED = 512, 128  # tokens of T5's input and output (Megatron-LM v2.5, examples/pretrain_t5.sh: documented)
 FAMILIES = {  # what is no stack of blocks, by how its name or model_type begins

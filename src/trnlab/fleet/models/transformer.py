@@ -1,109 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transformers as a plan sees them: stacks of equal blocks, an embedding and a head.
+"""Transformers: stacks of equal blocks, an embedding and a head, each of which says what it computes.
 
-Sizes are those of the whole model; `layout` divides them. Numbers of parameters are exact: they are the sums of the
-tensors that the public implementations have.
+Sizes are those of the whole model; `layout` divides them. Numbers of parameters and of operations are read from the
+layers' own graphs (`counts`); parameters are the sums of the tensors that the public implementations have.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True)
-class Attention:
-    """Heads of `size` for queries and keys, and of `value_size` for values; fewer of keys where they are shared.
-
-    bias: of the four projections: "all", "qkv", "unkeyed" (all but the keys') or "none". q_rank, kv_rank: of the
-    low-rank projections that DeepSeek's models have in the place of full ones (multi-head latent attention), 0
-    without; rope_size: the part of `size` that carries positions there. norms: of queries and keys, each of a
-    head's size.
-    """
-
-    heads: int
-    kv_heads: int
-    size: int
-    value_size: int
-    causal: bool = True
-    rope: bool = True
-    bias: str = "none"
-    q_rank: int = 0
-    kv_rank: int = 0
-    rope_size: int = 0
-    norms: bool = False
-
-    def parameters(self, hidden: int) -> int:
-        """Parameters of all projections."""
-        out = self.heads * self.value_size * hidden
-        if self.kv_rank:
-            return self._low_rank(hidden) + out
-        widths = (self.heads + self.kv_heads) * self.size + self.kv_heads * self.value_size
-        unkeyed = widths - self.kv_heads * self.size + hidden
-        biases = {"none": 0, "qkv": widths, "all": widths + hidden, "unkeyed": unkeyed}[self.bias]
-        return widths * hidden + out + biases + (2 * self.size if self.norms else 0)
-
-    def _low_rank(self, hidden: int) -> int:
-        rank, plain = self.kv_rank, self.size - self.rope_size
-        queries = self.heads * self.size
-        down = hidden * (rank + self.rope_size) + rank  # with the norm of what is compressed
-        up = rank * self.heads * (plain + self.value_size)
-        asked = hidden * self.q_rank + self.q_rank + self.q_rank * queries if self.q_rank else hidden * queries
-        return asked + down + up
-
-
-@dataclass(frozen=True)
-class Dense:
-    """Two matrices with an activation between them; a third, which gates, where `gated`."""
-
-    size: int
-    gated: bool = True
-    bias: bool = False
-
-    def parameters(self, hidden: int) -> int:
-        """Parameters of all matrices."""
-        return (3 if self.gated else 2) * hidden * self.size + (self.size + hidden if self.bias else 0)
-
-    @property
-    def function(self) -> str:
-        """The activation."""
-        return "silu" if self.gated else "gelu"
-
-
-@dataclass(frozen=True)
-class Acting(Dense):
-    """With an activation that is not the usual one: "relu", "gelu" or "silu"."""
-
-    function: str = "relu"
-
-
-@dataclass(frozen=True)
-class Experts:
-    """`count` networks, of which a router takes `active` for each token; `shared`: the size of one that all take.
-
-    capacity: places for rows of an expert, in multiples of what an even router sends.
-    """
-
-    count: int
-    active: int
-    size: int
-    shared: int = 0
-    gated: bool = True
-    capacity: float = 1.0
-
-    def parameters(self, hidden: int) -> int:
-        """Parameters of all experts and the router."""
-        return self.count * self.each(hidden) + self._common(hidden)
-
-    def used(self, hidden: int) -> int:
-        """Parameters of those that one token meets."""
-        return self.active * self.each(hidden) + self._common(hidden)
-
-    def each(self, hidden: int) -> int:
-        """Parameters of one expert."""
-        return Dense(self.size, self.gated).parameters(hidden)
-
-    def _common(self, hidden: int) -> int:
-        return self.count * hidden + (Dense(self.shared, self.gated).parameters(hidden) if self.shared else 0)
+from trnlab.fleet.layers.layers import Layers
+from trnlab.fleet.layers.shares import Share
+from trnlab.fleet.layers.sizes import Attention, Dense, Experts
+from trnlab.fleet.models import counts
+from trnlab.graph.ir import Value
 
 
 @dataclass(frozen=True)
@@ -115,29 +25,29 @@ class Block:
     network: Dense | Experts
     norm: str = "rms"  # or "layer", which has biases
 
+    def forward(self, layers: Layers, name: str, x: Value) -> Value:
+        """x [..., H] -> the same."""
+        x = layers.add(x, layers.attention(name, self.attention, layers.norm(name + "_1", x, self.norm)))
+        return layers.add(x, layers.network(name, self.network, layers.norm(name + "_2", x, self.norm)))
+
     @property
     def parameters(self) -> int:
         """Parameters of the layer."""
-        return (
-            self.attention.parameters(self.hidden) + self.network.parameters(self.hidden) + 2 * self.norm_parameters
-        )
+        return counts.of_block(self).parameters
 
     @property
     def used(self) -> int:
         """Parameters that one token meets."""
-        if isinstance(self.network, Dense):
-            return self.parameters
-        return self.parameters - self.network.parameters(self.hidden) + self.network.used(self.hidden)
+        counted = counts.of_block(self)
+        if not isinstance(self.network, Experts):
+            return counted.parameters
+        unmet = self.network.count - self.network.active
+        return counted.parameters - counted.experts * unmet // self.network.count
 
     @property
     def expert_parameters(self) -> int:
         """Parameters of all its experts, without the router and the shared one."""
-        return self.network.count * self.network.each(self.hidden) if isinstance(self.network, Experts) else 0
-
-    @property
-    def norm_parameters(self) -> int:
-        """Parameters of one of its norms."""
-        return self.hidden * (2 if self.norm == "layer" else 1)
+        return counts.of_block(self).experts
 
 
 @dataclass(frozen=True)
@@ -178,6 +88,38 @@ class Model:
         networks = [block.network for _, block in self.stacks]
         return min((network.count for network in networks if isinstance(network, Experts)), default=0)
 
+    def embedding(self, layers: Layers) -> Value:
+        """What enters the first block: [..., H] of token ids, or of an image's patches."""
+        if self.patch:
+            x = layers.patches(self.patch, self.hidden)
+        else:
+            x = layers.words(self.vocabulary, self.hidden)
+        if self.positions:
+            x = layers.positions(self.positions, x)
+        if self.types:
+            x = layers.segments(self.types, x)
+        return layers.norm("embedding", x, self.stacks[0][1].norm) if self.embedding_norm else x
+
+    def head(self, layers: Layers, x: Value) -> Value:
+        """Scores of words, or of classes, from what leaves the last block."""
+        kind = self.stacks[-1][1].norm
+        if self.final_norm:
+            x = layers.norm("final", x, kind)
+        if self.classes:
+            return layers.linear("head", layers.first(x), self.classes, bias=True)
+        if self.transform:
+            x = layers.activation(layers.linear("transform", x, self.hidden, bias=True), "gelu")
+            x = layers.norm("transform", x, kind)
+        return layers.logits(self.vocabulary, x, self.tied, bias=self.transform)
+
+    def join(self, layers: Layers, encoded: Value) -> Value:
+        """What enters the first block of a decoder; see `encoder_decoder.Pair`."""
+        raise NotImplementedError
+
+    def share(self, block: Block, share: Share) -> Share:
+        """A rank's share of this block, where that of the model's first blocks is `share`."""
+        return share
+
     @property
     def parameters(self) -> int:
         """Parameters of the whole model."""
@@ -207,11 +149,6 @@ class Model:
         """Tokens of each sequence that are not among its own: see `encoder_decoder.Pair`."""
         return 0
 
-    @property
-    def join_parameters(self) -> int:
-        """Parameters of what lies between an encoder and a decoder; see `encoder_decoder.Pair`."""
-        return 0
-
     def lengths(self, sequence: int) -> tuple[int, ...]:
         """Tokens of a sequence in the blocks of each stack."""
         return (sequence,) * len(self.stacks)
@@ -228,31 +165,23 @@ class Model:
     @property
     def embedding_parameters(self) -> int:
         """Parameters of what precedes the first block."""
-        rows = self.vocabulary + self.positions + self.types + self.patch
-        extra = 2 * self.hidden if self.patch else 0  # the patches' bias and the class token
-        return rows * self.hidden + extra + (self._norm if self.embedding_norm else 0)
+        return counts.of_ends(self).embedding
+
+    @property
+    def join_parameters(self) -> int:
+        """Parameters of what lies between an encoder and a decoder."""
+        return counts.of_ends(self).join
 
     @property
     def head_parameters(self) -> int:
-        """Parameters of what follows the last one."""
-        own = 0 if self.tied or self.classes else self.vocabulary * self.hidden
-        before = self.hidden * (self.hidden + 1) + self._norm + self.vocabulary if self.transform else 0
-        return own + before + self.classes * (self.hidden + 1) + (self._norm if self.final_norm else 0)
+        """Parameters of what follows the last block."""
+        return counts.of_ends(self).head
 
     @property
-    def _norm(self) -> int:
-        return self.stacks[0][1].norm_parameters
+    def final_norm_parameters(self) -> int:
+        """Parameters of the norm that follows the last block."""
+        return counts.of_ends(self).final_norm
 
     def flops_per_token(self, sequence: int) -> float:
-        """Forward and backward: 6 for each parameter that a token meets in a product, and attention's products
-        (Narayanan et al. 2021; PaLM, appendix B), the masked half of causal ones left out."""
-        table = (self.vocabulary + self.positions + self.types) * self.hidden
-        products = self.used - table + (self.vocabulary * self.hidden if self.tied else 0)
-        attention = sum(
-            n
-            * block.attention.heads
-            * (block.attention.size + block.attention.value_size)
-            * (0.5 if block.attention.causal else 1.0)
-            for n, block in self.stacks
-        )
-        return 6.0 * products + 6.0 * sequence * attention
+        """Operations per token, forward and backward, see `counts.operations`."""
+        return counts.operations(self, sequence) / sequence

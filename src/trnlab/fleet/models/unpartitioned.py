@@ -70,6 +70,11 @@ class Whole(Model):
         return self.count
 
     @property
+    def embedding_parameters(self) -> int:
+        """None that are known apart."""
+        return 0
+
+    @property
     def unit(self) -> str:
         """What is counted of it."""
         return self.items if self.sequence == 1 else "tokens"

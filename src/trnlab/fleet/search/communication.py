@@ -11,7 +11,8 @@ import numpy as np
 from trnlab.fleet.arrays import Floats, Ints
 from trnlab.fleet.costs.exchange import Exchange
 from trnlab.fleet.layers.experts import places
-from trnlab.fleet.models.transformer import Block, Experts
+from trnlab.fleet.layers.sizes import Experts
+from trnlab.fleet.models.transformer import Block
 from trnlab.fleet.search.layout import Layouts
 from trnlab.fleet.search.parts import Training
 from trnlab.fleet.search.pipes import Talk, entering

@@ -16,7 +16,8 @@ import numpy as np
 from trnlab.errors import UsageError
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.arrays import Bools, Ints
-from trnlab.fleet.models.transformer import Experts, Model
+from trnlab.fleet.layers.sizes import Experts
+from trnlab.fleet.models.transformer import Model
 
 RECOMPUTE = ("none", "selective", "full")
 ZERO = (0, 1, 3)

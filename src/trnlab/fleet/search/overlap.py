@@ -73,7 +73,7 @@ def streams_of(exchange: Exchange, training: Training, x: Layouts) -> Streams:
     model = training.model
     layers, experts = model.layers, sum(n * block.expert_parameters for n, block in model.stacks)
     late = model.join_parameters + model.head_parameters
-    norm = model.stacks[-1][1].norm_parameters if model.final_norm else 0
+    norm = model.final_norm_parameters
     common = model.parameters - model.embedding_parameters - late - experts
     sizes = ((model.embedding_parameters, 0.0), (common / layers, experts / layers), (late - norm, 0.0), (norm, 0.0))
     kinds = ("all_gather", training.width), ("reduce_scatter", SUM)

@@ -18,7 +18,7 @@ from trnlab import chips
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.costs.exchange import Exchange
 from trnlab.fleet.costs.programs import Cost, Programs
-from trnlab.fleet.layers.stages import Stage
+from trnlab.fleet.costs.stages import Stage
 from trnlab.fleet.search.candidates import shares_of
 from trnlab.fleet.search.parts import Parts, Training
 from trnlab.fleet.search.steps import Planner

@@ -15,8 +15,8 @@ from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.arrays import Bools, Floats, Ints
 from trnlab.fleet.costs.exchange import Exchange
 from trnlab.fleet.costs.programs import Cost, OfParts, Programs
-from trnlab.fleet.layers.shares import Share, share_of
-from trnlab.fleet.layers.updates import rounding, sharded
+from trnlab.fleet.costs.updates import rounding, sharded
+from trnlab.fleet.layers.shares import Share
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.search.communication import hidden
 from trnlab.fleet.search.layout import RECOMPUTE, Layout, Layouts, columns_of, layers_of
@@ -175,7 +175,7 @@ class Planner:
         key = model.name, share
         if key not in self._parts:
             programs, blocks = self.programs, [block for _, block in model.stacks]
-            shares = [share_of(model, block, share) for block in blocks]
+            shares = [model.share(block, share) for block in blocks]
             each = list(zip(blocks, shares))
             layers = tuple(self._layer(model, block, own) for block, own in each)
             kept = [replace(own, block="kept") for own in shares]

@@ -12,9 +12,8 @@ Letters: b samples of a rank, F tables, L of them divided, C columns.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import ceil
 
 import numpy as np
@@ -22,14 +21,16 @@ import numpy as np
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.costs.exchange import Exchange
 from trnlab.fleet.costs.programs import Cost, Programs
-from trnlab.fleet.layers.stages import Stage
-from trnlab.fleet.layers.tape import Tape
+from trnlab.fleet.costs.stages import Stage, differentiated
+from trnlab.fleet.layers.shares import Share
+from trnlab.fleet.layers.training import TrainingLayers
 from trnlab.fleet.models.recommend import Recommender
 from trnlab.fleet.search.candidates import TOO_LARGE, Found
 from trnlab.fleet.search.layout import SHORT as NAMES
 from trnlab.fleet.search.layout import Layout, columns_of
 from trnlab.fleet.search.steps import CAUSES, CLASSES, Steps
 from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.grad.builder import GradientBuilder
 from trnlab.graph.ir import Graph, Value
 from trnlab.numerics.dtypes import DType, dtype, float32, int32
 from trnlab.porting.job import room
@@ -176,55 +177,46 @@ def sgd(parameters: int, form: DType) -> Graph:
 
 def network(model: Recommender, samples: int, form: DType) -> Stage:
     """Forward and backward of both networks and of short tables, on rows of divided ones that come and go."""
-    tape = Tape("recommender", form, sums=False)
-    x = tape.given((samples, model.dense))
-    vectors = [tape.lent((samples, len(model.divided), model.width))]
+    layers = TrainingLayers("recommender", Share(samples, 1, form=form.name))
+    b, x = layers.b, layers.given((samples, model.dense))
+    vectors = [layers.receive((samples, len(model.divided), model.width))]
     for i, rows in enumerate(model.short):
-        ids = tape.given((samples, 1), int32)
-        vectors.append(tape.embedded(tape.weight(f"table_{i}", rows, model.width), ids))
-    x = _layers(tape, "bottom", x, model.bottom, last=True)
-    stacked = tape.reshaped(x, (samples, 1, model.width))
-    for one in vectors:
-        stacked = tape.beside(stacked, one, 1)
-    y = _layers(tape, "top", tape.beside(x, _pairs(tape, stacked), 1), model.top)
-    gradient = _learnt(tape, y, samples)
-    end = tape.left - 1
-    graph = tape.finish(y, gradient)
-    return Stage(graph, end, tape.weights, tuple(tape.given_back))
+        ids = layers.given((samples, 1), int32)
+        vectors.append(b.take_rows(layers.weight(f"table_{i}", rows, model.width), ids))
+    x = _perceptron(layers, "bottom", x, model.bottom, last=True)
+    stacked = b.concatenate([b.reshape(x, (samples, 1, model.width)), *vectors], 1)
+    y = _perceptron(layers, "top", b.concatenate([x, _pairs(b, stacked)], 1), model.top)
+    lost = _lost(b, b.convert(y, float32), layers.given((samples, 1), float32))
+    return differentiated(layers, lost, None, summed=False)
 
 
-def _layers(tape: Tape, name: str, x: Value, sizes: tuple[int, ...], last: bool = False) -> Value:
+def _perceptron(layers: TrainingLayers, name: str, x: Value, sizes: tuple[int, ...], last: bool = False) -> Value:
     """Products, each with an activation; the last one where asked."""
-    for i, (into, out) in enumerate(pairwise(sizes)):
-        x = tape.linear(x, tape.weight(f"{name}_{i}", out, into), tape.weight(f"{name}_bias_{i}", out))
+    for i, out in enumerate(sizes[1:]):
+        x = layers.linear(f"{name}_{i}", x, out, bias=True)
         if last or i + 2 < len(sizes):
-            x = tape.activation(x, "relu")
+            x = layers.activation(x, "relu")
     return x
 
 
-def _pairs(tape: Tape, x: Value) -> Value:
+def _pairs(b: GraphBuilder, x: Value) -> Value:
     """[b, V, C] -> [b, V (V - 1) / 2], products of each vector with those before it."""
-    b, (samples, count, _) = tape.b, x.shape
-    each = ((0,), (0,))
-    y = b.reshape(b.dot_general(x, x, ((2,), (2,)), each, dt=tape.form), (samples, count * count))
-    below = b.concatenate([b.slice_dim(y, 1, i * count, i * count + i) for i in range(1, count)], 1)
-
-    def back(d: Value) -> None:
-        starts = [i * (i - 1) // 2 for i in range(count + 1)]
-        rows = [b.pad(b.slice_dim(d, 1, starts[i], starts[i + 1]), (0, 0), (0, count - i)) for i in range(1, count)]
-        empty = b.constant(0, d.dtype, (samples, count))
-        square = b.reshape(b.concatenate([empty, *rows], 1), (samples, count, count))
-        for side in (1, 2):
-            tape.send_back(x, b.dot_general(square, x, ((side,), (1,)), each, dt=tape.form))
-
-    return tape.then(below, back)
+    samples, count, _ = x.shape
+    products = b.dot_general(x, x, ((2,), (2,)), ((0,), (0,)), dt=x.dtype)
+    y = b.reshape(products, (samples, count * count))
+    return b.concatenate([b.slice_dim(y, 1, i * count, i * count + i) for i in range(1, count)], 1)
 
 
-def _learnt(tape: Tape, y: Value, samples: int) -> Value:
-    """The gradient of the mean cross entropy of a click, which is an output; y [b, 1]."""
-    b, wide = tape.b, tape.b.convert(y, float32)
-    labels = tape.given((samples, 1), float32)
-    soft = b.log(b.add(b.exponential(b.negate(b.abs(wide))), 1.0))
-    lost = b.subtract(b.add(b.maximum(wide, 0.0), soft), b.multiply(wide, labels))
-    tape.leave(b.multiply(b.reduce(lost, (0, 1)), 1 / samples))
-    return b.convert(b.multiply(b.subtract(b.logistic(wide), labels), 1 / samples), tape.form)
+def _lost(b: GradientBuilder, wide: Value, labels: Value) -> Value:
+    """The mean cross entropy of clicks, of scores [b, 1] in float32."""
+
+    def forward(wide: Value) -> tuple[Value, ...]:
+        soft = b.log(b.add(b.exponential(b.negate(b.abs(wide))), 1.0))
+        lost = b.subtract(b.add(b.maximum(wide, 0.0), soft), b.multiply(wide, labels))
+        return (b.multiply(b.reduce(lost, (0, 1)), 1 / wide.type.size),)
+
+    def back(d: Value, inputs: Sequence[Value], _: Sequence[Value]) -> list[Value]:
+        each = b.broadcast_to(b.multiply(d, 1 / wide.type.size), wide.shape)
+        return [b.multiply(b.subtract(b.logistic(inputs[0]), labels), each)]
+
+    return b.with_gradient(forward, [wide], back)[0]

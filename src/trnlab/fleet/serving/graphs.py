@@ -17,7 +17,8 @@ import numpy as np
 
 from trnlab.collectives import Groups
 from trnlab.errors import UsageError
-from trnlab.fleet.models.transformer import Block, Dense, Experts, Model
+from trnlab.fleet.layers.sizes import Dense, Experts
+from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.serving.mixtures import Mixture
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Value

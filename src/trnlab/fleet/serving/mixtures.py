@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from trnlab.fleet.models.transformer import Experts
+from trnlab.fleet.layers.sizes import Experts
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import DType, float32, int32

@@ -13,7 +13,8 @@ from trnlab.chips.prices import Price, chosen
 from trnlab.fabric.cluster import CORES_PER_RANK, parse
 from trnlab.fleet.gpus import efficiency
 from trnlab.fleet.gpus.catalogue import Instance, instance, instances
-from trnlab.fleet.models.transformer import Block, Dense, Experts, Model
+from trnlab.fleet.layers.sizes import Dense, Experts
+from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.serving.costs import Costs
 from trnlab.fleet.serving.graphs import Program, decode
 from trnlab.fleet.serving.mixtures import met
@@ -288,7 +289,7 @@ def _unread(model: Model, share: Program, rows: int) -> int:
         if isinstance(block.network, Experts):
             count = block.network.count
             left = count // share.expert - met(count, block.network.active, rows, share.expert)[0]
-            total += n * left * block.network.each(block.hidden) * HALF // (share.tensor // share.expert)
+            total += n * left * (block.expert_parameters // count) * HALF // (share.tensor // share.expert)
     return total
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from trnlab.graph.builder import GraphBuilder
@@ -146,7 +147,8 @@ class _Pass:
         """A value of the forward pass for a derivative to read. What ranks had gathered is gathered again and not
         kept (Korthikanti et al. 2022), and what was expanded from an input of the graph is expanded again."""
         if value not in self._again:
-            self._again[value] = self._once_more(value)
+            again = self._once_more(value)
+            self._again[value] = self._again[again] = again
         return self._again[value]
 
     def _once_more(self, value: Value) -> Value:
@@ -254,16 +256,22 @@ class _Pass:
         return total.whole
 
     def _of_runs(self, value: Value, runs: list[tuple[int, int, int, Value]]) -> list[Value]:
-        """Runs that follow each other along all of a dimension are one behind the other; others lie among zeros."""
+        """Runs of one dimension that do not meet lie one behind the other, with zeros between them; others each among
+        zeros of their own."""
         ordered = sorted(runs, key=lambda run: run[:3])
-        dimensions, starts, limits, parts = zip(*ordered) if ordered else ((), (), (), ())
-        if len(set(dimensions)) == 1:
-            size = value.shape[dimensions[0]]
-            if (0, *limits) == (*starts, size):
-                return [parts[0] if len(parts) == 1 else self.b.concatenate(parts, dimensions[0])]
-        found = []
-        for dimension, start, limit, part in ordered:
-            low, high = ([0] * len(value.shape) for _ in range(2))
-            low[dimension], high[dimension] = start, value.shape[dimension] - limit
-            found.append(self.b.pad(part, low, high))
-        return found
+        apart = all(one[2] <= two[1] for one, two in pairwise(ordered))
+        if len(ordered) < 2 or not apart or len({dimension for dimension, *_ in ordered}) > 1:
+            return [self._among_zeros(value, *run) for run in ordered]
+        dimension, end, parts = ordered[0][0], 0, list[Value]()
+        for _, start, limit, part in (*ordered, (0, value.shape[dimension], 0, None)):
+            if start > end:
+                gap = (*value.shape[:dimension], start - end, *value.shape[dimension + 1 :])
+                parts.append(self.b.constant(0.0, self.form(value), gap))
+            parts += [part] if part is not None else []
+            end = limit
+        return [self.b.concatenate(parts, dimension)]
+
+    def _among_zeros(self, value: Value, dimension: int, start: int, limit: int, part: Value) -> Value:
+        low, high = ([0] * len(value.shape) for _ in range(2))
+        low[dimension], high[dimension] = start, value.shape[dimension] - limit
+        return self.b.pad(part, low, high)

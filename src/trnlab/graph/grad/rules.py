@@ -45,7 +45,7 @@ def _unary(name: str) -> Callable[[Callable[[GraphBuilder, Value, Value], Value]
     return register
 
 
-# -- one operand ----------------------------------------------------------------------------------------
+# -- one operand --------------------------------------------------------------------------------------------------
 _unary("exponential")(lambda b, x, y: y)
 _unary("exponential_minus_one")(lambda b, x, y: b.add(y, 1.0))
 _unary("log")(lambda b, x, y: b.divide(1.0, x))
@@ -88,7 +88,7 @@ def _flat(p: BackwardPass, op: Op, d: Value) -> Gradients:
     return [p.b.constant(0.0, p.form(op.operands[0]), op.operands[0].shape)]
 
 
-# -- two and three operands ----------------------------------------------------------------------------------------
+# -- two and three operands ---------------------------------------------------------------------------------------
 @rule("add")
 def _add(p: BackwardPass, op: Op, d: Value) -> Gradients:
     return [d, d]
@@ -151,7 +151,7 @@ def _clamp(p: BackwardPass, op: Op, d: Value) -> Gradients:
     return [None, b.select(inside, d, 0.0), None]
 
 
-# -- shapes ----------------------------------------------------------------------------------------
+# -- shapes -------------------------------------------------------------------------------------------------------
 @rule("reshape")
 def _reshape(p: BackwardPass, op: Op, d: Value) -> Gradients:
     return [p.b.reshape(d, op.operands[0].shape)]
@@ -229,7 +229,7 @@ def _reduce(p: BackwardPass, op: Op, d: Value) -> Gradients:
     return [b.select(hit, share, 0.0)]
 
 
-# -- rows, windows, attention, ranks ----------------------------------------------------------------------------------------
+# -- rows, windows, attention, ranks ------------------------------------------------------------------------------
 @rule("gather")
 def _gather(p: BackwardPass, op: Op, d: Value) -> Gradients:
     """Rows of a table [V, C], as `GraphBuilder.take_rows` reads them: those of one id add up in float32."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from trnlab.fleet.layers.shares import Share, share_of
-from trnlab.fleet.layers.stages import ENTRY, JOIN, Stage, stage
+from trnlab.fleet.costs.stages import ENTRY, JOIN, Stage, stage
+from trnlab.fleet.layers.shares import Share
 from trnlab.fleet.models.encoder_decoder import Pair
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.graph.builder import GraphBuilder
@@ -57,7 +57,7 @@ def _parameters(model: Model, blocks: Sequence[Block]) -> list[Shape]:
         return list(_named(stage(model, tuple(blocks), Share(1, TOKENS), 1, first=True, last=True)).values())
     found: dict[str, Shape] = {}
     for crossed, (_, kind) in enumerate(model.stacks):
-        own, share = tuple(block for block in blocks if block == kind), share_of(model, kind, Share(1, TOKENS))
+        own, share = tuple(block for block in blocks if block == kind), model.share(kind, Share(1, TOKENS))
         for also in (JOIN if crossed else "", ENTRY):
             named = _named(stage(model, own, share, 1, first=not (crossed or also), last=bool(crossed), also=also))
             found |= {name if name == "table" else f"{crossed} {name}": shape for name, shape in named.items()}

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters and operations of blocks and models, read from the graphs of their layers.
+
+Blocks and models are those of `transformer`, which asks here; what is asked of them is `forward`, `embedding`,
+`join`, `head` and `share`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+from trnlab.fleet.layers.shares import Crossing, Share
+from trnlab.fleet.layers.sizes import Attention, Experts, Relative
+from trnlab.fleet.layers.training import TrainingLayers
+from trnlab.graph.flops import op_flops
+from trnlab.graph.ir import Value
+
+TOKENS = 4  # of the graphs that weights are read from, which do not depend on it
+BACKWARD = 2  # times the forward pass: each product has two gradients
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Parameters of a layer, and of those the ones of experts, of which a token meets a part."""
+
+    parameters: int
+    experts: int
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Parameters of what precedes the first block, lies between an encoder and its decoder, and follows the last
+    block; and of the norm among the latter."""
+
+    embedding: int
+    join: int
+    head: int
+    final_norm: int
+
+
+class Counting(TrainingLayers):
+    """Layers whose attention is counted and not made. operations: of it, the masked half of causal ones left out."""
+
+    operations = 0.0
+
+    def attended(self, name: str, a: Attention, q: Value, k: Value, v: Value) -> Value:
+        """Something of the result's shape, [B, N, S, columns of values]."""
+        batch, heads, length, size = q.shape
+        pairs = batch * heads * length * k.shape[2] * (0.5 if a.causal else 1.0)
+        self.operations += 2.0 * pairs * (size + v.shape[3])
+        return self.b.pad(q, (0,) * 4, (0, 0, 0, v.shape[3] - size)) if v.shape[3] != size else q
+
+
+def _counting(share: Share | None = None) -> Counting:
+    return Counting("counted", share or Crossing(1, TOKENS, memory=TOKENS))
+
+
+def _size(layers: TrainingLayers) -> int:
+    return sum(weight.type.size for weight in layers.weights.values())
+
+
+@cache
+def of_block(block: Any) -> Weights:
+    """Parameters of a layer."""
+    layers = _counting()
+    block.forward(layers, "block", layers.given(layers.local(block.hidden)))
+    return Weights(_size(layers), sum(layers.weights[name].type.size for name in layers.expert_weights))
+
+
+@cache
+def of_ends(model: Any) -> Ends:
+    """Parameters of what is no block. Biases by distance count where their stack begins; a table that serves twice
+    counts where it is met first."""
+    layers, sizes = _counting(), [0]
+    x = model.embedding(layers)
+    sizes.append(_size(layers))
+    if model.decoded:
+        x = model.join(layers, layers.given(layers.read(model.hidden)))
+    sizes.append(_size(layers))
+    model.head(layers, x)
+    sizes.append(_size(layers))
+    distances = [_distances(block.attention) for _, block in model.stacks]
+    embedding, join, head = (limit - start for start, limit in pairwise(sizes))
+    norm = sum(weight.type.size for name, weight in layers.weights.items() if name.startswith("final_"))
+    return Ends(embedding + distances[0], join + sum(distances[1:]), head, norm)
+
+
+def _distances(a: Attention) -> int:
+    layers = _counting()
+    if isinstance(a, Relative):
+        layers.make_distances(a)
+    return _size(layers)
+
+
+@cache
+def operations(model: Any, sequence: int) -> float:
+    """Operations of a sequence of so many tokens, forward and backward: two for each multiplication and addition of
+    all products, of which gradients are two more, and attention's (Narayanan et al. 2021; PaLM, appendix B). Of
+    experts, those that tokens are sent to by an even router; nothing that is made again."""
+    found = [count * _of_layer(model, block, sequence) for count, block in model.stacks]
+    layers = _counting(model.share(model.stacks[0][1], Share(1, sequence)))
+    x = model.embedding(layers)
+    found.append(_forward(layers))
+    layers = _counting(model.share(model.stacks[-1][1], Share(1, sequence)))
+    if model.decoded:
+        x = model.join(layers, layers.given(layers.read(model.hidden)))
+    model.head(layers, x if model.decoded else layers.given(layers.local(model.hidden)))
+    return (1 + BACKWARD) * sum([*found, _forward(layers)])
+
+
+def _of_layer(model: Any, block: Any, sequence: int) -> float:
+    """Operations of a layer forward, for one sequence; as many at once as give all experts equal rows."""
+    batch = 1
+    if isinstance(block.network, Experts):
+        batch = block.network.count
+        block = replace(block, network=replace(block.network, capacity=1.0))
+    layers = _counting(model.share(block, Share(batch, sequence)))
+    block.forward(layers, "block", layers.given(layers.local(block.hidden)))
+    return _forward(layers) / batch
+
+
+def _forward(layers: Counting) -> float:
+    return sum(map(op_flops, layers.b.graph.ops)) + layers.operations
