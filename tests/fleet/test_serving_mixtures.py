@@ -75,7 +75,7 @@ def costs():
 
 
 def test_a_step_takes_no_less_than_reading_its_experts(costs):
-    each = 2 * WIDE.layers * WIDE.stacks[0][1].network.each(256)
+    each = 2 * WIDE.layers * WIDE.stacks[0][1].expert_parameters // WIDE.stacks[0][1].network.count
     rate = costs.session.chip.hbm.bandwidth.value
     few, many = (costs.of("decode", WIDE, Program(1, 256, read=read)) for read in (2, 8))
     assert few.seconds >= 2 * each / rate
