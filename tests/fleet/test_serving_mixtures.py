@@ -16,7 +16,7 @@ from trnlab.fleet.layers.sizes import Attention, Experts
 from trnlab.fleet.models import configurations
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.serving.costs import Costs
-from trnlab.fleet.serving.graphs import Program
+from trnlab.fleet.serving.layers import Program
 from trnlab.fleet.serving.mixtures import met
 from trnlab.fleet.serving.offers import Offer, Request, bytes_of, degrees, of_batch, of_others, of_prompt
 from trnlab.runtime.session import Session
@@ -89,7 +89,7 @@ def test_rows_of_a_prompt_go_through_their_own_experts_alone(costs):
     found = costs.of("prefill", WIDE, share).flops
     dense = replace(WIDE, stacks=((2, Block(256, Attention(4, 2, 64, 64), Experts(8, 2, 512))),))
     more = costs.of("prefill", dense, replace(share, room=2 * share.room)).flops
-    each = dense.stacks[0][1].network.each(256)
+    each = dense.stacks[0][1].expert_parameters // 8
     assert more - found == 2 * dense.layers * share.read * share.room * each
 
 

@@ -15,7 +15,8 @@ from trnlab.fleet.layers.sizes import Attention, Dense, Experts
 from trnlab.fleet.models import configurations
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.serving.costs import Costs
-from trnlab.fleet.serving.graphs import MASKED, Program, decode, prefill, supported
+from trnlab.fleet.serving.graphs import MASKED, decode, prefill, supported
+from trnlab.fleet.serving.layers import Program
 from trnlab.fleet.serving.offers import bytes_of
 from trnlab.runtime.session import Session
 from trnlab.sim.functional import run_program

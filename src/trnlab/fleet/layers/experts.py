@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from trnlab.fleet.layers.sizes import Experts
+from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.grad.builder import GradientBuilder
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import float32
@@ -105,7 +106,7 @@ def routed(b: GradientBuilder, x: Value, weight: Value, active: int) -> Value:
         return b.with_gradient(forward, [x, weight], back)[0]
 
 
-def chosen(b: GradientBuilder, logits: Value, active: int) -> tuple[list[Value], list[Value], Value]:
+def chosen(b: GraphBuilder, logits: Value, active: int) -> tuple[list[Value], list[Value], Value]:
     """Of logits [T, E] the `active` largest in turn: where each is [T, E], how much it grew [T, 1], and the sum of
     all."""
     left = b.exponential(b.subtract(logits, b.reduce(logits, (1,), "maximum", keepdims=True)))
@@ -117,7 +118,7 @@ def chosen(b: GradientBuilder, logits: Value, active: int) -> tuple[list[Value],
     return hits, tops, summed(b, tops)
 
 
-def summed(b: GradientBuilder, values: Sequence[Value]) -> Value:
+def summed(b: GraphBuilder, values: Sequence[Value]) -> Value:
     """The sum of values of one shape."""
     total = values[0]
     for value in values[1:]:

@@ -112,13 +112,18 @@ class Layers:
 
     def dense(self, name: str, network: Dense, x: Value) -> Value:
         """A network whose columns are divided; x [..., H] -> the same."""
-        x, width = self.gathered(x), self.part(network.size)
+        x = self.gathered(x)
+        inner = self.kept_or_not(lambda x: self.columns(name, network, x), x)
+        return self.closing(name + "_down", inner, x.shape[-1], network.bias)
+
+    def columns(self, name: str, network: Dense, x: Value) -> Value:
+        """This rank's columns of what lies between a network's products."""
+        width = self.part(network.size)
 
         def product(part: str, x: Value) -> Value:
             return self.linear(f"{name}_{part}", x, width, network.bias)
 
-        inner = self.kept_or_not(lambda x: self.opened(network.gated, network.function, product, x), x)
-        return self.closing(name + "_down", inner, x.shape[-1], network.bias)
+        return self.opened(network.gated, network.function, product, x)
 
     def opened(self, gated: bool, function: str, product: Callable[[str, Value], Value], x: Value) -> Value:
         """What lies between a network's products; product(part, x): the columns of "up", and of "gate"."""

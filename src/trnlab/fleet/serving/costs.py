@@ -15,7 +15,8 @@ from trnlab.collectives import Groups
 from trnlab.fleet.costs.store import opened
 from trnlab.fleet.costs.timed import Timed
 from trnlab.fleet.models.transformer import Model
-from trnlab.fleet.serving.graphs import Program, decode, prefill
+from trnlab.fleet.serving.graphs import decode, prefill
+from trnlab.fleet.serving.layers import Program
 from trnlab.graph.flops import model_flops
 from trnlab.graph.ir import Graph
 from trnlab.runtime.executable import Executable

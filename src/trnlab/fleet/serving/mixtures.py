@@ -16,6 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
+from trnlab.fleet.layers.experts import chosen
 from trnlab.fleet.layers.sizes import Experts
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Value
@@ -44,7 +45,10 @@ def met(experts: int, active: int, tokens: int, ranks: int) -> tuple[int, int]:
 class Layers(Protocol):
     """What of the layers of a program is needed here."""
 
-    b: GraphBuilder
+    @property
+    def b(self) -> GraphBuilder:
+        """Where ops are appended."""
+        ...
 
     @property
     def form(self) -> DType:
@@ -56,25 +60,6 @@ class Layers(Protocol):
         ...
 
 
-def chosen(layers: Layers, name: str, experts: Experts, y: Value) -> tuple[list[Value], list[Value], Value]:
-    """The experts that rows y [T, H] go to: of each choice where it is [T, E] and its weight [T, 1], not
-    divided by their sum [T, 1]: the largest of a softmax in float32. Columns of the router are in an order of the
-    rank's own, in which its experts come first."""
-    b = layers.b
-    logits = b.dot_general(y, layers.weight(name + "_router", y.shape[1], experts.count), ((1,), (0,)))
-    wide = b.convert(logits, float32)
-    left = b.exponential(b.subtract(wide, b.reduce(wide, (1,), "maximum", keepdims=True)))
-    hits, tops = [], []
-    for _ in range(experts.active):
-        tops.append(b.reduce(left, (1,), "maximum", keepdims=True))
-        hits.append(b.compare(left, "GE", tops[-1]))
-        left = b.select(hits[-1], -1.0, left)
-    total = tops[0]
-    for top in tops[1:]:
-        total = b.add(total, top)
-    return hits, tops, total
-
-
 class Mixture:
     """One layer's experts on a rank: `here` of them, of which `read` are met, with `columns` of each."""
 
@@ -83,10 +68,17 @@ class Mixture:
         self.here, self.read, self.room, self.columns = share
         self.weights: dict[str, Value] = {}
 
+    def _routed(self, y: Value) -> tuple[list[Value], list[Value], Value]:
+        """The experts that rows y [T, H] go to, see `experts.chosen`. Columns of the router are in an order of the
+        rank's own, in which its experts come first."""
+        b, router = self.layers.b, self.layers.weight(self.name + "_router", y.shape[1], self.experts.count)
+        logits = b.convert(b.dot_general(y, router, ((1,), (0,))), float32)
+        return chosen(b, logits, self.experts.active)
+
     def of_batch(self, y: Value) -> Value:
         """Rows y [T, H] -> this rank's part of their sum [T, H]: all through each expert that is read."""
         b, rows = self.layers.b, y.shape[0]
-        hits, tops, total = chosen(self.layers, self.name, self.experts, y)
+        hits, tops, total = self._routed(y)
         weights = b.multiply(b.convert(hits[0], float32), tops[0])
         for hit, top in zip(hits[1:], tops[1:]):
             weights = b.add(weights, b.multiply(b.convert(hit, float32), top))
@@ -100,7 +92,7 @@ class Mixture:
     def of_prompt(self, y: Value) -> Value:
         """The same of a prompt, each row through its own experts."""
         b, (rows, hidden), active = self.layers.b, y.shape, self.experts.active
-        _, tops, total = chosen(self.layers, self.name, self.experts, y)
+        _, tops, total = self._routed(y)
         weights = b.divide(b.concatenate(tops, 1), total)
         token = b.input(self.name + "_token", (self.read * self.room,), int32)
         places = b.input(self.name + "_places", (rows, active), int32)

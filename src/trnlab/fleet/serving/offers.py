@@ -16,7 +16,8 @@ from trnlab.fleet.gpus.catalogue import Instance, instance, instances
 from trnlab.fleet.layers.sizes import Dense, Experts
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.serving.costs import Costs
-from trnlab.fleet.serving.graphs import Program, decode
+from trnlab.fleet.serving.graphs import decode
+from trnlab.fleet.serving.layers import Program
 from trnlab.fleet.serving.mixtures import met
 from trnlab.fleet.serving.queue import Engine
 from trnlab.graph.ir import Graph
