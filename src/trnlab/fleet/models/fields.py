@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from trnlab.errors import UsageError
@@ -13,6 +14,15 @@ _MISSING = object()
 BY_SCRIPT = (
     "`trnlab plan --script train.py` plans what a script trains as it is; `trnlab estimate train.py` times one step"
 )
+
+FAMILIES = {  # what is no stack of blocks, by how its name or model_type begins
+    "convolutions": ("convnext", "efficientnet", "mobilenet", "regnet", "densenet", "vgg", "inception"),
+    "a U-Net of an unknown form": ("unet", "u-net", "stable-diffusion", "sdxl", "diffusion"),
+    "tables of embeddings of an unknown form": ("dlrm", "deepfm", "dcn"),
+    "windows of attention": ("swin",),
+    "recurrent layers": ("mamba", "rwkv", "recurrent", "falcon_mamba"),
+    "an encoder of sound behind seven convolutions": ("wav2vec2", "hubert", "wavlm"),
+}
 
 
 def wrong(name: str, why: str) -> UsageError:
@@ -32,6 +42,31 @@ def _unknown_form(name: str, field: str, value: object, known: Collection[object
         code="TRN586",
         got=str(value),
         limit=", ".join(map(str, known)),
+        remedy=BY_SCRIPT,
+    )
+
+
+def unread(kind: str, name: str) -> UsageError | None:
+    """TRN585 where something begins like a family that is no stack of blocks."""
+    for made, names in FAMILIES.items():
+        if re.match("|".join(map(re.escape, names)), kind.lower()):
+            return UsageError(
+                f"{name} is made of {made}, not of a stack of transformer blocks",
+                code="TRN585",
+                got=kind,
+                limit="stacks of transformer blocks",
+                remedy=BY_SCRIPT,
+            )
+    return None
+
+
+def unknown(kind: str, name: str, known: Sequence[str]) -> UsageError:
+    """TRN585, of a model_type that nothing is known of."""
+    return UsageError(
+        f"nothing is known of the blocks of {name}: its model_type is {kind!r}",
+        code="TRN585",
+        got=kind,
+        limit=f"model_type one of {', '.join(known)}",
         remedy=BY_SCRIPT,
     )
 
