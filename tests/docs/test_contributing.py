@@ -13,7 +13,12 @@ import trnlab
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(trnlab.__file__).parent
-RECIPES = {"Add an instruction": 4, "Add a chip": 4, "Add an op": 7}  # and how many blocks each has
+RECIPES = {
+    "Add an instruction": 4,
+    "Add a chip": 4,
+    "Add an op": 7,
+    "Add an architecture": 2,
+}  # and how many blocks each has
 BLOCK = re.compile(r"```(\w+)\n# (.*?)\n(.*?)```", re.DOTALL)
 CLOSING = re.compile(r"^[)\]}]", re.MULTILINE)
 
@@ -109,10 +114,22 @@ def test_what_make_test_leaves_out_is_listed():
     assert all((ROOT / name).exists() for name in listed)
 
 
-def test_without_the_recipe_the_op_is_unknown():
-    """The recipe adds what was missing: were the op known, the example would show nothing."""
+def test_without_the_recipes_their_examples_are_unknown():
+    """A recipe adds what was missing: were it known, the example would show nothing."""
     from trnlab import isa
+    from trnlab.fleet.models.architectures import READERS
     from trnlab.graph.ops import OPS
 
     assert "trn.mish" not in OPS
     assert "midpoint" not in isa.REGISTRY
+    assert "falcon" not in READERS
+
+
+def test_an_architecture_takes_at_most_eighty_lines():
+    """The recipe's file, and each that is there."""
+    ((_, _, text),) = [block for block in recipe("Add an architecture") if block[1].startswith("new file")]
+    folder = PACKAGE / "fleet/models/architectures"
+    sizes = {path.name: path.read_text().count("\n") for path in folder.glob("*.py")} | {
+        "falcon.py": text.count("\n")
+    }
+    assert max(sizes.values()) <= 80, sizes
