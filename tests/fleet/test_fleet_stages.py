@@ -67,11 +67,11 @@ def _through(block, w, name, x, angles=()):
 
 def _reference(block, w, given):
     """The loss of two blocks with embedding and head, written with PyTorch's functions."""
-    angles = [given[f"given_{i}"] for i in range(2, 6)] if block.attention.rope else []
-    labels = given["given_6" if angles else "given_2"]
+    angles = [given[f"given_{i}"] for i in (2, 3)] if block.attention.rope else []
+    labels = given["given_4" if angles else "given_2"]
     x = F.embedding(given["given_1"].long(), w["table"])
     for i in range(2):
-        x = _through(block, w, f"block_{i}", x, angles[2 * i : 2 * i + 2])
+        x = _through(block, w, f"block_{i}", x, angles)
     logits = F.linear(_normed(x, w, "final"), w["head"])
     return F.cross_entropy(logits.flatten(0, 1), labels.long().flatten())
 

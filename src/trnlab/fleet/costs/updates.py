@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from trnlab.collectives import Groups
 from trnlab.fleet.costs.stages import ENTRY, JOIN, Stage, stage
 from trnlab.fleet.layers.shares import Share
 from trnlab.fleet.models.encoder_decoder import Pair
@@ -37,7 +38,7 @@ def adamw(parameters: int, rounded: bool = True) -> Graph:
 def sharded(model: Model, blocks: Sequence[Block], ranks: int) -> Graph:
     """The update of a rank's part of these blocks and of what precedes and follows them, divided among `ranks`. Parts
     are in float32; whoever gathers them rounds them."""
-    shapes = [_part(shape, ranks) for shape in _parameters(model, blocks)]
+    shapes = [part_of(shape, ranks) for shape in _parameters(model, blocks)]
     return _update("adamw_of_parts", shapes, ranks, rounded=False)
 
 
@@ -45,7 +46,7 @@ def rounding(model: Model, blocks: Sequence[Block], ranks: int) -> Graph:
     """Those parts in bfloat16, to be gathered: once for each pass, as `fully_shard` makes them when it gathers."""
     b = GraphBuilder("rounding_of_parts")
     for i, shape in enumerate(_parameters(model, blocks)):
-        part = b.input(f"part_{i}", _part(shape, ranks), float32)
+        part = b.input(f"part_{i}", part_of(shape, ranks), float32)
         for x in (part, b.optimization_barrier(part)):
             b.output(b.convert(x, dtype("bfloat16")))
     return b.build()
@@ -69,7 +70,7 @@ def _named(made: Stage) -> dict[str, Shape]:
     return {value.name: value.shape for value in inputs}
 
 
-def _part(shape: Shape, ranks: int) -> Shape:
+def part_of(shape: Shape, ranks: int) -> Shape:
     """Rows of one rank, of all dimensions but the last where they are few."""
     rows, rest = shape[0], shape[1:]
     if len(shape) > 2:
@@ -79,21 +80,40 @@ def _part(shape: Shape, ranks: int) -> Shape:
 
 def _update(name: str, shapes: Sequence[Shape], ranks: int, rounded: bool) -> Graph:
     b = GraphBuilder(name)
-    rates = _rates(b)
-    given = [b.input(f"gradient_{i}", shape, float32) for i, shape in enumerate(shapes)]
-    mean = [b.multiply(gradient, 1 / ranks) for gradient in given] if ranks > 1 else given
-    factor = _factor(b, mean)
-    scaled = [b.multiply(gradient, b.broadcast_to(factor, gradient.shape)) for gradient in mean]
-    _adamw(b, scaled, rates, rounded)
+    update = Update(b, ranks)
+    update.apply([b.input(f"gradient_{i}", shape, float32) for i, shape in enumerate(shapes)], rounded=rounded)
     return b.build()
 
 
-def _factor(b: GraphBuilder, gradients: Sequence[Value]) -> Value:
-    """What gradients are multiplied by, so that the norm of all of them is at most `LARGEST_NORM`."""
-    each = [b.reduce(b.multiply(x, x), tuple(range(len(x.shape)))) for x in gradients]
-    parts = [b.reshape(x, (1,)) for x in each]
-    total = b.reduce(b.concatenate(parts, 0), (0,)) if len(parts) > 1 else each[0]
-    return b.minimum(b.divide(LARGEST_NORM, b.add(b.sqrt(total), 1e-6)), 1.0)
+class Update:
+    """A step of the optimizer, appended to a graph. ranks: whose gradients were added up. everyone: the group of all
+    ranks that have parts of the gradients; without one the norm is that of the gradients that are there."""
+
+    def __init__(self, b: GraphBuilder, ranks: int, everyone: Groups = ()) -> None:
+        self.b, self.ranks = b, ranks
+        self.everyone = everyone if everyone and len(everyone[0]) > 1 else ()
+        self.rates = _rates(b)
+
+    def apply(self, gradients: Sequence[Value], masters: Sequence[Value] = (), rounded: bool = False) -> None:
+        """New weights and moments in the place of the old ones; `masters` are inputs, made here where there are
+        none. rounded: weights in bfloat16 are outputs, too."""
+        b = self.b
+        mean = [b.multiply(gradient, 1 / self.ranks) for gradient in gradients] if self.ranks > 1 else gradients
+        factor = self._factor(mean)
+        scaled = [b.multiply(gradient, b.broadcast_to(factor, gradient.shape)) for gradient in mean]
+        masters = masters or [b.input(f"master_{i}", x.shape, float32) for i, x in enumerate(scaled)]
+        _adamw(b, scaled, masters, self.rates, rounded)
+
+    def _factor(self, gradients: Sequence[Value]) -> Value:
+        """What gradients are multiplied by, so that the norm of all of them is at most `LARGEST_NORM`."""
+        b = self.b
+        each = [b.reduce(b.multiply(x, x), tuple(range(len(x.shape)))) for x in gradients]
+        parts = [b.reshape(x, (1,)) for x in each]
+        squares = b.concatenate(parts, 0) if len(parts) > 1 else parts[0]
+        if self.everyone:
+            squares = b.all_reduce([squares], self.everyone)[0]
+        total = b.reduce(squares, (0,))
+        return b.minimum(b.divide(LARGEST_NORM, b.add(b.sqrt(total), 1e-6)), 1.0)
 
 
 def _rates(b: GraphBuilder) -> Rates:
@@ -107,11 +127,15 @@ def _rates(b: GraphBuilder) -> Rates:
     return b.subtract(1.0, b.multiply(rate, DECAY)), root, least
 
 
-def _adamw(b: GraphBuilder, gradients: Sequence[Value], rates: Rates, rounded: bool) -> None:
+def _adamw(
+    b: GraphBuilder, gradients: Sequence[Value], masters: Sequence[Value], rates: Rates, rounded: bool
+) -> None:
     """As PyTorch writes AdamW of many tensors: each operation of all of them before the next one (`foreach`), which
     decides what is one call of a program; the rate is in what the roots are divided by."""
-    kinds = "master", "mean", "square"
-    given = [[b.input(f"{kind}_{i}", x.shape, float32) for kind in kinds] for i, x in enumerate(gradients)]
+    moments = (
+        [b.input(f"{kind}_{i}", x.shape, float32) for kind in ("mean", "square")] for i, x in enumerate(gradients)
+    )
+    given = [(master, *both) for master, both in zip(masters, moments)]
     wide = [[b.broadcast_to(rate, x.shape) for rate in rates] for x in gradients]
     left = [b.multiply(master, decay) for (master, _, _), (decay, _, _) in zip(given, wide)]
     average = [

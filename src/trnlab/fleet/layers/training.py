@@ -35,6 +35,7 @@ class TrainingLayers(Layers):
         self.bias: Value | None = None
         self.frozen: set[str] = set()
         self.received: list[Value] = []
+        self._angles: dict[int, tuple[Value, Value]] = {}
         self._given = 0
 
     # -- what goes in and out -------------------------------------------------------------------------------------
@@ -116,9 +117,12 @@ class TrainingLayers(Layers):
         return self.b.reshape(self.b.transpose(x, (0, 2, 1, 3)), (batch, length, count * size))
 
     def turned(self, *xs: Value) -> tuple[Value, ...]:
-        """Each [B, N, S, D] by angles [S, D] of its places, which are given."""
-        angles = tuple(self.given((self.share.tokens, xs[0].shape[-1])) for _ in range(2))
-        return tuple(self.rotated(x, *angles) for x in xs)
+        """Each [B, N, S, D] by angles [S, D] of its places, which are given, the same to all blocks."""
+        size = xs[0].shape[-1]
+        if size not in self._angles:
+            shape = self.share.tokens, size
+            self._angles[size] = self.given(shape), self.given(shape)
+        return tuple(self.rotated(x, *self._angles[size]) for x in xs)
 
     def attended(self, name: str, a: Attention, q: Value, k: Value, v: Value) -> Value:
         """[B, N, S, D] -> [B, N, S, columns of values]."""

@@ -47,6 +47,7 @@ class GradientBuilder(GraphBuilder):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._nodes: list[Node] = []
+        self.kept: set[Value] = set()  # that are kept for the backward pass, though they could be made again
 
     def append(self, name: str, operands: Sequence[Value], attrs: dict[str, Any]) -> Op:
         """Append an op, as `GraphBuilder.append` does, and remember it for the backward pass."""
@@ -111,6 +112,7 @@ class _Pass:
         self.active = set(wanted)
         self._sums: dict[Value, _Sum] = {}
         self._again: dict[Value, Value] = {}
+        self._first: dict[Value, Value] = {}  # of what was made again, what it was made as at first
 
     def run(self, nodes: Sequence[Node], of: Mapping[Value, Value]) -> dict[Value, Value]:
         self._mark(nodes)
@@ -123,14 +125,15 @@ class _Pass:
     # -- for the rules ---------------------------------------------------------------------------------------------
     def needs(self, value: Value) -> bool:
         """Whether its gradient is asked for."""
-        return value in self.active
+        return self._first.get(value, value) in self.active
 
     def form(self, value: Value) -> DType:
         """The format of a value's gradient."""
-        return float32 if value in self.in_float32 else value.dtype
+        return float32 if self._first.get(value, value) in self.in_float32 else value.dtype
 
     def give(self, value: Value, gradient: Value) -> None:
         """Add to the gradient of a value."""
+        value = self._first.get(value, value)
         if value not in self.active:
             return
         total = self._sums.setdefault(value, _Sum())
@@ -139,6 +142,7 @@ class _Pass:
 
     def give_run(self, value: Value, dimension: int, start: int, limit: int, gradient: Value) -> None:
         """Add to the gradient of places [start, limit) of a dimension."""
+        value = self._first.get(value, value)
         if value in self.active:
             run = (dimension, start, limit, self.b.convert(gradient, self.form(value)))
             self._sums.setdefault(value, _Sum()).runs.append(run)
@@ -147,26 +151,44 @@ class _Pass:
         """A value of the forward pass for a derivative to read. What ranks had gathered is gathered again and not
         kept (Korthikanti et al. 2022), and what was expanded from an input of the graph is expanded again."""
         if value not in self._again:
-            again = self._once_more(value)
-            self._again[value] = self._again[again] = again
+            for first, again in self._once_more(value):
+                self._again[first] = self._again[again] = again
+                if again is not first:
+                    self._first[again] = first
         return self._again[value]
 
-    def _once_more(self, value: Value) -> Value:
+    def _once_more(self, value: Value) -> Iterable[tuple[Value, Value]]:
+        """What is made again, and as what: all that came with a value."""
         op = value.op
+        if value in self.b.kept:
+            return [(value, value)]
         if op is not None and op.name == "all_gather":
-            parts = self.b.optimization_barrier(op.operands[value.index])
-            return self.b.append("all_gather", [parts], op.attrs).result
-        chain, source = [], value
-        while source.op is not None and source.op.name in _EXPANDING:
-            chain.append(source.op)
-            source = source.op.operands[0]
-        if (
-            source.op is not None
-            or source.type.size * source.dtype.itemsize >= value.type.size * value.dtype.itemsize
-        ):
-            return value
-        again = self.b.optimization_barrier(source)
-        for op in reversed(chain):
+            return zip(op.results, self.b.append("all_gather", [*map(self._parts, op.operands)], op.attrs).results)
+        chain, source = self._expanded(value)
+        again = source
+        if source.op is None and source.type.nbytes < value.type.nbytes:
+            again = self.b.optimization_barrier(source)
+        elif source.op is not None and chain:
+            again = self.saved(source)
+        return [(value, value if again is source else self._expand(again, chain))]
+
+    def _parts(self, value: Value) -> Value:
+        """This rank's part of what is gathered again, rounded again where it was."""
+        chain, source = self._expanded(value)
+        if source.op is not None:
+            return self.b.optimization_barrier(value)
+        return self._expand(self.b.optimization_barrier(source), chain)
+
+    def _expanded(self, value: Value) -> tuple[list[Op], Value]:
+        """The ops that made a value of another one by repeating or rounding its elements."""
+        chain = []
+        while value.op is not None and value.op.name in _EXPANDING:
+            chain.append(value.op)
+            value = value.op.operands[0]
+        return chain[::-1], value
+
+    def _expand(self, again: Value, chain: Sequence[Op]) -> Value:
+        for op in chain:
             again = self.b.append(op.name, [again], op.attrs).result
         return again
 
@@ -177,7 +199,7 @@ class _Pass:
                 self._mark(node.nodes)
                 continue
             reads = node.inputs if isinstance(node, Region) else node.operands
-            if not self.active.isdisjoint(reads):
+            if any(map(self.needs, reads)):
                 self.active.update(value for value in node.results if value.dtype.is_float)
 
     def _walk(self, nodes: list[Node]) -> None:
@@ -215,14 +237,14 @@ class _Pass:
         if gradient is None:
             return
         new = {value: self._entering(value) for value in region.inputs}
-        self.active.update(new[value] for value in region.inputs if value in self.active)
+        barriers = [(value, again) for value, again in new.items() if again not in self._first]
+        self.active.update(again for value, again in barriers if value in self.active)
         nodes = self._copied(region.nodes, new)
         self._mark(nodes)
         self.give(new[region.results[0]], gradient)
         self._walk(nodes)
-        for value in region.inputs:
-            part = self._total(new[value])
-            self._sums.pop(new[value], None)
+        for value, again in barriers:
+            part = self._total(again)
             if part is not None:
                 self.give(value, part)
 
@@ -231,19 +253,23 @@ class _Pass:
         return self.b.optimization_barrier(value) if again is value else again
 
     def _copied(self, nodes: Sequence[Node], new: dict[Value, Value]) -> list[Node]:
-        """The same ops appended once more, reading `new` values in the place of those that have one there."""
+        """The same ops appended once more, reading `new` values in the place of those that have one there, and what
+        is made again in the place of what was made outside."""
         made: list[Node] = []
         for node in nodes:
             if isinstance(node, Op):
                 with self.b.at(node.loc, node.origin):
-                    again = self.b.append(node.name, [new.get(v, v) for v in node.operands], node.attrs)
+                    again = self.b.append(node.name, [self._new(v, new) for v in node.operands], node.attrs)
                 new.update(zip(node.results, again.results))
                 made.append(again)
             else:
                 inner = self._copied(node.nodes, new)
-                inputs, results = (tuple(new.get(v, v) for v in part) for part in (node.inputs, node.results))
+                inputs, results = (tuple(self._new(v, new) for v in part) for part in (node.inputs, node.results))
                 made.append(replace(node, nodes=inner, inputs=inputs, results=results))
         return made
+
+    def _new(self, value: Value, new: Mapping[Value, Value]) -> Value:
+        return new[value] if value in new else self.saved(value)
 
     def _total(self, value: Value) -> Value | None:
         """The whole gradient of a value, once all parts are there."""

@@ -10,7 +10,8 @@ each of two values that are equal.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.grad.context import BackwardPass, Gradients, no_derivative
@@ -256,12 +257,13 @@ def _attention(p: BackwardPass, op: Op, d: Value | None, of_sums: Value | None =
 
 
 @rule("all_gather")
-def _all_gather(p: BackwardPass, op: Op, *arriving: Value | None) -> Gradients:
-    """Each rank's part of the sum."""
+def _all_gather(p: BackwardPass, op: Op, *given: Value | None) -> Gradients:
+    """Each rank's part of the sum, which is made in the format of the operand's gradient."""
     a = op.attrs
+    arriving = [None if d is None else p.b.convert(d, p.form(x)) for d, x in zip(given, op.operands)]
     attrs = {key: a[key] for key in ("replica_groups", "group_size", "purpose")}
     attrs |= {"scatter_dimension": a["all_gather_dim"], "kind": "add"}
-    return [None if d is None else p.b.append("reduce_scatter", [d], attrs).result for d in arriving]
+    return _together(p.b, "reduce_scatter", arriving, attrs)
 
 
 @rule("reduce_scatter")
@@ -269,4 +271,11 @@ def _reduce_scatter(p: BackwardPass, op: Op, *arriving: Value | None) -> Gradien
     a = op.attrs
     attrs = {key: a[key] for key in ("replica_groups", "group_size", "purpose")}
     attrs |= {"all_gather_dim": a["scatter_dimension"]}
-    return [None if d is None else p.b.append("all_gather", [d], attrs).result for d in arriving]
+    return _together(p.b, "all_gather", arriving, attrs)
+
+
+def _together(b: GraphBuilder, name: str, arriving: Sequence[Value | None], attrs: dict[str, Any]) -> Gradients:
+    """One collective of all gradients that arrive."""
+    there = [d for d in arriving if d is not None]
+    made = iter(b.append(name, there, attrs).results)
+    return [None if d is None else next(made) for d in arriving]

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The step of a rank as one program, where all blocks of a model are on it and its weights are divided among data
+parallel ranks (ZeRO-3): what `trnlab estimate` finds for the script that trains so.
+
+Units are those of PyTorch's `fully_shard` as scripts apply it: the embedding, each block, the head, and around them
+all the norm that follows the last block, which is gathered once. A unit's weights are gathered before its forward
+pass, rounded from parts in float32, and once more for its backward pass, after which the sum of its gradients is
+divided. The update is of parts (`updates`). Steps of several microbatches are two programs: one that adds to
+gradients, which runs so many times, and the update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+from trnlab.collectives import Groups
+from trnlab.fleet.costs.updates import Update, part_of
+from trnlab.fleet.layers.shares import Share
+from trnlab.fleet.layers.training import TrainingLayers
+from trnlab.fleet.models.transformer import Model
+from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.ir import Graph, Value
+from trnlab.numerics.dtypes import float32
+from trnlab.porting.forecast import Part, Work
+from trnlab.porting.result import Tensor
+from trnlab.runtime.step_cost import UPDATE
+
+Shape = tuple[int, ...]
+AROUND = ("final_scale", "final_shift")  # weights of the unit around all others
+
+
+def work_of(model: Model, share: Share, ranks: int, microbatches: int = 1) -> Work:
+    """The step of one of so many ranks, `share.tensor` of which share each layer. Takes decoders and encoders of text
+    and images alike, without an encoder beside a decoder, experts or a divided context."""
+    groups = tuple(tuple(range(i, i + share.tensor)) for i in range(0, ranks, share.tensor))
+    apart = tuple(tuple(range(i, ranks, share.tensor)) for i in range(share.tensor))
+    layers = ShardedLayers(f"{model.name}_step", share, groups, apart)
+    loss = layers.through(model)
+    layers.b.output(loss)
+    gradients = layers.of_parts(loss)
+    whole = tuple(range(ranks))
+    if microbatches == 1:
+        update = Update(layers.b, len(apart[0]), (whole,))
+        update.apply(gradients, masters=list(layers.parts.values()))
+        return Work([_part(layers.b.build(), loss=0)])
+    for part, gradient in zip(layers.parts.values(), gradients):
+        total = layers.b.input(f"sum_{part.name}", part.shape, float32)
+        layers.b.output(layers.b.add(total, gradient), alias_of=total)
+    after = GraphBuilder(f"{model.name}_update")
+    masters = [after.input(name, part.shape, float32) for name, part in layers.parts.items()]
+    sums = [after.input(f"sum_{x.name}", x.shape, float32) for x in masters]
+    Update(after, len(apart[0]), (whole,)).apply(sums, masters)
+    first, last = _part(layers.b.build(), microbatches, 0), _part(after.build(), phase=UPDATE)
+    return Work([first, last], _lying(last.graph))
+
+
+def _part(graph: Graph, times: int = 1, loss: int | None = None, phase: str = "") -> Part:
+    names = tuple(value.name or "" for value in graph.inputs)
+    return Part(graph, times, tuple(map(_kind, names)), loss, phase, names)
+
+
+def _kind(name: str) -> str:
+    """What an input is, by its name."""
+    kinds = {"given": "batch", "sum": "gradient", "mean": "state", "square": "state", "rate": "", "step": ""}
+    return kinds.get(name.split("_")[0], "parameter")
+
+
+def _lying(graph: Graph) -> list[Tensor]:
+    """What lies on the device while the other program runs."""
+    values = [(value, _kind(value.name or "")) for value in graph.inputs]
+    return [Tensor(v.name or "", kind, v.shape, v.dtype.name, v.type.nbytes) for v, kind in values if kind]
+
+
+class ShardedLayers(TrainingLayers):
+    """Layers whose weights are gathered, a unit at a time. parts: of this rank, in float32, by name. apart: groups of
+    ranks that divide weights."""
+
+    def __init__(self, name: str, share: Share, groups: Groups, apart: Groups) -> None:
+        super().__init__(name, share, groups)
+        self.apart, self.parts = apart, dict[str, Value]()
+        self._sums: set[Value] = set()  # values whose gradients are not rounded on their way to the parts
+
+    def through(self, model: Model) -> Value:
+        """The loss of a microbatch."""
+        units = _units(model, self.share)
+        around = {name: shape for unit in units for name, shape in unit.items() if name in AROUND}
+        self.b.kept.update(self._gather(around))
+        steps = _steps(model)
+        x: Value | None = None
+        for unit, step in zip(units, steps):
+            self._gather({name: shape for name, shape in unit.items() if name not in AROUND})
+            x = step(self, x)
+        assert x is not None
+        return x
+
+    def of_parts(self, loss: Value) -> list[Value]:
+        """The sums of all ranks' gradients, this rank's part of each."""
+        found = self.b.gradients({loss: self.b.constant(1.0, float32)}, list(self.parts.values()), self._sums)
+        return [found[part] for part in self.parts.values()]
+
+    def _gather(self, shapes: dict[str, Shape]) -> Sequence[Value]:
+        """Make the weights of a unit of the parts of all ranks, with one collective."""
+        if not shapes:
+            return ()
+        ranks, b = len(self.apart[0]), self.b
+        parts = [b.input(name, part_of(shape, ranks), float32) for name, shape in shapes.items()]
+        self.parts.update(zip(shapes, parts))
+        rounded = [b.convert(part, self.form) for part in parts]
+        whole = b.all_gather(rounded, self.apart, 0) if ranks > 1 else tuple(rounded)
+        self._sums.update(rounded)
+        for (name, shape), value in zip(shapes.items(), whole):
+            flat = (prod(shape[:-1]), shape[-1]) if len(shape) > 2 else shape
+            cut = b.slice_dim(value, 0, 0, flat[0]) if value.shape[0] > flat[0] else value
+            self.weights[name] = b.reshape(cut, shape)
+        return whole
+
+
+Step = Callable[[TrainingLayers, "Value | None"], Value]
+
+
+def _steps(model: Model) -> list[Step]:
+    """What each unit computes of what the one before made."""
+    blocks = [block for count, block in model.stacks for _ in range(count)]
+
+    def through(i: int) -> Step:
+        def step(layers: TrainingLayers, x: Value | None) -> Value:
+            assert x is not None
+            if layers.share.block == "again":
+                return layers.b.recomputed(lambda x: blocks[i].forward(layers, f"block_{i}", x), x)
+            return blocks[i].forward(layers, f"block_{i}", x)
+
+        return step
+
+    def last(layers: TrainingLayers, x: Value | None) -> Value:
+        assert x is not None
+        return layers.loss(model.head(layers, x))
+
+    return [lambda layers, _: model.embedding(layers), *map(through, range(len(blocks))), last]
+
+
+def _units(model: Model, share: Share) -> list[dict[str, Shape]]:
+    """Weights of each unit, by name: those that it is the first to ask for."""
+    layers, found = TrainingLayers("units", share, ((*range(share.tensor),),)), list[dict[str, Shape]]()
+    x: Value | None = None
+    for step in _steps(model):
+        known = set(layers.weights)
+        x = step(layers, x)
+        found.append({name: weight.shape for name, weight in layers.weights.items() if name not in known})
+    return found
