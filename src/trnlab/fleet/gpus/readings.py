@@ -23,6 +23,7 @@ from trnlab.fleet.layers.sizes import Attention, Experts
 from trnlab.fleet.models.counts import Counting
 from trnlab.graph.ir import Op, Value
 
+MANY = 256  # sequences that a graph is read with, once for all microbatches: so many fill places of experts evenly
 MASK = 1  # bytes of an element of a dropout's mask
 STREAMED = ("norm", "residual", "activation")  # all else is done where a product is read or written
 GATHERED, SUMMED = "gathered", "summed"
@@ -34,7 +35,7 @@ class Core:
     """Attention between its projections: `count` heads of all sequences, each of `length` queries and `keys` keys of
     `size` columns, and values of `value_size`."""
 
-    count: int
+    count: float
     length: int
     keys: int
     size: int
@@ -44,7 +45,7 @@ class Core:
     @property
     def scores(self) -> float:
         """Pairs of a query and a key."""
-        return float(self.count * self.length * self.keys)
+        return self.count * self.length * self.keys
 
 
 @dataclass(frozen=True)
@@ -70,17 +71,40 @@ class Reading:
     entering: float
     leaving: float
 
+    def times(self, n: float) -> Reading:
+        """Of n times as many sequences."""
+        return Reading(
+            tuple((n * rows, added, width, count) for rows, added, width, count in self.products),
+            tuple(replace(core, count=n * core.count) for core in self.cores),
+            tuple(n * nbytes for nbytes in self.streams),
+            tuple(Exchange(n * x.gathered, n * x.summed) for x in self.exchanges),
+            tuple(n * nbytes for nbytes in self.sent),
+            n * self.kept,
+            n * self.entering,
+            n * self.leaving,
+        )
+
 
 @cache
 def of_block(block: Any, share: Share, spread: int) -> Reading:
     """A block (see `transformer.Block`) on a rank with this share. spread: ranks that divide what lies between
     products."""
-    return _read(lambda layers, x: block.forward(layers, "block", x), block.hidden, share, spread)
+    return _of_block(block, replace(share, batch=MANY), spread).times(share.batch / MANY)
 
 
 @cache
 def of_head(model: Any, share: Share, spread: int) -> Reading:
     """What follows the last block of a model (see `transformer.Model`)."""
+    return _of_head(model, replace(share, batch=MANY), spread).times(share.batch / MANY)
+
+
+@cache
+def _of_block(block: Any, share: Share, spread: int) -> Reading:
+    return _read(lambda layers, x: block.forward(layers, "block", x), block.hidden, share, spread)
+
+
+@cache
+def _of_head(model: Any, share: Share, spread: int) -> Reading:
     return _read(model.head, model.hidden, share, spread)
 
 
