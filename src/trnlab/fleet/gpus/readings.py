@@ -22,6 +22,7 @@ from trnlab.fleet.layers.shares import Crossing, Share
 from trnlab.fleet.layers.sizes import Attention, Experts
 from trnlab.fleet.models.counts import Counting
 from trnlab.graph.ir import Op, Value
+from trnlab.graph.passes.dead import remove_dead_ops
 
 MANY = 256  # sequences that a graph is read with, once for all microbatches: so many fill places of experts evenly
 MASK = 1  # bytes of an element of a dropout's mask
@@ -155,7 +156,8 @@ def _read(forward: Callable[[_Layers, Value], Value], hidden: int, share: Share,
     x = layers.given(layers.local(hidden))
     y = forward(layers, x)
     for value in (y, *(value for _, values in layers.cores for value in values)):
-        layers.b.output(value)  # so that nothing counts as unused
+        layers.b.output(value)
+    remove_dead_ops(layers.b.graph)
     return _Reader(layers, spread).reading(x, y)
 
 
@@ -168,9 +170,14 @@ class _Kernel:
     written: list[Value] = field(default_factory=list)
 
     @property
+    def origin(self) -> str:
+        """That of its ops."""
+        return self.ops[0].origin
+
+    @property
     def residual(self) -> bool:
         """Whether it adds to what goes past a layer, behind a dropout."""
-        return self.ops[0].origin == "residual"
+        return self.origin == "residual"
 
 
 class _Reader:
@@ -239,27 +246,25 @@ class _Reader:
 
 
 def _kernels(layers: _Layers) -> list[_Kernel]:
-    """An op joins what made its operand where nothing else reads that."""
+    """An op joins the one that made its operand, where nothing else reads that."""
     graph, weights, found = layers.b.graph, set(layers.weights.values()), dict[Op, _Kernel]()
     users = graph.users()
-    for op in graph.ops:
-        if op.origin not in STREAMED:
-            continue
+    for op in (op for op in graph.ops if op.origin in STREAMED):
         mine = found[op] = _Kernel([op])
         for value in op.operands:
-            made = found.get(value.op) if value.op is not None else None
-            if made is None or made is mine or any(user.origin != op.origin for user in (value.op, *users[value])):
+            before = None if value.op is None else found.get(value.op)
+            if before is None or before is mine or any(x.origin != before.origin for x in (op, *users[value])):
                 continue
-            made.ops += mine.ops
-            found.update(dict.fromkeys(mine.ops, made))
-            mine = made
+            before.ops += mine.ops
+            found.update(dict.fromkeys(mine.ops, before))
+            mine = before
     kernels = list({id(kernel): kernel for kernel in found.values()}.values())
     for kernel in kernels:
         inside = set(kernel.ops)
         read = dict.fromkeys(value for op in kernel.ops for value in op.operands)
         kernel.read = [value for value in read if value not in weights and value.op not in inside]
-        made = (value for op in kernel.ops for value in op.results)
-        kernel.written = [value for value in made if not inside.issuperset(users.get(value, [None]))]
+        made = [value for op in kernel.ops for value in op.results]
+        kernel.written = [value for value in made if value not in users or not inside.issuperset(users[value])]
     return kernels
 
 
