@@ -3,7 +3,8 @@
 
 Of a layer's forward pass: products with weights, attention's core, streams through memory, what ranks of a tensor
 group exchange, rows that go to experts, and what is kept for the backward pass. Ops say by their origin what they
-belong to. An architecture that is put together from the same layers is read without a word here.
+belong to; those of no origin cost nothing. An architecture that is put together from the same layers is read without
+a word here.
 
 The graph has all rows on each rank; with sequence parallelism those that lie between a sum over the tensor group and
 the gather that follows are divided by `spread` here, so that a sequence need not divide evenly.
@@ -26,7 +27,7 @@ from trnlab.graph.passes.dead import remove_dead_ops
 
 MANY = 256  # sequences that a graph is read with, once for all microbatches: so many fill places of experts evenly
 MASK = 1  # bytes of an element of a dropout's mask
-STREAMED = ("norm", "residual", "activation")  # all else is done where a product is read or written
+STREAMED = ("norm", "residual", "activation")  # biases and angles are added where a product is read or written
 GATHERED, SUMMED = "gathered", "summed"
 _SAME = ("reshape", "transpose", "convert")  # of what is kept
 
