@@ -135,12 +135,14 @@ def test_rows_go_to_experts_at_the_rate_of_the_links_between():
 def test_a_single_expert_is_a_dense_network_behind_a_router():
     costs, known = Costs(job(layout=Layout(2, 1, 8, 1))), model("llama3-8b").stacks[0][1]
     alone = replace(known, network=Experts(1, 1, known.network.size))
-    dense, one = (Layer(costs, block, 4096)._parts() for block in (known, alone))
+    dense, one = (Layer(costs, block, 4096) for block in (known, alone))
     router = costs.product(4096 / 2, known.hidden, 1)
     moved = costs.stream(2 * HALF * 4096 / 2 * known.hidden)
-    assert one.linears == pytest.approx(dense.linears + router)
-    assert (one.talk, one.sent) == (dense.talk, 0.0)
-    assert one.rest == pytest.approx(dense.rest + 2 * moved)
+    assert one.parts().linears == pytest.approx(dense.parts().linears + router)
+    assert one.parts().rest == pytest.approx(dense.parts().rest + 2 * moved)
+    for direction in (0, 1):
+        assert one.passes()[direction].talk == dense.passes()[direction].talk
+        assert one.passes()[direction].sent == 0.0
 
 
 def test_the_published_runs_of_experts_have_a_prediction_each():

@@ -10,9 +10,10 @@ import pytest
 
 from trnlab.cli.main import main
 from trnlab.cli.planning import serve_plan as command
+from trnlab.fleet.gpus import efficiency
 from trnlab.fleet.gpus.catalogue import instance
 from trnlab.fleet.models import configurations
-from trnlab.fleet.serving.offers import BATCHES, Offer, Request, of_others, sizes
+from trnlab.fleet.serving.offers import BATCHES, HALF, Offer, Request, of_others, sizes
 from trnlab.fleet.serving.plan import Question, plan, simulated
 
 CONFIG = {
@@ -135,6 +136,16 @@ def test_a_roofline_reads_weights_and_cache_and_computes_products():
             )
         assert offer.engine.prefill >= 2 * products * request.prompt / offer.tensor / gpu.peak("bf16")
     assert [o.tensor for o in offers] == [1, 2, 4, 8]
+
+
+def test_a_roofline_adds_up_over_ranks_what_the_decoders_layers_do():
+    """Twice a layer, for each token what goes past it: 10 us and more each, which one rank does not take."""
+    model, _, offers = _gpus()
+    one, *others = offers
+    for offer in others:
+        exchange = efficiency.inside(instance("p5.48xlarge")).ring(HALF * model.hidden, offer.tensor, 2)
+        shared = offer.engine.decode[1] - 2 * model.layers * exchange
+        assert shared == pytest.approx(one.engine.decode[1] * offer.weights / one.weights, rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trnlab.fleet.gpus import readings
 from trnlab.fleet.gpus.blocks import Layer, Pass, activations
 from trnlab.fleet.gpus.costs import FULL, HALF, Costs, Job
+from trnlab.fleet.layers.shares import Share
 from trnlab.fleet.models.transformer import Block
 from trnlab.fleet.search.layout import layers_of
 
@@ -99,11 +101,12 @@ class _Step:
 
     def _head(self) -> float:
         """Logits, loss and back, on the last stage."""
-        model, costs, microbatch = self.job.model, self.costs, self.layout.microbatch
-        if not model.vocabulary:
-            return 3 * costs.product(microbatch, model.hidden, max(model.classes, 1))
-        wide, tokens = model.vocabulary / self.layout.tensor, microbatch * self.lengths[-1]
-        return 3 * costs.product(tokens, model.hidden, wide) + 6 * costs.stream(FULL * tokens * wide)
+        model, costs, layout = self.job.model, self.costs, self.layout
+        share = model.share(model.stacks[-1][1], Share(layout.microbatch, self.job.sequence, layout.tensor))
+        found = readings.of_head(model, share, costs.spread)
+        seconds = 3 * sum(costs.product(*product) for product in found.products)
+        seconds += 2.5 * sum(map(costs.stream, found.streams))  # as of blocks: 1.5 times as long on the way back
+        return seconds + 6 * costs.stream(FULL * found.leaving)
 
     def _accumulation(self, microbatches: int) -> float:
         """Seconds a microbatch to add gradients to sums in float32, which are read and written."""

@@ -100,7 +100,7 @@ def operations(model: Any, sequence: int) -> float:
     """Operations of a sequence of so many tokens, forward and backward: two for each multiplication and addition of
     all products, of which gradients are two more, and attention's (Narayanan et al. 2021; PaLM, appendix B). Of
     experts, those that tokens are sent to by an even router; nothing that is made again."""
-    found = [count * _of_layer(model, block, sequence) for count, block in model.stacks]
+    found = [count * of_layer(model, block, sequence) for count, block in model.stacks]
     layers = _counting(model.share(model.stacks[0][1], Share(1, sequence)))
     x = model.embedding(layers)
     found.append(_forward(layers))
@@ -111,7 +111,8 @@ def operations(model: Any, sequence: int) -> float:
     return (1 + BACKWARD) * sum([*found, _forward(layers)])
 
 
-def _of_layer(model: Any, block: Any, sequence: int) -> float:
+@cache
+def of_layer(model: Any, block: Any, sequence: int) -> float:
     """Operations of a layer forward, for one sequence; as many at once as give all experts equal rows."""
     batch = 1
     if isinstance(block.network, Experts):

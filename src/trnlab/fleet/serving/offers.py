@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 from trnlab import chips
 from trnlab.chips.catalog import Target
@@ -14,7 +15,8 @@ from trnlab.fabric.cluster import CORES_PER_RANK, parse
 from trnlab.fleet.gpus import efficiency
 from trnlab.fleet.gpus.catalogue import Instance, instance, instances
 from trnlab.fleet.layers.sizes import Dense, Experts
-from trnlab.fleet.models.transformer import Block, Model
+from trnlab.fleet.models import counts
+from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.serving.costs import Costs
 from trnlab.fleet.serving.graphs import decode
 from trnlab.fleet.serving.layers import Program
@@ -271,16 +273,29 @@ def _step(
     where: Instance, model: Model, share: Program, rows: int, weights: int, cache: int, context: int = 0
 ) -> float:
     """Seconds of so many rows of tokens: of a batch that reads its cache, or of a prompt over itself."""
-    gpu, tensor = where.accelerator, share.tensor
-    head = model.vocabulary * model.hidden
-    products = 2.0 * rows * (sum(n * block.used for n, block in model.stacks) + (0 if context else head)) / tensor
-    scores = sum(n * _scores(block) for n, block in model.stacks) * rows * context / tensor
+    gpu = where.accelerator
     form = "bf16" if "bf16" in gpu.peaks else "fp16"
     rate = gpu.peak(form) * efficiency.product(gpu, form).share
     nbytes = weights - _unread(model, share, rows) + rows * cache
-    work = max((products + scores) / rate, nbytes / (gpu.bandwidth * efficiency.of_memory(nbytes)))
-    ring = efficiency.inside(where).ring(rows * model.hidden * HALF, tensor, 2) if tensor > 1 else 0.0
-    return work + 2 * model.layers * ring
+    memory = nbytes / (gpu.bandwidth * efficiency.of_memory(nbytes))
+    ring = efficiency.inside(where).ring
+    sums = (ring(rows * size * HALF, share.tensor, 2) for size in _sums(model, share))
+    return max(_operations(model, rows, context) / share.tensor / rate, memory) + model.layers * sum(sums)
+
+
+def _operations(model: Model, rows: int, context: int) -> float:
+    """Operations of so many rows through all layers: of a prompt, or each the next of a sequence, with the head."""
+    if context:
+        return sum(n * counts.of_layer(model, block, context) for n, block in model.stacks)
+    return rows * counts.operations(model, 1) / (1 + counts.BACKWARD)
+
+
+@cache
+def _sums(model: Model, share: Program) -> list[int]:
+    """Elements of each sum over the ranks in a layer, for one token."""
+    group = (tuple(range(share.tensor)),)
+    one, two = ([op for op in decode(model, n, share, group).ops if op.name == "all_reduce"] for n in (1, 2))
+    return [op.result.type.size for op in two[len(one) :]]
 
 
 def _unread(model: Model, share: Program, rows: int) -> int:
@@ -292,8 +307,3 @@ def _unread(model: Model, share: Program, rows: int) -> int:
             left = count // share.expert - met(count, block.network.active, rows, share.expert)[0]
             total += n * left * (block.expert_parameters // count) * HALF // (share.tensor // share.expert)
     return total
-
-
-def _scores(block: Block) -> float:
-    """Operations for each pair of places, the masked half left out."""
-    return block.attention.heads * (block.attention.size + block.attention.value_size)
