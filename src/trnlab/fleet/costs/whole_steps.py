@@ -11,10 +11,14 @@ gradients, which runs so many times, and the update.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from math import prod
+from typing import Any
 
 from trnlab.collectives import Groups
+from trnlab.errors import TrnlabError
+from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.costs.updates import Update, part_of
 from trnlab.fleet.layers.shares import Share
 from trnlab.fleet.layers.training import TrainingLayers
@@ -22,12 +26,60 @@ from trnlab.fleet.models.transformer import Model
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Value
 from trnlab.numerics.dtypes import float32
-from trnlab.porting.forecast import Part, Work
+from trnlab.porting.forecast import Part, Work, forecast
+from trnlab.porting.job import Unheard
 from trnlab.porting.result import Tensor
+from trnlab.runtime.session import Session
 from trnlab.runtime.step_cost import UPDATE
 
 Shape = tuple[int, ...]
+CLASSES = {  # of the bytes of a step, by those of an estimate
+    "weights": ("parameters", "copies"),
+    "gradients": ("gradients",),
+    "optimizer": ("state",),
+    "activations": ("activations",),
+    "working": ("batch", "temporaries"),
+}
+CAUSES = {"gradients": "gradient", "weights": "parameter", "tensor parallel": "sequence"}  # exposed, by purpose
 AROUND = ("final_scale", "final_shift")  # weights of the unit around all others
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Seconds of a step by cause, and bytes of a rank by class; what is not exposed exchange or the update is the
+    "compute"."""
+
+    seconds: dict[str, float]
+    bytes: dict[str, int]
+
+
+def whole(
+    session: Session, cluster: Cluster, model: Model, share: Share, microbatches: int, known: MutableMapping[str, Any]
+) -> Whole:
+    """The step of every rank of a cluster, compiled unless it is among the `known`. Raises what the compiler
+    refuses."""
+    ends = replace(model, name="", source="")
+    key = f"whole step {ends} {share} {cluster.ranks} of {cluster.name} {microbatches}"
+    if key not in known:
+        known[key] = asdict(_compiled(session, cluster, work_of(model, share, cluster.ranks, microbatches)))
+    return Whole(**known[key])
+
+
+def _compiled(session: Session, cluster: Cluster, work: Work) -> Whole:
+    ranks, refused = cluster.ranks, list[TrnlabError]()
+    others = Unheard(0, ranks) if ranks > 1 else None
+    found = forecast(
+        work, session.target, replace(session, instances=cluster.instances, communicator=others), refused.append
+    )
+    if refused:
+        raise refused[0]
+    memory, total = found.memory, found.step_s or 0.0
+    exchange = found.job.communication if found.job is not None else None
+    purposes = exchange["purposes"] if exchange is not None else {}
+    seconds = {cause: purposes.get(purpose, {}).get("exposed_s", 0.0) for cause, purpose in CAUSES.items()}
+    seconds["optimizer"] = found.parts.get(UPDATE, 0.0)
+    seconds["compute"] = total - sum(seconds.values())
+    return Whole(seconds, {name: sum(getattr(memory, part) for part in parts) for name, parts in CLASSES.items()})
 
 
 def work_of(model: Model, share: Share, ranks: int, microbatches: int = 1) -> Work:
@@ -79,6 +131,7 @@ class ShardedLayers(TrainingLayers):
     def __init__(self, name: str, share: Share, groups: Groups, apart: Groups) -> None:
         super().__init__(name, share, groups)
         self.apart, self.parts = apart, dict[str, Value]()
+        self._later: dict[str, Shape] = {}
         self._sums: set[Value] = set()  # values whose gradients are not rounded on their way to the parts
 
     def through(self, model: Model) -> Value:
@@ -89,10 +142,21 @@ class ShardedLayers(TrainingLayers):
         steps = _steps(model)
         x: Value | None = None
         for unit, step in zip(units, steps):
-            self._gather({name: shape for name, shape in unit.items() if name not in AROUND})
+            own = {name: shape for name, shape in unit.items() if name not in AROUND}
+            if unit is units[-1]:  # after the norm that follows the last block
+                self._later = own
+            else:
+                self._gather(own)
             x = step(self, x)
         assert x is not None
         return x
+
+    def weight(self, name: str, *shape: int) -> Value:
+        """A parameter of the unit that is gathered, or of the last one, which is gathered now."""
+        if name in self._later:
+            later, self._later = self._later, {}
+            self._gather(later)
+        return super().weight(name, *shape)
 
     def of_parts(self, loss: Value) -> list[Value]:
         """The sums of all ranks' gradients, this rank's part of each."""

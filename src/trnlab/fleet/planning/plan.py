@@ -32,6 +32,8 @@ from trnlab.fleet.models.unpartitioned import Whole
 from trnlab.fleet.reliability.goodput import Goodput, Reliability
 from trnlab.fleet.reliability.measures import SCATTER, Job
 from trnlab.fleet.search.candidates import Found, Least, least, search
+from trnlab.fleet.search.confirmed import confirmed, is_one_program
+from trnlab.fleet.search.layout import Layout
 from trnlab.fleet.search.parts import Training
 from trnlab.fleet.search.prefetch import Ahead, Helped
 from trnlab.fleet.search.replicas import Replicas
@@ -44,6 +46,7 @@ BATCH = 1024
 FORMS = {"bf16": "bfloat16", "fp32": "float32"}  # of a precision: what weights and activations are kept in
 FURTHER = 5  # doublings of the instances that are looked at for a way out, where nothing fits or is in time
 ROOMIER = 6  # the same, where only room for weights, gradients and the optimizer is looked for
+CONFIRMED = 4  # layouts that are compiled as wholes after a search, at most
 STATE = "weights, gradients and the optimizer's state alone"
 UNPRICED = 1e30  # dollars, as it were, of what has no public price: after all that has one, by device hours
 
@@ -197,6 +200,15 @@ class Plan:
             raise self._too_late()
         return self.best(1)[0]
 
+    @property
+    def place(self) -> tuple[int, int] | None:
+        """Table and row of the cheapest that is in time; None without any."""
+        tables, rows, days, worth = self._columns
+        if not len(self) or not self._in_time.any():
+            return None
+        i = int(np.lexsort((days, np.where(self._in_time, worth, np.inf)))[0])
+        return int(tables[i]), int(rows[i])
+
     def best(self, count: int) -> list[Candidate]:
         """The cheapest that are in time, the cheapest first."""
         _, _, days, worth = self._columns
@@ -302,7 +314,7 @@ def plan(
             ahead.look(planner, question.training, question.fixed)
     for name in question.targets:
         _on(found, name, said, ahead, came)
-    return found
+    return _confirmed(found, said)
 
 
 def _on(
@@ -332,6 +344,35 @@ def _on(
         store.save()
         came(replace(found, tables=list(found.tables)))  # columns of a plan are made once, when they are asked for
     found.compiled += programs.compiled + (ranks.compiled if ranks is not None else 0)
+
+
+def _confirmed(found: Plan, said: Callable[[str], None]) -> Plan:
+    """With the best layouts compiled as wholes, where a rank's step is one program, until the best one is."""
+    question, known = found.question, set[tuple[str, Layout]]()
+    for _ in range(CONFIRMED):
+        place = found.place
+        if place is None or not question.model.stacks:
+            return found
+        table = found.tables[place[0]]
+        name, layout = table.cluster.name, table.steps.layouts.layout(place[1])
+        if (name, layout) in known or not is_one_program(question.model, layout):
+            return found
+        known.add((name, layout))
+        said(f"{name}: compiling all of {layout}")
+        target, store = table.cluster.target, opened(found.folder, table.cluster.target, question.precision)
+        session = Session(target, precision=question.precision)
+        planner = Planner(table.cluster, Programs(session, store.programs), Exchange(target, store.exchange))
+        step = confirmed(planner, question.training, table.steps.step(place[1]))
+        store.save()
+        if step is None:
+            return found
+        tables = list(found.tables)
+        steps = table.steps.replaced(place[1], step)
+        tables[place[0]] = _table(question, table.cluster, steps)
+        lacking = None if step.fits else (table.cluster, step)
+        made = found.compiled + planner.programs.compiled
+        found = replace(found, tables=tables, compiled=made, nearest=found.nearest or lacking)
+    return found
 
 
 def _planner(question: Question, name: str, instances: int, folder: Path | None) -> Planner:

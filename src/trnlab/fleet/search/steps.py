@@ -117,6 +117,12 @@ class Steps:
             self.tokens,
         )
 
+    def replaced(self, i: int, step: Step) -> Steps:
+        """With other figures of one layout, or without it where it does not fit by these."""
+        if not step.fits:
+            return self.take(np.arange(len(self)) != i)
+        return replace(self, seconds=_put(self.seconds, i, step.seconds), bytes=_put(self.bytes, i, step.bytes))
+
     def step(self, i: int) -> Step:
         """One of them."""
         seconds = {name: float(self.seconds[name][i]) for name in CAUSES}
@@ -132,6 +138,13 @@ class Steps:
             self.tokens,
             bool(self.exact[i]),
         )
+
+
+def _put(columns: Mapping[str, Floats], i: int, values: Mapping[str, float]) -> dict[str, Floats]:
+    found = {name: column.copy() for name, column in columns.items()}
+    for name, column in found.items():
+        column[i] = values[name]
+    return found
 
 
 @dataclass
