@@ -145,7 +145,7 @@ def _interface(old: Graph, new: Graph) -> Iterator[Difference]:
 
 
 def _result(i: int, graph: Graph) -> str:
-    """An output by the user's line that computes it, whose name may be nobody's; by its name where no line is known."""
+    """An output by the user's line that computes it; by its name, which may be nobody's, where no line is known."""
     op = graph.outputs[i].op
     if op is not None and op.loc is not None:
         return f"a result of {op.loc.file}:{op.loc.line}"
