@@ -6,9 +6,8 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 from trnlab.chips.catalog import Target
 from trnlab.errors import TrnlabError
@@ -151,23 +150,15 @@ def _least(work: Work) -> Memory:
 
 def _memory(work: Work, made: Sequence[tuple[Part, StepCost]]) -> Memory:
     """That of the program with the largest need; what lies on the device beside it is added."""
-    each = []
-    for part, cost in made:
-        names = {id: name for id, name in zip(cost.program.inputs, part.names) if name}
-        each.append(memory_of(part, cost, names))
-    if not work.kept:
-        return max(each, key=lambda m: m.total, default=Memory())
-    found = memory.total(work.kept)
-    rest = max(each, key=lambda m: m.rest, default=Memory())
-    found.activations, found.batch, found.temporaries = rest.activations, rest.batch, rest.temporaries
-    inner = [t for t in rest.largest if t.kind in ("activation", "temporary", "batch")]
-    found.largest = sorted((*found.largest, *inner), key=lambda t: -t.bytes)[: memory.LARGEST]
-    return found
+    gradients = [t for t in work.kept if t.kind == "gradient"]
+    each = [memory_of(part, cost, gradients if part.times == 1 else ()) for part, cost in made]
+    return memory.with_kept(work.kept, each) if work.kept else max(each, key=lambda m: m.total, default=Memory())
 
 
-def memory_of(part: Part, cost: StepCost, names: Mapping[int, str] = MappingProxyType({})) -> Memory:
-    """Memory of one execution of a part's program. names: of its inputs, for people."""
-    return memory.of_program(cost, dict(zip(cost.program.inputs, part.kinds)), names)
+def memory_of(part: Part, cost: StepCost, lying: Sequence[Tensor] = ()) -> Memory:
+    """Memory of one execution of a part's program. lying: see `memory.of_program`."""
+    names = {id: name for id, name in zip(cost.program.inputs, part.names) if name}
+    return memory.of_program(cost, dict(zip(cost.program.inputs, part.kinds)), names, lying)
 
 
 def cost_of(part: Part, executable: Executable) -> StepCost:

@@ -14,6 +14,7 @@ from trnlab.program.digest import matmul_flops, routine_digest
 from trnlab.program.routine import Program
 from trnlab.runtime import session
 from trnlab.runtime.executable import Executable
+from trnlab.runtime.memory import beside
 from trnlab.sim.functional import RunOptions
 
 KIND = "kernel"
@@ -37,7 +38,8 @@ def called(program: Program, chip: Chip, policy: Policy, *, executed: bool = Tru
         now.counters.instructions += program.num_instructions
     if now.run is not None:
         key = _key(program, policy)
-        now.run.executed(now.run.executables.get(key) or _executable(program, chip, policy, key))
+        executable = now.run.executables.get(key) or _executable(program, chip, policy, key)
+        now.run.executed(executable, beside(executable))
 
 
 def timed_otherwise(program: Program, policy: Policy, times: Callable[[], dict[tuple[str, str], int]]) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trnlab import chips, policy
 from trnlab.precision import MODES
@@ -30,12 +30,28 @@ LARGEST_TENSORS = 12
 StepCalls = tuple[tuple[str, int], ...]  # executables of one step: key, times executed
 
 
+class Fullest(NamedTuple):
+    """When most of HBM is in use: bytes at that moment, the executable that runs then, and bytes of other tensors."""
+
+    peak_bytes: int = 0
+    executable: str = ""
+    beside: int = 0
+
+    @classmethod
+    def of(cls, executable: Executable, beside: int) -> Fullest:
+        """While an executable runs."""
+        return cls(executable.forecast.peak_bytes + beside, executable.key, beside)
+
+
+NOTHING = Fullest()
+
+
 @dataclass(frozen=True)
 class Steps:
     """What a run executed. By key: executables, details of them, how often each ran in all.
 
     typical: the calls of a typical step. patterns: those of each step, in order. tokens: of a typical step. outside:
-    what the last step of a pattern asked of the other ranks between its executables.
+    what the last step of a pattern asked of the other ranks between its executables. fullest: of the typical step.
     """
 
     session: Session
@@ -46,6 +62,7 @@ class Steps:
     patterns: Sequence[StepCalls]
     tokens: int
     outside: Mapping[StepCalls, Sequence[Outside]] = field(default_factory=dict)
+    fullest: Fullest = NOTHING
 
     def waited_s(self, pattern: StepCalls) -> float:
         """Seconds that the host waits for the network in a step of the pattern, outside of executables."""
@@ -90,7 +107,7 @@ def summarise(run: Steps) -> dict[str, Any]:
             "write_bytes": written,
             "bandwidth_used": (read + written) / (step_s * chip.hbm.bandwidth.value * cores),
         },
-        "memory": _memory(max((e for e, _ in calls), key=lambda e: e.forecast.peak_bytes)),
+        "memory": _memory(run.executables, run.fullest),
         "cost": _cost(run.session.target, tokens_per_s, cores),
         "step_kinds": _step_kinds(run),
         **insight(parts_of(calls, run.details), chip),
@@ -204,8 +221,9 @@ def _critical(parts: list[tuple[timing.Summary, int]], step_s: float, waited_s: 
     return {name: time / PS_PER_S / step_s for name, time in spent.most_common()}
 
 
-def _memory(executable: Executable) -> dict[str, Any]:
-    """HBM at its fullest by what fills it, and the largest of the tensors that are there all the time."""
+def _memory(executables: Mapping[str, Executable], fullest: Fullest) -> dict[str, Any]:
+    """HBM at its fullest by what fills it, and the largest of the tensors that the program then has."""
+    executable = executables[fullest.executable]
     program, forecast = executable.program, executable.forecast
     updated = {program.inputs[source] for _, source in executable.metadata["aliases"]}
     kept = sorted((t for t in program.tensors if t.kind != "temp"), key=lambda t: -t.nbytes)
@@ -214,8 +232,9 @@ def _memory(executable: Executable) -> dict[str, Any]:
         name = "updated in place" if t.id in updated else f"{t.kind}s"
         parts[name] += t.nbytes
     parts["scratch"] = forecast.peak_bytes - sum(parts.values())
+    parts["of other programs"] = fullest.beside
     return {
-        "peak_bytes": forecast.peak_bytes,
+        "peak_bytes": fullest.peak_bytes,
         "capacity_bytes": forecast.capacity_bytes,
         "parts": parts,
         "largest": [

@@ -17,6 +17,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from trnlab.errors import UsageError
+from trnlab.frontends.torch.device import allocations
 from trnlab.frontends.torch.pytorch.tensors import conjugated, from_dlpack, negated, to_dlpack
 
 _KDL_CPU, _KDL_EXT_DEV = 1, 12
@@ -58,7 +59,9 @@ def as_neuron(tensor: torch.Tensor) -> torch.Tensor:
     """
     if tensor.layout != torch.strided:
         raise no_sparse(tensor.layout)
-    return _seen_as(tensor, _KDL_EXT_DEV)
+    found = _seen_as(tensor, _KDL_EXT_DEV)
+    allocations.note(found)
+    return found
 
 
 def as_host(tensor: torch.Tensor, reads: bool = False) -> torch.Tensor:

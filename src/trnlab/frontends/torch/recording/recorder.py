@@ -120,6 +120,11 @@ class Recorder:
         self.nodes, self.slots, self.at_once = [], {}, False
         return nodes, slots
 
+    def unseen(self) -> set[int]:
+        """Storages that are written and that nobody else has any more."""
+        with self.lock:
+            return {s.key for s in self.slots.values() if s.written and not s.seen()}
+
     def _updates(self) -> bool:
         """Whether an optimizer updates now: what a closure of its computes is of the model."""
         return self.in_optimizer and not torch.is_grad_enabled()
