@@ -52,6 +52,8 @@ PARAMETERS = 2 * 256 * 512 + 512 + 256
 @pytest.fixture
 def chip():
     with session.activate(session.Session(chips.target("trn1.2xlarge"), "fp32")) as now:
+        now.settle()
+        gc.collect()  # models of other tests are on the same device
         yield now
 
 
@@ -72,7 +74,6 @@ def test_a_run_and_an_estimate_need_the_same_memory(body, tmp_path, monkeypatch,
 
 
 def test_tensors_are_counted_while_they_live(chip):
-    gc.collect()
     before = torch.neuron.memory_allocated()
     x = torch.zeros(256, 256).to("neuron")
     half, view = x.to(torch.bfloat16), x[3:]
@@ -88,7 +89,6 @@ def test_tensors_are_counted_while_they_live(chip):
 
 
 def test_the_peak_has_what_programs_need_while_they_run(chip):
-    gc.collect()
     model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256)).to("neuron")
     optimizer = torch.optim.SGD(model.parameters())
     step = compile_step(model, optimizer, lambda m, x: m(x).square().mean())

@@ -24,9 +24,9 @@ from trnlab.runtime.communication import Asked, Outside
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.faults import compare
 from trnlab.runtime.session import Session
-from trnlab.runtime.step_cost import BACKWARD, FORWARD, UPDATE, StepCost, phases, phases_by_lines
+from trnlab.runtime.step_cost import BACKWARD, FORWARD, UPDATE, StepCost, StepPrograms, phases, phases_by_lines
 from trnlab.sim.timing import on_both
-from trnlab.units import PS_PER_S, SECONDS_PER_HOUR
+from trnlab.units import PS_PER_S
 
 MODULES = 12
 OUTSIDE = "exchanged"  # what of a step is collectives outside of programs
@@ -173,19 +173,18 @@ def cost_of(part: Part, executable: Executable) -> StepCost:
 
 
 def _time(result: TargetResult, made: Sequence[tuple[Part, StepCost]], session: Session) -> None:
-    total = flops = 0
+    flops = 0
     parts: Counter[str] = Counter()
     modules: Counter[str] = Counter()
     for part, cost in made:
-        total += cost.executable.outline.total * part.times
         flops += model_flops(part.graph) * part.times
         for call, phase, ps in zip(cost.program.calls, cost.phase, cost.call_ps):
             parts[phase] += ps * part.times
             modules[_module(call.loc.layer if call.loc is not None else "", phase)] += ps * part.times
-    result.step_s = total / PS_PER_S
+    result.step_s = StepPrograms([(cost.executable, part.times) for part, cost in made]).seconds
     cores = 2 if session.pairs else 1
     result.mfu = (
-        flops / (result.step_s * cores * session.chip.peak_flops(MODES[session.precision])) if total else None
+        flops / (result.step_s * cores * session.chip.peak_flops(MODES[session.precision])) if result.step_s else None
     )
     if session.pairs:
         result.on_both = _on_both(made)
@@ -233,7 +232,7 @@ def _price(result: TargetResult, work: Work, target: Target) -> None:
     if target.price is None:
         return
     instances = -(-found.cores // target.cores)
-    usd = target.price.usd(instances * step / SECONDS_PER_HOUR)
+    usd = target.price.usd_of(step, instances)
     result.usd_per_step = usd / batches
     if work.per_step:
         result.usd_per_million = usd / (work.per_step * batches) * MILLION

@@ -22,8 +22,7 @@ from trnlab.runtime import device
 from trnlab.runtime.communication import Asked
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.session import Session
-from trnlab.runtime.step_cost import BACKWARD, FORWARD, UPDATE
-from trnlab.units import PS_PER_S
+from trnlab.runtime.step_cost import BACKWARD, FORWARD, UPDATE, StepPrograms
 
 BUBBLE = "bubble"  # what of a step the busiest rank waits for others
 
@@ -108,7 +107,7 @@ class _Made:
 
     def seconds(self, parts: Sequence[Part]) -> float:
         """Seconds of all programs."""
-        return sum(self.of(part).outline.total * part.times for part in parts) / PS_PER_S
+        return StepPrograms([(self.of(part), part.times) for part in parts]).seconds
 
     def send_s(self, stage: Stage) -> float:
         """To the next stage; none where that is on the same rank."""

@@ -35,7 +35,7 @@ from trnlab.runtime.cache.compile_cost import size_of
 from trnlab.runtime.cache.fingerprint import Fingerprint, causes, fingerprint
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.faults import require_links
-from trnlab.runtime.memory import beside, forecast_graph
+from trnlab.runtime.memory import forecast_graph
 from trnlab.runtime.notices import say
 from trnlab.runtime.progress import Compiling
 from trnlab.runtime.session import Compiled, Session
@@ -69,7 +69,7 @@ class Loaded:
             if id not in bindings:
                 bindings[id] = np.empty(program.tensors[id].shape, program.tensors[id].dtype.numpy)
         machine = core(self.session)
-        others = beside(self.executable)
+        others = self.executable.beside()
         if self.session.run is not None:
             self.session.run.begins()
         run_program(program, bindings, self.executable.chip, machine=machine, ranks=self.session.communicator)

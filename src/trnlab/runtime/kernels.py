@@ -14,7 +14,6 @@ from trnlab.program.digest import matmul_flops, routine_digest
 from trnlab.program.routine import Program
 from trnlab.runtime import session
 from trnlab.runtime.executable import Executable
-from trnlab.runtime.memory import beside
 from trnlab.sim.functional import RunOptions
 
 KIND = "kernel"
@@ -39,7 +38,7 @@ def called(program: Program, chip: Chip, policy: Policy, *, executed: bool = Tru
     if now.run is not None:
         key = _key(program, policy)
         executable = now.run.executables.get(key) or _executable(program, chip, policy, key)
-        now.run.executed(executable, beside(executable))
+        now.run.executed(executable, executable.beside())
 
 
 def timed_otherwise(program: Program, policy: Policy, times: Callable[[], dict[tuple[str, str], int]]) -> None:

@@ -5,17 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from trnlab.chips.spec import Chip
 from trnlab.errors import CapacityError
 from trnlab.graph.ir import Graph, Value
-from trnlab.hbm import HBM
 from trnlab.program.routine import Program
 from trnlab.units import format_bytes
-
-if TYPE_CHECKING:
-    from trnlab.runtime.executable import Executable
 
 LARGEST = 5
 
@@ -70,15 +65,6 @@ def forecast_program(program: Program, chip: Chip, cores: int = 1) -> Forecast:
     kept = sum(t.nbytes for t in program.tensors if t.kind != "temp")
     tensors = [Need(t.name, t.shape, t.dtype.name, t.nbytes) for t in program.tensors]
     return _forecast(kept + program.arena_bytes, tensors, chip, cores)
-
-
-def beside(executable: Executable) -> int:
-    """Bytes of HBM in use beside those of an executable that is about to run."""
-    program = executable.program
-    size = {t.id: t.nbytes for t in program.tensors}
-    given = set(program.inputs)
-    inputs, results = (sum(size[id] for id in ids) for ids in (given, set(program.outputs) - given))
-    return HBM.beside(executable.forecast.peak_bytes, inputs, results)
 
 
 def _forecast(peak: int, tensors: Iterable[Need], chip: Chip, cores: int) -> Forecast:

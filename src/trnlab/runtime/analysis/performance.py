@@ -14,11 +14,12 @@ from trnlab.profile.band import band
 from trnlab.runtime.analysis.compiled import kernel_fields
 from trnlab.runtime.analysis.insight import insight, parts_of
 from trnlab.runtime.analysis.remedies import Job, remedies
-from trnlab.runtime.communication import Outside, communication
+from trnlab.runtime.communication import Outside
 from trnlab.runtime.faults import compare
 from trnlab.runtime.session import Session
+from trnlab.runtime.step_cost import StepPrograms
 from trnlab.sim import timing
-from trnlab.units import PS_PER_S, SECONDS_PER_HOUR
+from trnlab.units import PS_PER_S
 
 if TYPE_CHECKING:  # it takes a while
     from trnlab.runtime.executable import Executable
@@ -64,26 +65,27 @@ class Steps:
     outside: Mapping[StepCalls, Sequence[Outside]] = field(default_factory=dict)
     fullest: Fullest = NOTHING
 
-    def waited_s(self, pattern: StepCalls) -> float:
-        """Seconds that the host waits for the network in a step of the pattern, outside of executables."""
-        return sum(each.cost.seconds for each in self.outside.get(pattern, ()))
+    def programs(self, pattern: StepCalls) -> StepPrograms:
+        """A step of the pattern."""
+        calls = [(self.executables[key], count) for key, count in pattern if key in self.executables]
+        return StepPrograms(calls, self.outside.get(pattern, ()))
 
 
 def summarise(run: Steps) -> dict[str, Any]:
     """The fields that come from the timelines of the executables of a typical step; empty when nothing ran."""
-    calls = [(run.executables[key], count) for key, count in run.typical if key in run.executables]
+    step = run.programs(run.typical)
+    calls = step.calls
     if not calls:
         return {}
     chip = run.session.chip
     parts = [(timing.summarise(e.timeline), count) for e, count in calls]
-    waited_s = run.waited_s(run.typical)
-    step_s = sum(part.total * count for part, count in parts) / PS_PER_S + waited_s
+    step_s = step.seconds
     cores = max(e.cores for e, _ in calls)
     peak = chip.peak_flops(MODES[run.session.precision]) * cores
     flops = sum(e.metadata["model_flops"] * count for e, count in calls)
     executed = sum(sum(part.pe_flops.values()) * count for part, count in parts)
     read, written = (sum(getattr(part, side) * n for part, n in parts) for side in ("hbm_read", "hbm_write"))
-    critical = _critical(parts, step_s, waited_s)
+    critical = _critical(parts, step_s, step.outside_s)
     tokens_per_s = run.tokens / step_s
     assumed, choices = _assumptions(calls, step_s), _choices(calls, step_s)
     return {
@@ -113,27 +115,20 @@ def summarise(run: Steps) -> dict[str, Any]:
         **insight(parts_of(calls, run.details), chip),
         "assumptions": assumed,
         **({"choices": choices} if choices else {}),
-        **_together(run, calls, step_s),
+        **_together(run, step),
     }
 
 
-def _together(run: Steps, calls: Sequence[tuple[Executable, int]], step_s: float) -> dict[str, Any]:
+def _together(run: Steps, step: StepPrograms) -> dict[str, Any]:
     """What the ranks do together in a step, and what faults of their network do to it; nothing of one core."""
     fabric, faults = run.session.counters.fabric, run.session.faults
-    found = communication(
-        calls,
-        step_s,
-        run.outside.get(run.typical, ()),
-        fabric.world if fabric is not None else None,
-        run.session.comm_threshold,
-    )
+    found = step.communication(fabric.world if fabric is not None else None, run.session.comm_threshold)
     if found is None:
         return {}
     if run.session.communicator is not None and run.session.communicator.rank == 0:
         graphs = {each.fingerprint.key: each.graph for each in run.session.compiled.values()}
-        job = Job(calls, graphs, run.session, run.outside.get(run.typical, ()))
-        found["remedies"] = remedies(job, step_s)
-    return {"communication": found, **({"faults": compare(calls, faults).as_json()} if faults else {})}
+        found["remedies"] = remedies(Job(step.calls, graphs, run.session, step.outside), step.seconds)
+    return {"communication": found, **({"faults": compare(step.calls, faults).as_json()} if faults else {})}
 
 
 def _step_kinds(run: Steps) -> list[dict[str, Any]]:
@@ -145,8 +140,7 @@ def _step_kinds(run: Steps) -> list[dict[str, Any]]:
     return [
         {
             "executables": [{"executable": key, "times": times} for key, times in pattern],
-            "step_time_s": sum(run.executables[key].timeline.total * n for key, n in pattern) / PS_PER_S
-            + run.waited_s(pattern),
+            "step_time_s": run.programs(pattern).seconds,
             "steps": _ranges(numbers),
         }
         for pattern, numbers in found.items()
@@ -244,7 +238,7 @@ def _memory(executables: Mapping[str, Executable], fullest: Fullest) -> dict[str
     }
 
 
-def _assumptions(calls: list[tuple[Executable, int]], step_s: float) -> list[dict[str, Any]]:
+def _assumptions(calls: Sequence[tuple[Executable, int]], step_s: float) -> list[dict[str, Any]]:
     """The assumed figures that the step's time depends on, the most important first."""
     found: dict[str, dict[str, Any]] = {}
     for executable, count in calls:
@@ -271,7 +265,7 @@ def _assumptions(calls: list[tuple[Executable, int]], step_s: float) -> list[dic
 def _cost(target: chips.Target, tokens_per_s: float, cores: int) -> dict[str, Any]:
     """Dollars of the whole instance for a million tokens, with one of its cores at work, or a logical one."""
     price = target.price
-    usd = price.usd(MILLION / tokens_per_s / SECONDS_PER_HOUR) if price and tokens_per_s else None
+    usd = price.usd_of(MILLION / tokens_per_s) if price and tokens_per_s else None
     return {
         "usd_per_million_tokens": usd,
         "usd_per_hour": price.usd_per_hour if price else None,
