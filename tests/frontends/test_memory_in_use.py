@@ -52,7 +52,7 @@ PARAMETERS = 2 * 256 * 512 + 512 + 256
 @pytest.fixture
 def chip():
     with session.activate(session.Session(chips.target("trn1.2xlarge"), "fp32")) as now:
-        now.settle()
+        torch.zeros(1).to("neuron").add(1).cpu()  # lets go of what is recorded in other sessions
         gc.collect()  # models of other tests are on the same device
         yield now
 
@@ -96,8 +96,9 @@ def test_the_peak_has_what_programs_need_while_they_run(chip):
     torch.neuron.reset_peak_memory_stats()
     now = torch.neuron.memory_allocated()
     assert torch.neuron.max_memory_allocated() == now
+    known = set(chip.executables)
     step(x)
-    (made,) = chip.executables.values()
+    (made,) = (e for key, e in chip.executables.items() if key not in known)
     own = made.forecast.peak_bytes - sum(made.program.tensors[i].nbytes for i in made.program.inputs)
     assert own > 0
     stats = torch.neuron.memory_stats()
