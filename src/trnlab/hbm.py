@@ -6,11 +6,7 @@ A front end whose tensors stay on the device says how many bytes of them there a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-
-_placed: ContextVar[bool] = ContextVar("results have their memory before they are computed", default=False)
+from collections.abc import Callable
 
 
 class Resident:
@@ -38,22 +34,12 @@ class Resident:
         """The peak is what is in use now."""
         self._peak = self.bytes
 
-    def beside(self, own: int, inputs: int, results: int) -> int:
-        """Bytes that lie beside the `own` of a program that is about to run, whose inputs, and results in memory of
-        their own, take so many of those; both count in the peak."""
-        found = max(self.bytes - inputs - (results if _placed.get() else 0), 0)
+    def beside(self, own: int, inputs: int) -> int:
+        """Bytes that lie beside the `own` of a program that is about to run, of which its inputs are so many; both
+        count in the peak."""
+        found = max(self.bytes - inputs, 0)
         self._peak = max(self._peak, own + found)
         return found
-
-
-@contextmanager
-def results_are_placed() -> Iterator[None]:
-    """Within the block results of programs go to tensors that are there already, and are counted."""
-    token = _placed.set(True)
-    try:
-        yield
-    finally:
-        _placed.reset(token)
 
 
 HBM = Resident()

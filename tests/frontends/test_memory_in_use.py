@@ -81,7 +81,11 @@ def test_tensors_are_counted_while_they_live(chip):
     assert torch.neuron.memory_allocated() - before == 256 * 256 * (4 + 2) + 256 * 4
     free, total = torch.neuron.mem_get_info()
     assert (total - free, total) == (torch.neuron.memory_allocated(), 16 << 30)
-    del x, half, numbers
+    more = [x + n for n in range(3)]  # recorded, and not computed yet
+    assert torch.neuron.memory_allocated() - before == 256 * 256 * (4 + 2 + 3 * 4) + 256 * 4
+    assert more[1].sum().item() == 256 * 256
+    assert torch.neuron.memory_allocated() - before == 256 * 256 * (4 + 2 + 3 * 4) + 256 * 4
+    del x, half, numbers, more
     assert torch.neuron.memory_allocated() - before == 256 * 256 * 4  # that `view` lies in
     del view
     chip.settle()  # of `half`, which nobody has read: until then its operand is kept

@@ -86,7 +86,5 @@ class Executable:
 
     def beside(self) -> int:
         """Bytes of HBM in use beside its own, where it is about to run: see `Resident.beside`."""
-        program, given = self.program, set(self.program.inputs)
-        size = {t.id: t.nbytes for t in program.tensors}
-        inputs, results = (sum(size[id] for id in ids) for ids in (given, set(program.outputs) - given))
-        return HBM.beside(self.forecast.peak_bytes, inputs, results)
+        given = set(self.program.inputs)
+        return HBM.beside(self.forecast.peak_bytes, sum(t.nbytes for t in self.program.tensors if t.id in given))

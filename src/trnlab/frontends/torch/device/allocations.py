@@ -10,28 +10,54 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from trnlab.frontends.torch.pytorch.tensors import uses_of_storage
 from trnlab.hbm import HBM
 
 _FEW = 1024  # storages of which nobody looks for those that are gone
-_known: dict[int, tuple[StorageWeakRef, int, int, torch.dtype]] = {}  # by identity: address, bytes, dtype
+_address_of = Tensor.data_ptr  # as PyTorch has it: nothing is computed for whom it is asked
+
+
+class Known(NamedTuple):
+    """A storage on the device. weak: keeps its identity from being another's."""
+
+    weak: StorageWeakRef
+    address: int
+    nbytes: int
+    kind: torch.dtype
+
+
+class Pending(NamedTuple):
+    """What a recording has. gone: storages that nobody else has; results: bytes and dtypes of those not computed yet
+    that somebody has."""
+
+    gone: set[int]
+    results: dict[int, tuple[int, torch.dtype]]
+
+
+_known: dict[int, Known] = {}
 _room = [_FEW]
-unseen: list[Callable[[], set[int]]] = []  # say which storages nobody has any more but a recording
+_without: list[set[int]] = []
+recorded: list[Callable[[], Pending]] = []  # by whom operators are recorded
 
 
 def note(tensor: Tensor) -> None:
     """A tensor came to the device."""
     storage = tensor.untyped_storage()
-    nbytes = storage.nbytes()
-    if nbytes:
-        _known[storage._cdata] = StorageWeakRef(storage), storage.data_ptr(), nbytes, tensor.dtype
-        if len(_known) > _room[0]:
-            _forget()
-            _room[0] = max(2 * len(_known), _FEW)
+    keep(storage._cdata, Known(StorageWeakRef(storage), _address_of(tensor), storage.nbytes(), tensor.dtype))
+
+
+def keep(key: int, known: Known) -> None:
+    """The storage `key` lies on the device."""
+    _known[key] = known
+    if len(_known) > _room[0]:
+        _forget()
+        _room[0] = max(2 * len(_known), _FEW)
 
 
 def in_use() -> int:
@@ -39,32 +65,27 @@ def in_use() -> int:
     from trnlab.frontends.torch.device.types import is_narrowed
 
     _forget()
-    narrowed, gone = is_narrowed(), {key for each in unseen for key in each()}
-    found: dict[int, int] = {}
-    for key, (_, address, nbytes, kind) in list(_known.items()):
-        if key in gone:
-            continue
-        halved = kind is torch.int64 or (narrowed and kind is torch.float32)
-        found[address] = nbytes // 2 if halved else nbytes
-    return sum(found.values())
+    pending = [each() for each in recorded]
+    gone = set().union(*_without, *(each.gone for each in pending))
+    there = {each.address: (each.nbytes, each.kind) for key, each in list(_known.items()) if key not in gone}
+    halved = {torch.int64, torch.float32} if is_narrowed() else {torch.int64}
+    sizes = [*there.values()]
+    sizes += [size for each in pending for key, size in each.results.items() if key not in _known]
+    return sum(nbytes // 2 if kind in halved else nbytes for nbytes, kind in sizes)
 
 
 @contextmanager
 def without(keys: set[int]) -> Iterator[None]:
     """Within the block these storages do not count."""
-
-    def mine() -> set[int]:
-        return keys
-
-    unseen.append(mine)
+    _without.append(keys)
     try:
         yield
     finally:
-        unseen.remove(mine)
+        _without.remove(keys)
 
 
 def _forget() -> None:
-    for key in [key for key, (weak, *_) in list(_known.items()) if weak.expired()]:
+    for key in [key for key in list(_known) if not uses_of_storage(key)]:
         _known.pop(key, None)
 
 

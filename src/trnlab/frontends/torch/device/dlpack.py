@@ -52,15 +52,16 @@ def _relabel(tensor: torch.Tensor, device_type: int) -> torch.Tensor:
     return from_dlpack(capsule)
 
 
-def as_neuron(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as a tensor of device `neuron:0`; `tensor` is on the CPU.
+def as_neuron(tensor: torch.Tensor, counts: bool = True) -> torch.Tensor:
+    """The same memory as a tensor of device `neuron:0`; `tensor` is on the CPU. counts: it is in use from now on.
 
     Raises UsageError for sparse and quantized tensors.
     """
     if tensor.layout != torch.strided:
         raise no_sparse(tensor.layout)
     found = _seen_as(tensor, _KDL_EXT_DEV)
-    allocations.note(found)
+    if counts:
+        allocations.note(found)
     return found
 
 

@@ -34,7 +34,7 @@ _NEXT_SCALE = torch.ops.aten._amp_update_scale_.default  # of GradScaler.update,
 _recorder = Recorder()
 _computer = Computer(_recorder)
 _followed = False
-allocations.unseen.append(_recorder.unseen)
+allocations.recorded.append(_recorder.pending)
 
 
 def flush(what: str = "operators") -> None:

@@ -30,7 +30,6 @@ from trnlab.frontends.torch.recording.operators import divides, inverse
 from trnlab.frontends.torch.recording.recorder import Node, Number, Ref, Slot
 from trnlab.frontends.torch.recording.written_out import calls, written_out
 from trnlab.graph.ir import Value
-from trnlab.hbm import results_are_placed
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,16 +208,15 @@ class Program:
         kept = self.imported.graph.aliases if self.imported.graph.checks else {}
         for j in kept.values():
             given[j] = given[j].copy()
-        with results_are_placed(), without(self._unseen(reading)):
+        with without(self._own_memory(reading)):
             results = self._program(given)
         for place, target in enumerate(targets):
             if target is not None and place in self._place:
                 _store(target, results[self._place[place]])
 
-    def _unseen(self, reading: Reading) -> set[int]:
-        """Storages that nobody has but the recording, and that are no inputs: temporaries of the program."""
-        seen = {reading.slots[i] for i in self.outputs}.union(slot for slot in self.behind(reading) if slot)
-        return {slot.key for slot in reading.slots if slot not in seen}
+    def _own_memory(self, reading: Reading) -> set[int]:
+        """Storages that are written and no inputs: results and temporaries of the program."""
+        return {slot.key for slot in set(reading.slots).difference(self.behind(reading))}
 
     def _own(self, value: Value) -> Array:
         """What nobody hands over: a state of the program, zeros at first, which it overwrites."""
