@@ -25,6 +25,7 @@ import numpy as np
 
 from trnlab.errors import RunError
 from trnlab.files import json_of, write_atomic
+from trnlab.loops import compiled
 
 MAGIC = b"TRNTIME1"
 VERSION = 1
@@ -42,6 +43,7 @@ CAUSES = (
     "peer",  # another core had not come to where the two meet
     "part",  # a part of the PE array was busy
 )
+_ISSUE = CAUSES.index("issue")
 Column = np.ndarray[Any, np.dtype[Any]]
 _ALIGN = 64
 _LARGEST = 2**62  # of a number in a file: sums of a few still fit in 64 bits
@@ -176,6 +178,18 @@ class Timeline:
         """Whether both have the same instructions at the same times."""
         mine, theirs = self.columns(), other.columns()
         return self.total == other.total and all(np.array_equal(mine[n], theirs[n]) for n in mine)
+
+
+@compiled
+def held_back_by(i: int, by_issue: bool, blocker: Any, cause: Any, held: Any, begin: Any) -> Any:
+    """The instruction that held back `i`, whether by occupying the engine, and whether it held back the transfer.
+
+    by_issue: what counts of `i` is when its engine was free again, not when its result was there. A transfer that
+    began later than `i`, and shared DMA engines with it from then on, did not hold back its first byte.
+    """
+    if held[i] >= 0 and not by_issue and begin[held[i]] <= begin[i]:
+        return held[i], False, True
+    return blocker[i], cause[i] == _ISSUE, False
 
 
 def save(timeline: Timeline, path: Path) -> None:

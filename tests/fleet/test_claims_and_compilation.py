@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from trnlab.chips.prices import chosen
 from trnlab.errors import UsageError
 from trnlab.fleet.bills import claims, compilation, energy
 from trnlab.fleet.ranges import Span
@@ -27,11 +28,12 @@ def test_claims_about_something_else_are_marked():
 
 
 def test_a_run_compiles_at_its_start_at_changes_and_after_restarts_unless_programs_are_kept():
-    found = compilation.recompiles(336e6, 14, 4, 2 * 86400.0, 21.5)
+    price = chosen("trn1.32xlarge")
+    found = compilation.recompiles(336e6, 14, 4, 2 * 86400.0, price)
     assert (found.without, found.with_cache) == (1 + 2 + 7, 1 + 2)
     assert found.minutes.low == 13 and found.minutes.high == 40  # noqa: PT018
-    assert found.saved_usd.low == pytest.approx(7 * 13 / 60 * 4 * 21.5)
-    assert found.repeated(3).low == pytest.approx((3 * 10 - 3) * 13 / 60 * 4 * 21.5)
+    assert found.saved_usd.low == pytest.approx(7 * 13 / 60 * 4 * price.usd(1))
+    assert found.repeated(3).low == pytest.approx((3 * 10 - 3) * 13 / 60 * 4 * price.usd(1))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import pytest
 from trnlab import chips
 from trnlab.cli.main import main
 from trnlab.errors import UsageError
-from trnlab.fleet.bills.site import DEALT, HALVING, ORDERED, PUE, WATTS, Site
+from trnlab.fleet.bills.energy import PUE, WATTS
+from trnlab.fleet.bills.site import DEALT, HALVING, ORDERED, Site
 from trnlab.fleet.reliability.goodput import Reliability
 from trnlab.fleet.reliability.measures import Job, examine, simulate
 

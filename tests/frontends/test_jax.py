@@ -36,7 +36,7 @@ class Losses:
     def begins(self):
         pass
 
-    def executed(self, executable):
+    def executed(self, executable, beside=0):
         self.executables[executable.key] = executable
 
     def updated(self):

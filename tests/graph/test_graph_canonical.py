@@ -15,7 +15,7 @@ from trnlab.graph.text import to_text
 from trnlab.numerics.dtypes import bfloat16, float32
 
 
-def net(rows=8, dt=float32, rate=0.1, kind="maximum", extra=0, donate=True, table=(1, 2, 3), swap=False):
+def net(rows=8, dt=float32, rate=0.1, kind="maximum", extra=0, donate=True, table=(1, 2, 3), swap=False, also=False):
     b = GraphBuilder("net")
     b.loc = Location("net.py", 5)
     x, y = b.input("x", (rows, 128), dt), b.input("y", (rows, 128), dt)
@@ -25,6 +25,8 @@ def net(rows=8, dt=float32, rate=0.1, kind="maximum", extra=0, donate=True, tabl
     b.output(value, "new x", alias_of=x if donate else None)
     b.output(b.reduce(value, [1], kind), "best")
     b.output(b.constant(np.array(table)), "table")
+    if also:
+        b.output(value, "private")
     return b.build()
 
 
@@ -66,7 +68,8 @@ CHANGES = [
     ),
     ({"extra": 1}, "op at net.py:5: absent -> tanh(tensor<8x128xfloat32>)"),
     ({"extra": 1000}, "number of tanh: 0 -> 1000"),
-    ({"donate": False}, "output 0 'new x': overwrites input 0 -> a tensor of its own"),
+    ({"donate": False}, "a result of net.py:5: overwrites input 0 -> a tensor of its own"),
+    ({"also": True}, "a result of net.py:5 that is kept now: float32[8, 128]"),
     ({"swap": True}, "the graph: these ops -> the same ops, wired differently"),
 ]
 

@@ -32,11 +32,13 @@ def executable():
         b.output(b.all_reduce([b.input(name, (1 << 20,), float32)], groups)[0])
     options = {"precision": "fp32", "cluster": CLUSTER, "ranks": RANKS, "bucket_mib": 0}
     program = compile(b.build(), CHIP, options)
+    outline = outline_program(program, CHIP)
     return SimpleNamespace(
         program=program,
         chip=CHIP,
         policy=chosen(),
-        outline=outline_program(program, CHIP),
+        outline=outline,
+        total_ps=outline.total,
         outlined=lambda changed: outline_program(changed, CHIP),
     )
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from trnlab.units import SECONDS_PER_HOUR
+
 KINDS = ("on-demand", "capacity block", "reserved", "spot")
 
 
@@ -32,6 +34,10 @@ class Price:
     def usd(self, hours: float) -> float:
         """Dollars of so many hours of one instance."""
         return self.usd_per_hour * hours
+
+    def usd_of(self, seconds: float, instances: int = 1) -> float:
+        """Dollars of so many seconds of so many instances."""
+        return self.usd(instances * seconds / SECONDS_PER_HOUR)
 
     @property
     def spelled(self) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trnlab.errors import UsageError
+from trnlab.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, SECONDS_PER_WEEK
 
 _COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15}
 DIGITS = 7  # of a number of instances: more than there are
@@ -29,7 +30,15 @@ TOKENS = Kind("tokens", _COUNTS, "2T")
 COUNT = Kind("count", _COUNTS, "500000 or 500k")
 TIME = Kind(
     "time",
-    {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "y": 31536000.0},
+    {
+        "ms": 1e-3,
+        "s": 1.0,
+        "min": SECONDS_PER_MINUTE,
+        "h": SECONDS_PER_HOUR,
+        "d": SECONDS_PER_DAY,
+        "w": SECONDS_PER_WEEK,
+        "y": 365 * SECONDS_PER_DAY,
+    },
     "30d or 12h",
 )
 POWER = Kind("power", {"W": 1.0, "kW": 1e3, "MW": 1e6, "GW": 1e9}, "2GW")

@@ -103,6 +103,9 @@ class Difference:
     new: str
 
     def __str__(self) -> str:
+        if self.part == "output" and not (self.old and self.new):
+            kept = "that is kept now" if self.new else "that is no longer kept"
+            return f"{self.label} {kept}: {self.new or self.old}"
         return f"{self.label}: {self.old or 'absent'} -> {self.new or 'absent'}"
 
     def brief(self, width: int) -> str:
@@ -126,21 +129,38 @@ def diff(old: Graph, new: Graph) -> list[Difference]:
 
 def _interface(old: Graph, new: Graph) -> Iterator[Difference]:
     """Differences of inputs, outputs and aliases."""
-    for part, before, after in (("input", old.inputs, new.inputs), ("output", old.outputs, new.outputs)):
-        for i in range(max(len(before), len(after))):
-            a = before[i] if i < len(before) else None
-            b = after[i] if i < len(after) else None
-            label = f"{part} {i}{_quoted(part, i, old if b is None else new)}"
-            yield from _types(part, label, a, b)
+    for i, (a, b) in enumerate(zip_longest(old.inputs, new.inputs)):
+        value = b or a
+        assert value is not None
+        yield from _types("input", f"input {i}" + (f" {value.name!r}" if value.name else ""), a, b)
+    if len(old.outputs) != len(new.outputs):
+        yield from _kept(old, new)
+        return
+    for i, (a, b) in enumerate(zip(old.outputs, new.outputs)):
+        yield from _types("output", _result(i, new), a, b)
     for i in sorted({*old.aliases, *new.aliases}):
         pair = [f"overwrites input {g.aliases[i]}" if i in g.aliases else "a tensor of its own" for g in (old, new)]
         if pair[0] != pair[1]:
-            yield Difference("output", f"output {i}{_quoted('output', i, new)}", *pair)
+            yield Difference("output", _result(i, new), *pair)
 
 
-def _quoted(part: str, i: int, graph: Graph) -> str:
-    names = [v.name for v in graph.inputs] if part == "input" else graph.output_names
-    return f" {names[i]!r}" if i < len(names) and names[i] else ""
+def _result(i: int, graph: Graph) -> str:
+    """An output by the user's line that computes it; by its name, which may be nobody's, where no line is known."""
+    op = graph.outputs[i].op
+    if op is not None and op.loc is not None:
+        return f"a result of {op.loc.file}:{op.loc.line}"
+    name = graph.output_names[i] if i < len(graph.output_names) else ""
+    return f"output {name!r}" if name else "an output"
+
+
+def _kept(old: Graph, new: Graph) -> Iterator[Difference]:
+    """Results of which one graph has more than the other; those of one line and type are taken to be the same."""
+    before, after = (
+        Counter((_result(i, g), f"{v.dtype.name}{list(v.shape)}") for i, v in enumerate(g.outputs))
+        for g in (old, new)
+    )
+    yield from (Difference("output", label, "", kind) for label, kind in (after - before).elements())
+    yield from (Difference("output", label, kind, "") for label, kind in (before - after).elements())
 
 
 def _types(part: str, label: str, old: Value | None, new: Value | None) -> Iterator[Difference]:

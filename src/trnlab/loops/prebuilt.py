@@ -34,7 +34,17 @@ FORMAT = 1
 _V2 = ("cx16", "popcnt", "sse3", "ssse3", "sse4.1", "sse4.2", "sahf")
 OF_PROCESSORS = {"x86-64-v3": (*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave")}
 # Whatever loops are made of lies here: a change to any of it makes what was compiled stale.
-_SOURCES = ("loops", "sim", "program", "profile", "isa", "numerics", "runtime/analysis/usage.py", "units.py")
+_SOURCES = (
+    "loops",
+    "sim",
+    "program",
+    "profile",
+    "isa",
+    "numerics",
+    "runtime/analysis/usage.py",
+    "timeline.py",
+    "units.py",
+)
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
 _RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 _LOCK = threading.RLock()

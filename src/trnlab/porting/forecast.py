@@ -6,9 +6,8 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 from trnlab.chips.catalog import Target
 from trnlab.errors import TrnlabError
@@ -25,9 +24,9 @@ from trnlab.runtime.communication import Asked, Outside
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.faults import compare
 from trnlab.runtime.session import Session
-from trnlab.runtime.step_cost import BACKWARD, FORWARD, UPDATE, StepCost, phases, phases_by_lines
+from trnlab.runtime.step_cost import BACKWARD, FORWARD, UPDATE, StepCost, StepPrograms, phases, phases_by_lines
 from trnlab.sim.timing import on_both
-from trnlab.units import PS_PER_S, SECONDS_PER_HOUR
+from trnlab.units import PS_PER_S
 
 MODULES = 12
 OUTSIDE = "exchanged"  # what of a step is collectives outside of programs
@@ -151,23 +150,15 @@ def _least(work: Work) -> Memory:
 
 def _memory(work: Work, made: Sequence[tuple[Part, StepCost]]) -> Memory:
     """That of the program with the largest need; what lies on the device beside it is added."""
-    each = []
-    for part, cost in made:
-        names = {id: name for id, name in zip(cost.program.inputs, part.names) if name}
-        each.append(memory_of(part, cost, names))
-    if not work.kept:
-        return max(each, key=lambda m: m.total, default=Memory())
-    found = memory.total(work.kept)
-    rest = max(each, key=lambda m: m.rest, default=Memory())
-    found.activations, found.batch, found.temporaries = rest.activations, rest.batch, rest.temporaries
-    inner = [t for t in rest.largest if t.kind in ("activation", "temporary", "batch")]
-    found.largest = sorted((*found.largest, *inner), key=lambda t: -t.bytes)[: memory.LARGEST]
-    return found
+    gradients = [t for t in work.kept if t.kind == "gradient"]
+    each = [memory_of(part, cost, gradients if part.times == 1 else ()) for part, cost in made]
+    return memory.with_kept(work.kept, each) if work.kept else max(each, key=lambda m: m.total, default=Memory())
 
 
-def memory_of(part: Part, cost: StepCost, names: Mapping[int, str] = MappingProxyType({})) -> Memory:
-    """Memory of one execution of a part's program. names: of its inputs, for people."""
-    return memory.of_program(cost, dict(zip(cost.program.inputs, part.kinds)), names)
+def memory_of(part: Part, cost: StepCost, lying: Sequence[Tensor] = ()) -> Memory:
+    """Memory of one execution of a part's program. lying: see `memory.of_program`."""
+    names = {id: name for id, name in zip(cost.program.inputs, part.names) if name}
+    return memory.of_program(cost, dict(zip(cost.program.inputs, part.kinds)), names, lying)
 
 
 def cost_of(part: Part, executable: Executable) -> StepCost:
@@ -182,19 +173,18 @@ def cost_of(part: Part, executable: Executable) -> StepCost:
 
 
 def _time(result: TargetResult, made: Sequence[tuple[Part, StepCost]], session: Session) -> None:
-    total = flops = 0
+    flops = 0
     parts: Counter[str] = Counter()
     modules: Counter[str] = Counter()
     for part, cost in made:
-        total += cost.executable.outline.total * part.times
         flops += model_flops(part.graph) * part.times
         for call, phase, ps in zip(cost.program.calls, cost.phase, cost.call_ps):
             parts[phase] += ps * part.times
             modules[_module(call.loc.layer if call.loc is not None else "", phase)] += ps * part.times
-    result.step_s = total / PS_PER_S
+    result.step_s = StepPrograms([(cost.executable, part.times) for part, cost in made]).seconds
     cores = 2 if session.pairs else 1
     result.mfu = (
-        flops / (result.step_s * cores * session.chip.peak_flops(MODES[session.precision])) if total else None
+        flops / (result.step_s * cores * session.chip.peak_flops(MODES[session.precision])) if result.step_s else None
     )
     if session.pairs:
         result.on_both = _on_both(made)
@@ -242,7 +232,7 @@ def _price(result: TargetResult, work: Work, target: Target) -> None:
     if target.price is None:
         return
     instances = -(-found.cores // target.cores)
-    usd = target.price.usd(instances * step / SECONDS_PER_HOUR)
+    usd = target.price.usd_of(step, instances)
     result.usd_per_step = usd / batches
     if work.per_step:
         result.usd_per_million = usd / (work.per_step * batches) * MILLION

@@ -22,7 +22,6 @@ from trnlab.runtime.analysis.remedies import remedies
 from trnlab.runtime.communication import Outside, communication, judged
 from trnlab.runtime.faults import Sickness
 from trnlab.runtime.session import Session
-from trnlab.units import SECONDS_PER_HOUR
 
 if TYPE_CHECKING:  # it takes a while
     from trnlab.graph.ir import Graph
@@ -112,7 +111,7 @@ def job_of(
         job.communication["remedies"] = remedies(Step(made, graphs, session, outside), step_s)
     if target.price is not None:
         job.usd_per_hour = target.price.usd(session.instances)
-        job.usd_per_step = target.price.usd(session.instances * step_s / SECONDS_PER_HOUR)
+        job.usd_per_step = target.price.usd_of(step_s, session.instances)
     job.rate(batches, per_step)
     return job
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from trnlab.porting.result import Memory, Tensor
@@ -63,19 +64,38 @@ def _named(tensor: HbmTensor, call: Call) -> str:
     return " ".join(part for part in (layer, place) if part) or tensor.name
 
 
-def of_program(cost: StepCost, kinds: Mapping[int, str], names: Mapping[int, str]) -> Memory:
+def of_program(
+    cost: StepCost, kinds: Mapping[int, str], names: Mapping[int, str], lying: Sequence[Tensor] = ()
+) -> Memory:
     """Memory of one execution of a program. kinds: of its inputs, by tensor; other inputs and constants are
-    temporaries. names: of inputs, for people."""
-    live = _temporaries(cost, kinds)
-    kept = [
-        Tensor(names.get(t.id, t.name), kinds.get(t.id, "temporary"), t.shape, t.dtype.name, t.nbytes)
-        for t in cost.program.tensors
-        if t.kind != "temp"
-    ]
+    temporaries. names: of inputs, for people. lying: tensors counted elsewhere, some of which it makes: outputs of
+    their shapes are not counted again."""
+    live, known = _temporaries(cost, kinds), Counter(t.shape for t in lying)
+    kept = []
+    for t in cost.program.tensors:
+        if t.kind == "output" and known[t.shape]:
+            known[t.shape] -= 1
+        elif t.kind != "temp":
+            kind = kinds.get(t.id, "temporary")
+            kept.append(Tensor(names.get(t.id, t.name), kind, t.shape, t.dtype.name, t.nbytes))
     memory = total((*kept, *live))
     gaps = cost.program.hbm_bytes - sum(t.bytes for t in live)
     memory.temporaries += max(gaps, 0) + cost.program.scratch_bytes
     return memory
+
+
+def with_kept(kept: Sequence[Tensor], programs: Sequence[Memory], activations: int | None = None) -> Memory:
+    """Memory of what lies on the device during the whole step, and of the program that needs most beside it.
+
+    activations: bytes of those, where programs alone do not say how many are kept at a time.
+    """
+    found = total(kept)
+    rest = max(programs, key=lambda m: m.rest, default=Memory())
+    found.activations = rest.activations if activations is None else activations
+    found.batch, found.temporaries = rest.batch, rest.temporaries
+    inner = [t for t in rest.largest if t.kind in ("activation", "temporary", "batch")]
+    found.largest = sorted((*found.largest, *inner), key=lambda t: -t.bytes)[:LARGEST]
+    return found
 
 
 def total(tensors: Sequence[Tensor]) -> Memory:

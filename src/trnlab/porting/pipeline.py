@@ -22,8 +22,7 @@ from trnlab.runtime import device
 from trnlab.runtime.communication import Asked
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.session import Session
-from trnlab.runtime.step_cost import BACKWARD, FORWARD, UPDATE
-from trnlab.units import PS_PER_S
+from trnlab.runtime.step_cost import BACKWARD, FORWARD, UPDATE, StepPrograms
 
 BUBBLE = "bubble"  # what of a step the busiest rank waits for others
 
@@ -97,6 +96,7 @@ class _Made:
         self.work, self.session = work, session
         self.network = network_of(session)
         self._found: dict[int, Executable] = {}
+        self._memory: dict[int, Memory] = {}
 
     def of(self, part: Part) -> Executable:
         """Equal graphs have one program."""
@@ -107,7 +107,7 @@ class _Made:
 
     def seconds(self, parts: Sequence[Part]) -> float:
         """Seconds of all programs."""
-        return sum(self.of(part).outline.total * part.times for part in parts) / PS_PER_S
+        return StepPrograms([(self.of(part), part.times) for part in parts]).seconds
 
     def send_s(self, stage: Stage) -> float:
         """To the next stage; none where that is on the same rank."""
@@ -119,10 +119,15 @@ class _Made:
         asked = Collective("collective_permute", pairs=((stage.rank, target),))
         return self.network.cost(asked, stage.sends).seconds
 
+    def memory(self, part: Part) -> Memory:
+        """Memory of one execution of a part's program."""
+        if id(part) not in self._memory:
+            self._memory[id(part)] = memory_of(part, cost_of(part, self.of(part)))
+        return self._memory[id(part)]
+
     def activations(self, stage: Stage) -> int:
         """Bytes that a microbatch leaves for the way back."""
-        found = [memory_of(part, cost_of(part, self.of(part))) for part in stage.backward]
-        return max((m.activations for m in found), default=0)
+        return max((self.memory(part).activations for part in stage.backward), default=0)
 
 
 def forecast_pipeline(
@@ -197,13 +202,8 @@ def _members(result: TargetResult, made: _Made, run: Played) -> list[MemberMemor
     found = []
     for place, member in enumerate(made.work.members):
         parts = [p for s in made.work.stages if s.rank == member.rank for p in (*s.forward, *s.backward)]
-        each = [memory_of(part, cost_of(part, made.of(part))) for part in (*parts, *member.rest)]
-        whole = memory.total(member.kept)
-        rest = max(each, key=lambda m: m.rest, default=Memory())
-        whole.batch, whole.temporaries = rest.batch, rest.temporaries
-        whole.activations = run.kept[place]
-        inner = [t for t in rest.largest if t.kind in ("activation", "temporary", "batch")]
-        whole.largest = sorted((*whole.largest, *inner), key=lambda t: -t.bytes)[: memory.LARGEST]
+        each = [made.memory(part) for part in (*parts, *member.rest)]
+        whole = memory.with_kept(member.kept, each, run.kept[place])
         found.append(MemberMemory(member.rank, whole.total, run.held[place], run.kept[place]))
         if whole.total > result.memory.total:
             result.memory = whole

@@ -13,11 +13,11 @@ import numpy as np
 
 from trnlab.loops import compiled
 from trnlab.profile.data import Ints, Step
-from trnlab.timeline import CAUSES, ENGINES
+from trnlab.timeline import ENGINES, held_back_by
 
 DMA, LATENCY = len(ENGINES), len(ENGINES) + 1
 KINDS = (*ENGINES, "dma", "latency")
-_ISSUE, _CC = CAUSES.index("issue"), ENGINES.index("cc")
+_CC = ENGINES.index("cc")
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ def _cut_all(
     until: Any = done[path[-1]]
     for at in range(len(path) - 1, -1, -1):
         i = path[at]
-        # The rule by which `sim.timing.summary` found the path: what began later held back no first byte.
-        of_transfer = not by_issue and at > 0 and held[i] == path[at - 1] and begin[held[i]] <= begin[i]
+        before, next_by_issue, of_transfer = held_back_by(i, by_issue, blocker, cause, held, begin)
+        of_transfer = of_transfer and at > 0 and before == path[at - 1]
         since = begin[i] if of_transfer else start[i]
         if is_dma[i] and not by_issue:
             starts, worked, kind = begin[i], min(until, done[i] - completion), DMA
@@ -94,7 +94,7 @@ def _cut_all(
                 piece = found[count]
                 piece[0], piece[1], piece[2], piece[3], piece[4] = i, a, b, k, at
                 count += 1
-        by_issue, until = not of_transfer and cause[i] == _ISSUE, since
+        by_issue, until = next_by_issue, since
         if at > 0 and not of_transfer and blocker[i] < 0:  # the first of its executable: the one before ran alone
             by_issue, until = False, done[path[at - 1]]
     return count

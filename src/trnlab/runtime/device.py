@@ -69,10 +69,11 @@ class Loaded:
             if id not in bindings:
                 bindings[id] = np.empty(program.tensors[id].shape, program.tensors[id].dtype.numpy)
         machine = core(self.session)
+        others = self.executable.beside()
         if self.session.run is not None:
             self.session.run.begins()
         run_program(program, bindings, self.executable.chip, machine=machine, ranks=self.session.communicator)
-        self._count()
+        self._count(others)
         return [self._output(i, bindings, inputs) for i in range(len(program.outputs))]
 
     def _output(self, index: int, bindings: Mapping[int, Array], inputs: Sequence[Array]) -> Array:
@@ -85,10 +86,10 @@ class Loaded:
             inputs[source][...] = value
         return inputs[source]
 
-    def _count(self) -> None:
+    def _count(self, beside: int) -> None:
         self.session.counters.instructions += self.executable.program.num_instructions
         if self.session.run is not None:
-            self.session.run.executed(self.executable)
+            self.session.run.executed(self.executable, beside)
 
     def _check(self, inputs: Sequence[Array]) -> None:
         program = self.executable.program

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from trnlab.chips.spec import Chip
+from trnlab.hbm import HBM
 from trnlab.policy import Policy, chosen
 from trnlab.program.routine import Program
 from trnlab.runtime.memory import Forecast, forecast_program
@@ -69,6 +70,11 @@ class Executable:
             return outline_of(self.timeline, self.program)
         return self.outlined(self.program)
 
+    @property
+    def total_ps(self) -> int:
+        """Picoseconds of one execution."""
+        return (self.timeline if "timeline" in self.__dict__ else self.outline).total
+
     def outlined(self, program: Program) -> Outline:
         """The outline of this program, or of it under other circumstances, on the cores that execute it."""
         return outline_program(program, self.chip, policy=self.policy, cores=self.cores)
@@ -77,3 +83,8 @@ class Executable:
     def forecast(self) -> Forecast:
         """HBM that one execution takes at its peak."""
         return forecast_program(self.program, self.chip, self.cores)
+
+    def beside(self) -> int:
+        """Bytes of HBM in use beside its own, where it is about to run: see `Resident.beside`."""
+        given = set(self.program.inputs)
+        return HBM.beside(self.forecast.peak_bytes, sum(t.nbytes for t in self.program.tensors if t.id in given))

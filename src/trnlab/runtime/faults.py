@@ -16,7 +16,6 @@ from trnlab.program.communication import buffer_bytes, collective_of
 from trnlab.program.routine import Program, Routine
 from trnlab.runtime.communication import Outside, busiest
 from trnlab.sim.timing.communication import cost_of, world
-from trnlab.units import PS_PER_S
 
 if TYPE_CHECKING:  # it takes a while
     from trnlab.runtime.executable import Executable
@@ -141,12 +140,9 @@ def require_links(program: Program) -> None:
 
 def _step(calls: Sequence[tuple[Executable, int]], faults: tuple[str, ...]) -> float:
     """Seconds of all executables."""
-    total = 0
-    for executable, times in calls:
-        program = on(executable.program, faults)
-        outline = executable.outline if program is executable.program else executable.outlined(program)
-        total += outline.total * times
-    return total / PS_PER_S
+    from trnlab.runtime.step_cost import StepPrograms  # it takes a while
+
+    return StepPrograms(calls).changed_s(lambda program: on(program, faults))
 
 
 def _met(calls: Sequence[tuple[Executable, int]], faults: tuple[str, ...]) -> list[_Met]:

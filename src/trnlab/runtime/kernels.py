@@ -37,7 +37,8 @@ def called(program: Program, chip: Chip, policy: Policy, *, executed: bool = Tru
         now.counters.instructions += program.num_instructions
     if now.run is not None:
         key = _key(program, policy)
-        now.run.executed(now.run.executables.get(key) or _executable(program, chip, policy, key))
+        executable = now.run.executables.get(key) or _executable(program, chip, policy, key)
+        now.run.executed(executable, executable.beside())
 
 
 def timed_otherwise(program: Program, policy: Policy, times: Callable[[], dict[tuple[str, str], int]]) -> None:

@@ -31,7 +31,7 @@ from trnlab.runtime import live
 from trnlab.runtime.analysis import lanes, performance, steps, summary
 from trnlab.runtime.analysis.compiled import policy_fields
 from trnlab.runtime.analysis.details import details
-from trnlab.runtime.analysis.performance import StepCalls, Steps
+from trnlab.runtime.analysis.performance import NOTHING, Fullest, StepCalls, Steps
 from trnlab.runtime.rehearsal import Rehearsal
 from trnlab.storage.plain import is_plain, removed
 
@@ -62,6 +62,9 @@ class Run:
         self._patterns: Counter[StepCalls] = Counter()
         self.step_patterns: list[StepCalls] = []  # of each step, in their order
         self._tokens: Counter[int] = Counter()
+        self._fullest = NOTHING  # of the step so far
+        self.fullest: dict[StepCalls, Fullest] = {}  # of the last step of each pattern
+        self._beside: list[int] = []  # bytes, of each execution in `_sequence`
         self._outside: dict[StepCalls, list[Outside]] = {}  # what the last step of a pattern asked of the network
         self._order: list[str | Outside] = []  # what the step has done so far, in order
         self._orders: dict[StepCalls, list[str | Outside]] = {}  # the same of the last step of a pattern
@@ -87,16 +90,18 @@ class Run:
         done = counters.resumed + max(len(self.losses), len(self._updates))
         self.rehearsal.begin(done + 1, counters.resumed)
 
-    def executed(self, executable: Executable) -> None:
-        """`executable` ran once."""
+    def executed(self, executable: Executable, beside: int = 0) -> None:
+        """`executable` ran once, with so many bytes of HBM in use beside its own."""
         self._listen()
         self.executables[executable.key] = executable
         self.calls[executable.key] += 1
         self._in_step[executable.key] += 1
+        self._fullest = max(self._fullest, Fullest.of(executable, beside))
         if self.session.counters.fabric is not None and len(self._order) < LONGEST_STEP:
             self._order.append(executable.key)
         if not self.losses and len(self._sequence) < LONGEST_SEQUENCE:
             self._sequence.append(executable.key)
+            self._beside.append(beside)
         self.beacon.renew()
 
     def updated(self) -> None:
@@ -123,6 +128,7 @@ class Run:
         self.step_patterns.append(tuple(self._in_step.items()))
         self._listen()
         self._outside[self.step_patterns[-1]] = [each for _, each in self._heard]
+        self.fullest[self.step_patterns[-1]], self._fullest = self._fullest, NOTHING
         self._heard.clear()
         self._orders[self.step_patterns[-1]], self._order = self._order, []
         if self._in_step:
@@ -199,6 +205,7 @@ class Run:
                     self.step_patterns,
                     self.tokens_per_step,
                     self._outside,
+                    self.fullest.get(self.step_calls, self._fullest),
                 )
             )
         if self._read and "step_time_s" in record:
@@ -282,6 +289,9 @@ class Run:
         self._listen()
         for first, last in itertools.pairwise((0, *ends)):
             self.step_patterns.append(tuple(Counter(self._sequence[first:last]).items()))
+            ran = zip(self._sequence[first:last], self._beside[first:last])
+            full = (Fullest.of(self.executables[key], beside) for key, beside in ran)
+            self.fullest[self.step_patterns[-1]] = max(full, default=NOTHING)
             heard = [(place, each) for place, each in self._heard if first < place <= last]
             self._outside[self.step_patterns[-1]] = [each for _, each in heard]
             placed: list[tuple[float, str | Outside]] = [*enumerate(self._sequence[first:last], first)]

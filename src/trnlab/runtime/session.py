@@ -91,8 +91,8 @@ class Recorder(Protocol):
         """An executable is about to run."""
         ...
 
-    def executed(self, executable: Executable) -> None:
-        """`executable` ran once."""
+    def executed(self, executable: Executable, beside: int = 0) -> None:
+        """`executable` ran once, with so many bytes of HBM in use beside its own."""
         ...
 
     def updated(self) -> None:

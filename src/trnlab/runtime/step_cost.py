@@ -1,24 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one execution of a compiled program costs: seconds by phase, exposed communication, bytes alive at each call.
 
-Estimates, plans and plans of serving read their figures from it, so that they cannot differ about a program. The call
-that writes the loss ends the forward pass; those that write parameters, after the gradients, are of the update.
+Runs, estimates, plans and plans of serving read their figures from it, so that they cannot differ about a program.
+What a step of several programs takes is their sum (`StepPrograms`). The call that writes the loss ends the forward
+pass; those that write parameters, after the gradients, are of the update.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from trnlab.program.digest import written_params
 from trnlab.program.routine import Call, Program, Tensor
-from trnlab.runtime.communication import communication
+from trnlab.runtime.communication import THRESHOLD, Outside, communication
 from trnlab.runtime.executable import Executable
 from trnlab.units import PS_PER_S
 
+if TYPE_CHECKING:
+    from trnlab.fabric.world import World
+
 FORWARD, BACKWARD, UPDATE = PHASES = "forward", "backward", "update"
 Life = tuple[int, int, int]  # first call, last call, bytes
+
+
+@dataclass(frozen=True)
+class StepPrograms:
+    """A step as the executables that it runs, each with how often, and collectives that the host waits for between
+    them."""
+
+    calls: Sequence[tuple[Executable, int]]
+    outside: Sequence[Outside] = ()
+
+    @property
+    def outside_s(self) -> float:
+        """Seconds that the host waits for the network between programs."""
+        return sum(each.cost.seconds for each in self.outside)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the step: of all programs one after the other, and of what is between them."""
+        return sum(e.total_ps * times for e, times in self.calls) / PS_PER_S + self.outside_s
+
+    def changed_s(self, change: Callable[[Program], Program]) -> float:
+        """Seconds of the programs, without what is between them, where each is as `change` makes it."""
+        found = ((e, change(e.program), times) for e, times in self.calls)
+        return sum((e.total_ps if p is e.program else e.outlined(p).total) * n for e, p, n in found) / PS_PER_S
+
+    def communication(self, network: World | None = None, threshold: float = THRESHOLD) -> dict[str, Any] | None:
+        """See `runtime.communication.communication`."""
+        return communication(self.calls, self.seconds, self.outside, network, threshold)
+
+    @property
+    def exposed_s(self) -> float:
+        """Seconds of collectives that no engine's work hides."""
+        found = self.communication()
+        return float(found["exposed_s"]) if found is not None else 0.0
 
 
 @dataclass(frozen=True)
@@ -60,8 +99,7 @@ class StepCost:
     @cached_property
     def exposed_s(self) -> float:
         """Seconds of collectives that no engine's work hides."""
-        found = communication([(self.executable, 1)], self.seconds)
-        return sum(kind["exposed_s"] for kind in found["kinds"].values()) if found is not None else 0.0
+        return StepPrograms([(self.executable, 1)]).exposed_s
 
     @cached_property
     def lives(self) -> tuple[dict[int, int], dict[int, int]]:

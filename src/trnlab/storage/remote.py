@@ -21,9 +21,10 @@ from typing import Any, TypeVar
 from trnlab.errors import UsageError
 from trnlab.storage.store import Item, Usage
 from trnlab.storage.trouble import is_passing, translated
+from trnlab.units import SECONDS_PER_HOUR
 
 USES = ".used"  # an object beside the used one, written anew at most every USES_EVERY_S
-USES_EVERY_S = 6 * 3600.0
+USES_EVERY_S = 6 * SECONDS_PER_HOUR
 PATIENCE_S = 60.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 10.0
 _S3_OPTIONS = {  # we try again ourselves, and count it

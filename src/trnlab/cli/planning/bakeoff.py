@@ -21,9 +21,9 @@ from trnlab.fleet.report.bakeoff_text import report
 from trnlab.porting.job import Job
 from trnlab.precision import MODES
 from trnlab.runtime.settings import kept_folder
+from trnlab.units import SECONDS_PER_DAY
 from trnlab.validation import planned
 
-DAY = 86400.0
 FORM = "bf16"  # of the Neuron side
 PROGRAMS = "plans"  # in the cache, as of trnlab plan
 
@@ -56,7 +56,7 @@ def _epoch(work: Work) -> float:
 
 def _days(text: str) -> float:
     """A number of days alone, or an amount of time. Raises UsageError (TRN173)."""
-    return parse(f"{text}d" if text.replace(".", "", 1).isdecimal() else text, TIME, "--days") / DAY
+    return parse(f"{text}d" if text.replace(".", "", 1).isdecimal() else text, TIME, "--days") / SECONDS_PER_DAY
 
 
 def _side(args: argparse.Namespace, work: Work, text: str) -> Side:

@@ -11,13 +11,14 @@ from dataclasses import asdict
 from trnlab import chips
 from trnlab.chips.spec import Figure
 from trnlab.errors import UsageError
-from trnlab.fleet.bills.site import HALL, HOST, PUE, WATTS, Site
+from trnlab.fleet.bills.energy import HOST, PUE, WATTS
+from trnlab.fleet.bills.site import HALL, Site
 from trnlab.fleet.models import configurations
 from trnlab.fleet.quantities import COUNT, POWER, TIME, parse
 from trnlab.fleet.reliability.failures import Observed
 from trnlab.fleet.reliability.goodput import FIGURES, SWEEP, Reliability
 from trnlab.fleet.reliability.measures import Examined, Job, Measure, examine, simulate
-from trnlab.units import format_count
+from trnlab.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, format_count
 
 BELOW = 1
 
@@ -173,9 +174,9 @@ def _network(found: Examined) -> list[str]:
 
 
 def _duration(seconds: float) -> str:
-    for size, unit in ((86400.0, "d"), (3600.0, "h"), (120.0, "min")):
+    for size, unit in ((SECONDS_PER_DAY, "d"), (SECONDS_PER_HOUR, "h"), (2 * SECONDS_PER_MINUTE, "min")):
         if seconds >= size:
-            return f"{seconds / (60.0 if unit == 'min' else size):.3g} {unit}"
+            return f"{seconds / (SECONDS_PER_MINUTE if unit == 'min' else size):.3g} {unit}"
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 

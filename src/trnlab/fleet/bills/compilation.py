@@ -14,11 +14,13 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from trnlab.chips.prices import Price
 from trnlab.fleet.ranges import Span
+from trnlab.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 BEYOND = 3.0  # times the largest size, or a part of the smallest, to which its minutes are taken to hold
 CHANGES = 2  # times that a run's step is changed after its start: batch, schedule, a new release; assumed
-WEEKS, WEEK = 52, 7.0  # of a year; days of one, in which a run that is repeated weekly has to end
+WEEKS = 52  # of a year
 
 
 @cache
@@ -51,11 +53,11 @@ class Recompiles:
     without: float
     with_cache: float
     instances: int
-    usd_per_hour: float | None
+    price: Price | None
 
     def hours(self, times: float) -> Span:
         """Instance hours of so many compilations, during which all instances wait."""
-        return self.minutes.times(times * self.instances / 60.0)
+        return self.minutes.times(times * self.instances * SECONDS_PER_MINUTE / SECONDS_PER_HOUR)
 
     @property
     def saved_hours(self) -> Span:
@@ -64,24 +66,25 @@ class Recompiles:
 
     @property
     def saved_usd(self) -> Span | None:
-        """In one run; None without a price."""
-        return None if self.usd_per_hour is None else self.saved_hours.times(self.usd_per_hour)
+        """Dollars that the cache saves in one run; None without a price."""
+        return self.usd(self.without - self.with_cache)
+
+    def usd(self, times: float) -> Span | None:
+        """Dollars of so many compilations; None without a price."""
+        return None if self.price is None else self.hours(times).times(self.price.usd(1.0))
 
     def repeated(self, runs: int = WEEKS) -> Span | None:
         """Dollars that a cache saves when the run is repeated so many times, the same step each time: later runs
         compile nothing."""
-        if self.usd_per_hour is None:
-            return None
-        times = runs * self.without - self.with_cache
-        return self.hours(times).times(self.usd_per_hour)
+        return self.usd(runs * self.without - self.with_cache)
 
 
 def recompiles(
-    parameters: float, days: float, instances: int, between: float, usd_per_hour: float | None, changes: int = CHANGES
+    parameters: float, days: float, instances: int, between: float, price: Price | None, changes: int = CHANGES
 ) -> Recompiles:
     """Recompiles of a run of so many days. between: seconds from one restart of the job to the next."""
-    restarts = days * 86400.0 / between if between > 0 else 0.0
-    return Recompiles(minutes(parameters), 1 + changes + restarts, 1 + changes, instances, usd_per_hour)
+    restarts = days * SECONDS_PER_DAY / between if between > 0 else 0.0
+    return Recompiles(minutes(parameters), 1 + changes + restarts, 1 + changes, instances, price)
 
 
 @dataclass(frozen=True)

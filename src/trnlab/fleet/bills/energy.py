@@ -11,18 +11,31 @@ from __future__ import annotations
 
 import csv
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from trnlab.chips.sources import assumed
+from trnlab.chips.spec import Figure
 from trnlab.errors import UsageError, did_you_mean
-from trnlab.fleet.bills import site
 from trnlab.fleet.gpus import catalogue
 from trnlab.fleet.ranges import Span
 
 REGION = "us-east-1"
 GRID = "cloud-carbon-footprint at b7a049c7 (March 2024), kg CO2e per kWh of the grid, average of a year"
+
+WATTS: Mapping[str, Figure] = {  # of a chip at work
+    "trn1": assumed(200, "W", "not published; 150 to 300 are plausible"),
+    "inf2": assumed(200, "W", "not published; as Trainium1"),
+    "trn2": assumed(500, "W", "SemiAnalysis, December 2024 (press)"),
+    "trn3": assumed(1000, "W", "not published; analysts' material, weak"),
+}
+HOST = assumed(
+    0.25, "ratio", "processors, cards and fans of an instance, of what its chips draw: 0.15 to 0.25, a DGX's 0.8"
+)
+PUE = assumed(1.15, "ratio", "of the site to its machines; AWS' figure for all regions, recalled")
 
 
 @cache
@@ -39,16 +52,16 @@ def _regions() -> dict[str, dict[str, str]]:
 def watts(name: str) -> Span:
     """Watts of one accelerator at full load, by the name of its chip. Raises UsageError (TRN158) for one of which
     nothing is known."""
-    if name in site.WATTS:
+    if name in WATTS:
         low, high = _power()["chips"][name]
-        figure = site.WATTS[name]
+        figure = WATTS[name]
         return Span(figure.value, low, high, figure.confidence.value, figure.source)
     known = catalogue.accelerators()
     if name not in known:
         raise UsageError(
             f"nothing is known of the power of {name!r}",
             code="TRN158",
-            limit=", ".join([*site.WATTS, *known]),
+            limit=", ".join([*WATTS, *known]),
             got=name,
             remedy="give one of these",
         )
@@ -58,7 +71,7 @@ def watts(name: str) -> Span:
 def share(name: str) -> Span:
     """`idle`, `busy`, `host` or `site`."""
     found = _power()["shares"][name]
-    figure = {"host": site.HOST, "site": site.PUE}.get(name)
+    figure = {"host": HOST, "site": PUE}.get(name)
     if figure is None:
         return Span(found["value"], found["low"], found["high"], found["tag"], found["source"])
     return Span(figure.value, found["low"], found["high"], figure.confidence.value, figure.source)

@@ -4,24 +4,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trnlab.chips import interconnects
 from trnlab.chips.catalog import Target
 from trnlab.chips.sources import assumed, derived
 from trnlab.chips.spec import Figure
+from trnlab.fleet.bills import energy
 
-WATTS: Mapping[str, Figure] = {  # of a chip at work
-    "trn1": assumed(200, "W", "not published; 150 to 300 are plausible"),
-    "inf2": assumed(200, "W", "not published; as Trainium1"),
-    "trn2": assumed(500, "W", "SemiAnalysis, December 2024 (press)"),
-    "trn3": assumed(1000, "W", "not published; analysts' material, weak"),
-}
-HOST = assumed(
-    0.25, "ratio", "processors, cards and fans of an instance, of what its chips draw: 0.15 to 0.25, a DGX's 0.8"
-)
-PUE = assumed(1.15, "ratio", "of the site to its machines; AWS' figure for all regions, recalled")
 HALL = assumed(30e6, "W", "of one hall; halls of 20 to 60 MW are built")
 GRADIENT = 4  # bytes of a gradient that is summed, in fp32
 ORDERED, HALVING, DEALT = (
@@ -62,7 +52,7 @@ class Site:
     @property
     def watts(self) -> float:
         """Watts of all chips at work, their hosts, and the site."""
-        return self.chips * WATTS[self.target.chip.name].value * (1 + HOST.value) * PUE.value
+        return self.chips * energy.full_load(self.target.chip.name).value
 
     @property
     def halls(self) -> int:
@@ -71,7 +61,7 @@ class Site:
 
     def chips_for(self, watts: float) -> int:
         """How many chips so many watts are enough for, in whole instances."""
-        each = WATTS[self.target.chip.name].value * (1 + HOST.value) * PUE.value * self.target.chips
+        each = energy.full_load(self.target.chip.name).value * self.target.chips
         return int(watts / each) * self.target.chips
 
     @property

@@ -13,12 +13,12 @@ from trnlab.chips.prices import KINDS, alike, latest
 from trnlab.errors import UsageError
 from trnlab.fleet.bills import energy
 from trnlab.fleet.bills.claims import about
-from trnlab.fleet.bills.compilation import WEEK, Recompiles, recompiles
+from trnlab.fleet.bills.compilation import Recompiles, recompiles
 from trnlab.fleet.comparison.contenders import UNHELD, Held, Side, of_others, off_by, work_of
 from trnlab.fleet.gpus import catalogue
 from trnlab.fleet.planning.plan import Candidate, Plan, Question
 from trnlab.fleet.ranges import Span
-from trnlab.units import SECONDS_PER_DAY
+from trnlab.units import DAYS_PER_WEEK, HOURS_PER_DAY, SECONDS_PER_DAY
 
 STATE = 14.0  # bytes of a parameter in a checkpoint: weights in bf16, master, mean and square in fp32
 ENERGY, POWER, MASS = (("kWh", "MWh", "GWh"), ("kW", "MW", "GW"), ("kg", "t", "kt"))  # by thousands
@@ -37,7 +37,7 @@ class Other:
     def usd(self, kind: str) -> Span | None:
         """Dollars of the whole run by a kind of price; None without one."""
         price = latest(self.side.instance).get(kind)
-        return None if price is None else self.days.times(price.usd(24.0 * self.side.instances))
+        return None if price is None else self.days.times(price.usd(HOURS_PER_DAY * self.side.instances))
 
     @property
     def energy(self) -> energy.Energy:
@@ -152,15 +152,8 @@ def _load(plan: Plan) -> str:
 def compiling(plan: Plan) -> Recompiles:
     """What compiling takes in the days of the chosen run."""
     c = plan.chosen
-    price = c.cluster.target.price
-    between = plan.question.reliability.between(c.cluster.chips)
-    return recompiles(
-        plan.question.model.parameters,
-        c.bill.days,
-        c.cluster.instances,
-        between,
-        None if price is None else price.usd_per_hour,
-    )
+    price, between = c.cluster.target.price, plan.question.reliability.between(c.cluster.chips)
+    return recompiles(plan.question.model.parameters, c.bill.days, c.cluster.instances, between, price)
 
 
 def _compiled(plan: Plan) -> Iterator[str]:
@@ -172,7 +165,7 @@ def _compiled(plan: Plan) -> Iterator[str]:
     line = f"  this {c.bill.days:.3g}-day run saves {hours.low:,.2g} to {hours.high:,.2g} instance hours by its cache"
     if saved is not None:
         line += f", ${saved.low:,.0f} to ${saved.high:,.0f}"
-    if yearly is not None and c.bill.days <= WEEK:
+    if yearly is not None and c.bill.days <= DAYS_PER_WEEK:
         line += f"; repeated weekly, ${yearly.low:,.0f} to ${yearly.high:,.0f} a year"
     yield line
 

@@ -15,10 +15,10 @@ from trnlab.fleet.bills.claims import Beside, beside
 from trnlab.fleet.bills.compilation import Porting, Recompiles, recompiles
 from trnlab.fleet.comparison.contenders import Side, Work
 from trnlab.fleet.ranges import Span
+from trnlab.units import HOURS_PER_DAY, SECONDS_PER_DAY
 
 SCHEMA, VERSION = "trnlab-bakeoff", 1
 MILLION = 1e6
-DAY_HOURS = 24.0
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Bakeoff:
 
     def units(self, side: Side) -> Span:
         """That a side does in the days."""
-        return side.rate.times(self.days * DAY_HOURS * 3600.0)
+        return side.rate.times(self.days * SECONDS_PER_DAY)
 
     def usd(self, side: Side, price: Price, units: float) -> Span:
         """Dollars of so many units."""
@@ -55,7 +55,7 @@ class Bakeoff:
 
     def energy(self, side: Side) -> energy.Energy:
         """Energy of the days."""
-        return energy.energy(side.accelerator, side.accelerators, self.days * DAY_HOURS)
+        return energy.energy(side.accelerator, side.accelerators, self.days * HOURS_PER_DAY)
 
     def kwh(self, side: Side, units: float) -> Span:
         """Kilowatt-hours of so many units."""
@@ -91,8 +91,7 @@ class Bakeoff:
     def compiling(self) -> Recompiles:
         """What compiling takes in the days of a's run."""
         price = chosen(self.a.instance)
-        usd = None if price is None else price.usd_per_hour
-        return recompiles(self.work.parameters, self.days, self.a.instances, self.between, usd)
+        return recompiles(self.work.parameters, self.days, self.a.instances, self.between, price)
 
 
 def to_json(found: Bakeoff) -> dict[str, Any]:
@@ -139,7 +138,7 @@ def _side(found: Bakeoff, side: Side) -> dict[str, Any]:
         "usd": [
             {
                 **_price(price),
-                "of_run": price.usd(side.instances * found.days * DAY_HOURS),
+                "of_run": price.usd(side.instances * found.days * HOURS_PER_DAY),
                 "per_million": _span(found.usd(side, price, MILLION), side.known),
                 "per_epoch": _span(found.usd(side, price, found.epoch), side.known) if found.epoch else None,
             }

@@ -21,6 +21,7 @@ from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.models.unpartitioned import Whole
 from trnlab.fleet.planning.plan import Question, plan
 from trnlab.fleet.ranges import Span
+from trnlab.units import SECONDS_PER_HOUR
 
 TOKENS = 1e12  # that a plan is asked for; rates do not depend on it
 _SPELLING = re.compile(r"(?:(\d+)x)?([A-Za-z][\w.-]*)")
@@ -74,7 +75,7 @@ class Side:
 
     def hours(self, units: float) -> Span:
         """Instance hours of so many units."""
-        r, scale = self.rate, units * self.instances / 3600.0
+        r, scale = self.rate, units * self.instances / SECONDS_PER_HOUR
         return Span(scale / r.value, scale / r.high, scale / r.low)
 
 

@@ -21,10 +21,10 @@ from trnlab.fabric.cluster import CORES_PER_RANK
 from trnlab.files import one_line, write_atomic
 from trnlab.fleet.planning.plan import Candidate, Plan
 from trnlab.fleet.search.layout import SHORT
+from trnlab.units import SECONDS_PER_DAY
 
 PORT = 44000  # reserved for collectives by the vendor's guides
 SPARE = 1.25  # of the planned time, after which a job is ended
-DAY = 86400
 _CACHE, _HEAD = "${CACHE:-/var/tmp/neuron-compile-cache}", f"$HEAD:{PORT}"  # that the shell fills in
 ROLE = "arn:aws:iam::000000000000:role/REPLACE-ME"
 IMAGE = "000000000000.dkr.ecr.us-east-1.amazonaws.com/replace-me:latest"
@@ -177,7 +177,7 @@ def kubernetes(plan: Plan, c: Candidate) -> str:
             "completions": number,
             "parallelism": number,
             "backoffLimit": 100,
-            "activeDeadlineSeconds": math.ceil(c.bill.days * SPARE * DAY),
+            "activeDeadlineSeconds": math.ceil(c.bill.days * SPARE * SECONDS_PER_DAY),
             "template": {"spec": pod},
         },
     }
@@ -193,7 +193,7 @@ def kubernetes(plan: Plan, c: Candidate) -> str:
 def sagemaker(plan: Plan, c: Candidate) -> dict[str, Any]:
     """The request of CreateTrainingJob; role, image and bucket are to be filled in. A job runs 28 days at most: a
     longer plan goes on from its checkpoints."""
-    seconds = min(math.ceil(c.bill.days * SPARE * DAY), 28 * DAY)
+    seconds = min(math.ceil(c.bill.days * SPARE * SECONDS_PER_DAY), round(28 * SECONDS_PER_DAY))
     return {
         "TrainingJobName": name_of(plan),
         "RoleArn": ROLE,

@@ -149,17 +149,17 @@ class Compared:
 
     def repaid(self, c: Candidate) -> Repaid:
         """When the extra of one of `fitting` is repaid, against the first of them."""
-        first, unit = self.first, "device hours"
-        saved, price = first.bill.device_hours - c.bill.device_hours, 1.0
-        if c.bill.usd is not None and first.bill.usd is not None:
-            unit, saved, price = "$", first.bill.usd - c.bill.usd, c.bill.usd / c.bill.device_hours
-        hours = self.recompiles(c).hours(1).times(float(c.cluster.target.chips))
-        return Repaid(unit, saved / c.bill.days, hours.times(price), c.bill.days)
+        first, compiling = self.first, self.recompiles(c)
+        usd = compiling.usd(1)
+        if usd is not None and c.bill.usd is not None and first.bill.usd is not None:
+            return Repaid("$", (first.bill.usd - c.bill.usd) / c.bill.days, usd, c.bill.days)
+        saved, hours = first.bill.device_hours - c.bill.device_hours, compiling.hours(1)
+        return Repaid("device hours", saved / c.bill.days, hours.times(float(c.cluster.target.chips)), c.bill.days)
 
     def recompiles(self, c: Candidate) -> Recompiles:
         """How often the run of a candidate compiles."""
-        between = self.question.reliability.between(c.cluster.chips)
-        return recompiles(self.question.model.parameters, c.bill.days, c.cluster.instances, between, None)
+        between, price = self.question.reliability.between(c.cluster.chips), c.cluster.target.price
+        return recompiles(self.question.model.parameters, c.bill.days, c.cluster.instances, between, price)
 
 
 def _worth(c: Candidate) -> tuple[bool, float]:

@@ -12,6 +12,7 @@ import math
 
 from trnlab.fleet.reliability.goodput import KEPT, Reliability
 from trnlab.fleet.reliability.stores import STORES
+from trnlab.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 FOLDER = "lustre-250"
 PART = 50 << 20  # bytes of a part of an upload, as s3fs cuts what is twice as large
@@ -38,7 +39,8 @@ def sentence(place: str, nbytes: int, chips: int, per_instance: int, ranks: int 
     return (
         f"simulated: on {chips} chips and {kind} a checkpoint holds training up for {found.stall:.3g} s and counts "
         f"{found.upload:.3g} s later; going on reads it for {reading:.3g} s; least is lost with one every "
-        f"{found.interval / 60:.3g} min, at one failure in {found.between / 3600:.3g} h; {_price(kind, nbytes, keep)}"
+        f"{found.interval / SECONDS_PER_MINUTE:.3g} min, "
+        f"at one failure in {found.between / SECONDS_PER_HOUR:.3g} h; {_price(kind, nbytes, keep)}"
         + _requests(kind, requests)
     )
 

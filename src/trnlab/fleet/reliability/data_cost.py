@@ -18,7 +18,6 @@ from trnlab.datasets.reading import Reader
 from trnlab.fleet.reliability.checkpoint_cost import FOLDER
 from trnlab.fleet.reliability.stores import STORES, Store
 from trnlab.fleet.reliability.stores import store as named
-from trnlab.units import SECONDS_PER_HOUR
 
 _EC2 = "EC2 instance types, network bandwidth"
 NETWORK: Mapping[str, Figure] = {  # of instances that reach less than a store gives one
@@ -120,7 +119,7 @@ def cost(store: str, reads: Reads, step: float, target: Target, instances: int =
         enough,
         requests * (where.usd_get.value if where.usd_get else 0.0),
         size / 1e9 * (where.usd.value if where.usd else 0.0),
-        price.usd(wait * reads.epoch_steps * instances / SECONDS_PER_HOUR) if price else None,
+        price.usd_of(wait * reads.epoch_steps, instances) if price else None,
     )
 
 

@@ -16,8 +16,8 @@ from trnlab.chips.spec import Figure
 from trnlab.errors import UsageError
 from trnlab.fleet.reliability.renewal import Stops, none_free, replicas, spares_for, young
 from trnlab.fleet.reliability.stores import HOST_LINK, store
+from trnlab.units import SECONDS_PER_HOUR
 
-HOUR = 3600.0
 LLAMA3 = "Meta, The Llama 3 Herd of Models (arXiv:2407.21783), table 5: 16,384 H100 for 54 days"
 STOPS = {  # unexpected ones by cause; the table has further rows, which are one here
     "accelerator": 148,
@@ -112,7 +112,7 @@ class Reliability:
     swap: float = SWAP.value
     warm_up: float = WARM_UP.value
     regroup: float = REGROUP.value
-    away: float = AWAY.value * HOUR
+    away: float = AWAY.value * SECONDS_PER_HOUR
     total: float = TOTAL.value
     file_system_tib: float = 0.0  # 0: as large as `KEPT` checkpoints
     requests: float = 0.0  # in which a state is written, and read, by all ranks together
@@ -123,7 +123,7 @@ class Reliability:
 
     def between(self, devices: int) -> float:
         """Seconds between failures of so many devices."""
-        return self.device_hours * HOUR / devices
+        return self.device_hours * SECONDS_PER_HOUR / devices
 
     def goodput(
         self, devices: int, state_bytes: float, per_instance: int = 16, network: float = 4e11, step: float = 0.0
@@ -136,7 +136,7 @@ class Reliability:
         self._checked(devices, state_bytes, per_instance)
         instances = -(-devices // per_instance)
         between = self.between(devices)
-        busy = self.away / (self.device_hours * HOUR / devices)
+        busy = self.away / (self.device_hours * SECONDS_PER_HOUR / devices)
         spares = spares_for(busy, SCARCE) if self.spares is None else self.spares
         missing = none_free(spares, busy)
         phases, stall, upload, tib = self._times(state_bytes, instances, network)

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from trnlab.chips.prices import latest
 from trnlab.fleet.bills import money
 from trnlab.fleet.bills.claims import Beside
-from trnlab.fleet.bills.compilation import WEEK
 from trnlab.fleet.comparison.bakeoff import MILLION, Bakeoff
 from trnlab.fleet.comparison.contenders import Side
 from trnlab.fleet.ranges import Span
+from trnlab.units import DAYS_PER_WEEK
 
 LABEL, COLUMN = 30, 38
 
@@ -118,7 +118,7 @@ def _compiling(found: Bakeoff) -> Iterator[str]:
     line = f"  the cache saves {hours.low:.2g} to {hours.high:.2g} instance hours"
     if saved is not None:
         line += f", ${saved.low:,.0f} to ${saved.high:,.0f}"
-    if yearly is not None and found.days <= WEEK:
+    if yearly is not None and found.days <= DAYS_PER_WEEK:
         line += f"; repeated weekly for a year ${yearly.low:,.0f} to ${yearly.high:,.0f}"
     yield line
 

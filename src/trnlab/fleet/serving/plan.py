@@ -21,6 +21,7 @@ from trnlab.fleet.serving.graphs import supported
 from trnlab.fleet.serving.offers import Offer, Refused, Request, is_neuron, of_neuron, of_others
 from trnlab.fleet.serving.queue import POLICIES, PREFILL_FIRST, Array, Served, serve
 from trnlab.runtime.session import Session
+from trnlab.units import SECONDS_PER_HOUR
 
 REQUESTS = 4000  # of a simulation
 EARLY = 0.1  # of them are left out: the engine begins empty
@@ -203,7 +204,7 @@ def _choice(question: Question, offer: Offer, count: int) -> Choice:
     seen = simulated(question, offer, count)
     first, each, whole = ({q: _quantile(v, q) for q in QUANTILES} for v in (seen.first, seen.each, seen.whole))
     usd = offer.price.usd(count) if offer.price is not None else None
-    answers = question.rate * 3600 * question.request.output / 1e6
+    answers = question.rate * SECONDS_PER_HOUR * question.request.output / 1e6
     every = answers * (question.request.output + question.request.prompt) / question.request.output
     return Choice(
         offer,

@@ -30,9 +30,10 @@ from trnlab.frontends.stablehlo import Program, import_module
 from trnlab.frontends.stablehlo.formats import in_precision
 from trnlab.graph.ir import TensorType
 from trnlab.runtime import session
+from trnlab.units import SECONDS_PER_HOUR
 
 Array = np.ndarray[Any, Any]
-_PATIENCE_S = 3600.0  # that a core of a simulated chip may take to come to the next collective
+_PATIENCE_S = SECONDS_PER_HOUR  # that a core of a simulated chip may take to come to the next collective
 Run = Callable[[Sequence[Array]], list[Array]]
 
 

@@ -26,7 +26,7 @@ class _Tally:
     def begins(self) -> None:
         """Nothing is rehearsed here."""
 
-    def executed(self, executable: Executable) -> None:
+    def executed(self, executable: Executable, beside: int = 0) -> None:
         self.executables[executable.key] = executable
         self.ps += executable.timeline.total
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trnlab import chips, policy
 from trnlab.precision import MODES
@@ -14,11 +14,12 @@ from trnlab.profile.band import band
 from trnlab.runtime.analysis.compiled import kernel_fields
 from trnlab.runtime.analysis.insight import insight, parts_of
 from trnlab.runtime.analysis.remedies import Job, remedies
-from trnlab.runtime.communication import Outside, communication
+from trnlab.runtime.communication import Outside
 from trnlab.runtime.faults import compare
 from trnlab.runtime.session import Session
+from trnlab.runtime.step_cost import StepPrograms
 from trnlab.sim import timing
-from trnlab.units import PS_PER_S, SECONDS_PER_HOUR
+from trnlab.units import PS_PER_S
 
 if TYPE_CHECKING:  # it takes a while
     from trnlab.runtime.executable import Executable
@@ -30,12 +31,28 @@ LARGEST_TENSORS = 12
 StepCalls = tuple[tuple[str, int], ...]  # executables of one step: key, times executed
 
 
+class Fullest(NamedTuple):
+    """When most of HBM is in use: bytes at that moment, the executable that runs then, and bytes of other tensors."""
+
+    peak_bytes: int = 0
+    executable: str = ""
+    beside: int = 0
+
+    @classmethod
+    def of(cls, executable: Executable, beside: int) -> Fullest:
+        """While an executable runs."""
+        return cls(executable.forecast.peak_bytes + beside, executable.key, beside)
+
+
+NOTHING = Fullest()
+
+
 @dataclass(frozen=True)
 class Steps:
     """What a run executed. By key: executables, details of them, how often each ran in all.
 
     typical: the calls of a typical step. patterns: those of each step, in order. tokens: of a typical step. outside:
-    what the last step of a pattern asked of the other ranks between its executables.
+    what the last step of a pattern asked of the other ranks between its executables. fullest: of the typical step.
     """
 
     session: Session
@@ -46,27 +63,29 @@ class Steps:
     patterns: Sequence[StepCalls]
     tokens: int
     outside: Mapping[StepCalls, Sequence[Outside]] = field(default_factory=dict)
+    fullest: Fullest = NOTHING
 
-    def waited_s(self, pattern: StepCalls) -> float:
-        """Seconds that the host waits for the network in a step of the pattern, outside of executables."""
-        return sum(each.cost.seconds for each in self.outside.get(pattern, ()))
+    def programs(self, pattern: StepCalls) -> StepPrograms:
+        """A step of the pattern."""
+        calls = [(self.executables[key], count) for key, count in pattern if key in self.executables]
+        return StepPrograms(calls, self.outside.get(pattern, ()))
 
 
 def summarise(run: Steps) -> dict[str, Any]:
     """The fields that come from the timelines of the executables of a typical step; empty when nothing ran."""
-    calls = [(run.executables[key], count) for key, count in run.typical if key in run.executables]
+    step = run.programs(run.typical)
+    calls = step.calls
     if not calls:
         return {}
     chip = run.session.chip
     parts = [(timing.summarise(e.timeline), count) for e, count in calls]
-    waited_s = run.waited_s(run.typical)
-    step_s = sum(part.total * count for part, count in parts) / PS_PER_S + waited_s
+    step_s = step.seconds
     cores = max(e.cores for e, _ in calls)
     peak = chip.peak_flops(MODES[run.session.precision]) * cores
     flops = sum(e.metadata["model_flops"] * count for e, count in calls)
     executed = sum(sum(part.pe_flops.values()) * count for part, count in parts)
     read, written = (sum(getattr(part, side) * n for part, n in parts) for side in ("hbm_read", "hbm_write"))
-    critical = _critical(parts, step_s, waited_s)
+    critical = _critical(parts, step_s, step.outside_s)
     tokens_per_s = run.tokens / step_s
     assumed, choices = _assumptions(calls, step_s), _choices(calls, step_s)
     return {
@@ -90,33 +109,26 @@ def summarise(run: Steps) -> dict[str, Any]:
             "write_bytes": written,
             "bandwidth_used": (read + written) / (step_s * chip.hbm.bandwidth.value * cores),
         },
-        "memory": _memory(max((e for e, _ in calls), key=lambda e: e.forecast.peak_bytes)),
+        "memory": _memory(run.executables, run.fullest),
         "cost": _cost(run.session.target, tokens_per_s, cores),
         "step_kinds": _step_kinds(run),
         **insight(parts_of(calls, run.details), chip),
         "assumptions": assumed,
         **({"choices": choices} if choices else {}),
-        **_together(run, calls, step_s),
+        **_together(run, step),
     }
 
 
-def _together(run: Steps, calls: Sequence[tuple[Executable, int]], step_s: float) -> dict[str, Any]:
+def _together(run: Steps, step: StepPrograms) -> dict[str, Any]:
     """What the ranks do together in a step, and what faults of their network do to it; nothing of one core."""
     fabric, faults = run.session.counters.fabric, run.session.faults
-    found = communication(
-        calls,
-        step_s,
-        run.outside.get(run.typical, ()),
-        fabric.world if fabric is not None else None,
-        run.session.comm_threshold,
-    )
+    found = step.communication(fabric.world if fabric is not None else None, run.session.comm_threshold)
     if found is None:
         return {}
     if run.session.communicator is not None and run.session.communicator.rank == 0:
         graphs = {each.fingerprint.key: each.graph for each in run.session.compiled.values()}
-        job = Job(calls, graphs, run.session, run.outside.get(run.typical, ()))
-        found["remedies"] = remedies(job, step_s)
-    return {"communication": found, **({"faults": compare(calls, faults).as_json()} if faults else {})}
+        found["remedies"] = remedies(Job(step.calls, graphs, run.session, step.outside), step.seconds)
+    return {"communication": found, **({"faults": compare(step.calls, faults).as_json()} if faults else {})}
 
 
 def _step_kinds(run: Steps) -> list[dict[str, Any]]:
@@ -128,8 +140,7 @@ def _step_kinds(run: Steps) -> list[dict[str, Any]]:
     return [
         {
             "executables": [{"executable": key, "times": times} for key, times in pattern],
-            "step_time_s": sum(run.executables[key].timeline.total * n for key, n in pattern) / PS_PER_S
-            + run.waited_s(pattern),
+            "step_time_s": run.programs(pattern).seconds,
             "steps": _ranges(numbers),
         }
         for pattern, numbers in found.items()
@@ -204,8 +215,9 @@ def _critical(parts: list[tuple[timing.Summary, int]], step_s: float, waited_s: 
     return {name: time / PS_PER_S / step_s for name, time in spent.most_common()}
 
 
-def _memory(executable: Executable) -> dict[str, Any]:
-    """HBM at its fullest by what fills it, and the largest of the tensors that are there all the time."""
+def _memory(executables: Mapping[str, Executable], fullest: Fullest) -> dict[str, Any]:
+    """HBM at its fullest by what fills it, and the largest of the tensors that the program then has."""
+    executable = executables[fullest.executable]
     program, forecast = executable.program, executable.forecast
     updated = {program.inputs[source] for _, source in executable.metadata["aliases"]}
     kept = sorted((t for t in program.tensors if t.kind != "temp"), key=lambda t: -t.nbytes)
@@ -214,8 +226,9 @@ def _memory(executable: Executable) -> dict[str, Any]:
         name = "updated in place" if t.id in updated else f"{t.kind}s"
         parts[name] += t.nbytes
     parts["scratch"] = forecast.peak_bytes - sum(parts.values())
+    parts["of other programs"] = fullest.beside
     return {
-        "peak_bytes": forecast.peak_bytes,
+        "peak_bytes": fullest.peak_bytes,
         "capacity_bytes": forecast.capacity_bytes,
         "parts": parts,
         "largest": [
@@ -225,7 +238,7 @@ def _memory(executable: Executable) -> dict[str, Any]:
     }
 
 
-def _assumptions(calls: list[tuple[Executable, int]], step_s: float) -> list[dict[str, Any]]:
+def _assumptions(calls: Sequence[tuple[Executable, int]], step_s: float) -> list[dict[str, Any]]:
     """The assumed figures that the step's time depends on, the most important first."""
     found: dict[str, dict[str, Any]] = {}
     for executable, count in calls:
@@ -252,7 +265,7 @@ def _assumptions(calls: list[tuple[Executable, int]], step_s: float) -> list[dic
 def _cost(target: chips.Target, tokens_per_s: float, cores: int) -> dict[str, Any]:
     """Dollars of the whole instance for a million tokens, with one of its cores at work, or a logical one."""
     price = target.price
-    usd = price.usd(MILLION / tokens_per_s / SECONDS_PER_HOUR) if price and tokens_per_s else None
+    usd = price.usd_of(MILLION / tokens_per_s) if price and tokens_per_s else None
     return {
         "usd_per_million_tokens": usd,
         "usd_per_hour": price.usd_per_hour if price else None,

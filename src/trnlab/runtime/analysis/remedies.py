@@ -22,7 +22,8 @@ from trnlab.runtime import device
 from trnlab.runtime.communication import Outside
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.session import Session
-from trnlab.units import MIB, PS_PER_S
+from trnlab.runtime.step_cost import StepPrograms
+from trnlab.units import MIB
 
 if TYPE_CHECKING:
     from trnlab.graph.ir import Graph
@@ -60,6 +61,11 @@ class Job:
     graphs: dict[str, Graph]
     session: Session
     outside: Sequence[Outside] = ()
+
+    @property
+    def step(self) -> StepPrograms:
+        """The same as its programs."""
+        return StepPrograms(self.calls, self.outside)
 
     @property
     def cluster(self) -> Cluster:
@@ -123,17 +129,17 @@ def _reduced(job: Job, executable: Executable) -> int:
 
 def _compiled(job: Job, what: str, costs: str, **settings: Any) -> Remedy:
     own = replace(job.session, executables={}, compiled={}, run=None, emit=None, core=None, cache=None, **settings)
-    total = _outside_s(job)
+    found = []
     try:
         for executable, times in job.calls:
             graph = job.graphs.get(executable.key)
             if executable.program.ranks > 1 and graph is None:
                 return Remedy(what, costs, why="its graph is not at hand")
             made = executable if graph is None or executable.program.ranks == 1 else device.obtain(graph, own)
-            total += made.outline.total * times / PS_PER_S
+            found.append((made, times))
+        return Remedy(what, costs, StepPrograms(found, job.outside).seconds)
     except TrnlabError as error:
         return Remedy(what, costs, why=error.what)
-    return Remedy(what, costs, total)
 
 
 # -- other networks -------------------------------------------------------------------------------------------------
@@ -186,24 +192,16 @@ def _price(job: Job, target: Target) -> str:
 def _on(job: Job, what: str, costs: str, **network: Any) -> Remedy:
     """The same programs on another network."""
     try:
-        total = _outside_s(job, **network)
-        for executable, times in job.calls:
-            program = executable.program
-            if program.ranks == 1:
-                total += executable.outline.total * times / PS_PER_S
-            else:
-                total += executable.outlined(replace(program, **network)).total * times / PS_PER_S
+        own = job.step.changed_s(lambda program: replace(program, **network) if program.ranks > 1 else program)
+        return Remedy(what, costs, own + _outside_s(job, **network))
     except TrnlabError as error:
         return Remedy(what, costs, why=error.what)
-    return Remedy(what, costs, total)
 
 
 def _outside_s(job: Job, **network: Any) -> float:
-    """Seconds of what is asked for outside of programs."""
+    """Seconds of what is asked for outside of programs, on another network."""
     if not job.outside:
         return 0.0
-    if not network:
-        return sum(each.cost.seconds for each in job.outside)
     given = {"cluster": job.cluster.name, "size": job.ranks, "faults": job.session.faults, **network}
     world = world_of(**given)
     return sum(world.cost(each.asked, each.buffer).seconds for each in job.outside)

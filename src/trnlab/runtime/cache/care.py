@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from trnlab.errors import CacheError, UsageError
 from trnlab.runtime.cache import serialize
 from trnlab.runtime.cache.executables import SUFFIX, Cache, Entry
+from trnlab.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, SECONDS_PER_WEEK
 
 _BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BYTES |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
-_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+_SECONDS = {"s": 1.0, "min": SECONDS_PER_MINUTE, "h": SECONDS_PER_HOUR, "d": SECONDS_PER_DAY, "w": SECONDS_PER_WEEK}
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from trnlab.storage.folder import FolderStore
 from trnlab.storage.plain import StrangeError
 from trnlab.storage.remote import USES
 from trnlab.storage.trouble import explained, reason
+from trnlab.units import SECONDS_PER_HOUR
 
 SUFFIX = ".trnx"
 FOLDER = f"v{serialize.FORMAT}/"
@@ -42,7 +43,7 @@ _USED = re.compile(rf"{FOLDER}{_KEY}({re.escape(HITS)}|{re.escape(USES)})")
 _LEASE = re.compile(rf"{LEASES}{_KEY}/\d+")
 _LEFT = re.compile(rf"{FOLDER}\.{_KEY}{re.escape(SUFFIX)}\.\d+-\d+\.tmp")
 HEAD = 1 << 16  # bytes that hold the header of most entries
-ABANDONED_AFTER_S = 3600.0
+ABANDONED_AFTER_S = SECONDS_PER_HOUR
 NOTICED_AFTER_S = 2.0
 
 

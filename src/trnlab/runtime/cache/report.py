@@ -11,7 +11,7 @@ from trnlab.files import one_line
 from trnlab.runtime.cache import compile_cost
 from trnlab.runtime.cache.care import Copied
 from trnlab.runtime.cache.executables import Cache, Entry
-from trnlab.units import format_bytes
+from trnlab.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, format_bytes
 
 _SHORT = 12
 
@@ -134,7 +134,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
 
 
 def _age(seconds: float) -> str:
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+    for size, unit in ((SECONDS_PER_DAY, "d"), (SECONDS_PER_HOUR, "h"), (SECONDS_PER_MINUTE, "min")):
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"
     return f"{max(seconds, 0):.0f} s"

@@ -28,7 +28,6 @@ from trnlab.runtime.notices import say
 from trnlab.runtime.session import Session
 from trnlab.storage import open_store
 from trnlab.storage.checkpoints import Checkpoints
-from trnlab.units import SECONDS_PER_HOUR
 
 FILE = "job.json"
 LOST = "TRN557"
@@ -190,8 +189,8 @@ def _lost(attempt: Attempt, said: Sequence[Mapping[str, Any]], session: Session)
     times = [float(each["step_time_s"]) for each in said if each.get("step_time_s")]
     if times:
         attempt.lost_s = attempt.lost_steps * max(times)
-        price, hours = session.target.price, attempt.lost_s / SECONDS_PER_HOUR * session.instances
-        attempt.lost_usd = price.usd(hours) if price is not None else None
+        price = session.target.price
+        attempt.lost_usd = price.usd_of(attempt.lost_s, session.instances) if price is not None else None
 
 
 def _kept() -> int:

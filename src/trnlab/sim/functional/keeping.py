@@ -21,10 +21,11 @@ from numba.core.caching import CompileResultCacheImpl, _CacheLocator
 
 from trnlab.loops.places import VERSIONED, own_folder
 from trnlab.storage.plain import removed
+from trnlab.units import SECONDS_PER_DAY
 
 _FOLDER = re.compile(r"numba-.+")
 _FILE = re.compile(r".+\.nb[ic](\.tmp\..+)?")
-_KEPT_S = 30 * 24 * 3600.0  # seconds that loops of other sources stay after they were made (assumed)
+_KEPT_S = 30 * SECONDS_PER_DAY  # seconds that loops of other sources stay after they were made (assumed)
 
 
 class Shared(_CacheLocator):  # type: ignore[misc]

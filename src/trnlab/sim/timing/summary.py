@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from trnlab.loops import compiled
-from trnlab.sim.timing.order import ISSUE
-from trnlab.timeline import DMA_ENGINES, ENGINES, Column, Timeline
+from trnlab.timeline import DMA_ENGINES, ENGINES, Column, Timeline, held_back_by
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -199,25 +198,13 @@ def _union(start: Column, end: Column) -> int:
 
 
 @compiled
-def _before(i: int, by_issue: bool, blocker: Any, cause: Any, held: Any, begin: Any) -> Any:
-    """The instruction that held back `i`, whether by occupying the engine, and whether it held back the transfer.
-
-    by_issue: what counts of `i` is when its engine was free again, not when its result was there. A transfer that
-    began later than `i`, and shared DMA engines with it from then on, did not hold back its first byte.
-    """
-    if held[i] >= 0 and not by_issue and begin[held[i]] <= begin[i]:
-        return held[i], False, True
-    return blocker[i], cause[i] == ISSUE, False
-
-
-@compiled
 def _path(last: int, blocker: Any, cause: Any, held: Any, begin: Any, found: Ints) -> int:
     """From `last` back through what held each back, into `found`; returns how many."""
     count, i, by_issue = 0, last, False
     while i >= 0:
         found[count] = i
         count += 1
-        i, by_issue, _ = _before(i, by_issue, blocker, cause, held, begin)
+        i, by_issue, _ = held_back_by(i, by_issue, blocker, cause, held, begin)
     return count
 
 
@@ -240,7 +227,7 @@ def _walk(
     dma, latency = len(spent) - 2, len(spent) - 1
     i, by_issue, until = last, False, done[last]
     while i >= 0:
-        before, next_by_issue, of_transfer = _before(i, by_issue, blocker, cause, held, begin)
+        before, next_by_issue, of_transfer = held_back_by(i, by_issue, blocker, cause, held, begin)
         since = begin[i] if of_transfer else start[i]
         if by_issue or not is_dma[i]:
             worked = min(until, end[i] if by_issue else done[i])

@@ -18,7 +18,7 @@ from trnlab.frontends.torch.pytorch import pytree
 from trnlab.graph.ir import Graph
 from trnlab.runtime import device
 from trnlab.runtime.session import current
-from trnlab.units import PS_PER_S
+from trnlab.runtime.step_cost import StepPrograms
 
 
 class WalksEngine(Recorded, Followed):
@@ -32,7 +32,7 @@ class WalksEngine(Recorded, Followed):
         now = current()
         with values_kept():
             try:
-                return sum(device.obtain(g, now).outline.total for g in graphs) / PS_PER_S
+                return StepPrograms([(device.obtain(g, now), 1) for g in graphs]).seconds
             except TrnlabError:
                 return math.inf
 

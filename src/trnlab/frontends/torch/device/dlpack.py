@@ -17,6 +17,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from trnlab.errors import UsageError
+from trnlab.frontends.torch.device import allocations
 from trnlab.frontends.torch.pytorch.tensors import conjugated, from_dlpack, negated, to_dlpack
 
 _KDL_CPU, _KDL_EXT_DEV = 1, 12
@@ -51,14 +52,17 @@ def _relabel(tensor: torch.Tensor, device_type: int) -> torch.Tensor:
     return from_dlpack(capsule)
 
 
-def as_neuron(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as a tensor of device `neuron:0`; `tensor` is on the CPU.
+def as_neuron(tensor: torch.Tensor, counts: bool = True) -> torch.Tensor:
+    """The same memory as a tensor of device `neuron:0`; `tensor` is on the CPU. counts: it is in use from now on.
 
     Raises UsageError for sparse and quantized tensors.
     """
     if tensor.layout != torch.strided:
         raise no_sparse(tensor.layout)
-    return _seen_as(tensor, _KDL_EXT_DEV)
+    found = _seen_as(tensor, _KDL_EXT_DEV)
+    if counts:
+        allocations.note(found)
+    return found
 
 
 def as_host(tensor: torch.Tensor, reads: bool = False) -> torch.Tensor:

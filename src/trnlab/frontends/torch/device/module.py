@@ -15,6 +15,8 @@ import torch
 
 from trnlab.frontends.torch.device import moving
 from trnlab.frontends.torch.device.host_ops import local_ranks, only_index
+from trnlab.hbm import HBM
+from trnlab.units import format_bytes
 
 
 def is_available() -> bool:
@@ -105,7 +107,7 @@ def synchronize(device: Any = None) -> None:
     """Return once all work is done, which it always is."""
 
 
-# -- memory: what is outside of compiled programs lies in the host's, which PyTorch's CPU allocator keeps ------------
+# -- memory: that of the simulated HBM; tensors lie in the host's, which PyTorch's CPU allocator keeps ---------------
 
 
 def empty_cache() -> None:
@@ -117,31 +119,46 @@ def ipc_collect() -> None:
 
 
 def memory_allocated(device: Any = None) -> int:
-    """Zero: tensors outside of compiled programs take memory of the host. The summary has that of programs."""
-    return 0
+    """Bytes of HBM that the tensors on the device take now, in their formats on the chip."""
+    return HBM.bytes
+
+
+def max_memory_allocated(device: Any = None) -> int:
+    """The most bytes of HBM that were in use, with what programs need while they run, since
+    `reset_peak_memory_stats`."""
+    return HBM.peak_bytes
 
 
 def memory_stats(device: Any = None) -> dict[str, int]:
-    """Empty, for the same reason."""
-    return {}
+    """Bytes in use, by PyTorch's names for them; what is allocated is what is reserved."""
+    now, peak = HBM.bytes, HBM.peak_bytes
+    return {
+        f"{what}_bytes.all.{when}": size
+        for what in ("allocated", "reserved")
+        for when, size in (("current", now), ("peak", peak))
+    }
 
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
-    """One line, for the same reason."""
-    return "the memory of compiled programs is in the run's summary.json"
+    """Bytes in use now and at most, in one line."""
+    total = get_device_properties(device).total_memory
+    now, peak = format_bytes(HBM.bytes), format_bytes(HBM.peak_bytes)
+    return f"{now} of {format_bytes(total)} of HBM in use, at most {peak}"
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
-    """Nothing: no statistics are kept."""
+    """The most that was in use is what is in use now."""
+    HBM.reset()
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """Free and total bytes of HBM of one core; all of it is free between programs."""
+    """Free and total bytes of HBM of one core, between programs."""
     total = get_device_properties(device).total_memory
-    return total, total
+    return max(total - HBM.bytes, 0), total
 
 
-max_memory_allocated = memory_reserved = max_memory_reserved = memory_cached = max_memory_cached = memory_allocated
+memory_reserved = memory_cached = memory_allocated
+max_memory_reserved = max_memory_cached = max_memory_allocated
 reset_accumulated_memory_stats = reset_max_memory_allocated = reset_max_memory_cached = reset_peak_memory_stats
 get_memory_info = mem_get_info
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from trnlab.frontends.common import engine
-from trnlab.frontends.torch.device import dlpack
+from trnlab.frontends.torch.device import allocations, dlpack
 from trnlab.frontends.torch.device.dispatch import untraced
 from trnlab.frontends.torch.device.host_ops import NOT_HERE
 from trnlab.frontends.torch.findings import provenance
@@ -34,6 +34,7 @@ _NEXT_SCALE = torch.ops.aten._amp_update_scale_.default  # of GradScaler.update,
 _recorder = Recorder()
 _computer = Computer(_recorder)
 _followed = False
+allocations.recorded.append(_recorder.pending)
 
 
 def flush(what: str = "operators") -> None:

@@ -43,11 +43,13 @@ class Computer:
             return
         with self.recorder.lock:
             self.recorder.computing = True  # before there is nothing recorded any more, for threads that look
-            nodes, _ = self.recorder.clear()
+            nodes, slots = self.recorder.clear()
             was, busy.now = getattr(busy, "now", False), True
             try:
                 with modes_off():  # whoever listens to operators has heard of these
                     self._compute(nodes, what)
+                    for slot in slots.values():
+                        slot.computed()
             finally:
                 busy.now, self.recorder.computing = was, False
 

@@ -19,6 +19,7 @@ from torch import fx
 
 from trnlab.frontends.common import engine
 from trnlab.frontends.torch.capture.import_fx import Imported, import_fx
+from trnlab.frontends.torch.device.allocations import without
 from trnlab.frontends.torch.device.dispatch import tracing_allowed
 from trnlab.frontends.torch.device.types import unnarrowed
 from trnlab.frontends.torch.findings.survey import raising
@@ -207,10 +208,15 @@ class Program:
         kept = self.imported.graph.aliases if self.imported.graph.checks else {}
         for j in kept.values():
             given[j] = given[j].copy()
-        results = self._program(given)
+        with without(self._own_memory(reading)):
+            results = self._program(given)
         for place, target in enumerate(targets):
             if target is not None and place in self._place:
                 _store(target, results[self._place[place]])
+
+    def _own_memory(self, reading: Reading) -> set[int]:
+        """Storages that are written and no inputs: results and temporaries of the program."""
+        return {slot.key for slot in set(reading.slots).difference(self.behind(reading))}
 
     def _own(self, value: Value) -> Array:
         """What nobody hands over: a state of the program, zeros at first, which it overwrites."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from trnlab.frontends.torch.device.allocations import Known, Pending, keep
 from trnlab.frontends.torch.device.dlpack import as_neuron, is_shared
 from trnlab.frontends.torch.device.types import _FORMATS
 from trnlab.frontends.torch.pytorch.tensors import uses_of_storage
@@ -55,6 +56,12 @@ class Slot:
             return self.held
         found: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(self.weak.cdata)
         return found
+
+    def computed(self) -> None:
+        """Its memory counts from now on, if somebody has it."""
+        storage = self.storage() if self.fresh else None
+        if storage is not None:
+            keep(self.key, Known(self.weak, storage.data_ptr(), self.nbytes, self.kind))
 
 
 class Number:
@@ -119,6 +126,14 @@ class Recorder:
         nodes, slots = self.nodes, self.slots
         self.nodes, self.slots, self.at_once = [], {}, False
         return nodes, slots
+
+    def pending(self) -> Pending:
+        """What is to be computed, and lies in memory that statistics do not know of, or only here."""
+        with self.lock:
+            slots = [s for s in self.slots.values() if s.written]
+            seen = {id(s) for s in slots if s.seen()}
+        results = {s.key: (s.nbytes, s.kind) for s in slots if s.fresh and id(s) in seen}
+        return Pending({s.key for s in slots if id(s) not in seen}, results)
 
     def _updates(self) -> bool:
         """Whether an optimizer updates now: what a closure of its computes is of the model."""
@@ -258,7 +273,7 @@ class Recorder:
         return made.returned(iter([t for t, _ in new]), named)
 
     def _new(self, form: Form) -> tuple[Tensor, Ref]:
-        tensor = as_neuron(self.room(form))
+        tensor = as_neuron(self.room(form), counts=False)
         storage = tensor.untyped_storage()
         slot = Slot(storage, form.dtype, form.packed if form.dense else (form.extent,), True)
         slot.written = True

@@ -228,7 +228,7 @@ def written_out(
     keys, of_key = _traced(found, memory, mode)
     graph = fx.Graph()
     now: dict[Place, Any] = {
-        (at, None, None): _input(graph, f"memory_{i}", x) for i, (at, x) in enumerate(memory.items())
+        (at, None, None): _input(graph, f"tensor_{i}", x) for i, (at, x) in enumerate(memory.items())
     }
     given = [_input(graph, f"number_{i}", x) for i, (x, _) in enumerate(floats)]
     numbers = [of_key[None].put(graph, [x], {}) if bound else x for x, (_, bound) in zip(given, floats)]
