@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
+from trnlab.documents import html
+from trnlab.documents.html import document, section
 from trnlab.findings import ERROR, Finding
 from trnlab.porting.result import Report, TargetResult
 from trnlab.porting.text import VENDOR_COMPILE, conclusion, effects_rows, head, layout_words, reading, seconds
-from trnlab.profile.pages import charts
-from trnlab.profile.pages.page import document
-from trnlab.profile.pages.pictures import section
 from trnlab.units import format_bytes
 
 _KINDS = (
@@ -59,7 +58,7 @@ def _finding(f: Finding) -> str:
     rows += [(label, text) for label, text in (("why", f.why), ("do", f.do)) if text]
     colour = "var(--scalar)" if f.severity == ERROR else "inherit"
     title = f'<h3><span style="color:{colour}">{f.severity} {f.code}</span> {escape(f.what)}</h3>'
-    return title + charts.table((), rows)
+    return title + html.table((), rows)
 
 
 def _side_by_side(r: Report) -> Iterator[str]:
@@ -87,7 +86,7 @@ def _side_by_side(r: Report) -> Iterator[str]:
         f'<p class="say"><b>{escape(t.name)}</b> {escape(_not_alone(t))}</p>' for t in r.targets if _not_alone(t)
     )
     notes += "".join(f'<p class="say">{escape(line.strip())}.</p>' for t in r.targets for line in reading(t))
-    yield section("Targets side by side", say, charts.table(top, rows, range(2, 8)) + notes)
+    yield section("Targets side by side", say, html.table(top, rows, range(2, 8)) + notes)
 
 
 def _row(t: TargetResult) -> tuple[str, ...]:
@@ -117,13 +116,13 @@ def _memory(r: Report) -> Iterator[str]:
     for chip, t in seen.items():
         room = max(t.capacity, t.memory.total)
         parts = [(name, colour, getattr(t.memory, name)) for name, colour in _KINDS]
-        bar = charts.stack((f"{name} {format_bytes(size)}", colour, size / room) for name, colour, size in parts)
+        bar = html.stack((f"{name} {format_bytes(size)}", colour, size / room) for name, colour, size in parts)
         value = f"{format_bytes(t.memory.total)} of {format_bytes(t.capacity)}"
-        key = charts.key((name, colour, format_bytes(size)) for name, colour, size in parts if size)
+        key = html.key((name, colour, format_bytes(size)) for name, colour, size in parts if size)
         rows = [(format_bytes(x.bytes), x.kind, x.name, f"{x.dtype}{list(x.shape)}") for x in t.memory.largest]
-        largest = charts.table(("bytes", "kind", "largest tensors", "shape"), rows, (0,))
+        largest = html.table(("bytes", "kind", "largest tensors", "shape"), rows, (0,))
         say = "At the moment at which one core holds most; what is not updated in place lives as long as it is read."
-        yield section(f"Memory of a core of {chip}", say, charts.bars([("HBM", bar, value)]) + key + largest)
+        yield section(f"Memory of a core of {chip}", say, html.bars([("HBM", bar, value)]) + key + largest)
 
 
 def _time(r: Report) -> Iterator[str]:
@@ -131,11 +130,11 @@ def _time(r: Report) -> Iterator[str]:
         if not t.step_s:
             continue
         whole = t.step_s + t.input_s
-        parts = [(n, charts.track(s / whole, "var(--accent)"), seconds(s)) for n, s in t.parts.items()]
-        parts += [("data", charts.track(t.input_s / whole, "var(--accent)"), seconds(t.input_s))] if t.input_s else []
-        modules = [(n, charts.track(s / whole, "var(--accent)"), seconds(s)) for n, s in t.modules]
+        parts = [(n, html.track(s / whole, "var(--accent)"), seconds(s)) for n, s in t.parts.items()]
+        parts += [("data", html.track(t.input_s / whole, "var(--accent)"), seconds(t.input_s))] if t.input_s else []
+        modules = [(n, html.track(s / whole, "var(--accent)"), seconds(s)) for n, s in t.modules]
         say = "Each call of a program counts by how much its end moves the end of all before it."
-        content = charts.bars(parts, "slim") + "<h3>by module</h3>" + charts.bars(modules, "slim")
+        content = html.bars(parts, "slim") + "<h3>by module</h3>" + html.bars(modules, "slim")
         yield section(f"Where a step's time goes on {t.name}", say, content)
 
 
@@ -143,7 +142,7 @@ def _operators(r: Report) -> Iterator[str]:
     if not r.operators:
         return
     rows = [(o.status, o.name, str(o.count)) for o in r.operators]
-    yield section("Operators of a step", "", charts.table(("", "operator", "times"), rows, (2,)))
+    yield section("Operators of a step", "", html.table(("", "operator", "times"), rows, (2,)))
 
 
 def _effects(r: Report) -> Iterator[str]:
@@ -152,7 +151,7 @@ def _effects(r: Report) -> Iterator[str]:
     rows = [(label, line) for label, lines in effects_rows(r.effects) for line in lines]
     say = f"Of this machine nothing was changed. {r.effects.limit[:1].upper()}{r.effects.limit[1:]}."
     nothing = '<p class="say">It writes, deletes, starts and sends nothing.</p>'
-    yield section("What the script would do besides", say, charts.table((), rows) if rows else nothing)
+    yield section("What the script would do besides", say, html.table((), rows) if rows else nothing)
 
 
 def _compilation() -> str:

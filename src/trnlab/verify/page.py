@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
-from trnlab.profile.pages import charts
-from trnlab.profile.pages.page import document
-from trnlab.profile.pages.pictures import section
+from trnlab.documents import charts, html
+from trnlab.documents.html import document, section
 from trnlab.verify.bounds import table as bounds
 from trnlab.verify.result import DIFFERS, OpResult, Verdict, worst_by_kind
 from trnlab.verify.text import conclusion, named, short
@@ -54,12 +53,12 @@ def _first(v: Verdict) -> Iterator[str]:
         ("because", r.condition + (f": {r.why}" if r.why else "")),
         ("do", r.remedy),
     ]
-    yield section("The first divergence", "", charts.table((), rows))
+    yield section("The first divergence", "", html.table((), rows))
     around = v.neighbours()
     if around:
         say = "The results before and after it in graph order, and each one's worst element in units of its bound."
         head = ("", "op", "layer", "line", "error / bound")
-        yield section("Around it", say, charts.table(head, [_row(x, x is r) for x in around], (4,)))
+        yield section("Around it", say, html.table(head, [_row(x, x is r) for x in around], (4,)))
 
 
 def _row(r: OpResult, first: bool) -> tuple[str, ...]:
@@ -88,7 +87,7 @@ def _losses(v: Verdict) -> Iterator[str]:
     picture = charts.both(charts.line_chart(lines), "loss")
     distance = charts.both(charts.line_chart([apart], [area]), "distance of the losses")
     title = f"<h3>{escape(names[0]).capitalize()} minus {escape(names[1])}, and what rounding alone gives</h3>"
-    key = charts.key((c.name, c.colour, f"{c.values[-1]:.6g}") for c in reversed(lines))
+    key = html.key((c.name, c.colour, f"{c.values[-1]:.6g}") for c in reversed(lines))
     say = (
         "The band is what rounding alone would give: the reference repeated with errors of half a unit in the last "
         "place thrown in wherever the chip rounds."
@@ -97,7 +96,7 @@ def _losses(v: Verdict) -> Iterator[str]:
         (str(i), f"{a:.7g}", f"{b:.7g}", f"{low:.7g} to {high:.7g}", "" if low <= a <= high else "outside")
         for i, (a, b, (low, high)) in enumerate(zip(curves.chip, curves.reference, band), 1)
     ]
-    numbers = charts.table(("step", *names, "rounding alone", ""), rows, (0, 1, 2))
+    numbers = html.table(("step", *names, "rounding alone", ""), rows, (0, 1, 2))
     yield section("Loss", say, key + picture + title + distance + numbers)
 
 
@@ -106,11 +105,11 @@ def _worst(v: Verdict) -> Iterator[str]:
     if not worst:
         return
     rows = [
-        (kind, charts.track(min(ratio, 1), "var(--accent)"), f"{ratio:.3f}")
+        (kind, html.track(min(ratio, 1), "var(--accent)"), f"{ratio:.3f}")
         for kind, ratio in sorted(worst.items(), key=lambda item: -item[1])
     ]
     say = "The largest error of any element, in units of what its kind of op may err; results that differ left out."
-    yield section("How near to the bounds", say, charts.bars(rows, "slim"))
+    yield section("How near to the bounds", say, html.bars(rows, "slim"))
 
 
 def _bounds() -> Iterator[str]:
@@ -119,4 +118,4 @@ def _bounds() -> Iterator[str]:
         "result, and by c u(float32) times the scale; n is the number of terms."
     )
     rows = [(kind, c, scale) for kind, c, scale, _ in bounds()]
-    yield section("Bounds", say, charts.table(("kind of op", "c", "scale"), rows))
+    yield section("Bounds", say, html.table(("kind of op", "c", "scale"), rows))

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from trnlab.documents import charts, html
+from trnlab.documents.html import document, section
 from trnlab.files import json_of
 from trnlab.profile import data
-from trnlab.profile.pages import charts
-from trnlab.profile.pages.page import document
-from trnlab.profile.pages.pictures import number, section
+from trnlab.profile.pages.pictures import number
 from trnlab.units import format_bytes, format_time
 
 REFERENCE = "fp32"
@@ -201,7 +201,7 @@ def page(study: Study) -> str:
         charts.Curve(m.name, c, [x if math.isfinite(x) else None for x in m.losses]) for m, c in zip(ran, COLOURS)
     ]
     chosen, why = study.recommendation()
-    names = charts.key((c.name, c.colour, number(c.values[-1])) for c in curves)
+    names = html.key((c.name, c.colour, number(c.values[-1])) for c in curves)
     losses = section("Loss", "", charts.both(charts.line_chart(curves), "loss by step") + names)
     rows = [
         (
@@ -214,7 +214,7 @@ def page(study: Study) -> str:
         else (m.name, m.failed, "", "")
         for m in study.modes
     ]
-    table = section("Side by side", "", charts.table(("mode", "gap to fp32", "a step", "memory"), rows, (1, 2, 3)))
+    table = section("Side by side", "", html.table(("mode", "gap to fp32", "a step", "memory"), rows, (1, 2, 3)))
     suffering = [
         (
             m.name,
@@ -230,6 +230,6 @@ def page(study: Study) -> str:
     ]
     head = ("mode", "layer", "", "error", "overflowed", "became zero", "at the format's end")
     say = "Products of the first step against those of fp32."
-    layers = section("Layers that suffer first", say, charts.table(head, suffering, (3, 4, 5, 6)))
+    layers = section("Layers that suffer first", say, html.table(head, suffering, (3, 4, 5, 6)))
     top = f"<header><h1>{chosen}</h1><p class='lede'>{why}.</p></header>"
     return document(f"precision {study.script}", "\n".join((top, losses, table, layers)))

@@ -10,6 +10,8 @@ from html import escape
 from importlib.resources import files
 
 from trnlab.chips.prices import KINDS, latest, sources
+from trnlab.documents import charts, html
+from trnlab.documents.html import document, section
 from trnlab.fleet.comparison.alternatives import Other
 from trnlab.fleet.comparison.contenders import UNHELD, Held
 from trnlab.fleet.models.unpartitioned import Whole
@@ -19,9 +21,6 @@ from trnlab.fleet.planning.sensitivity import Leaning, leanings
 from trnlab.fleet.report.pictures import alternatives, memory
 from trnlab.fleet.report.text import RECKONED
 from trnlab.fleet.search.steps import CAUSES, CLASSES
-from trnlab.profile.pages import charts
-from trnlab.profile.pages.page import document
-from trnlab.profile.pages.pictures import section
 from trnlab.units import format_bytes, format_count
 
 ROWS = 200
@@ -161,7 +160,7 @@ def step(plan: Plan) -> Iterator[str]:
     rows = [
         (
             c.cluster.name,
-            charts.stack(
+            html.stack(
                 (
                     f"{cause} {c.step.seconds[cause]:.3g} s",
                     f"var(--{_CAUSES[cause]})",
@@ -185,11 +184,11 @@ def step(plan: Plan) -> Iterator[str]:
         "The chosen layout first; shares are of its step. pipeline: waiting for other stages. Checkpoints and input "
     )
     say += "are what a step waits for on average, within the goodput."
-    yield section("Where a step goes", say, charts.bars(rows) + charts.key(keys))
+    yield section("Where a step goes", say, html.bars(rows) + html.key(keys))
     rows = [
         (
             c.cluster.name,
-            charts.stack(
+            html.stack(
                 (
                     f"{name} {format_bytes(c.step.bytes[name])}",
                     f"var(--{_CLASSES[name]})",
@@ -203,7 +202,7 @@ def step(plan: Plan) -> Iterator[str]:
     ]
     keys = [(name, f"var(--{_CLASSES[name]})", format_bytes(own.bytes[name])) for name in CLASSES]
     say = f"Of the rank with most, which has {format_bytes(own.room)}; the whole width is that."
-    yield section("Memory", say, charts.bars(rows) + charts.key(keys))
+    yield section("Memory", say, html.bars(rows) + html.key(keys))
 
 
 def _some(plan: Plan) -> list[Candidate]:
@@ -228,7 +227,7 @@ def money(plan: Plan) -> Iterator[str]:
     say = f"{hours:,.0f} hours of {c.cluster.target.name}; between two prices the middle is billed. "
     say += "; ".join(f"{', '.join(kinds)}: {source}" for source, kinds in sources(known.values()).items())
     head = ("", "$/h", "$", f"$/M{plan.question.model.counted}", "as of")
-    yield section("Cost by kind of price", say, f'<div class="scroll">{charts.table(head, rows, (1, 2, 3))}</div>')
+    yield section("Cost by kind of price", say, f'<div class="scroll">{html.table(head, rows, (1, 2, 3))}</div>')
 
 
 def tornado(plan: Plan) -> Iterator[str]:
@@ -306,7 +305,7 @@ def refused(plan: Plan) -> Iterator[str]:
     """What did not come into question."""
     rows = [(reason, f"{count:,}") for reason, count in plan.refused.most_common()]
     say = f"{plan.looked_at:,} layouts were looked at, {len(plan):,} fit."
-    yield section("What did not fit", say, charts.table(("why", "layouts"), rows, (1,)))
+    yield section("What did not fit", say, html.table(("why", "layouts"), rows, (1,)))
 
 
 SECTIONS: list[Callable[[Plan], Iterator[str]]] = [top, front, step, memory, money, tornado, candidates, refused]

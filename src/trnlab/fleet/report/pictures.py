@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 
 from trnlab.chips.prices import latest
+from trnlab.documents import charts, html
+from trnlab.documents.html import section
 from trnlab.fleet.comparison.alternatives import ENERGY, Other, of_plan, scaled
 from trnlab.fleet.comparison.contenders import Held, off_by
 from trnlab.fleet.planning.plan import Candidate, Plan
 from trnlab.fleet.ranges import Span
 from trnlab.fleet.search import pipeline
-from trnlab.profile.pages import charts
-from trnlab.profile.pages.pictures import section
 
 GIB = 2.0**30
 SHOWN = 320  # passes; of more, the middle ones, which repeat, are left out
@@ -55,7 +55,7 @@ def memory(plan: Plan) -> Iterator[str]:
         charts.line_chart([charts.Curve("in all", "var(--gpsimd)", tops)], areas, "pass"),
         "memory over the passes of a step",
     )
-    yield section("Memory over time", say, chart + charts.key(keys))
+    yield section("Memory over time", say, chart + html.key(keys))
 
 
 def alternatives(plan: Plan, beside: Sequence[Other], runs: Held) -> Iterator[str]:
