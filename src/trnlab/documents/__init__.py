@@ -3,6 +3,7 @@
 
 from trnlab.documents.charts import Area, Curve
 from trnlab.documents.model import (
+    BOTH,
     PAGE,
     TERMINAL,
     Bar,
@@ -24,6 +25,7 @@ from trnlab.documents.terminal import blocks, text
 from trnlab.documents.web import page
 
 __all__ = [
+    "BOTH",
     "PAGE",
     "TERMINAL",
     "Area",

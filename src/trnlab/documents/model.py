@@ -74,10 +74,11 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars(Part):
-    """Bars below each other. style: a class of the page's style sheet."""
+    """Bars below each other. style: a class of the page's style sheet. bare: the terminal has their values alone."""
 
     rows: Sequence[Bar]
     style: str = "slim"
+    bare: bool = False
 
 
 @dataclass(frozen=True)

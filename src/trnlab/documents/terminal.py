@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from trnlab.documents.model import TERMINAL, Bars, Document, Note, Part, Section, Slice, Split, Table, parts_on
+from trnlab.documents.model import TERMINAL, Bar, Bars, Document, Note, Part, Section, Slice, Split, Table, parts_on
 
 WIDTH = 24  # columns of a full bar
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -35,9 +35,12 @@ def blocks(parts: Iterable[Part]) -> Iterator[str]:
 
 
 def _titled(section: Section) -> Iterator[str]:
-    yield f"{section.mark}  {section.title}".strip()
+    """The title, and the parts under it; the parts alone where it has none."""
+    title = f"{section.mark}  {section.title}".strip()
+    if title:
+        yield title
     for part in parts_on(TERMINAL, section.parts):
-        yield from (f"  {line}" if line else "" for line in _lines(part))
+        yield from (f"  {line}" if title and line else line for line in _lines(part))
 
 
 def _lines(part: Part) -> Iterator[str]:
@@ -61,12 +64,15 @@ def _table(part: Table) -> Iterator[str]:
 
 
 def _bars(part: Bars) -> Iterator[str]:
-    rows = [(row.name, *row.values, _drawn(row.slices)) for row in part.rows]
-    return aligned(rows, range(1, len(rows[0]) - 1) if rows else ())
+    rows = [(row.name, *row.values) if part.bare else _row(row) for row in part.rows]
+    return aligned(rows, () if not rows else range(1, len(rows[0]) - (not part.bare)))
 
 
-def _drawn(slices: Sequence[Slice]) -> str:
-    return bar(slices[0].share) if len(slices) == 1 else _named(slices)
+def _row(row: Bar) -> tuple[str, ...]:
+    """With blocks for a bar of one slice, and with the names of several."""
+    if len(row.slices) == 1:
+        return row.name, *row.values, bar(row.slices[0].share)
+    return row.name, *row.values[:-1], f"{row.values[-1]}:", _named(row.slices)
 
 
 def _named(slices: Iterable[Slice]) -> str:
