@@ -81,7 +81,7 @@ def _finding(f: Finding) -> Section:
     if others:
         rows.append(("and", ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")))
     rows += [(label, said) for label, said in (("why", f.why), ("do", f.do)) if said]
-    return Section(f.what, [Table(rows)], mark=f"{f.severity} {f.code}", grave=f.severity == ERROR)
+    return Section(f.what, [Table(rows)], mark=f"{f.severity:<8} {f.code}", grave=f.severity == ERROR)
 
 
 def _operators(report: Report) -> Iterator[Section]:
