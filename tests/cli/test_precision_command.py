@@ -8,8 +8,9 @@ import json
 import numpy as np
 import pytest
 
+from trnlab import documents
 from trnlab.cli.main import main
-from trnlab.verify.precision import Layer, Mode, Study, _layers, sparkline, text, to_json
+from trnlab.verify.precision import Layer, Mode, Study, _layers, document, sparkline, to_json
 
 SCRIPT = """
 import torch
@@ -56,7 +57,7 @@ def test_the_fastest_mode_that_stays_near_is_taken_and_one_that_breaks_is_named(
     assert study(exact, broken).recommendation()[0] == "fp32"
     slower = Mode("bf16", exact.losses, 5e-3, 90)
     assert study(exact, slower).recommendation()[0] == "fp32"
-    shown = text(study(exact, near, broken))
+    shown = documents.text(document(study(exact, near, broken)))
     assert "█▆▃▁" in shown
     assert "!" in shown
     assert to_json(study(exact, broken))["modes"][1]["losses"][1] is None

@@ -11,6 +11,7 @@ from html import unescape
 import numpy as np
 import pytest
 
+from trnlab import documents
 from trnlab.cli import commands
 from trnlab.cli.planning import plan as command_line
 from trnlab.fleet import Question, plan
@@ -22,14 +23,21 @@ from trnlab.fleet.planning.overheads import overheads
 from trnlab.fleet.planning.plan import job_of
 from trnlab.fleet.planning.sensitivity import leanings
 from trnlab.fleet.reliability.goodput import Reliability
-from trnlab.fleet.report.page import command, page
-from trnlab.fleet.report.pictures import held
+from trnlab.fleet.report.document import document
+from trnlab.fleet.report.pictures import command, held
 from trnlab.fleet.report.table import to_json
-from trnlab.fleet.report.text import text
 from trnlab.fleet.search import pipeline
 from trnlab.fleet.search.layout import pinned
 
 SMALL = Model("small", 256, ((2, Block(256, Attention(4, 2, 64, 64), Dense(512))),), 128, 512)
+
+
+def text(plan):
+    return documents.text(document(plan))
+
+
+def page(plan, *beside):
+    return documents.page(document(plan, *beside))
 
 
 @pytest.fixture(scope="module")

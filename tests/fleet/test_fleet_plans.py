@@ -11,19 +11,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from trnlab import documents
 from trnlab.cli.main import main
 from trnlab.errors import UsageError
 from trnlab.fleet import Question, plan
 from trnlab.fleet.costs.programs import Programs
 from trnlab.fleet.layers.sizes import Attention, Dense
 from trnlab.fleet.models.transformer import Block, Model
+from trnlab.fleet.report.document import document
 from trnlab.fleet.report.table import candidate, to_csv, to_json
-from trnlab.fleet.report.text import text
 from trnlab.fleet.search import pipeline as pipes
 from trnlab.fleet.search.layout import Layout, pinned
 from trnlab.fleet.search.steps import CAUSES, CLASSES
 
 SMALL = Model("small", 256, ((4, Block(256, Attention(4, 2, 64, 64), Dense(512))),), 256, 1024)
+
+
+def text(plan):
+    return documents.text(document(plan))
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import pytest
 
+from trnlab import documents
 from trnlab.errors import UsageError
 from trnlab.fleet import Question, plan
 from trnlab.fleet.comparison.contenders import of_others, work_of
 from trnlab.fleet.gpus.utilisation import class_of
 from trnlab.fleet.models.configurations import catalogue, from_config, model
+from trnlab.fleet.report.document import document
 from trnlab.fleet.report.table import to_json
-from trnlab.fleet.report.text import text
 from trnlab.fleet.search.layout import pinned
 
 pytest.importorskip("torch")
@@ -35,6 +36,10 @@ SINGLE = {
     "sample_size": 4,
 }
 TARGET = "trn1.2xlarge"
+
+
+def text(plan):
+    return documents.text(document(plan))
 
 
 @pytest.mark.parametrize(("name", "count"), [("sd15-unet", 859_520_964), ("sdxl-unet", 2_567_463_684)])

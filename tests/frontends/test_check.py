@@ -13,11 +13,11 @@ import torch
 from check_scripts import CLEAN, HEAD, OBSTACLES, PLAIN, STEP, planted
 
 from trnlab import chips
+from trnlab.documents import page, text
 from trnlab.frontends.torch.check.alive import alive, only_new_ones
 from trnlab.frontends.torch.check.report import examine
 from trnlab.frontends.torch.check.unwritten import Unwritten, is_large
-from trnlab.porting import text
-from trnlab.porting.page import page
+from trnlab.porting.document import check
 from trnlab.porting.result import Report, from_json, to_json
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session
@@ -51,7 +51,7 @@ def test_nothing_is_found_in_clean_scripts(name, tmp_path):
 @pytest.mark.parametrize("name", OBSTACLES)
 def test_what_is_planted_is_found_and_nothing_else(name, tmp_path):
     report = checked(tmp_path, OBSTACLES[name])
-    assert found(report) == planted(OBSTACLES[name]), text.check(report)
+    assert found(report) == planted(OBSTACLES[name]), text(check(report))
     for f in report.findings:
         assert f.what
         assert f.do
@@ -88,7 +88,7 @@ def test_the_record_goes_through_json_and_back(troubled):
 
 
 def test_the_text_and_the_page_say_what_was_found(troubled):
-    said, shown = text.check(troubled), page(troubled)
+    said, shown = text(check(troubled)), page(check(troubled))
     for f in troubled.findings:
         assert f"{f.code}  {f.what}" in said
         assert str(f.place) in said

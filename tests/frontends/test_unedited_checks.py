@@ -14,7 +14,7 @@ import torch
 from unedited_scripts import HEAD, INFERENCE, MODEL, PLAIN, TRAINED
 
 import trnlab.frontends.torch as neuron
-from trnlab import chips
+from trnlab import chips, documents
 from trnlab.frontends.torch import recording
 from trnlab.frontends.torch.check.planned import captured
 from trnlab.frontends.torch.check.recorded import passes_of
@@ -22,6 +22,7 @@ from trnlab.frontends.torch.check.report import examine
 from trnlab.frontends.torch.check.walk import follow
 from trnlab.graph.canonical import canonical_hash
 from trnlab.porting import text
+from trnlab.porting.document import estimate
 from trnlab.runtime import session
 from trnlab.runtime.script import Script
 
@@ -106,7 +107,7 @@ def test_time_memory_and_price_of_a_step_on_each_target(tmp_path):
         assert target.usd_per_step > 0
     assert {t.name for t in report.targets[0].memory.largest} >= {"0.weight"}
     assert dict(report.targets[0].modules).keys() >= {"model.*", "optimizer"}
-    assert "operators recorded" in text.estimate(report)
+    assert "operators recorded" in documents.text(estimate(report))
 
 
 def test_gradients_of_several_batches_are_one_step_that_learns_from_all(tmp_path):

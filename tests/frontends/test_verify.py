@@ -10,7 +10,7 @@ import pytest
 import torch
 import verify_scripts as scripts
 
-from trnlab import chips
+from trnlab import chips, documents
 from trnlab.cli.main import main
 from trnlab.compiler import pipeline
 from trnlab.errors import UsageError
@@ -24,10 +24,14 @@ from trnlab.numerics.dtypes import bfloat16, float32
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session
 from trnlab.verify import conditions
+from trnlab.verify.document import document
 from trnlab.verify.result import DIFFERS, to_json
-from trnlab.verify.text import text
 
 pytestmark = pytest.mark.torch
+
+
+def text(verdict):
+    return documents.text(document(verdict))
 
 
 def verdict_of(path, *, precision="fp32", steps=1, runs=4, **more):

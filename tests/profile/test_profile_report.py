@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 from trnlab import profile
+from trnlab.documents.charts import ticks
 from trnlab.errors import RunError
 from trnlab.profile import Profile, view
 from trnlab.profile.critical import pieces
 from trnlab.profile.lanes import rows
-from trnlab.profile.pages.charts import ticks
 from trnlab.profile.pages.page import page
 from trnlab.profile.pages.picture import _coverage
 

@@ -4,22 +4,20 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trnlab import chips, profile
+from trnlab import chips, documents, profile
 from trnlab.chips import Target
 from trnlab.cli.views import allowed, in_view, lend, report_of, with_effects
 from trnlab.errors import UsageError
 from trnlab.fabric.cluster import Cluster, parse
-from trnlab.porting import text
+from trnlab.porting import document
 from trnlab.porting.job import RANKS_WANTED, Unheard
 from trnlab.porting.kept import Kept, Noted
-from trnlab.porting.page import page
 from trnlab.porting.result import Report, from_json, to_json
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session, from_settings
@@ -32,10 +30,11 @@ FAILED = 1
 def main(args: argparse.Namespace) -> int:
     """Check a script; returns 0 where it runs and fits, 1 where something is refused or does not fit."""
     report = examined(args)
+    said = document.check(report)
     if args.page:
         args.page.parent.mkdir(parents=True, exist_ok=True)
-        profile.write(args.page, page(report).encode())
-    print(json.dumps(to_json(report), indent=2) if args.json else text.check(report))
+        profile.write(args.page, documents.page(said).encode())
+    print(said.json() if args.json else documents.text(said))
     if args.page and not args.json:
         print(f"\npage    {args.page}")
     return FAILED if report.failed else 0

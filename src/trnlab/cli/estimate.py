@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 
+from trnlab import documents
 from trnlab.cli.check import FAILED, examined
-from trnlab.porting import text
-from trnlab.porting.result import to_json
+from trnlab.porting import document
 
 
 def main(args: argparse.Namespace) -> int:
     """Print time, memory and cost of a script's step; returns 1 where there is no time to tell."""
     report = examined(args)
-    print(json.dumps(to_json(report), indent=2) if args.json else text.estimate(report))
+    said = document.estimate(report)
+    print(said.json() if args.json else documents.text(said))
     return 0 if any(t.step_s for t in report.targets) else FAILED

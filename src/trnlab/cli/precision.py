@@ -11,7 +11,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from trnlab import chips, profile
+from trnlab import chips, documents, profile
 from trnlab.errors import UsageError
 from trnlab.precision import MODES
 from trnlab.runtime.notices import say
@@ -19,7 +19,7 @@ from trnlab.runtime.run import new_folder
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import from_settings
 from trnlab.runtime.settings import Settings
-from trnlab.verify.precision import REFERENCE, Mode, Study, page, read_mode, text, to_json
+from trnlab.verify.precision import REFERENCE, Mode, Study, document, read_mode
 
 PAGE, RECORD, LOG = "precision.html", "precision.json", "output.txt"
 
@@ -42,10 +42,11 @@ def main(args: argparse.Namespace) -> int:
             remedy=f"run it with `trnlab run` first; what it said is in {folder / REFERENCE / LOG}",
         )
     study = Study(str(args.script), target.name, args.steps, modes)
-    record = json.dumps(to_json(study), indent=2).encode()
-    profile.write(folder / PAGE, page(study).encode())
+    said = document(study)
+    record = said.json().encode()
+    profile.write(folder / PAGE, documents.page(said).encode())
     profile.write(folder / RECORD, record)
-    print(record.decode() if args.json else f"{text(study)}\n\npage    {folder / PAGE}")
+    print(record.decode() if args.json else f"{documents.text(said)}\n\npage    {folder / PAGE}")
     return 0
 
 

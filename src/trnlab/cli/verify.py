@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from pathlib import Path
 
-from trnlab import profile
+from trnlab import documents, profile
 from trnlab.errors import UsageError
 from trnlab.frontends import vendor_imports
 from trnlab.nki.imports import install_imports
@@ -16,9 +15,7 @@ from trnlab.runtime.run import new_folder
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session, for_kernels
 from trnlab.runtime.settings import Settings
-from trnlab.verify.page import page
-from trnlab.verify.result import to_json
-from trnlab.verify.text import text
+from trnlab.verify.document import document
 
 PAGE, RECORD = "verify.html", "verify.json"
 DIVERGES = 1
@@ -46,13 +43,14 @@ def main(args: argparse.Namespace) -> int:
     other = Script(args.against) if args.against else None
     verdict = verify(Wanted(script, args.steps, args.reference, other), session)
     folder = args.out or new_folder(Path("runs"), script.path.stem)
-    record = json.dumps(to_json(verdict), indent=2).encode()
-    for path, content in ((folder / PAGE, page(verdict).encode()), (folder / RECORD, record)):
+    said = document(verdict)
+    record = said.json().encode()
+    for path, content in ((folder / PAGE, documents.page(said).encode()), (folder / RECORD, record)):
         path.parent.mkdir(parents=True, exist_ok=True)
         profile.write(path, content)
     if args.json:
         profile.write(args.json, record)
-    print(f"{text(verdict)}\n\npage    {folder / PAGE}")
+    print(f"{documents.text(said)}\n\npage    {folder / PAGE}")
     return 0 if verdict.clean else DIVERGES
 
 

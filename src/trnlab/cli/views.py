@@ -112,6 +112,7 @@ def report_of(ended: Ended, args: argparse.Namespace, session: Session) -> Repor
 
 def told(effects: Effects | None) -> Sequence[str]:
     """Lines for commands without a report."""
-    from trnlab.porting.text import effects_lines
+    from trnlab.documents import blocks
+    from trnlab.porting.document import effects as sections
 
-    return list(effects_lines(effects))
+    return "\n".join(blocks(sections(effects))).splitlines()

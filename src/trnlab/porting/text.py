@@ -1,44 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A report for the terminal."""
+"""Sentences of a report."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from trnlab.findings import ERROR, NOTE, WARNING, Finding
+from trnlab.findings import ERROR, NOTE, WARNING
 from trnlab.porting.job import Job
 from trnlab.porting.result import Report, TargetResult
 from trnlab.profile import communication
 from trnlab.profile.summary import from_store
 from trnlab.runtime.faults import Sickness
 from trnlab.units import format_bytes
-from trnlab.view.effects import NAMESPACES, Effects
-
-VENDOR_COMPILE = (
-    "no model of the vendor's compiler is made here. Published of it: 13 minutes for a step of BERT-Large with "
-    "parallel compilation and 40 without, 30 to 60 minutes from 70 billion parameters on"
-)
-_MOST_OPERATORS = 12
-_MOST_EFFECTS = 12
-_NAMES = {"copies": "copies of them in bf16", "state": "optimizer state"}
-
-
-def check(report: Report) -> str:
-    """All that `trnlab check` says."""
-    parts = [head(report), *(_finding(f) for f in report.ordered()), operators(report), *_targets(report)]
-    parts += ["\n".join(effects_lines(report.effects)), _vendor(report), conclusion(report)]
-    return "\n\n".join(part for part in parts if part)
-
-
-def estimate(report: Report) -> str:
-    """All that `trnlab estimate` says."""
-    grave = [f for f in report.ordered() if f.severity == ERROR]
-    parts = [head(report), *(_finding(f) for f in grave), *_targets(report)]
-    parts += [part for t in report.targets for part in (_breakdown(t), _compiling(t))]
-    parts.append("\n".join(effects_lines(report.effects)))
-    return "\n\n".join(part for part in parts if part)
-
+from trnlab.view.effects import Effects
 
 _WITHOUT_VALUES = ("", "eager", "recorded", "compile_step", "torch.compile")
 
@@ -63,24 +38,6 @@ def conclusion(report: Report) -> str:
     return f"{said}{rest}" if said else "nothing is in the way"
 
 
-def effects_lines(effects: Effects | None) -> Iterator[str]:
-    """What the script would have done besides, and what kept it from that; nothing where it was not kept."""
-    if effects is None:
-        return
-    if effects.none:
-        yield "the script writes, deletes, starts and sends nothing"
-    else:
-        done = ", ".join(effects.allowed)
-        yield "the script was kept from this, which it would do when it is run" + (f" (but {done})" if done else "")
-    for label, found in effects_rows(effects):
-        for line in found[:_MOST_EFFECTS]:
-            yield f"  {label:<8} {line}"
-        if len(found) > _MOST_EFFECTS:
-            yield f"  {label:<8} and {len(found) - _MOST_EFFECTS} more"
-    if not effects.none or effects.protection != NAMESPACES:
-        yield f"  {effects.limit}"
-
-
 def effects_rows(effects: Effects) -> Iterator[tuple[str, list[str]]]:
     """What a script would have done, by kind."""
     written = [
@@ -101,52 +58,6 @@ def effects_rows(effects: Effects) -> Iterator[tuple[str, list[str]]]:
         yield label, [each[name] + (f"  {each['count']} times" if each["count"] > 1 else "") for each in found]
     if effects.read_only:
         yield "", ["these file systems were read-only for it: " + ", ".join(effects.read_only)]
-
-
-def _finding(f: Finding) -> str:
-    lines = [f"{f.severity:<8} {f.code}  {f.what}"]
-    if f.place.file:
-        where = f" in {f.place.function}" if f.place.function and f.place.function != "<module>" else ""
-        lines.append(f"         at   {f.place}{where}" + (f" ({f.place.layer})" if f.place.layer else ""))
-    if f.place.text:
-        lines.append(f"              {f.place.text}")
-    if any(str(p) != str(f.place) for p in f.places):
-        lines_too = list(dict.fromkeys(str(p) for p in f.places if str(p) != str(f.place)))
-        more = ", ".join(lines_too[:3]) + (f" and {len(lines_too) - 3} more" if len(lines_too) > 3 else "")
-        lines.append(f"         and  {more}")
-    lines += [f"         {label:<4} {text}" for label, text in (("why", f.why), ("do", f.do)) if text]
-    return "\n".join(lines)
-
-
-def operators(report: Report) -> str:
-    """How many operators are on the chip, refused, not compiled; the latter two by name."""
-    lines = []
-    for status, words in (("supported", "on the chip"), ("refused", "refused"), ("host", "not compiled")):
-        some = [o for o in report.operators if o.status == status]
-        named = f"of {len(some)} kinds"
-        if status != "supported":
-            named = ", ".join(f"{o.name.removeprefix('aten.')} x{o.count}" for o in some[:_MOST_OPERATORS])
-            named += f" and {len(some) - _MOST_OPERATORS} more" if len(some) > _MOST_OPERATORS else ""
-        if some:
-            lines.append(f"  {words:<12} {sum(o.count for o in some):>6}  {named}")
-    return "\n".join(["operators of a step", *lines]) if lines else ""
-
-
-def _targets(report: Report) -> Iterator[str]:
-    if not report.targets:
-        yield "\n".join(report.notes)
-        return
-    yield "\n".join(_memory(report))
-    jobs = [t for t in report.targets if t.job is not None]
-    yield "\n".join(
-        [*(job(t.job, t, report) for t in jobs if t.job), *report.notes] if jobs else [table(report), *report.notes]
-    )
-    yield "\n".join(line for t in report.targets for line in reading(t))
-    for t in report.targets:
-        if t.why:
-            yield f"{t.name}: no time, because the compiler refuses it\n  " + t.why.replace("\n", "\n  ")
-        elif t.layout is not None and t.layout.cores > 1:
-            yield f"{t.name}: {layout_words(t)}"
 
 
 def reading(t: TargetResult) -> Iterator[str]:
@@ -178,22 +89,6 @@ def layout_words(t: TargetResult) -> str:
         f"each: {seconds(low)} to {seconds(high)} a step, as communication ({seconds(lay.communication_s)}) is "
         f"hidden or not\n  {lay.basis}"
     )
-
-
-def _memory(report: Report) -> Iterator[str]:
-    names = ("parameters", "copies", "gradients", "state", "activations", "batch", "temporaries")
-    yield f"memory of one {'rank' if any(t.job for t in report.targets) else 'core'}'s step"
-    seen = set()
-    for t in report.targets:
-        if t.chip in seen:
-            continue
-        seen.add(t.chip)
-        parts = ", ".join(
-            f"{_NAMES.get(n, n)} {format_bytes(getattr(t.memory, n))}" for n in names if getattr(t.memory, n)
-        )
-        yield f"  {t.chip:<6} {format_bytes(t.memory.total)} of {format_bytes(t.capacity)}: {parts}"
-        for big in t.memory.largest[:5]:
-            yield f"         {format_bytes(big.bytes):>10}  {big.kind:<10} {big.name} {big.dtype}{list(big.shape)}"
 
 
 def job(found: Job, t: TargetResult, report: Report) -> str:
@@ -268,75 +163,11 @@ def _sick(found: Sickness | None) -> Iterator[str]:
         yield f"    bottleneck: {found.link}, {seconds(found.link_s)} a step" if found.link else "    nothing slows"
 
 
-def table(report: Report) -> str:
-    """The targets side by side."""
-    unit = report.counted or "tokens"
-    columns = (
-        "target",
-        "one core holds it",
-        "step, one core",
-        "MFU",
-        f"{unit}/s",
-        "$/hour",
-        "$/step",
-        f"$/million {unit}",
-    )
-    rows = [columns]
-    for t in report.targets:
-        rows.append(
-            (
-                t.name,
-                "yes" if t.fits else f"no: {t.layout.cores} cores" if t.layout else "no",
-                seconds(t.step_s),
-                f"{100 * t.mfu:.1f} %" if t.mfu is not None else "-",
-                f"{t.per_s:,.0f}" if t.per_s else "-",
-                f"{t.usd_per_hour:.2f}" if t.usd_per_hour else "-",
-                f"{t.usd_per_step:.3g}" if t.usd_per_step else "-",
-                f"{t.usd_per_million:.3g}" if t.usd_per_million else "-",
-            )
-        )
-    of = "rates and dollars are of all cores of an instance, or of the fewest that hold the step where it has too few"
-    return "\n".join([*_aligned(rows), *([of] if any(t.per_s for t in report.targets) else [])])
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        yield "  ".join(
-            cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths))
-        ).rstrip()
-
-
-def _breakdown(t: TargetResult) -> str:
-    if not t.step_s:
-        return ""
-    lines = [f"{t.name}: where the {seconds(t.step_s)} of one {'rank' if t.job else 'core'}'s step go"]
-    lines += [f"  {name:<10} {seconds(s):>10}  {100 * s / t.step_s:5.1f} %" for name, s in t.parts.items()]
-    if t.input_s:
-        lines.append(f"  and then   {seconds(t.input_s):>10}  waiting for data")
-    if t.on_both is not None:
-        lines.append(f"  both cores of the rank's logical core share {t.on_both:.0%} of what is no collective")
-    lines.append("")
-    lines += [f"  {seconds(s):>10}  {100 * s / t.step_s:5.1f} %  {name}" for name, s in t.modules]
-    return "\n".join(lines)
-
-
-def _compiling(t: TargetResult) -> str:
-    """What compiling the step's programs took here, and takes on the vendor's stack."""
-    if not t.compiling_s or not t.vendor:
-        return ""
-    return f"{t.name}: compiling took {seconds(t.compiling_s)} here, measured; {vendor_words(t.vendor)}"
-
-
 def vendor_words(found: dict[str, Any]) -> str:
     """Minutes of compiling a step on the vendor's stack."""
     low, high = found["low_min"], found["high_min"]
     minutes = f"{low:g}" if low == high else f"{low:g} to {high:g}"
     return f"on the vendor's stack {minutes} minutes, {found['tag']}: {found['source']}"
-
-
-def _vendor(report: Report) -> str:
-    return f"compilation on the vendor's stack: {VENDOR_COMPILE}" if report.targets else ""
 
 
 def seconds(value: float | None) -> str:

@@ -8,17 +8,18 @@ over that of the fp32 result; `overflowed` counts numbers that are none any more
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from trnlab.documents import PAGE, TERMINAL, Curve, Curves, Document, Key, Note, Part, Section, Table
+from trnlab.documents.html import sentence
 from trnlab.files import json_of
 from trnlab.profile import data
-from trnlab.profile.pages import charts
-from trnlab.profile.pages.page import document
-from trnlab.profile.pages.pictures import number, section
+from trnlab.profile.pages.pictures import number as _number
 from trnlab.units import format_bytes, format_time
 
 REFERENCE = "fp32"
@@ -140,40 +141,61 @@ def sparkline(losses: list[float], low: float, high: float) -> str:
     return "".join(BLOCKS[min(7, max(0, int((x - low) / span * 7.999)))] if math.isfinite(x) else "!" for x in losses)
 
 
-def text(study: Study) -> str:
-    """The study for a terminal."""
+def document(study: Study) -> Document:
+    """The study for the terminal, as a page and as JSON."""
+    chosen, why = study.recommendation()
+    ran = [m for m in study.modes if m.losses]
+    curves = [Curve(m.name, c, [x if math.isfinite(x) else None for x in m.losses]) for m, c in zip(ran, COLOURS)]
+    sections: list[Part] = [
+        Note(f"{study.script} on {study.target}, {study.steps} steps in each mode", on=TERMINAL),
+        Section(
+            heading="Loss",
+            parts=[
+                Curves(curves, "loss by step"),
+                Key([(c.name, c.colour, _number(c.values[-1])) for c in curves]),
+            ],
+            on=PAGE,
+        ),
+        Section(parts=[_modes(study)], heading="Side by side"),
+        Section(parts=list(_suffering(study)), heading="Layers that suffer first"),
+        Section(parts=[Note(f"take  {chosen}: {why}")], on=TERMINAL),
+    ]
+    return Document(
+        chosen, sections, lede=sentence(why), name=f"precision {study.script}", record=lambda: to_json(study)
+    )
+
+
+def _modes(study: Study) -> Table:
+    """What each mode came to; a curve of its losses in blocks."""
     numbers = [x for m in study.modes for x in m.losses if math.isfinite(x)] or [0.0]
-    most = max(len(m.losses) for m in study.modes)
-    every = max(1, -(-most // 40))
-    lines = [f"{study.script} on {study.target}, {study.steps} steps in each mode", ""]
-    lines.append(f"{'':<10}{'loss':<{min(most, 40) + 22}}{'gap to fp32':>12}{'a step':>11}{'memory':>12}")
+    every = max(1, -(-max(len(m.losses) for m in study.modes) // 40))
+    rows: list[tuple[str, ...]] = []
     for m in study.modes:
         if m.failed:
-            lines.append(f"{m.name:<10}{m.failed}")
+            rows.append((m.name, m.failed))
             continue
         curve = sparkline(m.losses[::every], min(numbers), max(numbers))
-        ends = f"{number(m.losses[0])} -> {number(m.losses[-1])}" if m.losses else "none"
-        gap = "" if m is study.reference else number(m.gap(study.reference))
+        ends = f"{_number(m.losses[0])} -> {_number(m.losses[-1])}" if m.losses else "none"
+        gap = "" if m is study.reference else _number(m.gap(study.reference))
         step = format_time(m.step_s * 1e12) if m.step_s else "?"
-        memory = format_bytes(m.memory) if m.memory else "?"
-        lines.append(f"{m.name:<10}{curve} {ends:<21}{gap:>12}{step:>11}{memory:>12}")
+        rows.append((m.name, f"{curve} {ends}", gap, step, format_bytes(m.memory) if m.memory else "?"))
+    return Table(rows, ("", "loss", "gap to fp32", "a step", "memory"), (2, 3, 4))
+
+
+def _suffering(study: Study) -> Iterator[Section]:
     for m in study.modes:
         if m.layers:
-            lines += [
-                "",
-                f"{m.name}: layers that suffer first (error of products in the first step, over fp32's)",
-            ]
-            lines += [f"  {_said(layer)}" for layer in m.layers[:SHOWN]]
-    chosen, why = study.recommendation()
-    return "\n".join([*lines, "", f"take  {chosen}: {why}"])
+            title = f"{m.name}: layers that suffer first (error of products in the first step, over fp32's)"
+            rows = [_layer(layer) for layer in m.layers[: 2 * SHOWN]]
+            tables = [Table(rows[:SHOWN], numbers=[2], on=TERMINAL), Table(rows, numbers=[2], on=PAGE)]
+            yield Section(title, tables)
 
 
-def _said(layer: Layer) -> str:
+def _layer(layer: Layer) -> tuple[str, ...]:
     more = [f"{layer.overflowed} overflowed"] if layer.overflowed else []
     more += [f"{layer.vanished} became zero"] if layer.vanished else []
     more += [f"{layer.ended:.2g}% of its operands at the format's end"] if layer.ended else []
-    way = "gradient" if layer.gradient else "forward"
-    return f"{layer.name:<32} {way:<9} {layer.error:9.2e}  {', '.join(more)}".rstrip()
+    return layer.name, "gradient" if layer.gradient else "forward", f"{layer.error:.2e}", ", ".join(more)
 
 
 def to_json(study: Study) -> dict[str, Any]:
@@ -192,44 +214,3 @@ def to_json(study: Study) -> dict[str, Any]:
         "modes": modes,
         "recommendation": {"mode": chosen, "reason": why},
     }
-
-
-def page(study: Study) -> str:
-    """The study as one page."""
-    ran = [m for m in study.modes if m.losses]
-    curves = [
-        charts.Curve(m.name, c, [x if math.isfinite(x) else None for x in m.losses]) for m, c in zip(ran, COLOURS)
-    ]
-    chosen, why = study.recommendation()
-    names = charts.key((c.name, c.colour, number(c.values[-1])) for c in curves)
-    losses = section("Loss", "", charts.both(charts.line_chart(curves), "loss by step") + names)
-    rows = [
-        (
-            m.name,
-            number(m.gap(study.reference)),
-            format_time(m.step_s * 1e12) if m.step_s else "?",
-            format_bytes(m.memory) if m.memory else "?",
-        )
-        if not m.failed
-        else (m.name, m.failed, "", "")
-        for m in study.modes
-    ]
-    table = section("Side by side", "", charts.table(("mode", "gap to fp32", "a step", "memory"), rows, (1, 2, 3)))
-    suffering = [
-        (
-            m.name,
-            layer.name,
-            "gradient" if layer.gradient else "forward",
-            f"{layer.error:.2e}",
-            f"{layer.overflowed}",
-            f"{layer.vanished}",
-            f"{layer.ended:.2g}%",
-        )
-        for m in study.modes
-        for layer in m.layers[: 2 * SHOWN]
-    ]
-    head = ("mode", "layer", "", "error", "overflowed", "became zero", "at the format's end")
-    say = "Products of the first step against those of fp32."
-    layers = section("Layers that suffer first", say, charts.table(head, suffering, (3, 4, 5, 6)))
-    top = f"<header><h1>{chosen}</h1><p class='lede'>{why}.</p></header>"
-    return document(f"precision {study.script}", "\n".join((top, losses, table, layers)))

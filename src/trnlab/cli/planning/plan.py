@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from trnlab import documents
 from trnlab.chips.catalog import TARGETS
 from trnlab.cli.planning.executors import helpers
 from trnlab.cli.planning.plan_script import STEPS, scripted, steps_of
@@ -24,8 +25,7 @@ from trnlab.fleet.planning import launch_files as handover
 from trnlab.fleet.planning import settings
 from trnlab.fleet.planning.plan import Plan, Question, plan
 from trnlab.fleet.report import settings_text, table
-from trnlab.fleet.report.page import page
-from trnlab.fleet.report.text import text
+from trnlab.fleet.report.document import document
 from trnlab.fleet.search.layout import pinned
 from trnlab.runtime.notices import say
 from trnlab.runtime.settings import kept_folder
@@ -55,7 +55,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(table.to_json(found) | besides.to_json(found, beside, args.region), indent=2))
     else:
-        print(text(found), besides.report(found, beside, args.region, held), sep="\n\n")
+        print(documents.text(document(found)), besides.report(found, beside, args.region, held), sep="\n\n")
     _written(args, found, beside, held)
     return 0
 
@@ -74,7 +74,7 @@ def _written(args: argparse.Namespace, found: Plan, beside: Sequence[besides.Oth
         for file in handover.write(found, args.write):
             say(f"wrote {file}")
     if args.page:
-        write_atomic(args.page, page(found, beside, held).encode())
+        write_atomic(args.page, documents.page(document(found, beside, held)).encode())
 
 
 def _compared(args: argparse.Namespace, asked: Question, folder: Path | None) -> int:

@@ -1,21 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of a plan's page: memory over a step's passes, and cost and energy beside others, with bands."""
+"""What a plan's page draws: days and dollars, memory over a step's passes, cost and energy beside others with bands,
+what the cost leans on, and a table of candidates that sorts."""
 
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
 
 from trnlab.chips.prices import latest
+from trnlab.documents import Curves, Drawing, Key, Section, charts
 from trnlab.fleet.comparison.alternatives import ENERGY, Other, of_plan, scaled
 from trnlab.fleet.comparison.contenders import Held, off_by
+from trnlab.fleet.models.unpartitioned import Whole
 from trnlab.fleet.planning.plan import Candidate, Plan
+from trnlab.fleet.planning.sensitivity import Leaning, leanings
 from trnlab.fleet.ranges import Span
 from trnlab.fleet.search import pipeline
-from trnlab.profile.pages import charts
-from trnlab.profile.pages.pictures import section
+from trnlab.units import format_bytes, format_count
 
+ROWS = 200  # of the table of candidates
+RECKONED = "reckoned, not compiled"
 GIB = 2.0**30
 SHOWN = 320  # passes; of more, the middle ones, which repeat, are left out
 _STILL = (("weights", "tensor"), ("gradients", "vector"), ("optimizer", "scalar"), ("working", "dma"))
@@ -33,7 +39,7 @@ def held(plan: Plan, c: Candidate) -> list[int]:
     return found
 
 
-def memory(plan: Plan) -> Iterator[str]:
+def memory(plan: Plan) -> Iterator[Section]:
     """Memory of the chosen layout, pass by pass."""
     c = plan.chosen
     kept = held(plan, c)
@@ -50,15 +56,13 @@ def memory(plan: Plan) -> Iterator[str]:
     say = "GiB of a pipeline's first rank after each of its passes in a step, which are numbered; it has "
     say += f"{c.step.room / GIB:.0f} GiB. At most {max(kept):,} microbatches wait for their way back."
     say += f" {left:,} passes in the middle, which repeat, are left out." if left > 0 else ""
-    keys = [(area.name, area.colour, "") for area in areas]
-    chart = charts.both(
-        charts.line_chart([charts.Curve("in all", "var(--gpsimd)", tops)], areas, "pass"),
-        "memory over the passes of a step",
-    )
-    yield section("Memory over time", say, chart + charts.key(keys))
+    keys = Key([(area.name, area.colour, "") for area in areas])
+    curve = charts.Curve("in all", "var(--gpsimd)", tops)
+    chart = Curves([curve], "memory over the passes of a step", areas, "pass")
+    yield Section(heading="Memory over time", say=say, parts=[chart, keys])
 
 
-def alternatives(plan: Plan, beside: Sequence[Other], runs: Held) -> Iterator[str]:
+def alternatives(plan: Plan, beside: Sequence[Other], runs: Held) -> Iterator[Section]:
     """Dollars by kind of price, and energy, of the plan and of others, each as a band."""
     c = plan.chosen
     slower = off_by(runs)
@@ -80,8 +84,10 @@ def alternatives(plan: Plan, beside: Sequence[Other], runs: Held) -> Iterator[st
     say += "Scales are logarithmic. "
     say += "The plan's bands are those by which published runs were predicted wrongly."
     if usd:
-        yield section("Dollars, beside others", say, _bands(usd, lambda x: f"${x:,.0f}"))
-    yield section("Energy, beside others", "With hosts and site.", _bands(drawn, lambda x: scaled(x, ENERGY)))
+        bands = Drawing(_bands(usd, lambda x: f"${x:,.0f}"))
+        yield Section(heading="Dollars, beside others", say=say, parts=[bands])
+    energy = Drawing(_bands(drawn, lambda x: scaled(x, ENERGY)))
+    yield Section(heading="Energy, beside others", say="With hosts and site.", parts=[energy])
 
 
 def _bands(rows: Sequence[tuple[str, Span, bool]], told: Callable[[float], str]) -> str:
@@ -101,3 +107,151 @@ def _bands(rows: Sequence[tuple[str, Span, bool]], told: Callable[[float], str])
         bar = f'<i style="left:{left:.2f}%;width:{max(right - left, 0.4):.2f}%"></i>{mark}'
         parts.append(f'<div>{escape(name)}</div><div class="line">{bar}</div><div class="value">{text}</div>')
     return f'<div class="bands">{"".join(parts)}</div>'
+
+
+def command(plan: Plan, c: Candidate) -> str:
+    """What plans this candidate alone."""
+    asked = plan.question
+    options = {
+        "--tokens": f"{asked.tokens:.10g}",
+        "--target": c.cluster.target.name,
+        "--instances": c.cluster.instances,
+        "--global-batch": asked.batch,
+        "--sequence": asked.training.sequence,
+        "--precision": asked.precision,
+        "--layout": c.step.layout.spelled(),
+    }
+    if isinstance(asked.model, Whole):
+        del options["--sequence"]  # the step has its own
+    words = [
+        "trnlab",
+        "plan",
+        *(asked.spelled or (asked.model.name,)),
+        *(str(word) for pair in options.items() for word in pair),
+    ]
+    return shlex.join(words)
+
+
+def chosen(plan: Plan) -> Iterator[Section]:
+    """The command that plans the chosen one alone, and days against dollars."""
+    line = escape(command(plan, plan.chosen))
+    button = f'<button class="copy" data-command="{line}">copy</button>'
+    yield Section(heading="As a command", parts=[Drawing(f'<div class="command"><code>{line}</code>{button}</div>')])
+    yield from front(plan)
+
+
+def front(plan: Plan) -> Iterator[Section]:
+    """Days against dollars."""
+    found = [c for c in plan.front if c.bill.usd is not None]
+    if len(found) < 2:
+        return
+    say = "None is both sooner and cheaper than these. Both axes are logarithmic; the chosen one is filled."
+    picture = charts.both(_scatter(found, plan.chosen), "days and dollars")
+    yield Section(heading="Days and dollars", say=say, parts=[Drawing(picture)])
+
+
+def _scatter(found: Sequence[Candidate], chosen: Candidate) -> charts.Draw:
+    xs = [math.log10(c.bill.days) for c in found]
+    ys = [math.log10(c.bill.usd or 1.0) for c in found]
+    room = [max((max(v) - min(v)) * 0.08, 0.02) for v in (xs, ys)]
+    low, high = (min(xs) - room[0], min(ys) - room[1]), (max(xs) + room[0], max(ys) + room[1])
+
+    def draw(width: float, height: float) -> str:
+        frame = charts.Frame(74, 12, width - 14, height - 34, low, high)
+        parts = [
+            f'<path class="grid" d="M{frame.left} {frame.y(y):.1f}H{frame.right}"/>'
+            f'<text x="{frame.left - 8}" y="{frame.y(y) + 4:.1f}" text-anchor="end">${_short(10**y)}</text>'
+            for y in charts.ticks(low[1], high[1], 4)
+            if low[1] <= y <= high[1]
+        ]
+        parts += [
+            f'<text x="{frame.x(x):.1f}" y="{frame.bottom + 22}" text-anchor="middle">{10**x:.3g} days</text>'
+            for x in charts.ticks(low[0], high[0], 4 if width > 500 else 2)
+            if low[0] <= x <= high[0]
+        ]
+        path = " L".join(f"{frame.x(x):.1f} {frame.y(y):.1f}" for x, y in zip(xs, ys))
+        parts.append(f'<path class="curve" stroke="var(--accent)" stroke-opacity="0.5" d="M{path}"/>')
+        for c, x, y in zip(found, xs, ys):
+            fill = "var(--accent)" if c == chosen else "var(--panel)"
+            said = f"{c.cluster.name}, {c.step.layout}: {c.bill.days:.3g} days, ${c.bill.usd or 0:,.0f}"
+            parts.append(
+                f'<circle cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="5" fill="{fill}" stroke="var(--accent)" '
+                f'stroke-width="2"><title>{escape(said)}</title></circle>'
+            )
+        return "".join(parts)
+
+    return draw
+
+
+def _short(value: float) -> str:
+    return format_count(value).replace(" ", "").replace("G", "B")
+
+
+def leaning(plan: Plan) -> Iterator[Section]:
+    """What the cost leans on."""
+    found = leanings(plan)
+    most = max((x.swing for x in found), default=0.0) or 1.0
+    rows = "".join(_leaning(x, most) for x in found)
+    say = "The chosen layout's cost with a fifth less of each (orange), and a fifth more (blue)."
+    drawn = Drawing(f'<div class="tornado">{rows}</div>')
+    yield Section(heading="What it leans on", say=say, parts=[drawn])
+
+
+def _leaning(x: Leaning, most: float) -> str:
+    def change(other: float | None, base: float | None) -> float:
+        return other / base - 1 if other is not None and base else 0.0
+
+    less, more = (
+        change(b.device_hours, x.base.device_hours) if x.base.usd is None else change(b.usd, x.base.usd)
+        for b in (x.less, x.more)
+    )
+    bars = ""
+    for value, colour in ((less, "scalar"), (more, "accent")):
+        share = min(abs(value) / most, 1.0) * 48
+        left = 50 - share if value < 0 else 50
+        bars += f'<i style="left:{left:.2f}%;width:{share:.2f}%;background:var(--{colour})"></i>'
+    return (
+        f'<div title="{escape(x.how)}">{escape(x.name)}</div><div class="line">{bars}</div>'
+        f'<div class="value">{less:+.1%} / {more:+.1%}</div>'
+    )
+
+
+def candidates(plan: Plan) -> Iterator[Section]:
+    """A table that sorts and filters."""
+    head = ("cluster", "layout", "days", "$", "$/Mtok", "MFU", "step", "memory", "")
+    cells = (
+        "".join(f"<th{' class=number' if i > 1 else ''}>{name}</th>" for i, name in enumerate(head[:-1]))
+        + "<th aria-label='copy'></th>"
+    )
+    rows = "".join(_row(plan, c) for c in plan.best(ROWS))
+    say = f"The cheapest {min(ROWS, len(plan)):,} of {len(plan):,} that fit and are in time. A heading sorts."
+    table = (
+        '<div class="pick"><input id="pick" placeholder="filter, such as TP8 ZeRO-1" aria-label="filter">'
+        '<span id="shown" class="say"></span></div><div class="scroll"><table id="candidates"><thead><tr>'
+        f"{cells}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+    yield Section(heading="Candidates", say=say, parts=[Drawing(table)], style="broad")
+
+
+def _row(plan: Plan, c: Candidate) -> str:
+    size = sum(c.step.bytes.values())
+    values = (
+        (c.cluster.name, c.cluster.instances),
+        (layout(c), None),
+        (f"{c.bill.days:.3g}", c.bill.days),
+        (f"{c.bill.usd:,.0f}" if c.bill.usd is not None else "-", c.bill.usd or c.bill.device_hours),
+        (f"{c.bill.usd_per_million:.3g}" if c.bill.usd_per_million else "-", c.bill.usd_per_million),
+        (f"{c.step.mfu:.1%}", c.step.mfu),
+        (f"{c.step.total:.3g} s", c.step.total),
+        (format_bytes(size), size),
+    )
+    cells = "".join(
+        f"<td{f' data-v={value}' if value is not None else ''}{' class=number' if i > 1 else ''}>{escape(text)}</td>"
+        for i, (text, value) in enumerate(values)
+    )
+    return f'<tr>{cells}<td><button data-command="{escape(command(plan, c))}">copy</button></td></tr>'
+
+
+def layout(c: Candidate) -> str:
+    """A candidate's layout, marked where its figures come from other layouts' programs."""
+    return str(c.step.layout) + ("" if c.step.exact else f" ({RECKONED})")

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from trnlab.documents.html import bars, key, section, stack, table
 from trnlab.profile.communication import NAMES, warning
 from trnlab.profile.names import nice_time
-from trnlab.profile.pages.charts import bars, key, stack, table
-from trnlab.profile.pages.pictures import section
 from trnlab.units import PS_PER_S, format_bytes
 
 Found = Mapping[str, Any]

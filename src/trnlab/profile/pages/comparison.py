@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
+from trnlab.documents.html import section, table
 from trnlab.profile.compare import APPEARED, EQUAL, VANISHED, Change, Comparison, by_opcode
 from trnlab.profile.data import Profile, Step
 from trnlab.profile.names import nice_time
 from trnlab.profile.pages import pictures
-from trnlab.profile.pages.charts import table
 from trnlab.profile.pages.page import document
 
 ROWS = 8  # of each list in the terminal
@@ -78,7 +78,7 @@ def _tables(c: Comparison) -> Iterator[str]:
             for name, engine, count, x, y, error in by_opcode(c.pairs)
         ]
         say = "The n-th instruction of an engine, opcode and size in one run with the n-th of the same in the other."
-        yield pictures.section("Instruction by instruction", say, table(head, rows, (2, 3, 4, 5)) + _alone(c))
+        yield section("Instruction by instruction", say, table(head, rows, (2, 3, 4, 5)) + _alone(c))
     for kind, title in TITLES.items():
         changes = c.changes[kind]
         if c.measured and kind in ("line", "graph op"):
@@ -86,9 +86,7 @@ def _tables(c: Comparison) -> Iterator[str]:
         head = ("", "", *c.names, "difference", "instructions", *(() if c.measured else ("work",)))
         shown = [_row(change, c.measured) for change in changes[:MOST]]
         more = f'<p class="over">and {len(changes) - MOST} more</p>' if len(changes) > MOST else ""
-        yield pictures.section(
-            title, _WORK if c.measured else _CRITICAL, table(head, shown, (1, 2, 3, 4, 5, 6)) + more
-        )
+        yield section(title, _WORK if c.measured else _CRITICAL, table(head, shown, (1, 2, 3, 4, 5, 6)) + more)
 
 
 def _alone(c: Comparison) -> str:

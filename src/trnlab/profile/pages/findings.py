@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
+from trnlab.documents.html import bars, key, section, stack, table, track
 from trnlab.profile.lost import ENDS
 from trnlab.profile.names import nice_time, short_place
-from trnlab.profile.pages.charts import bars, key, stack, table, track
-from trnlab.profile.pages.pictures import COLOURS, section
+from trnlab.profile.pages.pictures import COLOURS
 from trnlab.profile.words import advice_text, waited
 from trnlab.timeline import ENGINES
 

@@ -9,13 +9,13 @@ from html import escape
 
 import numpy as np
 
+from trnlab.documents.html import bars, section, table, track
 from trnlab.profile.critical import pieces
 from trnlab.profile.data import Profile, Step
 from trnlab.profile.names import nice_time
 from trnlab.profile.pages import pictures
-from trnlab.profile.pages.charts import bars, table, track
 from trnlab.profile.pages.page import document
-from trnlab.profile.pages.pictures import COLOURS, section
+from trnlab.profile.pages.pictures import COLOURS
 from trnlab.timeline import ENGINES
 from trnlab.units import format_bytes, format_count
 

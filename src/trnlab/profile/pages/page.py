@@ -9,6 +9,8 @@ from importlib.resources import files
 from statistics import median
 from typing import Any
 
+from trnlab.documents import html
+from trnlab.documents.html import section, table
 from trnlab.profile import compiled
 from trnlab.profile import summary as words
 from trnlab.profile.band import band
@@ -16,7 +18,6 @@ from trnlab.profile.critical import pieces
 from trnlab.profile.data import Profile, Step
 from trnlab.profile.names import nice_time
 from trnlab.profile.pages import findings, pictures
-from trnlab.profile.pages.charts import table
 from trnlab.profile.pages.communication_panel import panel
 from trnlab.profile.pages.ranks_panel import ranks
 from trnlab.units import PS_PER_S, format_count
@@ -24,26 +25,9 @@ from trnlab.units import PS_PER_S, format_count
 Summary = Mapping[str, Any]
 
 _ASSETS = files(__package__).joinpath("assets")
-_STYLE, _SCRIPTS = "report.css", ("timeline_data.js", "timeline_paint.js", "timeline.js", "ranks.js")
-_PAGE = """\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{name} · trnlab</title>
-<style>
-{style}</style>
-</head>
-<body>
-<main>
-{body}
-</main>
-<script>
-{script}</script>
-</body>
-</html>
-"""
+SCRIPTS = tuple(
+    _ASSETS.joinpath(name) for name in ("timeline_data.js", "timeline_paint.js", "timeline.js", "ranks.js")
+)
 
 
 def page(profile: Profile) -> str:
@@ -55,9 +39,8 @@ def page(profile: Profile) -> str:
 
 
 def document(title: str, body: str) -> str:
-    """A whole page around the body, with the style and the scripts that the pictures need."""
-    style, *scripts = (_ASSETS.joinpath(name).read_text(encoding="utf-8") for name in (_STYLE, *_SCRIPTS))
-    return _PAGE.format(name=escape(title), style=style, body=body, script="".join(scripts))
+    """A whole page around the body, with the scripts that timelines need."""
+    return html.document(title, body, SCRIPTS)
 
 
 def _top(s: Summary) -> Iterator[str]:
@@ -130,13 +113,13 @@ def _kernels(s: Summary) -> str:
         busy = [f"{k['engines'][name]['busy']:.0%}" for name in engines]
         rows.append((k["name"], k["chip"], str(k["calls"]), f"{k['instructions']:,}", _time(k["time_s"]), *busy))
     say = "Those that the script called by themselves, once for each form of their arguments; times are predicted."
-    return pictures.section("Kernels", say, table(head, rows, tuple(range(2, len(head)))))
+    return section("Kernels", say, table(head, rows, tuple(range(2, len(head)))))
 
 
 def _tables(s: Summary) -> Iterator[str]:
     if s.get("kernels"):
         yield _kernels(s)
-    yield pictures.section("Numbers", "", table((), list(_numbers(s))))
+    yield section("Numbers", "", table((), list(_numbers(s))))
     if s.get("assumptions"):
         yield _assumed(s)
     command = " ".join([s["script"], *s["arguments"]])
@@ -197,7 +180,7 @@ def _assumed(s: Summary) -> str:
         "Figures of the chip that nobody has published and that this step's time depends on, and how the time "
         f"changes with half and twice the value. `trnlab chips {s['chip']}` shows all figures with their sources."
     )
-    return pictures.section("Assumed figures", say, table(head, rows, (1, 2, 3)))
+    return section("Assumed figures", say, table(head, rows, (1, 2, 3)))
 
 
 def _time(seconds: float) -> str:

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from trnlab.documents.charts import Curve, Point, both, line_chart, roofline
+from trnlab.documents.html import bars, key, section, stack, table, track
 from trnlab.profile import summary as words
 from trnlab.profile.critical import KINDS, Pieces, by_kind, by_label, pieces
 from trnlab.profile.data import Ints, Step, join
 from trnlab.profile.names import nice_time, short_label
-from trnlab.profile.pages.charts import Curve, Point, bars, both, key, line_chart, roofline, stack, table, track
 from trnlab.profile.routines import Use, uses
 from trnlab.profile.view import MOST, packed
 from trnlab.units import format_bytes, format_count
@@ -51,13 +52,6 @@ _KEYS = (
     ("C", "the critical path alone"),
     ("Esc", "choose nothing"),
 )
-
-
-def section(title: str, say: str, content: str, style: str = "") -> str:
-    """A panel of the page; a "broad" one takes the width of the window."""
-    said = f'<p class="say">{escape(say)}</p>' if say else ""
-    opened = f'<section class="{style}">' if style else "<section>"
-    return f"{opened}\n<h2>{escape(title)}</h2>\n{said}{content}\n</section>"
 
 
 def number(value: float | None) -> str:

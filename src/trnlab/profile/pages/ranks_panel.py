@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from trnlab.documents.html import key, section
 from trnlab.profile.communication import NAMES
 from trnlab.profile.names import nice_time
-from trnlab.profile.pages.charts import key
-from trnlab.profile.pages.pictures import section
 from trnlab.profile.summary import named
 
 COLOURS = {

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Charts as SVG, bars and tables as HTML. Colours are variables of the page's style sheet."""
+"""Charts as SVG. Colours are variables of the page's style sheet."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -125,48 +125,6 @@ def roofline(points: Sequence[Point], peaks: Mapping[str, float], bandwidth: flo
         return "".join(parts)
 
     return draw
-
-
-def stack(shares: Iterable[tuple[str, str, float]]) -> str:
-    """One bar of several parts: (title, colour, share of the bar)."""
-    parts = [
-        f'<i style="--of:{colour};width:{share:.3%}" title="{escape(title)}"></i>' for title, colour, share in shares
-    ]
-    return f'<div class="stack">{"".join(parts)}</div>'
-
-
-def key(entries: Iterable[tuple[str, str, str]]) -> str:
-    """What the colours mean: (name, colour, value)."""
-    parts = [
-        f'<span style="--of:{colour}">{escape(name)} <b>{escape(value)}</b></span>' for name, colour, value in entries
-    ]
-    return f'<div class="key">{"".join(parts)}</div>'
-
-
-def bars(rows: Iterable[tuple[str, str, str]], style: str = "") -> str:
-    """Rows of (name, a bar from `stack` or `track`, value)."""
-    cells = [
-        f'<div class="name" title="{escape(name)}">{escape(name)}</div>{bar}<div class="value">{escape(value)}</div>'
-        for name, bar, value in rows
-    ]
-    return f'<div class="bars {style}">{"".join(cells)}</div>'
-
-
-def track(share: float, colour: str) -> str:
-    """A bar of one part, on its track."""
-    return f'<div class="track"><i style="--of:{colour};width:{min(share, 1):.3%}"></i></div>'
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = ()) -> str:
-    """A table of texts; `numbers` are the columns that are set to the right."""
-    right = set(numbers)
-
-    def line(cells: Sequence[str], tag: str) -> str:
-        style = [' class="number"' if i in right else "" for i in range(len(cells))]
-        return f"<tr>{''.join(f'<{tag}{s}>{escape(cell)}</{tag}>' for s, cell in zip(style, cells))}</tr>"
-
-    top = line(head, "th") if head else ""
-    return f'<div class="scroll"><table>{top}{"".join(line(row, "td") for row in rows)}</table></div>'
 
 
 def ticks(low: float, high: float, count: int) -> list[float]:

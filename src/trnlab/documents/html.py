@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HTML of the pieces of a page: sections, tables, bars, keys of colours, and the page around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+_STYLE = files(__package__).joinpath("assets", "report.css")
+_PAGE = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{name} · trnlab</title>
+<style>
+{style}</style>
+</head>
+<body>
+<main>
+{body}
+</main>
+<script>
+{script}</script>
+</body>
+</html>
+"""
+
+
+def document(name: str, body: str, scripts: Iterable[Traversable] = ()) -> str:
+    """A whole page around the body, with the style and the scripts that its drawings need."""
+    script = "".join(file.read_text("utf-8") for file in scripts)
+    return _PAGE.format(name=escape(name), style=_STYLE.read_text("utf-8"), body=body, script=script)
+
+
+def section(title: str, say: str, content: str, style: str = "") -> str:
+    """A panel of the page; a "broad" one takes the width of the window."""
+    opened = f'<section class="{style}">' if style else "<section>"
+    return f"{opened}\n<h2>{escape(title)}</h2>\n{paragraph('say', say)}{content}\n</section>"
+
+
+def paragraph(style: str, text: str) -> str:
+    """Nothing where there is no text."""
+    return f'<p class="{style}">{escape(text)}</p>' if text else ""
+
+
+def notice(text: str) -> str:
+    """A paragraph that is set apart."""
+    return f'<p class="notice"><b>{escape(text)}</b></p>' if text else ""
+
+
+def stack(shares: Iterable[tuple[str, str, float]]) -> str:
+    """One bar of several parts: (title, colour, share of the bar)."""
+    parts = [
+        f'<i style="--of:{colour};width:{share:.3%}" title="{escape(title)}"></i>' for title, colour, share in shares
+    ]
+    return f'<div class="stack">{"".join(parts)}</div>'
+
+
+def key(entries: Iterable[tuple[str, str, str]]) -> str:
+    """What the colours mean: (name, colour, value)."""
+    parts = [
+        f'<span style="--of:{colour}">{escape(name)} <b>{escape(value)}</b></span>' for name, colour, value in entries
+    ]
+    return f'<div class="key">{"".join(parts)}</div>'
+
+
+def bars(rows: Iterable[tuple[str, str, str]], style: str = "") -> str:
+    """Rows of (name, a bar from `stack` or `track`, value)."""
+    cells = [
+        f'<div class="name" title="{escape(name)}">{escape(name)}</div>{bar}<div class="value">{escape(value)}</div>'
+        for name, bar, value in rows
+    ]
+    return f'<div class="bars {style}">{"".join(cells)}</div>'
+
+
+def track(share: float, colour: str) -> str:
+    """A bar of one part, on its track."""
+    return f'<div class="track"><i style="--of:{colour};width:{min(share, 1):.3%}"></i></div>'
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Iterable[int] = ()) -> str:
+    """A table of texts; `numbers` are the columns that are set to the right. The last cell of a row that is shorter
+    than others spans what is left."""
+    right, columns = set(numbers), max(map(len, (head, *rows)), default=0)
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        styles = [' class="number"' if i in right else "" for i in range(len(cells))]
+        if cells and len(cells) < columns:
+            styles[-1] = f' colspan="{columns - len(cells) + 1}"'
+        return f"<tr>{''.join(f'<{tag}{s}>{escape(cell)}</{tag}>' for s, cell in zip(styles, cells))}</tr>"
+
+    top = line(head, "th") if head else ""
+    return f'<div class="scroll"><table>{top}{"".join(line(row, "td") for row in rows)}</table></div>'
+
+
+def first_up(text: str) -> str:
+    """With a capital at its beginning."""
+    return text[:1].upper() + text[1:]
+
+
+def sentence(text: str) -> str:
+    """With a capital at its beginning and a full stop at its end."""
+    said = first_up(text.strip())
+    return said if said.endswith((".", ":", "!", "?")) else f"{said}."

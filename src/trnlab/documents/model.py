@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a report is made of. Renderers: `terminal`, `page`, and `Document.json`.
+
+Texts are plain: the page escapes them. A part is for both renderers unless its `on` says which one has it; curves,
+keys of colours and drawings have no form in a terminal. Colours are CSS.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources.abc import Traversable
+from typing import Any
+
+from trnlab.documents.charts import Area, Curve
+
+TERMINAL, PAGE, BOTH = "terminal", "page", "both"
+ACCENT = "var(--accent)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A piece of a section. on: which renderer has it, TERMINAL, PAGE or both."""
+
+    on: str = BOTH
+
+
+@dataclass(frozen=True)
+class Note(Part):
+    """A statement: a line of the terminal, a paragraph of the page. loud: the page sets it apart."""
+
+    text: str
+    loud: bool = False
+
+
+@dataclass(frozen=True)
+class Table(Part):
+    """Rows of cells. A row that is shorter than the head ends in a cell that spans what is left.
+
+    numbers: columns that are set to the right. most, most_on_page: rows that are shown there, 0 for all.
+    """
+
+    rows: Sequence[Sequence[str]]
+    head: Sequence[str] = ()
+    numbers: Collection[int] = ()
+    most: int = 0
+    most_on_page: int = 0
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A piece of a bar. share: of the bar's full width, 0 to 1. value: as the page says it beside the name."""
+
+    name: str
+    share: float
+    value: str = ""
+    colour: str = ACCENT
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A row of bars: what it is of, its values as text, and one slice or several, one after the other."""
+
+    name: str
+    values: Sequence[str]
+    slices: Sequence[Slice]
+
+    @staticmethod
+    def of(name: str, share: float, *values: str, colour: str = ACCENT) -> Bar:
+        """A bar of one slice."""
+        return Bar(name, values, (Slice(name, share, colour=colour),))
+
+
+@dataclass(frozen=True)
+class Bars(Part):
+    """Bars below each other. style: a class of the page's style sheet. bare: the terminal has their values alone."""
+
+    rows: Sequence[Bar]
+    style: str = "slim"
+    bare: bool = False
+
+
+@dataclass(frozen=True)
+class Split(Part):
+    """How one whole is divided, as one bar with the names and values of its slices."""
+
+    slices: Sequence[Slice]
+
+
+@dataclass(frozen=True)
+class Key(Part):
+    """What colours of the page mean: name, colour, value."""
+
+    entries: Sequence[tuple[str, str, str]]
+
+
+@dataclass(frozen=True)
+class Curves(Part):
+    """Curves over their index, counted from one, above areas. title: of the picture. along: what is counted."""
+
+    curves: Sequence[Curve]
+    title: str
+    areas: Sequence[Area] = ()
+    along: str = "step"
+
+
+@dataclass(frozen=True)
+class Drawing(Part):
+    """HTML of a picture that no other part draws; what stands in it is escaped already."""
+
+    html: str
+
+
+@dataclass(frozen=True)
+class Later(Part):
+    """Parts that are made only when a renderer wants them."""
+
+    make: Callable[[], Iterable[Part]]
+
+
+@dataclass(frozen=True)
+class Section(Part):
+    """Parts under a title; within another section under a smaller one.
+
+    title: the first line in the terminal, whose parts are indented below it; without one they are not. heading: the
+    title on the page where that is another one. say: explains the section on the page. mark: stands before the title
+    in the colour of a warning. style: a class of the style sheet; without a title nothing is drawn around the parts.
+    """
+
+    title: str = ""
+    parts: Sequence[Part] = ()
+    heading: str = ""
+    say: str = ""
+    mark: str = ""
+    grave: bool = False
+    style: str = ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A large number at the head of a page, with what it is and a remark."""
+
+    name: str
+    value: str
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class Document:
+    """A result for people and programs.
+
+    title, over, lede, notice, about, figures: the head of the page: its heading, the line above, its first sentence,
+    a warning, details, large numbers. name: of the page's window. foot: its last line. scripts: files that its
+    drawings need. record: makes what `json` says.
+    """
+
+    title: str
+    sections: Sequence[Part]
+    over: str = ""
+    lede: str = ""
+    notice: str = ""
+    about: str = ""
+    figures: Sequence[Figure] = ()
+    name: str = ""
+    foot: str = ""
+    scripts: Sequence[Traversable] = ()
+    record: Callable[[], Mapping[str, Any]] = field(default=dict)
+
+    def json(self) -> str:
+        """The record as text."""
+        return json.dumps(self.record(), indent=2)
+
+
+def parts_on(renderer: str, parts: Iterable[Part]) -> Iterable[Part]:
+    """The parts that a renderer has, those that are made later among them."""
+    for part in parts:
+        if part.on in (renderer, BOTH):
+            if isinstance(part, Later):
+                yield from parts_on(renderer, part.make())
+            else:
+                yield part

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A document as one HTML page that needs nothing but itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any
+
+from trnlab.documents import charts, html
+from trnlab.documents.model import (
+    PAGE,
+    Bars,
+    Curves,
+    Document,
+    Drawing,
+    Figure,
+    Key,
+    Note,
+    Part,
+    Section,
+    Slice,
+    Split,
+    Table,
+    parts_on,
+)
+
+
+def page(document: Document) -> str:
+    """The whole page."""
+    body = [_head(document), *map(_html, parts_on(PAGE, document.sections))]
+    body += [f"<footer>{escape(document.foot)}</footer>"] if document.foot else []
+    return html.document(document.name or document.title, "\n".join(body), document.scripts)
+
+
+def _head(d: Document) -> str:
+    lines = [
+        html.paragraph("over", d.over),
+        f"<h1>{escape(d.title)}</h1>" if d.title else "",
+        html.paragraph("lede", d.lede),
+        html.notice(d.notice),
+        html.paragraph("say", d.about),
+        f'<dl class="figures">{"".join(map(_figure, d.figures))}</dl>' if d.figures else "",
+    ]
+    return "\n".join(["<header>", *filter(None, lines), "</header>"])
+
+
+def _figure(figure: Figure) -> str:
+    value = f"{escape(figure.value)}<small>{escape(figure.remark)}</small>"
+    return f"<div><dt>{escape(figure.name)}</dt><dd>{value}</dd></div>"
+
+
+def _html(part: Part) -> str:
+    return _RENDERERS[type(part)](part)
+
+
+def _section(s: Section) -> str:
+    """A panel; what has no title is no panel, only the parts in a box of its style."""
+    content = "".join(map(_within, parts_on(PAGE, s.parts)))
+    title = s.heading or html.first_up(s.title)
+    if title:
+        return html.section(title, s.say, content, s.style)
+    return f'<div class="{s.style}">{content}</div>' if s.style else content
+
+
+def _within(part: Part) -> str:
+    """A part of a section; sections have a smaller title there."""
+    if not isinstance(part, Section) or not (part.title or part.heading):
+        return _html(part)
+    colour = "var(--scalar)" if part.grave else "inherit"
+    mark = f'<span style="color:{colour}">{escape(part.mark)}</span> ' if part.mark else ""
+    content = "".join(map(_within, parts_on(PAGE, part.parts)))
+    return f"<h3>{mark}{escape(part.heading or part.title)}</h3>{html.paragraph('say', part.say)}{content}"
+
+
+def _note(note: Note) -> str:
+    said = html.sentence(note.text)
+    return html.notice(said) if note.loud else html.paragraph("say", said)
+
+
+def _table(t: Table) -> str:
+    shown = t.rows[: t.most_on_page] if t.most_on_page else t.rows
+    left = len(t.rows) - len(shown)
+    return html.table(t.head, shown, t.numbers) + html.paragraph("over", f"and {left} more" if left else "")
+
+
+def _bars(part: Bars) -> str:
+    return html.bars(((r.name, _bar(r.slices), ", ".join(filter(None, r.values))) for r in part.rows), part.style)
+
+
+def _bar(slices: Sequence[Slice]) -> str:
+    return html.track(slices[0].share, slices[0].colour) if len(slices) == 1 else _stack(slices)
+
+
+def _stack(slices: Sequence[Slice]) -> str:
+    return html.stack((f"{s.name}: {s.value}" if s.value else s.name, s.colour, s.share) for s in slices)
+
+
+def _split(part: Split) -> str:
+    return _stack(part.slices) + html.key((s.name, s.colour, s.value) for s in part.slices)
+
+
+def _key(part: Key) -> str:
+    return html.key(part.entries)
+
+
+def _curves(part: Curves) -> str:
+    return charts.both(charts.line_chart(part.curves, part.areas, part.along), part.title)
+
+
+def _drawing(part: Drawing) -> str:
+    return part.html
+
+
+_RENDERERS: dict[type[Part], Callable[[Any], str]] = {
+    Section: _section,
+    Note: _note,
+    Table: _table,
+    Bars: _bars,
+    Split: _split,
+    Key: _key,
+    Curves: _curves,
+    Drawing: _drawing,
+}
