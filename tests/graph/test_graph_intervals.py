@@ -14,7 +14,7 @@ from trnlab.graph.interpret import interpret
 from trnlab.graph.interval_analysis import Intervals
 from trnlab.graph.intervals import EXACT, Interval, Range, in_format, limits
 from trnlab.graph.overflow import Watch
-from trnlab.numerics.dtypes import ALL, bfloat16, bool_, float16, float32, int8, int32, uint8
+from trnlab.numerics.dtypes import ALL, bfloat16, bool_, float16, float32, int8, int32, tfloat32, uint8
 
 ENDS = (-(2**31), -129, -7, -1, 0, 1, 2, 5, 31, 32, 200, 2**31 - 1)
 BINARY = ("add", "subtract", "multiply", "divide", "remainder", "maximum", "minimum", "and", "or", "xor", "power")
@@ -172,3 +172,134 @@ def test_sums_are_exact_up_to_what_float32_holds():
     total = b.multiply(x, float(EXACT // 3))
     assert Intervals().range(total) == Range(0, EXACT // 3 * 3)
     assert Intervals().range(b.add(total, total)).high >= 2 * (EXACT // 3 * 3)
+
+
+def test_what_is_not_zero_is_true():
+    """Casts to truth values ask for zero; those to integers drop the fraction."""
+    b = GraphBuilder("casts")
+    x = b.constant(np.float32([0.25, -0.5, 0.0]), float32, (3,))
+    check(b, b.convert(x, bool_), b.convert(x, int32), b.convert(b.multiply(b.tanh(x), 0.5), bool_))
+
+
+def test_small_differences_from_one_stay():
+    b = GraphBuilder("small")
+    x = [b.constant(np.float32(row), float32, (2,)) for row in ([1e-20, 2e-20], [-3e-30, -1e-30], [-math.inf, 0.5])]
+    check(b, *(b.exponential_minus_one(row) for row in x))
+
+
+@pytest.mark.parametrize("dtype", [d for d in ALL if d.is_float], ids=str)
+def test_what_is_smaller_than_a_format_holds_moves_up_or_down(dtype):
+    """Below the smallest normal number an element may move by nearly the smallest positive one."""
+    smallest = float(np.float32(2.0 ** (-136 if dtype is tfloat32 else -149)))
+    for most in (0.6 * smallest, 1.5 * smallest, 2.0**-135, 1e-40, 0.6 * 2.0**-24, 2.0**-17, 0.0012, 0.0029):
+        row = np.float32([most, most / 2])
+        for sign in (1, -1):
+            b = GraphBuilder("small")
+            x = b.constant(sign * row, float32, (2,))
+            check(b, b.convert(x, dtype))
+
+
+@pytest.mark.parametrize("cast", ["", "bfloat16"])
+def test_products_of_whole_numbers_are_of_what_they_are_rounded_to(cast):
+    """1003 is 1004 in bfloat16."""
+    b = GraphBuilder("product")
+    x = b.constant(np.float32([[1003]]), float32, (1, 1))
+    dims = {"lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (1,), "dtype": float32}
+    product = b.op("dot_general", x, x, lhs_cast=cast, rhs_cast=cast, **dims)
+    check(b, product)
+    assert Intervals().of(product).whole
+
+
+def test_only_what_is_beside_its_own_maximum_is_at_most_one():
+    """In a square the maxima of rows also fit beside columns, where an exponential may be any number."""
+    array = np.float32([[5, 4], [-3, -20]])
+    b = GraphBuilder("softmax")
+    x = b.constant(array, float32, (2, 2))
+    most = b.reduce(x, (1,), "maximum")
+    results = {}
+    for name, axis in (("own", 0), ("other", 1)):
+        beside = b.op("broadcast_in_dim", most, broadcast_dimensions=(axis,), shape=(2, 2))
+        results[name] = b.exponential(b.subtract(x, beside))
+    column = b.op("broadcast_in_dim", b.reshape(most, (2, 1)), broadcast_dimensions=(0, 1), shape=(2, 2))
+    results["column"] = b.exponential(b.subtract(x, column))
+    row = b.op("broadcast_in_dim", b.reshape(most, (1, 2)), broadcast_dimensions=(0, 1), shape=(2, 2))
+    results["row"] = b.exponential(b.subtract(x, row))
+    totals = {name: b.reduce(value, (1,), "add") for name, value in results.items()}
+    check(b, *results.values(), *totals.values())
+    known = Intervals()
+    assert all(known.of(results[name]).high == pytest.approx(1, rel=1e-4) for name in ("own", "column"))
+    assert all(known.of(totals[name]).is_never_zero for name in ("own", "column"))
+
+
+def test_what_overflows_throughout_is_an_interval():
+    """A power of it once was a number that Python has no float for."""
+    b = GraphBuilder("overflow")
+    x = b.constant(np.float32([3e38, 3e38]), float32, (2,))
+    large = b.add(x, x)
+    assert Intervals().of(large).low <= Intervals().of(large).high
+    half = b.constant(np.float32([0.5, 0.5]), float32, (2,))
+    check(b, large, b.negate(large), b.power(half, large), b.power(b.subtract(large, large), large))
+
+
+def test_other_ranks_have_constants_of_their_own():
+    """A rank's number is a constant of its program, and says nothing of what the others send."""
+    b = GraphBuilder("ranks")
+    mine = b.constant(np.int32([3, 3]), int32, (2,))
+    groups = {"replica_groups": (0, 1), "group_size": 2}
+    gathered = b.op("all_gather", mine, all_gather_dim=0, **groups)
+    assert Intervals().bounds(gathered) == limits(int32)
+    largest, total = (b.op("all_reduce", mine, kind=kind, **groups) for kind in ("maximum", "add"))
+    assert Intervals().bounds(largest) == limits(int32)
+    assert Intervals().exact(total.op) is None
+    watch = Watch(b)
+    assert watch.follow([gathered.op, largest.op, total.op], (), wide=True) is None
+    assert [check.origin for check in watch.checks] == ["all_reduce"]
+
+
+FLOATS = ["exponential", "exponential_minus_one", "log", "sqrt", "rsqrt", "tanh", "sine", "atan", "floor", "logistic"]
+NUMBERS = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    3.0,
+    math.inf,
+    -math.inf,
+    math.nan,
+    1e-45,
+    -1e-40,
+    1e-20,
+    3.4e38,
+    257,
+    1003,
+    88.8,
+]
+
+
+def another(b, rng, values, form):
+    """A value of this float format, made of some others."""
+    x, y, z = (values[i] for i in rng.integers(0, len(values), 3))
+    through = rng.choice([d for d in ALL if d is not form])
+    made = [
+        lambda: b.op(str(rng.choice(FLOATS)), x),
+        lambda: b.op(str(rng.choice(["add", "subtract", "multiply", "divide", "power", "maximum"])), x, y),
+        lambda: b.clamp(x, y, z),
+        lambda: b.convert(b.convert(x, through), form),
+        lambda: b.select(b.compare(x, "LT", y), y, z),
+        lambda: b.op("broadcast_in_dim", b.reduce(x, (0,), "add"), broadcast_dimensions=(), shape=(3,)),
+    ]
+    return made[rng.integers(len(made))]()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_chains_are_where_their_interval_says(seed):
+    """Of every float format, from constants at its ends, with casts to and from integers and truth values between."""
+    rng = np.random.default_rng(seed)
+    for _ in range(60):
+        b, form = GraphBuilder("chain"), rng.choice([d for d in ALL if d.is_float])
+        given = (*(rng.choice(NUMBERS, 3) for _ in range(2)), rng.random(3) * 9)
+        values = [b.convert(b.constant(np.float32(x), float32, (3,)), form) for x in given]
+        for _ in range(5):
+            values.append(another(b, rng, values, form))
+        check(b, *values)

@@ -18,7 +18,7 @@ import numpy as np
 from trnlab.graph import intervals as arithmetic
 from trnlab.graph.intervals import Interval, Range, in_float32, in_format, of_format, whole
 from trnlab.graph.ir import Op, Value
-from trnlab.numerics.dtypes import DType, bool_, float32
+from trnlab.numerics.dtypes import DType, bool_, dtype, float32
 
 
 class Intervals:
@@ -143,8 +143,10 @@ def _iota(known: Intervals, op: Op) -> Interval:
 
 def _convert(known: Intervals, op: Op) -> Interval | None:
     x, target = known.of(op.operands[0]), op.attrs["dtype"]
+    if target is bool_:
+        return None
     if target.is_float or x.range is not None:
-        return None if target is bool_ else x
+        return x
     if x.infinite or x.nan:
         return None
     return whole(Range(math.trunc(x.low), math.trunc(x.high)))  # casts drop fractions
@@ -197,8 +199,11 @@ def _exponential(known: Intervals, op: Op) -> Interval:
 
 
 def _exponential_minus_one(known: Intervals, op: Op) -> Interval:
-    found = _exponential(known, op)
-    return replace(found, low=found.low - 1, high=found.high - 1)
+    (value,) = op.operands
+    x = known.of(value)
+    if _less_its_maximum(value) is not None:
+        return Interval(-1.0, 0.0, nan=x.nan)
+    return _merged(arithmetic.exponential_minus_one, x)
 
 
 def _shift(known: Intervals, op: Op) -> Interval | None:
@@ -241,14 +246,14 @@ def _reduce(known: Intervals, op: Op) -> Interval | None:
     return found
 
 
-def _combined(kind: str, x: Interval, count: int, dtype: DType) -> Interval | None:
+def _combined(kind: str, x: Interval, count: int, form: DType) -> Interval | None:
     """What `count` elements of a format make together."""
     if kind == "add":
         return _merged(lambda x: arithmetic.times(x, count), x)
-    if kind in ("maximum", "minimum") or dtype is bool_:
+    if kind in ("maximum", "minimum") or form is bool_:
         return x
     found = x.range
-    if found is None or dtype.is_float:
+    if found is None or form.is_float:
         return None
     return whole(arithmetic.whole_product(found, count) if kind == "multiply" else arithmetic.bits_or(found, found))
 
@@ -258,18 +263,38 @@ def _less_its_maximum(value: Value) -> tuple[int, ...] | None:
     if value.op is None or value.op.name != "subtract":
         return None
     x, most = value.op.operands
+    axes: list[int] = list(range(len(x.shape)))  # of x, beside which the dimensions of `most` stand
     while most.op is not None and most.op.name in ("broadcast_in_dim", "reshape"):
-        most = most.op.operands[0]
-    found = most.op
-    if found is None or found.name != "reduce" or found.attrs["kind"] != "maximum" or found.operands[0] is not x:
+        found = _axes_before(most.op, axes)
+        if found is None:
+            return None
+        axes, most = found, most.op.operands[0]
+    made = most.op
+    if made is None or made.name != "reduce" or made.attrs["kind"] != "maximum" or made.operands[0] is not x:
         return None
-    dims: tuple[int, ...] = found.attrs["dimensions"]
-    return dims
+    dims: tuple[int, ...] = made.attrs["dimensions"]
+    kept = (axis for axis in range(len(x.shape)) if axis not in dims)
+    return dims if all(n == 1 or a == b for n, a, b in zip(most.shape, axes, kept)) else None
+
+
+def _axes_before(op: Op, axes: list[int]) -> list[int] | None:
+    """For each dimension of what was repeated or reshaped, the axis of its result's; -1 for those of one element."""
+    given = op.operands[0].shape
+    if op.name == "broadcast_in_dim":
+        return [axes[d] for d in op.attrs["broadcast_dimensions"]]
+    left = [(n, axis) for n, axis in zip(op.result.shape, axes) if n != 1]
+    if [n for n, _ in left] != [n for n in given if n != 1]:
+        return None
+    places = iter(left)
+    return [-1 if n == 1 else next(places)[1] for n in given]
 
 
 def _dot_general(known: Intervals, op: Op) -> Interval | None:
-    """Of whole numbers only: others are rounded before they are multiplied, as precision asks."""
-    x, y = (known.of(v) for v in op.operands)
+    """Of whole numbers only, which those that are rounded first stay: others are rounded as precision asks."""
+    if op.attrs["lhs_mx"] or op.attrs["rhs_mx"]:
+        return None
+    casts = (op.attrs["lhs_cast"], op.attrs["rhs_cast"])
+    x, y = (in_format(known.of(v), dtype(to)) if to else known.of(v) for v, to in zip(op.operands, casts))
     if x.range is None or y.range is None:
         return None
     count = prod(op.operands[0].shape[d] for d in op.attrs["lhs_contracting_dimensions"])
@@ -277,11 +302,9 @@ def _dot_general(known: Intervals, op: Op) -> Interval | None:
 
 
 def _over_ranks(known: Intervals, op: Op) -> Interval | None:
-    """What the values of all ranks make together. Products are left in their format: nothing watches them."""
-    (value, *_), kind = op.operands, op.attrs["kind"]
-    if kind == "multiply":
-        return _own_format(known, op)
-    return _combined(kind, known.of(value), op.attrs["group_size"], value.dtype)
+    """What other ranks hold follows from no value of this one: each has constants of its own. Sums may leave the
+    format; products do, too, and nothing watches them."""
+    return None if op.attrs["kind"] == "add" else _own_format(known, op)
 
 
 _RULES: dict[str, Rule] = {
@@ -292,8 +315,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("concatenate", "pad"), _union),
     "scatter": _scatter,
     **dict.fromkeys(("custom_call", "loop"), _own_format),
-    **dict.fromkeys(("all_gather", "all_to_all", "collective_broadcast"), _first),
-    "collective_permute": lambda known, op: known.of(op.operands[0]) | whole(Range(0, 0)),
+    **dict.fromkeys(("all_gather", "all_to_all", "collective_broadcast", "collective_permute"), _own_format),
     **dict.fromkeys(("all_reduce", "reduce_scatter"), _over_ranks),
     "select": lambda known, op: known.of(op.operands[1]) | known.of(op.operands[2]),
     "clamp": _each(_clamp),

@@ -132,9 +132,10 @@ class _Floats:
 def _floats(dtype: DType) -> _Floats:
     info = ml_dtypes.finfo(dtype.numpy)  # type: ignore[no-untyped-call]
     bits = 10 if dtype is tfloat32 else info.nmant
+    step = float(info.smallest_normal) * 2.0**-bits
     slack = _SLACK_OF_TFLOAT32 if dtype is tfloat32 else _SLACK[dtype.itemsize]
     infinite = bool(np.isinf(np.float32(math.inf).astype(dtype.numpy)))
-    return _Floats(float(info.max), float(info.smallest_subnormal), 2 ** (bits + 1), slack, infinite)
+    return _Floats(float(info.max), step, 2 ** (bits + 1), slack, infinite)
 
 
 def in_format(x: Interval, dtype: DType) -> Interval:
@@ -148,14 +149,14 @@ def in_format(x: Interval, dtype: DType) -> Interval:
     low, high = x.low, x.high
     if not (x.whole and x.magnitude <= form.exact):
         low, high = low - form.slack * abs(low), high + form.slack * abs(high)
-        low, high = _towards_zero(low, form.step), -_towards_zero(-high, form.step)
+        low, high = _lowered(low, form.step), -_lowered(-high, form.step)
     found = _overflowed(low, high, x, form.most)
     return found if form.infinite else replace(found, infinite=False, nan=found.nan or found.infinite)
 
 
-def _towards_zero(low: float, step: float) -> float:
-    """A lower bound above zero after underflow."""
-    return max(low - step, 0.0) if low > 0 else low
+def _lowered(low: float, step: float) -> float:
+    """A lower bound after underflow, which moves a number by less than the smallest one, and none past zero."""
+    return max(low - step, 0.0) if low > 0 else low - step if low else low
 
 
 def in_float32(x: Interval) -> Interval:
@@ -169,7 +170,8 @@ def _overflowed(low: float, high: float, x: Interval, most: float) -> Interval:
     """What lies beyond the largest number is infinite; sums of what overflows on both sides may be NaN."""
     below, above = not low >= -most, not high <= most
     nan = x.nan or (below and above) or math.isnan(low) or math.isnan(high)
-    return Interval(-most if below else low, most if above else high, x.whole, x.infinite or below or above, nan)
+    ends = (-most if below else min(low, most)), (most if above else max(high, -most))
+    return Interval(*ends, x.whole, x.infinite or below or above, nan)
 
 
 # -- any numbers -----------------------------------------------------------------------------------------------------
@@ -236,6 +238,12 @@ def exponential(x: Interval) -> Interval:
     """e^x, zero for minus infinity."""
     low, high = (math.exp(min(max(end, -745.0), 700.0)) for end in (x.low, x.high))
     return Interval(0.0 if x.infinite else low, high)
+
+
+def exponential_minus_one(x: Interval) -> Interval:
+    """e^x - 1, without cancellation near zero; -1 for minus infinity."""
+    low, high = (math.expm1(min(end, 700.0)) for end in (x.low, x.high))
+    return Interval(-1.0 if x.infinite else low, high)
 
 
 def log(x: Interval) -> Interval:

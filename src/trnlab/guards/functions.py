@@ -31,11 +31,11 @@ import numpy as np
 
 from trnlab.guards.bytecode import Import, Read, mentions
 from trnlab.guards.installed import OURS, file_of, package_of
+from trnlab.guards.kinds import ENVIRONMENT, ENVIRONMENTS
 from trnlab.guards.snapshot import Is, Reader, StandIn, Tree, difference
 
 _MISSING = object()
 _EVALUATE = frozenset({"eval", "exec"})  # what these run may read any global
-_ENVIRONMENT = (os.environ, os.getenv)
 _SLOTS = (MemberDescriptorType, GetSetDescriptorType)
 _DATA = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, np.ndarray, np.generic)
 
@@ -123,7 +123,7 @@ class Guards:
     # -- values -----------------------------------------------------------------------------------------------------
     def _value(self, label: str, value: Any, installed: bool = False) -> None:
         """Note a value that code can read. installed: it is of an installed package, whose objects are fixed."""
-        if any(value is reads for reads in _ENVIRONMENT):
+        if any(value is reads for reads in (*ENVIRONMENTS, *ENVIRONMENT)):
             label, value = "the environment", os.environ
         elif value is _MISSING or (installed and not isinstance(value, _DATA)):
             self._found.append((label, Is(value)))
@@ -143,8 +143,10 @@ class Guards:
         return value
 
     def _names_of(self, owner: Any, namespace: Mapping[str, Any], counted: bool = False) -> _Names:
-        if id(owner) not in self._names:
+        if id(owner) not in self._names or (counted and self._names[id(owner)].size is None):
+            known = self._names[id(owner)].known if id(owner) in self._names else {}
             self._names[id(owner)] = _Names(namespace, counted)
+            self._names[id(owner)].known.update(known)
             self._seen.setdefault(id(namespace), (owner, namespace))  # keeps both alive
         return self._names[id(owner)]
 
@@ -233,12 +235,20 @@ class Guards:
                 break
             if isinstance(value, ModuleType):
                 installed = self._is_fixed(file_of(value))
+            else:
+                self._hidden_by(type(value), rest[0])
             label, value = f"{label}.{rest[0]}", self._name(value, namespace, rest.pop(0))
         if isinstance(value, ModuleType):
             self._found.append((label, Is(value)))
             self._module(label, value)
         else:
             self._value(label, value, installed)
+
+    def _hidden_by(self, kind: type, name: str) -> None:
+        """A property of the user's class would be read in the place of what the object itself has."""
+        for base in kind.__mro__[:-1]:
+            if not self._is_fixed(file_of(sys.modules.get(base.__module__))):
+                self._name(base, vars(base), name)
 
     def _module(self, label: str, module: ModuleType) -> None:
         if not self._is_fixed(file_of(module)) and id(module) not in self._seen:

@@ -39,7 +39,7 @@ from typing import Any, Protocol
 from trnlab.guards.bytecode import Import, mentions
 from trnlab.guards.changes import VALUES, Change, Parted, equal
 from trnlab.guards.closures import Closures
-from trnlab.guards.kinds import OPEN, WHOLE, container, harmless, moves_on
+from trnlab.guards.kinds import ENVIRONMENT, ENVIRONMENTS, OPEN, WHOLE, container, harmless, moves_on
 from trnlab.guards.nodes import (
     EVERY,
     MISSING,
@@ -57,6 +57,7 @@ from trnlab.guards.nodes import (
 
 MOST = 200_000  # objects in an image
 _BY_NAME = (getattr, hasattr, setattr, delattr, vars, dir)  # which code can call under another name
+_OF_ENVIRONMENT = frozenset({"environ", "environb", *(function.__name__ for function in ENVIRONMENT)})
 _FUNCTION = {
     "__code__": "() itself",
     "__defaults__": "()'s defaults",
@@ -132,7 +133,7 @@ class Image:
         found = mentions(code)
         self._widen(found.attributes, found.any_attribute)
         self._names_of(namespace, found.globals, found.any_global)
-        if found.attributes & {"environ", "getenv"} or found.globals & {"environ", "getenv"}:
+        if (found.attributes | found.globals) & _OF_ENVIRONMENT:
             self._reach(os.environ, "os.environ")
         for statement in found.imports:
             self._import(statement, namespace)
@@ -230,7 +231,7 @@ class Image:
             if value in _BY_NAME:
                 self._widen(frozenset(), True)
             return None if of is None or isinstance(of, type | ModuleType) else Parts(value, label, {"__self__": ""})
-        if value is os.environ:
+        if any(value is variables for variables in ENVIRONMENTS):
             return Items(value, "os.environ")
         if isinstance(value, type | ModuleType):
             return self._code(value, label)
@@ -260,7 +261,7 @@ class Image:
         """A function of the user's; the cells of its closure are called by their names."""
         code = function.__code__
         self._codes[id(code)] = code
-        if function is os.getenv:
+        if function in ENVIRONMENT:
             self._reach(os.environ, "os.environ")
         if self.framework.library(code.co_filename):
             if "registry" in vars(function):  # of functools.singledispatch

@@ -9,6 +9,7 @@ import io
 import itertools
 import logging
 import marshal
+import os
 import pickle
 import random
 import re
@@ -24,10 +25,12 @@ import numpy as np
 
 from trnlab.guards.nodes import Cached, Elements, Inside, Items, Members, Node, Summary, size
 
+ENVIRONMENT = (os.getenv, os.path.expandvars, os.path.expanduser, *filter(None, [getattr(os, "getenvb", None)]))
+ENVIRONMENTS = (os.environ, *filter(None, [getattr(os, "environb", None)]))  # the same variables, as text and bytes
 LARGEST = 10_000  # items of a container that are looked at one by one
 TIMES = (datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo)
 # Modules of the standard library whose classes hold users' data.
-WHOLE = frozenset({"collections", "configparser", "functools", "queue", "shelve", "weakref"})
+WHOLE = frozenset({"collections", "configparser", "functools", "queue", "shelve", "weakref", "_weakrefset"})
 OPEN = WHOLE | {"types", "argparse", "dataclasses", "typing", "_thread", "_threading_local"}
 _LOCKS = tuple(type(make()) for make in (threading.Lock, threading.RLock))
 _PLACES = (GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType, GenericAlias, property)
@@ -80,6 +83,8 @@ def container(value: Any, label: str) -> Node | None:
         return Items(value, label)
     if issubclass(type(value), (list, tuple, deque)):
         return Elements(value, label)
+    if issubclass(type(value), weakref.WeakMethod):  # makes a method anew each time
+        return Inside(value, label, lambda r: getattr(r(), "__self__", None))
     if issubclass(type(value), weakref.ReferenceType):
         return Inside(value, label, lambda r: r())
     if type(value) in weakref.ProxyTypes:

@@ -18,6 +18,7 @@ import enum
 import hashlib
 import sys
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -146,6 +147,9 @@ class Reader:
             return self._never(f"more than {LIMIT} values")
         if isinstance(value, (list, tuple)):
             return self._tree(value, [f"[{i}]" for i in range(len(value))], value)
+        if isinstance(value, defaultdict):  # whose factory makes what is not there
+            labels = [*map(self._label, value), ".default_factory"]
+            return self._tree(value, labels, [*value.values(), value.default_factory])
         if isinstance(value, (dict, MappingProxyType)):
             return self._tree(value, [self._label(k) for k in value], value.values())
         if isinstance(value, (set, frozenset)):
@@ -175,7 +179,7 @@ class Reader:
     def _tree(self, value: Any, labels: Sequence[Hashable], parts: Iterable[Any]) -> Tree:
         kind = type(value)
         found = tuple(map(self.read, parts))
-        if not kind.__flags__ & _HEAP_TYPE or not hasattr(value, "__dict__"):
+        if not kind.__flags__ & _HEAP_TYPE:
             return Tree(Is(kind), tuple(labels), found)
         names, own = self._fields(value)
         return Tree(self._is(kind), (*labels, *names), (*found, *own))
