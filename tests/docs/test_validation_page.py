@@ -20,7 +20,7 @@ from trnlab import chips
 from trnlab.chips import Confidence
 from trnlab.units import format_time
 from trnlab.validation import anchors, collectives, sources
-from trnlab.validation.anchors import Reason, Split
+from trnlab.validation.anchors import Split, Uncovered
 from trnlab.validation.sources.report import SPLITS, pairs, summaries, typical_errors
 from trnlab.validation.sources.results import Row, Timed
 
@@ -112,7 +112,7 @@ def quantities() -> str:
 def not_covered() -> str:
     """Measured, and held against no prediction: how many quantities of what, and why."""
     rows = []
-    for why in Reason:
+    for why in Uncovered:
         for m in (m for m in anchors.load() if m.why is why):
             what = Counter(a.quantity.partition(" ")[0] for a in m.anchors)
             rows.append([m.name, m.chip, why.value, ", ".join(f"{n} {name}" for name, n in what.items())])

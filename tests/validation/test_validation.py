@@ -13,7 +13,7 @@ from trnlab.chips import Confidence
 from trnlab.chips.sources import PROFILES as PROFILES_SOURCE
 from trnlab.cli.main import main
 from trnlab.validation import anchors, sources
-from trnlab.validation.anchors import Reason, Split, parse
+from trnlab.validation.anchors import Split, Uncovered, parse
 from trnlab.validation.sources import readings
 
 TRN2 = chips.get("trn2")
@@ -22,7 +22,7 @@ MEASUREMENTS = anchors.load()
 
 def test_every_measurement_names_a_chip_a_source_and_why_it_is_not_covered():
     assert len({m.name for m in MEASUREMENTS}) == len(MEASUREMENTS)
-    assert {m.why for m in MEASUREMENTS} == set(Reason)
+    assert {m.why for m in MEASUREMENTS} == set(Uncovered)
     for m in MEASUREMENTS:
         assert m.chip in chips.NAMES
         assert m.source
@@ -34,7 +34,7 @@ def test_what_is_covered_in_part_is_in_the_catalogue_and_its_total_is_compared()
     catalogue = {k.name.partition(": ")[2].lower() for k in sources.load()}
     for m in MEASUREMENTS:
         covered = m.name.removesuffix(", profiled").lower() in catalogue
-        assert covered == (m.why is Reason.ONLY_TOTAL), m.name
+        assert covered == (m.why is Uncovered.ONLY_TOTAL), m.name
         assert not (covered and any(a.quantity == "total" for a in m.anchors)), m.name
 
 

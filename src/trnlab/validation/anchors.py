@@ -29,7 +29,7 @@ class Split(enum.StrEnum):
     CHECK = "check"
 
 
-class Reason(enum.StrEnum):
+class Uncovered(enum.StrEnum):
     """Why a measurement is not covered."""
 
     NO_SOURCE = "no source"
@@ -37,8 +37,8 @@ class Reason(enum.StrEnum):
 
 
 MEANING = {
-    Reason.NO_SOURCE: "no kernel of these sizes is timed from a public source",
-    Reason.ONLY_TOTAL: "the kernel is timed from its source; this quantity of it is not compared",
+    Uncovered.NO_SOURCE: "no kernel of these sizes is timed from a public source",
+    Uncovered.ONLY_TOTAL: "the kernel is timed from its source; this quantity of it is not compared",
 }
 
 
@@ -66,7 +66,7 @@ class Measurement:
     name: str
     chip: str
     source: str
-    why: Reason
+    why: Uncovered
     anchors: tuple[Anchor, ...]
 
 
@@ -86,7 +86,7 @@ def parse(text: str) -> tuple[Measurement, ...]:
 def _measurement(entry: dict[str, Any]) -> Measurement:
     split = entry.pop("split", None)
     anchors = tuple(_anchor(anchor, split) for anchor in entry.pop("anchors"))
-    return Measurement(why=Reason(entry.pop("why")), anchors=anchors, **entry)
+    return Measurement(why=Uncovered(entry.pop("why")), anchors=anchors, **entry)
 
 
 def _anchor(entry: dict[str, str], split: str | None) -> Anchor:
@@ -103,7 +103,7 @@ def _anchor(entry: dict[str, str], split: str | None) -> Anchor:
 def report(measurements: Sequence[Measurement]) -> str:
     """A line for each measured quantity, by why nothing is held against it."""
     lines = [f"not covered: {len(measurements)} measurements"]
-    for why in Reason:
+    for why in Uncovered:
         mine = [m for m in measurements if m.why is why]
         if mine:
             lines += ["", f"{why.value}: {MEANING[why]}", *(line for m in mine for line in _lines(m))]

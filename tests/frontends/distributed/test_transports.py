@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from trnlab.errors import CollectiveError
-from trnlab.frontends.torch.check.counting import SMALL, Ledger, Recording
-from trnlab.frontends.torch.distributed.buffers import Buffer
+from trnlab.frontends.torch.check.counting import SMALL, Ledger, LedgerTransport
+from trnlab.frontends.torch.distributed.flat import Flat
 from trnlab.frontends.torch.distributed.process_group import NeuronProcessGroup
 
 pytestmark = pytest.mark.torch
@@ -27,7 +27,7 @@ def ledger():
 
 @pytest.fixture
 def group(ledger):
-    return NeuronProcessGroup(Recording(RANKS, HERE, ledger), RANKS, 8, "some")
+    return NeuronProcessGroup(LedgerTransport(RANKS, HERE, ledger), RANKS, 8, "some")
 
 
 def floats(count, device="neuron"):
@@ -90,7 +90,7 @@ def test_small_values_are_handed_on_and_nothing_of_large_ones_is_read(group, mon
     mine = floats(1, "cpu")
     group.scatter([mine], [[torch.tensor([float(i)]) for i in range(3)]], ROOT)
     assert mine.tolist() == [1]
-    monkeypatch.setattr(Buffer, "read", lambda self: pytest.fail("values were read"))
+    monkeypatch.setattr(Flat, "read", lambda self: pytest.fail("values were read"))
     group.all_gather_single(floats(SMALL * 3, "cpu"), floats(SMALL, "cpu"))
     group.broadcast([floats(2, "cpu")], ROOT)
     group.all_gather_single(torch.empty(6, device="meta"), torch.empty(2, device="meta"))
@@ -115,10 +115,10 @@ def test_what_a_run_refuses_a_followed_rank_refuses(group, ledger):
 
 def test_a_buffer_pads_between_its_tensors():
     tensors = [torch.tensor([1.0]), torch.tensor([]), torch.tensor([2.0, 3.0])]
-    padded = Buffer(tensors, each=3)
+    padded = Flat(tensors, each=3)
     assert (padded.elements, padded.nbytes) == (9, 36)
     assert padded.read().tolist() == [1, 0, 0, 0, 0, 0, 2, 3, 0]
     padded.write(np.arange(9, dtype=np.float32))
     assert [t.tolist() for t in tensors] == [[0], [], [6, 7]]
-    Buffer(tensors[2:], before=1).write(np.arange(9, dtype=np.float32))
+    Flat(tensors[2:], before=1).write(np.arange(9, dtype=np.float32))
     assert tensors[2].tolist() == [1, 2]

@@ -15,10 +15,10 @@ import numpy as np
 from trnlab.collectives import Collective
 from trnlab.frontends.torch.device import dlpack
 from trnlab.frontends.torch.distributed import process_group
-from trnlab.frontends.torch.distributed.buffers import Buffer
+from trnlab.frontends.torch.distributed.flat import Flat
 from trnlab.frontends.torch.distributed.jobs import Job
 from trnlab.frontends.torch.distributed.process_group import NeuronProcessGroup
-from trnlab.frontends.torch.distributed.transport import Exchange, Transport
+from trnlab.frontends.torch.distributed.transport import GroupExchange, GroupTransport
 from trnlab.runtime.communication import Asked
 
 SMALL = 1 << 16  # bytes up to which values are handed on
@@ -40,7 +40,7 @@ class Ledger:
         return found
 
 
-class Recording(Transport):
+class LedgerTransport(GroupTransport):
     """A transport of a group whose other ranks do not exist: everything is over at once, and in the ledger.
 
     Tensors of the host are not counted, as in a run; a barrier moves nothing.
@@ -54,10 +54,10 @@ class Recording(Transport):
 
     @property
     def asked(self) -> int:
-        """See `Transport`, as all others."""
+        """See `GroupTransport`, as all others."""
         return self._asked
 
-    def collective(self, exchange: Exchange) -> list[Job]:
+    def collective(self, exchange: GroupExchange) -> list[Job]:
         """In the ledger; of the values only small ones are handed on."""
         self._asked += 1
         asked, source = exchange.asked, exchange.source
@@ -72,13 +72,13 @@ class Recording(Transport):
         self._asked += 1
         return []
 
-    def send(self, given: Buffer, target: int, tag: int, purpose: str) -> list[Job]:
+    def send(self, given: Flat, target: int, tag: int, purpose: str) -> list[Job]:
         """This rank gives the message."""
         if purpose:
             self._note(_message(self.rank, target), purpose, given, given.nbytes, given.nbytes)
         return []
 
-    def receive(self, result: Buffer, source: int | None, tag: int, purpose: str) -> list[Job]:
+    def receive(self, result: Flat, source: int | None, tag: int, purpose: str) -> list[Job]:
         """This rank gives nothing. From whoever sends first: from the next position (assumed: nobody knows who it
         is)."""
         if purpose:
@@ -100,11 +100,11 @@ class Recording(Transport):
     def close(self) -> None:
         """There is no connection."""
 
-    def _note(self, asked: Collective, purpose: str, tensors: Buffer, nbytes: int, buffer: int) -> None:
+    def _note(self, asked: Collective, purpose: str, tensors: Flat, nbytes: int, buffer: int) -> None:
         dlpack.before_host(tensors.tensors[0], False)
         self._ledger.note(Asked(asked, purpose, nbytes, buffer))
 
-    def _hand_on(self, exchange: Exchange) -> None:
+    def _hand_on(self, exchange: GroupExchange) -> None:
         """Put the values of a small tensor wherever the other ranks' would be, and what this rank scatters where its
         own part goes."""
         source, result, kind = exchange.source, exchange.result, exchange.asked.kind
@@ -125,4 +125,4 @@ def created(options: Any, rank: int, size: int, ledger: Ledger) -> NeuronProcess
     """What `init_process_group` and `new_group` make of a rank that is followed alone."""
     process_group.install()
     ranks = process_group.ranks_of(options)
-    return NeuronProcessGroup(Recording(ranks, rank, ledger), ranks, size, options.group_id)
+    return NeuronProcessGroup(LedgerTransport(ranks, rank, ledger), ranks, size, options.group_id)

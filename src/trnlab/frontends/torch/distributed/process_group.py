@@ -28,17 +28,17 @@ from trnlab.frontends.torch.distributed import (
     sites,
     world,
 )
-from trnlab.frontends.torch.distributed.buffers import Buffer
 from trnlab.frontends.torch.distributed.dispatched import dispatched
+from trnlab.frontends.torch.distributed.flat import Flat
 from trnlab.frontends.torch.distributed.jobs import Job
 from trnlab.frontends.torch.distributed.reductions import Reduction
-from trnlab.frontends.torch.distributed.transport import Connection, Exchange, Transport
+from trnlab.frontends.torch.distributed.transport import GroupExchange, GroupTransport, WorldTransport
 from trnlab.frontends.torch.distributed.work import NeuronWork
 from trnlab.frontends.torch.parallel.groups import purpose_of
 
 Tensors = Sequence[Tensor]
 _DEFAULT = "the default group"
-NOWHERE = Buffer(())  # for results that this rank does not keep
+NOWHERE = Flat(())  # for results that this rank does not keep
 
 
 @dispatched
@@ -50,7 +50,7 @@ class NeuronProcessGroup(dist.ProcessGroup):
     (TRN275), and whatever its transport raises.
     """
 
-    def __init__(self, transport: Transport, ranks: Sequence[int], size: int, name: str) -> None:
+    def __init__(self, transport: GroupTransport, ranks: Sequence[int], size: int, name: str) -> None:
         self.ranks = tuple(ranks)
         super().__init__(self.ranks.index(transport.rank), len(self.ranks))
         self.transport, self._name, self._desc = transport, name, ""
@@ -144,22 +144,22 @@ class NeuronProcessGroup(dist.ProcessGroup):
     def allreduce(self, tensors: Tensors, opts: Any = None) -> NeuronWork:
         """Every rank ends with the reduction of all tensors."""
         reduction = _reduction(opts)
-        jobs = [job for t in tensors for job in self._ask("all_reduce", Buffer([t]), Buffer([t]), reduction)]
+        jobs = [job for t in tensors for job in self._ask("all_reduce", Flat([t]), Flat([t]), reduction)]
         return self._work(jobs, tensors)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> NeuronWork:
         """The same, of several tensors as one buffer where they have one format."""
         if len({(t.dtype, t.device) for t in tensors}) > 1:
             return self.allreduce(tensors, opts)
-        together = Buffer(tensors)
+        together = Flat(tensors)
         return self._work(self._ask("all_reduce", together, together, _reduction(opts)), tensors)
 
     def reduce(self, tensors: Tensors, opts: Any) -> NeuronWork:
         """The root ends with the reduction. (As all-reduce: the fabric has no other schedule for it.)"""
         root, reduction = opts.rootRank, _reduction(opts)
-        kept = [Buffer([t]) if self.getRank() == root else NOWHERE for t in tensors]
+        kept = [Flat([t]) if self.getRank() == root else NOWHERE for t in tensors]
         jobs = [
-            job for t, out in zip(tensors, kept) for job in self._ask("all_reduce", Buffer([t]), out, reduction, root)
+            job for t, out in zip(tensors, kept) for job in self._ask("all_reduce", Flat([t]), out, reduction, root)
         ]
         return self._work(jobs, tensors)
 
@@ -167,7 +167,7 @@ class NeuronProcessGroup(dist.ProcessGroup):
         """Each position ends with the reduction of its part."""
         whole = output.numel() * len(self.ranks)
         _expect(given.numel() == whole, "reduce_scatter", whole, given.numel())
-        return self._work(self._ask("reduce_scatter", Buffer([given]), Buffer([output]), _reduction(opts)), output)
+        return self._work(self._ask("reduce_scatter", Flat([given]), Flat([output]), _reduction(opts)), output)
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -184,7 +184,7 @@ class NeuronProcessGroup(dist.ProcessGroup):
     def _scatter_parts(self, output: Tensor, parts: Tensors, reduction: Reduction) -> list[Job]:
         self._expect_parts("reduce_scatter", parts, output)
         each = max(part.numel() for part in parts)
-        return self._ask("reduce_scatter", Buffer(parts, each), Buffer([output]), reduction)
+        return self._ask("reduce_scatter", Flat(parts, each), Flat([output]), reduction)
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, givens: Tensors, opts: Any = None) -> NeuronWork:
         """Several at once."""
@@ -199,11 +199,11 @@ class NeuronProcessGroup(dist.ProcessGroup):
     def broadcast(self, tensors: Tensors, opts: Any) -> NeuronWork:
         """Every rank ends with the root's tensors."""
         root = opts.rootRank
-        kept = [Buffer([t]) if self.getRank() != root else NOWHERE for t in tensors]
+        kept = [Flat([t]) if self.getRank() != root else NOWHERE for t in tensors]
         jobs = [
             job
             for t, out in zip(tensors, kept)
-            for job in self._ask("collective_broadcast", Buffer([t]), out, root=root)
+            for job in self._ask("collective_broadcast", Flat([t]), out, root=root)
         ]
         return self._work(jobs, tensors)
 
@@ -211,7 +211,7 @@ class NeuronProcessGroup(dist.ProcessGroup):
         """Every rank ends with the tensors of all, one after the other."""
         whole = given.numel() * len(self.ranks)
         _expect(output.numel() == whole, "all_gather", whole, output.numel())
-        return self._work(self._ask("all_gather", Buffer([given]), Buffer([output])), output)
+        return self._work(self._ask("all_gather", Flat([given]), Flat([output])), output)
 
     _allgather_base = all_gather_single
 
@@ -234,7 +234,7 @@ class NeuronProcessGroup(dist.ProcessGroup):
     def _gather_list(self, outputs: Tensors, given: Tensor) -> list[Job]:
         self._expect_parts("all_gather", outputs, given)
         each = max(out.numel() for out in outputs)
-        return self._ask("all_gather", Buffer([given], each), Buffer(outputs, each))
+        return self._ask("all_gather", Flat([given], each), Flat(outputs, each))
 
     def gather(self, outputs: Sequence[Tensors], givens: Tensors, opts: Any) -> NeuronWork:
         """The root ends with a list of the tensors of all. (As all-gather: the fabric has no other schedule.)"""
@@ -242,7 +242,7 @@ class NeuronProcessGroup(dist.ProcessGroup):
         kept = outputs[0] if self.getRank() == root else []
         sizes = [out.numel() for out in kept]
         _expect(all(size == given.numel() for size in sizes), "gather", f"tensors of {given.numel()}", sizes)
-        return self._work(self._ask("all_gather", Buffer([given]), Buffer(kept), root=root), outputs)
+        return self._work(self._ask("all_gather", Flat([given]), Flat(kept), root=root), outputs)
 
     def scatter(self, outputs: Tensors, givens: Sequence[Tensors], opts: Any) -> NeuronWork:
         """Each position ends with its part of the root's list. (As a broadcast of the list.)"""
@@ -256,8 +256,8 @@ class NeuronProcessGroup(dist.ProcessGroup):
                 f"{count} tensors of {output.numel()}",
                 [t.numel() for t in parts],
             )
-        mine = Buffer([output], before=position * output.numel())
-        jobs = self._ask("collective_broadcast", Buffer(parts), mine, root=opts.rootRank)
+        mine = Flat([output], before=position * output.numel())
+        jobs = self._ask("collective_broadcast", Flat(parts), mine, root=opts.rootRank)
         return self._work(jobs, outputs)
 
     # -- all to all -----------------------------------------------------------------------------------------------
@@ -273,9 +273,9 @@ class NeuronProcessGroup(dist.ProcessGroup):
         count = len(self.ranks)
         takes, gives = _splits(output, output_splits, count), _splits(given, input_splits, count)
         if output_splits or input_splits:
-            return self._work(self._uneven(Buffer([given]), Buffer([output]), gives, takes), output)
+            return self._work(self._uneven(Flat([given]), Flat([output]), gives, takes), output)
         _expect(output.numel() == given.numel(), "all_to_all", given.numel(), output.numel())
-        return self._work(self._ask("all_to_all", Buffer([given]), Buffer([output])), output)
+        return self._work(self._ask("all_to_all", Flat([given]), Flat([output])), output)
 
     alltoall_base = all_to_all_single
 
@@ -288,11 +288,11 @@ class NeuronProcessGroup(dist.ProcessGroup):
             (len(outputs), len(givens)),
         )
         gives, takes = [t.numel() for t in givens], [t.numel() for t in outputs]
-        return self._work(self._uneven(Buffer(givens), Buffer(outputs), gives, takes), outputs)
+        return self._work(self._uneven(Flat(givens), Flat(outputs), gives, takes), outputs)
 
-    def _uneven(self, source: Buffer, result: Buffer, gives: Sequence[int], takes: Sequence[int]) -> list[Job]:
+    def _uneven(self, source: Flat, result: Flat, gives: Sequence[int], takes: Sequence[int]) -> list[Job]:
         asked = Collective("all_to_all", self.groups, gives=tuple(gives), takes=tuple(takes), position=self.getRank())
-        return self.transport.collective(Exchange(asked, source, result, self._purpose("all_to_all", source)))
+        return self.transport.collective(GroupExchange(asked, source, result, self._purpose("all_to_all", source)))
 
     # -- ranks alone and in pairs ---------------------------------------------------------------------------------
     def barrier(self, opts: Any = None) -> NeuronWork:
@@ -306,7 +306,7 @@ class NeuronProcessGroup(dist.ProcessGroup):
     def send(self, tensors: Tensors, target: int, tag: int = 0) -> NeuronWork:
         """To a position of the group."""
         jobs = []
-        for given in (Buffer([t]) for t in tensors):
+        for given in (Flat([t]) for t in tensors):
             jobs += self.transport.send(given, self.ranks[target], tag, self._purpose("send", given))
         return self._work(jobs, tensors)
 
@@ -320,7 +320,7 @@ class NeuronProcessGroup(dist.ProcessGroup):
 
     def _receive(self, tensors: Tensors, source: int | None, tag: int) -> NeuronWork:
         jobs = []
-        for result in (Buffer([t]) for t in tensors):
+        for result in (Flat([t]) for t in tensors):
             jobs += self.transport.receive(result, source, tag, self._purpose("recv", result))
         return self._work(jobs, tensors)
 
@@ -333,14 +333,14 @@ class NeuronProcessGroup(dist.ProcessGroup):
 
     # -- helpers --------------------------------------------------------------------------------------------------
     def _ask(
-        self, kind: str, source: Buffer, result: Buffer, reduction: Reduction | None = None, root: int = -1
+        self, kind: str, source: Flat, result: Flat, reduction: Reduction | None = None, root: int = -1
     ) -> list[Job]:
         name = reduction.name if reduction else "sum"
         asked = Collective(kind, self.groups, name, root=root if kind == "collective_broadcast" else 0)
-        exchange = Exchange(asked, source, result, self._purpose(kind, source), reduction, root)
+        exchange = GroupExchange(asked, source, result, self._purpose(kind, source), reduction, root)
         return self.transport.collective(exchange)
 
-    def _purpose(self, kind: str, source: Buffer) -> str:
+    def _purpose(self, kind: str, source: Flat) -> str:
         """What it is for; "" of the host's tensors, which are not counted."""
         return sites.purpose(kind, purpose_of(self)) if source.tensors[0].device.type == "neuron" else ""
 
@@ -407,7 +407,7 @@ def create(options: Any, backend_options: Any = None) -> NeuronProcessGroup:
         here = world.open_world(options.store, rank, ranks, size, options.timeout)
     assert here is not None
     name = _DEFAULT if first else f"group {options.group_id}"
-    connection = Connection(here, name, ranks, whole_mesh(ranks, here.size), first)
+    connection = WorldTransport(here, name, ranks, whole_mesh(ranks, here.size), first)
     return NeuronProcessGroup(connection, ranks, here.size, options.group_id)
 
 

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trnlab.collectives import Collective, Groups
-from trnlab.frontends.torch.distributed.buffers import Buffer
 from trnlab.frontends.torch.distributed.calls import Call
+from trnlab.frontends.torch.distributed.flat import Flat
 from trnlab.frontends.torch.distributed.jobs import Job
 from trnlab.frontends.torch.distributed.reductions import Reduction
 from trnlab.frontends.torch.distributed.world import World
@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class GroupExchange:
     """One collective of a group. source: what this rank gives; result: where what comes out goes.
 
     purpose: one of `collectives.PURPOSES`; "" of tensors of the host, which are not counted. root: the position that
@@ -33,14 +33,14 @@ class Exchange:
     """
 
     asked: Collective
-    source: Buffer
-    result: Buffer
+    source: Flat
+    result: Flat
     purpose: str = ""
     reduction: Reduction | None = None
     root: int = -1
 
 
-class Transport(ABC):
+class GroupTransport(ABC):
     """How the ranks of one group reach each other. Ranks are numbers in the job; `rank` is this process.
 
     What is asked for gives the jobs that have to be waited for: none where it is over at once. reads: whether values
@@ -58,7 +58,7 @@ class Transport(ABC):
         """How many collectives were asked for."""
 
     @abstractmethod
-    def collective(self, exchange: Exchange) -> list[Job]:
+    def collective(self, exchange: GroupExchange) -> list[Job]:
         """Do what all ranks of the group do together."""
 
     @abstractmethod
@@ -66,11 +66,11 @@ class Transport(ABC):
         """Nobody goes on before all are there."""
 
     @abstractmethod
-    def send(self, given: Buffer, target: int, tag: int, purpose: str) -> list[Job]:
+    def send(self, given: Flat, target: int, tag: int, purpose: str) -> list[Job]:
         """A message to a rank."""
 
     @abstractmethod
-    def receive(self, result: Buffer, source: int | None, tag: int, purpose: str) -> list[Job]:
+    def receive(self, result: Flat, source: int | None, tag: int, purpose: str) -> list[Job]:
         """A message from a rank; from whoever sends first where it is None."""
 
     @abstractmethod
@@ -90,7 +90,7 @@ class Transport(ABC):
         """Let go of the connection, if this group opened it."""
 
 
-class Connection(Transport):
+class WorldTransport(GroupTransport):
     """The transport that moves values, between processes. first: the group opened the world, and closes it.
 
     Every job raises CollectiveError where ranks do not agree on it (TRN270), one of them is gone (TRN271), all wait
@@ -105,10 +105,10 @@ class Connection(Transport):
 
     @property
     def asked(self) -> int:
-        """See `Transport`, as all others."""
+        """See `GroupTransport`, as all others."""
         return self._channel.asked
 
-    def collective(self, exchange: Exchange) -> list[Job]:
+    def collective(self, exchange: GroupExchange) -> list[Job]:
         """Queued behind what the group was asked for before; the source is read now."""
         asked, reduction, source = exchange.asked, exchange.reduction, exchange.source.read()
         if asked.gives:
@@ -124,7 +124,7 @@ class Connection(Transport):
         counted = bool(exchange.purpose)
         return [self._channel.collective(asked, source, sink, exchange.purpose, call, counted)]
 
-    def _uneven(self, exchange: Exchange, source: Array) -> Job:
+    def _uneven(self, exchange: GroupExchange, source: Array) -> Job:
         """Parts of different sizes: straight from each rank to each. Where each rank has a part for one at most, that
         is a permutation. Else it takes the time of equal parts as large as the largest (assumed: the vendor says of
         its AllToAllV only that it is there)."""
@@ -143,11 +143,11 @@ class Connection(Transport):
         """All ranks meet, and nothing moves."""
         return [self._channel.ask(Call("barrier"), lambda job, calls: None)]
 
-    def send(self, given: Buffer, target: int, tag: int, purpose: str) -> list[Job]:
+    def send(self, given: Flat, target: int, tag: int, purpose: str) -> list[Job]:
         """It begins when the other rank receives; the tensor is read now."""
         return [self._channel.send(given.read(), target, tag, purpose, bool(purpose))]
 
-    def receive(self, result: Buffer, source: int | None, tag: int, purpose: str) -> list[Job]:
+    def receive(self, result: Flat, source: int | None, tag: int, purpose: str) -> list[Job]:
         """It ends with the values in the tensor."""
         return [self._channel.receive(result.like(), source, tag, result.write, purpose)]
 

@@ -19,7 +19,7 @@ from trnlab.frontends.torch.pytorch.dispatcher import is_handled_in_python
 Array = npt.NDArray[Any]
 
 
-class Buffer:
+class Flat:
     """Tensors of one format, one after the other, flat. Without tensors: of a result that this rank does not keep.
 
     each: elements that every tensor takes up; 0 where it takes up its own. before: elements in front of the first.
