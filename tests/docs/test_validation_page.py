@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/validation.md shows what was recorded: its tables are made of `results.json` and `by_hand.json` in
+"""docs/validation.md shows what was recorded: its tables are made of `results.json` and `not_covered.toml` in
 `validation/data`.
 
     trnlab validate --sources DIR --record           # times the kernels from their sources
-    trnlab validate --record                         # and those recorded by hand
     python tests/docs/test_validation_page.py        # writes the tables into the page
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
@@ -19,9 +19,8 @@ import pytest
 from trnlab import chips
 from trnlab.chips import Confidence
 from trnlab.units import format_time
-from trnlab.validation import collectives, recorded, sources
-from trnlab.validation.anchors import Split
-from trnlab.validation.report import sections
+from trnlab.validation import anchors, collectives, sources
+from trnlab.validation.anchors import Split, Uncovered
 from trnlab.validation.sources.report import SPLITS, pairs, summaries, typical_errors
 from trnlab.validation.sources.results import Row, Timed
 
@@ -110,20 +109,14 @@ def quantities() -> str:
     return rows_of(("quantity", "512 keys: median", "worst", "1024 keys (checks): median", "worst"), rows)
 
 
-def by_hand() -> str:
-    """The kernels recorded by hand: errors by what was measured, those of fitted schedules apart."""
-    found = recorded.recorded()
-    rows = [
-        [
-            title,
-            str(len(chosen)),
-            percent(median(abs(r.error) for r in chosen)),
-            percent(max(abs(r.error) for r in chosen)),
-        ]
-        for title, chosen in sections(found.results)
-    ]
-    head = ("recorded by hand", "anchors", "median error", "worst")
-    return f"Timed on {found.made} by the model {found.model}.\n\n{rows_of(head, rows)}"
+def not_covered() -> str:
+    """Measured, and held against no prediction: how many quantities of what, and why."""
+    rows = []
+    for why in Uncovered:
+        for m in (m for m in anchors.load() if m.why is why):
+            what = Counter(a.quantity.partition(" ")[0] for a in m.anchors)
+            rows.append([m.name, m.chip, why.value, ", ".join(f"{n} {name}" for name, n in what.items())])
+    return rows_of(("measured, not covered", "chip", "why", "quantities"), rows)
 
 
 def figures() -> str:
@@ -165,7 +158,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "headline": headline,
     "kernels": kernels,
     "quantities": quantities,
-    "by hand": by_hand,
+    "not covered": not_covered,
     "figures": figures,
     "network": network,
 }
@@ -177,7 +170,7 @@ def pattern(name: str) -> re.Pattern[str]:
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_the_page_shows_what_was_recorded(name):
-    """After `trnlab validate --record`: python tests/docs/test_validation_page.py."""
+    """After `trnlab validate --sources DIR --record`: python tests/docs/test_validation_page.py."""
     assert pattern(name).search(PAGE.read_text())[0] == BLOCKS[name]()
 
 

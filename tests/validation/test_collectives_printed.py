@@ -10,7 +10,8 @@ from statistics import median
 import pytest
 
 from trnlab.cli.main import main
-from trnlab.validation import Split, collectives
+from trnlab.validation import collectives
+from trnlab.validation.anchors import Split
 
 RUNS = collectives.load()
 RESTED_ON = {

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from trnlab import policy
 from trnlab.errors import UsageError
 from trnlab.runtime.settings import kept_folder
-from trnlab.validation import collectives, gpus, load, recorded, report, sources, to_json, training, validate
+from trnlab.validation import anchors, collectives, gpus, sources, training
 from trnlab.validation.sources import readings
 
 FOLDER = "validation"  # in the cache
@@ -28,31 +28,34 @@ def main(args: argparse.Namespace) -> int:
     if args.fetch_list is not None:
         print("\n".join(sources.fetch_list(_kernels(wanted), args.fetch_list)))
         return 0
-    if args.record and wanted and args.sources is None:
-        raise UsageError(
-            "only all kernels that are recorded by hand are kept together",
-            code="TRN170",
-            got=f"--only {wanted}",
-            remedy="leave out --only, or give --sources",
-        )
     if args.readings:
         return _readings(args)
     if args.sources is not None:
         return _from_sources(args, wanted)
+    if args.record:
+        raise UsageError(
+            "nothing is timed that could be recorded",
+            code="TRN170",
+            got="--record without --sources",
+            remedy="give --sources DIR; `trnlab validate --fetch-list DIR` prints how to get them",
+        )
+    return _all(args, wanted)
+
+
+def _all(args: argparse.Namespace, wanted: str) -> int:
+    """What was recorded last of kernels, jobs and steps, collectives timed now, and what is not covered."""
     kernels = [k for k in sources.load() if _named(k, wanted)]
-    measurements = [m for m in load() if wanted.lower() in m.name.lower() or wanted in m.kernel]
+    uncovered = [m for m in anchors.load() if wanted.lower() in m.name.lower()]
     runs = [run for run in collectives.load() if wanted.lower() in run.name.lower() or wanted == "collectives"]
     jobs = [row for row in training.load() if wanted.lower() in row.name.lower() or wanted == "training"]
     steps = [row for row in gpus.load() if wanted.lower() in f"{row.table} {row.name}".lower() or wanted == "gpus"]
-    if not kernels and not measurements and not runs and not jobs and not steps:
+    if not kernels and not uncovered and not runs and not jobs and not steps:
         raise _unknown(wanted)
-    rows, results, network = sources.recorded(kernels), validate(measurements), collectives.validate(runs)
-    if args.record:
-        recorded.record(results)
+    rows, network = sources.recorded(kernels), collectives.validate(runs)
     if args.json:
         found = {
-            **json.loads(to_json(results)),
             "from_sources": json.loads(sources.to_json(rows)),
+            "not_covered": anchors.to_json(uncovered),
             "collectives": collectives.to_json(network),
             "training": training.to_json(jobs),
             "gpus": gpus.to_json(steps),
@@ -60,10 +63,10 @@ def main(args: argparse.Namespace) -> int:
         print(json.dumps(found, indent=2))
         return 0
     parts = [sources.report(rows)] if rows else []
-    parts += [report(results)] if results else []
     parts += [collectives.report(network)] if network else []
     parts += [training.report(jobs)] if jobs else []
     parts += [gpus.report(steps)] if steps else []
+    parts += [anchors.report(uncovered)] if uncovered else []
     print("\n\n".join(parts))
     return 0
 
@@ -120,7 +123,7 @@ def _named(kernel: sources.SourceKernel, wanted: str) -> bool:
 
 
 def _all_names() -> list[str]:
-    return [entry.name for entries in (sources.load(), load(), collectives.load()) for entry in entries]
+    return [entry.name for entries in (sources.load(), anchors.load(), collectives.load()) for entry in entries]
 
 
 def _unknown(wanted: str) -> UsageError:

@@ -1,12 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model of time against real chips: measurements as data, the kernels that were measured, the errors.
+"""The model of time against real chips: kernels timed from their own sources, the network, training runs, the
+planner; and what was measured and is not covered.
 
-results = validate()
-print(report(results))
+print(sources.report(sources.recorded()))
 """
-
-from trnlab.validation.anchors import Anchor, Measurement, Split, load
-from trnlab.validation.compare import Result, validate
-from trnlab.validation.report import report, to_json
-
-__all__ = ["Anchor", "Measurement", "Result", "Split", "load", "report", "to_json", "validate"]

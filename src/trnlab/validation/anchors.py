@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurements of real chips, as data.
+"""Measurements of real chips that no kernel from a public source is timed for, as data, and the lines that say so.
 
-`data/*.toml` holds one `[[measurement]]` per kernel that somebody ran: chip, kernel (a function of `kernels`), its
-sizes, the source, and what was measured. Each measured quantity is an anchor and says what it may be used for:
+`data/not_covered.toml` holds one `[[measurement]]` for each kernel that somebody ran: chip, source, why it is not
+covered, and what was measured. Each measured quantity is an anchor and says what it may be used for:
 
-    calibration       figures of the chip were read from it or adjusted to it
+    calibration       figures of the chip may be read from it
     check             no figure has seen it
-    fitted schedule   no figure has seen it, but the order of the kernel's instructions, recorded by hand, was chosen
-                      with it in view: it says what the costs of instructions add up to, and nothing about a kernel
-                      that somebody brings; it counts in no headline
+
+Kernels that are timed lie in `sources`.
 """
 
 from __future__ import annotations
 
 import enum
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
+
+from trnlab.units import PS_PER_S, format_time
 
 
 class Split(enum.StrEnum):
@@ -26,14 +27,29 @@ class Split(enum.StrEnum):
 
     CALIBRATION = "calibration"
     CHECK = "check"
-    FITTED = "fitted schedule"
+
+
+class Uncovered(enum.StrEnum):
+    """Why a measurement is not covered."""
+
+    NO_SOURCE = "no source"
+    ONLY_TOTAL = "only total"
+
+
+MEANING = {
+    Uncovered.NO_SOURCE: "no kernel of these sizes is timed from a public source",
+    Uncovered.ONLY_TOTAL: "the kernel is timed from its source; this quantity of it is not compared",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
     """One measured quantity. value: in picoseconds, or a share of the total time when `unit` is "%".
 
-    quantity: what it is, see `quantities`. note: what to know when it misses.
+    quantity: "total" and "span" (from the first trigger or instruction to the last result) of a run; "active ENGINE";
+    of an instruction "duration", "interval" (start to start), and of a transfer "trigger", "lead" (trigger to first
+    byte), "transfer" (first to last byte), "tail" (last byte to semaphore), "arrival" (trigger to semaphore). An
+    instruction is named by its cost class, elements a partition and format, "@i" being the i-th and else the median.
     """
 
     quantity: str
@@ -45,46 +61,32 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One kernel that was run.
-
-    alone: no other core used its stack of HBM. profiled: under the profiler, which makes the start of a program
-    longer. window_phase: when a window of the PE array's clock control began, in ns from the start of the program;
-    None where the array is taken to run at full rate.
-    """
+    """One kernel that was run, with what no prediction is held against."""
 
     name: str
-    group: str
     chip: str
-    kernel: str
-    sizes: Mapping[str, Any]
     source: str
+    why: Uncovered
     anchors: tuple[Anchor, ...]
-    alone: bool = True
-    profiled: bool = True
-    window_phase: float | None = None
 
 
 PS = {"ns": 1e3, "us": 1e6, "ms": 1e9, "%": 0.01}
 
 
 def load() -> tuple[Measurement, ...]:
-    """All measurements of the package, by file name and then in file order."""
-    folder = files(__package__).joinpath("data")
-    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".toml"))
-    return tuple(m for name in names for m in parse(folder.joinpath(name).read_text(encoding="utf-8")))
+    """All measurements of the package that are not covered, in file order."""
+    return parse(files(__package__).joinpath("data", "not_covered.toml").read_text(encoding="utf-8"))
 
 
 def parse(text: str) -> tuple[Measurement, ...]:
-    """The measurements of one file. Raises ValueError or KeyError for one that is not well formed."""
-    data = tomllib.loads(text)
-    shared = {key: value for key, value in data.items() if key != "measurement"}
-    return tuple(_measurement({**shared, **entry}) for entry in data["measurement"])
+    """The measurements of one file. Raises ValueError, KeyError or TypeError for one that is not well formed."""
+    return tuple(_measurement(entry) for entry in tomllib.loads(text)["measurement"])
 
 
 def _measurement(entry: dict[str, Any]) -> Measurement:
     split = entry.pop("split", None)
     anchors = tuple(_anchor(anchor, split) for anchor in entry.pop("anchors"))
-    return Measurement(**{"sizes": {}, **entry}, anchors=anchors)
+    return Measurement(why=Uncovered(entry.pop("why")), anchors=anchors, **entry)
 
 
 def _anchor(entry: dict[str, str], split: str | None) -> Anchor:
@@ -96,3 +98,44 @@ def _anchor(entry: dict[str, str], split: str | None) -> Anchor:
         split=Split(entry.get("split", split or "missing")),
         note=entry.get("note", ""),
     )
+
+
+def report(measurements: Sequence[Measurement]) -> str:
+    """A line for each measured quantity, by why nothing is held against it."""
+    lines = [f"not covered: {len(measurements)} measurements"]
+    for why in Uncovered:
+        mine = [m for m in measurements if m.why is why]
+        if mine:
+            lines += ["", f"{why.value}: {MEANING[why]}", *(line for m in mine for line in _lines(m))]
+    return "\n".join(lines)
+
+
+def _lines(m: Measurement) -> list[str]:
+    return [f"  {m.name} ({m.chip})", *map(_line, m.anchors)]
+
+
+def _line(a: Anchor) -> str:
+    return f"    {a.quantity:<42}{_shown(a):>11}  {a.split.value}" + (f"  ({a.note})" if a.note else "")
+
+
+def _shown(anchor: Anchor) -> str:
+    return f"{anchor.value:.2%}" if anchor.unit == "%" else format_time(anchor.value)
+
+
+def to_json(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
+    """The same as JSON data, one entry a quantity: times in seconds, shares as numbers between 0 and 1."""
+    return [
+        {
+            "measurement": m.name,
+            "chip": m.chip,
+            "source": m.source,
+            "why": m.why.value,
+            "quantity": a.quantity,
+            "unit": "share" if a.unit == "%" else "s",
+            "measured": a.value if a.unit == "%" else a.value / PS_PER_S,
+            "used_for": a.split.value,
+            "note": a.note,
+        }
+        for m in measurements
+        for a in m.anchors
+    ]

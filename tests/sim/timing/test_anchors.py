@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+from statistics import median
+
+import numpy as np
 import pytest
 
 from trnlab import chips
 from trnlab.isa.base import Engine
 from trnlab.program import Builder
-from trnlab.sim.timing import time_routine
+from trnlab.sim.timing import order, time_routine
+from trnlab.units import cycles_to_ps
 
 NS = 1000
 TRN1, TRN2 = chips.get("trn1"), chips.get("trn2")
@@ -125,6 +129,112 @@ def test_trn2_tensor_scalar_modes():
     b.tensor_scalar(dst=x, data=acc, operand0=operand, op0="multiply", engine=Engine.VECTOR)
     timeline = time_routine(b.build(), TRN2)
     assert [took(timeline, i) for i in range(3)] == pytest.approx([481, 348, 348], rel=0.02)
+
+
+def _reduction(b, columns):
+    b.tensor_reduce(dst=b.tile((128, 1), "float32"), data=b.psum((128, columns)), op="max")
+
+
+def _reciprocal(b, columns):
+    b.reciprocal(dst=b.tile((128, columns), "float32"), data=b.tile((128, columns), "float32"))
+
+
+def _activation(b, columns):
+    for _ in range(3):
+        b.activation(dst=b.tile((128, columns), "float32"), data=b.psum((128, columns)), op="exp")
+
+
+def _transpose(dtype):
+    def record(b, columns):
+        for _ in range(3):
+            b.nc_transpose(dst=b.psum((columns, 128), dtype), data=b.tile((128, columns), dtype))
+
+    return record
+
+
+def _matmul(dtype):
+    def record(b, columns):
+        stationary, moving = b.tile((128, 128), dtype), b.tile((128, columns), dtype)
+        for _ in range(3):
+            b.nc_matmul(dst=b.psum((128, columns)), stationary=stationary, moving=moving)
+
+    return record
+
+
+SINGLE = (
+    (_reduction, 512, 687),
+    (_reciprocal, 4, 178),
+    (_reciprocal, 8, 202),
+    (_activation, 512, 705),
+    (_transpose("float32"), 128, 272),
+    (_transpose("bfloat16"), 128, 219),
+    (_matmul("float32"), 128, 386),
+    (_matmul("float32"), 512, 1022),
+)
+
+
+def test_trn2_single_instructions_of_the_profiles():
+    """Medians of what six profiles of attention kernels hold, in ns, at full rate of the PE array."""
+    errors = []
+    for record, columns, expected in SINGLE:
+        b = Builder("single", TRN2)
+        record(b, columns)
+        timeline = time_routine(b.build(), TRN2)
+        found = median(took(timeline, i) for i in range(len(timeline.start)))  # weights and tables are there
+        errors.append(abs(found / expected - 1))
+    assert median(errors) < 0.02
+    assert max(errors) < 0.12
+
+
+def _products(chip, columns, stationary, count):
+    b = Builder("products", chip)
+    weights, moving = b.tile((128, stationary), "bfloat16"), b.tile((128, columns), "bfloat16")
+    acc = b.psum((stationary, columns))
+    for k in range(count):
+        b.nc_matmul(dst=acc, stationary=weights, moving=moving, accumulate=k > 0, stop=k == count - 1)
+    return b.build()
+
+
+@pytest.mark.parametrize(("stationary", "expected"), [(96, 219), (1, 188)])
+def test_trn1_matmuls_of_128_columns(stationary, expected):
+    """The second of two: the vendor's pictures time the load of weights apart. The model says
+    203 ns of both."""
+    timeline = time_routine(_products(TRN1, 128, stationary, 2), TRN1)
+    assert took(timeline, 1) == pytest.approx(expected, rel=0.08)
+
+
+@pytest.mark.parametrize("phase", [0, 1_000_000, 3_000_000])
+def test_half_rate_windows_only_make_the_array_slower(phase):
+    """Never faster than full rate, never slower than half; after long work the array runs at full rate."""
+    routine = _products(TRN2, 512, 128, 200)
+    full, paced = time_routine(routine, TRN2), time_routine(routine, TRN2, window_phase=phase)
+    whole = [t.done[-1] - t.start[0] for t in (full, paced)]
+    assert whole[0] < whole[1] < 2 * whole[0]
+    assert paced.end[-1] - paced.start[-1] == full.end[-1] - full.start[-1]
+    issue = cycles_to_ps(TRN2.tensor.issue.value, TRN2.tensor.clock.value)  # vanishes at half rate
+    assert paced.end[0] - paced.start[0] == pytest.approx(2 * (full.end[0] - full.start[0] - issue), abs=2)
+    latency = cycles_to_ps(TRN2.tensor.half_rate_latency.value, TRN2.tensor.clock.value)
+    assert paced.done[0] - paced.end[0] == pytest.approx(latency, abs=2)
+
+
+@pytest.mark.parametrize(("share", "rate"), [(0.36, 2), (0.39, 1)])
+def test_a_window_is_judged_by_its_work(share, rate):
+    """Windows of matmuls with idle time between them: what was done, not how long it took, decides about the next."""
+    window = TRN2.tensor.rate_window.value * 1000
+    parameters = np.zeros(order.PARAMETERS, np.int64)
+    parameters[order.WINDOW], parameters[order.FULL_ABOVE] = round(window), round(window * 0.375)
+    for half in (0, 1):
+        state = np.array([round(window), 0, half], np.int64)
+        work = round(window * share)
+        assert order._paced(0, work, 2 * work, parameters, state) == work * (1 + half)
+        assert order._paced(round(window), 1000, 2000, parameters, state) == 1000 * rate
+
+
+def test_the_profiler_lengthens_the_start_only():
+    routine = _products(TRN2, 512, 128, 4)
+    plain, profiled = time_routine(routine, TRN2), time_routine(routine, TRN2, profiled=True)
+    assert profiled.total - plain.total == round(TRN2.sync.profiler.value * 1000)
+    assert (profiled.done - plain.done).min() == (profiled.done - plain.done).max() > 0
 
 
 def test_trn2_dma_of_32_kib_on_one_engine():

@@ -101,7 +101,7 @@ def lint(command: argparse.ArgumentParser) -> None:
 def validate(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `trnlab validate`."""
     command.add_argument("--json", action="store_true", help="the same as JSON, times in seconds")
-    command.add_argument("--only", metavar="TEXT", help="only measurements whose name or kernel contains this")
+    command.add_argument("--only", metavar="TEXT", help="only measurements whose name contains this")
     command.add_argument("--sources", metavar="DIR", type=Path, help="time kernels now, from their sources in DIR")
     command.add_argument(
         "--fetch-list", metavar="DIR", type=Path, help="print the git commands that put these sources into DIR"
@@ -110,7 +110,9 @@ def validate(command: argparse.ArgumentParser) -> None:
         "--readings", action="store_true", help="what profiles say of the figures of trn2 that were read off them"
     )
     command.add_argument(
-        "--record", action="store_true", help="keep what comes out as the results that the package shows"
+        "--record",
+        action="store_true",
+        help="with --sources or --readings: keep it as what the package shows",
     )
     command.add_argument("--schedule", metavar="NAME", help="what the compiler decides, as for trnlab run")
     command.add_argument("--band", action="store_true", help="with --sources: under the policy's alternatives, too")

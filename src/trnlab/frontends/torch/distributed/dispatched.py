@@ -83,7 +83,7 @@ def _heard(name: str, method: Method) -> Method:
     def collective(group: Any, *arguments: Any, **named: Any) -> NeuronWork:
         if named:
             arguments = taking.bind(group, *arguments, **named).args[1:]
-        if not _listeners(arguments):
+        if not group.transport.reads or not _listeners(arguments):
             return method(group, *arguments)
         asked = _Asked(method, group, arguments, [])
         token = _ASKED.set(asked)

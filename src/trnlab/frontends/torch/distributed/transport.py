@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of what a process group is asked for: a transport moves values, or only writes down what was asked.
+
+A group says which tensors an exchange reads and writes, and the transport decides whether to read them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trnlab.collectives import Collective, Groups
+from trnlab.frontends.torch.distributed.calls import Call
+from trnlab.frontends.torch.distributed.flat import Flat
+from trnlab.frontends.torch.distributed.jobs import Job
+from trnlab.frontends.torch.distributed.reductions import Reduction
+from trnlab.frontends.torch.distributed.world import World
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupExchange:
+    """One collective of a group. source: what this rank gives; result: where what comes out goes.
+
+    purpose: one of `collectives.PURPOSES`; "" of tensors of the host, which are not counted. root: the position that
+    all ranks have to name, -1 where there is none.
+    """
+
+    asked: Collective
+    source: Flat
+    result: Flat
+    purpose: str = ""
+    reduction: Reduction | None = None
+    root: int = -1
+
+
+class GroupTransport(ABC):
+    """How the ranks of one group reach each other. Ranks are numbers in the job; `rank` is this process.
+
+    What is asked for gives the jobs that have to be waited for: none where it is over at once. reads: whether values
+    are read, so that tensors made of others have to be taken apart first.
+    """
+
+    reads = True
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    @property
+    @abstractmethod
+    def asked(self) -> int:
+        """How many collectives were asked for."""
+
+    @abstractmethod
+    def collective(self, exchange: GroupExchange) -> list[Job]:
+        """Do what all ranks of the group do together."""
+
+    @abstractmethod
+    def barrier(self) -> list[Job]:
+        """Nobody goes on before all are there."""
+
+    @abstractmethod
+    def send(self, given: Flat, target: int, tag: int, purpose: str) -> list[Job]:
+        """A message to a rank."""
+
+    @abstractmethod
+    def receive(self, result: Flat, source: int | None, tag: int, purpose: str) -> list[Job]:
+        """A message from a rank; from whoever sends first where it is None."""
+
+    @abstractmethod
+    def meet(self, limit_s: float | None) -> None:
+        """Wait at a barrier. Raises CollectiveError with the ranks that are missing after `limit_s`."""
+
+    @abstractmethod
+    def set_timeout(self, seconds: float) -> None:
+        """From now on collectives have this much time."""
+
+    @abstractmethod
+    def drain(self) -> None:
+        """Wait for all that was asked for."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the connection, if this group opened it."""
+
+
+class WorldTransport(GroupTransport):
+    """The transport that moves values, between processes. first: the group opened the world, and closes it.
+
+    Every job raises CollectiveError where ranks do not agree on it (TRN270), one of them is gone (TRN271), all wait
+    for each other (TRN272), or nothing happens for the timeout (TRN273).
+    """
+
+    def __init__(self, world: World, name: str, ranks: Sequence[int], groups: Groups, first: bool) -> None:
+        super().__init__(world.rank)
+        self._world, self._first = world, first
+        self._channel = world.channel(name, ranks)
+        world.fabric.check_group(groups)
+
+    @property
+    def asked(self) -> int:
+        """See `GroupTransport`, as all others."""
+        return self._channel.asked
+
+    def collective(self, exchange: GroupExchange) -> list[Job]:
+        """Queued behind what the group was asked for before; the source is read now."""
+        asked, reduction, source = exchange.asked, exchange.reduction, exchange.source.read()
+        if asked.gives:
+            return [self._uneven(exchange, source)]
+        if reduction is not None:
+            source = reduction.before(source, exchange.source.tensors[0].dtype)
+
+        def sink(values: Array) -> None:
+            exchange.result.write(values if reduction is None else reduction.after(values, len(self._channel.ranks)))
+
+        spoken = "" if reduction is None else reduction.spoken
+        call = Call(asked.kind, source.dtype.name, source.size, spoken, exchange.root)
+        counted = bool(exchange.purpose)
+        return [self._channel.collective(asked, source, sink, exchange.purpose, call, counted)]
+
+    def _uneven(self, exchange: GroupExchange, source: Array) -> Job:
+        """Parts of different sizes: straight from each rank to each. Where each rank has a part for one at most, that
+        is a permutation. Else it takes the time of equal parts as large as the largest (assumed: the vendor says of
+        its AllToAllV only that it is there)."""
+        asked, channel, fabric = exchange.asked, self._channel, self._world.fabric
+
+        def body(job: Job, calls: Mapping[int, Call]) -> None:
+            values = channel.all_to_all(source, asked.gives, asked.takes)
+            if not job.done:
+                if exchange.purpose:
+                    fabric.count(*_cost_of_uneven(calls, asked.groups, source.dtype), exchange.purpose)
+                exchange.result.write(values)
+
+        return channel.ask(Call("all_to_all", source.dtype.name, gives=asked.gives, takes=asked.takes), body)
+
+    def barrier(self) -> list[Job]:
+        """All ranks meet, and nothing moves."""
+        return [self._channel.ask(Call("barrier"), lambda job, calls: None)]
+
+    def send(self, given: Flat, target: int, tag: int, purpose: str) -> list[Job]:
+        """It begins when the other rank receives; the tensor is read now."""
+        return [self._channel.send(given.read(), target, tag, purpose, bool(purpose))]
+
+    def receive(self, result: Flat, source: int | None, tag: int, purpose: str) -> list[Job]:
+        """It ends with the values in the tensor."""
+        return [self._channel.receive(result.like(), source, tag, result.write, purpose)]
+
+    def meet(self, limit_s: float | None) -> None:
+        """Every barrier names the ranks that are missing."""
+        (job,) = self.barrier()
+        if not job.wait(limit_s):
+            raise self._world.watch.late(job, limit_s or 0.0)
+
+    def set_timeout(self, seconds: float) -> None:
+        """Of all groups of the world."""
+        self._world.watch.timeout_s = seconds
+
+    def drain(self) -> None:
+        """Of all groups of the world."""
+        self._world.watch.drain()
+
+    def close(self) -> None:
+        """Finish what was asked for, and tell the others."""
+        if self._first:
+            self._world.close()
+
+
+def _cost_of_uneven(calls: Mapping[int, Call], groups: Groups, dtype: Any) -> tuple[Collective, Array]:
+    """What takes the time of an all-to-all whose parts differ, and what a rank gives to it. `calls`: by rank."""
+    ranks = sorted(calls)
+    pairs = [(rank, ranks[k]) for rank in ranks for k, n in enumerate(calls[rank].gives) if n and ranks[k] != rank]
+    largest = max(max(call.gives, default=0) for call in calls.values())
+    if pairs and all(len(set(ends)) == len(pairs) for ends in zip(*pairs)):
+        return Collective("collective_permute", pairs=tuple(pairs)), np.empty(largest, dtype)
+    return Collective("all_to_all", groups), np.empty(largest * len(ranks), dtype)
