@@ -1,30 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training step that was captured from somebody's script, and the model that its parameters are.
 
-Parameters by name and shape, and the operands of attention, say what a stack of equal blocks is made of. A model is
-recognised only where every parameter is accounted for, and the products of the step are those of the model.
+Which parameters lie between one attention and the next says what a stack of equal blocks is made of (`forward`); names
+are asked only where that does not. The blocks that are tried are those of `transformer`, whose weights are the ones
+that they ask for themselves. A model is recognised only where every parameter is accounted for, and the products of
+the step are those of the model.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from trnlab.fleet.layers.sizes import Attention, Dense
+from trnlab.fleet.layers.sizes import Attention, Dense, Experts
+from trnlab.fleet.models import counts
+from trnlab.fleet.models.forward import Forward, Seen
+from trnlab.fleet.models.stored import Shape, plain, plainly, stores
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.models.unpartitioned import Whole
 from trnlab.graph.flops import model_flops
-from trnlab.graph.ir import Op
 from trnlab.porting.forecast import Work
 
-Shape = tuple[int, ...]
 NEAR = 0.05  # by which the products of a step may differ from those of the model that its parameters are
 _NUMBERED = re.compile(r"(?P<before>.*?)\.?\b(?P<number>\d+)\.(?P<inside>.+)")
-_TURNED = ("concatenate", "negate", "subtract")  # of rotary positions
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,10 @@ class Captured:
     @property
     def layers(self) -> int:
         """Equal blocks, whose exchange can overlap the work of others; 1 where there are none."""
-        return max(len(blocks_of(self.parameters)[0]), 1)
+        forward = _forward(self)
+        if (stack := _between_attentions(self, forward)) is not None:
+            return stack.count
+        return forward.rounds or max(len(blocks_of(self.parameters)[0]), 1)
 
 
 @dataclass(frozen=True)
@@ -85,36 +90,107 @@ def whole(step: Captured) -> Whole:
     )
 
 
+@dataclass(frozen=True)
+class _Stack:
+    """So many equal blocks, the weights of each, and those of what surrounds them."""
+
+    count: int
+    block: Counter[Shape]
+    ends: Counter[Shape]
+
+
 def recognised(step: Captured) -> Recognised:
     """The model that a step trains, as a stack of equal blocks with an embedding and a head."""
-    blocks, outside = blocks_of(step.parameters)
-    if len(blocks) < 2:
-        return Recognised(None, "its parameters repeat in no numbered blocks")
-    if len({tuple(sorted(block.items())) for block in blocks}) > 1:
-        return Recognised(None, "its blocks are not equal")
-    attention = [op for part in step.work.parts for op in part.graph.ops if op.name == "trn.attention"]
-    seen = {(*(x.shape for x in op.operands[:3]), bool(op.attrs.get("causal"))) for op in attention}
-    if len(seen) != 1:
-        return Recognised(None, f"its blocks have {len(seen) or 'no'} kinds of attention")
-    length = attention[0].operands[0].shape[2]
-    found = next(_blocks(attention[0], Counter(_plain(shape) for shape in blocks[0].values())), None)
-    if found is None:
-        return Recognised(None, "its blocks are no attention followed by a dense network")
-    model = _model(step, found, len(blocks), length, Counter(outside.values()))
+    forward = _forward(step)
+    kinds = list(dict.fromkeys(forward.attentions))
+    if not kinds:
+        return Recognised(None, "its step has no attention whose queries, keys and values come from parameters")
+    if len(kinds) > 1:
+        return Recognised(None, f"its attentions are of {len(kinds)} kinds: {'; '.join(map(_told, kinds[:3]))}")
+    stack = _between_attentions(step, forward) or _numbered(step)
+    if isinstance(stack, str):
+        return Recognised(None, stack)
+    block = next(_blocks(kinds[0], stack.block), None)
+    if block is None:
+        why = "its blocks are no attention followed by a dense network or experts: each has weights of "
+        return Recognised(None, why + _listed(stack.block))
+    ends = (m for m in _models(step, block, stack, kinds[0].length) if stores(stack.ends, counts.asked_by_ends(m)))
+    model = next(ends, None)
     if model is None:
-        return Recognised(None, "what surrounds its blocks is no embedding and head")
-    return _checked(step, model, length)
+        return Recognised(None, "what surrounds its blocks is no embedding and head: weights of " + _listed(stack.ends))
+    return _checked(step, model, kinds[0].length)
+
+
+def _told(seen: Seen) -> str:
+    hides = "causal" if seen.causal else "not causal"
+    shared = f" with {seen.kv_heads} of keys" if seen.kv_heads != seen.heads else ""
+    return f"{seen.heads} heads of {seen.size}{shared} over {seen.length} tokens, {hides}"
+
+
+def _listed(shapes: Counter[Shape]) -> str:
+    found = [f"{' x '.join(map(str, shape)) or 1}{f' ({n})' if n > 1 else ''}" for shape, n in shapes.items()]
+    return ", ".join(found[:8]) + (f" and {len(found) - 8} more shapes" if len(found) > 8 else "")
 
 
 def _checked(step: Captured, model: Model, length: int) -> Recognised:
-    """Refused where the step's products are not those of the model: something is in it that has no parameters."""
+    """Refused where the step's products are not those of the model: something is in it that has no parameters. How
+    many experts a token meets, no parameter says: so many as the products are nearest to."""
     each = step.flops / (step.samples * length)
-    masked = model.flops_per_token(length)
-    stacks = tuple((n, replace(b, attention=replace(b.attention, causal=False))) for n, b in model.stacks)
-    full = replace(model, stacks=stacks).flops_per_token(length)  # as operations of a graph are counted
-    if not masked * (1 - NEAR) <= each <= full * (1 + NEAR):
-        return Recognised(None, f"its products are {each / full:.2f} times those of a stack of its parameters")
+
+    def full(model: Model) -> float:  # as operations of a graph are counted
+        stacks = tuple((n, replace(b, attention=replace(b.attention, causal=False))) for n, b in model.stacks)
+        return replace(model, stacks=stacks).flops_per_token(length)
+
+    model = min(_of_active(model), key=lambda m: abs(each - full(m)))
+    if not model.flops_per_token(length) * (1 - NEAR) <= each <= full(model) * (1 + NEAR):
+        return Recognised(None, f"its products are {each / full(model):.2f} times those of a stack of its parameters")
     return Recognised(model)
+
+
+def _of_active(model: Model) -> list[Model]:
+    """The model with each number of experts that a token may meet."""
+    ((count, block),) = model.stacks
+    if not isinstance(block.network, Experts):
+        return [model]
+    each = (replace(block.network, active=n) for n in range(1, block.network.count + 1))
+    return [replace(model, stacks=((count, replace(block, network=network)),)) for network in each]
+
+
+# -- which parameters are of which block -------------------------------------------------------------------------------
+
+
+def _forward(step: Captured) -> Forward:
+    """The forward pass: in the part of a step that has most attentions."""
+    return max((Forward(part, step.samples) for part in step.work.parts), key=lambda f: len(f.attentions))
+
+
+def _between_attentions(step: Captured, forward: Forward) -> _Stack | None:
+    """A stack of blocks by what lies between one attention and the next; None where that differs, or the graph does
+    not read some parameter."""
+    shapes = [step.parameters.get(v.name, v.shape) for v in forward.parameters]
+    every = plainly(step.parameters.values())
+    blocks = [plainly(shapes[i] for i in block) for block in forward.between]
+    if every - plainly(shapes) or not blocks or any(block != blocks[0] for block in blocks):
+        return None
+    count = len(blocks) + 1
+    return _stack(count, blocks[0], every)
+
+
+def _stack(count: int, block: Counter[Shape], every: Counter[Shape]) -> _Stack | None:
+    inside = Counter({shape: n * count for shape, n in block.items()})
+    return _Stack(count, block, every - inside) if block and inside <= every else None
+
+
+def _numbered(step: Captured) -> _Stack | str:
+    """A stack of blocks by names of parameters, or what was in the way."""
+    blocks, outside = blocks_of(step.parameters)
+    if len(blocks) < 2:
+        return (
+            "what lies between one attention and the next is not equal, and its parameters repeat in no numbered blocks"
+        )
+    if len({tuple(sorted(block.items())) for block in blocks}) > 1:
+        return "its blocks are not equal"
+    return _Stack(len(blocks), plainly(blocks[0].values()), plainly(outside.values()))
 
 
 def blocks_of(parameters: Mapping[str, Shape]) -> tuple[list[dict[str, Shape]], dict[str, Shape]]:
@@ -134,79 +210,80 @@ def blocks_of(parameters: Mapping[str, Shape]) -> tuple[list[dict[str, Shape]], 
     return list(lists[largest].values()), outside
 
 
-def _plain(shape: Shape) -> Shape:
-    """Whichever way round a matrix is kept."""
-    return tuple(sorted(shape))
+
+# -- candidates --------------------------------------------------------------------------------------------------------
 
 
-def _blocks(op: Op, shapes: Counter[Shape]) -> Iterator[Block]:
-    """Blocks around this attention that have parameters of just these shapes."""
-    (_, heads, _, size), value_size = op.operands[0].shape, op.operands[2].shape[3]
-    causal, rope = bool(op.attrs.get("causal")), _is_turned(op)
-    sizes = sorted({n for shape in shapes if len(shape) == 2 for n in shape})
-    shared = [n for n in range(1, heads + 1) if heads % n == 0]
-    kinds = product(sizes, sizes, shared, ("none", "qkv", "all"), (False, True), (False, True), ("rms", "layer"))
-    for hidden, width, kv, bias, norms, more, norm in kinds:
-        attention = Attention(heads, kv, size, value_size, causal, rope, bias, norms=norms)
-        for gated in (False, True):
-            block = Block(hidden, attention, Dense(width, gated, more), norm)
-            if any(shapes == has for has in _shapes(block)):
-                yield block
-
-
-def _shapes(block: Block) -> Iterator[Counter[Shape]]:
-    """Shapes of a block's parameters: with projections apart, of keys with values, or all in one; likewise the
-    network's."""
-    a, n, h = block.attention, block.network, block.hidden
-    assert isinstance(n, Dense)
-    q, k, v = a.heads * a.size, a.kv_heads * a.size, a.kv_heads * a.value_size
-    rest = [(h, a.heads * a.value_size), (h, n.size), *([(h,)] * (2 if block.norm == "rms" else 4))]
-    rest += [(h,)] * (a.bias == "all") + [(a.size,)] * (2 * a.norms) + [(h,)] * n.bias
-    into = [n.size] * (2 if n.gated else 1)
-    for asked, opened in product(([q, k, v], [q, k + v], [q + k + v]), (into, [sum(into)])):
-        biases = [(w,) for w in asked] if a.bias != "none" else []
-        biases += [(w,) for w in opened] if n.bias else []
-        yield Counter(map(_plain, [*rest, *((h, w) for w in (*asked, *opened)), *biases]))
-
-
-def _is_turned(op: Op) -> bool:
-    """Whether queries are turned by their positions between their projection and attention."""
-    return any(other.name in _TURNED for other in _before(op))
-
-
-def _before(op: Op) -> Iterator[Op]:
-    """What lies between the projection of queries and an attention."""
-    waiting, seen = [op.operands[0].op], set[int]()
-    while waiting:
-        made = waiting.pop()
-        if made is None or made.name == "dot_general" or id(made) in seen:
-            continue
-        seen.add(id(made))
-        yield made
-        waiting += [x.op for x in made.operands]
-
-
-def _model(step: Captured, block: Block, count: int, length: int, outside: Counter[Shape]) -> Model | None:
-    """With an embedding, a head of its own or the embedding again, learned positions or none, a norm or none."""
-    hidden = block.hidden
-    rows = sorted((shape[0] for shape in outside.elements() if len(shape) == 2 and shape[1] == hidden), reverse=True)
-    if not rows:
-        return None
-    for tied, placed, normed in product((False, True), (False, True), (True, False)):
-        positions = rows[-1] if placed else 0
-        model = Model(
-            step.name,
-            hidden,
-            ((count, block),),
-            length,
-            rows[0],
-            positions,
-            tied,
-            final_norm=normed,
-            source=step.source,
+def _blocks(seen: Seen, has: Counter[Shape]) -> Iterator[Block]:
+    """Blocks around this attention that ask for just these weights."""
+    size, hidden = sum(prod(shape) * n for shape, n in has.items()), seen.hidden
+    if not hidden or not seen.kv_heads:
+        return
+    shared = [n for n in range(seen.kv_heads, 0, -1) if seen.heads % n == 0]  # heads of keys may be repeated before
+    for network, kv, bias, norm in product(
+        _networks(hidden, has), shared, ("none", "qkv", "all", "unkeyed"), ("rms", "layer")
+    ):
+        attention = Attention(
+            seen.heads, kv, seen.size, seen.value_size, seen.causal, seen.turned, bias, norms=seen.normed
         )
-        norm = [(hidden,)] * ((1 if block.norm == "rms" else 2) if normed else 0)
-        tables = [(rows[0], hidden)] * (1 if tied else 2) + [(positions, hidden)] * placed
-        if Counter([*tables, *norm]) == outside and model.parameters == step.count:
-            return model
-    return None
+
+        def of(
+            width: int, network: Dense | Experts = network, attention: Attention = attention, norm: str = norm
+        ) -> Block:
+            return Block(hidden, attention, replace(network, size=width), norm)
+
+        width = _width(of, size)
+        if width and stores(has, counts.asked_by_block(of(width))):
+            yield of(width)
+
+
+def _networks(hidden: int, has: Counter[Shape]) -> Iterator[Dense | Experts]:
+    """Kinds of networks, of any size: dense ones, and experts with each matrix that could be their router's."""
+    for gated, bias in product((True, False), repeat=2):
+        yield Dense(1, gated, bias)
+    for count in _rows(has, hidden):
+        for gated in (True, False):
+            yield Experts(count, 1, 1, gated=gated)
+
+
+def _width(of: Callable[[int], Block], size: int) -> int:
+    """Columns of a network with which a block has so many parameters, of which each column has equally many; 0 where
+    none has."""
+    least = of(1).parameters
+    more, left = divmod(size - least, of(2).parameters - least)
+    return 0 if left else max(more + 1, 0)
+
+
+def _rows(shapes: Counter[Shape], hidden: int) -> list[int]:
+    """Rows of all matrices that have so many columns, the most first."""
+    matrices = [shape for shape in shapes if len(shape) == 2 and hidden in shape]
+    return sorted({prod(shape) // hidden for shape in matrices}, reverse=True)
+
+
+def _models(step: Captured, block: Block, stack: _Stack, length: int) -> Iterator[Model]:
+    """Models of these blocks with each embedding and head that tables of such sizes may be."""
+    hidden, rows = block.hidden, _rows(stack.ends, block.hidden)
+    known = Model(step.name, hidden, ((stack.count, block),), length, source=step.source)
+    flags = (True, False)
+    if step.units == 1:
+        patches = sorted({prod(s) // hidden for s in stack.ends if len(s) > 1 and prod(s) % hidden == 0})
+        for patch, classes, positions, normed in product(patches, rows, [0, *rows], flags):
+            yield replace(known, patch=patch, classes=classes, positions=positions, final_norm=normed)
+    for extra, places, words in product(_apart(rows), _apart(rows), rows):
+        for ends in product((False, True), flags, (False, True), (False, True)):
+            tied, final, first, transform = ends
+            yield replace(
+                known,
+                vocabulary=words,
+                positions=places,
+                types=extra,
+                tied=tied,
+                final_norm=final,
+                embedding_norm=first,
+                transform=transform,
+            )
+
+
+def _apart(rows: list[int]) -> list[int]:
+    """Rows of a table that there need not be, the fewest first."""
+    return [0, *reversed(rows)]

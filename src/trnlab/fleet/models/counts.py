@@ -7,9 +7,11 @@ Blocks and models are those of `transformer`, which asks here; what is asked of 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 from trnlab.fleet.layers.shares import Crossing, Share
@@ -20,6 +22,7 @@ from trnlab.graph.ir import Value
 
 TOKENS = 4  # of the graphs that weights are read from, which do not depend on it
 BACKWARD = 2  # times the forward pass: each product has two gradients
+BIAS = "_bias"  # after the name of the weight that it belongs to
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,21 @@ class Weights:
 
     parameters: int
     experts: int
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The weights that a definition asks for. shapes: by name; together: those that are multiplied with the same
+    thing, in order; experts: those of experts, one after another in their first dimension."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    together: tuple[tuple[str, ...], ...]
+    experts: frozenset[str]
+
+    @property
+    def size(self) -> int:
+        """Parameters of all."""
+        return sum(map(prod, self.shapes.values()))
 
 
 @dataclass(frozen=True)
@@ -62,26 +80,55 @@ def _size(layers: TrainingLayers) -> int:
     return sum(weight.type.size for weight in layers.weights.values())
 
 
+def _asked(layers: TrainingLayers) -> Asked:
+    names, readers = {v: name for name, v in layers.weights.items()}, dict[Value, list[str]]()
+    for op in layers.b.graph.ops:
+        if op.name == "dot_general" and op.operands[1] in names:
+            readers.setdefault(op.operands[0], []).append(names[op.operands[1]])
+    shapes = {name: v.shape for name, v in layers.weights.items()}
+    return Asked(shapes, tuple(map(tuple, readers.values())), frozenset(layers.expert_weights))
+
+
+@cache
+def asked_by_block(block: Any) -> Asked:
+    """The weights of a layer."""
+    layers = _counting()
+    block.forward(layers, "block", layers.given(layers.local(block.hidden)))
+    return _asked(layers)
+
+
+def asked_by_ends(model: Any) -> Asked:
+    """The weights of what is no block, without biases by distance."""
+    *_, layers = _along_ends(model)
+    return _asked(layers)
+
+
 @cache
 def of_block(block: Any) -> Weights:
     """Parameters of a layer."""
+    asked = asked_by_block(block)
+    return Weights(asked.size, sum(prod(asked.shapes[name]) for name in asked.experts))
+
+
+def _along_ends(model: Any) -> Iterator[Counting]:
+    """Layers after the embedding was made of them, after the join, and after the head."""
     layers = _counting()
-    block.forward(layers, "block", layers.given(layers.local(block.hidden)))
-    return Weights(_size(layers), sum(layers.weights[name].type.size for name in layers.expert_weights))
+    x = model.embedding(layers)
+    yield layers
+    if model.decoded:
+        x = model.join(layers, layers.given(layers.read(model.hidden)))
+    yield layers
+    model.head(layers, x)
+    yield layers
 
 
 @cache
 def of_ends(model: Any) -> Ends:
     """Parameters of what is no block. Biases by distance count where their stack begins; a table that serves twice
     counts where it is met first."""
-    layers, sizes = _counting(), [0]
-    x = model.embedding(layers)
-    sizes.append(_size(layers))
-    if model.decoded:
-        x = model.join(layers, layers.given(layers.read(model.hidden)))
-    sizes.append(_size(layers))
-    model.head(layers, x)
-    sizes.append(_size(layers))
+    sizes = [0]
+    for layers in _along_ends(model):
+        sizes.append(_size(layers))
     distances = [_distances(block.attention) for _, block in model.stacks]
     embedding, join, head = (limit - start for start, limit in pairwise(sizes))
     norm = sum(weight.type.size for name, weight in layers.weights.items() if name.startswith("final_"))
