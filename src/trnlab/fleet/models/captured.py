@@ -15,6 +15,7 @@ from itertools import product
 from math import prod
 
 from trnlab.fleet.layers.sizes import Attention, Dense
+from trnlab.fleet.models.counts import Counted
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.models.unpartitioned import Whole
 from trnlab.graph.flops import model_flops
@@ -79,9 +80,7 @@ def whole(step: Captured) -> Whole:
         step.units,
         patch=int(step.units == 1),
         source=step.source,
-        count=step.count,
-        per_unit=per_unit,
-        brought=step.batch_bytes / max(step.samples, 1),
+        figures=Counted(step.count, per_unit, step.batch_bytes / max(step.samples, 1)),
     )
 
 
