@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that are no stacks of blocks: counted as published, captured as recipes, divided by data."""
+"""Models that are no stacks of blocks: counted as published, made of layers, divided by data."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from trnlab.cli.main import main
 from trnlab.errors import UsageError
 from trnlab.fleet import Question, plan
 from trnlab.fleet.comparison.contenders import of_others, work_of
+from trnlab.fleet.costs.networks import step
 from trnlab.fleet.costs.ranks import Rank
 from trnlab.fleet.models.configurations import from_config, model
+from trnlab.fleet.models.counts import Counted
+from trnlab.fleet.models.unpartitioned import Whole
 from trnlab.fleet.search.layout import pinned
 from trnlab.fleet.search.replicas import KEEPS, LARGER, UNEVEN
 
-pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
 SMALL = {
     "model_type": "resnet",
     "layer_type": "bottleneck",
@@ -34,14 +35,12 @@ TARGET = "trn1.2xlarge"
 
 @pytest.fixture(scope="module")
 def small():
-    from trnlab.frontends.torch.recipes.steps import Steps
-
-    return Steps(from_config(SMALL, "small"))
+    return from_config(SMALL, "small")
 
 
 def _asked(small, layout="", **given):
     asked = {"tokens": 1e6, "targets": (TARGET,), "instances": (1, 1), "batch": 32} | given
-    return Question(small.model, fixed=pinned(layout), captured=small, **asked)
+    return Question(small, fixed=pinned(layout), **asked)
 
 
 @pytest.mark.parametrize(("name", "count"), [("resnet50", 25_557_032), ("resnet101", 44_549_160)])
@@ -57,12 +56,13 @@ def test_the_products_of_resnet_50_are_those_that_are_published():
     assert (found.unit, found.counted, found.epoch) == ("images", "images", 1_281_167)
 
 
-def test_what_is_counted_is_what_is_captured(small):
-    step = small.step(4, False)
-    assert step.count == small.model.parameters
-    assert step.flops / 4 == pytest.approx(small.model.flops_per_token(1))
-    assert step.layers == 3
-    assert step.batch_bytes / 4 == pytest.approx(small.model.brought, abs=4)  # labels of 64 bits
+def test_what_is_counted_is_what_is_planned(small):
+    made = step(small, 4, False, "bfloat16")
+    assert made.count == small.parameters
+    assert made.flops / 4 == pytest.approx(small.flops_per_token(1))
+    assert made.layers == 3
+    assert made.batch_bytes / 4 == small.brought == 2 * 3 * 32**2 + 4
+    assert step(small, 4, False, "float32").batch_bytes / 4 == 4 * 3 * 32**2 + 4
 
 
 def test_the_largest_microbatch_that_fits_is_taken_and_the_others_are_counted(small):
@@ -74,7 +74,7 @@ def test_the_largest_microbatch_that_fits_is_taken_and_the_others_are_counted(sm
     assert found.refused[KEEPS] == 5 * 6
     assert found.refused[UNEVEN] == 8 * 6
     assert found.chosen.step.tokens == 32
-    assert found.chosen.step.flops == pytest.approx(32 * small.model.flops_per_token(1))
+    assert found.chosen.step.flops == pytest.approx(32 * small.flops_per_token(1))
 
 
 def test_a_given_microbatch_takes_longer_and_less_memory(small):
@@ -100,22 +100,14 @@ def test_weights_that_are_gathered_are_those_that_products_read(parameters, copi
 
 
 def test_ranks_are_kept_for_the_next_plan(small, tmp_path):
-    class Nothing:
-        model = small.model
-
-        def step(self, microbatch, again):
-            raise AssertionError("captured again")
-
-    first = plan(_asked(small, "mb=4"), tmp_path)
-    asked = Question(small.model, 1e6, (TARGET,), (1, 1), batch=32, fixed=pinned("mb=4"), captured=Nothing())
-    second = plan(asked, tmp_path)
+    first, second = (plan(_asked(small, "mb=4"), tmp_path) for _ in range(2))
     assert second.compiled == 0 < first.compiled
     assert second.chosen.step == first.chosen.step
 
 
 def test_a_model_without_its_step_is_refused():
     with pytest.raises(UsageError, match="TRN577"):
-        Question(model("resnet50"), 1e9, (TARGET,))
+        Question(Whole("unknown", 0, (), 1, figures=Counted(1, 1.0, 1.0)), 1e9, (TARGET,))
 
 
 def test_its_tensors_are_not_divided(small):
@@ -139,7 +131,7 @@ def test_configurations_that_are_none(changed, said):
     assert said in str(caught.value)
 
 
-def test_basic_blocks_have_no_recipe():
+def test_basic_blocks_are_not_known():
     with pytest.raises(UsageError, match="TRN586"):
         from_config(SMALL | {"layer_type": "basic"}, "small")
 

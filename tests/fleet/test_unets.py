@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""U-Nets of latent diffusion models: counted as published, captured as a recipe, divided by data."""
+"""U-Nets of latent diffusion models: counted as published, made of layers, divided by data."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from trnlab import documents
 from trnlab.errors import UsageError
 from trnlab.fleet import Question, plan
 from trnlab.fleet.comparison.contenders import of_others, work_of
+from trnlab.fleet.costs.networks import step
 from trnlab.fleet.gpus.utilisation import class_of
 from trnlab.fleet.models.configurations import catalogue, from_config, model
+from trnlab.fleet.models.diffusion import UNet
 from trnlab.fleet.report.document import document
 from trnlab.fleet.report.table import to_json
 from trnlab.fleet.search.layout import pinned
 
-pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
 SMALL = {
     "_class_name": "UNet2DConditionModel",
     "block_out_channels": [16, 32],
@@ -54,16 +54,16 @@ def test_a_u_net_is_counted_in_images():
     assert found.brought == 2 * (2 * 4 * 64**2 + 77 * 768) + 4
 
 
-def test_what_is_counted_is_what_the_recipe_has():
+@pytest.mark.torch
+def test_what_is_counted_is_what_pytorch_counts():
     """With two layers in a transformer, and what describes an image beside its text; by PyTorch's own counter."""
-    import torch
+    torch = pytest.importorskip("torch")
     from torch.utils.flop_counter import FlopCounterMode
-
-    from trnlab.frontends.torch.recipes.unet import UNet
+    from unet_in_pytorch import UNet as Reference
 
     counted = from_config(SMALL | XL | {"transformer_layers_per_block": [1, 2]}, "small")
     with torch.device("meta"):
-        network = UNet((16, 32), (0, 2), 2, (1, 2), 1, 16, 24, 4, 4)
+        network = Reference((16, 32), (0, 2), 2, (1, 2), 1, 16, 24, 4, 4)
         given = (torch.randn(2, 4, 8, 8), torch.ones(2, 1), torch.randn(2, 77, 16), torch.randn(2, 24))
         with FlopCounterMode(display=False) as forward:
             made = network(*given)
@@ -85,14 +85,15 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("changed", "code", "said"), REFUSED)
-def test_forms_that_there_is_no_recipe_for(changed, code, said):
+def test_forms_that_are_not_known(changed, code, said):
     with pytest.raises(UsageError, match=code) as caught:
         from_config(SMALL | changed, "small")
     assert said in str(caught.value)
 
 
 def test_no_form_of_the_catalogue_is_another():
-    assert all(from_config(catalogue()[name], name).recipe.script == "unet" for name in ("sd15-unet", "sdxl-unet"))
+    found = [from_config(catalogue()[name], name) for name in ("sd15-unet", "sdxl-unet")]
+    assert all(isinstance(each.network, UNet) for each in found)
 
 
 def test_nothing_is_published_of_them_on_gpus():
@@ -104,18 +105,17 @@ def test_nothing_is_published_of_them_on_gpus():
 @pytest.fixture(scope="module")
 def planned():
     """Of the smallest network that has every kind of layer, in the middle."""
-    from trnlab.frontends.torch.recipes.steps import Steps
-
-    steps = Steps(from_config(SMALL | SINGLE, "small"))
+    small = from_config(SMALL | SINGLE, "small")
     fixed = pinned("mb=2,zero=0,overlap=1")
-    return steps, plan(Question(steps.model, 3e6, (TARGET,), (1, 1), batch=4, fixed=fixed, captured=steps, epoch=1e6))
+    return small, plan(Question(small, 3e6, (TARGET,), (1, 1), batch=4, fixed=fixed, epoch=1e6))
 
 
-def test_what_is_counted_is_what_is_captured(planned):
-    step, counted = planned[0].step(2, False), planned[0].model
-    assert step.count == counted.parameters
-    assert step.flops / 2 == pytest.approx(counted.flops_per_token(1))
-    assert step.batch_bytes / 2 == counted.brought
+def test_what_is_counted_is_what_is_planned(planned):
+    counted = planned[0]
+    made = step(counted, 2, False, "bfloat16")
+    assert made.count == counted.parameters
+    assert made.flops / 2 == pytest.approx(counted.flops_per_token(1))
+    assert made.batch_bytes / 2 == counted.brought
 
 
 def test_plans_are_told_in_images(planned):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A planned step of a model that is no stack of blocks takes as long as `trnlab estimate` finds for a script of all
-its ranks. `python tests/fleet/test_wholes_and_scripts.py NAME...` prints rows of NETWORKS."""
+"""A planned step of a model that is no stack of blocks takes as long as `trnlab estimate` finds for a script of its
+network in PyTorch: on one rank, and on all of them. `python tests/fleet/test_wholes_and_scripts.py NAME...` prints
+rows of NETWORKS."""
 
 from __future__ import annotations
 
@@ -11,36 +12,43 @@ from typing import Any
 
 import pytest
 
+from trnlab import chips
 from trnlab.cli.main import main
+from trnlab.fabric.cluster import Cluster
 from trnlab.fleet import Question, plan
+from trnlab.fleet.costs.ranks import Rank, Ranks
 from trnlab.fleet.models.configurations import catalogue, from_config
 from trnlab.fleet.search.layout import pinned
+from trnlab.porting.job import Unheard
+from trnlab.runtime.script import Script
+from trnlab.runtime.session import Session
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-SCRIPT = """
+SCRIPT = """{reference}
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 from trnlab.frontends.torch import compile_step
-from trnlab.frontends.torch.recipes.{recipe} import {network}
 
-dist.init_process_group("neuron")
-model = DistributedDataParallel({network}({arguments}).to("neuron", torch.bfloat16))
+model = {network}({arguments}).to("neuron", torch.bfloat16)
+if {divided}:
+    dist.init_process_group("neuron")
+    model = DistributedDataParallel(model)
 step = compile_step(model, {optimizer}, {loss})
 for _ in range(2):
     step(*(x.to("neuron") for x in ({batch})))
 """
 IMAGES = {
-    "recipe": "resnet",
+    "reference": "resnet_in_pytorch.py",
     "network": "ResNet",
     "loss": "lambda m, x, y: F.cross_entropy(m(x), y)",
     "optimizer": "torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-5)",
 }
 LATENTS = {
-    "recipe": "unet",
+    "reference": "unet_in_pytorch.py",
     "network": "UNet",
     "loss": "lambda m, x, t, w, y: F.mse_loss(m(x, t, w), y)",
     "optimizer": "torch.optim.AdamW(model.parameters(), lr=1e-4)",
@@ -86,28 +94,57 @@ NETWORKS: dict[str, tuple[dict[str, Any], dict[str, str], str, int]] = {  # conf
 }
 TARGET, RANKS = "trn1.32xlarge", 32
 APART = 0.06  # of a step; the plan of the small ResNet is too short by 5.9 %
+BYTES = "parameters", "copies", "gradients", "state", "activations", "working"
+SECONDS = "forward", "backward", "update", "others"
 
 
 def planned(name: str) -> Any:
     """The step of one layout, put together."""
-    from trnlab.frontends.torch.recipes.steps import Steps
-
     config, _, _, batch = NETWORKS[name]
-    model = from_config(config, name)
     fixed = pinned(f"mb={batch},zero=0,overlap=1")
-    asked = Question(model, 1e9, (TARGET,), (1, 1), batch=batch * RANKS, fixed=fixed, captured=Steps(model))
+    asked = Question(from_config(config, name), 1e9, (TARGET,), (1, 1), batch=batch * RANKS, fixed=fixed)
     return plan(asked).chosen.step
 
 
-def script(name: str) -> str:
-    """Of one rank of that layout."""
+def script(name: str, divided: bool = True, again: bool = False) -> str:
+    """Of one rank of that layout, or of one that has no others."""
     _, words, batch, _ = NETWORKS[name]
-    return SCRIPT.format(**words, batch=batch)
+    reference = Path(__file__).with_name(words["reference"]).read_text()
+    arguments = f"{words['arguments']}, again={again}".removeprefix(", ")
+    return SCRIPT.format(**words | {"reference": reference, "arguments": arguments}, batch=batch, divided=divided)
+
+
+def ranks(name: str, again: bool, file: Path) -> tuple[Rank, Rank]:
+    """One rank alone, as its script is compiled, and as it is planned."""
+    from trnlab.frontends.torch.check.planned import captured
+    from trnlab.frontends.torch.check.ranks import one_of
+
+    config, _, _, batch = NETWORKS[name]
+    session = Session(chips.target(TARGET), precision="bf16", communicator=Unheard(0, 1))
+    file.write_text(script(name, divided=False, again=again))
+    with one_of(Cluster(session.target, 1), 0, 1):
+        step = captured(Script(file), session)
+    return Ranks(step, session, {}).rank(batch, False), Ranks(from_config(config, name), session, {}).rank(
+        batch, again
+    )
 
 
 def command(file: Path) -> list[str]:
     """That times it."""
     return ["estimate", "--json", "--no-cache", "--target", TARGET, "--ranks", str(RANKS), str(file)]
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize(("name", "late", "large"), [("resnet-small", 0.035, 0.002), ("unet-small", 0.02, 0.04)])
+def test_a_rank_alone_is_as_its_script_has_it(name, late, large, again, tmp_path):
+    """The same parameters and operations, and within what was measured the same time and memory. What the ResNet
+    lacks of time is what PyTorch does once more of running averages."""
+    script, planned = ranks(name, again, tmp_path / "train.py")
+    for exact in ("samples", "count", "layers", "flops"):
+        assert getattr(script, exact) == getattr(planned, exact)
+    for parts, bound in ((SECONDS, late), (BYTES, large)):
+        theirs, ours = (sum(getattr(rank, part) for part in parts) for rank in (script, planned))
+        assert ours == pytest.approx(theirs, rel=bound)
 
 
 def test_a_planned_step_takes_as_long_as_its_script(tmp_path, capsys):

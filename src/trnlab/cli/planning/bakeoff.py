@@ -9,12 +9,12 @@ import shlex
 from pathlib import Path
 
 from trnlab.chips.catalog import TARGETS
-from trnlab.cli.planning.plan_script import steps_of
 from trnlab.errors import UsageError
 from trnlab.fleet.comparison.bakeoff import Bakeoff, to_json
 from trnlab.fleet.comparison.contenders import Side, Work, neuron_side, of_neuron, of_others, spelled, work_of
 from trnlab.fleet.models.configurations import model
-from trnlab.fleet.models.unpartitioned import IMAGENET, Whole
+from trnlab.fleet.models.residual import IMAGENET
+from trnlab.fleet.models.unpartitioned import Whole
 from trnlab.fleet.quantities import COUNT, MONEY, TIME, parse
 from trnlab.fleet.reliability.goodput import Reliability
 from trnlab.fleet.report.bakeoff_text import report
@@ -64,8 +64,7 @@ def _side(args: argparse.Namespace, work: Work, text: str) -> Side:
     if name not in TARGETS:
         return of_others(work, name, count, args.precision)
     folder = None if args.no_cache else kept_folder(args) / PROGRAMS
-    captured = steps_of(work.model, FORM) if work.model is not None else None
-    return of_neuron(work, name, count, planned.held(name, FORM), folder, captured)
+    return of_neuron(work, name, count, planned.held(name, FORM), folder)
 
 
 def _of_script(args: argparse.Namespace) -> tuple[Work, list[Side]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from trnlab import documents
 from trnlab.chips.catalog import TARGETS
 from trnlab.cli.planning.executors import helpers
-from trnlab.cli.planning.plan_script import STEPS, scripted, steps_of
+from trnlab.cli.planning.plan_script import STEPS, scripted
 from trnlab.errors import UsageError
 from trnlab.files import write_atomic
 from trnlab.fleet import quantities
@@ -131,7 +131,7 @@ def question(args: argparse.Namespace) -> Question:
         sequence,
         args.precision,
         pinned(args.layout or ""),
-        captured=own.captured if own is not None else steps_of(known, args.precision),
+        captured=own.captured if own is not None else None,
         spelled=own.spelled if own is not None else (args.model,),
         epoch=epoch,
     )

@@ -13,10 +13,8 @@ from trnlab.cli.check import as_one_of, prepared
 from trnlab.cli.views import in_view, lend, told
 from trnlab.errors import UsageError
 from trnlab.fabric.cluster import Cluster
-from trnlab.fleet.costs.ranks import Source
 from trnlab.fleet.models.captured import Captured, recognised, whole
 from trnlab.fleet.models.transformer import Model
-from trnlab.fleet.models.unpartitioned import Whole
 from trnlab.porting.job import Unheard
 from trnlab.runtime.notices import say
 from trnlab.runtime.script import Script
@@ -92,16 +90,6 @@ def _say_all(effects: Effects) -> None:
     if not effects.none:
         for line in told(effects):
             say(line)
-
-
-def steps_of(known: Model, precision: str) -> Source | None:
-    """Where steps come from of a model by name that has a recipe; None for others."""
-    if not isinstance(known, Whole) or known.recipe is None:
-        return None
-    prepared()
-    from trnlab.frontends.torch.recipes.steps import Steps  # PyTorch takes a while
-
-    return Steps(known, precision)
 
 
 def _settings(args: argparse.Namespace, target: str) -> Settings:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from trnlab.chips.catalog import TARGETS
 from trnlab.errors import UsageError
-from trnlab.fleet.costs.ranks import Source
 from trnlab.fleet.gpus import catalogue
 from trnlab.fleet.gpus.catalogue import Instance
 from trnlab.fleet.gpus.layouts import fastest
@@ -101,7 +100,7 @@ def work_of(model: Model, sequences: int, sequence: int = 0) -> Work:
     length = sequence or model.sequence
     whole = model.unit != "tokens"
     per_unit = length if whole else 1
-    known = (model.recipe or model) if isinstance(model, Whole) and (model.recipe or model.optimizer) else None
+    known = model if isinstance(model, Whole) and model.optimizer else None
     return Work(
         model.name,
         class_of(model),
@@ -148,10 +147,9 @@ def of_neuron(
     instances: int,
     held: Held,
     folder: Path | None = None,
-    captured: Source | None = None,
 ) -> Side:
-    """By the fastest layout of a plan. held: beside published runs. captured: of a model that is no stack of
-    blocks, as of a `Question`. Raises UsageError as `plan` does."""
+    """By the fastest layout of a plan. held: beside published runs.
+    Raises UsageError as `plan` does."""
     assert work.model is not None
     question = Question(
         work.model,
@@ -160,7 +158,6 @@ def of_neuron(
         (instances, instances),
         batch=work.sequences,
         sequence=work.sequence,
-        captured=captured,
     )
     chosen = plan(question, folder).chosen
     step = chosen.step

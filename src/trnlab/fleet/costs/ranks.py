@@ -1,30 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one rank takes for a captured step, alone: the figures that a division by data is made of."""
+"""What one rank takes for a step that only its data divides, alone: the figures that a division by data is made of."""
 
 from __future__ import annotations
 
 from collections.abc import MutableMapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from trnlab.errors import TrnlabError
 from trnlab.fabric.cluster import Cluster
+from trnlab.fleet.costs.networks import step
 from trnlab.fleet.models.captured import Captured
 from trnlab.fleet.models.unpartitioned import Whole
 from trnlab.porting.forecast import forecast
 from trnlab.porting.job import Unheard
 from trnlab.runtime.session import Session
 from trnlab.runtime.step_cost import BACKWARD, FORWARD, UPDATE
-
-
-class Source(Protocol):
-    """Where the steps of a model come from that has a recipe."""
-
-    model: Whole
-
-    def step(self, microbatch: int, again: bool) -> Captured:
-        """The step of so many samples, with activations made again or kept."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -58,11 +49,13 @@ class Rank:
 
 @dataclass
 class Ranks:
-    """Ranks of a session's target, compiled when they are asked for. kept: those of recipes, by what was asked."""
+    """Ranks of a session's target, compiled when they are asked for. source: a captured step, or a model that says
+    what it computes, whose ranks are `kept` by what was asked; form: that it is kept in."""
 
-    source: Captured | Source
+    source: Captured | Whole
     session: Session
     kept: MutableMapping[str, Any]
+    form: str = "bfloat16"
     compiled: int = 0
 
     @property
@@ -70,43 +63,38 @@ class Ranks:
         """Samples of a rank's batch that there may be, the largest first."""
         if isinstance(self.source, Captured):
             return (self.source.samples,)
-        recipe = self.source.model.recipe
-        return recipe.microbatches if recipe is not None else ()
+        assert self.source.network is not None
+        return tuple(1 << k for k in reversed(range(self.source.network.most.bit_length())))
 
     @property
     def again(self) -> tuple[bool, ...]:
         """Whether activations are made again: what is possible, the quickest first."""
-        if isinstance(self.source, Captured):
-            return (False,)
-        recipe = self.source.model.recipe
-        return (False, True) if recipe is not None and recipe.again else (False,)
+        return (False,) if isinstance(self.source, Captured) else (False, True)
 
     def rank(self, microbatch: int, again: bool) -> Rank:
         """That takes so many samples. Raises what the compiler refuses."""
         if isinstance(self.source, Captured):
             return self._compiled(self.source)
-        model = self.source.model
-        words = model.recipe.words(microbatch, again, self.session.precision) if model.recipe is not None else []
-        key = f"rank {model.recipe.script if model.recipe is not None else model.name} {' '.join(words)}"
+        key = f"rank {self.source.network!r} {microbatch} {again} {self.form}"
         if key not in self.kept:
-            self.kept[key] = asdict(self._compiled(self.source.step(microbatch, again)))
+            self.kept[key] = asdict(self._compiled(step(self.source, microbatch, again, self.form)))
         return Rank(**self.kept[key])
 
-    def _compiled(self, step: Captured) -> Rank:
+    def _compiled(self, made: Captured) -> Rank:
         target, refused = self.session.target, list[TrnlabError]()
         self.session.communicator = Unheard(0, max(Cluster(target, 1).ranks, 2))
-        alone = forecast(step.work, target, self.session, refused.append)
+        alone = forecast(made.work, target, self.session, refused.append)
         if refused:
             raise refused[0]
-        self.compiled += len(step.work.parts)
+        self.compiled += len(made.work.parts)
         memory, parts = alone.memory, alone.parts
         forward, backward, update = (parts.get(name, 0.0) for name in (FORWARD, BACKWARD, UPDATE))
         return Rank(
-            step.samples,
-            step.units,
-            step.count,
-            step.layers,
-            step.flops,
+            made.samples,
+            made.units,
+            made.count,
+            made.layers,
+            made.flops,
             forward,
             backward,
             update,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class Attention:
     """Heads of `size` for queries and keys, and of `value_size` for values; fewer of keys where they are shared.
 
-    bias: of the four projections: "all", "qkv", "unkeyed" (all but the keys') or "none". q_rank, kv_rank: of the
+    bias: of the four projections: "all", "qkv", "unkeyed" (all but the keys'), "out" or "none". q_rank, kv_rank: of the
     low-rank projections that DeepSeek's models have in the place of full ones (multi-head latent attention), 0
     without; rope_size: the part of `size` that carries positions there. norms: of queries and keys, each of a
     head's size.
@@ -31,7 +31,7 @@ class Attention:
     @property
     def biased(self) -> str:
         """Of which projections there is a bias: letters of "qkvo"."""
-        return {"none": "", "qkv": "qkv", "all": "qkvo", "unkeyed": "qvo"}[self.bias]
+        return {"none": "", "qkv": "qkv", "all": "qkvo", "unkeyed": "qvo", "out": "o"}[self.bias]
 
 
 @dataclass(frozen=True)

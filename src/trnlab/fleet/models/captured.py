@@ -18,8 +18,9 @@ from math import prod
 
 from trnlab.fleet.layers.sizes import Attention, Dense, Experts
 from trnlab.fleet.models import counts
+from trnlab.fleet.models.counts import Counted
 from trnlab.fleet.models.forward import Forward, Seen
-from trnlab.fleet.models.stored import Shape, plain, plainly, stores
+from trnlab.fleet.models.stored import Shape, plainly, stores
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.models.unpartitioned import Whole
 from trnlab.graph.flops import model_flops
@@ -84,9 +85,7 @@ def whole(step: Captured) -> Whole:
         step.units,
         patch=int(step.units == 1),
         source=step.source,
-        count=step.count,
-        per_unit=per_unit,
-        brought=step.batch_bytes / max(step.samples, 1),
+        figures=Counted(step.count, per_unit, step.batch_bytes / max(step.samples, 1)),
     )
 
 
@@ -117,7 +116,9 @@ def recognised(step: Captured) -> Recognised:
     ends = (m for m in _models(step, block, stack, kinds[0].length) if stores(stack.ends, counts.asked_by_ends(m)))
     model = next(ends, None)
     if model is None:
-        return Recognised(None, "what surrounds its blocks is no embedding and head: weights of " + _listed(stack.ends))
+        return Recognised(
+            None, "what surrounds its blocks is no embedding and head: weights of " + _listed(stack.ends)
+        )
     return _checked(step, model, kinds[0].length)
 
 
@@ -185,9 +186,7 @@ def _numbered(step: Captured) -> _Stack | str:
     """A stack of blocks by names of parameters, or what was in the way."""
     blocks, outside = blocks_of(step.parameters)
     if len(blocks) < 2:
-        return (
-            "what lies between one attention and the next is not equal, and its parameters repeat in no numbered blocks"
-        )
+        return "what lies between one attention and the next is not equal, and its parameters repeat in no numbered blocks"
     if len({tuple(sorted(block.items())) for block in blocks}) > 1:
         return "its blocks are not equal"
     return _Stack(len(blocks), plainly(blocks[0].values()), plainly(outside.values()))
@@ -208,7 +207,6 @@ def blocks_of(parameters: Mapping[str, Shape]) -> tuple[list[dict[str, Shape]], 
         if not ((found := _NUMBERED.fullmatch(name)) and found["before"] == largest)
     }
     return list(lists[largest].values()), outside
-
 
 
 # -- candidates --------------------------------------------------------------------------------------------------------

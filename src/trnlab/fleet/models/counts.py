@@ -14,11 +14,13 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
+from trnlab.fleet.layers.convolutional import ConvolutionalLayers
 from trnlab.fleet.layers.shares import Crossing, Share
 from trnlab.fleet.layers.sizes import Attention, Experts, Relative
 from trnlab.fleet.layers.training import TrainingLayers
 from trnlab.graph.flops import op_flops
 from trnlab.graph.ir import Value
+from trnlab.graph.passes.dead import remove_dead_ops
 
 TOKENS = 4  # of the graphs that weights are read from, which do not depend on it
 BACKWARD = 2  # times the forward pass: each product has two gradients
@@ -103,6 +105,37 @@ def asked_by_ends(model: Any) -> Asked:
     return _asked(layers)
 
 
+@dataclass(frozen=True)
+class Counted:
+    """Parameters of a model that is no stack of blocks; operations of a unit, forward and backward; bytes of a sample
+    that are given."""
+
+    parameters: int
+    operations: float
+    given: float
+
+
+@cache
+def of_network(network: Any) -> Counted:
+    """Of `unpartitioned.Network`, which is asked for its `loss`, with the operations of the forward pass."""
+    layers = ConvolutionalLayers("counted", Share(1, 1))
+    network.loss(layers)
+    others = {*layers.weights.values(), *(old for old, _ in layers.averages), *layers.received}
+    given = sum(value.type.nbytes for value in layers.b.graph.inputs if value not in others)
+    return Counted(_size(layers), _products(layers), float(given))
+
+
+@cache
+def operations_of_network(network: Any) -> float:
+    """Of a sample, forward and backward."""
+    layers = ConvolutionalLayers("counted", Share(1, 1))
+    loss = network.loss(layers)
+    for value in (loss, *layers.gradients({loss: layers.b.constant(1.0, loss.dtype)}, ()).values()):
+        layers.b.output(value)
+    remove_dead_ops(layers.b.graph)
+    return _products(layers)
+
+
 @cache
 def of_block(block: Any) -> Weights:
     """Parameters of a layer."""
@@ -171,4 +204,8 @@ def of_layer(model: Any, block: Any, sequence: int) -> float:
 
 
 def _forward(layers: Counting) -> float:
-    return sum(map(op_flops, layers.b.graph.ops)) + layers.operations
+    return _products(layers) + layers.operations
+
+
+def _products(layers: TrainingLayers) -> float:
+    return float(sum(map(op_flops, layers.b.graph.ops)))

@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
 from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
 
+from trnlab.fleet.layers.convolutional import ConvolutionalLayers
+from trnlab.fleet.layers.sizes import Attention
 from trnlab.fleet.models.fields import Fields, wrong
-from trnlab.fleet.models.unpartitioned import Layers, Recipe, Whole
+from trnlab.fleet.models.unpartitioned import Whole, images
+from trnlab.graph.ir import Value
+from trnlab.numerics.dtypes import float32, int32
 
 DOWN = {"CrossAttnDownBlock2D": 1, "DownBlock2D": 0}  # kinds of levels, and whether they have attention
 UP = {"CrossAttnUpBlock2D": 1, "UpBlock2D": 0}
@@ -26,15 +32,14 @@ PLAIN = {  # what other models of this class have, and these have not
     "addition_embed_type": (None, "text_time"),
 }
 WORDS = 77  # of a text: CLIP's positions
-WIDE = 2  # bytes of a latent and of a text's number, in bf16
-TIME = 4  # bytes of a time
+PERIOD = 10000.0  # of the sinusoids that say which step of noise it is
 MOST = 8  # latents of 64 x 64 of a microbatch: as many fit on a core of Trn1, beside weights and moments
 
 
 @dataclass(frozen=True)
-class Shape:
-    """Shape of a U-Net: for each level its width, whether it attends, heads, and transformer layers after a
-    residual block.
+class UNet:
+    """Levels down, a middle, levels up, each of which takes what the same level down gave: for each level its width,
+    whether it attends, heads, and transformer layers after a residual block.
 
     depth: residual blocks of a level on the way down. text: width of a text's words. pooled: numbers that describe an
     image beside its text, 0 for none. colours: of a latent, which is `side` wide.
@@ -50,88 +55,111 @@ class Shape:
     groups: int
     colours: int
     side: int
+    update: ClassVar[str] = "adamw"
 
     @property
-    def arguments(self) -> dict[str, str]:
-        """Arguments of the recipe."""
-        lists = {"widths": self.widths, "attended": self.attends, "heads": self.heads, "layers": self.transformers}
-        one = {"depth": self.depth, "text": self.text, "pooled": self.pooled, "groups": self.groups}
-        one |= {"colours": self.colours, "side": self.side, "words": WORDS}
-        return {name: ",".join(map(str, value)) for name, value in lists.items()} | {
-            name: str(value) for name, value in one.items()
-        }
+    def most(self) -> int:
+        """Samples of a microbatch, at most."""
+        return max(MOST * 64**2 // self.side**2, 1)
+
+    def loss(self, layers: ConvolutionalLayers) -> Value:
+        """The mean square by which the noise in latents is missed, of which `when` steps were added."""
+        images = layers.share.batch
+        latents, noise = (layers.given((images, self.colours, self.side, self.side)) for _ in range(2))
+        when, text = layers.given((images, 1), float32), layers.given((images, WORDS, self.text))
+        time = self._perceptron(layers, "described", self._waves(layers, when))
+        if self.pooled:
+            about = self._perceptron(layers, "pooled", layers.given((images, self.pooled)))
+            time = layers.b.add(time, about)
+        return layers.squared_error(self._noise(layers, latents, time, text), noise)
+
+    def _waves(self, layers: ConvolutionalLayers, when: Value) -> Value:
+        """Sinusoids of times [N, 1], [N, first width]."""
+        b, half = layers.b, self.widths[0] // 2
+        places = b.convert(b.iota((half,), int32, 0), float32)
+        rates = b.exponential(b.multiply(places, -math.log(PERIOD) / half))
+        angles = b.multiply(when, rates)
+        return b.convert(b.concatenate([b.cosine(angles), b.sine(angles)], 1), layers.form)
+
+    def _perceptron(self, layers: ConvolutionalLayers, name: str, x: Value) -> Value:
+        """What describes an image, as wide as the embedded time."""
+        width = 4 * self.widths[0]
+        x = layers.activation(layers.linear(f"{name}.0", x, width, bias=True), "silu")
+        return layers.linear(f"{name}.2", x, width, bias=True)
+
+    def _noise(self, layers: ConvolutionalLayers, x: Value, time: Value, text: Value) -> Value:
+        count, last = 0, len(self.widths) - 1
+
+        def unit(x: Value, level: int, attends: int) -> Value:
+            nonlocal count
+            count += 1
+            return layers.block(partial(self._unit, layers, f"units.{count - 1}", level, attends), x, time, text)
+
+        x = layers.convolution("into", x, self.widths[0], 3, bias=True)
+        kept = [x]
+        for level, attends in enumerate(self.attends):
+            for _ in range(self.depth):
+                x = unit(x, level, attends)
+                kept.append(x)
+            if level < last:
+                x = layers.convolution(f"less.{level}", x, x.shape[1], 3, 2, bias=True)
+                kept.append(x)
+        x = unit(unit(x, last, 1), last, 0)
+        for level, attends in reversed(list(enumerate(self.attends))):
+            for _ in range(self.depth + 1):
+                x = unit(layers.b.concatenate([x, kept.pop()], 1), level, attends)
+            if level:
+                x = layers.convolution(f"more.{last - level}", layers.enlarged(x), x.shape[1], 3, bias=True)
+        x = layers.activation(layers.group_norm("norm", x, self.groups), "silu")
+        return layers.convolution("out", x, self.colours, 3, bias=True)
+
+    def _unit(
+        self, layers: ConvolutionalLayers, name: str, level: int, attends: int, x: Value, time: Value, text: Value
+    ) -> Value:
+        """A residual block, and attention after it where there is some."""
+        x = self._residual(layers, f"{name}.residual", self.widths[level], x, time)
+        return self._transformer(layers, f"{name}.attention", level, x, text) if attends else x
+
+    def _residual(self, layers: ConvolutionalLayers, name: str, out: int, x: Value, time: Value) -> Value:
+        """Two convolutions around which the input goes; between them the time of a sample is added."""
+        b = layers.b
+        y = layers.activation(layers.group_norm(f"{name}.norm1", x, self.groups), "silu")
+        y = layers.convolution(f"{name}.conv1", y, out, 3, bias=True)
+        moved = layers.linear(f"{name}.time", layers.activation(time, "silu"), out, bias=True)
+        y = b.add(y, b.broadcast_in_dim(moved, y.shape, (0, 1)))
+        y = layers.activation(layers.group_norm(f"{name}.norm2", y, self.groups), "silu")
+        y = layers.convolution(f"{name}.conv2", y, out, 3, bias=True)
+        around = layers.convolution(f"{name}.around", x, out, 1, bias=True) if x.shape[1] != out else x
+        return layers.add(y, around)
+
+    def _transformer(self, layers: ConvolutionalLayers, name: str, level: int, x: Value, text: Value) -> Value:
+        """Layers between two convolutions of single pixels, around which the input goes."""
+        width, heads = self.widths[level], self.heads[level]
+        attention = Attention(heads, heads, width // heads, width // heads, causal=False, rope=False, bias="out")
+        y = layers.convolution(f"{name}.into", layers.group_norm(f"{name}.norm", x, self.groups), width, 1, bias=True)
+        rows = layers.rows(y)
+        for i in range(self.transformers[level]):
+            rows = _layer(layers, f"{name}.layers.{i}", attention, rows, text)
+        return layers.add(x, layers.convolution(f"{name}.out", layers.image(rows, x), width, 1, bias=True))
 
 
-class _Parts(Layers):
-    """Layers of a U-Net. width: of the text; time: of the embedded time."""
-
-    def __init__(self, width: int, time: int) -> None:
-        super().__init__()
-        self.width, self.time = width, time
-
-    def residual(self, into: int, out: int, side: int) -> None:
-        """Two convolutions with norms before them and the time between them, and a way around."""
-        self.normed(into)
-        self.convolved(into, out, 3, side, bias=True)
-        self.linear(self.time, out)
-        self.normed(out)
-        self.convolved(out, out, 3, side, bias=True)
-        if into != out:
-            self.convolved(into, out, 1, side, bias=True)
-
-    def transformer(self, size: int, side: int, layers: int) -> None:
-        """Attention of pixels to pixels and to the text, and a gated network, between two convolutions."""
-        rows = side * side
-        self.normed(size)
-        for _ in range(2):
-            self.convolved(size, size, 1, side, bias=True)
-        for _ in range(layers):
-            self._layer(size, rows)
-
-    def _layer(self, size: int, rows: int) -> None:
-        for _ in range(3):
-            self.normed(size)
-        for width, met in ((size, rows), (self.width, WORDS)):
-            for into, of in ((size, rows), (width, met), (width, met)):
-                self.linear(into, size, of, bias=False)
-            self.linear(size, size, rows)
-            self.products += 2.0 * rows * met * size  # scores, and values times them
-        self.given += 2.0 * self.width * size * WORDS  # no gradient goes into the text
-        self.linear(size, 8 * size, rows)
-        self.linear(4 * size, size, rows)
-
-    def unit(self, shape: Shape, into: int, level: int, side: int, attends: int) -> int:
-        """A residual block, and what attends after it; returns what it gives."""
-        out = shape.widths[level]
-        self.residual(into, out, side)
-        if attends:
-            self.transformer(out, side, shape.transformers[level])
-        return out
+def _layer(layers: ConvolutionalLayers, name: str, attention: Attention, x: Value, text: Value) -> Value:
+    """Pixels [N, T, C] attend to pixels and to the text, then a gated network."""
+    b, width = layers.b, x.shape[2]
+    x = layers.add(x, layers.attention(f"{name}.own", attention, layers.norm(f"{name}.norm1", x, "layer")))
+    x = layers.add(x, layers.attention(f"{name}.cross", attention, layers.norm(f"{name}.norm2", x, "layer"), text))
+    both = layers.linear(f"{name}.up", layers.norm(f"{name}.norm3", x, "layer"), 8 * width, bias=True)
+    y, gate = (b.slice_dim(both, 2, start, start + 4 * width) for start in (0, 4 * width))
+    y = b.multiply(y, layers.activation(gate, "gelu"))
+    return layers.add(x, layers.linear(f"{name}.down", y, width, bias=True))
 
 
 def unet(f: Fields) -> Whole:
     """Stable Diffusion's, 1, 2 and XL: latents of a frozen encoder, texts of another."""
-    shape = _shape(f)
-    made = _Parts(shape.text, 4 * shape.widths[0])
-    _count(made, shape)
-    most = max(MOST * 64**2 // shape.side**2, 1)
-    return Whole(
-        f.name,
-        0,
-        (),
-        1,
-        patch=1,
-        source=f.source,
-        count=made.parameters,
-        per_unit=made.operations,
-        items="images",
-        kind="diffusion",
-        recipe=Recipe("unet", "AdamW in bf16", shape.arguments, most=most),
-        brought=WIDE * (2 * shape.colours * shape.side**2 + WORDS * shape.text + shape.pooled) + TIME,
-    )
+    return images(f, _network(f), "diffusion", "AdamW in bf16")
 
 
-def _shape(f: Fields) -> Shape:
+def _network(f: Fields) -> UNet:
     for field, known in PLAIN.items():
         f.one_of(field, known)
     widths = f.counts("block_out_channels")
@@ -146,7 +174,7 @@ def _shape(f: Fields) -> Shape:
         raise wrong(
             f.name, f"{len(widths)} levels of {widths} do not divide {side} pixels, {heads} heads, {groups} groups"
         )
-    return Shape(
+    return UNet(
         widths,
         attends,
         heads,
@@ -169,37 +197,3 @@ def _attends(f: Fields, levels: int) -> tuple[int, ...]:
     if len(found) != levels or up != found[::-1]:
         raise wrong(f.name, f"its down_block_types and up_block_types are not the same {levels} levels")
     return found
-
-
-def _levels(shape: Shape) -> Iterator[tuple[int, int]]:
-    """Levels of the way down, which level, and how wide its latents are."""
-    for level in range(len(shape.widths)):
-        yield level, shape.side >> level
-
-
-def _count(made: _Parts, shape: Shape) -> None:
-    """Add all layers, in the order in which they are used."""
-    first, last = shape.widths[0], len(shape.widths) - 1
-    for width in filter(None, (first, shape.pooled)):
-        made.linear(width, made.time)
-        made.given += float(width * made.time)
-        made.linear(made.time, made.time)
-    made.convolved(shape.colours, first, 3, shape.side, bias=True)
-    made.given += float(shape.colours * first * 9 * shape.side**2)
-    kept, into = [first], first
-    for level, side in _levels(shape):
-        for _ in range(shape.depth):
-            into = made.unit(shape, into, level, side, shape.attends[level])
-            kept.append(into)
-        if level < last:
-            made.convolved(into, into, 3, side // 2, bias=True)
-            kept.append(into)
-    for attends in (1, 0):
-        into = made.unit(shape, into, last, side, attends)
-    for level, side in reversed(list(_levels(shape))):
-        for _ in range(shape.depth + 1):
-            into = made.unit(shape, into + kept.pop(), level, side, shape.attends[level])
-        if level:
-            made.convolved(into, into, 3, 2 * side, bias=True)
-    made.normed(first)
-    made.convolved(first, shape.colours, 3, shape.side, bias=True)

@@ -1,73 +1,75 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that are no stacks of equal blocks: what is counted of them, and the recipe whose step is captured.
+"""Models that are no stacks of equal blocks: networks that say what they compute, and steps that were captured.
 
 Parameters are the sums of the tensors that the public implementations have; operations are those of the products,
-forward and backward, as `graph.flops` counts them in a captured step.
+forward and backward. Both are read from the graph of a network's own step (`counts.of_network`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
-from trnlab.fleet.models.fields import Fields, wrong
+from trnlab.fleet.layers.convolutional import ConvolutionalLayers
+from trnlab.fleet.models import counts
+from trnlab.fleet.models.counts import Counted
+from trnlab.fleet.models.fields import Fields
 from trnlab.fleet.models.transformer import Model
+from trnlab.graph.ir import Value
 
 ALL = 256  # samples of a microbatch that are looked at, at most
-IMAGENET = 1_281_167  # images of ILSVRC 2012's training set
 ID = 4  # bytes of a label
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """A training script of `frontends.torch.recipes`, and its arguments for a model. optimizer: in words.
-    again: whether it can make activations again; most: samples of a microbatch, at most."""
+class Network(Protocol):
+    """What a model computes that is no stack of blocks. update: how it is trained, see `costs.networks.UPDATES`."""
 
-    script: str
-    optimizer: str
-    arguments: Mapping[str, str] = field(default_factory=dict)
-    again: bool = True
-    most: int = ALL
+    update: ClassVar[str]
 
     @property
-    def microbatches(self) -> tuple[int, ...]:
-        """Powers of two, the largest first."""
-        return tuple(1 << k for k in reversed(range(self.most.bit_length())))
+    def most(self) -> int:
+        """Samples of a microbatch, at most."""
+        ...
 
-    def words(self, microbatch: int, again: bool, precision: str) -> list[str]:
-        """Words of a command line."""
-        pairs = {"batch": str(microbatch), "precision": precision, **self.arguments}
-        return [word for name, value in pairs.items() for word in (f"--{name}", value)] + ["--again"] * again
+    def loss(self, layers: ConvolutionalLayers) -> Value:
+        """The loss of a batch of `layers.share.batch` samples, a scalar."""
+        ...
 
 
 @dataclass(frozen=True)
 class Whole(Model):
-    """A model of which nothing is known but its parameters and the operations of one unit, forward and backward.
+    """A model whose step is divided by data alone, or as it says itself.
 
     items: what its samples are called, where they have no tokens. kind: its class, see `gpus.utilisation`; "" where
-    it is that of its units. recipe: None for a step that was captured already. brought: bytes of a sample that come
-    from the host. epoch: samples of the usual data set, 0 where there is none. optimizer: in words, "" where the
-    recipe says it, or nobody.
+    it is that of its units. network: what it computes; figures: its numbers, where that is not known here. epoch:
+    samples of the usual data set, 0 where there is none. optimizer: in words, "" where nobody says it.
     """
 
-    count: int = 0
-    per_unit: float = 0.0
     items: str = "samples"
     kind: str = ""
-    recipe: Recipe | None = None
-    brought: float = 0.0
+    network: Network | None = None
+    figures: Counted | None = None
     epoch: int = 0
     optimizer: str = ""
 
     @property
+    def _figures(self) -> Counted:
+        return self.figures if self.figures is not None else counts.of_network(self.network)
+
+    @property
     def parameters(self) -> int:
         """Parameters of the whole model."""
-        return self.count
+        return self._figures.parameters
 
     @property
     def used(self) -> int:
         """As far as anybody knows, all of them."""
-        return self.count
+        return self.parameters
+
+    @property
+    def brought(self) -> float:
+        """Bytes of a sample that come from the host."""
+        return self._figures.given
 
     @property
     def embedding_parameters(self) -> int:
@@ -85,61 +87,12 @@ class Whole(Model):
         return self.unit
 
     def flops_per_token(self, sequence: int) -> float:
-        """Floating-point operations per token of the step as it was captured, or as its recipe's."""
-        return self.per_unit
+        """Floating-point operations of a unit, forward and backward."""
+        return self.figures.operations if self.figures is not None else counts.operations_of_network(self.network)
 
 
-@dataclass
-class Layers:
-    """Parameters and multiplications (with additions) of the layers of a network, as they are added to it.
-
-    given: of products, those whose input is a sample's own, into which no gradient goes."""
-
-    parameters: int = 0
-    products: float = 0.0
-    given: float = 0.0
-
-    @property
-    def operations(self) -> float:
-        """Operations of a sample forward and backward, which takes the products twice more."""
-        return 2 * (3 * self.products - self.given)
-
-    def convolved(self, into: int, out: int, kernel: int, side: int, bias: bool = False) -> None:
-        """A convolution whose result is `side` wide and high."""
-        self.parameters += into * out * kernel * kernel + out * bias
-        self.products += float(into * out * kernel * kernel * side * side)
-
-    def linear(self, into: int, out: int, rows: int = 1, bias: bool = True) -> None:
-        """A linear layer of so many rows of a sample."""
-        self.parameters += (into + bias) * out
-        self.products += float(into * out * rows)
-
-    def normed(self, width: int) -> None:
-        """A norm with scale and shift."""
-        self.parameters += 2 * width
-
-
-def resnet(f: Fields) -> Whole:
-    """Residual networks of bottlenecks (He et al. 2015), the stride in the 3 x 3 convolution as in torchvision."""
-    f.word("layer_type", "bottleneck", ("bottleneck",))
-    side, stem = f.count("image_size", 224), f.count("embedding_size", 64)
-    if side % 32:
-        raise wrong(f.name, f"an image_size of {side} is no multiple of 32")
-    depths, widths = f.counts("depths"), f.counts("hidden_sizes")
-    if len(depths) != len(widths) or any(width % 4 for width in widths):
-        raise wrong(f.name, f"depths {depths} and hidden_sizes {widths} make no stages of bottlenecks")
-    colours, classes = f.count("num_channels", 3), f.count("num_labels", 1000)
-    made, size = Layers(), side // 2
-    made.convolved(colours, stem, 7, size)
-    made.given = made.products
-    made.normed(stem)
-    into, size = stem, size // 2
-    for stage, (depth, out) in enumerate(zip(depths, widths)):
-        for block in range(depth):
-            into, size = _bottleneck(made, into, out, size, 2 if stage and not block else 1)
-    made.linear(into, classes)
-    words = {name: ",".join(map(str, f.counts(name))) for name in ("depths", "hidden_sizes")}
-    words |= {"stem": str(stem), "side": str(side), "colours": str(colours), "classes": str(classes)}
+def images(f: Fields, network: Network, kind: str, optimizer: str, epoch: int = 0) -> Whole:
+    """The model of a network of images, see `Whole`."""
     return Whole(
         f.name,
         0,
@@ -147,23 +100,9 @@ def resnet(f: Fields) -> Whole:
         1,
         patch=1,
         source=f.source,
-        count=made.parameters,
-        per_unit=made.operations,
         items="images",
-        kind="convolution",
-        recipe=Recipe("resnet", "momentum in bf16", words),
-        brought=2 * colours * side**2 + ID,
-        epoch=IMAGENET,
+        kind=kind,
+        network=network,
+        epoch=epoch,
+        optimizer=optimizer,
     )
-
-
-def _bottleneck(made: Layers, into: int, out: int, side: int, stride: int) -> tuple[int, int]:
-    """One block; returns what it gives, how wide its image is."""
-    width, after = out // 4, side // stride
-    for a, b, kernel, size in ((into, width, 1, side), (width, width, 3, after), (width, out, 1, after)):
-        made.convolved(a, b, kernel, size)
-        made.normed(b)
-    if stride > 1 or into != out:
-        made.convolved(into, out, 1, after)
-        made.normed(out)
-    return out, after

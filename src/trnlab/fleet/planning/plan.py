@@ -23,7 +23,7 @@ from trnlab.fleet.arrays import Bools, Floats, Ints
 from trnlab.fleet.bills.money import Bill, bill
 from trnlab.fleet.costs.exchange import Exchange
 from trnlab.fleet.costs.programs import Programs
-from trnlab.fleet.costs.ranks import Ranks, Source
+from trnlab.fleet.costs.ranks import Ranks
 from trnlab.fleet.costs.store import opened
 from trnlab.fleet.models.captured import Captured
 from trnlab.fleet.models.recommend import Recommender
@@ -56,10 +56,10 @@ class Question:
     """What is asked for. instances: fewest and most of each target. deadline: seconds, None without one.
 
     batch: sequences in a step. sequence: tokens of each; 0 for what the model is usually trained on. fixed: columns
-    of `Layouts` that are given. captured: a step that is divided by data alone, where `model` is no stack of blocks:
-    a script's, or where those of a recipe come from. spelled: the model as words of a command line. epoch: tokens
+    of `Layouts` that are given. captured: a script's step that is divided by data alone, where nothing is known of
+    `model` but that. spelled: the model as words of a command line. epoch: tokens
     of one pass over the data, 0 where nobody said. Raises UsageError (TRN178) for what contradicts itself, TRN577
-    for a model that is no stack of blocks without a step.
+    for a model of which nothing says what it computes.
     """
 
     model: Model
@@ -72,7 +72,7 @@ class Question:
     precision: str = "bf16"
     fixed: Mapping[str, int] = field(default_factory=dict)
     reliability: Reliability = field(default_factory=Reliability)
-    captured: Captured | Source | None = None
+    captured: Captured | None = None
     spelled: tuple[str, ...] = ()
     epoch: float = 0.0
 
@@ -99,10 +99,16 @@ class Question:
                 f"{self.tokens:,.0f}",
                 "take a smaller --global-batch or --sequence, or more --tokens or --samples",
             )
-        if isinstance(model, Whole) and not isinstance(model, Recommender) and self.captured is None:
+        if isinstance(model, Whole) and not isinstance(model, Recommender) and self.source is None:
             raise _no_step(model)
         if not self.targets:
             raise _contradiction("no target was named", "a target", "none", "name one: --target trn2.48xlarge")
+
+    @property
+    def source(self) -> Captured | Whole | None:
+        """Where steps come from that are divided by data alone; None for other models."""
+        model = self.model
+        return self.captured or (model if isinstance(model, Whole) and model.network is not None else None)
 
     @property
     def training(self) -> Training:
@@ -325,7 +331,8 @@ def _on(
     session = Session(chips.target(name), precision=question.precision)
     store = opened(found.folder, session.target, question.precision)
     programs, exchange = Programs(session, store.programs), Exchange(session.target, store.exchange)
-    ranks = Ranks(question.captured, session, store.programs) if question.captured is not None else None
+    source, form = question.source, FORMS[question.precision]
+    ranks = Ranks(source, session, store.programs, form) if source is not None else None
     for instances in _numbers(*question.instances):
         if instances > max(question.instances[0], 1) and not _joined(session.target):
             said(f"{name} has no network cards: several of it cannot train together")
@@ -336,7 +343,7 @@ def _on(
         if ranks is not None:
             _gather(found, cluster, Replicas(ranks, exchange).search(cluster, question.batch, question.fixed))
         elif isinstance(question.model, Recommender):
-            tables = Tables(cluster, programs, exchange, FORMS[question.precision])
+            tables = Tables(cluster, programs, exchange, form)
             _gather(found, cluster, tables.search(question.model, question.batch, question.fixed))
         else:
             planner = Helped(cluster, programs, exchange, ahead=ahead)
@@ -429,8 +436,8 @@ def _no_step(model: Model) -> UsageError:
         f"{model.name} is no stack of blocks, and nothing says what its step is",
         code="TRN577",
         got="no step",
-        limit="captured=: a step, or where steps come from",
-        remedy="from trnlab.frontends.torch.recipes.steps import Steps; Question(..., captured=Steps(model))",
+        limit="captured=: a step",
+        remedy="give the step that a script was captured as: Question(..., captured=step)",
     )
 
 

@@ -78,8 +78,8 @@ def _with_memory(plan: Plan, c: Candidate, factor: float) -> Step:
     session = Session(changed, precision=asked.precision)
     exchange = Exchange(target, opened(plan.folder, target, asked.precision).exchange)
     cluster = Cluster(changed, c.cluster.instances)
-    if asked.captured is not None:
-        ranks = Ranks(asked.captured, session, store.programs)
+    if asked.source is not None:
+        ranks = Ranks(asked.source, session, store.programs, FORMS[asked.precision])
         changed_step = Replicas(ranks, exchange).steps(cluster, columns_of([c.step.layout]), asked.batch).step(0)
         store.save()
         return changed_step

@@ -12,7 +12,7 @@ Letters: b samples of a rank, F tables, L of them divided, C columns.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
@@ -30,8 +30,7 @@ from trnlab.fleet.search.layout import SHORT as NAMES
 from trnlab.fleet.search.layout import Layout, columns_of
 from trnlab.fleet.search.steps import CAUSES, CLASSES, Steps
 from trnlab.graph.builder import GraphBuilder
-from trnlab.graph.grad.builder import GradientBuilder
-from trnlab.graph.ir import Graph, Value
+from trnlab.graph.ir import Graph
 from trnlab.numerics.dtypes import DType, dtype, float32, int32
 from trnlab.porting.job import room
 from trnlab.precision import MODES
@@ -142,7 +141,7 @@ class Tables:
             columns_of([layout]),
             {cause: np.array([seconds.get(cause, 0.0)]) for cause in CAUSES},
             {name: np.array([sizes.get(name, 0.0)]) for name in CLASSES},
-            np.array([model.per_unit * batch]),
+            np.array([model.flops_per_token(1) * batch]),
             np.ones(1, np.bool_),
             room(target),
             peak,
@@ -178,45 +177,4 @@ def sgd(parameters: int, form: DType) -> Graph:
 def network(model: Recommender, samples: int, form: DType) -> Stage:
     """Forward and backward of both networks and of short tables, on rows of divided ones that come and go."""
     layers = TrainingLayers("recommender", Share(samples, 1, form=form.name))
-    b, x = layers.b, layers.given((samples, model.dense))
-    vectors = [layers.receive((samples, len(model.divided), model.width))]
-    for i, rows in enumerate(model.short):
-        ids = layers.given((samples, 1), int32)
-        vectors.append(b.take_rows(layers.weight(f"table_{i}", rows, model.width), ids))
-    x = _perceptron(layers, "bottom", x, model.bottom, last=True)
-    stacked = b.concatenate([b.reshape(x, (samples, 1, model.width)), *vectors], 1)
-    y = _perceptron(layers, "top", b.concatenate([x, _pairs(b, stacked)], 1), model.top)
-    lost = _lost(b, b.convert(y, float32), layers.given((samples, 1), float32))
-    return differentiated(layers, lost, None, summed=False)
-
-
-def _perceptron(layers: TrainingLayers, name: str, x: Value, sizes: tuple[int, ...], last: bool = False) -> Value:
-    """Products, each with an activation; the last one where asked."""
-    for i, out in enumerate(sizes[1:]):
-        x = layers.linear(f"{name}_{i}", x, out, bias=True)
-        if last or i + 2 < len(sizes):
-            x = layers.activation(x, "relu")
-    return x
-
-
-def _pairs(b: GraphBuilder, x: Value) -> Value:
-    """[b, V, C] -> [b, V (V - 1) / 2], products of each vector with those before it."""
-    samples, count, _ = x.shape
-    products = b.dot_general(x, x, ((2,), (2,)), ((0,), (0,)), dt=x.dtype)
-    y = b.reshape(products, (samples, count * count))
-    return b.concatenate([b.slice_dim(y, 1, i * count, i * count + i) for i in range(1, count)], 1)
-
-
-def _lost(b: GradientBuilder, wide: Value, labels: Value) -> Value:
-    """The mean cross entropy of clicks, of scores [b, 1] in float32."""
-
-    def forward(wide: Value) -> tuple[Value, ...]:
-        soft = b.log(b.add(b.exponential(b.negate(b.abs(wide))), 1.0))
-        lost = b.subtract(b.add(b.maximum(wide, 0.0), soft), b.multiply(wide, labels))
-        return (b.multiply(b.reduce(lost, (0, 1)), 1 / wide.type.size),)
-
-    def back(d: Value, inputs: Sequence[Value], _: Sequence[Value]) -> list[Value]:
-        each = b.broadcast_to(b.multiply(d, 1 / wide.type.size), wide.shape)
-        return [b.multiply(b.subtract(b.logistic(inputs[0]), labels), each)]
-
-    return b.with_gradient(forward, [wide], back)[0]
+    return differentiated(layers, model.loss(layers), None, summed=False)

@@ -11,7 +11,7 @@ The backward pass is appended behind the forward pass, in one graph, op by op in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -61,10 +61,17 @@ class GradientBuilder(GraphBuilder):
         """make(*inputs), with a derivative of its own: `backward`. The first result alone is differentiated."""
         return self._region(make, inputs, backward)
 
-    def recomputed(self, make: Callable[..., Value], *inputs: Value) -> Value:
+    def recomputed(self, make: Callable[..., Value], *inputs: Value, apart: bool = False) -> Value:
         """make(*inputs), of which nothing is kept: the backward pass computes it once more from the inputs
-        (activation checkpointing, Chen et al. 2016, arXiv:1604.06174)."""
-        return self._region(lambda *given: (make(*given),), inputs, None)[0]
+        (activation checkpointing, Chen et al. 2016, arXiv:1604.06174). apart: what it reads of the graph's own inputs
+        is behind barriers then as well, as PyTorch has it, so that no loop that reads one computes it both times."""
+        results = self._region(lambda *given: (make(*given),), inputs, None)
+        if apart:
+            region = self._nodes[-1]
+            assert isinstance(region, Region)
+            read = dict.fromkeys(value for value in _read(region.nodes) if value.op is None)
+            region.inputs = tuple(dict.fromkeys((*inputs, *read)))
+        return results[0]
 
     def _region(
         self, make: Callable[..., tuple[Value, ...]], inputs: Sequence[Value], backward: Backward | None
@@ -94,6 +101,12 @@ class GradientBuilder(GraphBuilder):
             return _Pass(self, set(wanted), frozenset(in_float32)).run(nodes, of)
         finally:
             self._nodes = nodes
+
+
+def _read(nodes: Iterable[Node]) -> Iterator[Value]:
+    """What ops read, those within regions as well."""
+    for node in nodes:
+        yield from node.operands if isinstance(node, Op) else (*node.inputs, *_read(node.nodes))
 
 
 @dataclass
@@ -239,6 +252,7 @@ class _Pass:
         new = {value: self._entering(value) for value in region.inputs}
         barriers = [(value, again) for value, again in new.items() if again not in self._first]
         self.active.update(again for value, again in barriers if value in self.active)
+        self.in_float32 |= {again for value, again in barriers if value in self.in_float32}
         nodes = self._copied(region.nodes, new)
         self._mark(nodes)
         self.give(new[region.results[0]], gradient)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from trnlab.fleet.models.architectures import architecture
 from trnlab.fleet.models.diffusion import unet
 from trnlab.fleet.models.recommend import dlrm
-from trnlab.fleet.models.unpartitioned import resnet
+from trnlab.fleet.models.residual import resnet
 
 architecture("resnet")(resnet)
 architecture("UNet2DConditionModel")(unet)

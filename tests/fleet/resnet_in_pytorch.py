@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train a residual network of bottlenecks (He et al. 2015), ResNet-50 unless told otherwise, with momentum.
-
-    trnlab estimate --target trn1.2xlarge src/trnlab/frontends/torch/recipes/resnet.py --batch 32
+"""A residual network of bottlenecks (He et al. 2015) in PyTorch, the reference of `fleet.models.residual`.
 
 The stride is in the 3 x 3 convolution, as in torchvision, whose numbers of parameters these are.
 """
@@ -10,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
-
-from trnlab.frontends.torch.recipes.common import DEVICE, FORMS, Blocks, numbers, options, train
+from torch.utils.checkpoint import checkpoint
 
 
 class Bottleneck(nn.Module):
@@ -38,7 +34,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A stem, four stages, a mean over the image and a head."""
+    """A stem, four stages, a mean over the image and a head. again: only what enters a block is kept."""
 
     def __init__(
         self,
@@ -47,10 +43,11 @@ class ResNet(nn.Module):
         stem: int = 64,
         colours: int = 3,
         classes: int = 1000,
+        again: bool = False,
     ) -> None:
         super().__init__()
         self.stem, self.norm = nn.Conv2d(colours, stem, 7, 2, 3, bias=False), nn.BatchNorm2d(stem)
-        self.blocks, into = Blocks(), stem
+        self.blocks, into, self.again = nn.ModuleList(), stem, again
         for stage, (depth, out) in enumerate(zip(depths, widths)):
             for block in range(depth):
                 self.blocks.append(Bottleneck(into, out, 2 if stage and not block else 1))
@@ -60,28 +57,6 @@ class ResNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[N, classes] of [N, colours, H, W]."""
         x = functional.max_pool2d(functional.relu(self.norm(self.stem(x))), 3, 2, 1)
-        return self.head(self.blocks(x).mean((2, 3)))
-
-
-def main() -> None:
-    """Two steps."""
-    parser = options(__doc__)
-    parser.add_argument("--depths", type=numbers, default=(3, 4, 6, 3), help="blocks of each stage")
-    parser.add_argument("--hidden_sizes", type=numbers, default=(256, 512, 1024, 2048), help="what each stage gives")
-    for name, default in (("stem", 64), ("side", 224), ("colours", 3), ("classes", 1000)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    args = parser.parse_args()
-    form = FORMS[args.precision]
-    model = ResNet(args.depths, args.hidden_sizes, args.stem, args.colours, args.classes).to(DEVICE, form)
-    model.blocks.again = args.again
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-5)
-
-    def batch() -> tuple[Tensor, Tensor]:
-        images = torch.randn(args.batch, args.colours, args.side, args.side, dtype=form)
-        return images, torch.randint(0, args.classes, (args.batch,))
-
-    train(model, optimizer, lambda m, x, y: functional.cross_entropy(m(x), y), batch, args.steps)
-
-
-if __name__ == "__main__":
-    main()
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.again else block(x)
+        return self.head(x.mean((2, 3)))

@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train the U-Net of a latent diffusion model (Rombach et al. 2022), Stable Diffusion 1's unless told otherwise.
+"""The U-Net of a latent diffusion model (Rombach et al. 2022) in PyTorch, the reference of `fleet.models.diffusion`.
 
-    python -m trnlab.frontends.torch.recipes.unet --help
-
-Latents and texts are given, as they are where they were encoded before: what encodes them is frozen and no part of
-the step. SDXL's has `--pooled`: what describes an image beside its text. The numbers of parameters are those of
-diffusers' UNet2DConditionModel.
+The numbers of parameters are those of diffusers' UNet2DConditionModel.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable, Sequence
 
@@ -19,9 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from trnlab.frontends.torch.recipes.common import DEVICE, FORMS, numbers, options, train
-
-TIMES, PERIOD = 1000, 10000.0  # steps of noise; of the sinusoids that say which
+PERIOD = 10000.0  # of the sinusoids that say which step of noise it is
 
 
 class Residual(nn.Module):
@@ -126,9 +119,10 @@ class UNet(nn.Module):
         pooled: int = 0,
         groups: int = 32,
         colours: int = 4,
+        again: bool = False,
     ) -> None:
         super().__init__()
-        self.first, self.time, self.again = widths[0], 4 * widths[0], False
+        self.first, self.time, self.again = widths[0], 4 * widths[0], again
         self.depth, self.levels = depth, len(widths)
         self.described = self._perceptron(self.first)
         self.pooled = self._perceptron(pooled) if pooled else None
@@ -197,52 +191,3 @@ class UNet(nn.Module):
         rates = torch.exp(torch.arange(half, device=when.device) * (-math.log(PERIOD) / half))
         angles = when * rates
         return torch.cat([angles.cos(), angles.sin()], -1)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = options(__doc__)
-    for name, default, words in (
-        ("widths", (320, 640, 1280, 1280), "of each level"),
-        ("attended", (1, 1, 1, 0), "whether each level has attention"),
-        ("heads", (8, 8, 8, 8), "of each level's attention, the last of the middle's, too"),
-        ("layers", (1, 1, 1, 1), "of each level's transformers"),
-    ):
-        parser.add_argument(f"--{name}", type=numbers, default=default, help=words)
-    for name, number in (
-        ("depth", 2),
-        ("text", 768),
-        ("pooled", 0),
-        ("groups", 32),
-        ("colours", 4),
-        ("side", 64),
-        ("words", 77),
-    ):
-        parser.add_argument(f"--{name}", type=int, default=number)
-    return parser.parse_args()
-
-
-def main() -> None:
-    """Steps on random latents, times and texts."""
-    args = _arguments()
-    form = FORMS[args.precision]
-    heads = [count if attends else 0 for count, attends in zip(args.heads, args.attended)]
-    model = UNet(
-        args.widths, heads, args.heads[-1], args.layers, args.depth, args.text, args.pooled, args.groups, args.colours
-    ).to(DEVICE, form)
-    model.again = args.again
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-
-    def batch() -> tuple[Tensor, ...]:
-        latents, noise = (torch.randn(args.batch, args.colours, args.side, args.side, dtype=form) for _ in range(2))
-        when = torch.randint(0, TIMES, (args.batch, 1)).float()
-        pooled = [torch.randn(args.batch, args.pooled, dtype=form)] if args.pooled else []
-        return latents, when, torch.randn(args.batch, args.words, args.text, dtype=form), noise, *pooled
-
-    def loss(m: nn.Module, latents: Tensor, when: Tensor, text: Tensor, noise: Tensor, *pooled: Tensor) -> Tensor:
-        return functional.mse_loss(m(latents, when, text, *pooled), noise)
-
-    train(model, optimizer, loss, batch, args.steps)
-
-
-if __name__ == "__main__":
-    main()

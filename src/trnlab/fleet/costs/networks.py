@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training step of a network on one rank: forward, backward and the optimizer's update, in one graph.
+
+Parameters, gradients and the optimizer's state are kept in one format. Updates are PyTorch's, with their roundings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from trnlab.fleet.costs.updates import LEARNING_RATES, STEPS
+from trnlab.fleet.layers.convolutional import ConvolutionalLayers
+from trnlab.fleet.layers.shares import Share
+from trnlab.fleet.models.captured import Captured
+from trnlab.fleet.models.unpartitioned import Whole
+from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.ir import Value
+from trnlab.graph.passes.dead import remove_dead_ops
+from trnlab.numerics.dtypes import float32
+from trnlab.porting.forecast import Part, Work
+
+BETAS, EPSILON, DECAY = (0.9, 0.999), 1e-8, 0.01  # of AdamW, PyTorch's defaults
+# An optimizer, as it is appended to a step: from weights and their gradients to inputs that are its state.
+Update = Callable[[GraphBuilder, Sequence[Value], Sequence[Value]], list[Value]]
+
+
+def step(model: Whole, samples: int, again: bool, form: str) -> Captured:
+    """The step of so many samples. again: what is inside of blocks is made once more on the way back. form: of
+    weights, activations and the optimizer's state."""
+    assert model.network is not None, model.name
+    share = Share(samples, 1, form=form, block="again" if again else "kept")
+    layers = ConvolutionalLayers("train_step", share)
+    b, loss = layers.b, model.network.loss(layers)
+    b.output(loss)
+    for old, new in layers.averages:
+        b.output(new, alias_of=old)
+    weights = list(layers.weights.values())
+    gradients = b.gradients({loss: b.constant(1.0, loss.dtype)}, weights)
+    kinds = dict.fromkeys(b.graph.inputs, "batch") | dict.fromkeys(weights, "parameter")
+    kinds |= dict.fromkeys((old for old, _ in layers.averages), "buffer")
+    kinds |= dict.fromkeys(UPDATES[model.network.update](b, weights, [gradients[w] for w in weights]), "state")
+    graph = b.build()
+    remove_dead_ops(graph)
+    part = Part(graph, 1, tuple(kinds.get(value, "temporary") for value in graph.inputs), loss=0)
+    shapes = {name: weight.shape for name, weight in layers.weights.items()}
+    return Captured(model.name, Work([part], [], samples), samples, 1, shapes, model.source)
+
+
+def momentum(b: GraphBuilder, weights: Sequence[Value], gradients: Sequence[Value]) -> list[Value]:
+    """SGD with momentum and decay, as ResNets are trained (He et al. 2015, section 3.4)."""
+    rate, state = _rate(b), []
+    for weight, gradient in zip(weights, gradients):
+        form, old = weight.dtype, b.input(f"{weight.name}.momentum", weight.shape, weight.dtype)
+        decayed, kept = (
+            b.convert(b.multiply(b.convert(x, float32), factor), form) for x, factor in ((weight, 5e-5), (old, 0.9))
+        )
+        new = b.add(kept, b.add(gradient, decayed))
+        step = b.broadcast_to(b.convert(b.negate(rate), form), weight.shape)
+        b.output(b.add(weight, b.multiply(new, step)), alias_of=weight)
+        b.output(new, alias_of=old)
+        state.append(old)
+    return state
+
+
+def adamw(b: GraphBuilder, weights: Sequence[Value], gradients: Sequence[Value]) -> list[Value]:
+    """AdamW with PyTorch's defaults (Loshchilov and Hutter 2017)."""
+    count, rate = b.input("step", (), float32), _rate(b)
+    b.graph.bounds[count.index] = STEPS
+    now = b.add(count, 1.0)
+    b.output(now, alias_of=count)
+    first, second = (b.negate(b.op("exponential_minus_one", b.multiply(now, math.log(x)))) for x in BETAS)
+    size = b.negate(b.divide(rate, first))
+    rates = b.subtract(1.0, b.multiply(rate, DECAY)), b.multiply(b.sqrt(second), size)
+    scalars = *rates, b.multiply(b.divide(1.0, size), EPSILON)
+    state = [count]
+    for weight, gradient in zip(weights, gradients):
+        state += _adamw(b, weight, gradient, scalars)
+    return state
+
+
+def _adamw(b: GraphBuilder, weight: Value, gradient: Value, scalars: Sequence[Value]) -> list[Value]:
+    form = weight.dtype
+    olds = [b.input(f"{weight.name}.{name}", weight.shape, form) for name in ("mean", "square")]
+    left, root, least = (b.broadcast_to(b.convert(x, form), weight.shape) for x in scalars)
+    wide, mean, square = (b.convert(x, float32) for x in (gradient, *olds))
+    mean = b.convert(b.add(mean, b.multiply(b.subtract(wide, mean), 1 - BETAS[0])), form)
+    square = b.convert(b.convert(b.multiply(square, BETAS[1]), form), float32)
+    square = b.convert(b.add(square, b.multiply(b.multiply(wide, wide), 1 - BETAS[1])), form)
+    below = b.add(b.divide(b.sqrt(square), root), least)
+    moved = b.divide(b.convert(mean, float32), b.convert(below, float32))
+    new = b.add(b.convert(b.multiply(weight, left), float32), moved)
+    for value, old in ((b.convert(new, form), weight), (mean, olds[0]), (square, olds[1])):
+        b.output(value, alias_of=old)
+    return olds
+
+
+def _rate(b: GraphBuilder) -> Value:
+    rate = b.input("rate", (), float32)
+    b.graph.bounds[rate.index] = LEARNING_RATES
+    return rate
+
+
+UPDATES: Mapping[str, Update] = {"momentum": momentum, "adamw": adamw}
