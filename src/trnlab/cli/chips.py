@@ -26,5 +26,5 @@ def _rules() -> str:
     rules = assumed_rules()
     width = max(len(kind) for kind, _ in rules)
     lines = [f"{kind:<{width}}  {rule}" for kind, rule in rules]
-    order = "kernels are scheduled as docs/adr/0017-the-compiler-is-a-policy.md says: in which order is not published"
+    order = "kernels are scheduled as docs/adr/0017 says: in which order is not published"
     return "\n".join(["rules of cost, on every chip", *lines, "", order])

@@ -29,9 +29,23 @@ from trnlab.program.routine import Call, Print, Program, Routine, Tensor
 Array = np.ndarray[Any, Any]
 Json = Any  # what the json module reads and writes
 
-_STORED = (Program, Routine, Tensor, Call, Buffer, Grid, Work, Location, Print, Change, Size, Spill)
-CLASSES: dict[str, type[Any]] = {c.__name__: c for c in _STORED}
-_ENUMS: dict[str, type[Any]] = {c.__name__: c for c in (Memory, Engine)}
+# The names are those in files, whatever the classes are called.
+CLASSES: dict[str, type[Any]] = {
+    "Program": Program,
+    "Routine": Routine,
+    "Tensor": Tensor,
+    "Call": Call,
+    "Buffer": Buffer,
+    "Grid": Grid,
+    "Work": Work,
+    "Location": Location,
+    "Print": Print,
+    "Change": Change,
+    "Size": Size,
+    "Spill": Spill,
+}
+_ENUMS: dict[str, type[Any]] = {"Memory": Memory, "Engine": Engine}
+_NAMES = {kind: name for name, kind in (CLASSES | _ENUMS).items()}
 _HOST_DTYPES = [np.dtype(name) for name in ("int64", "uint64", "float64", "bool")]  # beyond the chip's own
 _ARRAY_DTYPES = {d.name: d for d in (*(d.numpy for d in ALL), *_HOST_DTYPES)}
 _SIGNED, _UNSIGNED = ("int8", "int16", "int32", "int64"), ("uint8", "uint16", "uint32", "uint64")
@@ -69,18 +83,18 @@ class Encoder:
         return self._tagged(value)
 
     def _tagged(self, value: Any) -> Json:
-        name = type(value).__name__
         if isinstance(value, DType):
             return {"dtype": value.name}
         if isinstance(value, list):
             return {"list": [self.encode(v) for v in value]}
         if isinstance(value, dict):
             return {"dict": [[self.encode(k), self.encode(v)] for k, v in value.items()]}
-        if _ENUMS.get(name) is type(value):
+        name = _NAMES.get(type(value), "")
+        if name in _ENUMS:
             return {name: int(value)}
-        if CLASSES.get(name) is type(value):
+        if name in CLASSES:
             return {name: [self.encode(getattr(value, f)) for f in field_names(type(value))]}
-        raise TypeError(f"{name} has no place in an executable file")
+        raise TypeError(f"{type(value).__name__} has no place in an executable file")
 
 
 def decode(tree: Json, arrays: Sequence[Array]) -> Any:
