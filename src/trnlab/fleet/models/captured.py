@@ -101,7 +101,7 @@ class _Stack:
 def recognised(step: Captured) -> Recognised:
     """The model that a step trains, as a stack of equal blocks with an embedding and a head."""
     forward = _forward(step)
-    kinds = list(dict.fromkeys(forward.attentions))
+    kinds = list(dict.fromkeys(seen for part in step.work.parts for seen in Forward(part, step.samples).attentions))
     if not kinds:
         return Recognised(None, "its step has no attention whose queries, keys and values come from parameters")
     if len(kinds) > 1:
@@ -113,7 +113,7 @@ def recognised(step: Captured) -> Recognised:
     if block is None:
         why = "its blocks are no attention followed by a dense network or experts: each has weights of "
         return Recognised(None, why + _listed(stack.block))
-    ends = (m for m in _models(step, block, stack, kinds[0].length) if stores(stack.ends, counts.asked_by_ends(m)))
+    ends = (m for m in _models(step, block, stack, kinds[0]) if stores(stack.ends, counts.asked_by_ends(m)))
     model = next(ends, None)
     if model is None:
         return Recognised(
@@ -258,28 +258,21 @@ def _rows(shapes: Counter[Shape], hidden: int) -> list[int]:
     return sorted({prod(shape) // hidden for shape in matrices}, reverse=True)
 
 
-def _models(step: Captured, block: Block, stack: _Stack, length: int) -> Iterator[Model]:
-    """Models of these blocks with each embedding and head that tables of such sizes may be."""
+def _models(step: Captured, block: Block, stack: _Stack, seen: Seen) -> Iterator[Model]:
+    """Models of these blocks with each embedding and head that tables of such sizes may be. Of norms at the ends there
+    is most often the one that completes the blocks': after the last where norms precede, else before the first."""
     hidden, rows = block.hidden, _rows(stack.ends, block.hidden)
-    known = Model(step.name, hidden, ((stack.count, block),), length, source=step.source)
-    flags = (True, False)
+    known = Model(step.name, hidden, ((stack.count, block),), seen.length, source=step.source)
+    norms = sorted(product((False, True), repeat=2), key=lambda at: at == (seen.around, not seen.around))[::-1]
     if step.units == 1:
         patches = sorted({prod(s) // hidden for s in stack.ends if len(s) > 1 and prod(s) % hidden == 0})
-        for patch, classes, positions, normed in product(patches, rows, [0, *rows], flags):
-            yield replace(known, patch=patch, classes=classes, positions=positions, final_norm=normed)
+        for patch, classes, positions, (first, final) in product(patches, rows, [0, *rows], norms):
+            model = replace(known, patch=patch, classes=classes, positions=positions)
+            yield replace(model, final_norm=final, embedding_norm=first)
     for extra, places, words in product(_apart(rows), _apart(rows), rows):
-        for ends in product((False, True), flags, (False, True), (False, True)):
-            tied, final, first, transform = ends
-            yield replace(
-                known,
-                vocabulary=words,
-                positions=places,
-                types=extra,
-                tied=tied,
-                final_norm=final,
-                embedding_norm=first,
-                transform=transform,
-            )
+        model = replace(known, vocabulary=words, positions=places, types=extra)
+        for tied, (first, final), transform in product((False, True), norms, (False, True)):
+            yield replace(model, tied=tied, final_norm=final, embedding_norm=first, transform=transform)
 
 
 def _apart(rows: list[int]) -> list[int]:

@@ -19,12 +19,14 @@ from trnlab.porting.forecast import Part
 
 _TURNED = ("concatenate", "negate", "subtract")  # of rotary positions
 _NORMS = ("rsqrt", "sqrt")
+_LOOKS = ("convert", "reshape", "transpose")  # at the same values
 
 
 @dataclass(frozen=True)
 class Seen:
     """What an attention reads: heads of queries and of keys, their sizes, tokens of a sequence; whether later tokens
-    are hidden, and queries turned by their positions, or normed; the width of what queries are projected from."""
+    are hidden, and queries turned by their positions, or normed; the width of what queries are projected from, and
+    whether that also goes around the attention, as where norms follow what is added up (BERT)."""
 
     heads: int
     kv_heads: int
@@ -35,6 +37,7 @@ class Seen:
     turned: bool
     normed: bool
     hidden: int
+    around: bool
 
 
 @dataclass(frozen=True)
@@ -98,22 +101,26 @@ class Forward:
             found.setdefault(self._behind[scores.op.result], scores)
         return found
 
-    def _scores(self) -> Iterator[_Scores]:
+    @cached_property
+    def _users(self) -> dict[Value, list[Op]]:
         users: dict[Value, list[Op]] = {}
         for op in self._ops:
             for x in dict.fromkeys(op.operands):
                 users.setdefault(x, []).append(op)
+        return users
+
+    def _scores(self) -> Iterator[_Scores]:
         for op in self._ops:
             if op.name == "trn.attention" and self._trained(op.operands[:3]):
                 yield _Scores(*op.operands[:3], op, tuple(op.operands[3:]))
-            elif op.name == "exponential" and (written := self._written(op, users)) is not None:
+            elif op.name == "exponential" and (written := self._written(op)) is not None:
                 yield written
 
     def _trained(self, values: Iterable[Value]) -> bool:
         """Whether each is made of a batch and of parameters."""
         return all(v in self._fed and self._behind.get(v) for v in values)
 
-    def _written(self, grown: Op, users: dict[Value, list[Op]]) -> _Scores | None:
+    def _written(self, grown: Op) -> _Scores | None:
         """Attention that is written out around an exponential: a product of queries and keys before it, and one with
         values after it, with whatever lies between them (a mask, dropout)."""
         before, products = self._back(grown.operands[0])
@@ -123,7 +130,7 @@ class Forward:
         closing: list[tuple[Op, Value]] = []
         while waiting:
             x = waiting.pop()
-            for op in users.get(x, ()):
+            for op in self._users.get(x, ()):
                 if op.name == "dot_general":
                     closing.append((op, x))
                 elif op not in met:
@@ -163,7 +170,7 @@ class Forward:
             (_, heads, length, size), shared, wide = q.shape, k.shape[1], v.shape[3]
         else:
             (product,) = self._back_to(scores)
-            size = prod(q.shape[d] for d in product.attrs["lhs_contracting_dimensions"])
+            size = _summed(product)
             length = prod(_free(product, 1))
             each = self._samples * length
             heads, shared = q.type.size // (each * size), k.type.size // (each * size)
@@ -172,19 +179,32 @@ class Forward:
         names = {op.name for op in between}
         normed = not names.isdisjoint(_NORMS)
         turned = any(name in names for name in _TURNED[: 2 if normed else 3])  # norms about a mean subtract as well
-        hidden = max((self._read(op) for op in products), default=0)
+        projections = [op for op in products if any(self._is_weight(x) for x in op.operands)]
+        hidden = max((_summed(op) for op in projections), default=0)
+        around = any(self._goes_around(x) for op in projections for x in op.operands if not self._is_weight(x))
         causal = bool(scores.op.attrs.get("causal")) or self._hides_later(scores.masks, length)
-        return Seen(heads, shared, size, wide, length, causal, turned, normed, hidden)
+        return Seen(heads, shared, size, wide, length, causal, turned, normed, hidden, around)
 
     def _back_to(self, scores: _Scores) -> list[Op]:
         """The product of scores that are written out."""
         return [op for op in self._ops if op.name == "dot_general" and op.operands == (scores.q, scores.k)][:1]
 
-    def _read(self, op: Op) -> int:
-        """Columns that a projection reads: of a product with a weight, what is summed over; 0 of others."""
-        if not any(self._behind.get(x) and x not in self._fed for x in op.operands):
-            return 0
-        return prod(op.operands[0].shape[d] for d in op.attrs["lhs_contracting_dimensions"])
+    def _is_weight(self, x: Value) -> bool:
+        """Whether it is made of parameters alone."""
+        return bool(self._behind.get(x)) and x not in self._fed
+
+    def _goes_around(self, x: Value) -> bool:
+        """Whether something other than products reads what a projection reads."""
+        while x.op is not None and x.op.name in _LOOKS:
+            (x,) = x.op.operands
+        waiting = [x]
+        while waiting:
+            for op in self._users.get(waiting.pop(), ()):
+                if op.name in _LOOKS:
+                    waiting += op.results
+                elif op.name != "dot_general":
+                    return True
+        return False
 
     def _hides_later(self, masks: Iterable[Value], length: int) -> bool:
         """Whether some mask hides the tokens that follow each: a comparison of places says so, or a square table that
@@ -244,6 +264,11 @@ class Forward:
                 if forks:
                     yield bits & ~known
                 known, forks = bits, reads[op.result] > 1
+
+
+def _summed(op: Op) -> int:
+    """Columns that a product sums over."""
+    return prod(op.operands[0].shape[d] for d in op.attrs["lhs_contracting_dimensions"])
 
 
 def _free(op: Op, side: int) -> list[int]:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 from trnlab.errors import UsageError
@@ -58,7 +60,15 @@ def _parameters(walk: Walked, step: Step) -> dict[str, tuple[int, ...]]:
         return {role.name: v.shape for v, role in pairs if role.kind == "parameter"}
     if step.inputs:
         owned = walk.recordings.owned.values()
-        return {each.name: tuple(each.tensor.shape) for each in owned if each.kind == "parameter"}
+        return _named((each.name, each.tensor) for each in owned if each.kind == "parameter")
     names = names_of()
     found: dict[int, tuple[str, torch.Tensor]] = walk.kept["parameter"]
-    return {names.get(key, name): tuple(tensor.shape) for key, (name, tensor) in found.items()}
+    return _named((names.get(key, name), tensor) for key, (name, tensor) in found.items())
+
+
+def _named(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, tuple[int, ...]]:
+    """Shapes by name; where names are equal, as those of no module are, the later ones have a number after it."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, tensor in tensors:
+        found[name if name not in found else f"{name} {len(found)}"] = tuple(tensor.shape)
+    return found

@@ -76,7 +76,7 @@ class Recordings:
         graph = program.imported.graph
         slots = program.behind(reading)
         if graph not in self.inputs:
-            self.owned |= owned()
+            self._look()
             kinds = tuple(self._kind(slot) for slot in slots)
             owners = [None if slot is None else self._owner(slot) for slot in slots]
             names = tuple("" if owner is None else owner.name for owner in owners)
@@ -87,6 +87,14 @@ class Recordings:
         for slot in reading.slots:
             if slot.fresh and not slot.weak.expired():
                 self._made[slot.key] = slot.weak
+
+    def _look(self) -> None:
+        """Whose memory is whose now. A tensor keeps the name that it had when its model was still there, which the
+        last program of a script may outlive."""
+        for key, mine in owned().items():
+            known = self.owned.get(key)
+            if known is None or known.tensor is not mine.tensor or known.kind != mine.kind:
+                self.owned[key] = mine
 
     def arrived(self, tensor: Tensor) -> None:
         """The device has a tensor that is not computed from others of the device."""
