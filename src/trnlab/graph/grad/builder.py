@@ -158,7 +158,10 @@ class _Pass:
         value = self._first.get(value, value)
         if value in self.active:
             run = (dimension, start, limit, self.b.convert(gradient, self.form(value)))
-            self._sums.setdefault(value, _Sum()).runs.append(run)
+            total = self._sums.setdefault(value, _Sum())
+            total.runs.append(run)
+            if sum(limit - start for _, start, limit, _ in total.runs) == value.shape[dimension]:
+                self._total(value)  # all of it is there, as far as can be told: not later than it need be
 
     def saved(self, value: Value) -> Value:
         """A value of the forward pass for a derivative to read. What ranks had gathered is gathered again and not
