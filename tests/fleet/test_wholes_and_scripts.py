@@ -124,7 +124,9 @@ def ranks(name: str, again: bool, file: Path) -> tuple[Rank, Rank]:
     file.write_text(script(name, divided=False, again=again))
     with one_of(Cluster(session.target, 1), 0, 1):
         step = captured(Script(file), session)
-    return Ranks(step, session, {}).rank(batch, False), Ranks(from_config(config, name), session, {}).rank(batch, again)
+    return Ranks(step, session, {}).rank(batch, False), Ranks(from_config(config, name), session, {}).rank(
+        batch, again
+    )
 
 
 def command(file: Path) -> list[str]:

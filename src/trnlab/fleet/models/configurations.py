@@ -17,8 +17,8 @@ from trnlab.fleet.models.diffusion import unet
 from trnlab.fleet.models.families import distilbert, t5, unknown, unread, whisper
 from trnlab.fleet.models.fields import Config, Fields, wrong
 from trnlab.fleet.models.recommend import dlrm
-from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.models.residual import resnet
+from trnlab.fleet.models.transformer import Block, Model
 
 ALIASES = {"unet": "sd15-unet", "stable-diffusion": "sd15-unet", "stable-diffusion-xl": "sdxl-unet"}
 
