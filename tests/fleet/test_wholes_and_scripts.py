@@ -134,11 +134,17 @@ def command(file: Path) -> list[str]:
     return ["estimate", "--json", "--no-cache", "--target", TARGET, "--ranks", str(RANKS), str(file)]
 
 
-@pytest.mark.parametrize("again", [False, True])
-@pytest.mark.parametrize(("name", "late", "large"), [("resnet-small", 0.035, 0.002), ("unet-small", 0.02, 0.04)])
-def test_a_rank_alone_is_as_its_script_has_it(name, late, large, again, tmp_path):
-    """The same parameters and operations, and within what was measured the same time and memory. What the ResNet
-    lacks of time is what PyTorch does once more of running averages."""
+ALONE = [  # a network, whether it makes activations again, and by which part of a step and of its memory it differs
+    ("resnet-small", False, 0.01, 0.001),
+    ("resnet-small", True, 0.035, 0.001),  # PyTorch moves running averages once more, too
+    ("unet-small", False, 0.015, 0.001),
+    ("unet-small", True, 0.01, 0.06),
+]
+
+
+@pytest.mark.parametrize(("name", "again", "late", "large"), ALONE)
+def test_a_rank_alone_is_as_its_script_has_it(name, again, late, large, tmp_path):
+    """The same parameters and operations, and within what was measured the same time and memory."""
     script, planned = ranks(name, again, tmp_path / "train.py")
     for exact in ("samples", "count", "layers", "flops"):
         assert getattr(script, exact) == getattr(planned, exact)

@@ -52,10 +52,8 @@ def momentum(b: GraphBuilder, weights: Sequence[Value], gradients: Sequence[Valu
     rate, state = _rate(b), []
     for weight, gradient in zip(weights, gradients):
         form, old = weight.dtype, b.input(f"{weight.name}.momentum", weight.shape, weight.dtype)
-        decayed, kept = (
-            b.convert(b.multiply(b.convert(x, float32), factor), form) for x, factor in ((weight, 5e-5), (old, 0.9))
-        )
-        new = b.add(kept, b.add(gradient, decayed))
+        gradient = b.add(gradient, b.convert(b.multiply(b.convert(weight, float32), 5e-5), form))
+        new = b.add(b.convert(b.multiply(b.convert(old, float32), 0.9), form), gradient)
         step = b.broadcast_to(b.convert(b.negate(rate), form), weight.shape)
         b.output(b.add(weight, b.multiply(new, step)), alias_of=weight)
         b.output(new, alias_of=old)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one rank takes for a step that only its data divides, alone: the figures that a division by data is made of."""
+"""What one rank takes for a step, alone: the figures that a division by data is made of."""
 
 from __future__ import annotations
 

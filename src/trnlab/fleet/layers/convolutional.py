@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from trnlab.fleet.layers.layers import EPSILON
+from trnlab.fleet.layers.shares import Share
 from trnlab.fleet.layers.training import TrainingLayers
 from trnlab.graph.grad.convolutions import Window
 from trnlab.graph.ir import Value
@@ -25,8 +26,8 @@ REST = (0, 2, 3)  # what is no channel
 class ConvolutionalLayers(TrainingLayers):
     """See the head of this module. averages: running averages of norms, each with its new value."""
 
-    def __init__(self, *args: object, **named: object) -> None:
-        super().__init__(*args, **named)  # type: ignore[arg-type]
+    def __init__(self, name: str, share: Share) -> None:
+        super().__init__(name, share)
         self.averages: list[tuple[Value, Value]] = []
 
     def block(self, inside: Callable[..., Value], x: Value, *more: Value) -> Value:
@@ -86,9 +87,12 @@ class ConvolutionalLayers(TrainingLayers):
                 return [b.select(b.compare(results[0], "LE", 0.0), 0.0, d)]
             return [b.multiply(b.convert(d, float32), b.gelu_dx(b.convert(inputs[0], float32)))]
 
-        if name == "silu":
-            return super().activation(x, name)
-        return b.with_gradient(lambda x: (super(ConvolutionalLayers, self).activation(x, name),), [x], back)[0]
+        def forward(x: Value) -> tuple[Value, ...]:
+            y = b.maximum(b.convert(x, float32), 0.0) if name == "relu" else b.gelu(x)
+            return (b.convert(y, self.form),)
+
+        with self.part_of("activation"):
+            return b.silu(x) if name == "silu" else b.with_gradient(forward, [x], back)[0]
 
     # -- norms ----------------------------------------------------------------------------------------------------
     def batch_norm(self, name: str, x: Value) -> Value:
@@ -129,9 +133,8 @@ class ConvolutionalLayers(TrainingLayers):
         return y
 
     def _sum_of_multiples(self, d: Value, factor: Value, x: Value, slope: Value, number: Value) -> Value:
-        b = self.b
-        rest = b.add(b.multiply(x, self._by_channel(slope, x)), self._by_channel(number, x))
-        return b.add(b.multiply(d, factor), rest)
+        b, first = self.b, self.b.multiply(d, factor)
+        return b.add(first, b.add(b.multiply(x, self._by_channel(slope, x)), self._by_channel(number, x)))
 
     def _follow(self, name: str, new: Value) -> None:
         """Move a running average of a norm towards the batch's."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 class Attention:
     """Heads of `size` for queries and keys, and of `value_size` for values; fewer of keys where they are shared.
 
-    bias: of the four projections: "all", "qkv", "unkeyed" (all but the keys'), "out" or "none". q_rank, kv_rank: of the
-    low-rank projections that DeepSeek's models have in the place of full ones (multi-head latent attention), 0
+    bias: of the four projections: "all", "qkv", "unkeyed" (all but the keys'), "out" or "none". q_rank, kv_rank: of
+    the low-rank projections that DeepSeek's models have in the place of full ones (multi-head latent attention), 0
     without; rope_size: the part of `size` that carries positions there. norms: of queries and keys, each of a
     head's size.
     """

@@ -52,9 +52,8 @@ def _bottleneck(layers: ConvolutionalLayers, name: str, out: int, stride: int, x
     """Three convolutions around which the input goes, through a fourth where its size changes."""
 
     def normed(part: str, x: Value, width: int, kernel: int, stride: int = 1) -> Value:
-        return layers.batch_norm(
-            f"{name}.{part}.norm", layers.convolution(f"{name}.{part}", x, width, kernel, stride)
-        )
+        y = layers.convolution(f"{name}.{part}", x, width, kernel, stride)
+        return layers.batch_norm(f"{name}.{part}.norm", y)
 
     y = layers.activation(normed("1", x, out // 4, 1), "relu")
     y = layers.activation(normed("2", y, out // 4, 3, stride), "relu")
