@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training step that was captured from somebody's script, and the model that its parameters are.
 
-Which parameters lie between one attention and the next says what a stack of equal blocks is made of (`forward`); names
-are asked only where that does not. The blocks that are tried are those of `transformer`, whose weights are the ones
-that they ask for themselves. A model is recognised only where every parameter is accounted for, and the products of
+Which parameters lie between one attention and the next says what a stack of equal blocks is made of (`forward`);
+names are asked only where that does not. The blocks that are tried are those of `transformer`, whose weights are the
+ones that they ask for themselves. A model is recognised only where every parameter is accounted for, and the products of
 the step are those of the model.
 """
 
@@ -106,7 +106,7 @@ def recognised(step: Captured) -> Recognised:
         return Recognised(None, "its step has no attention whose queries, keys and values come from parameters")
     if len(kinds) > 1:
         return Recognised(None, f"its attentions are of {len(kinds)} kinds: {'; '.join(map(_told, kinds[:3]))}")
-    stack = _between_attentions(step, forward) or _numbered(step)
+    stack = _between_attentions(step, forward) or _numbered(step, len(forward.attentions))
     if isinstance(stack, str):
         return Recognised(None, stack)
     block = next(_blocks(kinds[0], stack.block), None)
@@ -144,7 +144,11 @@ def _checked(step: Captured, model: Model, length: int) -> Recognised:
 
     model = min(_of_active(model), key=lambda m: abs(each - full(m)))
     if not model.flops_per_token(length) * (1 - NEAR) <= each <= full(model) * (1 + NEAR):
-        return Recognised(None, f"its products are {each / full(model):.2f} times those of a stack of its parameters")
+        why = f"its products are {each / full(model):.2f} times those of a stack of its parameters"
+        ((_, block),) = model.stacks
+        if isinstance(block.network, Experts):
+            why += f" of which a token meets {block.network.active} of {block.network.count} experts"
+        return Recognised(None, why)
     return Recognised(model)
 
 
@@ -157,7 +161,7 @@ def _of_active(model: Model) -> list[Model]:
     return [replace(model, stacks=((count, replace(block, network=network)),)) for network in each]
 
 
-# -- which parameters are of which block -------------------------------------------------------------------------------
+# -- which parameters are of which block --------------------------------------------------------------------------
 
 
 def _forward(step: Captured) -> Forward:
@@ -182,14 +186,24 @@ def _stack(count: int, block: Counter[Shape], every: Counter[Shape]) -> _Stack |
     return _Stack(count, block, every - inside) if block and inside <= every else None
 
 
-def _numbered(step: Captured) -> _Stack | str:
-    """A stack of blocks by names of parameters, or what was in the way."""
+def _numbered(step: Captured, attentions: int) -> _Stack | str:
+    """A stack of blocks by names of parameters, or what was in the way. attentions: in one program."""
     blocks, outside = blocks_of(step.parameters)
     if len(blocks) < 2:
-        return "what lies between one attention and the next is not equal, and its parameters repeat in no numbered blocks"
-    if len({tuple(sorted(block.items())) for block in blocks}) > 1:
-        return "its blocks are not equal"
-    return _Stack(len(blocks), plainly(blocks[0].values()), plainly(outside.values()))
+        seen = "what lies between one attention and the next is not equal"
+        if attentions < 2:
+            seen = "no program of its step has two attentions with weights of their own"
+        return f"{seen}, and its parameters repeat in no numbered blocks"
+    first, *others = (plainly(block.values()) for block in blocks)
+    for i, other in enumerate(others, 1):
+        if other != first:
+            return f"its blocks are not equal: block {i} has {_unlike(other, first)} than block 0"
+    return _Stack(len(blocks), first, plainly(outside.values()))
+
+
+def _unlike(mine: Counter[Shape], first: Counter[Shape]) -> str:
+    more, less = mine - first, first - mine
+    return " and ".join(f"{word} {_listed(shapes)}" for word, shapes in (("more", more), ("less", less)) if shapes)
 
 
 def blocks_of(parameters: Mapping[str, Shape]) -> tuple[list[dict[str, Shape]], dict[str, Shape]]:
@@ -209,7 +223,7 @@ def blocks_of(parameters: Mapping[str, Shape]) -> tuple[list[dict[str, Shape]], 
     return list(lists[largest].values()), outside
 
 
-# -- candidates --------------------------------------------------------------------------------------------------------
+# -- candidates ---------------------------------------------------------------------------------------------------
 
 
 def _blocks(seen: Seen, has: Counter[Shape]) -> Iterator[Block]:
@@ -259,8 +273,9 @@ def _rows(shapes: Counter[Shape], hidden: int) -> list[int]:
 
 
 def _models(step: Captured, block: Block, stack: _Stack, seen: Seen) -> Iterator[Model]:
-    """Models of these blocks with each embedding and head that tables of such sizes may be. Of norms at the ends there
-    is most often the one that completes the blocks': after the last where norms precede, else before the first."""
+    """Models of these blocks with each embedding and head that tables of such sizes may be. Of norms at the ends
+    there is most often the one that completes the blocks': after the last where norms precede, else before the
+    first."""
     hidden, rows = block.hidden, _rows(stack.ends, block.hidden)
     known = Model(step.name, hidden, ((stack.count, block),), seen.length, source=step.source)
     norms = sorted(product((False, True), repeat=2), key=lambda at: at == (seen.around, not seen.around))[::-1]

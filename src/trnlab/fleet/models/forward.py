@@ -112,7 +112,8 @@ class Forward:
     def _scores(self) -> Iterator[_Scores]:
         for op in self._ops:
             if op.name == "trn.attention" and self._trained(op.operands[:3]):
-                yield _Scores(*op.operands[:3], op, tuple(op.operands[3:]))
+                q, k, v = op.operands[:3]
+                yield _Scores(q, k, v, op, tuple(op.operands[3:]))
             elif op.name == "exponential" and (written := self._written(op)) is not None:
                 yield written
 
@@ -141,7 +142,8 @@ class Forward:
             if self._of_heads(op):
                 (v,) = [y for y in op.operands if y is not x] or [x]
                 masks = {y: None for b in before for y in b.operands if not self._behind.get(y)}
-                return _Scores(*products[0].operands, v, op, tuple(masks))
+                q, k = products[0].operands
+                return _Scores(q, k, v, op, tuple(masks))
         return None
 
     def _of_heads(self, op: Op) -> bool:
@@ -234,16 +236,16 @@ class Forward:
     # -- points through which everything goes ---------------------------------------------------------------------
     @cached_property
     def rounds(self) -> int:
-        """Parts of the pass around which its input goes (residual blocks) and that have a matrix or a convolution,
-        where most parameters are in such; 0 elsewhere, and where the loss is not known."""
+        """Parts of the pass around which its input goes (residual blocks) and that have a matrix or a convolution.
+        0 where less than half of the parameters are in such, or half of them in one, and where the loss is not
+        known."""
         if self._loss is None:
             return 0
-        sizes = [
-            [self.parameters[i].type for i in range(len(self.parameters)) if part >> i & 1] for part in self._parted()
-        ]
-        sizes = [part for part in sizes if any(t.rank > 1 for t in part)]
-        inside = sum(t.size for part in sizes for t in part)
-        return len(sizes) if 2 * inside > sum(v.type.size for v in self.parameters) else 0
+        types = [v.type for v in self.parameters]
+        parts = [[t for i, t in enumerate(types) if bits >> i & 1] for bits in self._parted()]
+        sizes = [sum(t.size for t in part) for part in parts if any(t.rank > 1 for t in part)]
+        half = sum(t.size for t in types) / 2
+        return len(sizes) if sum(sizes) > half > max(sizes) else 0
 
     def _parted(self) -> Iterator[int]:
         """Bits of the parameters that are met between neighbouring points through which all goes that is made of a

@@ -35,6 +35,10 @@ class Network(Protocol):
         """The loss of a batch of `layers.share.batch` samples, a scalar."""
         ...
 
+    def __hash__(self) -> int:
+        """By its sizes."""
+        ...
+
 
 @dataclass(frozen=True)
 class Whole(Model):
@@ -54,7 +58,10 @@ class Whole(Model):
 
     @property
     def _figures(self) -> Counted:
-        return self.figures if self.figures is not None else counts.of_network(self.network)
+        if self.figures is not None:
+            return self.figures
+        assert self.network is not None
+        return counts.of_network(self.network)
 
     @property
     def parameters(self) -> int:
@@ -88,7 +95,10 @@ class Whole(Model):
 
     def flops_per_token(self, sequence: int) -> float:
         """Floating-point operations of a unit, forward and backward."""
-        return self.figures.operations if self.figures is not None else counts.operations_of_network(self.network)
+        if self.figures is not None:
+            return self.figures.operations
+        assert self.network is not None
+        return counts.operations_of_network(self.network)
 
 
 def images(f: Fields, network: Network, kind: str, optimizer: str, epoch: int = 0) -> Whole:
