@@ -2,9 +2,9 @@
 """A training step that was captured from somebody's script, and the model that its parameters are.
 
 Which parameters lie between one attention and the next says what a stack of equal blocks is made of (`forward`);
-names are asked only where that does not. The blocks that are tried are those of `transformer`, whose weights are the
-ones that they ask for themselves. A model is recognised only where every parameter is accounted for, and the products of
-the step are those of the model.
+names are asked only where that does not. The blocks that are tried are those of `transformer`, whose weights are
+the ones that they ask for themselves. A model is recognised only where every parameter is accounted for, and the
+products of the step are those of the model.
 """
 
 from __future__ import annotations
