@@ -45,7 +45,7 @@ class ConvolutionalLayers(TrainingLayers):
             return (b.convert(b.add(y, self._by_channel(b.convert(bias, float32), y)), self.form),)
 
         def back(d: Value, inputs: Sequence[Value], _: Sequence[Value]) -> list[Value]:
-            x, weight, _ = inputs
+            x, weight = inputs[:2]
             of_x = window.by_input(b, d, weight, x.shape[2:], self.form)
             of_weight = window.by_weight(b, x, d, weight.shape[2:], self.form)
             return [of_x, of_weight, b.reduce(b.convert(d, float32), REST)]
