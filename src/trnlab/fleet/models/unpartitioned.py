@@ -26,6 +26,10 @@ class Network(Protocol):
 
     update: ClassVar[str]
 
+    def __hash__(self) -> int:
+        """Networks are values: what is counted of one is counted once."""
+        ...
+
     @property
     def most(self) -> int:
         """Samples of a microbatch, at most."""
