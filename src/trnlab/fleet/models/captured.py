@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training step that was captured from somebody's script, and the model that its parameters are.
 
-Which parameters lie between one attention and the next says what a stack of equal blocks is made of (`forward`); names
-are asked only where that does not. The blocks that are tried are those of `transformer`, whose weights are the ones
-that they ask for themselves. A model is recognised only where every parameter is accounted for, and the products of
-the step are those of the model.
+Which parameters lie between one attention and the next says what equal blocks are made of (`forward`); names are
+asked only where that does not. What is tried are the blocks and ends of `transformer`, with the weights that they ask
+for themselves. A model is recognised only where every parameter is accounted for, and the products of the step are
+those of the model.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -19,7 +19,7 @@ from math import prod
 from trnlab.fleet.layers.sizes import Attention, Dense, Experts
 from trnlab.fleet.models import counts
 from trnlab.fleet.models.forward import Forward, Seen
-from trnlab.fleet.models.stored import Shape, plain, plainly, stores
+from trnlab.fleet.models.stored import Shape, plainly, stores
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.models.unpartitioned import Whole
 from trnlab.graph.flops import model_flops
@@ -107,7 +107,7 @@ def recognised(step: Captured) -> Recognised:
         return Recognised(None, "its step has no attention whose queries, keys and values come from parameters")
     if len(kinds) > 1:
         return Recognised(None, f"its attentions are of {len(kinds)} kinds: {'; '.join(map(_told, kinds[:3]))}")
-    stack = _between_attentions(step, forward) or _numbered(step)
+    stack = _between_attentions(step, forward) or _numbered(step, len(forward.attentions))
     if isinstance(stack, str):
         return Recognised(None, stack)
     block = next(_blocks(kinds[0], stack.block), None)
@@ -117,7 +117,9 @@ def recognised(step: Captured) -> Recognised:
     ends = (m for m in _models(step, block, stack, kinds[0]) if stores(stack.ends, counts.asked_by_ends(m)))
     model = next(ends, None)
     if model is None:
-        return Recognised(None, "what surrounds its blocks is no embedding and head: weights of " + _listed(stack.ends))
+        return Recognised(
+            None, "what surrounds its blocks is no embedding and head: weights of " + _listed(stack.ends)
+        )
     return _checked(step, model, kinds[0].length)
 
 
@@ -143,7 +145,11 @@ def _checked(step: Captured, model: Model, length: int) -> Recognised:
 
     model = min(_of_active(model), key=lambda m: abs(each - full(m)))
     if not model.flops_per_token(length) * (1 - NEAR) <= each <= full(model) * (1 + NEAR):
-        return Recognised(None, f"its products are {each / full(model):.2f} times those of a stack of its parameters")
+        why = f"its products are {each / full(model):.2f} times those of a stack of its parameters"
+        ((_, block),) = model.stacks
+        if isinstance(block.network, Experts):
+            why += f" of which a token meets {block.network.active} of {block.network.count} experts"
+        return Recognised(None, why)
     return Recognised(model)
 
 
@@ -156,7 +162,7 @@ def _of_active(model: Model) -> list[Model]:
     return [replace(model, stacks=((count, replace(block, network=network)),)) for network in each]
 
 
-# -- which parameters are of which block -------------------------------------------------------------------------------
+# -- which parameters are of which block ------------------------------------------------------------------------
 
 
 def _forward(step: Captured) -> Forward:
@@ -181,16 +187,24 @@ def _stack(count: int, block: Counter[Shape], every: Counter[Shape]) -> _Stack |
     return _Stack(count, block, every - inside) if block and inside <= every else None
 
 
-def _numbered(step: Captured) -> _Stack | str:
-    """A stack of blocks by names of parameters, or what was in the way."""
+def _numbered(step: Captured, attentions: int) -> _Stack | str:
+    """A stack of blocks by names of parameters, or what was in the way. attentions: in one program."""
     blocks, outside = blocks_of(step.parameters)
     if len(blocks) < 2:
-        return (
-            "what lies between one attention and the next is not equal, and its parameters repeat in no numbered blocks"
-        )
-    if len({tuple(sorted(block.items())) for block in blocks}) > 1:
-        return "its blocks are not equal"
-    return _Stack(len(blocks), plainly(blocks[0].values()), plainly(outside.values()))
+        seen = "what lies between one attention and the next is not equal"
+        if attentions < 2:
+            seen = "no program of its step has two attentions with weights of their own"
+        return f"{seen}, and its parameters repeat in no numbered blocks"
+    first, *others = (plainly(block.values()) for block in blocks)
+    for i, other in enumerate(others, 1):
+        if other != first:
+            return f"its blocks are not equal: block {i} has {_unlike(other, first)} than block 0"
+    return _Stack(len(blocks), first, plainly(outside.values()))
+
+
+def _unlike(mine: Counter[Shape], first: Counter[Shape]) -> str:
+    more, less = mine - first, first - mine
+    return " and ".join(f"{word} {_listed(shapes)}" for word, shapes in (("more", more), ("less", less)) if shapes)
 
 
 def blocks_of(parameters: Mapping[str, Shape]) -> tuple[list[dict[str, Shape]], dict[str, Shape]]:
@@ -210,8 +224,7 @@ def blocks_of(parameters: Mapping[str, Shape]) -> tuple[list[dict[str, Shape]], 
     return list(lists[largest].values()), outside
 
 
-
-# -- candidates --------------------------------------------------------------------------------------------------------
+# -- candidates -------------------------------------------------------------------------------------------------
 
 
 def _blocks(seen: Seen, has: Counter[Shape]) -> Iterator[Block]:
@@ -220,21 +233,16 @@ def _blocks(seen: Seen, has: Counter[Shape]) -> Iterator[Block]:
     if not hidden or not seen.kv_heads:
         return
     shared = [n for n in range(seen.kv_heads, 0, -1) if seen.heads % n == 0]  # heads of keys may be repeated before
-    for network, kv, bias, norm in product(
-        _networks(hidden, has), shared, ("none", "qkv", "all", "unkeyed"), ("rms", "layer")
-    ):
+    biases, norms = ("none", "qkv", "all", "unkeyed"), ("rms", "layer")
+    for network, kv, bias, norm in product(_networks(hidden, has), shared, biases, norms):
         attention = Attention(
             seen.heads, kv, seen.size, seen.value_size, seen.causal, seen.turned, bias, norms=seen.normed
         )
-
-        def of(
-            width: int, network: Dense | Experts = network, attention: Attention = attention, norm: str = norm
-        ) -> Block:
-            return Block(hidden, attention, replace(network, size=width), norm)
-
-        width = _width(of, size)
-        if width and stores(has, counts.asked_by_block(of(width))):
-            yield of(width)
+        block = Block(hidden, attention, network, norm)
+        if width := _width(block, size):
+            block = _widened(block, width)
+            if stores(has, counts.asked_by_block(block)):
+                yield block
 
 
 def _networks(hidden: int, has: Counter[Shape]) -> Iterator[Dense | Experts]:
@@ -246,11 +254,15 @@ def _networks(hidden: int, has: Counter[Shape]) -> Iterator[Dense | Experts]:
             yield Experts(count, 1, 1, gated=gated)
 
 
-def _width(of: Callable[[int], Block], size: int) -> int:
-    """Columns of a network with which a block has so many parameters, of which each column has equally many; 0 where
-    none has."""
-    least = of(1).parameters
-    more, left = divmod(size - least, of(2).parameters - least)
+def _widened(block: Block, width: int) -> Block:
+    return replace(block, network=replace(block.network, size=width))
+
+
+def _width(block: Block, size: int) -> int:
+    """Columns of its network with which a block has so many parameters, of which each column has equally many; 0
+    where it never has."""
+    least, next_ = (_widened(block, n).parameters for n in (1, 2))
+    more, left = divmod(size - least, next_ - least)
     return 0 if left else max(more + 1, 0)
 
 
@@ -261,8 +273,8 @@ def _rows(shapes: Counter[Shape], hidden: int) -> list[int]:
 
 
 def _models(step: Captured, block: Block, stack: _Stack, seen: Seen) -> Iterator[Model]:
-    """Models of these blocks with each embedding and head that tables of such sizes may be. Of norms at the ends there
-    is most often the one that completes the blocks': after the last where norms precede, else before the first."""
+    """Models of these blocks with each embedding and head that tables of such sizes may be. The likeliest norm at an
+    end is the one that completes the blocks': after the last where norms precede, else before the first."""
     hidden, rows = block.hidden, _rows(stack.ends, block.hidden)
     known = Model(step.name, hidden, ((stack.count, block),), seen.length, source=step.source)
     norms = sorted(product((False, True), repeat=2), key=lambda at: at == (seen.around, not seen.around))[::-1]
