@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training step that was captured from somebody's script, and the model that its parameters are.
 
-Which parameters lie between one attention and the next says what a stack of equal blocks is made of (`forward`);
-names are asked only where that does not. The blocks that are tried are those of `transformer`, whose weights are
-the ones that they ask for themselves. A model is recognised only where every parameter is accounted for, and the
-products of the step are those of the model.
+Which parameters lie between one attention and the next says what equal blocks are made of (`forward`); names are
+asked only where that does not. What is tried are the blocks and ends of `transformer`, with the weights that they ask
+for themselves. A model is recognised only where every parameter is accounted for, and the products of the step are
+those of the model.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -161,7 +161,7 @@ def _of_active(model: Model) -> list[Model]:
     return [replace(model, stacks=((count, replace(block, network=network)),)) for network in each]
 
 
-# -- which parameters are of which block --------------------------------------------------------------------------
+# -- which parameters are of which block ------------------------------------------------------------------------
 
 
 def _forward(step: Captured) -> Forward:
@@ -223,7 +223,7 @@ def blocks_of(parameters: Mapping[str, Shape]) -> tuple[list[dict[str, Shape]], 
     return list(lists[largest].values()), outside
 
 
-# -- candidates ---------------------------------------------------------------------------------------------------
+# -- candidates -------------------------------------------------------------------------------------------------
 
 
 def _blocks(seen: Seen, has: Counter[Shape]) -> Iterator[Block]:
@@ -232,21 +232,16 @@ def _blocks(seen: Seen, has: Counter[Shape]) -> Iterator[Block]:
     if not hidden or not seen.kv_heads:
         return
     shared = [n for n in range(seen.kv_heads, 0, -1) if seen.heads % n == 0]  # heads of keys may be repeated before
-    for network, kv, bias, norm in product(
-        _networks(hidden, has), shared, ("none", "qkv", "all", "unkeyed"), ("rms", "layer")
-    ):
+    biases, norms = ("none", "qkv", "all", "unkeyed"), ("rms", "layer")
+    for network, kv, bias, norm in product(_networks(hidden, has), shared, biases, norms):
         attention = Attention(
             seen.heads, kv, seen.size, seen.value_size, seen.causal, seen.turned, bias, norms=seen.normed
         )
-
-        def of(
-            width: int, network: Dense | Experts = network, attention: Attention = attention, norm: str = norm
-        ) -> Block:
-            return Block(hidden, attention, replace(network, size=width), norm)
-
-        width = _width(of, size)
-        if width and stores(has, counts.asked_by_block(of(width))):
-            yield of(width)
+        block = Block(hidden, attention, network, norm)
+        if width := _width(block, size):
+            block = _widened(block, width)
+            if stores(has, counts.asked_by_block(block)):
+                yield block
 
 
 def _networks(hidden: int, has: Counter[Shape]) -> Iterator[Dense | Experts]:
@@ -258,11 +253,15 @@ def _networks(hidden: int, has: Counter[Shape]) -> Iterator[Dense | Experts]:
             yield Experts(count, 1, 1, gated=gated)
 
 
-def _width(of: Callable[[int], Block], size: int) -> int:
-    """Columns of a network with which a block has so many parameters, of which each column has equally many; 0 where
-    none has."""
-    least = of(1).parameters
-    more, left = divmod(size - least, of(2).parameters - least)
+def _widened(block: Block, width: int) -> Block:
+    return replace(block, network=replace(block.network, size=width))
+
+
+def _width(block: Block, size: int) -> int:
+    """Columns of its network with which a block has so many parameters, of which each column has equally many; 0
+    where it never has."""
+    least, next_ = (_widened(block, n).parameters for n in (1, 2))
+    more, left = divmod(size - least, next_ - least)
     return 0 if left else max(more + 1, 0)
 
 
@@ -273,9 +272,8 @@ def _rows(shapes: Counter[Shape], hidden: int) -> list[int]:
 
 
 def _models(step: Captured, block: Block, stack: _Stack, seen: Seen) -> Iterator[Model]:
-    """Models of these blocks with each embedding and head that tables of such sizes may be. Of norms at the ends
-    there is most often the one that completes the blocks': after the last where norms precede, else before the
-    first."""
+    """Models of these blocks with each embedding and head that tables of such sizes may be. The likeliest norm at an
+    end is the one that completes the blocks': after the last where norms precede, else before the first."""
     hidden, rows = block.hidden, _rows(stack.ends, block.hidden)
     known = Model(step.name, hidden, ((stack.count, block),), seen.length, source=step.source)
     norms = sorted(product((False, True), repeat=2), key=lambda at: at == (seen.around, not seen.around))[::-1]

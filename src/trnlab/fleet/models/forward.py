@@ -42,13 +42,15 @@ class Seen:
 
 @dataclass(frozen=True)
 class _Scores:
-    """An attention in a graph: what it reads, what makes its result, and what may hide some of its scores."""
+    """An attention in a graph: what it reads, what makes its result, what may hide some of its scores, and the
+    product that makes them where it is written out."""
 
     q: Value
     k: Value
     v: Value
     op: Op
     masks: tuple[Value, ...]
+    product: Op | None = None
 
 
 class Forward:
@@ -112,8 +114,7 @@ class Forward:
     def _scores(self) -> Iterator[_Scores]:
         for op in self._ops:
             if op.name == "trn.attention" and self._trained(op.operands[:3]):
-                q, k, v = op.operands[:3]
-                yield _Scores(q, k, v, op, tuple(op.operands[3:]))
+                yield _Scores(*op.operands[:3], op, tuple(op.operands[3:]))
             elif op.name == "exponential" and (written := self._written(op)) is not None:
                 yield written
 
@@ -137,14 +138,18 @@ class Forward:
                 elif op not in met:
                     met.add(op)
                     waiting += op.results
-        place = {op: i for i, op in enumerate(self._ops)}
-        for op, x in sorted(closing, key=lambda pair: place[pair[0]])[:1]:
-            if self._of_heads(op):
-                (v,) = [y for y in op.operands if y is not x] or [x]
-                masks = {y: None for b in before for y in b.operands if not self._behind.get(y)}
-                q, k = products[0].operands
-                return _Scores(q, k, v, op, tuple(masks))
-        return None
+        if not closing:
+            return None
+        op, x = min(closing, key=lambda pair: self._place[pair[0]])  # later ones are of the backward pass
+        others = [y for y in op.operands if y is not x]
+        if not others or not self._of_heads(op):
+            return None
+        masks = {y: None for b in before for y in b.operands if not self._behind.get(y)}
+        return _Scores(*products[0].operands, others[0], op, tuple(masks), products[0])
+
+    @cached_property
+    def _place(self) -> dict[Op, int]:
+        return {op: i for i, op in enumerate(self._ops)}
 
     def _of_heads(self, op: Op) -> bool:
         """Whether this product is one of activations, in groups."""
@@ -168,12 +173,10 @@ class Forward:
 
     def _seen(self, scores: _Scores) -> Seen:
         q, k, v = scores.q, scores.k, scores.v
-        if scores.op.name == "trn.attention":
+        if scores.product is None:
             (_, heads, length, size), shared, wide = q.shape, k.shape[1], v.shape[3]
         else:
-            (product,) = self._back_to(scores)
-            size = _summed(product)
-            length = prod(_free(product, 1))
+            size, length = _summed(scores.product), _keys(scores.product)
             each = self._samples * length
             heads, shared = q.type.size // (each * size), k.type.size // (each * size)
             wide = v.type.size // max(each * shared, 1)
@@ -186,10 +189,6 @@ class Forward:
         around = any(self._goes_around(x) for op in projections for x in op.operands if not self._is_weight(x))
         causal = bool(scores.op.attrs.get("causal")) or self._hides_later(scores.masks, length)
         return Seen(heads, shared, size, wide, length, causal, turned, normed, hidden, around)
-
-    def _back_to(self, scores: _Scores) -> list[Op]:
-        """The product of scores that are written out."""
-        return [op for op in self._ops if op.name == "dot_general" and op.operands == (scores.q, scores.k)][:1]
 
     def _is_weight(self, x: Value) -> bool:
         """Whether it is made of parameters alone."""
@@ -273,8 +272,8 @@ def _summed(op: Op) -> int:
     return prod(op.operands[0].shape[d] for d in op.attrs["lhs_contracting_dimensions"])
 
 
-def _free(op: Op, side: int) -> list[int]:
-    """Sizes of an operand's dimensions that a product keeps, and that are not batches."""
-    name = ("lhs", "rhs")[side]
-    used = {*op.attrs[f"{name}_batching_dimensions"], *op.attrs[f"{name}_contracting_dimensions"]}
-    return [n for d, n in enumerate(op.operands[side].shape) if d not in used]
+def _keys(op: Op) -> int:
+    """Keys of each group, of a product of queries and keys: what of its second operand it neither sums over nor has
+    as a batch."""
+    used = {*op.attrs["rhs_batching_dimensions"], *op.attrs["rhs_contracting_dimensions"]}
+    return prod(n for d, n in enumerate(op.operands[1].shape) if d not in used)
