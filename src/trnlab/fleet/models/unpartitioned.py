@@ -39,10 +39,6 @@ class Network(Protocol):
         """The loss of a batch of `layers.share.batch` samples, a scalar."""
         ...
 
-    def __hash__(self) -> int:
-        """By its sizes."""
-        ...
-
 
 @dataclass(frozen=True)
 class Whole(Model):
