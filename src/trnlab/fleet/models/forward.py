@@ -114,7 +114,8 @@ class Forward:
     def _scores(self) -> Iterator[_Scores]:
         for op in self._ops:
             if op.name == "trn.attention" and self._trained(op.operands[:3]):
-                yield _Scores(*op.operands[:3], op, tuple(op.operands[3:]))
+                q, k, v, *masks = op.operands
+                yield _Scores(q, k, v, op, tuple(masks))
             elif op.name == "exponential" and (written := self._written(op)) is not None:
                 yield written
 
