@@ -212,7 +212,7 @@ def test_refusals_say_what_was_in_the_way(flat, changed, words):
         assert word in found.why
 
 
-# -- how weights are stored --------------------------------------------------------------------------------------------
+# -- how weights are stored ------------------------------------------------------------------------------------
 
 BLOCK = Block(64, Attention(4, 2, 16, 16, bias="qkv"), Dense(96))
 SHAPES = [(64, 64), (64, 64), (192, 64), (64, 96), (64,), (64,)]  # q, o, gate with up, down, norms

@@ -114,7 +114,8 @@ class Forward:
     def _scores(self) -> Iterator[_Scores]:
         for op in self._ops:
             if op.name == "trn.attention" and self._trained(op.operands[:3]):
-                yield _Scores(*op.operands[:3], op, tuple(op.operands[3:]))
+                q, k, v, *masks = op.operands
+                yield _Scores(q, k, v, op, tuple(masks))
             elif op.name == "exponential" and (written := self._written(op)) is not None:
                 yield written
 
@@ -145,7 +146,8 @@ class Forward:
         if not others or not self._of_heads(op):
             return None
         masks = {y: None for b in before for y in b.operands if not self._behind.get(y)}
-        return _Scores(*products[0].operands, others[0], op, tuple(masks), products[0])
+        q, k = products[0].operands
+        return _Scores(q, k, others[0], op, tuple(masks), products[0])
 
     @cached_property
     def _place(self) -> dict[Op, int]:
