@@ -171,19 +171,14 @@ def _forward(step: Captured) -> Forward:
 
 def _between_attentions(step: Captured, forward: Forward) -> _Stack | None:
     """A stack of blocks by what lies between one attention and the next; None where that differs, or the graph does
-    not read some parameter."""
+    not read some parameter. Programs that were recorded may read another shape of one than it has."""
     shapes = [step.parameters.get(v.name, v.shape) for v in forward.parameters]
-    every = plainly(step.parameters.values())
     blocks = [plainly(shapes[i] for i in block) for block in forward.between]
-    if every - plainly(shapes) or not blocks or any(block != blocks[0] for block in blocks):
+    if sum(map(prod, shapes)) != step.count or not blocks or any(block != blocks[0] for block in blocks):
         return None
-    count = len(blocks) + 1
-    return _stack(count, blocks[0], every)
-
-
-def _stack(count: int, block: Counter[Shape], every: Counter[Shape]) -> _Stack | None:
-    inside = Counter({shape: n * count for shape, n in block.items()})
-    return _Stack(count, block, every - inside) if block and inside <= every else None
+    count, every = len(blocks) + 1, plainly(shapes)
+    inside = Counter({shape: n * count for shape, n in blocks[0].items()})
+    return _Stack(count, blocks[0], every - inside) if inside <= every else None
 
 
 def _numbered(step: Captured, attentions: int) -> _Stack | str:

@@ -146,7 +146,8 @@ class Forward:
         if not others or not self._of_heads(op):
             return None
         masks = {y: None for b in before for y in b.operands if not self._behind.get(y)}
-        return _Scores(*products[0].operands, others[0], op, tuple(masks), products[0])
+        q, k = products[0].operands
+        return _Scores(q, k, others[0], op, tuple(masks), products[0])
 
     @cached_property
     def _place(self) -> dict[Op, int]:
