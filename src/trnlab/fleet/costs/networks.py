@@ -40,6 +40,8 @@ def step(model: Whole, samples: int, again: bool, form: str) -> Captured:
     kinds = dict.fromkeys(b.graph.inputs, "batch") | dict.fromkeys(weights, "parameter")
     kinds |= dict.fromkeys((old for old, _ in layers.averages), "buffer")
     kinds |= dict.fromkeys(UPDATES[model.network.update](b, weights, [gradients[w] for w in weights]), "state")
+    if layers.overflows:
+        b.output(b.concatenate(layers.overflows, 0))
     graph = b.build()
     remove_dead_ops(graph)
     part = Part(graph, 1, tuple(kinds.get(value, "temporary") for value in graph.inputs), loss=0)

@@ -24,11 +24,13 @@ REST = (0, 2, 3)  # what is no channel
 
 
 class ConvolutionalLayers(TrainingLayers):
-    """See the head of this module. averages: running averages of norms, each with its new value."""
+    """See the head of this module. averages: running averages of norms, each with its new value;
+    overflows: of their counts of batches."""
 
     def __init__(self, name: str, share: Share) -> None:
         super().__init__(name, share)
         self.averages: list[tuple[Value, Value]] = []
+        self.overflows: list[Value] = []
 
     def block(self, inside: Callable[..., Value], x: Value, *more: Value) -> Value:
         """What is inside a block, of which the backward pass keeps the inputs alone where the share says so."""
@@ -128,8 +130,7 @@ class ConvolutionalLayers(TrainingLayers):
             unbiased = b.multiply(variance, count / max(count - 1, 1))
             self._follow(name + "_mean", mean)
             self._follow(name + "_variance", unbiased)
-            batches = b.input(name + "_batches", (), int32)
-            self.averages.append((batches, b.add(batches, 1)))
+            self._count(b.input(name + "_batches", (), int32))
         return y
 
     def _sum_of_multiples(self, d: Value, factor: Value, x: Value, slope: Value, number: Value) -> Value:
@@ -141,6 +142,15 @@ class ConvolutionalLayers(TrainingLayers):
         b, old = self.b, self.b.input(name, new.shape, self.form)
         moved = b.add(b.multiply(new, MOMENTUM), b.multiply(b.convert(old, float32), 1 - MOMENTUM))
         self.averages.append((old, b.convert(moved, self.form)))
+
+    def _count(self, batches: Value) -> None:
+        """One more batch; PyTorch counts in 64 bits, and whether 32 are enough is checked as its front end does."""
+        b = self.b
+        one = b.constant(1, int32)
+        new = b.add(batches, one)
+        signs = b.op("and", b.op("xor", batches, new), b.op("xor", one, new))
+        self.averages.append((batches, new))
+        self.overflows.append(b.reshape(b.convert(b.compare(signs, "LT", 0), int32), (1,)))
 
     def norm(self, name: str, x: Value, kind: str = "rms") -> Value:
         """As of other layers; the gradient of "layer" is made of its mean and reciprocal deviation."""
