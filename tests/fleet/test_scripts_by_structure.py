@@ -172,6 +172,19 @@ def test_a_step_of_other_programs_is_the_same_model(flat, tmp_path, how):
     assert recognised(step).model == replace(known, name=step.name, source=step.source)
 
 
+@pytest.mark.parametrize(("table", "causal"), [(True, True), (False, False)])
+def test_what_hides_later_tokens_may_be_a_table_of_the_model_or_nothing(tmp_path, table, causal):
+    mask = next(line for line in FLAT.splitlines() if "later = " in line)
+    text = FLAT.replace(mask, "        later = self.later[: ids.shape[1], : ids.shape[1]]")
+    made = 'self.register_buffer("later", torch.ones(48, 48, dtype=torch.bool).triu(1))'
+    text = text.replace("    def forward", f"        {made}\n    def forward", 1)
+    if not table:
+        text = text.replace(".masked_fill(later, -math.inf)", "")
+    step = captured_step(tmp_path, text)
+    ((_, block),) = recognised(step).model.stacks
+    assert block == Block(64, Attention(4, 4, 16, 16, causal=causal, rope=False), Dense(96))
+
+
 def test_names_decide_nothing(flat):
     """The same shapes under names that would divide them into other blocks."""
     names = {f"x.{i % 2}.{i}": shape for i, shape in enumerate(flat.parameters.values())}

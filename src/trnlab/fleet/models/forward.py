@@ -17,7 +17,7 @@ from trnlab.compiler.rewriting.recognize.masks import Known
 from trnlab.graph.ir import Op, Value
 from trnlab.porting.forecast import Part
 
-_TURNED = ("concatenate", "negate", "subtract")  # of rotary positions
+_TURNED = ("concatenate", "negate")  # by rotary positions
 _NORMS = ("rsqrt", "sqrt")
 _LOOKS = ("convert", "reshape", "transpose")  # at the same values
 
@@ -185,7 +185,7 @@ class Forward:
         between, products = self._back(q)
         names = {op.name for op in between}
         normed = not names.isdisjoint(_NORMS)
-        turned = any(name in names for name in _TURNED[: 2 if normed else 3])  # norms about a mean subtract as well
+        turned = not names.isdisjoint(_TURNED) or ("subtract" in names and not normed)  # norms about a mean do, too
         projections = [op for op in products if any(self._is_weight(x) for x in op.operands)]
         hidden = max((_summed(op) for op in projections), default=0)
         around = any(self._goes_around(x) for op in projections for x in op.operands if not self._is_weight(x))
