@@ -25,7 +25,7 @@ def test_no_other_sizes_waste_less(seed, multiple_of):
     for most in range(1, len(rounded) + 1):
         plan = buckets.propose(lengths, padding=0, most=most, multiple_of=multiple_of)
         choices = itertools.combinations(rounded[:-1], plan.compiles - 1)
-        best = min(buckets.Plan((*c, rounded[-1]), plan.counts).padding for c in choices)
+        best = min(buckets.BucketPlan((*c, rounded[-1]), plan.counts).padding for c in choices)
         assert plan.padding == pytest.approx(best)
 
 

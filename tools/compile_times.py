@@ -20,7 +20,7 @@ from torch import nn
 from trnlab import chips
 from trnlab.frontends.torch.capture.step_capture import capture_step
 from trnlab.graph.ir import Graph
-from trnlab.runtime.cache.compile_cost import Size, size_of
+from trnlab.runtime.cache.compile_cost import GraphSize, size_of
 from trnlab.runtime.device import compile_graph
 from trnlab.runtime.session import Session
 
@@ -109,7 +109,7 @@ STEPS = {
 }
 
 
-def measured(make: Callable[[], Graph]) -> tuple[Size, float]:
+def measured(make: Callable[[], Graph]) -> tuple[GraphSize, float]:
     """The size of a step's graph, and processor seconds of compiling it."""
     graph = make()
     session = Session(chips.target("trn1.2xlarge"))
@@ -118,7 +118,7 @@ def measured(make: Callable[[], Graph]) -> tuple[Size, float]:
     return size_of(graph), time.process_time() - started
 
 
-def fitted(sizes: list[Size], seconds: list[float]) -> np.ndarray:
+def fitted(sizes: list[GraphSize], seconds: list[float]) -> np.ndarray:
     """Figures of `compile_cost` with the least squares of relative errors, none below zero."""
     rows = np.array([[1.0, s.ops, s.distinct_ops] for s in sizes])
     wanted = np.array(seconds)

@@ -21,9 +21,9 @@ from trnlab.loops.build import SIGNATURES, signatures
 
 def learn(found: set[str]) -> None:
     """Have all loops add what they are called with."""
-    find = loops.Loop._find
+    find = loops.CompiledLoop._find
 
-    def noted(self: loops.Loop, args: tuple[Any, ...]) -> Any:
+    def noted(self: loops.CompiledLoop, args: tuple[Any, ...]) -> Any:
         names = [kinds.name_of(arg) for arg in args]
         if None in names:
             print(f"{self.name} is left to Numba: {[type(a) for a, n in zip(args, names) if n is None]}")
@@ -31,7 +31,7 @@ def learn(found: set[str]) -> None:
             found.add(f"{self.name}({', '.join(map(str, names))})")
         return find(self, args)
 
-    loops.Loop._find = noted  # type: ignore[method-assign]
+    loops.CompiledLoop._find = noted  # type: ignore[method-assign]
 
 
 def main(arguments: list[str]) -> None:

@@ -14,12 +14,12 @@ from training_rows import keep
 from trnlab.fleet.models.configurations import model
 from trnlab.fleet.planning.plan import Question, plan
 from trnlab.fleet.search.layout import pinned
-from trnlab.validation.planned import Row, load
+from trnlab.validation.planned import PlannedRow, load
 
 DATA = Path(__file__).resolve().parents[1] / "src/trnlab/validation/data/training/as_planned.toml"
 
 
-def planned(row: Row) -> float:
+def planned(row: PlannedRow) -> float:
     """Seconds of the step that a plan with the row's layout has."""
     known = model(row.model)
     sequence = row.sequence or known.sequence

@@ -20,16 +20,16 @@ from trnlab.fleet.costs.exchange import Exchange
 from trnlab.fleet.costs.programs import Programs
 from trnlab.fleet.models import configurations as catalogue
 from trnlab.fleet.search.layout import Layout
-from trnlab.fleet.search.parts import Training
+from trnlab.fleet.search.shard_costs import Training
 from trnlab.fleet.search.steps import Planner
 from trnlab.runtime.session import Session
-from trnlab.validation.training import Row, load
+from trnlab.validation.training import TrainingRow, load
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "src/trnlab/validation/data/training/published.toml"
 
 
-def seconds(row: Row, arguments: str) -> float:
+def seconds(row: TrainingRow, arguments: str) -> float:
     """The estimated step of a row's script."""
     command = [
         sys.executable,
@@ -50,7 +50,7 @@ def seconds(row: Row, arguments: str) -> float:
     return float(json.loads(done.stdout)["targets"][0]["step_s"])
 
 
-def planned(row: Row) -> dict[str, float]:
+def planned(row: TrainingRow) -> dict[str, float]:
     """Seconds of the step of a row's layout, by cause."""
     options = dict(row.layout)
     training = Training(catalogue.model(options.pop("model")), row.global_batch, options.pop("sequence"))

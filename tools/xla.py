@@ -31,7 +31,7 @@ class XlaEngine:
         self.graphs: list[Graph] = []
 
     def compile(self, graph: Graph) -> Program:
-        """See `Engine`. Raises UnsupportedOpError for a graph that calls a kernel."""
+        """See `GraphEngine`. Raises UnsupportedOpError for a graph that calls a kernel."""
         for op in graph.ops:
             if op.name == "custom_call":
                 raise UnsupportedOpError(
@@ -58,7 +58,7 @@ class XlaEngine:
         return checked(graph, run)
 
     def step_done(self, loss: float, tokens: int) -> None:
-        """See `Engine`."""
+        """See `GraphEngine`."""
 
 
 @lru_cache(maxsize=1)

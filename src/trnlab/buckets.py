@@ -31,7 +31,7 @@ Lengths = Iterable[int] | Mapping[int, int]
 
 
 @dataclass(frozen=True)
-class Plan:
+class BucketPlan:
     """Lengths to pad to, ascending, and what they mean for the lengths that were seen (`counts` of each)."""
 
     sizes: tuple[int, ...]
@@ -63,7 +63,7 @@ class Plan:
         return 1 - used / computed
 
     def __str__(self) -> str:
-        one = Plan(self.sizes[-1:], self.counts).padding
+        one = BucketPlan(self.sizes[-1:], self.counts).padding
         return (
             f"{self.compiles} {'bucket' if self.compiles == 1 else 'buckets'}: {', '.join(map(str, self.sizes))}; "
             f"padding is {self.padding:.1%} of what is computed (one bucket: {one:.1%}), {self.compiles} compiles "
@@ -71,7 +71,7 @@ class Plan:
         )
 
 
-def propose(lengths: Lengths, *, padding: float = 0.1, most: int = MOST, multiple_of: int = 1) -> Plan:
+def propose(lengths: Lengths, *, padding: float = 0.1, most: int = MOST, multiple_of: int = 1) -> BucketPlan:
     """The fewest buckets whose padding is at most a share `padding` of what is computed, but no more than `most`.
 
     lengths: as they come, or how often each comes. multiple_of: what every size is a multiple of. Raises UsageError
@@ -107,7 +107,7 @@ def _counted(lengths: Lengths) -> dict[int, int]:
     return dict(sorted(counts.items()))
 
 
-def _plans(counts: Mapping[int, int], most: int, multiple_of: int) -> list[Plan]:
+def _plans(counts: Mapping[int, int], most: int, multiple_of: int) -> list[BucketPlan]:
     """The best plan for 1, 2, ... buckets: `cost[j]` is what is computed for all lengths up to candidate j."""
     rounded: Counter[int] = Counter()
     for length, n in counts.items():
@@ -116,7 +116,7 @@ def _plans(counts: Mapping[int, int], most: int, multiple_of: int) -> list[Plan]
     upto = np.concatenate([[0], np.cumsum([rounded[s] for s in sizes.tolist()])])  # how many are shorter
     cost, cuts, plans = sizes * upto[1:], [np.zeros(len(sizes), int)], []
     for used in range(1, min(most, len(sizes)) + 1):
-        plans.append(Plan(_sizes(sizes, cuts), counts))
+        plans.append(BucketPlan(_sizes(sizes, cuts), counts))
         if used < len(sizes):
             # With one bucket more: candidate i < j ends the bucket before the last, which takes what lies between.
             tried = cost[None, :] + sizes[:, None] * (upto[1:, None] - upto[None, 1:])

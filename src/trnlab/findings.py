@@ -12,7 +12,7 @@ SEVERITIES = (ERROR, WARNING, NOTE)
 
 
 @dataclass(frozen=True)
-class Place:
+class UserLine:
     """A line of the user's code; `layer` is the path of the module in the model that it belongs to."""
 
     file: str = ""
@@ -25,7 +25,7 @@ class Place:
         return f"{self.file}:{self.line}" if self.file else ""
 
     @classmethod
-    def of(cls, where: Location | None) -> Place:
+    def of(cls, where: Location | None) -> UserLine:
         """The same place as an error has it."""
         if where is None:
             return cls()
@@ -43,8 +43,8 @@ class Finding:
     code: str
     severity: str
     what: str
-    place: Place
+    place: UserLine
     why: str = ""
     do: str = ""
     subject: str = ""
-    places: list[Place] = field(default_factory=list)
+    places: list[UserLine] = field(default_factory=list)

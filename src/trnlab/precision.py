@@ -45,7 +45,7 @@ SENSITIVE = ("*embed*", "*wte", "*wpe", "*lm_head", "*head", "*classifier", "*sc
 
 
 @dataclass(frozen=True)
-class Choice:
+class ModulePrecision:
     """What becomes of a module's products. scaling: of fp8."""
 
     format: str
@@ -58,11 +58,11 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Rule:
+class PrecisionRule:
     """Modules by patterns, and their format."""
 
     modules: tuple[str, ...]
-    choice: Choice
+    choice: ModulePrecision
 
     def fits(self, module: str) -> str | None:
         """The pattern that names the module, or one around it; None when there is none."""
@@ -71,15 +71,15 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Rules:
+class PrecisionRules:
     """The rules of a file, in their order. history: steps that a delayed scale looks back on."""
 
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[PrecisionRule, ...] = ()
     history: int = 16
     scaling: str = "delayed"
     used: set[str] = field(default_factory=set, compare=False, repr=False)  # patterns that some module has fitted
 
-    def choose(self, module: str, mode: str) -> Choice:
+    def choose(self, module: str, mode: str) -> ModulePrecision:
         """What becomes of the products of a module in a mode: the first rule that fits, else the mode's format, else
         bf16 for what is sensitive."""
         for rule in self.rules:
@@ -88,9 +88,9 @@ class Rules:
                 self.used.add(pattern)
                 return rule.choice
         base = "fp32" if mode == "fp32" else mode if mode in FORMATS else "bf16"
-        chosen = Choice(base, self.scaling)
-        if chosen.is_scaled and Rule(SENSITIVE, chosen).fits(module) is not None:
-            return Choice("bf16")
+        chosen = ModulePrecision(base, self.scaling)
+        if chosen.is_scaled and PrecisionRule(SENSITIVE, chosen).fits(module) is not None:
+            return ModulePrecision("bf16")
         return chosen
 
     @property
@@ -110,7 +110,7 @@ def _around(module: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*whole, *(name.partition(".")[2] or name for name in whole)]))
 
 
-def read(path: Path) -> Rules:
+def read(path: Path) -> PrecisionRules:
     """The rules of a file. Raises UsageError (TRN246) for one that cannot be read or says what nobody knows."""
     try:
         content = tomllib.loads(path.read_text())
@@ -121,7 +121,7 @@ def read(path: Path) -> Rules:
     return parse(content, path)
 
 
-def parse(content: Mapping[str, Any], path: Path) -> Rules:
+def parse(content: Mapping[str, Any], path: Path) -> PrecisionRules:
     """The rules that a TOML document says."""
     _known(path, content, {"rule", "history", "scaling"}, "the file")
     history, scaling = content.get("history", 16), content.get("scaling", "delayed")
@@ -131,10 +131,10 @@ def parse(content: Mapping[str, Any], path: Path) -> Rules:
     listed = content.get("rule", [])
     if not isinstance(listed, list):
         raise _wrong(path, "has no list of rules", "[[rule]]", "write each rule under a line [[rule]]")
-    return Rules(tuple(_rule(path, given, scaling) for given in listed), history, scaling)
+    return PrecisionRules(tuple(_rule(path, given, scaling) for given in listed), history, scaling)
 
 
-def _rule(path: Path, given: Mapping[str, Any], scaling: str) -> Rule:
+def _rule(path: Path, given: Mapping[str, Any], scaling: str) -> PrecisionRule:
     _known(path, given, {"modules", "format", "scaling"}, "a rule")
     modules = given.get("modules")
     patterns = [modules] if isinstance(modules, str) else modules
@@ -144,7 +144,7 @@ def _rule(path: Path, given: Mapping[str, Any], scaling: str) -> Rule:
         )
     _one_of(path, "format", given.get("format"), FORMATS)
     _one_of(path, "scaling", given.get("scaling", scaling), SCALINGS)
-    return Rule(tuple(patterns), Choice(given["format"], given.get("scaling", scaling)))
+    return PrecisionRule(tuple(patterns), ModulePrecision(given["format"], given.get("scaling", scaling)))
 
 
 def _known(path: Path, given: Mapping[str, Any], names: set[str], what: str) -> None:

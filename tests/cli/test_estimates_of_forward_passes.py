@@ -11,9 +11,9 @@ from trnlab import chips
 from trnlab.cli.main import main
 from trnlab.graph.builder import GraphBuilder
 from trnlab.numerics.dtypes import dtype
-from trnlab.porting.forecast import Part, Work, _least
+from trnlab.porting.forecast import GraphRuns, StepWork, _least
 from trnlab.porting.layout import FORWARD, smallest
-from trnlab.porting.result import Memory, Tensor
+from trnlab.porting.result import LargeTensor, MemoryReport
 
 SCRIPT = """
 import torch
@@ -78,7 +78,7 @@ def test_rates_and_dollars_are_of_the_same_cores(found, name):
 
 def test_no_layout_of_a_forward_pass_exchanges_gradients():
     target = chips.target("trn1.32xlarge")
-    memory = Memory(parameters=3 * target.chip.hbm.capacity_bytes)
+    memory = MemoryReport(parameters=3 * target.chip.hbm.capacity_bytes)
     one, both = smallest(memory, 1.0, target, learns=False), smallest(memory, 1.0, target)
     assert one.basis == FORWARD
     assert one.communication_s < both.communication_s / 2
@@ -88,7 +88,7 @@ def test_what_is_refused_has_its_parameters_once():
     b = GraphBuilder("forward")
     b.output(b.add(b.input("w", (4, 8), dtype("float32")), b.input("x", (4, 8), dtype("float32"))))
     graph = b.build()
-    kept = [Tensor("w", "parameter", (4, 8), "float32", 128)]
+    kept = [LargeTensor("w", "parameter", (4, 8), "float32", 128)]
     for parts in (1, 2):
-        found = _least(Work([Part(graph, 1, ("parameter", "batch"))] * parts, kept))
+        found = _least(StepWork([GraphRuns(graph, 1, ("parameter", "batch"))] * parts, kept))
         assert (found.parameters, found.batch) == (128, 128)

@@ -10,7 +10,7 @@ import pytest
 
 from trnlab import documents
 from trnlab.cli.main import main
-from trnlab.verify.precision import Layer, Mode, Study, _layers, document, sparkline, to_json
+from trnlab.verify.precision import LayerPrecision, Mode, Study, _layers, document, sparkline, to_json
 
 SCRIPT = """
 import torch
@@ -78,7 +78,7 @@ def test_errors_overflows_and_zeros_are_counted(tmp_path) -> None:
     results = [{"key": "a", "layer": "model.x", **plain}, {"key": "b", "layer": "model.y", **plain, "ended": 1}]
     results[1]["quantized"] = 4
     first, second = _layers(results, own, exact)
-    assert first == Layer("model.y", False, pytest.approx((1 / 21) ** 0.5), 1, 1, 25.0)
+    assert first == LayerPrecision("model.y", False, pytest.approx((1 / 21) ** 0.5), 1, 1, 25.0)
     assert (second.name, second.overflowed, second.vanished) == ("model.x", 0, 0)
     assert second.error == pytest.approx(0.1, rel=1e-5)
 

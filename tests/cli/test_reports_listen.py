@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import sys
 
-from trnlab.porting import kept
+from trnlab.porting import report_cache
 
 
 def test_reports_of_one_process_share_one_audit_hook(monkeypatch, tmp_path):
     """Python has no way to take one back: a process that makes many reports would slow down with each."""
     added = []
     monkeypatch.setattr(sys, "addaudithook", added.append)
-    monkeypatch.setattr(kept, "_EARS", kept._Ears())
+    monkeypatch.setattr(report_cache, "_EARS", report_cache._Ears())
     for number in range(5):
-        with kept.Kept(tmp_path, [str(number)]) as each:
+        with report_cache.ReportCache(tmp_path, [str(number)]) as each:
             each.watch()
     assert len(added) == 1
 
@@ -22,14 +22,14 @@ def test_reports_of_one_process_share_one_audit_hook(monkeypatch, tmp_path):
 def test_what_is_read_behind_the_block_is_none_of_the_reports(tmp_path):
     for name in ("before", "within", "behind"):
         (tmp_path / name).write_text("some")
-    report = kept.Kept(tmp_path / "cache" / "checks", ["a command"])
+    report = report_cache.ReportCache(tmp_path / "cache" / "checks", ["a command"])
     (tmp_path / "before").read_text()
     with report:
         report.watch()
         (tmp_path / "within").read_text()
         report.put({"says": 1})
     (tmp_path / "behind").read_text()
-    again = kept.Kept(tmp_path / "cache" / "checks", ["a command"])
+    again = report_cache.ReportCache(tmp_path / "cache" / "checks", ["a command"])
     for name in ("before", "behind"):
         (tmp_path / name).write_text("other")
         assert again.get() == {"says": 1}
@@ -44,7 +44,7 @@ def test_what_is_read_behind_the_block_is_none_of_the_reports(tmp_path):
 
 def test_two_reports_at_once_hear_alike(tmp_path):
     (tmp_path / "file").write_text("some")
-    first, second = (kept.Kept(tmp_path / "cache" / "checks", [name]) for name in ("first", "second"))
+    first, second = (report_cache.ReportCache(tmp_path / "cache" / "checks", [name]) for name in ("first", "second"))
     with first:
         first.watch()
         with second:

@@ -8,7 +8,7 @@ import pytest
 from trnlab.chips import target
 from trnlab.cli.run import _tell_of_checkpoints
 from trnlab.fleet.reliability.checkpoint_cost import sentence
-from trnlab.runtime.checkpoint_plan import Use
+from trnlab.runtime.checkpoint_plan import CheckpointUse
 from trnlab.runtime.session import Session
 from trnlab.runtime.settings import CHECKPOINT, KEEP
 
@@ -27,7 +27,7 @@ def test_nothing_where_none_was_asked_for(session, capsys):
 
 def test_that_nobody_wrote_one(session, monkeypatch, capsys):
     monkeypatch.setenv(CHECKPOINT, "kept")
-    monkeypatch.setattr(Use, "by", None)
+    monkeypatch.setattr(CheckpointUse, "by", None)
     _tell_of_checkpoints(session)
     assert capsys.readouterr().err.startswith("trnlab: TRN533: no checkpoint was written: ")
 
@@ -36,8 +36,8 @@ def test_that_nobody_wrote_one(session, monkeypatch, capsys):
 def test_what_it_would_cost_by_one_rank_for_all(session, monkeypatch, capsys, rank, said):
     for name, value in ((CHECKPOINT, "s3://team/run7"), (KEEP, "5"), ("RANK", rank), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(Use, "by", "the script")
-    monkeypatch.setattr(Use, "latest_bytes", 10**9)
+    monkeypatch.setattr(CheckpointUse, "by", "the script")
+    monkeypatch.setattr(CheckpointUse, "latest_bytes", 10**9)
     _tell_of_checkpoints(session)
     meant = sentence("s3://team/run7", 2 * 10**9, session.target.chips, session.target.chips, 2, 5)
     assert capsys.readouterr().err == (f"trnlab: {meant}\n" if said else "")

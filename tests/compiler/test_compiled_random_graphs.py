@@ -12,7 +12,7 @@ from random_graphs import Generator
 from random_whole_graphs import WholeGenerator
 
 from trnlab import chips
-from trnlab.compiler.taps import compile_tapped, read
+from trnlab.compiler.probes import compile_tapped, read
 from trnlab.graph.interpret import interpret
 from trnlab.program import Program
 from trnlab.sim.functional import run_program

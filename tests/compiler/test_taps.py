@@ -11,7 +11,7 @@ from random_graphs import Generator
 
 from trnlab import chips, compiler
 from trnlab.compiler.pipeline import PASSES, run_passes, with_chip
-from trnlab.compiler.taps import compile_tapped, read
+from trnlab.compiler.probes import compile_tapped, read
 from trnlab.frontends.stablehlo import import_module
 from trnlab.graph.canonical import diff
 from trnlab.graph.interpret import interpret

@@ -7,7 +7,7 @@ import pytest
 import torch.distributed as dist
 
 from trnlab.errors import CollectiveError
-from trnlab.frontends.torch.distributed.watch import Watch
+from trnlab.frontends.torch.distributed.watch import PeerWatch
 
 pytestmark = pytest.mark.torch
 
@@ -21,14 +21,14 @@ def test_who_never_joins_is_named(come, said):
     for rank in come:
         store.set(f"note/{rank}", "{}")
     with pytest.raises(CollectiveError, match=f"TRN281: {said}"):
-        Watch(SimpleNamespace(rank=come[0], ranks=(0, 1, 2)), store, 0.05).all_there()
+        PeerWatch(SimpleNamespace(rank=come[0], ranks=(0, 1, 2)), store, 0.05).all_there()
 
 
 def test_all_who_come_go_on():
     store = dist.HashStore()
     for rank in range(3):
         store.set(f"note/{rank}", "{}")
-    Watch(SimpleNamespace(rank=0, ranks=(0, 1, 2)), store, 0.05).all_there()
+    PeerWatch(SimpleNamespace(rank=0, ranks=(0, 1, 2)), store, 0.05).all_there()
 
 
 def test_a_store_for_ranks_of_the_device_waits_for_nobody(monkeypatch):

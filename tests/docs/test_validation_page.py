@@ -22,7 +22,7 @@ from trnlab.units import format_time
 from trnlab.validation import anchors, collectives, sources
 from trnlab.validation.anchors import Split, Uncovered
 from trnlab.validation.sources.report import SPLITS, pairs, summaries, typical_errors
-from trnlab.validation.sources.results import Row, Timed
+from trnlab.validation.sources.results import KernelRow, TimedKernel
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "validation.md"
 AIMS = {"kernels": {"calibration": "8 %, 30 % at most", "check": "12 %, 30 % in nine of ten"}, "profiles": {}}
@@ -63,7 +63,7 @@ def headline() -> str:
     return f"{_made(rows)}\n\n{rows_of(head, table)}\n{_pairs(results)}"
 
 
-def _made(rows: Sequence[Row]) -> str:
+def _made(rows: Sequence[KernelRow]) -> str:
     made = sorted({row.made for row in rows})
     return (
         f"Timed on {' and '.join(made)}, policy `{'`, `'.join(sorted({row.policy for row in rows}))}`, by the model "
@@ -71,7 +71,7 @@ def _made(rows: Sequence[Row]) -> str:
     )
 
 
-def _pairs(results: Sequence[Timed]) -> str:
+def _pairs(results: Sequence[TimedKernel]) -> str:
     count, wrong = pairs(results)
     text = f"Of {count} pairs of variants that differ by more than 5 % on the chip {count - len(wrong)} are in order"
     if not wrong:
@@ -81,7 +81,7 @@ def _pairs(results: Sequence[Timed]) -> str:
     return text + f". Predicted the other way round:\n\n{rows_of(head, rows)}"
 
 
-def _variant(timed: Timed) -> tuple[str, str]:
+def _variant(timed: TimedKernel) -> tuple[str, str]:
     k = timed.kernel
     return f"{k.id} {k.name.partition(': ')[2]}, {format_time(k.measured)}", format_time(timed.predicted or 0)
 
@@ -93,7 +93,7 @@ def kernels() -> str:
     )
 
 
-def _kernel(timed: Timed) -> list[str]:
+def _kernel(timed: TimedKernel) -> list[str]:
     k = timed.kernel
     about = [k.id, k.name, k.split.value, format_time(k.measured)]
     if timed.predicted is None or timed.error is None:
@@ -139,7 +139,7 @@ def network() -> str:
     return rows_of(head, table) + "\n" + rows_of(("run", "target", "runtime", "calibration", "check"), every)
 
 
-def _errors(rows: Sequence[collectives.Timed], run: collectives.Run) -> list[str]:
+def _errors(rows: Sequence[collectives.TimedRow], run: collectives.PublishedRun) -> list[str]:
     mine = [row for row in rows if row.run is run]
     return [
         ", ".join(f"{_size(row.size)} {percent(row.error, '+')}" for row in mine if row.split is split) or "-"

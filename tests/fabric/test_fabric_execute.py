@@ -54,7 +54,7 @@ def test_sizes_that_fill_no_slot_and_reductions(reduction):
 
 def test_collectives_without_reduction_and_groups_side_by_side():
     groups = [[0, 2], [3, 1]]
-    pair = choice.Direct(2)
+    pair = choice.DirectMesh(2)
     for schedule in (
         collectives.all_to_all(4, [range(4)]),
         collectives.broadcast(4, [range(4)], 2),
@@ -74,11 +74,11 @@ def test_bits_are_the_same_whichever_rank_comes_late():
 
 
 def test_a_rank_outside_of_the_groups_does_nothing():
-    schedule = collectives.all_reduce(choice.Direct(2), [[0, 2]])
+    schedule = collectives.all_reduce(choice.DirectMesh(2), [[0, 2]])
     assert part(schedule, 1).steps == ()
 
 
 def test_a_partner_that_sends_nothing_is_named():
-    schedule = collectives.all_reduce(choice.Direct(2), [range(2)])
+    schedule = collectives.all_reduce(choice.DirectMesh(2), [range(2)])
     with pytest.raises(TimeoutError, match="rank 1 sent nothing to rank 0"):
         part(schedule, 0).run(np.ones(4, np.float32), threads.Hub(2, patience_s=0.05).of(0))

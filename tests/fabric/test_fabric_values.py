@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from trnlab.fabric import choice, cluster, collectives, network, values
-from trnlab.fabric.algorithms import Alone, Direct, Hierarchy, PairedRing, Recursive, Ring
+from trnlab.fabric.algorithms import DirectMesh, Hierarchy, PairedRing, Recursive, Ring, SingleRank
 
 SIZES = (0, 1, 7, 64)
 
@@ -25,7 +25,7 @@ def paired(n, turn):
 
 
 def algorithms(n):
-    yield Direct(n)
+    yield DirectMesh(n)
     yield Ring([range(n)])
     yield Ring(orders(n, 3))
     if n & (n - 1) == 0:
@@ -33,9 +33,9 @@ def algorithms(n):
     if n % 2 == 0:
         yield PairedRing([paired(n, 0), paired(n, 1)])
     for x in (x for x in range(2, n) if n % x == 0):
-        yield Hierarchy(Ring(orders(x, 2)), Direct(n // x))
-        yield Hierarchy(Direct(x), Ring(orders(n // x, 3)))
-        yield Hierarchy(Direct(x), Hierarchy(Ring(orders(n // x, 2)), Alone(1)))
+        yield Hierarchy(Ring(orders(x, 2)), DirectMesh(n // x))
+        yield Hierarchy(DirectMesh(x), Ring(orders(n // x, 3)))
+        yield Hierarchy(DirectMesh(x), Hierarchy(Ring(orders(n // x, 2)), SingleRank(1)))
 
 
 CASES = [(n, place) for n in (2, 3, 4, 6, 8, 12) for place in range(len(list(algorithms(n))))]
@@ -102,7 +102,7 @@ def test_sums_of_narrow_formats_round_at_every_hop_of_a_ring_and_once_in_a_singl
 @pytest.mark.parametrize("n", [2, 3, 4, 8, 16, 64])
 def test_bytes_and_steps_are_those_of_the_formulas(n):
     """Traffic per rank: (N - 1) C for gather and scatter, twice that for all-reduce (internode page, tables)."""
-    ring, mesh = Ring([range(n)]), Direct(n)
+    ring, mesh = Ring([range(n)]), DirectMesh(n)
     for algorithm, steps in (
         (ring, n - 1),
         (mesh, 1),

@@ -19,7 +19,7 @@ from trnlab.fleet.costs.programs import Programs
 from trnlab.fleet.layers.sizes import Attention, Dense
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.report.table import to_json
-from trnlab.fleet.search.prefetch import Ahead
+from trnlab.fleet.search.prefetch import CompilePool
 from trnlab.fleet.search.steps import Planner
 from trnlab.runtime.session import Session
 
@@ -48,7 +48,7 @@ def alone():
 
 def test_an_executor_changes_nothing_of_a_plan(alone):
     executor, came = Here(), []
-    found = plan(ASKED, ahead=Ahead(executor, 2), came=lambda so_far: came.append(len(so_far)))
+    found = plan(ASKED, ahead=CompilePool(executor, 2), came=lambda so_far: came.append(len(so_far)))
     assert executor.asked
     assert to_json(found) == to_json(alone)
     assert found.compiled >= alone.compiled
@@ -70,7 +70,7 @@ def test_who_hears_of_a_plan_changes_nothing_of_it():
 def test_what_is_known_is_not_asked_for(tmp_path, alone):
     plan(ASKED, tmp_path)
     executor = Here()
-    again = plan(ASKED, tmp_path, ahead=Ahead(executor, 2))
+    again = plan(ASKED, tmp_path, ahead=CompilePool(executor, 2))
     assert not executor.asked
     assert again.compiled == 0
     assert to_json(again) == to_json(alone)
@@ -78,7 +78,7 @@ def test_what_is_known_is_not_asked_for(tmp_path, alone):
 
 def test_no_more_is_asked_for_than_there_are_workers():
     executor = Here(lazy=True)
-    ahead = Ahead(executor, 1)
+    ahead = CompilePool(executor, 1)
     for name in ("trn1.2xlarge", "trn2.3xlarge"):
         session = Session(chips.target(name))
         planner = Planner(Cluster(session.target, 1), Programs(session), Exchange(session.target))

@@ -11,14 +11,14 @@ import pytest
 from trnlab.cli.main import main
 from trnlab.errors import UsageError
 from trnlab.fleet.comparison.bakeoff import MILLION, Bakeoff, to_json
-from trnlab.fleet.comparison.contenders import UNHELD, Held, neuron_side, of_others, off_by, spelled, work_of
+from trnlab.fleet.comparison.contenders import UNHELD, PlanAccuracy, neuron_side, of_others, off_by, spelled, work_of
 from trnlab.fleet.gpus import catalogue
 from trnlab.fleet.gpus.layouts import fastest
 from trnlab.fleet.models.configurations import model
 from trnlab.fleet.report.bakeoff_text import report
 
 BERT = work_of(model("bert-large"), 4096, 128)
-TRN1 = neuron_side("trn1.32xlarge", 2, 2.0e6, 0.3, Held((-0.2, 0.25), "two runs"))
+TRN1 = neuron_side("trn1.32xlarge", 2, 2.0e6, 0.3, PlanAccuracy((-0.2, 0.25), "two runs"))
 
 
 def bakeoff(**changes):
@@ -45,7 +45,7 @@ def test_dollars_are_hours_times_the_price_of_that_kind():
 
 def test_the_band_of_neuron_is_how_far_published_runs_are_off():
     """Predictions that were 25 % too fast, and 20 % too slow: the truth lies at 1 / 1.25 and 1 / 0.8 of a rate."""
-    band = off_by(Held((-0.2, 0.25)))
+    band = off_by(PlanAccuracy((-0.2, 0.25)))
     assert (band.low, band.high) == (0.8, 1.25)
     assert TRN1.rate.low == pytest.approx(1.6e6)
     assert off_by(UNHELD).tag == "assumed"

@@ -8,7 +8,7 @@ import pytest
 from trnlab.chips.prices import chosen
 from trnlab.errors import UsageError
 from trnlab.fleet.bills import claims, compilation, energy
-from trnlab.fleet.ranges import Span
+from trnlab.fleet.ranges import PublishedRange
 
 
 def test_a_claim_of_before_the_cut_is_shown_with_the_prices_of_its_date():
@@ -52,9 +52,9 @@ def test_minutes_are_the_published_range_and_assumed_beyond_it(size, low, high, 
 
 
 def test_porting_is_repaid_by_runs():
-    port = compilation.Porting(10, 1000.0, 500.0)
+    port = compilation.PortingPayback(10, 1000.0, 500.0)
     assert (port.runs, port.break_even_days) == (20, 0.5)
-    assert compilation.Porting(10, 1000.0, -1.0).runs is None
+    assert compilation.PortingPayback(10, 1000.0, -1.0).runs is None
 
 
 def test_energy_is_the_formula_and_its_band_holds_it():
@@ -88,4 +88,4 @@ def test_every_figure_of_energy_says_how_it_is_known():
 
 def test_spans_refuse_ends_that_do_not_hold_the_value():
     with pytest.raises(ValueError, match="between"):
-        Span(1.0, 2.0, 3.0)
+        PublishedRange(1.0, 2.0, 3.0)

@@ -14,13 +14,13 @@ from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.costs.exchange import Exchange
 from trnlab.fleet.costs.programs import Programs
 from trnlab.fleet.costs.stages import stage
-from trnlab.fleet.layers.shares import Share
+from trnlab.fleet.layers.shares import ShardSpec
 from trnlab.fleet.layers.sizes import Attention, Dense, Experts
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.search.candidates import every, search
 from trnlab.fleet.search.layout import Layout, columns_of, obstacles, pinned
-from trnlab.fleet.search.parts import Training
-from trnlab.fleet.search.pipes import held_of
+from trnlab.fleet.search.pipeline_times import held_of
+from trnlab.fleet.search.shard_costs import Training
 from trnlab.fleet.search.steps import Planner
 from trnlab.runtime.session import Session
 
@@ -129,4 +129,4 @@ def test_exchange_of_more_bandwidth_never_takes_longer():
 def test_a_divided_context_asks_for_a_kernel_of_attention():
     block = DENSE.stacks[0][1]
     with pytest.raises(UsageError, match="TRN176"):
-        stage(DENSE, (block,), Share(1, 256, 1, attention="written", context=2), 1)
+        stage(DENSE, (block,), ShardSpec(1, 256, 1, attention="written", context=2), 1)

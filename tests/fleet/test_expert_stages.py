@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from trnlab.fleet.costs.stages import stage
-from trnlab.fleet.layers.shares import Share
+from trnlab.fleet.layers.shares import ShardSpec
 from trnlab.fleet.layers.sizes import Attention, Dense, Experts
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.graph.interpret import interpret
@@ -20,7 +20,7 @@ LATENT = Attention(2, 2, 6, 4, q_rank=8, kv_rank=10, rope_size=2)
 
 
 def _rows(tokens, each, count, room, chosen):
-    """Numbers that `Rows` asks for, from the experts of each token: [P], [T, k], [P]."""
+    """Numbers that `ExpertRows` asks for, from the experts of each token: [P], [T, k], [P]."""
     token, entry = np.zeros(count * room, np.int32), np.full(count * room, tokens * each, np.int32)
     places, filled = np.zeros((tokens, each), np.int32), [0] * count
     for t in range(tokens):
@@ -108,7 +108,7 @@ def _agree(found, sums, w, y, entered="given_1", gradient=None):
 @pytest.mark.parametrize("experts", [Experts(4, 2, 8, capacity=2.0), Experts(4, 2, 8, shared=12, capacity=2.0)])
 def test_experts_are_those_of_pytorch(experts):
     """Each token goes to the experts with its largest probabilities, at places that the test gives out."""
-    block, share = Block(HIDDEN, PLAIN, experts), Share(BATCH, LENGTH, form="float32")
+    block, share = Block(HIDDEN, PLAIN, experts), ShardSpec(BATCH, LENGTH, form="float32")
     tokens, room = BATCH * LENGTH, 2 * BATCH * LENGTH * 2 // 4
     blank = [np.zeros(s, np.int32) for s in (4 * room, (tokens, 2), 4 * room)]
     _, _, w = _run(block, share, blank)
@@ -131,7 +131,7 @@ def _turned(x, cosine, sine):
 
 def test_compressed_keys_are_those_of_pytorch():
     block = Block(HIDDEN, LATENT, Dense(12))
-    found, sums, w = _run(block, Share(BATCH, LENGTH, form="float32"))
+    found, sums, w = _run(block, ShardSpec(BATCH, LENGTH, form="float32"))
     a, n = LATENT, "block_0_"
     x = _normed(w["given_1"], w[n + "1_scale"])
     q = _heads(F.linear(_normed(F.linear(x, w[n + "q_down"]), w[n + "q_norm_scale"]), w[n + "q"]), a.size)
@@ -152,7 +152,7 @@ def test_a_part_of_a_context_attends_to_all_of_it(attention):
     """The first of two ranks, with the first and the last quarter of a sequence: its outputs, and the gradients of
     what others lent it, are those of the whole sequence where its own places count."""
     block = Block(HIDDEN, PLAIN, Dense(12))
-    found, sums, w = _run(block, Share(BATCH, 2 * LENGTH, form="float32", context=2, attention=attention))
+    found, sums, w = _run(block, ShardSpec(BATCH, 2 * LENGTH, form="float32", context=2, attention=attention))
     x = _normed(w["given_1"], w["block_0_1_scale"])
     q, k, v = (_heads(F.linear(x, w[f"block_0_{n}"]), 4) for n in "qkv")
     lent = [w[name] for name in ("given_2", "given_3")]
@@ -180,8 +180,8 @@ def test_expert_parallel_ranks_have_their_part_of_the_experts():
     """As many rows as without, in fewer and larger networks, whose columns a tensor group divides."""
     block = Block(64, Attention(8, 4, 8, 8), Experts(8, 2, 128))
     model = Model("small", 64, ((1, block),), 32, 128)
-    whole = stage(model, (block,), Share(1, 32), 1).graph
-    part = stage(model, (block,), Share(1, 32, tensor=2, expert=4), 8).graph
+    whole = stage(model, (block,), ShardSpec(1, 32), 1).graph
+    part = stage(model, (block,), ShardSpec(1, 32, tensor=2, expert=4), 8).graph
     shapes = [next(v.shape for v in g.inputs if v.name == "block_0_gate") for g in (whole, part)]
     assert shapes == [(8, 128, 64), (2, 64, 64)]
     counts = [sum(op.name == name for op in part.ops) for name in ("all_gather", "reduce_scatter")]

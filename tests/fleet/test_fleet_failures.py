@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from trnlab.errors import UsageError
-from trnlab.fleet.reliability.failures import Observed, intervals, observe, observe_replicas
+from trnlab.fleet.reliability.failures import SimulatedGoodput, intervals, observe, observe_replicas
 from trnlab.fleet.reliability.goodput import DEVICE_HOURS, SWEEP, Reliability
 from trnlab.fleet.reliability.renewal import Stops, none_free, replicas, spares_for, young
 
@@ -73,7 +73,9 @@ def test_replicas_that_leave_and_come_back(count):
     assert 0 < seen.error < 0.004
 
 
-def observe_spares(spares: int, rate: float, away: float, failures: int, seed: int, batches: int = 20) -> Observed:
+def observe_spares(
+    spares: int, rate: float, away: float, failures: int, seed: int, batches: int = 20
+) -> SimulatedGoodput:
     """How often a spare is free when an instance fails: `rate` of them a second, each away for exactly so long. One
     that finds no spare is replaced from outside, and is not counted among those away."""
     random = np.random.default_rng(seed)
@@ -91,7 +93,7 @@ def observe_spares(spares: int, rate: float, away: float, failures: int, seed: i
                 heapq.heappush(returns, clock + away)
         if batch >= 0:
             shares.append(found / (failures // batches))
-    return Observed(float(np.mean(shares)), float(np.std(shares, ddof=1) / math.sqrt(batches)), failures)
+    return SimulatedGoodput(float(np.mean(shares)), float(np.std(shares, ddof=1) / math.sqrt(batches)), failures)
 
 
 def test_spares_are_free_as_erlang_says():

@@ -10,7 +10,7 @@ import pytest
 
 from trnlab.errors import UsageError
 from trnlab.fleet.models.configurations import catalogue, from_config, model
-from trnlab.fleet.models.unpartitioned import Whole
+from trnlab.fleet.models.unpartitioned import UnpartitionedModel
 
 # Counted on the meta device with transformers 5: sum(p.numel() for p in model.parameters()).
 PARAMETERS = {
@@ -83,7 +83,7 @@ def test_parameters_that_a_token_meets(name, billions):
 def test_every_model_of_the_catalogue_can_be_read():
     for name in catalogue():
         found = model(name)
-        assert found.layers > 0 or isinstance(found, Whole)  # a captured script has no stack of layers
+        assert found.layers > 0 or isinstance(found, UnpartitionedModel)  # a captured script has no stack of layers
         assert found.used <= found.parameters
         if found.decoded:  # of which as much is written as is read, here
             found = replace(found, decoded=2048)

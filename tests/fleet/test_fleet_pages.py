@@ -16,7 +16,7 @@ from trnlab.cli import commands
 from trnlab.cli.planning import plan as command_line
 from trnlab.fleet import Question, plan
 from trnlab.fleet.comparison.alternatives import others
-from trnlab.fleet.comparison.contenders import Held
+from trnlab.fleet.comparison.contenders import PlanAccuracy
 from trnlab.fleet.layers.sizes import Attention, Dense
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.planning.overheads import overheads
@@ -95,7 +95,7 @@ def test_memory_over_time_peaks_where_the_plan_says(found):
 
 def test_others_stand_beside_it_with_bands(found):
     beside = others(found.question, ["p4d.24xlarge"], found.chosen.bill.days)
-    html = page(found, beside, Held((-0.2, 0.4)))
+    html = page(found, beside, PlanAccuracy((-0.2, 0.4)))
     dollars = html.split("Dollars, beside others")[1].split("</section>")[0]
     assert "p4d.24xlarge, on-demand" in dollars
     assert "trn1.32xlarge, on-demand" in dollars

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from trnlab.fleet.costs.stages import stage
-from trnlab.fleet.layers.shares import Share
+from trnlab.fleet.layers.shares import ShardSpec
 from trnlab.fleet.layers.sizes import Attention, Dense
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.graph.interpret import interpret
@@ -84,7 +84,7 @@ def test_losses_and_gradients_are_those_of_pytorch(gated, attention, network):
     graph = stage(
         model,
         (block, block),
-        Share(BATCH, LENGTH, form="float32", attention=attention, network=network),
+        ShardSpec(BATCH, LENGTH, form="float32", attention=attention, network=network),
         1,
         first=True,
         last=True,
@@ -110,7 +110,7 @@ def test_images_are_patches_and_a_class_token():
         HIDDEN, Attention(4, 4, 4, 4, causal=False, rope=False, bias="all"), Dense(32, False, True), "layer"
     )
     model = Model("image", HIDDEN, ((1, block),), LENGTH, positions=LENGTH, patch=12, classes=5)
-    graph = stage(model, (block,), Share(BATCH, LENGTH, form="float32"), 1, first=True, last=True).graph
+    graph = stage(model, (block,), ShardSpec(BATCH, LENGTH, form="float32"), 1, first=True, last=True).graph
     values = [v % 5 if v.dtype == np.int32 else v for v in _values(graph)]
     loss, *sums = interpret(graph, values)
     w = {
@@ -136,8 +136,8 @@ def test_tensor_parallel_ranks_have_their_part_of_the_work():
     the products read is gathered once more."""
     block = Block(64, Attention(8, 4, 8, 8), Dense(128))
     model = Model("small", 64, ((1, block),), 32, 128)
-    whole = stage(model, (block,), Share(1, 32, 1), 1).graph
-    part = stage(model, (block,), Share(1, 32, 4), 8).graph
+    whole = stage(model, (block,), ShardSpec(1, 32, 1), 1).graph
+    part = stage(model, (block,), ShardSpec(1, 32, 4), 8).graph
     for name, shape in (("block_0_q", (16, 64)), ("block_0_k", (8, 64)), ("block_0_down", (64, 32))):
         assert next(v.shape for v in part.inputs if v.name == name) == shape
     assert not any(op.name in ("all_gather", "reduce_scatter") for op in whole.ops)

@@ -14,10 +14,10 @@ from trnlab.errors import UsageError
 from trnlab.fleet import Question, plan
 from trnlab.fleet.comparison.contenders import of_others, work_of
 from trnlab.fleet.costs.networks import step
-from trnlab.fleet.costs.ranks import Rank
+from trnlab.fleet.costs.ranks import RankCost
 from trnlab.fleet.models.configurations import from_config, model
 from trnlab.fleet.models.counts import Counted
-from trnlab.fleet.models.unpartitioned import Whole
+from trnlab.fleet.models.unpartitioned import UnpartitionedModel
 from trnlab.fleet.search.layout import pinned
 from trnlab.fleet.search.replicas import KEEPS, LARGER, UNEVEN
 
@@ -95,8 +95,8 @@ def test_what_is_made_again_is_not_kept(small):
 @pytest.mark.parametrize(("parameters", "copies", "gathered"), [(200, 3, 200), (400, 190, 190), (400, 0, 400)])
 def test_weights_that_are_gathered_are_those_that_products_read(parameters, copies, gathered):
     """In their own format, unless nearly all of them are copied to another."""
-    figures = dict.fromkeys((field.name for field in fields(Rank)), 0)
-    assert Rank(**figures | {"parameters": parameters, "copies": copies}).gathered == gathered
+    figures = dict.fromkeys((field.name for field in fields(RankCost)), 0)
+    assert RankCost(**figures | {"parameters": parameters, "copies": copies}).gathered == gathered
 
 
 def test_ranks_are_kept_for_the_next_plan(small, tmp_path):
@@ -107,7 +107,7 @@ def test_ranks_are_kept_for_the_next_plan(small, tmp_path):
 
 def test_a_model_without_its_step_is_refused():
     with pytest.raises(UsageError, match="TRN577"):
-        Question(Whole("unknown", 0, (), 1, figures=Counted(1, 1.0, 1.0)), 1e9, (TARGET,))
+        Question(UnpartitionedModel("unknown", 0, (), 1, figures=Counted(1, 1.0, 1.0)), 1e9, (TARGET,))
 
 
 def test_its_tensors_are_not_divided(small):

@@ -13,7 +13,7 @@ from test_unets import XL
 
 from trnlab.fleet.costs.networks import UPDATES
 from trnlab.fleet.layers.convolutional import ConvolutionalLayers
-from trnlab.fleet.layers.shares import Share
+from trnlab.fleet.layers.shares import ShardSpec
 from trnlab.fleet.models.configurations import from_config
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interpret import interpret
@@ -55,7 +55,7 @@ def _in_pytorch(name):
 def _step(kind, again):
     """A graph of the loss and of the gradients of all weights, which come in their order."""
     config = RESNET if kind == "resnet" else UNET | XL | {"transformer_layers_per_block": [1, 2]}
-    share = Share(BATCH, 1, form="float32", block="again" if again else "kept")
+    share = ShardSpec(BATCH, 1, form="float32", block="again" if again else "kept")
     layers = ConvolutionalLayers("step", share)
     loss = from_config(config, kind).network.loss(layers)
     weights = list(layers.weights.values())

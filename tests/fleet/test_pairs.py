@@ -13,15 +13,15 @@ from trnlab.fleet import Question, plan
 from trnlab.fleet.comparison.contenders import of_others, work_of
 from trnlab.fleet.costs.stages import ENTRY, JOIN, stage
 from trnlab.fleet.gpus import catalogue, roofline
-from trnlab.fleet.gpus.costs import Job
-from trnlab.fleet.layers.shares import Share
-from trnlab.fleet.layers.sizes import Attention, Dense, Relative
+from trnlab.fleet.gpus.costs import TrainingWork
+from trnlab.fleet.layers.shares import ShardSpec
+from trnlab.fleet.layers.sizes import Attention, Dense, RelativeAttention
 from trnlab.fleet.models.configurations import from_config
-from trnlab.fleet.models.encoder_decoder import Crossed, Pair
+from trnlab.fleet.models.encoder_decoder import DecoderBlock, EncoderDecoderModel
 from trnlab.fleet.models.transformer import Block
 from trnlab.fleet.search.layout import Layout, columns_of, pinned
-from trnlab.fleet.search.parts import Training
-from trnlab.fleet.search.pipes import Shape, entering, parameters_of
+from trnlab.fleet.search.pipeline_times import PipelineShape, entering, parameters_of
+from trnlab.fleet.search.shard_costs import Training
 from trnlab.fleet.search.steps import CAUSES, CLASSES
 from trnlab.graph.interpret import interpret
 
@@ -68,7 +68,7 @@ def _made(config, also="", decoder=True, first=False, last=False, blocks=1, atte
     """A stage, its inputs as tensors that gradients are taken of, and its outputs."""
     model = from_config(config, "small")
     block = model.stacks[int(decoder)][1]
-    share = model.share(block, Share(BATCH, READ, form="float32", attention=attention))
+    share = model.share(block, ShardSpec(BATCH, READ, form="float32", attention=attention))
     graph = stage(model, (block,) * blocks, share, 1, first, last, also).graph
     values = list(_inputs(graph))
     named = {v.name: torch.from_numpy(x).requires_grad_(x.dtype != np.int32) for v, x in zip(graph.inputs, values)}
@@ -126,7 +126,7 @@ def test_a_decoder_attends_to_what_was_read(config, attention):
     block, graph, w, (loss, entered, *rest) = _made(config, last=True, blocks=2, attention=attention)
     lent = [n for n in w if n.startswith("given") and w[n].dtype.is_floating_point]
     x = w[lent[0]]
-    biased = isinstance(block.attention, Relative)
+    biased = isinstance(block.attention, RelativeAttention)
     bias, memory = (w[lent[1]], w[lent[2]]) if biased else (None, w[lent[1]])
     y = x
     for i in range(2):
@@ -175,7 +175,7 @@ def test_what_joins_a_decoder_to_its_encoder(config):
     """A norm of what the encoder made, and the words that the decoder has written so far."""
     block, graph, w, (out, entered, *rest) = _made(config, JOIN)
     read, ids = w["given_1"], w["given_2"]
-    biased = isinstance(block.attention, Relative)
+    biased = isinstance(block.attention, RelativeAttention)
     bias, down = (w["given_3"], w["given_4"]) if biased else (None, w["given_3"])
     x = F.embedding(ids.long(), w["table"])
     x = x + w["written"][: x.shape[1]] if "written" in w else x
@@ -202,9 +202,11 @@ def _pair(mels=0, tied=True, layers=(4, 4)):
     own = Attention(4, 4, 4, 4, causal=False, rope=False)
     stacks = (
         (layers[0], Block(HIDDEN, own, Dense(32))),
-        (layers[1], Crossed(HIDDEN, replace(own, causal=True), Dense(32), cross=own)),
+        (layers[1], DecoderBlock(HIDDEN, replace(own, causal=True), Dense(32), cross=own)),
     )
-    return Pair("small", HIDDEN, stacks, READ, WORDS, tied=tied, decoded=WRITTEN, mels=mels, patch=2 * mels)
+    return EncoderDecoderModel(
+        "small", HIDDEN, stacks, READ, WORDS, tied=tied, decoded=WRITTEN, mels=mels, patch=2 * mels
+    )
 
 
 @pytest.mark.parametrize(("mels", "tied", "copies"), [(0, True, 2), (0, False, 1), (3, True, 1), (3, False, 0)])
@@ -224,7 +226,7 @@ def test_what_goes_from_stage_to_stage_and_what_is_kept_of_it():
     layouts = columns_of([Layout(tensor=2, pipeline=4, microbatch=2, recompute="full")])
     token = 2 * HIDDEN * 2 / 2  # of two sequences in bf16, on one of two ranks
     assert entering(training, layouts, training.model.between(READ)) == [(READ + WRITTEN) * token]
-    shape = Shape(training, layouts, np.arange(1), 4, 1, None)
+    shape = PipelineShape(training, layouts, np.arange(1), 4, 1, None)
     assert shape.join == 2
     np.testing.assert_array_equal(shape.entered, [[2 * READ * token] * 2 + [2 * WRITTEN * token] * 2])
     np.testing.assert_array_equal(shape.lent, [[0, 0, READ * token, READ * token]])
@@ -269,7 +271,7 @@ def test_what_nobody_compared_has_a_band_beside_its_roofline():
     assert not side.known
     assert any("an encoder with a decoder" in line for line in side.basis)
     assert "roofline" in side.basis[-1]
-    job = Job(found, Layout(data=8), catalogue.instance("p4d.24xlarge"), 128, 256)
+    job = TrainingWork(found, Layout(data=8), catalogue.instance("p4d.24xlarge"), 128, 256)
     longer = replace(job, model=replace(found, decoded=2 * found.decoded))
     assert roofline.step(job).total < roofline.step(longer).total
     assert roofline.step(job).bytes["activations"] < roofline.step(longer).bytes["activations"]

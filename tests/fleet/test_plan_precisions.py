@@ -12,7 +12,7 @@ from trnlab import chips
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet import Question, plan
 from trnlab.fleet.costs.exchange import Exchange
-from trnlab.fleet.costs.programs import Cost, Programs
+from trnlab.fleet.costs.programs import MicrobatchCost, Programs
 from trnlab.fleet.layers.sizes import Attention, Dense, Experts
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.planning import plan as planning
@@ -52,7 +52,7 @@ class MadeUp(Programs):
         self.asked, self.updated = [], []
 
     def stage(self, model, blocks, share, first=False, last=False):
-        return Cost(1e-6 * len(blocks), 2e-6 * len(blocks))
+        return MicrobatchCost(1e-6 * len(blocks), 2e-6 * len(blocks))
 
     def update(self, parameters, rounded=True):
         self.updated.append(rounded)

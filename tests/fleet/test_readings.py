@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import pytest
 
 from trnlab.fleet.gpus import catalogue, readings
-from trnlab.fleet.gpus.costs import HALF, Job
-from trnlab.fleet.gpus.readings import MASK, Exchange
+from trnlab.fleet.gpus.costs import HALF, TrainingWork
+from trnlab.fleet.gpus.readings import MASK, TensorExchange
 from trnlab.fleet.gpus.roofline import step
-from trnlab.fleet.layers.shares import Crossing, Share
+from trnlab.fleet.layers.shares import DecoderShare, ShardSpec
 from trnlab.fleet.models.configurations import model
 from trnlab.fleet.models.transformer import Block
 from trnlab.fleet.search.layout import Layout
@@ -37,7 +37,7 @@ PARALLEL = Parallel(BLOCK.hidden, BLOCK.attention, BLOCK.network, BLOCK.norm)
 
 
 def read(block, spread=T, memory=0):
-    return readings.of_block(block, Crossing(B, S, T, memory=memory), spread)
+    return readings.of_block(block, DecoderShare(B, S, T, memory=memory), spread)
 
 
 def test_a_dense_layer_is_four_products_and_five_streams():
@@ -52,7 +52,7 @@ def test_a_dense_layer_is_four_products_and_five_streams():
     )
     norm, added = 2 * HALF * ROWS * H / T, (3 * HALF + MASK) * ROWS * H / T
     assert found.streams == (norm, added, norm, 3 * HALF * ROWS * INNER / T, added)
-    assert found.exchanges == (Exchange(HALF * ROWS * H, HALF * ROWS * H),) * 2
+    assert found.exchanges == (TensorExchange(HALF * ROWS * H, HALF * ROWS * H),) * 2
     assert found.sent == ()
 
 
@@ -64,7 +64,7 @@ def test_a_block_of_an_architecture_of_its_own_is_read():
     inside, between = HALF * ROWS * INNER / T, ROWS * H / T
     assert sorted(found.streams) == sorted([2 * HALF * between, 3 * inside, (4 * HALF + MASK) * between])
     whole = HALF * ROWS * H
-    assert found.exchanges == (Exchange(whole, whole), Exchange(0.0, whole))
+    assert found.exchanges == (TensorExchange(whole, whole), TensorExchange(0.0, whole))
     heads = HALF * ROWS * (2 * HEADS + 2 * KV) * D / T
     assert found.kept == pytest.approx(2 * HALF * between + heads + 3 * inside + MASK * between)
 
@@ -72,7 +72,7 @@ def test_a_block_of_an_architecture_of_its_own_is_read():
 def test_a_step_of_such_blocks_is_faster_and_keeps_less():
     def of(block):
         known = replace(LLAMA, stacks=((32, block),))
-        return step(Job(known, Layout(T, 1, 2, 1), catalogue.instance("p5.48xlarge"), 64, 4096))
+        return step(TrainingWork(known, Layout(T, 1, 2, 1), catalogue.instance("p5.48xlarge"), 64, 4096))
 
     usual, beside = of(BLOCK), of(PARALLEL)
     assert sum(beside.seconds.values()) == pytest.approx(beside.total)
@@ -89,7 +89,7 @@ def test_without_sequence_parallelism_all_ranks_have_all_rows_between_products()
 
 
 def test_sequences_that_ranks_do_not_divide_are_read_whole():
-    found = readings.of_block(BLOCK, Share(1, 197, 8), 8)
+    found = readings.of_block(BLOCK, ShardSpec(1, 197, 8), 8)
     assert {rows for rows, *_ in found.products} == {197}
     assert found.streams[0] == 2 * HALF * 197 * H / 8
 
@@ -123,7 +123,7 @@ def test_rows_of_experts_are_those_of_an_even_router():
     block = model("mixtral-8x7b").stacks[0][1]
     tight = replace(block, network=replace(block.network, capacity=4.0))
     for known in (block, tight):
-        found = readings.of_block(known, Share(B, S, T, expert=8), T)
+        found = readings.of_block(known, ShardSpec(B, S, T, expert=8), T)
         assert found.products[2] == (ROWS / T, 4096, 8, 1)  # the router
         assert found.products[3] == (2 * ROWS, 4096, 2 * 14336 // T, 1)
         assert found.sent == (HALF * 2 * ROWS * 4096 / T,) * 2
@@ -132,13 +132,13 @@ def test_rows_of_experts_are_those_of_an_even_router():
 def test_a_head_is_what_the_model_says():
     """BERT's has a matrix, an activation and a norm of its own."""
     bert = model("bert-base")
-    found = readings.of_head(bert, Share(1, 512), 1)
+    found = readings.of_head(bert, ShardSpec(1, 512), 1)
     assert found.products == ((512, 768, 768, 1), (512, 768, 30522, 1))
     assert found.leaving == 512 * 30522
-    plain = readings.of_head(replace(bert, transform=False), Share(1, 512), 1)
+    plain = readings.of_head(replace(bert, transform=False), ShardSpec(1, 512), 1)
     assert plain.products == found.products[1:]
 
 
 def test_what_is_kept_is_divided_by_the_ranks_with_sequence_parallelism_alone():
-    assert read(BLOCK).kept * T == pytest.approx(readings.of_block(BLOCK, Share(B, S), 1).kept)
+    assert read(BLOCK).kept * T == pytest.approx(readings.of_block(BLOCK, ShardSpec(B, S), 1).kept)
     assert read(BLOCK, spread=1).kept > read(BLOCK).kept

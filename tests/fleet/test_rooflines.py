@@ -10,8 +10,8 @@ import pytest
 
 from trnlab.errors import UsageError
 from trnlab.fleet.gpus import catalogue, efficiency
-from trnlab.fleet.gpus.blocks import Layer, activations
-from trnlab.fleet.gpus.costs import HALF, Costs, Job, Software
+from trnlab.fleet.gpus.blocks import GpuLayer, activations
+from trnlab.fleet.gpus.costs import HALF, OperationCosts, Software, TrainingWork
 from trnlab.fleet.gpus.roofline import step
 from trnlab.fleet.layers.sizes import Experts
 from trnlab.fleet.models.configurations import model
@@ -24,7 +24,7 @@ P5 = catalogue.instance("p5.48xlarge")
 def job(**changes):
     layout = changes.pop("layout", Layout(8, 2, 2, 1, recompute="none"))
     made = {"model": model("llama3-8b"), "instance": P5, "batch": 64, "sequence": 8192}
-    return Job(layout=layout, **made | changes)
+    return TrainingWork(layout=layout, **made | changes)
 
 
 def test_the_table_of_megatron_is_met_with_nothing_fitted():
@@ -124,7 +124,7 @@ def test_ranks_hold_all_parameters_together(tensor, expert):
 
 def test_rows_go_to_experts_at_the_rate_of_the_links_between():
     """(e - 1) / e of the bytes within an instance; over two instances what leaves it goes at the network's rate."""
-    costs = Costs(job(**MIXTRAL))
+    costs = OperationCosts(job(**MIXTRAL))
     near, far = costs.inside, costs.between
     assert costs.shuffled(8e8, 1, 1) == 0.0
     assert costs.shuffled(8e8, 8, 1) == pytest.approx(7e8 / near.bandwidth + near.latency)
@@ -133,9 +133,9 @@ def test_rows_go_to_experts_at_the_rate_of_the_links_between():
 
 
 def test_a_single_expert_is_a_dense_network_behind_a_router():
-    costs, known = Costs(job(layout=Layout(2, 1, 8, 1))), model("llama3-8b").stacks[0][1]
+    costs, known = OperationCosts(job(layout=Layout(2, 1, 8, 1))), model("llama3-8b").stacks[0][1]
     alone = replace(known, network=Experts(1, 1, known.network.size))
-    dense, one = (Layer(costs, block, 4096) for block in (known, alone))
+    dense, one = (GpuLayer(costs, block, 4096) for block in (known, alone))
     router = costs.product(4096 / 2, known.hidden, 1)
     moved = costs.stream(2 * HALF * 4096 / 2 * known.hidden)
     assert one.parts().linears == pytest.approx(dense.parts().linears + router)

@@ -19,7 +19,7 @@ from trnlab.fleet.layers.sizes import Attention, Dense
 from trnlab.fleet.models.captured import blocks_of, recognised, whole
 from trnlab.fleet.models.transformer import Block
 from trnlab.fleet.search.layout import pinned
-from trnlab.porting.job import Unheard
+from trnlab.porting.job import NullCommunicator
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session
 
@@ -77,7 +77,7 @@ def _captured(file, *arguments, target="trn1.32xlarge"):
     from trnlab.frontends.torch.check.planned import captured
 
     session = Session(chips.target(target))
-    session.cache, session.communicator = None, Unheard(0, 1)
+    session.cache, session.communicator = None, NullCommunicator(0, 1)
     with as_one_of(Cluster(session.target, 1), session):
         return captured(Script(file, arguments), session)
 

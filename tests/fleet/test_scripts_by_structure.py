@@ -17,7 +17,7 @@ from trnlab.fleet.models import counts
 from trnlab.fleet.models.captured import recognised, whole
 from trnlab.fleet.models.stored import plainly, stores
 from trnlab.fleet.models.transformer import Block, Model
-from trnlab.porting.job import Unheard
+from trnlab.porting.job import NullCommunicator
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session
 
@@ -145,7 +145,7 @@ def captured_step(folder: Path, text: str, *arguments: str):
     file = folder / "train.py"
     file.write_text(text)
     session = Session(chips.target("trn1.32xlarge"))
-    session.cache, session.communicator = None, Unheard(0, 1)
+    session.cache, session.communicator = None, NullCommunicator(0, 1)
     with as_one_of(Cluster(session.target, 1), session):
         return captured(Script(file, arguments), session)
 

@@ -19,10 +19,10 @@ from trnlab.fabric.cluster import Cluster
 from trnlab.fleet import model
 from trnlab.fleet.arrays import distinct, rows_of
 from trnlab.fleet.costs.exchange import Exchange
-from trnlab.fleet.costs.programs import Cost, Programs
+from trnlab.fleet.costs.programs import MicrobatchCost, Programs
 from trnlab.fleet.search import candidates as searching
-from trnlab.fleet.search.candidates import Found, search
-from trnlab.fleet.search.parts import Training, pieces_of
+from trnlab.fleet.search.candidates import SearchResult, search
+from trnlab.fleet.search.shard_costs import Training, pieces_of
 from trnlab.fleet.search.steps import Planner
 from trnlab.runtime.session import Session
 
@@ -55,7 +55,7 @@ class MadeUp(Programs):
             * sequences
             * (1.1 if share.attention == "remade" else 1.3 if share.block == "again" else 1)
         )
-        return Cost(
+        return MicrobatchCost(
             0.0212 * work / ways,
             0.0411 * work / ways,
             0.00417 * work / ways**0.7,
@@ -88,12 +88,12 @@ def _planner(target: str, instances: int) -> Planner:
     return Planner(Cluster(session.target, instances), MadeUp(session), Wires(session.target))
 
 
-def _found(name: str) -> Found:
+def _found(name: str) -> SearchResult:
     architecture, target, instances, batch, sequence = ASKED[name]
     return search(_planner(target, instances), Training(model(architecture), batch, sequence))
 
 
-def _answer(found: Found) -> dict:
+def _answer(found: SearchResult) -> dict:
     """Sums of all columns, weighted by the place in the list, and the best layouts."""
     steps = found.steps
     weights = 1 + np.arange(len(steps)) % 97
@@ -145,7 +145,7 @@ def test_the_best_is_compiled_as_it_is_and_is_the_best_of_all(name, gain, monkey
     planner = _planner(target, instances)
     alone = planner.step(training, best.layout)
     assert (alone.total, alone.seconds, alone.bytes) == (best.total, best.seconds, best.bytes)
-    layouts = searching._possible(Found(), planner, training, {})
+    layouts = searching._possible(SearchResult(), planner, training, {})
     whole = planner.steps(
         training, layouts, {piece: planner.parts(training, piece) for piece in pieces_of(layouts)[0]}
     )

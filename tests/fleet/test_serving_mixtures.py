@@ -15,10 +15,10 @@ from trnlab.fleet.gpus.catalogue import instance
 from trnlab.fleet.layers.sizes import Attention, Experts
 from trnlab.fleet.models import configurations
 from trnlab.fleet.models.transformer import Block, Model
-from trnlab.fleet.serving.costs import Costs
-from trnlab.fleet.serving.layers import Program
+from trnlab.fleet.serving.costs import ServingCosts
+from trnlab.fleet.serving.layers import ServingProgram
 from trnlab.fleet.serving.mixtures import met
-from trnlab.fleet.serving.offers import Offer, Request, bytes_of, degrees, of_batch, of_others, of_prompt
+from trnlab.fleet.serving.offers import GenerationRequest, Offer, bytes_of, degrees, of_batch, of_others, of_prompt
 from trnlab.runtime.session import Session
 
 MIXTRAL = configurations.model("mixtral-8x7b")
@@ -39,7 +39,7 @@ def test_experts_that_tokens_meet():
 
 def test_a_step_reads_each_tokens_experts_or_all():
     """The vendor's rule: from as many loads as experts on all are read, and only then may ranks divide them."""
-    share = Program(1, 2304, 8)
+    share = ServingProgram(1, 2304, 8)
     assert of_batch(MIXTRAL, share).read == 2
     assert of_batch(MIXTRAL, replace(share, batch=3)).read == 6
     assert of_batch(MIXTRAL, replace(share, batch=4)).read == 8
@@ -63,21 +63,21 @@ def test_experts_are_whole_or_divided_as_far_as_can_be():
 def test_bytes_are_those_of_the_model():
     """All lie in memory, however many are read; a rank has as many, whether ranks divide experts or columns."""
     angles = 2 * 2 * MIXTRAL.sequence * 128
-    weights, cache = bytes_of(MIXTRAL, Program(1, 2304))
+    weights, cache = bytes_of(MIXTRAL, ServingProgram(1, 2304))
     assert weights == 2 * MIXTRAL.parameters + angles
     assert cache == 2 * 32 * 2 * 8 * 128 * 2304
-    assert bytes_of(MIXTRAL, Program(1, 2304, 8)) == bytes_of(MIXTRAL, Program(1, 2304, 8, expert=8))
+    assert bytes_of(MIXTRAL, ServingProgram(1, 2304, 8)) == bytes_of(MIXTRAL, ServingProgram(1, 2304, 8, expert=8))
 
 
 @pytest.fixture(scope="module")
 def costs():
-    return Costs(Session(chips.target("inf2.xlarge")))
+    return ServingCosts(Session(chips.target("inf2.xlarge")))
 
 
 def test_a_step_takes_no_less_than_reading_its_experts(costs):
     each = 2 * WIDE.layers * WIDE.stacks[0][1].expert_parameters // WIDE.stacks[0][1].network.count
     rate = costs.session.chip.hbm.bandwidth.value
-    few, many = (costs.of("decode", WIDE, Program(1, 256, read=read)) for read in (2, 8))
+    few, many = (costs.of("decode", WIDE, ServingProgram(1, 256, read=read)) for read in (2, 8))
     assert few.seconds >= 2 * each / rate
     assert many.seconds - few.seconds >= 0.5 * 6 * each / rate
     assert many.flops - few.flops == 6 * each  # two operations for each weight, of two bytes
@@ -85,7 +85,7 @@ def test_a_step_takes_no_less_than_reading_its_experts(costs):
 
 def test_rows_of_a_prompt_go_through_their_own_experts_alone(costs):
     """Operations of a prefill: two for each weight that a token meets, with the places of the fullest expert."""
-    share = of_prompt(WIDE, Program(1, 256))
+    share = of_prompt(WIDE, ServingProgram(1, 256))
     found = costs.of("prefill", WIDE, share).flops
     dense = replace(WIDE, stacks=((2, Block(256, Attention(4, 2, 64, 64), Experts(8, 2, 512))),))
     more = costs.of("prefill", dense, replace(share, room=2 * share.room)).flops
@@ -94,7 +94,7 @@ def test_rows_of_a_prompt_go_through_their_own_experts_alone(costs):
 
 
 def test_gpus_read_the_experts_that_are_met():
-    where, request = "p5.48xlarge", Request(2000, 300)
+    where, request = "p5.48xlarge", GenerationRequest(2000, 300)
     offers = [o for o in of_others(where, MIXTRAL, request, "prefill-first") if isinstance(o, Offer)]
     assert {(o.tensor, o.expert) for o in offers} == {(2, 1), (2, 2), (4, 1), (4, 4), (8, 1), (8, 8)}
     gpu, each = instance(where).accelerator, 2 * 32 * 3 * 4096 * 14336

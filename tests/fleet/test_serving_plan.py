@@ -13,8 +13,8 @@ from trnlab.cli.planning import serve_plan as command
 from trnlab.fleet.gpus import efficiency
 from trnlab.fleet.gpus.catalogue import instance
 from trnlab.fleet.models import configurations
-from trnlab.fleet.serving.offers import BATCHES, HALF, Offer, Request, of_others, sizes
-from trnlab.fleet.serving.plan import Question, plan, simulated
+from trnlab.fleet.serving.offers import BATCHES, HALF, GenerationRequest, Offer, of_others, sizes
+from trnlab.fleet.serving.plan import ServingQuestion, plan, simulated
 
 CONFIG = {
     "model_type": "llama",
@@ -42,9 +42,9 @@ def _told(small, capsys, *more):
 
 
 def test_a_target_that_was_asked_for_and_cannot_serve_is_no_success(small, monkeypatch, capsys):
-    best = command.Plan.best.fget
+    best = command.ServingPlan.best.fget
     monkeypatch.setattr(
-        command.Plan,
+        command.ServingPlan,
         "best",
         property(lambda plan: {name: choice for name, choice in best(plan).items() if name != "inf2.xlarge"}),
     )
@@ -96,7 +96,7 @@ def test_more_requests_or_less_time_never_take_fewer_instances(small, capsys):
 
 def _gpus():
     model = configurations.model("llama3-8b")
-    request = Request(2000, 300)
+    request = GenerationRequest(2000, 300)
     return (
         model,
         request,
@@ -108,7 +108,7 @@ def _gpus():
 def test_the_number_of_instances_is_the_fewest(whole):
     """One fewer is late, or has more to do than it can."""
     model, request, _ = _gpus()
-    asked = Question(model, request, 60.0, ("g6e.xlarge",), 0.2, whole, seed=1)
+    asked = ServingQuestion(model, request, 60.0, ("g6e.xlarge",), 0.2, whole, seed=1)
     (choice,) = plan(asked).choices
     assert choice.instances > 1
     fewer = simulated(asked, choice.offer, choice.instances - 1)

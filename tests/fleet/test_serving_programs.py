@@ -14,9 +14,9 @@ from trnlab.fabric.world import World, together
 from trnlab.fleet.layers.sizes import Attention, Dense, Experts
 from trnlab.fleet.models import configurations
 from trnlab.fleet.models.transformer import Block, Model
-from trnlab.fleet.serving.costs import Costs
+from trnlab.fleet.serving.costs import ServingCosts
 from trnlab.fleet.serving.graphs import MASKED, decode, prefill, supported
-from trnlab.fleet.serving.layers import Program
+from trnlab.fleet.serving.layers import ServingProgram
 from trnlab.fleet.serving.offers import bytes_of
 from trnlab.runtime.session import Session
 from trnlab.sim.functional import run_program
@@ -51,7 +51,7 @@ def _angles():
 
 def _weights(model):
     random, found = np.random.default_rng(5), _angles()
-    for value in decode(model, LAYERS, Program(1, PLACES, form="float32")).inputs:
+    for value in decode(model, LAYERS, ServingProgram(1, PLACES, form="float32")).inputs:
         if value.name not in found and value.name not in ("ids", "places", "held") and "_keys" not in value.name:
             found[value.name] = random.standard_normal(value.shape).astype(np.float32) * 0.3
     return found
@@ -129,8 +129,8 @@ class _Engine:
         self.network, self.expert = model.stacks[0][1].network, expert
         groups = (tuple(range(tensor)),)
         self.graphs = {
-            "prefill": prefill(model, LAYERS, Program(1, 8, tensor, "float32", expert), groups),
-            "decode": decode(model, LAYERS, Program(len(PROMPTS), PLACES, tensor, "float32", expert), groups),
+            "prefill": prefill(model, LAYERS, ServingProgram(1, 8, tensor, "float32", expert), groups),
+            "decode": decode(model, LAYERS, ServingProgram(len(PROMPTS), PLACES, tensor, "float32", expert), groups),
         }
         options = {"precision": "fp32", "cluster": self.world.cluster_name, "ranks": tensor}
         self.programs = {name: compile(graph, CHIP, options) for name, graph in self.graphs.items()}
@@ -269,7 +269,7 @@ def test_mixtures_generate_the_tokens_of_plain_forward_passes(tensor, expert):
 
 @pytest.fixture(scope="module")
 def costs():
-    return Costs(Session(chips.target("inf2.xlarge")))
+    return ServingCosts(Session(chips.target("inf2.xlarge")))
 
 
 MEDIUM = Model("medium", 256, ((4, Block(256, Attention(4, 2, 64, 64), Dense(512))),), 512, 1024)
@@ -280,7 +280,7 @@ def test_a_step_takes_no_less_than_reading_weights_and_cache(costs):
     and less for each request."""
     before = None
     for batch, places in ((1, 128), (4, 128), (4, 512)):
-        share = Program(batch, places)
+        share = ServingProgram(batch, places)
         weights, cache = bytes_of(MEDIUM, share)
         table = 2 * MEDIUM.vocabulary * MEDIUM.hidden  # of which only rows are read; and of the angles
         angles = 2 * 2 * MEDIUM.sequence * 64
@@ -290,7 +290,8 @@ def test_a_step_takes_no_less_than_reading_weights_and_cache(costs):
         assert before is None or seconds > before
         before = seconds
     assert (
-        costs.of("decode", MEDIUM, Program(4, 128)).seconds < 4 * costs.of("decode", MEDIUM, Program(1, 128)).seconds
+        costs.of("decode", MEDIUM, ServingProgram(4, 128)).seconds
+        < 4 * costs.of("decode", MEDIUM, ServingProgram(1, 128)).seconds
     )
 
 
@@ -298,30 +299,30 @@ def test_bytes_are_those_of_the_model():
     """Weights of one rank: the model's own, less what tensor parallel ranks share; the cache: two vectors a layer."""
     model = configurations.model("llama3-8b")
     angles = 2 * 2 * model.sequence * 128
-    weights, cache = bytes_of(model, Program(1, 2304))
+    weights, cache = bytes_of(model, ServingProgram(1, 2304))
     assert weights == 2 * model.parameters + angles
     assert cache == 2 * 32 * 2 * 8 * 128 * 2304
-    parts, part = bytes_of(model, Program(1, 2304, 8))
+    parts, part = bytes_of(model, ServingProgram(1, 2304, 8))
     assert part == cache // 8
     table, norms = 2 * model.vocabulary * model.hidden, 2 * (2 * model.layers + 1) * model.hidden
     assert parts - table - norms - angles == (weights - table - norms - angles) // 8
 
 
 def test_costs_are_kept_and_a_broken_file_is_none(tmp_path):
-    share, session = Program(1, 128), Session(chips.target("inf2.xlarge"))
-    found = Costs(session, tmp_path).of("decode", MEDIUM, share)
-    again = Costs(session, tmp_path)
+    share, session = ServingProgram(1, 128), Session(chips.target("inf2.xlarge"))
+    found = ServingCosts(session, tmp_path).of("decode", MEDIUM, share)
+    again = ServingCosts(session, tmp_path)
     assert again.of("decode", MEDIUM, share) == found
     assert again.compiled == 0
     (file,) = tmp_path.iterdir()
     file.write_bytes(b"{")
-    broken = Costs(session, tmp_path)
+    broken = ServingCosts(session, tmp_path)
     assert broken.of("decode", MEDIUM, share) == found
     assert broken.compiled == 2
 
 
 def test_ranks_add_up_twice_a_layer():
-    graph = decode(_llama(), 1, Program(2, PLACES, 2), ((0, 1),))
+    graph = decode(_llama(), 1, ServingProgram(2, PLACES, 2), ((0, 1),))
     assert sum(op.name == "all_reduce" for op in graph.ops) == 2
     assert next(v.shape for v in graph.inputs if v.name == "block_0_keys") == (2, 1, 8, PLACES)
 

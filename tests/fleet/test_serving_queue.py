@@ -8,16 +8,16 @@ import itertools
 import numpy as np
 import pytest
 
-from trnlab.fleet.serving.queue import POLICIES, PREFILL_FIRST, TURNS, Engine, serve
+from trnlab.fleet.serving.queue import POLICIES, PREFILL_FIRST, TURNS, ReplicaTimes, serve
 
-ENGINE = Engine(0.1, {1: 0.010, 4: 0.011, 16: 0.014})
+ENGINE = ReplicaTimes(0.1, {1: 0.010, 4: 0.011, 16: 0.014})
 
 
 @pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
 def test_prefills_alone_wait_as_in_m_d_1(load):
     """Requests of one token are a queue with one server and a fixed time: Pollaczek and Khinchine's mean wait, within
     four standard errors of twenty batches."""
-    seen = serve(Engine(0.1, {1: 1.0}), load / 0.1, 1, 80_000, seed=7)
+    seen = serve(ReplicaTimes(0.1, {1: 1.0}), load / 0.1, 1, 80_000, seed=7)
     waits = (seen.first - 0.1).reshape(20, -1).mean(1)
     expected = load * 0.1 / (2 * (1 - load))
     assert abs(waits.mean() - expected) < 4 * waits.std(ddof=1) / np.sqrt(20)
@@ -28,7 +28,7 @@ def test_prefills_alone_wait_as_in_m_d_1(load):
 @pytest.mark.parametrize(("policy", "rate"), list(itertools.product(POLICIES, (0.5, 3.0, 6.0))))
 def test_requests_present_are_rate_times_latency(policy, rate):
     """Little's law: the mean number present, integrated over time, is arrivals a second by mean seconds of each."""
-    seen = serve(Engine(0.1, ENGINE.decode, policy), rate, 50, 3000, seed=1)
+    seen = serve(ReplicaTimes(0.1, ENGINE.decode, policy), rate, 50, 3000, seed=1)
     assert seen.present == pytest.approx(seen.throughput * seen.whole.mean(), rel=1e-9)
 
 
@@ -40,7 +40,7 @@ def test_a_lonely_request_takes_prefill_and_steps():
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_more_requests_never_lower_latency(policy):
-    engine = Engine(0.1, ENGINE.decode, policy)
+    engine = ReplicaTimes(0.1, ENGINE.decode, policy)
     seen = [serve(engine, rate, 40, 3000, seed=3) for rate in (0.5, 1, 2, 4, 6, 8)]
     for name, quantile in itertools.product(("first", "whole"), (50, 90, 99)):
         values = [np.percentile(getattr(s, name), quantile) for s in seen]
@@ -50,7 +50,7 @@ def test_more_requests_never_lower_latency(policy):
 def test_a_faster_engine_is_never_slower():
     for rate in (1.0, 5.0, 8.0):
         slow, fast = (
-            serve(Engine(f * 0.1, {b: f * s for b, s in ENGINE.decode.items()}), rate, 40, 2000, 5)
+            serve(ReplicaTimes(f * 0.1, {b: f * s for b, s in ENGINE.decode.items()}), rate, 40, 2000, 5)
             for f in (1.0, 0.8)
         )
         for quantile in (50, 90, 99):  # a single request may meet another batch, and be later
@@ -61,7 +61,7 @@ def test_a_faster_engine_is_never_slower():
 def test_every_token_takes_a_step_and_the_batch_is_bounded():
     """Simulated step by step, without skipping: the same times, for both policies."""
     for policy, rate in itertools.product((PREFILL_FIRST, TURNS), (1.0, 6.0, 20.0)):
-        engine = Engine(0.05, {1: 0.010, 2: 0.012, 4: 0.015}, policy)
+        engine = ReplicaTimes(0.05, {1: 0.010, 2: 0.012, 4: 0.015}, policy)
         seen = serve(engine, rate, 17, 400, seed=9)
         first, whole = _step_by_step(engine, rate, 17, 400, 9)
         np.testing.assert_allclose(seen.first, first, rtol=1e-9, atol=1e-9)

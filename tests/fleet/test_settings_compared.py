@@ -14,7 +14,7 @@ from trnlab.fleet import Question, plan
 from trnlab.fleet.bills.compilation import minutes
 from trnlab.fleet.layers.sizes import Attention, Dense
 from trnlab.fleet.models.transformer import Block, Model
-from trnlab.fleet.planning.settings import MOST, Setting, axes, compare
+from trnlab.fleet.planning.settings import MOST, SearchedSetting, axes, compare
 from trnlab.fleet.report.settings_text import text, to_json
 
 SMALL = Model("small", 128, ((2, Block(128, Attention(2, 2, 64, 64), Dense(256))),), 128, 512)
@@ -88,7 +88,7 @@ def test_what_saves_nothing_is_never_repaid(compared):
 def test_a_setting_that_does_not_fit_says_what_it_lacks(compared, folder):
     large = replace(SMALL, hidden=8192, stacks=((48, Block(8192, Attention(64, 64, 128, 128), Dense(28672))),))
     found = plan(replace(ASKED, model=large), folder)
-    setting = Setting({"precision": "bf16", "recompute": "none"}, found)
+    setting = SearchedSetting({"precision": "bf16", "recompute": "none"}, found)
     assert setting.best is None
     assert "lacks" in setting.why
     assert "GiB" in setting.why
@@ -96,16 +96,16 @@ def test_a_setting_that_does_not_fit_says_what_it_lacks(compared, folder):
     assert setting.why in text(both)
     assert both.first is compared.first
     assert to_json(both)["settings"][0] == {"setting": dict(setting.values), "best": None, "why": setting.why}
-    late = Setting({}, plan(replace(ASKED, deadline=1e-3), folder))
+    late = SearchedSetting({}, plan(replace(ASKED, deadline=1e-3), folder))
     assert late.why == "nothing is in time"
-    never = Setting({}, plan(replace(ASKED, fixed={"tensor": 3}), folder))
+    never = SearchedSetting({}, plan(replace(ASKED, fixed={"tensor": 3}), folder))
     assert never.why.startswith("no such layout: ")
 
 
 def test_none_that_fits_is_refused_as_a_plan_is(compared, folder):
     late = plan(replace(ASKED, deadline=1e-3), folder)
     with pytest.raises(UsageError) as error:
-        text(replace(compared, settings=(Setting({"recompute": "none"}, late),)))
+        text(replace(compared, settings=(SearchedSetting({"recompute": "none"}, late),)))
     assert error.value.code == "TRN175"
 
 

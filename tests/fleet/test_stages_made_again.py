@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from trnlab.fleet.costs.stages import stage
-from trnlab.fleet.layers.shares import Share
+from trnlab.fleet.layers.shares import ShardSpec
 from trnlab.fleet.layers.sizes import Attention, Dense
 from trnlab.fleet.models.configurations import model
 from trnlab.fleet.models.transformer import Block, Model
@@ -18,7 +18,7 @@ SMALL = Model("small", 32, ((2, BLOCK),), 16, 64)
 
 
 def _gradients(block, values):
-    graph = stage(SMALL, (BLOCK, BLOCK), Share(1, 16, 1, "float32", block=block), 1).graph
+    graph = stage(SMALL, (BLOCK, BLOCK), ShardSpec(1, 16, 1, "float32", block=block), 1).graph
     random, given = np.random.default_rng(0), []
     for v in graph.inputs:
         key = v.name
@@ -51,7 +51,7 @@ def test_gradients_are_those_of_blocks_that_keep_all():
 @pytest.mark.parametrize("tensor", [1, 2])
 def test_every_kind_of_block_can_be_made_again(name, more, tensor):
     known = model(name)
-    share = Share(1, min(known.sequence, 1500), tensor, block="again", **more)
+    share = ShardSpec(1, min(known.sequence, 1500), tensor, block="again", **more)
     for _, block in known.stacks:
         own = known.share(block, share)
         again, kept = (stage(known, (block,), part, 16).graph for part in (own, known.share(block, _kept(share))))
@@ -59,5 +59,5 @@ def test_every_kind_of_block_can_be_made_again(name, more, tensor):
         assert len(again.ops) > len(kept.ops)
 
 
-def _kept(share: Share) -> Share:
-    return Share(**vars(share) | {"block": "kept"})
+def _kept(share: ShardSpec) -> ShardSpec:
+    return ShardSpec(**vars(share) | {"block": "kept"})

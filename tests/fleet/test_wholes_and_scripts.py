@@ -16,10 +16,10 @@ from trnlab import chips
 from trnlab.cli.main import main
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet import Question, plan
-from trnlab.fleet.costs.ranks import Rank, Ranks
+from trnlab.fleet.costs.ranks import RankCost, Ranks
 from trnlab.fleet.models.configurations import catalogue, from_config
 from trnlab.fleet.search.layout import pinned
-from trnlab.porting.job import Unheard
+from trnlab.porting.job import NullCommunicator
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session
 
@@ -114,13 +114,13 @@ def script(name: str, divided: bool = True, again: bool = False) -> str:
     return SCRIPT.format(**words | {"reference": reference, "arguments": arguments}, batch=batch, divided=divided)
 
 
-def ranks(name: str, again: bool, file: Path) -> tuple[Rank, Rank]:
+def ranks(name: str, again: bool, file: Path) -> tuple[RankCost, RankCost]:
     """One rank alone, as its script is compiled, and as it is planned."""
     from trnlab.frontends.torch.check.planned import captured
     from trnlab.frontends.torch.check.ranks import one_of
 
     config, _, _, batch = NETWORKS[name]
-    session = Session(chips.target(TARGET), precision="bf16", communicator=Unheard(0, 1))
+    session = Session(chips.target(TARGET), precision="bf16", communicator=NullCommunicator(0, 1))
     file.write_text(script(name, divided=False, again=again))
     with one_of(Cluster(session.target, 1), 0, 1):
         step = captured(Script(file), session)

@@ -16,7 +16,7 @@ import trnlab.frontends.torch as neuron
 from trnlab import chips
 from trnlab.frontends.torch.capture import tracing
 from trnlab.frontends.torch.capture.import_fx import import_fx
-from trnlab.frontends.torch.device.buffers import Buffer, tensor_from
+from trnlab.frontends.torch.device.buffers import ChipArray, tensor_from
 from trnlab.runtime import session
 
 TRN1 = "trn1"
@@ -129,7 +129,7 @@ class Traced:
         seed = torch.tensor([1, 2], dtype=torch.int32)
         given = [seed if n is None else self.inputs[placeholders.index(n)] for n in self.imported.inputs]
         with engine(on) as chosen:
-            results = chosen.compile(self.graph)([Buffer(x).array() for x in given])
+            results = chosen.compile(self.graph)([ChipArray(x).array() for x in given])
         returned = next(n for n in self.module.graph.nodes if n.op == "output").args[0]
         kinds = [returned[i].meta["val"].dtype for i in self.imported.outputs]
         tensors = [tensor_from(r, k, "cpu") for r, k in zip(results, kinds)]
@@ -187,6 +187,6 @@ class CapturedGradients:
     def run(self, on="interpreter"):
         """The loss, and the gradients by name."""
         with engine(on) as chosen:
-            results = chosen.compile(self.captured.graph)([Buffer(x).array() for x in self.given])
+            results = chosen.compile(self.captured.graph)([ChipArray(x).array() for x in self.given])
         roles = zip(self.captured.outputs, results)
         return torch.from_numpy(results[0]), {r.name: torch.from_numpy(g) for r, g in roles if r.kind == "gradient"}

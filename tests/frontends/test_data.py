@@ -19,8 +19,8 @@ from trnlab.frontends.torch import InterpreterEngine, compile_step, use
 from trnlab.profile.schema import SOMETIMES, check_summary
 from trnlab.profile.summary import reading
 from trnlab.runtime import session
-from trnlab.runtime.checkpoint_plan import Use
-from trnlab.runtime.run import Run
+from trnlab.runtime.checkpoint_plan import CheckpointUse
+from trnlab.runtime.run import RunRecord
 
 pytestmark = pytest.mark.torch
 
@@ -37,7 +37,7 @@ def place(tmp_path: Path) -> str:
 def trained(place: str, kept: Path, stop: int | None = None) -> list[float]:
     """The losses of three epochs, or of the steps up to `stop`, with a checkpoint every seven steps."""
     torch.manual_seed(0)
-    Use.by = None
+    CheckpointUse.by = None
     model = nn.Linear(8, 1).to("neuron")
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
     losses = []
@@ -64,7 +64,7 @@ def test_training_goes_on_at_the_right_sample(place: str, tmp_path: Path) -> Non
 def test_the_summary_has_what_was_read(place: str, tmp_path: Path) -> None:
     told = session.Session(chips.target("trn1.2xlarge"))
     with session.activate(told):
-        told.run = run = Run(tmp_path / "run", told, Path("train.py"))
+        told.run = run = RunRecord(tmp_path / "run", told, Path("train.py"))
         loader = data.loader(place, 32)
         assert sum(1 for _ in loader) == len(loader) == 12
         record = run.finish("complete")

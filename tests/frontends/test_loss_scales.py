@@ -12,7 +12,7 @@ from torch import nn
 import trnlab.frontends.torch as neuron
 from trnlab import chips
 from trnlab.frontends.torch import recording
-from trnlab.frontends.torch.recording.programs import Program
+from trnlab.frontends.torch.recording.programs import RecordedProgram
 from trnlab.runtime import session
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::UserWarning:torch")]
@@ -100,8 +100,8 @@ def test_steps_with_a_scaler_are_those_of_the_cpu(fused, here):
 @pytest.mark.parametrize(("fused", "programs"), [(False, 2), (True, 1)], ids=["plain", "fused"])
 def test_a_step_with_a_scaler_is_as_few_programs_as_its_branch_leaves(fused, programs, monkeypatch):
     """Whether plain optimizers make their step Python asks of the gradients; fused ones choose by themselves."""
-    runs, original = [], Program.run
-    monkeypatch.setattr(Program, "run", lambda self, *args: runs.append(self) or original(self, *args))
+    runs, original = [], RecordedProgram.run
+    monkeypatch.setattr(RecordedProgram, "run", lambda self, *args: runs.append(self) or original(self, *args))
     now = session.Session(chips.target("trn1.2xlarge"), "fp32")
     with session.activate(now), recording.using("steps"), neuron.use(neuron.InterpreterEngine()):
         model = nn.Linear(3, 2).to("neuron")

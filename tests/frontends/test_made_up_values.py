@@ -9,7 +9,7 @@ from torch.utils import _pytree as pytree
 
 from tools.opdb.samples import operators
 from trnlab import chips
-from trnlab.frontends.torch.check import unwritten
+from trnlab.frontends.torch.check import unmaterialized
 from trnlab.frontends.torch.check.report import examine
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session
@@ -40,7 +40,7 @@ def moved(sample, device):
 
 @pytest.fixture
 def every_tensor_is_large(monkeypatch):
-    monkeypatch.setattr(unwritten, "LARGE", 1)
+    monkeypatch.setattr(unmaterialized, "LARGE", 1)
 
 
 @pytest.mark.parametrize("device", ["neuron", "cpu"])
@@ -58,7 +58,7 @@ def test_operators_without_values_end_as_those_with_values_do(device, every_tens
             x, args, kwargs = moved(sample[1], device)
             tried += 1
             try:
-                with unwritten.Unwritten(lambda name: None, lambda op, args: None):
+                with unmaterialized.Unwritten(lambda name: None, lambda op, args: None):
                     got = forms(op(x, *args, **kwargs))
             except Exception as error:
                 got = f"{type(error).__name__}: {error}"
@@ -160,7 +160,7 @@ def test_an_error_without_one_does_not(tmp_path):
 
 
 def test_numbers_in_place_of_unknown_ones_are_finite_and_positive(every_tensor_is_large):
-    with unwritten.Unwritten(lambda name: None, lambda op, args: None):
+    with unmaterialized.Unwritten(lambda name: None, lambda op, args: None):
         for kind in (torch.float32, torch.bfloat16, torch.float64):
             number = torch.zeros(3, dtype=kind, device="neuron").sum().log().item()
             assert math.isfinite(number)

@@ -17,10 +17,10 @@ from trnlab import checkpoint
 from trnlab.cli.main import main
 from trnlab.errors import RunError, UsageError
 from trnlab.frontends.torch.saving.portable import convert, dcp, hugging_face, vendor
-from trnlab.frontends.torch.saving.portable.tables import Chunk, Table
+from trnlab.frontends.torch.saving.portable.tables import CheckpointTable, Chunk
 from trnlab.storage import open_store
 from trnlab.storage.checkpoints import Checkpoints
-from trnlab.storage.layouts import Layout, Rules, chunk, covering, cut, parse, rules, stages
+from trnlab.storage.layouts import ParallelDegrees, ShardingRules, chunk, covering, cut, parse, rules, stages
 
 pytestmark = pytest.mark.torch
 WIDTH, INNER, WORDS = 8, 12, 20
@@ -79,7 +79,7 @@ def test_from_any_layout_to_any_other_and_back(tmp_path: Path, first: str, secon
             main(["checkpoint", "reshard", str(tmp_path / "abcd"[i]), str(tmp_path / "abcd"[i + 1]), "--to", layout])
             == 0
         )
-    start, end = (convert.source(str(tmp_path / x), None, Rules()) for x in "ad")
+    start, end = (convert.source(str(tmp_path / x), None, ShardingRules()) for x in "ad")
     assert convert.same(start.table, end.table) == []
     other, fresh = trained(1)
     run = checkpoint.resume(str(tmp_path / "b"), model=other, optimizer=fresh)  # of many ranks, read by one
@@ -128,7 +128,7 @@ def test_a_vendors_file_with_its_tensors_inside_is_read(tmp_path: Path) -> None:
         state = {"a.up_proj.weight": whole[3 * t : 3 * t + 3].clone(), "norm.weight": torch.ones(4)}
         torch.save(state, folder / f"dp_rank_00_tp_rank_{t:02d}_pp_rank_00.pt")
     (tmp_path / "step_7" / "done").write_text("1")
-    found = convert.source(str(tmp_path), None, Rules())
+    found = convert.source(str(tmp_path), None, ShardingRules())
     assert (found.form, found.step) == ("vendor", 7)
     assert torch.equal(found.table.read("model.a.up_proj.weight"), whole)
     assert torch.equal(found.table.read("model.norm.weight"), torch.ones(4))
@@ -141,9 +141,9 @@ def test_a_vendors_file_with_its_tensors_inside_is_read(tmp_path: Path) -> None:
 
 def test_what_does_not_divide_has_no_form_at_the_vendors(tmp_path: Path) -> None:
     saved(tmp_path / "a")
-    found = convert.source(str(tmp_path / "a"), None, Rules())
+    found = convert.source(str(tmp_path / "a"), None, ShardingRules())
     with pytest.raises(RunError) as caught:
-        list(convert.reshard(found, open_store(tmp_path / "b"), Layout(tp=7), "vendor", Rules()))
+        list(convert.reshard(found, open_store(tmp_path / "b"), ParallelDegrees(tp=7), "vendor", ShardingRules()))
     assert caught.value.code == "TRN544"
 
 
@@ -212,7 +212,7 @@ def test_damaged_safetensors_are_refused(tmp_path: Path) -> None:
 def test_nothing_but_one_file_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 64 tensors never more than a file's worth is held between two writes."""
     monkeypatch.setattr(dcp, "FILE_BYTES", 4096)
-    table, loaded = Table(), []
+    table, loaded = CheckpointTable(), []
     for i in range(64):
         name = f"layers.{i}.weight"
 
@@ -223,7 +223,9 @@ def test_nothing_but_one_file_is_in_memory(tmp_path: Path, monkeypatch: pytest.M
         table.add(f"model.{name}", ("model", name), torch.float32, (16, 16), Chunk(((0, 0), (16, 16)), load))
     store = open_store(tmp_path)
     sizes = []
-    for _ in convert.reshard(convert.Source("test", 1, table, {}), store, Layout(2, 2, 2), "dcp", Rules()):
+    for _ in convert.reshard(
+        convert.CheckpointSource("test", 1, table, {}), store, ParallelDegrees(2, 2, 2), "dcp", ShardingRules()
+    ):
         held = len(loaded) * 1024 - sum(i.size for i in store.items("step_00000001/") if i.name.endswith("distcp"))
         sizes.append(held)
     assert len(loaded) == 64

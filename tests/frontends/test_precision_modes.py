@@ -11,7 +11,7 @@ from torch import nn
 
 from trnlab import chips
 from trnlab.frontends.torch import compile_step
-from trnlab.precision import Choice, Rule, Rules
+from trnlab.precision import ModulePrecision, PrecisionRule, PrecisionRules
 from trnlab.runtime import session
 
 WIDTH, HEADS, WORDS, LENGTH, BATCH = 64, 2, 64, 32, 4
@@ -64,7 +64,7 @@ def fresh():
 
 
 def use(precision, chip="trn3", rules=None, **more):
-    made = session.Session(chips.target(chip), precision, rules or Rules(), **more)
+    made = session.Session(chips.target(chip), precision, rules or PrecisionRules(), **more)
     return session.activate(made)
 
 
@@ -98,7 +98,7 @@ def test_twenty_steps_stay_beside_fp32(precision, exact) -> None:
 
 @pytest.mark.parametrize("scaling", ["tensor", "row"])
 def test_dynamic_scales_train_as_delayed_ones_do(scaling, exact) -> None:
-    found, graph, _ = losses("fp8", 8, "trn2", Rules(scaling=scaling))
+    found, graph, _ = losses("fp8", 8, "trn2", PrecisionRules(scaling=scaling))
     assert max(abs(a - b) for a, b in zip(found, exact)) < GAPS["fp8"]
     assert not any(v.name.startswith("amax") for v in graph.inputs)
 
@@ -194,11 +194,11 @@ def test_a_count_on_the_device_stays_exact_operator_by_operator() -> None:
 
 
 def test_rules_go_before_the_mode() -> None:
-    rules = Rules(
+    rules = PrecisionRules(
         (
-            Rule(("h.0",), Choice("bf16")),
-            Rule(("lm_head",), Choice("fp8", "tensor")),
-            Rule(("h.1.fc",), Choice("fp32")),
+            PrecisionRule(("h.0",), ModulePrecision("bf16")),
+            PrecisionRule(("lm_head",), ModulePrecision("fp8", "tensor")),
+            PrecisionRule(("h.1.fc",), ModulePrecision("fp32")),
         )
     )
     _, graph, _ = losses("fp8", 1, "trn2", rules)
@@ -221,17 +221,17 @@ def test_a_rule_of_bf16_narrows_a_layer_of_an_fp32_run() -> None:
             )
             return step(x.to("neuron"))[1].cpu(), model, x
 
-    y, model, x = run(Rules((Rule(("0",), Choice("bf16")),)))
+    y, model, x = run(PrecisionRules((PrecisionRule(("0",), ModulePrecision("bf16")),)))
     first, second = (m.to("cpu") for m in model)
     hidden = x.bfloat16().float() @ first.weight.bfloat16().float().T + first.bias
     torch.testing.assert_close(y, hidden @ second.weight.T + second.bias, rtol=2e-6, atol=2e-6)
-    exact = run(Rules())[0]
+    exact = run(PrecisionRules())[0]
     assert (y - exact).abs().max() > 1e-4
 
 
 def test_patterns_that_fit_no_module_are_said(capsys) -> None:
     model = nn.Linear(8, 8).to("neuron")
-    with use("fp8", rules=Rules((Rule(("layers.*.mlp",), Choice("bf16")),))):
+    with use("fp8", rules=PrecisionRules((PrecisionRule(("layers.*.mlp",), ModulePrecision("bf16")),))):
         step = compile_step(model, torch.optim.SGD(model.parameters(), lr=0.1), lambda m, x: m(x).sum())
         for _ in range(2):
             step(torch.ones(4, 8).to("neuron"))

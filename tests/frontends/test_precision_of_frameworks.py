@@ -10,7 +10,7 @@ import pytest
 from trnlab import chips
 from trnlab.errors import UsageError
 from trnlab.frontends.common.engine import InterpreterEngine, use
-from trnlab.precision import Choice, Rule, Rules
+from trnlab.precision import ModulePrecision, PrecisionRule, PrecisionRules
 from trnlab.runtime import session
 
 jax = pytest.importorskip("jax")
@@ -112,12 +112,12 @@ def test_all_in_bf16_halves_what_jax_stores() -> None:
 
 
 def test_an_argument_goes_before_the_session_and_a_rule_before_both(exact) -> None:
-    rules = Rules((Rule(("mlp",), Choice("fp8")),))
+    rules = PrecisionRules((PrecisionRule(("mlp",), ModulePrecision("fp8")),))
     with active("fp32") as now:
         as_asked = losses(2, precision="fp8")[1]
         by_rule = losses(2, precision_rules=rules)[1]
         assert losses()[0] == exact
-        assert (now.precision, now.rules) == ("fp32", Rules())
+        assert (now.precision, now.rules) == ("fp32", PrecisionRules())
     assert formats(as_asked)["mix", "forward"] == {"float8_e4m3fn"}
     assert formats(by_rule)["mlp", "forward"] == {"float8_e4m3fn"}
     assert formats(by_rule)["mix", "forward"] == {"float32"}

@@ -22,7 +22,7 @@ from trnlab.frontends.torch import InterpreterEngine, compile_step, replay, use
 from trnlab.frontends.torch.saving import state_files, training_state
 from trnlab.profile.summary import input_wait
 from trnlab.runtime import session
-from trnlab.runtime.checkpoint_plan import Plan, Use
+from trnlab.runtime.checkpoint_plan import CheckpointPlan, CheckpointUse
 
 pytestmark = pytest.mark.torch
 ROOT = Path(__file__).parents[2]
@@ -33,7 +33,7 @@ def _alone() -> None:
     torch.manual_seed(0)
     random.seed(0)
     np.random.seed(0)
-    Use.by = None
+    CheckpointUse.by = None
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="trainings are forks of a process that has imported all")
@@ -69,7 +69,7 @@ def loss_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return model(x).square().mean()
 
 
-def trained(kept: replay.Replay, steps: int, seed: int = 3, pair: bool = False) -> list[float]:
+def trained(kept: replay.StepReplay, steps: int, seed: int = 3, pair: bool = False) -> list[float]:
     """The losses of a loop that knows nothing of checkpoints."""
     torch.manual_seed(seed)
     model, optimizer = parts()
@@ -85,22 +85,22 @@ def trained(kept: replay.Replay, steps: int, seed: int = 3, pair: bool = False) 
 
 @pytest.mark.parametrize("pair", [False, True])
 def test_a_loop_is_replayed_and_goes_on(tmp_path: Path, pair: bool) -> None:
-    whole = trained(replay.Replay(Plan(str(tmp_path / "a"), every=100)), 7, pair=pair)
-    trained(replay.Replay(Plan(str(tmp_path / "b"), every=2)), 5, pair=pair)
-    again = replay.Replay(Plan(str(tmp_path / "b"), every=2))
+    whole = trained(replay.StepReplay(CheckpointPlan(str(tmp_path / "a"), every=100)), 7, pair=pair)
+    trained(replay.StepReplay(CheckpointPlan(str(tmp_path / "b"), every=2)), 5, pair=pair)
+    again = replay.StepReplay(CheckpointPlan(str(tmp_path / "b"), every=2))
     assert again.until == 4
     assert trained(again, 7, pair=pair) == whole
 
 
 def test_a_loop_that_does_not_repeat_itself_is_stopped(tmp_path: Path) -> None:
-    trained(replay.Replay(Plan(str(tmp_path), every=2)), 2)
+    trained(replay.StepReplay(CheckpointPlan(str(tmp_path), every=2)), 2)
     with pytest.raises(RunError) as caught:
-        trained(replay.Replay(Plan(str(tmp_path), every=2)), 4, seed=4)
+        trained(replay.StepReplay(CheckpointPlan(str(tmp_path), every=2)), 4, seed=4)
     assert caught.value.code == "TRN535"
 
 
 def test_a_step_that_returns_more_than_numbers_is_refused_at_once(tmp_path: Path) -> None:
-    kept = replay.Replay(Plan(str(tmp_path), every=2))
+    kept = replay.StepReplay(CheckpointPlan(str(tmp_path), every=2))
     model, optimizer = parts()
     with use(InterpreterEngine()):
         step = compile_step(model, optimizer, lambda m, x: (loss_of(m, x), m(x)))

@@ -107,7 +107,7 @@ def of_ranks(place: Path, ranks: int) -> torch.Tensor:
     store = open_store(place)
     for rank in reversed(range(ranks)):
         each = -(-5 // ranks)
-        part = states.Part(whole[rank * each : (rank + 1) * each].clone(), (5, 3), (min(rank * each, 5), 0))
+        part = states.TensorShard(whole[rank * each : (rank + 1) * each].clone(), (5, 3), (min(rank * each, 5), 0))
         module = states.ModuleState(w=part, b=torch.tensor([1.5]))
         module.again = {}
         kept = Checkpoints(store, rank, ranks, index=state_files.index)

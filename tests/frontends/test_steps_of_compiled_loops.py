@@ -15,7 +15,7 @@ from trnlab import chips, profile
 from trnlab.frontends.torch import recording
 from trnlab.runtime import session
 from trnlab.runtime.analysis.steps import ends_of_repetition
-from trnlab.runtime.run import Run
+from trnlab.runtime.run import RunRecord
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -25,7 +25,7 @@ def run(tmp_path):
     torch.compiler.reset()
     made = session.Session(chips.target("trn1.2xlarge"), "fp32")
     with session.activate(made):
-        made.run = Run(tmp_path / "run", made, tmp_path / "train.py")
+        made.run = RunRecord(tmp_path / "run", made, tmp_path / "train.py")
         yield made.run
 
 

@@ -123,12 +123,12 @@ def test_twenty_steps_are_those_of_the_cpu(name):
 @pytest.fixture
 def chip(tmp_path):
     """A session on a chip, with a run that keeps a record."""
-    from trnlab.runtime.run import Run
+    from trnlab.runtime.run import RunRecord
 
     now = session.Session(chips.target("trn1.2xlarge"), "fp32")
     script = tmp_path / "train.py"
     script.write_text("")
-    now.run = Run(tmp_path / "run", now, script)
+    now.run = RunRecord(tmp_path / "run", now, script)
     with session.activate(now):
         yield now
 

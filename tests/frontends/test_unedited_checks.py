@@ -19,7 +19,7 @@ from trnlab.frontends.torch import recording
 from trnlab.frontends.torch.check.planned import captured
 from trnlab.frontends.torch.check.recorded import passes_of
 from trnlab.frontends.torch.check.report import examine
-from trnlab.frontends.torch.check.walk import follow
+from trnlab.frontends.torch.check.script_trace import follow
 from trnlab.graph.canonical import canonical_hash
 from trnlab.porting import text
 from trnlab.porting.document import estimate

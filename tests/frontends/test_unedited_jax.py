@@ -20,7 +20,7 @@ from trnlab.errors import UsageError  # noqa: E402
 from trnlab.frontends import unedited  # noqa: E402
 from trnlab.frontends.common import engine  # noqa: E402
 from trnlab.frontends.jax import everywhere, partitioned  # noqa: E402
-from trnlab.frontends.jax.asked import Asked  # noqa: E402
+from trnlab.frontends.jax.function_metadata import FunctionMetadata  # noqa: E402
 from trnlab.runtime import session  # noqa: E402
 
 
@@ -53,7 +53,7 @@ def chip():
 @pytest.fixture
 def said(monkeypatch):
     lines = []
-    for module in (everywhere, sys.modules["trnlab.frontends.jax.asked"]):
+    for module in (everywhere, sys.modules["trnlab.frontends.jax.function_metadataion_metadata"]):
         monkeypatch.setattr(module, "say", lines.append)
     return lines
 
@@ -218,7 +218,7 @@ def asked(names, results, shapes, made):
     def kinds(shapes):
         return [(shape, "float32") for shape in shapes]
 
-    return Asked("step", "", names, results, kinds(shapes), kinds(made))
+    return FunctionMetadata("step", "", names, results, kinds(shapes), kinds(made))
 
 
 W, B = (4, 3), (3,)

@@ -18,7 +18,7 @@ from trnlab.frontends.torch import step as step_module
 from trnlab.frontends.torch.lowerings import LOWERINGS
 from trnlab.frontends.torch.lowerings.registry import operator
 from trnlab.frontends.torch.verify.captured import NOT_CAPTURED
-from trnlab.frontends.torch.verify.script import Wanted, verify
+from trnlab.frontends.torch.verify.script import VerifyRequest, verify
 from trnlab.graph.passes.rewrite import rewrite
 from trnlab.numerics.dtypes import bfloat16, float32
 from trnlab.runtime.script import Script
@@ -36,7 +36,7 @@ def text(verdict):
 
 def verdict_of(path, *, precision="fp32", steps=1, runs=4, **more):
     session = Session(chips.target("trn1.2xlarge"), precision)
-    return verify(Wanted(Script(path), steps, runs=runs, **more), session)
+    return verify(VerifyRequest(Script(path), steps, runs=runs, **more), session)
 
 
 def found(tmp_path, name, marked, precision="fp32"):

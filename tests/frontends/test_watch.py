@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from trnlab.guards.closures import Closures
-from trnlab.guards.image import Image
-from trnlab.guards.watch import Watch
+from trnlab.guards.state_snapshot import StateSnapshot
+from trnlab.guards.watch import FunctionWatch
 
 
 class _Noted:
@@ -34,7 +34,7 @@ def _square(x: int) -> int:
 
 def test_a_function_is_noted_once_and_before_it_returns() -> None:
     noted = _Noted()
-    with Watch(cast(Image, noted)):
+    with FunctionWatch(cast(StateSnapshot, noted)):
         _square(1)
         _square(2)
     assert noted.names.count("_square") == 1
@@ -65,7 +65,7 @@ def test_functions_are_found_by_their_code_whenever_they_are_asked_for() -> None
 def test_a_profiler_goes_on_behind_the_block() -> None:
     profile, previous = cProfile.Profile(), sys.getprofile()
     profile.enable()
-    with Watch(cast(Image, _Noted())):
+    with FunctionWatch(cast(StateSnapshot, _Noted())):
         _square(1)
     _square(2)
     profile.disable()
@@ -74,7 +74,7 @@ def test_a_profiler_goes_on_behind_the_block() -> None:
 
 
 def test_only_a_call_looks_at_its_frame() -> None:
-    watch = Watch(cast(Image, _Noted()))
+    watch = FunctionWatch(cast(StateSnapshot, _Noted()))
     nothing: Any = object()  # without f_code: to look at that of a frame is an audit event
     for event in ("return", "c_call", "c_return", "c_exception"):
         watch._event(nothing, event, None)

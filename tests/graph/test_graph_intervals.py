@@ -13,7 +13,7 @@ from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interpret import interpret
 from trnlab.graph.interval_analysis import Intervals
 from trnlab.graph.intervals import EXACT, Interval, Range, in_format, limits
-from trnlab.graph.overflow import Watch
+from trnlab.graph.overflow import OverflowFlags
 from trnlab.numerics.dtypes import ALL, bfloat16, bool_, float16, float32, int8, int32, tfloat32, uint8
 
 ENDS = (-(2**31), -129, -7, -1, 0, 1, 2, 5, 31, 32, 200, 2**31 - 1)
@@ -151,7 +151,7 @@ def test_casts_of_what_may_be_nan_are_any_number():
 def test_casts_are_watched_whatever_floats_may_be_in_one_precision():
     """A product of floats that fits may not fit once its operands are rounded to 16 bits."""
     b = GraphBuilder("casts")
-    watch, x = Watch(b), b.convert(b.iota((4,), int32, 0), float32)
+    watch, x = OverflowFlags(b), b.convert(b.iota((4,), int32, 0), float32)
     assert watch.follow([b.convert(b.multiply(x, x), int32).op], (), wide=True) is None
     assert len(watch.checks) == 1
     assert watch.follow([b.multiply(b.iota((4,), int32, 0), 9).op], (), wide=True) is None
@@ -251,7 +251,7 @@ def test_other_ranks_have_constants_of_their_own():
     largest, total = (b.op("all_reduce", mine, kind=kind, **groups) for kind in ("maximum", "add"))
     assert Intervals().bounds(largest) == limits(int32)
     assert Intervals().exact(total.op) is None
-    watch = Watch(b)
+    watch = OverflowFlags(b)
     assert watch.follow([gathered.op, largest.op, total.op], (), wide=True) is None
     assert [check.origin for check in watch.checks] == ["all_reduce"]
 

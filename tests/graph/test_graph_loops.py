@@ -12,7 +12,7 @@ from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.canonical import canonical_hash
 from trnlab.graph.flops import model_flops
 from trnlab.graph.interpret import interpret
-from trnlab.graph.loops import Body, Read, Window, Write
+from trnlab.graph.loops import Body, LoopInput, LoopWindow, Write
 from trnlab.graph.parse import parse
 from trnlab.graph.text import to_text
 from trnlab.numerics.dtypes import float32
@@ -25,7 +25,10 @@ def summing(rounds=3, read=(0, 2), write=(4, -2), carry=0):
     b.output(total)
     b.output(b.reshape(total, (1, 2)))
     return Body(
-        b.build(), rounds, (Read(0, None, carry), Read(1, Window(*read))), (Write(), Write(Window(*write), 2))
+        b.build(),
+        rounds,
+        (LoopInput(0, None, carry), LoopInput(1, LoopWindow(*read))),
+        (Write(), Write(LoopWindow(*write), 2)),
     )
 
 
@@ -62,7 +65,7 @@ def test_what_no_round_writes_stays():
         summing(write=(0, 3)),
         summing(carry=1),
         Body(summing().graph, 3, summing().reads[:1], summing().writes),
-        Body(summing().graph, 3, summing().reads, (Write(), Write(Window(0, 2)))),
+        Body(summing().graph, 3, summing().reads, (Write(), Write(LoopWindow(0, 2)))),
     ],
 )
 def test_what_does_not_fit_is_refused(body):
@@ -71,11 +74,11 @@ def test_what_does_not_fit_is_refused(body):
 
 
 def test_filling_takes_windows_that_meet_and_reach_both_ends():
-    assert Window(0, 2).fills(2, 3, 6)
-    assert Window(4, -2).fills(2, 3, 6)
-    assert not Window(0, 3).fills(2, 2, 5)
-    assert not Window(0, 2).fills(2, 3, 7)
-    assert not Window(1, 2).fills(2, 3, 7)
+    assert LoopWindow(0, 2).fills(2, 3, 6)
+    assert LoopWindow(4, -2).fills(2, 3, 6)
+    assert not LoopWindow(0, 3).fills(2, 2, 5)
+    assert not LoopWindow(0, 2).fills(2, 3, 7)
+    assert not LoopWindow(1, 2).fills(2, 3, 7)
 
 
 def test_its_identity_is_what_rounds_do():
@@ -96,5 +99,5 @@ def test_operations_count_in_each_round():
     x = b.input("x", (4, 4), float32)
     b.output(b.matmul(x, x))
     g = GraphBuilder("g")
-    g.output(*g.loop(Body(b.build(), 5, (Read(0, None, 0),), (Write(),)), g.input("x", (4, 4), float32)))
+    g.output(*g.loop(Body(b.build(), 5, (LoopInput(0, None, 0),), (Write(),)), g.input("x", (4, 4), float32)))
     assert model_flops(g.build()) == 5 * 2 * 4**3

@@ -15,10 +15,10 @@ from trnlab.frontends.common.engine import DeviceEngine, InterpreterEngine
 from trnlab.frontends.common.formats import begin
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interpret import interpret
-from trnlab.graph.loops import Body, Read, Write
+from trnlab.graph.loops import Body, LoopInput, Write
 from trnlab.graph.passes.quantize import quantize
 from trnlab.numerics.dtypes import bfloat16, float8_e4m3, float8_e4m3fn, float32
-from trnlab.precision import Choice
+from trnlab.precision import ModulePrecision
 from trnlab.runtime import device, session
 
 HOSTILE = [0.0, -0.0, 1e-45, -1e-40, 2.0**-9, 2.0**-10, 1.5 * 2.0**-10, 239.9, 248.0, 1e25, -3e25, 17.5, 18.5, 1 / 3]
@@ -39,7 +39,9 @@ def product(m, k, n, scaling="delayed", format="fp8", e4m3=float8_e4m3, gradient
     w = b.input("w", (n, k) if turned[1] else (k, n), kind)
     numbers = (0,) if turned[0] else (1,), (1,) if turned[1] else (0,)
     b.output(b.dot_general(x, w, numbers, dt=float32))
-    done = quantize(b.graph, lambda op: Choice(format, scaling), lambda v: gradient and v is x, e4m3, history=4)
+    done = quantize(
+        b.graph, lambda op: ModulePrecision(format, scaling), lambda v: gradient and v is x, e4m3, history=4
+    )
     graph = b.build()
     begin(graph, done)
     return graph, done.state.shape[0] if done.state is not None else 0
@@ -139,7 +141,7 @@ def batched(shapes, numbers, batch, scaling, x_is_gradient=True):
     b = GraphBuilder("batched")
     x, w = (b.input(name, shape, float32) for name, shape in zip("xw", shapes))
     b.output(b.dot_general(x, w, numbers, batch, dt=float32))
-    choose = lambda op: Choice("fp8", scaling)  # noqa: E731
+    choose = lambda op: ModulePrecision("fp8", scaling)  # noqa: E731
     quantize(b.graph, choose, lambda v: x_is_gradient and v is x, float8_e4m3)
     return b.build()
 
@@ -194,7 +196,7 @@ def test_convolutions_are_quantized_as_products_are(chip) -> None:
     given = b.input("x", x.shape, float32), b.input("w", w.shape, float32)
     b.output(b.op("convolution", *given, **attrs, dtype=float32, precision="DEFAULT"))
     e4m3 = float8_e4m3fn if chip == "trn3" else float8_e4m3
-    done = quantize(b.graph, lambda op: Choice("fp8", "tensor"), lambda v: False, e4m3)
+    done = quantize(b.graph, lambda op: ModulePrecision("fp8", "tensor"), lambda v: False, e4m3)
     graph = b.build()
     assert done.counts["fp8"] == 1
     cut = [torch.from_numpy(along(v, None, e4m3.numpy)) for v in (x, w)]
@@ -212,9 +214,9 @@ def test_rounds_of_a_loop_scale_by_what_they_see() -> None:
     inner.output(inner.dot_general(h, w, ((1,), (0,)), dt=float32))
     b = GraphBuilder("loop")
     given = [b.input("h", (4, 16), float32), b.input("w", (16, 16), float32)]
-    body = Body(inner.build(), 5, (Read(0, carry=0), Read(1)), (Write(),))
+    body = Body(inner.build(), 5, (LoopInput(0, carry=0), LoopInput(1)), (Write(),))
     b.output(b.append("loop", given, {"body": body}).results[0])
-    done = quantize(b.graph, lambda op: Choice("fp8"), lambda v: False, float8_e4m3)
+    done = quantize(b.graph, lambda op: ModulePrecision("fp8"), lambda v: False, float8_e4m3)
     graph = b.build()
     assert done.state is None
     assert done.counts["fp8"] == 1
@@ -235,7 +237,7 @@ def test_what_has_no_such_form_is_left_and_told() -> None:
     x, y = b.input("x", (8, 8), float32), b.input("y", (8,), float32)
     b.output(b.dot_general(x, y, ((1,), (0,)), dt=float32))
     before = [op.name for op in b.graph.ops]
-    done = quantize(b.graph, lambda op: Choice("fp8"), lambda v: False, float8_e4m3)
+    done = quantize(b.graph, lambda op: ModulePrecision("fp8"), lambda v: False, float8_e4m3)
     assert [op.name for op in b.graph.ops] == before
     assert not b.graph.aliases
     assert done.left == {("a product", "an operand is a vector"): 1}

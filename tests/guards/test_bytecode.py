@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trnlab.guards.bytecode import Import, Mentions, Read, mentions
+from trnlab.guards.bytecode import Import, NameRead, ReferencedNames, mentions
 
 # what a function does, what it must be found to mention
 ATTRIBUTES = {
@@ -43,7 +43,7 @@ HIDDEN = (
 )
 
 
-def of(body: str) -> Mentions:
+def of(body: str) -> ReferencedNames:
     """Of a function with this body, which is an expression or statements."""
     names: dict[str, Any] = {}
     lines = body.splitlines() if "\n" in body else [f"return {body}" if not body.startswith("from") else body]
@@ -74,7 +74,7 @@ def test_patterns_read_attributes():
 def test_globals_that_are_read_set_and_deleted():
     found = of("global b, c\nb = a\ndel c\nclass D:\n  e = d")
     assert found.globals >= {"a", "b", "c", "d"}
-    assert Read("global", "a") in found.reads
+    assert NameRead("global", "a") in found.reads
     assert not any(read.name in ("b", "c") for read in found.reads)
     assert not found.any_global
     for body in ("globals()['a']", "f.__globals__['a']", "sys.modules[__name__].a"):
@@ -91,8 +91,8 @@ def test_chains_of_attributes_and_cells():
 
         return inner
 
-    assert Read("cell", "cell", ("a", "b")) in mentions(outer().__code__).reads
-    assert Read("global", "x", ("a", "b")) in of("x.a.b").reads
+    assert NameRead("cell", "cell", ("a", "b")) in mentions(outer().__code__).reads
+    assert NameRead("global", "x", ("a", "b")) in of("x.a.b").reads
 
 
 IMPORTS = {

@@ -3,7 +3,8 @@
 
 Each case of `mutations.txt` is a module whose function `f` reads something, and a statement that changes what it
 reads. Kernels look at it through `Guards`, which find what the function may read before it runs; steps through an
-`Image`, which is told of the functions that run. What says nothing of its state may be recorded anew each time.
+`StateSnapshot`, which is told of the functions that run. What says nothing of its state may be recorded anew each
+time.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from typing import Any
 import pytest
 
 from trnlab.guards.functions import Guards
-from trnlab.guards.image import Image
 from trnlab.guards.installed import package_of
-from trnlab.guards.nodes import Names, Node
-from trnlab.guards.watch import Watch
+from trnlab.guards.nodes import MentionedNames, StateNode
+from trnlab.guards.state_snapshot import StateSnapshot
+from trnlab.guards.watch import FunctionWatch
 
 CONFIG = """
 class Config:
@@ -88,7 +89,7 @@ class Plain:
     def is_value(self, value: Any) -> bool:
         return False
 
-    def node(self, value: Any, label: str, names: Names) -> Node | None:
+    def node(self, value: Any, label: str, names: MentionedNames) -> StateNode | None:
         return None
 
 
@@ -109,9 +110,9 @@ class Step:
     """The state that a captured step depends on."""
 
     def __init__(self, function: Any) -> None:
-        self.image = Image(Plain())
+        self.image = StateSnapshot(Plain())
         self.image.visit(function, "the step")
-        with Watch(self.image) as watch:
+        with FunctionWatch(self.image) as watch:
             function()
         self.done = list(self.image.done())
         self.noted = [*watch.noted, *self.image.unreadable]

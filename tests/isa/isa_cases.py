@@ -19,7 +19,7 @@ from trnlab.errors import ConstraintError
 from trnlab.isa.activations import ACTIVATIONS
 from trnlab.isa.alu import ALU, AluOp
 from trnlab.isa.base import ANY_DTYPE, CODES, INT32, Engine, Instruction, Memory, OperandSpec
-from trnlab.isa.collectives.collective import Collective
+from trnlab.isa.collectives.collective import CollectiveInstruction
 from trnlab.isa.dma.dma_transpose import AXES
 from trnlab.isa.elementwise.activate2 import COMBINATIONS
 from trnlab.isa.random.random_streams import KEY_WORDS, state_words
@@ -597,7 +597,7 @@ def _collectives(draw: st.DrawFn, instr: Instruction, chip: Chip, engine: Engine
 
 
 WHOLE_CASES: dict[str, Any] = {
-    **{name: _collectives for name, instr in isa.REGISTRY.items() if isinstance(instr, Collective)},
+    **{name: _collectives for name, instr in isa.REGISTRY.items() if isinstance(instr, CollectiveInstruction)},
     "dma_copy": _transfers,
     "dma_transpose": _transposes,
     "dma_compute": _sums,

@@ -11,9 +11,9 @@ from trnlab.chips import catalog
 from trnlab.errors import CapacityError
 from trnlab.isa import BY_OPCODE
 from trnlab.isa.base import Engine
-from trnlab.kernels.blocking import Problem, choose
+from trnlab.kernels.blocking import MatmulProblem, choose
 from trnlab.kernels.blocks import Sink, ViewSource
-from trnlab.kernels.matmul import Product, batch_matmul, matmul
+from trnlab.kernels.matmul import BatchedProduct, batch_matmul, matmul
 from trnlab.kernels.view import full
 from trnlab.numerics.dtypes import dtype
 from trnlab.program.builder import Builder
@@ -84,7 +84,7 @@ def test_a_long_contraction_adds_up_in_sbuf(layout):
     """Blocks too large for PSUM, contractions too long for SBUF: sums wait in SBUF between chunks."""
     m, n, k = 1100, 700, 2500
     limit = 40_000
-    assert choose(Problem(m, n, k, "float32", *layout), limit - 6144, TRN1).spill
+    assert choose(MatmulProblem(m, n, k, "float32", *layout), limit - 6144, TRN1).spill
     left, right = normal(m, k), normal(k, n, seed=1)
     routine = product_routine(m, n, k, layout, limit=limit)
     got = execute(routine, left.T if layout[0] else left, right if layout[1] else right.T, np.zeros((m, n), "f4"))
@@ -133,7 +133,7 @@ def test_strided_views_as_operands_and_result():
     k = b.param("k", (batch, tokens, heads, width), "bfloat16")
     out = b.param("out", (batch, heads, tokens, tokens), "float32")
     items = [
-        Product(
+        BatchedProduct(
             ViewSource(full(q)[i, :, h], dt="float32"),
             ViewSource(full(k)[i, :, h], dt="float32"),
             ViewSink(full(out)[i, h]),
@@ -216,7 +216,7 @@ def test_every_element_is_finished_exactly_once(m, n, k, layout, limit):
     budget=st.integers(50_000, 200_000),
 )
 def test_blocks_fit_in_sbuf_and_psum(m, n, k, layout, kind, budget):
-    problem = Problem(m, n, k, kind, *layout)
+    problem = MatmulProblem(m, n, k, kind, *layout)
     blocking = choose(problem, budget, TRN1)
     assert blocking.sbuf_bytes(problem.itemsize) <= budget
     if blocking.chunks > 1 and not blocking.spill:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trnlab.lang.place import Demand, DoesNotFitError, place
+from trnlab.lang.placement import Demand, DoesNotFitError, place
 
 LIVES = st.lists(st.tuples(st.integers(1, 300), st.integers(0, 50), st.integers(0, 20)), min_size=1, max_size=40)
 

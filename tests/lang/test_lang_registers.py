@@ -9,7 +9,7 @@ from trnlab import chips, isa
 from trnlab.errors import UsageError
 from trnlab.lang import registers
 from trnlab.lang.recorder import Recorder
-from trnlab.lang.storage import Region
+from trnlab.lang.storage import MemorySpace
 
 
 def test_loops_over_numbers_and_registers_that_hold_numbers_need_no_values() -> None:
@@ -29,7 +29,7 @@ def test_loops_over_numbers_and_registers_that_hold_numbers_need_no_values() -> 
 def test_a_value_that_only_data_decide_cannot_be_known_without_them() -> None:
     recorder = Recorder("guessing", chips.get("trn2"))
     with recorder.active():
-        register = registers.allocate(recorder.tensor((1, 1), "int32", Region.sbuf))
+        register = registers.allocate(recorder.tensor((1, 1), "int32", MemorySpace.sbuf))
         with pytest.raises(UsageError) as caught:
             int(register)
     assert caught.value.code == "TRN113"

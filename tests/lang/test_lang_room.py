@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from trnlab import chips, policy
 from trnlab.isa.base import Memory
-from trnlab.lang import room
+from trnlab.lang import allocation
 from trnlab.program import Builder, passes
 from trnlab.program.passes import Pass
 
@@ -18,7 +18,7 @@ def test_passes_that_take_no_room_in_the_full_memory_stay(monkeypatch):
         "forward": Pass(lambda draft: ran.append("forward"), takes_room=(Memory.PSUM,)),
     }
     monkeypatch.setattr(passes, "PASSES", both)
-    full = room.FullError(Memory.SBUF, room.DoesNotFitError(room.Demand(0, "t", 1, 0, 0), []), 0)
-    monkeypatch.setattr(room._Fitting, "_place", lambda self: full if ran == ["reuse", "forward"] else None)
-    room.finished(Builder("nothing", chips.get("trn2")), {}, policy.SCHEDULED)
+    full = allocation.FullError(Memory.SBUF, allocation.DoesNotFitError(allocation.Demand(0, "t", 1, 0, 0), []), 0)
+    monkeypatch.setattr(allocation._Fitting, "_place", lambda self: full if ran == ["reuse", "forward"] else None)
+    allocation.finished(Builder("nothing", chips.get("trn2")), {}, policy.SCHEDULED)
     assert ran == ["reuse", "forward", "forward"]

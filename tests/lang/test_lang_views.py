@@ -9,8 +9,8 @@ import pytest
 from trnlab.chips import catalog
 from trnlab.errors import ConstraintError
 from trnlab.lang.recorder import Recorder
-from trnlab.lang.storage import Region
-from trnlab.lang.tensor import Tensor, Window
+from trnlab.lang.storage import MemorySpace
+from trnlab.lang.tensor import IndexWindow, Tensor
 
 DATA = np.arange(4 * 6 * 8, dtype=np.float32).reshape(4, 6, 8)
 
@@ -20,7 +20,7 @@ def tensors() -> tuple[Recorder, Tensor, Tensor]:
     return (
         recorder,
         recorder.argument("x", DATA.shape, "float32"),
-        recorder.tensor(DATA.shape, "float32", Region.sbuf),
+        recorder.tensor(DATA.shape, "float32", MemorySpace.sbuf),
     )
 
 
@@ -35,7 +35,7 @@ VIEWS = {
     "slice": (lambda t: t[1:3, 2:6:2], lambda a: a[1:3, 2:6:2]),
     "negative": (lambda t: t[:, -2:, -1:], lambda a: a[:, -2:, -1:]),
     "ellipsis": (lambda t: t[..., 3], lambda a: a[..., 3]),
-    "window": (lambda t: t[:, Window(2, 3)], lambda a: a[:, 2:5]),
+    "window": (lambda t: t[:, IndexWindow(2, 3)], lambda a: a[:, 2:5]),
     "permute": (lambda t: t.permute((0, 2, 1)), lambda a: a.transpose(0, 2, 1)),
     "expand and broadcast": (lambda t: t.expand_dim(1).broadcast(1, 3), lambda a: np.repeat(a[:, None], 3, 1)),
     "squeeze": (lambda t: t[:, 0:1].squeeze_dim(1), lambda a: a[:, 0]),

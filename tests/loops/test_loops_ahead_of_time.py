@@ -59,7 +59,7 @@ def _spread(x: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(np.repeat(x, 2))[::2]
 
 
-CALLS: list[tuple[loops.Loop, Callable[[], tuple[Any, ...]]]] = [
+CALLS: list[tuple[loops.CompiledLoop, Callable[[], tuple[Any, ...]]]] = [
     (cumulated, lambda: (np.arange(-4, 7), 3, np.arange(11) % 3 == 0)),
     (cumulated, lambda: (np.arange(0), 3, np.zeros(0, np.bool_))),
     (cumulated, lambda: (_spread(np.arange(5)), np.int64(-9), np.ones(5, np.bool_))),
@@ -70,7 +70,7 @@ CALLS: list[tuple[loops.Loop, Callable[[], tuple[Any, ...]]]] = [
 ]
 
 
-def _job(loop: loops.Loop, args: tuple[Any, ...]) -> str:
+def _job(loop: loops.CompiledLoop, args: tuple[Any, ...]) -> str:
     return f"{loop.name}({', '.join(str(kinds.name_of(arg)) for arg in args)})"
 
 

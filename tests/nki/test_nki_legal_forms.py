@@ -20,7 +20,7 @@ import trnlab.nki as nki
 import trnlab.nki.isa as nisa
 import trnlab.nki.language as nl
 from trnlab.errors import ConstraintError
-from trnlab.guards.snapshot import Reader
+from trnlab.guards.snapshot import SnapshotReader
 from trnlab.nki.imports import install_imports
 from trnlab.nki.neuronxcc import isa as old_isa
 from trnlab.nki.neuronxcc import language as old
@@ -354,7 +354,7 @@ def test_what_a_kernel_can_reach_and_does_not_use_breaks_nothing(monkeypatch: An
 
 def test_masked_arrays_are_told_apart_by_their_masks() -> None:
     one, other = (np.ma.array([1.0, 2.0], mask=mask) for mask in ([0, 1], [1, 0]))
-    assert Reader().read(one) == Reader().read(one.copy()) != Reader().read(other)
+    assert SnapshotReader().read(one) == SnapshotReader().read(one.copy()) != SnapshotReader().read(other)
 
 
 @dataclass(frozen=True)

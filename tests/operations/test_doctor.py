@@ -11,10 +11,10 @@ import pytest
 
 from trnlab.cli.main import main
 from trnlab.fabric.cluster import parse
-from trnlab.findings import Finding, Place
+from trnlab.findings import Finding, UserLine
 from trnlab.operations import doctor, releases, settings
 from trnlab.operations.doctor import ERROR, OK, WARNING
-from trnlab.porting.result import Memory, Report, TargetResult
+from trnlab.porting.result import MemoryReport, Report, TargetResult
 
 SDK = {
     "torch": "2.9.1",
@@ -28,7 +28,7 @@ GIB = 1 << 30
 @pytest.fixture
 def site(tmp_path):
     """A real instance of two, on which everything is as it should be."""
-    return doctor.Site(
+    return doctor.HostFacts(
         parse("2xtrn1.32xlarge"),
         64,
         {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1"},
@@ -165,7 +165,7 @@ def test_places_that_cannot_be_used(site, tmp_path):
 
 
 def report(parameters, *, fits=True, findings=()):
-    memory = Memory(parameters=parameters, state=2 * parameters)
+    memory = MemoryReport(parameters=parameters, state=2 * parameters)
     target = TargetResult("trn1.32xlarge", capacity=16 * GIB, fits=fits, memory=memory)
     return Report("train.py", findings=list(findings), targets=[target])
 
@@ -179,7 +179,7 @@ def test_what_a_script_needs(site):
     assert finding.limit == "24 GiB: 4 of 6 GiB"
     assert of(replace(told, free={**full, told.checkpoints: 24 * GIB}), "TRN561") == []
     assert of(replace(told, report=report(GIB, fits=False)), "TRN566")
-    refused = Finding("TRN204", "error", "a size is computed", Place("train.py", 3), do="give it")
+    refused = Finding("TRN204", "error", "a size is computed", UserLine("train.py", 3), do="give it")
     assert "train.py:3" in of(replace(told, report=report(GIB, findings=[refused])), "TRN566")[0].where
 
 

@@ -20,9 +20,9 @@ from trnlab.cli.main import main, parser
 from trnlab.cli.monitor import Server, handler
 from trnlab.errors import CollectiveError, NumericsError
 from trnlab.operations import host, monitor, monitor_text
-from trnlab.operations.monitor import Moment
+from trnlab.operations.monitor import MonitorSnapshot
 from trnlab.program import Program
-from trnlab.runtime import live
+from trnlab.runtime import status_file
 from trnlab.runtime.session import Session
 
 NOBODY = 0x3FFFFFFF  # no process has this number
@@ -30,7 +30,7 @@ NOBODY = 0x3FFFFFFF  # no process has this number
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    monkeypatch.setenv(live.PLACE, str(tmp_path / "live"))
+    monkeypatch.setenv(status_file.PLACE, str(tmp_path / "live"))
     return tmp_path / "live"
 
 
@@ -41,10 +41,10 @@ def said(**fields):
         {"name": "other", "key": "b", "calls": 10, "latency_s": 0.004, "flops": 0},
     ]
     record = {
-        "schema": live.SCHEMA,
-        "version": live.VERSION,
+        "schema": status_file.SCHEMA,
+        "version": status_file.VERSION,
         "pid": os.getpid(),
-        "birth": live.birth(os.getpid()),
+        "birth": status_file.birth(os.getpid()),
         "updated": 100.0,
         "status": "running",
         "errors": {},
@@ -71,12 +71,12 @@ def said(**fields):
 
 
 def seen(*records, at=100.0, gone=False):
-    states = [live.State(record, gone) for record in records]
-    return Moment(at, {state.pid: state for state in states}, host.processors())
+    states = [status_file.State(record, gone) for record in records]
+    return MonitorSnapshot(at, {state.pid: state for state in states}, host.processors())
 
 
 def report(now, before=None):
-    (found,) = monitor.reports(now, before or Moment())
+    (found,) = monitor.reports(now, before or MonitorSnapshot())
     return found
 
 
@@ -124,7 +124,7 @@ def test_percentiles_are_those_of_all_executions():
 
 def test_each_instance_has_a_report_of_its_own():
     other = said(pid=NOBODY, place={"instance": 1, "chip": 5, "core": 0}, ecc={"mem_ecc_uncorrected": 1})
-    first, second = monitor.reports(seen(said(), other), Moment())
+    first, second = monitor.reports(seen(said(), other), MonitorSnapshot())
     assert [len(each["neuron_runtime_data"]) for each in (first, second)] == [1, 1]
     assert second["instance_info"]["instance_id"] == "i-simulated-1"
     events = second["system_data"]["neuron_hw_counters"]["neuron_devices"]
@@ -163,25 +163,25 @@ def test_who_died_is_seen_for_a_while(place):
     (place / f"{NOBODY}.json").write_text(json.dumps(said(pid=NOBODY, updated=0.0)))
     (place / "7.json").write_text("{}")
     (place / "8.json").write_text("\0")
-    (state,) = live.states(place)
+    (state,) = status_file.states(place)
     assert state.gone
     assert "killed" in report(seen(state.record, gone=True))["neuron_runtime_data"][0]["error"]
     assert "killed" in monitor_text.top([report(seen(state.record, gone=True))], {NOBODY: state})
-    live.sweep(place)
-    assert live.states(place) == []
+    status_file.sweep(place)
+    assert status_file.states(place) == []
 
 
 def beacon_of(**fields):
-    return live.Beacon(lambda timed: {**said(**fields), "pid": os.getpid()})
+    return status_file.StatusFile(lambda timed: {**said(**fields), "pid": os.getpid()})
 
 
 def test_a_beacon_leaves_nothing_behind_unless_something_failed(place):
     beacon = beacon_of()
     beacon.renew(now=True)
     beacon.renew()  # too soon
-    assert [state.gone for state in live.states(place)] == [False]
+    assert [state.gone for state in status_file.states(place)] == [False]
     beacon.end()
-    assert live.states(place) == []
+    assert status_file.states(place) == []
     beacon = beacon_of(errors={}, outcomes={})
     beacon.renew(now=True)
     beacon.failed(NumericsError("a NaN", code="TRN700"))
@@ -189,13 +189,13 @@ def test_a_beacon_leaves_nothing_behind_unless_something_failed(place):
     assert beacon.errors == {"numerical": 1, "runtime": 1}
     assert beacon.outcomes == {"completed_with_num_err": 1, "timed_out": 1}
     beacon.end()
-    assert len(live.states(place)) == 1
+    assert len(status_file.states(place)) == 1
 
 
 def test_a_place_that_cannot_be_written_stops_no_run(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     for told in (str(tmp_path / "file"), str(tmp_path / "file" / "below"), "off"):
-        monkeypatch.setenv(live.PLACE, told)
+        monkeypatch.setenv(status_file.PLACE, told)
         beacon = beacon_of()
         beacon.renew(now=True)
         beacon.end()
@@ -203,9 +203,9 @@ def test_a_place_that_cannot_be_written_stops_no_run(tmp_path, monkeypatch):
 
 def test_times_are_simulated_when_somebody_looks(place):
     asked = []
-    beacon = live.Beacon(lambda timed: asked.append(timed) or said())
+    beacon = status_file.StatusFile(lambda timed: asked.append(timed) or said())
     beacon.renew(now=True)
-    live.look(place)
+    status_file.look(place)
     beacon.renew(now=True)
     beacon.end()
     assert asked == [False, True]
@@ -220,7 +220,7 @@ def test_what_a_session_says(monkeypatch):
     executable = SimpleNamespace(
         name="step", key="k", program=program, metadata={"model_flops": 7}, timeline=SimpleNamespace(total=5_000_000)
     )
-    found = live.record(session, {"k": executable}, {"k": 2}, timed=True)
+    found = status_file.record(session, {"k": executable}, {"k": 2}, timed=True)
     assert found["memory"] == {"constants": 2, "model_shared_scratchpad": 15, "tensors": 4}
     assert found["executions"] == [{"name": "step", "key": "k", "calls": 2, "latency_s": 5e-6, "flops": 7}]
     assert (found["rank"], found["logical"]) == (0, 1)
@@ -235,7 +235,7 @@ def test_requests_that_cannot_be_are_refused(place, capsys, arguments):
 
 
 def test_watching_what_is_switched_off_is_refused(monkeypatch, capsys):
-    monkeypatch.setenv(live.PLACE, "off")
+    monkeypatch.setenv(status_file.PLACE, "off")
     assert main(["monitor"]) == 2
     assert "TRN553" in capsys.readouterr().err
 
@@ -258,7 +258,7 @@ def test_the_commands_of_the_page(place, capsys):
 def test_metrics_are_served(place):
     import http.server
 
-    live.look(place)
+    status_file.look(place)
     (place / f"{os.getpid()}.json").write_text(json.dumps(said()))
     with http.server.HTTPServer(("127.0.0.1", 0), handler(place)) as server:
         thread = threading.Thread(target=server.handle_request)
@@ -291,10 +291,10 @@ def test_no_damaged_record_ends_a_run_or_the_monitor(place):
     for record in damaged_records():
         path.write_text(json.dumps(record))
         beacon = beacon_of()  # sweeps
-        for state in live.states(place):
+        for state in status_file.states(place):
             count += 1
             now = seen(state.record)
-            found = monitor.reports(now, Moment())
+            found = monitor.reports(now, MonitorSnapshot())
             text = monitor_text.top(found, {state.pid: state}) + monitor_text.prometheus(found)
             assert "\x1b" not in text
             json.dumps(monitor.reports(now, now))
@@ -319,7 +319,7 @@ def test_no_hostile_file_ends_a_run_or_the_monitor(place, tmp_path, capsys, what
             os.truncate(path, 200 << 30) if what == "sparse" else None
     before = victim.stat()
     beacon_of().end()
-    assert live.states(place) == []
+    assert status_file.states(place) == []
     main(["monitor"])
     assert "Traceback" not in capsys.readouterr().err
     after = victim.stat()
@@ -335,7 +335,7 @@ def test_the_folder_of_another_is_left_alone(place, tmp_path, monkeypatch, capsy
     place.mkdir()
     (place / f"{os.getpid()}.json").write_text(json.dumps(said()))
     monkeypatch.setattr("trnlab.runtime.live_records.user", lambda: 4711)
-    assert live.states(place) == []
+    assert status_file.states(place) == []
     assert main(["monitor"]) == 2
     assert "TRN568" in capsys.readouterr().err
     assert list((tmp_path / "theirs").iterdir()) == []
@@ -346,7 +346,7 @@ def test_who_asks_by_another_name_or_does_not_ask_is_not_answered(place, monkeyp
     import struct
 
     monkeypatch.setattr("trnlab.cli.monitor.IDLE_S", 0.3)
-    live.look(place)
+    status_file.look(place)
     with Server(("127.0.0.1", 0), handler(place)) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
@@ -386,11 +386,11 @@ def test_a_run_is_seen_by_another_process(tmp_path, place):
     script = tmp_path / "script.py"
     script.write_text(
         "import subprocess, sys, json, torch\n"
-        "from trnlab.runtime import live, session\n"
+        "from trnlab.runtime import status_file, session\n"
         "x = torch.ones(4, 4)\n"
         "f = torch.compile(lambda x: x @ x, backend='neuron')\n"
         "f(x.to('neuron'))\n"  # compiles: however long that takes, who looks looks now
-        "live.look(live.folder())\n"
+        "status_file.look(status_file.folder())\n"
         "f(x.to('neuron'))\n"
         "session.current().run.beacon.renew(now=True)\n"
         "print(subprocess.run([sys.executable, '-m', 'trnlab.cli.main', 'monitor', '--json', '--samples', '1'],\n"

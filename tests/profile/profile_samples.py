@@ -14,10 +14,10 @@ from trnlab.graph.builder import GraphBuilder
 from trnlab.numerics.dtypes import bfloat16, float32
 from trnlab.profile.data import Profile, Step, step_of
 from trnlab.program import Builder
-from trnlab.program.routine import Call, Program, Tensor
+from trnlab.program.routine import Call, Program, ProgramTensor
 from trnlab.runtime import device
 from trnlab.runtime.analysis.details import details
-from trnlab.runtime.run import Run
+from trnlab.runtime.run import RunRecord
 from trnlab.runtime.session import Session, activate
 from trnlab.sim.timing import time_program
 
@@ -28,7 +28,7 @@ def really_run(folder: Path, status: str = "complete") -> Path:
     """Three steps of two executables, a product and a sum, in `folder`."""
     session = Session(chips.target("trn1.2xlarge"))
     with activate(session):
-        run = session.run = Run(folder, session, Path("/home/me/train.py"), ["--lr", "1e-3"])
+        run = session.run = RunRecord(folder, session, Path("/home/me/train.py"), ["--lr", "1e-3"])
         loaded = [device.Loaded(device.compile_graph(graph, session), session) for graph in (product(), total())]
         a = np.eye(SIZE, dtype=np.float32)
         run.reference([3.5, 2.5, 1.5])
@@ -137,7 +137,7 @@ def big_step(instructions: int) -> Step:
             b.dma_copy(dst=y, src=tile, queue=4)
     routine = b.build()
     assert len(routine) == 1000
-    tensors = tuple(Tensor(i, name, (128, 512), bfloat16, 1 << 17, "input") for i, name in enumerate("xy"))
+    tensors = tuple(ProgramTensor(i, name, (128, 512), bfloat16, 1 << 17, "input") for i, name in enumerate("xy"))
     calls = (Call(0, (0, 1), label="dot: mm"),) * (instructions // 1000)
     program = Program("big", chip.name, (routine,), tensors, calls, (0, 1), ())
     timeline = time_program(program, chip)
@@ -199,7 +199,7 @@ def measured_twin() -> Profile:
     b.nc_matmul(dst=acc, stationary=w, moving=tile)
     b.activation(dst=tile, data=acc, op="exp")
     routine = b.build()
-    tensors = (Tensor(0, "x", (128, 512), float32, 1 << 18, "input"),)
+    tensors = (ProgramTensor(0, "x", (128, 512), float32, 1 << 18, "input"),)
     program = Program("kernel", chip.name, (routine,), tensors, (Call(0, (0,), label="kernel"),), (0,), ())
     timeline = time_program(program, chip)
     return Profile(Path(), {"name": "predicted"}, step_of(timeline, details(program, timeline, chip)))
@@ -222,7 +222,7 @@ def two_cores(folder: Path) -> Path:
 
     session = Session(chips.target("trn2.3xlarge"))
     with activate(session):
-        run = session.run = Run(folder, session, Path("/home/me/kernel.py"), [])
+        run = session.run = RunRecord(folder, session, Path("/home/me/kernel.py"), [])
         nki.jit(double)[2](np.ones((256, 512), np.float32))
         run.finish("complete")
     return folder

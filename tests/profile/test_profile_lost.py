@@ -15,7 +15,7 @@ from trnlab.profile import Profile, load, vendor
 from trnlab.profile.critical import pieces
 from trnlab.profile.data import Step
 from trnlab.profile.lanes import rows
-from trnlab.profile.lost import ENDS, FIRST_BYTE, SEMAPHORE, WORK, by_engine, lines, lost, workers
+from trnlab.profile.stall_attribution import ENDS, FIRST_BYTE, SEMAPHORE, WORK, by_engine, lines, lost, workers
 from trnlab.timeline import CAUSES
 
 

@@ -16,7 +16,7 @@ from trnlab import profile
 from trnlab.errors import RunError
 from trnlab.profile import Profile, vendor
 from trnlab.profile.critical import pieces
-from trnlab.profile.lost import lost
+from trnlab.profile.stall_attribution import lost
 from trnlab.timeline import CAUSES, CORE_ENGINES, ENGINES
 
 

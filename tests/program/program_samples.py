@@ -11,7 +11,7 @@ from trnlab import chips
 from trnlab.errors import Location
 from trnlab.isa.base import Engine
 from trnlab.numerics import dtypes
-from trnlab.program import Builder, Call, Program, Routine, Tensor, hbm_view
+from trnlab.program import Builder, Call, Program, ProgramTensor, Routine, hbm_view
 
 CHIP = chips.get("trn2")
 
@@ -61,10 +61,10 @@ def chain(**changes: Any) -> Program:
     routine, size = scale(), 256 * 64 * 4
     table = np.arange(6, dtype=np.float32).reshape(2, 3)
     tensors = (
-        Tensor(0, "x", (256, 64), dtypes.float32, size, "input"),
-        Tensor(1, "t", (256, 64), dtypes.float32, size, "temp", 0),
-        Tensor(2, "y's", (256, 64), dtypes.float32, size, "output"),
-        Tensor(3, "table", (2, 3), dtypes.float32, 24, "constant"),
+        ProgramTensor(0, "x", (256, 64), dtypes.float32, size, "input"),
+        ProgramTensor(1, "t", (256, 64), dtypes.float32, size, "temp", 0),
+        ProgramTensor(2, "y's", (256, 64), dtypes.float32, size, "output"),
+        ProgramTensor(3, "table", (2, 3), dtypes.float32, 24, "constant"),
     )
     parts: dict[str, Any] = {
         "name": "chain",

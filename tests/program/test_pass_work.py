@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from trnlab import chips
-from trnlab.lang import room
+from trnlab.lang import allocation
 from trnlab.lang.recorder import Recorder
 from trnlab.nki import isa as nisa
 from trnlab.nki import language as nl
@@ -106,7 +106,7 @@ def test_four_times_the_instructions_are_four_times_the_work_of_a_pass(name):
 def test_all_passes_with_placement_and_spilling_are_linear(hoarded):
     def make(rounds: int) -> Callable[[], Any]:
         builder = recorded(rounds, hoarded * rounds // SMALL).builder
-        return lambda: room.finished(builder, {}, SCHEDULED)
+        return lambda: allocation.finished(builder, {}, SCHEDULED)
 
     small, large = growth(make)
     assert large <= MOST * small + 2000
@@ -130,6 +130,6 @@ def test_no_pass_makes_whole_columns_anew_for_single_instructions(monkeypatch):
     found = []
     for rounds in (SMALL, LARGE):
         asked = 0
-        room.finished(recorded(rounds).builder, {}, SCHEDULED)
+        allocation.finished(recorded(rounds).builder, {}, SCHEDULED)
         found.append(asked)
     assert found[1] <= found[0] + 8

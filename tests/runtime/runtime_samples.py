@@ -10,7 +10,7 @@ from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph
 from trnlab.numerics.dtypes import bfloat16, dtype, float32
 from trnlab.program.builder import Builder
-from trnlab.program.routine import Call, Program, Routine, Tensor
+from trnlab.program.routine import Call, Program, ProgramTensor, Routine
 
 TARGET = "trn1.2xlarge"
 
@@ -37,7 +37,7 @@ def routine(name: str = "scale", rows: int = 256) -> Routine:
 def program(name: str = "step") -> Program:
     """Two calls of one routine, with a constant in each of two formats."""
     tensors = tuple(
-        Tensor(i, label, (256, 64), dtype(kind), 256 * 64 * dtype(kind).itemsize, role)
+        ProgramTensor(i, label, (256, 64), dtype(kind), 256 * 64 * dtype(kind).itemsize, role)
         for i, (label, kind, role) in enumerate(
             [
                 ("x", "float32", "input"),

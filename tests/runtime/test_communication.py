@@ -13,7 +13,7 @@ from trnlab.fabric.world import World
 from trnlab.graph.builder import GraphBuilder
 from trnlab.numerics.dtypes import float32
 from trnlab.program.communication import collective_of
-from trnlab.runtime.communication import Outside, communication
+from trnlab.runtime.communication import UncapturedCollective, communication
 from trnlab.runtime.session import from_environment
 from trnlab.sim.timing import outline_of, time_program
 
@@ -63,7 +63,7 @@ def test_links_are_told_by_class_and_add_up_to_what_the_schedule_puts_on_them():
 def test_what_is_asked_for_outside_of_programs_is_exposed_and_counts_by_its_purpose():
     asked = Collective("all_reduce", ((0, 1, 2, 3),))
     cost = WORLD.cost(asked, 4096)
-    outside = [Outside(asked, "gradient", 4096, 4096, cost)] * 3
+    outside = [UncapturedCollective(asked, "gradient", 4096, 4096, cost)] * 3
     found = communication([], 6 * cost.seconds, outside, WORLD)
     assert found["purposes"]["gradient"]["exposed_s"] == pytest.approx(3 * cost.seconds)
     assert found["gradient_share"] == pytest.approx(0.5)

@@ -11,15 +11,15 @@ from trnlab import chips
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph
 from trnlab.numerics.dtypes import float32
-from trnlab.runtime import ahead
+from trnlab.runtime import precompile
 from trnlab.runtime.cache import compile_cost
 from trnlab.runtime.cache import report as cache_report
-from trnlab.runtime.cache.compile_cost import Predicted, Program, Size, predicted, size_of, wall
+from trnlab.runtime.cache.compile_cost import GraphSize, Predicted, RequestedProgram, predicted, size_of, wall
 from trnlab.runtime.cache.executables import Cache
 from trnlab.runtime.device import compile_graph
 from trnlab.runtime.session import Session
 
-SIZE = Size(1000, 100)
+SIZE = GraphSize(1000, 100)
 
 
 def layers(count: int, width: int = 8) -> Graph:
@@ -31,7 +31,7 @@ def layers(count: int, width: int = 8) -> Graph:
     return b.build()
 
 
-def kept(seconds: float, size: Size = SIZE) -> dict[str, object]:
+def kept(seconds: float, size: GraphSize = SIZE) -> dict[str, object]:
     return {"ops": size.ops, "distinct_ops": size.distinct_ops, "compile_seconds": seconds}
 
 
@@ -51,7 +51,7 @@ def test_an_empty_cache_gives_the_measured_figures_and_their_range() -> None:
 
 def test_programs_of_the_cache_say_how_fast_the_machine_is() -> None:
     """Those of other sizes by their ratio to the figures; a tenth of them lies outside on each side."""
-    small = Size(10, 10)
+    small = GraphSize(10, 10)
     ratios = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0]
     others = [{"compile_seconds": 0.0}, {"ops": 3, "compile_seconds": 1.0}]  # a kernel, and one of another version
     found = predicted(SIZE, [*others, *(kept(r * small.seconds, small) for r in ratios)])
@@ -61,8 +61,8 @@ def test_programs_of_the_cache_say_how_fast_the_machine_is() -> None:
 
 
 def test_processes_share_what_is_missing() -> None:
-    def program(seconds: float, there: bool = False) -> Program:
-        return Program("k", "n", 1, 1, there, Predicted(seconds, seconds / 2, seconds * 2, "b"))
+    def program(seconds: float, there: bool = False) -> RequestedProgram:
+        return RequestedProgram("k", "n", 1, 1, there, Predicted(seconds, seconds / 2, seconds * 2, "b"))
 
     programs = [program(4), program(3), program(2), program(1), program(9, True)]
     assert [wall(programs, jobs).seconds for jobs in (1, 2, 8)] == pytest.approx([10, 5, 4])
@@ -75,7 +75,7 @@ def test_what_the_cache_has_takes_nothing_and_is_explained(tmp_path: Path) -> No
     session = Session(chips.target("trn1.2xlarge"), cache=cache)
     executable = compile_graph(layers(3), session)
     assert executable.metadata["ops"] == size_of(layers(3)).ops
-    programs = ahead.distinct([layers(3), layers(5)], session)
+    programs = precompile.distinct([layers(3), layers(5)], session)
     missing, there = compile_cost.ahead(programs, cache)
     assert (there.key, there.there, missing.there) == (executable.key, True, False)
     assert "in the cache" in there.row()

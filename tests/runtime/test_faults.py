@@ -17,7 +17,7 @@ from trnlab.numerics.dtypes import float32
 from trnlab.policy import chosen
 from trnlab.runtime import session
 from trnlab.runtime.analysis.traffic import Fabric
-from trnlab.runtime.faults import Sickness, compare, on, require_links
+from trnlab.runtime.faults import DegradedStep, compare, on, require_links
 from trnlab.sim.timing import outline_program
 
 CHIP, CLUSTER, RANKS = chips.get("trn1"), "2xtrn1.32xlarge", 4
@@ -55,7 +55,7 @@ def test_a_slow_card_slows_what_takes_it_and_nothing_else(executable):
     assert found.link.startswith("efa:node1.rail0")
     assert found.healthy_s == pytest.approx(3 * executable.outline.total / 1e12)
     assert found.sick_s - found.healthy_s == pytest.approx(3 * (far.sick_s - far.healthy_s), rel=0.01)
-    assert Sickness.from_json(json.loads(json.dumps(found.as_json()))) == found
+    assert DegradedStep.from_json(json.loads(json.dumps(found.as_json()))) == found
 
 
 def test_several_faults_are_no_better_than_one(executable):

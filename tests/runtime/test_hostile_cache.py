@@ -14,7 +14,7 @@ from runtime_samples import program
 from trnlab.cli.main import main
 from trnlab.runtime.cache.executables import Cache
 from trnlab.storage.folder import FolderStore
-from trnlab.storage.plain import StrangeError
+from trnlab.storage.plain_files import NotPlainFileError
 
 METADATA = {"name": "step", "target": "trn1", "parts": {}, "created": "now", "compile_seconds": 1.0, "options": ""}
 
@@ -150,5 +150,5 @@ def test_the_folder_of_a_cache_itself_may_be_reached_through_a_link(tmp_path: Pa
 
 def test_a_fifo_is_not_waited_for_in_any_store(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x")
-    with pytest.raises(StrangeError, match="a FIFO"):
+    with pytest.raises(NotPlainFileError, match="a FIFO"):
         FolderStore(tmp_path).read("x")

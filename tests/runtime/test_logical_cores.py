@@ -13,7 +13,7 @@ from trnlab.errors import CapacityError, UsageError
 from trnlab.graph.builder import GraphBuilder
 from trnlab.numerics.dtypes import dtype
 from trnlab.runtime import device
-from trnlab.runtime.run import Run
+from trnlab.runtime.run import RunRecord
 from trnlab.runtime.session import Session, from_environment, from_settings
 from trnlab.runtime.settings import Settings
 
@@ -45,7 +45,7 @@ def test_a_run_on_two_cores_is_timed_and_told_of_both(tmp_path: Path):
     found = {}
     for both in (False, True):
         session = Session(TARGET, pairs=both)
-        run = Run(tmp_path / str(both), session, Path("train.py"))
+        run = RunRecord(tmp_path / str(both), session, Path("train.py"))
         executable = device.compile_graph(graph(), session)
         run.executed(executable)
         run.step(1.0, tokens=512)

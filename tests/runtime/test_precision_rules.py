@@ -7,7 +7,7 @@ import pytest
 
 from trnlab import chips
 from trnlab.errors import UsageError
-from trnlab.precision import Choice, Rules, read
+from trnlab.precision import ModulePrecision, PrecisionRules, read
 from trnlab.runtime.session import Session, from_environment
 
 FILE = """
@@ -36,13 +36,13 @@ def test_the_first_rule_that_fits_decides_and_modules_follow_what_they_lie_in(tm
     rules = read(written(tmp_path, FILE))
     assert rules.history == 8
     for module, mode, wanted in (
-        ("model.h.0.mlp.fc", "fp8", Choice("bf16", "row")),
-        ("model.h.1.attn.q_proj", "fp8", Choice("bf16", "row")),
-        ("model.h.1.mlp.fc", "bf16", Choice("fp8", "tensor")),
-        ("model.lm_head", "fp8", Choice("fp8", "row")),
-        ("model.h.1.other", "fp8", Choice("fp8", "row")),
-        ("model.h.1.other", "fp32", Choice("fp32", "row")),
-        ("model.wte", "fp8", Choice("bf16")),
+        ("model.h.0.mlp.fc", "fp8", ModulePrecision("bf16", "row")),
+        ("model.h.1.attn.q_proj", "fp8", ModulePrecision("bf16", "row")),
+        ("model.h.1.mlp.fc", "bf16", ModulePrecision("fp8", "tensor")),
+        ("model.lm_head", "fp8", ModulePrecision("fp8", "row")),
+        ("model.h.1.other", "fp8", ModulePrecision("fp8", "row")),
+        ("model.h.1.other", "fp32", ModulePrecision("fp32", "row")),
+        ("model.wte", "fp8", ModulePrecision("bf16")),
     ):
         chosen = rules.choose(module, mode)
         assert (chosen.format, chosen.scaling if chosen.format == "fp8" else "") == (
@@ -100,7 +100,7 @@ def test_the_environment_chooses_mode_rules_and_rounding(tmp_path, monkeypatch) 
     assert from_environment({**base, "XLA_DOWNCAST_BF16": "1"}).precision == "bf16-all"
     rules = written(tmp_path, FILE)
     assert from_environment({**base, "TRNLAB_PRECISION_RULES": str(rules)}).rules.history == 8
-    everything = Session(chips.target("trn2"), "bf16-all", Rules())
+    everything = Session(chips.target("trn2"), "bf16-all", PrecisionRules())
     monkeypatch.delenv("NEURON_RT_STOCHASTIC_ROUNDING_EN", raising=False)
     assert everything.rounds_stochastically
     assert not Session(chips.target("trn2")).rounds_stochastically

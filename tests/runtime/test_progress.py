@@ -6,7 +6,7 @@ import time
 import pytest
 
 from trnlab.compiler.progress import counted, watched
-from trnlab.loops.telling import Teller
+from trnlab.loops.compile_progress import CompileProgress
 from trnlab.runtime.progress import Compiling
 
 
@@ -59,7 +59,7 @@ def test_a_short_one_says_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 def test_loops_are_told_of_once_they_took_a_second(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clock, teller = _Clock(monkeypatch), Teller()
+    clock, teller = _Clock(monkeypatch), CompileProgress()
     for seconds in (0.4, 0.4, 0.4, 3.0, 3.0):
         teller.on_start(None)
         teller.on_start(None)  # what it calls

@@ -13,7 +13,7 @@ import pytest
 from trnlab import chips, files
 from trnlab.errors import CollectiveError, RunError, UsageError
 from trnlab.profile import data
-from trnlab.runtime import rehearsal
+from trnlab.runtime import fault_injection
 from trnlab.runtime.analysis import lanes
 from trnlab.runtime.jobs import elastic, ranks
 from trnlab.runtime.session import Session, from_environment
@@ -28,11 +28,11 @@ def _whole_disk():
 
 
 def faults(*texts):
-    return rehearsal.split(texts)[0]
+    return fault_injection.split(texts)[0]
 
 
 def of_rank(*texts, instances=2, **environment):
-    return rehearsal.Rehearsal(faults(*texts), instances, {**RANK_1_OF_4, **environment})
+    return fault_injection.FaultInjector(faults(*texts), instances, {**RANK_1_OF_4, **environment})
 
 
 @pytest.mark.parametrize(
@@ -49,19 +49,19 @@ def of_rank(*texts, instances=2, **environment):
 )
 def test_what_is_no_failure_is_refused(text):
     with pytest.raises(UsageError) as error:
-        rehearsal.parse(text)
+        fault_injection.parse(text)
     assert error.value.code == "TRN554"
 
 
 def test_links_and_ranks_are_told_apart():
-    mine, links = rehearsal.split(["efa:node1.rail3=half", "node1:step5=slow:3"])
+    mine, links = fault_injection.split(["efa:node1.rail3=half", "node1:step5=slow:3"])
     assert links == ("efa:node1.rail3=half",)
     assert (mine[0].where, mine[0].number, mine[0].step, mine[0].factor) == ("node", 1, 5, 3.0)
     session = from_environment({"TRNLAB_TARGET": "trn1.32xlarge", "TRNLAB_FAULT": "rank4:step1=kill"})
     with pytest.raises(UsageError, match="no rank 4"):
         session.check_faults(4)
     with pytest.raises(UsageError, match="no node 1"):
-        rehearsal.check(mine, 4, 1)
+        fault_injection.check(mine, 4, 1)
 
 
 def test_only_the_rank_and_the_instance_that_are_named_are_struck():
@@ -74,29 +74,29 @@ def test_only_the_rank_and_the_instance_that_are_named_are_struck():
 
 
 def test_a_fault_strikes_at_its_step_and_once(tmp_path):
-    told = {rehearsal.STRUCK: str(tmp_path)}
+    told = {fault_injection.STRUCK: str(tmp_path)}
     first = of_rank("rank1:step3=ecc", **told)
     first.begin(1, 0)
     first.begin(2, 0)
     with pytest.raises(RunError):
         first.begin(3, 0)
     of_rank("rank1:step3=ecc", **told).begin(3, 2)  # started again
-    assert [note["step"] for note in rehearsal.struck(tmp_path)] == [3]
+    assert [note["step"] for note in fault_injection.struck(tmp_path)] == [3]
     of_rank("rank1:step3=ecc").begin(5, 4)  # done before this process began
     of_rank("rank1:step3=ecc", TORCHELASTIC_RESTART_COUNT="1").begin(3, 2)
 
 
 def test_a_rank_is_killed(monkeypatch):
     sent = []
-    monkeypatch.setattr(rehearsal.os, "kill", lambda pid, number: sent.append(number))
+    monkeypatch.setattr(fault_injection.os, "kill", lambda pid, number: sent.append(number))
     of_rank("rank1:step2=kill").begin(2, 0)
     assert sent == [signal.SIGKILL]
 
 
 def test_a_device_that_hangs_is_given_up_as_the_runtime_does(monkeypatch):
     slept = []
-    monkeypatch.setattr(rehearsal.time, "sleep", slept.append)
-    for told, seconds in (({}, 30), ({rehearsal.EXEC_TIMEOUT: "4"}, 4)):
+    monkeypatch.setattr(fault_injection.time, "sleep", slept.append)
+    for told, seconds in (({}, 30), ({fault_injection.EXEC_TIMEOUT: "4"}, 4)):
         with pytest.raises(RunError, match="step 2 did not end on rank 1") as error:
             of_rank("rank1:step2=hang", **told).begin(2, 0)
         assert error.value.code == "TRN556"
@@ -133,7 +133,7 @@ def test_sizes():
     assert elastic.parse("4") == (4, 4)
     assert elastic.parse("2:4") == (2, 4)
     with pytest.raises(UsageError):
-        elastic.Size(3, 2)
+        elastic.ElasticSize(3, 2)
 
 
 def left(root, rank, **fields):
@@ -149,7 +149,7 @@ def test_what_was_lost_is_added_up(tmp_path, monkeypatch):
     left(tmp_path, 1, resumed=3, steps=5)
     left(tmp_path, 3, resumed=3, steps=7, tokens_per_step=100, step_time_s=3.6, failure="TRN555: ECC")
     session = Session(chips.target("trn1.32xlarge"), instances=2)
-    found = elastic._judged(ranks.Ended(137, (2, -9, 2, 2)), tmp_path, session)
+    found = elastic._judged(ranks.JobExit(137, (2, -9, 2, 2)), tmp_path, session)
     assert (found.first, found.last, found.dead) == (4, 10, [1, 3])
     assert (found.lost_steps, found.lost_tokens) == (4, 4 * 400)
     assert found.lost_s == pytest.approx(14.4)
@@ -178,27 +178,30 @@ def job(tmp_path, monkeypatch):
 
 
 def well(count):
-    return ranks.Ended(0, (0,) * count)
+    return ranks.JobExit(0, (0,) * count)
 
 
 def killed(count):
-    return ranks.Ended(137, (-9, *(2,) * (count - 1)))
+    return ranks.JobExit(137, (-9, *(2,) * (count - 1)))
 
 
 def test_a_job_goes_on_with_spares_and_then_with_fewer(job, tmp_path):
-    assert job(elastic.Size(2, 4, spares=1, restarts=3), killed, killed, well) == (0, [4, 4, 2])  # 3 are no world
+    assert job(elastic.ElasticSize(2, 4, spares=1, restarts=3), killed, killed, well) == (
+        0,
+        [4, 4, 2],
+    )  # 3 are no world
     record = json.loads((tmp_path / "job" / elastic.FILE).read_text())
     assert [(each["ranks"], each["dead"]) for each in record["attempts"]] == [(4, [0]), (4, [0]), (2, [])]
 
 
 def test_a_job_ends_when_no_restart_is_left_or_somebody_stops_it(job):
-    assert job(elastic.Size(2, 2, restarts=0), killed) == (137, [2])
-    assert job(elastic.Size(1, 2, restarts=3), lambda count: ranks.Ended(130, (130,) * count)) == (130, [2])
+    assert job(elastic.ElasticSize(2, 2, restarts=0), killed) == (137, [2])
+    assert job(elastic.ElasticSize(1, 2, restarts=3), lambda count: ranks.JobExit(130, (130,) * count)) == (130, [2])
 
 
 def test_a_job_without_enough_ranks_is_an_error(job):
     with pytest.raises(CollectiveError, match="3 ranks are left") as error:
-        job(elastic.Size(4, 4, restarts=1), killed)
+        job(elastic.ElasticSize(4, 4, restarts=1), killed)
     assert error.value.code == "TRN558"
 
 

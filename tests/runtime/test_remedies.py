@@ -9,16 +9,16 @@ import pytest
 from trnlab import chips
 from trnlab.collectives import Collective
 from trnlab.compiler import compile
-from trnlab.compiler.fusing.groups import Kind
+from trnlab.compiler.fusing.groups import GroupKind
 from trnlab.compiler.pipeline import Assembly
 from trnlab.fabric.world import DEALT, FASTER_CARDS, World
 from trnlab.graph.builder import GraphBuilder
 from trnlab.numerics.dtypes import float32
-from trnlab.porting.job import Unheard
+from trnlab.porting.job import NullCommunicator
 from trnlab.runtime import device
-from trnlab.runtime.analysis.remedies import Job, remedies
+from trnlab.runtime.analysis.remedies import RankStep, remedies
 from trnlab.runtime.cache.executables import Cache
-from trnlab.runtime.communication import Outside
+from trnlab.runtime.communication import UncapturedCollective
 from trnlab.runtime.session import from_environment
 from trnlab.sim.timing import time_program
 
@@ -40,10 +40,10 @@ def gradients(count=4, side=1024):
 @pytest.fixture(scope="module")
 def job():
     session = from_environment({"TRNLAB_TARGET": "2xtrn1.32xlarge", "TRNLAB_CACHE": "/nonexistent"})
-    session.cache, session.communicator = None, Unheard(0, SIZE)
+    session.cache, session.communicator = None, NullCommunicator(0, SIZE)
     graph = gradients()
     made = device.obtain(graph, session)
-    return Job([(made, 1)], {made.key: graph}, session)
+    return RankStep([(made, 1)], {made.key: graph}, session)
 
 
 def test_each_gain_is_the_difference_of_two_timings(job):
@@ -104,9 +104,9 @@ def test_a_step_from_the_cache_lends_its_routines_and_remedies_are_not_stored(jo
         made = device.obtain(graph, session)
         assert made.cache == cached
         recorded.clear()
-        found.append(remedies(Job([(made, 1)], {made.key: graph}, session), made.timeline.total / 1e12))
+        found.append(remedies(RankStep([(made, 1)], {made.key: graph}, session), made.timeline.total / 1e12))
     assert found[0] == found[1]
-    assert set(recorded) <= {Kind.COLLECTIVE}, "what computes is not recorded again"
+    assert set(recorded) <= {GroupKind.COLLECTIVE}, "what computes is not recorded again"
     assert len(session.cache.entries()) == 1
 
 
@@ -122,6 +122,6 @@ def test_changed_worlds_have_faster_cards_and_ranks_dealt_out():
 def test_exchanges_outside_of_programs_are_timed_again_too(job):
     asked = Collective("all_reduce", (tuple(range(SIZE)),))
     before = World("2xtrn1.32xlarge", SIZE).cost(asked, 1 << 26)
-    own = Job([], {}, job.session, [Outside(asked, "gradient", 1 << 26, 1 << 26, before)])
+    own = RankStep([], {}, job.session, [UncapturedCollective(asked, "gradient", 1 << 26, 1 << 26, before)])
     row = next(r for r in remedies(own, before.seconds) if r["what"].startswith("EFA of twice"))
     assert row["step_s"] == World("2xtrn1.32xlarge", SIZE, changes=(FASTER_CARDS,)).cost(asked, 1 << 26).seconds

@@ -19,7 +19,7 @@ from trnlab.cli import main as cli
 from trnlab.errors import RunError
 from trnlab.storage import open_store
 from trnlab.storage.checkpoints import Checkpoints, name_of
-from trnlab.storage.finished import OLDER
+from trnlab.storage.finished_checkpoint import OLDER
 from trnlab.storage.seals import sealed, unsealed
 
 pytestmark = pytest.mark.torch
@@ -185,15 +185,15 @@ def test_a_model_that_was_not_written_whole_does_not_stay(tmp_path: Path, monkey
     command = ["checkpoint", "to-hf", bench.place, str(out), "--shard-size", "8"]
     assert cli.main(command) == 0
     assert len(sorted(out.iterdir())) > 2
-    from trnlab.frontends.torch.saving.portable.tables import Table
+    from trnlab.frontends.torch.saving.portable.tables import CheckpointTable
 
-    read = Table.read
+    read = CheckpointTable.read
 
-    def broken(self: Table, name: str, *args: object) -> object:
+    def broken(self: CheckpointTable, name: str, *args: object) -> object:
         if name == "model.v":
             raise OSError(5, "Input/output error")
         return read(self, name, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Table, "read", broken)
+    monkeypatch.setattr(CheckpointTable, "read", broken)
     assert cli.main(command) == 2
     assert sorted(out.iterdir()) == []

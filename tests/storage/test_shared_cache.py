@@ -17,7 +17,7 @@ from tests import processes
 from tests.runtime.runtime_samples import program
 from trnlab.cli.main import main
 from trnlab.errors import CacheError, UsageError
-from trnlab.runtime.cache import care as cache_care
+from trnlab.runtime.cache import maintenance as cache_care
 from trnlab.runtime.cache.executables import Cache, LayeredCache, open_cache
 from trnlab.storage.remote import RemoteStore
 
@@ -127,17 +127,17 @@ def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
         os.utime(tmp_path / "v1" / f"{key_of(i)}.trnx", (1000 * i, 1000 * i))
     assert cache.get(key_of(1)) is not None  # the oldest, and used now
     size = cache.entries()[0].size
-    limits = cache_care.Limits.read(f"{2 * size + 10}B", None)
+    limits = cache_care.CacheLimits.read(f"{2 * size + 10}B", None)
     assert [e.key for e in cache_care.prune(cache, limits, dry_run=True)] == [key_of(2)]
     assert [e.key for e in cache_care.prune(cache, limits)] == [key_of(2)]
     assert {e.key for e in cache.entries()} == {key_of(1), key_of(3)}
-    assert [e.key for e in cache_care.prune(cache, cache_care.Limits.read(None, "1d"))] == [key_of(3)]
+    assert [e.key for e in cache_care.prune(cache, cache_care.CacheLimits.read(None, "1d"))] == [key_of(3)]
 
 
 @pytest.mark.parametrize(("size", "age"), [(None, None), ("twenty", None), (None, "3 moons"), ("-1GiB", None)])
 def test_pruning_without_a_limit_is_refused(size: str | None, age: str | None) -> None:
     with pytest.raises(UsageError) as caught:
-        cache_care.Limits.read(size, age)
+        cache_care.CacheLimits.read(size, age)
     assert caught.value.code == "TRN525"
 
 
@@ -149,7 +149,7 @@ def test_pruning_on_a_store_goes_by_marks_of_use(url: str) -> None:
     time.sleep(1.1)  # S3 tells whole seconds
     assert cache.get(key_of(1)) is not None
     size = max(entry.size for entry in cache.entries())
-    assert [e.key for e in cache_care.prune(cache, cache_care.Limits(size=size))] == [key_of(2)]
+    assert [e.key for e in cache_care.prune(cache, cache_care.CacheLimits(size=size))] == [key_of(2)]
 
 
 def test_a_cache_of_ones_own_over_one_that_is_only_read(url: str, tmp_path: Path, told: list[str]) -> None:

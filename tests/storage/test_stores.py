@@ -13,7 +13,7 @@ from s3 import Proxy
 from trnlab.errors import UsageError
 from trnlab.storage import Store, open_store
 from trnlab.storage.remote import RemoteStore
-from trnlab.storage.trouble import explained, reason
+from trnlab.storage.store_errors import explained, reason
 
 
 def test_objects_are_written_read_listed_and_removed(store: Store) -> None:

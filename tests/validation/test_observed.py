@@ -9,7 +9,7 @@ from trnlab import chips
 from trnlab.isa.base import Engine
 from trnlab.program import Builder
 from trnlab.sim.timing import time_routine
-from trnlab.validation.sources.observed import Observed, compare, of_dump, of_timeline, window_phase
+from trnlab.validation.sources.observed import ProfileQuantities, compare, of_dump, of_timeline, window_phase
 
 TRN2 = chips.get("trn2")
 US = 1_000_000
@@ -136,8 +136,8 @@ def test_a_prediction_is_read():
 
 
 def test_errors_are_relative_to_what_was_measured():
-    chip = Observed({"total": 10.0, "half-rate matmuls[128]:float32": 5.0}, {"matmuls": 4, "transfers": 0})
-    model = Observed({"total": 12.0}, {"matmuls": 4, "triggers": 0, "copies in SBUF": 1})
+    chip = ProfileQuantities({"total": 10.0, "half-rate matmuls[128]:float32": 5.0}, {"matmuls": 4, "transfers": 0})
+    model = ProfileQuantities({"total": 12.0}, {"matmuls": 4, "triggers": 0, "copies in SBUF": 1})
     found = {q.name: q for q in compare(chip, model)}
     assert list(found) == ["total", "matmuls", "copies in SBUF"], "nothing on both sides is not listed"
     assert found["total"].error == pytest.approx(0.2)

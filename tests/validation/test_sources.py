@@ -18,12 +18,12 @@ from trnlab.errors import UsageError
 from trnlab.validation import sources
 from trnlab.validation.anchors import Split
 from trnlab.validation.sources import run
-from trnlab.validation.sources.catalogue import Launch, SourceKernel
+from trnlab.validation.sources.catalogue import CatalogueCall, SourceKernel
 from trnlab.validation.sources.checkout import source_of
-from trnlab.validation.sources.kept import Kept
 from trnlab.validation.sources.observed import Quantity
+from trnlab.validation.sources.recording_cache import RecordingCache
 from trnlab.validation.sources.report import covered, pairs, summaries
-from trnlab.validation.sources.results import Row, Timed
+from trnlab.validation.sources.results import KernelRow, TimedKernel
 from trnlab.validation.sources.run import time_one
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="clones are read with git")
@@ -57,7 +57,7 @@ def clones(tmp_path):
 
 
 def kernel(commit, **changes):
-    arrays = Launch("add", ("float32[128, 2048]", "float32[128, 2048]"))
+    arrays = CatalogueCall("add", ("float32[128, 2048]", "float32[128, 2048]"))
     made = SourceKernel("K1", Split.CHECK, "add", "someone/kernels", commit, "add.py", "trn2", (arrays,), 10e6, "p50")
     return replace(made, **changes)
 
@@ -105,7 +105,9 @@ def test_sources_in_string_literals_are_unquoted(clones):
 @needs_git
 def test_what_is_refused_is_a_result(clones):
     folder, commit = clones
-    timed = time_one(kernel(commit, launches=(Launch("add", ("float32[256, 2048]", "float32[256, 2048]")),)), folder)
+    timed = time_one(
+        kernel(commit, launches=(CatalogueCall("add", ("float32[256, 2048]", "float32[256, 2048]")),)), folder
+    )
     assert timed.predicted is None
     assert timed.refusal.startswith("TRN4")
 
@@ -144,7 +146,7 @@ def test_the_command_prints_the_fetch_list(capsys, tmp_path):
 @needs_git
 def test_recordings_and_results_are_kept_by_content(clones, tmp_path, monkeypatch):
     folder, commit = clones
-    kept = Kept(tmp_path / "kept")
+    kept = RecordingCache(tmp_path / "kept")
     (first,) = sources.time_all([kernel(commit)], folder, kept=kept)
     monkeypatch.setattr(run, "_recorded", None)  # nothing is recorded any more
     (again,) = sources.time_all([kernel(commit)], folder, kept=kept)
@@ -168,12 +170,12 @@ def test_what_is_recorded_is_read_back(tmp_path):
     one, two = sources.load()[:2]
     quantity = Quantity("active dma", 2e6, 3e6, "ps")
     rows = [
-        Row(Timed(one, 5e6, "", 7, 1.5, (quantity,)), "2026-01-01", "abc", "scheduled"),
-        Row(Timed(two, None, "TRN501: no room"), "2026-01-02", "abd", "scheduled"),
+        KernelRow(TimedKernel(one, 5e6, "", 7, 1.5, (quantity,)), "2026-01-01", "abc", "scheduled"),
+        KernelRow(TimedKernel(two, None, "TRN501: no room"), "2026-01-02", "abd", "scheduled"),
     ]
     sources.record(rows, path)
     assert sources.recorded(path=path) == rows
-    later = Row(Timed(one, 6e6), "2026-01-03", "abe", "as written")
+    later = KernelRow(TimedKernel(one, 6e6), "2026-01-03", "abe", "as written")
     sources.record([later], path)
     assert sources.recorded(path=path) == [later, rows[1]], "rows of other kernels stay"
     text = sources.report(rows)
@@ -190,14 +192,14 @@ def test_profiles_of_512_keys_are_calibration_and_longer_ones_checks():
 def timed(*rows):
     """Variants of one kernel from pairs of measured and predicted microseconds."""
     return [
-        Timed(kernel("c", id=str(i), problem="add", measured=m * 1e6), p if p is None else p * 1e6)
+        TimedKernel(kernel("c", id=str(i), problem="add", measured=m * 1e6), p if p is None else p * 1e6)
         for i, (m, p) in enumerate(rows)
     ]
 
 
 def made(results):
     """Rows of results, as of some day."""
-    return [Row(t, "2026-01-01", "abc", "scheduled") for t in results]
+    return [KernelRow(t, "2026-01-01", "abc", "scheduled") for t in results]
 
 
 def test_the_summary_counts_what_matters():
@@ -233,7 +235,7 @@ def test_the_alternatives_of_the_policy_give_the_band(clones, monkeypatch):
 @needs_git
 def test_a_kept_recording_is_timed_under_the_policy_that_holds_now(clones, tmp_path):
     folder, commit = clones
-    kept = Kept(tmp_path)
+    kept = RecordingCache(tmp_path)
     times = []
     for text in ("scheduled", "scheduled,reorder=off", "scheduled"):
         with policy.use(text):

@@ -20,7 +20,7 @@ import pytest
 from trnlab.cli.main import main
 from trnlab.view.effects import HOOKS, NAMESPACES
 from trnlab.view.followed import follow
-from trnlab.view.request import Request
+from trnlab.view.request import ViewRequest
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -69,7 +69,7 @@ class World:
 @pytest.fixture(scope="module")
 def namespaces() -> None:
     """Skips where there are none."""
-    request = Request("os:getcwd", ())
+    request = ViewRequest("os:getcwd", ())
     before = os.environ.get("TRNLAB_VIEW")
     try:
         if follow(request, lambda *_: None)[1].protection != NAMESPACES and before is None:
@@ -332,9 +332,9 @@ def test_what_is_allowed_happens(call, world, tmp_path, monkeypatch):
 CALLER = """
 import atexit
 from trnlab.view.followed import follow
-from trnlab.view.request import Request
+from trnlab.view.request import ViewRequest
 atexit.register(lambda: print("of the caller", file=open("ends", "a")))
-print(follow(Request("os:getcwd", (), allowed=frozenset({"files"})), lambda *_: None)[0])
+print(follow(ViewRequest("os:getcwd", (), allowed=frozenset({"files"})), lambda *_: None)[0])
 """
 
 

@@ -15,7 +15,7 @@ from trnlab.cli.check import as_one_of, prepared
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.models.captured import recognised
 from trnlab.fleet.models.configurations import from_config
-from trnlab.porting.job import Unheard
+from trnlab.porting.job import NullCommunicator
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session
 
@@ -78,7 +78,7 @@ def test_a_script_trains_what_its_configuration_describes(name, tmp_path):
     from trnlab.frontends.torch.check.planned import captured
 
     session = Session(chips.target("trn1.32xlarge"))
-    session.cache, session.communicator = None, Unheard(0, 1)
+    session.cache, session.communicator = None, NullCommunicator(0, 1)
     with as_one_of(Cluster(session.target, 1), session):
         step = captured(Script(file, ()), session)
     found, described = recognised(step), from_config(fields | {"model_type": name}, name)

@@ -21,7 +21,7 @@ from trnlab.numerics.dtypes import float32
 from trnlab.profile.data import Step, step_of
 from trnlab.profile.pages import pictures
 from trnlab.profile.pages.page import document
-from trnlab.program import Call, Program, Tensor
+from trnlab.program import Call, Program, ProgramTensor
 from trnlab.runtime.analysis.details import details
 from trnlab.sim.timing import time_program
 
@@ -56,7 +56,7 @@ def main() -> None:
     """Measure and report."""
     chip = chips.get("trn1")
     routine = mixed_routine(chip)
-    tensors = tuple(Tensor(i, name, (128, 512), float32, 1 << 18, "input") for i, name in enumerate("xy"))
+    tensors = tuple(ProgramTensor(i, name, (128, 512), float32, 1 << 18, "input") for i, name in enumerate("xy"))
     calls = (Call(0, (0, 1), label="mixed"),) * -(-INSTRUCTIONS // len(routine))
     program = Program("mixed", chip.name, (routine,), tensors, calls, (0, 1), ())
     timeline = time_program(program, chip)

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks import lines
 from trnlab import chips
-from trnlab.lang import room
+from trnlab.lang import allocation
 from trnlab.lang.recorder import Recorder
 from trnlab.nki import isa as nisa
 from trnlab.nki import language as nl
@@ -92,7 +92,7 @@ def main() -> None:
     count = len(recorder.builder)
     with collector_paused():
         alone = each_alone(recorder)
-        everything = seconds(lambda: room.finished(recorder.builder, {}, SCHEDULED))
+        everything = seconds(lambda: allocation.finished(recorder.builder, {}, SCHEDULED))
     note = f"{count} instructions recorded in {recording:.1f} s; passes, placement, slots"
     report = [lines.at_most("passes of a kernel of 1 M instructions", everything * 1e6 / count, LIMIT, "s", note)]
     for name, time_taken in alone.items():

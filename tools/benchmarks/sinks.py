@@ -6,7 +6,7 @@ from __future__ import annotations
 from math import ceil
 
 from trnlab.kernels.blocks import BANK, MIN_ROW_BYTES, Epilogue, P, Sink, ViewSource, Workspace, store_rows
-from trnlab.kernels.view import View
+from trnlab.kernels.view import HbmView
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
 
@@ -14,7 +14,7 @@ from trnlab.program.builder import Builder
 class ViewSink(Sink):
     """Writes a matrix to a view of HBM, in the view's format; several tiles to a DMA, so that its rows are long."""
 
-    def __init__(self, view: View, *, rows: int = 1, epilogue: Epilogue | None = None) -> None:
+    def __init__(self, view: HbmView, *, rows: int = 1, epilogue: Epilogue | None = None) -> None:
         """`rows`: leading dimensions of the view that are the matrix's rows. `epilogue`: instead of a copy."""
         self.view, self.rows, self.epilogue = view, rows, epilogue
         self.shape = ViewSource(view, rows=rows).shape

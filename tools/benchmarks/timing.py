@@ -7,7 +7,7 @@ from benchmarks import lines
 from trnlab import chips
 from trnlab.isa.base import Engine
 from trnlab.numerics.dtypes import bfloat16, float32
-from trnlab.program import Builder, Call, Program, Routine, Tensor
+from trnlab.program import Builder, Call, Program, ProgramTensor, Routine
 from trnlab.sim.timing import time_program
 
 INSTRUCTIONS = 100_000
@@ -44,8 +44,8 @@ def straight_line(chip: chips.Chip, instructions: int) -> Routine:
 
 def _program(routine: Routine, chip: chips.Chip, calls: int) -> Program:
     tensors = (
-        Tensor(0, "x", (128, 512), bfloat16, 128 * 512 * 2, "input"),
-        Tensor(1, "y", (128, 512), float32, 128 * 512 * 4, "output"),
+        ProgramTensor(0, "x", (128, 512), bfloat16, 128 * 512 * 2, "input"),
+        ProgramTensor(1, "y", (128, 512), float32, 128 * 512 * 4, "output"),
     )
     return Program("mixed", chip.name, (routine,), tensors, (Call(0, (0, 1)),) * calls, (0,), (1,))
 

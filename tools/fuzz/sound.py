@@ -25,7 +25,7 @@ from trnlab.program.text import program_text, routine_text
 from trnlab.runtime import device
 from trnlab.runtime.cache import serialize
 from trnlab.runtime.cache.executables import Cache
-from trnlab.runtime.run import Run
+from trnlab.runtime.run import RunRecord
 from trnlab.runtime.session import Session, activate
 from trnlab.storage import open_store
 from trnlab.storage.checkpoints import Checkpoints
@@ -62,7 +62,7 @@ def run() -> Path:
     folder = _folder() / "train-1"
     session = Session(known_chips.target(TARGET))
     with activate(session):
-        now = session.run = Run(folder, session, Path("/home/me/train.py"), ["--lr", "1e-3"])
+        now = session.run = RunRecord(folder, session, Path("/home/me/train.py"), ["--lr", "1e-3"])
         loaded = device.Loaded(device.compile_graph(graph(), session), session)
         now.reference([3.5, 2.5])
         for loss in (3.5, 2.25):

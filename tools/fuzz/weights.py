@@ -21,12 +21,12 @@ from trnlab.datasets.reading import Reader
 from trnlab.datasets.shards import INDEX, Shards
 from trnlab.errors import RunError
 from trnlab.files import json_of
-from trnlab.porting.kept import Kept
+from trnlab.porting.report_cache import ReportCache
 from trnlab.storage import open_store
-from trnlab.storage.trouble import reason
+from trnlab.storage.store_errors import reason
 
 if TYPE_CHECKING:
-    from trnlab.frontends.torch.saving.portable.tables import Table
+    from trnlab.frontends.torch.saving.portable.tables import CheckpointTable
 
 
 # -- tables of tensors ------------------------------------------------------------------------------------------
@@ -114,15 +114,15 @@ def vendor() -> list[bytes]:
 def read_vendor(data: bytes, folder: Path) -> None:
     """Every tensor of a checkpoint of one rank."""
     from trnlab.frontends.torch.saving.portable import vendor
-    from trnlab.storage.layouts import Place, Rules
+    from trnlab.storage.layouts import RankPosition, ShardingRules
 
-    path = folder / "step_7" / "model" / vendor.file_of(Place(0, 0, 0))
+    path = folder / "step_7" / "model" / vendor.file_of(RankPosition(0, 0, 0))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
-    _every(lambda: vendor.table(open_store(folder), "step_7", Rules()))
+    _every(lambda: vendor.table(open_store(folder), "step_7", ShardingRules()))
 
 
-def _every(opened: Callable[[], Table]) -> None:
+def _every(opened: Callable[[], CheckpointTable]) -> None:
     """Every tensor of a table; a file that is not there is refused as `trnlab checkpoint` refuses it."""
     try:
         table = opened()
@@ -175,14 +175,14 @@ def _read_set(place: Path, content: dict[str, bytes]) -> None:
 def reports() -> list[bytes]:
     """A report of a check that is kept."""
     with tempfile.TemporaryDirectory() as folder:
-        kept = Kept(Path(folder), ["train.py"])
+        kept = ReportCache(Path(folder), ["train.py"])
         kept.put({"schema": "trnlab-check", "version": 1, "targets": [{"name": "trn1.2xlarge", "step_s": 0.5}]})
         return [kept._path.read_bytes()]
 
 
 def read_report(data: bytes, folder: Path) -> None:
     """As the next call of the command; what is damaged is found out anew, and nothing else is answered."""
-    kept = Kept(folder, ["train.py"])
+    kept = ReportCache(folder, ["train.py"])
     kept._path.write_bytes(data)
     found = kept.get()
     assert found in (None, json_of(reports()[0])["record"])

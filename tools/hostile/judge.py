@@ -13,10 +13,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tools.hostile.cases import Case
 from trnlab.errors import TrnlabError
-from trnlab.frontends.common.engine import Engine
+from trnlab.frontends.common.engine import GraphEngine
 from trnlab.frontends.torch.capture import tracing
 from trnlab.frontends.torch.capture.import_fx import import_fx
-from trnlab.frontends.torch.device.buffers import Buffer, tensor_from
+from trnlab.frontends.torch.device.buffers import ChipArray, tensor_from
 
 AGREES, REFUSED, WRONG, CRASHED = "agrees", "refused", "wrong", "crashed"
 _EPS = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}  # a step: sums in another order round to its other end
@@ -31,7 +31,7 @@ class Verdict:
     about: str = ""
 
 
-def judge(cases: Sequence[Case], on: Engine) -> list[Verdict]:
+def judge(cases: Sequence[Case], on: GraphEngine) -> list[Verdict]:
     """All as one program; where that does not come through, or one is wrong, in halves, down to single ones."""
     try:
         results = _run(cases, on)
@@ -47,12 +47,12 @@ def judge(cases: Sequence[Case], on: Engine) -> list[Verdict]:
     ]
 
 
-def _in_halves(cases: Sequence[Case], on: Engine) -> list[Verdict]:
+def _in_halves(cases: Sequence[Case], on: GraphEngine) -> list[Verdict]:
     middle = len(cases) // 2
     return [*judge(cases[:middle], on), *judge(cases[middle:], on)]
 
 
-def _run(cases: Sequence[Case], on: Engine) -> list[Tensor]:
+def _run(cases: Sequence[Case], on: GraphEngine) -> list[Tensor]:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     inputs = [x for c in cases for x in c.inputs]
     fakes = [tracing.fake_like(mode, x, "neuron") for x in inputs]
@@ -66,7 +66,7 @@ def _run(cases: Sequence[Case], on: Engine) -> list[Tensor]:
     names = [n.name for n in module.graph.nodes if n.op == "placeholder"]
     program = on.compile(imported.graph)
     found = dict(
-        zip(imported.outputs, program([Buffer(inputs[names.index(n or "")]).array() for n in imported.inputs]))
+        zip(imported.outputs, program([ChipArray(inputs[names.index(n or "")]).array() for n in imported.inputs]))
     )
     returned = next(n for n in module.graph.nodes if n.op == "output").args[0]
     return [

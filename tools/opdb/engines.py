@@ -20,7 +20,7 @@ from tools.opdb.verdicts import OutOfTime, Verdict, of_error
 from trnlab.frontends.common import engine
 from trnlab.frontends.torch.capture import tracing
 from trnlab.frontends.torch.capture.import_fx import import_fx
-from trnlab.frontends.torch.device.buffers import Buffer, tensor_from
+from trnlab.frontends.torch.device.buffers import ChipArray, tensor_from
 
 Results = list[Any] | Verdict
 
@@ -105,7 +105,7 @@ class Captured:
             item.results = [next(nodes) if isinstance(v, Tensor) else v for v in values]
             self.items.append(item)
 
-    def run(self, engines: dict[str, engine.Engine]) -> dict[str, list[tuple[Item, Results]]]:
+    def run(self, engines: dict[str, engine.GraphEngine]) -> dict[str, list[tuple[Item, Results]]]:
         """Every item on every engine."""
         ready = [item for item in self.items if item.verdict is None]
         for item in ready:
@@ -117,7 +117,7 @@ class Captured:
         ready = [item for item in ready if item.verdict is None]
         return {name: [*refused, *self._run_all(ready, e)] for name, e in engines.items()}
 
-    def _run_all(self, items: list[Item], on: engine.Engine) -> list[tuple[Item, Results]]:
+    def _run_all(self, items: list[Item], on: engine.GraphEngine) -> list[tuple[Item, Results]]:
         """All items as one program; one by one where that does not come through."""
         if not items:
             return []
@@ -143,12 +143,12 @@ class Captured:
         module = fx.GraphModule(self.module, graph)
         return module, import_fx(module, "opdb")
 
-    def _execute(self, items: Sequence[Item], on: engine.Engine) -> list[list[Any]]:
+    def _execute(self, items: Sequence[Item], on: engine.GraphEngine) -> list[list[Any]]:
         module, imported = self._graph(items)
         names = [n.name for n in module.graph.nodes if n.op == "placeholder"]
         seeds = [torch.ones(v.shape, dtype=torch.int32) for v in imported.graph.inputs]
         arrays = [
-            Buffer(s if n is None else self.inputs[names.index(n)]).array() for n, s in zip(imported.inputs, seeds)
+            ChipArray(s if n is None else self.inputs[names.index(n)]).array() for n, s in zip(imported.inputs, seeds)
         ]
         program: Callable[..., Any] = on.compile(imported.graph)
         computed = dict(zip(imported.outputs, program(arrays)))

@@ -43,7 +43,7 @@ def written(place: str) -> dict[str, bytes]:
     store = open_store(place)
     whole = torch.arange(64.0).reshape(8, 8)
     for rank in (1, 0):
-        part = states.Part(whole[rank * 4 : rank * 4 + 4].clone(), (8, 8), (rank * 4, 0))
+        part = states.TensorShard(whole[rank * 4 : rank * 4 + 4].clone(), (8, 8), (rank * 4, 0))
         module = states.ModuleState(w=part, v=torch.tensor([1.5, 0.0]), u=torch.tensor([2.5, 0.0]))
         module.again = {}
         kept = Checkpoints(store, rank, 2, index=state_files.index)

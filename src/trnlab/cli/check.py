@@ -16,13 +16,13 @@ from trnlab.cli.views import allowed, in_view, lend, report_of, with_effects
 from trnlab.errors import UsageError
 from trnlab.fabric.cluster import Cluster, parse
 from trnlab.porting import document
-from trnlab.porting.job import RANKS_WANTED, Unheard
-from trnlab.porting.kept import Kept, Noted
+from trnlab.porting.job import RANKS_WANTED, NullCommunicator
+from trnlab.porting.report_cache import Noted, ReportCache
 from trnlab.porting.result import Report, from_json, to_json
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session, from_settings
 from trnlab.runtime.settings import Settings, kept_folder, said
-from trnlab.view.followed import Ended
+from trnlab.view.followed import ScriptExitedError
 
 FAILED = 1
 
@@ -57,7 +57,7 @@ def examined(args: argparse.Namespace) -> Report:
         "effects",
         *sorted(allowed(args)),
     ]
-    kept = Kept(checks_folder(args), request) if not args.no_cache else None
+    kept = ReportCache(checks_folder(args), request) if not args.no_cache else None
     if kept is not None and (record := kept.get()) is not None:
         report = from_json(record)
         report.cached = True
@@ -65,7 +65,7 @@ def examined(args: argparse.Namespace) -> Report:
         return report
     try:
         (record, noted), effects = in_view("trnlab.cli.check:in_process", args, session)
-    except Ended as ended:
+    except ScriptExitedError as ended:
         return report_of(ended, args, session)
     report = with_effects(from_json(record), effects)
     report.script = str(args.script)
@@ -79,7 +79,7 @@ def in_process(args: argparse.Namespace) -> tuple[dict[str, Any], Noted]:
     """Within a view: the report on a script, and what was read for it."""
     targets, session, cluster = targets_of(args)
     lend(session)
-    with Kept(checks_folder(args), []) as kept:
+    with ReportCache(checks_folder(args), []) as kept:
         report = _followed(Script(args.script, args.arguments), targets, session, kept, cluster, args)
         return to_json(report), kept.noted()
 
@@ -119,7 +119,7 @@ def _become(session: Session, cluster: Cluster, size: int, rank: int) -> None:
             got=rank,
             remedy="choose --rank among the ranks of the job",
         )
-    session.instances, session.communicator = cluster.instances, Unheard(rank, size)
+    session.instances, session.communicator = cluster.instances, NullCommunicator(rank, size)
     session.check_faults(size)
 
 
@@ -135,7 +135,7 @@ def _followed(
     script: Script,
     targets: list[Target],
     session: Session,
-    kept: Kept | None,
+    kept: ReportCache | None,
     cluster: Cluster | None,
     args: argparse.Namespace,
 ) -> Report:
@@ -167,7 +167,7 @@ def whole_instance(
     return cluster
 
 
-def prepared(kept: Kept | None = None) -> None:
+def prepared(kept: ReportCache | None = None) -> None:
     """Make this process one in which a script can be followed; `kept` notes what is read from now on."""
     from trnlab.frontends import vendor_imports
     from trnlab.nki.imports import install_imports

@@ -15,15 +15,15 @@ from trnlab.cli.views import in_view, lend, told
 from trnlab.errors import UsageError
 from trnlab.graph.ir import Graph
 from trnlab.porting.text import vendor_words
-from trnlab.runtime import ahead
-from trnlab.runtime.ahead import Made
+from trnlab.runtime import precompile
 from trnlab.runtime.cache import compile_cost
 from trnlab.runtime.notices import say
+from trnlab.runtime.precompile import PrecompiledProgram
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session
 from trnlab.units import format_bytes
 from trnlab.view.effects import Effects
-from trnlab.view.followed import Ended
+from trnlab.view.followed import ScriptExitedError
 
 
 def main(args: argparse.Namespace) -> int:
@@ -75,7 +75,7 @@ def _needed(args: argparse.Namespace, targets: list[Target], session: Session) -
     """Follow the script in a view; the session is then of the rank that it turned out to be."""
     try:
         (found, codes), effects = in_view("trnlab.cli.compile:in_process", args, session)
-    except Ended as ended:
+    except ScriptExitedError as ended:
         for line in told(ended.effects):
             say(line)
         raise ended.error() from None
@@ -105,7 +105,7 @@ def in_process(args: argparse.Namespace) -> tuple[tuple[Any, ...], list[str]]:
 
 def _predicted(needed: _Needed, session: Session, args: argparse.Namespace) -> int:
     """Say what compiling would take here and on the vendor's stack; nothing is compiled."""
-    found = compile_cost.ahead(ahead.distinct(needed.graphs, session), session.cache)
+    found = compile_cost.ahead(precompile.distinct(needed.graphs, session), session.cache)
     vendor = needed.vendor
     total = compile_cost.wall(found, args.jobs)
     if args.json:
@@ -129,22 +129,22 @@ def _predicted(needed: _Needed, session: Session, args: argparse.Namespace) -> i
     return 0 if found and not needed.problems else 1
 
 
-def _compiled(graphs: list[Graph], session: Session, args: argparse.Namespace) -> list[Made]:
+def _compiled(graphs: list[Graph], session: Session, args: argparse.Namespace) -> list[PrecompiledProgram]:
     made = []
-    for each in ahead.compile_all(ahead.distinct(graphs, session), session, args.jobs):
+    for each in precompile.compile_all(precompile.distinct(graphs, session), session, args.jobs):
         made.append(each)
         if not args.json:
             print(_row(each), flush=True)
     return made
 
 
-def _row(made: Made) -> str:
+def _row(made: PrecompiledProgram) -> str:
     how = {"miss": "compiled", "hit": "in the cache", "off": "compiled, not kept"}.get(made.how, made.how)
     cost = f"{made.seconds:8.2f} s  {format_bytes(made.size):>10}"
     return f"{made.key[:12]}  {made.name:24} {cost}  {how}  {made.problem}".rstrip()
 
 
-def _told(made: list[Made], problems: list[str], followed: float, wall: float, jobs: int) -> None:
+def _told(made: list[PrecompiledProgram], problems: list[str], followed: float, wall: float, jobs: int) -> None:
     for problem in problems:
         print(problem)
     new = [m for m in made if m.how == "miss"]

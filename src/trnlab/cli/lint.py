@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from trnlab.chips.spec import Chip
 from trnlab.errors import UsageError
-from trnlab.nki.lint import ERROR, Finding, lint_file
+from trnlab.nki.lint import ERROR, LintFinding, lint_file
 from trnlab.nki.target import default_chip
 from trnlab.runtime.session import from_settings
 from trnlab.runtime.settings import Settings
@@ -21,7 +21,7 @@ def main(args: argparse.Namespace) -> int:
     Of several files, one that is not Python is an error of its own.
     """
     chip = from_settings(Settings(args.target)).chip if args.target else default_chip()
-    found: list[Finding] = []
+    found: list[LintFinding] = []
     kernels = 0
     for path in args.files:
         some, count = _of_file(path, chip, bool(args.target), len(args.files) > 1)
@@ -43,7 +43,7 @@ def main(args: argparse.Namespace) -> int:
     return int(bool(errors or (args.strict and found)))
 
 
-def _of_file(path: str, chip: Chip, chosen: bool, among_others: bool) -> tuple[list[Finding], int]:
+def _of_file(path: str, chip: Chip, chosen: bool, among_others: bool) -> tuple[list[LintFinding], int]:
     try:
         return lint_file(path, chip, chosen)
     except UsageError as error:
@@ -52,7 +52,7 @@ def _of_file(path: str, chip: Chip, chosen: bool, among_others: bool) -> tuple[l
         cause = error.__cause__
         line = cause.lineno or 1 if isinstance(cause, SyntaxError) else 1
         what = f"not Python: {cause.msg if isinstance(cause, SyntaxError) else cause}"
-        return [Finding(str(path), line, 1, error.code, ERROR, what, "correct the file", "Python")], 0
+        return [LintFinding(str(path), line, 1, error.code, ERROR, what, "correct the file", "Python")], 0
 
 
 def _count(number: int, what: str) -> str:

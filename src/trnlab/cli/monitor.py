@@ -19,8 +19,8 @@ from typing import Any
 
 from trnlab.errors import TrnlabError, UsageError
 from trnlab.operations import monitor, monitor_text
-from trnlab.operations.monitor import Moment
-from trnlab.runtime import live
+from trnlab.operations.monitor import MonitorSnapshot
+from trnlab.runtime import status_file
 from trnlab.runtime.notices import say
 
 SHORTEST_S = 0.1
@@ -40,49 +40,49 @@ def main(args: argparse.Namespace) -> int:
             limit=f"periods of {SHORTEST_S} s and more, samples of 1 and more",
             remedy="such as --period 5 --samples 3",
         )
-    place = live.folder()
+    place = status_file.folder()
     if place is None:
-        told = os.environ.get(live.PLACE, "")
+        told = os.environ.get(status_file.PLACE, "")
         raise UsageError(
             "nothing can be watched: runs say nothing of themselves",
             code="TRN553",
-            got=f"{live.PLACE}={told}",
-            remedy=f"unset {live.PLACE}, or name a folder in it, for the runs as for the monitor",
+            got=f"{status_file.PLACE}={told}",
+            remedy=f"unset {status_file.PLACE}, or name a folder in it, for the runs as for the monitor",
         )
-    live.look(place)
+    status_file.look(place)
     if args.port is not None:
         return _serve(place, args.port)
     if args.prometheus:
-        print(monitor_text.prometheus(monitor.reports(_now(place), Moment())), end="")
+        print(monitor_text.prometheus(monitor.reports(_now(place), MonitorSnapshot())), end="")
         return 0
     return _watch(place, args, _json if args.json else _top)
 
 
-def _watch(place: Path, args: argparse.Namespace, show: Callable[[Moment, Moment], None]) -> int:
+def _watch(place: Path, args: argparse.Namespace, show: Callable[[MonitorSnapshot, MonitorSnapshot], None]) -> int:
     """Reports again and again; one where the output is no terminal and nobody asked for more."""
     samples = args.samples or (None if args.json or sys.stdout.isatty() else 1)
-    before, shown = Moment(), 0
+    before, shown = MonitorSnapshot(), 0
     while samples is None or shown < samples:
         if shown:
             time.sleep(args.period)
-            live.look(place)
+            status_file.look(place)
         now = _now(place)
         show(now, before)
         before, shown = now, shown + 1
     return 0
 
 
-def _now(place: Path) -> Moment:
-    live.sweep(place)
-    return monitor.moment(live.states(place))
+def _now(place: Path) -> MonitorSnapshot:
+    status_file.sweep(place)
+    return monitor.moment(status_file.states(place))
 
 
-def _json(now: Moment, before: Moment) -> None:
+def _json(now: MonitorSnapshot, before: MonitorSnapshot) -> None:
     for report in monitor.reports(now, before):
         print(json.dumps(report), flush=True)
 
 
-def _top(now: Moment, before: Moment) -> None:
+def _top(now: MonitorSnapshot, before: MonitorSnapshot) -> None:
     terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size((118, 40)).columns if terminal else 118
     page = monitor_text.top(monitor.reports(now, before), now.states, width)
@@ -102,8 +102,8 @@ def handler(place: Path) -> type[http.server.BaseHTTPRequestHandler]:
                 self.send_error(403, "for this host's own names alone")
                 return
             try:
-                live.look(place)
-                content = monitor_text.prometheus(monitor.reports(_now(place), Moment())).encode()
+                status_file.look(place)
+                content = monitor_text.prometheus(monitor.reports(_now(place), MonitorSnapshot())).encode()
             except (OSError, TrnlabError):
                 self.send_error(503, "the folder of live records cannot be used")
                 return

@@ -16,11 +16,11 @@ from trnlab.frontends import unedited, vendor_imports
 from trnlab.graph.ir import Graph
 from trnlab.graph.stablehlo import to_stablehlo
 from trnlab.nki.imports import install_imports
-from trnlab.runtime.checkpoint_plan import Use, plan
+from trnlab.runtime.checkpoint_plan import CheckpointUse, plan
 from trnlab.runtime.jobs import elastic, ranks
 from trnlab.runtime.jobs.leading_imports import leading
 from trnlab.runtime.notices import say
-from trnlab.runtime.run import Run, new_folder
+from trnlab.runtime.run import RunRecord, new_folder
 from trnlab.runtime.script import Script, run_script
 from trnlab.runtime.session import Session, for_kernels
 from trnlab.runtime.settings import Settings
@@ -38,7 +38,7 @@ def is_module(path: Path) -> bool:
 
 
 def _emit(session: Session, graph: Graph, key: str) -> None:
-    assert isinstance(session.run, Run)
+    assert isinstance(session.run, RunRecord)
     path = session.run.folder / "stablehlo" / f"{graph.name}-{key[:12]}.mlir"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, to_stablehlo(graph).encode())
@@ -46,7 +46,7 @@ def _emit(session: Session, graph: Graph, key: str) -> None:
 
 def _start_ranks(args: argparse.Namespace, settings: Settings) -> int:
     """The same command once for each rank, in folders within one."""
-    size = elastic.Size(*elastic.parse(args.ranks), args.spares, args.max_restarts)
+    size = elastic.ElasticSize(*elastic.parse(args.ranks), args.spares, args.max_restarts)
     session = for_kernels(settings)
     session.require_target()
     elastic.require_room(size, session)
@@ -103,12 +103,16 @@ def _tell_of_checkpoints(session: Session) -> None:
     wanted = plan()
     if wanted is None:
         return
-    if Use.by is None:
+    if CheckpointUse.by is None:
         say("TRN533: no checkpoint was written: the script has neither a step of compile_step nor trnlab.checkpoint")
-    elif int(os.environ.get("RANK") or 0) == 0 and Use.latest_bytes:
+    elif int(os.environ.get("RANK") or 0) == 0 and CheckpointUse.latest_bytes:
         # It brings all of the planner, which no other run needs.
         from trnlab.fleet.reliability.checkpoint_cost import sentence
 
         many = int(os.environ.get("WORLD_SIZE") or 1)
         here = session.target.chips
-        say(sentence(wanted.place, Use.latest_bytes * many, here * session.instances, here, many, wanted.keep))
+        say(
+            sentence(
+                wanted.place, CheckpointUse.latest_bytes * many, here * session.instances, here, many, wanted.keep
+            )
+        )

@@ -83,7 +83,7 @@ def _from_sources(args: argparse.Namespace, wanted: str) -> int:
             remedy="; ".join(sources.fetch_list(absent, folder)),
         )
     folder = kept_folder(args)
-    kept = sources.Kept(None if args.no_cache else folder / FOLDER)
+    kept = sources.RecordingCache(None if args.no_cache else folder / FOLDER)
     rows = sources.time_all(chosen, folder, _progress(), kept, band=args.band)
     if args.record:
         sources.record(rows)

@@ -38,10 +38,10 @@ def main(args: argparse.Namespace) -> int:
     _check_bounds(session)
     install_imports()
     vendor_imports.install()
-    from trnlab.frontends.torch.verify.script import Wanted, verify  # takes PyTorch a while
+    from trnlab.frontends.torch.verify.script import VerifyRequest, verify  # takes PyTorch a while
 
     other = Script(args.against) if args.against else None
-    verdict = verify(Wanted(script, args.steps, args.reference, other), session)
+    verdict = verify(VerifyRequest(script, args.steps, args.reference, other), session)
     folder = args.out or new_folder(Path("runs"), script.path.stem)
     said = document(verdict)
     record = said.json().encode()

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from trnlab.errors import TrnlabError, UsageError
-from trnlab.findings import ERROR, Finding, Place
+from trnlab.findings import ERROR, Finding, UserLine
 from trnlab.loops import places
 from trnlab.porting.result import Report
-from trnlab.runtime.cache.lent import Lender, LentCache
+from trnlab.runtime.cache.view_cache import Lender, LentCache
 from trnlab.runtime.session import Session
 from trnlab.view.effects import ALLOWED, NETWORK, SUBPROCESSES, Effects
-from trnlab.view.followed import ENDED, ROOM, Ended, follow
-from trnlab.view.request import Request
+from trnlab.view.followed import ENDED, ROOM, ScriptExitedError, follow
+from trnlab.view.request import ViewRequest
 
 _LOOPS = (".nbi", ".nbc")
 _FAILED = ("TRN259", "TRN193")  # what a script raised by itself
@@ -28,7 +28,7 @@ def in_view(work: str, args: argparse.Namespace, session: Session) -> tuple[Any,
     """Call the function `work`, "module:name", with the arguments of a command in a view; returns what it returned,
     which is plain data, and what the script would have done. Raises Ended, and what the function raised."""
     lender = Lender(session.cache)
-    request = Request(
+    request = ViewRequest(
         work,
         (args,),
         allowed(args),
@@ -102,10 +102,10 @@ def with_effects(report: Report, effects: Effects) -> Report:
     return report
 
 
-def report_of(ended: Ended, args: argparse.Namespace, session: Session) -> Report:
+def report_of(ended: ScriptExitedError, args: argparse.Namespace, session: Session) -> Report:
     """Report of a script that ended its process: what it would have done is known."""
     error = ended.error()
-    found = Finding(ENDED, ERROR, f"{error.what}: {error.got}", Place(), do=error.remedy or "")
+    found = Finding(ENDED, ERROR, f"{error.what}: {error.got}", UserLine(), do=error.remedy or "")
     report = Report(str(args.script), session.precision, complete=False, findings=[found])
     return with_effects(report, ended.effects)
 

@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trnlab.compiler.known import routines_of
     from trnlab.compiler.pipeline import PASSES, compile
+    from trnlab.compiler.reused_routines import routines_of
 
 __all__ = ["PASSES", "compile", "routines_of"]
 _HOME = {"PASSES": "pipeline", "compile": "pipeline", "routines_of": "known"}

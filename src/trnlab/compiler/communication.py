@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from trnlab.compiler.fusing.fusion import Partition
-from trnlab.compiler.fusing.groups import Group, Kind
+from trnlab.compiler.fusing.groups import FusionGroup, GroupKind
 from trnlab.errors import UsageError
 from trnlab.program import Call, Routine
 from trnlab.program.communication import buffers_of, collective_of
 
-Unit = list[Group]
+Unit = list[FusionGroup]
 EARLY, LATE = ("all_gather",), ("reduce_scatter", "all_reduce")
 IN_FLIGHT = 2  # collectives that start before one gives back what it reads; FSDP waits for the last before the next
 DEFAULT = "prefetch"
@@ -39,7 +39,7 @@ PLAIN = {
 
 
 @dataclass(frozen=True)
-class World:
+class ExecutionWorld:
     """Who executes a program together, and how it overlaps with what they compute.
 
     early, late: by how many gathers and scatters theirs are moved. fills: whether products follow starts.
@@ -53,7 +53,7 @@ class World:
     fills: bool = False
 
 
-def world_of(options: Mapping[str, Any]) -> World:
+def world_of(options: Mapping[str, Any]) -> ExecutionWorld:
     """What compile options say. Raises UsageError: TRN260 where they name no ranks, TRN263 for an unknown policy."""
     if "ranks" not in options:
         raise UsageError(
@@ -75,14 +75,16 @@ def world_of(options: Mapping[str, Any]) -> World:
             remedy="choose one of these",
         )
     early, late = PLAIN.get(name) or (int(by[0]), int(by[-1]))
-    return World(str(options["cluster"]), int(options["ranks"]), name == "none", early, late, name == DEFAULT)
+    return ExecutionWorld(
+        str(options["cluster"]), int(options["ranks"]), name == "none", early, late, name == DEFAULT
+    )
 
 
 def _is_shift(name: str, by: Sequence[str]) -> bool:
     return name == "shift" and len(by) in (1, 2) and all(n.isdecimal() for n in by)
 
 
-def shifted(units: list[Unit], part: Partition, world: World) -> list[Unit]:
+def shifted(units: list[Unit], part: Partition, world: ExecutionWorld) -> list[Unit]:
     """The units with starts of gathers moved to where earlier gathers stood, and of scatters to later ones'."""
     place = {id(unit): (float(i), 0) for i, unit in enumerate(units)}
     gathers = [i for i, unit in enumerate(units) if _is(unit, EARLY)] if world.early else []
@@ -98,7 +100,7 @@ def shifted(units: list[Unit], part: Partition, world: World) -> list[Unit]:
     return sorted(units, key=lambda unit: place[id(unit)])
 
 
-def filled(units: list[Unit], part: Partition, world: World) -> list[Unit]:
+def filled(units: list[Unit], part: Partition, world: ExecutionWorld) -> list[Unit]:
     """The units with products moved behind the start of the next collective, where that does not wait for them.
 
     Those that hide the collective before, whose result nobody has asked for yet, stay.
@@ -109,7 +111,7 @@ def filled(units: list[Unit], part: Partition, world: World) -> list[Unit]:
     since = 0  # from where in `done` units may move: past the last collective
     for unit in units:
         done.append(unit)
-        if unit[0].kind is Kind.COLLECTIVE:
+        if unit[0].kind is GroupKind.COLLECTIVE:
             moved = _not_needed(done, since, part)
             behind = {id(u) for u in moved}
             done[since:] = [u for u in done[since:] if id(u) not in behind]
@@ -127,7 +129,7 @@ def _not_needed(units: Sequence[Unit], since: int, part: Partition) -> list[Unit
     moved: list[Unit] = []
     kept = [units[-1]]
     for unit in reversed(units[asked:-1]):
-        if unit[0].kind is Kind.DOT and not any(_waits(other, unit, part) for other in kept):
+        if unit[0].kind is GroupKind.DOT and not any(_waits(other, unit, part) for other in kept):
             moved.append(unit)
         else:
             kept.append(unit)
@@ -135,7 +137,7 @@ def _not_needed(units: Sequence[Unit], since: int, part: Partition) -> list[Unit
 
 
 def _is(unit: Unit, names: Sequence[str]) -> bool:
-    return unit[0].kind is Kind.COLLECTIVE and unit[0].anchor.name in names
+    return unit[0].kind is GroupKind.COLLECTIVE and unit[0].anchor.name in names
 
 
 def _waits(late: Unit, early: Unit, part: Partition) -> bool:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
-from trnlab.graph.loops import Body, Read
+from trnlab.graph.loops import Body, LoopInput
 from trnlab.graph.ops import CALL, COLLECTIVE, OPS
 from trnlab.graph.passes import simplify
 from trnlab.graph.passes.rewrite import rewrite
-from trnlab.program import Call, Tensor
+from trnlab.program import Call, ProgramTensor
 
 Pass = Callable[[Graph], object]
 
@@ -124,7 +124,7 @@ def _hoisted(body: Body, operands: list[Value], b: GraphBuilder) -> Body:
         entry = Value(value.type, None, len(graph.inputs), value.name)
         graph.inputs.append(entry)
         graph.replace({value: entry})
-        reads.append(Read(len(operands)))
+        reads.append(LoopInput(len(operands)))
         operands.append(same[value])
     return replace(body, reads=tuple(reads), _memo={})
 
@@ -144,7 +144,7 @@ def _outside(value: Value, same: dict[Value, Value], b: GraphBuilder) -> Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ByteRange:
     """Bytes of a tensor of the program."""
 
     tensor: int
@@ -156,15 +156,15 @@ class Round:
     """The calls of one round, over tensors of its own. tensor_of: of the values of its graph."""
 
     calls: Sequence[Call]
-    tensors: Sequence[Tensor]
+    tensors: Sequence[ProgramTensor]
     tensor_of: Mapping[Value, int]
 
 
 def calls_of(
     body: Body,
     round_: Round,
-    operands: Sequence[Place],
-    results: Sequence[Place],
+    operands: Sequence[ByteRange],
+    results: Sequence[ByteRange],
     own: Callable[[int], int],
     spare: Callable[[int], int],
 ) -> Iterator[Call]:
@@ -173,10 +173,10 @@ def calls_of(
     operands, results: where those of the loop lie. own: the program's tensor for a tensor that all rounds share (a
     temporary, or a constant); spare: one for an output that goes round while its result holds another round's.
     """
-    spares = {i: Place(spare(i)) for i, w in enumerate(body.writes) if w.window is None and body.rounds > 1}
+    spares = {i: ByteRange(spare(i)) for i, w in enumerate(body.writes) if w.window is None and body.rounds > 1}
     shared = _shared(body, round_, operands, own)
 
-    def output(index: int, number: int) -> Place:
+    def output(index: int, number: int) -> ByteRange:
         window, value = body.writes[index].window, body.graph.outputs[index]
         if window is not None:
             return _moved(results[index], window.first(number) * value.dtype.itemsize)
@@ -198,17 +198,19 @@ def calls_of(
             yield _bound(call, places)
 
 
-def _shared(body: Body, round_: Round, operands: Sequence[Place], own: Callable[[int], int]) -> dict[int, Place]:
+def _shared(
+    body: Body, round_: Round, operands: Sequence[ByteRange], own: Callable[[int], int]
+) -> dict[int, ByteRange]:
     """Where the tensors lie that all rounds use."""
     moving = {round_.tensor_of[v] for v in (*body.graph.inputs, *body.graph.outputs)}
-    return {t.id: Place(own(t.id)) for t in round_.tensors if t.id not in moving}
+    return {t.id: ByteRange(own(t.id)) for t in round_.tensors if t.id not in moving}
 
 
-def _moved(place: Place, offset: int) -> Place:
-    return Place(place.tensor, place.offset + offset)
+def _moved(place: ByteRange, offset: int) -> ByteRange:
+    return ByteRange(place.tensor, place.offset + offset)
 
 
-def _bound(call: Call, places: Mapping[int, Place]) -> Call:
+def _bound(call: Call, places: Mapping[int, ByteRange]) -> Call:
     """A call with the program's tensors in place of the round's."""
     found = [_moved(places[arg], begin) for arg, begin in zip(call.args, call.offsets or (0,) * len(call.args))]
     return replace(call, args=tuple(p.tensor for p in found), offsets=tuple(p.offset for p in found))

@@ -14,11 +14,11 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.compiler import loops
-from trnlab.compiler.analysis.selection import Rule
+from trnlab.compiler.analysis.selection import SelectionRule
 from trnlab.compiler.analysis.strided import compute_roots, is_filled, resolve_views
-from trnlab.compiler.communication import World, filled, shifted, world_of
+from trnlab.compiler.communication import ExecutionWorld, filled, shifted, world_of
 from trnlab.compiler.fusing.fusion import Partition
-from trnlab.compiler.fusing.groups import Class, Group, Kind
+from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass
 from trnlab.compiler.fusing.packing import Unit, label, pack
 from trnlab.compiler.fusing.recompute import recompute
 from trnlab.compiler.fusing.signature import Signature, ports_of, signature
@@ -59,7 +59,7 @@ from trnlab.graph.loops import Body
 from trnlab.graph.passes import simplify
 from trnlab.graph.purposes import name_purposes
 from trnlab.kernels.blocks import casts_freely
-from trnlab.program import Buffer, Builder, Call, Program, Routine, Tensor
+from trnlab.program import Buffer, Builder, Call, Program, ProgramTensor, Routine
 from trnlab.program.callee import KernelCallee
 from trnlab.program.communication import collective_of
 from trnlab.program.digest import written_params
@@ -100,19 +100,19 @@ FINISH: tuple[Pass, ...] = (
 PASSES: tuple[Pass, ...] = (("loops", lambda graph, options: bring_in_loops(graph, options)), *FORMS, *FINISH)
 
 # The forms of each kind of group, the fastest first, and what a group must be like for a form.
-LOWERINGS: dict[Kind, tuple[tuple[Callable[[Lowering], None], Callable[[Group], bool]], ...]] = {
-    Kind.ROWS: ((lower_rows, lambda group: True),),
-    Kind.DOT: ((lower_dot, lambda group: True),),
-    Kind.ATTENTION: (
+LOWERINGS: dict[GroupKind, tuple[tuple[Callable[[Lowering], None], Callable[[FusionGroup], bool]], ...]] = {
+    GroupKind.ROWS: ((lower_rows, lambda group: True),),
+    GroupKind.DOT: ((lower_dot, lambda group: True),),
+    GroupKind.ATTENTION: (
         (lower_attention, fits_fused),
         (lower_attention_by_segments, fits_fused),
         (lower_attention_by_blocks, lambda group: True),
     ),
-    Kind.CONVOLUTION: ((lower_convolution, lambda group: True),),
-    Kind.POOL: ((lower_pool, lambda group: True),),
-    Kind.SCATTER: ((lower_scatter, lambda group: True),),
-    Kind.MOVE: ((lower_move, lambda group: True),),
-    Kind.COLLECTIVE: ((lower_collective, lambda group: True),),
+    GroupKind.CONVOLUTION: ((lower_convolution, lambda group: True),),
+    GroupKind.POOL: ((lower_pool, lambda group: True),),
+    GroupKind.SCATTER: ((lower_scatter, lambda group: True),),
+    GroupKind.MOVE: ((lower_move, lambda group: True),),
+    GroupKind.COLLECTIVE: ((lower_collective, lambda group: True),),
 }
 
 
@@ -143,7 +143,7 @@ def assembled(
         known[key] = (kind or Assembly)(copied, chip, select_rules(copied, chip))
     pristine: Assembly = known[key]
     assembly = pristine.afresh()
-    assembly.world = world_of(options) if has_collectives(assembly.graph) else World()
+    assembly.world = world_of(options) if has_collectives(assembly.graph) else ExecutionWorld()
     assembly.known = known
     return assembly
 
@@ -177,7 +177,7 @@ class Assembly:
         self,
         graph: Graph,
         chip: Chip,
-        rules: Mapping[Op, Rule],
+        rules: Mapping[Op, SelectionRule],
         tapped: Iterable[Value] = (),
         around: Assembly | None = None,
     ) -> None:
@@ -189,18 +189,18 @@ class Assembly:
         self.groups = self.part.ordered()
         self.taps = {root for v in tapped if self._storable(root := self.part.root(v))}
         self.stores = self._stored_values() | self.taps
-        self.stores_of: dict[Group, set[Value]] = {group: set() for group in self.groups}
+        self.stores_of: dict[FusionGroup, set[Value]] = {group: set() for group in self.groups}
         for value in self.stores:
             self.stores_of[self.part.owner[value]].add(value)
         for group in self.groups:
-            if group.kind is Kind.ROWS:
+            if group.kind is GroupKind.ROWS:
                 group.exact = exact_converts(group, self.stores)
-        self.tensors: list[Tensor] = []
+        self.tensors: list[ProgramTensor] = []
         self.tensor_of: dict[Value, int] = {}
         self.constants: dict[int, np.ndarray[Any, Any]] = {}
         self.routines: dict[Signature | str, int] = {} if around is None else around.routines
         self.code: list[Routine] = [] if around is None else around.code
-        self.world = World()
+        self.world = ExecutionWorld()
         self.known: Known = {} if around is None else around.known
 
     def afresh(self) -> Assembly:
@@ -243,9 +243,9 @@ class Assembly:
 
     # -- routines -----------------------------------------------------------------------------------------------
     def _calls(self, unit: Unit) -> Iterable[Call]:
-        of: dict[Kind, Callable[[Op], Iterable[Call]]] = {
-            Kind.LOOP: self._calls_of_loop,
-            Kind.CALL: self._calls_of_kernel,
+        of: dict[GroupKind, Callable[[Op], Iterable[Call]]] = {
+            GroupKind.LOOP: self._calls_of_loop,
+            GroupKind.CALL: self._calls_of_kernel,
         }
         kind = unit[0].kind
         return of[kind](unit[0].anchor) if kind in of else [self._call(unit)]
@@ -257,8 +257,8 @@ class Assembly:
         run_passes(body.graph, {}, FINISH)
         inner = Assembly(body.graph, self.chip, select_rules(body.graph, self.chip), around=self)
         round_ = loops.Round(inner.calls(), inner.tensors, inner.tensor_of)
-        operands = [loops.Place(self.tensor_of.get(self.part.root(v), -1)) for v in op.operands]
-        results = [loops.Place(self.tensor_of[v]) for v in op.results]
+        operands = [loops.ByteRange(self.tensor_of.get(self.part.root(v), -1)) for v in op.operands]
+        results = [loops.ByteRange(self.tensor_of[v]) for v in op.results]
 
         def own(tensor: int) -> int:
             return self._own_memory(inner.tensors[tensor], inner.constants.get(tensor))
@@ -277,7 +277,7 @@ class Assembly:
                 self.known[key] = self._lower(unit, stores)
             self.code.append(self.known[key])
         args = [self.tensor_of[v] for g, s in zip(unit, stores) for v in ports_of(g, self.part, s)]
-        purpose = str(unit[0].anchor.attrs["purpose"]) if unit[0].kind is Kind.COLLECTIVE else ""
+        purpose = str(unit[0].anchor.attrs["purpose"]) if unit[0].kind is GroupKind.COLLECTIVE else ""
         return Call(self.routines[key], tuple(args), 0, label(unit), unit[0].ops[0].loc, purpose=purpose)
 
     def _calls_of_kernel(self, op: Op) -> Iterable[Call]:
@@ -301,18 +301,18 @@ class Assembly:
             args = tuple(bound[tensor] for tensor in call.args)
             yield replace(call, routine=index, args=args, loc=op.loc)
 
-    def _bound(self, op: Op, callee: KernelCallee, tensor: Tensor) -> int:
+    def _bound(self, op: Op, callee: KernelCallee, tensor: ProgramTensor) -> int:
         """What a tensor of a kernel is in this program."""
         kind, i = callee.tensors[tensor.id]
         if kind in ("operand", "result"):
             return self.tensor_of[self.part.root(op.operands[i]) if kind == "operand" else op.results[i]]
         return self._own_memory(tensor, callee.constants[i] if kind == "constant" else None)
 
-    def _own_memory(self, buffer: Buffer | Tensor, data: Array | None) -> int:
+    def _own_memory(self, buffer: Buffer | ProgramTensor, data: Array | None) -> int:
         """A tensor that only one call knows: a constant of its own, or scratch."""
         index = len(self.tensors)
         kind = "temp" if data is None else "constant"
-        self.tensors.append(Tensor(index, buffer.name, buffer.shape, buffer.dtype, buffer.nbytes, kind))
+        self.tensors.append(ProgramTensor(index, buffer.name, buffer.shape, buffer.dtype, buffer.nbytes, kind))
         if data is not None:
             self.constants[index] = data
         return index
@@ -326,8 +326,8 @@ class Assembly:
         """
         usable = self.chip.sbuf.usable_bytes_per_partition
         first = unit[0]
-        alone = first.kind in (Kind.CONVOLUTION, Kind.POOL) or (
-            first.kind is Kind.ROWS and (first.cols or 0) > CHUNKS[0]
+        alone = first.kind in (GroupKind.CONVOLUTION, GroupKind.POOL) or (
+            first.kind is GroupKind.ROWS and (first.cols or 0) > CHUNKS[0]
         )
         long = len(unit) == 1 and alone and sum(v.type.size for v in _read(first)) >= LONG
         forms = [form for form, applies in LOWERINGS[unit[0].kind] if applies(unit[0])]
@@ -368,12 +368,14 @@ class Assembly:
     def _storable(self, value: Value) -> bool:
         """Whether a group computes the value in a form that it can write out: not one element among many."""
         group = self.part.owner.get(value)
-        return group is not None and (value.type.size == group.size or group.classes.get(value) is not Class.SCALAR)
+        return group is not None and (
+            value.type.size == group.size or group.classes.get(value) is not ValueClass.SCALAR
+        )
 
     def _stored_values(self) -> set[Value]:
         """Values that must be in memory: read by another group, or by the user."""
         stored = {v for v in self.graph.outputs if v in self.part.owner}
-        whole = (Kind.CALL, Kind.LOOP, Kind.COLLECTIVE)
+        whole = (GroupKind.CALL, GroupKind.LOOP, GroupKind.COLLECTIVE)
         stored.update(v for g in self.groups if g.kind in whole for v in g.anchor.results)
         for group in self.groups:
             for op in group.ops:
@@ -396,7 +398,7 @@ class Assembly:
             else:
                 self._tensor(value, "output")
         for group in self.groups:
-            if group.kind in (Kind.CALL, Kind.LOOP):
+            if group.kind in (GroupKind.CALL, GroupKind.LOOP):
                 self._share_overwritten(group.anchor)
         for unit in units:
             for group in unit:
@@ -418,7 +420,7 @@ class Assembly:
         index = len(self.tensors)
         shape = _memory_shape(value)
         nbytes = prod(shape) * value.dtype.itemsize
-        self.tensors.append(Tensor(index, value.name or f"t{index}", shape, value.dtype, nbytes, kind))
+        self.tensors.append(ProgramTensor(index, value.name or f"t{index}", shape, value.dtype, nbytes, kind))
         self.tensor_of[value] = index
         return index
 
@@ -428,7 +430,7 @@ class Assembly:
         if value.op.name == "iota":
             data = np.arange(value.shape[attrs["iota_dimension"]]).astype(value.dtype.numpy)
             index = len(self.tensors)
-            self.tensors.append(Tensor(index, "iota", data.shape, value.dtype, data.nbytes, "constant"))
+            self.tensors.append(ProgramTensor(index, "iota", data.shape, value.dtype, data.nbytes, "constant"))
             self.tensor_of[value] = index
         else:
             data = np.ascontiguousarray(attrs["value"]).astype(value.dtype.numpy).reshape(_memory_shape(value))
@@ -439,7 +441,7 @@ class Assembly:
         """Outputs that may be written straight into the input they replace: nobody reads the old value afterwards."""
         position = {g: i for i, unit in enumerate(units) for g in unit}
         last_read: dict[Value, int] = {}
-        readers: dict[Value, set[Group]] = {}
+        readers: dict[Value, set[FusionGroup]] = {}
         for group in self.groups:
             for op in group.ops:
                 for value in op.operands:
@@ -464,12 +466,12 @@ class Assembly:
         return peak
 
 
-def _read(group: Group) -> set[Value]:
+def _read(group: FusionGroup) -> set[Value]:
     """What a group reads that others have computed, or the user has given."""
     return {v for op in group.ops for v in op.operands} - set(group.classes)
 
 
-def _reads_in_step(group: Group, new: Value, old: Value, part: Partition) -> bool:
+def _reads_in_step(group: FusionGroup, new: Value, old: Value, part: Partition) -> bool:
     """Whether a group that reads `old` has read each element before it writes the new one there, and not again after.
 
     It has when the new value is computed from the old one, so that its store waits for the load, and when all of a
@@ -482,13 +484,13 @@ def _reads_in_step(group: Group, new: Value, old: Value, part: Partition) -> boo
         for value in op.operands:
             if part.root(value) is old:
                 seen = part.strided(value)
-                elementwise = group.kind is Kind.ROWS or op is not group.anchor
+                elementwise = group.kind is GroupKind.ROWS or op is not group.anchor
                 if not (elementwise and seen.is_contiguous and op.name not in ("gather", "reduce")):
                     return False
     return True
 
 
-def _depends_on(value: Value, old: Value, group: Group, part: Partition) -> bool:
+def _depends_on(value: Value, old: Value, group: FusionGroup, part: Partition) -> bool:
     """Whether the ops of a group compute `value` from `old`."""
     reached = {old}
     for op in group.ops:

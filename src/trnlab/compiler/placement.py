@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from trnlab.compiler.communication import spans
-from trnlab.program import Call, Routine, Tensor
+from trnlab.program import Call, ProgramTensor, Routine
 
 ALIGN = 512  # bytes; DMA rows start on even addresses
 
@@ -22,7 +22,7 @@ class Lifetime:
     last: int
 
 
-def lifetimes_of(tensors: Iterable[Tensor], calls: Sequence[Call], code: Sequence[Routine]) -> list[Lifetime]:
+def lifetimes_of(tensors: Iterable[ProgramTensor], calls: Sequence[Call], code: Sequence[Routine]) -> list[Lifetime]:
     """From which call to which each tensor keeps its place: calls beside each other need all of theirs at once, and a
     collective keeps its own until it is done."""
     first: dict[int, int] = {}

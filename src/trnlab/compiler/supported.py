@@ -9,14 +9,14 @@ from typing import NoReturn
 
 from trnlab.chips.spec import Chip
 from trnlab.compiler.analysis.ranges import Ranges
-from trnlab.compiler.analysis.selection import Rule
+from trnlab.compiler.analysis.selection import SelectionRule
 from trnlab.compiler.rules import select
 from trnlab.errors import UnsupportedOpError
 from trnlab.graph.ir import Graph, Op
 from trnlab.graph.ops import OPS
 
 
-def select_rules(graph: Graph, chip: Chip) -> dict[Op, Rule]:
+def select_rules(graph: Graph, chip: Chip) -> dict[Op, SelectionRule]:
     """The rule for each op of a legalized graph.
 
     Raises UnsupportedOpError that names every op which the compiler cannot lower: TRN200, or TRN220 when all that it

@@ -24,7 +24,7 @@ _MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
-class Piece:
+class BlockSlice:
     """Samples `first` to `last` (exclusive) of a block."""
 
     block: int
@@ -38,10 +38,10 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Group:
+class ShuffleGroup:
     """Pieces of a lane that are mixed. before: samples of the lane in the groups before this one."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[BlockSlice, ...]
     number: int
     before: int
 
@@ -70,21 +70,21 @@ class Order:
         """How many samples of every lane are used in an epoch: as many as the shortest has."""
         return self.samples // self.lanes
 
-    def groups(self, epoch: int, lane: int) -> list[Group]:
+    def groups(self, epoch: int, lane: int) -> list[ShuffleGroup]:
         """What a lane reads in an epoch, in this order."""
         pieces, found, before = self._pieces(epoch, lane), [], 0
         for number, first in enumerate(range(0, len(pieces), self.together)):
-            found.append(Group(tuple(pieces[first : first + self.together]), number, before))
+            found.append(ShuffleGroup(tuple(pieces[first : first + self.together]), number, before))
             before += found[-1].count
         return found
 
-    def mixed(self, epoch: int, lane: int, group: Group) -> Ints:
+    def mixed(self, epoch: int, lane: int, group: ShuffleGroup) -> Ints:
         """The order of a group's samples, as places in its pieces one behind the other."""
         if self.seed is None:
             return np.arange(group.count)
         return _shuffled(group.count, self.seed, epoch, 1 + lane, group.number)
 
-    def _pieces(self, epoch: int, lane: int) -> list[Piece]:
+    def _pieces(self, epoch: int, lane: int) -> list[BlockSlice]:
         begin, end = (self.samples * each // self.lanes for each in (lane, lane + 1))
         blocks, ends = self._epoch(epoch)
         at = int(np.searchsorted(ends, begin, "right"))
@@ -93,7 +93,7 @@ class Order:
             block = int(blocks[at])
             start = int(ends[at]) - self.counts[block]
             stop = min(int(ends[at]), end)
-            found.append(Piece(block, begin - start, stop - start))
+            found.append(BlockSlice(block, begin - start, stop - start))
             begin, at = stop, at + 1
         return found
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trnlab.datasets.order import Group, Order, Piece
+from trnlab.datasets.order import BlockSlice, Order, ShuffleGroup
 from trnlab.datasets.shards import Shards
 from trnlab.errors import RunError, UsageError
 
@@ -37,7 +37,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Block:
+class ReadBlock:
     """Samples `first` to `last` (exclusive) of a shard: what one read brings."""
 
     shard: int
@@ -124,7 +124,7 @@ class Reader:
         return self.order.samples - len(self) * self.batch * self.ranks
 
     @cached_property
-    def blocks(self) -> tuple[Block, ...]:
+    def blocks(self) -> tuple[ReadBlock, ...]:
         """The reads of which an epoch is made, in the order of the shards: of whole pieces, about `block` bytes."""
         pieces = max(1, self.block // max(1, self.shards.piece_rows * self.shards.row_bytes))
         rows, found = pieces * self.shards.piece_rows, []
@@ -134,7 +134,7 @@ class Reader:
         for number, shard in enumerate(self.shards.shards):
             samples = max(0, (shard.rows - 1) // step) if self.sequence else shard.rows
             each = max(1, rows // step)
-            found += [Block(number, first, min(first + each, samples)) for first in range(0, samples, each)]
+            found += [ReadBlock(number, first, min(first + each, samples)) for first in range(0, samples, each)]
         return tuple(found)
 
     @cached_property
@@ -192,7 +192,7 @@ class Reader:
         if self.taken + self.share > self.order.lane_samples:
             self.epoch, self.taken = self.epoch + 1, 0
 
-    def groups(self, lane: int, epochs: int) -> Iterator[tuple[int, Group, int, int]]:
+    def groups(self, lane: int, epochs: int) -> Iterator[tuple[int, ShuffleGroup, int, int]]:
         """What a lane reads from here on: epoch, group, and which places of its order are used."""
         taken = self.taken
         for epoch in range(self.epoch, epochs):
@@ -202,7 +202,7 @@ class Reader:
                     yield epoch, group, max(0, taken - group.before), min(group.count, most - group.before)
             taken = 0
 
-    def fetched(self, piece: Piece) -> Arrays:
+    def fetched(self, piece: BlockSlice) -> Arrays:
         """The samples of a piece. Raises RunError: TRN570, TRN572."""
         block, step = self.blocks[piece.block], self.sequence
         if step is None:
@@ -212,12 +212,12 @@ class Reader:
         windows = {k: np.lib.stride_tricks.sliding_window_view(v, step + 1)[::step] for k, v in found.items()}
         return dict(windows)
 
-    def _rows(self, piece: Piece) -> tuple[int, int]:
+    def _rows(self, piece: BlockSlice) -> tuple[int, int]:
         block, step = self.blocks[piece.block], self.sequence or 1
         first, last = block.first + piece.first, block.first + piece.last
         return first * step, last * step + (self.sequence is not None)
 
-    def asked(self, piece: Piece) -> tuple[int, int]:
+    def asked(self, piece: BlockSlice) -> tuple[int, int]:
         """Requests and bytes of a piece."""
         shard = self.blocks[piece.block].shard
         found = [0, 0]
@@ -270,7 +270,7 @@ class _Lane:
     def __init__(self, reader: Reader, number: int, epochs: int, pool: ThreadPoolExecutor | None) -> None:
         self._reader, self._number, self._pool = reader, number, pool
         self._groups = reader.groups(number, epochs)
-        self._ahead: deque[tuple[Group, NDArray[np.int64], list[Callable[[], Arrays]]]] = deque()
+        self._ahead: deque[tuple[ShuffleGroup, NDArray[np.int64], list[Callable[[], Arrays]]]] = deque()
         self._arrays: Arrays = {}
         self._places = np.zeros(0, np.int64)
         self._begin()
@@ -296,7 +296,7 @@ class _Lane:
         reads = [self._read(piece) for piece in group.pieces]
         self._ahead.append((group, places, reads))
 
-    def _read(self, piece: Piece) -> Callable[[], Arrays]:
+    def _read(self, piece: BlockSlice) -> Callable[[], Arrays]:
         if self._pool is None:
             return lambda: self._reader.fetched(piece)
         return self._pool.submit(self._reader.fetched, piece).result

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from trnlab.errors import RunError
 from trnlab.files import json_of
 from trnlab.storage.store import Item, Store
-from trnlab.storage.trouble import reason
+from trnlab.storage.store_errors import reason
 
 INDEX, BEGUN = "index.json", "writing"
 SCHEMA, VERSION = "trnlab.data", 1

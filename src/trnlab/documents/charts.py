@@ -36,7 +36,7 @@ class Area:
 
 
 @dataclass(frozen=True)
-class Point:
+class RooflinePoint:
     """A routine in a roofline: operations per byte of HBM, operations per second, and its share of the time."""
 
     name: str
@@ -47,7 +47,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Frame:
+class PlotArea:
     """The drawing area within an SVG, and the two scales."""
 
     left: float
@@ -87,7 +87,7 @@ def line_chart(curves: Sequence[Curve], areas: Sequence[Area] = (), along: str =
     count = max(len(curve.values) for curve in curves)
 
     def draw(width: int, height: int) -> str:
-        frame = Frame(44, 12, width - 12, height - 30, (1, low), (max(count, 2), high if high > low else low + 1))
+        frame = PlotArea(44, 12, width - 12, height - 30, (1, low), (max(count, 2), high if high > low else low + 1))
         parts = [_y_mark(frame, mark, f"{mark:.10g}") for mark in marks]
         for mark in ticks(1, count, 8 if width > 600 else 4):
             if 1 <= mark <= count and mark == int(mark) and frame.x(mark) < frame.right - 45:
@@ -100,7 +100,7 @@ def line_chart(curves: Sequence[Curve], areas: Sequence[Area] = (), along: str =
     return draw
 
 
-def roofline(points: Sequence[Point], peaks: Mapping[str, float], bandwidth: float) -> Draw:
+def roofline(points: Sequence[RooflinePoint], peaks: Mapping[str, float], bandwidth: float) -> Draw:
     """Points under the ceilings of the chip: FLOP/s by format, and bytes/s of HBM. Both axes are logarithmic."""
     log = math.log10
     top = log(max(peaks.values())) + 0.35
@@ -109,7 +109,7 @@ def roofline(points: Sequence[Point], peaks: Mapping[str, float], bandwidth: flo
     y_low = min([log(p.rate) for p in points] + [top - 4]) - 0.3
 
     def draw(width: int, height: int) -> str:
-        frame = Frame(62, 20, width - 12, height - 40, (x_low, y_low), (x_high, top))
+        frame = PlotArea(62, 20, width - 12, height - 40, (x_low, y_low), (x_high, top))
         parts = [_y_mark(frame, d, f"{format_count(10.0**d)}") for d in range(math.ceil(y_low), math.floor(top) + 1)]
         for decade in range(math.ceil(x_low), math.floor(x_high) + 1):
             parts.append(_text(frame.x(decade), frame.bottom + 18, f"{10.0**decade:g}", "middle"))
@@ -138,7 +138,7 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     return [round(i * step, 12) for i in range(first, last + 1)]
 
 
-def _curve(frame: Frame, curve: Curve) -> str:
+def _curve(frame: PlotArea, curve: Curve) -> str:
     """The line, in pieces where values are missing, thinned where there are more than a screen shows."""
     every = max(1, len(curve.values) // MOST_POINTS)
     pieces: list[list[tuple[float, float]]] = [[]]
@@ -152,7 +152,7 @@ def _curve(frame: Frame, curve: Curve) -> str:
     return "".join(_path(style, piece, f' stroke="{curve.colour}"') for piece in pieces if piece)
 
 
-def _area(frame: Frame, area: Area) -> str:
+def _area(frame: PlotArea, area: Area) -> str:
     """The area, closed along its upper edge; a single step is drawn as a bar of some width."""
     low, high = ([v if math.isfinite(v) else frame.low[1] for v in edge] for edge in (area.low, area.high))
     there = [(frame.x(i), frame.y(v)) for i, v in enumerate(low, 1)]
@@ -163,7 +163,7 @@ def _area(frame: Frame, area: Area) -> str:
     return _path("", [*there, *reversed(back)], f' fill="{area.colour}" fill-opacity="0.25" stroke="none"')
 
 
-def _bandwidth(frame: Frame, peak: float, bandwidth: float, x_low: float, y_low: float) -> str:
+def _bandwidth(frame: PlotArea, peak: float, bandwidth: float, x_low: float, y_low: float) -> str:
     """The slope that HBM allows, with its label along it."""
     log = math.log10
     start = max(x_low, y_low - log(bandwidth))
@@ -176,7 +176,7 @@ def _bandwidth(frame: Frame, peak: float, bandwidth: float, x_low: float, y_low:
     return _path("roof", [a, b]) + f'<text transform="{along}" dy="-6" text-anchor="middle">{label}</text>'
 
 
-def _point(frame: Frame, number: int, point: Point) -> str:
+def _point(frame: PlotArea, number: int, point: RooflinePoint) -> str:
     x, y = frame.x(math.log10(point.intensity)), frame.y(math.log10(point.rate))
     radius = 6 + 16 * math.sqrt(point.share)
     title = f"{point.name}: {point.intensity:.3g} operations per byte, {format_count(point.rate)}FLOP/s"
@@ -187,7 +187,7 @@ def _point(frame: Frame, number: int, point: Point) -> str:
     )
 
 
-def _y_mark(frame: Frame, value: float, label: str) -> str:
+def _y_mark(frame: PlotArea, value: float, label: str) -> str:
     y = frame.y(value)
     grid = f'<line class="grid" x1="{frame.left}" x2="{frame.right}" y1="{y}" y2="{y}"/>'
     return grid + _text(frame.left - 8, y + 4, label, "end")

@@ -82,7 +82,7 @@ class Bars(Part):
 
 
 @dataclass(frozen=True)
-class Split(Part):
+class SplitBar(Part):
     """How one whole is divided, as one bar with the names and values of its slices."""
 
     slices: Sequence[Slice]
@@ -96,7 +96,7 @@ class Key(Part):
 
 
 @dataclass(frozen=True)
-class Curves(Part):
+class CurveChart(Part):
     """Curves over their index, counted from one, above areas. title: of the picture. along: what is counted."""
 
     curves: Sequence[Curve]
@@ -138,7 +138,7 @@ class Section(Part):
 
 
 @dataclass(frozen=True)
-class Figure:
+class HeadlineFigure:
     """A large number at the head of a page, with what it is and a remark."""
 
     name: str
@@ -161,7 +161,7 @@ class Document:
     lede: str = ""
     notice: str = ""
     about: str = ""
-    figures: Sequence[Figure] = ()
+    figures: Sequence[HeadlineFigure] = ()
     name: str = ""
     foot: str = ""
     scripts: Sequence[Traversable] = ()

@@ -5,7 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from trnlab.documents.model import TERMINAL, Bar, Bars, Document, Note, Part, Section, Slice, Split, Table, parts_on
+from trnlab.documents.model import (
+    TERMINAL,
+    Bar,
+    Bars,
+    Document,
+    Note,
+    Part,
+    Section,
+    Slice,
+    SplitBar,
+    Table,
+    parts_on,
+)
 
 WIDTH = 24  # columns of a full bar
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -50,7 +62,7 @@ def _lines(part: Part) -> Iterator[str]:
         yield from _table(part)
     elif isinstance(part, Bars):
         yield from _bars(part)
-    elif isinstance(part, Split):
+    elif isinstance(part, SplitBar):
         yield _named(part.slices)
     elif isinstance(part, Section):
         yield from _titled(part)

@@ -11,16 +11,16 @@ from trnlab.documents import charts, html
 from trnlab.documents.model import (
     PAGE,
     Bars,
-    Curves,
+    CurveChart,
     Document,
     Drawing,
-    Figure,
+    HeadlineFigure,
     Key,
     Note,
     Part,
     Section,
     Slice,
-    Split,
+    SplitBar,
     Table,
     parts_on,
 )
@@ -45,7 +45,7 @@ def _head(d: Document) -> str:
     return "\n".join(["<header>", *filter(None, lines), "</header>"])
 
 
-def _figure(figure: Figure) -> str:
+def _figure(figure: HeadlineFigure) -> str:
     value = f"{escape(figure.value)}<small>{escape(figure.remark)}</small>"
     return f"<div><dt>{escape(figure.name)}</dt><dd>{value}</dd></div>"
 
@@ -96,7 +96,7 @@ def _stack(slices: Sequence[Slice]) -> str:
     return html.stack((f"{s.name}: {s.value}" if s.value else s.name, s.colour, s.share) for s in slices)
 
 
-def _split(part: Split) -> str:
+def _split(part: SplitBar) -> str:
     return _stack(part.slices) + html.key((s.name, s.colour, s.value) for s in part.slices)
 
 
@@ -104,7 +104,7 @@ def _key(part: Key) -> str:
     return html.key(part.entries)
 
 
-def _curves(part: Curves) -> str:
+def _curves(part: CurveChart) -> str:
     return charts.both(charts.line_chart(part.curves, part.areas, part.along), part.title)
 
 
@@ -117,8 +117,8 @@ _RENDERERS: dict[type[Part], Callable[[Any], str]] = {
     Note: _note,
     Table: _table,
     Bars: _bars,
-    Split: _split,
+    SplitBar: _split,
     Key: _key,
-    Curves: _curves,
+    CurveChart: _curves,
     Drawing: _drawing,
 }

@@ -19,7 +19,7 @@ import numpy as np
 from trnlab.fabric.schedule import Algorithm, Ints, Moves, Phase, ints, moves, patterned, phase
 
 
-class Alone(Algorithm):
+class SingleRank(Algorithm):
     """A group of one: nothing to do."""
 
     name = "none"
@@ -31,7 +31,7 @@ class Alone(Algorithm):
     reduce_scatter = all_gather
 
 
-class Direct(Algorithm):
+class DirectMesh(Algorithm):
     """Mesh: everybody sends to everybody in one step.
 
     apart: positions are on different chips, so that parts to be added are written to their owner first, who adds them

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trnlab.errors import UsageError
-from trnlab.fabric.algorithms import Alone, Direct, Hierarchy, PairedRing, Recursive, Ring
+from trnlab.fabric.algorithms import DirectMesh, Hierarchy, PairedRing, Recursive, Ring, SingleRank
 from trnlab.fabric.cycles import cycles
 from trnlab.fabric.network import Network
 from trnlab.fabric.schedule import Algorithm, Ints, Phase, ints
@@ -25,7 +25,7 @@ NAMES = ("mesh", "rdh", "kangaring", "ring")
 
 
 @dataclass(frozen=True)
-class Windows:
+class AlgorithmThresholds:
     """Up to how many bytes each algorithm is taken. `name`: of the runtime whose choices these are."""
 
     name: str = "2.32"
@@ -42,14 +42,14 @@ class Windows:
 WINDOWS = {
     w.name: w
     for w in (
-        Windows(),
-        *(Windows(name, at_once=128 * KIB, rdh=32 * MIB) for name in ("older", "2.28")),
+        AlgorithmThresholds(),
+        *(AlgorithmThresholds(name, at_once=128 * KIB, rdh=32 * MIB) for name in ("older", "2.28")),
     )
 }
 
 
 @dataclass(frozen=True)
-class Shape:
+class GroupShape:
     """How a group lies: `order[i, c, r]` is the position in the group of rank r on chip c of its i-th instance.
 
     Where some chips have more ranks of the group than others, every rank counts as a chip of its own.
@@ -64,7 +64,7 @@ class Shape:
         return len(set(self.chips)) < len(self.chips)
 
 
-def shape_of(group: Sequence[int], network: Network, placed: Ints) -> Shape:
+def shape_of(group: Sequence[int], network: Network, placed: Ints) -> GroupShape:
     """The shape of a group. Raises UsageError (TRN183) for a group that is not the same on every instance."""
     chips = placed[ints(group)]
     order = np.argsort(chips, kind="stable")
@@ -82,11 +82,11 @@ def shape_of(group: Sequence[int], network: Network, placed: Ints) -> Shape:
             remedy="make groups of ranks with equal places on every instance",
         )
     if len(set(per_chip)) > 1:
-        return Shape(order.reshape(instances, -1, 1), rows[0])
-    return Shape(order.reshape(instances, -1, int(per_chip[0])), tuple(dict.fromkeys(rows[0])))
+        return GroupShape(order.reshape(instances, -1, 1), rows[0])
+    return GroupShape(order.reshape(instances, -1, int(per_chip[0])), tuple(dict.fromkeys(rows[0])))
 
 
-def windows_of(network: Network) -> Windows:
+def windows_of(network: Network) -> AlgorithmThresholds:
     """The windows of size of the network's runtime."""
     return WINDOWS[network.costs.runtime]
 
@@ -118,7 +118,7 @@ def algorithm(
 ) -> Algorithm:
     """The algorithm for a group whose buffer has `nbytes`; `inside` and `between` force one by name."""
     if len(group) == 1:
-        return Alone(1)
+        return SingleRank(1)
     shape, windows = shape_of(group, network, placed), windows_of(network)
     instances, chips, ranks = shape.order.shape
     local = _inside(shape, network, nbytes / instances, windows, inside) if chips * ranks > 1 else None
@@ -128,40 +128,42 @@ def algorithm(
     return Relabelled(both, shape.order.reshape(-1))
 
 
-def _between(instances: int, nbytes: float, windows: Windows, forced: str | None) -> Algorithm:
+def _between(instances: int, nbytes: float, windows: AlgorithmThresholds, forced: str | None) -> Algorithm:
     name = forced or _between_name(instances, nbytes, windows)
     if name == "rdh" and _is_power(instances):
         return Recursive(instances)
-    return Direct(instances, apart=True) if name == "mesh" else Ring([range(instances)])
+    return DirectMesh(instances, apart=True) if name == "mesh" else Ring([range(instances)])
 
 
-def _between_name(instances: int, nbytes: float, windows: Windows) -> str:
+def _between_name(instances: int, nbytes: float, windows: AlgorithmThresholds) -> str:
     if nbytes < windows.between_mesh and instances <= windows.between_mesh_instances:
         return "mesh"
     return "rdh" if nbytes < windows.between_rdh and _is_power(instances) else "ring"
 
 
-def _inside(shape: Shape, network: Network, nbytes: float, windows: Windows, forced: str | None) -> Algorithm:
+def _inside(
+    shape: GroupShape, network: Network, nbytes: float, windows: AlgorithmThresholds, forced: str | None
+) -> Algorithm:
     """Within an instance: chips joined by one algorithm, the ranks of each chip by a mesh; or rings over all."""
     _, chips, ranks = shape.order.shape
     name = forced or ("mesh" if nbytes < windows.mesh else "rdh" if nbytes < windows.rdh else "kangaring")
     if chips == 1 and (forced is None or name != "kangaring"):  # a ring within a chip moves more than an exchange
-        return Direct(ranks)
+        return DirectMesh(ranks)
     if shape.uneven:
-        return Direct(chips, True) if name == "mesh" else Ring([range(chips), range(chips - 1, -1, -1)])
+        return DirectMesh(chips, True) if name == "mesh" else Ring([range(chips), range(chips - 1, -1, -1)])
     if name == "rdh" and not _is_power(chips):
         name = "kangaring"
     if name == "rdh":
         return _over_chips(Relabelled(Recursive(chips, everywhere=True), _hypercube(shape.chips, network)), ranks)
     if name == "mesh":
-        return _over_chips(Direct(chips, apart=ranks == 1), ranks)
+        return _over_chips(DirectMesh(chips, apart=ranks == 1), ranks)
     if name == "kangaring" and ranks % 2 == 0:
         return PairedRing([_pairs(way, ranks, turn) for turn, way in enumerate(_ways(shape, network))])
     return Ring([[chip * ranks + rank for chip in way for rank in range(ranks)] for way in _ways(shape, network)])
 
 
 def _over_chips(outer: Algorithm, ranks: int) -> Algorithm:
-    return Hierarchy(outer, Direct(ranks), ("chips", "chip")) if ranks > 1 else outer
+    return Hierarchy(outer, DirectMesh(ranks), ("chips", "chip")) if ranks > 1 else outer
 
 
 def _pairs(way: Sequence[int], ranks: int, turn: int) -> list[tuple[int, int]]:
@@ -170,7 +172,7 @@ def _pairs(way: Sequence[int], ranks: int, turn: int) -> list[tuple[int, int]]:
     return [(b, a) for a, b in pairs] if turn % 2 else pairs
 
 
-def _ways(shape: Shape, network: Network) -> list[list[int]]:
+def _ways(shape: GroupShape, network: Network) -> list[list[int]]:
     """Rings over the chips of a group, as indices into them: two directions of cycles that share no wire."""
     index = {chip: place for place, chip in enumerate(shape.chips)}
     found = [[index[chip] for chip in cycle] for cycle in cycles(shape.chips, network.neighbours())]

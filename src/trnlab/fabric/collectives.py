@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from trnlab.fabric.algorithms import Direct
+from trnlab.fabric.algorithms import DirectMesh
 from trnlab.fabric.schedule import Algorithm, Phase, Schedule, ints, moves, phase
 
 Groups = Sequence[Sequence[int]]
@@ -32,9 +32,9 @@ def all_reduce(algorithm: Algorithm, groups: Groups) -> Schedule:
 def all_reduce_at_once(size: int, groups: Groups, apart: bool = False) -> Schedule:
     """Single-step mesh: everybody sends the whole buffer to everybody, and each adds up what it has.
 
-    apart: as of `algorithms.Direct`; "upon receiving these duplicates" a rank reduces.
+    apart: as of `algorithms.DirectMesh`; "upon receiving these duplicates" a rank reduces.
     """
-    direct = Direct(size)
+    direct = DirectMesh(size)
     sent = [replace(part, adds=int(apart)) for part in direct.all_gather()]
     schedule = _made("all_reduce", direct, groups, sent, gathers=True)
     first = np.zeros((schedule.ranks, 1), np.int64)

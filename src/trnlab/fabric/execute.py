@@ -36,7 +36,7 @@ class Transport(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class PhaseStep:
     """What one rank does in one repetition of a phase.
 
     `sends`, `receives`: the slots that go to each partner, and how many come from it, in the order in which they lie
@@ -52,12 +52,12 @@ class Step:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class RankSchedule:
     """One rank's part of a schedule, looked up once and executed as often as one likes."""
 
     schedule: Schedule
     rank: int
-    steps: tuple[Step, ...]
+    steps: tuple[PhaseStep, ...]
 
     def run(self, buffer: Array, transport: Transport, reduction: str = "sum") -> Array:
         """The rank's result. `buffer`: its input, of any shape, read as flat; see `values.run` for what it means.
@@ -76,14 +76,14 @@ class Part:
         return values.result(state, self.schedule, self.rank, flat.size)
 
 
-def part(schedule: Schedule, rank: int) -> Part:
+def part(schedule: Schedule, rank: int) -> RankSchedule:
     """What `rank` does in `schedule`."""
     steps = (step for phase in schedule.phases for step in _steps(phase, rank))
-    return Part(schedule, rank, tuple(step for step in steps if step.sends or step.rows))
+    return RankSchedule(schedule, rank, tuple(step for step in steps if step.sends or step.rows))
 
 
 def execute(schedule: Schedule, rank: int, buffer: Array, transport: Transport, reduction: str = "sum") -> Array:
-    """The result of `rank` of a collective; see `Part.run`."""
+    """The result of `rank` of a collective; see `RankSchedule.run`."""
     return part(schedule, rank).run(buffer, transport, reduction)
 
 
@@ -108,7 +108,7 @@ def _named(group: Sequence[int], flat: Array, sizes: Sequence[int]) -> dict[int,
     return {peer: flat[ends[p] : ends[p + 1]] for p, peer in enumerate(group) if sizes[p]}
 
 
-def _run(step: Step, rank: int, state: Array, transport: Transport, reduce: values.Reduce) -> None:
+def _run(step: PhaseStep, rank: int, state: Array, transport: Transport, reduce: values.Reduce) -> None:
     """Read everything, exchange, then write in order."""
     each = state.shape[1]
     arrived = {peer: np.empty((count, each), state.dtype) for peer, count in step.receives.items()}
@@ -127,7 +127,7 @@ def _bytes(array: Array) -> npt.NDArray[np.uint8]:
     return array.reshape(-1).view(np.uint8)
 
 
-def _steps(phase: Phase, rank: int) -> Iterator[Step]:
+def _steps(phase: Phase, rank: int) -> Iterator[PhaseStep]:
     """The repetitions of a phase, for one rank."""
     places = [(int(group), int(position)) for group, position in np.argwhere(phase.members == rank)]
     slots = phase.slots() if places else None
@@ -136,7 +136,7 @@ def _steps(phase: Phase, rank: int) -> Iterator[Step]:
         yield _step(phase.members, slots, phase.moves(repetition), places, rank)
 
 
-def _step(members: Ints, slots: Ints, moves: Moves, places: list[tuple[int, int]], rank: int) -> Step:
+def _step(members: Ints, slots: Ints, moves: Moves, places: list[tuple[int, int]], rank: int) -> PhaseStep:
     sends: dict[int, list[Ints]] = {}
     counts: dict[int, int] = {}
     local: list[Ints] = []
@@ -153,4 +153,4 @@ def _step(members: Ints, slots: Ints, moves: Moves, places: list[tuple[int, int]
                 rows += [(source, first + k, int(slot), bool(moves.add[row])) for k, slot in enumerate(write)]
     counts.pop(rank, None)
     joined = {peer: values.span(np.concatenate(pieces)) for peer, pieces in sends.items()}
-    return Step(joined, counts, np.concatenate(local) if local else np.zeros(0, np.int64), tuple(rows))
+    return PhaseStep(joined, counts, np.concatenate(local) if local else np.zeros(0, np.int64), tuple(rows))

@@ -23,7 +23,7 @@ from trnlab.fabric.measured import Measured
 from trnlab.fabric.nccom import Bench
 from trnlab.fabric.network import Network
 from trnlab.fabric.schedule import Schedule
-from trnlab.fabric.timing import Cost, Layouts, cost
+from trnlab.fabric.timing import CollectiveCost, Layouts, cost
 
 TOLERANCE = 0.1
 GRID = (0.75, 0.5, 0.25, 0.1)
@@ -166,7 +166,7 @@ class _Test:
         return [self.bench.schedule(size) for size in self.sizes]
 
     @cached_property
-    def costs(self) -> list[Cost]:
+    def costs(self) -> list[CollectiveCost]:
         """On the network as it should be, by size."""
         return self.on(self.bench.network)
 
@@ -179,7 +179,7 @@ class _Test:
         """The same on a network with the same wires."""
         return np.array([made.seconds for made in self.on(network)]) * 1e6
 
-    def on(self, network: Network) -> list[Cost]:
+    def on(self, network: Network) -> list[CollectiveCost]:
         """What each size costs on a network with the same wires."""
         pairs = zip(self.schedules, self.sizes)
         return [cost(made, network, self.bench.placed, size, self._layouts) for made, size in pairs]

@@ -18,7 +18,7 @@ from trnlab.errors import UsageError
 from trnlab.fabric import values
 from trnlab.fabric.network import Network
 from trnlab.fabric.schedule import Ints, Schedule
-from trnlab.fabric.timing import Cost, cost
+from trnlab.fabric.timing import CollectiveCost, cost
 from trnlab.fabric.world import schedule_of
 from trnlab.units import GIB
 
@@ -47,13 +47,13 @@ CHECKED_UP_TO = 1 << 26  # bytes of all ranks' buffers together: larger ones are
 
 
 @dataclass(frozen=True)
-class Row:
+class NccomRow:
     """One line of the table. Bandwidths in GiB/s."""
 
     size: int
     count: int
     dtype: str
-    cost: Cost
+    cost: CollectiveCost
     factor: float  # bus bandwidth per algorithm bandwidth
     algorithm: str
     input_size: int
@@ -100,7 +100,7 @@ class Bench:
     dtype: str = "uint8"
     pairs: Sequence[tuple[int, int]] = ()
 
-    def row(self, size: int) -> Row:
+    def row(self, size: int) -> NccomRow:
         """The prediction for one size in bytes."""
         count = -(-size // np.dtype(DTYPES[self.dtype]).itemsize)
         nbytes = count * np.dtype(DTYPES[self.dtype]).itemsize
@@ -108,7 +108,7 @@ class Bench:
         ranks = max(len(group) for group in self.groups)
         parts = schedule.begin.shape[1], schedule.end.shape[1]
         sizes = [nbytes * part // max(parts) for part in parts]
-        return Row(
+        return NccomRow(
             nbytes,
             count,
             self.dtype,

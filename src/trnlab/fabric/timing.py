@@ -25,7 +25,7 @@ PIPELINED_FROM = 1 << 20  # bytes of a rank's buffer; assumed
 
 
 @dataclass(frozen=True)
-class Cost:
+class CollectiveCost:
     """Seconds of one collective, and what it puts on the links."""
 
     seconds: float
@@ -37,7 +37,7 @@ class Cost:
 
 
 @dataclass(frozen=True, eq=False)
-class Laid:
+class LaidOutPhase:
     """One phase over the links of a network, in slots: its flows, what they put on each link, and whether any of them
     leaves its instance. It is the same on all networks with these wires and ways, however fast they are."""
 
@@ -46,12 +46,12 @@ class Laid:
     outside: bool
 
 
-Layouts = dict[tuple[Phase, bool], Laid]  # by phase, and whether every group is looked at
+Layouts = dict[tuple[Phase, bool], LaidOutPhase]  # by phase, and whether every group is looked at
 
 
 def cost(
     schedule: Schedule, network: Network, placed: Ints, buffer_bytes: float, known: Layouts | None = None
-) -> Cost:
+) -> CollectiveCost:
     """What the collective costs when a rank's larger buffer, of input and output, has so many bytes.
 
     `placed`: the chip of each rank. Loads are those of one instance where all instances do the same. `known`: who
@@ -79,7 +79,7 @@ def cost(
     most = int(busy.argmax()) if len(busy) else 0
     name = network.name(most) if len(busy) and busy[most] > 0 else ""
     seconds = launch + _pipelined(stages, latency, float(busy.max(initial=0)), buffer_bytes)
-    return Cost(seconds, launch, latency, load, name, float(busy[most]) if len(busy) else 0.0)
+    return CollectiveCost(seconds, launch, latency, load, name, float(busy[most]) if len(busy) else 0.0)
 
 
 def _launch(schedule: Schedule, network: Network) -> float:
@@ -101,7 +101,7 @@ def _pipelined(stages: list[float], latency: float, busy: float, buffer_bytes: f
     return min(whole, whole / pieces + (pieces - 1) / pieces * longest + (pieces - 1) * latency / pieces)
 
 
-def _phase(part: Phase, laid: Laid, network: Network, slot: float, load: Floats) -> tuple[float, float]:
+def _phase(part: Phase, laid: LaidOutPhase, network: Network, slot: float, load: Floats) -> tuple[float, float]:
     """Seconds of latency, and altogether, of all repetitions. Adds to the loads of links."""
     if not len(laid.flows.size):
         return 0.0, 0.0
@@ -113,20 +113,20 @@ def _phase(part: Phase, laid: Laid, network: Network, slot: float, load: Floats)
     return part.times * wait, wait + moving + (part.times - 1) * max(moving, wait + moving / SLICES)
 
 
-def _laid(part: Phase, network: Network, placed: Ints, known: Layouts | None) -> Laid:
+def _laid(part: Phase, network: Network, placed: Ints, known: Layouts | None) -> LaidOutPhase:
     known, key = {} if known is None else known, (part, bool(network.changed))
     if key not in known:
         known[key] = _lay(part, network, placed)
     return known[key]
 
 
-def _lay(part: Phase, network: Network, placed: Ints) -> Laid:
+def _lay(part: Phase, network: Network, placed: Ints) -> LaidOutPhase:
     """Flows that are alike are laid as one with the weight of all: their rates are equal at every moment."""
     members = _distinct(part, network, placed)
     src, dst = placed[members[:, part.src]].reshape(-1), placed[members[:, part.dst]].reshape(-1)
     if not len(src):
         none, nothing = np.empty(0, np.int64), np.empty(0)
-        return Laid(Flows(nothing, none, none, nothing), np.zeros(len(network.rates)), False)
+        return LaidOutPhase(Flows(nothing, none, none, nothing), np.zeros(len(network.rates)), False)
     chips = network.cluster.instances * network.cluster.target.chips
     kinds = np.stack([part.units, part.reads, part.writes])
     bounds = kinds.max(axis=1) + 1
@@ -136,7 +136,7 @@ def _lay(part: Phase, network: Network, placed: Ints) -> Laid:
     pairs = np.stack(np.divmod(numbers, chips), axis=1)
     units, *touched = kinds[:, first % kinds.shape[1]]
     flows = _flows(network, pairs, which.reshape(-1), units * part.slots_per_unit, touched, alike)
-    return Laid(flows, loads(flows, len(network.rates)), bool(network.outside(pairs).any()))
+    return LaidOutPhase(flows, loads(flows, len(network.rates)), bool(network.outside(pairs).any()))
 
 
 def _distinct(part: Phase, network: Network, placed: Ints) -> Ints:

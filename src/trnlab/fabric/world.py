@@ -19,12 +19,12 @@ import numpy.typing as npt
 from trnlab.collectives import Collective, like_parts
 from trnlab.fabric import choice, collectives
 from trnlab.fabric.cluster import Cluster, parse
-from trnlab.fabric.execute import Part, exchanged, part
+from trnlab.fabric.execute import RankSchedule, exchanged, part
 from trnlab.fabric.faults import applied
 from trnlab.fabric.network import Network, build
 from trnlab.fabric.schedule import Ints, Schedule
 from trnlab.fabric.threads import Hub, Queues
-from trnlab.fabric.timing import Cost, cost
+from trnlab.fabric.timing import CollectiveCost, cost
 
 Array = npt.NDArray[Any]
 T = TypeVar("T")
@@ -55,7 +55,7 @@ def schedule_of(asked: Collective, network: Network, placed: Ints, nbytes: int, 
     return make(choice.algorithm(first, network, placed, nbytes, **forced), asked.groups)
 
 
-def counted(parts: Cost, asked: Collective, network: Network, placed: Ints) -> Cost:
+def counted(parts: CollectiveCost, asked: Collective, network: Network, placed: Ints) -> CollectiveCost:
     """The cost of an all-to-all of parts that differ: how many elements come is told first, to each by each.
 
     The vendor's AllToAllV takes counts of what is sent, and its runtime fills in those of what is received
@@ -85,8 +85,10 @@ class World:
     size: int
     faults: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
-    _costs: dict[tuple[Collective, int, bool], Cost] = field(default_factory=dict, compare=False, repr=False)
-    _parts: dict[tuple[Collective, int, int], Part] = field(default_factory=dict, compare=False, repr=False)
+    _costs: dict[tuple[Collective, int, bool], CollectiveCost] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    _parts: dict[tuple[Collective, int, int], RankSchedule] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
     def cluster(self) -> Cluster:
@@ -116,7 +118,7 @@ class World:
         asked, nbytes = like_parts(asked, nbytes)
         return schedule_of(asked, self.network, self.placed, nbytes)
 
-    def cost(self, asked: Collective, nbytes: int) -> Cost:
+    def cost(self, asked: Collective, nbytes: int) -> CollectiveCost:
         """Time and links of a collective, whose larger buffer has so many bytes.
 
         Raises UsageError (TRN187) where data would have to take a link that is down.
@@ -129,7 +131,7 @@ class World:
             self._costs[key] = counted(found, like, self.network, self.placed) if uneven else found
         return self._costs[key]
 
-    def part(self, asked: Collective, nbytes: int, rank: int) -> Part:
+    def part(self, asked: Collective, nbytes: int, rank: int) -> RankSchedule:
         """What a rank does in it."""
         key = asked, nbytes, rank
         if key not in self._parts:

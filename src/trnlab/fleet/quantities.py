@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"\s*(\$?)\s*([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)
 
 
 @dataclass(frozen=True)
-class Kind:
+class QuantityKind:
     """What is counted: its name, the factor of each suffix, and an example."""
 
     name: str
@@ -26,9 +26,9 @@ class Kind:
     dollar: bool = False
 
 
-TOKENS = Kind("tokens", _COUNTS, "2T")
-COUNT = Kind("count", _COUNTS, "500000 or 500k")
-TIME = Kind(
+TOKENS = QuantityKind("tokens", _COUNTS, "2T")
+COUNT = QuantityKind("count", _COUNTS, "500000 or 500k")
+TIME = QuantityKind(
     "time",
     {
         "ms": 1e-3,
@@ -41,11 +41,11 @@ TIME = Kind(
     },
     "30d or 12h",
 )
-POWER = Kind("power", {"W": 1.0, "kW": 1e3, "MW": 1e6, "GW": 1e9}, "2GW")
-MONEY = Kind("money", _COUNTS, "$1M", dollar=True)
+POWER = QuantityKind("power", {"W": 1.0, "kW": 1e3, "MW": 1e6, "GW": 1e9}, "2GW")
+MONEY = QuantityKind("money", _COUNTS, "$1M", dollar=True)
 
 
-def parse(text: str, kind: Kind, option: str) -> float:
+def parse(text: str, kind: QuantityKind, option: str) -> float:
     """The amount, in the kind's own unit: tokens, seconds, watts, US dollars. Raises UsageError (TRN173)."""
     found = _NUMBER.fullmatch(text)
     if found is None or found[3] not in kind.units or bool(found[1]) > kind.dollar:
@@ -72,7 +72,7 @@ def parse_range(text: str, option: str) -> tuple[int, int]:
     return low, high
 
 
-def _wrong(text: str, kind: Kind, option: str) -> UsageError:
+def _wrong(text: str, kind: QuantityKind, option: str) -> UsageError:
     units = ", ".join(unit for unit in kind.units if unit)
     return UsageError(
         f"{option} takes {'a count' if kind is COUNT else f'an amount of {kind.name}'}",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Span:
+class PublishedRange:
     """value lies between low and high. tag: documented, press, derived, recalled or assumed; source: from where."""
 
     value: float
@@ -20,17 +20,17 @@ class Span:
         if not self.low <= self.value <= self.high:
             raise ValueError(f"{self.value:g} does not lie between {self.low:g} and {self.high:g}")
 
-    def times(self, other: Span | float) -> Span:
+    def times(self, other: PublishedRange | float) -> PublishedRange:
         """The product, whose ends are those of both; of positive figures."""
-        if not isinstance(other, Span):
-            other = Span(other, other, other)
-        return Span(self.value * other.value, self.low * other.low, self.high * other.high)
+        if not isinstance(other, PublishedRange):
+            other = PublishedRange(other, other, other)
+        return PublishedRange(self.value * other.value, self.low * other.low, self.high * other.high)
 
-    def plus(self, other: Span | float) -> Span:
+    def plus(self, other: PublishedRange | float) -> PublishedRange:
         """The sum."""
-        if not isinstance(other, Span):
-            other = Span(other, other, other)
-        return Span(self.value + other.value, self.low + other.low, self.high + other.high)
+        if not isinstance(other, PublishedRange):
+            other = PublishedRange(other, other, other)
+        return PublishedRange(self.value + other.value, self.low + other.low, self.high + other.high)
 
     def as_json(self) -> dict[str, float]:
         """value, low and high."""

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import sys
 
-from trnlab.frontends.listener import Listener
+from trnlab.frontends.listener import VendorImportListener
 
 
 def listen() -> None:
     """Wait for the first import."""
-    sys.meta_path.insert(0, Listener(_arrive))
+    sys.meta_path.insert(0, VendorImportListener(_arrive))
 
 
 def _arrive() -> None:

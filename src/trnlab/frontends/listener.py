@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 ROOTS = ("horovod", "libneuronxla", "neuron_dtypes", "neuronxcc", "nki", "torch_neuronx", "torch_xla")
 
 
-class Listener:
+class VendorImportListener:
     """Finds nothing by itself; `arrive` puts those in place that do."""
 
     def __init__(self, arrive: Callable[[], None]) -> None:
@@ -34,4 +34,4 @@ class Listener:
 
 def leave() -> None:
     """Wait no longer: the imports find what they shall."""
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Listener)]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, VendorImportListener)]

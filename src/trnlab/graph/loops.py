@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class LoopWindow:
     """Elements `start + step * round` and on of a tensor, in row-major order, as many as the round's value has."""
 
     start: int
@@ -44,12 +44,12 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class LoopInput:
     """Where an input of a round comes from: an operand or a window of it; with `carry`, from the second round on from
     this output of the round before."""
 
     operand: int
-    window: Window | None = None
+    window: LoopWindow | None = None
     carry: int | None = None
 
 
@@ -58,7 +58,7 @@ class Write:
     """Where an output of a round goes: into a window of the result, which begins as `operand`; without a window it is
     the result after the last round."""
 
-    window: Window | None = None
+    window: LoopWindow | None = None
     operand: int | None = None
 
 
@@ -69,7 +69,7 @@ class Body:
 
     graph: Graph
     rounds: int
-    reads: tuple[Read, ...]
+    reads: tuple[LoopInput, ...]
     writes: tuple[Write, ...]
     _memo: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
@@ -116,7 +116,7 @@ class Body:
                 return f"output {i} of a round does not fit its result"
         return ""
 
-    def _fits(self, window: Window | None, value: TensorType, whole: TensorType) -> bool:
+    def _fits(self, window: LoopWindow | None, value: TensorType, whole: TensorType) -> bool:
         if window is None:
             return value == whole
         ends = window.first(0), window.first(self.rounds - 1)
@@ -142,7 +142,7 @@ def run(op: Op, arrays: Sequence[Array], round_: Round) -> list[Array]:
 
 
 def _read(
-    read: Read, shape: tuple[int, ...], number: int, arrays: Sequence[Array], outputs: Sequence[Array]
+    read: LoopInput, shape: tuple[int, ...], number: int, arrays: Sequence[Array], outputs: Sequence[Array]
 ) -> Array:
     if read.carry is not None and number:
         return outputs[read.carry]

@@ -37,7 +37,7 @@ class _OfIntegers(Intervals):
         return ANY if value.dtype.is_float else super()._find(value)
 
 
-class Watch:
+class OverflowFlags:
     """Collects the flags of one graph while it is being built."""
 
     def __init__(self, b: GraphBuilder) -> None:

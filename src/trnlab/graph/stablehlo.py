@@ -18,7 +18,7 @@ import numpy as np
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.composites import expand
 from trnlab.graph.ir import Graph, Op, TensorType, Value
-from trnlab.graph.loops import Body, Window
+from trnlab.graph.loops import Body, LoopWindow
 from trnlab.graph.ops import COLLECTIVE, OPS
 from trnlab.graph.stablehlo_collectives import attributes as collective_attributes
 from trnlab.graph.stablehlo_collectives import has_body, separate
@@ -200,7 +200,7 @@ class _Printer:
         )
         return made
 
-    def _source(self, op: Op, operand: int, window: Window | None) -> tuple[str, TensorType]:
+    def _source(self, op: Op, operand: int, window: LoopWindow | None) -> tuple[str, TensorType]:
         """An operand, laid out flat where a window of it is read."""
         value = op.operands[operand]
         if window is None:
@@ -237,7 +237,7 @@ class _Printer:
             returned.append(name)
         return returned
 
-    def _first(self, window: Window, number: str) -> str:
+    def _first(self, window: LoopWindow, number: str) -> str:
         """Where a window begins in the round at hand."""
         both = [_COUNT, _COUNT]
         moved = self.line("multiply", [number, self.constant(window.step, _COUNT)], both, _COUNT)

@@ -36,7 +36,7 @@ _NAME = re.compile(r"[A-Za-z_][\w.]*")
 def to_text(graph: Graph, *, locations: bool = False, whole: bool = True) -> str:
     """The graph as text. `locations`: with source lines. `whole`: with all bytes of large constants, as `parse`
     needs."""
-    names = Names(graph)
+    names = ValueNames(graph)
     lines = [_signature(graph, names)]
     lines += [f"  {op_text(op, names, locations=locations, whole=whole)}" for op in graph.ops]
     lines += [_returns(graph, names), "}", ""]
@@ -47,7 +47,7 @@ def to_text(graph: Graph, *, locations: bool = False, whole: bool = True) -> str
 
 def excerpt(graph: Graph, op: Op, context: int = 2) -> str:
     """The lines around an op, with an arrow at it."""
-    names, at = Names(graph), graph.ops.index(op)
+    names, at = ValueNames(graph), graph.ops.index(op)
     lines = []
     for i in range(max(at - context, 0), min(at + context + 1, len(graph.ops))):
         mark = "->" if i == at else "  "
@@ -55,7 +55,7 @@ def excerpt(graph: Graph, op: Op, context: int = 2) -> str:
     return "\n".join(lines)
 
 
-class Names:
+class ValueNames:
     """A unique printed name for each value of a graph: its hint where that can be one, else a number."""
 
     def __init__(self, graph: Graph) -> None:
@@ -77,7 +77,7 @@ class Names:
         return ", ".join(self[v] for v in values)
 
 
-def op_text(op: Op, names: Names, *, locations: bool = False, whole: bool = True) -> str:
+def op_text(op: Op, names: ValueNames, *, locations: bool = False, whole: bool = True) -> str:
     """One op as one line."""
     parts = [names.join(op.results), "=", op.name]
     if op.name == "constant":
@@ -93,14 +93,14 @@ def op_text(op: Op, names: Names, *, locations: bool = False, whole: bool = True
     return " ".join(parts)
 
 
-def _signature(graph: Graph, names: Names) -> str:
+def _signature(graph: Graph, names: ValueNames) -> str:
     inputs = [f"{names[v]}: {v.type}" for v in graph.inputs]
     start = f"graph @{json.dumps(graph.name)[1:-1] if _NAME.fullmatch(graph.name) else json.dumps(graph.name)}"
     line = f"{start}({', '.join(inputs)}) {{"
     return line if len(line) <= _WIDTH else f"{start}(\n    " + ",\n    ".join(inputs) + "\n) {"
 
 
-def _returns(graph: Graph, names: Names) -> str:
+def _returns(graph: Graph, names: ValueNames) -> str:
     parts = []
     for i, (value, name) in enumerate(zip(graph.outputs, graph.output_names)):
         into = f" into {names[graph.inputs[graph.aliases[i]]]}" if i in graph.aliases else ""

@@ -61,7 +61,7 @@ _WORD = re.compile(r"[^\W\d]\w*")
 
 
 @dataclass(frozen=True)
-class Read:
+class NameRead:
     """A name that code reads from outside, and the attributes read of it at once. kind: "global" or "cell"."""
 
     kind: str
@@ -91,14 +91,14 @@ class Import:
 
 
 @dataclass(frozen=True)
-class Mentions:
+class ReferencedNames:
     """Names in one code object, those of functions that are defined inside of it included.
 
     reads: what is read from outside. globals, attributes: all names of these kinds that are mentioned. any_attribute,
     any_global: it looks names up in a way that does not show them, such as `vars(x)` or `getattr(x, name)`.
     """
 
-    reads: tuple[Read, ...]
+    reads: tuple[NameRead, ...]
     imports: tuple[Import, ...]
     globals: frozenset[str]
     attributes: frozenset[str]
@@ -107,18 +107,18 @@ class Mentions:
 
 
 @functools.lru_cache(maxsize=8192)
-def mentions(code: CodeType) -> Mentions:
+def mentions(code: CodeType) -> ReferencedNames:
     """What `code` mentions."""
     instructions = [i for i in dis.get_instructions(code) if i.opname not in _IGNORED]
-    reads: dict[Read, None] = {}
+    reads: dict[NameRead, None] = {}
     imports: dict[Import, None] = {}
     globals_, attributes, hidden = set[str](), set[str](), False
     for at, instruction in enumerate(instructions):
         name, opname = instruction.argval, instruction.opname
         if opname in _GLOBAL:
-            reads[Read("global", name, tuple(_chain(instructions, at + 1)))] = None
+            reads[NameRead("global", name, tuple(_chain(instructions, at + 1)))] = None
         elif opname in _CELL and name in code.co_freevars:
-            reads[Read("cell", name, tuple(_chain(instructions, at + 1)))] = None
+            reads[NameRead("cell", name, tuple(_chain(instructions, at + 1)))] = None
         elif opname in _SET_GLOBAL:
             globals_.add(name)
         elif opname == "IMPORT_NAME":
@@ -132,7 +132,7 @@ def mentions(code: CodeType) -> Mentions:
         if name.__class__ is str and name in _BY_STRING and opname in _GLOBAL | _CHAIN:
             hidden |= not _says_the_name(instructions, at + 1, _BY_STRING[name])
     globals_ |= {read.name for read in reads if read.kind == "global"}
-    own = Mentions(tuple(reads), tuple(imports), frozenset(globals_), frozenset(attributes), hidden, False)
+    own = ReferencedNames(tuple(reads), tuple(imports), frozenset(globals_), frozenset(attributes), hidden, False)
     inner = [mentions(c) for c in code.co_consts if isinstance(c, CodeType)]
     return _with_inner(_with_strings(own, code), inner, code.co_freevars)
 
@@ -162,7 +162,7 @@ def _says_the_name(instructions: list[dis.Instruction], at: int, position: int |
     return False
 
 
-def _with_strings(own: Mentions, code: CodeType) -> Mentions:
+def _with_strings(own: ReferencedNames, code: CodeType) -> ReferencedNames:
     """What code may read by strings in it, and by other ways that do not show the name."""
     named = own.globals | own.attributes
     strings = [c for c in code.co_consts if isinstance(c, str)]
@@ -177,12 +177,12 @@ def _with_strings(own: Mentions, code: CodeType) -> Mentions:
         imports += tuple(Import(c) for c in strings if all(part.isidentifier() for part in c.split(".")))
     any_attribute = own.any_attribute or bool(named & _ANY_ATTRIBUTE)
     any_global = (by_name and "__name__" in own.globals) or bool(named & _ANY_GLOBAL)
-    return Mentions(own.reads, imports, own.globals, frozenset(attributes), any_attribute, any_global)
+    return ReferencedNames(own.reads, imports, own.globals, frozenset(attributes), any_attribute, any_global)
 
 
-def _with_inner(own: Mentions, inner: list[Mentions], free: tuple[str, ...]) -> Mentions:
+def _with_inner(own: ReferencedNames, inner: list[ReferencedNames], free: tuple[str, ...]) -> ReferencedNames:
     reads = (r for m in inner for r in m.reads if r.kind != "cell" or r.name in free)
-    return Mentions(
+    return ReferencedNames(
         tuple(dict.fromkeys((*own.reads, *reads))),
         tuple(dict.fromkeys((*own.imports, *(i for m in inner for i in m.imports)))),
         own.globals.union(*(m.globals for m in inner)),

@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 
 from trnlab.guards.kinds import TIMES
-from trnlab.guards.nodes import MISSING, Node, size
+from trnlab.guards.nodes import MISSING, StateNode, size
 
 _PLAIN = (int, float, bool, str, bytes, type(None), complex, type(...), range, CodeType)
 VALUES = (*_PLAIN, Enum, PurePath, Decimal, Fraction, np.dtype, *TIMES)
 
 
 @dataclass(frozen=True)
-class Change:
+class StateChange:
     """A part of the state that is not what it was."""
 
-    node: Node
+    node: StateNode
     key: Any
     before: Any
     after: Any
@@ -44,7 +44,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Parted(Change):
+class AliasChange(StateChange):
     """Parts that were one object and are two, or the other way round."""
 
     other: str = ""

@@ -29,10 +29,10 @@ from typing import Any
 
 import numpy as np
 
-from trnlab.guards.bytecode import Import, Read, mentions
+from trnlab.guards.bytecode import Import, NameRead, mentions
 from trnlab.guards.installed import OURS, file_of, package_of
 from trnlab.guards.kinds import ENVIRONMENT, ENVIRONMENTS
-from trnlab.guards.snapshot import Is, Reader, StandIn, Tree, difference
+from trnlab.guards.snapshot import IdentitySnapshot, SnapshotReader, StandIn, TreeSnapshot, difference
 
 _MISSING = object()
 _EVALUATE = frozenset({"eval", "exec"})  # what these run may read any global
@@ -93,7 +93,7 @@ class Guards:
             and all(_content(cell) is value for cell, value in self._cells)
             and all(kind.__bases__ == bases for kind, bases in self._bases)
             and all(all(map(is_, _parts(function), parts)) for function, parts in self._functions)
-            and all(Reader(self._stand_in).read(value) == known for value, known in self._mutable)
+            and all(SnapshotReader(self._stand_in).read(value) == known for value, known in self._mutable)
         )
 
     def again(self) -> Guards:
@@ -126,9 +126,9 @@ class Guards:
         if any(value is reads for reads in (*ENVIRONMENTS, *ENVIRONMENT)):
             label, value = "the environment", os.environ
         elif value is _MISSING or (installed and not isinstance(value, _DATA)):
-            self._found.append((label, Is(value)))
+            self._found.append((label, IdentitySnapshot(value)))
             return
-        reader = Reader(self._stand_in)
+        reader = SnapshotReader(self._stand_in)
         known = reader.read(value)
         self._found.append((label, known))
         self.stable = self.stable and not reader.unstable
@@ -212,7 +212,7 @@ class Guards:
             if not statement.names:
                 self._chain(f"module {module}", found, ())
 
-    def _global(self, namespace: dict[str, Any], read: Read) -> None:
+    def _global(self, namespace: dict[str, Any], read: NameRead) -> None:
         if not read.name.isidentifier():
             return  # no source says it: what pytest puts into the asserts that it rewrites
         where = _file_name(namespace)
@@ -220,7 +220,7 @@ class Guards:
         if value is not _MISSING:
             self._chain(f"{read.name} of {where}", value, read.attributes)
         elif not hasattr(builtins, read.name):
-            self._found.append((f"{read.name} of {where}", Is(_MISSING)))
+            self._found.append((f"{read.name} of {where}", IdentitySnapshot(_MISSING)))
 
     def _chain(self, label: str, value: Any, attributes: Iterable[str]) -> None:
         """Go along attributes as far as they can be read without running code, and note what is there."""
@@ -239,7 +239,7 @@ class Guards:
                 self._hidden_by(type(value), rest[0])
             label, value = f"{label}.{rest[0]}", self._name(value, namespace, rest.pop(0))
         if isinstance(value, ModuleType):
-            self._found.append((label, Is(value)))
+            self._found.append((label, IdentitySnapshot(value)))
             self._module(label, value)
         else:
             self._value(label, value, installed)
@@ -266,7 +266,12 @@ class Guards:
         """Methods and data of a class, and of its bases."""
         self._waiting += (*kind.__bases__, type(kind))
         self._bases.append((kind, kind.__bases__))
-        self._found.append((f"the bases of {kind.__qualname__}", Tree(tuple, ("",), tuple(map(Is, kind.__bases__)))))
+        self._found.append(
+            (
+                f"the bases of {kind.__qualname__}",
+                TreeSnapshot(tuple, ("",), tuple(map(IdentitySnapshot, kind.__bases__))),
+            )
+        )
         names = self._names_of(kind, vars(kind), counted=True)
         for name, value in list(vars(kind).items()):
             names.known[name] = value

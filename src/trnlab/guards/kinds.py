@@ -23,7 +23,16 @@ from typing import Any
 
 import numpy as np
 
-from trnlab.guards.nodes import Cached, Elements, Inside, Items, Members, Node, Summary, size
+from trnlab.guards.nodes import (
+    ElementsNode,
+    ItemsNode,
+    LruCacheNode,
+    MembersNode,
+    ReferentNode,
+    StateNode,
+    SummaryNode,
+    size,
+)
 
 ENVIRONMENT = (os.getenv, os.path.expandvars, os.path.expanduser, *filter(None, [getattr(os, "getenvb", None)]))
 ENVIRONMENTS = (os.environ, *filter(None, [getattr(os, "environb", None)]))  # the same variables, as text and bytes
@@ -75,30 +84,30 @@ def harmless(value: Any) -> bool:
     return issubclass(type(value), _HARMLESS)
 
 
-def container(value: Any, label: str) -> Node | None:
+def container(value: Any, label: str) -> StateNode | None:
     """A node for an object of Python's or NumPy's that holds others, or bytes."""
     if issubclass(type(value), (dict, MappingProxyType, list, tuple, deque)) and size(value) > LARGEST:
-        return Summary(value, label, _large)
+        return SummaryNode(value, label, _large)
     if issubclass(type(value), (dict, MappingProxyType)):
-        return Items(value, label)
+        return ItemsNode(value, label)
     if issubclass(type(value), (list, tuple, deque)):
-        return Elements(value, label)
+        return ElementsNode(value, label)
     if issubclass(type(value), weakref.WeakMethod):  # makes a method anew each time
-        return Inside(value, label, lambda r: getattr(r(), "__self__", None))
+        return ReferentNode(value, label, lambda r: getattr(r(), "__self__", None))
     if issubclass(type(value), weakref.ReferenceType):
-        return Inside(value, label, lambda r: r())
+        return ReferentNode(value, label, lambda r: r())
     if type(value) in weakref.ProxyTypes:
-        return Inside(value, label, behind)
+        return ReferentNode(value, label, behind)
     if issubclass(type(value), ContextVar):
-        return Inside(value, label, lambda v: v.get(None))
+        return ReferentNode(value, label, lambda v: v.get(None))
     if issubclass(type(value), functools._lru_cache_wrapper):
-        return Cached(value, label)
+        return LruCacheNode(value, label)
     if issubclass(type(value), (set, frozenset)):
-        return Members(value, label, lambda s: sorted(map(repr, s)), iter)
+        return MembersNode(value, label, lambda s: sorted(map(repr, s)), iter)
     if issubclass(type(value), np.ndarray) and value.dtype.hasobject:
-        return Members(value, label, _of_array, lambda a: a.ravel().tolist())
+        return MembersNode(value, label, _of_array, lambda a: a.ravel().tolist())
     summary = _summary(value)
-    return None if summary is None else Summary(value, label, summary)
+    return None if summary is None else SummaryNode(value, label, summary)
 
 
 def behind(proxy: Any) -> Any:

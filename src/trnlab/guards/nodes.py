@@ -2,7 +2,7 @@
 """One Python object with parts, as it was when it was first seen: fields, items, elements, contents.
 
 Every node knows how to read its object again, which parts are others now, and how to put a part back. A part is
-compared by identity here; whether another object is as good is for the `Image` to say.
+compared by identity here; whether another object is as good is for the `StateSnapshot` to say.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import Any
 
 
-class Absent:
+class AbsentNode:
     """Stands for a part that is not there."""
 
     def __repr__(self) -> str:
         return "absent"
 
 
-MISSING = Absent()
+MISSING = AbsentNode()
 _LOCAL = threading.local.__getattribute__
 _LINK = "_lru_list_elem"  # of a cache with a limit
 ORDER = object()  # the key under which a dictionary's order differs; no part, and cannot be stored
 Difference = tuple[Any, Any, Any]  # key, value when first seen, value now
 
 
-class Names:
+class MentionedNames:
     """Names that code mentions; with `anything`, every name counts."""
 
     def __init__(self) -> None:
@@ -45,11 +45,11 @@ class Names:
         return keys if self.anything else [k for k in keys if k in self.names]
 
 
-EVERY = Names()
+EVERY = MentionedNames()
 EVERY.anything = True
 
 
-class Node:
+class StateNode:
     """An object and its parts. `known`: the parts by key, as first seen. `fixed`: the parts can never be others."""
 
     fixed = False
@@ -57,7 +57,7 @@ class Node:
     def __init__(self, owner: Any, label: str) -> None:
         self.owner, self.label = owner, label
         self.known: dict[Any, Any] = {}
-        self.references: list[tuple[Node | None, Any]] = []  # parts that are this object; None: it is given
+        self.references: list[tuple[StateNode | None, Any]] = []  # parts that are this object; None: it is given
 
     def read(self) -> Mapping[Any, Any]:
         """The parts now."""
@@ -97,10 +97,10 @@ class Node:
         return f"{self.label}[{key!r}]"
 
 
-class Fields(Node):
+class AttributesNode(StateNode):
     """Attributes of an object, a class or a module, as far as their names are mentioned."""
 
-    def __init__(self, owner: Any, label: str, names: Names, skip: frozenset[str] = frozenset()) -> None:
+    def __init__(self, owner: Any, label: str, names: MentionedNames, skip: frozenset[str] = frozenset()) -> None:
         super().__init__(owner, label)
         self.names, self.skip = names, skip
         self._keys = frozenset(self.read())
@@ -158,10 +158,10 @@ class Fields(Node):
         return f"{self.label}.{key}"
 
 
-class Class(Fields):
+class ClassNode(AttributesNode):
     """Attributes of a class, as far as their names are mentioned, and methods that operators call."""
 
-    def __init__(self, owner: type, label: str, names: Names) -> None:
+    def __init__(self, owner: type, label: str, names: MentionedNames) -> None:
         super().__init__(owner, label, names)
         self._bases = owner.__bases__
 
@@ -188,7 +188,7 @@ def own_fields(owner: Any) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-class Slots(Fields):
+class SlotsNode(AttributesNode):
     """Attributes of an object whose class, or a base of it, has slots."""
 
     def read(self) -> Mapping[Any, Any]:
@@ -220,7 +220,7 @@ def _slot(field: Any, owner: Any, kind: type) -> Any:
         return MISSING
 
 
-class Globals(Node):
+class GlobalsNode(StateNode):
     """Names of a module that its functions read; also those that are not there and would hide a built-in one."""
 
     def __init__(self, owner: dict[str, Any], label: str) -> None:
@@ -256,7 +256,7 @@ class Globals(Node):
         return f"{key} in {self.label}"
 
 
-class Items(Node):
+class ItemsNode(StateNode):
     """What a dictionary holds. Of a subclass of dict that, too, and not what its own methods say of it."""
 
     def __init__(self, owner: Any, label: str, skip: Callable[[Any], bool] | None = None) -> None:
@@ -273,7 +273,7 @@ class Items(Node):
         return [key for key in self.read() if type(key) is not str and type(key) is not int]
 
     def bare(self) -> Any:
-        return self.owner if type(self) is Items and self.skip is None and not self.known else None
+        return self.owner if type(self) is ItemsNode and self.skip is None and not self.known else None
 
     def differences(self) -> Iterator[Difference]:
         now, known = self.read(), self.known
@@ -287,7 +287,7 @@ class Items(Node):
             yield from ((key, before, MISSING) for key, before in list(known.items())[len(now) :] if key not in now)
             yield from ((key, MISSING, now[key]) for key in list(now) if key not in known)
             if now.keys() == known.keys():
-                yield ORDER, Said(list(known)), Said(list(now))
+                yield ORDER, DescribedNode(list(known)), DescribedNode(list(now))
 
     def at(self, key: Any) -> str:
         return f"the order of {self.label}" if key is ORDER else super().at(key)
@@ -301,7 +301,7 @@ class Items(Node):
             _plain(self.owner).__setitem__(self.owner, key, value)
 
 
-class Namespace(Items):
+class NamespaceNode(ItemsNode):
     """The attributes of an object that holds others beside them: of a class that is derived from `dict` or `list`."""
 
     def at(self, key: Any) -> str:
@@ -317,7 +317,7 @@ def size(value: Any) -> int:
     return len(value) if kind is None else kind.__len__(value)
 
 
-class Elements(Node):
+class ElementsNode(StateNode):
     """What a list or a tuple holds. Of a subclass that, too, and not what its own methods say of it."""
 
     def __init__(self, owner: Any, label: str) -> None:
@@ -337,7 +337,7 @@ class Elements(Node):
             self.owner.append(value)
 
 
-class Parts(Node):
+class BuiltinNode(StateNode):
     """Attributes of one of Python's own objects: a function, a bound method, the cell of a closure."""
 
     def __init__(self, owner: Any, label: str, parts: Mapping[str, str]) -> None:
@@ -364,7 +364,7 @@ def _attribute(owner: Any, name: str) -> Any:
         return MISSING
 
 
-class Summary(Node):
+class SummaryNode(StateNode):
     """An object that counts as a whole, by what a function says of it: a set, an array, a generator of numbers."""
 
     def __init__(self, owner: Any, label: str, summary: Callable[[Any], Any]) -> None:
@@ -377,13 +377,13 @@ class Summary(Node):
     def differences(self) -> Iterator[Difference]:
         now = self.summary(self.owner)
         if self.known and not _equal(self.known[""], now):
-            yield "", Said(self.known[""]), Said(now)
+            yield "", DescribedNode(self.known[""]), DescribedNode(now)
 
     def at(self, key: Any) -> str:
         return self.label
 
 
-class Members(Summary):
+class MembersNode(SummaryNode):
     """An object that counts as a whole, by a summary, and whose members count by themselves: a set."""
 
     def __init__(
@@ -396,10 +396,10 @@ class Members(Summary):
         return self.members(self.owner)
 
 
-class Attributes(Fields):
+class TensorAttributesNode(AttributesNode):
     """What Python code has hung on a tensor, which a tensor of another class may take the place of."""
 
-    def __init__(self, owner: Any, label: str, names: Names) -> None:
+    def __init__(self, owner: Any, label: str, names: MentionedNames) -> None:
         super().__init__(owner, label, names)
         self._kind = None
 
@@ -407,7 +407,7 @@ class Attributes(Fields):
         return self.read() if not self.known and not self._keys else None
 
 
-class Inside(Node):
+class ReferentNode(StateNode):
     """An object that another one leads to: behind a weak reference, in a context variable."""
 
     def __init__(self, owner: Any, label: str, inside: Callable[[Any], Any]) -> None:
@@ -421,7 +421,7 @@ class Inside(Node):
         return self.label
 
 
-class Cached(Node):
+class LruCacheNode(StateNode):
     """What `functools.lru_cache` has kept, as Python's garbage collector sees it, and the function behind it."""
 
     def read(self) -> Mapping[Any, Any]:
@@ -442,7 +442,7 @@ class Cached(Node):
         return self.label if key == "" else f"a result that {self.label} keeps"
 
 
-class Said:
+class DescribedNode:
     """A summary, for people."""
 
     def __init__(self, value: Any) -> None:

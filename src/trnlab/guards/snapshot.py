@@ -50,7 +50,7 @@ _IDENTITIES = (FunctionType, CodeType, ModuleType, type)
 StandIn = Callable[[Any], Any]
 
 
-class Is:
+class IdentitySnapshot:
     """A value that counts by identity."""
 
     __slots__ = ("value",)
@@ -59,13 +59,13 @@ class Is:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Is) and other.value is self.value
+        return isinstance(other, IdentitySnapshot) and other.value is self.value
 
     def __hash__(self) -> int:
         return id(self.value)
 
 
-class Unstable:
+class UnstableSnapshot:
     """A value that cannot be compared with its later self. Equals nothing but this very object. reason: why."""
 
     __slots__ = ("reason",)
@@ -75,7 +75,7 @@ class Unstable:
 
 
 @dataclass(frozen=True)
-class Leaf:
+class ValueSnapshot:
     """A number, string, or other immutable value. `value` tells apart what == does not: -0.0 is its text."""
 
     kind: type
@@ -83,7 +83,7 @@ class Leaf:
 
 
 @dataclass(frozen=True)
-class Tree:
+class TreeSnapshot:
     """A value with parts. labels: how each part is reached from it, such as '.scale', "['x']" or '[3]'."""
 
     kind: Hashable
@@ -92,7 +92,7 @@ class Tree:
 
 
 @dataclass
-class Reader:
+class SnapshotReader:
     """Reads values into snapshots.
 
     identities: what was found inside that counts by identity. unstable: whether what was read can never be equal
@@ -119,7 +119,7 @@ class Reader:
         return self._compound(value, kind)
 
     def _compound(self, value: Any, kind: type) -> Hashable:
-        if kind in (Leaf, Tree, Is):
+        if kind in (ValueSnapshot, TreeSnapshot, IdentitySnapshot):
             return value  # type: ignore[no-any-return]
         if self.stand_in is not None:
             other = self.stand_in(value)
@@ -130,7 +130,7 @@ class Reader:
         if isinstance(value, _OF_C) and isinstance(value.__self__, type | ModuleType | None):
             return self._is(value)
         if isinstance(value, (np.generic, np.dtype)):
-            return Leaf(kind, value.tobytes() if isinstance(value, np.generic) else str(value))
+            return ValueSnapshot(kind, value.tobytes() if isinstance(value, np.generic) else str(value))
         if id(value) in self._open:
             return ("cycle", len(self._open) - self._open[id(value)])
         self._open[id(value)] = len(self._open)
@@ -161,14 +161,14 @@ class Reader:
         if isinstance(value, MethodType):
             return self._tree(value, [" of", ".self"], [value.__func__, value.__self__])
         if isinstance(value, _OF_C):  # `table.get`: of an object
-            return Tree(value.__qualname__, (" of",), (self.read(value.__self__),))
+            return TreeSnapshot(value.__qualname__, (" of",), (self.read(value.__self__),))
         if isinstance(value, weakref.ReferenceType):
             return self._tree(value, [" of"], [value()])
         if isinstance(value, ContextVar):
-            return Tree(Is(value), (" here",), (self.read(value.get(None)),))
+            return TreeSnapshot(IdentitySnapshot(value), (" here",), (self.read(value.get(None)),))
         if isinstance(value, enum.Enum):
             self.identities.append(kind)
-            return Tree(Is(value), *self._fields(value))
+            return TreeSnapshot(IdentitySnapshot(value), *self._fields(value))
         if isinstance(value, Iterator):
             return self._never("an iterator, which changes when it is read")
         return self._object(value, kind)
@@ -176,17 +176,19 @@ class Reader:
     def _label(self, key: Any) -> Hashable:
         return f"[{key!r}]" if isinstance(key, str | int) else self.read(key)
 
-    def _tree(self, value: Any, labels: Sequence[Hashable], parts: Iterable[Any]) -> Tree:
+    def _tree(self, value: Any, labels: Sequence[Hashable], parts: Iterable[Any]) -> TreeSnapshot:
         kind = type(value)
         found = tuple(map(self.read, parts))
         if not kind.__flags__ & _HEAP_TYPE:
-            return Tree(Is(kind), tuple(labels), found)
+            return TreeSnapshot(IdentitySnapshot(kind), tuple(labels), found)
         names, own = self._fields(value)
-        return Tree(self._is(kind), (*labels, *names), (*found, *own))
+        return TreeSnapshot(self._is(kind), (*labels, *names), (*found, *own))
 
     def _array(self, value: Any) -> Hashable:
         if isinstance(value, np.ma.MaskedArray):  # has its own tobytes, which NumPy's constant `masked` refuses
-            return Tree(Is(type(value)), (".data", ".mask"), (self._array(value.data), self._array(value.mask)))
+            return TreeSnapshot(
+                IdentitySnapshot(type(value)), (".data", ".mask"), (self._array(value.data), self._array(value.mask))
+            )
         if value.dtype.hasobject:
             return self._tree(value, [f".flat[{i}]" for i in range(value.size)], value.ravel().tolist())
         raw: bytes = value.tobytes()
@@ -201,7 +203,7 @@ class Reader:
         if python and not reduces:
             names, parts = self._fields(value)
             of = self._is(kind)
-            return Tree(of, names, parts) if names else self._is(value)  # without fields: a token
+            return TreeSnapshot(of, names, parts) if names else self._is(value)  # without fields: a token
         try:
             reduced = value.__reduce_ex__(4)
         except Exception:  # whatever a foreign class does where it cannot be pickled
@@ -209,19 +211,19 @@ class Reader:
         if not isinstance(reduced, tuple):
             return self._is(value)
         state = [self.read(tuple(part) if isinstance(part, Iterator) else part) for part in reduced]
-        return Tree(self._is(kind), tuple(f" (part {i})" for i in range(len(state))), tuple(state))
+        return TreeSnapshot(self._is(kind), tuple(f" (part {i})" for i in range(len(state))), tuple(state))
 
     def _fields(self, value: Any) -> tuple[tuple[str, ...], tuple[Hashable, ...]]:
         fields = all_fields(value)
         return tuple(f".{name}" for name in fields), tuple(map(self.read, fields.values()))
 
-    def _is(self, value: Any) -> Is:
+    def _is(self, value: Any) -> IdentitySnapshot:
         self.identities.append(value)
-        return Is(value)
+        return IdentitySnapshot(value)
 
-    def _never(self, reason: str) -> Unstable:
+    def _never(self, reason: str) -> UnstableSnapshot:
         self.unstable = True
-        return Unstable(reason)
+        return UnstableSnapshot(reason)
 
 
 def _is_installed(kind: type) -> bool:
@@ -239,25 +241,25 @@ def _plain(value: Any) -> Any:
 
 def snapshot(value: Any, stand_in: StandIn | None = None) -> Hashable:
     """A hashable stand-in for the value as it is now, see the head of this module."""
-    return Reader(stand_in).read(value)
+    return SnapshotReader(stand_in).read(value)
 
 
 def difference(before: Hashable, after: Hashable) -> str:
     """The first place where two snapshots differ, and both values there; empty where they are equal."""
     if before == after:
         return ""
-    if isinstance(before, Tree) and isinstance(after, Tree) and before.kind == after.kind:
+    if isinstance(before, TreeSnapshot) and isinstance(after, TreeSnapshot) and before.kind == after.kind:
         if before.labels == after.labels:
             pairs = zip(before.labels, before.parts, after.parts)
             label, old, new = next((at, old, new) for at, old, new in pairs if old != new)
             inner = difference(old, new)
             return f"{label if isinstance(label, str) else '[...]'}{inner}"
         return _of_labels(before, after)
-    reason = next((s.reason for s in (after, before) if isinstance(s, Unstable)), None)
+    reason = next((s.reason for s in (after, before) if isinstance(s, UnstableSnapshot)), None)
     return f" is {reason}" if reason else f" was {_shown(before)}, is {_shown(after)}"
 
 
-def _of_labels(before: Tree, after: Tree) -> str:
+def _of_labels(before: TreeSnapshot, after: TreeSnapshot) -> str:
     gone = [label for label in before.labels if label not in after.labels]
     new = [label for label in after.labels if label not in before.labels]
     if len(gone) == len(new) == 0:
@@ -268,13 +270,13 @@ def _of_labels(before: Tree, after: Tree) -> str:
 
 def _shown(snap: Hashable) -> str:
     """A snapshot for people, in a few words."""
-    if isinstance(snap, Is):
+    if isinstance(snap, IdentitySnapshot):
         name = getattr(snap.value, "__qualname__", None) or getattr(snap.value, "__name__", None)
         return f"{name}" if name else f"a {type(snap.value).__name__}"
-    if isinstance(snap, Tree):
-        kind = snap.kind.value if isinstance(snap.kind, Is) else snap.kind
+    if isinstance(snap, TreeSnapshot):
+        kind = snap.kind.value if isinstance(snap.kind, IdentitySnapshot) else snap.kind
         return f"a {getattr(kind, '__name__', kind)} of {len(snap.parts)}"
-    if isinstance(snap, Leaf):
+    if isinstance(snap, ValueSnapshot):
         return f"{snap.kind.__name__} {snap.value!r}" if isinstance(snap.value, bytes) else str(snap.value)
     if isinstance(snap, tuple) and len(snap) == 2 and isinstance(snap[0], type):
         return snap[1] if snap[0] is float and isinstance(snap[1], str) else repr(snap[1])

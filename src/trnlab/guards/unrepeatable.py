@@ -17,7 +17,7 @@ from functools import lru_cache
 from types import FrameType
 from typing import Any
 
-from trnlab.guards.image import Image
+from trnlab.guards.state_snapshot import StateSnapshot
 
 _CLOCK = frozenset(
     getattr(time, name)
@@ -59,7 +59,7 @@ _OF_ITSELF = (
 _READS_FOR_OTHERS = ("numpy/lib/", "torch/serialization.py")
 
 
-def unrepeatable(image: Image, function: Any, frame: FrameType) -> str | None:
+def unrepeatable(image: StateSnapshot, function: Any, frame: FrameType) -> str | None:
     """What a call of a function written in C asked, for people; None where it can be repeated or is watched."""
     of = getattr(function, "__self__", None)
     if of is None:
@@ -78,7 +78,7 @@ def unrepeatable(image: Image, function: Any, frame: FrameType) -> str | None:
     return _asked("the file system", image, frame, installed=True) if system else None
 
 
-def _asked(whom: str, image: Image, frame: FrameType | None, installed: bool) -> str | None:
+def _asked(whom: str, image: StateSnapshot, frame: FrameType | None, installed: bool) -> str | None:
     """Whether a user's line asked, by itself or through the standard library. installed: also one of a package."""
     while frame is not None and _passes_on(frame.f_code.co_filename):
         frame = frame.f_back

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which Python functions run within a block: their names go to an `Image` before each runs for the first time."""
+"""Which Python functions run within a block: their names go to a `StateSnapshot` before each runs for the first
+time."""
 
 from __future__ import annotations
 
@@ -12,27 +13,27 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
 
-from trnlab.guards.image import Image
+from trnlab.guards.state_snapshot import StateSnapshot
 from trnlab.guards.unrepeatable import unrepeatable
 
 _OF_IMPORTS = frozenset({"find_spec", "create_module", "exec_module"})  # where a module is found decides no number
 
 
-class Watch:
+class FunctionWatch:
     """Context manager. Uses the interpreter's profiling hook, and gives it back as it was.
 
     Garbage is not collected meanwhile: what libraries do whenever that happens (Hypothesis counts the time) would
     look like a part of the code that is watched.
     """
 
-    def __init__(self, image: Image) -> None:
+    def __init__(self, image: StateSnapshot) -> None:
         self.image = image
         self.noted: list[str] = []  # what the code asked that another run may answer otherwise
         self._seen: dict[int, CodeType] = {}
         self._previous: Any = None
         self._collects = False
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> FunctionWatch:
         self._collects = gc.isenabled()
         gc.disable()
         self._previous = sys.getprofile()
@@ -76,7 +77,7 @@ def _is_import(frame: FrameType | None) -> bool:
 def unwatched() -> Iterator[None]:
     """Within the block nothing is watched: for calls into a library that reach no code of the user's."""
     hook = sys.getprofile()
-    if not isinstance(getattr(hook, "__self__", None), Watch):
+    if not isinstance(getattr(hook, "__self__", None), FunctionWatch):
         yield
         return
     sys.setprofile(None)

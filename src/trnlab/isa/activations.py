@@ -32,7 +32,7 @@ _GELU_SIGMOID = 1.702
 
 
 @dataclass(frozen=True, slots=True)
-class Activation:
+class ActivationFunction:
     """One function. `code` is what simulators switch on; low and high bound |x| or x as `signed` says."""
 
     name: str
@@ -104,41 +104,41 @@ def _gelu_sigmoid_dx(x: Any) -> Any:
     return s + _GELU_SIGMOID * x * (s * (1 - s))
 
 
-ACTIVATIONS: dict[str, Activation] = {
+ACTIVATIONS: dict[str, ActivationFunction] = {
     a.name: a
     for a in (
-        Activation("copy", 0, lambda x: x, NO_TABLE),
-        Activation("identity", 1, lambda x: x, NO_TABLE),
-        Activation("square", 2, np.square, NO_TABLE),
-        Activation("sigmoid", 3, _sigmoid, EXP),
-        Activation("relu", 4, lambda x: np.maximum(x, 0), NO_TABLE),
-        Activation("gelu", 5, _gelu, ERF),
-        Activation("gelu_dx", 6, _gelu_dx, ERF),
-        Activation("gelu_apprx_tanh", 7, lambda x: x * _gelu_tanh_gate(x), ERF),
-        Activation("gelu_apprx_tanh_dx", 8, _gelu_tanh_dx, ERF, published=False),
-        Activation("silu", 9, lambda x: x * _sigmoid(x), EXP),
-        Activation("silu_dx", 10, _silu_dx, EXP),
-        Activation("tanh", 11, np.tanh, EXP),
-        Activation("softplus", 12, _softplus, EXP),
-        Activation("mish", 13, lambda x: x * np.tanh(_softplus(x)), EXP),
-        Activation("erf", 14, _erf, ERF),
-        Activation("erf_dx", 15, lambda x: 2 / math.sqrt(math.pi) * np.exp(-x * x), ERF),
-        Activation("exp", 16, np.exp, EXP),
-        Activation("log", 17, np.log, LOG, 2.0**-64, 2.0**64),
-        Activation("sin", 18, np.sin, TRIG, -math.pi, math.pi),
-        Activation("arctan", 19, np.arctan, TRIG, -math.pi / 2, math.pi / 2),
-        Activation("sqrt", 20, np.sqrt, ROOT, 2.0**-116, 2.0**118),
-        Activation("rsqrt", 21, lambda x: 1 / np.sqrt(x), ROOT, 2.0**-87, 2.0**97),
-        Activation("reciprocal", 22, lambda x: 1 / x, ROOT, 2.0**-42, 2.0**42, magnitude=True),
-        Activation("sign", 23, np.sign, NO_TABLE),
-        Activation("abs", 24, np.abs, NO_TABLE),
-        Activation("gelu_apprx_sigmoid", 25, lambda x: x * _sigmoid(_GELU_SIGMOID * x), ERF),
-        Activation("gelu_apprx_sigmoid_dx", 26, _gelu_sigmoid_dx, ERF),
+        ActivationFunction("copy", 0, lambda x: x, NO_TABLE),
+        ActivationFunction("identity", 1, lambda x: x, NO_TABLE),
+        ActivationFunction("square", 2, np.square, NO_TABLE),
+        ActivationFunction("sigmoid", 3, _sigmoid, EXP),
+        ActivationFunction("relu", 4, lambda x: np.maximum(x, 0), NO_TABLE),
+        ActivationFunction("gelu", 5, _gelu, ERF),
+        ActivationFunction("gelu_dx", 6, _gelu_dx, ERF),
+        ActivationFunction("gelu_apprx_tanh", 7, lambda x: x * _gelu_tanh_gate(x), ERF),
+        ActivationFunction("gelu_apprx_tanh_dx", 8, _gelu_tanh_dx, ERF, published=False),
+        ActivationFunction("silu", 9, lambda x: x * _sigmoid(x), EXP),
+        ActivationFunction("silu_dx", 10, _silu_dx, EXP),
+        ActivationFunction("tanh", 11, np.tanh, EXP),
+        ActivationFunction("softplus", 12, _softplus, EXP),
+        ActivationFunction("mish", 13, lambda x: x * np.tanh(_softplus(x)), EXP),
+        ActivationFunction("erf", 14, _erf, ERF),
+        ActivationFunction("erf_dx", 15, lambda x: 2 / math.sqrt(math.pi) * np.exp(-x * x), ERF),
+        ActivationFunction("exp", 16, np.exp, EXP),
+        ActivationFunction("log", 17, np.log, LOG, 2.0**-64, 2.0**64),
+        ActivationFunction("sin", 18, np.sin, TRIG, -math.pi, math.pi),
+        ActivationFunction("arctan", 19, np.arctan, TRIG, -math.pi / 2, math.pi / 2),
+        ActivationFunction("sqrt", 20, np.sqrt, ROOT, 2.0**-116, 2.0**118),
+        ActivationFunction("rsqrt", 21, lambda x: 1 / np.sqrt(x), ROOT, 2.0**-87, 2.0**97),
+        ActivationFunction("reciprocal", 22, lambda x: 1 / x, ROOT, 2.0**-42, 2.0**42, magnitude=True),
+        ActivationFunction("sign", 23, np.sign, NO_TABLE),
+        ActivationFunction("abs", 24, np.abs, NO_TABLE),
+        ActivationFunction("gelu_apprx_sigmoid", 25, lambda x: x * _sigmoid(_GELU_SIGMOID * x), ERF),
+        ActivationFunction("gelu_apprx_sigmoid_dx", 26, _gelu_sigmoid_dx, ERF),
     )
 }
 BY_CODE = {a.code: a for a in ACTIVATIONS.values()}
 
 
-def activation_op(name: str) -> Activation:
+def activation_op(name: str) -> ActivationFunction:
     """The function called `name`. Raises KeyError for an unknown name."""
     return ACTIVATIONS[name]

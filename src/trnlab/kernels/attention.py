@@ -35,10 +35,10 @@ from functools import partial
 from trnlab.errors import CapacityError
 from trnlab.isa.base import Engine
 from trnlab.kernels.attention_maxima import Maxima
-from trnlab.kernels.attention_memory import LEAD, Job, Memory, Pack
+from trnlab.kernels.attention_memory import LEAD, AttentionMemory, Pack, Superblock
 from trnlab.kernels.attention_products import Products
 from trnlab.kernels.attention_tiles import (
-    Step,
+    DeferredInstructions,
     Task,
     block_runs,
     copier,
@@ -47,7 +47,7 @@ from trnlab.kernels.attention_tiles import (
     transpose_tokens,
     weave,
 )
-from trnlab.kernels.view import View, full
+from trnlab.kernels.view import HbmView, full
 from trnlab.numerics.dtypes import float32
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
@@ -57,15 +57,15 @@ WIDENED = 1024  # values of a partition that GpSimdE copies at a time
 
 def attention_forward(
     b: Builder,
-    q: View,
-    k: View,
-    v: View,
-    out: View,
-    lse: View | None,
+    q: HbmView,
+    k: HbmView,
+    v: HbmView,
+    out: HbmView,
+    lse: HbmView | None,
     *,
     causal: bool,
     scale: float,
-    bias: View | None = None,
+    bias: HbmView | None = None,
 ) -> None:
     """Record softmax(scale * q k^T + bias) v into `out`, and the log of the softmax's denominator into `lse`.
 
@@ -93,7 +93,7 @@ def has_room(b: Builder, task: Task, longest: int) -> bool:
         rows = min(task.bias.shape[2], longest)
         bias = full(trial.param("bias", (*task.bias.shape[:2], rows, k.shape[2]), task.bias.dtype))
     try:
-        Memory(trial, Task(q, k, v, bias, task.causal, task.scale), float32)
+        AttentionMemory(trial, Task(q, k, v, bias, task.causal, task.scale), float32)
     except CapacityError:
         return False
     return True
@@ -102,13 +102,13 @@ def has_room(b: Builder, task: Task, longest: int) -> bool:
 class _Forward:
     """The state of one call while it is recorded."""
 
-    def __init__(self, b: Builder, task: Task, out: View) -> None:
+    def __init__(self, b: Builder, task: Task, out: HbmView) -> None:
         self.b, self.task = b, task
-        self.memory = Memory(b, task, out.dtype)
+        self.memory = AttentionMemory(b, task, out.dtype)
         self.maxima, self.products = Maxima(self.memory), Products(self.memory, out)
         self._loaded: dict[int, tuple[AP, AP, AP]] = {}
 
-    def run(self, lse: View | None) -> None:
+    def run(self, lse: HbmView | None) -> None:
         """Record the whole call."""
         jobs = self.memory.jobs()
         for i in range(-LEAD, len(jobs)):
@@ -117,7 +117,7 @@ class _Forward:
         if lse is not None:
             self.products.store_lse(lse)
 
-    def _record(self, job: Job | None, *ahead: Job | None) -> None:
+    def _record(self, job: Superblock | None, *ahead: Superblock | None) -> None:
         """The exponentials of a superblock, among what the ones ahead of it need."""
         after, later, last = ahead
         back = self.products.steps(job) if job is not None else []
@@ -126,7 +126,9 @@ class _Forward:
         shift = []
         if after is not None:
             front += self.maxima.reduce(after)
-            shift = [Step(after.pack.heads * (after.q1 - after.q0), partial(self.maxima.shift, after))]
+            shift = [
+                DeferredInstructions(after.pack.heads * (after.q1 - after.q0), partial(self.maxima.shift, after))
+            ]
         half = len(maxima) // 2
         weave(back, [*front, *maxima[:half], *shift, *maxima[half:]])
 
@@ -143,7 +145,7 @@ class _Forward:
             load_tokens(self.b, q, t.q[g.batch, g.head : g.head + g.heads])
             load_tokens(self.b, v, t.v[g.batch, g.kv : g.kv + g.kvs])
 
-    def _prepare(self, job: Job) -> list[Step]:
+    def _prepare(self, job: Superblock) -> list[DeferredInstructions]:
         """For a new pack K^T and Q^T, through the PE array, and V beside its column of ones, through GpSimd."""
         if not job.starts:
             return []
@@ -151,7 +153,7 @@ class _Forward:
         group, engine = pack.group, copier(self.b.chip)
         self._load_groups(m.groups.index(group))
         q, k, v = self._loaded[m.groups.index(group)]
-        steps: list[Step] = []
+        steps: list[DeferredInstructions] = []
         before = m.packs[m.packs.index(pack) - 1]
         if pack.head > group.head and before.kv == pack.kv:
             pack.kt, pack.values = before.kt, before.values
@@ -164,12 +166,14 @@ class _Forward:
         col = (pack.head - group.head) * depth
         return steps + transpose_tokens(self.b, m.operands, pack.qt[:depth], q, col, engine)
 
-    def _widen(self, pack: Pack, v: AP, col: int) -> list[Step]:
+    def _widen(self, pack: Pack, v: AP, col: int) -> list[DeferredInstructions]:
         """V beside its column of ones, a few blocks at a time: VectorE may have to wait for each."""
         depth, steps = self.task.depth, []
         for first, rows, blocks in block_runs(0, self.task.keys):
             for block, count in pieces(first, first + blocks, max(1, WIDENED // (pack.kvs * depth))):
                 src = v[:rows, block : block + count, col : col + pack.kvs * depth].split(1, pack.kvs, depth)
                 dst = pack.values[:rows, :, block : block + count, :depth].permute(1, 0, 2)
-                steps.append(Step(0, partial(self.b.tensor_copy, dst=dst, src=src, engine=Engine.GPSIMD)))
+                steps.append(
+                    DeferredInstructions(0, partial(self.b.tensor_copy, dst=dst, src=src, engine=Engine.GPSIMD))
+                )
         return steps

@@ -33,8 +33,8 @@ from trnlab.kernels.attention_tiles import (
     RESERVE,
     Bias,
     Constants,
-    Group,
-    Step,
+    DeferredInstructions,
+    HeadGroup,
     Task,
     accumulate,
     block_runs,
@@ -51,11 +51,11 @@ from trnlab.kernels.attention_tiles import (
     weave,
 )
 from trnlab.kernels.blocks import BANK, P
-from trnlab.kernels.view import View, full
+from trnlab.kernels.view import HbmView, full
 from trnlab.numerics.dtypes import DType, float32
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
-from trnlab.program.pool import Pool
+from trnlab.program.pool import TilePool
 
 LOOKAHEAD = 2  # tiles between dS and its use
 IN_FLIGHT = LOOKAHEAD + 2  # tiles whose gradients are not all done, the one at hand among them
@@ -66,19 +66,19 @@ SCORE_BANKS, TRANSPOSED_BANK, DQ_BANK, DK_BANK, DV_BANK = (0, 1, 2, 3), 4, 5, 6,
 
 def attention_backward(
     b: Builder,
-    dout: View,
-    q: View,
-    k: View,
-    v: View,
-    out: View,
-    lse: View,
-    dq: View | None,
-    dk: View | None,
-    dv: View | None,
+    dout: HbmView,
+    q: HbmView,
+    k: HbmView,
+    v: HbmView,
+    out: HbmView,
+    lse: HbmView,
+    dq: HbmView | None,
+    dk: HbmView | None,
+    dv: HbmView | None,
     *,
     causal: bool,
     scale: float,
-    bias: View | None = None,
+    bias: HbmView | None = None,
 ) -> None:
     """Record the gradients of `attention_forward` with respect to q, k and v, given that of its `out`; not the
     Nones among them.
@@ -97,7 +97,7 @@ def has_room_backward(b: Builder, task: Task, longest: int) -> bool:
     float32."""
     trial = Builder(b.name, b.chip, sbuf_limit=b.sbuf_free)
 
-    def at_most(x: View, dt: DType) -> View:
+    def at_most(x: HbmView, dt: DType) -> HbmView:
         return full(trial.param("operand", (*x.shape[:2], min(x.shape[2], longest), x.shape[3]), dt))
 
     q, k, v = (at_most(x, x.dtype) for x in (task.q, task.k, task.v))
@@ -117,7 +117,7 @@ def has_room_backward(b: Builder, task: Task, longest: int) -> bool:
 class _Unit:
     """Heads whose transposed operands lie on different partitions of the same tiles; one when heads share keys."""
 
-    group: Group
+    group: HeadGroup
     head: int
     heads: int
     kv: int
@@ -165,12 +165,12 @@ class _Backward:
         self,
         b: Builder,
         task: Task,
-        dout: View,
-        out: View,
-        lse: View,
-        dq: View | None,
-        dk: View | None,
-        dv: View | None,
+        dout: HbmView,
+        out: HbmView,
+        lse: HbmView,
+        dq: HbmView | None,
+        dk: HbmView | None,
+        dv: HbmView | None,
     ) -> None:
         self.b, self.task, self.dout, self.out, self.lse = b, task, dout, out, lse
         self.grads = dq, dk, dv
@@ -182,14 +182,14 @@ class _Backward:
         self.side_by_side = (
             P // task.depth if P % task.depth == 0 == task.depth % QUADRANT and task.shared == 1 else 1
         )
-        self.tokens: dict[Group, _Tokens] = {}
-        self.results: dict[Group, tuple[AP, AP, AP]] = {}
+        self.tokens: dict[HeadGroup, _Tokens] = {}
+        self.results: dict[HeadGroup, tuple[AP, AP, AP]] = {}
         self.products: deque[Callable[[], None]] = deque()
         self.queries: deque[Callable[[], None]] = deque()
         self._open_psum()
         self._open_sbuf()
 
-    def _units(self, group: Group) -> list[_Unit]:
+    def _units(self, group: HeadGroup) -> list[_Unit]:
         t = self.task
         if t.shared > 1:
             heads = range(group.head, group.head + group.heads)
@@ -201,8 +201,8 @@ class _Backward:
     def _open_psum(self) -> None:
         b, dt = self.b, self.task.dtype
         columns = BANK * float32.itemsize // dt.itemsize
-        self.scores = Pool([b.psum((P, BANK), bank=i, name="scores") for i in SCORE_BANKS])
-        self.operands = Pool([b.psum((P, columns), dt, bank=i, name="operand") for i in SCORE_BANKS])
+        self.scores = TilePool([b.psum((P, BANK), bank=i, name="scores") for i in SCORE_BANKS])
+        self.operands = TilePool([b.psum((P, columns), dt, bank=i, name="operand") for i in SCORE_BANKS])
         self.ds_t = b.psum((P, BANK // P, P), dt, bank=TRANSPOSED_BANK, name="dsT")
         self.dq = b.psum((P, self.task.depth), bank=DQ_BANK, name="dq")
         shape = (P, self.segment // P, self.task.depth)
@@ -240,13 +240,13 @@ class _Backward:
         self.dq_pool = token_pool(b, "dq", t.queries, q_width, forms[0], stores)
         self.dk_pools = [token_pool(b, n, t.keys, k_width, dt, stores) for n, dt in zip(("dk", "dv"), forms[1:])]
 
-    def _form(self, grad: View | None) -> DType:
+    def _form(self, grad: HbmView | None) -> DType:
         """The format of a gradient's tiles."""
         return self.task.dtype if grad is None else grad.dtype
 
-    def _transposed_pool(self, name: str, rows: int, tokens: int, bufs: int) -> Pool:
+    def _transposed_pool(self, name: str, rows: int, tokens: int, bufs: int) -> TilePool:
         slots = count_blocks(tokens)
-        return Pool(
+        return TilePool(
             [self.b.tile((rows, tokens), self.task.dtype, name=f"{name}{i}", slots=slots) for i in range(bufs)]
         )
 
@@ -257,11 +257,11 @@ class _Backward:
         load_statistics(self.b, self.scores, self.minus_lse, self.lse, -1.0)
         weave([], self._prepare(self.units[0]))
         for unit, following in zip(self.units, [*self.units[1:], None]):
-            main = [Step(item.width, partial(self._advance, item)) for item in self._items(unit)]
+            main = [DeferredInstructions(item.width, partial(self._advance, item)) for item in self._items(unit)]
             if self.ahead and unit.starts and unit.group is not self.groups[-1]:
                 # Into the tiles of the last group, which is done with after a few items of this one.
                 load = partial(self._load, self.groups[self.groups.index(unit.group) + 1])
-                main.insert(0 if self.short else IN_FLIGHT, Step(0, load))
+                main.insert(0 if self.short else IN_FLIGHT, DeferredInstructions(0, load))
             half = max(len(main) // 2, IN_FLIGHT + 1)  # by then what the next unit needs is being loaded
             weave(main[:half], [])
             if following is None or not (self.ahead or not following.starts):
@@ -303,7 +303,7 @@ class _Backward:
         return items
 
     # -- operands ---------------------------------------------------------------------------------------------------
-    def _load(self, g: Group) -> None:
+    def _load(self, g: HeadGroup) -> None:
         t = self.task
         q, dout, out = (pool.next() for pool in self.q_pools)
         k, v = (pool.next() for pool in self.k_pools)
@@ -313,11 +313,11 @@ class _Backward:
             load_tokens(self.b, tile, view[g.batch, g.head : g.head + g.heads])
         self.tokens[g] = _Tokens(q, k, v, dout, out, self.deltas.next())
 
-    def _prepare(self, unit: _Unit) -> list[Step]:
+    def _prepare(self, unit: _Unit) -> list[DeferredInstructions]:
         """delta of a new group; K^T, V^T, Q^T and dO^T of the unit."""
         depth, g, b = self.task.depth, unit.group, self.b
         tokens = self.tokens[g]
-        steps: list[Step] = []
+        steps: list[DeferredInstructions] = []
         before = self.units[self.units.index(unit) - 1]
         if not unit.starts and before.kv == unit.kv:
             unit.kt, unit.vt = before.kt, before.vt
@@ -334,7 +334,8 @@ class _Backward:
         if unit.starts:
             width = tokens.dout.free // tokens.dout.dims[0][1]
             steps += [
-                Step(width, partial(self._delta, tokens, q0 // P, n)) for q0, n in pieces(0, self.task.queries, P)
+                DeferredInstructions(width, partial(self._delta, tokens, q0 // P, n))
+                for q0, n in pieces(0, self.task.queries, P)
             ]
         return steps
 
@@ -472,7 +473,7 @@ class _Backward:
             self.results[unit.group] = self.dq_pool.next(), self.dk_pools[0].next(), self.dk_pools[1].next()
         return self.results[unit.group]
 
-    def _store(self, g: Group) -> None:
+    def _store(self, g: HeadGroup) -> None:
         ranges = ((g.head, g.heads), (g.kv, g.kvs), (g.kv, g.kvs))
         for grad, tile, (first, count) in zip(self.grads, self.results.pop(g), ranges):
             if grad is not None:

@@ -23,7 +23,7 @@ from trnlab.kernels.attention_backward import attention_backward, has_room_backw
 from trnlab.kernels.attention_segments import LONGEST, length_with_room
 from trnlab.kernels.attention_tiles import Task, count_blocks, load_tokens, pieces, store_tokens, token_pool
 from trnlab.kernels.blocks import P
-from trnlab.kernels.view import View, full
+from trnlab.kernels.view import HbmView, full
 from trnlab.numerics.dtypes import float32
 from trnlab.program.builder import Builder
 
@@ -43,19 +43,19 @@ class _Pair(NamedTuple):
 
 def attention_backward_segments(
     b: Builder,
-    dout: View,
-    q: View,
-    k: View,
-    v: View,
-    out: View,
-    lse: View,
-    dq: View | None,
-    dk: View | None,
-    dv: View | None,
+    dout: HbmView,
+    q: HbmView,
+    k: HbmView,
+    v: HbmView,
+    out: HbmView,
+    lse: HbmView,
+    dq: HbmView | None,
+    dk: HbmView | None,
+    dv: HbmView | None,
     *,
     causal: bool,
     scale: float,
-    bias: View | None = None,
+    bias: HbmView | None = None,
     longest: int = LONGEST,
 ) -> None:
     """Record what `attention_backward` does, for sequences of any length; `longest`: most tokens of a segment.
@@ -106,7 +106,7 @@ class _Sum:
     ones beside it, and the last sum goes to the result."""
 
     b: Builder
-    grad: View
+    grad: HbmView
     name: str
     pairs: list[_Pair]
     of_queries: bool
@@ -124,7 +124,7 @@ class _Sum:
             shape = (PARTS, batch, heads, longest, depth)
             self._parts = full(self.b.scratch(f"{self.name}_part", shape, float32))
 
-    def part(self, pair: _Pair) -> View:
+    def part(self, pair: _Pair) -> HbmView:
         """Where the gradient of a pair goes."""
         first, count = self._range(pair)
         tokens = slice(first, first + count)
@@ -148,7 +148,7 @@ class _Sum:
     def _range(self, pair: _Pair) -> tuple[int, int]:
         return (pair.q0, pair.rows) if self.of_queries else (pair.k0, pair.keys)
 
-    def _fold(self, target: View, total: View, part: View) -> None:
+    def _fold(self, target: HbmView, total: HbmView, part: HbmView) -> None:
         """target = total + part."""
         b, (batches, heads, tokens, depth) = self.b, part.shape
         strip = min(STRIP, tokens)

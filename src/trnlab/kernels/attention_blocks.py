@@ -25,11 +25,11 @@ import numpy as np
 from trnlab.isa.base import Engine
 from trnlab.kernels.attention_tiles import Task, block_runs, count_blocks, evacuate, pieces, store_statistics
 from trnlab.kernels.blocks import BANK, P, dma_load, dma_store
-from trnlab.kernels.view import View
+from trnlab.kernels.view import HbmView
 from trnlab.numerics.dtypes import float32
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
-from trnlab.program.pool import Pool
+from trnlab.program.pool import TilePool
 
 WIDEST = 256  # head size: in float32 the tiles of wider ones fill SBUF
 TOGETHER = 4  # query blocks
@@ -39,15 +39,15 @@ SCORE_BANKS, TURN_BANKS, OUT_BANKS = (0, 1, 2), (3, 4), (5, 6, 7)
 
 def attention_forward_blocks(
     b: Builder,
-    q: View,
-    k: View,
-    v: View,
-    out: View,
-    lse: View | None,
+    q: HbmView,
+    k: HbmView,
+    v: HbmView,
+    out: HbmView,
+    lse: HbmView | None,
     *,
     causal: bool,
     scale: float,
-    bias: View | None = None,
+    bias: HbmView | None = None,
 ) -> None:
     """Record softmax(scale * q k^T + bias) v into `out` and, unless it is None, the rows' log-sum-exp into `lse`.
 
@@ -88,16 +88,16 @@ class Strip:
     kt: AP
 
 
-class Blocks:
+class StreamedAttention:
     """Tiles and steps that forward and backward share."""
 
     def __init__(self, b: Builder, task: Task) -> None:
         self.b, self.task = b, task
         dt = task.dtype
         self.chunks = count_blocks(task.depth)
-        self.scores = Pool([b.psum((P, BANK), bank=i, name="scores") for i in SCORE_BANKS])
-        self.turns = Pool([b.psum((P, BANK), dt, bank=i, name="turned") for i in TURN_BANKS])
-        self.out_banks = Pool([b.psum((P, BANK), bank=i, name="products") for i in OUT_BANKS])
+        self.scores = TilePool([b.psum((P, BANK), bank=i, name="scores") for i in SCORE_BANKS])
+        self.turns = TilePool([b.psum((P, BANK), dt, bank=i, name="turned") for i in TURN_BANKS])
+        self.out_banks = TilePool([b.psum((P, BANK), bank=i, name="products") for i in OUT_BANKS])
         self.tokens = b.pool((P, task.depth), dt, bufs=3, name="tokens")
         self.k_pool, self.v_pool = (b.pool((P, BANK // P, task.depth), dt, bufs=2, name=n) for n in "kv")
         self.kt_pool = b.pool((P, self.chunks, BANK), dt, bufs=2, name="kT")
@@ -116,7 +116,7 @@ class Blocks:
         """(first key, keys) of the strips before key `upto`."""
         return pieces(0, upto, BANK)
 
-    def load_rows(self, view: View, first: int, rows: int, dst: AP) -> AP:
+    def load_rows(self, view: HbmView, first: int, rows: int, dst: AP) -> AP:
         """Rows [first, +rows) of a view [tokens, D], into the upper rows of a tile [128, D]."""
         dma_load(self.b, dst[:rows], view[first : first + rows].ap())
         return dst[:rows]
@@ -218,10 +218,10 @@ class _Sums:
     o: AP
 
 
-class _Forward(Blocks):
+class _Forward(StreamedAttention):
     """The state of one call while it is recorded."""
 
-    def __init__(self, b: Builder, task: Task, out: View, lse: View | None) -> None:
+    def __init__(self, b: Builder, task: Task, out: HbmView, lse: HbmView | None) -> None:
         super().__init__(b, task)
         self.out, self.lse = out, lse
         count = 2 * TOGETHER

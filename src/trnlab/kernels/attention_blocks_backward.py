@@ -20,10 +20,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trnlab.isa.base import Engine
-from trnlab.kernels.attention_blocks import TOGETHER, Blocks, QueryBlock, Strip
+from trnlab.kernels.attention_blocks import TOGETHER, QueryBlock, StreamedAttention, Strip
 from trnlab.kernels.attention_tiles import Task, count_blocks, evacuate, load_statistics, pieces
 from trnlab.kernels.blocks import BANK, P, dma_store
-from trnlab.kernels.view import View
+from trnlab.kernels.view import HbmView
 from trnlab.numerics.dtypes import float32
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
@@ -31,19 +31,19 @@ from trnlab.program.builder import Builder
 
 def attention_backward_blocks(
     b: Builder,
-    dout: View,
-    q: View,
-    k: View,
-    v: View,
-    out: View,
-    lse: View,
-    dq: View | None,
-    dk: View | None,
-    dv: View | None,
+    dout: HbmView,
+    q: HbmView,
+    k: HbmView,
+    v: HbmView,
+    out: HbmView,
+    lse: HbmView,
+    dq: HbmView | None,
+    dk: HbmView | None,
+    dv: HbmView | None,
     *,
     causal: bool,
     scale: float,
-    bias: View | None = None,
+    bias: HbmView | None = None,
 ) -> None:
     """Record the gradients of `attention_forward_blocks` with respect to q, k and v, those that are not None.
 
@@ -67,19 +67,19 @@ class _Loaded:
     inverse: AP | None
 
 
-class _Backward(Blocks):
+class _Backward(StreamedAttention):
     """The state of one call while it is recorded."""
 
     def __init__(
         self,
         b: Builder,
         task: Task,
-        dout: View,
-        out: View,
-        lse: View,
-        dq: View | None,
-        dk: View | None,
-        dv: View | None,
+        dout: HbmView,
+        out: HbmView,
+        lse: HbmView,
+        dq: HbmView | None,
+        dk: HbmView | None,
+        dv: HbmView | None,
     ) -> None:
         super().__init__(b, task)
         self.dout, self.out, self.lse, self.dq, self.dk, self.dv = dout, out, lse, dq, dk, dv
@@ -151,7 +151,7 @@ class _Backward(Blocks):
         b.scalar_tensor_tensor(dst=ds, data=dp, operand0=one.delta, operand1=p, op0="subtract", op1="multiply")
         return p, ds
 
-    def _store(self, view: View, first: int, total: AP, factor: float) -> None:
+    def _store(self, view: HbmView, first: int, total: AP, factor: float) -> None:
         """Rows of a gradient: factor * total."""
         n = total.partitions
         tile = self.results[view.dtype].next()[:n]

@@ -15,8 +15,8 @@ from functools import partial
 from itertools import groupby, product
 from typing import NamedTuple
 
-from trnlab.kernels.attention_memory import Job, Memory, Pack
-from trnlab.kernels.attention_tiles import LEAST_MAXIMUM, Step, Term, accumulate, block_runs, pieces
+from trnlab.kernels.attention_memory import AttentionMemory, Pack, Superblock
+from trnlab.kernels.attention_tiles import LEAST_MAXIMUM, DeferredInstructions, Term, accumulate, block_runs, pieces
 from trnlab.kernels.blocks import BANK, P
 from trnlab.program.access import AP
 
@@ -45,10 +45,10 @@ class _Strip(NamedTuple):
 class Maxima:
     """Records the maxima of superblocks."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: AttentionMemory) -> None:
         self.b, self.task, self.memory = memory.b, memory.task, memory
 
-    def steps(self, job: Job) -> list[Step]:
+    def steps(self, job: Superblock) -> list[DeferredInstructions]:
         """Find the maxima of all queries of the superblock."""
         m = self.memory
         if m.bias is not None:
@@ -60,14 +60,14 @@ class Maxima:
                     steps += self._strip_steps(job, strip)
         return steps
 
-    def reduce(self, job: Job) -> list[Step]:
+    def reduce(self, job: Superblock) -> list[DeferredInstructions]:
         """-m of queries that see several strips."""
         return [
-            Step(0, partial(self.b.tensor_reduce, dst=dst, data=parts, op="max", negate=True))
+            DeferredInstructions(0, partial(self.b.tensor_reduce, dst=dst, data=parts, op="max", negate=True))
             for dst, parts in job.reductions
         ]
 
-    def shift(self, job: Job) -> None:
+    def shift(self, job: Superblock) -> None:
         """-m from a column per query block to a row. A transpose, in which a NaN does not reach other queries."""
         m, pack, width = self.memory, job.pack, job.q1 - job.q0
         if m.bias is not None:
@@ -83,7 +83,7 @@ class Maxima:
             job.shift = m.shifts.next().with_dims((width, pack.heads), (1, width))
         self.b.activation(dst=job.shift, data=bank, op="copy")
 
-    def _limit_shift(self, job: Job) -> None:
+    def _limit_shift(self, job: Superblock) -> None:
         """Let queries that see no key have exponentials of zero."""
         row = self.memory.column(job.pack)
         for block, n, count in block_runs(job.q0, job.q1):
@@ -93,7 +93,7 @@ class Maxima:
     def _strips(self, q_end: int) -> int:
         return -(-self.task.span(q_end) // self.memory.row_length)
 
-    def _run(self, job: Job, blocks: list[int], n: int, strips: int) -> Iterator[_Strip]:
+    def _run(self, job: Superblock, blocks: list[int], n: int, strips: int) -> Iterator[_Strip]:
         """The strips of query blocks of n rows that see so many of them."""
         m, pack, row = self.memory, job.pack, self.memory.column(job.pack)
         total = m.shift_all[:n, row : row + pack.heads, blocks[0] : blocks[-1] + 1]
@@ -120,15 +120,15 @@ class Maxima:
                 for head, (block, count) in product(range(pack.heads), pieces(some[0], some[-1] + 1, most)):
                     yield range(head, head + 1), range(block, block + count), keys
 
-    def _strip_steps(self, job: Job, strip: _Strip) -> list[Step]:
+    def _strip_steps(self, job: Superblock, strip: _Strip) -> list[DeferredInstructions]:
         m, columns = self.memory, len(strip.rows) * strip.keys
         row = m.row_pool.next()[: strip.n, :columns] if m.copies else None
         return [
-            Step(count, partial(self._scores, job, strip, first, count, row))
+            DeferredInstructions(count, partial(self._scores, job, strip, first, count, row))
             for first, count in pieces(0, columns, m.banks * BANK)
         ]
 
-    def _scores(self, job: Job, strip: _Strip, first: int, count: int, row: AP | None) -> None:
+    def _scores(self, job: Superblock, strip: _Strip, first: int, count: int, row: AP | None) -> None:
         """Scores [first, +count) of a strip, in PSUM, and after the last of them the maxima of its rows."""
         m, task, pack, n = self.memory, self.task, job.pack, strip.n
         scores = m.maxima.next()[:n]

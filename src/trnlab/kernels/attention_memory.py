@@ -13,7 +13,7 @@ from trnlab.kernels.attention_tiles import (
     RESERVE,
     Bias,
     Constants,
-    Group,
+    HeadGroup,
     Task,
     copier,
     count_blocks,
@@ -25,7 +25,7 @@ from trnlab.kernels.blocks import BANK, P
 from trnlab.numerics.dtypes import DType, float32
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
-from trnlab.program.pool import Pool
+from trnlab.program.pool import TilePool
 
 LEAD = 3  # superblocks from the transposes to the exponentials
 QUADRANT = 32
@@ -39,7 +39,7 @@ OUT_BANKS = (6, 7)
 class Pack:
     """Query heads [head, +heads) of a group that are worked on together, with the key heads they use."""
 
-    group: Group
+    group: HeadGroup
     head: int
     heads: int
     kv: int
@@ -54,7 +54,7 @@ class Pack:
 
 
 @dataclass(eq=False)
-class Job:
+class Superblock:
     """One superblock: queries [q0, q1) of each head of a pack. `starts`, `ends`: of its pack, of its group."""
 
     pack: Pack
@@ -68,10 +68,10 @@ class Job:
     bias: AP | None = None
 
 
-class _Recast(Pool):
+class _Recast(TilePool):
     """The first bank of each tile of another pool as a tile of another format; both pools turn together."""
 
-    def __init__(self, pool: Pool, tiles: list[AP]) -> None:
+    def __init__(self, pool: TilePool, tiles: list[AP]) -> None:
         super().__init__(tiles)
         self._pool, self._of = pool, dict(zip(pool.tiles, tiles))
 
@@ -80,7 +80,7 @@ class _Recast(Pool):
         return self._of[self._pool.next()]
 
 
-class Memory:
+class AttentionMemory:
     """PSUM, SBUF and the constants of one call.
 
     Where VectorE and ScalarE take turns at PSUM, ScalarE alone empties it: it copies what the maxima are taken of to
@@ -110,12 +110,12 @@ class Memory:
         self.maxima = self.scores if self.copies else self._rotation(MAXIMA_BANKS)
         self.shift_banks = self._recast(self.scores)
         self.operands = self.shift_banks if copier(self.b.chip) is Engine.SCALAR else self._recast(self.maxima)
-        self.sums = Pool([self.b.psum((P, BANK), bank=i, name="out") for i in OUT_BANKS])
+        self.sums = TilePool([self.b.psum((P, BANK), bank=i, name="out") for i in OUT_BANKS])
 
-    def _rotation(self, banks: tuple[tuple[int, ...], ...]) -> Pool:
-        return Pool([self.b.psum((P, len(i) * BANK), bank=i[0], name="scores") for i in banks])
+    def _rotation(self, banks: tuple[tuple[int, ...], ...]) -> TilePool:
+        return TilePool([self.b.psum((P, len(i) * BANK), bank=i[0], name="scores") for i in banks])
 
-    def _recast(self, pool: Pool) -> Pool:
+    def _recast(self, pool: TilePool) -> TilePool:
         """Tiles in the format of the operands, which transposes fill."""
         dt, size = self.task.dtype, self.b.chip.psum.bank_bytes_per_partition
         first = [tile.buffer.address // size for tile in pool.tiles]
@@ -161,14 +161,14 @@ class Memory:
         """Where the pack's first head is among all (batch, head) pairs."""
         return pack.group.batch * self.task.heads + pack.head
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[Superblock]:
         """All superblocks, in order."""
         jobs = []
         for i, pack in enumerate(self.packs):
             ends = i + 1 == len(self.packs) or self.packs[i + 1].group is not pack.group
             for q0, n in pieces(0, self.task.queries, self.blocks * P):
                 last = q0 + n == self.task.queries
-                jobs.append(Job(pack, q0, q0 + n, starts=q0 == 0, ends=ends and last))
+                jobs.append(Superblock(pack, q0, q0 + n, starts=q0 == 0, ends=ends and last))
         return jobs
 
     def _bufs(self, jobs: int) -> int:
@@ -176,7 +176,7 @@ class Memory:
         per_pack = -(-self.task.queries // (self.blocks * P))
         return min(self.task.batch * self.task.heads, 1 + -(-jobs // per_pack))
 
-    def _packs(self, group: Group, most: int) -> list[Pack]:
+    def _packs(self, group: HeadGroup, most: int) -> list[Pack]:
         """Short sequences put up to `most` heads into one superblock; heads that share keys only with each other."""
         t = self.task
         if t.shared == 1:
@@ -187,11 +187,11 @@ class Memory:
             for h, n in pieces(kv * t.shared, (kv + 1) * t.shared, most)
         ]
 
-    def _transposed_pool(self, name: str, heads: int, tokens: int, bufs: int) -> Pool:
+    def _transposed_pool(self, name: str, heads: int, tokens: int, bufs: int) -> TilePool:
         """Tiles [rows, heads, tokens]; what lies between D and the shift's row is zero, K^T's row of shift is one."""
         b, t = self.b, self.task
         shape, slots = (self.rows, heads, tokens), max(1, heads * tokens // P)
-        pool = Pool([b.tile(shape, t.dtype, name=f"{name}{i}", slots=slots) for i in range(bufs)])
+        pool = TilePool([b.tile(shape, t.dtype, name=f"{name}{i}", slots=slots) for i in range(bufs)])
         for tile in pool.tiles:
             if self.fused and t.depth < self.shift_row:
                 b.memset(dst=tile[: self.shift_row], value=0.0, engine=Engine.GPSIMD)
@@ -199,11 +199,11 @@ class Memory:
                 b.memset(dst=tile[self.shift_row :], value=1.0, engine=Engine.GPSIMD)
         return pool
 
-    def _value_pool(self, heads: int, bufs: int) -> Pool:
+    def _value_pool(self, heads: int, bufs: int) -> TilePool:
         """Tiles [128, heads, blocks, D + 1] whose last column is one."""
         b, t = self.b, self.task
         n = count_blocks(t.keys)
-        pool = Pool(
+        pool = TilePool(
             [b.tile((P, heads, n, t.depth + 1), t.dtype, name=f"values{i}", slots=heads * n) for i in range(bufs)]
         )
         for tile in pool.tiles:

@@ -15,9 +15,9 @@ from functools import partial
 from typing import NamedTuple
 
 from trnlab.isa.base import Engine
-from trnlab.kernels.attention_memory import Job, Memory
+from trnlab.kernels.attention_memory import AttentionMemory, Superblock
 from trnlab.kernels.attention_tiles import (
-    Step,
+    DeferredInstructions,
     Task,
     Term,
     accumulate,
@@ -28,7 +28,7 @@ from trnlab.kernels.attention_tiles import (
     store_tokens,
 )
 from trnlab.kernels.blocks import BANK, P
-from trnlab.kernels.view import View
+from trnlab.kernels.view import HbmView
 from trnlab.program.access import AP
 
 LEAST_SUM = 1e-37  # of exponentials: their inverse is finite
@@ -50,7 +50,7 @@ class _Part(NamedTuple):
         return self.at + self.q1 - self.q0
 
 
-def _tiles(task: Task, job: Job, banks: int) -> list[list[_Part]]:
+def _tiles(task: Task, job: Superblock, banks: int) -> list[list[_Part]]:
     """The scores of a superblock as tiles of so many banks of PSUM, with equally many keys in all columns.
 
     Query blocks stay whole and in one bank. Queries before a block of keys see none of it.
@@ -72,7 +72,7 @@ def _tiles(task: Task, job: Job, banks: int) -> list[list[_Part]]:
     return tiles
 
 
-def _units(task: Task, job: Job) -> Iterator[tuple[int, int, int, int, int]]:
+def _units(task: Task, job: Superblock) -> Iterator[tuple[int, int, int, int, int]]:
     """Blocks of keys and of queries that see them: first key, keys, head, queries from, to."""
     for k0, n in pieces(0, task.span(job.q1), P):
         for head in range(job.pack.heads):
@@ -94,16 +94,16 @@ def _columns(tile: list[_Part]) -> Iterator[tuple[int, int]]:
 class Products:
     """Records exponentials and what follows them. Products run a few tiles behind their exponentials."""
 
-    def __init__(self, memory: Memory, out: View) -> None:
+    def __init__(self, memory: AttentionMemory, out: HbmView) -> None:
         self.b, self.task, self.memory, self.out = memory.b, memory.task, memory, out
         self.turn = 0  # tiles of scores so far
         self.pending: deque[Callable[[], None]] = deque()  # products with V of the last tiles
         self.later: deque[tuple[int, Callable[[], None]]] = deque()  # divisions, with the turn that they wait for
 
-    def steps(self, job: Job) -> list[Step]:
+    def steps(self, job: Superblock) -> list[DeferredInstructions]:
         """The superblock's tiles of exponentials."""
         return [
-            Step(sum(part.q1 - part.q0 for part in tile), partial(self._exponentials, job, tile))
+            DeferredInstructions(sum(part.q1 - part.q0 for part in tile), partial(self._exponentials, job, tile))
             for tile in _tiles(self.task, job, self.memory.banks)
         ]
 
@@ -114,7 +114,7 @@ class Products:
         for _, step in self.later:
             step()
 
-    def store_lse(self, lse: View) -> None:
+    def store_lse(self, lse: HbmView) -> None:
         """lse = scale * m + log(l), for all queries at once: changing ScalarE's table of functions takes long."""
         b, t, m = self.b, self.task, self.memory
         for block, n, count in block_runs(0, t.queries):
@@ -130,7 +130,7 @@ class Products:
             )
         store_statistics(b, m.maxima, lse, m.inverse_all)
 
-    def _exponentials(self, job: Job, tile: list[_Part]) -> None:
+    def _exponentials(self, job: Superblock, tile: list[_Part]) -> None:
         """P^T of a tile of scores; its products with V come some tiles later."""
         m, pack, n = self.memory, job.pack, tile[0].n
         scores, p = m.scores.next()[:n], m.p_pool.next()[:n]
@@ -151,7 +151,7 @@ class Products:
         while self.later and self.later[0][0] <= self.turn:
             self.later.popleft()[1]()
 
-    def _added(self, job: Job, part: _Part, scores: AP) -> Iterator[Term]:
+    def _added(self, job: Superblock, part: _Part, scores: AP) -> Iterator[Term]:
         """What is added to a part of a tile of scores."""
         m, n = self.memory, part.n
         if not m.fused:
@@ -166,7 +166,7 @@ class Products:
                 at = q0 - part.q0
                 yield m.bias.to_keys(scores[:, at : at + count], job.bias, (q0 - job.q0) // P, part.k0)
 
-    def _products(self, job: Job, tile: list[_Part], p: AP) -> None:
+    def _products(self, job: Superblock, tile: list[_Part], p: AP) -> None:
         """Add P V of a tile to the accumulators [queries, D + 1] of the superblock's query blocks."""
         task, pack, n = self.task, job.pack, tile[0].n
         if tile[0].k0 == 0 and tile[0].head == 0 and tile[0].q0 == job.q0:
@@ -186,12 +186,12 @@ class Products:
         if (last.k0 + n, last.head + 1, last.q1) == (task.span(job.q1), pack.heads, job.q1):
             self._finish(job)
 
-    def _accumulators(self, job: Job) -> AP:
+    def _accumulators(self, job: Superblock) -> AP:
         """[128, heads, blocks, D + 1] of a bank."""
         width, blocks = self.task.depth + 1, count_blocks(job.q1 - job.q0)
         return self.memory.sums.next().with_dims((blocks * width, job.pack.heads), (width, blocks), (1, width))
 
-    def _finish(self, job: Job) -> None:
+    def _finish(self, job: Superblock) -> None:
         """out = O / l. ScalarE frees the accumulator's bank at once; VectorE and GpSimd divide when it has."""
         m = self.memory
         sums = m.o_pool.next().with_dims(*job.sums.dims)
@@ -200,7 +200,7 @@ class Products:
             self.b.activation(dst=sums[:n, :, at : at + count], data=job.sums[:n, :, at : at + count], op="copy")
         self.later.append((self.turn + m.lookahead, partial(self._divide, job, sums)))
 
-    def _divide(self, job: Job, sums: AP) -> None:
+    def _divide(self, job: Superblock, sums: AP) -> None:
         b, m, pack, depth = self.b, self.memory, job.pack, self.task.depth
         if job.q0 == 0 and pack.head == pack.group.head:
             self.out_tile = m.out_pool.next()

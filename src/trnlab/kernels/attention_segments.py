@@ -21,11 +21,11 @@ from trnlab.errors import CapacityError
 from trnlab.kernels.attention import attention_forward, has_room
 from trnlab.kernels.attention_tiles import Task, count_blocks, pieces, store_statistics
 from trnlab.kernels.blocks import BANK, P, dma_load, dma_store
-from trnlab.kernels.view import View, full
+from trnlab.kernels.view import HbmView, full
 from trnlab.numerics.dtypes import float32
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
-from trnlab.program.pool import Pool
+from trnlab.program.pool import TilePool
 
 LONGEST, SHORTEST = 4096, 512  # tokens of a segment
 
@@ -58,15 +58,15 @@ def length_with_room(b: Builder, task: Task, longest: int, has_room: Callable[[B
 
 def attention_forward_segments(
     b: Builder,
-    q: View,
-    k: View,
-    v: View,
-    out: View,
-    lse: View | None,
+    q: HbmView,
+    k: HbmView,
+    v: HbmView,
+    out: HbmView,
+    lse: HbmView | None,
     *,
     causal: bool,
     scale: float,
-    bias: View | None = None,
+    bias: HbmView | None = None,
     longest: int = LONGEST,
 ) -> None:
     """Record what `attention_forward` does, for sequences of any length; `longest`: most tokens of a segment.
@@ -82,7 +82,7 @@ def attention_forward_segments(
 class _Chunk:
     """Queries [q0, +rows) of all heads."""
 
-    def __init__(self, b: Builder, task: Task, out: View, lse: View | None, q0: int, rows: int) -> None:
+    def __init__(self, b: Builder, task: Task, out: HbmView, lse: HbmView | None, q0: int, rows: int) -> None:
         self.b, self.task, self.q0, self.rows = b, task, q0, rows
         self.out = out[:, :, q0 : q0 + rows]
         self.lse = None if lse is None else lse[:, :, q0 : q0 + rows]
@@ -111,7 +111,7 @@ class _Chunk:
         found = [_Segment(first, count, False) for first, count in pieces(0, before, length)]
         return found + [_Segment(first, count, True) for first, count in pieces(before, end, length)]
 
-    def _attend(self, segment: _Segment, out: View, lse: View | None) -> None:
+    def _attend(self, segment: _Segment, out: HbmView, lse: HbmView | None) -> None:
         t, keys, rows = self.task, slice(segment.first, segment.first + segment.length), slice(None)
         queries = slice(self.q0, self.q0 + self.rows)
         bias = t.bias
@@ -130,7 +130,7 @@ class _Chunk:
             bias=bias,
         )
 
-    def _join(self, parts: View, logs: View) -> None:
+    def _join(self, parts: HbmView, logs: HbmView) -> None:
         """Block of queries after block: the weights of the segments, and what they found."""
         b, t, segments = self.b, self.task, parts.shape[0]
         shape = (P, t.batch * t.heads, count_blocks(self.rows))
@@ -159,7 +159,7 @@ class _Chunk:
         if self.lse is not None:
             b.activation(dst=total, data=total, op="log")
             b.tensor_tensor(dst=total, data1=total, data2=minus_max, op="subtract")
-            banks = Pool([b.psum((P, BANK), bank=i, name="lse") for i in range(2)])
+            banks = TilePool([b.psum((P, BANK), bank=i, name="lse") for i in range(2)])
             store_statistics(b, banks, self.lse, total)
 
     def _add(self, acc: AP, part: AP, weight: AP, *, first: bool) -> None:

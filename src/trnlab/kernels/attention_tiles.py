@@ -20,11 +20,11 @@ import ml_dtypes
 from trnlab.chips.spec import Chip
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocks import BANK, P, dma_load, dma_store
-from trnlab.kernels.view import View, rectangle
+from trnlab.kernels.view import HbmView, rectangle
 from trnlab.numerics.dtypes import DType, bfloat16, float32
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
-from trnlab.program.pool import Pool
+from trnlab.program.pool import TilePool
 
 RESERVE = 12 * 1024  # bytes of a partition for constants and statistics
 DMA_BYTES = 4096  # per partition and transfer: long enough to use the bandwidth, short enough to start early
@@ -39,10 +39,10 @@ Term = tuple[AP, AP, AP]  # dst, stationary, moving
 class Task:
     """One attention problem: q [B, H, T, D], k and v [B, Hkv, S, D], bias [B or 1, H or 1, T or 1, S] or None."""
 
-    q: View
-    k: View
-    v: View
-    bias: View | None
+    q: HbmView
+    k: HbmView
+    v: HbmView
+    bias: HbmView | None
     causal: bool
     scale: float
 
@@ -106,7 +106,7 @@ def is_fused(depth: int, dtype: DType, scale: float) -> bool:
 
 
 @dataclass(frozen=True)
-class Group:
+class HeadGroup:
     """Heads that are loaded together: key heads [kv, +kvs) of one batch element and the query heads that use them."""
 
     batch: int
@@ -116,7 +116,7 @@ class Group:
     heads: int
 
 
-def plan_groups(task: Task, room: int, per_head: tuple[int, int]) -> tuple[list[Group], int]:
+def plan_groups(task: Task, room: int, per_head: tuple[int, int]) -> tuple[list[HeadGroup], int]:
     """Groups of heads, and how many of them have tiles at a time: two, so that one is loaded while one is at work.
 
     A group is the fewest key heads whose rows are worth a DMA, or one when `room` bytes of a partition are too few.
@@ -130,7 +130,9 @@ def plan_groups(task: Task, room: int, per_head: tuple[int, int]) -> tuple[list[
     kvs, bufs = next((c for c in choices if c[0] * c[1] * blocks * row <= room), choices[-1])
     r = task.shared
     found = [
-        Group(batch, kv, kvs, kv * r, kvs * r) for batch in range(task.batch) for kv in range(0, task.kv_heads, kvs)
+        HeadGroup(batch, kv, kvs, kv * r, kvs * r)
+        for batch in range(task.batch)
+        for kv in range(0, task.kv_heads, kvs)
     ]
     return found, min(bufs, len(found))
 
@@ -156,25 +158,25 @@ def pieces(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 # -- tiles of tokens ------------------------------------------------------------------------------------------------
-def token_pool(b: Builder, name: str, tokens: int, width: int, dt: DType, bufs: int) -> Pool:
+def token_pool(b: Builder, name: str, tokens: int, width: int, dt: DType, bufs: int) -> TilePool:
     """`bufs` tiles of tokens whose blocks are waited for one by one."""
     n = count_blocks(tokens)
-    return Pool([b.tile((P, n, width), dt, name=f"{name}{i}", slots=n) for i in range(bufs)])
+    return TilePool([b.tile((P, n, width), dt, name=f"{name}{i}", slots=n) for i in range(bufs)])
 
 
-def load_tokens(b: Builder, tile: AP, view: View) -> None:
+def load_tokens(b: Builder, tile: AP, view: HbmView) -> None:
     """Fill a tile of tokens from a view [heads, tokens, D]."""
     for block, rows, count in _transfers(view):
         dma_load(b, tile[:rows, block : block + count], _token_ap(view, block, rows, count))
 
 
-def store_tokens(b: Builder, view: View, tile: AP) -> None:
+def store_tokens(b: Builder, view: HbmView, tile: AP) -> None:
     """Write a tile of tokens to a view [heads, tokens, D]."""
     for block, rows, count in _transfers(view):
         dma_store(b, _token_ap(view, block, rows, count), tile[:rows, block : block + count])
 
 
-def _transfers(view: View) -> Iterator[tuple[int, int, int]]:
+def _transfers(view: HbmView) -> Iterator[tuple[int, int, int]]:
     heads, tokens, depth = view.shape
     most = max(1, DMA_BYTES // (heads * depth * view.dtype.itemsize))
     for block, rows, count in block_runs(0, tokens):
@@ -182,14 +184,16 @@ def _transfers(view: View) -> Iterator[tuple[int, int, int]]:
             yield first, rows, blocks
 
 
-def _token_ap(view: View, block: int, rows: int, count: int) -> AP:
+def _token_ap(view: HbmView, block: int, rows: int, count: int) -> AP:
     heads, _, depth = view.shape
     head, token, inner = view.strides
     shape, strides = (rows, count, heads, depth), (token, P * token, head, inner)
     return view.like(view.offset + block * P * token, shape, strides).ap()
 
 
-def transpose_tokens(b: Builder, psum: Pool, dst: AP, tile: AP, col: int, engine: Engine) -> list[Step]:
+def transpose_tokens(
+    b: Builder, psum: TilePool, dst: AP, tile: AP, col: int, engine: Engine
+) -> list[DeferredInstructions]:
     """Steps that fill dst [W, heads, tokens]: head i from columns [col + i W, +W) of a tile of tokens.
 
     The PE array transposes block by block into `psum`, tiles of the same format; `engine` empties them.
@@ -209,7 +213,7 @@ def transpose_tokens(b: Builder, psum: Pool, dst: AP, tile: AP, col: int, engine
         evacuate(b, dst[:, head : head + count, start : start + length], src, engine)
 
     return [
-        Step(count * length, partial(step, head, count, start, length))
+        DeferredInstructions(count * length, partial(step, head, count, start, length))
         for head, count in pieces(0, heads, per_tile)
         for start, length in pieces(0, tokens, room * P)
     ]
@@ -231,7 +235,7 @@ def evacuate(b: Builder, dst: AP, src: AP, engine: Engine, factor: float = 1.0) 
 
 
 # -- per-query statistics: columns [128 queries, heads, blocks] on chip, rows [heads, T] in HBM ---------------------
-def load_statistics(b: Builder, psum: Pool, columns: AP, view: View, factor: float) -> None:
+def load_statistics(b: Builder, psum: TilePool, columns: AP, view: HbmView, factor: float) -> None:
     """columns[p, b*H + h, block] = factor * view[b, h, 128 * block + p], all fp32."""
     view, columns = _many_rows(view, columns)
     heads, tokens = prod(view.shape[:-1]), view.shape[-1]
@@ -249,7 +253,7 @@ def load_statistics(b: Builder, psum: Pool, columns: AP, view: View, factor: flo
                 b.activation(dst=dst, data=bank, op="copy", scale=factor)
 
 
-def store_statistics(b: Builder, psum: Pool, view: View, columns: AP) -> None:
+def store_statistics(b: Builder, psum: TilePool, view: HbmView, columns: AP) -> None:
     """view[b, h, 128 * block + p] = columns[p, b*H + h, block], all fp32."""
     view, columns = _many_rows(view, columns)
     heads, tokens = prod(view.shape[:-1]), view.shape[-1]
@@ -266,7 +270,7 @@ def store_statistics(b: Builder, psum: Pool, view: View, columns: AP) -> None:
                 dma_store(b, piece.ap, part)
 
 
-def _many_rows(view: View, columns: AP) -> tuple[View, AP]:
+def _many_rows(view: HbmView, columns: AP) -> tuple[HbmView, AP]:
     """Statistics of few heads with each block as a head of its own: one transpose takes 128 rows, however many."""
     (batch, heads, tokens), blocks = view.shape, count_blocks(view.shape[2])
     if tokens % P or batch * heads >= P or columns.dims != ((blocks, batch * heads), (1, blocks)):
@@ -383,7 +387,7 @@ class Bias:
             self._last = key, self._prepare(view, q0, q1)
         return self._last[1]
 
-    def _prepare(self, view: View, q0: int, q1: int) -> AP:
+    def _prepare(self, view: HbmView, q0: int, q1: int) -> AP:
         raw, scaled = self._raw.next(), self._scaled.next()
         if not self.per_query:
             self._load(raw, scaled, view.ap())
@@ -415,19 +419,19 @@ class Bias:
 
 
 # -- order ----------------------------------------------------------------------------------------------------------
-class Step(NamedTuple):
+class DeferredInstructions(NamedTuple):
     """Some instructions yet to be recorded, and about how long they keep an engine: elements streamed."""
 
     cost: int
     record: Callable[[], None]
 
 
-def spread(main: list[Step], other: list[Step]) -> list[Step]:
+def spread(main: list[DeferredInstructions], other: list[DeferredInstructions]) -> list[DeferredInstructions]:
     """Both lists as one, each in its order, such that both get done at the same pace.
 
     Engines execute in order: what one stream of instructions waits for, another must fill.
     """
-    merged: list[Step] = []
+    merged: list[DeferredInstructions] = []
     pace = sum(s.cost for s in other) / max(sum(s.cost for s in main), 1)
     due, rest = 0.0, deque(other)
     for step in main:
@@ -439,7 +443,7 @@ def spread(main: list[Step], other: list[Step]) -> list[Step]:
     return merged + list(rest)
 
 
-def weave(main: list[Step], other: list[Step]) -> None:
+def weave(main: list[DeferredInstructions], other: list[DeferredInstructions]) -> None:
     """Record two lists of steps at the same pace."""
     for step in spread(main, other):
         step.record()

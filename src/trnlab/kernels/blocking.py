@@ -32,7 +32,7 @@ _WIDTHS = (2048, 1024, 512, 256, 128)
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class MatmulProblem:
     """A product [M, K] x [K, N]. `*_k_rows`: the operand's rows are the contraction, as the PE array wants them.
     `sink_cost`, `sink_moved`: as `cost` and `moved` of a `Sink`. `sums`: whether one operand is summed over the
     contraction, too."""
@@ -80,7 +80,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class BlockedOperand:
     """One operand in a blocking: its free size in all, of a block, of the pieces that are loaded; its SBUF tiles.
 
     `unit`: free size of one matmul's operand. `raw_tiles`: SBUF tiles for pieces that wait to be transposed.
@@ -117,8 +117,8 @@ class Blocking:
     `keep`: resident blocks keep all chunks. `spill`: sums wait in SBUF from chunk to chunk, not in PSUM.
     """
 
-    lhs: Side
-    rhs: Side
+    lhs: BlockedOperand
+    rhs: BlockedOperand
     lhs_resident: bool
     depth: int
     chunks: int
@@ -126,12 +126,12 @@ class Blocking:
     spill: bool = False
 
     @property
-    def resident(self) -> Side:
+    def resident(self) -> BlockedOperand:
         """The operand that stays."""
         return self.lhs if self.lhs_resident else self.rhs
 
     @property
-    def streamed(self) -> Side:
+    def streamed(self) -> BlockedOperand:
         """The operand that passes."""
         return self.rhs if self.lhs_resident else self.lhs
 
@@ -168,7 +168,7 @@ def _raw_bytes(piece: int, depth: int, itemsize: int) -> int:
 
 
 @lru_cache(maxsize=1024)
-def choose(problem: Problem, budget: int, chip: Chip) -> Blocking:
+def choose(problem: MatmulProblem, budget: int, chip: Chip) -> Blocking:
     """The blocking with the least estimated time among those that fit in `budget` bytes per partition.
 
     Raises CapacityError when not even the smallest blocks fit.
@@ -186,7 +186,7 @@ def choose(problem: Problem, budget: int, chip: Chip) -> Blocking:
     return best
 
 
-def _candidates(problem: Problem, budget: int) -> Iterator[Blocking]:
+def _candidates(problem: MatmulProblem, budget: int) -> Iterator[Blocking]:
     k_tiles = problem.k_tiles
     depths = sorted({min(d, k_tiles) for d in _DEPTHS} | ({k_tiles} if k_tiles <= 128 else set()))
     for lhs_resident in (True, False):
@@ -199,12 +199,17 @@ def _candidates(problem: Problem, budget: int) -> Iterator[Blocking]:
                 for tiles, raw in product((4, 3, 2), (0,) if streamed[2] else (3, 2, 1)):
                     left = budget - tiles * tile - raw * raw_tile
                     if left > 0:
-                        side = Side(*streamed, width, width, tiles, raw)
+                        side = BlockedOperand(*streamed, width, width, tiles, raw)
                         yield from _residents(problem, side, resident, lhs_resident, depth, left)
 
 
 def _residents(
-    problem: Problem, streamed: Side, size: tuple[int, int, bool], lhs_resident: bool, depth: int, left: int
+    problem: MatmulProblem,
+    streamed: BlockedOperand,
+    size: tuple[int, int, bool],
+    lhs_resident: bool,
+    depth: int,
+    left: int,
 ) -> Iterator[Blocking]:
     """What can be resident in the `left` bytes beside the streamed tiles."""
     chunks = ceil(problem.k_tiles / depth)
@@ -228,7 +233,7 @@ def _residents(
             tiles = 3 if spill else min(space // tile, pieces * (2 * chunks if keep and blocks > 1 else chunks))
             if not keep and not spill:
                 tiles = min(space // tile, 3 * pieces)
-            side = Side(*size, pieces * piece, piece, tiles, raw)
+            side = BlockedOperand(*size, pieces * piece, piece, tiles, raw)
             lhs, rhs = (side, streamed) if lhs_resident else (streamed, side)
             yield Blocking(lhs, rhs, lhs_resident, depth, chunks, keep, spill)
 
@@ -238,7 +243,7 @@ def _widths(size: int, unit: int) -> list[int]:
     return sorted({min(w, size) for w in _WIDTHS if w % unit == 0 or w >= size} | ({size} if size < unit else set()))
 
 
-def estimate(problem: Problem, blocking: Blocking, chip: Chip) -> float:
+def estimate(problem: MatmulProblem, blocking: Blocking, chip: Chip) -> float:
     """Seconds, roughly and for comparing: of the busiest of PE array, copies and DMA, plus what cannot overlap."""
     columns = ceil(problem.m / P) * problem.n
     matmuls = ceil(problem.k_tiles / 2) if doubles(problem.dtype, chip) else problem.k_tiles
@@ -277,7 +282,7 @@ def doubles(name: str, chip: Chip) -> bool:
     return chip.has("fp8_double_row") and name in FP8
 
 
-def _held_back(problem: Problem, blocking: Blocking) -> float:
+def _held_back(problem: MatmulProblem, blocking: Blocking) -> float:
     """The share of a block's product that waits until the results of the block before have left PSUM.
 
     Of several chunks, each goes through all banks of the block, the first of them only as far as banks are free.
@@ -305,7 +310,7 @@ class _Flow(NamedTuple):
     `jobs`: copies out of PSUM, each of the transposes in one bank.
     """
 
-    side: Side
+    side: BlockedOperand
     pieces: int
     load: float
     turning: float = 0.0
@@ -313,7 +318,7 @@ class _Flow(NamedTuple):
     jobs: int = 0
 
 
-def _flow(side: Side, times: int, blocking: Blocking, problem: Problem, chip: Chip) -> _Flow:
+def _flow(side: BlockedOperand, times: int, blocking: Blocking, problem: MatmulProblem, chip: Chip) -> _Flow:
     """The flow of an operand that is loaded `times` times over."""
     count = ceil(side.size / side.piece) * blocking.chunks * times
     depth = ceil(problem.k_tiles / blocking.chunks)

@@ -16,11 +16,11 @@ from typing import Protocol
 
 from trnlab.chips.spec import Chip
 from trnlab.isa.base import Engine
-from trnlab.kernels.view import Piece, View, rectangle
+from trnlab.kernels.view import HbmView, TilePart, rectangle
 from trnlab.numerics.dtypes import DType, dtype
 from trnlab.program.access import AP, MAX_FREE_DIMS
 from trnlab.program.builder import Builder
-from trnlab.program.pool import Pool
+from trnlab.program.pool import TilePool
 
 P = 128  # partitions, and rows of a block
 BANKS = 8  # of PSUM
@@ -66,15 +66,15 @@ class Workspace:
 
     def __init__(self, b: Builder) -> None:
         self._b = b
-        self._pools: dict[tuple[str, tuple[int, ...], DType], Pool] = {}
+        self._pools: dict[tuple[str, tuple[int, ...], DType], TilePool] = {}
         self._vector = self._scalar = 0.0  # seconds of copies given to each
 
-    def pool(self, name: str, shape: tuple[int, ...], dt: DType, bufs: int, slots: int = 1) -> Pool:
+    def pool(self, name: str, shape: tuple[int, ...], dt: DType, bufs: int, slots: int = 1) -> TilePool:
         """The pool of that name, shape and format; made on first use. `slots` as in `Builder.tile`."""
         key = (name, shape, dt)
         if key not in self._pools:
             tiles = [self._b.tile(shape, dt, name=f"{name}{i}", slots=slots) for i in range(bufs)]
-            self._pools[key] = Pool(tiles)
+            self._pools[key] = TilePool(tiles)
         return self._pools[key]
 
     def evacuate(self, dst: AP, src: AP) -> None:
@@ -96,7 +96,7 @@ class Workspace:
         self._b.tensor_tensor(dst=dst, data1=left, data2=right, op="add", engine=Engine.VECTOR)
 
 
-class Source(Protocol):
+class BlockSource(Protocol):
     """A matrix [R, C] that can be brought into SBUF block by block. `dtype` is its format once there."""
 
     shape: tuple[int, int]
@@ -137,10 +137,10 @@ class Sink(Protocol):
         """There is no more to come: write out what is still held back."""
 
 
-class ViewSource(Source):
+class ViewSource(BlockSource):
     """A view of HBM as a matrix: its first `rows` dimensions, flattened, are R, the others C."""
 
-    def __init__(self, view: View, *, rows: int = 1, dt: DType | str | None = None) -> None:
+    def __init__(self, view: HbmView, *, rows: int = 1, dt: DType | str | None = None) -> None:
         """`dt`: format on chip; the DMA casts when it is not that of the view."""
         self.view, self.rows = view, rows
         self.shape = _matrix_shape(view, rows)
@@ -164,10 +164,10 @@ class ViewSource(Source):
             super().load_blocks(b, dst, row, col)
 
 
-class JoinedSource(Source):
+class JoinedSource(BlockSource):
     """Matrices one below the other (`along_rows`) or side by side, each a multiple of 128 long there."""
 
-    def __init__(self, parts: Sequence[Source], along_rows: bool) -> None:
+    def __init__(self, parts: Sequence[BlockSource], along_rows: bool) -> None:
         axis = 0 if along_rows else 1
         lengths = [part.shape[axis] for part in parts]
         assert all(n % P == 0 for n in lengths), lengths
@@ -195,7 +195,7 @@ class JoinedSource(Source):
             else:
                 part.load_blocks(b, dst[:, :, first : first + count], row, start)
 
-    def _shares(self, start: int, count: int) -> Iterator[tuple[Source, int, int, int]]:
+    def _shares(self, start: int, count: int) -> Iterator[tuple[BlockSource, int, int, int]]:
         """The share of each matrix in [start, +count): itself, where it begins in that range, how long it is, and
         where it begins in the matrix."""
         for part, begin, end in zip(self._parts, self._starts, self._starts[1:]):
@@ -204,7 +204,7 @@ class JoinedSource(Source):
                 yield part, first - start, last - first, first - begin
 
 
-def load_rows(b: Builder, source: Source, dst: AP, rows: int, row: int, col: int) -> None:
+def load_rows(b: Builder, source: BlockSource, dst: AP, rows: int, row: int, col: int) -> None:
     """Rows [row, +rows) of a source, in blocks of 128, into a tile [128, blocks, columns] from column `col` on."""
     blocks, rest = divmod(rows, P)
     if blocks:
@@ -214,17 +214,17 @@ def load_rows(b: Builder, source: Source, dst: AP, rows: int, row: int, col: int
 
 
 def store_rows(
-    b: Builder, view: View, tile: AP, row: int, col: int, *, rows: int = 1, engine: Engine = Engine.GPSIMD
+    b: Builder, view: HbmView, tile: AP, row: int, col: int, *, rows: int = 1, engine: Engine = Engine.GPSIMD
 ) -> None:
     """Write an SBUF tile to a view of HBM as a matrix, its corner to (row, col). `rows` as in `ViewSource`."""
     for piece in rectangle(view, rows, row, tile.partitions, col, tile.free):
         dma_store(b, piece.ap, _part(tile, piece), engine)
 
 
-def _matrix_shape(view: View, rows: int) -> tuple[int, int]:
+def _matrix_shape(view: HbmView, rows: int) -> tuple[int, int]:
     return prod(view.shape[:rows]), prod(view.shape[rows:])
 
 
-def _part(tile: AP, piece: Piece) -> AP:
+def _part(tile: AP, piece: TilePart) -> AP:
     """The part of a tile that a piece of a view corresponds to."""
     return tile[piece.partition : piece.partition + piece.partitions, piece.col : piece.col + piece.cols]

@@ -31,11 +31,11 @@ from trnlab.kernels.blocks import (
     load_rows,
 )
 from trnlab.kernels.packs import PackedWeights, Packs
-from trnlab.kernels.view import View
-from trnlab.kernels.windows import Phase, Slide, Tap
+from trnlab.kernels.view import HbmView
+from trnlab.kernels.windows import OutputPhase, Slide, WindowTap
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
-from trnlab.program.pool import Pool
+from trnlab.program.pool import TilePool
 
 _WEIGHTS_SHARE, _INPUT_SHARE = 0.45, 0.35  # of the free SBUF; what is left is the results'
 _INPUTS, _RESULTS, _RAW = 2, 3, 2  # tiles of each in flight; of weights before they are turned
@@ -43,9 +43,9 @@ _INPUTS, _RESULTS, _RAW = 2, 3, 2  # tiles of each in flight; of weights before 
 
 def convolution(
     b: Builder,
-    x: View,
-    weight: View,
-    out: View,
+    x: HbmView,
+    weight: HbmView,
+    out: HbmView,
     slides: tuple[Slide, Slide],
     sink: Sink | None = None,
     groups: int = 1,
@@ -75,7 +75,7 @@ class _Block:
 class _Weights:
     """The stationary operands: [K, M] for each element of the window, of some output channels."""
 
-    def __init__(self, b: Builder, work: Workspace, weight: View, channels: int) -> None:
+    def __init__(self, b: Builder, work: Workspace, weight: HbmView, channels: int) -> None:
         """`channels`: output channels held at a time."""
         self.b, self.work, self.weight = b, work, weight
         k, *window = weight.shape[1:]
@@ -144,9 +144,9 @@ class _Convolver:
     def __init__(
         self,
         b: Builder,
-        x: View,
-        weight: View,
-        out: View,
+        x: HbmView,
+        weight: HbmView,
+        out: HbmView,
         slides: tuple[Slide, Slide],
         sink: Sink | None,
         groups: int,
@@ -193,7 +193,7 @@ class _Convolver:
         needed = [(a, z) for a, z in needed if a < z]
         return (min(a for a, _ in needed), max(z for _, z in needed)) if needed else (0, 0)
 
-    def _channels(self, weight: View, room: int) -> int:
+    def _channels(self, weight: HbmView, room: int) -> int:
         """Output channels whose weights fit: all, or a multiple of those of a block."""
         depth = self.depth if self.packs is None else 1
         each = depth * weight.shape[2] * weight.shape[3] * weight.dtype.itemsize
@@ -232,7 +232,7 @@ class _Convolver:
                 stop = min(start + self.band, self.rows)
                 yield _Block(image, min(self.together, self.images - image), start, stop, *self._reach(start, stop))
 
-    def _loaded(self, inputs: Pool) -> Iterator[tuple[_Block, AP]]:
+    def _loaded(self, inputs: TilePool) -> Iterator[tuple[_Block, AP]]:
         """Blocks with their input on chip; that of the next one is on its way, ahead of the results of this one."""
         ahead: tuple[_Block, AP] | None = None
         for block in self._blocks():
@@ -301,7 +301,13 @@ class _Convolver:
         dma_store(self.b, view.permute(1, 0, 2, 3).ap(), result)
 
     def _sums(
-        self, block: _Block, tile: AP, phases: tuple[Phase, Phase], span: tuple[int, int], m: int, channels: int
+        self,
+        block: _Block,
+        tile: AP,
+        phases: tuple[OutputPhase, OutputPhase],
+        span: tuple[int, int],
+        m: int,
+        channels: int,
     ) -> AP:
         """One PSUM tile [M, images, rows, columns], finished."""
         (rows, cols), (start, stop) = phases, span
@@ -334,7 +340,7 @@ class _Convolver:
         """Input channels of a block."""
         return min(self.high, self.k - kb * self.high)
 
-    def _stationary(self, kb: int, y: Tap, x: Tap, m: int, channels: int) -> AP:
+    def _stationary(self, kb: int, y: WindowTap, x: WindowTap, m: int, channels: int) -> AP:
         return self.weights.at(kb, self._height(kb), y.element * self.slides[1].window + x.element, m, channels)
 
     def _moving(
@@ -342,8 +348,8 @@ class _Convolver:
         block: _Block,
         tile: AP,
         kb: int,
-        phases: tuple[Phase, Phase],
-        taps: tuple[Tap, Tap],
+        phases: tuple[OutputPhase, OutputPhase],
+        taps: tuple[WindowTap, WindowTap],
         span: tuple[int, int],
     ) -> AP:
         """The input elements that one element of the window meets."""
@@ -358,16 +364,18 @@ class _Convolver:
         )
 
 
-def _meets(tap: Tap, start: int, stop: int) -> bool:
+def _meets(tap: WindowTap, start: int, stop: int) -> bool:
     return max(tap.start, start) < min(tap.stop, stop)
 
 
-def _covers(taps: tuple[Tap, Tap], rows: tuple[int, int], cols: int) -> bool:
+def _covers(taps: tuple[WindowTap, WindowTap], rows: tuple[int, int], cols: int) -> bool:
     """Whether these elements of the window meet input in every place."""
     y, x = taps
     return y.start <= rows[0] and y.stop >= rows[1] and x.start == 0 and x.stop == cols
 
 
-def _covering_first(pairs: Sequence[tuple[Tap, Tap]], rows: tuple[int, int], cols: int) -> list[tuple[Tap, Tap]]:
+def _covering_first(
+    pairs: Sequence[tuple[WindowTap, WindowTap]], rows: tuple[int, int], cols: int
+) -> list[tuple[WindowTap, WindowTap]]:
     """The first one of a sum writes, the others add: it must reach every place."""
     return sorted(pairs, key=lambda taps: not _covers(taps, rows, cols))

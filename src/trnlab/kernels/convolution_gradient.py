@@ -24,7 +24,7 @@ from trnlab.kernels.convolution_gradient_lanes import weight_gradient_in_lanes
 from trnlab.kernels.convolution_gradient_plan import pays
 from trnlab.kernels.packs import Packs
 from trnlab.kernels.steps import Step, interleave
-from trnlab.kernels.view import View
+from trnlab.kernels.view import HbmView
 from trnlab.kernels.windows import Taps
 from trnlab.numerics.dtypes import float32, uint8
 from trnlab.program.access import AP
@@ -57,7 +57,9 @@ class _Stage(NamedTuple):
     multiply: list[Step]
 
 
-def weight_gradient(b: Builder, x: View, dy: View, out: View, taps: tuple[Taps, Taps], groups: int = 1) -> None:
+def weight_gradient(
+    b: Builder, x: HbmView, dy: HbmView, out: HbmView, taps: tuple[Taps, Taps], groups: int = 1
+) -> None:
     """Record out[c, o, i, j] = sum over images and pixels of dy[o, n, y, x] and the input that tap (i, j) meets.
 
     x [C, N, H, W], dy [O, N, Y, X], out [C / groups, O, taps]; x and dy have one format. Sums are fp32. Uses the SBUF
@@ -80,7 +82,7 @@ def weight_gradient(b: Builder, x: View, dy: View, out: View, taps: tuple[Taps, 
 class _Gradient:
     apart = False  # whether the sums are kept apart from the result
 
-    def __init__(self, b: Builder, x: View, dy: View, out: View, taps: tuple[Taps, Taps]) -> None:
+    def __init__(self, b: Builder, x: HbmView, dy: HbmView, out: HbmView, taps: tuple[Taps, Taps]) -> None:
         self.b, self.x, self.dy, self.out, self.taps = b, x, dy, out, taps
         self.work = Workspace(b)
         self.c, self.images, self.h, self.w = x.shape
@@ -200,7 +202,7 @@ class _Gradient:
             yield _Stage(prepare, multiply)
             prepare = []
 
-    def _load(self, view: View, tile: AP, first: int, count: int, image: int, images: int) -> None:
+    def _load(self, view: HbmView, tile: AP, first: int, count: int, image: int, images: int) -> None:
         """[channels, blocks, images and pixels]."""
         pixels = images * view.shape[2] * view.shape[3]
         for block in range(ceil(count / P)):
@@ -330,7 +332,9 @@ class _PackGradient(_Gradient):
 
     apart = True
 
-    def __init__(self, b: Builder, x: View, dy: View, out: View, taps: tuple[Taps, Taps], packs: Packs) -> None:
+    def __init__(
+        self, b: Builder, x: HbmView, dy: HbmView, out: HbmView, taps: tuple[Taps, Taps], packs: Packs
+    ) -> None:
         self.alike, self.of_group = packs.alike(b, uint8), packs.inputs
         shape = (P, self.of_group, taps[0].count * taps[1].count)
         self.kept, self.narrow = b.tile(shape, float32, name="kept"), b.tile(shape, out.dtype, name="gradient")

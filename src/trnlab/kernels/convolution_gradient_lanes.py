@@ -22,15 +22,22 @@ from typing import NamedTuple
 
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocks import BANK, BANKS, P, Workspace, dma_load, dma_store
-from trnlab.kernels.convolution_gradient_plan import Along, Pass, Problem, Room, Unit, choose
+from trnlab.kernels.convolution_gradient_plan import (
+    AccumulationPass,
+    Along,
+    Room,
+    TapSums,
+    WeightGradientProblem,
+    choose,
+)
 from trnlab.kernels.steps import Step, interleave
-from trnlab.kernels.view import View
+from trnlab.kernels.view import HbmView
 from trnlab.kernels.windows import Taps
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
 
 
-def weight_gradient_in_lanes(b: Builder, x: View, dy: View, out: View, taps: tuple[Taps, Taps]) -> None:
+def weight_gradient_in_lanes(b: Builder, x: HbmView, dy: HbmView, out: HbmView, taps: tuple[Taps, Taps]) -> None:
     """Record out[c, o, i, j] = sum over images and pixels of dy[o, n, y, x] and the input that tap (i, j) meets.
 
     x [C, N, H, W], dy [O, N, Y, X], out [C, O, taps]; x and dy have one format. Sums are fp32. Uses the SBUF that is
@@ -54,7 +61,7 @@ class _Rows:
     into [lanes, columns, channels]."""
 
     def __init__(
-        self, kernel: _Gradient, view: View, along: tuple[Along, Along], band: int, room: Room, side: int
+        self, kernel: _Gradient, view: HbmView, along: tuple[Along, Along], band: int, room: Room, side: int
     ) -> None:
         """`band`: steps from one band to the next. `side`: where raw ones lie, their first partition."""
         self.kernel, self.view, self.along, self.band, self.dtype = kernel, view, along, band, view.dtype
@@ -190,11 +197,11 @@ class _Rows:
 
 
 class _Gradient:
-    def __init__(self, b: Builder, x: View, dy: View, out: View, taps: tuple[Taps, Taps]) -> None:
+    def __init__(self, b: Builder, x: HbmView, dy: HbmView, out: HbmView, taps: tuple[Taps, Taps]) -> None:
         self.b, self.out, self.taps, self.dtype = b, out, taps, x.dtype
         self.work = Workspace(b)
         (self.c, self.images), (self.o, _, self.rows, self.cols) = x.shape[:2], dy.shape
-        problem = Problem(_four(x), _four(dy), taps, x.dtype.itemsize, out.dtype.itemsize)
+        problem = WeightGradientProblem(_four(x), _four(dy), taps, x.dtype.itemsize, out.dtype.itemsize)
         self.down, self.along = problem.steps
         self.elements = problem.elements
         self.form, self.passes = choose(problem, b.sbuf_free, b.chip)
@@ -249,7 +256,7 @@ class _Gradient:
         for image, col in product(range(0, self.images, images), range(0, self.cols, cols)):
             yield _Stripe(image, min(images, self.images - image), col, min(cols, self.cols - col))
 
-    def _begin(self, chosen: Pass, stripe: _Stripe) -> None:
+    def _begin(self, chosen: AccumulationPass, stripe: _Stripe) -> None:
         held = self.form.held
         channels = (0, self.c) if held else (chosen.first, chosen.channels)
         outs = (0, self.o) if held else (chosen.out, chosen.outs)
@@ -257,7 +264,9 @@ class _Gradient:
         self.x.begin(*channels, stripe, stripe.col * self.along.pixel, wide)
         self.dy.begin(*outs, stripe, stripe.col, stripe.cols)
 
-    def _products(self, chosen: Pass, stripe: _Stripe, row: int, ends: tuple[bool, bool]) -> Iterator[Step]:
+    def _products(
+        self, chosen: AccumulationPass, stripe: _Stripe, row: int, ends: tuple[bool, bool]
+    ) -> Iterator[Step]:
         """Those of one row of all bands that have it; `ends`: whether it is the first and the last."""
         lanes = stripe.images * ceil((self.rows - row) / self.form.lanes.rows)
         rows = self.x.turn + row * self.down.pixel, self.dy.turn + row
@@ -266,7 +275,14 @@ class _Gradient:
             yield partial(self._product, chosen, unit, rows, col, lanes, begun, stop)
 
     def _product(
-        self, chosen: Pass, unit: Unit, rows: tuple[int, int], col: int, lanes: int, begun: bool, stop: bool
+        self,
+        chosen: AccumulationPass,
+        unit: TapSums,
+        rows: tuple[int, int],
+        col: int,
+        lanes: int,
+        begun: bool,
+        stop: bool,
     ) -> None:
         first, out = (chosen.first, unit.out) if self.form.held else (0, unit.out - chosen.out)
         row, at = rows[0] + unit.row * self.down.tap, col * self.along.pixel + unit.col * self.along.tap
@@ -278,11 +294,11 @@ class _Gradient:
             stop=stop,
         )
 
-    def _total(self, chosen: Pass, unit: Unit) -> AP:
+    def _total(self, chosen: AccumulationPass, unit: TapSums) -> AP:
         width = unit.taps * chosen.channels
         return self.accumulators[unit.bank][: unit.outs, unit.at : unit.at + width]
 
-    def _finish(self, chosen: Pass, unit: Unit) -> None:
+    def _finish(self, chosen: AccumulationPass, unit: TapSums) -> None:
         """Take a sum away; write out the result that it completes."""
         if unit.out not in self.open:
             units = sum(p.first == chosen.first and u.out == unit.out for p in self.passes for u in p.units)
@@ -298,6 +314,6 @@ class _Gradient:
             dma_store(self.b, part.permute(1, 0, 2, 3).ap(), result[: unit.outs, : chosen.channels * self.elements])
 
 
-def _four(view: View) -> tuple[int, int, int, int]:
+def _four(view: HbmView) -> tuple[int, int, int, int]:
     a, b, c, d = view.shape
     return a, b, c, d

@@ -38,7 +38,7 @@ class Lanes(NamedTuple):
     rows: int
 
 
-class Steps(NamedTuple):
+class TapPlaces(NamedTuple):
     """Places of the input that taps meet along one dimension: pixel i and tap j meet i * pixel + j * tap, each `size`
     elements of the input further than the one before."""
 
@@ -68,7 +68,7 @@ class Along(NamedTuple):
         return step * self.size - self.low
 
 
-class Unit(NamedTuple):
+class TapSums(NamedTuple):
     """Sums of `taps` taps from (row, col) on for up to 128 output channels from `out` on, in a bank of PSUM."""
 
     out: int
@@ -80,12 +80,12 @@ class Unit(NamedTuple):
     at: int
 
 
-class Pass(NamedTuple):
+class AccumulationPass(NamedTuple):
     """What adds up at a time: input channels [first, +channels), output channels [out, +outs)."""
 
     first: int
     channels: int
-    units: list[Unit]
+    units: list[TapSums]
 
     @property
     def out(self) -> int:
@@ -98,7 +98,7 @@ class Pass(NamedTuple):
         return max(u.out + u.outs for u in self.units) - self.out
 
 
-class Form(NamedTuple):
+class GradientTiling(NamedTuple):
     """channels: of the input, at a time; held: whether all that is transposed stays on chip; whole: whether images
     are loaded whole, else `loaded` rows of all bands; cols: columns of the result's gradient at a time; bufs: loads
     in flight."""
@@ -132,7 +132,7 @@ class Room(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Problem:
+class WeightGradientProblem:
     """x [C, N, H, W], dy [O, N, Y, X]; bytes of their elements, and of the result's."""
 
     x: tuple[int, int, int, int]
@@ -142,7 +142,7 @@ class Problem:
     out_item: int
 
     @cached_property
-    def steps(self) -> tuple[Steps, Steps]:
+    def steps(self) -> tuple[TapPlaces, TapPlaces]:
         """Along rows and columns."""
         return steps_of(self.taps[0]), steps_of(self.taps[1])
 
@@ -157,20 +157,20 @@ class Problem:
         return max(self.x[0], self.dy[0]) <= P // 2
 
     # -- passes -----------------------------------------------------------------------------------------------------
-    def passes(self, most: int) -> Iterator[Pass]:
+    def passes(self, most: int) -> Iterator[AccumulationPass]:
         """As many sums at a time as PSUM has room for, of up to `most` input channels."""
         for first in range(0, self.x[0], most):
-            units: list[Unit] = []
+            units: list[TapSums] = []
             channels, bank, at = min(most, self.x[0] - first), 0, 0
             for out, outs, row, col, count in self._sums(channels):
                 if at + count * channels > BANK:
                     bank, at = bank + 1, 0
                 if bank == BANKS - _TURNED_BANKS:
-                    yield Pass(first, channels, units)
+                    yield AccumulationPass(first, channels, units)
                     units, bank = [], 0
-                units.append(Unit(out, outs, row, col, count, bank, at))
+                units.append(TapSums(out, outs, row, col, count, bank, at))
                 at += count * channels
-            yield Pass(first, channels, units)
+            yield AccumulationPass(first, channels, units)
 
     def _sums(self, channels: int) -> Iterator[tuple[int, int, int, int, int]]:
         """What one matmul adds to: output channels, and neighbouring taps; long ones before what shares a bank."""
@@ -183,7 +183,7 @@ class Problem:
             yield from sorted(found, key=lambda unit: -unit[-1])
 
     # -- SBUF -------------------------------------------------------------------------------------------------------
-    def rooms(self, form: Form, passes: list[Pass]) -> tuple[Room, Room]:
+    def rooms(self, form: GradientTiling, passes: list[AccumulationPass]) -> tuple[Room, Room]:
         """Rooms of the input, and of the result's gradient."""
         (down, along), lanes, held = self.steps, form.lanes, form.held
         reach = down.reach(1, self.taps[0].count)
@@ -207,18 +207,18 @@ class Problem:
         )
         return one, other
 
-    def results(self, passes: list[Pass]) -> int:
+    def results(self, passes: list[AccumulationPass]) -> int:
         """Tiles for results that are being completed."""
         return max(len({u.out for u in p.units}) for p in passes) + 1
 
-    def bytes(self, form: Form, passes: list[Pass]) -> int:
+    def bytes(self, form: GradientTiling, passes: list[AccumulationPass]) -> int:
         """Bytes of a partition."""
         operands = sum(room.elements() for room in self.rooms(form, passes)) * self.item
         result = max(p.channels for p in passes) * self.elements * self.out_item
         return operands + self.results(passes) * result + _SLACK
 
     # -- time -------------------------------------------------------------------------------------------------------
-    def seconds(self, form: Form, passes: list[Pass], chip: Chip) -> float:
+    def seconds(self, form: GradientTiling, passes: list[AccumulationPass], chip: Chip) -> float:
         """About what a form takes: the engine that is busy the longest, or all in turn where loads do not overlap."""
         rounds = ceil(self.x[1] / form.lanes.images) * ceil(self.dy[3] / form.cols)
         brought = rounds * (1 if form.held else len(passes))
@@ -233,7 +233,7 @@ class Problem:
         busy = max(array, copies, loads) if form.bufs > 1 else max(array, copies) + loads
         return busy + _WAITING * (array + copies + loads)
 
-    def _load_seconds(self, form: Form, room: Room, chip: Chip) -> float:
+    def _load_seconds(self, form: GradientTiling, room: Room, chip: Chip) -> float:
         """Seconds to load all rows of all bands: descriptors of one engine, and their bytes."""
         if form.whole:
             runs, rows = room.images, room.lines
@@ -248,7 +248,7 @@ class Problem:
         return max(per_engine * runs * (each + size / dma.engine_bandwidth.value), transfers * spacing)
 
 
-def _laid_out(room: Room, form: Form, shape: tuple[int, ...], rows: Along, band: int, size: int) -> Room:
+def _laid_out(room: Room, form: GradientTiling, shape: tuple[int, ...], rows: Along, band: int, size: int) -> Room:
     """With images, lines and their pitch; `band`: steps from one band to the next, `size`: of a step along rows."""
     kept = room.tall if form.held else room.kept
     if form.whole:
@@ -264,7 +264,7 @@ def _columns(channels: int) -> int:
     return ceil(channels / P) * max(_LEAST_COLUMNS, min(channels, P))
 
 
-def choose(problem: Problem, room: int, chip: Chip) -> tuple[Form, list[Pass]]:
+def choose(problem: WeightGradientProblem, room: int, chip: Chip) -> tuple[GradientTiling, list[AccumulationPass]]:
     """The form that takes the least time of those that fit into `room` bytes of a partition. Raises CapacityError."""
     best, found, least = inf, None, inf
     for channels in (n for n in (BANK, BANK // 2, P) if n == P or n // 2 < problem.x[0]):
@@ -285,25 +285,25 @@ def choose(problem: Problem, room: int, chip: Chip) -> tuple[Form, list[Pass]]:
     return found
 
 
-def _forms(problem: Problem, channels: int, passes: int) -> Iterator[Form]:
+def _forms(problem: WeightGradientProblem, channels: int, passes: int) -> Iterator[GradientTiling]:
     _, images, rows, cols = problem.dy
     for lanes in _lanes(images, rows):
         most = min(lanes.rows, ceil(_RUN_BYTES / (cols * problem.item)))
         loads = [n for n in range(most, 0, -1) if n == ceil(most / ceil(most / n))]
         once = passes > 1 and lanes.images >= images
         for held, bufs in product((True, False) if once else (False,), (2, 1)):
-            yield Form(lanes, channels, held, True, cols, lanes.rows, bufs)
+            yield GradientTiling(lanes, channels, held, True, cols, lanes.rows, bufs)
             for loaded in loads:
-                yield Form(lanes, channels, held, False, cols, loaded, bufs)
+                yield GradientTiling(lanes, channels, held, False, cols, loaded, bufs)
         parts = [n for n in range(2, cols + 1) if n == ceil(cols / ceil(cols / n))]
         for part in parts:
-            yield Form(lanes, channels, False, False, ceil(cols / part), 1, 2)
+            yield GradientTiling(lanes, channels, False, False, ceil(cols / part), 1, 2)
 
 
-def steps_of(taps: Taps) -> Steps:
+def steps_of(taps: Taps) -> TapPlaces:
     """The coarsest steps that fall on all places that are met."""
     size = gcd(taps.stride, taps.dilation) if taps.count > 1 else taps.stride
-    return Steps(taps.stride // size, taps.dilation // size if taps.count > 1 else 1, size)
+    return TapPlaces(taps.stride // size, taps.dilation // size if taps.count > 1 else 1, size)
 
 
 def pays(x: tuple[int, ...], dy: tuple[int, ...], taps: tuple[Taps, Taps]) -> bool:

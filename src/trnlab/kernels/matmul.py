@@ -19,29 +19,29 @@ from typing import NamedTuple
 
 from trnlab.isa.base import Engine
 from trnlab.isa.products.nc_matmul import DOUBLE_ROW, FP8
-from trnlab.kernels.blocking import Problem, Side, choose, doubles, raw_format
-from trnlab.kernels.blocks import ANNOUNCED, BANK, BANKS, P, Sink, Source, Workspace, dma_store, load_rows
-from trnlab.kernels.view import View
+from trnlab.kernels.blocking import BlockedOperand, MatmulProblem, choose, doubles, raw_format
+from trnlab.kernels.blocks import ANNOUNCED, BANK, BANKS, BlockSource, P, Sink, Workspace, dma_store, load_rows
+from trnlab.kernels.view import HbmView
 from trnlab.numerics.dtypes import DType, dtype
 from trnlab.program.access import AP, hbm_view
 from trnlab.program.builder import Builder
 
-__all__ = ["Product", "batch_matmul", "matmul"]
+__all__ = ["BatchedProduct", "batch_matmul", "matmul"]
 
 
-class Product(NamedTuple):
+class BatchedProduct(NamedTuple):
     """One product of a batch. onezero: lhs is float32 of ones and zeros only, past which the array streams twice as
     fast. sums: where the sums of lhs over the contraction go, fp32 [M]; sums_of_rhs: those of rhs, [N], instead."""
 
-    lhs: Source
-    rhs: Source
+    lhs: BlockSource
+    rhs: BlockSource
     sink: Sink
     onezero: bool = False
-    sums: View | None = None
+    sums: HbmView | None = None
     sums_of_rhs: bool = False
 
 
-def matmul(b: Builder, lhs: Source, rhs: Source, sink: Sink, *, lhs_k_rows: bool, rhs_k_rows: bool) -> None:
+def matmul(b: Builder, lhs: BlockSource, rhs: BlockSource, sink: Sink, *, lhs_k_rows: bool, rhs_k_rows: bool) -> None:
     """Record out[M, N] = sum over k of lhs and rhs.
 
     lhs is [K, M] if `lhs_k_rows`, as the PE array wants it, else [M, K] and transposed on chip; rhs is [K, N] if
@@ -49,10 +49,10 @@ def matmul(b: Builder, lhs: Source, rhs: Source, sink: Sink, *, lhs_k_rows: bool
     once. Sums are fp32; `sink` receives each tile of at most [128, 512] once, finished. Uses the SBUF that is free
     in `b` and leaves it free. Raises CapacityError when that is too little.
     """
-    batch_matmul(b, [Product(lhs, rhs, sink)], lhs_k_rows=lhs_k_rows, rhs_k_rows=rhs_k_rows)
+    batch_matmul(b, [BatchedProduct(lhs, rhs, sink)], lhs_k_rows=lhs_k_rows, rhs_k_rows=rhs_k_rows)
 
 
-def problem_of(item: Product, lhs_k_rows: bool, rhs_k_rows: bool) -> Problem:
+def problem_of(item: BatchedProduct, lhs_k_rows: bool, rhs_k_rows: bool) -> MatmulProblem:
     """What decides how a product is cut into blocks."""
     (k, m) = item.lhs.shape if lhs_k_rows else item.lhs.shape[::-1]
     (rhs_k, n) = item.rhs.shape if rhs_k_rows else item.rhs.shape[::-1]
@@ -60,10 +60,10 @@ def problem_of(item: Product, lhs_k_rows: bool, rhs_k_rows: bool) -> Problem:
     formats = item.lhs.dtype.name, item.rhs.dtype.name
     assert formats[0] == formats[1] or {*formats} <= FP8, f"{item.lhs.dtype} against {item.rhs.dtype}"
     sink, sums = item.sink, item.sums is not None
-    return Problem(m, n, k, item.lhs.dtype.name, lhs_k_rows, rhs_k_rows, sink.cost, sink.moved, sums=sums)
+    return MatmulProblem(m, n, k, item.lhs.dtype.name, lhs_k_rows, rhs_k_rows, sink.cost, sink.moved, sums=sums)
 
 
-def batch_matmul(b: Builder, items: Sequence[Product], *, lhs_k_rows: bool, rhs_k_rows: bool) -> None:
+def batch_matmul(b: Builder, items: Sequence[BatchedProduct], *, lhs_k_rows: bool, rhs_k_rows: bool) -> None:
     """Record several products, each as `matmul` would; neighbours of one shape share tiles and overlap."""
     for (shape, _), run in groupby(
         items, key=lambda item: (problem_of(item, lhs_k_rows, rhs_k_rows), item.rhs.dtype.name)
@@ -95,7 +95,7 @@ class _Tile:
 class _Piece:
     """Columns [col, +cols) of an operand, rows [k, +k_rows) of the contraction; groups `first` to `last` read it."""
 
-    source: Source
+    source: BlockSource
     k: int
     k_rows: int
     col: int
@@ -117,7 +117,7 @@ class _Group:
     `bank`: of its first output tile; `begins` and `ends`: whether it is the first and the last chunk.
     """
 
-    item: Product
+    item: BatchedProduct
     lhs: list[_Piece]
     rhs: list[_Piece]
     bank: int
@@ -153,7 +153,9 @@ class _Job(NamedTuple):
 class _Feed:
     """Brings the pieces of one operand on chip, in the order of need, into the tiles of one pool in rotation."""
 
-    def __init__(self, b: Builder, work: Workspace, side: Side, depth: int, dt: DType, banks: list[AP]) -> None:
+    def __init__(
+        self, b: Builder, work: Workspace, side: BlockedOperand, depth: int, dt: DType, banks: list[AP]
+    ) -> None:
         """`depth`: k tiles of a piece. `dt`: its format. `banks`: PSUM tiles to transpose into, in `raw_format`."""
         self.b, self.work, self.side, self.banks = b, work, side, banks
         self.pieces: list[_Piece] = []
@@ -166,7 +168,7 @@ class _Feed:
         self._width = min(BANK * 4 // turned.itemsize, side.piece)  # columns transposed side by side
         self._room = BANK * 4 // turned.itemsize  # columns of a bank
 
-    def need(self, key: _Key, source: Source, k_rows: int, group: int) -> _Piece:
+    def need(self, key: _Key, source: BlockSource, k_rows: int, group: int) -> _Piece:
         """Plan that a group reads a piece; groups are planned in order."""
         piece = self._made.get(key)
         if piece is None:
@@ -266,7 +268,7 @@ class _Sums:
                 stop=ends and i == len(tiles) - 1,
             )
 
-    def store(self, view: View) -> None:
+    def store(self, view: HbmView) -> None:
         """Write the sums to a view of one dimension."""
         (step,) = view.strides
         full, rest = divmod(self.size, P)
@@ -281,7 +283,7 @@ class _Sums:
 class _Multiplier:
     """Records a batch of products of one shape."""
 
-    def __init__(self, b: Builder, problem: Problem, items: list[Product]) -> None:
+    def __init__(self, b: Builder, problem: MatmulProblem, items: list[BatchedProduct]) -> None:
         self.b, self.work = b, Workspace(b)
         for item in items:
             item.sink.open(b, self.work, problem.n)
@@ -381,7 +383,7 @@ class _Multiplier:
             tiles = piece.columns(col, min(P, end - col), False)
             self._sums.add(tiles, (piece.col + col) // P, begins=group.begins, ends=group.ends)
 
-    def _announce(self, item: Product) -> None:
+    def _announce(self, item: BatchedProduct) -> None:
         """Tell the sink of the next tiles of its product."""
         while self._announced < min(self._stored + ANNOUNCED, len(self._to_announce)):
             owner, *place = self._to_announce[self._announced]
@@ -406,7 +408,7 @@ class _Multiplier:
         return self._slices[key]
 
     # -- what is to be done ------------------------------------------------------------------------------------------
-    def _plan(self, number: int, item: Product, k: int) -> None:
+    def _plan(self, number: int, item: BatchedProduct, k: int) -> None:
         """Append the groups of one product, and their pieces in the order of need."""
         blocking, chunk = self.blocking, self.blocking.depth * P
         near, far = self._feeds if blocking.lhs_resident else self._feeds[::-1]

@@ -22,7 +22,7 @@ from math import ceil
 
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocks import BANK, P, Sink, ViewSource, Workspace, dma_load
-from trnlab.kernels.view import View, rectangle
+from trnlab.kernels.view import HbmView, rectangle
 from trnlab.numerics.dtypes import bfloat16, uint8
 from trnlab.numerics.mx import GROUP_PARTITIONS, LANES
 from trnlab.program.access import AP
@@ -37,7 +37,7 @@ ALIGN, SPARE = 64, 256  # bytes
 
 
 @dataclass(frozen=True)
-class Operand:
+class MxOperand:
     """One side: its matrix, whether its rows are the contraction, and the format of its words."""
 
     source: ViewSource
@@ -80,7 +80,7 @@ class _Piece:
         return tuple(ap[: self.partitions, first : first + count] for ap in (self.words, self.scales))  # type: ignore[return-value]
 
 
-def matmul_mx(b: Builder, lhs: Operand, rhs: Operand, sink: Sink) -> None:
+def matmul_mx(b: Builder, lhs: MxOperand, rhs: MxOperand, sink: Sink) -> None:
     """Record the product; `sink` receives each tile of at most [128, 512] once. Raises CapacityError (TRN501)."""
     (k, m), (rhs_k, n) = lhs.size, rhs.size
     assert k == rhs_k, f"contraction of {k} against {rhs_k}"
@@ -119,7 +119,7 @@ def matmul_mx(b: Builder, lhs: Operand, rhs: Operand, sink: Sink) -> None:
     sink.close(b)
 
 
-def _feeds(b: Builder, work: Workspace, lhs: Operand, rhs: Operand, lhs_kept: bool) -> tuple[_Feed, _Feed]:
+def _feeds(b: Builder, work: Workspace, lhs: MxOperand, rhs: MxOperand, lhs_kept: bool) -> tuple[_Feed, _Feed]:
     """Both operands' feeds; the one that passes by gets room for a block and what comes next, the other the rest."""
     kept, passing = (lhs, rhs) if lhs_kept else (rhs, lhs)
     chunks = ceil(lhs.size[0] / CHUNK)
@@ -145,7 +145,7 @@ def _tiles(row: int, m: int, col: int, n: int) -> Iterator[tuple[int, int, int, 
 class _Feed:
     """Quantized pieces of one operand, made when they are needed and kept while there is room."""
 
-    def __init__(self, b: Builder, work: Workspace, operand: Operand, room: int) -> None:
+    def __init__(self, b: Builder, work: Workspace, operand: MxOperand, room: int) -> None:
         """room: pieces that there is room for. Raises CapacityError when there is none."""
         self.b, self.work, self.operand = b, work, operand
         (self.k, self.size), even = operand.size, operand.width
@@ -237,7 +237,7 @@ class _Feed:
                 self.work.evacuate(staged[:height, j, at : at + count], turned)
 
 
-def _words(view: View, leading: int) -> View | None:
+def _words(view: HbmView, leading: int) -> HbmView | None:
     """A matrix as [K / 4, 4, columns], where its rows are evenly apart and its columns are one dimension."""
     rows, columns = view.collapsed(0, leading), view.collapsed(leading)
     if len(rows) != 1 or len(columns) != 1 or rows[0][1] < LANES:
@@ -246,7 +246,7 @@ def _words(view: View, leading: int) -> View | None:
     return view.like(view.offset, (count // LANES, LANES, size), (step * LANES, step, stride))
 
 
-def _lane(view: View, leading: int, j: int) -> View | None:
+def _lane(view: HbmView, leading: int, j: int) -> HbmView | None:
     """Every fourth row of a matrix from row j on, its rows as `leading` dimensions; None where they are not evenly
     apart and their innermost dimension is no multiple of four."""
     merged = view.collapsed(0, leading) or ((0, 1),)

@@ -13,7 +13,7 @@ from math import ceil
 
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocks import BANK, P, ViewSource, Workspace
-from trnlab.kernels.view import View
+from trnlab.kernels.view import HbmView
 from trnlab.numerics.dtypes import DType, float32
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
@@ -73,7 +73,7 @@ class Packs:
 class PackedWeights:
     """The stationary operands of packs: [K, M] for each element of the window, blocks on the diagonal."""
 
-    def __init__(self, b: Builder, work: Workspace, weight: View, packs: Packs, channels: int) -> None:
+    def __init__(self, b: Builder, work: Workspace, weight: HbmView, packs: Packs, channels: int) -> None:
         """weight [O, input channels of a group, window]. `channels`: output channels held at a time."""
         self.b, self.work, self.weight, self.packs = b, work, weight, packs
         self.elements = weight.shape[2] * weight.shape[3]

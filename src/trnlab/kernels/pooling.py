@@ -18,8 +18,8 @@ from typing import NamedTuple
 from trnlab.errors import CapacityError
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocks import P, ViewSource, Workspace, store_rows
-from trnlab.kernels.view import View
-from trnlab.kernels.windows import Slide, Tap
+from trnlab.kernels.view import HbmView
+from trnlab.kernels.windows import Slide, WindowTap
 from trnlab.numerics.dtypes import float32, uint8
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
@@ -27,7 +27,7 @@ from trnlab.program.builder import Builder
 LOWEST = float("-inf")
 
 
-def max_pool(b: Builder, x: View, out: View, slides: tuple[Slide, Slide]) -> None:
+def max_pool(b: Builder, x: HbmView, out: HbmView, slides: tuple[Slide, Slide]) -> None:
     """Record out[..., y, x] = the largest element of each window of x [..., H, W]; NaN is larger than all.
 
     x and out have one format. Uses the SBUF that is free in `b` and leaves it free. Raises CapacityError where it is
@@ -37,7 +37,7 @@ def max_pool(b: Builder, x: View, out: View, slides: tuple[Slide, Slide]) -> Non
         _Forward(b, x, slides).record(out)
 
 
-def max_pool_gradient(b: Builder, x: View, dy: View, dx: View, slides: tuple[Slide, Slide]) -> None:
+def max_pool_gradient(b: Builder, x: HbmView, dy: HbmView, dx: HbmView, slides: tuple[Slide, Slide]) -> None:
     """Record dx [..., H, W]: of each window, dy [..., y, x] at its first largest element. Sums are fp32.
 
     Otherwise as `max_pool`.
@@ -72,7 +72,7 @@ class _Band:
 class _Windows:
     """What forward and backward share: the image on chip in bands, and the maxima of its windows."""
 
-    def __init__(self, b: Builder, x: View, slides: tuple[Slide, Slide]) -> None:
+    def __init__(self, b: Builder, x: HbmView, slides: tuple[Slide, Slide]) -> None:
         self.b, self.x, self.slides, self.work = b, x, slides, Workspace(b)
         self.lead, (self.h, self.w) = len(x.shape) - 2, x.shape[-2:]
         self.rows, self.width = prod(x.shape[:-2]), slides[1].places
@@ -106,7 +106,7 @@ class _Windows:
             remedy="make the rows of the image shorter",
         )
 
-    def load(self, view: View, name: str, low: int, high: int, held: int, row: int, count: int) -> AP:
+    def load(self, view: HbmView, name: str, low: int, high: int, held: int, row: int, count: int) -> AP:
         """Rows [low, high) of `count` images [rows, columns], at most `held` rows, side by side on partitions."""
         width = view.shape[-1]
         tile = self.work.pool(name, (P, held * width), view.dtype, bufs=2).next()[:count, : (high - low) * width]
@@ -148,12 +148,12 @@ class _Windows:
         )
         return across, result
 
-    def met(self, band: _Band) -> list[tuple[Tap, int, int]]:
+    def met(self, band: _Band) -> list[tuple[WindowTap, int, int]]:
         """Rows of the window, and the places [a, z) of the band in which each meets the image."""
         found = [(t, max(t.start, band.start), min(t.stop, band.stop)) for t in self.down.taps]
         return [(t, a, z) for t, a, z in found if a < z]
 
-    def _columns(self, x: AP, t: Tap, rows: int) -> AP:
+    def _columns(self, x: AP, t: WindowTap, rows: int) -> AP:
         """What one column of the window meets, in every row of the image."""
         step = self.along.step
         return x.with_dims((self.w, rows), (step, t.stop - t.start), skip=t.first + t.start * step)
@@ -188,7 +188,7 @@ class _Forward(_Windows):
     def nbytes(self, band: _Band) -> int:
         return 2 * self.x.dtype.itemsize * (band.rows * (self.w + self.width) + band.places * self.width)
 
-    def record(self, out: View) -> None:
+    def record(self, out: HbmView) -> None:
         """All rows, band by band."""
         for row in range(0, self.rows, P):
             count = min(P, self.rows - row)
@@ -211,7 +211,7 @@ class _Backward(_Windows):
             found.append(_Band(min(low, own), max(high, end), start, stop, own, end))
         return found
 
-    def _seen(self, t: Tap, own: int, end: int) -> tuple[int, int]:
+    def _seen(self, t: WindowTap, own: int, end: int) -> tuple[int, int]:
         """The places in which a row of the window meets rows [own, end) of the image."""
         step = self.down.step
         return max(t.start, -((t.first - own) // step)), min(t.stop, -((t.first - end) // step))
@@ -222,7 +222,7 @@ class _Backward(_Windows):
         twice = item * (band.rows * self.w + across + 2 * places + image) + 4 * (along + image)
         return 2 * twice + 12 * max(along, places) + max(across, image)
 
-    def record(self, dy: View, dx: View) -> None:
+    def record(self, dy: HbmView, dx: HbmView) -> None:
         """All rows, band by band."""
         held = max(band.end - band.own for band in self.bands)
         places, image, along = self.places_held * self.width, held * self.w, held * self.width
@@ -247,7 +247,7 @@ class _Backward(_Windows):
                 self.b.activation(dst=result, data=total, op="copy", engine=Engine.SCALAR)
             store_rows(self.b, dx, result, row, band.own * self.w, rows=self.lead, engine=Engine.SCALAR)
 
-    def _prepared(self, dy: View, row: int, band: _Band) -> tuple[AP, AP, AP, AP]:
+    def _prepared(self, dy: HbmView, row: int, band: _Band) -> tuple[AP, AP, AP, AP]:
         """The image, the gradient of its windows, and the largest elements of these windows' rows and of these."""
         count = min(P, self.rows - row)
         x = self.load(self.x, "image", band.low, band.high, self.rows_held, row, count)
@@ -271,7 +271,7 @@ class _Backward(_Windows):
         self._distribute([self._column(u, own) for u in self.along.taps], x, across, along, total)
         return total
 
-    def _row(self, t: Tap, a: int, z: int, band: _Band) -> _Element:
+    def _row(self, t: WindowTap, a: int, z: int, band: _Band) -> _Element:
         """A row of the window, in rows [a, z) of places."""
         step, width = self.down.step, self.width
         low, high = self._seen(t, band.own, band.end)
@@ -286,7 +286,7 @@ class _Backward(_Windows):
             (a, z) == (band.start, band.stop),
         )
 
-    def _column(self, u: Tap, rows: int) -> _Element:
+    def _column(self, u: WindowTap, rows: int) -> _Element:
         """A column of the window, in all rows."""
         step = self.along.step
         seen = _Steps(u.first + u.start * step, self.w, step)

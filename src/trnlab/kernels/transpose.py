@@ -9,21 +9,21 @@ from __future__ import annotations
 from math import ceil
 
 from trnlab.isa.base import Engine
-from trnlab.kernels.blocks import BANK, BANKS, P, Source, ViewSource, Workspace, load_rows, store_rows
-from trnlab.kernels.view import View
+from trnlab.kernels.blocks import BANK, BANKS, BlockSource, P, ViewSource, Workspace, load_rows, store_rows
+from trnlab.kernels.view import HbmView
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
 
 _WIDTH = 512  # columns loaded at once
 
 
-def transpose2d(b: Builder, src: View | Source, dst: View) -> None:
+def transpose2d(b: Builder, src: HbmView | BlockSource, dst: HbmView) -> None:
     """Record dst[c, r] = src[r, c]; src [R, C], dst [C, R], in one format of 16 or 32 bits.
 
     As many blocks of 128 rows as a PSUM bank holds are transposed side by side, so that rows of 2 KiB are written.
     Uses the SBUF that is free in `b` and leaves it free.
     """
-    source = ViewSource(src) if isinstance(src, View) else src
+    source = ViewSource(src) if isinstance(src, HbmView) else src
     rows, cols = source.shape
     assert dst.shape == (cols, rows), (dst.shape, source.shape)
     dt = source.dtype

@@ -12,7 +12,7 @@ from trnlab.program.access import AP, MAX_FREE_DIMS, Buffer, hbm_view
 from trnlab.program.strided import ONE_ELEMENT, Dims, Strided, row_major
 
 
-class View(Strided[Buffer]):
+class HbmView(Strided[Buffer]):
     """Elements of an HBM buffer seen as an array."""
 
     __slots__ = ()
@@ -36,7 +36,7 @@ class View(Strided[Buffer]):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TilePart:
     """Part of a tile: partitions [partition, +partitions) and columns [col, +cols) are the elements of `ap`."""
 
     partition: int
@@ -46,7 +46,7 @@ class Piece:
     ap: AP
 
 
-def rectangle(view: View, rows: int, row: int, num_rows: int, col: int, num_cols: int) -> list[Piece]:
+def rectangle(view: HbmView, rows: int, row: int, num_rows: int, col: int, num_cols: int) -> list[TilePart]:
     """Rows [row, +num_rows) and columns [col, +num_cols) of a view, as few access patterns as it takes.
 
     The first `rows` dimensions of the view, flattened, are its rows (partitions of the tile); the others, flattened,
@@ -59,7 +59,7 @@ def rectangle(view: View, rows: int, row: int, num_rows: int, col: int, num_cols
         for c0, c_offset, c_dims in col_runs:
             height, width = prod(c for _, c in r_dims), prod(c for _, c in c_dims)
             ap = hbm_view(view.base, view.offset + r_offset + c_offset, (*r_dims, *c_dims))
-            pieces.append(Piece(r0, height, c0, width, ap))
+            pieces.append(TilePart(r0, height, c0, width, ap))
     return pieces
 
 
@@ -99,12 +99,12 @@ def _unflatten(dims: Dims, index: int) -> tuple[int, int]:
     return offset, span
 
 
-def view_of(ap: AP, seen: Strided[Any]) -> View:
+def view_of(ap: AP, seen: Strided[Any]) -> HbmView:
     """A view of other memory as the same view of an HBM buffer."""
-    return View(ap.buffer, seen.offset, seen.shape, seen.strides)
+    return HbmView(ap.buffer, seen.offset, seen.shape, seen.strides)
 
 
-def full(ap: AP, shape: tuple[int, ...] | None = None) -> View:
+def full(ap: AP, shape: tuple[int, ...] | None = None) -> HbmView:
     """The whole of an HBM buffer, row-major, in its own shape or in another one of the same size."""
     shape = ap.buffer.shape if shape is None else shape
-    return View(ap.buffer, 0, shape, row_major(shape))
+    return HbmView(ap.buffer, 0, shape, row_major(shape))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Tap:
+class WindowTap:
     """One element of the window: in place m, for m in [start, stop), it meets input element first + m * step of its
     phase; in the other places it meets zeros."""
 
@@ -18,14 +18,14 @@ class Tap:
 
 
 @dataclass(frozen=True)
-class Phase:
+class OutputPhase:
     """Places residue + m * spread of the result, m in [0, places), and the elements of the window that meet input
     there."""
 
     residue: int
     places: int
     step: int
-    taps: tuple[Tap, ...]
+    taps: tuple[WindowTap, ...]
 
     def rows(self, start: int, stop: int) -> tuple[int, int]:
         """The input elements, [first, last), that places m in [start, stop) need; (0, 0) where they need none."""
@@ -47,11 +47,11 @@ class Slide:
     dilation: int = 1
     reverse: bool = False
 
-    def phases(self) -> tuple[Phase, ...]:
+    def phases(self) -> tuple[OutputPhase, ...]:
         """One for each residue of the places by the spread."""
         return tuple(self._phase(r) for r in range(min(self.spread, self.places)))
 
-    def _phase(self, residue: int) -> Phase:
+    def _phase(self, residue: int) -> OutputPhase:
         count = -(-(self.places - residue) // self.spread)
         step = self.stride if self.spread == 1 else 1
         taps = []
@@ -62,8 +62,8 @@ class Slide:
             first = distance // self.spread
             start, stop = max(0, -(first // step)), min(count, (self.size - 1 - first) // step + 1)
             if start < stop:
-                taps.append(Tap(self.window - 1 - i if self.reverse else i, first, start, stop))
-        return Phase(residue, count, step, tuple(taps))
+                taps.append(WindowTap(self.window - 1 - i if self.reverse else i, first, start, stop))
+        return OutputPhase(residue, count, step, tuple(taps))
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,19 @@ from trnlab.chips.spec import Chip
 from trnlab.errors import CapacityError
 from trnlab.lang.formats import Format
 from trnlab.lang.source import user_line
-from trnlab.lang.storage import Region, refuse
+from trnlab.lang.storage import MemorySpace, refuse
 
 
 def checked(
-    address: Any, shape: tuple[int, ...], fmt: Format, region: Region, chip: Chip, sbuf_limit: int
+    address: Any, shape: tuple[int, ...], fmt: Format, region: MemorySpace, chip: Chip, sbuf_limit: int
 ) -> tuple[int, int]:
     """The address of a tile. Raises ConstraintError for what is none, CapacityError for one beyond the memory."""
     pair = tuple(address) if isinstance(address, (tuple, list)) else ()
-    if region not in (Region.sbuf, Region.psum) or len(pair) != 2 or not all(hasattr(n, "__index__") for n in pair):
+    if (
+        region not in (MemorySpace.sbuf, MemorySpace.psum)
+        or len(pair) != 2
+        or not all(hasattr(n, "__index__") for n in pair)
+    ):
         refuse(
             "an address is a partition and a byte within it, on chip",
             limit="(partition, byte), SBUF or PSUM",
@@ -39,12 +43,12 @@ def checked(
             remedy="move the tile",
             code="TRN411",
         )
-    limit = chip.psum.num_banks * chip.psum.bank_bytes_per_partition if region is Region.psum else sbuf_limit
+    limit = chip.psum.num_banks * chip.psum.bank_bytes_per_partition if region is MemorySpace.psum else sbuf_limit
     size = prod(shape[1:]) * fmt.itemsize
     if byte + size > limit:
         raise CapacityError(
             f"a tile reaches beyond {region.value.upper()}",
-            code="TRN502" if region is Region.psum else "TRN501",
+            code="TRN502" if region is MemorySpace.psum else "TRN501",
             where=user_line(),
             limit=f"{limit} bytes per partition",
             got=f"{size} bytes from byte {byte} on",
@@ -52,7 +56,7 @@ def checked(
             remedy="choose a lower address, or make the tile smaller",
         )
     bank = chip.psum.bank_bytes_per_partition
-    if region is Region.psum and byte % bank:
+    if region is MemorySpace.psum and byte % bank:
         refuse(
             "a PSUM tile starts at the beginning of a bank",
             limit=f"multiples of {bank} bytes",

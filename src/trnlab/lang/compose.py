@@ -22,7 +22,7 @@ from trnlab.isa.products.nc_transpose import VECTOR_BLOCK
 from trnlab.lang import instructions as ins
 from trnlab.lang.formats import FORMATS, Format, format_of
 from trnlab.lang.recorder import current
-from trnlab.lang.storage import Region, refuse
+from trnlab.lang.storage import MemorySpace, refuse
 from trnlab.lang.tensor import Tensor
 from trnlab.lang.transfers import dma_copy, dma_transpose
 
@@ -33,18 +33,20 @@ _HBM, _SBUF, _PSUM, _VECTOR, _IN_PSUM, _IN_SBUF = (
     Memory.SBUF,
     Memory.PSUM,
     Engine.VECTOR,
-    Region.psum,
-    Region.sbuf,
+    MemorySpace.psum,
+    MemorySpace.sbuf,
 )
 PARTITIONS = 128  # rows and columns of a block that the PE array transposes
 
 
-def new(like: Tensor, shape: tuple[int, ...] | None = None, dtype: Any = None, region: Region = _IN_SBUF) -> Tensor:
+def new(
+    like: Tensor, shape: tuple[int, ...] | None = None, dtype: Any = None, region: MemorySpace = _IN_SBUF
+) -> Tensor:
     """A tile like another one."""
     return current().tensor(shape or like.shape, dtype or like.format, region)
 
 
-def filled(shape: Any, value: float, dtype: Any, region: Region = _IN_SBUF, name: str = "") -> Tensor:
+def filled(shape: Any, value: float, dtype: Any, region: MemorySpace = _IN_SBUF, name: str = "") -> Tensor:
     """A tile that holds one value everywhere; in HBM, a constant array."""
     tensor = current().tensor(shape, dtype, region, name=name)
     if region.memory is _HBM:

@@ -10,7 +10,7 @@ from trnlab.lang.formats import Format
 
 
 @dataclass(frozen=True)
-class Place:
+class HbmTensor:
     """One tensor."""
 
     name: str
@@ -19,16 +19,16 @@ class Place:
 
 
 @dataclass
-class Hbm:
+class HbmTensors:
     """Tensors by number. Those with a key are shared: the same key gives the same tensor on every core."""
 
-    places: list[Place] = field(default_factory=list)
+    places: list[HbmTensor] = field(default_factory=list)
     keys: dict[Hashable, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.places)
 
-    def add(self, place: Place, key: Hashable = None) -> int:
+    def add(self, place: HbmTensor, key: Hashable = None) -> int:
         """The number of a new tensor, or of the one that another core made under this key."""
         if key is not None and key in self.keys:
             return self.keys[key]

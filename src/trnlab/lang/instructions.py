@@ -14,9 +14,9 @@ from trnlab import isa
 from trnlab.errors import ConstraintError
 from trnlab.isa.alu import alu_op
 from trnlab.isa.base import Engine
-from trnlab.lang.chosen import Lookup
+from trnlab.lang.dynamic_index import Lookup
 from trnlab.lang.recorder import current
-from trnlab.lang.storage import Region, refuse
+from trnlab.lang.storage import MemorySpace, refuse
 from trnlab.lang.tensor import Tensor
 from trnlab.lang.transfers import too_deep
 from trnlab.program.access import MAX_FREE_DIMS
@@ -25,7 +25,7 @@ from trnlab.program.strided import ONE_ELEMENT, Dims, collapsed, row_major
 _WHOLE = frozenset({"int32", "uint32"})
 # To look a member up takes 200 ns in Python 3.11.
 _VECTOR, _GPSIMD, _SCALAR = Engine.VECTOR, Engine.GPSIMD, Engine.SCALAR
-_IN_PSUM, _IN_SBUF = Region.psum, Region.sbuf
+_IN_PSUM, _IN_SBUF = MemorySpace.psum, MemorySpace.sbuf
 
 
 def nc_matmul(

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 from trnlab.isa.base import Engine, Instruction
 from trnlab.isa.indirection import index_name
-from trnlab.lang.chosen import Dynamic, Lookup
+from trnlab.lang.dynamic_index import Dynamic, Lookup
 from trnlab.lang.formats import Format
 from trnlab.lang.recording import Recording
-from trnlab.lang.storage import Region, refuse
+from trnlab.lang.storage import MemorySpace, refuse
 from trnlab.lang.tensor import Tensor
 
 AnyTensor = TypeVar("AnyTensor", bound=Tensor)
@@ -103,7 +103,7 @@ def _address(recorder: Recording, engine: Engine) -> Tensor:
     """The register of an engine's sequencer that run-time addresses pass through."""
     tile = recorder.once(
         ("address", engine),
-        lambda: recorder.tensor((1, 1), "int32", Region.sbuf, name=f"{engine.name.lower()} address"),
+        lambda: recorder.tensor((1, 1), "int32", MemorySpace.sbuf, name=f"{engine.name.lower()} address"),
     )
     assert isinstance(tile, Tensor)
     return tile

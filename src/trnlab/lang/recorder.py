@@ -25,10 +25,10 @@ from trnlab.errors import CapacityError, ConstraintError, Location, TrnlabError,
 from trnlab.isa.base import Engine, Memory
 from trnlab.lang.addresses import checked
 from trnlab.lang.formats import Format, chip_format, format_of
-from trnlab.lang.hbm import Hbm, Place
+from trnlab.lang.hbm import HbmTensor, HbmTensors
 from trnlab.lang.offsets import settled
 from trnlab.lang.source import user_line
-from trnlab.lang.storage import Region, Storage, refuse
+from trnlab.lang.storage import MemorySpace, Storage, refuse
 from trnlab.lang.tensor import Tensor
 from trnlab.policy import Policy, chosen
 from trnlab.program.access import AP, Buffer
@@ -38,11 +38,11 @@ from trnlab.program.spans import Spans
 from trnlab.program.strided import row_major
 
 if TYPE_CHECKING:
-    from trnlab.lang.room import FullError
+    from trnlab.lang.allocation import FullError
 
 _active: list[Recorder] = []
 # To look a member up takes 200 ns in Python 3.11.
-_HBM, _IN_SHARED_HBM, _IN_PRIVATE_HBM = Memory.HBM, Region.shared_hbm, Region.private_hbm
+_HBM, _IN_SHARED_HBM, _IN_PRIVATE_HBM = Memory.HBM, MemorySpace.shared_hbm, MemorySpace.private_hbm
 _QUEUES = {Engine.SYNC: 8, Engine.SCALAR: 2, Engine.GPSIMD: 4}  # rings that an engine's transfers take turns on
 
 
@@ -71,11 +71,11 @@ def exchange_active(stack: list[Recorder]) -> list[Recorder]:
 
 
 @dataclass(eq=False, slots=True)
-class Made:
+class TileRecord:
     """A tile: its address if the kernel chose one, the line that made it, its storage while tensors use it."""
 
     buffer: Buffer
-    region: Region
+    region: MemorySpace
     address: int | None
     line: Location | None
     storage: weakref.ref[Storage]
@@ -107,7 +107,7 @@ class Recorder:
     builder: Builder = field(init=False)
     rank: int = 0
     cores: int = 1
-    memory: Hbm = field(default_factory=Hbm)
+    memory: HbmTensors = field(default_factory=HbmTensors)
     static_dma: bool = False
     hbm: list[Tensor] = field(default_factory=list)  # in the order of the routine's parameters
     numbers: list[int] = field(default_factory=list)
@@ -126,7 +126,7 @@ class Recorder:
     remarks: dict[Any, ConstraintError] = field(default_factory=dict)
     _shared: list[Tensor] = field(default_factory=list)
     _shared_turn: int = 0
-    tiles: list[Made] = field(default_factory=list)
+    tiles: list[TileRecord] = field(default_factory=list)
     _turn: dict[Engine, int] = field(default_factory=dict)
     _memo: dict[Any, Any] = field(default_factory=dict)
     _last: tuple[str, Engine | None, dict[str, Any]] | None = None
@@ -171,7 +171,7 @@ class Recorder:
         return self._hbm(name, tuple(shape), format_of(kind), _IN_PRIVATE_HBM, ("argument", name))
 
     def tensor(
-        self, shape: Any, kind: Any, region: Region, *, name: str = "", address: tuple[int, int] | None = None
+        self, shape: Any, kind: Any, region: MemorySpace, *, name: str = "", address: tuple[int, int] | None = None
     ) -> Tensor:
         """Fresh memory, not initialised. address: (partition, byte within the partition), on chip only.
 
@@ -194,7 +194,7 @@ class Recorder:
         buffer = self.builder.unplaced_buffer(sizes, chip_format(fmt), region.memory, name, partition)
         storage = Storage(self, buffer, region, sizes, fmt)
         self.builder.made_at[buffer.id] = line = user_line()
-        self.tiles.append(Made(buffer, region, start, line, weakref.ref(storage)))
+        self.tiles.append(TileRecord(buffer, region, start, line, weakref.ref(storage)))
         return self.tensor_type(storage, sizes, row_major(sizes), name=name)
 
     def constant(self, array: np.ndarray[Any, Any], kind: Any, name: str = "constant") -> Tensor:
@@ -233,8 +233,10 @@ class Recorder:
                 remedy="make shared tensors outside of conditions on nl.program_id",
             )
 
-    def _hbm(self, name: str, shape: tuple[int, ...], fmt: Format, region: Region, key: Hashable = None) -> Tensor:
-        number = self.memory.add(Place(name, shape, fmt), key)
+    def _hbm(
+        self, name: str, shape: tuple[int, ...], fmt: Format, region: MemorySpace, key: Hashable = None
+    ) -> Tensor:
+        number = self.memory.add(HbmTensor(name, shape, fmt), key)
         self._same_as_others(self.memory.places[number].shape, self.memory.places[number].format, shape, fmt)
         self.numbers.append(number)
         buffer = self.builder.param(name, shape, chip_format(fmt)).buffer
@@ -243,7 +245,7 @@ class Recorder:
         self.hbm.append(tensor)
         return tensor
 
-    def _check_tile(self, shape: tuple[int, ...], region: Region) -> None:
+    def _check_tile(self, shape: tuple[int, ...], region: MemorySpace) -> None:
         if len(shape) < 2:
             refuse(
                 "a tile has a partition and at least one free dimension",
@@ -412,14 +414,19 @@ class Recorder:
         What the kernel says, before any pass, is then in `written`, for those who check it. Raises CapacityError for
         what does not fit in SBUF or PSUM.
         """
-        from trnlab.lang.room import FullError, finished  # the passes, which nobody needs who only names a kernel
+        from trnlab.lang.allocation import (
+            FullError,
+            finished,
+        )  # the passes, which nobody needs who only names a kernel
 
         self.spans.end(0, len(self.builder))
         given = {made.buffer.id: made.address for made in self.tiles if made.address is not None}
         self.builder.settle(given)
         self.builder.spans = self.spans
         self.written = self.builder.part(0)
-        self.builder.leaves_places = all(made.address is None for made in self.tiles if made.region is Region.psum)
+        self.builder.leaves_places = all(
+            made.address is None for made in self.tiles if made.region is MemorySpace.psum
+        )
         try:
             return finished(self.builder, given, self.policy)
         except FullError as full:

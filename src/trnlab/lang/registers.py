@@ -19,7 +19,7 @@ from trnlab.lang.formats import FORMATS, Format
 from trnlab.lang.recorder import Recorder, current
 from trnlab.lang.recording import Recording
 from trnlab.lang.source import user_line
-from trnlab.lang.storage import Region, refuse
+from trnlab.lang.storage import MemorySpace, refuse
 from trnlab.lang.tensor import Tensor
 
 MAX_TRIPS = 100_000  # of a loop with bounds
@@ -102,7 +102,7 @@ class VirtualRegister:
 
 def allocate(value: Any = None) -> VirtualRegister:
     """A new register: uninitialised, with a number, or with the one element of a tensor."""
-    tile = current().tensor((1, 1), "int32", Region.sbuf, name="register")
+    tile = current().tensor((1, 1), "int32", MemorySpace.sbuf, name="register")
     register = VirtualRegister(tile)
     if isinstance(value, Tensor):
         current().emit("register_alloc", dst=tile)
@@ -195,7 +195,7 @@ def counted(start: Any, stop: Any, step: Any) -> Iterator[VirtualRegister]:
             remedy="check what the register holds; make the step larger",
             code="TRN451",
         )
-    tile = recorder.tensor((1, 1), "int32", Region.sbuf, name="loop variable")
+    tile = recorder.tensor((1, 1), "int32", MemorySpace.sbuf, name="loop variable")
     with _inside(recorder):
         for value in trips:
             if value == trips[0]:
@@ -276,7 +276,7 @@ def _looping() -> Recorder:
     return recorder
 
 
-class Rounds:
+class BranchCounts:
     """How often each line of the kernel asked a register whether to go on."""
 
     def __init__(self) -> None:
@@ -300,7 +300,7 @@ class Rounds:
         )
 
 
-def _rounds(recorder: Recording) -> Rounds:
-    rounds = recorder.once("rounds", Rounds)
-    assert isinstance(rounds, Rounds)
+def _rounds(recorder: Recording) -> BranchCounts:
+    rounds = recorder.once("rounds", BranchCounts)
+    assert isinstance(rounds, BranchCounts)
     return rounds

@@ -16,7 +16,7 @@ from trnlab.lang.source import user_line
 from trnlab.program.access import Buffer
 
 
-class Region(enum.Enum):
+class MemorySpace(enum.Enum):
     """Where a tensor lives. shared_hbm outlives the kernel and can be returned; private_hbm is scratch."""
 
     sbuf = "sbuf"
@@ -43,7 +43,7 @@ class Storage:
 
     recorder: Recording
     buffer: Buffer
-    region: Region
+    region: MemorySpace
     shape: tuple[int, ...]
     format: Format
     sums: set[tuple[Any, ...]] = field(default_factory=set)

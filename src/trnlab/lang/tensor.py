@@ -17,9 +17,9 @@ from sys import getrefcount
 from typing import Any, NoReturn, Self
 
 from trnlab.isa.base import Memory
-from trnlab.lang.chosen import Dynamic, Indirect, Lookup
+from trnlab.lang.dynamic_index import Dynamic, Indirect, Lookup
 from trnlab.lang.formats import Format, chip_format, format_of
-from trnlab.lang.storage import Region, Storage, refuse
+from trnlab.lang.storage import MemorySpace, Storage, refuse
 from trnlab.program.access import AP, Pattern, Recorded, Reference, free_dims, hbm_view, pattern_of, record_of
 from trnlab.program.strided import inferred, reshaped, row_major
 
@@ -34,11 +34,11 @@ def assigns(function: Callable[[Tensor, Any, int], None]) -> None:
 
 PatternList = list[list[int]]
 _ALL = slice(None)
-_HBM, _IN_SBUF = Memory.HBM, Region.sbuf  # to look a member up takes 200 ns in Python 3.11
+_HBM, _IN_SBUF = Memory.HBM, MemorySpace.sbuf  # to look a member up takes 200 ns in Python 3.11
 
 
 @dataclass(frozen=True)
-class Window:
+class IndexWindow:
     """`size` elements from `start` on, in the place of a slice."""
 
     start: int
@@ -71,7 +71,7 @@ class Tensor(Reference):
         return self.format
 
     @property
-    def buffer(self) -> Region:
+    def buffer(self) -> MemorySpace:
         """Where it lives."""
         return self.storage.region
 
@@ -209,7 +209,7 @@ class Tensor(Reference):
         """First element, number, step, and whether the dimension stays."""
         if key is _ALL:
             return 0, count, 1, True
-        if isinstance(key, Window):
+        if isinstance(key, IndexWindow):
             key = slice(key.start, key.start + key.size)
         if isinstance(key, slice):
             step = 1 if key.step is None else int(key.step)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trnlab.isa.base import Engine
-from trnlab.lang.chosen import Dynamic, Indirect
+from trnlab.lang.dynamic_index import Dynamic, Indirect
 from trnlab.lang.offsets import located
 from trnlab.lang.recorder import current
 from trnlab.lang.storage import refuse

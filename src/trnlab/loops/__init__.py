@@ -12,18 +12,18 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from trnlab.loops import kinds, prebuilt, telling
+from trnlab.loops import compile_progress, kinds, prebuilt
 
-__all__ = ["Exported", "External", "Lazy", "Loop", "compiled", "intrinsic"]
+__all__ = ["CompiledLoop", "Exported", "External", "LazyFunction", "compiled", "intrinsic"]
 
 Function = Callable[..., Any]
-LOOPS: dict[str, Loop] = {}  # of the modules that were imported
+LOOPS: dict[str, CompiledLoop] = {}  # of the modules that were imported
 EXPORTS: dict[str, Exported] = {}
 _OF_NUMBA = frozenset({"targetoptions", "py_func", "signatures", "overloads", "stats"})
 KEEP = [True]  # whether Numba keeps what it compiles
 
 
-class Lazy:
+class LazyFunction:
     """A function for compiled callers. make: what Numba makes of it, asked for when it is needed."""
 
     def __init__(self, function: Function, make: Callable[[Function], Any]) -> None:
@@ -33,7 +33,7 @@ class Lazy:
     @functools.cached_property
     def dispatcher(self) -> Any:
         """Numba's."""
-        telling.listen()
+        compile_progress.listen()
         return self._make(self.function)
 
     @property
@@ -55,7 +55,7 @@ class Lazy:
         return self.dispatcher(*args)
 
 
-class Loop(Lazy):
+class CompiledLoop(LazyFunction):
     """A function that Python calls, and perhaps other loops."""
 
     def __init__(self, function: Function, make: Callable[[Function], Any]) -> None:
@@ -107,7 +107,7 @@ class Exported(External):
         EXPORTS[symbol] = self
 
 
-def intrinsic(function: Function) -> Lazy:
+def intrinsic(function: Function) -> LazyFunction:
     """Decorator: as `numba.extending.intrinsic`."""
 
     def make(function: Function) -> Any:
@@ -115,7 +115,7 @@ def intrinsic(function: Function) -> Lazy:
 
         return of_numba(function)
 
-    return Lazy(function, make)
+    return LazyFunction(function, make)
 
 
 def compiled(function: Function | None = None, **options: Any) -> Any:
@@ -128,4 +128,4 @@ def compiled(function: Function | None = None, **options: Any) -> Any:
 
         return njit(cache=KEEP[0], **options)(function)
 
-    return Loop(function, make)
+    return CompiledLoop(function, make)

@@ -20,8 +20,8 @@ from typing import Any
 
 from trnlab import loops
 from trnlab.files import write_atomic
-from trnlab.loops import kinds, prebuilt, telling, vectors
-from trnlab.loops.telling import say
+from trnlab.loops import compile_progress, kinds, prebuilt, vectors
+from trnlab.loops.compile_progress import say
 
 SIGNATURES = Path(__file__).parent / "signatures.txt"
 _EXPORTING = "trnlab.sim.functional.interpreter"  # what it imports exports all loops that have symbols
@@ -54,7 +54,7 @@ def make(job: str) -> tuple[str, dict[str, Any], bytes]:
     return symbol, {"entry": job, "returns": returns, "needs": _checked(job, needs)}, code
 
 
-def found(name: str) -> loops.Loop:
+def found(name: str) -> loops.CompiledLoop:
     """A loop by its name."""
     if name not in loops.LOOPS:
         import_module(name.rpartition(".")[0])
@@ -103,7 +103,7 @@ def build(target: Path, processes: int = 2, processor: str | None = None) -> Non
     began, total = time.monotonic(), len(jobs())
     say(f"compiling {total} loops for {processor or 'this machine'}, once")
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-    environment = {**os.environ, prebuilt.SETTING: "numba", telling.SILENT: "1"}
+    environment = {**os.environ, prebuilt.SETTING: "numba", compile_progress.SILENT: "1"}
     if processor is not None:
         environment |= {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": "", prebuilt.PROCESSOR: processor}
     parts = [target.with_name(f"{target.name}.{os.getpid()}.{share}") for share in range(processes)]

@@ -19,7 +19,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 from numba.core.runtime import nrtdynmod
 
-from trnlab.loops import Exported, Loop
+from trnlab.loops import CompiledLoop, Exported
 from trnlab.loops.inlining import Inlined
 from trnlab.loops.kinds import Name
 
@@ -37,7 +37,7 @@ class _Emitted(JITCodeLibrary):  # type: ignore[misc]
         self._finalized = True
 
 
-def called(loop: Loop, arguments: tuple[Name, ...], symbol: str) -> tuple[bytes, set[str], str]:
+def called(loop: CompiledLoop, arguments: tuple[Name, ...], symbol: str) -> tuple[bytes, set[str], str]:
     """Object of a loop that Python calls, the symbols that it needs, and the name of what it returns."""
     dispatcher = loop.dispatcher
     lowered = _lowered(dispatcher.py_func, dispatcher.targetoptions, [name.numba() for name in arguments], None)

@@ -19,12 +19,12 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Kind:
+class LoopType:
     """A type by Numba's name."""
 
     name: str
 
-    def __call__(self, *arguments: Kind) -> Signature:
+    def __call__(self, *arguments: LoopType) -> Signature:
         """The signature of what takes these and returns this."""
         return Signature(self, arguments)
 
@@ -37,15 +37,15 @@ class Kind:
 class Signature:
     """What a loop behind a symbol takes and returns."""
 
-    returns: Kind
-    arguments: tuple[Kind, ...]
+    returns: LoopType
+    arguments: tuple[LoopType, ...]
 
     def numba(self) -> Any:
         """Numba's."""
         return self.returns.numba()(*(argument.numba() for argument in self.arguments))
 
 
-i64, float32, void, i32 = Kind("int64"), Kind("float32"), Kind("void"), Kind("int32")
+i64, float32, void, i32 = LoopType("int64"), LoopType("float32"), LoopType("void"), LoopType("int32")
 
 
 def _numba() -> Any:

@@ -56,7 +56,7 @@ def stamp() -> str:
     return hashlib.sha256(f"{FORMAT} {source_digest(*_SOURCES)}".encode()).hexdigest()
 
 
-class Made:
+class LoopLibrary:
     """A file of loops, as it was read. header: its first line. Objects enter memory when they are called for."""
 
     def __init__(self, header: dict[str, Any], content: bytes) -> None:
@@ -115,7 +115,7 @@ def _mine(path: Path) -> bool:
     return all(s.st_uid == os.getuid() and not s.st_mode & 0o022 and not stat.S_ISLNK(s.st_mode) for s in states)
 
 
-def read(path: Path) -> Made | None:
+def read(path: Path) -> LoopLibrary | None:
     """What a file holds; None where there is none, or not of these sources, or for another processor."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         if not _mine(path):
@@ -128,7 +128,7 @@ def read(path: Path) -> Made | None:
             and header["stamp"] == stamp()
             and _serves(header["triple"], header["features"])
         ):
-            return Made(header, rest)
+            return LoopLibrary(header, rest)
     return None
 
 
@@ -140,7 +140,7 @@ def _serves(triple: str, features: list[str]) -> bool:
 
 
 @functools.cache
-def made() -> Made | None:
+def made() -> LoopLibrary | None:
     """What this process uses."""
     with _LOCK:
         if os.environ.get(SETTING) == "numba":
@@ -167,7 +167,7 @@ def entry(name: str, arguments: str) -> Function | None:
     return None if found is None else entry_of(found, name, arguments)
 
 
-def entry_of(found: Made, name: str, arguments: str) -> Function | None:
+def entry_of(found: LoopLibrary, name: str, arguments: str) -> Function | None:
     """As `entry`, of a file."""
     about = found.header["entries"].get(name + arguments)
     try:
@@ -176,7 +176,7 @@ def entry_of(found: Made, name: str, arguments: str) -> Function | None:
         return None
 
 
-def _entry(found: Made, name: str, about: dict[str, str]) -> Function:
+def _entry(found: LoopLibrary, name: str, about: dict[str, str]) -> Function:
     symbol, (returns,) = about["symbol"], kinds.parse(f"({about['returns']})")
     call, count = _CALL(found.address(symbol)), kinds.count_of(returns)
     release = _RELEASE(found.address(symbol, "_release"))
@@ -199,7 +199,7 @@ def exported(symbol: str, signature: kinds.Signature) -> tuple[int, Function] | 
     found = made()
     if found is None or symbol not in found.header["objects"]:
         return None
-    ctype: dict[kinds.Kind, Any] = {kinds.i64: ctypes.c_int64, kinds.float32: ctypes.c_float, kinds.void: None}
+    ctype: dict[kinds.LoopType, Any] = {kinds.i64: ctypes.c_int64, kinds.float32: ctypes.c_float, kinds.void: None}
     try:
         address = found.address(symbol)
     except (RuntimeError, ValueError, OSError):

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from trnlab import policy
 from trnlab.errors import CapacityError
 from trnlab.policy import AS_WRITTEN, Option, Policy
-from trnlab.program.changes import Change, Size, Spill, together
+from trnlab.program.changes import PassChange, RecordingSize, Spill, together
 from trnlab.program.routine import Routine
 from trnlab.timeline import Timeline
 from trnlab.units import format_time
@@ -25,7 +25,7 @@ from trnlab.units import format_time
 _watchers: list[tuple[Callable[[Explained], None], set[int]]] = []
 
 
-class Recorded(Protocol):
+class RecordedKernel(Protocol):
     """A kernel, see `trnlab.nki.kernel`."""
 
     function: Any
@@ -64,7 +64,7 @@ class Explained:
     whole: Outcome
     as_written: Outcome
     without: dict[str, Outcome]
-    changes: tuple[Change, ...]
+    changes: tuple[PassChange, ...]
     spills: tuple[Spill, ...]
 
     def gain(self, option: str) -> int | None:
@@ -91,7 +91,7 @@ class Explained:
         return "" if gain is None or not self.whole.total else f"{gain / self.whole.total:+.1%}"
 
 
-def explained(kernel: Recorded, *args: Any, **kwargs: Any) -> Explained:
+def explained(kernel: RecordedKernel, *args: Any, **kwargs: Any) -> Explained:
     """Record and time a kernel under the policy that holds here, and without each of its options that are on."""
     trace, chosen = kernel.trace(*args, **kwargs), kernel.here
     routines = list(trace.program.routines)
@@ -117,24 +117,24 @@ def _on(chosen: Policy, used: set[str]) -> list[Option]:
     return [o for o in switches if o.stage == policy.TIME or o.name in used]
 
 
-def _sums(routines: list[Routine]) -> tuple[Change, ...]:
+def _sums(routines: list[Routine]) -> tuple[PassChange, ...]:
     """What each pass did to all cores together."""
-    found: dict[str, Change] = {}
+    found: dict[str, PassChange] = {}
     for change in (c for r in routines for c in r.changes):
         known = found.get(change.option)
         found[change.option] = (
             change
             if known is None
-            else Change(change.option, _sum(known.before, change.before), _sum(known.after, change.after))
+            else PassChange(change.option, _sum(known.before, change.before), _sum(known.after, change.after))
         )
     return tuple(found.values())
 
 
-def _sum(a: Size, b: Size) -> Size:
-    return Size(a.instructions + b.instructions, a.tiles + b.tiles, a.moved + b.moved)
+def _sum(a: RecordingSize, b: RecordingSize) -> RecordingSize:
+    return RecordingSize(a.instructions + b.instructions, a.tiles + b.tiles, a.moved + b.moved)
 
 
-def _entry(change: Change) -> dict[str, Any]:
+def _entry(change: PassChange) -> dict[str, Any]:
     """As in the summary of a run."""
     sides = change.before, change.after
     return {
@@ -183,7 +183,7 @@ def watching(tell: Callable[[Explained], None]) -> Iterator[None]:
         _watchers.remove(watcher)
 
 
-def called(kernel: Recorded, routine: Routine, args: Any, kwargs: Any) -> None:
+def called(kernel: RecordedKernel, routine: Routine, args: Any, kwargs: Any) -> None:
     """A kernel was called with these arguments, which gave this recording."""
     for tell, seen in _watchers:
         if id(routine) not in seen:

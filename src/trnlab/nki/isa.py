@@ -20,7 +20,7 @@ from trnlab.lang import assignment, compose, registers, transfers
 from trnlab.lang import instructions as ins
 from trnlab.lang.recorder import current
 from trnlab.lang.registers import VirtualRegister
-from trnlab.lang.storage import Region, refuse
+from trnlab.lang.storage import MemorySpace, refuse
 from trnlab.lang.tensor import Tensor
 from trnlab.nki import declared
 from trnlab.nki import enums as constants
@@ -233,7 +233,7 @@ def nc_transpose(
 ) -> NkiInstruction:
     """dst[f, p] = data[p, f]; left open, VectorE takes what is in or goes to SBUF and fits, TensorE the rest."""
     chosen = engine
-    if engine is _UNKNOWN and (dst.buffer is Region.sbuf or data.buffer is Region.psum):
+    if engine is _UNKNOWN and (dst.buffer is MemorySpace.sbuf or data.buffer is MemorySpace.psum):
         chosen = _VECTOR  # TensorE reads SBUF and writes PSUM
     return issue("nc_transpose", name, on=chosen, dst=dst, data=data)
 

@@ -25,7 +25,7 @@ from trnlab import checks
 from trnlab.chips.spec import Chip
 from trnlab.errors import CapacityError, UsageError
 from trnlab.guards.collected import depend
-from trnlab.guards.snapshot import Is, Leaf
+from trnlab.guards.snapshot import IdentitySnapshot, ValueSnapshot
 from trnlab.kernel_hooks import LAUNCHERS, NOT_HANDLED, TRACERS
 from trnlab.lang.assignment import assign
 from trnlab.lang.recorder import recording
@@ -34,11 +34,11 @@ from trnlab.nki import explain, typing
 from trnlab.nki.target import default_chip, release, static_dma
 from trnlab.nki.tracing.arguments import map_objects, objects_of, on_host
 from trnlab.nki.tracing.arrays import Array, HostArray, is_array, like, origin_of, to_host
-from trnlab.nki.tracing.launch import ONE_CORE, Launch, one_per_core
+from trnlab.nki.tracing.launch import ONE_CORE, LaunchGrid, one_per_core
 from trnlab.nki.tracing.traces import (
     CallSignature,
-    Recording,
-    Result,
+    KernelResult,
+    MultiRankTrace,
     Trace,
     TraceCache,
     content_of,
@@ -63,7 +63,7 @@ class Kernel:
     def __init__(
         self,
         function: Callable[..., Any],
-        grid: Launch = ONE_CORE,
+        grid: LaunchGrid = ONE_CORE,
         traces: TraceCache | None = None,
         chip: Chip | None = None,
         options: RunOptions | None = None,
@@ -104,7 +104,7 @@ class Kernel:
         )
         return made
 
-    def launch(self, grid: Any) -> Launch:
+    def launch(self, grid: Any) -> LaunchGrid:
         """What a launch grid means. Raises UsageError for one that cannot be."""
         return one_per_core(grid)
 
@@ -148,7 +148,7 @@ class Kernel:
         trace, arrays = self.recorded(*args, **kwargs)
         origin = origin_of(arrays)
         results = map_objects(
-            lambda r: like(np.zeros(r.shape, r.format.dtype), r.format, origin), trace.results, Result
+            lambda r: like(np.zeros(r.shape, r.format.dtype), r.format, origin), trace.results, KernelResult
         )
         return CallSignature(results, tuple(trace.tensors[t].name for t in trace.written))
 
@@ -186,7 +186,14 @@ class Kernel:
     def _trace(self, structure: dict[str, Any], arrays: list[HostArray]) -> Trace:
         chip = self.chip or default_chip()
         read, depends = self.traces.key(structure)
-        key = (Is(chip), self.grid, static_dma(self.flags), release(), self.policy(chip).recording, read)
+        key = (
+            IdentitySnapshot(chip),
+            self.grid,
+            static_dma(self.flags),
+            release(),
+            self.policy(chip).recording,
+            read,
+        )
         known = self.traces.get(key)
         if known is None or (known.content is not None and known.content != content_of(arrays)):
             known = self.record([(structure, arrays)], chip).traces[0]
@@ -206,7 +213,7 @@ class Kernel:
         """What the hardware's compiler is taken to make of the kernel, here and now."""
         return chosen(chip.name, self.dialect)
 
-    def record(self, calls: Sequence[tuple[dict[str, Any], list[HostArray]]], chip: Chip) -> Recording:
+    def record(self, calls: Sequence[tuple[dict[str, Any], list[HostArray]]], chip: Chip) -> MultiRankTrace:
         """Record the kernel for the arguments of each rank, with all cores of all ranks."""
         from trnlab.nki.tracing.recording import record
 
@@ -221,9 +228,15 @@ class Kernel:
 def stand_in(value: Any) -> Any:
     """What a trace depends on of an array argument, of an array in a closure or global, and of another kernel."""
     if isinstance(value, HostArray):
-        return Leaf(HostArray, value.key)
+        return ValueSnapshot(HostArray, value.key)
     if isinstance(value, Kernel):
-        return (type(value), value.function, Leaf(Launch, value.grid), Is(value.chip), value.schedule)
+        return (
+            type(value),
+            value.function,
+            ValueSnapshot(LaunchGrid, value.grid),
+            IdentitySnapshot(value.chip),
+            value.schedule,
+        )
     if is_array(value) and not isinstance(value, np.ndarray):
         with suppress(KeyError, TypeError):  # what is none of numbers is an object as others
             return to_host(value).data

@@ -22,10 +22,10 @@ from trnlab.lang import compose, registers
 from trnlab.lang import instructions as ins
 from trnlab.lang.formats import FORMATS, format_of
 from trnlab.lang.recorder import current, recording
-from trnlab.lang.storage import Region as MemoryRegion
+from trnlab.lang.storage import MemorySpace as MemoryRegion
 from trnlab.lang.storage import refuse
+from trnlab.lang.tensor import IndexWindow
 from trnlab.lang.tensor import Tensor as NkiTensor
-from trnlab.lang.tensor import Window
 from trnlab.nki import isa
 from trnlab.nki.objects import NKIObject
 from trnlab.nki.target import default_chip
@@ -167,9 +167,9 @@ def shared_identity_matrix(n: int, dtype: Any = uint8, dst: NkiTensor | None = N
     return tile if dst is None else compose.copy(tile, dst=dst)
 
 
-def ds(start: int, size: int) -> Window:
+def ds(start: int, size: int) -> IndexWindow:
     """`size` elements from `start` on, as an index."""
-    return Window(int(start), int(size))
+    return IndexWindow(int(start), int(size))
 
 
 def load(src: NkiTensor, dtype: Any = None) -> NkiTensor:

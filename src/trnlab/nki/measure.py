@@ -15,7 +15,7 @@ from trnlab.nki import explain
 from trnlab.nki.kernel import Kernel
 from trnlab.nki.target import default_chip
 from trnlab.nki.tracing.arguments import map_objects
-from trnlab.nki.typing import TensorType
+from trnlab.nki.typing import TensorAnnotation
 from trnlab.program.text import routine_text
 from trnlab.timeline import Timeline, save
 from trnlab.units import PS_PER_US
@@ -59,7 +59,7 @@ class Benchmark:
         """Time the kernel on these arguments; `nki.typing.tensor[[rows, columns], dtype]` stands for an array."""
         from trnlab.runtime import kernels
 
-        args, kwargs = map_objects(TensorType.zeros, (args, kwargs), TensorType)
+        args, kwargs = map_objects(TensorAnnotation.zeros, (args, kwargs), TensorAnnotation)
         timeline = self.kernel.timeline(*args, **kwargs)
         trace, chip = self.kernel.trace(*args, **kwargs), self.kernel.chip or default_chip()
         kernels.called(trace.program, chip, self.kernel.policy(chip), executed=False)
@@ -76,7 +76,7 @@ class Benchmark:
         return self.benchmark_result
 
 
-class Profile(Benchmark):
+class KernelProfiler(Benchmark):
     """A kernel that is timed when it is called, and what was found kept in a folder.
 
     `program` and `trace` are as for `Benchmark`, with a trace per profiled execution; json_reports/ has a summary of
@@ -97,12 +97,14 @@ class Profile(Benchmark):
         self.folder, self.names = folder, (program, trace)
         self.executions, self.overwrite = executions, overwrite
 
-    def __getitem__(self, grid: Any) -> Profile:
-        return Profile(self.kernel[grid], self.folder, *self.names, self.executions, self.overwrite, self.quiet)
+    def __getitem__(self, grid: Any) -> KernelProfiler:
+        return KernelProfiler(
+            self.kernel[grid], self.folder, *self.names, self.executions, self.overwrite, self.quiet
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> BenchmarkResult:
         """Time the kernel on these arguments. Raises RunError where files are in the way and may not be replaced."""
-        args, kwargs = map_objects(TensorType.zeros, (args, kwargs), TensorType)
+        args, kwargs = map_objects(TensorAnnotation.zeros, (args, kwargs), TensorAnnotation)
         reports = self.folder / "json_reports"
         self._make_room(reports)
         result = super().__call__(*args, **kwargs)

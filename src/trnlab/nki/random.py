@@ -10,7 +10,7 @@ from typing import Any
 from trnlab.isa.base import Engine
 from trnlab.isa.random.random_streams import state_words
 from trnlab.lang.recorder import current
-from trnlab.lang.storage import Region
+from trnlab.lang.storage import MemorySpace
 from trnlab.lang.tensor import Tensor
 from trnlab.nki.enums import engine
 from trnlab.nki.handles import NkiInstruction, issue, number
@@ -44,7 +44,7 @@ def _state(on: engine, words: int) -> Tensor:
     """The tile that holds an engine's generator."""
     states = _STATES.setdefault(current(), {})
     if on not in states:
-        states[on] = current().tensor((128, words), "uint32", Region.sbuf, name=f"{on.name} generator")
+        states[on] = current().tensor((128, words), "uint32", MemorySpace.sbuf, name=f"{on.name} generator")
     return states[on]
 
 

@@ -19,7 +19,7 @@ from trnlab.errors import UsageError
 from trnlab.nki.kernel import Kernel
 from trnlab.nki.target import default_chip
 from trnlab.nki.tracing.arrays import Array, HostArray, origin_of
-from trnlab.nki.tracing.traces import Recording, Trace, memory_of, result_of
+from trnlab.nki.tracing.traces import MultiRankTrace, Trace, memory_of, result_of
 from trnlab.timeline import Timeline
 
 
@@ -70,7 +70,7 @@ class RankedKernel:
         recording, chip = self._record(self._calls(args, kwargs)), self.kernel.chip or default_chip()
         return time_program(recording.program, chip, policy=self.kernel.policy(chip))
 
-    def _record(self, calls: list[tuple[dict[str, Any], list[HostArray]]]) -> Recording:
+    def _record(self, calls: list[tuple[dict[str, Any], list[HostArray]]]) -> MultiRankTrace:
         return self.kernel.record(calls, self.kernel.chip or default_chip())
 
     def _calls(self, args: Any, kwargs: Any) -> list[tuple[dict[str, Any], list[HostArray]]]:

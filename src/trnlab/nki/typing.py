@@ -18,18 +18,18 @@ from trnlab.errors import UsageError
 from trnlab.lang.formats import format_of
 
 
-class TensorType:
+class TensorAnnotation:
     """A tensor. shape, dtype: None where they are left open; a size that is no number is a name for any."""
 
     def __init__(self, shape: tuple[Any, ...] | None = None, dtype: Any = None) -> None:
         self.shape, self.dtype = shape, dtype
 
-    def __getitem__(self, key: Any) -> TensorType:
+    def __getitem__(self, key: Any) -> TensorAnnotation:
         if key is mutable:
             return mutable_tensor
         if isinstance(key, tuple) and key and isinstance(key[0], (list, tuple)):
-            return TensorType(tuple(int(n) for n in key[0]), *key[1:2])
-        return TensorType(key if isinstance(key, tuple) else (key,))
+            return TensorAnnotation(tuple(int(n) for n in key[0]), *key[1:2])
+        return TensorAnnotation(key if isinstance(key, tuple) else (key,))
 
     def __repr__(self) -> str:
         return "tensor" if self.shape is None else f"tensor[{', '.join(map(str, self.shape))}]"
@@ -48,10 +48,10 @@ class TensorType:
         return len(shape) == len(self.shape) and all(a == b for a, b in known)
 
 
-tensor = TensorType()
-mutable_tensor = TensorType()  # one that the kernel writes to
+tensor = TensorAnnotation()
+mutable_tensor = TensorAnnotation()  # one that the kernel writes to
 mutable = "mutable"  # tensor[mutable] is the same
-scalar = TensorType()
+scalar = TensorAnnotation()
 
 
 def check(function: Callable[..., Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -59,7 +59,7 @@ def check(function: Callable[..., Any], shapes: Mapping[str, tuple[int, ...]]) -
     notes = getattr(function, "__annotations__", {})
     for name, shape in shapes.items():
         note = notes.get(name)
-        if isinstance(note, TensorType) and not note.allows(shape):
+        if isinstance(note, TensorAnnotation) and not note.allows(shape):
             raise UsageError(
                 f"kernel {function.__name__!r}: argument {name!r} has another shape than it says",
                 code="TRN111",

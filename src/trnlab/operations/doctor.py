@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a host is fit for a job: packages, environment, disk, limits, clock, huge pages, cache, a script's needs.
 
-A check takes a `Site`, which is what is known of a host, and yields findings; so each is tried on hosts of any kind.
-A host without devices simulates them: what only a real one needs is then said as a warning.
+A check takes a `HostFacts`, which is what is known of a host, and yields findings; so each is tried on hosts of any
+kind. A host without devices simulates them: what only a real one needs is then said as a warning.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trnlab.fabric.cluster import Cluster
 from trnlab.operations import host, releases, settings
 from trnlab.porting.result import Report
 from trnlab.storage import is_url, open_store
-from trnlab.storage.trouble import reason
+from trnlab.storage.store_errors import reason
 from trnlab.units import format_bytes
 
 ERROR, WARNING, OK = "error", "warning", "ok"
@@ -35,7 +35,7 @@ UNSYNCHRONISED = 5  # TIME_ERROR of adjtimex(2)
 
 
 @dataclass(frozen=True)
-class Finding:
+class HostFinding:
     """What a check found. where: a variable, a folder. `limit`, `got` and `remedy` are empty where all is well."""
 
     code: str
@@ -48,7 +48,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Site:
+class HostFacts:
     """What is known of a host, and of the job that it is for.
 
     limits: soft limits of memlock (bytes) and nofile, -1 for none. free: bytes of free disk by folder. year: of the
@@ -80,10 +80,10 @@ class Site:
         return self.devices > 0
 
 
-def this_host(cluster: Cluster, ranks: int, cache: str, checkpoints: str | None, keep: int) -> Site:
+def this_host(cluster: Cluster, ranks: int, cache: str, checkpoints: str | None, keep: int) -> HostFacts:
     """What this host says of itself."""
     environment = dict(os.environ)
-    return Site(
+    return HostFacts(
         cluster,
         ranks,
         environment,
@@ -103,27 +103,27 @@ def this_host(cluster: Cluster, ranks: int, cache: str, checkpoints: str | None,
     )
 
 
-def examine(site: Site) -> list[Finding]:
+def examine(site: HostFacts) -> list[HostFinding]:
     """All findings, the gravest first, each kind in the order of the checks."""
     found = [finding for check in CHECKS for finding in check(site)]
     return sorted(found, key=lambda finding: (ERROR, WARNING, OK).index(finding.severity))
 
 
-def failed(found: Sequence[Finding]) -> bool:
+def failed(found: Sequence[HostFinding]) -> bool:
     """Whether the job would not work."""
     return any(finding.severity == ERROR for finding in found)
 
 
 # -- the checks ---------------------------------------------------------------------------------------------------
-def packages(site: Site) -> Iterator[Finding]:
+def packages(site: HostFacts) -> Iterator[HostFinding]:
     """TRN559: versions that fit each other."""
     wrong = list(releases.misfits(site.packages, site.python))
     for each in wrong:
-        yield Finding(
+        yield HostFinding(
             "TRN559", ERROR if each.grave else WARNING, each.what, "packages", each.limit, each.got, each.remedy
         )
     if site.real and not set(site.packages) & {"torch-neuronx", "jax-neuronx", "libneuronxla"}:
-        yield Finding(
+        yield HostFinding(
             "TRN559",
             ERROR,
             "there are devices, and no package that uses them",
@@ -134,34 +134,36 @@ def packages(site: Site) -> Iterator[Finding]:
         )
     if not wrong:
         have = ", ".join(f"{name} {version}" for name, version in site.packages.items())
-        yield Finding("TRN559", OK, f"Python {site.python}; {have or 'no framework'}")
+        yield HostFinding("TRN559", OK, f"Python {site.python}; {have or 'no framework'}")
 
 
-def environment(site: Site) -> Iterator[Finding]:
+def environment(site: HostFacts) -> Iterator[HostFinding]:
     """TRN560: variables of runtime, compiler and EFA."""
-    place = settings.Place(
+    place = settings.DeploymentTarget(
         site.cluster.target.chips * site.cluster.ranks_per_chip, site.cluster.instances, site.kernel
     )
     wrong = list(settings.judged(site.environment, place))
     for each in wrong:
         missing_here = not site.real and each.got == "unset"
         grave = each.grave and not missing_here
-        yield Finding("TRN560", ERROR if grave else WARNING, each.what, each.name, each.limit, each.got, each.remedy)
+        yield HostFinding(
+            "TRN560", ERROR if grave else WARNING, each.what, each.name, each.limit, each.got, each.remedy
+        )
     if not wrong:
         told = sum(name in site.environment for name in settings.JUDGES)
-        yield Finding(
+        yield HostFinding(
             "TRN560", OK, f"{told} variables of runtime and EFA are set" if told else "runtime and EFA as usual"
         )
 
 
-def devices(site: Site) -> Iterator[Finding]:
+def devices(site: HostFacts) -> Iterator[HostFinding]:
     """TRN567: devices and network adapters of a real host."""
     if not site.real:
-        yield Finding("TRN567", OK, f"no Neuron devices: {site.cluster.name} is simulated here")
+        yield HostFinding("TRN567", OK, f"no Neuron devices: {site.cluster.name} is simulated here")
         return
     wanted = site.cluster.target.chips
     if site.devices != wanted:
-        yield Finding(
+        yield HostFinding(
             "TRN567",
             ERROR,
             "the host has another number of devices than the target",
@@ -171,7 +173,7 @@ def devices(site: Site) -> Iterator[Finding]:
             "check the driver (neuron-ls), and the instance type",
         )
     if site.cluster.instances > 1 and not site.adapters:
-        yield Finding(
+        yield HostFinding(
             "TRN567",
             ERROR,
             "there is no EFA adapter",
@@ -181,16 +183,16 @@ def devices(site: Site) -> Iterator[Finding]:
             "start the instance with EFA interfaces, and install aws-efa-installer",
         )
     if site.devices == wanted and (site.adapters or site.cluster.instances == 1):
-        yield Finding("TRN567", OK, f"{site.devices} devices, {site.adapters} network adapters")
+        yield HostFinding("TRN567", OK, f"{site.devices} devices, {site.adapters} network adapters")
 
 
-def disk(site: Site) -> Iterator[Finding]:
+def disk(site: HostFacts) -> Iterator[HostFinding]:
     """TRN561: room where runs, programs and checkpoints go."""
     need = checkpoint_bytes(site) * (site.keep + 1)
     for folder, free in site.free.items():
         least = need if folder == site.checkpoints else 0
         if free < least:
-            yield Finding(
+            yield HostFinding(
                 "TRN561",
                 ERROR,
                 f"{site.keep} checkpoints and one that is written do not fit",
@@ -200,7 +202,7 @@ def disk(site: Site) -> Iterator[Finding]:
                 "free some space, keep fewer, or use s3://",
             )
         elif free < ROOM:
-            yield Finding(
+            yield HostFinding(
                 "TRN561",
                 WARNING,
                 "little room is left on the disk",
@@ -210,15 +212,15 @@ def disk(site: Site) -> Iterator[Finding]:
                 "free some space",
             )
         else:
-            yield Finding("TRN561", OK, f"{format_bytes(free)} free in {folder}")
+            yield HostFinding("TRN561", OK, f"{format_bytes(free)} free in {folder}")
 
 
-def limits(site: Site) -> Iterator[Finding]:
+def limits(site: HostFacts) -> Iterator[HostFinding]:
     """TRN562: what a process may lock in memory, and how many files it may open."""
     memlock, nofile = site.limits.get("memlock", -1), site.limits.get("nofile", -1)
     several = site.cluster.instances > 1
     if several and memlock != -1:
-        yield Finding(
+        yield HostFinding(
             "TRN562",
             ERROR if site.real else WARNING,
             "EFA registers memory, which must not be limited",
@@ -230,7 +232,7 @@ def limits(site: Site) -> Iterator[Finding]:
     here = site.ranks // site.cluster.instances if site.real else site.ranks
     least = site.ranks + FILES_PER_RANK if site.real or here > 1 else FILES_PER_RANK
     if nofile != -1 and nofile < least:
-        yield Finding(
+        yield HostFinding(
             "TRN562",
             ERROR,
             "a rank may not open a connection to each of the others",
@@ -241,13 +243,15 @@ def limits(site: Site) -> Iterator[Finding]:
         )
     elif not (several and memlock != -1):
         told = "unlimited" if memlock == -1 else format_bytes(memlock)
-        yield Finding("TRN562", OK, f"{told} memory locked, {'any number of' if nofile == -1 else nofile} files open")
+        yield HostFinding(
+            "TRN562", OK, f"{told} memory locked, {'any number of' if nofile == -1 else nofile} files open"
+        )
 
 
-def clock(site: Site) -> Iterator[Finding]:
+def clock(site: HostFacts) -> Iterator[HostFinding]:
     """TRN563: a clock that is wrong makes requests to S3 be refused, and certificates."""
     if site.year < 2026:
-        yield Finding(
+        yield HostFinding(
             "TRN563",
             ERROR,
             "the clock is years behind",
@@ -257,7 +261,7 @@ def clock(site: Site) -> Iterator[Finding]:
             "synchronise it: systemctl start chronyd",
         )
     elif site.synchronised is False:
-        yield Finding(
+        yield HostFinding(
             "TRN563",
             WARNING,
             "nothing keeps the clock right, and S3 refuses requests 15 minutes off",
@@ -267,14 +271,16 @@ def clock(site: Site) -> Iterator[Finding]:
             "systemctl start chronyd",
         )
     else:
-        yield Finding("TRN563", OK, "the clock is synchronised" if site.synchronised else "the clock says this year")
+        yield HostFinding(
+            "TRN563", OK, "the clock is synchronised" if site.synchronised else "the clock says this year"
+        )
 
 
-def huge_pages(site: Site) -> Iterator[Finding]:
+def huge_pages(site: HostFacts) -> Iterator[HostFinding]:
     """TRN564: huge pages, which the EFA provider takes where it finds them."""
     pages = site.memory.get("HugePages_Total", 0)
     if site.real and site.cluster.instances > 1 and not pages:
-        yield Finding(
+        yield HostFinding(
             "TRN564",
             WARNING,
             "no huge pages are set aside; EFA's provider then uses small ones",
@@ -284,10 +290,10 @@ def huge_pages(site: Site) -> Iterator[Finding]:
             "sysctl -w vm.nr_hugepages=2560",
         )
     else:
-        yield Finding("TRN564", OK, f"{pages} huge pages set aside")
+        yield HostFinding("TRN564", OK, f"{pages} huge pages set aside")
 
 
-def places(site: Site) -> Iterator[Finding]:
+def places(site: HostFacts) -> Iterator[HostFinding]:
     """TRN565: the cache and the place of checkpoints can be written, read and cleaned."""
     for what, where in (("cache", site.cache.split(",")[0]), ("checkpoints", site.checkpoints)):
         if not where:
@@ -299,7 +305,7 @@ def places(site: Site) -> Iterator[Finding]:
             store.delete(name)
         except (OSError, TrnlabError) as error:
             why = reason(error) if isinstance(error, OSError) else error.what
-            yield Finding(
+            yield HostFinding(
                 "TRN565",
                 ERROR,
                 f"the place of {what} cannot be used: {why}",
@@ -310,7 +316,7 @@ def places(site: Site) -> Iterator[Finding]:
             )
             continue
         if read != b"trnlab doctor":
-            yield Finding(
+            yield HostFinding(
                 "TRN565",
                 ERROR,
                 f"the place of {what} does not give back what was written",
@@ -320,15 +326,15 @@ def places(site: Site) -> Iterator[Finding]:
                 "name another place",
             )
         else:
-            yield Finding("TRN565", OK, f"{what}: {where} can be written and read")
+            yield HostFinding("TRN565", OK, f"{what}: {where} can be written and read")
 
 
-def script(site: Site) -> Iterator[Finding]:
+def script(site: HostFacts) -> Iterator[HostFinding]:
     """TRN566: what the script needs, by `trnlab check` or `trnlab estimate`."""
     if site.report is None:
         return
     for finding in site.report.having("error"):
-        yield Finding(
+        yield HostFinding(
             "TRN566",
             ERROR,
             finding.what,
@@ -340,7 +346,7 @@ def script(site: Site) -> Iterator[Finding]:
         need, room = target.memory.total, target.capacity
         told = f"{format_bytes(need)} of a core's {format_bytes(room)} in HBM on {target.name}"
         if not target.fits:
-            yield Finding(
+            yield HostFinding(
                 "TRN566",
                 ERROR,
                 "the step does not fit in the memory of a core",
@@ -351,10 +357,10 @@ def script(site: Site) -> Iterator[Finding]:
             )
         else:
             checkpoint = format_bytes(checkpoint_bytes(site))
-            yield Finding("TRN566", OK, f"{told}; a checkpoint takes {checkpoint}")
+            yield HostFinding("TRN566", OK, f"{told}; a checkpoint takes {checkpoint}")
 
 
-CHECKS: tuple[Callable[[Site], Iterator[Finding]], ...] = (
+CHECKS: tuple[Callable[[HostFacts], Iterator[HostFinding]], ...] = (
     packages,
     environment,
     devices,
@@ -367,7 +373,7 @@ CHECKS: tuple[Callable[[Site], Iterator[Finding]], ...] = (
 )
 
 
-def checkpoint_bytes(site: Site) -> int:
+def checkpoint_bytes(site: HostFacts) -> int:
     """Bytes of a checkpoint: parameters and the optimizer's state of each rank, all ranks together."""
     if site.report is None or not site.report.targets:
         return 0
@@ -375,7 +381,7 @@ def checkpoint_bytes(site: Site) -> int:
     return (memory.parameters + memory.state) * max(1, site.ranks)
 
 
-def with_report(site: Site, report: Report) -> Site:
+def with_report(site: HostFacts, report: Report) -> HostFacts:
     """The same host, for a script."""
     return replace(site, report=report)
 
@@ -384,7 +390,7 @@ def with_report(site: Site, report: Report) -> Site:
 _MARKS = {ERROR: "ERROR", WARNING: "warn", OK: "ok"}
 
 
-def text(site: Site, found: Sequence[Finding]) -> str:
+def text(site: HostFacts, found: Sequence[HostFinding]) -> str:
     """One page."""
     kind = "real" if site.real else "simulated"
     lines = [f"{site.cluster.name}, {kind}, {site.ranks} rank{'' if site.ranks == 1 else 's'}", ""]
@@ -398,7 +404,7 @@ def text(site: Site, found: Sequence[Finding]) -> str:
     return "\n".join([*lines, "", f"{verdict}: {errors} errors, {warnings} warnings"])
 
 
-def as_json(site: Site, found: Sequence[Finding]) -> dict[str, Any]:
+def as_json(site: HostFacts, found: Sequence[HostFinding]) -> dict[str, Any]:
     """The same, for programs."""
     return {
         "schema": "trnlab.doctor",

@@ -19,7 +19,7 @@ from typing import Any
 from trnlab import chips
 from trnlab.chips import Target
 from trnlab.operations import host
-from trnlab.runtime.live import State
+from trnlab.runtime.status_file import State
 
 PERCENTILES = (0, 1, 25, 50, 75, 99, 100)
 ERRORS = ("generic", "numerical", "transient", "model", "runtime", "hardware")
@@ -38,7 +38,7 @@ _VERSIONS = {"trn2": ("v4", "v3d")}  # the one that the user guide prints
 
 
 @dataclass
-class Moment:
+class MonitorSnapshot:
     """What was seen at one time: processes and the host. at: seconds, of the clock."""
 
     at: float = 0.0
@@ -47,13 +47,13 @@ class Moment:
     used: dict[int, tuple[float, float]] = field(default_factory=dict)
 
 
-def moment(states: Iterable[State]) -> Moment:
+def moment(states: Iterable[State]) -> MonitorSnapshot:
     """Now."""
     found = {state.pid: state for state in states}
-    return Moment(time.time(), found, host.processors(), {pid: host.used_s(pid) for pid in found})
+    return MonitorSnapshot(time.time(), found, host.processors(), {pid: host.used_s(pid) for pid in found})
 
 
-def reports(now: Moment, before: Moment) -> list[dict[str, Any]]:
+def reports(now: MonitorSnapshot, before: MonitorSnapshot) -> list[dict[str, Any]]:
     """A report for each instance of each target that somebody uses; one without applications where nobody does.
 
     Counters and percentiles are of the time between the two moments; of a process that `before` does not know, of its
@@ -67,7 +67,9 @@ def reports(now: Moment, before: Moment) -> list[dict[str, Any]]:
     ]
 
 
-def _report(place: tuple[str, int] | None, states: Sequence[State], now: Moment, before: Moment) -> dict[str, Any]:
+def _report(
+    place: tuple[str, int] | None, states: Sequence[State], now: MonitorSnapshot, before: MonitorSnapshot
+) -> dict[str, Any]:
     period = now.at - before.at if before.at else 0.0
     target = chips.target(place[0]) if place is not None else None
     logical = max((int(s.record.get("logical") or 1) for s in states), default=1)
@@ -83,7 +85,9 @@ def _report(place: tuple[str, int] | None, states: Sequence[State], now: Moment,
     }
 
 
-def _application(state: State, target: Target | None, now: Moment, before: Moment) -> dict[str, Any]:
+def _application(
+    state: State, target: Target | None, now: MonitorSnapshot, before: MonitorSnapshot
+) -> dict[str, Any]:
     earlier = before.states.get(state.pid)
     then = earlier.record if earlier is not None and earlier.record["birth"] == state.record["birth"] else {}
     period = now.at - (before.at if then else float(state.record["started"]))
@@ -96,7 +100,7 @@ def _application(state: State, target: Target | None, now: Moment, before: Momen
             "neuroncore_counters": _cores(state, then, target, period),
             "execution_stats": _executions(state.record, then, period),
             "memory_used": _memory(state, target, period),
-            "neuron_runtime_vcpu_usage": _own_vcpu(state.pid, now, before if then else Moment(), period),
+            "neuron_runtime_vcpu_usage": _own_vcpu(state.pid, now, before if then else MonitorSnapshot(), period),
         },
     }
 
@@ -206,7 +210,7 @@ def _model(each: Mapping[str, Any], number: int, index: str, record: Mapping[str
     }
 
 
-def _own_vcpu(pid: int, now: Moment, before: Moment, period: float) -> dict[str, Any]:
+def _own_vcpu(pid: int, now: MonitorSnapshot, before: MonitorSnapshot, period: float) -> dict[str, Any]:
     user, system = now.used.get(pid, (0.0, 0.0))
     was_user, was_system = before.used.get(pid, (0.0, 0.0))
     share = 100 / period if period > 0 else 0.0
@@ -224,7 +228,7 @@ def _devices(states: Sequence[State], target: Target | None) -> list[dict[str, i
     return [{"neuron_device_index": i, **events} for i, events in counted.items()]
 
 
-def _vcpu(now: Moment, before: Moment, period: float) -> dict[str, Any]:
+def _vcpu(now: MonitorSnapshot, before: MonitorSnapshot, period: float) -> dict[str, Any]:
     each = {name: now.processors.usage(before.processors, name) for name in now.processors.ticks if name}
     return {
         "period": period,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trnlab.runtime.live import State
+from trnlab.runtime.status_file import State
 from trnlab.units import format_bytes
 
 _INFO = {
@@ -24,7 +24,7 @@ _INFO = {
 Labels = Mapping[str, object]
 
 
-class Metrics:
+class MetricSamples:
     """Samples by name, in the order in which names are first met."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Metrics:
 
 def prometheus(reports: Sequence[Mapping[str, Any]]) -> str:
     """Reports in the format of Prometheus over the whole life of each process, so that counters only grow."""
-    metrics = Metrics()
+    metrics = MetricSamples()
     for report in reports:
         info = {label: report["instance_info"].get(name, "") for label, name in _INFO.items()}
         for application in report["neuron_runtime_data"]:
@@ -57,7 +57,7 @@ def prometheus(reports: Sequence[Mapping[str, Any]]) -> str:
     return metrics.text()
 
 
-def _application(metrics: Metrics, report: Mapping[str, Any], labels: Labels) -> None:
+def _application(metrics: MetricSamples, report: Mapping[str, Any], labels: Labels) -> None:
     stats = report["execution_stats"]
     for kind, count in stats["error_summary"].items():
         metrics.add(
@@ -102,7 +102,7 @@ def _application(metrics: Metrics, report: Mapping[str, Any], labels: Labels) ->
         )
 
 
-def _system(metrics: Metrics, system: Mapping[str, Any], labels: Labels) -> None:
+def _system(metrics: MetricSamples, system: Mapping[str, Any], labels: Labels) -> None:
     memory = system["memory_info"]
     for name in ("memory_total_bytes", "memory_used_bytes", "swap_total_bytes", "swap_used_bytes"):
         metrics.add(f"system_{name}", "gauge", f"System {name.replace('_', ' ', 1)} bytes", labels, memory[name])

@@ -47,7 +47,7 @@ def known() -> tuple[Package, ...]:
 
 
 @dataclass(frozen=True)
-class Misfit:
+class PackageMismatch:
     """Packages that do not fit. grave: they are known not to; otherwise nothing is known of them."""
 
     what: str
@@ -57,13 +57,13 @@ class Misfit:
     grave: bool = True
 
 
-def misfits(installed: Mapping[str, str], python: str) -> Iterator[Misfit]:
+def misfits(installed: Mapping[str, str], python: str) -> Iterator[PackageMismatch]:
     """What of the installed packages, by name and version, does not fit each other or this Python."""
     mine = {name: version for name, version in installed.items() if name in NAMES and name != "torch-xla"}
     releases = {name: _releases(name, version) for name, version in mine.items()}
     for name, of in releases.items():
         if not of:
-            yield Misfit(
+            yield PackageMismatch(
                 f"{name} {mine[name]} is of no release that is known",
                 f"{name} {mine[name]}",
                 SOURCE,
@@ -74,7 +74,7 @@ def misfits(installed: Mapping[str, str], python: str) -> Iterator[Misfit]:
     if placed and not set.intersection(*map(set, placed.values())):
         told = "; ".join(f"{name} {mine[name]}: SDK {', '.join(of)}" for name, of in sorted(placed.items()))
         newest = max((max(of, key=_numbers) for of in placed.values()), key=_numbers)
-        yield Misfit(
+        yield PackageMismatch(
             "packages are of different releases of the SDK",
             told,
             f"one release of {SOURCE}",
@@ -83,7 +83,7 @@ def misfits(installed: Mapping[str, str], python: str) -> Iterator[Misfit]:
     yield from _frameworks(installed, mine)
     for package in known():
         if mine.get(package.name) == package.version and package.pythons and python not in package.pythons:
-            yield Misfit(
+            yield PackageMismatch(
                 f"{package.name} {package.version} is not made for this Python",
                 python,
                 ", ".join(package.pythons),
@@ -92,7 +92,7 @@ def misfits(installed: Mapping[str, str], python: str) -> Iterator[Misfit]:
             return
 
 
-def _frameworks(installed: Mapping[str, str], mine: Mapping[str, str]) -> Iterator[Misfit]:
+def _frameworks(installed: Mapping[str, str], mine: Mapping[str, str]) -> Iterator[PackageMismatch]:
     """A framework's plugin begins with the version of the framework that it is for."""
     for name in ("torch-neuronx", "jax-neuronx"):
         framework = _FRAMEWORKS[name]
@@ -104,7 +104,7 @@ def _frameworks(installed: Mapping[str, str], mine: Mapping[str, str]) -> Iterat
             (0, 7) <= _numbers(_minor(have)) <= _numbers(wanted) if ranged else _minor(have) == wanted
         )
         if not fits:
-            yield Misfit(
+            yield PackageMismatch(
                 f"{name} {mine[name]} is for another {framework}",
                 f"{framework} {have or 'missing'}",
                 f"{framework} {'0.7 to ' if ranged else ''}{wanted}",

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from trnlab.errors import nearest
 
 Complaint = tuple[str, str]  # what a value may be, and the way out
-Judge = Callable[[str, "Place"], "Complaint | None"]
+Judge = Callable[[str, "DeploymentTarget"], "Complaint | None"]
 LEVELS = ("ERROR", "WARNING", "WARN", "INFO", "DEBUG", "TRACE", "QUIET")
 NEW_ENOUGH = (5, 15)  # kernels that need no fork safety of EFA
 
 
 @dataclass(frozen=True)
-class Place:
+class DeploymentTarget:
     """Where a job is to run: logical cores of an instance, instances, the release of the kernel."""
 
     cores: int
@@ -33,7 +33,7 @@ class Place:
 def _one_of(*allowed: str) -> Judge:
     told = ", ".join(allowed)
 
-    def judge(value: str, place: Place) -> Complaint | None:
+    def judge(value: str, place: DeploymentTarget) -> Complaint | None:
         return (
             None if value.upper() in (a.upper() for a in allowed) else (told, f"set it to one of {told}, or unset it")
         )
@@ -44,20 +44,20 @@ def _one_of(*allowed: str) -> Judge:
 def _whole(least: int, most: int | None = None) -> Judge:
     limit = f"a whole number from {least}" + ("" if most is None else f" to {most}")
 
-    def judge(value: str, place: Place) -> Complaint | None:
+    def judge(value: str, place: DeploymentTarget) -> Complaint | None:
         fits = value.isdecimal() and int(value) >= least and (most is None or int(value) <= most)
         return None if fits else (limit, f"set it to {limit}, or unset it")
 
     return judge
 
 
-def _cores(value: str, place: Place) -> Complaint | None:
+def _cores(value: str, place: DeploymentTarget) -> Complaint | None:
     if value.isdecimal() and int(value) <= place.cores:
         return None
     return f"0 (all) to {place.cores} cores of the instance", f"set it to {place.cores} or fewer, or unset it for all"
 
 
-def _visible(value: str, place: Place) -> Complaint | None:
+def _visible(value: str, place: DeploymentTarget) -> Complaint | None:
     limit = f"cores 0 to {place.cores - 1}, as 0-3 or 0,2,4-7"
     found = [re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip()) for part in value.split(",")]
     ranges = [(int(part[1]), int(part[2] or part[1])) for part in found if part is not None]
@@ -66,14 +66,14 @@ def _visible(value: str, place: Place) -> Complaint | None:
     return limit, f"name {limit}"
 
 
-def _address(value: str, place: Place) -> Complaint | None:
+def _address(value: str, place: DeploymentTarget) -> Complaint | None:
     host, _, port = value.rpartition(":")
     if host and port.isdecimal() and 0 < int(port) < 65536:
         return None
     return "ADDRESS:PORT of the first instance", "such as 10.0.0.5:44000"
 
 
-def _compiler(value: str, place: Place) -> Complaint | None:
+def _compiler(value: str, place: DeploymentTarget) -> Complaint | None:
     try:
         words = shlex.split(value)
     except ValueError as error:
@@ -86,7 +86,7 @@ def _compiler(value: str, place: Place) -> Complaint | None:
     return None
 
 
-def _fork_safe(value: str, place: Place) -> Complaint | None:
+def _fork_safe(value: str, place: DeploymentTarget) -> Complaint | None:
     return _one_of("0", "1")(value, place)
 
 
@@ -118,7 +118,7 @@ OLD = {
 
 
 @dataclass(frozen=True)
-class Wrong:
+class SettingProblem:
     """A variable that is wrong or missing. grave: the job will not work with it."""
 
     name: str
@@ -129,31 +129,35 @@ class Wrong:
     grave: bool = True
 
 
-def judged(environment: Mapping[str, str], place: Place) -> Iterator[Wrong]:
+def judged(environment: Mapping[str, str], place: DeploymentTarget) -> Iterator[SettingProblem]:
     """Everything that is wrong with these variables for this place."""
     for name, judge in JUDGES.items():
         value = environment.get(name)
         complaint = judge(value, place) if value is not None else None
         if value is not None and complaint is not None:
-            yield Wrong(name, f"{name} has a value that it cannot have", repr(value), *complaint)
+            yield SettingProblem(name, f"{name} has a value that it cannot have", repr(value), *complaint)
     yield from _several(environment, place)
     yield from _together(environment)
     for name in sorted(set(environment) & set(OLD)):
-        yield Wrong(name, f"{name} is no longer read, or not for long", environment[name], "unset", OLD[name], False)
+        yield SettingProblem(
+            name, f"{name} is no longer read, or not for long", environment[name], "unset", OLD[name], False
+        )
     for name in sorted(environment):
         if name.startswith("NEURON_RT_") and name not in JUDGES:
             close = nearest(name, JUDGES, cutoff=0.85)
             if close and not name.startswith(("NEURON_RT_LOG_LEVEL_", "NEURON_RT_LOG_LOCATION_")):
-                yield Wrong(name, f"{name} is not known", environment[name], close, f"did you mean {close}?", False)
+                yield SettingProblem(
+                    name, f"{name} is not known", environment[name], close, f"did you mean {close}?", False
+                )
 
 
-def _several(environment: Mapping[str, str], place: Place) -> Iterator[Wrong]:
+def _several(environment: Mapping[str, str], place: DeploymentTarget) -> Iterator[SettingProblem]:
     """What several instances need to talk over EFA."""
     if place.instances < 2:
         return
     for name, value in MULTI.items():
         if name not in environment:
-            yield Wrong(
+            yield SettingProblem(
                 name,
                 f"{name} is not set, and several instances talk over EFA",
                 "unset",
@@ -161,7 +165,7 @@ def _several(environment: Mapping[str, str], place: Place) -> Iterator[Wrong]:
                 f"export {name}={value}",
             )
     if place.kernel and place.kernel < NEW_ENOUGH and environment.get("FI_EFA_FORK_SAFE") != "1":
-        yield Wrong(
+        yield SettingProblem(
             "FI_EFA_FORK_SAFE",
             "forks beside EFA on an old kernel",
             ".".join(map(str, place.kernel)),
@@ -170,9 +174,9 @@ def _several(environment: Mapping[str, str], place: Place) -> Iterator[Wrong]:
         )
 
 
-def _together(environment: Mapping[str, str]) -> Iterator[Wrong]:
+def _together(environment: Mapping[str, str]) -> Iterator[SettingProblem]:
     if "NEURON_RT_VISIBLE_CORES" in environment and "NEURON_RT_NUM_CORES" in environment:
-        yield Wrong(
+        yield SettingProblem(
             "NEURON_RT_NUM_CORES",
             "NEURON_RT_VISIBLE_CORES comes first, and this one is not read",
             environment["NEURON_RT_NUM_CORES"],
@@ -182,7 +186,7 @@ def _together(environment: Mapping[str, str]) -> Iterator[Wrong]:
         )
     inflight = environment.get("NEURON_RT_ASYNC_EXEC_MAX_INFLIGHT_REQUESTS", "")
     if inflight.isdecimal() and int(inflight) > 3:
-        yield Wrong(
+        yield SettingProblem(
             "NEURON_RT_ASYNC_EXEC_MAX_INFLIGHT_REQUESTS",
             "so many requests may not fit in memory",
             inflight,

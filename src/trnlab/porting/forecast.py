@@ -16,11 +16,11 @@ from trnlab.graph.flops import model_flops
 from trnlab.graph.ir import Graph
 from trnlab.porting import layout, memory
 from trnlab.porting.job import job_of, network_of, room
-from trnlab.porting.result import Memory, TargetResult, Tensor
+from trnlab.porting.result import LargeTensor, MemoryReport, TargetResult
 from trnlab.precision import MODES
 from trnlab.runtime import device
 from trnlab.runtime.analysis.performance import MILLION
-from trnlab.runtime.communication import Asked, Outside
+from trnlab.runtime.communication import UncapturedCollective, UntimedCollective
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.faults import compare
 from trnlab.runtime.session import Session
@@ -33,7 +33,7 @@ OUTSIDE = "exchanged"  # what of a step is collectives outside of programs
 
 
 @dataclass(frozen=True)
-class Part:
+class GraphRuns:
     """A graph of the step, and how often it runs in one.
 
     kinds: "parameter", "state", "batch" and so on for each input. loss: the output that is the loss, in a graph of a
@@ -51,7 +51,7 @@ class Part:
 
 
 @dataclass
-class Work:
+class StepWork:
     """A step as the walk found it. kept: what lies on the device beside the programs' own, of `torch.compile`.
 
     batches: how many batches like this one all ranks of a job have together, 0 where that is not known. asked: what
@@ -59,15 +59,17 @@ class Work:
     it has a backward pass, so that there are gradients; a forward pass alone exchanges nothing with other batches.
     """
 
-    parts: list[Part] = field(default_factory=list)
-    kept: list[Tensor] = field(default_factory=list)
+    parts: list[GraphRuns] = field(default_factory=list)
+    kept: list[LargeTensor] = field(default_factory=list)
     per_step: int = 0
     batches: int = 0
-    asked: Sequence[Asked] = ()
+    asked: Sequence[UntimedCollective] = ()
     learns: bool = True
 
 
-def forecast(work: Work, target: Target, session: Session, refused: Callable[[TrnlabError], object]) -> TargetResult:
+def forecast(
+    work: StepWork, target: Target, session: Session, refused: Callable[[TrnlabError], object]
+) -> TargetResult:
     """Compile and time the step for a target. An error of the compiler is handed to `refused`, and told in `why`."""
     started = time.perf_counter()
     result, many = begun(target, session), session.communicator is not None
@@ -121,7 +123,7 @@ def session_for(target: Target, session: Session) -> Session:
     )
 
 
-def _outside(result: TargetResult, work: Work, session: Session) -> list[Outside]:
+def _outside(result: TargetResult, work: StepWork, session: Session) -> list[UncapturedCollective]:
     """What is exchanged outside of programs, timed on the healthy network; the step is longer by it."""
     network = network_of(session)
     found = [each.timed(network) for each in work.asked]
@@ -132,13 +134,13 @@ def _outside(result: TargetResult, work: Work, session: Session) -> list[Outside
     return found
 
 
-def _least(work: Work) -> Memory:
+def _least(work: StepWork) -> MemoryReport:
     """What is known of memory without programs: inputs, of the part that has most of them. What lies on the device
     beside the programs is counted there, and once."""
     lying = {t.kind for t in work.kept}
     parts = [
         [
-            Tensor(v.name or "", kind, v.shape, v.dtype.name, v.type.nbytes)
+            LargeTensor(v.name or "", kind, v.shape, v.dtype.name, v.type.nbytes)
             for v, kind in zip(part.graph.inputs, part.kinds)
             if kind not in lying
         ]
@@ -148,20 +150,22 @@ def _least(work: Work) -> Memory:
     return memory.total((*work.kept, *most))
 
 
-def _memory(work: Work, made: Sequence[tuple[Part, StepCost]]) -> Memory:
+def _memory(work: StepWork, made: Sequence[tuple[GraphRuns, StepCost]]) -> MemoryReport:
     """That of the program with the largest need; what lies on the device beside it is added."""
     gradients = [t for t in work.kept if t.kind == "gradient"]
     each = [memory_of(part, cost, gradients if part.times == 1 else ()) for part, cost in made]
-    return memory.with_kept(work.kept, each) if work.kept else max(each, key=lambda m: m.total, default=Memory())
+    return (
+        memory.with_kept(work.kept, each) if work.kept else max(each, key=lambda m: m.total, default=MemoryReport())
+    )
 
 
-def memory_of(part: Part, cost: StepCost, lying: Sequence[Tensor] = ()) -> Memory:
+def memory_of(part: GraphRuns, cost: StepCost, lying: Sequence[LargeTensor] = ()) -> MemoryReport:
     """Memory of one execution of a part's program. lying: see `memory.of_program`."""
     names = {id: name for id, name in zip(cost.program.inputs, part.names) if name}
     return memory.of_program(cost, dict(zip(cost.program.inputs, part.kinds)), names, lying)
 
 
-def cost_of(part: Part, executable: Executable) -> StepCost:
+def cost_of(part: GraphRuns, executable: Executable) -> StepCost:
     """What one execution of a part's program costs."""
     program = executable.program
     if part.phase:
@@ -172,7 +176,7 @@ def cost_of(part: Part, executable: Executable) -> StepCost:
     return StepCost(executable, told or phases(program, loss, updated))
 
 
-def _time(result: TargetResult, made: Sequence[tuple[Part, StepCost]], session: Session) -> None:
+def _time(result: TargetResult, made: Sequence[tuple[GraphRuns, StepCost]], session: Session) -> None:
     flops = 0
     parts: Counter[str] = Counter()
     modules: Counter[str] = Counter()
@@ -192,7 +196,7 @@ def _time(result: TargetResult, made: Sequence[tuple[Part, StepCost]], session: 
     result.modules = [(name, ps / PS_PER_S) for name, ps in modules.most_common(MODULES)]
 
 
-def _on_both(made: Sequence[tuple[Part, StepCost]]) -> float:
+def _on_both(made: Sequence[tuple[GraphRuns, StepCost]]) -> float:
     """The share of the step's time, without collectives, of calls that both cores of a logical core execute."""
     both = whole = 0
     for part, cost in made:
@@ -217,7 +221,7 @@ def _lay_out(result: TargetResult, target: Target, many: bool, learns: bool) -> 
         result.layout = layout.smallest(result.memory, result.step_s, target, learns)
 
 
-def _price(result: TargetResult, work: Work, target: Target) -> None:
+def _price(result: TargetResult, work: StepWork, target: Target) -> None:
     """Rate and price with all cores of the instance at work, each group of cores on batches of its own, where the
     layout fits into one instance; of the layout alone elsewhere. Both are of the same cores."""
     found = result.layout

@@ -17,10 +17,10 @@ from trnlab.errors import UsageError
 from trnlab.fabric.cluster import CORES_PER_RANK, Cluster
 from trnlab.fabric.world import World, world_of
 from trnlab.runtime.analysis.performance import MILLION
-from trnlab.runtime.analysis.remedies import Job as Step
+from trnlab.runtime.analysis.remedies import RankStep as Step
 from trnlab.runtime.analysis.remedies import remedies
-from trnlab.runtime.communication import Outside, communication, judged
-from trnlab.runtime.faults import Sickness
+from trnlab.runtime.communication import UncapturedCollective, communication, judged
+from trnlab.runtime.faults import DegradedStep
 from trnlab.runtime.session import Session
 
 if TYPE_CHECKING:  # it takes a while
@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # it takes a while
 
 
 @dataclass
-class Job:
+class JobStep:
     """A step of all ranks. Times in seconds.
 
     rank: the one that was followed. batches: how many batches of the rank's size a step has altogether, 0 where that
@@ -49,7 +49,7 @@ class Job:
     usd_per_hour: float = 0.0
     usd_per_step: float = 0.0
     usd_per_million: float = 0.0
-    sick: Sickness | None = None
+    sick: DegradedStep | None = None
     pipeline: dict[str, Any] | None = None
     input_s: float = 0.0
 
@@ -69,7 +69,7 @@ RANKS_WANTED = "TRN575"  # a script of several ranks was followed as one without
 
 
 @dataclass(frozen=True)
-class Unheard:
+class NullCommunicator:
     """The connection of a rank that is followed alone: programs know of the others, and nothing arrives."""
 
     rank: int
@@ -93,19 +93,19 @@ def job_of(
     batches: int,
     session: Session,
     graphs: dict[str, Graph],
-    outside: Sequence[Outside] = (),
+    outside: Sequence[UncapturedCollective] = (),
     retimes: bool = True,
-) -> Job:
+) -> JobStep:
     """The job that a session's programs are part of.
 
     made: with how often each runs in a step. graphs: that they are of, by key. per_step: what one rank's batch
-    has. batches: see `Job`. outside: what is exchanged besides; `step_s` has it. retimes: whether the step is timed
-    again with what would help.
+    has. batches: see `JobStep`. outside: what is exchanged besides; `step_s` has it. retimes: whether the step is
+    timed again with what would help.
     """
     others, target = session.communicator, session.target
     assert others is not None
     name = target.name if session.instances == 1 else f"{session.instances}x{target.name}"
-    job = Job(name, others.size, others.rank, batches, step_s)
+    job = JobStep(name, others.size, others.rank, batches, step_s)
     job.communication = communication(made, step_s, outside, network_of(session))
     if job.communication is not None and not session.faults and retimes:
         job.communication["remedies"] = remedies(Step(made, graphs, session, outside), step_s)

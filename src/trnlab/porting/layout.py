@@ -14,7 +14,7 @@ from trnlab.chips.catalog import Target
 from trnlab.errors import UsageError
 from trnlab.fabric.cluster import CORES_PER_RANK
 from trnlab.isa.base import Work
-from trnlab.porting.result import Layout, Memory
+from trnlab.porting.result import CoreLayout, MemoryReport
 from trnlab.sim.timing.collective import collective_time
 from trnlab.units import PS_PER_S
 
@@ -31,12 +31,12 @@ FORWARD = (
 ALONE = "one core, as simulated"
 
 
-def smallest(memory: Memory, step_s: float | None, target: Target, learns: bool = True) -> Layout | None:
+def smallest(memory: MemoryReport, step_s: float | None, target: Target, learns: bool = True) -> CoreLayout | None:
     """The fewest cores, a power of two, that hold the step; None where no number does. learns: whether it has a
     backward pass, and gradients."""
     capacity = target.chip.hbm.capacity_bytes
     if memory.total <= capacity:
-        return Layout(1, 1, memory.total, 0.0, (step_s or 0.0, step_s or 0.0), ALONE)
+        return CoreLayout(1, 1, memory.total, 0.0, (step_s or 0.0, step_s or 0.0), ALONE)
     cores = 2
     while cores <= MOST_CORES:
         for tensor in _powers(min(cores, 64)):
@@ -55,8 +55,8 @@ def _powers(most: int) -> list[int]:
 
 
 def _timed(
-    cores: int, tensor: int, need: int, memory: Memory, step_s: float | None, target: Target, learns: bool
-) -> Layout:
+    cores: int, tensor: int, need: int, memory: MemoryReport, step_s: float | None, target: Target, learns: bool
+) -> CoreLayout:
     gradients = memory.gradients or memory.parameters
     back = ("all_gather", memory.parameters), ("reduce_scatter", gradients)
     talk = sum(
@@ -64,10 +64,10 @@ def _timed(
         for name, nbytes in (("all_gather", memory.parameters), *(back if learns else ()))
     )
     work = (step_s or 0.0) / tensor
-    return Layout(cores, tensor, need, talk, (max(work, talk), work + talk), BASIS if learns else FORWARD)
+    return CoreLayout(cores, tensor, need, talk, (max(work, talk), work + talk), BASIS if learns else FORWARD)
 
 
-def exchanged(memory: Memory, cores: int, target: Target) -> float:
+def exchanged(memory: MemoryReport, cores: int, target: Target) -> float:
     """Seconds to add up gradients over cores that each hold the whole model."""
     return _collective("all_reduce", memory.gradients or memory.parameters, cores, target) if cores > 1 else 0.0
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from trnlab.porting.result import Memory, Tensor
+from trnlab.porting.result import LargeTensor, MemoryReport
 from trnlab.program.routine import Call, Program
-from trnlab.program.routine import Tensor as HbmTensor
+from trnlab.program.routine import ProgramTensor as HbmTensor
 from trnlab.runtime.step_cost import BACKWARD, FORWARD, UPDATE, StepCost
 
 LARGEST = 12
@@ -24,7 +24,7 @@ _FIELDS = {
 }
 
 
-def _temporaries(cost: StepCost, kinds: Mapping[int, str]) -> list[Tensor]:
+def _temporaries(cost: StepCost, kinds: Mapping[int, str]) -> list[LargeTensor]:
     """Temporaries of a program that are alive when most are, with their kinds. A copy is of a parameter, in another
     format; an activation lives from the forward to the backward pass, a gradient from there to the update."""
     program, (first, last) = cost.program, cost.lives
@@ -36,7 +36,7 @@ def _temporaries(cost: StepCost, kinds: Mapping[int, str]) -> list[Tensor]:
             original = _original(t, call, program, kinds)
             kind = "copy" if original is not None else _kind(cost.phase[first[t.id]], cost.phase[last[t.id]])
             name = original.name if original is not None else _named(t, call)
-            found.append(Tensor(name, kind, t.shape, t.dtype.name, t.nbytes))
+            found.append(LargeTensor(name, kind, t.shape, t.dtype.name, t.nbytes))
     return found
 
 
@@ -65,8 +65,8 @@ def _named(tensor: HbmTensor, call: Call) -> str:
 
 
 def of_program(
-    cost: StepCost, kinds: Mapping[int, str], names: Mapping[int, str], lying: Sequence[Tensor] = ()
-) -> Memory:
+    cost: StepCost, kinds: Mapping[int, str], names: Mapping[int, str], lying: Sequence[LargeTensor] = ()
+) -> MemoryReport:
     """Memory of one execution of a program. kinds: of its inputs, by tensor; other inputs and constants are
     temporaries. names: of inputs, for people. lying: tensors counted elsewhere, some of which it makes: outputs of
     their shapes are not counted again."""
@@ -77,20 +77,22 @@ def of_program(
             known[t.shape] -= 1
         elif t.kind != "temp":
             kind = kinds.get(t.id, "temporary")
-            kept.append(Tensor(names.get(t.id, t.name), kind, t.shape, t.dtype.name, t.nbytes))
+            kept.append(LargeTensor(names.get(t.id, t.name), kind, t.shape, t.dtype.name, t.nbytes))
     memory = total((*kept, *live))
     gaps = cost.program.hbm_bytes - sum(t.bytes for t in live)
     memory.temporaries += max(gaps, 0) + cost.program.scratch_bytes
     return memory
 
 
-def with_kept(kept: Sequence[Tensor], programs: Sequence[Memory], activations: int | None = None) -> Memory:
+def with_kept(
+    kept: Sequence[LargeTensor], programs: Sequence[MemoryReport], activations: int | None = None
+) -> MemoryReport:
     """Memory of what lies on the device during the whole step, and of the program that needs most beside it.
 
     activations: bytes of those, where programs alone do not say how many are kept at a time.
     """
     found = total(kept)
-    rest = max(programs, key=lambda m: m.rest, default=Memory())
+    rest = max(programs, key=lambda m: m.rest, default=MemoryReport())
     found.activations = rest.activations if activations is None else activations
     found.batch, found.temporaries = rest.batch, rest.temporaries
     inner = [t for t in rest.largest if t.kind in ("activation", "temporary", "batch")]
@@ -98,9 +100,9 @@ def with_kept(kept: Sequence[Tensor], programs: Sequence[Memory], activations: i
     return found
 
 
-def total(tensors: Sequence[Tensor]) -> Memory:
+def total(tensors: Sequence[LargeTensor]) -> MemoryReport:
     """The sum by kind, and the largest."""
-    memory = Memory()
+    memory = MemoryReport()
     for t in tensors:
         field = _FIELDS.get(t.kind, "temporaries")
         setattr(memory, field, getattr(memory, field) + t.bytes)

@@ -13,13 +13,13 @@ from trnlab.errors import TrnlabError, UsageError
 from trnlab.fabric.world import World
 from trnlab.graph.flops import model_flops
 from trnlab.porting import forecast, memory
-from trnlab.porting.forecast import OUTSIDE, Part, cost_of, memory_of
-from trnlab.porting.job import Job, job_of, network_of
-from trnlab.porting.result import Memory, TargetResult, Tensor
-from trnlab.porting.schedule import Pass, Played, played
+from trnlab.porting.forecast import OUTSIDE, GraphRuns, cost_of, memory_of
+from trnlab.porting.job import JobStep, job_of, network_of
+from trnlab.porting.result import LargeTensor, MemoryReport, TargetResult
+from trnlab.porting.schedule import ScheduleResult, StagePass, played
 from trnlab.precision import MODES
 from trnlab.runtime import device
-from trnlab.runtime.communication import Asked
+from trnlab.runtime.communication import UntimedCollective
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.session import Session
 from trnlab.runtime.step_cost import BACKWARD, FORWARD, UPDATE, StepPrograms
@@ -28,39 +28,39 @@ BUBBLE = "bubble"  # what of a step the busiest rank waits for others
 
 
 @dataclass
-class Stage:
+class PipelineStage:
     """A stage of the model. forward, backward: graphs of one microbatch. sends: bytes that go on to the next."""
 
     index: int
     rank: int
-    forward: list[Part] = field(default_factory=list)
-    backward: list[Part] = field(default_factory=list)
+    forward: list[GraphRuns] = field(default_factory=list)
+    backward: list[GraphRuns] = field(default_factory=list)
     sends: int = 0
 
 
 @dataclass
-class Member:
+class PipelineRank:
     """A rank of the pipeline. rest: graphs of a step that are no pass, as of the optimizer. kept: what lies on the
     device beside the programs' own; asked: what it exchanges besides, without what goes from stage to stage."""
 
     rank: int
-    rest: list[Part] = field(default_factory=list)
-    kept: list[Tensor] = field(default_factory=list)
-    asked: Sequence[Asked] = ()
+    rest: list[GraphRuns] = field(default_factory=list)
+    kept: list[LargeTensor] = field(default_factory=list)
+    asked: Sequence[UntimedCollective] = ()
 
 
 @dataclass
 class Pipeline:
     """A step of all ranks of a pipeline, those in `members` in the order of their places in it.
 
-    orders: what each of them does. per_step: samples or tokens of all microbatches; batches: see `Work`.
+    orders: what each of them does. per_step: samples or tokens of all microbatches; batches: see `StepWork`.
     """
 
     schedule: str
     microbatches: int
-    orders: list[list[Pass]]
-    stages: list[Stage]
-    members: list[Member]
+    orders: list[list[StagePass]]
+    stages: list[PipelineStage]
+    members: list[PipelineRank]
     per_step: int = 0
     batches: int = 0
 
@@ -96,20 +96,20 @@ class _Made:
         self.work, self.session = work, session
         self.network = network_of(session)
         self._found: dict[int, Executable] = {}
-        self._memory: dict[int, Memory] = {}
+        self._memory: dict[int, MemoryReport] = {}
 
-    def of(self, part: Part) -> Executable:
+    def of(self, part: GraphRuns) -> Executable:
         """Equal graphs have one program."""
         if id(part.graph) not in self._found:
             own = replace(self.session, compiled={})  # stages have names alike, and none is another's successor
             self._found[id(part.graph)] = device.obtain(part.graph, own)
         return self._found[id(part.graph)]
 
-    def seconds(self, parts: Sequence[Part]) -> float:
+    def seconds(self, parts: Sequence[GraphRuns]) -> float:
         """Seconds of all programs."""
         return StepPrograms([(self.of(part), part.times) for part in parts]).seconds
 
-    def send_s(self, stage: Stage) -> float:
+    def send_s(self, stage: PipelineStage) -> float:
         """To the next stage; none where that is on the same rank."""
         if stage.index + 1 == len(self.work.stages):
             return 0.0
@@ -119,13 +119,13 @@ class _Made:
         asked = Collective("collective_permute", pairs=((stage.rank, target),))
         return self.network.cost(asked, stage.sends).seconds
 
-    def memory(self, part: Part) -> Memory:
+    def memory(self, part: GraphRuns) -> MemoryReport:
         """Memory of one execution of a part's program."""
         if id(part) not in self._memory:
             self._memory[id(part)] = memory_of(part, cost_of(part, self.of(part)))
         return self._memory[id(part)]
 
-    def activations(self, stage: Stage) -> int:
+    def activations(self, stage: PipelineStage) -> int:
         """Bytes that a microbatch leaves for the way back."""
         return max((self.memory(part).activations for part in stage.backward), default=0)
 
@@ -167,7 +167,7 @@ def forecast_pipeline(
     return result
 
 
-def _played(work: Pipeline, times: Sequence[StageTimes], activations: Sequence[int]) -> Played:
+def _played(work: Pipeline, times: Sequence[StageTimes], activations: Sequence[int]) -> ScheduleResult:
     seconds = {(False, t.stage): t.forward_s for t in times} | {(True, t.stage): t.backward_s for t in times}
     run = played(work.orders, seconds, [t.send_s for t in times[:-1]], activations)
     if run is None:
@@ -181,12 +181,17 @@ def _played(work: Pipeline, times: Sequence[StageTimes], activations: Sequence[i
     return run
 
 
-def _seconds(asked: Sequence[Asked], network: World) -> float:
+def _seconds(asked: Sequence[UntimedCollective], network: World) -> float:
     return sum(each.timed(network).cost.seconds for each in asked)
 
 
 def _parts(
-    result: TargetResult, work: Pipeline, times: Sequence[StageTimes], run: Played, update: float, outside: float
+    result: TargetResult,
+    work: Pipeline,
+    times: Sequence[StageTimes],
+    run: ScheduleResult,
+    update: float,
+    outside: float,
 ) -> None:
     """Where the step goes, as the busiest rank has it."""
     busiest = max(range(len(run.busy)), key=run.busy.__getitem__)
@@ -197,7 +202,7 @@ def _parts(
     result.parts = {name: value for name, value in {**found, OUTSIDE: outside}.items() if value}
 
 
-def _members(result: TargetResult, made: _Made, run: Played) -> list[MemberMemory]:
+def _members(result: TargetResult, made: _Made, run: ScheduleResult) -> list[MemberMemory]:
     """The memory of each rank; the result has that of the fullest."""
     found = []
     for place, member in enumerate(made.work.members):
@@ -219,7 +224,7 @@ def _mfu(made: _Made, step_s: float) -> float | None:
     return each * work.microbatches / (step_s * cores * peak) if step_s else None
 
 
-def _job(made: _Made, step_s: float, session: Session) -> Job:
+def _job(made: _Made, step_s: float, session: Session) -> JobStep:
     """The job, with the collectives of the rank that is followed."""
     work, others = made.work, session.communicator
     assert others is not None

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from trnlab.findings import ERROR, SEVERITIES, Finding, Place
-from trnlab.runtime.faults import Sickness
+from trnlab.findings import ERROR, SEVERITIES, Finding, UserLine
+from trnlab.runtime.faults import DegradedStep
 from trnlab.view.effects import Effects, effects_of
 
 if TYPE_CHECKING:  # it brings what pages are made of; findings are recorded wherever a step is captured
-    from trnlab.porting.job import Job
+    from trnlab.porting.job import JobStep
 
 SCHEMA, VERSION = "trnlab-check", 1
 
 
 @dataclass(frozen=True)
-class Operator:
+class OperatorReport:
     """An operator of the step. status: "supported", "refused" or "host"."""
 
     name: str
@@ -27,7 +27,7 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class LargeTensor:
     """One of the largest tensors."""
 
     name: str
@@ -38,7 +38,7 @@ class Tensor:
 
 
 @dataclass
-class Memory:
+class MemoryReport:
     """Bytes of HBM that one core holds at its fullest, by what fills it. copies: of parameters, in bf16."""
 
     parameters: int = 0
@@ -48,7 +48,7 @@ class Memory:
     activations: int = 0
     batch: int = 0
     temporaries: int = 0
-    largest: list[Tensor] = field(default_factory=list)
+    largest: list[LargeTensor] = field(default_factory=list)
 
     @property
     def kept(self) -> int:
@@ -67,7 +67,7 @@ class Memory:
 
 
 @dataclass
-class Layout:
+class CoreLayout:
     """Cores over which a step is laid out. time_s: shortest (all communication hidden) and longest (none hidden)."""
 
     cores: int = 1
@@ -93,11 +93,11 @@ class TargetResult:
     cores: int = 0
     capacity: int = 0
     fits: bool = False
-    memory: Memory = field(default_factory=Memory)
+    memory: MemoryReport = field(default_factory=MemoryReport)
     step_s: float | None = None
     mfu: float | None = None
     per_s: float | None = None
-    layout: Layout | None = None
+    layout: CoreLayout | None = None
     usd_per_hour: float | None = None
     price: str = ""
     usd_per_step: float | None = None
@@ -106,7 +106,7 @@ class TargetResult:
     modules: list[tuple[str, float]] = field(default_factory=list)  # seconds by module, the largest first
     compiled_s: float = 0.0
     why: str = ""
-    job: Job | None = None  # of a cluster: the step of all ranks
+    job: JobStep | None = None  # of a cluster: the step of all ranks
     on_both: float | None = (
         None  # of a logical core: the share of its time, without collectives, that two cores share
     )
@@ -127,7 +127,7 @@ class Report:
     steps: int = 0
     seconds: float = 0.0
     findings: list[Finding] = field(default_factory=list)
-    operators: list[Operator] = field(default_factory=list)
+    operators: list[OperatorReport] = field(default_factory=list)
     targets: list[TargetResult] = field(default_factory=list)
     parameters: int = 0
     per_step: int = 0
@@ -169,29 +169,31 @@ def from_json(record: dict[str, Any]) -> Report:
     """A report that `to_json` wrote."""
     fields = {k: v for k, v in record.items() if k not in ("schema", "version", "failed")}
     fields["findings"] = [_finding(f) for f in record["findings"]]
-    fields["operators"] = [Operator(**o) for o in record["operators"]]
+    fields["operators"] = [OperatorReport(**o) for o in record["operators"]]
     fields["targets"] = [_target(t) for t in record["targets"]]
     fields["effects"] = effects_of(record.get("effects"))
     return Report(**fields)
 
 
 def _finding(record: dict[str, Any]) -> Finding:
-    places = [Place(**p) for p in record["places"]]
-    return Finding(**{**record, "place": Place(**record["place"]), "places": places})
+    places = [UserLine(**p) for p in record["places"]]
+    return Finding(**{**record, "place": UserLine(**record["place"]), "places": places})
 
 
 def _target(record: dict[str, Any]) -> TargetResult:
     memory = {k: v for k, v in record["memory"].items() if k != "total"}
-    memory["largest"] = [Tensor(**{**t, "shape": tuple(t["shape"])}) for t in memory["largest"]]
+    memory["largest"] = [LargeTensor(**{**t, "shape": tuple(t["shape"])}) for t in memory["largest"]]
     layout = record["layout"]
     if layout is not None:
-        layout = Layout(**{**layout, "time_s": tuple(layout["time_s"])})
+        layout = CoreLayout(**{**layout, "time_s": tuple(layout["time_s"])})
     modules = [(name, seconds) for name, seconds in record["modules"]]
     job = _job(record["job"]) if record.get("job") else None
-    return TargetResult(**{**record, "memory": Memory(**memory), "layout": layout, "modules": modules, "job": job})
+    return TargetResult(
+        **{**record, "memory": MemoryReport(**memory), "layout": layout, "modules": modules, "job": job}
+    )
 
 
-def _job(record: dict[str, Any]) -> Job:
-    from trnlab.porting.job import Job
+def _job(record: dict[str, Any]) -> JobStep:
+    from trnlab.porting.job import JobStep
 
-    return Job(**{**record, "sick": Sickness.from_json(record["sick"]) if record["sick"] else None})
+    return JobStep(**{**record, "sick": DegradedStep.from_json(record["sick"]) if record["sick"] else None})

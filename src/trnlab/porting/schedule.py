@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 
-class Pass(NamedTuple):
+class StagePass(NamedTuple):
     """One way of one microbatch through one stage, forward or backward."""
 
     backward: bool
@@ -17,7 +17,7 @@ class Pass(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Played:
+class ScheduleResult:
     """What came of an order: seconds from first to last, those that each rank worked, how many microbatches each
     kept the activations of at most, and the bytes of those, where they were told."""
 
@@ -33,11 +33,11 @@ class Played:
 
 
 def played(
-    orders: Sequence[Sequence[Pass]],
+    orders: Sequence[Sequence[StagePass]],
     seconds: Mapping[tuple[bool, int], float],
     sends: Sequence[float],
     activations: Sequence[int] = (),
-) -> Played | None:
+) -> ScheduleResult | None:
     """Each rank does its passes in its order, each as soon as what it needs has arrived; None where ranks wait for
     each other.
 
@@ -47,7 +47,7 @@ def played(
     last = len(sends)
     at, clock, busy = [0] * len(orders), [0.0] * len(orders), [0.0] * len(orders)
     held, kept = [_Peak() for _ in orders], [_Peak() for _ in orders]
-    done: dict[Pass, float] = {}
+    done: dict[StagePass, float] = {}
     left = sum(map(len, orders))
     while left:
         before = left
@@ -67,7 +67,7 @@ def played(
                 left -= 1
         if left == before:
             return None
-    return Played(max(clock), tuple(busy), tuple(p.most for p in held), tuple(p.most for p in kept))
+    return ScheduleResult(max(clock), tuple(busy), tuple(p.most for p in held), tuple(p.most for p in kept))
 
 
 @dataclass
@@ -80,18 +80,18 @@ class _Peak:
         self.most = max(self.most, self.now)
 
 
-def _ready(work: Pass, last: int, done: Mapping[Pass, float], sends: Sequence[float]) -> float | None:
+def _ready(work: StagePass, last: int, done: Mapping[StagePass, float], sends: Sequence[float]) -> float | None:
     """When what a pass needs has arrived; None while it is not yet known."""
     if not work.backward and work.stage == 0:
         return 0.0
     if work.backward and work.stage == last:
-        return done.get(Pass(False, last, work.microbatch))
+        return done.get(StagePass(False, last, work.microbatch))
     source = work.stage + (1 if work.backward else -1)
-    found = done.get(Pass(work.backward, source, work.microbatch))
+    found = done.get(StagePass(work.backward, source, work.microbatch))
     if found is None:
         return None
     arrived = found + sends[min(source, work.stage)]
     if not work.backward:
         return arrived
-    own = done.get(Pass(False, work.stage, work.microbatch))
+    own = done.get(StagePass(False, work.stage, work.microbatch))
     return None if own is None else max(arrived, own)

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from trnlab.findings import ERROR, NOTE, WARNING
-from trnlab.porting.job import Job
+from trnlab.porting.job import JobStep
 from trnlab.porting.result import Report, TargetResult
 from trnlab.profile import communication
 from trnlab.profile.summary import from_store
-from trnlab.runtime.faults import Sickness
+from trnlab.runtime.faults import DegradedStep
 from trnlab.units import format_bytes
 from trnlab.view.effects import Effects
 
@@ -91,7 +91,7 @@ def layout_words(t: TargetResult) -> str:
     )
 
 
-def job(found: Job, t: TargetResult, report: Report) -> str:
+def job(found: JobStep, t: TargetResult, report: Report) -> str:
     """A step of all ranks: its time, what of it is communication, rate and price."""
     unit = report.counted or "samples"
     lines = [
@@ -132,7 +132,7 @@ def _stages(found: dict[str, Any] | None) -> Iterator[str]:
         )
 
 
-def _talk(found: Job) -> Iterator[str]:
+def _talk(found: JobStep) -> Iterator[str]:
     if found.communication is None:
         yield "  no collectives in compiled code"
         return
@@ -145,7 +145,7 @@ def _talk(found: Job) -> Iterator[str]:
         yield from (f"    {line}" for line in helps)
 
 
-def _sick(found: Sickness | None) -> Iterator[str]:
+def _sick(found: DegradedStep | None) -> Iterator[str]:
     """What faults of the network do to the step."""
     if found is None:
         return

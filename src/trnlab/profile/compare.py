@@ -22,8 +22,8 @@ from trnlab.profile import vendor
 from trnlab.profile.critical import DMA, pieces
 from trnlab.profile.data import Ints, Profile, Step, load
 from trnlab.profile.lanes import engine_codes, engine_name
-from trnlab.profile.lost import ENDS
 from trnlab.profile.names import short_label, short_place
+from trnlab.profile.stall_attribution import ENDS
 from trnlab.profile.vendor import CONTROL, opcode
 from trnlab.timeline import ENGINES
 
@@ -36,7 +36,7 @@ KINDS = ("engine", "opcode", "line", "graph op")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ActivityDelta:
     """Instructions of one engine, opcode, source line or op of the graph in both runs: how many, the time of their
     work and their time on the critical path, in picoseconds. difference: by how much the second takes longer, on the
     critical path of two predictions, else of the work.
@@ -51,7 +51,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class InstructionPair:
     """An instruction in both runs: its opcode there, engine, elements per partition, and both durations (ps)."""
 
     opcode: str
@@ -75,8 +75,8 @@ class Comparison:
 
     names: tuple[str, str]
     totals: tuple[int, int]
-    changes: dict[str, list[Change]]
-    pairs: list[Pair]
+    changes: dict[str, list[ActivityDelta]]
+    pairs: list[InstructionPair]
     unpaired: tuple[dict[str, int], dict[str, int]]
     measured: bool
 
@@ -222,7 +222,7 @@ def _totals(names: Sequence[str], index: Ints, time: Ints, on_path: Ints, chosen
     return found
 
 
-def _changes(a: Groups, b: Groups, measured: bool) -> list[Change]:
+def _changes(a: Groups, b: Groups, measured: bool) -> list[ActivityDelta]:
     """Every name of either run, what changed most first."""
     none = (0, 0, 0)
     rows = []
@@ -230,7 +230,7 @@ def _changes(a: Groups, b: Groups, measured: bool) -> list[Change]:
         x, y = a.get(name, none), b.get(name, none)
         pair = (x[1], y[1]) if measured else (x[2], y[2])
         verdict = APPEARED if x == none else VANISHED if y == none else _verdict(*pair)
-        rows.append(Change(name, verdict, (x[0], y[0]), (x[1], y[1]), (x[2], y[2]), pair[1] - pair[0]))
+        rows.append(ActivityDelta(name, verdict, (x[0], y[0]), (x[1], y[1]), (x[2], y[2]), pair[1] - pair[0]))
     return sorted(rows, key=lambda c: (-abs(c.difference), -abs(c.time[1] - c.time[0]), c.name))
 
 
@@ -240,7 +240,7 @@ def _verdict(before: int, after: int) -> str:
     return FASTER if after < before else SLOWER
 
 
-def _pairs(a: _Side, b: _Side) -> tuple[list[Pair], tuple[dict[str, int], dict[str, int]]]:
+def _pairs(a: _Side, b: _Side) -> tuple[list[InstructionPair], tuple[dict[str, int], dict[str, int]]]:
     """The n-th instruction of an engine, opcode and size in the one run with the n-th of the same in the other."""
     found, alone = [], (defaultdict[str, int](int), defaultdict[str, int](int))
     mine, theirs = _by_key(a), _by_key(b)
@@ -251,7 +251,7 @@ def _pairs(a: _Side, b: _Side) -> tuple[list[Pair], tuple[dict[str, int], dict[s
             start = (int(a.step.timeline.start[i]), int(b.step.timeline.start[j]))
             durations = (int(a.on_engine[i]), int(b.on_engine[j]))
             slow = engine == 0 and any(since <= start[0] < until for since, until in a.half_rate)
-            found.append(Pair(name, ENGINES[engine], size, start, durations, slow))
+            found.append(InstructionPair(name, ENGINES[engine], size, start, durations, slow))
         for side, count in zip(alone, (len(x) - len(y), len(y) - len(x))):
             if count > 0:
                 side[f"{name} on {ENGINES[engine]}" + (f", {size} elements" if size else "")] += count
@@ -307,9 +307,9 @@ def _key(name: str, kind: str, n: int, lanes: int) -> tuple[str, int] | None:
     return (f"{plain} (transpose)" if transposed else plain), 0 if plain.startswith("DMA") or lanes else n
 
 
-def by_opcode(pairs: Iterable[Pair]) -> list[tuple[str, str, int, float, float, float]]:
+def by_opcode(pairs: Iterable[InstructionPair]) -> list[tuple[str, str, int, float, float, float]]:
     """Per opcode and engine: pairs, the median durations of both (ps), and the median of the errors' sizes."""
-    groups: dict[tuple[str, str], list[Pair]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[InstructionPair]] = defaultdict(list)
     for pair in pairs:
         groups[pair.opcode + ", at half rate" * pair.half_rate, pair.engine].append(pair)
     rows = []

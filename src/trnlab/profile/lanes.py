@@ -19,7 +19,7 @@ QUEUES = 64  # more than an engine has
 
 
 @dataclass(frozen=True)
-class Row:
+class LaneRow:
     """Bars that do not overlap, in order of time. `refs` are calls in the lane "calls", else instructions.
 
     lane: "calls", "critical", an engine, or "dma". kinds: of the bars in the lane "critical", as in `Pieces`.
@@ -33,26 +33,26 @@ class Row:
     kinds: Ints | None = None
 
 
-def rows(timeline: Timeline, chain: Pieces) -> list[Row]:
+def rows(timeline: Timeline, chain: Pieces) -> list[LaneRow]:
     """All rows from top to bottom."""
     return [*_calls(timeline), _critical(chain), *_engines(timeline), *_queues(timeline)]
 
 
-def _calls(t: Timeline) -> Iterator[Row]:
+def _calls(t: Timeline) -> Iterator[LaneRow]:
     """From the first start to the last result of each call; calls overlap, so they take several rows."""
     filled = [i for i, call in enumerate(t.calls) if call.count]
     spans = [(t.calls[i].first, t.calls[i].first + t.calls[i].count) for i in filled]
     start = np.array([t.start[a:b].min() for a, b in spans], np.int64)
     end = np.array([t.done[a:b].max() for a, b in spans], np.int64)
     for mine in _stack(start, end):
-        yield Row("calls", "calls", start[mine], end[mine], np.array(filled, np.int64)[mine])
+        yield LaneRow("calls", "calls", start[mine], end[mine], np.array(filled, np.int64)[mine])
 
 
-def _critical(chain: Pieces) -> Row:
-    return Row("critical", "critical path", chain.since, chain.until, chain.instruction, chain.kind)
+def _critical(chain: Pieces) -> LaneRow:
+    return LaneRow("critical", "critical path", chain.since, chain.until, chain.instruction, chain.kind)
 
 
-def _engines(t: Timeline) -> Iterator[Row]:
+def _engines(t: Timeline) -> Iterator[LaneRow]:
     """While the engine is occupied; instructions that take no time are left out."""
     engine = engine_codes(t)
     for code in range(t.cores * len(ENGINES)):
@@ -63,10 +63,10 @@ def _engines(t: Timeline) -> Iterator[Row]:
         streams = ENGINES[code % len(ENGINES)] == "cc"  # whose collectives overlap
         for here in _stack(t.start[mine], t.end[mine]) if streams else [np.arange(len(mine))]:
             of = mine[here]
-            yield Row(ENGINES[code % len(ENGINES)], engine_name(code, t.cores), t.start[of], t.end[of], of)
+            yield LaneRow(ENGINES[code % len(ENGINES)], engine_name(code, t.cores), t.start[of], t.end[of], of)
 
 
-def _queues(t: Timeline) -> Iterator[Row]:
+def _queues(t: Timeline) -> Iterator[LaneRow]:
     """While bytes flow, by DMA queue."""
     queue = np.array([op.queue if op.lanes else -1 for op in t.ops], np.int64)[t.op]
     moving = np.flatnonzero(queue >= 0)
@@ -75,7 +75,7 @@ def _queues(t: Timeline) -> Iterator[Row]:
         here = moving[ring == number]
         start, end = t.begin[here], t.done[here] - t.completion
         for mine in _stack(start, end):
-            yield Row("dma", queue_name(number, t.cores), start[mine], end[mine], here[mine])
+            yield LaneRow("dma", queue_name(number, t.cores), start[mine], end[mine], here[mine])
 
 
 def engine_codes(t: Timeline) -> Ints:

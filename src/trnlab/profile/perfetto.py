@@ -15,7 +15,7 @@ import numpy as np
 
 from trnlab.profile.critical import KINDS, pieces
 from trnlab.profile.data import Profile, Step
-from trnlab.profile.lanes import Row, rows
+from trnlab.profile.lanes import LaneRow, rows
 from trnlab.profile.names import short_label, short_place
 from trnlab.profile.vendor import opcode
 from trnlab.timeline import CAUSES
@@ -53,7 +53,7 @@ def _events(step: Step, script: str) -> Iterator[Event]:
         yield from _slices(row, pid, tid, described, until)
 
 
-def _slices(row: Row, pid: int, tid: int, described: _Described, until: int) -> Iterator[Event]:
+def _slices(row: LaneRow, pid: int, tid: int, described: _Described, until: int) -> Iterator[Event]:
     for at, (start, end, ref) in enumerate(zip(row.start.tolist(), row.end.tolist(), row.refs.tolist())):
         if start >= until:
             return

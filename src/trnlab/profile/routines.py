@@ -12,7 +12,7 @@ from trnlab.units import PS_PER_S
 
 
 @dataclass(frozen=True)
-class Use:
+class RoutineUse:
     """All calls with one label.
 
     time: picoseconds from the first start to the last result of each, summed; calls overlap. flops: operations on all
@@ -36,7 +36,7 @@ class Use:
         return self.flops * PS_PER_S / self.time
 
 
-def uses(timeline: Timeline) -> list[Use]:
+def uses(timeline: Timeline) -> list[RoutineUse]:
     """By label of the calls, those that take longest first."""
     t = timeline
     flops = np.array([op.flops for op in t.ops], np.int64)
@@ -49,4 +49,4 @@ def uses(timeline: Timeline) -> list[Use]:
             ops = t.op[here]
             row = (1, time, int(flops[ops].sum()), int(traffic[ops].sum()))
             found[call.label] = [a + b for a, b in zip(found.get(call.label, [0, 0, 0, 0]), row)]
-    return sorted((Use(label, *row) for label, row in found.items()), key=lambda use: -use.time)
+    return sorted((RoutineUse(label, *row) for label, row in found.items()), key=lambda use: -use.time)

@@ -25,7 +25,7 @@ import numpy as np
 
 from trnlab.profile.critical import KINDS, Pieces
 from trnlab.profile.data import Ints, Step
-from trnlab.profile.lanes import Row, rows
+from trnlab.profile.lanes import LaneRow, rows
 from trnlab.profile.names import short_label, short_place
 from trnlab.timeline import CAUSES
 
@@ -63,11 +63,11 @@ def packed(step: Step, chain: Pieces, script: str, parts: Sequence[tuple[str, in
     return text, data[0], data[1]
 
 
-def _parts(parts: Sequence[tuple[str, int]]) -> Iterator[Row]:
+def _parts(parts: Sequence[tuple[str, int]]) -> Iterator[LaneRow]:
     """A row of steps, one after the other."""
     if parts:
         end = np.cumsum([length for _, length in parts])
-        yield Row("steps", "steps", end - [length for _, length in parts], end, np.arange(len(parts)))
+        yield LaneRow("steps", "steps", end - [length for _, length in parts], end, np.arange(len(parts)))
 
 
 def _pack(columns: Columns) -> tuple[list[list[Any]], str]:
@@ -90,7 +90,7 @@ def _zigzag(values: Ints) -> Ints:
     return np.where(values < 0, -2 * values - 1, 2 * values)
 
 
-def _bars(tracks: list[Row], unit: int) -> dict[str, Ints]:
+def _bars(tracks: list[LaneRow], unit: int) -> dict[str, Ints]:
     """All bars; a row's `start` and `ref` begin again from zero, so each row is a column of its own."""
     found: dict[str, Ints] = {}
     for number, row in enumerate(tracks):
@@ -153,8 +153,8 @@ def _end(step: Step) -> int:
     return step.timeline.total if len(start) <= MOST else int(np.partition(start, MOST)[MOST])
 
 
-def _cut(row: Row, until: int) -> Row:
+def _cut(row: LaneRow, until: int) -> LaneRow:
     """The bars that start before `until`."""
     count = int(np.searchsorted(row.start, until))
     kinds = None if row.kinds is None else row.kinds[:count]
-    return Row(row.lane, row.name, row.start[:count], np.minimum(row.end[:count], until), row.refs[:count], kinds)
+    return LaneRow(row.lane, row.name, row.start[:count], np.minimum(row.end[:count], until), row.refs[:count], kinds)

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trnlab.profile.lost import ENDS, FIRST_BYTE, SEMAPHORE
 from trnlab.profile.names import short_place
+from trnlab.profile.stall_attribution import ENDS, FIRST_BYTE, SEMAPHORE
 
 Row = Mapping[str, Any]
 _WHY = {

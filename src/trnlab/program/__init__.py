@@ -3,7 +3,7 @@
 
 from trnlab.program.access import AP, Buffer, hbm_view, whole
 from trnlab.program.builder import Builder
-from trnlab.program.pool import Pool
-from trnlab.program.routine import Call, Program, Routine, Tensor
+from trnlab.program.pool import TilePool
+from trnlab.program.routine import Call, Program, ProgramTensor, Routine
 
-__all__ = ["AP", "Buffer", "Builder", "Call", "Pool", "Program", "Routine", "Tensor", "hbm_view", "whole"]
+__all__ = ["AP", "Buffer", "Builder", "Call", "Program", "ProgramTensor", "Routine", "TilePool", "hbm_view", "whole"]

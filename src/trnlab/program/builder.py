@@ -33,7 +33,7 @@ from trnlab.numerics.dtypes import DType, dtype
 from trnlab.program.access import AP, REFERENCE, Buffer, Reference, operand_records, whole
 from trnlab.program.grids import with_grids, written
 from trnlab.program.legality import Form, Verdict, exact, remember, verdicts
-from trnlab.program.pool import Pool
+from trnlab.program.pool import TilePool
 from trnlab.program.routine import OPEN_ENGINE, OPEN_ORDER, OPEN_PLACE, Attrs, Print, Routine
 from trnlab.program.signatures import signature
 from trnlab.program.slots import AS_ACCESSED, assign_slots
@@ -106,9 +106,9 @@ class Builder:
 
     def pool(
         self, shape: tuple[int, ...], dt: DType | str, *, bufs: int, name: str = "pool", memory: Memory = Memory.SBUF
-    ) -> Pool:
+    ) -> TilePool:
         """`bufs` tiles used in turn."""
-        return Pool([self.tile(shape, dt, name=f"{name}{i}", memory=memory) for i in range(bufs)])
+        return TilePool([self.tile(shape, dt, name=f"{name}{i}", memory=memory) for i in range(bufs)])
 
     def psum(
         self, shape: tuple[int, ...], dt: DType | str = "float32", *, name: str = "acc", bank: int | None = None

@@ -10,7 +10,7 @@ from trnlab.errors import Location
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class RecordingSize:
     """Size of a recording: its instructions, the tiles that they use, and the bytes that its transfers move."""
 
     instructions: int
@@ -19,12 +19,12 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PassChange:
     """What one pass made of a recording. option: its name in `trnlab.policy`."""
 
     option: str
-    before: Size
-    after: Size
+    before: RecordingSize
+    after: RecordingSize
 
 
 @dataclass(frozen=True, slots=True)

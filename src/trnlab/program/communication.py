@@ -14,7 +14,7 @@ import numpy as np
 from trnlab import isa
 from trnlab.collectives import Collective
 from trnlab.isa.base import Engine
-from trnlab.isa.collectives.collective import Collective as Instruction
+from trnlab.isa.collectives.collective import CollectiveInstruction as Instruction
 from trnlab.program.routine import COL, Program, Routine
 
 _REDUCTIONS = {"add": "sum", "min": "min", "max": "max"}

@@ -18,27 +18,27 @@ import numpy as np
 
 from trnlab import isa
 from trnlab.errors import ConstraintError, Location
-from trnlab.isa.collectives.meeting import Meeting, Place, Side
+from trnlab.isa.collectives.meeting import CorePlace, Meeting, MeetingSide
 from trnlab.numerics.dtypes import BY_CODE
 from trnlab.program.access import Buffer
 from trnlab.program.communication import collective_of
 from trnlab.program.digest import written_params
-from trnlab.program.routine import COL, Call, Program, Routine, Tensor
+from trnlab.program.routine import COL, Call, Program, ProgramTensor, Routine
 
 _COUNTS = [COL[f"count{d}"] for d in range(4)]
 
 
 @dataclass(frozen=True)
-class Member:
+class GangMember:
     """One core: its stream, and for each parameter of the routine the number of a tensor; ranks have their own."""
 
-    place: Place
+    place: CorePlace
     routine: Routine
     tensors: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Event:
+class GangEvent:
     """Members (by index, ascending) that meet, and the instruction of each that does it."""
 
     members: tuple[int, ...]
@@ -50,8 +50,8 @@ class Gang:
     """Cores that run together. Members are in order of rank and core; events in an order that can happen."""
 
     target: str
-    members: tuple[Member, ...]
-    events: tuple[Event, ...] = field(default=())
+    members: tuple[GangMember, ...]
+    events: tuple[GangEvent, ...] = field(default=())
     memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)  # what the simulators remember
 
 
@@ -63,7 +63,9 @@ def gang_of(program: Program, calls: Sequence[Call]) -> Gang | None:
         return None
     numbers = {argument: n for n, argument in enumerate(arguments_of(calls))}
     members = tuple(
-        Member(call.place, program.routines[call.routine], tuple(numbers[argument] for argument in bound_to(call)))
+        GangMember(
+            call.place, program.routines[call.routine], tuple(numbers[argument] for argument in bound_to(call))
+        )
         for call in calls
     )
     known: dict[Any, Gang] = first._memo.setdefault("gangs", {})  # which keeps the routines whose ids are in its keys
@@ -88,11 +90,11 @@ def meets(routine: Routine) -> bool:
     return collective_of(routine) is None and bool(points(routine))
 
 
-def program_of(name: str, members: Sequence[Member], tensors: Sequence[Buffer]) -> Program:
+def program_of(name: str, members: Sequence[GangMember], tensors: Sequence[Buffer]) -> Program:
     """The program of a kernel: a call of each member's stream, beside each other. tensors: of their numbers."""
     written = {m.tensors[p] for m in members for p in written_params(m.routine)}
     held = tuple(
-        Tensor(i, b.name, b.shape, b.dtype, b.nbytes, "output" if i in written else "input")
+        ProgramTensor(i, b.name, b.shape, b.dtype, b.nbytes, "output" if i in written else "input")
         for i, b in enumerate(tensors)
     )
     calls = tuple(
@@ -105,7 +107,7 @@ def program_of(name: str, members: Sequence[Member], tensors: Sequence[Buffer]) 
     return made if len(members) == 1 else replace(made, calls=_placed(made))
 
 
-def match(members: Sequence[Member]) -> tuple[Event, ...]:
+def match(members: Sequence[GangMember]) -> tuple[GangEvent, ...]:
     """The meetings of these streams, in order.
 
     Raises ConstraintError, naming the lines of two sides: TRN440 for a meeting that one side never comes to, TRN441
@@ -148,13 +150,13 @@ def _placed(program: Program) -> tuple[Call, ...]:
 
 
 @dataclass(frozen=True)
-class Point:
+class MeetingPoint:
     """A member's side of a meeting: instruction `at` of its stream. places: all that take part, in order."""
 
     at: int
     instr: Meeting
-    places: tuple[Place, ...]
-    side: Side
+    places: tuple[CorePlace, ...]
+    side: MeetingSide
     where: Location | None
 
     @property
@@ -163,14 +165,14 @@ class Point:
         return self.instr.opcode, self.places, self.instr.key(self.side.attrs)
 
 
-def meetings(routine: Routine, place: Place, first: int = 0) -> list[Point]:
+def meetings(routine: Routine, place: CorePlace, first: int = 0) -> list[MeetingPoint]:
     """The meetings of a stream, or of the part of a stream that begins with instruction `first`."""
     found = []
     for i in points(routine):
         instr, side = meeting(routine, i), side_of(routine, i)
         assert instr is not None
         places = tuple(sorted(instr.places(side.attrs, place)))
-        found.append(Point(first + i, instr, places, side, where(routine, i)))
+        found.append(MeetingPoint(first + i, instr, places, side, where(routine, i)))
     return found
 
 
@@ -203,7 +205,7 @@ def where(routine: Routine, i: int) -> Location | None:
     return routine.locs[int(routine.loc[i])]
 
 
-def side_of(routine: Routine, i: int) -> Side:
+def side_of(routine: Routine, i: int) -> MeetingSide:
     """What meeting instruction i of a stream brings along."""
     instr = isa.BY_OPCODE[int(routine.opcode[i])]
     shapes = {}
@@ -211,20 +213,20 @@ def side_of(routine: Routine, i: int) -> Side:
         free = int(np.prod(record[_COUNTS]))
         fmt = BY_CODE[int(record[COL["dtype"]])].name
         shapes[instr.operands[int(record[COL["role"]])].name] = (int(record[COL["partitions"]]), free, fmt)
-    return Side(attributes(routine, i), shapes)
+    return MeetingSide(attributes(routine, i), shapes)
 
 
 class Matcher:
     """Streams in turns, each up to its next meeting. Streams may grow between calls of `advance`."""
 
-    def __init__(self, places: Sequence[Place], target: str) -> None:
+    def __init__(self, places: Sequence[CorePlace], target: str) -> None:
         self.places, self.target = places, target
         self.index = {place: m for m, place in enumerate(places)}
-        self.points: list[list[Point]] = [[] for _ in places]
+        self.points: list[list[MeetingPoint]] = [[] for _ in places]
         self.turn = [0] * len(places)  # meetings that the member has left behind
         self.ended = [False] * len(places)
 
-    def add(self, m: int, more: Sequence[Point]) -> None:
+    def add(self, m: int, more: Sequence[MeetingPoint]) -> None:
         """Further meetings of a member."""
         self.points[m].extend(more)
 
@@ -232,13 +234,13 @@ class Matcher:
         """A member's stream is complete."""
         self.ended[m] = True
 
-    def next(self, m: int) -> Point | None:
+    def next(self, m: int) -> MeetingPoint | None:
         """The next meeting of a member, as far as its stream is known."""
         return self.points[m][self.turn[m]] if self.turn[m] < len(self.points[m]) else None
 
-    def advance(self) -> list[Event]:
+    def advance(self) -> list[GangEvent]:
         """The meetings that can happen now, in order. Raises ConstraintError for sides that do not fit."""
-        events: list[Event] = []
+        events: list[GangEvent] = []
         moved = True
         while moved:
             moved = False
@@ -260,7 +262,7 @@ class Matcher:
             if point is not None:
                 raise self._never_met(m, point)
 
-    def _pass(self, m: int, events: list[Event]) -> bool:
+    def _pass(self, m: int, events: list[GangEvent]) -> bool:
         """Let a member have its next meeting if all others that it needs have come."""
         point = self.next(m)
         if point is None:
@@ -272,13 +274,13 @@ class Matcher:
         if met:
             self._check([side for side in sides if side is not None], point)
             members = tuple(other for other in met if other is not None)
-            events.append(Event(members, tuple(side.at for side in sides if side is not None)))
+            events.append(GangEvent(members, tuple(side.at for side in sides if side is not None)))
         for other in met or [m]:
             assert other is not None
             self.turn[other] += 1
         return True
 
-    def _check(self, sides: list[Point], point: Point) -> None:
+    def _check(self, sides: list[MeetingPoint], point: MeetingPoint) -> None:
         """The sides fit together."""
         by_place = dict(zip(point.places, sides))
         wrong = point.instr.disagreement({place: side.side for place, side in by_place.items()})
@@ -295,7 +297,7 @@ class Matcher:
             remedy="let both sides say the same shape, format and direction",
         )
 
-    def _never_met(self, m: int, point: Point) -> ConstraintError:
+    def _never_met(self, m: int, point: MeetingPoint) -> ConstraintError:
         """A member that waits, and what keeps one that it waits for."""
         late = next(place for place in point.places if not self._is_at(place, point))
         return ConstraintError(
@@ -308,12 +310,12 @@ class Matcher:
             remedy=self._remedy(late),
         )
 
-    def _is_at(self, place: Place, point: Point) -> bool:
+    def _is_at(self, place: CorePlace, point: MeetingPoint) -> bool:
         m = self.index.get(place)
         there = self.next(m) if m is not None else None
         return there is not None and there.key == point.key
 
-    def _whereabouts(self, place: Place) -> str:
+    def _whereabouts(self, place: CorePlace) -> str:
         """Where a member that does not come has gone."""
         m = self.index.get(place)
         if m is None:
@@ -327,7 +329,7 @@ class Matcher:
         end = f"{place} reached the end of the kernel"
         return f"{end} after {count} meetings, the last {last.instr.name} at {last.where}"
 
-    def _remedy(self, place: Place) -> str:
+    def _remedy(self, place: CorePlace) -> str:
         if place in self.index:
             return "let every core come to the same meetings in the same order: move it out of the condition"
         if place.rank not in {known.rank for known in self.places}:

@@ -27,7 +27,7 @@ from trnlab.isa.base import Engine, Memory
 from trnlab.numerics.dtypes import dtype
 from trnlab.program.access import AP, Buffer, whole
 from trnlab.program.builder import Builder
-from trnlab.program.routine import Call, Program, Routine, Tensor
+from trnlab.program.routine import Call, Program, ProgramTensor, Routine
 
 _STRING = r"('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")"
 _NUMBERS = r"\[([\d, ]*)\]"
@@ -161,10 +161,10 @@ def _program(lines: _Lines, chip: Chip | None) -> Program:
     )
 
 
-def _tensors(lines: _Lines) -> Iterator[Tensor]:
+def _tensors(lines: _Lines) -> Iterator[ProgramTensor]:
     while found := lines.match(_TENSOR):
         number, name, kind, fmt, shape, nbytes, address = found.groups()
-        yield Tensor(int(number), _text(name), _shape(shape), dtype(fmt), int(nbytes), kind, int(address))
+        yield ProgramTensor(int(number), _text(name), _shape(shape), dtype(fmt), int(nbytes), kind, int(address))
 
 
 def _constants(lines: _Lines) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:

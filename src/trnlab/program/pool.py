@@ -6,7 +6,7 @@ from __future__ import annotations
 from trnlab.program.access import AP
 
 
-class Pool:
+class TilePool:
     """`bufs` tiles of one shape used in rotation: the next user of a tile waits for the last one to be done."""
 
     def __init__(self, tiles: list[AP]) -> None:

@@ -16,10 +16,10 @@ import numpy as np
 
 from trnlab.errors import Location
 from trnlab.isa.base import Engine, Work
-from trnlab.isa.collectives.meeting import Place
+from trnlab.isa.collectives.meeting import CorePlace
 from trnlab.numerics.dtypes import DType
 from trnlab.program.access import Buffer
-from trnlab.program.changes import Change, Spill
+from trnlab.program.changes import PassChange, Spill
 
 # Columns of one operand record. role: index in the instruction's operand list. step/count: free dims, outermost
 # first, padded in front with (0, 1). partition_step: bytes (HBM only). offset: bytes. is_hbm: 1 for HBM buffers.
@@ -106,7 +106,7 @@ class Routine:
     prints: tuple[Print, ...] = ()  # in order
     after: tuple[tuple[int, int], ...] = ()  # (done first, then started) that share no memory
     left_open: np.ndarray[Any, np.dtype[np.int8]] = field(default_factory=lambda: np.empty(0, np.int8))
-    changes: tuple[Change, ...] = field(default=(), compare=False, repr=False)  # what passes did, for reports
+    changes: tuple[PassChange, ...] = field(default=(), compare=False, repr=False)  # what passes did, for reports
     spills: tuple[Spill, ...] = field(default=(), compare=False, repr=False)
     _memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)  # plans of the simulators
 
@@ -115,7 +115,7 @@ class Routine:
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class ProgramTensor:
     """A run of HBM bytes that calls pass to routines. kind: "input", "output", "constant", "temp"."""
 
     id: int
@@ -150,9 +150,9 @@ class Call:
     rank: int = 0
 
     @property
-    def place(self) -> Place:
+    def place(self) -> CorePlace:
         """The core that executes it."""
-        return Place(self.rank, self.core)
+        return CorePlace(self.rank, self.core)
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class Program:
     name: str
     target: str
     routines: tuple[Routine, ...]
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[ProgramTensor, ...]
     calls: tuple[Call, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -188,9 +188,9 @@ class Program:
             yield call, self.routines[call.routine]
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[CorePlace]:
         """The cores that execute it, in order of rank and core; the first one always."""
-        return sorted({Place(0, 0), *(call.place for call in self.calls)})
+        return sorted({CorePlace(0, 0), *(call.place for call in self.calls)})
 
     @property
     def cores(self) -> int:

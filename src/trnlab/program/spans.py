@@ -12,7 +12,7 @@ from trnlab.errors import Location
 
 
 @dataclass(frozen=True)
-class Loop:
+class LoopSpan:
     """One execution of a loop, or a launch grid. buffers: how many there were when it began; those are outside of it.
 
     kind: "loop" or "grid". where: the line of the loop.
@@ -24,7 +24,7 @@ class Loop:
 
 
 @dataclass
-class Span:
+class IterationSpan:
     """Instructions first..last (last excluded) of one iteration; parent: the span around the loop, or -1."""
 
     loop: int
@@ -38,18 +38,20 @@ class Span:
 class Spans:
     """All iterations of all such loops of one routine, outer ones before those inside."""
 
-    loops: list[Loop] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)
+    loops: list[LoopSpan] = field(default_factory=list)
+    spans: list[IterationSpan] = field(default_factory=list)
     _open: list[int] = field(default_factory=list)
 
     def loop(self, kind: str, buffers: int, where: Location | None = None) -> int:
         """Number of a loop that begins."""
-        self.loops.append(Loop(kind, buffers, where))
+        self.loops.append(LoopSpan(kind, buffers, where))
         return len(self.loops) - 1
 
     def begin(self, loop: int, iteration: int, instruction: int) -> int:
         """Number of the span of an iteration that begins with the next instruction."""
-        self.spans.append(Span(loop, iteration, self._open[-1] if self._open else -1, instruction, instruction))
+        self.spans.append(
+            IterationSpan(loop, iteration, self._open[-1] if self._open else -1, instruction, instruction)
+        )
         self._open.append(len(self.spans) - 1)
         return self._open[-1]
 

@@ -29,7 +29,7 @@ from trnlab.errors import Location
 from trnlab.isa.base import Memory
 from trnlab.numerics.dtypes import BY_CODE
 from trnlab.program.access import AP, MAX_FREE_DIMS, Buffer, whole
-from trnlab.program.routine import COL, ENGINE_NAMES, Call, Program, Routine, Tensor
+from trnlab.program.routine import COL, ENGINE_NAMES, Call, Program, ProgramTensor, Routine
 
 _KINDS = {Memory.SBUF: "sbuf", Memory.PSUM: "psum"}
 
@@ -128,7 +128,7 @@ def _buffer(b: Buffer, names: dict[int, str]) -> str:
     return f"{kind} {names[b.id]}{own}: {b.dtype.name}{list(b.shape)}{place}{lane} slot {b.slot_bytes}"
 
 
-def _tensor(t: Tensor) -> str:
+def _tensor(t: ProgramTensor) -> str:
     return f"tensor %{t.id} {t.name!r}: {t.kind} {t.dtype.name}{list(t.shape)}, {t.nbytes} bytes at {t.address}"
 
 

@@ -27,20 +27,20 @@ from trnlab.errors import ConstraintError, Location
 from trnlab.isa.base import Engine, Memory
 from trnlab.numerics.dtypes import BY_CODE
 from trnlab.program.access import AP, Buffer
-from trnlab.program.routine import COL, Call, Program, Routine, Tensor
+from trnlab.program.routine import COL, Call, Program, ProgramTensor, Routine
 from trnlab.program.slots import assign_slots
 from trnlab.program.text import operands_of
 
 
 @dataclass(frozen=True)
-class Usage:
+class ParameterUsage:
     """What a routine does with its parameters, by position: those it needs filled, and those it writes."""
 
     needs: frozenset[int]
     writes: frozenset[int]
 
 
-def verify_routine(routine: Routine, chip: Chip) -> Usage:
+def verify_routine(routine: Routine, chip: Chip) -> ParameterUsage:
     """Check one routine; returns how it uses its parameters."""
     _columns(routine)
     for buffer in routine.buffers:
@@ -167,7 +167,7 @@ def accesses(routine: Routine, i: int) -> Iterator[tuple[np.ndarray[Any, Any], b
         yield record, read, spec.role == "dst"
 
 
-def _reads_and_writes(routine: Routine) -> Usage:
+def _reads_and_writes(routine: Routine) -> ParameterUsage:
     """Which parameters need contents; TRN424 where a tile or scratch is read before it is written, slot by slot."""
     position = {buffer: i for i, buffer in enumerate(routine.params)}
     filled = np.zeros(routine.num_slots, bool)
@@ -193,11 +193,11 @@ def _reads_and_writes(routine: Routine) -> Usage:
                 filled[record[COL["first"]] : record[COL["last"]] + 1] = True
                 owner = int(record[COL["buffer"]])
                 writes |= {position[owner]} if owner in position else set()
-    return Usage(frozenset(needs), frozenset(writes))
+    return ParameterUsage(frozenset(needs), frozenset(writes))
 
 
 # -- programs -------------------------------------------------------------------------------------------------------
-def _call(program: Program, call: Call, routine: Routine, tensors: dict[int, Tensor], chip: Chip) -> None:
+def _call(program: Program, call: Call, routine: Routine, tensors: dict[int, ProgramTensor], chip: Chip) -> None:
     if len(call.args) != len(routine.params) or any(t not in tensors for t in call.args):
         _fail(
             "TRN425",
@@ -229,7 +229,7 @@ def _call(program: Program, call: Call, routine: Routine, tensors: dict[int, Ten
         )
 
 
-def _bound_twice(call: Call, routine: Routine, usage: Usage, tensors: dict[int, Tensor]) -> None:
+def _bound_twice(call: Call, routine: Routine, usage: ParameterUsage, tensors: dict[int, ProgramTensor]) -> None:
     targets = [call.args[position] for position in usage.writes]
     for tensor in set(targets):
         if targets.count(tensor) > 1:
@@ -237,7 +237,7 @@ def _bound_twice(call: Call, routine: Routine, usage: Usage, tensors: dict[int, 
             _fail("TRN426", f"two parameters of {routine.name!r} write tensor {name!r} in one call", call.loc)
 
 
-def _results(program: Program, tensors: dict[int, Tensor], written: set[int]) -> None:
+def _results(program: Program, tensors: dict[int, ProgramTensor], written: set[int]) -> None:
     spoilt = written & set(program.constants)
     if spoilt:
         _fail("TRN427", "a constant is written", got=[tensors[t].name for t in sorted(spoilt)])

@@ -14,7 +14,7 @@ USUAL_EVERY, USUAL_KEEP = 200, 3
 
 
 @dataclass(frozen=True)
-class Plan:
+class CheckpointPlan:
     """place: a folder or URL. every: steps between two checkpoints. keep: how many stay."""
 
     place: str
@@ -33,12 +33,12 @@ class Plan:
                 )
 
 
-def plan(environment: Mapping[str, str] = os.environ) -> Plan | None:
+def plan(environment: Mapping[str, str] = os.environ) -> CheckpointPlan | None:
     """What the environment says, or None. Raises UsageError (TRN534) for numbers that cannot be."""
     place = environment.get(CHECKPOINT)
     if not place:
         return None
-    return Plan(place, _number(environment, EVERY, USUAL_EVERY), _number(environment, KEEP, USUAL_KEEP))
+    return CheckpointPlan(place, _number(environment, EVERY, USUAL_EVERY), _number(environment, KEEP, USUAL_KEEP))
 
 
 def _number(environment: Mapping[str, str], name: str, usual: int) -> int:
@@ -48,7 +48,7 @@ def _number(environment: Mapping[str, str], name: str, usual: int) -> int:
     return int(told)
 
 
-class Use:
+class CheckpointUse:
     """Who writes this process's checkpoints: the script itself, its compiled steps, or nobody so far; and how many
     bytes the latest one has of this rank."""
 

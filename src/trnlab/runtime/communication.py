@@ -11,7 +11,7 @@ import numpy as np
 
 from trnlab.collectives import PURPOSES, Collective
 from trnlab.fabric.network import Network
-from trnlab.fabric.timing import Cost
+from trnlab.fabric.timing import CollectiveCost
 from trnlab.fabric.world import World
 from trnlab.program.communication import buffer_bytes, collective_of
 from trnlab.sim.timing.communication import cost_of, world
@@ -33,7 +33,7 @@ _CLASSES = {
 
 
 @dataclass(frozen=True)
-class Outside:
+class UncapturedCollective:
     """A collective that a script asks for outside of compiled programs: the host waits for it, nothing hides it.
 
     nbytes: that this rank gives. buffer: bytes of the larger of input and output.
@@ -43,21 +43,23 @@ class Outside:
     purpose: str
     nbytes: int
     buffer: int
-    cost: Cost
+    cost: CollectiveCost
 
 
 @dataclass(frozen=True)
-class Asked:
-    """As `Outside`, of a rank that is followed alone: not timed yet."""
+class UntimedCollective:
+    """As `UncapturedCollective`, of a rank that is followed alone: not timed yet."""
 
     asked: Collective
     purpose: str
     nbytes: int
     buffer: int
 
-    def timed(self, network: World) -> Outside:
+    def timed(self, network: World) -> UncapturedCollective:
         """On the network of the job."""
-        return Outside(self.asked, self.purpose, self.nbytes, self.buffer, network.cost(self.asked, self.buffer))
+        return UncapturedCollective(
+            self.asked, self.purpose, self.nbytes, self.buffer, network.cost(self.asked, self.buffer)
+        )
 
 
 @dataclass
@@ -102,7 +104,7 @@ class _Sums:
 def communication(
     calls: Sequence[tuple[Executable, int]],
     step_s: float,
-    outside: Iterable[Outside] = (),
+    outside: Iterable[UncapturedCollective] = (),
     network: World | None = None,
     threshold: float = THRESHOLD,
 ) -> dict[str, Any] | None:

@@ -30,7 +30,7 @@ from trnlab.graph.flops import model_flops
 from trnlab.graph.ir import Graph
 from trnlab.graph.text import to_text
 from trnlab.program.callee import needs_two_cores
-from trnlab.program.routine import Program, Tensor
+from trnlab.program.routine import Program, ProgramTensor
 from trnlab.runtime.cache.compile_cost import size_of
 from trnlab.runtime.cache.fingerprint import Fingerprint, causes, fingerprint
 from trnlab.runtime.executable import Executable
@@ -38,7 +38,7 @@ from trnlab.runtime.faults import require_links
 from trnlab.runtime.memory import forecast_graph
 from trnlab.runtime.notices import say
 from trnlab.runtime.progress import Compiling
-from trnlab.runtime.session import Compiled, Session
+from trnlab.runtime.session import LastCompiled, Session
 from trnlab.sim.functional import Machine, RunOptions, run_program
 
 Array = np.ndarray[Any, Any]
@@ -125,7 +125,7 @@ def obtain(graph: Graph, session: Session) -> Executable:
     found = session.executables.get(wanted.key)
     if found is None:
         found = session.executables[wanted.key] = _obtain(graph, wanted, session)
-    session.compiled[graph.name] = Compiled(wanted, graph)
+    session.compiled[graph.name] = LastCompiled(wanted, graph)
     if session.emit is not None:
         session.emit(graph, wanted.key)
     return found
@@ -239,7 +239,7 @@ def _as_shaped(array: Array, shape: Sequence[int]) -> Array:
     return array.reshape(tuple(shape))
 
 
-def _check_input(tensor: Tensor, shape: tuple[int, ...], array: Array) -> None:
+def _check_input(tensor: ProgramTensor, shape: tuple[int, ...], array: Array) -> None:
     fits = array.shape == shape and array.dtype == tensor.dtype.numpy and array.flags.c_contiguous
     if not fits:
         layout = "" if array.flags.c_contiguous else ", not contiguous"

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from trnlab.collectives import Collective
 from trnlab.errors import UsageError
-from trnlab.fabric.timing import Cost
+from trnlab.fabric.timing import CollectiveCost
 from trnlab.fabric.world import World
 from trnlab.program.communication import buffer_bytes, collective_of
 from trnlab.program.routine import Program, Routine
-from trnlab.runtime.communication import Outside, busiest
+from trnlab.runtime.communication import UncapturedCollective, busiest
 from trnlab.sim.timing.communication import cost_of, world
 
 if TYPE_CHECKING:  # it takes a while
@@ -24,7 +24,7 @@ STOPPED = "TRN187"  # the error of data that would take a link that is down
 
 
 @dataclass
-class Slowed:
+class DegradedCollectives:
     """Collectives of a step that are alike: how many, ranks of a group, bytes of the larger buffer, seconds of one.
 
     sick_s: None where its data would take a link that is down. link: the one that is busy longest, or that is down.
@@ -45,7 +45,7 @@ class Slowed:
 
 
 @dataclass
-class Sickness:
+class DegradedStep:
     """A step on a network with these faults. sick_s: None where some collective never ends.
 
     link: of the sick network the busiest one of the step, and for how many seconds. slowed: the gravest first; those
@@ -57,7 +57,7 @@ class Sickness:
     sick_s: float | None
     link: str = ""
     link_s: float = 0.0
-    slowed: list[Slowed] = field(default_factory=list)
+    slowed: list[DegradedCollectives] = field(default_factory=list)
 
     @property
     def slowdown(self) -> float | None:
@@ -69,10 +69,10 @@ class Sickness:
         return asdict(self) | {"slowdown": self.slowdown}
 
     @classmethod
-    def from_json(cls, record: dict[str, Any]) -> Sickness:
+    def from_json(cls, record: dict[str, Any]) -> DegradedStep:
         """What `as_json` wrote."""
         fields = {k: v for k, v in record.items() if k != "slowdown"}
-        slowed = [Slowed(**each) for each in record["slowed"]]
+        slowed = [DegradedCollectives(**each) for each in record["slowed"]]
         return cls(**{**fields, "faults": tuple(record["faults"]), "slowed": slowed})
 
 
@@ -83,30 +83,32 @@ class _Met:
     asked: Collective
     nbytes: int
     world: World
-    healthy: Cost
-    sick: Cost | None
+    healthy: CollectiveCost
+    sick: CollectiveCost | None
     link: str
     count: int = 0
 
-    def slowed(self) -> Slowed:
+    def slowed(self) -> DegradedCollectives:
         """For the report, whether it is slower or not."""
         ranks = len(self.asked.groups[0]) if self.asked.groups else 2
         sick = None if self.sick is None else self.sick.seconds
-        return Slowed(self.asked.kind, ranks, self.nbytes, self.count, self.healthy.seconds, sick, self.link)
+        return DegradedCollectives(
+            self.asked.kind, ranks, self.nbytes, self.count, self.healthy.seconds, sick, self.link
+        )
 
 
 def compare(
     calls: Sequence[tuple[Executable, int]],
     faults: tuple[str, ...],
-    outside: Sequence[Outside] = (),
+    outside: Sequence[UncapturedCollective] = (),
     sick: World | None = None,
-) -> Sickness:
+) -> DegradedStep:
     """A step's executables, each with how often it runs, on the healthy network and on one with these faults.
 
     outside: what is exchanged besides, as the healthy network times it; `sick`: the one with faults.
     Raises UsageError (TRN184) for a link that the network does not have.
     """
-    found = Sickness(faults, _step(calls, ()) + sum(each.cost.seconds for each in outside), None)
+    found = DegradedStep(faults, _step(calls, ()) + sum(each.cost.seconds for each in outside), None)
     met = [*_met(calls, faults), *(_met_outside(outside, sick) if sick is not None else ())]
     slowed = [each for each in map(_Met.slowed, met) if each.sick_s is None or each.sick_s > each.healthy_s]
     found.slowed = sorted(slowed, key=lambda each: (-each.added_s, each.kind, -each.bytes))
@@ -163,7 +165,7 @@ def _met(calls: Sequence[tuple[Executable, int]], faults: tuple[str, ...]) -> li
     return list(found.values())
 
 
-def _met_outside(outside: Sequence[Outside], sick: World) -> list[_Met]:
+def _met_outside(outside: Sequence[UncapturedCollective], sick: World) -> list[_Met]:
     """The same of what is exchanged outside of programs."""
     found: dict[tuple[Collective, int], _Met] = {}
     for each in outside:
@@ -174,11 +176,11 @@ def _met_outside(outside: Sequence[Outside], sick: World) -> list[_Met]:
     return list(found.values())
 
 
-def _sick(program: Program, routine: Routine, asked: Collective) -> tuple[Cost | None, str]:
+def _sick(program: Program, routine: Routine, asked: Collective) -> tuple[CollectiveCost | None, str]:
     return _on_sick(partial(cost_of, program, routine, asked))
 
 
-def _on_sick(timed: Callable[[], Cost]) -> tuple[Cost | None, str]:
+def _on_sick(timed: Callable[[], CollectiveCost]) -> tuple[CollectiveCost | None, str]:
     """What a collective costs on a sick network, None where it never ends; and the link that it waits for."""
     try:
         cost = timed()

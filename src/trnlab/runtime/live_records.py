@@ -17,7 +17,7 @@ from typing import Any
 from trnlab import chips
 from trnlab.errors import TrnlabError
 from trnlab.files import json_of, one_line
-from trnlab.storage import plain
+from trnlab.storage import plain_files
 
 SCHEMA, VERSION = "trnlab.live", 1
 _LARGEST = 1 << 20  # bytes of a file that can be one of ours
@@ -50,7 +50,7 @@ def read(place: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     for path in paths:
         try:
             if path.stem.isdecimal() and path.lstat().st_uid == user():
-                yield path, sound(json_of(plain.read(path, most=_LARGEST)))
+                yield path, sound(json_of(plain_files.read(path, most=_LARGEST)))
         except (OSError, ValueError):
             continue
 

@@ -27,16 +27,16 @@ from trnlab import policy, profile, timeline
 from trnlab.errors import RunError, TrnlabError, UsageError
 from trnlab.files import way_out, why, write_atomic
 from trnlab.profile import data
-from trnlab.runtime import live
+from trnlab.runtime import status_file
 from trnlab.runtime.analysis import lanes, performance, steps, summary
 from trnlab.runtime.analysis.compiled import policy_fields
 from trnlab.runtime.analysis.details import details
-from trnlab.runtime.analysis.performance import NOTHING, Fullest, StepCalls, Steps
-from trnlab.runtime.rehearsal import Rehearsal
-from trnlab.storage.plain import is_plain, removed
+from trnlab.runtime.analysis.performance import NOTHING, ExecutedSteps, Fullest, StepCalls
+from trnlab.runtime.fault_injection import FaultInjector
+from trnlab.storage.plain_files import is_plain, removed
 
 if TYPE_CHECKING:
-    from trnlab.runtime.communication import Outside
+    from trnlab.runtime.communication import UncapturedCollective
     from trnlab.runtime.executable import Executable
     from trnlab.runtime.session import Session
 
@@ -45,7 +45,7 @@ LONGEST_SEQUENCE = 1_000_000
 LONGEST_STEP = 10_000  # executions of a step whose order is kept
 
 
-class Run:
+class RunRecord:
     """Collects what happens; `finish` writes the last summary. Raises RunError when the folder cannot be written."""
 
     def __init__(self, folder: Path, session: Session, script: Path, arguments: Sequence[str] = ()) -> None:
@@ -65,18 +65,22 @@ class Run:
         self._fullest = NOTHING  # of the step so far
         self.fullest: dict[StepCalls, Fullest] = {}  # of the last step of each pattern
         self._beside: list[int] = []  # bytes, of each execution in `_sequence`
-        self._outside: dict[StepCalls, list[Outside]] = {}  # what the last step of a pattern asked of the network
-        self._order: list[str | Outside] = []  # what the step has done so far, in order
-        self._orders: dict[StepCalls, list[str | Outside]] = {}  # the same of the last step of a pattern
-        self._heard: list[tuple[int, Outside]] = []  # since the last step, each behind so many executions
+        self._outside: dict[
+            StepCalls, list[UncapturedCollective]
+        ] = {}  # what the last step of a pattern asked of the network
+        self._order: list[str | UncapturedCollective] = []  # what the step has done so far, in order
+        self._orders: dict[StepCalls, list[str | UncapturedCollective]] = {}  # the same of the last step of a pattern
+        self._heard: list[
+            tuple[int, UncapturedCollective]
+        ] = []  # since the last step, each behind so many executions
         self.failure = ""  # what the script raised
         self.ranks = 0  # that the script started, of which each left its own in this folder
         self.input_s = 0.0  # that the script waited for its data
         self._read: list[Callable[[float | None], dict[str, Any]]] = []  # of each data set, what reading it came to
         self._started = datetime.now(UTC)
         self._clock = self._step_clock = self._saved = time.perf_counter()
-        self.rehearsal = Rehearsal(session.rehearsed, session.instances)
-        self.beacon = live.Beacon(self._tell)
+        self.rehearsal = FaultInjector(session.rehearsed, session.instances)
+        self.beacon = status_file.StatusFile(self._tell)
         self.beacon.renew(now=True)
         again = is_plain(folder / data.FILE)
         self.save("running")
@@ -85,7 +89,7 @@ class Run:
 
     # -- what the run is told -----------------------------------------------------------------------------------
     def begins(self) -> None:
-        """An executable is about to run. Raises what is rehearsed for this step, see `Rehearsal.begin`."""
+        """An executable is about to run. Raises what is rehearsed for this step, see `FaultInjector.begin`."""
         counters = self.session.counters
         done = counters.resumed + max(len(self.losses), len(self._updates))
         self.rehearsal.begin(done + 1, counters.resumed)
@@ -182,7 +186,7 @@ class Run:
             "loss": self.losses[-1:] or None,
             "input_s": self.input_s,
         }
-        return about | live.record(self.session, self.executables, self.calls, timed=timed)
+        return about | status_file.record(self.session, self.executables, self.calls, timed=timed)
 
     def _lane(self) -> None:
         """Lane of a rank of several: its typical step, for the picture of all."""
@@ -196,7 +200,7 @@ class Run:
         record = self.record(status)
         if timed:
             record |= performance.summarise(
-                Steps(
+                ExecutedSteps(
                     self.session,
                     self.executables,
                     self.details,
@@ -294,7 +298,7 @@ class Run:
             self.fullest[self.step_patterns[-1]] = max(full, default=NOTHING)
             heard = [(place, each) for place, each in self._heard if first < place <= last]
             self._outside[self.step_patterns[-1]] = [each for _, each in heard]
-            placed: list[tuple[float, str | Outside]] = [*enumerate(self._sequence[first:last], first)]
+            placed: list[tuple[float, str | UncapturedCollective]] = [*enumerate(self._sequence[first:last], first)]
             placed += [(place - 0.5, each) for place, each in heard]
             self._orders[self.step_patterns[-1]] = [each for _, each in sorted(placed, key=lambda pair: pair[0])]
         self._patterns.update(pattern for pattern in self.step_patterns if pattern)

@@ -26,7 +26,7 @@ from trnlab.errors import Location, TrnlabError, UsageError
 from trnlab.files import why
 from trnlab.runtime.jobs import ranks
 from trnlab.runtime.notices import say, tell
-from trnlab.runtime.run import Run, new_folder
+from trnlab.runtime.run import RunRecord, new_folder
 from trnlab.runtime.session import Session, activate
 
 INTERRUPTED, TERMINATED = 130, 143
@@ -128,14 +128,14 @@ def record(
 ) -> int:
     """Do `work`, which returns an exit status, as the run of `file`; see `run_script` for what it leaves."""
     folder = out if out is not None else new_folder(Path("runs"), name)
-    run = session.run = Run(folder, session, file, arguments)
+    run = session.run = RunRecord(folder, session, file, arguments)
     with activate(session), _sigterm(), _told(run):
         status = work()
         outcome = {0: "complete", INTERRUPTED: "interrupted", TERMINATED: "interrupted"}.get(status, "failed")
         return max(status, _finish(run, outcome))
 
 
-def _finish(run: Run, outcome: str) -> int:
+def _finish(run: RunRecord, outcome: str) -> int:
     """Write what the run leaves, and show it if anything happened; returns the exit status of that."""
     try:
         if outcome == "complete":
@@ -162,7 +162,7 @@ def _finish(run: Run, outcome: str) -> int:
     return 0
 
 
-def nothing_ran(run: Run) -> str:
+def nothing_ran(run: RunRecord) -> str:
     """What to say when a script came to its end without using the device, with the likely reason."""
     counted = run.session.counters.host
     host = sum(counted.totals().values())
@@ -216,7 +216,7 @@ on_failure: list[Callable[[BaseException], object]] = []  # called with what a s
 
 
 @contextmanager
-def _told(run: Run) -> Iterator[None]:
+def _told(run: RunRecord) -> Iterator[None]:
     """Within the block the run hears what the script raised."""
     on_failure.append(run.failed)
     try:

@@ -26,8 +26,8 @@ from trnlab.fabric.cluster import CORES_PER_RANK, Cluster, parse
 from trnlab.fabric.faults import applied
 from trnlab.fabric.network import build
 from trnlab.host_ops import HostOps
-from trnlab.precision import EVERYTHING, MODES, Rules, read
-from trnlab.runtime import rehearsal
+from trnlab.precision import EVERYTHING, MODES, PrecisionRules, read
+from trnlab.runtime import fault_injection
 from trnlab.runtime.settings import LOGICAL, ROUNDING, Settings, platform, said
 
 if TYPE_CHECKING:  # made with a session; importing them takes a while
@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # made with a session; importing them takes a while
     from trnlab.graph.ir import Graph
     from trnlab.runtime.cache.executables import Cache
     from trnlab.runtime.cache.fingerprint import Fingerprint
-    from trnlab.runtime.communication import Outside
+    from trnlab.runtime.communication import UncapturedCollective
     from trnlab.runtime.executable import Executable
     from trnlab.sim.functional import Machine
 
@@ -44,13 +44,13 @@ _SEVERAL = re.compile(r"\d+x[a-z]")  # instances of a target: 2xtrn1.32xlarge
 OWN = {"own": True}  # of a field that is counted, kept or made in this process; the others are told to its ranks
 
 
-class Network(Protocol):
+class TrafficSource(Protocol):
     """What knows what this rank sent over the network, see `runtime.traffic.Fabric`."""
 
     world: World
     rank: int
 
-    def take(self) -> list[Outside]:
+    def take(self) -> list[UncapturedCollective]:
         """What was done together, outside of programs, since this was last asked."""
         ...
 
@@ -70,19 +70,19 @@ class Counters:
     host: HostOps = field(default_factory=HostOps)
     shapes: Seen = field(default_factory=Seen)
     products: dict[str, dict[str, Any]] = field(default_factory=dict)
-    fabric: Network | None = None  # where this process is one rank of several
+    fabric: TrafficSource | None = None  # where this process is one rank of several
 
 
 @dataclass(frozen=True)
-class Compiled:
+class LastCompiled:
     """What was compiled last under some graph's name."""
 
     fingerprint: Fingerprint
     graph: Graph
 
 
-class Recorder(Protocol):
-    """What keeps a record of the session's run, see `runtime.run.Run`."""
+class RunObserver(Protocol):
+    """What keeps a record of the session's run, see `runtime.run.RunRecord`."""
 
     script: Any
     executables: dict[str, Executable]
@@ -127,8 +127,8 @@ class Session:
     where this process is one. overlap, bucket_mib: see `compiler.communication` and `compiler.collectives`.
     faults: of the network between the ranks, see `fabric.faults`. streams: how many of a rank's collectives are on
     their way at once, see `sim.timing.streams`. pairs: whether two cores share what a rank does, as on a logical core
-    (`sim.timing.pair`; NEURON_LOGICAL_NC_CONFIG). All three decide times alone. rehearsed: failures of ranks, see
-    `rehearsal`.
+    (`sim.timing.logical_core`; NEURON_LOGICAL_NC_CONFIG). All three decide times alone. rehearsed: failures of ranks,
+    see `fault_injection`.
     known: by graph with collectives, what was made for it, see `compiler.compile`.
     comm_threshold: share of a step from which the exchange of gradients is worth a warning.
     band: time the kernels that a script calls under the alternatives of the policy, too.
@@ -136,18 +136,18 @@ class Session:
 
     target: chips.Target
     precision: str = "bf16"
-    rules: Rules = field(default_factory=Rules)
+    rules: PrecisionRules = field(default_factory=PrecisionRules)
     stochastic_rounding: bool | None = None
     seed: int = 0
     check_nan: bool = False
     band: bool = False
     cache: Cache | None = field(default=None, metadata=OWN)
-    run: Recorder | None = field(default=None, metadata=OWN)
+    run: RunObserver | None = field(default=None, metadata=OWN)
     emit: Callable[[Graph, str], None] | None = field(default=None, metadata=OWN)
     counters: Counters = field(default_factory=Counters, metadata=OWN)
     # by key: compiled or read in this process
     executables: dict[str, Executable] = field(default_factory=dict, metadata=OWN)
-    compiled: dict[str, Compiled] = field(default_factory=dict, metadata=OWN)  # the latest of each graph name
+    compiled: dict[str, LastCompiled] = field(default_factory=dict, metadata=OWN)  # the latest of each graph name
     core: Machine | None = field(default=None, metadata=OWN)  # made when something first runs
     chosen: bool = True
     instances: int = 1
@@ -155,7 +155,7 @@ class Session:
     overlap: str = "prefetch"
     bucket_mib: int = 50
     faults: tuple[str, ...] = ()
-    rehearsed: tuple[rehearsal.Fault, ...] = ()
+    rehearsed: tuple[fault_injection.Fault, ...] = ()
     streams: int = 1
     pairs: bool = False
     comm_threshold: float = 0.25
@@ -235,7 +235,7 @@ class Session:
         """Raise UsageError for faults of links that the network of the target does not have (TRN184), or where there
         is nobody to talk to over them (TRN195), and for failures of ranks that the job does not have (TRN554).
         """
-        rehearsal.check(self.rehearsed, ranks, self.instances)
+        fault_injection.check(self.rehearsed, ranks, self.instances)
         if self.faults and ranks < 2:
             raise UsageError(
                 "a sick network changes nothing for a rank by itself",
@@ -301,14 +301,14 @@ def asked() -> Session | None:
     return active()
 
 
-def precision_now() -> tuple[str, Rules] | None:
+def precision_now() -> tuple[str, PrecisionRules] | None:
     """What the session computes in; programs of another precision are others."""
     now = asked()
     return None if now is None else (now.precision, now.rules)
 
 
 @contextmanager
-def computing(precision: str | None, rules: Rules | str | Path | None = None) -> Iterator[None]:
+def computing(precision: str | None, rules: PrecisionRules | str | Path | None = None) -> Iterator[None]:
     """Within the block the session computes in another precision, or by other rules; as it is where both are None.
 
     rules: those of modules, or a file of them. Raises UsageError: TRN121 for an unknown precision, TRN245 for a
@@ -322,7 +322,7 @@ def computing(precision: str | None, rules: Rules | str | Path | None = None) ->
     saved = now.precision, now.rules
     now.precision = precision or now.precision
     if rules is not None:
-        now.rules = rules if isinstance(rules, Rules) else read(Path(rules))
+        now.rules = rules if isinstance(rules, PrecisionRules) else read(Path(rules))
     try:
         now.__post_init__()
         yield
@@ -347,10 +347,10 @@ def from_settings(settings: Settings) -> Session:
     name = settings.target
     if not name:
         raise _no_target()
-    rules = read(Path(settings.precision_rules)) if settings.precision_rules else Rules()
+    rules = read(Path(settings.precision_rules)) if settings.precision_rules else PrecisionRules()
     cluster = parse(name) if _SEVERAL.match(name) else Cluster(chips.target(name), 1)
     target, chip = cluster.target, cluster.target.chip
-    rehearsed, faults = rehearsal.split(settings.fault)
+    rehearsed, faults = fault_injection.split(settings.fault)
     return Session(
         replace(target, chip=chips.apply_settings(chip, settings.set)) if settings.set else target,
         settings.precision,

@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from trnlab.program.digest import written_params
-from trnlab.program.routine import Call, Program, Tensor
-from trnlab.runtime.communication import THRESHOLD, Outside, communication
+from trnlab.program.routine import Call, Program, ProgramTensor
+from trnlab.runtime.communication import THRESHOLD, UncapturedCollective, communication
 from trnlab.runtime.executable import Executable
 from trnlab.units import PS_PER_S
 
@@ -32,7 +32,7 @@ class StepPrograms:
     them."""
 
     calls: Sequence[tuple[Executable, int]]
-    outside: Sequence[Outside] = ()
+    outside: Sequence[UncapturedCollective] = ()
 
     @property
     def outside_s(self) -> float:
@@ -113,7 +113,7 @@ class StepCost:
         return first, last
 
     @cached_property
-    def temporaries(self) -> list[Tensor]:
+    def temporaries(self) -> list[ProgramTensor]:
         """Temporary tensors that some call uses."""
         return [t for t in self.program.tensors if t.kind == "temp" and t.id in self.lives[0]]
 

@@ -3,6 +3,6 @@
 
 from trnlab.storage.lease import Lease
 from trnlab.storage.opening import is_url, open_store
-from trnlab.storage.store import Item, Store, Usage
+from trnlab.storage.store import Item, Store, StoreUsage
 
-__all__ = ["Item", "Lease", "Store", "Usage", "is_url", "open_store"]
+__all__ = ["Item", "Lease", "Store", "StoreUsage", "is_url", "open_store"]

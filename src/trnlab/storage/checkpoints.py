@@ -9,8 +9,8 @@
     newest                             the name of the newest that is done, for stores whose listings lag
 
 The markers are those of the vendor's library. A checkpoint without `done` is never read; one that is done is read
-only when every file has its size and digest (`storage.finished`), and otherwise the one before it is taken, which is
-said. Where there are checkpoints and none can be read it is an error: nothing begins anew by mistake.
+only when every file has its size and digest (`storage.finished_checkpoint`), and otherwise the one before it is
+taken, which is said. Where there are checkpoints and none can be read it is an error: nothing begins anew by mistake.
 
 Each rank reads and checks its own files once, and the ranks agree on the newest checkpoint that all of them found
 whole: `Agreement` says how they talk. Without one, each rank checks the files of all.
@@ -30,10 +30,20 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from trnlab.errors import RunError
-from trnlab.storage.finished import BEGUN, DONE, METADATA, OLDER, Finished, folder_of, name_of, read_record, record_of
+from trnlab.storage.finished_checkpoint import (
+    BEGUN,
+    DONE,
+    METADATA,
+    OLDER,
+    FinishedCheckpoint,
+    folder_of,
+    name_of,
+    read_record,
+    record_of,
+)
 from trnlab.storage.seals import Content, described, pieces, sealed
 from trnlab.storage.store import Store
-from trnlab.storage.trouble import reason
+from trnlab.storage.store_errors import reason
 
 __all__ = [
     "BEGUN",
@@ -42,9 +52,9 @@ __all__ = [
     "NEWEST",
     "Agreement",
     "Checkpoint",
+    "CheckpointInProgress",
     "Checkpoints",
     "Content",
-    "Making",
     "folder_of",
     "name_of",
     "pieces",
@@ -290,9 +300,9 @@ class Checkpoints:
                 raise
             return error.what, None
 
-    def finished(self, step: int) -> Finished:
+    def finished(self, step: int) -> FinishedCheckpoint:
         """A finished checkpoint, to be read. Raises FileNotFoundError, OSError, RunError (TRN532)."""
-        return Finished(self.store, f"{name_of(step)}/", step)
+        return FinishedCheckpoint(self.store, f"{name_of(step)}/", step)
 
     def load(self, step: int, other_ranks: bool = False) -> dict[str, bytes]:
         """The files of this rank, checked. Raises OSError, and RunError: TRN530 for another number of ranks, unless
@@ -301,7 +311,7 @@ class Checkpoints:
         self._require_ranks(found, other_ranks)
         return found.files(self.rank % found.ranks)
 
-    def _require_ranks(self, found: Finished, other_ranks: bool) -> None:
+    def _require_ranks(self, found: FinishedCheckpoint, other_ranks: bool) -> None:
         if found.ranks != self.ranks and not other_ranks:
             raise RunError(
                 "the checkpoint is of another number of ranks",
@@ -354,7 +364,7 @@ class Checkpoints:
         )
 
 
-class Making:
+class CheckpointInProgress:
     """A checkpoint of all ranks that one process writes, file by file."""
 
     def __init__(self, kept: Checkpoints, step: int) -> None:

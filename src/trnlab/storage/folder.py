@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from trnlab.files import abandoned, is_temporary, write_atomic, write_new
-from trnlab.storage import plain
-from trnlab.storage.plain import StrangeError
-from trnlab.storage.store import Item, Usage
+from trnlab.storage import plain_files
+from trnlab.storage.plain_files import NotPlainFileError
+from trnlab.storage.store import Item, StoreUsage
 
 USES = ".hits"  # beside an object: one byte per use
 _TRIES = 100  # at a folder that somebody else removes as empty whenever it is made
@@ -30,7 +30,7 @@ class FolderStore:
     shared = True  # it may be mounted elsewhere, which cannot be seen
 
     def __init__(self, root: Path, *, guarded: bool = False) -> None:
-        self.root, self.url, self.usage, self.guarded = root, str(root), Usage(), guarded
+        self.root, self.url, self.usage, self.guarded = root, str(root), StoreUsage(), guarded
 
     def path(self, name: str) -> Path:
         """The file of an object. Raises StrangeError where its folder is a link, and the store is guarded."""
@@ -41,20 +41,20 @@ class FolderStore:
         path = self.root / name
         for folder in path.relative_to(self.root).parents:
             if folder.name and (self.root / folder).is_symlink():
-                raise StrangeError(self.root / folder, "a link")
+                raise NotPlainFileError(self.root / folder, "a link")
         return path
 
     def read(self, name: str, first: int | None = None, most: int | None = None) -> bytes:
         """See `Store`."""
         self.usage.requests += 1
-        content = plain.read(self.path(name), size=first, most=most, links=not self.guarded)
+        content = plain_files.read(self.path(name), size=first, most=most, links=not self.guarded)
         self.usage.read_bytes += len(content)
         return content
 
     def read_at(self, name: str, start: int, size: int) -> bytes:
         """See `Store`."""
         self.usage.requests += 1
-        content = plain.read(self.path(name), start=start, size=size, links=not self.guarded)
+        content = plain_files.read(self.path(name), start=start, size=size, links=not self.guarded)
         self.usage.read_bytes += len(content)
         return content
 
@@ -75,7 +75,7 @@ class FolderStore:
             with contextlib.suppress(FileNotFoundError):
                 mode = path.lstat().st_mode
                 if not stat.S_ISREG(mode):
-                    raise StrangeError(path, plain.kind(mode))
+                    raise NotPlainFileError(path, plain_files.kind(mode))
         for _ in range(_TRIES):
             path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):
@@ -86,7 +86,7 @@ class FolderStore:
         """See `Store`."""
         self.usage.requests += 1
         if self.guarded:
-            return plain.is_plain(self.path(name))
+            return plain_files.is_plain(self.path(name))
         try:
             self.path(name).stat()
         except FileNotFoundError:
@@ -100,14 +100,14 @@ class FolderStore:
 
     def strange(self, prefix: str = "") -> list[tuple[str, str]]:
         """What is no plain file, by name, and what it is instead. Raises OSError."""
-        return [(item.name, plain.kind(mode)) for item, mode in self._found(prefix) if not stat.S_ISREG(mode)]
+        return [(item.name, plain_files.kind(mode)) for item, mode in self._found(prefix) if not stat.S_ISREG(mode)]
 
     def _found(self, prefix: str) -> Iterator[tuple[Item, int]]:
         """All below `prefix` but folders, and the mode of each."""
         folder, _, start = prefix.rpartition("/")
         try:
             top = self.path(f"{folder}/x" if folder else "x").parent
-        except StrangeError as error:
+        except NotPlainFileError as error:
             link = Path(str(error.filename))
             yield Item(link.relative_to(self.root).as_posix(), 0, 0.0), link.lstat().st_mode
             return
@@ -125,8 +125,8 @@ class FolderStore:
         """See `Store`. Plain files alone, and none behind a link: what somebody linked here is not ours. Folders that
         are empty afterwards stay, see `remove_folder`."""
         for name in names:
-            with contextlib.suppress(StrangeError):
-                plain.removed(self._unlinked(name))
+            with contextlib.suppress(NotPlainFileError):
+                plain_files.removed(self._unlinked(name))
 
     def within(self, seconds: float) -> contextlib.AbstractContextManager[None]:
         """See `Store`: nothing is tried again."""
@@ -134,18 +134,18 @@ class FolderStore:
 
     def remove_folder(self, prefix: str) -> None:
         """See `Store`: temporary files and empty folders; what else is there stays, with the folders around it."""
-        with contextlib.suppress(StrangeError):
+        with contextlib.suppress(NotPlainFileError):
             for base, _, files in os.walk(self._unlinked(f"{prefix.rstrip('/')}/x").parent, topdown=False):
                 for file in files:
                     if is_temporary(file):
-                        plain.removed(Path(base, file))
+                        plain_files.removed(Path(base, file))
                 with contextlib.suppress(OSError):  # it is not empty
                     os.rmdir(base)
 
     def note_use(self, name: str) -> None:
         """One appended byte: atomic between processes, and nothing to repair after a crash."""
         with contextlib.suppress(OSError):
-            plain.append(self.path(name + USES), b".")
+            plain_files.append(self.path(name + USES), b".")
 
     def leftovers(self, prefix: str = "", *, older_than_s: float = 0.0) -> list[str]:
         """See `Store`."""

@@ -27,7 +27,7 @@ Slice = tuple[tuple[int, ...], tuple[int, ...]]  # where it begins, and its size
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPosition:
     """Which rank of each kind of parallelism."""
 
     dp: int = 0
@@ -36,7 +36,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ParallelDegrees:
     """Degrees of data, tensor and pipeline parallelism."""
 
     dp: int = 1
@@ -48,11 +48,11 @@ class Layout:
         """How many there are."""
         return self.dp * self.tp * self.pp
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[RankPosition]:
         """Places of rank 0, 1, ..."""
-        return [Place(d, t, p) for p, d, t in product(range(self.pp), range(self.dp), range(self.tp))]
+        return [RankPosition(d, t, p) for p, d, t in product(range(self.pp), range(self.dp), range(self.tp))]
 
-    def rank(self, place: Place) -> int:
+    def rank(self, place: RankPosition) -> int:
         """The rank at a place."""
         return (place.pp * self.dp + place.dp) * self.tp + place.tp
 
@@ -60,7 +60,7 @@ class Layout:
         return f"dp{self.dp},tp{self.tp},pp{self.pp}"
 
 
-def parse(text: str) -> Layout:
+def parse(text: str) -> ParallelDegrees:
     """Such as dp2,tp4,pp1; what is not named is 1. Raises UsageError (TRN542)."""
     degrees: dict[str, int] = {}
     for part in text.split(","):
@@ -74,11 +74,11 @@ def parse(text: str) -> Layout:
                 remedy="such as dp2,tp4,pp1",
             )
         degrees[match[1]] = int(match[2])
-    return Layout(**degrees)
+    return ParallelDegrees(**degrees)
 
 
 @dataclass(frozen=True)
-class Rules:
+class ShardingRules:
     """Along which dimension tensor parallelism cuts a tensor: by the first pattern that its name has."""
 
     patterns: tuple[tuple[str, int], ...] = USUAL
@@ -91,7 +91,7 @@ class Rules:
         return None
 
 
-def rules(texts: Iterable[str]) -> Rules:
+def rules(texts: Iterable[str]) -> ShardingRules:
     """PATTERN=DIM, before the usual ones; PATTERN=none for what stays whole. Raises UsageError (TRN542)."""
     found = []
     for text in texts:
@@ -110,7 +110,7 @@ def rules(texts: Iterable[str]) -> Rules:
                 remedy=r"such as --cut 'attn\.qkv\.weight$=0'",
             )
         found.append((pattern, 1 << 30 if dim == "none" else int(dim)))
-    return Rules((*found, *USUAL))
+    return ShardingRules((*found, *USUAL))
 
 
 def stages(names: Iterable[str], pp: int) -> dict[str, int]:

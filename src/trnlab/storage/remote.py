@@ -19,8 +19,8 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from trnlab.errors import UsageError
-from trnlab.storage.store import Item, Usage
-from trnlab.storage.trouble import is_passing, translated
+from trnlab.storage.store import Item, StoreUsage
+from trnlab.storage.store_errors import is_passing, translated
 from trnlab.units import SECONDS_PER_HOUR
 
 USES = ".used"  # an object beside the used one, written anew at most every USES_EVERY_S
@@ -42,7 +42,7 @@ class RemoteStore:
     shared = True
 
     def __init__(self, url: str, patience_s: float = PATIENCE_S) -> None:
-        self.url, self.usage, self.patience_s = url.rstrip("/"), Usage(), patience_s
+        self.url, self.usage, self.patience_s = url.rstrip("/"), StoreUsage(), patience_s
         self._protocol, _, self._root = self.url.partition("://")
         self._noted: set[str] = set()
         self._until = float("inf")  # of the clock: what is asked after that is asked once

@@ -27,7 +27,7 @@ class Item:
 
 
 @dataclass
-class Usage:
+class StoreUsage:
     """What was asked of a store by this process: requests, those that were repeated, bytes, seconds of waiting."""
 
     requests: int = 0
@@ -46,7 +46,7 @@ class Store(Protocol):
 
     url: str
     shared: bool
-    usage: Usage
+    usage: StoreUsage
 
     def read(self, name: str, first: int | None = None, most: int | None = None) -> bytes:
         """The object, or its first bytes. most: bytes that it can have. Raises OSError."""

@@ -26,7 +26,7 @@ FEW = 3  # rows: runs of fewer are checks
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PublishedRun:
     """One command that somebody ran: rows of bytes, microseconds and what they may be used for.
 
     group: ranks of each replica group, 0 for all. pairs: of a permute, by default each rank and the next. inside: the
@@ -49,10 +49,10 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedRow:
     """One row and its prediction. Times in microseconds."""
 
-    run: Run
+    run: PublishedRun
     size: int
     measured: float
     predicted: float
@@ -65,24 +65,24 @@ class Timed:
         return self.predicted / self.measured - 1
 
 
-def load() -> tuple[Run, ...]:
+def load() -> tuple[PublishedRun, ...]:
     """All printed runs."""
     text = files(__package__).joinpath("data", "fabric", "printed.toml").read_text(encoding="utf-8")
     return tuple(_run(entry) for entry in tomllib.loads(text)["run"])
 
 
-def _run(entry: dict[str, Any]) -> Run:
+def _run(entry: dict[str, Any]) -> PublishedRun:
     rows = tuple((int(size), float(us), Split(split)) for size, us, split in entry.pop("rows"))
     pairs = tuple((int(a), int(b)) for a, b in entry.pop("pairs", ()))
-    return Run(rows=rows, pairs=pairs, **entry)
+    return PublishedRun(rows=rows, pairs=pairs, **entry)
 
 
-def validate(runs: Iterable[Run] | None = None) -> list[Timed]:
+def validate(runs: Iterable[PublishedRun] | None = None) -> list[TimedRow]:
     """Time every row of the runs."""
     return [row for run in (load() if runs is None else runs) for row in _timed(run)]
 
 
-def _timed(run: Run) -> Iterable[Timed]:
+def _timed(run: PublishedRun) -> Iterable[TimedRow]:
     net = network.build(parse(run.target), RUNTIMES[run.runtime])
     if run.operation == "write":
         pairs = [(chip, run.ranks + chip) for chip in range(run.ranks)]
@@ -90,7 +90,7 @@ def _timed(run: Run) -> Iterable[Timed]:
         placed = np.concatenate([np.arange(run.ranks), np.arange(run.ranks) + each])
         for size, measured, split in run.rows:
             seconds = cost(permute(pairs, 2 * run.ranks), net, placed, size).seconds
-            yield Timed(run, size, measured, seconds * 1e6, split, "write")
+            yield TimedRow(run, size, measured, seconds * 1e6, split, "write")
         return
     pairs = list(run.pairs) or [(rank, (rank + 1) % run.ranks) for rank in range(run.ranks)]
     each = run.group or run.ranks
@@ -102,10 +102,10 @@ def _timed(run: Run) -> Iterable[Timed]:
         if run.counted:
             found = counted(found, bench.asked, net, bench.placed)
         seconds = run.times * found.seconds
-        yield Timed(run, size, measured, seconds * 1e6, split, schedule.algorithm)
+        yield TimedRow(run, size, measured, seconds * 1e6, split, schedule.algorithm)
 
 
-def to_json(rows: Sequence[Timed]) -> list[dict[str, Any]]:
+def to_json(rows: Sequence[TimedRow]) -> list[dict[str, Any]]:
     """Every row, times in seconds."""
     return [
         {
@@ -124,7 +124,7 @@ def to_json(rows: Sequence[Timed]) -> list[dict[str, Any]]:
     ]
 
 
-def report(rows: Sequence[Timed]) -> str:
+def report(rows: Sequence[TimedRow]) -> str:
     """Every row with its error, then median and worst by what rows were used for."""
     lines = ["collectives, as printed", ""]
     for run in dict.fromkeys(row.run for row in rows):
@@ -134,7 +134,7 @@ def report(rows: Sequence[Timed]) -> str:
     return "\n".join([*lines, *(_summary(title, chosen) for title, chosen in sections(rows))])
 
 
-def sections(rows: Sequence[Timed]) -> list[tuple[str, list[Timed]]]:
+def sections(rows: Sequence[TimedRow]) -> list[tuple[str, list[TimedRow]]]:
     """Lines of the summary with their rows: of each split all, and by what bounds them."""
     return [
         (f"{title}, {split.value}", chosen)
@@ -144,22 +144,22 @@ def sections(rows: Sequence[Timed]) -> list[tuple[str, list[Timed]]]:
     ]
 
 
-def _small(row: Timed) -> bool:
+def _small(row: TimedRow) -> bool:
     return row.size <= MIB
 
 
-def _large(row: Timed) -> bool:
+def _large(row: TimedRow) -> bool:
     return row.size > MIB
 
 
-def _line(row: Timed) -> str:
+def _line(row: TimedRow) -> str:
     return (
         f"  {row.size:>12} B{row.measured:>13.2f} us{row.predicted:>13.2f} us{row.error:>+9.1%}  "
         f"{row.algorithm:<18}{row.split.value}"
     )
 
 
-def _summary(title: str, chosen: Sequence[Timed]) -> str:
+def _summary(title: str, chosen: Sequence[TimedRow]) -> str:
     worst = max(chosen, key=lambda row: abs(row.error))
     errors = [abs(row.error) for row in chosen]
     return f"{title:<40}{len(chosen):>6}{median(errors):>9.1%}{max(errors):>9.1%}  {worst.run.name}, {worst.size} B"

@@ -12,7 +12,7 @@ from statistics import mean
 from typing import Any
 
 from trnlab.fleet.gpus import catalogue
-from trnlab.fleet.gpus.costs import Job, Software
+from trnlab.fleet.gpus.costs import Software, TrainingWork
 from trnlab.fleet.gpus.roofline import Roofline, step
 from trnlab.fleet.layers.sizes import Attention, Dense
 from trnlab.fleet.models.configurations import from_config
@@ -22,13 +22,13 @@ from trnlab.fleet.search.layout import Layout
 
 
 @dataclass(frozen=True)
-class Row:
+class GpuRow:
     """One published step. measured: seconds. independent: whether no figure of the roofline comes from somebody who
     compared with this row."""
 
     table: str
     name: str
-    job: Job
+    job: TrainingWork
     measured: float
     independent: bool
     source: str
@@ -49,7 +49,7 @@ class Row:
         return self.predicted / self.measured - 1
 
 
-def load() -> tuple[Row, ...]:
+def load() -> tuple[GpuRow, ...]:
     """All published rows."""
     text = files(__package__).joinpath("data", "gpus", "published.toml").read_text(encoding="utf-8")
     data = tomllib.loads(text)
@@ -58,7 +58,7 @@ def load() -> tuple[Row, ...]:
     return tuple(found + [_run(table, run, own) for table in data["table"] for run in table.get("runs", ())])
 
 
-def _row(table: dict[str, Any], row: list[Any]) -> Row:
+def _row(table: dict[str, Any], row: list[Any]) -> GpuRow:
     name, hidden, layers, heads, t, p, v, d, batch, microbatch, recompute, parallel, measured = row
     instance = replace(
         catalogue.instance(table["instance"]), scaleout=table["scaleout_gb_per_s"] * 1e9, provider=table["name"]
@@ -66,8 +66,8 @@ def _row(table: dict[str, Any], row: list[Any]) -> Row:
     layout = Layout(t, p, d, microbatch, v, zero=int(d > 1), recompute=recompute)
     software = Software(fused=False, overlap=False, sequence_parallel=parallel, network=table["network"])
     model = _gpt(name, hidden, layers, heads, table["vocabulary"], table["sequence"])
-    job = Job(model, layout, instance, batch, table["sequence"], "bf16", software)
-    return Row(table["name"], name, job, measured, table["independent"], table["source"])
+    job = TrainingWork(model, layout, instance, batch, table["sequence"], "bf16", software)
+    return GpuRow(table["name"], name, job, measured, table["independent"], table["source"])
 
 
 def _gpt(name: str, hidden: int, layers: int, heads: int, vocabulary: int, sequence: int) -> Model:
@@ -77,17 +77,17 @@ def _gpt(name: str, hidden: int, layers: int, heads: int, vocabulary: int, seque
     return Model(name, hidden, ((layers, block),), sequence, vocabulary, sequence, tied=True)
 
 
-def _run(table: dict[str, Any], run: list[Any], own: dict[str, Model]) -> Row:
+def _run(table: dict[str, Any], run: list[Any], own: dict[str, Model]) -> GpuRow:
     name, known, instance, form, ranks, t, p, v, e, batch, microbatch, sequence, rate = run
     here = catalogue.instance(instance)
     here = replace(here, scaleout=here.count * table["scaleout_gb_per_s_each"] * 1e9)
     layout = Layout(t, p, ranks // (t * p), microbatch, v, zero=1, expert=e)
     trained = own[known] if known in own else catalogued(known)
-    job = Job(trained, layout, here, batch, sequence, form, Software(network=table["network"]))
-    return Row(table["name"], name, job, batch * sequence / ranks / rate, table["independent"], table["source"])
+    job = TrainingWork(trained, layout, here, batch, sequence, form, Software(network=table["network"]))
+    return GpuRow(table["name"], name, job, batch * sequence / ranks / rate, table["independent"], table["source"])
 
 
-def to_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def to_json(rows: Sequence[GpuRow]) -> list[dict[str, Any]]:
     """Every row, times in seconds."""
     return [
         {
@@ -107,7 +107,7 @@ def to_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def report(rows: Sequence[Row]) -> str:
+def report(rows: Sequence[GpuRow]) -> str:
     """Every row with its error, and mean and worst of each table."""
     lines = ["steps on GPUs, as published, and the roofline that Trainium is compared with (no figure was fitted)"]
     for name in dict.fromkeys(r.table for r in rows):

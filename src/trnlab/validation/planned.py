@@ -13,13 +13,13 @@ from functools import cache
 from importlib.resources import files
 
 from trnlab.chips.catalog import TARGETS
-from trnlab.fleet.comparison.contenders import Held
+from trnlab.fleet.comparison.contenders import PlanAccuracy
 
 ENOUGH = 3  # runs of a chip, in a format, for a band of their own; of fewer, those of all chips serve
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PlannedRow:
     """A published run. measured: sequences or images a second of all instances; step_s: of the plan with this layout,
     whose other columns are the command's choice; sequence: 0 for the model's own; source: where it is not the
     vendor's table."""
@@ -43,13 +43,13 @@ class Row:
 
 
 @cache
-def load() -> tuple[Row, ...]:
+def load() -> tuple[PlannedRow, ...]:
     """All rows."""
     text = files(__package__).joinpath("data", "training", "as_planned.toml").read_text(encoding="utf-8")
-    return tuple(Row(**entry) for entry in tomllib.loads(text)["row"])
+    return tuple(PlannedRow(**entry) for entry in tomllib.loads(text)["row"])
 
 
-def held(target: str, precision: str) -> Held:
+def held(target: str, precision: str) -> PlanAccuracy:
     """How far plans for an instance type are off: in the published runs of its chip, or of all where these are few.
     Plans in fp32 are held beside runs in fp32, those of every other mode beside runs in bf16."""
     alike = [row for row in load() if (row.precision == "fp32") == (precision == "fp32")]
@@ -57,6 +57,6 @@ def held(target: str, precision: str) -> Held:
     own = [row for row in alike if chip is not None and TARGETS[row.target].chip.name == chip.name]
     form = alike[0].precision
     if chip is not None and len(own) >= ENOUGH:
-        return Held(tuple(row.error for row in own), f"{len(own)} published runs of {chip.title} in {form}")
+        return PlanAccuracy(tuple(row.error for row in own), f"{len(own)} published runs of {chip.title} in {form}")
     few = f", {len(own)} of them of {chip.title}" if chip is not None else ""
-    return Held(tuple(row.error for row in alike), f"{len(alike)} published runs in {form}{few}")
+    return PlanAccuracy(tuple(row.error for row in alike), f"{len(alike)} published runs in {form}{few}")

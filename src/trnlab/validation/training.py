@@ -17,7 +17,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TrainingRow:
     """A published run: `measured` sequences or images a second of all ranks.
 
     first_s, more_s: estimated seconds of a step of one and of two micro-batches of a script, 0 where there is none.
@@ -67,13 +67,13 @@ class Row:
         return None if self.predicted is None else self.predicted / self.measured - 1
 
 
-def load() -> tuple[Row, ...]:
+def load() -> tuple[TrainingRow, ...]:
     """All published rows."""
     text = files(__package__).joinpath("data", "training", "published.toml").read_text(encoding="utf-8")
-    return tuple(Row(**entry) for entry in tomllib.loads(text)["row"])
+    return tuple(TrainingRow(**entry) for entry in tomllib.loads(text)["row"])
 
 
-def to_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def to_json(rows: Sequence[TrainingRow]) -> list[dict[str, Any]]:
     """Every row, throughput a second."""
     return [
         {
@@ -95,7 +95,7 @@ def to_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def report(rows: Sequence[Row]) -> str:
+def report(rows: Sequence[TrainingRow]) -> str:
     """Every row with its error and what it leans on, then the median."""
     lines = ["training, as published (checks alone; sequences or images a second)", ""]
     for r in rows:

@@ -54,7 +54,7 @@ def largest(format: str) -> float:
 
 
 @dataclass(frozen=True)
-class Kind:
+class OperatorBound:
     """A kind of operators. `factor` is c, for n terms `factor` * sqrt(n) where `grows`. `scale` is for people."""
 
     name: str
@@ -67,19 +67,21 @@ class Kind:
         return self.factor * (sqrt(max(terms, 1)) if self.grows else 1.0)
 
 
-EXACT = Kind("exact", 0, "nothing: moves, comparisons, integers and the larger of two give the same bits")
-ROUNDED = Kind("rounded", 3, "|result|")
-TERMS = Kind("terms", 6, "the sum of the magnitudes of the terms")
-FUNCTION = Kind("function", 16, "|result|, and for gelu and silu |operand|")
-SUM = Kind("sum", DEVIATIONS, "the sum of the magnitudes of the n terms", grows=True)
-PRODUCT = Kind("product", DEVIATIONS, "the sum of |a||b|; operands as the PE array reads them", grows=True)
-COMPOSITE = Kind(
+EXACT = OperatorBound("exact", 0, "nothing: moves, comparisons, integers and the larger of two give the same bits")
+ROUNDED = OperatorBound("rounded", 3, "|result|")
+TERMS = OperatorBound("terms", 6, "the sum of the magnitudes of the terms")
+FUNCTION = OperatorBound("function", 16, "|result|, and for gelu and silu |operand|")
+SUM = OperatorBound("sum", DEVIATIONS, "the sum of the magnitudes of the n terms", grows=True)
+PRODUCT = OperatorBound("product", DEVIATIONS, "the sum of |a||b|; operands as the PE array reads them", grows=True)
+COMPOSITE = OperatorBound(
     "composite", DEVIATIONS, "how far the result moves when operands move by u; n: the longest dimension", grows=True
 )
-ATTENTION = Kind(
+ATTENTION = OperatorBound(
     "attention", 16, "as composite, with u(bfloat16) where the PE array reads that, and n = 1 then", grows=True
 )
-RANDOM = Kind("random", 0, "not compared: the chip's random numbers are its own, and the reference takes them over")
+RANDOM = OperatorBound(
+    "random", 0, "not compared: the chip's random numbers are its own, and the reference takes them over"
+)
 
 KINDS = (EXACT, ROUNDED, TERMS, FUNCTION, SUM, PRODUCT, COMPOSITE, ATTENTION, RANDOM)
 _NAMES = {
@@ -104,7 +106,7 @@ _NAMES = {
 _KIND_OF = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 
 
-def kind_of(operator: str) -> Kind:
+def kind_of(operator: str) -> OperatorBound:
     """The kind of an operator, named as "aten.add.Tensor"; composite for what the table does not have."""
     name = operator.split(".")[1] if "." in operator else operator
     return _KIND_OF.get(name.removeprefix("_foreach_"), COMPOSITE)

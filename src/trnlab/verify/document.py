@@ -7,7 +7,21 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from trnlab.documents import PAGE, TERMINAL, Area, Bar, Bars, Curve, Curves, Document, Key, Note, Part, Section, Table
+from trnlab.documents import (
+    PAGE,
+    TERMINAL,
+    Area,
+    Bar,
+    Bars,
+    Curve,
+    CurveChart,
+    Document,
+    Key,
+    Note,
+    Part,
+    Section,
+    Table,
+)
 from trnlab.documents.html import sentence
 from trnlab.verify.bounds import table as bounds
 from trnlab.verify.result import DIFFERS, OpResult, Verdict, to_json, worst_by_kind
@@ -140,8 +154,8 @@ def _losses(v: Verdict) -> Iterator[Section]:
     distance = f"{names[0].capitalize()} minus {names[1]}, and what rounding alone gives"
     parts: list[Part] = [
         Key([(c.name, c.colour, f"{c.values[-1]:.6g}") for c in reversed(lines)]),
-        Curves(lines, "loss"),
-        Section(heading=distance, parts=[Curves([apart], "distance of the losses", [area])], on=PAGE),
+        CurveChart(lines, "loss"),
+        Section(heading=distance, parts=[CurveChart([apart], "distance of the losses", [area])], on=PAGE),
         Table(rows, ("loss", *names, "rounding alone gives", "")),
     ]
     yield Section(parts=parts, heading="Loss", say=_BAND)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from trnlab.documents import PAGE, TERMINAL, Curve, Curves, Document, Key, Note, Part, Section, Table
+from trnlab.documents import PAGE, TERMINAL, Curve, CurveChart, Document, Key, Note, Part, Section, Table
 from trnlab.documents.html import sentence
 from trnlab.files import json_of
 from trnlab.profile import data
@@ -30,7 +30,7 @@ COLOURS = ("var(--reference)", "var(--accent)", "var(--tensor)", "var(--vector)"
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerPrecision:
     """How far the worst product of a layer, forward or on the way back, is from fp32's in the first step.
 
     ended: share of its FP8 operands that lie at the end of the format, in percent.
@@ -52,7 +52,7 @@ class Mode:
     losses: list[float] = field(default_factory=list)
     step_s: float | None = None
     memory: int | None = None
-    layers: list[Layer] = field(default_factory=list)
+    layers: list[LayerPrecision] = field(default_factory=list)
     failed: str = ""
 
     def gap(self, reference: Mode) -> float:
@@ -107,9 +107,9 @@ def read_mode(name: str, folder: Path, reference: Path | None) -> Mode:
     return mode
 
 
-def _layers(results: list[dict[str, Any]], folder: Path, reference: Path) -> list[Layer]:
+def _layers(results: list[dict[str, Any]], folder: Path, reference: Path) -> list[LayerPrecision]:
     """The worst product of each layer and direction, those that suffer most first."""
-    worst: dict[tuple[str, bool], Layer] = {}
+    worst: dict[tuple[str, bool], LayerPrecision] = {}
     with np.load(folder / "layers.npz") as own, np.load(reference / "layers.npz") as exact:
         for entry in results:
             if entry["key"] not in exact or exact[entry["key"]].shape != own[entry["key"]].shape:
@@ -121,7 +121,7 @@ def _layers(results: list[dict[str, Any]], folder: Path, reference: Path) -> lis
     return sorted(worst.values(), key=lambda layer: (-layer.overflowed, -layer.error))
 
 
-def _compared(entry: dict[str, Any], own: Any, exact: Any) -> Layer:
+def _compared(entry: dict[str, Any], own: Any, exact: Any) -> LayerPrecision:
     number, finite = np.isfinite(own), np.isfinite(exact)
     both = number & finite
     difference = own[both].astype(np.float64) - exact[both]
@@ -129,7 +129,7 @@ def _compared(entry: dict[str, Any], own: Any, exact: Any) -> Layer:
     error = float(np.sqrt(np.mean(difference**2))) / scale if scale else 0.0
     ended = 100 * entry["ended"] / entry["quantized"] if entry["quantized"] else 0.0
     vanished = int(((own == 0) & (exact != 0) & both).sum())
-    return Layer(entry["layer"], entry["gradient"], error, int((finite & ~number).sum()), vanished, ended)
+    return LayerPrecision(entry["layer"], entry["gradient"], error, int((finite & ~number).sum()), vanished, ended)
 
 
 # -- for people ----------------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def document(study: Study) -> Document:
         Section(
             heading="Loss",
             parts=[
-                Curves(curves, "loss by step"),
+                CurveChart(curves, "loss by step"),
                 Key([(c.name, c.colour, _number(c.values[-1])) for c in curves]),
             ],
             on=PAGE,
@@ -191,7 +191,7 @@ def _suffering(study: Study) -> Iterator[Section]:
             yield Section(title, tables)
 
 
-def _layer(layer: Layer) -> tuple[str, ...]:
+def _layer(layer: LayerPrecision) -> tuple[str, ...]:
     more = [f"{layer.overflowed} overflowed"] if layer.overflowed else []
     more += [f"{layer.vanished} became zero"] if layer.vanished else []
     more += [f"{layer.ended:.2g}% of its operands at the format's end"] if layer.ended else []

@@ -13,7 +13,7 @@ SAME, ROUNDING, DIFFERS, SKIPPED = "same", "rounding", "differs", "not compared"
 
 
 @dataclass(frozen=True)
-class Place:
+class OpLocation:
     """Where in the user's code an op comes from."""
 
     file: str = ""
@@ -38,7 +38,7 @@ class OpResult:
     order: int
     op: str
     gradient: bool
-    place: Place
+    place: OpLocation
     shape: tuple[int, ...]
     format: str
     kind: str
@@ -53,7 +53,7 @@ class OpResult:
     condition: str = ""
     remedy: str = ""
     why: str = ""
-    other: Place | None = None  # with --against: where the other script computes it
+    other: OpLocation | None = None  # with --against: where the other script computes it
 
 
 @dataclass

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trnlab.view.namespaces import Layer
+from trnlab.view.namespaces import OverlayLayer
 
 _OPAQUE = "user.overlay.opaque"
 _COMPARED = 1 << 24  # bytes up to which files that have their size and time are compared
@@ -19,7 +19,7 @@ _CACHED = (".pyc", ".nbi", ".nbc")
 
 
 @dataclass(frozen=True)
-class Change:
+class FileChange:
     """kind: written, deleted or changed (its rights or times alone). new: nothing was there. size: in bytes."""
 
     kind: str
@@ -28,7 +28,7 @@ class Change:
     new: bool = False
 
 
-def changes(layers: Iterable[Layer]) -> list[Change]:
+def changes(layers: Iterable[OverlayLayer]) -> list[FileChange]:
     """Changes of all layers, by path."""
     return sorted((change for layer in layers for change in _in_layer(layer)), key=lambda change: change.path)
 
@@ -39,7 +39,7 @@ def is_cache(path: str) -> bool:
     return path.endswith(_CACHED) or any(w in _CACHES or w.startswith("torchinductor_") for w in words)
 
 
-def _in_layer(layer: Layer) -> Iterator[Change]:
+def _in_layer(layer: OverlayLayer) -> Iterator[FileChange]:
     if not layer.divided:
         yield from _in_folder(layer, "")
         return
@@ -47,49 +47,49 @@ def _in_layer(layer: Layer) -> Iterator[Change]:
     for name in (now - before) | now.intersection(layer.copies):
         yield from _entry(layer, name)
     for name in set(layer.copies) - now:
-        yield Change("deleted", f"{layer.point.rstrip('/')}/{name}")
+        yield FileChange("deleted", f"{layer.point.rstrip('/')}/{name}")
 
 
-def _in_folder(layer: Layer, inside: str) -> Iterator[Change]:
+def _in_folder(layer: OverlayLayer, inside: str) -> Iterator[FileChange]:
     with contextlib.suppress(OSError):
         for name in os.listdir(f"{layer.upper}/{inside}"):
             yield from _entry(layer, f"{inside}/{name}".lstrip("/"))
 
 
-def _entry(layer: Layer, inside: str) -> Iterator[Change]:
+def _entry(layer: OverlayLayer, inside: str) -> Iterator[FileChange]:
     path, upper, lower = f"{layer.point.rstrip('/')}/{inside}", f"{layer.upper}/{inside}", f"{layer.lower}/{inside}"
     if is_cache(path):
         return
     now, before = os.lstat(upper), _state(lower)
     if stat.S_ISCHR(now.st_mode) and now.st_rdev == 0:
         if before is not None:
-            yield Change("deleted", path, before.st_size)
+            yield FileChange("deleted", path, before.st_size)
     elif stat.S_ISDIR(now.st_mode):
         yield from _folder(layer, inside, path, now, before)
     elif before is None:
-        yield Change("written", path, now.st_size, new=True)
+        yield FileChange("written", path, now.st_size, new=True)
     elif _differs(upper, lower, now, before):
-        yield Change("written", path, now.st_size)
+        yield FileChange("written", path, now.st_size)
     elif _attributes(now) != _attributes(before):
-        yield Change("changed", path, now.st_size)
+        yield FileChange("changed", path, now.st_size)
 
 
 def _folder(
-    layer: Layer, inside: str, path: str, now: os.stat_result, before: os.stat_result | None
-) -> Iterator[Change]:
+    layer: OverlayLayer, inside: str, path: str, now: os.stat_result, before: os.stat_result | None
+) -> Iterator[FileChange]:
     found = list(_in_folder(layer, inside))
     if before is None or not stat.S_ISDIR(before.st_mode):
         if not found and (
             before is not None or not any(is_cache(f"{path}/{n}") for n in os.listdir(f"{layer.upper}/{inside}"))
         ):
-            yield Change("written", path + "/", 0, new=before is None)
+            yield FileChange("written", path + "/", 0, new=before is None)
         yield from found
         return
     if _is_opaque(f"{layer.upper}/{inside}"):
         gone = set(os.listdir(f"{layer.lower}/{inside}")) - set(os.listdir(f"{layer.upper}/{inside}"))
-        found += [Change("deleted", f"{path}/{name}") for name in gone if not is_cache(f"{path}/{name}")]
+        found += [FileChange("deleted", f"{path}/{name}") for name in gone if not is_cache(f"{path}/{name}")]
     elif now.st_uid == before.st_uid and stat.S_IMODE(now.st_mode) != stat.S_IMODE(before.st_mode):
-        found.append(Change("changed", path + "/"))
+        found.append(FileChange("changed", path + "/"))
     yield from found
 
 

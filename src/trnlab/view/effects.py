@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from trnlab.view.changes import Change, is_cache
+from trnlab.view.changes import FileChange, is_cache
 
 NAMESPACES, HOOKS, OPEN = "namespaces", "hooks", "none"
 FILES, NETWORK, SUBPROCESSES = "files", "network", "subprocesses"
@@ -67,7 +67,7 @@ def effects_of(record: dict[str, Any] | None) -> Effects | None:
     return Effects(**{name: value for name, value in record.items() if name != "limit"})
 
 
-def collected(protection: str, room: int, found: Sequence[Change], log: bytes) -> Effects:
+def collected(protection: str, room: int, found: Sequence[FileChange], log: bytes) -> Effects:
     """What layers hold, with what was noted while they were written."""
     noted = list(_noted(log))
     effects = Effects(protection, room)

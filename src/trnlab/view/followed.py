@@ -25,7 +25,7 @@ from typing import Any
 from trnlab.errors import UsageError
 from trnlab.view import frames
 from trnlab.view.effects import FILES, HOOKS, NAMESPACES, OPEN, Effects, effects_of
-from trnlab.view.request import Request
+from trnlab.view.request import ViewRequest
 
 CHOICE, ROOM = "TRNLAB_VIEW", "TRNLAB_VIEW_ROOM"
 ENDED, NO_VIEW = "TRN583", "TRN584"
@@ -35,7 +35,7 @@ Serve = Callable[..., Any]
 
 
 @dataclass
-class Ended(Exception):  # noqa: N818  (the script may well have meant to)
+class ScriptExitedError(Exception):
     """The script ended its process before there was a result."""
 
     status: int
@@ -54,11 +54,11 @@ class Ended(Exception):  # noqa: N818  (the script may well have meant to)
         )
 
 
-class Unavailable(Exception):  # noqa: N818  (no fault of anybody)
+class ViewUnavailableError(Exception):
     """There is no such view here."""
 
 
-def follow(request: Request, serve: Serve) -> tuple[Any, Effects]:
+def follow(request: ViewRequest, serve: Serve) -> tuple[Any, Effects]:
     """Run the work in a view. serve: answers what it asks. Raises what the work raised of ours, Ended, and UsageError
     (TRN584) where a view was asked for that cannot be made."""
     chosen = os.environ.get(CHOICE, "")
@@ -81,7 +81,7 @@ def follow(request: Request, serve: Serve) -> tuple[Any, Effects]:
     if chosen != HOOKS and not why:
         try:
             return _followed(replace(request, protection=NAMESPACES), serve)
-        except Unavailable as error:
+        except ViewUnavailableError as error:
             why = str(error)
     if chosen == NAMESPACES:
         raise UsageError(
@@ -113,7 +113,7 @@ def _room() -> int:
     return 4 << 30
 
 
-def _followed(request: Request, serve: Serve) -> tuple[Any, Effects]:
+def _followed(request: ViewRequest, serve: Serve) -> tuple[Any, Effects]:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -164,7 +164,7 @@ def _closed(handle: int) -> int:
     return -1
 
 
-def _forked(request: Request, given: Sequence[int], others: Sequence[int]) -> int:
+def _forked(request: ViewRequest, given: Sequence[int], others: Sequence[int]) -> int:
     from trnlab.view import within
 
     process = os.fork()
@@ -234,7 +234,7 @@ class _Conversation:
         if words is None:
             raise UsageError("the process around the script was killed", code=ENDED, remedy="is there enough memory?")
         if words[0] == "no":
-            raise Unavailable(words[1])
+            raise ViewUnavailableError(words[1])
         self._end = words
         return True
 
@@ -246,7 +246,7 @@ class _Conversation:
         for path, content in carried:
             _keep(path, content)
         if not self._result:
-            raise Ended(status, effects)
+            raise ScriptExitedError(status, effects)
         kind, value = self._result
         if kind == "failed":
             raise RuntimeError(f"in the process that follows the script:\n{value}")

@@ -13,7 +13,7 @@ from typing import Any
 from trnlab.view import frames
 
 
-class Line:
+class ViewChannel:
     """To the process outside. Children that the script makes have it, too, and are not heard."""
 
     def __init__(self, handle: int) -> None:
@@ -42,10 +42,10 @@ class Line:
             raise BrokenPipeError("only the process that follows a script talks to the one outside")
 
 
-class Said(io.TextIOBase):
+class ViewStderr(io.TextIOBase):
     """Standard error of the process in the view: what comes here is shown by the process outside."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: ViewChannel) -> None:
         self._line = line
 
     def writable(self) -> bool:
@@ -59,31 +59,31 @@ class Said(io.TextIOBase):
         return len(text)
 
 
-class Inside:
+class ViewProcess:
     """What holds in the process in which a script is followed; nothing of it elsewhere."""
 
-    line: Line | None = None
+    line: ViewChannel | None = None
     to_write: Callable[[str], str] = staticmethod(lambda path: path)
     to_read: Callable[[str], str] = staticmethod(lambda path: path)
 
 
 def inside() -> bool:
     """Whether this process is in a view, or comes from one that is."""
-    return Inside.line is not None
+    return ViewProcess.line is not None
 
 
 def ask(*words: Any) -> Any:
     """Ask the process outside. Raises OSError; RuntimeError where this process is in no view."""
-    if Inside.line is None:
+    if ViewProcess.line is None:
         raise RuntimeError("this process is in no view")
-    return Inside.line.ask(*words)
+    return ViewProcess.line.ask(*words)
 
 
 def place_to_write(path: str) -> str:
     """Where native code is to write a file of the script, which may be another place here. Raises OSError."""
-    return Inside.to_write(path)
+    return ViewProcess.to_write(path)
 
 
 def place_to_read(path: str) -> str:
     """Where native code finds a file of the script. Raises OSError."""
-    return Inside.to_read(path)
+    return ViewProcess.to_read(path)

@@ -22,7 +22,7 @@ _HERE = ("localhost", "::1", "0.0.0.0", "::", "")
 _NATIVE_STARTS = frozenset(("system", "popen", "execv", "execve", "execvp", "posix_spawn", "posix_spawnp"))
 
 
-class Listener:
+class EventWriter:
     """Writes what it hears to a file, a line each, as several processes may at once."""
 
     def __init__(self, log: int, allowed: frozenset[str], own_network: bool) -> None:

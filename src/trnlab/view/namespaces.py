@@ -33,7 +33,7 @@ _DEEP = 3  # levels of folders among which those are looked for that are somebod
 
 
 @dataclass(frozen=True)
-class Layer:
+class OverlayLayer:
     """Where what was written below `point` lies, and where what is below it. divided: folders in it, and other files
     than these copies, belong to other layers."""
 
@@ -45,10 +45,10 @@ class Layer:
 
 
 @dataclass
-class Built:
+class ViewLayout:
     """layers: what this process can read of them. read_only: places of file systems that no overlay takes."""
 
-    layers: list[Layer] = field(default_factory=list)
+    layers: list[OverlayLayer] = field(default_factory=list)
     read_only: list[str] = field(default_factory=list)
 
 
@@ -95,7 +95,7 @@ def _write(path: str, text: str) -> None:
         os.close(handle)
 
 
-def build(room: int, network: bool, sockets: Sequence[str], places: Sequence[str]) -> Built:
+def build(room: int, network: bool, sockets: Sequence[str], places: Sequence[str]) -> ViewLayout:
     """Make the view, and enter it; for the first process of the namespaces. room: bytes of the layer. sockets: of
     other processes, by path. places: where the script is likely to write. Raises OSError."""
     if not network:
@@ -126,7 +126,7 @@ class _Building:
     a user's namespace: it would show what they hide. Such folders are made anew, and what is in them put there."""
 
     def __init__(self, mounted: dict[str, bool], places: tuple[str, ...]) -> None:
-        self.built, self._mounted, self._places, self._count = Built(), mounted, places, 0
+        self.built, self._mounted, self._places, self._count = ViewLayout(), mounted, places, 0
         for name in ("root", "view"):
             os.mkdir(f"{_BASE}/{name}", 0o755)
         calls.mount(f"{_BASE}/root", f"{_BASE}/view", None, calls.BIND)
@@ -168,7 +168,7 @@ class _Building:
                 Path(made).touch()
                 self._as_it_is(inside + entry.name)
         _like(path, f"{_BASE}/root{path}")
-        self.built.layers.append(Layer(path, _held(f"{_BASE}/root{path}"), below, True, tuple(copies)))
+        self.built.layers.append(OverlayLayer(path, _held(f"{_BASE}/root{path}"), below, True, tuple(copies)))
 
     def _copied(self, entry: os.DirEntry[str], made: str, only_read: bool) -> bool:
         """Whether a file is one that the script might write, and is copied, which costs little."""
@@ -197,7 +197,7 @@ class _Building:
             calls.mount("overlay", f"{_BASE}/view{path}", "overlay", calls.NOSUID | calls.NODEV, options)
         except OSError:
             return False
-        self.built.layers.append(Layer(path, _held(upper), below))
+        self.built.layers.append(OverlayLayer(path, _held(upper), below))
         return True
 
 
@@ -268,7 +268,7 @@ def _mounted() -> Iterator[tuple[str, bool]]:
             yield point, any("ro" in words[at].split(",") for at in (5, words.index("-") + 3))
 
 
-def _cover(sockets: Sequence[str], built: Built, root: str, devices: dict[str, int]) -> None:
+def _cover(sockets: Sequence[str], built: ViewLayout, root: str, devices: dict[str, int]) -> None:
     """Put a device over sockets that could be connected to: no overlay lets anybody through to those below it."""
     for path in sockets:
         if any(path.startswith(place.rstrip("/") + "/") for place in built.read_only) and "null" in devices:

@@ -16,13 +16,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from trnlab.view.request import Request
+from trnlab.view.request import ViewRequest
 
 _MAIN = "from trnlab.view.ready import serve; serve({handle}, {ready!r})"
 _waiting: dict[str, tuple[subprocess.Popen[bytes], socket.socket]] = {}
 
 
-def start(request: Request, handles: Sequence[int]) -> None:
+def start(request: ViewRequest, handles: Sequence[int]) -> None:
     """Have the request run in a copy of the waiting process. handles: the files of it, see `within.enter`."""
     _, line = _of(request.ready)
     state = (request, dict(os.environ), os.getcwd(), list(sys.path))

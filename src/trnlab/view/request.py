@@ -10,7 +10,7 @@ from trnlab.view.effects import NAMESPACES
 
 
 @dataclass(frozen=True)
-class Request:
+class ViewRequest:
     """work: "module:function" and what it is called with. allowed: of `effects.ALLOWED`. places: where the script is
     likely to write. carried: folders, and how files end, that this command keeps for itself: new ones come back.
     ready: "module:function" that is called once in a process which others are copied from."""

@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from trnlab.view.changes import Change
-from trnlab.view.listening import Listener
+from trnlab.view.changes import FileChange
+from trnlab.view.listening import EventWriter
 
 REFUSED = "TRN582"
 _FREE = frozenset(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "stdout", "stderr", "tty"))
@@ -86,16 +86,16 @@ _LINKS = 40  # that a path may lead through
 _ATTACH = 24  # what SQLite calls the opening of another database
 
 
-def deleted(root: str) -> Iterator[Change]:
+def deleted(root: str) -> Iterator[FileChange]:
     """What was removed of what is there."""
     gone = {mark.read_text(errors="surrogateescape") for mark in Path(root, "gone").glob("*")}
     gone = {path for path in gone if not os.path.lexists(f"{root}/files{path}")}
     for path in gone:
         if os.path.lexists(path) and not gone.intersection(map(str, Path(path).parents)):
-            yield Change("deleted", path, os.lstat(path).st_size)
+            yield FileChange("deleted", path, os.lstat(path).st_size)
 
 
-class Entry:
+class LayeredEntry:
     """What `os.scandir` finds, for folders that are partly in the layer."""
 
     def __init__(self, folder: Any, name: str, actual: str) -> None:
@@ -135,13 +135,13 @@ class Entry:
 class _Entries:
     """An iterator that is a block, too, as that of `os.scandir`."""
 
-    def __init__(self, entries: list[Entry]) -> None:
+    def __init__(self, entries: list[LayeredEntry]) -> None:
         self._entries = iter(entries)
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[LayeredEntry]:
         return self._entries
 
-    def __next__(self) -> Entry:
+    def __next__(self) -> LayeredEntry:
         return next(self._entries)
 
     def __enter__(self) -> _Entries:
@@ -157,7 +157,7 @@ class _Entries:
 class Scratch:
     """The layer of this process and those that it makes."""
 
-    def __init__(self, root: str, listener: Listener) -> None:
+    def __init__(self, root: str, listener: EventWriter) -> None:
         self._root, self._listener = os.path.realpath(root), listener
         self._files, self._gone = f"{self._root}/files", f"{self._root}/gone"
         self._real: dict[str, Any] = {}
@@ -437,7 +437,7 @@ class Scratch:
         if isinstance(path, int | bytes):
             return self._real["scandir"](path)
         found = self.path_of(path)
-        return _Entries([Entry(os.fspath(path), name, f"{found}/{name}") for name in self.names(path)])
+        return _Entries([LayeredEntry(os.fspath(path), name, f"{found}/{name}") for name in self.names(path)])
 
     def _mkdir(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
         if dir_fd is not None:

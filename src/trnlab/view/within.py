@@ -21,11 +21,11 @@ from typing import Any, NoReturn
 
 from trnlab.errors import TrnlabError
 from trnlab.view import calls, effects, frames
-from trnlab.view.changes import Change, changes
-from trnlab.view.line import Inside, Line, Said
-from trnlab.view.listening import Listener
-from trnlab.view.namespaces import Built, Layer, build, leave, listening_sockets
-from trnlab.view.request import Request
+from trnlab.view.changes import FileChange, changes
+from trnlab.view.line import ViewChannel, ViewProcess, ViewStderr
+from trnlab.view.listening import EventWriter
+from trnlab.view.namespaces import OverlayLayer, ViewLayout, build, leave, listening_sockets
+from trnlab.view.request import ViewRequest
 
 # Where a process can be copied there are these; the package is imported elsewhere, too.
 fcntl, resource, select = (importlib.import_module(name) for name in ("fcntl", "resource", "select"))
@@ -33,7 +33,7 @@ fcntl, resource, select = (importlib.import_module(name) for name in ("fcntl", "
 _HIGH = 700  # from which on the files are numbered that are ours: scripts that close those they know leave them
 
 
-def enter(request: Request, script: int, tells: int, ends: int) -> NoReturn:
+def enter(request: ViewRequest, script: int, tells: int, ends: int) -> NoReturn:
     """Run a request in this process, which was made for it. script, tells, ends: files to talk through."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -61,7 +61,9 @@ def enter(request: Request, script: int, tells: int, ends: int) -> NoReturn:
     _first(request, built, (script, tells, ends), sockets)
 
 
-def _first(request: Request, built: Built | None, files: tuple[int, int, int], sockets: list[str]) -> NoReturn:
+def _first(
+    request: ViewRequest, built: ViewLayout | None, files: tuple[int, int, int], sockets: list[str]
+) -> NoReturn:
     """Start the script's process, wait for it, end what it left, and say what was written."""
     script, tells, ends = files
     log = _log(request)
@@ -90,7 +92,7 @@ def _first(request: Request, built: Built | None, files: tuple[int, int, int], s
     os._exit(0)
 
 
-def _log(request: Request) -> int:
+def _log(request: ViewRequest) -> int:
     """A file that several processes may add to at once."""
     if hasattr(os, "memfd_create"):
         handle = os.memfd_create("effects")
@@ -138,21 +140,21 @@ def _children() -> Iterable[int]:
         yield from map(int, words.read_text().split())
 
 
-def _changes(request: Request, built: Built | None) -> list[Change]:
+def _changes(request: ViewRequest, built: ViewLayout | None) -> list[FileChange]:
     if built is not None:
         return changes(built.layers)
     if request.protection == effects.HOOKS:
         from trnlab.view.scratch import deleted
 
-        found = changes([Layer("/", f"{request.scratch}/files", "")])
+        found = changes([OverlayLayer("/", f"{request.scratch}/files", "")])
         written = {change.path for change in found}
         return found + [c for c in deleted(request.scratch) if c.path not in written]
     return []
 
 
-def _carried(request: Request, built: Built | None) -> Iterable[tuple[str, bytes]]:
+def _carried(request: ViewRequest, built: ViewLayout | None) -> Iterable[tuple[str, bytes]]:
     """What is new or changed in folders that come back."""
-    layers = built.layers if built is not None else [Layer("/", f"{request.scratch}/files", "")]
+    layers = built.layers if built is not None else [OverlayLayer("/", f"{request.scratch}/files", "")]
     for folder, endings in request.carried if request.protection != effects.OPEN else ():
         for layer in layers:
             inside = os.path.relpath(folder, layer.point)
@@ -163,7 +165,7 @@ def _carried(request: Request, built: Built | None) -> Iterable[tuple[str, bytes
 
 
 # -- the script's own process -------------------------------------------------------------------------------------
-def _script(request: Request, built: Built | None, script: int, log: int, sockets: list[str]) -> NoReturn:
+def _script(request: ViewRequest, built: ViewLayout | None, script: int, log: int, sockets: list[str]) -> NoReturn:
     high = min(_HIGH, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
     script, log = (fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, high) for handle in (script, log))
     os.closerange(3, high)
@@ -172,8 +174,8 @@ def _script(request: Request, built: Built | None, script: int, log: int, socket
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.dont_write_bytecode = True
     _forget_exits()
-    line = Inside.line = Line(script)
-    sys.stdout, sys.stderr = open(os.devnull, "w", encoding="utf-8"), Said(line)  # noqa: SIM115  (for good)
+    line = ViewProcess.line = ViewChannel(script)
+    sys.stdout, sys.stderr = open(os.devnull, "w", encoding="utf-8"), ViewStderr(line)  # noqa: SIM115  (for good)
     if built is not None:
         calls.let_go_of_powers()
     guarded(request.protection, request.scratch, log, request.allowed, sockets)
@@ -218,13 +220,13 @@ def guarded(
 ) -> None:
     """Protect this machine from this process by what Python can do for that. sockets: of other processes, where this
     is the first of the script."""
-    listener = Listener(log, allowed, protection == effects.NAMESPACES and effects.NETWORK not in allowed)
+    listener = EventWriter(log, allowed, protection == effects.NAMESPACES and effects.NETWORK not in allowed)
     if protection == effects.HOOKS:
         from trnlab.view.scratch import Scratch
 
         place = Scratch(scratch, listener)
         place.install()
-        Inside.to_write, Inside.to_read = place.to_write, place.for_reading
+        ViewProcess.to_write, ViewProcess.to_read = place.to_write, place.for_reading
     elif protection == effects.NAMESPACES:
         _join_file_systems()
     _watch_spawned(protection, scratch, log, allowed)

@@ -10,7 +10,7 @@ import pytest
 from trnlab.cli import main as command
 from trnlab.collectives import Collective
 from trnlab.fabric.world import world_of
-from trnlab.porting.schedule import Pass, played
+from trnlab.porting.schedule import StagePass, played
 
 pytestmark = pytest.mark.torch
 
@@ -84,7 +84,7 @@ def test_all_forward_first_keeps_more(capsys, tmp_path):
     assert status == 0, report
     pipeline = report["targets"][0]["job"]["pipeline"]
     assert [r["in_flight"] for r in pipeline["ranks"]] == [4, 4, 4, 4]
-    order = [[Pass(b, rank, i) for b in (False, True) for i in range(4)] for rank in range(4)]
+    order = [[StagePass(b, rank, i) for b in (False, True) for i in range(4)] for rank in range(4)]
     run = played(order, seconds_of(pipeline), [s["send_s"] for s in pipeline["stages"][:-1]])
     assert report["targets"][0]["step_s"] == pytest.approx(run.total)
     assert pipeline["bubble"] == pytest.approx(run.bubble)
@@ -109,12 +109,19 @@ def test_schedules_that_divide_the_way_back_are_refused(capsys, tmp_path):
 
 
 def test_ranks_that_wait_for_each_other_come_to_no_end():
-    first = [Pass(False, 0, 0), Pass(True, 0, 0)]
+    first = [StagePass(False, 0, 0), StagePass(True, 0, 0)]
     assert (
-        played([first, [Pass(True, 1, 0), Pass(False, 1, 0)]], {(b, s): 1.0 for b in (0, 1) for s in (0, 1)}, [0.5])
+        played(
+            [first, [StagePass(True, 1, 0), StagePass(False, 1, 0)]],
+            {(b, s): 1.0 for b in (0, 1) for s in (0, 1)},
+            [0.5],
+        )
         is None
     )
     run = played(
-        [first, [Pass(False, 1, 0), Pass(True, 1, 0)]], {(b, s): 1.0 for b in (0, 1) for s in (0, 1)}, [0.5], [7, 9]
+        [first, [StagePass(False, 1, 0), StagePass(True, 1, 0)]],
+        {(b, s): 1.0 for b in (0, 1) for s in (0, 1)},
+        [0.5],
+        [7, 9],
     )
     assert (run.total, run.busy, run.held, run.kept) == (5.0, (2.0, 2.0), (1, 1), (7, 9))

@@ -12,13 +12,13 @@ from trnlab import chips
 from trnlab.isa.base import Engine, Memory
 from trnlab.program import AP, Builder
 from trnlab.program.spans import Spans
-from trnlab.sim.checks import Finding, Returned, Scene, check_routine
+from trnlab.sim.checks import CheckFinding, Returned, Scene, check_routine
 
 F32 = "float32"
 TRN1, TRN2, TRN3 = (chips.get(name) for name in ("trn1", "trn2", "trn3"))
 
 
-def found(b: Builder, **scene: Any) -> list[Finding]:
+def found(b: Builder, **scene: Any) -> list[CheckFinding]:
     """The findings about what was built."""
     return list(check_routine(b.build(), b.chip, Scene(**scene)))
 

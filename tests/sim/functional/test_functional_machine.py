@@ -13,7 +13,7 @@ from trnlab.isa.base import Engine
 from trnlab.numerics import dtypes
 from trnlab.numerics.rounding import random_bits, stochastic_bfloat16
 from trnlab.program.builder import Builder
-from trnlab.program.routine import COL, Call, Program, Routine, Tensor
+from trnlab.program.routine import COL, Call, Program, ProgramTensor, Routine
 from trnlab.sim.functional import Machine, RunOptions, run_program
 
 BF16 = ml_dtypes.bfloat16
@@ -262,9 +262,11 @@ def test_any_legal_order_gives_the_same_bits(stochastic):
 def chain(calls: int) -> Program:
     """Input 0 scaled by two `calls` times through temporaries."""
     size = 256 * 64 * 4
-    tensors = [Tensor(0, "x", (256, 64), dtypes.float32, size, "input")]
-    tensors += [Tensor(i, f"t{i}", (256, 64), dtypes.float32, size, "temp", (i % 2) * size) for i in range(1, calls)]
-    tensors += [Tensor(calls, "y", (256, 64), dtypes.float32, size, "output")]
+    tensors = [ProgramTensor(0, "x", (256, 64), dtypes.float32, size, "input")]
+    tensors += [
+        ProgramTensor(i, f"t{i}", (256, 64), dtypes.float32, size, "temp", (i % 2) * size) for i in range(1, calls)
+    ]
+    tensors += [ProgramTensor(calls, "y", (256, 64), dtypes.float32, size, "output")]
     steps = tuple(Call(0, (i, i + 1), sbuf_base=512 * i) for i in range(calls))
     return Program("chain", "trn2", (scale_routine(),), tuple(tensors), steps, (0,), (calls,), hbm_bytes=2 * size)
 

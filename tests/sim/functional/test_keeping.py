@@ -12,7 +12,7 @@ from numba.core import config
 from numba.types import int64 as i64
 
 from trnlab.loops.places import own_folder
-from trnlab.sim.functional import keeping
+from trnlab.sim.functional import loop_cache
 from trnlab.sim.functional.linking import versioned
 
 
@@ -24,7 +24,7 @@ def _twice(x):
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(config, "CACHE_DIR", "")
-    keeping.install()
+    loop_cache.install()
 
 
 def _compiled(line: int = 0) -> object:
@@ -42,16 +42,16 @@ def test_the_second_finds_what_the_first_has_compiled() -> None:
 
 
 def test_only_loops_are_kept_here_and_numbas_setting_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert keeping.Shared.from_function(_twice, __file__) is None
-    assert keeping.Shared.from_function(versioned(_twice), __file__) is not None
+    assert loop_cache.Shared.from_function(_twice, __file__) is None
+    assert loop_cache.Shared.from_function(versioned(_twice), __file__) is not None
     monkeypatch.setattr(config, "CACHE_DIR", "/somewhere")
-    assert keeping.Shared.from_function(versioned(_twice), __file__) is None
+    assert loop_cache.Shared.from_function(versioned(_twice), __file__) is None
 
 
 def test_a_folder_that_others_may_write_to_is_left_alone() -> None:
     own_folder().mkdir()
     own_folder().chmod(0o777)
-    assert keeping.Shared.from_function(versioned(_twice), __file__) is None
+    assert loop_cache.Shared.from_function(versioned(_twice), __file__) is None
 
 
 def test_loops_of_other_sources_go_after_a_month() -> None:
@@ -60,7 +60,7 @@ def test_loops_of_other_sources_go_after_a_month() -> None:
         place.mkdir(parents=True)
     own_folder().chmod(0o700)
     os.utime(old, (time.time() - 40 * 24 * 3600,) * 2)
-    assert keeping.Shared.from_function(versioned(_twice), __file__) is not None
+    assert loop_cache.Shared.from_function(versioned(_twice), __file__) is not None
     assert (old.exists(), recent.exists()) == (False, True)
 
 
@@ -75,7 +75,7 @@ def test_what_somebody_put_there_stays(tmp_path: Path) -> None:
     (own_folder() / "numba-link").symlink_to(tmp_path / "elsewhere")
     for place in own_folder().iterdir():
         os.utime(place, (time.time() - 40 * 24 * 3600,) * 2)
-    keeping._forget_old(own_folder())
+    loop_cache._forget_old(own_folder())
     found = {p.relative_to(own_folder()).as_posix() for p in own_folder().rglob("*") if p.is_file()}
     assert found == mine
     assert (tmp_path / "elsewhere" / "of.nbi").exists()

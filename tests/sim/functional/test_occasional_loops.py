@@ -4,7 +4,7 @@
 import numpy as np
 from numba import njit
 
-from trnlab.loops import Lazy
+from trnlab.loops import LazyFunction
 from trnlab.sim.functional.arguments import address, numbers, operands, two_walks
 from trnlab.sim.functional.finite import reads_infinity
 from trnlab.sim.functional.interpreter import run
@@ -43,7 +43,9 @@ def _compiled_with(function) -> set[str]:
         names.add(function.__name__)
         named = [function.__globals__.get(name) for name in function.__code__.co_names]
         called = [
-            inner.py_func for inner in named if isinstance(inner, Lazy) and hasattr(inner.dispatcher, "py_func")
+            inner.py_func
+            for inner in named
+            if isinstance(inner, LazyFunction) and hasattr(inner.dispatcher, "py_func")
         ]
         left += [inner for inner in called if inner.__name__ not in names]
     return names

@@ -14,7 +14,7 @@ from trnlab.numerics.dtypes import bfloat16
 from trnlab.program import Builder, Routine
 from trnlab.program.routine import COL
 from trnlab.sim.functional import Machine, RunOptions
-from trnlab.sim.functional.pairing import NO_PACE, pace_of
+from trnlab.sim.functional.helper_thread import NO_PACE, pace_of
 
 CHIP = chips.get("trn1")
 BF16 = bfloat16.numpy

@@ -7,7 +7,7 @@ import random
 
 from trnlab.chips import Chip
 from trnlab.isa.base import Engine
-from trnlab.program import Builder, Call, Program, Routine, Tensor
+from trnlab.program import Builder, Call, Program, ProgramTensor, Routine
 
 
 def program_of(routine: Routine, calls: int, *, distinct: bool = False, sbuf_base: tuple[int, ...] = (0,)) -> Program:
@@ -19,7 +19,7 @@ def program_of(routine: Routine, calls: int, *, distinct: bool = False, sbuf_bas
             for index in routine.params:
                 b = routine.buffers[index]
                 args.append(len(tensors))
-                tensors.append(Tensor(len(tensors), f"{b.name}{n}", b.shape, b.dtype, b.nbytes, "temp"))
+                tensors.append(ProgramTensor(len(tensors), f"{b.name}{n}", b.shape, b.dtype, b.nbytes, "temp"))
         all_calls.append(Call(0, tuple(args), sbuf_base[n % len(sbuf_base)], label=f"call {n % 2}"))
     return Program("test", routine.target, (routine,), tuple(tensors), tuple(all_calls), (), ())
 

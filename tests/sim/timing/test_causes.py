@@ -10,7 +10,7 @@ from streams import layer, program_of, random_routine
 from trnlab import chips
 from trnlab.profile.critical import pieces
 from trnlab.profile.data import Step, step_of
-from trnlab.profile.lost import by_engine, lines, lost
+from trnlab.profile.stall_attribution import by_engine, lines, lost
 from trnlab.program import Program
 from trnlab.runtime.analysis.details import details
 from trnlab.sim.timing import time_program

@@ -10,15 +10,15 @@ from trnlab import chips, isa
 from trnlab.collectives import Collective as Asked
 from trnlab.fabric.world import World
 from trnlab.isa.base import Work
-from trnlab.isa.collectives.collective import Collective
-from trnlab.isa.collectives.meeting import Place
+from trnlab.isa.collectives.collective import CollectiveInstruction
+from trnlab.isa.collectives.meeting import CorePlace
 from trnlab.program import Builder
-from trnlab.program.gang import Member, joined, program_of
+from trnlab.program.gang import GangMember, joined, program_of
 from trnlab.sim.timing import summarise, time_program
 from trnlab.sim.timing.collective import collective_time
 
 TRN2 = chips.get("trn2")
-NAMES = [name for name, instr in isa.REGISTRY.items() if isinstance(instr, Collective)]
+NAMES = [name for name, instr in isa.REGISTRY.items() if isinstance(instr, CollectiveInstruction)]
 SIZES = [2**n for n in range(8, 31)]
 
 
@@ -65,7 +65,7 @@ def rank(number: int, adds: int):
     b.dma_copy(dst=t, src=z, queue=0)
     routine = b.build()
     tensors = [routine.buffers[p] for p in routine.params]
-    return program_of("ranks", [Member(Place(number, 0), routine, (0, 1, 2))], tensors)
+    return program_of("ranks", [GangMember(CorePlace(number, 0), routine, (0, 1, 2))], tensors)
 
 
 def test_a_collective_waits_for_the_last_rank_and_its_engine_does_not():

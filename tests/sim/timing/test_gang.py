@@ -8,9 +8,9 @@ import pytest
 
 from trnlab import chips
 from trnlab.isa.base import Engine
-from trnlab.isa.collectives.meeting import Place
+from trnlab.isa.collectives.meeting import CorePlace
 from trnlab.program import Builder
-from trnlab.program.gang import Member, program_of
+from trnlab.program.gang import GangMember, program_of
 from trnlab.program.routine import Program, Routine
 from trnlab.sim.timing import estimate, outline_of, outline_program, summarise, time_pair, time_program, time_routine
 from trnlab.timeline import CAUSES, Timeline, from_bytes
@@ -39,7 +39,7 @@ def stream(adds: int, meet: str = "") -> Routine:
 
 
 def gang(*routines: Routine) -> Program:
-    members = [Member(Place(0, core), r, (0, 1)) for core, r in enumerate(routines)]
+    members = [GangMember(CorePlace(0, core), r, (0, 1)) for core, r in enumerate(routines)]
     return program_of("pair", members, [routines[0].buffers[p] for p in routines[0].params])
 
 

@@ -26,7 +26,7 @@ from trnlab.sim.timing import (
     time_pair,
     time_program,
 )
-from trnlab.sim.timing.halves import halves
+from trnlab.sim.timing.core_split import halves
 from trnlab.sim.timing.schedule import planned
 
 CHIP = chips.get("trn2")

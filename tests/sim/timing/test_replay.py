@@ -11,7 +11,7 @@ from trnlab.compiler import compile
 from trnlab.graph.builder import GraphBuilder
 from trnlab.numerics.dtypes import dtype, float32
 from trnlab.sim.timing import on_both, order, outline_of, outline_program, time_pair, time_program
-from trnlab.sim.timing.replay import Replay
+from trnlab.sim.timing.replay import TimingReplay
 
 CHIPS = [chips.get(name) for name in ("trn1", "trn2")]
 both = pytest.mark.parametrize("chip", CHIPS, ids=["trn1", "trn2"])
@@ -20,22 +20,22 @@ both = pytest.mark.parametrize("chip", CHIPS, ids=["trn1", "trn2"])
 @pytest.fixture
 def seen(monkeypatch):
     """Look at every call, and count how often the situation was known."""
-    known, counts = Replay.known, {False: 0, True: 0}
+    known, counts = TimingReplay.known, {False: 0, True: 0}
 
     def counted(self, p, situation):
         found = known(self, p, situation)
         counts[found is not None] += 1
         return found
 
-    monkeypatch.setattr(Replay, "known", counted)
-    monkeypatch.setattr(Replay, "pays", staticmethod(lambda p, slots, calls: calls > 2))
+    monkeypatch.setattr(TimingReplay, "known", counted)
+    monkeypatch.setattr(TimingReplay, "pays", staticmethod(lambda p, slots, calls: calls > 2))
     return counts
 
 
 def alone(program, chip, monkeypatch, **options):
     """The timeline without looking at what was seen before."""
     with monkeypatch.context() as patch:
-        patch.setattr(Replay, "pays", staticmethod(lambda p, slots, calls: False))
+        patch.setattr(TimingReplay, "pays", staticmethod(lambda p, slots, calls: False))
         return time_program(program, chip, **options)
 
 
@@ -84,7 +84,7 @@ def test_halves_of_two_cores_take_the_same_course_again(seen, monkeypatch):
     timeline, outline = time_pair(program, chip), outline_program(program, chip, cores=2)
     assert seen[True] > 8
     with monkeypatch.context() as patch:
-        patch.setattr(Replay, "pays", staticmethod(lambda p, slots, calls: False))
+        patch.setattr(TimingReplay, "pays", staticmethod(lambda p, slots, calls: False))
         plain = time_pair(program, chip)
     assert timeline.same_times(plain)
     assert (outline.total, outline.ends) == (plain.total, outline_of(plain, program).ends)

@@ -21,7 +21,7 @@ from trnlab.program.communication import collective_of
 from trnlab.runtime.session import from_environment
 from trnlab.sim.timing import estimate, order, outline_of, outline_program, streams, time_program
 from trnlab.sim.timing.communication import uses_of
-from trnlab.sim.timing.streams import LEAST, Streams, Use
+from trnlab.sim.timing.streams import LEAST, CollectiveStreams, StreamUse
 
 PLACES = [("trn1", "trn1.32xlarge", 4), ("trn2", "trn2.48xlarge", 8), ("trn1", "4xtrn1.32xlarge", 8)]
 SEEDS = range(3)
@@ -117,10 +117,10 @@ def test_a_collective_that_starts_later_leaves_links_to_the_next():
     """Why rows of several streams may be earlier beside transfers: the first is late, and the second gains by it."""
     ends = []
     for late in (0, 90):
-        two = Streams(2, 0, competes=True)
-        first = two.place(Use("a", np.array([0.75])), late, 100)
+        two = CollectiveStreams(2, 0, competes=True)
+        first = two.place(StreamUse("a", np.array([0.75])), late, 100)
         assert first == late + 100
-        ends.append(two.place(Use("b", np.array([0.5])), 10, 100))
+        ends.append(two.place(StreamUse("b", np.array([0.5])), 10, 100))
     assert ends == [155, 130]
 
 
@@ -138,11 +138,11 @@ def test_what_collectives_take_together_is_no_more_than_there_is():
     """Random collectives on streams: at any moment no link is above its rate, and transfers get their least share."""
     rng = random.Random(3)
     for count in (1, 2, 4):
-        several = Streams(count, 0, competes=True)
+        several = CollectiveStreams(count, 0, competes=True)
         works, spans = [], []
         for number in range(60):
             links = np.array([rng.choice((0, rng.random())) for _ in range(5)])
-            use = Use(number % 5, links, rng.random() / 2, rng.random() / 2, 1.5)
+            use = StreamUse(number % 5, links, rng.random() / 2, rng.random() / 2, 1.5)
             stream = several.of(use)
             begin = max(int(stream[0]), rng.randrange(100_000))
             works.append(rng.randrange(1, 20_000))

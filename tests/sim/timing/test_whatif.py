@@ -8,9 +8,9 @@ import pytest
 
 from trnlab import chips
 from trnlab.program import Builder
-from trnlab.program.routine import Call, Program, Tensor
+from trnlab.program.routine import Call, Program, ProgramTensor
 from trnlab.sim.timing import order, time_program, whatif
-from trnlab.sim.timing.plan import Plan
+from trnlab.sim.timing.plan import TimingPlan
 
 CHIP = chips.get("trn2")
 
@@ -27,11 +27,13 @@ def program(copies: int = 1, turns: int = 12) -> Program:
         b.activation(dst=tile, data=tile, op="exp")
         b.dma_copy(dst=y, src=tile, queue=1)
     routine = b.build()
-    tensors = tuple(Tensor(i, b.name, b.shape, b.dtype, b.nbytes, "input") for i, b in enumerate(routine.buffers[:2]))
+    tensors = tuple(
+        ProgramTensor(i, b.name, b.shape, b.dtype, b.nbytes, "input") for i, b in enumerate(routine.buffers[:2])
+    )
     return Program("loop", CHIP.name, (routine,), tensors, (Call(0, (0, 1)), Call(0, (0, 1))), (0, 1), ())
 
 
-def everything(routine: object, p: Plan) -> whatif.Mask:
+def everything(routine: object, p: TimingPlan) -> whatif.Mask:
     return np.ones(len(p.row_of), np.bool_)
 
 

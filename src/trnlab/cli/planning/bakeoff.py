@@ -11,14 +11,22 @@ from pathlib import Path
 from trnlab.chips.catalog import TARGETS
 from trnlab.errors import UsageError
 from trnlab.fleet.comparison.bakeoff import Bakeoff, to_json
-from trnlab.fleet.comparison.contenders import Side, Work, neuron_side, of_neuron, of_others, spelled, work_of
+from trnlab.fleet.comparison.contenders import (
+    Contender,
+    Workload,
+    neuron_side,
+    of_neuron,
+    of_others,
+    spelled,
+    work_of,
+)
 from trnlab.fleet.models.configurations import model
 from trnlab.fleet.models.residual import IMAGENET
-from trnlab.fleet.models.unpartitioned import Whole
+from trnlab.fleet.models.unpartitioned import UnpartitionedModel
 from trnlab.fleet.quantities import COUNT, MONEY, TIME, parse
 from trnlab.fleet.reliability.goodput import Reliability
 from trnlab.fleet.report.bakeoff_text import report
-from trnlab.porting.job import Job
+from trnlab.porting.job import JobStep
 from trnlab.precision import MODES
 from trnlab.runtime.settings import kept_folder
 from trnlab.units import SECONDS_PER_DAY
@@ -47,9 +55,9 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _epoch(work: Work) -> float:
+def _epoch(work: Workload) -> float:
     """Units of the usual data set; 0 where there is none."""
-    if isinstance(work.model, Whole):
+    if isinstance(work.model, UnpartitionedModel):
         return float(work.model.epoch)
     return IMAGENET if work.unit == "images" else 0.0
 
@@ -59,7 +67,7 @@ def _days(text: str) -> float:
     return parse(f"{text}d" if text.replace(".", "", 1).isdecimal() else text, TIME, "--days") / SECONDS_PER_DAY
 
 
-def _side(args: argparse.Namespace, work: Work, text: str) -> Side:
+def _side(args: argparse.Namespace, work: Workload, text: str) -> Contender:
     count, name = spelled(text)
     if name not in TARGETS:
         return of_others(work, name, count, args.precision)
@@ -67,7 +75,7 @@ def _side(args: argparse.Namespace, work: Work, text: str) -> Side:
     return of_neuron(work, name, count, planned.held(name, FORM), folder)
 
 
-def _of_script(args: argparse.Namespace) -> tuple[Work, list[Side]]:
+def _of_script(args: argparse.Namespace) -> tuple[Workload, list[Contender]]:
     """A script's step, as `trnlab estimate` has it for the Neuron side; its operations are those of the other."""
     from trnlab.cli.check import examined
 
@@ -95,7 +103,7 @@ def _of_script(args: argparse.Namespace) -> tuple[Work, list[Side]]:
     flops = target.mfu * target.step_s * TARGETS[target.name].chip.peak_flops(MODES[first.precision])
     unit = first.counted or "tokens"
     kind = args.kind or ("decoder" if unit == "tokens" else "vision")
-    work = Work(Path(args.what).name, kind, unit, flops / first.per_step, first.parameters)
+    work = Workload(Path(args.what).name, kind, unit, flops / first.per_step, first.parameters)
     sides = []
     for text in texts:
         count, name = spelled(text)
@@ -111,7 +119,7 @@ def _of_script(args: argparse.Namespace) -> tuple[Work, list[Side]]:
     return work, sides
 
 
-def _waits(job: Job | None) -> float | None:
+def _waits(job: JobStep | None) -> float | None:
     """The share of a job's step in which its ranks wait for the network; None where that is not known."""
     if job is None or job.communication is None or not job.step_s:
         return None

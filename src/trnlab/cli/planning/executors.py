@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from trnlab.errors import UsageError
-from trnlab.fleet.search.prefetch import Ahead, processes
+from trnlab.fleet.search.prefetch import CompilePool, processes
 from trnlab.runtime.notices import say
 
 DASK = "dask://"
 
 
 @contextmanager
-def helpers(args: argparse.Namespace) -> Iterator[Ahead | None]:
+def helpers(args: argparse.Namespace) -> Iterator[CompilePool | None]:
     """What compiles ahead of a search within the block; None for this process alone.
 
     Raises UsageError (TRN178) for what names no executor, for one that is not installed or does not answer.
@@ -29,11 +29,11 @@ def helpers(args: argparse.Namespace) -> Iterator[Ahead | None]:
         yield None
     else:
         with processes(args.jobs) as executor:
-            yield Ahead(executor, args.jobs, say)
+            yield CompilePool(executor, args.jobs, say)
 
 
 @contextmanager
-def _dask(address: str) -> Iterator[Ahead]:
+def _dask(address: str) -> Iterator[CompilePool]:
     if not address.startswith(DASK) or not address.removeprefix(DASK):
         raise _refused(f"{address!r} names no executor", "dask://HOST:PORT", address, "name Dask's scheduler")
     try:
@@ -57,7 +57,7 @@ def _dask(address: str) -> Iterator[Ahead]:
             raise _refused(
                 f"the scheduler at {address} has no workers", "at least 1", 0, f"dask worker {address[len(DASK) :]}"
             )
-        found = Ahead(client.get_executor(), workers, say)
+        found = CompilePool(client.get_executor(), workers, say)
         try:
             yield found
         finally:

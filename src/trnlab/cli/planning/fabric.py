@@ -14,7 +14,7 @@ from trnlab.errors import UsageError
 from trnlab.fabric import faults, measured
 from trnlab.fabric.cluster import parse
 from trnlab.fabric.health import TOLERANCE, Health, examine
-from trnlab.fabric.nccom import DTYPES, OPERATIONS, Bench, Row, sizes
+from trnlab.fabric.nccom import DTYPES, OPERATIONS, Bench, NccomRow, sizes
 from trnlab.fabric.network import Network, build
 from trnlab.fabric.show import text
 from trnlab.files import write_atomic
@@ -185,7 +185,7 @@ def _columns(args: argparse.Namespace) -> list[str]:
     return [*names, "algbw(GB/s)", "busbw(GB/s)", *more]
 
 
-def _cells(args: argparse.Namespace, row: Row) -> list[str]:
+def _cells(args: argparse.Namespace, row: NccomRow) -> list[str]:
     both = [str(row.input_size), str(row.output_size)] if args.show_input_output_size else []
     more = [row.algorithm] if args.show_algorithm else []
     return [

@@ -15,9 +15,9 @@ from trnlab.fleet.bills.energy import HOST, PUE, WATTS
 from trnlab.fleet.bills.site import HALL, Site
 from trnlab.fleet.models import configurations
 from trnlab.fleet.quantities import COUNT, POWER, TIME, parse
-from trnlab.fleet.reliability.failures import Observed
+from trnlab.fleet.reliability.failures import SimulatedGoodput
 from trnlab.fleet.reliability.goodput import FIGURES, SWEEP, Reliability
-from trnlab.fleet.reliability.measures import Examined, Job, Measure, examine, simulate
+from trnlab.fleet.reliability.measures import Job, Measure, ReliabilityStudy, examine, simulate
 from trnlab.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, format_count
 
 BELOW = 1
@@ -64,7 +64,7 @@ def _how(args: argparse.Namespace) -> Reliability:
     return Reliability(**{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
 
 
-def text(found: Examined, seen: Observed, watts: float | None) -> str:
+def text(found: ReliabilityStudy, seen: SimulatedGoodput, watts: float | None) -> str:
     """For people."""
     job, last = found.job, found.enough or found.measures[-1]
     lines = [
@@ -95,7 +95,7 @@ def _sources(job: Job) -> Iterator[tuple[str, Figure]]:
     yield from (("watts", WATTS[job.target.chip.name]), ("host", HOST), ("pue", PUE), ("hall", HALL))
 
 
-def _told(last: Measure, seen: Observed) -> list[str]:
+def _told(last: Measure, seen: SimulatedGoodput) -> list[str]:
     g = last.goodput
     lines = [
         f"saves: every {_duration(g.interval)} of work (Young: {_duration(g.young)}), {_duration(g.stall)} in which "
@@ -120,7 +120,7 @@ def _counts(last: Measure) -> str:
     return f"{_duration(last.goodput.upload)} more until one counts"
 
 
-def _limits(found: Examined) -> list[str]:
+def _limits(found: ReliabilityStudy) -> list[str]:
     limits, above = found.limits, f"{found.above:.0%}"
     blast = (
         f"at most {limits.blast:,} chips stop together" if limits.blast else "(no number of chips that stop together)"
@@ -156,7 +156,7 @@ def _halls(site: Site) -> str:
     return f"{site.halls} halls of {_watts(HALL.value)}"
 
 
-def _network(found: Examined) -> list[str]:
+def _network(found: ReliabilityStudy) -> list[str]:
     if found.site.bisection.value <= 0:
         return ["bisection: none that EFA cards join: one instance, or instances without cards"]
     lines = [
@@ -180,7 +180,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
-def to_json(found: Examined, seen: Observed) -> dict[str, object]:
+def to_json(found: ReliabilityStudy, seen: SimulatedGoodput) -> dict[str, object]:
     """For programs; docs/goodput.md says what is what."""
     job, site = found.job, found.site
     return {

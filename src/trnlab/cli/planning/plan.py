@@ -16,11 +16,11 @@ from trnlab.errors import UsageError
 from trnlab.files import write_atomic
 from trnlab.fleet import quantities
 from trnlab.fleet.comparison import alternatives as besides
-from trnlab.fleet.comparison.contenders import Held
+from trnlab.fleet.comparison.contenders import PlanAccuracy
 from trnlab.fleet.gpus.catalogue import instances
 from trnlab.fleet.models.configurations import catalogue, model
 from trnlab.fleet.models.transformer import Model
-from trnlab.fleet.models.unpartitioned import Whole
+from trnlab.fleet.models.unpartitioned import UnpartitionedModel
 from trnlab.fleet.planning import launch_files as handover
 from trnlab.fleet.planning import settings
 from trnlab.fleet.planning.plan import Plan, Question, plan
@@ -66,7 +66,9 @@ def _held(args: argparse.Namespace, found: Plan) -> None:
         besides.hold(found, quantities.parse(args.power, quantities.POWER, "--power"))
 
 
-def _written(args: argparse.Namespace, found: Plan, beside: Sequence[besides.Other], held: Held) -> None:
+def _written(
+    args: argparse.Namespace, found: Plan, beside: Sequence[besides.Alternative], held: PlanAccuracy
+) -> None:
     """The files that are asked for."""
     if args.csv:
         write_atomic(args.csv, table.to_csv(found, len(found)).encode())
@@ -160,7 +162,7 @@ def _tokens(args: argparse.Namespace, known: Model, sequence: int, epoch: float,
 def _epoch(args: argparse.Namespace, known: Model, sequence: int) -> float:
     """In tokens, as plans count: of images, all patches of each."""
     if not args.epoch:
-        return float(known.epoch) if isinstance(known, Whole) else 0.0
+        return float(known.epoch) if isinstance(known, UnpartitionedModel) else 0.0
     units = quantities.parse(args.epoch, quantities.TOKENS, "--epoch")
     return units * (sequence or known.sequence) if known.patch else units
 

@@ -13,15 +13,15 @@ from trnlab.cli.check import as_one_of, prepared
 from trnlab.cli.views import in_view, lend, told
 from trnlab.errors import UsageError
 from trnlab.fabric.cluster import Cluster
-from trnlab.fleet.models.captured import Captured, recognised, whole
+from trnlab.fleet.models.captured import CapturedWork, recognised, whole
 from trnlab.fleet.models.transformer import Model
-from trnlab.porting.job import Unheard
+from trnlab.porting.job import NullCommunicator
 from trnlab.runtime.notices import say
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import from_settings
 from trnlab.runtime.settings import Settings
 from trnlab.view.effects import Effects
-from trnlab.view.followed import Ended
+from trnlab.view.followed import ScriptExitedError
 
 ANY = "trn1.32xlarge"  # whose formats a script has that is planned for other vendors' instances alone
 STEPS = 1000  # that are planned where no number of tokens is given
@@ -33,7 +33,7 @@ class Scripted:
     command line; sequence: tokens of each of its sequences; why: what its model was not recognised for."""
 
     model: Model
-    captured: Captured | None
+    captured: CapturedWork | None
     spelled: tuple[str, ...]
     sequence: int
     why: str = ""
@@ -47,7 +47,7 @@ def scripted(args: argparse.Namespace, target: str) -> Scripted:
     try:
         given = _given(args, target)
         step, effects = in_view("trnlab.cli.planning.plan_script:in_process", given, from_settings(given.settings))
-    except Ended as ended:
+    except ScriptExitedError as ended:
         _say_all(ended.effects)
         raise ended.error() from None
     _say_all(effects)
@@ -75,13 +75,13 @@ def _given(args: argparse.Namespace, target: str) -> argparse.Namespace:
     return argparse.Namespace(**given, settings=_settings(args, target))
 
 
-def in_process(args: argparse.Namespace) -> Captured:
+def in_process(args: argparse.Namespace) -> CapturedWork:
     """Within a view: the step of a script."""
     session = lend(from_settings(args.settings))
     prepared()
     from trnlab.frontends.torch.check.planned import captured  # PyTorch takes a while
 
-    session.communicator = Unheard(0, 1)
+    session.communicator = NullCommunicator(0, 1)
     with as_one_of(Cluster(session.target, 1), session):
         return captured(Script(Path(args.script), shlex.split(args.arguments)), session)
 

@@ -11,8 +11,8 @@ from trnlab import chips
 from trnlab.errors import UsageError
 from trnlab.fleet.models import configurations
 from trnlab.fleet.quantities import TIME, parse
-from trnlab.fleet.serving.offers import COMPILED, ROOFLINE, Offer, Request, is_neuron, logical_cores
-from trnlab.fleet.serving.plan import Choice, Plan, Question, plan
+from trnlab.fleet.serving.offers import COMPILED, ROOFLINE, GenerationRequest, Offer, is_neuron, logical_cores
+from trnlab.fleet.serving.plan import ServingChoice, ServingPlan, ServingQuestion, plan
 from trnlab.runtime.notices import say
 from trnlab.runtime.settings import kept_folder
 from trnlab.units import format_bytes
@@ -28,15 +28,15 @@ def main(args: argparse.Namespace) -> int:
     return 1 if missed else 0
 
 
-def _question(args: argparse.Namespace) -> Question:
+def _question(args: argparse.Namespace) -> ServingQuestion:
     targets = tuple(name for name in dict.fromkeys(f"{args.target},{args.beside}".split(",")) if name)
     if not targets:
         raise UsageError(
             "no target", code="TRN168", limit="at least one instance", got="", remedy="--target inf2.48xlarge"
         )
-    return Question(
+    return ServingQuestion(
         configurations.model(args.model),
-        Request(args.prompt, args.output),
+        GenerationRequest(args.prompt, args.output),
         args.qps,
         targets,
         parse(args.p99, TIME, "--p99"),
@@ -46,7 +46,7 @@ def _question(args: argparse.Namespace) -> Question:
     )
 
 
-def text(found: Plan) -> str:
+def text(found: ServingPlan) -> str:
     """For people."""
     q = found.question
     bound = f"{q.first:g} s to the first token" + (f", {q.whole:g} s to the last" if q.whole else "")
@@ -70,7 +70,7 @@ def text(found: Plan) -> str:
     return "\n".join([*lines, "", *_notes(found)])
 
 
-def _refused(found: Plan) -> dict[tuple[str, str], str]:
+def _refused(found: ServingPlan) -> dict[tuple[str, str], str]:
     """Sizes of tensor groups by target and reason."""
     grouped: dict[tuple[str, str], list[str]] = {}
     for r in found.refused:
@@ -78,7 +78,7 @@ def _refused(found: Plan) -> dict[tuple[str, str], str]:
     return {key: ", ".join(dict.fromkeys(ranks)) for key, ranks in grouped.items()}
 
 
-def _row(c: Choice) -> str:
+def _row(c: ServingChoice) -> str:
     o = c.offer
     usd = f"{c.usd_per_hour:8.2f} {c.usd_per_million:7.3f}" if c.usd_per_hour is not None else f"{'-':>8} {'-':>7}"
     first = "/".join(_s(c.first[q]) for q in (50, 90, 99))
@@ -94,7 +94,7 @@ def _ranks(o: Offer) -> str:
     return f"{o.tensor}" if o.expert == 1 else f"{o.tensor}/{o.expert}"
 
 
-def _told(name: str, c: Choice) -> list[str]:
+def _told(name: str, c: ServingChoice) -> list[str]:
     o = c.offer
     steps = ", ".join(f"{batch}: {_s(seconds)}" for batch, seconds in o.engine.decode.items())
     free = o.room - o.weights - o.working
@@ -111,7 +111,7 @@ def _told(name: str, c: Choice) -> list[str]:
     return lines
 
 
-def _notes(found: Plan) -> list[str]:
+def _notes(found: ServingPlan) -> list[str]:
     notes = []
     if any(c.offer.basis == ROOFLINE for c in found.choices):
         notes.append(
@@ -135,7 +135,7 @@ def _s(seconds: float) -> str:
     return f"{seconds * 1e3:.3g}ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g}us"
 
 
-def to_json(found: Plan) -> dict[str, object]:
+def to_json(found: ServingPlan) -> dict[str, object]:
     """For programs; docs/serving.md says what is what."""
     q = found.question
     return {

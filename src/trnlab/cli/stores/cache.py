@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from trnlab.runtime.cache import care as cache_care
+from trnlab.runtime.cache import maintenance as cache_care
 from trnlab.runtime.cache import report as cache_report
 from trnlab.runtime.cache.executables import Cache
 from trnlab.runtime.settings import said
@@ -23,7 +23,7 @@ def main(args: argparse.Namespace) -> int:
         print(text)
         return 0 if sound else 1
     elif args.action == "prune":
-        limits = cache_care.Limits.read(args.size, args.age)
+        limits = cache_care.CacheLimits.read(args.size, args.age)
         print(cache_report.pruned(cache, cache_care.prune(cache, limits, dry_run=args.dry_run), args.dry_run))
     elif args.action in ("push", "pull"):
         other = Cache(open_store(args.other))

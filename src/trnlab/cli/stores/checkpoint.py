@@ -12,8 +12,8 @@ from typing import Any
 from trnlab.errors import RunError, UsageError
 from trnlab.storage import open_store
 from trnlab.storage.checkpoints import Checkpoint, Checkpoints
-from trnlab.storage.finished import OLDER
-from trnlab.storage.trouble import reason
+from trnlab.storage.finished_checkpoint import OLDER
+from trnlab.storage.store_errors import reason
 from trnlab.units import format_bytes
 
 

@@ -13,9 +13,9 @@ import torch
 
 from trnlab.errors import RunError, UsageError
 from trnlab.frontends.torch.saving.portable import convert, hugging_face
-from trnlab.frontends.torch.saving.portable.tables import Table
+from trnlab.frontends.torch.saving.portable.tables import CheckpointTable
 from trnlab.storage import open_store
-from trnlab.storage.layouts import Rules, parse, rules
+from trnlab.storage.layouts import ShardingRules, parse, rules
 from trnlab.units import format_bytes
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -43,7 +43,7 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _show(found: convert.Source) -> int:
+def _show(found: convert.CheckpointSource) -> int:
     table = found.table
     for name, entry in table.entries.items():
         shape = "x".join(map(str, entry.shape)) or "scalar"
@@ -58,7 +58,7 @@ def _show(found: convert.Source) -> int:
     return 0
 
 
-def _to_hf(args: argparse.Namespace, found: convert.Source, cuts: Rules) -> int:
+def _to_hf(args: argparse.Namespace, found: convert.CheckpointSource, cuts: ShardingRules) -> int:
     to, dtype = open_store(args.dst), _DTYPES.get(args.dtype or "")
     count = _followed(hugging_face.write(found.table, to, _bytes(args.shard_size), dtype))
     if args.config is not None:
@@ -68,7 +68,7 @@ def _to_hf(args: argparse.Namespace, found: convert.Source, cuts: Rules) -> int:
             raise UsageError(f"{args.config} cannot be read: {error.strerror}", code="TRN545") from error
     told = "" if dtype is None else f", rounded to {args.dtype}"
     if dtype is None:
-        model = Table()
+        model = CheckpointTable()
         model.same = {n: first for n, first in found.table.same.items() if n.startswith("model.")}
         model.entries = {n: e for n, e in found.table.entries.items() if e.path[0] == "model"}
         again = convert.source(args.dst, None, cuts).table
@@ -78,7 +78,7 @@ def _to_hf(args: argparse.Namespace, found: convert.Source, cuts: Rules) -> int:
     return 0
 
 
-def _compare(a: Table, b: Table, place: str, undo: Callable[[], None]) -> None:
+def _compare(a: CheckpointTable, b: CheckpointTable, place: str, undo: Callable[[], None]) -> None:
     wrong = convert.same(a, b)
     if wrong:
         undo()

@@ -23,7 +23,7 @@ EVERY: Formats = FLOATS | INTEGERS | BOOLS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rule:
+class SelectionRule:
     """Instructions for one op, which mean what the op means for everything that the rule declares.
 
     emit: records them, given an `Emitter`; None where a kernel computes the op, or where nothing is computed.
@@ -50,6 +50,6 @@ def data_of(op: Op) -> Value:
     return op.operands[1] if op.name == "select" else op.operands[0]
 
 
-def first_that_covers(rules: Iterable[Rule], op: Op, known: Ranges) -> Rule | None:
+def first_that_covers(rules: Iterable[SelectionRule], op: Op, known: Ranges) -> SelectionRule | None:
     """The first rule, in order, that declares the op."""
     return next((rule for rule in rules if rule.covers(op, known)), None)

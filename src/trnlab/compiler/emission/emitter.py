@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trnlab.compiler.emission.tilesource import Frame, Loader, PartSums
+from trnlab.compiler.emission.tilesource import PartSums, SweepSlice, TileLoader
 from trnlab.compiler.fusing.fusion import Partition
-from trnlab.compiler.fusing.groups import Class, Group
-from trnlab.compiler.fusing.tiles import Plan, PsumSpace, TileSpace, origin
+from trnlab.compiler.fusing.groups import FusionGroup, ValueClass
+from trnlab.compiler.fusing.tiles import PsumSpace, TilePlan, TileSpace, origin
 from trnlab.graph.interpret import apply
 from trnlab.graph.ir import Op, TensorType, Value
 from trnlab.isa.base import Engine, Memory
@@ -51,9 +51,9 @@ class Emitter:
     def __init__(
         self,
         b: Builder,
-        group: Group,
+        group: FusionGroup,
         part: Partition,
-        loader: Loader,
+        loader: TileLoader,
         wide: TileSpace,
         narrow: TileSpace,
         psum: PsumSpace | None = None,
@@ -83,7 +83,7 @@ class Emitter:
         return twin
 
     # -- one sweep ----------------------------------------------------------------------------------------------
-    def begin(self, plan: Plan, frame: Frame, base: dict[Value, AP]) -> None:
+    def begin(self, plan: TilePlan, frame: SweepSlice, base: dict[Value, AP]) -> None:
         """Set out to compute what the plan says for the rows and columns of `frame`; `base` is given already."""
         self.plan, self.frame = plan, frame
         self.values = {**self.rows, **base}
@@ -128,11 +128,11 @@ class Emitter:
     def store_if_asked(self, value: Value) -> None:
         """Write out a value that has just been computed, when somebody outside reads it."""
         if value in self.plan.stores:
-            if self.group.classes[value] is not Class.FINAL:  # those are written out after the last rows
+            if self.group.classes[value] is not ValueClass.FINAL:  # those are written out after the last rows
                 self._store(value, self.frame)
             self.release(value)
 
-    def _store(self, value: Value, frame: Frame) -> None:
+    def _store(self, value: Value, frame: SweepSlice) -> None:
         """Write a value out, from a tile in SBUF and in its format, as long as the frame is."""
         tile = self.ap(value)
         if value.type.size == self.group.size:
@@ -166,7 +166,7 @@ class Emitter:
             space.give(tile)
 
     # -- operands -----------------------------------------------------------------------------------------------
-    def cls(self, value: Value) -> Class:
+    def cls(self, value: Value) -> ValueClass:
         """Along what a value varies."""
         seen = origin(value, self.group)
         if seen in self.group.classes:
@@ -175,7 +175,7 @@ class Emitter:
 
     def is_wide(self, value: Value) -> bool:
         """Whether it has an element per column."""
-        return self.cls(value) in (Class.FULL, Class.COL)
+        return self.cls(value) in (ValueClass.FULL, ValueClass.COL)
 
     def get(self, value: Value) -> float | AP | Pending:
         """The value on this tile: a number, an access pattern, or something still pending."""
@@ -220,7 +220,7 @@ class Emitter:
         if folded is not None:
             dtype = folded.attrs["dtype"]
         if narrow is None:
-            narrow = self.group.classes[value] in (Class.ROW, Class.SCALAR)
+            narrow = self.group.classes[value] in (ValueClass.ROW, ValueClass.SCALAR)
         paired = None if narrow or self.psum is None or not self._is_paired(value) else self.psum
         tile = paired.take(self.frame.rows, self.frame.cols, dtype) if paired is not None else None
         if paired is not None and tile is not None:
@@ -246,7 +246,7 @@ class Emitter:
 
     def _reads_psum(self, reader: Op) -> bool:
         """Whether an op's instructions read their operand from PSUM as well."""
-        row_sum = reader.name == "reduce" and self.group.classes[reader.result] is Class.ROW
+        row_sum = reader.name == "reduce" and self.group.classes[reader.result] is ValueClass.ROW
         return row_sum or (reader.name in PAIRED and self.is_wide(reader.result))
 
     def _pairs(self, value: Value, reader: Op) -> bool:
@@ -365,7 +365,7 @@ class Emitter:
         return src.with_dims((0, dst.free)) if src.free != dst.free else src
 
     # -- reductions ---------------------------------------------------------------------------------------------
-    def store_row(self, value: Value, frame: Frame) -> None:
+    def store_row(self, value: Value, frame: SweepSlice) -> None:
         """Write out a row value that is kept."""
         self.values, self.frame = dict(self.rows), frame
         self._store(value, frame)

@@ -6,19 +6,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trnlab.compiler.emission.emitter import Emitter
-from trnlab.compiler.emission.tilesource import Frame
-from trnlab.compiler.fusing.tiles import Plan
+from trnlab.compiler.emission.tilesource import SweepSlice
+from trnlab.compiler.fusing.tiles import TilePlan
 from trnlab.graph.ir import Value
 from trnlab.program import AP
 
 
-def sweep(e: Emitter, plan: Plan, frame: Frame, base: dict[Value, AP] | None = None) -> None:
+def sweep(e: Emitter, plan: TilePlan, frame: SweepSlice, base: dict[Value, AP] | None = None) -> None:
     """Compute and store what the plan says for the rows and columns of `frame`; `base` is given already."""
     for _ in steps(e, plan, frame, base):
         pass
 
 
-def steps(e: Emitter, plan: Plan, frame: Frame, base: dict[Value, AP] | None = None) -> Iterator[None]:
+def steps(e: Emitter, plan: TilePlan, frame: SweepSlice, base: dict[Value, AP] | None = None) -> Iterator[None]:
     """The same op by op, for sweeps that take turns."""
     e.begin(plan, frame, base or {})
     for op in plan.ops:

@@ -14,12 +14,12 @@ from math import prod
 from trnlab.compiler.analysis.strided import ValueView, split_rows
 from trnlab.compiler.emission.totals import Extremes, Moments
 from trnlab.compiler.fusing.fusion import Partition
-from trnlab.compiler.fusing.groups import Class, Group, Kind, resident
+from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass, resident
 from trnlab.compiler.fusing.tiles import TileSpace
 from trnlab.graph.ir import Value
 from trnlab.isa.base import Engine, Memory
 from trnlab.kernels.blocks import dma_load, dma_store
-from trnlab.kernels.view import Piece, View, rectangle, view_of
+from trnlab.kernels.view import HbmView, TilePart, rectangle, view_of
 from trnlab.numerics.dtypes import DType, bfloat16, float32, int32
 from trnlab.program import AP, Builder, hbm_view
 from trnlab.program.access import MAX_FREE_DIMS, whole
@@ -49,7 +49,7 @@ class Domain:
 
 
 @dataclass(frozen=True)
-class Frame:
+class SweepSlice:
     """The part of a domain that one sweep computes. Where rows are cut into parts, `rows` counts these, and columns
     are those of each part."""
 
@@ -85,7 +85,7 @@ class Frame:
         return self.row + self.rows == self.domain.rows * self.domain.parts
 
 
-class Kept:
+class RowCache:
     """Pieces of rows that several sweeps read, kept on chip from the first sweep to the last as far as there is room.
 
     They are spread evenly over a row, so that no sweep has much to load in one place and nothing in another.
@@ -100,11 +100,11 @@ class Kept:
             for v in values
         }
 
-    def find(self, value: Value, frame: Frame) -> AP | None:
+    def find(self, value: Value, frame: SweepSlice) -> AP | None:
         """Where a piece lies that was loaded before."""
         return self._held.get((value, frame.row, frame.col))
 
-    def take(self, value: Value, frame: Frame) -> AP | None:
+    def take(self, value: Value, frame: SweepSlice) -> AP | None:
         """A tile for a piece that is about to be loaded, if it is to be kept."""
         piece, most = frame.col // self.width, min(self._places, self._pieces)
         chosen = (piece + 1) * most // self._pieces > piece * most // self._pieces
@@ -121,11 +121,17 @@ class Kept:
         self._held = {}
 
 
-class Loader:
+class TileLoader:
     """Loads and stores of one group; `ports` are the routine's HBM parameters by the value in memory behind them."""
 
     def __init__(
-        self, b: Builder, group: Group, part: Partition, ports: dict[Value, AP], wide: TileSpace, narrow: TileSpace
+        self,
+        b: Builder,
+        group: FusionGroup,
+        part: Partition,
+        ports: dict[Value, AP],
+        wide: TileSpace,
+        narrow: TileSpace,
     ):
         self.b, self.group, self.part, self.ports = b, group, part, ports
         self.wide, self.narrow = wide, narrow
@@ -137,21 +143,21 @@ class Loader:
         self._sums: dict[tuple[Value, int], list[AP]] = {}
         self._ones: dict[DType, AP] = {}
         self.totals: dict[Value, Moments | Extremes] = {}
-        self.in_order = group.kind is Kind.ROWS  # the last columns of a row come last
-        self.kept: Kept | None = None
+        self.in_order = group.kind is GroupKind.ROWS  # the last columns of a row come last
+        self.kept: RowCache | None = None
 
-    def sibling(self) -> Loader:
+    def sibling(self) -> TileLoader:
         """Another one for the next tile of the same loop, with the same numbers, columns and sums."""
-        twin = Loader(self.b, self.group, self.part, self.ports, self.wide, self.narrow)
+        twin = TileLoader(self.b, self.group, self.part, self.ports, self.wide, self.narrow)
         twin._numbers, twin._kept, twin._sums, twin._ones = self._numbers, self._kept, self._sums, self._ones
         twin.totals, twin.kept = self.totals, self.kept
         return twin
 
-    def outer_class(self, value: Value) -> Class:
+    def outer_class(self, value: Value) -> ValueClass:
         """Along what a value from outside varies, as fusion decided."""
         return self.group.outer[value]
 
-    def prepare(self, other: Loader) -> None:
+    def prepare(self, other: TileLoader) -> None:
         """Load before the loop whatever `other`, a trial run of the same group, kept throughout."""
         for number, kind in other._numbers:
             self.constant(float(number), 128, kind)
@@ -171,19 +177,19 @@ class Loader:
             self._numbers[key] = tile
         return self._numbers[key][:rows]
 
-    def load(self, value: Value, frame: Frame) -> float | AP:
+    def load(self, value: Value, frame: SweepSlice) -> float | AP:
         """A value from outside, for the rows and columns of the frame."""
         number = self.part.splat(value)
         if number is not None:
             return number
         cls = self.outer_class(value)
-        if cls is Class.SCALAR:
+        if cls is ValueClass.SCALAR:
             return self._keep(value)[: frame.rows]
-        if cls is Class.ROW:
+        if cls is ValueClass.ROW:
             return self.load_rows(value, frame, None)
-        if cls is Class.COL and resident(value, self.group):
+        if cls is ValueClass.COL and resident(value, self.group):
             return self._keep(value)[: frame.rows, frame.col : frame.col + frame.cols]
-        if cls is Class.COL and self.group.kind is not Kind.ROWS:
+        if cls is ValueClass.COL and self.group.kind is not GroupKind.ROWS:
             return self._columns(value, frame)[: frame.rows]
         if self.kept is not None and (kept := self.kept.find(value, frame)) is not None:
             return kept
@@ -202,7 +208,7 @@ class Loader:
         if tile is not None:
             self.wide.give(tile)
 
-    def load_rows(self, value: Value, frame: Frame, dtype: DType | None) -> AP:
+    def load_rows(self, value: Value, frame: SweepSlice, dtype: DType | None) -> AP:
         """A value that varies along rows only, [P, 1]."""
         key = (frame.row, frame.rows)
         if value in self._of_rows:
@@ -211,7 +217,7 @@ class Loader:
             self.narrow.give(self._of_rows.pop(value)[1])
         seen = self.part.strided(value)
         dims = _row_dims(seen, frame.domain.rows)
-        view = View(self.ports[seen.base].buffer, seen.offset, (*seen.shape[:dims], 1), (*seen.strides[:dims], 1))
+        view = HbmView(self.ports[seen.base].buffer, seen.offset, (*seen.shape[:dims], 1), (*seen.strides[:dims], 1))
         tile = self.narrow.take(frame.rows, 1, value.dtype)
         count = frame.rows // frame.domain.parts
         pieces = [rectangle(view, dims, frame.row, count, 0, 1)] * frame.domain.parts
@@ -224,7 +230,7 @@ class Loader:
         """All elements of a small value in every partition, [128, F]; loaded once."""
         return self._keep(value)
 
-    def share_row(self, other: Loader) -> None:
+    def share_row(self, other: TileLoader) -> None:
         """Use what another one has loaded for the rows at hand."""
         self._of_rows = other._of_rows
 
@@ -238,21 +244,21 @@ class Loader:
             self.narrow.give(tile)
         self._of_rows = {}
 
-    def table(self, value: Value, frame: Frame) -> AP:
+    def table(self, value: Value, frame: SweepSlice) -> AP:
         """The columns of the frame of all rows of a table [V, C]."""
         seen = self.part.strided(value)
         rows, cols = seen.strides
         dims = ((rows, seen.shape[0]), (cols, frame.cols))
         return hbm_view(self.ports[seen.base].buffer, seen.offset + frame.col * cols, dims)
 
-    def _columns(self, value: Value, frame: Frame) -> AP:
+    def _columns(self, value: Value, frame: SweepSlice) -> AP:
         """The frame's columns of a value that varies along them only; kept until others are asked for."""
         place, tile = self._of_cols.get(value, (None, None))
         if tile is None or place != (frame.col, frame.cols):
             if tile is not None:
                 self.wide.give(tile)
             tile = self.wide.take(128, frame.cols, value.dtype)
-            self._fill(tile, value, Class.COL, Frame(frame.domain, 0, 128, frame.col, frame.cols))
+            self._fill(tile, value, ValueClass.COL, SweepSlice(frame.domain, 0, 128, frame.col, frame.cols))
             self._of_cols[value] = (frame.col, frame.cols), tile
         return tile
 
@@ -260,7 +266,7 @@ class Loader:
         if value not in self._kept:
             seen = self.part.strided(value)
             buffer = self.ports[seen.base].buffer
-            if self.outer_class(value) is Class.SCALAR:
+            if self.outer_class(value) is ValueClass.SCALAR:
                 count = 1 if self.part.is_scalar(value) else value.type.size
                 tile = self.b.tile((128, count), value.dtype, name="scalar")
                 self._dma_in(tile, hbm_view(buffer, seen.offset, ((0, 128), (1, count))))
@@ -274,14 +280,14 @@ class Loader:
             self._kept[value] = tile
         return self._kept[value]
 
-    def _fill(self, tile: AP, value: Value, cls: Class, frame: Frame) -> None:
-        if cls is Class.COL and self._count(tile, value, frame):
+    def _fill(self, tile: AP, value: Value, cls: ValueClass, frame: SweepSlice) -> None:
+        if cls is ValueClass.COL and self._count(tile, value, frame):
             return
         for piece in self._pieces(value, cls, frame):
             part = tile[piece.partition : piece.partition + piece.partitions, piece.col : piece.col + piece.cols]
             self._dma_in(part, piece.ap)
 
-    def _count(self, tile: AP, value: Value, frame: Frame) -> bool:
+    def _count(self, tile: AP, value: Value, frame: SweepSlice) -> bool:
         """Make the columns of a value that counts them, on GpSimd; False for a value that has to be loaded."""
         seen, domain = self.part.strided(value), frame.domain
         if seen.base.op is None or seen.base.op.name != "iota" or value.dtype is not int32:
@@ -292,18 +298,18 @@ class Loader:
             self.b.iota(dst=tile, pattern=((step, frame.cols),), offset=seen.offset + frame.col * step)
         return step > 0
 
-    def _pieces(self, value: Value, cls: Class, frame: Frame) -> Iterator[Piece]:
+    def _pieces(self, value: Value, cls: ValueClass, frame: SweepSlice) -> Iterator[TilePart]:
         """The frame's part of a value, as access patterns."""
         seen, domain = self.part.strided(value), frame.domain
         port = self.ports[seen.base]
-        if cls is Class.COL:
+        if cls is ValueClass.COL:
             view, rows = _columns_view(seen, port, domain.rows, domain.cols), 1
         elif domain.flat:
             flat = seen.reshape((prod(seen.shape),))
             assert flat is not None, "groups without columns read what is a run of elements"
             step = flat.strides[0]
             start = flat.offset + domain.offset * step
-            view, rows = View(port.buffer, start, (domain.rows, domain.cols), (domain.cols * step, step)), 1
+            view, rows = HbmView(port.buffer, start, (domain.rows, domain.cols), (domain.cols * step, step)), 1
         else:
             split = split_rows(seen, domain.rows, domain.cols)
             if split is None:
@@ -314,7 +320,7 @@ class Loader:
         count, starts = frame.rows // domain.parts, range(frame.col, domain.width * domain.parts, domain.width)
         yield from _together([rectangle(view, rows, frame.row, count, col, frame.cols) for col in starts], count)
 
-    def _row_by_row(self, seen: ValueView, frame: Frame) -> Iterator[Piece]:
+    def _row_by_row(self, seen: ValueView, frame: SweepSlice) -> Iterator[TilePart]:
         """For a look whose dimensions do not end where the rows do."""
         view = view_of(self.ports[seen.base], seen.expand(0, 1))
         for i in range(frame.rows):
@@ -326,7 +332,7 @@ class Loader:
         dma_load(self.b, dst, src)
 
     # -- stores -------------------------------------------------------------------------------------------------
-    def store(self, value: Value, tile: AP, frame: Frame) -> None:
+    def store(self, value: Value, tile: AP, frame: SweepSlice) -> None:
         """Write a computed value out; the tile lies in SBUF."""
         domain, port = frame.domain, self.ports[value]
         count = frame.rows // domain.parts
@@ -339,7 +345,7 @@ class Loader:
         parts = ((domain.width, domain.parts),) if domain.parts > 1 else ()
         dma_store(self.b, hbm_view(port.buffer, start, (*parts, (domain.cols, count), (1, frame.cols))), tile)
 
-    def moments(self, value: Value, data: AP, frame: Frame) -> None:
+    def moments(self, value: Value, data: AP, frame: SweepSlice) -> None:
         """Take the frame's part of the mean and variance of each row; where it ends, write them out."""
         domain = frame.domain
         if value not in self.totals:
@@ -348,7 +354,7 @@ class Loader:
         if frame.last_cols and self.in_order:
             self.totals[value].store(frame.row, self.ports[value])
 
-    def extremes(self, value: Value, data: AP, frame: Frame, op: str) -> None:
+    def extremes(self, value: Value, data: AP, frame: SweepSlice, op: str) -> None:
         """Take the frame's part of the largest ("max") or smallest element of each row; `finish` writes them out."""
         if value not in self.totals:
             self.totals[value] = Extremes(self.b, frame.domain.rows, op)
@@ -360,7 +366,7 @@ class Loader:
             for row in range(0, totals.rows, 128):
                 totals.store(row, self.ports[value])
 
-    def column_sum(self, value: Value, data: AP, frame: Frame) -> None:
+    def column_sum(self, value: Value, data: AP, frame: SweepSlice) -> None:
         """Add the rows of `data` to the sums over all rows, on the PE array; write them out after the last rows."""
         if data.memory is Memory.PSUM or data.dtype not in (float32, bfloat16):
             raise AssertionError("column sums read floats in SBUF")
@@ -409,7 +415,7 @@ class PartSums:
             b.tensor_copy(dst=dst[piece], src=first)
 
 
-def _together(parts: Sequence[Sequence[Piece]], rows: int) -> Iterator[Piece]:
+def _together(parts: Sequence[Sequence[TilePart]], rows: int) -> Iterator[TilePart]:
     """The pieces of each part of some rows; those of all parts in one access pattern where they are a step apart."""
     for pieces in zip(*parts, strict=True) if len({len(p) for p in parts}) == 1 else ():
         first, step = pieces[0].ap, pieces[1].ap.offset - pieces[0].ap.offset if len(pieces) > 1 else 0
@@ -437,7 +443,7 @@ def _row_dims(seen: ValueView, rows: int) -> int:
     return dims
 
 
-def _columns_view(seen: ValueView, port: AP, rows: int, cols: int) -> View:
+def _columns_view(seen: ValueView, port: AP, rows: int, cols: int) -> HbmView:
     """[rows, C]: the same columns in every row."""
     dims = len(seen.shape)
     total = 1
@@ -445,4 +451,4 @@ def _columns_view(seen: ValueView, port: AP, rows: int, cols: int) -> View:
         dims -= 1
         total *= seen.shape[dims]
     assert total == cols, (seen.shape, cols)
-    return View(port.buffer, seen.offset, (rows, *seen.shape[dims:]), (0, *seen.strides[dims:]))
+    return HbmView(port.buffer, seen.offset, (rows, *seen.shape[dims:]), (0, *seen.strides[dims:]))

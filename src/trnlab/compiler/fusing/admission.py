@@ -7,7 +7,7 @@ from math import prod
 
 from trnlab.compiler.convolutions import has_epilogue
 from trnlab.compiler.fusing.classes import Classes
-from trnlab.compiler.fusing.groups import Class, Group, Kind, join, sums_over_rows
+from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass, join, sums_over_rows
 from trnlab.graph.ir import Op, Value
 from trnlab.graph.ops import ELEMENTWISE, OPS
 from trnlab.numerics.dtypes import float32
@@ -21,7 +21,7 @@ class Admission(Classes):
     """Verdicts on an op in a group that computes one of its operands or reads what it reads: the columns of the
     group's loop and the class of the op's result, or None."""
 
-    def admitted(self, group: Group, op: Op) -> tuple[int | None, Class] | None:
+    def admitted(self, group: FusionGroup, op: Op) -> tuple[int | None, ValueClass] | None:
         """The verdict on any op whose other operands are there before the group runs."""
         if op.name in ("trn.rng_uniform", "trn.rng_philox"):
             return self._admit_random(group, op)
@@ -33,27 +33,27 @@ class Admission(Classes):
             return self._admit_gather(group, op)
         return self._admit_elementwise(group, op)
 
-    def _admit_elementwise(self, group: Group, op: Op) -> tuple[int | None, Class] | None:
+    def _admit_elementwise(self, group: FusionGroup, op: Op) -> tuple[int | None, ValueClass] | None:
         cols = group.cols
         size = op.result.type.size
-        if OPS[op.name].kind != ELEMENTWISE or group.kind is Kind.CONVOLUTION:
+        if OPS[op.name].kind != ELEMENTWISE or group.kind is GroupKind.CONVOLUTION:
             return None
-        inner: list[Class] = []
+        inner: list[ValueClass] = []
         outer: list[Value] = []
         for value in op.operands:
             if self.inside(value, group):
                 seen = self.class_of(value, group, cols)
-                if seen is None or seen[1] is Class.FINAL:
+                if seen is None or seen[1] is ValueClass.FINAL:
                     return None
                 cols = seen[0]
                 inner.append(seen[1])
             else:
                 outer.append(value)
         if size != group.size:
-            narrow = inner and all(c in (Class.ROW, Class.SCALAR) for c in inner)
+            narrow = inner and all(c in (ValueClass.ROW, ValueClass.SCALAR) for c in inner)
             if not (narrow and cols is not None and size * cols == group.size):
                 return None
-            found = {v: Class.SCALAR if self.is_scalar(v) else Class.ROW for v in outer}
+            found = {v: ValueClass.SCALAR if self.is_scalar(v) else ValueClass.ROW for v in outer}
             group.outer = {**found, **group.outer}
             return cols, join(*inner, *found.values())
         loads = set()
@@ -62,50 +62,50 @@ class Admission(Classes):
             cols, cls = (cols, group.outer[value]) if value in group.outer else self.outer_class(value, cols)
             inner.append(cls)
             found[value] = cls
-            if cls is Class.FULL:
+            if cls is ValueClass.FULL:
                 if group.ops and cols is not None and not self.has_rows(value, group.size // cols, cols):
                     return None
                 loads.add(self.root(value))
-        if group.kind is Kind.DOT and len(group.loads | loads) > MAX_EPILOGUE_LOADS:
+        if group.kind is GroupKind.DOT and len(group.loads | loads) > MAX_EPILOGUE_LOADS:
             return None
         group.loads |= loads
         group.outer.update(found)
         return cols, join(*inner)
 
-    def _admit_reduce(self, group: Group, op: Op) -> tuple[int | None, Class] | None:
+    def _admit_reduce(self, group: FusionGroup, op: Op) -> tuple[int | None, ValueClass] | None:
         value, dims = op.operands[0], op.attrs["dimensions"]
         cols = reduced_cols(op)
-        if group.kind is Kind.DOT:
+        if group.kind is GroupKind.DOT:
             return self._admit_extremes(group, op, cols)
-        if group.kind is not Kind.ROWS or value.type.size != group.size or group.cols not in (None, cols):
+        if group.kind is not GroupKind.ROWS or value.type.size != group.size or group.cols not in (None, cols):
             return None
         if self.inside(value, group):
             seen = self.class_of(value, group, cols)
-            if seen is None or seen[1] is not Class.FULL:
+            if seen is None or seen[1] is not ValueClass.FULL:
                 return None
         else:
-            group.outer.setdefault(value, Class.FULL)
+            group.outer.setdefault(value, ValueClass.FULL)
         sums = sums_over_rows(group)
         if _is_trailing(dims, value.type.rank):
-            return (cols, Class.ROW) if fits_psum(sums, cols) else None
-        has_rows = any(c is Class.ROW for c in group.classes.values())
+            return (cols, ValueClass.ROW) if fits_psum(sums, cols) else None
+        has_rows = any(c is ValueClass.ROW for c in group.classes.values())
         if op.attrs["kind"] != "add" or (has_rows and not fits_psum(sums + 1, cols)) or sums + 1 > PSUM_BANKS:
             return None
-        return cols, Class.FINAL
+        return cols, ValueClass.FINAL
 
-    def _admit_moments(self, group: Group, op: Op) -> tuple[int | None, Class] | None:
+    def _admit_moments(self, group: FusionGroup, op: Op) -> tuple[int | None, ValueClass] | None:
         value, cols = op.operands[0], reduced_cols(op)
         if value.type.size != group.size or group.cols not in (None, cols) or not self._has_rows(group):
             return None
         if self.inside(value, group):
             seen = self.class_of(value, group, cols)
-            return None if seen is None or seen[1] is not Class.FULL else (cols, Class.FINAL)
-        if group.kind is not Kind.ROWS:
+            return None if seen is None or seen[1] is not ValueClass.FULL else (cols, ValueClass.FINAL)
+        if group.kind is not GroupKind.ROWS:
             return None
-        group.outer.setdefault(value, Class.FULL)
-        return cols, Class.FINAL
+        group.outer.setdefault(value, ValueClass.FULL)
+        return cols, ValueClass.FINAL
 
-    def _admit_extremes(self, group: Group, op: Op, cols: int) -> tuple[int | None, Class] | None:
+    def _admit_extremes(self, group: FusionGroup, op: Op, cols: int) -> tuple[int | None, ValueClass] | None:
         """Admit the largest element of each row of a product, or the smallest: float32 on its way out."""
         value, dims = op.operands[0], op.attrs["dimensions"]
         fits = op.attrs["kind"] in ("maximum", "minimum") and value.dtype is float32 and group.cols == cols
@@ -114,30 +114,30 @@ class Admission(Classes):
         if not self._has_rows(group) or not self.inside(value, group):
             return None
         seen = self.class_of(value, group, cols)
-        return None if seen is None or seen[1] is not Class.FULL else (cols, Class.FINAL)
+        return None if seen is None or seen[1] is not ValueClass.FULL else (cols, ValueClass.FINAL)
 
-    def _has_rows(self, group: Group) -> bool:
+    def _has_rows(self, group: FusionGroup) -> bool:
         """Whether the rows of a product's result are whole: of one product, and in the order of memory."""
-        if group.kind is Kind.DOT:
+        if group.kind is GroupKind.DOT:
             return not group.anchor.attrs["lhs_batching_dimensions"]
-        return group.kind is Kind.ROWS or has_epilogue(group.anchor)
+        return group.kind is GroupKind.ROWS or has_epilogue(group.anchor)
 
-    def _admit_random(self, group: Group, op: Op) -> tuple[int | None, Class] | None:
+    def _admit_random(self, group: FusionGroup, op: Op) -> tuple[int | None, ValueClass] | None:
         (seed,) = op.operands
-        if self.inside(seed, group) or op.result.type.size != group.size or group.kind is not Kind.ROWS:
+        if self.inside(seed, group) or op.result.type.size != group.size or group.kind is not GroupKind.ROWS:
             return None
-        group.outer[seed] = Class.SCALAR
-        return group.cols, Class.FULL
+        group.outer[seed] = ValueClass.SCALAR
+        return group.cols, ValueClass.FULL
 
-    def _admit_gather(self, group: Group, op: Op) -> tuple[int | None, Class] | None:
+    def _admit_gather(self, group: FusionGroup, op: Op) -> tuple[int | None, ValueClass] | None:
         table, ids = op.operands
         cols = prod(op.attrs["slice_sizes"]) or 1
-        if self.inside(table, group) or self.inside(ids, group) or group.kind is not Kind.ROWS:
+        if self.inside(table, group) or self.inside(ids, group) or group.kind is not GroupKind.ROWS:
             return None
         if op.result.type.size != group.size or group.cols not in (None, cols):
             return None
-        group.outer[ids] = Class.ROW
-        return cols, Class.FULL
+        group.outer[ids] = ValueClass.ROW
+        return cols, ValueClass.FULL
 
     # -- second thoughts, once all readers are known ------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from math import prod
 
 from trnlab.compiler.analysis.strided import ValueView, identity, is_filled, split_rows
-from trnlab.compiler.fusing.groups import Class, Group, Kind
+from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass
 from trnlab.graph.ir import Op, Value
 
 
@@ -15,13 +15,13 @@ class Classes:
 
     def __init__(self, looks: dict[Value, ValueView]) -> None:
         self.looks = looks
-        self.owner: dict[Value, Group] = {}
+        self.owner: dict[Value, FusionGroup] = {}
 
     def root(self, value: Value) -> Value:
         """The value in memory (or in a group) that `value` is a look at."""
         return self.looks[value].base if value in self.looks else value
 
-    def inside(self, value: Value, group: Group) -> bool:
+    def inside(self, value: Value, group: FusionGroup) -> bool:
         """Whether `value`, or what it looks at, is computed by the group."""
         return self.owner.get(self.root(value)) is group
 
@@ -43,14 +43,14 @@ class Classes:
             return self.looks[value]
         return identity(value)
 
-    def class_of(self, value: Value, group: Group, cols: int | None) -> tuple[int | None, Class] | None:
+    def class_of(self, value: Value, group: FusionGroup, cols: int | None) -> tuple[int | None, ValueClass] | None:
         """Class of an inside value, through views; None when the group's loop cannot follow the view."""
         if value in group.classes:
             return cols, group.classes[value]
         op = value.op
         assert op is not None
-        if group.kind is Kind.CONVOLUTION:  # of which the first two dimensions are exchanged in memory
-            return (cols, Class.FULL) if self.strided(value).is_contiguous else None
+        if group.kind is GroupKind.CONVOLUTION:  # of which the first two dimensions are exchanged in memory
+            return (cols, ValueClass.FULL) if self.strided(value).is_contiguous else None
         if op.name not in ("reshape", "broadcast_in_dim"):
             return None
         seen = self.class_of(op.operands[0], group, cols)
@@ -58,42 +58,42 @@ class Classes:
             return seen
         return _broadcast_class(op, seen[0], seen[1], group.size)
 
-    def outer_class(self, value: Value, cols: int | None) -> tuple[int | None, Class]:
+    def outer_class(self, value: Value, cols: int | None) -> tuple[int | None, ValueClass]:
         """Class of a value from outside that has the full shape; fixes the columns when only that makes it cheap."""
         if self.is_scalar(value):
-            return cols, Class.SCALAR
+            return cols, ValueClass.SCALAR
         seen = self.strided(value)
         dims = [(count, stride) for count, stride in zip(seen.shape, seen.strides) if count > 1]
         last, lead_zero = dims[-1][0], not any(stride for _, stride in dims[:-1])
         before, width = _suffix(dims, zero=True)
         if width > 1 and cols in (None, width) and all(stride for _, stride in before):
-            return width, Class.ROW
+            return width, ValueClass.ROW
         if lead_zero and len(dims) > 1 and dims[-1][1] and cols in (None, last):
-            return last, Class.COL
+            return last, ValueClass.COL
         before, width = _suffix(dims, zero=False)
         if before and 1 < width == cols and not lead_zero and not any(stride for _, stride in before):
-            return cols, Class.COL
-        return cols, Class.FULL
+            return cols, ValueClass.COL
+        return cols, ValueClass.FULL
 
     def has_rows(self, value: Value, rows: int, cols: int) -> bool:
         """Whether a loop over so many rows and columns can follow how a value lies in memory."""
         return split_rows(self.strided(value), rows, cols) is not None
 
 
-def _broadcast_class(op: Op, cols: int | None, cls: Class, size: int) -> tuple[int | None, Class] | None:
-    if cls is Class.SCALAR:
+def _broadcast_class(op: Op, cols: int | None, cls: ValueClass, size: int) -> tuple[int | None, ValueClass] | None:
+    if cls is ValueClass.SCALAR:
         return cols, cls
     operand, shape = op.operands[0], op.result.shape
     kept = [d for axis, d in enumerate(op.attrs["broadcast_dimensions"]) if operand.shape[axis] > 1]
     if operand.type.size == op.result.type.size:
         return cols, cls
-    if op.result.type.size != size or cls not in (Class.ROW, Class.COL):
+    if op.result.type.size != size or cls not in (ValueClass.ROW, ValueClass.COL):
         return None
     new = [d for d in range(len(shape)) if d not in kept and shape[d] > 1]
-    if cls is Class.ROW and (not kept or min(new) > max(kept)):
+    if cls is ValueClass.ROW and (not kept or min(new) > max(kept)):
         width = prod(shape[d] for d in new)
         return (width, cls) if cols in (None, width) else None
-    if cls is Class.COL and (not kept or max(new) < min(kept)):
+    if cls is ValueClass.COL and (not kept or max(new) < min(kept)):
         return cols, cls
     return None
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from math import prod
 
 from trnlab.compiler.analysis.roles import find_updates
-from trnlab.compiler.analysis.selection import Rule
+from trnlab.compiler.analysis.selection import SelectionRule
 from trnlab.compiler.analysis.strided import BARRIER, LOOK_OPS, ValueView
 from trnlab.compiler.fusing.admission import Admission, fits_psum, reduced_cols
-from trnlab.compiler.fusing.groups import Class, Group, Kind, resident, sums_over_rows
+from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass, resident, sums_over_rows
 from trnlab.compiler.fusing.recompute import levels_of, placed_late
 from trnlab.compiler.fusing.tiles import is_seen
 from trnlab.graph.collectives import exchanges_own_parts
@@ -31,18 +31,18 @@ class Partition(Admission):
     """Groups of a graph under construction."""
 
     def __init__(
-        self, graph: Graph, looks: dict[Value, ValueView], copies: set[Value], rules: Mapping[Op, Rule]
+        self, graph: Graph, looks: dict[Value, ValueView], copies: set[Value], rules: Mapping[Op, SelectionRule]
     ) -> None:
         super().__init__(looks)
         self.graph, self.copies, self.rules = graph, copies, rules
-        self.groups: list[Group] = []
-        self.readers: dict[Value, list[Group]] = {}  # groups that load a full value from outside, by its root
+        self.groups: list[FusionGroup] = []
+        self.readers: dict[Value, list[FusionGroup]] = {}  # groups that load a full value from outside, by its root
         self._ancestors: list[int] = []  # bit g set: group g must run before
-        self._orders: list[tuple[Group, Group]] = []  # that no value demands
+        self._orders: list[tuple[FusionGroup, FusionGroup]] = []  # that no value demands
         self._updates = find_updates(graph)
         self._late, self._levels = placed_late(graph), levels_of(graph)
         self._meets = exchanges_own_parts(graph)
-        self._met: Group | None = None  # the collective before
+        self._met: FusionGroup | None = None  # the collective before
         self._position = {op: i for i, op in enumerate(graph.ops)}
 
     def form(self) -> None:
@@ -50,56 +50,58 @@ class Partition(Admission):
         for op in self.graph.ops:
             if op.name in LOOK_OPS:
                 if op.result in self.copies:
-                    self._new(Kind.MOVE, op)
+                    self._new(GroupKind.MOVE, op)
             elif op.name in ("constant", "iota"):
                 continue
             elif op.name in ("concatenate", "pad"):
-                self._new(Kind.MOVE, op)
+                self._new(GroupKind.MOVE, op)
             elif OPS[op.name].kind == DOT:
-                group = self._new(Kind.DOT, op, cols=_dot_cols(op))
-                group.classes.update(dict.fromkeys(op.results[1:], Class.FINAL))
+                group = self._new(GroupKind.DOT, op, cols=_dot_cols(op))
+                group.classes.update(dict.fromkeys(op.results[1:], ValueClass.FINAL))
             elif op.name == "scatter":
-                self._new(Kind.SCATTER, op)
+                self._new(GroupKind.SCATTER, op)
             elif op.name == "custom_call":
-                self._new(Kind.CALL, op)
+                self._new(GroupKind.CALL, op)
             elif op.name == "loop":
-                self._new(Kind.LOOP, op)
+                self._new(GroupKind.LOOP, op)
             elif OPS[op.name].kind == COLLECTIVE:
-                self._meet(self._new(Kind.COLLECTIVE, op))
+                self._meet(self._new(GroupKind.COLLECTIVE, op))
             elif OPS[op.name].kind == "attention":
-                self._new(Kind.ATTENTION, op)
+                self._new(GroupKind.ATTENTION, op)
             elif op.name == "convolution":
-                self._new(Kind.CONVOLUTION, op)
+                self._new(GroupKind.CONVOLUTION, op)
             elif OPS[op.name].kind == WINDOW:
-                self._new(Kind.POOL, op)
+                self._new(GroupKind.POOL, op)
             else:
                 self._place(op)
         self._sink_epilogues()
         self._merge_siblings()
 
-    def ordered(self) -> list[Group]:
+    def ordered(self) -> list[FusionGroup]:
         """All groups, in an order that respects their dependencies and otherwise follows the program."""
         ordered, users = self._ordered(), self.graph.users()
         outputs = {self.root(v) for v in self.graph.outputs}
         for group in ordered:
-            if group.kind is Kind.ROWS and sums_over_rows(group):
+            if group.kind is GroupKind.ROWS and sums_over_rows(group):
                 late = self._for_sums_alone(group, users, outputs)
                 group.ops = [*(op for op in group.ops if op not in late), *(op for op in group.ops if op in late)]
             self._find_same(group)
         return ordered
 
-    def _for_sums_alone(self, group: Group, users: dict[Value, list[Op]], outputs: set[Value]) -> set[Op]:
+    def _for_sums_alone(self, group: FusionGroup, users: dict[Value, list[Op]], outputs: set[Value]) -> set[Op]:
         """Sums over rows, and what only they read. Nobody has them before all rows are done: they come last in each
         tile, whatever order they are written in."""
         late: set[Op] = set()
         for op in reversed(group.ops):
             value = op.results[0]
             readers = self._computing_readers(value, users)
-            if group.classes[value] is Class.FINAL or (readers and late.issuperset(readers) and value not in outputs):
+            if group.classes[value] is ValueClass.FINAL or (
+                readers and late.issuperset(readers) and value not in outputs
+            ):
                 late.add(op)
         return late
 
-    def _meet(self, group: Group) -> None:
+    def _meet(self, group: FusionGroup) -> None:
         """Where ranks have programs of their own, each collective is behind the one before: all keep one order."""
         if self._meets and self._met is not None:
             self._precede(self._met, group)
@@ -115,16 +117,16 @@ class Partition(Admission):
         size, cols = op.result.type.size, None
         if OPS[op.name].kind == REDUCE:
             size, cols = op.operands[0].type.size, reduced_cols(op)
-        group = self._new(Kind.ROWS, None, size=size, cols=cols)
+        group = self._new(GroupKind.ROWS, None, size=size, cols=cols)
         group.update = op in self._updates
         admitted = self._admits(group, op)
         assert admitted, f"{op.name} does not fit a group of its own"
         self._add(group, op)
 
-    def _candidates(self, op: Op) -> list[Group]:
+    def _candidates(self, op: Op) -> list[FusionGroup]:
         """Groups that compute an operand, latest first; then loops over rows that read one anyway."""
         roots = [self.shared(v) for v in op.operands]
-        kinds = (Kind.ROWS, Kind.DOT, Kind.CONVOLUTION)
+        kinds = (GroupKind.ROWS, GroupKind.DOT, GroupKind.CONVOLUTION)
         owners = {self.owner[v] for v in roots if v in self.owner and self.owner[v].kind in kinds}
         beside = {g for v in roots if v.type.size > 1 for g in self.readers.get(v, ()) if g.ops} - owners
         found = [*sorted(owners, key=lambda g: -g.id), *sorted(beside, key=lambda g: -g.id)]
@@ -132,7 +134,7 @@ class Partition(Admission):
             found = [g for g in found if max(self._late.get(o, self._levels[o]) for o in g.ops) >= self._late[op]]
         return [g for g in found if g.update == (op in self._updates)]
 
-    def _admits(self, group: Group, op: Op) -> bool:
+    def _admits(self, group: FusionGroup, op: Op) -> bool:
         """Whether `group` can compute `op` too; fixes the group's columns and the result's class when it can."""
         if any(self._depends(self.owner.get(self.root(v)), group) for v in op.operands):
             return False
@@ -148,18 +150,18 @@ class Partition(Admission):
         readers = self.graph.users()
         outputs = {self.root(v) for v in self.graph.outputs}
         for group in self.groups:
-            for op in reversed(group.ops[1:] if group.kind in (Kind.DOT, Kind.ROWS) else ()):
-                if op.result in outputs or group.classes[op.result] is Class.FINAL:
+            for op in reversed(group.ops[1:] if group.kind in (GroupKind.DOT, GroupKind.ROWS) else ()):
+                if op.result in outputs or group.classes[op.result] is ValueClass.FINAL:
                     continue
-                if group.kind is Kind.ROWS and not _widens(op):
+                if group.kind is GroupKind.ROWS and not _widens(op):
                     continue
                 if any(u.name == BARRIER for u in readers.get(op.result, ())):
                     continue
-                if any(group.outer.get(v) is Class.COL and not resident(v, group) for v in op.operands):
+                if any(group.outer.get(v) is ValueClass.COL and not resident(v, group) for v in op.operands):
                     continue  # the loop over rows would load it for each 128 of them
                 users = self.readers_of(op.result, readers)
                 user = users.pop() if len(users) == 1 else None
-                if user is None or user is group or user.kind is not Kind.ROWS:
+                if user is None or user is group or user.kind is not GroupKind.ROWS:
                     continue
                 if self.read_in_step(user, op.result) and self._admits(user, op):
                     group.ops.remove(op)
@@ -178,13 +180,13 @@ class Partition(Admission):
             seen = seen.op.operands[0]
         return self.root(value)
 
-    def read_in_step(self, user: Group, value: Value) -> bool:
+    def read_in_step(self, user: FusionGroup, value: Value) -> bool:
         """Whether a group reads the elements of a value in their order in memory, so that it can compute it too."""
         looks = [(op, v) for op in user.ops for v in op.operands if self.root(v) is value]
         in_order = all(op.name != "gather" and self.strided(v).is_contiguous for op, v in looks)
         return in_order and all(is_seen(v, value, user.kind) for _, v in looks)
 
-    def readers_of(self, value: Value, users: dict[Value, list[Op]]) -> set[Group | None]:
+    def readers_of(self, value: Value, users: dict[Value, list[Op]]) -> set[FusionGroup | None]:
         """The groups that read a value, views looked through."""
         return {self.owner.get(r.result) for r in self._computing_readers(value, users)}
 
@@ -205,27 +207,27 @@ class Partition(Admission):
                     if group.ops and other.ops and self._mergeable(group, other):
                         self.merge(group, other)
 
-    def _find_same(self, group: Group) -> None:
+    def _find_same(self, group: FusionGroup) -> None:
         """Full values from outside that are the same elements in the same order, in other shapes: loaded once."""
         first: dict[tuple[Value, int, tuple[tuple[int, int], ...]], Value] = {}
         for op in group.ops:
             for value in op.operands:
-                if group.outer.get(value) is Class.FULL and op.name != "gather":
+                if group.outer.get(value) is ValueClass.FULL and op.name != "gather":
                     seen = self.strided(value)
                     group.same[value] = first.setdefault((seen.base, seen.offset, seen.collapsed()), value)
 
     # -- joining two groups -------------------------------------------------------------------------------------
-    def _absorb(self, group: Group, op: Op) -> None:
+    def _absorb(self, group: FusionGroup, op: Op) -> None:
         """Take in the other groups of rows that compute operands of `op`, which has just joined `group`."""
-        if group.kind is not Kind.ROWS or op in self._late:
+        if group.kind is not GroupKind.ROWS or op in self._late:
             return
         for value in op.operands:
             other = self.owner.get(self.shared(value))
             if other is not None and other is not group and self._mergeable(other, group):
                 self.merge(other, group)
 
-    def _mergeable(self, a: Group, b: Group) -> bool:
-        if a.kind is not Kind.ROWS or a.size != b.size or a.update != b.update:
+    def _mergeable(self, a: FusionGroup, b: FusionGroup) -> bool:
+        if a.kind is not GroupKind.ROWS or a.size != b.size or a.update != b.update:
             return False
         if a.size <= SMALL and self._waits_for_more(b, a):
             return False
@@ -242,25 +244,25 @@ class Partition(Admission):
             self.runs_before(x.id, g) and self.runs_before(g.id, y) for g in self.groups for x, y in ((a, b), (b, a))
         )
 
-    def _waits_for_more(self, late: Group, early: Group) -> bool:
+    def _waits_for_more(self, late: FusionGroup, early: FusionGroup) -> bool:
         """Whether `late` must wait for groups that `early` need not wait for."""
         return bool(self._ancestors[late.id] & ~self._ancestors[early.id] & ~(1 << early.id))
 
-    def _reads_final(self, reader: Group, writer: Group) -> bool:
+    def _reads_final(self, reader: FusionGroup, writer: FusionGroup) -> bool:
         """Whether `reader` needs something of `writer` that its loop could not have while it runs."""
         for op in reader.ops:
             for value in op.operands:
                 if self.inside(value, writer):
                     seen = self.class_of(value, writer, writer.cols)
                     from_memory = op.name == "gather"  # rows of a table that is complete
-                    if seen is None or seen[1] is Class.FINAL or from_memory:
+                    if seen is None or seen[1] is ValueClass.FINAL or from_memory:
                         return True
         return False
 
-    def merge(self, gone: Group, into: Group) -> None:
+    def merge(self, gone: FusionGroup, into: FusionGroup) -> None:
         """Let one group compute what another did."""
         inner = {v for v in into.outer if self.owner.get(self.root(v)) is gone}
-        anchor = into.ops[: into.kind is not Kind.ROWS]  # stays the first, whatever comes before it in the graph
+        anchor = into.ops[: into.kind is not GroupKind.ROWS]  # stays the first, whatever comes before it in the graph
         into.ops = [*anchor, *sorted([*gone.ops, *into.ops[len(anchor) :]], key=self._position.__getitem__)]
         into.cols = into.cols or gone.cols
         into.classes.update(gone.classes)
@@ -269,7 +271,7 @@ class Partition(Admission):
         for value in gone.classes:
             self.owner[value] = into
         for value, cls in gone.outer.items():
-            if cls is Class.FULL:
+            if cls is ValueClass.FULL:
                 self.readers.setdefault(self.shared(value), []).append(into)
         gone.ops, gone.classes, gone.outer = [], {}, {}  # what has no ops is no group any more
         old, new = 1 << gone.id, 1 << into.id
@@ -280,36 +282,36 @@ class Partition(Admission):
                 self._ancestors[i] = bits & ~old | new | before
 
     # -- dependencies -------------------------------------------------------------------------------------------
-    def _depends(self, producer: Group | None, group: Group) -> bool:
+    def _depends(self, producer: FusionGroup | None, group: FusionGroup) -> bool:
         """Whether adding a read of `producer` to `group` would close a circle."""
         return producer is not None and producer is not group and bool(self._ancestors[producer.id] >> group.id & 1)
 
-    def runs_before(self, first: int, group: Group) -> bool:
+    def runs_before(self, first: int, group: FusionGroup) -> bool:
         """Whether the group numbered `first` must have run before `group`."""
         return bool(self._ancestors[group.id] >> first & 1)
 
-    def waits(self, group: Group) -> bool:
+    def waits(self, group: FusionGroup) -> bool:
         """Whether anything must have run before `group`."""
         return self._ancestors[group.id] != 0
 
-    def _new(self, kind: Kind, op: Op | None, *, size: int = 0, cols: int | None = None) -> Group:
-        group = Group(len(self.groups), kind, size if op is None else op.result.type.size, cols)
+    def _new(self, kind: GroupKind, op: Op | None, *, size: int = 0, cols: int | None = None) -> FusionGroup:
+        group = FusionGroup(len(self.groups), kind, size if op is None else op.result.type.size, cols)
         self.groups.append(group)
         self._ancestors.append(0)
         if op is not None:
             for result in op.results:
-                group.classes[result] = Class.FULL
+                group.classes[result] = ValueClass.FULL
             self._add(group, op)
         return group
 
-    def _add(self, group: Group, op: Op) -> None:
+    def _add(self, group: FusionGroup, op: Op) -> None:
         group.ops.append(op)
         for result in op.results:
             self.owner[result] = group
         before = 0
         for value in op.operands:
             producer = self.owner.get(self.root(value))
-            if group.kind is Kind.ROWS and producer is not group and group.outer.get(value) is Class.FULL:
+            if group.kind is GroupKind.ROWS and producer is not group and group.outer.get(value) is ValueClass.FULL:
                 self.readers.setdefault(self.shared(value), []).append(group)
             if producer is not None and producer is not group:
                 before |= self._ancestors[producer.id] | 1 << producer.id
@@ -319,7 +321,7 @@ class Partition(Admission):
                 if self._ancestors[other.id] >> group.id & 1:
                     self._ancestors[other.id] |= before
 
-    def _precede(self, first: Group, then: Group) -> None:
+    def _precede(self, first: FusionGroup, then: FusionGroup) -> None:
         """Have one group run before another though that does not read it."""
         self._orders.append((first, then))
         before = self._ancestors[first.id] | 1 << first.id
@@ -327,14 +329,14 @@ class Partition(Admission):
             if other is then or self._ancestors[other.id] >> then.id & 1:
                 self._ancestors[other.id] |= before
 
-    def _place_of(self, group: Group) -> int:
+    def _place_of(self, group: FusionGroup) -> int:
         """Where a group stands in the program: after its last op, a matmul with an update before the updates."""
         ops = [op for op in group.ops if group.update or op not in self._updates]
         return max(self._position[op] for op in ops or group.ops)
 
     def _read_before_overwritten(self) -> None:
         """Have groups that read an input run before the one that overwrites it, where that closes no circle."""
-        readers: dict[Value, dict[Group, None]] = {}
+        readers: dict[Value, dict[FusionGroup, None]] = {}
         for group in self.groups:
             for op in group.ops:
                 for value in op.operands:
@@ -345,7 +347,7 @@ class Partition(Admission):
                 if writer is not None and group is not writer and not self.runs_before(writer.id, group):
                     self._precede(group, writer)
 
-    def _ordered(self) -> list[Group]:
+    def _ordered(self) -> list[FusionGroup]:
         self._read_before_overwritten()
         live = [g for g in self.groups if g.ops]
         last: dict[int, float] = {g.id: self._place_of(g) for g in live}
@@ -358,7 +360,7 @@ class Partition(Admission):
                     if producer is not None and producer is not group:
                         direct[group.id].add(producer.id)
                         readers[producer.id].add(group.id)
-        updating = [g for g in live if g.kind is Kind.DOT and any(op in self._updates for op in g.ops)]
+        updating = [g for g in live if g.kind is GroupKind.DOT and any(op in self._updates for op in g.ops)]
         for group in updating:
             last[group.id] = min(
                 last[group.id], self._soonest(group, {g.id for g in updating}, last, direct, readers)
@@ -383,7 +385,7 @@ class Partition(Admission):
 
     @staticmethod
     def _soonest(
-        group: Group,
+        group: FusionGroup,
         updating: set[int],
         last: dict[int, float],
         direct: dict[int, set[int]],
@@ -426,20 +428,20 @@ def _dot_cols(op: Op) -> int:
     return prod(count for axis, count in enumerate(rhs.shape) if axis not in taken)
 
 
-def _gathered_when_read(ordered: list[Group], direct: Mapping[int, set[int]]) -> list[Group]:
+def _gathered_when_read(ordered: list[FusionGroup], direct: Mapping[int, set[int]]) -> list[FusionGroup]:
     """The order with each gather in front of what waits for it first: gathers of parameters wait for nothing, and all
     of them would hold their results from the beginning. direct: what each group waits for, by number."""
-    held = {g.id: g for g in ordered if g.kind is Kind.COLLECTIVE and g.anchor.name == "all_gather"}
-    found: list[Group] = []
+    held = {g.id: g for g in ordered if g.kind is GroupKind.COLLECTIVE and g.anchor.name == "all_gather"}
+    found: list[FusionGroup] = []
 
-    def put(group: Group) -> None:
+    def put(group: FusionGroup) -> None:
         for number in sorted(direct[group.id] & held.keys()):
             if number in held:
                 put(held.pop(number))
         found.append(group)
 
     for group in ordered:
-        if group.id not in held and (group.kind is not Kind.COLLECTIVE or group.anchor.name != "all_gather"):
+        if group.id not in held and (group.kind is not GroupKind.COLLECTIVE or group.anchor.name != "all_gather"):
             put(group)
     while held:  # nobody reads these but the user
         put(held.pop(next(iter(held))))

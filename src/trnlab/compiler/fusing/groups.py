@@ -19,7 +19,7 @@ from trnlab.graph.ir import Op, Value
 RESIDENT_COL_BYTES = 16 * 1024  # what varies along columns only stays in SBUF up to this size
 
 
-class Kind(enum.StrEnum):
+class GroupKind(enum.StrEnum):
     """What loop a group is."""
 
     ROWS = "rows"
@@ -34,7 +34,7 @@ class Kind(enum.StrEnum):
     COLLECTIVE = "collective"  # done by the CC cores
 
 
-class Class(enum.StrEnum):
+class ValueClass(enum.StrEnum):
     """Along what a value varies within its group."""
 
     FULL = "full"
@@ -45,18 +45,18 @@ class Class(enum.StrEnum):
 
 
 @dataclass(eq=False)
-class Group:
+class FusionGroup:
     """Ops that become one routine. `size` and `cols`: see the module; cols is None while nothing has fixed it."""
 
     id: int
-    kind: Kind
+    kind: GroupKind
     size: int
     cols: int | None = None
     update: bool = False  # computes nothing but in-place updates of the state (the optimizer)
     ops: list[Op] = field(default_factory=list)
-    classes: dict[Value, Class] = field(default_factory=dict)
+    classes: dict[Value, ValueClass] = field(default_factory=dict)
     loads: set[Value] = field(default_factory=set)  # full values read from outside
-    outer: dict[Value, Class] = field(default_factory=dict)  # classes of the values read from outside
+    outer: dict[Value, ValueClass] = field(default_factory=dict)  # classes of the values read from outside
     same: dict[Value, Value] = field(default_factory=dict)  # for full values from outside: the look they share
     # Results of converts that lose nothing: what they convert.
     exact: dict[Value, Value] = field(default_factory=dict)
@@ -67,22 +67,22 @@ class Group:
         return self.ops[0]
 
 
-def sums_over_rows(group: Group) -> int:
+def sums_over_rows(group: FusionGroup) -> int:
     """How many sums over rows a group keeps in PSUM."""
     return sum(
-        op.name == "reduce" and op.attrs["kind"] == "add" and group.classes[op.result] is Class.FINAL
+        op.name == "reduce" and op.attrs["kind"] == "add" and group.classes[op.result] is ValueClass.FINAL
         for op in group.ops
     )
 
 
-def join(*classes: Class) -> Class:
+def join(*classes: ValueClass) -> ValueClass:
     """Along what the result of an elementwise op varies."""
-    found = {c for c in classes if c is not Class.SCALAR}
+    found = {c for c in classes if c is not ValueClass.SCALAR}
     if not found:
-        return Class.SCALAR
-    return found.pop() if len(found) == 1 else Class.FULL
+        return ValueClass.SCALAR
+    return found.pop() if len(found) == 1 else ValueClass.FULL
 
 
-def resident(value: Value, group: Group) -> bool:
+def resident(value: Value, group: FusionGroup) -> bool:
     """Whether a value that varies along columns only stays in SBUF while the group's loop runs."""
     return group.cols is not None and group.cols * value.dtype.itemsize <= RESIDENT_COL_BYTES

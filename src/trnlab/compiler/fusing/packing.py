@@ -4,21 +4,21 @@
 from __future__ import annotations
 
 from trnlab.compiler.fusing.fusion import Partition
-from trnlab.compiler.fusing.groups import Group, Kind
+from trnlab.compiler.fusing.groups import FusionGroup, GroupKind
 
-Unit = list[Group]  # groups that share one routine, run as one call
+Unit = list[FusionGroup]  # groups that share one routine, run as one call
 
 
-def pack(groups: list[Group], part: Partition) -> list[Unit]:
+def pack(groups: list[FusionGroup], part: Partition) -> list[Unit]:
     """Make one unit of all flat loops at the start that wait for nothing (casts of parameters), and one of all
     updates of the optimizer that do not wait for each other. Many small tensors then cost one start, and overlap."""
-    flat = [g for g in groups if g.cols is None and g.kind is Kind.ROWS]
+    flat = [g for g in groups if g.cols is None and g.kind is GroupKind.ROWS]
     first = [g for g in flat if not g.update and not part.waits(g)]
     updates = [g for g in flat if g.update]
     last = [g for g in updates if not any(part.runs_before(other.id, g) for other in updates if other is not g)]
     together = {*first, *(last if len(last) > 1 else ())}
     units: list[Unit] = [first] if first else []
-    held: list[Group] = []
+    held: list[FusionGroup] = []
     left = len(last) if len(last) > 1 else 0
     for group in groups:
         if group in together:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trnlab.compiler.fusing.fusion import Partition
-from trnlab.compiler.fusing.groups import Group
+from trnlab.compiler.fusing.groups import FusionGroup
 from trnlab.compiler.fusing.tiles import origin
 from trnlab.graph.ir import Op, Value
 from trnlab.graph.ops import ELEMENTWISE, OPS, REDUCE
@@ -17,7 +17,7 @@ from trnlab.graph.ops import ELEMENTWISE, OPS, REDUCE
 Signature = tuple[Any, ...]
 
 
-def ports_of(group: Group, part: Partition, stores: Iterable[Value]) -> list[Value]:
+def ports_of(group: FusionGroup, part: Partition, stores: Iterable[Value]) -> list[Value]:
     """The values in memory that a group reads, in the order of its ops, then those it writes; each once."""
     found: dict[Value, None] = {}
     for op in group.ops:
@@ -35,7 +35,7 @@ def read_from_memory(op: Op, index: int) -> bool:
     return not number
 
 
-def signature(group: Group, part: Partition, stores: set[Value]) -> Signature:
+def signature(group: FusionGroup, part: Partition, stores: set[Value]) -> Signature:
     """Equal for groups that one routine can serve, its parameters bound in the order of `ports_of`."""
     ports = {v: i for i, v in enumerate(ports_of(group, part, stores))}
     inner: dict[Value, int] = {}
@@ -53,7 +53,7 @@ def signature(group: Group, part: Partition, stores: set[Value]) -> Signature:
 
 
 def _operand(
-    op: Op, index: int, group: Group, part: Partition, ports: dict[Value, int], inner: dict[Value, int]
+    op: Op, index: int, group: FusionGroup, part: Partition, ports: dict[Value, int], inner: dict[Value, int]
 ) -> Any:
     value = op.operands[index]
     number = part.splat(value)

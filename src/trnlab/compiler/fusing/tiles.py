@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
-from trnlab.compiler.fusing.groups import Class, Group, Kind
+from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass
 from trnlab.graph.ir import Op, Value
 from trnlab.numerics.dtypes import DType, bfloat16, float32
 from trnlab.program import AP, Builder
@@ -114,7 +114,7 @@ class PsumSpace:
 
 
 @dataclass
-class Plan:
+class TilePlan:
     """What one sweep over a tile computes: ops in order, what it stores, who folds into whom.
 
     uses: how often each value is still read (a store counts once); readers: by whom, reader: the last of them.
@@ -133,29 +133,29 @@ class Plan:
     summed: dict[Value, Op] = field(default_factory=dict)
 
 
-def origin(value: Value, group: Group) -> Value:
+def origin(value: Value, group: FusionGroup) -> Value:
     """The value computed by the group that `value` is a look at; from outside, the value that is loaded for it."""
     seen = value
     while seen not in group.classes or seen in group.exact:
         if seen in group.exact:
             value = seen = group.exact[seen]
             continue
-        if seen.op is None or seen.op.name not in _LOOKS[group.kind is Kind.CONVOLUTION]:
+        if seen.op is None or seen.op.name not in _LOOKS[group.kind is GroupKind.CONVOLUTION]:
             return group.same.get(value, value)
         seen = seen.op.operands[0]
     return seen
 
 
-def is_seen(value: Value, root: Value, kind: Kind) -> bool:
+def is_seen(value: Value, root: Value, kind: GroupKind) -> bool:
     """Whether a group of this kind that computes `root` finds it when an op of it reads `value`, a look at it."""
     while value is not root:
-        if value.op is None or value.op.name not in _LOOKS[kind is Kind.CONVOLUTION]:
+        if value.op is None or value.op.name not in _LOOKS[kind is GroupKind.CONVOLUTION]:
             return False
         value = value.op.operands[0]
     return True
 
 
-def exact_converts(group: Group, stores: Container[Value]) -> dict[Value, Value]:
+def exact_converts(group: FusionGroup, stores: Container[Value]) -> dict[Value, Value]:
     """The results of converts to fp32 that nobody needs as such, by what they convert: instructions read any format
     and compute in fp32."""
     converts = {
@@ -177,9 +177,9 @@ def exact_converts(group: Group, stores: Container[Value]) -> dict[Value, Value]
     return converts
 
 
-def make_plan(group: Group, ops: Iterable[Op], stores: Iterable[Value], *, per_row: bool = False) -> Plan:
+def make_plan(group: FusionGroup, ops: Iterable[Op], stores: Iterable[Value], *, per_row: bool = False) -> TilePlan:
     """The plan for computing `ops` (in program order) and storing `stores`."""
-    plan = Plan([op for op in ops if op.result not in group.exact], set(stores), per_row)
+    plan = TilePlan([op for op in ops if op.result not in group.exact], set(stores), per_row)
     for op in plan.ops:
         for value in op.operands:
             seen = origin(value, group)
@@ -194,6 +194,6 @@ def make_plan(group: Group, ops: Iterable[Op], stores: Iterable[Value], *, per_r
         folds = not per_row and plan.uses[source] == 1  # what belongs to a whole row, other sweeps may read as it is
         if op.name == "convert" and folds and op.attrs["dtype"].is_float:
             plan.converted[source] = op
-        if op.name == "reduce" and op.attrs["kind"] == "add" and group.classes[op.result] is Class.ROW:
+        if op.name == "reduce" and op.attrs["kind"] == "add" and group.classes[op.result] is ValueClass.ROW:
             plan.summed.setdefault(source, op)
     return plan

@@ -10,33 +10,35 @@ joined.
 from __future__ import annotations
 
 from trnlab.compiler.fusing.fusion import Partition
-from trnlab.compiler.fusing.groups import Class, Group, Kind
+from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass
 from trnlab.graph.ir import Op, Value
 
 
 def join_updates(part: Partition) -> None:
     """Move every update that a matmul can take along into that matmul's group."""
     outputs, users = {part.root(v) for v in part.graph.outputs}, part.graph.users()
-    for update in [g for g in part.groups if g.ops and g.update and g.kind is Kind.ROWS]:
+    for update in [g for g in part.groups if g.ops and g.update and g.kind is GroupKind.ROWS]:
         owners = {part.owner[v] for v in _roots(part, update) if v in part.owner} - {update}
-        dots = [g for g in owners if g.kind is Kind.DOT and g.size == update.size]
+        dots = [g for g in owners if g.kind is GroupKind.DOT and g.size == update.size]
         if len(dots) == 1 and _can_join(part, update, dots[0], outputs, users):
             part.merge(update, dots[0])
 
 
-def _roots(part: Partition, group: Group) -> dict[Value, None]:
+def _roots(part: Partition, group: FusionGroup) -> dict[Value, None]:
     """What a group reads, views looked through."""
     return dict.fromkeys(part.root(v) for op in group.ops for v in op.operands)
 
 
-def _can_join(part: Partition, update: Group, dot: Group, outputs: set[Value], users: dict[Value, list[Op]]) -> bool:
+def _can_join(
+    part: Partition, update: FusionGroup, dot: FusionGroup, outputs: set[Value], users: dict[Value, list[Op]]
+) -> bool:
     """Whether the loop over a matmul's tiles can compute the update, and nobody else needs the gradient."""
-    if update.cols is not None or any(c not in (Class.FULL, Class.SCALAR) for c in update.classes.values()):
+    if update.cols is not None or any(c not in (ValueClass.FULL, ValueClass.SCALAR) for c in update.classes.values()):
         return False
     gradients = [v for v in _roots(part, update) if part.owner.get(v) is dot]
     for value in gradients:
         alone = value not in outputs and part.readers_of(value, users) == {update}
-        whole = dot.classes[value] is Class.FINAL  # a sum over all tiles, which no tile has
+        whole = dot.classes[value] is ValueClass.FINAL  # a sum over all tiles, which no tile has
         if not alone or whole or not part.read_in_step(update, value):
             return False
     rows = update.size // (dot.cols or 1)
@@ -46,6 +48,6 @@ def _can_join(part: Partition, update: Group, dot: Group, outputs: set[Value], u
             continue
         if owner is not None and part.runs_before(dot.id, owner):
             return False
-        if cls is Class.FULL and not part.has_rows(value, rows, dot.cols or 1):
+        if cls is ValueClass.FULL and not part.has_rows(value, rows, dot.cols or 1):
             return False
     return True

@@ -8,7 +8,7 @@ length. The first that applies and fits is taken (`pipeline.LOWERINGS`).
 
 from __future__ import annotations
 
-from trnlab.compiler.fusing.groups import Group
+from trnlab.compiler.fusing.groups import FusionGroup
 from trnlab.compiler.lowerings.context import Lowering
 from trnlab.graph.ir import Op, Value
 from trnlab.kernels.attention import attention_forward
@@ -18,7 +18,7 @@ from trnlab.kernels.attention_blocks import attention_forward_blocks
 from trnlab.kernels.attention_blocks_backward import attention_backward_blocks
 from trnlab.kernels.attention_segments import attention_forward_segments
 from trnlab.kernels.attention_tiles import is_fused
-from trnlab.kernels.view import View
+from trnlab.kernels.view import HbmView
 
 
 def lower_attention(low: Lowering) -> None:
@@ -36,7 +36,7 @@ def lower_attention_by_blocks(low: Lowering) -> None:
     _record(low, attention_forward_blocks, attention_backward_blocks)
 
 
-def fits_fused(group: Group) -> bool:
+def fits_fused(group: FusionGroup) -> bool:
     """Whether the fused kernels compute what the group's op means."""
     op = group.anchor
     q = op.operands[_plain(op) - 3 if op.name == "trn.attention" else 1]
@@ -59,6 +59,6 @@ def _record(low: Lowering, forward: object, backward: object) -> None:
     kernel(low.b, *operands[:plain], *results, causal=op.attrs["causal"], scale=op.attrs["scale"], bias=bias)  # type: ignore[operator]
 
 
-def _result(low: Lowering, value: Value) -> View | None:
+def _result(low: Lowering, value: Value) -> HbmView | None:
     """Where a result goes; None for one that nobody reads."""
     return low.view(value) if value in low.stores else None

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from trnlab.compiler.fusing.fusion import Partition
-from trnlab.compiler.fusing.groups import Group
+from trnlab.compiler.fusing.groups import FusionGroup
 from trnlab.graph.ir import Value
-from trnlab.kernels.view import View, view_of
+from trnlab.kernels.view import HbmView, view_of
 from trnlab.program import AP, Builder
 
 
@@ -23,12 +23,12 @@ class Lowering:
     """
 
     b: Builder
-    group: Group
+    group: FusionGroup
     part: Partition
     ports: dict[Value, AP]
     stores: set[Value]
 
-    def view(self, value: Value) -> View:
+    def view(self, value: Value) -> HbmView:
         """A value as a strided view of its port."""
         seen = self.part.strided(value)
         return view_of(self.ports[seen.base], seen)

@@ -12,7 +12,7 @@ from trnlab.graph.ir import Op
 from trnlab.kernels.blocks import BANK
 from trnlab.kernels.convolution import convolution
 from trnlab.kernels.convolution_gradient import weight_gradient
-from trnlab.kernels.view import View
+from trnlab.kernels.view import HbmView
 from trnlab.kernels.windows import Slide, Taps
 
 
@@ -35,7 +35,7 @@ def lower_convolution(low: Lowering) -> None:
     sink.finish()
 
 
-def _in_columns(low: Lowering, x: View, weight: View, out: View, slides: tuple[Slide, Slide]) -> None:
+def _in_columns(low: Lowering, x: HbmView, weight: HbmView, out: HbmView, slides: tuple[Slide, Slide]) -> None:
     """Rows of places that are longer than a bank of PSUM part by part."""
     groups, (down, along) = low.group.anchor.attrs["feature_group_count"], slides
     if along.places <= BANK or along.spread > 1:
@@ -51,7 +51,7 @@ def _in_columns(low: Lowering, x: View, weight: View, out: View, slides: tuple[S
         convolution(low.b, x[:, :, :, first:end], weight, out[:, :, :, at : at + places], (down, part), groups=groups)
 
 
-def _lower_weight_gradient(low: Lowering, x: View, dy: View, out: View) -> None:
+def _lower_weight_gradient(low: Lowering, x: HbmView, dy: HbmView, out: HbmView) -> None:
     taps = list(taps_of(op := low.group.anchor))
     if len(taps) == 1:
         x, dy, out = (view.expand(2, 1) for view in (x, dy, out))

@@ -13,19 +13,19 @@ from math import prod
 
 from trnlab.compiler.emission.emitter import Emitter
 from trnlab.compiler.emission.sweep import steps, take_turns
-from trnlab.compiler.emission.tilesource import Domain, Frame, Loader
-from trnlab.compiler.fusing.groups import Class
-from trnlab.compiler.fusing.tiles import Plan, TileSpace, make_plan, origin
+from trnlab.compiler.emission.tilesource import Domain, SweepSlice, TileLoader
+from trnlab.compiler.fusing.groups import ValueClass
+from trnlab.compiler.fusing.tiles import TilePlan, TileSpace, make_plan, origin
 from trnlab.compiler.lowerings.context import Lowering
 from trnlab.errors import CapacityError
 from trnlab.graph.ir import Value
 from trnlab.isa.base import Memory
-from trnlab.kernels.blocking import Problem, choose, estimate
+from trnlab.kernels.blocking import MatmulProblem, choose, estimate
 from trnlab.kernels.blocks import ANNOUNCED, JoinedSource, Sink, ViewSource, Workspace
-from trnlab.kernels.matmul import Product, batch_matmul, problem_of
-from trnlab.kernels.matmul_mx import Operand as MxOperand
+from trnlab.kernels.matmul import BatchedProduct, batch_matmul, problem_of
+from trnlab.kernels.matmul_mx import MxOperand as MxOperand
 from trnlab.kernels.matmul_mx import matmul_mx
-from trnlab.kernels.view import View
+from trnlab.kernels.view import HbmView
 from trnlab.numerics.dtypes import float32
 from trnlab.program import AP, Builder
 
@@ -57,8 +57,8 @@ class EpilogueSink(Sink):
         self.together = tiles_together(low)
         self.moved = self.moved_bytes() if cost else 0
         self.rounds = any(op.name == "trn.moments" for op in self.plan.ops)
-        self._announced: deque[tuple[Frame, Emitter]] = deque()
-        self._waiting: list[tuple[Frame, Emitter, AP]] = []
+        self._announced: deque[tuple[SweepSlice, Emitter]] = deque()
+        self._waiting: list[tuple[SweepSlice, Emitter, AP]] = []
 
     def moved_bytes(self) -> int:
         """Bytes that pass for each element of the product."""
@@ -105,19 +105,19 @@ class EpilogueSink(Sink):
         e.copy(tile, acc)
         return tile
 
-    def _frame(self, row: int, col: int, rows: int, cols: int) -> Frame:
-        return Frame(self.domain, self.first_row + row, rows, col, cols)
+    def _frame(self, row: int, col: int, rows: int, cols: int) -> SweepSlice:
+        return SweepSlice(self.domain, self.first_row + row, rows, col, cols)
 
     def _next(self) -> Emitter:
         self.emitters.rotate(-1)
         return self.emitters[-1]
 
 
-def loaded_values(low: Lowering, plan: Plan) -> list[Value]:
+def loaded_values(low: Lowering, plan: TilePlan) -> list[Value]:
     """What an epilogue reads of each tile from memory."""
     read = dict.fromkeys(origin(v, low.group) for op in plan.ops for v in op.operands)
     outer = {v: c for v, c in low.group.outer.items() if v not in low.group.classes}
-    return [v for v in read if outer.get(v) is Class.FULL and low.part.splat(v) is None]
+    return [v for v in read if outer.get(v) is ValueClass.FULL and low.part.splat(v) is None]
 
 
 def tiles_together(low: Lowering) -> int:
@@ -136,10 +136,10 @@ def lower_dot(low: Lowering) -> None:
     rows = low.group.size // (low.group.cols or 1) // prod(batch)
     of_rhs = op.attrs.get("summed") == "rhs"
 
-    def item(index: tuple[int, ...], sink: Sink) -> Product:
-        return Product(lhs.source(index), rhs.source(index), sink, sums=_sums(low), sums_of_rhs=of_rhs)
+    def item(index: tuple[int, ...], sink: Sink) -> BatchedProduct:
+        return BatchedProduct(lhs.source(index), rhs.source(index), sink, sums=_sums(low), sums_of_rhs=of_rhs)
 
-    def problem(sink: Sink) -> Problem:
+    def problem(sink: Sink) -> MatmulProblem:
         return problem_of(item((0,) * len(batch), sink), lhs.k_rows, rhs.k_rows)
 
     sinks = sinks_of(low, rows, prod(batch), None if op.attrs.get("lhs_mx") else problem)
@@ -156,7 +156,7 @@ def lower_dot(low: Lowering) -> None:
         last.finish()
 
 
-def _sums(low: Lowering) -> View | None:
+def _sums(low: Lowering) -> HbmView | None:
     """Where sums of an operand over the contraction go, if they are asked for."""
     sums = low.group.anchor.results[1:]
     return low.view(sums[0]) if sums and sums[0] in low.stores else None
@@ -169,15 +169,15 @@ def _lower_sum(low: Lowering) -> None:
     lhs, rhs = (JoinedSource([side.source(()) for side in sides], sides[0].k_rows) for sides in zip(*pairs))
     k_rows = pairs[0][0].k_rows, pairs[0][1].k_rows
     rows = low.group.size // (low.group.cols or 1)
-    (sink,) = sinks_of(low, rows, 1, lambda sink: problem_of(Product(lhs, rhs, sink), *k_rows))
-    batch_matmul(low.b, [Product(lhs, rhs, sink)], lhs_k_rows=k_rows[0], rhs_k_rows=k_rows[1])
+    (sink,) = sinks_of(low, rows, 1, lambda sink: problem_of(BatchedProduct(lhs, rhs, sink), *k_rows))
+    batch_matmul(low.b, [BatchedProduct(lhs, rhs, sink)], lhs_k_rows=k_rows[0], rhs_k_rows=k_rows[1])
     sink.finish()
 
 
 class _Operand:
     """One side of a product: a view with batch dimensions first, then the rows of a block, then its columns."""
 
-    def __init__(self, view: View, batch: int, rows: int, k_rows: bool, cast: str) -> None:
+    def __init__(self, view: HbmView, batch: int, rows: int, k_rows: bool, cast: str) -> None:
         """`k_rows`: whether the rows are the contraction. `cast`: format on chip, if it is another."""
         self.view, self.batch, self.rows, self.k_rows, self.cast = view, batch, rows, k_rows, cast
 
@@ -207,13 +207,13 @@ def _operand(low: Lowering, value: Value, side: str) -> _Operand:
     return _Operand(view, len(batch), max(len(rows), 1), k_rows, cast)
 
 
-def _step(view: View, dims: tuple[int, ...]) -> int:
+def _step(view: HbmView, dims: tuple[int, ...]) -> int:
     """Smallest distance between elements along some dimensions; large when there is nothing to step over."""
     return min((abs(view.strides[d]) for d in dims if view.shape[d] > 1 and view.strides[d]), default=1 << 40)
 
 
 def sinks_of(
-    low: Lowering, rows: int, batch: int, problem: Callable[[Sink], Problem] | None = None
+    low: Lowering, rows: int, batch: int, problem: Callable[[Sink], MatmulProblem] | None = None
 ) -> Iterator[EpilogueSink]:
     """A sink for each product of the batch; they share tiles, sized by a trial run of one sweep.
 
@@ -248,7 +248,7 @@ def _stored(low: Lowering, space: TileSpace) -> int:
     return min(STORED, int(low.b.sbuf_free * STORED_SHARE) // max(sweep, 1))
 
 
-def _has_room(low: Lowering, problem: Problem, spaces: tuple[TileSpace, TileSpace], count: int) -> bool:
+def _has_room(low: Lowering, problem: MatmulProblem, spaces: tuple[TileSpace, TileSpace], count: int) -> bool:
     """Whether a product with tiles for `count` sweeps has the room for one more.
 
     It is estimated to be no slower for it, or hardly slower where the epilogue is long, as an optimizer's update
@@ -263,10 +263,10 @@ def _has_room(low: Lowering, problem: Problem, spaces: tuple[TileSpace, TileSpac
     return then <= now * (SLOWER if problem.sink_moved else 1.0)
 
 
-def _emitter(low: Lowering, width: int, counts: list[dict[int, int]] | None, trial: Loader | None) -> Emitter:
+def _emitter(low: Lowering, width: int, counts: list[dict[int, int]] | None, trial: TileLoader | None) -> Emitter:
     wide = TileSpace(low.b, width, counts[0] if counts else None, "tile")
     narrow = TileSpace(low.b, 1, counts[1] if counts else None, "row")
-    loader = Loader(low.b, low.group, low.part, low.ports, wide, narrow)
+    loader = TileLoader(low.b, low.group, low.part, low.ports, wide, narrow)
     if trial is not None:
         loader.prepare(trial)
     return Emitter(low.b, low.group, low.part, loader, wide, narrow)

@@ -11,7 +11,7 @@ from trnlab.compiler.lowerings.context import Lowering
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocks import dma_store, next_queue
 from trnlab.kernels.transpose import transpose2d
-from trnlab.kernels.view import View, full, rectangle, view_of
+from trnlab.kernels.view import HbmView, full, rectangle, view_of
 from trnlab.program import Builder
 from trnlab.program.strided import row_major
 
@@ -38,7 +38,7 @@ def lower_move(low: Lowering) -> None:
         copy(low, view_of(low.ports[seen.base], seen), out)
 
 
-def copy(low: Lowering, source: View, target: View) -> None:
+def copy(low: Lowering, source: HbmView, target: HbmView) -> None:
     """target = source, of one shape. Floats of 16 and 32 bits are transposed on the PE array; the rest element by
     element."""
     if not source.shape:
@@ -62,7 +62,7 @@ def copy(low: Lowering, source: View, target: View) -> None:
                 low.b.dma_copy(dst=part.ap, src=src[0].ap, engine=Engine.SYNC, queue=next_queue(low.b))
 
 
-def _transpose(low: Lowering, source: View, target: View, inner: int) -> None:
+def _transpose(low: Lowering, source: HbmView, target: HbmView, inner: int) -> None:
     """Swap the dimension that is contiguous in the source with the last, matrix by matrix."""
     last = len(source.shape) - 1
     others = [d for d in range(last) if d != inner]
@@ -74,7 +74,7 @@ def _transpose(low: Lowering, source: View, target: View, inner: int) -> None:
         transpose2d(low.b, source[index].permute(1, 0), target[index])
 
 
-def _pad(low: Lowering, out: View) -> None:
+def _pad(low: Lowering, out: HbmView) -> None:
     op = low.group.anchor
     number = low.part.splat(op.operands[1])
     assert number is not None, "checked before"
@@ -86,7 +86,7 @@ def _pad(low: Lowering, out: View) -> None:
     copy(low, low.view(operand), out.like(start, operand.shape, strides))
 
 
-def fill(b: Builder, out: View, number: float) -> None:
+def fill(b: Builder, out: HbmView, number: float) -> None:
     """Write one number everywhere in a view whose elements follow each other."""
     flat = out.size
     cols = min(FILL_COLS, -(-flat // 128))

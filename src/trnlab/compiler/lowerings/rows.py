@@ -21,9 +21,9 @@ from typing import Any
 
 from trnlab.compiler.emission.emitter import Emitter
 from trnlab.compiler.emission.sweep import steps, take_turns
-from trnlab.compiler.emission.tilesource import Domain, Frame, Kept, Loader, PartSums
-from trnlab.compiler.fusing.groups import Class, Group, sums_over_rows
-from trnlab.compiler.fusing.tiles import Plan, PsumSpace, TileSpace, make_plan, origin
+from trnlab.compiler.emission.tilesource import Domain, PartSums, RowCache, SweepSlice, TileLoader
+from trnlab.compiler.fusing.groups import FusionGroup, ValueClass, sums_over_rows
+from trnlab.compiler.fusing.tiles import PsumSpace, TilePlan, TileSpace, make_plan, origin
 from trnlab.compiler.lowerings.context import Lowering, SbufTurns
 from trnlab.errors import CapacityError
 from trnlab.graph.ir import Op, Value
@@ -59,17 +59,17 @@ class RowLoop:
         self.low, self.domain, self.width = low, domain, width
         self.stages = stages_of(low, staged=width < domain.width)
 
-    def run(self, sizes: Sizes | None, trial: Loader | None, places: int = 0) -> Emitter:
+    def run(self, sizes: Sizes | None, trial: TileLoader | None, places: int = 0) -> Emitter:
         """Record the loop; with the sizes and the loader of an earlier trial run, all tiles are placed before it.
         `places`: for how many pieces of what is read again there is room."""
         b = self.low.b
         wide = TileSpace(b, self.width, sizes.wide if sizes else None, "tile")
         narrow = TileSpace(b, 1, sizes.narrow if sizes else None, "row")
-        loader = Loader(b, self.low.group, self.low.part, self.low.ports, wide, narrow)
+        loader = TileLoader(b, self.low.group, self.low.part, self.low.ports, wide, narrow)
         if trial is not None:
             loader.prepare(trial)
         if places:
-            loader.kept = Kept(b, self.read_again(), self.domain, self.width, places)
+            loader.kept = RowCache(b, self.read_again(), self.domain, self.width, places)
         parts = PartSums(b, self.domain) if self.domain.parts > 1 else None
         psum = PsumSpace(b, self.width, self._banks_left()) if sizes is not None else None
         first = Emitter(b, self.low.group, self.low.part, loader, wide, narrow, psum, parts)
@@ -96,7 +96,7 @@ class RowLoop:
         for plan in self.stages:
             read = (origin(v, group) for op in plan.ops for v in op.operands if op.name != "gather")
             sweeps.update(list(dict.fromkeys(read)))  # in their order, which decides where tiles lie
-        full = {v for v, c in group.outer.items() if c is Class.FULL and v not in group.classes}
+        full = {v for v, c in group.outer.items() if c is ValueClass.FULL and v not in group.classes}
         return [v for v, n in sweeps.items() if n > 1 and v in full and self.low.part.splat(v) is None]
 
     def _banks_left(self) -> int:
@@ -125,21 +125,21 @@ class RowLoop:
         for emitter in emitters:
             emitter.end_row()
 
-    def _side_by_side(self, emitters: list[Emitter], plan: Plan, corners: list[tuple[int, int]]) -> None:
+    def _side_by_side(self, emitters: list[Emitter], plan: TilePlan, corners: list[tuple[int, int]]) -> None:
         frames = [
-            Frame(self.domain, row, self._height(row), col, min(self.width, self.domain.width - col))
+            SweepSlice(self.domain, row, self._height(row), col, min(self.width, self.domain.width - col))
             for row, col in corners
         ]
         take_turns([steps(e, plan, frame) for e, frame in zip(emitters, frames)])
 
-    def _whole(self, row: int) -> Frame:
-        return Frame(self.domain, row, self._height(row), 0, self.domain.width)
+    def _whole(self, row: int) -> SweepSlice:
+        return SweepSlice(self.domain, row, self._height(row), 0, self.domain.width)
 
     def _height(self, row: int) -> int:
         """Partitions of a sweep from a row on."""
         return min(128, (self.domain.rows - row) * self.domain.parts)
 
-    def _store_sums(self, emitter: Emitter, plan: Plan, frame: Frame) -> None:
+    def _store_sums(self, emitter: Emitter, plan: TilePlan, frame: SweepSlice) -> None:
         """Reductions whose columns came in chunks are complete, and can be written, only now."""
         for op in plan.ops:
             if op.result in self.low.stores and op.result in emitter.rows:
@@ -181,11 +181,11 @@ def domains(low: Lowering) -> list[Domain]:
     return [Domain(group.size // cols, cols)]
 
 
-def _parts(group: Group, rows: int) -> int:
+def _parts(group: FusionGroup, rows: int) -> int:
     """Into how many parts each row is cut, so that few rows fill the partitions: where no column is like another
     row's, and sums along rows are all that partitions share."""
     classes = {*group.classes.values(), *group.outer.values()}
-    alike = classes <= {Class.FULL, Class.ROW, Class.SCALAR, Class.FINAL} and all(
+    alike = classes <= {ValueClass.FULL, ValueClass.ROW, ValueClass.SCALAR, ValueClass.FINAL} and all(
         (op.attrs["kind"] == "add" and op.result.dtype is float32)
         if op.name == "reduce"
         else OPS[op.name].kind == ELEMENTWISE or op.name == "trn.moments"
@@ -201,7 +201,7 @@ def _free_to_flatten(low: Lowering) -> bool:
     group = low.group
     if group.cols is not None:
         return False
-    contiguous = (low.part.strided(v).reshape((group.size,)) for v, c in group.outer.items() if c is Class.FULL)
+    contiguous = (low.part.strided(v).reshape((group.size,)) for v, c in group.outer.items() if c is ValueClass.FULL)
     return all(seen is not None for seen in contiguous)
 
 
@@ -249,7 +249,7 @@ class _Form:
     def cost(self) -> float:
         """Bytes that pass for each element, what sweeps take longer for being short, or for not overlapping."""
         group, part = self.low.group, self.low.part
-        read = {v for v, c in group.outer.items() if c is Class.FULL and part.splat(v) is None}
+        read = {v for v, c in group.outer.items() if c is ValueClass.FULL and part.splat(v) is None}
         passing = sum(v.dtype.itemsize for v in {*read, *self.low.stores} if v.type.size == group.size)
         again = sum(v.dtype.itemsize for v in self.trial.again) * (1 - min(self.places / self.pieces, 1.0))
         return (passing + again) * (1 + SHORT / self.width) * max(OVERLAP / self.sizes.turns, 1.0)
@@ -287,7 +287,7 @@ def _forms(low: Lowering, domain: Domain) -> Iterator[tuple[int, int, float]]:
     A row that fits whole is taken whole: in pieces it is loaded again for each reduction. Pieces are best as long as
     sweeps can still overlap, and no shorter than what a transfer and an instruction are worth.
     """
-    needs_whole = any(c is Class.ROW for v, c in low.group.classes.items()) and not domain.flat
+    needs_whole = any(c is ValueClass.ROW for v, c in low.group.classes.items()) and not domain.flat
     whole = domain.width <= (MAX_FREE[Memory.SBUF] if needs_whole else CHUNKS[0])
     sums = sums_over_rows(low.group)
     widths = [domain.width] * whole + [c for c in CHUNKS if c < domain.width]
@@ -318,15 +318,15 @@ def _bytes(counts: Counter[int] | dict[int, int], width: int) -> int:
     return sum(n * (-(-size * width // 64) * 64) for size, n in counts.items())
 
 
-def _columns_outside(group: Group, domain: Domain, width: int) -> bool:
+def _columns_outside(group: FusionGroup, domain: Domain, width: int) -> bool:
     """Whether the loop over columns is the outer one: sums over rows in pieces, or nothing depends on whole rows."""
-    return width < domain.width and all(c is not Class.ROW for c in group.classes.values())
+    return width < domain.width and all(c is not ValueClass.ROW for c in group.classes.values())
 
 
 # -- stages ---------------------------------------------------------------------------------------------------------
 
 
-def stages_of(low: Lowering, *, staged: bool) -> list[Plan]:
+def stages_of(low: Lowering, *, staged: bool) -> list[TilePlan]:
     """The sweeps over a row: one, or one for each reduction that another needs complete."""
     group = low.group
     if not staged:
@@ -344,7 +344,7 @@ def stages_of(low: Lowering, *, staged: bool) -> list[Plan]:
     return [p for p in plans if p.ops]
 
 
-def levels(group: Group) -> dict[Value, int]:
+def levels(group: FusionGroup) -> dict[Value, int]:
     """How many complete reductions each value has behind it."""
     found: dict[Value, int] = {}
     for op in group.ops:
@@ -358,11 +358,11 @@ def _is_reduction(value: Value) -> bool:
     return value.op is not None and value.op.name == "reduce"
 
 
-def _is_row_value(group: Group, value: Value) -> bool:
-    return group.classes[value] is Class.ROW and value.type.size != group.size
+def _is_row_value(group: FusionGroup, value: Value) -> bool:
+    return group.classes[value] is ValueClass.ROW and value.type.size != group.size
 
 
-def _closure(group: Group, goals: Iterable[Op]) -> set[Op]:
+def _closure(group: FusionGroup, goals: Iterable[Op]) -> set[Op]:
     """The ops to compute again for the goals: back to values that are kept per row, or that come from outside."""
     needed: set[Op] = set()
     stack = list(goals)

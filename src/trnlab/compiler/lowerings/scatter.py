@@ -24,11 +24,11 @@ from trnlab.compiler.lowerings.move import fill
 from trnlab.compiler.rules import SUMS_IN_MEMORY, SUMS_OF_WHOLE_NUMBERS
 from trnlab.graph.ir import Value
 from trnlab.isa.base import Engine
-from trnlab.kernels.blocks import BANKS, P, Source, ViewSource, load_rows, next_queue
-from trnlab.kernels.matmul import Product, batch_matmul
+from trnlab.kernels.blocks import BANKS, BlockSource, P, ViewSource, load_rows, next_queue
+from trnlab.kernels.matmul import BatchedProduct, batch_matmul
 from trnlab.numerics.dtypes import DType, bool_, float32, int32
 from trnlab.program import AP, Builder
-from trnlab.program.pool import Pool
+from trnlab.program.pool import TilePool
 
 INF = float("inf")
 BASE = 4096.0  # of counts; fewer than half as many updates are summed at once (`rules.conditions.MOST_MARKED`)
@@ -56,13 +56,13 @@ def lower_scatter(low: Lowering) -> None:
     (sink,) = sinks_of(low, rows, 1)
     if low.part.rules[op] is SUMS_OF_WHOLE_NUMBERS:
         lhs = OneHotSource(low, ids, count, rows, updates.dtype, wide=4096)
-        product = Product(lhs, updates, sink, onezero=lhs.dtype is float32)
+        product = BatchedProduct(lhs, updates, sink, onezero=lhs.dtype is float32)
         batch_matmul(low.b, [product], lhs_k_rows=True, rhs_k_rows=True)
     else:
         _Marked(low.b, OneHotSource(low, ids, count, rows, float32, wide=ROWS), updates, sink).record()
 
 
-class OneHotSource(Source):
+class OneHotSource(BlockSource):
     """The matrix [T, V] with a one where ids[t] = v, made on chip as blocks of it are asked for."""
 
     def __init__(self, low: Lowering, ids: Value, count: int, rows: int, dtype: DType, *, wide: int) -> None:
@@ -122,7 +122,7 @@ class _Marked:
         once = self.rows <= self.block and cols == width
         self.ones = _pool(b, (P, self.tiles, min(self.rows, self.block)), "ones", 1 if once else 2)
         self.marking = _Marks(b, width, min(self.block, self.rows + P - 1) // P)
-        self.banks = Pool([b.psum((P, BANK), bank=i) for i in range(BANKS)])
+        self.banks = TilePool([b.psum((P, BANK), bank=i) for i in range(BANKS)])
 
     def record(self) -> None:
         """Columns of the updates come once; the one-hot matrix is made again for each COLUMNS of them, one block of
@@ -240,13 +240,13 @@ class _InMemory:
         self.raw, self.sums = (_pool(b, (P, self.width), name, 3) for name in ("raw", "added"))
         self.equal, self.before = (_pool(b, (P, P), name, 2) for name in ("equal", "before"))
         self.later, self.rows = (_pool(b, (P, 1), name, 3) for name in ("later", "row"))
-        self.index = Pool([b.tile((P, 1), int32, name="index") for _ in range(3)])
+        self.index = TilePool([b.tile((P, 1), int32, name="index") for _ in range(3)])
         part = min(self.width, COLUMNS)
-        self.outside = Pool([b.tile((P, part), bool_, name="outside") for _ in range(2)])
+        self.outside = TilePool([b.tile((P, part), bool_, name="outside") for _ in range(2)])
         self.marks, self.pairs = _pool(b, (P, part), "marks", 2), _pool(b, (P, 2 * part), "pairs", 3)
         self.marking = _Marks(b, part, 2)
-        self.turned = Pool([b.psum((P, P), float32, bank=i) for i in range(2)])
-        self.banks = Pool([b.psum((P, BANK), float32, bank=i) for i in range(2, BANKS)])
+        self.turned = TilePool([b.psum((P, P), float32, bank=i) for i in range(2)])
+        self.banks = TilePool([b.psum((P, BANK), float32, bank=i) for i in range(2, BANKS)])
 
     def record(self) -> None:
         """Everything; what is added to a row waits for what was added before, as both name the same table."""
@@ -303,8 +303,8 @@ class _InMemory:
         )
 
 
-def _pool(b: Builder, shape: tuple[int, ...], name: str, count: int) -> Pool:
-    return Pool([b.tile(shape, float32, name=f"{name}{i}") for i in range(count)])
+def _pool(b: Builder, shape: tuple[int, ...], name: str, count: int) -> TilePool:
+    return TilePool([b.tile(shape, float32, name=f"{name}{i}") for i in range(count)])
 
 
 def _halves(pairs: AP) -> tuple[AP, AP]:

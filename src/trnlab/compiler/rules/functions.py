@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trnlab.compiler.emission.emitter import Emitter, Narrow, Pending
-from trnlab.compiler.rules.recipes import MAGNITUDE, Result
+from trnlab.compiler.rules.recipes import MAGNITUDE, ResultRecipe
 from trnlab.compiler.rules.reductions import combine, row_sum
 from trnlab.graph.ir import Op
 from trnlab.isa.base import Engine
@@ -98,7 +98,7 @@ def log_plus_one(e: Emitter, op: Op) -> None:
     Bounds keep infinity out of the correction, and a divisor of zero at x = -1, where it is zero. The sign of x goes
     in last, for x = -0.0.
     """
-    r = Result(e, op)
+    r = ResultRecipe(e, op)
     x = r.float32(r.operands[0])
     bounded = r.scalars(x, "min", LARGE)
     grown = r.scalars(bounded, "add", 1.0)
@@ -112,7 +112,7 @@ def log_plus_one(e: Emitter, op: Op) -> None:
 
 def exponential_minus_one(e: Emitter, op: Op) -> None:
     """exp(x) - 1 for |x| >= 1, where little cancels; 2 t / (1 - t) with t = tanh(x / 2) for smaller x."""
-    r = Result(e, op)
+    r = ResultRecipe(e, op)
     (x,) = r.operands
     half = r.function(x, "tanh", scale=0.5)
     inverse = r.reciprocal(r.less(1.0, half))
@@ -124,7 +124,7 @@ def exponential_minus_one(e: Emitter, op: Op) -> None:
 
 def arctangent(e: Emitter, op: Op) -> None:
     """Arctangent of min(|x|, 1 / |x|), which the Scalar engine's table covers, and pi / 2 less that for |x| > 1."""
-    r = Result(e, op)
+    r = ResultRecipe(e, op)
     x = r.float32(r.operands[0])
     size = r.function(x, "abs")
     near = r.function(r.pair(size, "min", r.reciprocal(size)), "arctan")
@@ -136,7 +136,7 @@ def arctangent(e: Emitter, op: Op) -> None:
 
 def with_sign_of(e: Emitter, op: Op) -> None:
     """The magnitude of the first operand with the sign bit of the second."""
-    r = Result(e, op)
+    r = ResultRecipe(e, op)
     size, sign = (r.float32(v) for v in r.operands)
     bits = r.bits(size, "bitwise_and", MAGNITUDE)
     r.with_sign(bits, sign, r.out)

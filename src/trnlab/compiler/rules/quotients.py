@@ -16,7 +16,7 @@ import numpy as np
 
 from trnlab.compiler.analysis.ranges import Ranges
 from trnlab.compiler.emission.emitter import Emitter
-from trnlab.compiler.rules.recipes import Recipe, Result
+from trnlab.compiler.rules.recipes import ResultRecipe, TileRecipe
 from trnlab.graph.ir import Op
 from trnlab.isa.base import Engine
 from trnlab.program import AP
@@ -167,12 +167,12 @@ def scaled(e: Emitter, op: Op) -> None:
     if isinstance(e.get(rhs), float):
         by_number(e, op)
         return
-    divisor = Recipe(e, wide=e.is_wide(rhs))
+    divisor = TileRecipe(e, wide=e.is_wide(rhs))
     y = divisor.float32(e.ap(rhs))
     scale = divisor.bits(y, "right_shift", 1, "bitwise_and", HALF_EXPONENT)
     scale = divisor.bits(scale, "bitwise_xor", INVERTED).cast(y.dtype)
     inverse = divisor.reciprocal(divisor.fused(scale, "multiply", UNBIASED, "multiply", y))
-    r = Result(e, op, operands=op.operands[:1])
+    r = ResultRecipe(e, op, operands=op.operands[:1])
     (x,) = r.operands
     if divisor.is_wide:
         r.pair(r.fused(scale, "multiply", UNBIASED, "multiply", x), "multiply", inverse, dst=r.out)

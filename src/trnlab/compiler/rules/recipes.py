@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Short names for the instructions that a function of several is written in: `Recipe(e, x).fused(...)`.
+"""Short names for the instructions that a function of several is written in: `TileRecipe(e, x).fused(...)`.
 
 Every method emits one instruction into a tile that is free again once the op at hand is done.
 
@@ -21,7 +21,7 @@ WHOLE = 1.5 * 2.0**23
 SIGN, MAGNITUDE = 0x80000000, 0x7FFFFFFF
 
 
-class Recipe:
+class TileRecipe:
     """Instructions on tiles of one shape, fp32 unless said otherwise."""
 
     def __init__(self, e: Emitter, *, wide: bool) -> None:
@@ -152,7 +152,7 @@ class Recipe:
         return result.cast(float32)
 
 
-class Result(Recipe):
+class ResultRecipe(TileRecipe):
     """The recipe of an op's result: `operands` as tiles of its width, `out` an fp32 tile to compute it in."""
 
     def __init__(self, e: Emitter, op: Op, operands: Sequence[Value] | None = None) -> None:

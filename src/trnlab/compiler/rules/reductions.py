@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from trnlab.compiler.emission.emitter import Emitter
-from trnlab.compiler.fusing.groups import Class
+from trnlab.compiler.fusing.groups import ValueClass
 from trnlab.compiler.rules.integers import ARITHMETIC, BITS
 from trnlab.graph.ir import Op
 from trnlab.isa.base import Engine
@@ -18,11 +18,11 @@ def reduce(e: Emitter, op: Op) -> None:
     """Along the row on Vector; over rows on the PE array, which sums partitions by multiplying with ones. Of a
     product's rows, whose columns come in no order, parts are kept until all are there."""
     data = e.spread(op.operands[0])
-    if e.group.classes[op.result] is Class.FINAL and op.attrs["kind"] != "add":
+    if e.group.classes[op.result] is ValueClass.FINAL and op.attrs["kind"] != "add":
         e.charge(Engine.VECTOR, data.free)
         e.loader.extremes(op.result, data, e.frame, _alu(op))
         return
-    if e.group.classes[op.result] is Class.FINAL:
+    if e.group.classes[op.result] is ValueClass.FINAL:
         e.loader.column_sum(op.result, data, e.frame)
         return
     tile = row_sum(e, op)

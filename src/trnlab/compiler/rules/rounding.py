@@ -10,7 +10,7 @@ too.
 from __future__ import annotations
 
 from trnlab.compiler.emission.emitter import Emitter
-from trnlab.compiler.rules.recipes import Recipe, Result
+from trnlab.compiler.rules.recipes import ResultRecipe, TileRecipe
 from trnlab.graph.ir import Op
 from trnlab.program import AP
 
@@ -19,7 +19,7 @@ ALL_WHOLE = 2.0**23
 
 def rounding(e: Emitter, op: Op) -> None:
     """The sign goes in last, so that -0.3 rounds up to -0.0 as it does in PyTorch."""
-    r = Result(e, op)
+    r = ResultRecipe(e, op)
     data = r.float32(r.operands[0])
     nearest = _nearest(r, data)
     if op.name != "round_nearest_even":
@@ -30,7 +30,7 @@ def rounding(e: Emitter, op: Op) -> None:
     r.done()
 
 
-def _nearest(r: Recipe, data: AP) -> AP:
+def _nearest(r: TileRecipe, data: AP) -> AP:
     """The magnitude, rounded."""
     size = r.function(data, "abs")
     near = r.scalars(size, "min", ALL_WHOLE)

@@ -21,7 +21,7 @@ from itertools import pairwise
 
 from trnlab.compiler.analysis.ranges import Ranges
 from trnlab.compiler.emission.emitter import Emitter
-from trnlab.compiler.rules.recipes import SIGN, WHOLE, Recipe, Result
+from trnlab.compiler.rules.recipes import SIGN, WHOLE, ResultRecipe, TileRecipe
 from trnlab.graph.ir import Op
 from trnlab.numerics.dtypes import int32
 from trnlab.program import AP
@@ -63,7 +63,7 @@ def of_near(op: Op, known: Ranges) -> bool:
 
 def near_wave(e: Emitter, op: Op) -> None:
     """Sine or cosine of an argument up to 2^13."""
-    r = Result(e, op)
+    r = ResultRecipe(e, op)
     x = r.float32(r.operands[0])
     left, sign = _cody_waite(r, x, cosine=op.name == "cosine")
     _signed_sine(r, left, sign, op)
@@ -71,19 +71,19 @@ def near_wave(e: Emitter, op: Op) -> None:
 
 def any_wave(e: Emitter, op: Op) -> None:
     """Sine or cosine of any argument; NaN for infinities."""
-    r = Result(e, op)
+    r = ResultRecipe(e, op)
     x = r.float32(r.operands[0])
     left, sign = _cody_waite(r, x, cosine=op.name == "cosine")
     _payne_hanek(r, x, left, sign, cosine=op.name == "cosine")
     _signed_sine(r, left, sign, op)
 
 
-def _signed_sine(r: Result, left: AP, sign: AP, op: Op) -> None:
+def _signed_sine(r: ResultRecipe, left: AP, sign: AP, op: Op) -> None:
     r.bit_pair(r.function(left, "sin"), "bitwise_xor", sign, r.out)
     r.done()
 
 
-def _cody_waite(r: Recipe, x: AP, *, cosine: bool) -> tuple[AP, AP]:
+def _cody_waite(r: TileRecipe, x: AP, *, cosine: bool) -> tuple[AP, AP]:
     """x less the nearest multiple of pi (of odd multiples of pi / 2 for a cosine), and the sign that goes with it.
 
     The count n is the last bits of x / pi + 1.5 2^23; its lowest bit, moved to the top, is the sign (-1)^n.
@@ -101,7 +101,7 @@ def _cody_waite(r: Recipe, x: AP, *, cosine: bool) -> tuple[AP, AP]:
     return left, sign
 
 
-def _payne_hanek(r: Recipe, x: AP, left: AP, sign: AP, *, cosine: bool) -> None:
+def _payne_hanek(r: TileRecipe, x: AP, left: AP, sign: AP, *, cosine: bool) -> None:
     """Put into `left` and `sign` what belongs to arguments beyond 2^13."""
     turns = _turns(r, x)
     if cosine:  # of |x|, a quarter of a turn on
@@ -117,7 +117,7 @@ def _payne_hanek(r: Recipe, x: AP, left: AP, sign: AP, *, cosine: bool) -> None:
     r.replace(sign, far, half)
 
 
-def _turns(r: Recipe, x: AP) -> AP:
+def _turns(r: TileRecipe, x: AP) -> AP:
     """|x| / (2 pi) modulo 1, in units of 2^-32."""
     mantissa = r.bits(x, "bitwise_and", FRACTION, "bitwise_or", LEADING_BIT)
     shift = r.bits(x, "right_shift", 23, "bitwise_and", 31)
@@ -136,7 +136,7 @@ def _turns(r: Recipe, x: AP) -> AP:
     return r.whole(whole, "add", carried)
 
 
-def _words(r: Recipe, x: AP) -> list[AP]:
+def _words(r: TileRecipe, x: AP) -> list[AP]:
     """Three words of 1 / (2 pi) from the one on that the exponent asks for."""
     tiles = [r.filled(TURNS[CLASSES[0] - 3 + i]) for i in range(3)]
     for kind in CLASSES[1:]:

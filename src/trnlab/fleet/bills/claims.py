@@ -71,7 +71,7 @@ def _months(date: str) -> int:
 
 
 @dataclass(frozen=True)
-class Beside:
+class ClaimComparison:
     """A claim and what comes out here. saved: the share that the same work costs less, with prices of now and of the
     claim's date, None without a price; comparable: whether the claim is about the other side at all."""
 
@@ -81,13 +81,13 @@ class Beside:
     then: tuple[Price, Price, float] | None
 
 
-def beside(ours: str, theirs: str, kind: str, ours_hours: float, theirs_hours: float) -> list[Beside]:
+def beside(ours: str, theirs: str, kind: str, ours_hours: float, theirs_hours: float) -> list[ClaimComparison]:
     """Claims about an instance, beside the cost of the same work: so many hours of instances on both sides."""
     found = []
     for claim in about(ours):
         now = _saved(then(ours, "9999", kind), then(theirs, "9999", kind), ours_hours, theirs_hours)
         past = _saved(then(ours, claim.date, kind), then(theirs, claim.date, kind), ours_hours, theirs_hours)
-        found.append(Beside(claim, theirs in claim.theirs, now, past))
+        found.append(ClaimComparison(claim, theirs in claim.theirs, now, past))
     return found
 
 

@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any
 
 from trnlab.chips.prices import Price
-from trnlab.fleet.ranges import Span
+from trnlab.fleet.ranges import PublishedRange
 from trnlab.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 BEYOND = 3.0  # times the largest size, or a part of the smallest, to which its minutes are taken to hold
@@ -28,7 +28,7 @@ def _rows() -> list[dict[str, Any]]:
     return list(tomllib.loads(files(__package__).joinpath("compile_times.toml").read_text("utf-8"))["row"])
 
 
-def minutes(parameters: float) -> Span:
+def minutes(parameters: float) -> PublishedRange:
     """Minutes of compiling the training step of a model of so many parameters."""
     sizes = sorted({row["parameters"] for row in _rows()})
     below = max((s for s in sizes if s <= parameters), default=sizes[0])
@@ -38,7 +38,7 @@ def minutes(parameters: float) -> Span:
     known = sizes[0] / BEYOND <= parameters <= sizes[-1] * BEYOND
     source = "; ".join(dict.fromkeys(f"{r['what']}, {r['stack']}: {r['source']}" for r in near))
     tag = "documented" if known else "assumed"
-    return Span(
+    return PublishedRange(
         math.sqrt(low * high), low, high, tag, source if known else f"nothing published so small or large; {source}"
     )
 
@@ -49,31 +49,31 @@ class Recompiles:
     its step, and after each restart. with_cache: what is left when programs are kept. hours: of all instances,
     waiting."""
 
-    minutes: Span
+    minutes: PublishedRange
     without: float
     with_cache: float
     instances: int
     price: Price | None
 
-    def hours(self, times: float) -> Span:
+    def hours(self, times: float) -> PublishedRange:
         """Instance hours of so many compilations, during which all instances wait."""
         return self.minutes.times(times * self.instances * SECONDS_PER_MINUTE / SECONDS_PER_HOUR)
 
     @property
-    def saved_hours(self) -> Span:
+    def saved_hours(self) -> PublishedRange:
         """Instance hours that the cache saves in one run."""
         return self.hours(self.without - self.with_cache)
 
     @property
-    def saved_usd(self) -> Span | None:
+    def saved_usd(self) -> PublishedRange | None:
         """Dollars that the cache saves in one run; None without a price."""
         return self.usd(self.without - self.with_cache)
 
-    def usd(self, times: float) -> Span | None:
+    def usd(self, times: float) -> PublishedRange | None:
         """Dollars of so many compilations; None without a price."""
         return None if self.price is None else self.hours(times).times(self.price.usd(1.0))
 
-    def repeated(self, runs: int = WEEKS) -> Span | None:
+    def repeated(self, runs: int = WEEKS) -> PublishedRange | None:
         """Dollars that a cache saves when the run is repeated so many times, the same step each time: later runs
         compile nothing."""
         return self.usd(runs * self.without - self.with_cache)
@@ -88,7 +88,7 @@ def recompiles(
 
 
 @dataclass(frozen=True)
-class Porting:
+class PortingPayback:
     """runs: after how many the saving has repaid so many engineer days; None where there is no saving."""
 
     engineer_days: float

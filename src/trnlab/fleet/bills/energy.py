@@ -21,7 +21,7 @@ from trnlab.chips.sources import assumed
 from trnlab.chips.spec import Figure
 from trnlab.errors import UsageError, did_you_mean
 from trnlab.fleet.gpus import catalogue
-from trnlab.fleet.ranges import Span
+from trnlab.fleet.ranges import PublishedRange
 
 REGION = "us-east-1"
 GRID = "cloud-carbon-footprint at b7a049c7 (March 2024), kg CO2e per kWh of the grid, average of a year"
@@ -49,13 +49,13 @@ def _regions() -> dict[str, dict[str, str]]:
         return {row["region"]: row for row in csv.DictReader(file)}
 
 
-def watts(name: str) -> Span:
+def watts(name: str) -> PublishedRange:
     """Watts of one accelerator at full load, by the name of its chip. Raises UsageError (TRN158) for one of which
     nothing is known."""
     if name in WATTS:
         low, high = _power()["chips"][name]
         figure = WATTS[name]
-        return Span(figure.value, low, high, figure.confidence.value, figure.source)
+        return PublishedRange(figure.value, low, high, figure.confidence.value, figure.source)
     known = catalogue.accelerators()
     if name not in known:
         raise UsageError(
@@ -68,13 +68,13 @@ def watts(name: str) -> Span:
     return known[name].watts
 
 
-def share(name: str) -> Span:
+def share(name: str) -> PublishedRange:
     """`idle`, `busy`, `host` or `site`."""
     found = _power()["shares"][name]
     figure = {"host": HOST, "site": PUE}.get(name)
     if figure is None:
-        return Span(found["value"], found["low"], found["high"], found["tag"], found["source"])
-    return Span(figure.value, found["low"], found["high"], figure.confidence.value, figure.source)
+        return PublishedRange(found["value"], found["low"], found["high"], found["tag"], found["source"])
+    return PublishedRange(figure.value, found["low"], found["high"], figure.confidence.value, figure.source)
 
 
 @dataclass(frozen=True)
@@ -111,17 +111,17 @@ def intensity(region: str) -> Intensity:
 class Energy:
     """kWh of a run: of accelerators, of hosts and network cards, and of the site beyond both; all with bands."""
 
-    accelerators: Span
-    hosts: Span
-    site: Span
+    accelerators: PublishedRange
+    hosts: PublishedRange
+    site: PublishedRange
     basis: tuple[str, ...]
 
     @property
-    def total(self) -> Span:
+    def total(self) -> PublishedRange:
         """kWh."""
         return self.accelerators.plus(self.hosts).plus(self.site)
 
-    def kg(self, region: str = REGION) -> Span:
+    def kg(self, region: str = REGION) -> PublishedRange:
         """Kilograms of CO2 equivalent, on a region's grid. Raises UsageError (TRN159)."""
         return self.total.times(intensity(region).kg_per_kwh)
 
@@ -131,10 +131,10 @@ def energy(name: str, accelerators: int, hours: float, working: float = 1.0) -> 
     to 1; they idle in the rest, while the job is restarted, for example."""
     full, idle, busy, host, over = watts(name), *(share(n) for n in ("idle", "busy", "host", "site"))
     about, least, most = (working * max(b, i) + (1 - working) * i for b, i in zip(_ends(busy), _ends(idle)))
-    level = Span(about, least, most)
+    level = PublishedRange(about, least, most)
     drawn = full.times(level).times(accelerators * hours / 1000.0)
     hosts = drawn.times(host)
-    beyond = drawn.plus(hosts).times(Span(over.value - 1, over.low - 1, over.high - 1))
+    beyond = drawn.plus(hosts).times(PublishedRange(over.value - 1, over.low - 1, over.high - 1))
     basis = tuple(
         f"{what} {_range(s)}: {s.tag}, {s.source}"
         for what, s in (
@@ -148,21 +148,21 @@ def energy(name: str, accelerators: int, hours: float, working: float = 1.0) -> 
     return Energy(drawn, hosts, beyond, basis)
 
 
-def _ends(span: Span) -> tuple[float, float, float]:
+def _ends(span: PublishedRange) -> tuple[float, float, float]:
     return span.value, span.low, span.high
 
 
-def _range(span: Span) -> str:
+def _range(span: PublishedRange) -> str:
     if span.low == span.high:
         return f"{span.value:g}"
     return f"{span.value:g} ({span.low:g} to {span.high:g})"
 
 
-def full_load(name: str) -> Span:
+def full_load(name: str) -> PublishedRange:
     """Watts of the site for one accelerator at full load, with its part of host and site."""
     over = share("site")
     host = share("host")
-    return watts(name).times(Span(1 + host.value, 1 + host.low, 1 + host.high)).times(over)
+    return watts(name).times(PublishedRange(1 + host.value, 1 + host.low, 1 + host.high)).times(over)
 
 
 def within(limit: float, name: str) -> tuple[int, int, int]:

@@ -22,7 +22,7 @@ ORDERED, HALVING, DEALT = (
 
 
 @dataclass(frozen=True)
-class Crossing:
+class BisectionTraffic:
     """A way to add up gradients. nbytes: that cross from one half of the network to the other, each way, in a step;
     seconds: on the network as it is; bearable: times fewer links between the halves, at which it takes `share` of a
     step."""
@@ -75,7 +75,7 @@ class Site:
             f"cards of half of the instances, as far as collectives use them, {self.oversubscription:g}:1",
         )
 
-    def crossings(self, parameters: float, replica: int, step: float, share: float = 0.25) -> list[Crossing]:
+    def crossings(self, parameters: float, replica: int, step: float, share: float = 0.25) -> list[BisectionTraffic]:
         """What adding up the gradients of data parallel replicas asks of the bisection: `replica` chips have one copy
         of so many parameters; a step takes `step` seconds."""
         gradients = parameters * GRADIENT
@@ -85,7 +85,7 @@ class Site:
         if rate <= 0:
             return []
         return [
-            Crossing(name, nbytes, _ratio(nbytes, rate), _ratio(rate * share * step, nbytes))
+            BisectionTraffic(name, nbytes, _ratio(nbytes, rate), _ratio(rate * share * step, nbytes))
             for name, nbytes in ways.items()
             if pairs >= 1
         ]

@@ -14,10 +14,10 @@ from trnlab.errors import UsageError
 from trnlab.fleet.bills import energy
 from trnlab.fleet.bills.claims import about
 from trnlab.fleet.bills.compilation import Recompiles, recompiles
-from trnlab.fleet.comparison.contenders import UNHELD, Held, Side, of_others, off_by, work_of
+from trnlab.fleet.comparison.contenders import UNHELD, Contender, PlanAccuracy, of_others, off_by, work_of
 from trnlab.fleet.gpus import catalogue
 from trnlab.fleet.planning.plan import Candidate, Plan, Question
-from trnlab.fleet.ranges import Span
+from trnlab.fleet.ranges import PublishedRange
 from trnlab.units import DAYS_PER_WEEK, HOURS_PER_DAY, SECONDS_PER_DAY
 
 STATE = 14.0  # bytes of a parameter in a checkpoint: weights in bf16, master, mean and square in fp32
@@ -26,15 +26,15 @@ NEAR, FAR = 3, 2  # regions that are shown, of the cleanest and of the others
 
 
 @dataclass(frozen=True)
-class Other:
+class Alternative:
     """A side that trains on the tokens of a question. days: with failures, at the goodput of that many devices."""
 
-    side: Side
-    days: Span
+    side: Contender
+    days: PublishedRange
     tokens: float
     goodput: float
 
-    def usd(self, kind: str) -> Span | None:
+    def usd(self, kind: str) -> PublishedRange | None:
         """Dollars of the whole run by a kind of price; None without one."""
         price = latest(self.side.instance).get(kind)
         return None if price is None else self.days.times(price.usd(HOURS_PER_DAY * self.side.instances))
@@ -45,7 +45,7 @@ class Other:
         return energy.energy(self.side.accelerator, self.side.accelerators, self.days.value * 24.0, self.goodput)
 
 
-def others(question: Question, names: Sequence[str], days: float | None = None) -> list[Other]:
+def others(question: Question, names: Sequence[str], days: float | None = None) -> list[Alternative]:
     """The fewest instances of each instance type that are as fast as `days` (or the deadline), or else the most, of
     the numbers that were asked for. Raises UsageError (TRN156) for an unknown type, TRN157 where none fits."""
     wanted = days if days is not None else (question.deadline or float("inf")) / SECONDS_PER_DAY
@@ -73,7 +73,7 @@ def hold(plan: Plan, limit: float) -> None:
     plan.refused["draws more than --power"] += sum(len(t.days) for t in taken)
 
 
-def _other(question: Question, name: str, wanted: float) -> Other:
+def _other(question: Question, name: str, wanted: float) -> Alternative:
     instance = catalogue.instance(name)
     work = work_of(question.model, question.batch, question.training.sequence)
     found, refused = None, None
@@ -92,8 +92,8 @@ def _other(question: Question, name: str, wanted: float) -> Other:
         seconds = question.tokens / scale / share
         rate = side.rate
         about_, least, most = (seconds / r / SECONDS_PER_DAY for r in (rate.value, rate.high, rate.low))
-        spent = Span(about_, least, most)
-        found = Other(side, spent, question.tokens, share)
+        spent = PublishedRange(about_, least, most)
+        found = Alternative(side, spent, question.tokens, share)
         if spent.value <= wanted:
             break
     if found is None:
@@ -106,7 +106,7 @@ def _numbers(low: int, high: int) -> list[int]:
     return sorted({*(low << k for k in range((high // low).bit_length())), high} & set(range(low, high + 1)))
 
 
-def report(plan: Plan, beside: Sequence[Other], region: str, held: Held = UNHELD) -> str:
+def report(plan: Plan, beside: Sequence[Alternative], region: str, held: PlanAccuracy = UNHELD) -> str:
     """All sections, each with a line between. held: how plans stand beside published runs."""
     sections: list[Callable[[], Iterator[str]]] = [
         lambda: _drawn(plan, region),
@@ -118,7 +118,7 @@ def report(plan: Plan, beside: Sequence[Other], region: str, held: Held = UNHELD
     return "\n\n".join(text for text in ("\n".join(section()) for section in sections) if text)
 
 
-def _band(held: Held) -> Iterator[str]:
+def _band(held: PlanAccuracy) -> Iterator[str]:
     """How far off the plan's rate may be, as far as anything is known."""
     band = off_by(held)
     yield f"band: the rate is {band.low:.2f} to {band.high:.2f} times the plan's, if it is as far off as others were:"
@@ -177,7 +177,7 @@ def _claimed(plan: Plan) -> Iterator[str]:
         yield from (f"  {claim}" for claim in found)
 
 
-def table(beside: Sequence[Other], plan: Plan | None = None, held: Held = UNHELD) -> Iterator[str]:
+def table(beside: Sequence[Alternative], plan: Plan | None = None, held: PlanAccuracy = UNHELD) -> Iterator[str]:
     """The same tokens elsewhere, a row each, and what it leans on."""
     if not beside:
         return
@@ -202,7 +202,7 @@ def table(beside: Sequence[Other], plan: Plan | None = None, held: Held = UNHELD
         yield from (f"  {other.side.name}: {line}" for line in other.side.basis)
 
 
-def _ratios(beside: Sequence[Other], plan: Plan | None, held: Held) -> Iterator[str]:
+def _ratios(beside: Sequence[Alternative], plan: Plan | None, held: PlanAccuracy) -> Iterator[str]:
     """Dollars of the plan over those of each other, for kinds of price that both have, with the bands of both."""
     if plan is None:
         return
@@ -223,7 +223,7 @@ def _ratios(beside: Sequence[Other], plan: Plan | None, held: Held) -> Iterator[
             yield f"  {mine.kind} ({mine.date}; {theirs.date}): the plan costs {ratio} of {other.side.name}"
 
 
-def to_json(plan: Plan | None, beside: Sequence[Other], region: str) -> dict[str, Any]:
+def to_json(plan: Plan | None, beside: Sequence[Alternative], region: str) -> dict[str, Any]:
     """Fields that stand beside those of a plan, see docs/plan.md."""
     found: dict[str, Any] = {"others": [_json(other, region) for other in beside]}
     if plan is not None:
@@ -246,7 +246,7 @@ def to_json(plan: Plan | None, beside: Sequence[Other], region: str) -> dict[str
     return found
 
 
-def _json(other: Other, region: str) -> dict[str, Any]:
+def _json(other: Alternative, region: str) -> dict[str, Any]:
     known = other.side.known
     prices = {kind: (price, other.usd(kind)) for kind, price in latest(other.side.instance).items()}
     return {
@@ -269,16 +269,16 @@ def _json(other: Other, region: str) -> dict[str, Any]:
     }
 
 
-def _span(span: Span, known: bool) -> dict[str, float | None]:
+def _span(span: PublishedRange, known: bool) -> dict[str, float | None]:
     return {"value": span.value if known else None, "low": span.low, "high": span.high}
 
 
-def _usd(span: Span, known: bool) -> str:
+def _usd(span: PublishedRange, known: bool) -> str:
     ends = f"{span.low:,.0f} to {span.high:,.0f}"
     return f"{span.value:,.0f} ({ends})" if known else ends
 
 
-def _amount(span: Span, units: Sequence[str]) -> str:
+def _amount(span: PublishedRange, units: Sequence[str]) -> str:
     """With the unit that keeps it short."""
     size = _size(span.value, units)
     value, low, high = (x / 1000.0**size for x in (span.value, span.low, span.high))

@@ -11,10 +11,10 @@ from typing import Any
 
 from trnlab.chips.prices import Price, alike, chosen, latest
 from trnlab.fleet.bills import energy
-from trnlab.fleet.bills.claims import Beside, beside
-from trnlab.fleet.bills.compilation import Porting, Recompiles, recompiles
-from trnlab.fleet.comparison.contenders import Side, Work
-from trnlab.fleet.ranges import Span
+from trnlab.fleet.bills.claims import ClaimComparison, beside
+from trnlab.fleet.bills.compilation import PortingPayback, Recompiles, recompiles
+from trnlab.fleet.comparison.contenders import Contender, Workload
+from trnlab.fleet.ranges import PublishedRange
 from trnlab.units import HOURS_PER_DAY, SECONDS_PER_DAY
 
 SCHEMA, VERSION = "trnlab-bakeoff", 1
@@ -26,9 +26,9 @@ class Bakeoff:
     """a and b do the same work. days: of each run. epoch: units of one pass over the data, 0 without. between:
     seconds from one restart of a's job to the next. port: engineer days of moving to a, and dollars of one."""
 
-    work: Work
-    a: Side
-    b: Side
+    work: Workload
+    a: Contender
+    b: Contender
     days: float
     epoch: float = 0.0
     region: str = energy.REGION
@@ -36,7 +36,7 @@ class Bakeoff:
     port: tuple[float, float] | None = None
 
     @property
-    def sides(self) -> tuple[Side, Side]:
+    def sides(self) -> tuple[Contender, Contender]:
         """Both."""
         return self.a, self.b
 
@@ -45,39 +45,41 @@ class Bakeoff:
         """Whether both sides have more than a band."""
         return self.a.known and self.b.known
 
-    def units(self, side: Side) -> Span:
+    def units(self, side: Contender) -> PublishedRange:
         """That a side does in the days."""
         return side.rate.times(self.days * SECONDS_PER_DAY)
 
-    def usd(self, side: Side, price: Price, units: float) -> Span:
+    def usd(self, side: Contender, price: Price, units: float) -> PublishedRange:
         """Dollars of so many units."""
         return side.hours(units).times(price.usd(1.0))
 
-    def energy(self, side: Side) -> energy.Energy:
+    def energy(self, side: Contender) -> energy.Energy:
         """Energy of the days."""
         return energy.energy(side.accelerator, side.accelerators, self.days * HOURS_PER_DAY)
 
-    def kwh(self, side: Side, units: float) -> Span:
+    def kwh(self, side: Contender, units: float) -> PublishedRange:
         """Kilowatt-hours of so many units."""
         total, done = self.energy(side).total, self.units(side)
-        return Span(total.value * units / done.value, total.low * units / done.high, total.high * units / done.low)
+        return PublishedRange(
+            total.value * units / done.value, total.low * units / done.high, total.high * units / done.low
+        )
 
-    def ratios(self) -> list[tuple[str, Price, Price, Span]]:
+    def ratios(self) -> list[tuple[str, Price, Price, PublishedRange]]:
         """For each kind of price that both have: what a's work costs of b's. The ends are those of both bands."""
         found = []
         for first, second in alike(self.a.instance, self.b.instance):
             mine, theirs = self.usd(self.a, first, MILLION), self.usd(self.b, second, MILLION)
-            span = Span(mine.value / theirs.value, mine.low / theirs.high, mine.high / theirs.low)
+            span = PublishedRange(mine.value / theirs.value, mine.low / theirs.high, mine.high / theirs.low)
             found.append((first.kind, first, second, span))
         return found
 
-    def claims(self) -> list[Beside]:
+    def claims(self) -> list[ClaimComparison]:
         """Claims of the vendor about a, beside what comes out here at the kind of price that both have."""
         kinds = [kind for kind, *_ in self.ratios()]
         hours = self.a.hours(MILLION).value, self.b.hours(MILLION).value
         return beside(self.a.instance, self.b.instance, kinds[0] if kinds else "on-demand", *hours)
 
-    def porting(self) -> tuple[str, Porting, Porting] | None:
+    def porting(self) -> tuple[str, PortingPayback, PortingPayback] | None:
         """By the first kind of price that both have: what a saves in a run, for the work that it does in the days, at
         the low and the high end of the bands; None without such a price or without a port."""
         if self.port is None or not self.ratios():
@@ -86,7 +88,11 @@ class Bakeoff:
         units = self.units(self.a).value
         mine, theirs = self.usd(self.a, first, units), self.usd(self.b, second, units)
         days, rate = self.port
-        return kind, Porting(days, rate, theirs.low - mine.high), Porting(days, rate, theirs.high - mine.low)
+        return (
+            kind,
+            PortingPayback(days, rate, theirs.low - mine.high),
+            PortingPayback(days, rate, theirs.high - mine.low),
+        )
 
     def compiling(self) -> Recompiles:
         """What compiling takes in the days of a's run."""
@@ -120,7 +126,7 @@ def to_json(found: Bakeoff) -> dict[str, Any]:
     }
 
 
-def _side(found: Bakeoff, side: Side) -> dict[str, Any]:
+def _side(found: Bakeoff, side: Contender) -> dict[str, Any]:
     step, drawn = side.step(found.work), found.energy(side)
     return {
         "name": side.name,
@@ -148,7 +154,7 @@ def _side(found: Bakeoff, side: Side) -> dict[str, Any]:
     }
 
 
-def _span(span: Span, known: bool) -> dict[str, float | None]:
+def _span(span: PublishedRange, known: bool) -> dict[str, float | None]:
     return {"value": span.value if known else None, "low": span.low, "high": span.high}
 
 
@@ -162,7 +168,7 @@ def _price(price: Price) -> dict[str, Any]:
     }
 
 
-def _claim(b: Beside) -> dict[str, Any]:
+def _claim(b: ClaimComparison) -> dict[str, Any]:
     saved = {
         name: {"of_a": _price(found[0]), "of_b": _price(found[1]), "saved": found[2]} if found is not None else None
         for name, found in (("now", b.now), ("then", b.then))

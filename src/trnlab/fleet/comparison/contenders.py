@@ -17,9 +17,9 @@ from trnlab.fleet.gpus.catalogue import Instance
 from trnlab.fleet.gpus.layouts import fastest
 from trnlab.fleet.gpus.utilisation import class_of, utilisation
 from trnlab.fleet.models.transformer import Model
-from trnlab.fleet.models.unpartitioned import Whole
+from trnlab.fleet.models.unpartitioned import UnpartitionedModel
 from trnlab.fleet.planning.plan import Question, plan
-from trnlab.fleet.ranges import Span
+from trnlab.fleet.ranges import PublishedRange
 from trnlab.units import SECONDS_PER_HOUR
 
 TOKENS = 1e12  # that a plan is asked for; rates do not depend on it
@@ -27,7 +27,7 @@ _SPELLING = re.compile(r"(?:(\d+)x)?([A-Za-z][\w.-]*)")
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """What is trained. kind: its class, see `utilisation`. unit: what is counted: "tokens", "images" or "clips".
     flops: of one unit, forward and backward. parameters: that a unit meets. batch: units of a step, 0 where it is not
     known."""
@@ -45,7 +45,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Side:
+class Contender:
     """rate: units a second of all instances. known: whether its middle is more than that of a band. exchange: the
     share of a step in which ranks wait for the network, None where nothing says it. basis: what all that leans on."""
 
@@ -53,9 +53,9 @@ class Side:
     instances: int
     accelerator: str
     accelerators: int
-    rate: Span
+    rate: PublishedRange
     known: bool
-    mfu: Span
+    mfu: PublishedRange
     how: str = ""
     exchange: float | None = None
     basis: tuple[str, ...] = field(default_factory=tuple)
@@ -65,17 +65,17 @@ class Side:
         """As it is written: 4xp5.48xlarge."""
         return self.instance if self.instances == 1 else f"{self.instances}x{self.instance}"
 
-    def step(self, work: Work) -> Span | None:
+    def step(self, work: Workload) -> PublishedRange | None:
         """Seconds of a step; None where its batch is not known."""
         if not work.batch:
             return None
         r = self.rate
-        return Span(work.batch / r.value, work.batch / r.high, work.batch / r.low)
+        return PublishedRange(work.batch / r.value, work.batch / r.high, work.batch / r.low)
 
-    def hours(self, units: float) -> Span:
+    def hours(self, units: float) -> PublishedRange:
         """Instance hours of so many units."""
         r, scale = self.rate, units * self.instances / SECONDS_PER_HOUR
-        return Span(scale / r.value, scale / r.high, scale / r.low)
+        return PublishedRange(scale / r.value, scale / r.high, scale / r.low)
 
 
 def spelled(text: str) -> tuple[int, str]:
@@ -95,13 +95,13 @@ def spelled(text: str) -> tuple[int, str]:
     return count, name
 
 
-def work_of(model: Model, sequences: int, sequence: int = 0) -> Work:
+def work_of(model: Model, sequences: int, sequence: int = 0) -> Workload:
     """Training a model on steps of so many sequences; images and clips are sequences that are counted whole."""
     length = sequence or model.sequence
     whole = model.unit != "tokens"
     per_unit = length if whole else 1
-    known = model if isinstance(model, Whole) and model.optimizer else None
-    return Work(
+    known = model if isinstance(model, UnpartitionedModel) and model.optimizer else None
+    return Workload(
         model.name,
         class_of(model),
         model.unit,
@@ -116,7 +116,7 @@ def work_of(model: Model, sequences: int, sequence: int = 0) -> Work:
 
 
 @dataclass(frozen=True)
-class Held:
+class PlanAccuracy:
     """How plans stand beside published runs. errors: planned rate over measured, less 1; runs: which they are."""
 
     errors: tuple[float, ...] = ()
@@ -128,26 +128,26 @@ class Held:
         return f"{min(self.errors):+.0%} to {max(self.errors):+.0%} in {self.runs}"
 
 
-UNHELD = Held()
+UNHELD = PlanAccuracy()
 
 
-def off_by(held: Held) -> Span:
+def off_by(held: PlanAccuracy) -> PublishedRange:
     """Factors between which a rate may lie, from how far plans of published runs were off; without any, a half to
     twice."""
     errors = held.errors
     if not errors:
-        return Span(1.0, 0.5, 2.0, "assumed", "no published run was compared")
+        return PublishedRange(1.0, 0.5, 2.0, "assumed", "no published run was compared")
     low, high = (1 / (1 + edge) for edge in (max(*errors, 0.0), min(*errors, 0.0)))
-    return Span(1.0, low, high)
+    return PublishedRange(1.0, low, high)
 
 
 def of_neuron(
-    work: Work,
+    work: Workload,
     name: str,
     instances: int,
-    held: Held,
+    held: PlanAccuracy,
     folder: Path | None = None,
-) -> Side:
+) -> Contender:
     """By the fastest layout of a plan. held: beside published runs.
     Raises UsageError as `plan` does."""
     assert work.model is not None
@@ -171,29 +171,29 @@ def neuron_side(
     instances: int,
     rate: float,
     mfu: float,
-    held: Held,
+    held: PlanAccuracy,
     how: str = "",
     exchange: float | None = None,
-) -> Side:
+) -> Contender:
     """From a rate that programs on the simulated chip have."""
     target, band = TARGETS[name], off_by(held)
     basis = f"compiled for {target.chip.title} and timed; the band is how far plans are off: {held}"
     count = instances * target.chips
-    return Side(
+    return Contender(
         name, instances, target.chip.name, count, band.times(rate), True, band.times(mfu), how, exchange, (basis,)
     )
 
 
-def of_others(work: Work, name: str, instances: int, form: str = "bf16") -> Side:
+def of_others(work: Workload, name: str, instances: int, form: str = "bf16") -> Contender:
     """By what was published of the accelerator; the roofline of the fastest layout says what is exchanged."""
     instance = catalogue.instance(name)
     used = utilisation(work.kind, instance.accelerator, form, work.parameters)
     middle = used.value if used.value is not None else math.sqrt(used.low * used.high)
-    mfu = Span(middle, used.low, used.high)
+    mfu = PublishedRange(middle, used.low, used.high)
     count = instance.count * instances
     rate = mfu.times(count * instance.accelerator.peak(form) / work.flops)
     how, exchange, more = _layout(work, instance, instances, form)
-    return Side(
+    return Contender(
         name,
         instances,
         instance.accelerator.name,
@@ -207,7 +207,9 @@ def of_others(work: Work, name: str, instances: int, form: str = "bf16") -> Side
     )
 
 
-def _layout(work: Work, instance: Instance, instances: int, form: str) -> tuple[str, float | None, tuple[str, ...]]:
+def _layout(
+    work: Workload, instance: Instance, instances: int, form: str
+) -> tuple[str, float | None, tuple[str, ...]]:
     """The fastest layout, its share of exchange, and its roofline in words."""
     if work.model is None or not work.model.stacks:
         return "", None, ()

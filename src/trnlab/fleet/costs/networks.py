@@ -11,25 +11,25 @@ from collections.abc import Callable, Mapping, Sequence
 
 from trnlab.fleet.costs.updates import LEARNING_RATES, STEPS
 from trnlab.fleet.layers.convolutional import ConvolutionalLayers
-from trnlab.fleet.layers.shares import Share
-from trnlab.fleet.models.captured import Captured
-from trnlab.fleet.models.unpartitioned import Whole
+from trnlab.fleet.layers.shares import ShardSpec
+from trnlab.fleet.models.captured import CapturedWork
+from trnlab.fleet.models.unpartitioned import UnpartitionedModel
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Value
 from trnlab.graph.passes.dead import remove_dead_ops
 from trnlab.numerics.dtypes import float32
-from trnlab.porting.forecast import Part, Work
+from trnlab.porting.forecast import GraphRuns, StepWork
 
 BETAS, EPSILON, DECAY = (0.9, 0.999), 1e-8, 0.01  # of AdamW, PyTorch's defaults
 # An optimizer, as it is appended to a step: from weights and their gradients to inputs that are its state.
 Update = Callable[[GraphBuilder, Sequence[Value], Sequence[Value]], list[Value]]
 
 
-def step(model: Whole, samples: int, again: bool, form: str) -> Captured:
+def step(model: UnpartitionedModel, samples: int, again: bool, form: str) -> CapturedWork:
     """The step of so many samples. again: what is inside of blocks is made once more on the way back. form: of
     weights, activations and the optimizer's state."""
     assert model.network is not None, model.name
-    share = Share(samples, 1, form=form, block="again" if again else "kept")
+    share = ShardSpec(samples, 1, form=form, block="again" if again else "kept")
     layers = ConvolutionalLayers("train_step", share)
     b, loss = layers.b, model.network.loss(layers)
     b.output(loss)
@@ -44,9 +44,9 @@ def step(model: Whole, samples: int, again: bool, form: str) -> Captured:
         b.output(b.concatenate(layers.overflows, 0))
     graph = b.build()
     remove_dead_ops(graph)
-    part = Part(graph, 1, tuple(kinds.get(value, "temporary") for value in graph.inputs), loss=0)
+    part = GraphRuns(graph, 1, tuple(kinds.get(value, "temporary") for value in graph.inputs), loss=0)
     shapes = {name: weight.shape for name, weight in layers.weights.items()}
-    return Captured(model.name, Work([part], [], samples), samples, 1, shapes, model.source)
+    return CapturedWork(model.name, StepWork([part], [], samples), samples, 1, shapes, model.source)
 
 
 def momentum(b: GraphBuilder, weights: Sequence[Value], gradients: Sequence[Value]) -> list[Value]:

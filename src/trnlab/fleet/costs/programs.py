@@ -12,13 +12,13 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from trnlab.fleet.arrays import Floats
-from trnlab.fleet.costs.holding import holding
+from trnlab.fleet.costs.activation_memory import holding
 from trnlab.fleet.costs.stages import ENTRY, JOIN, Stage, stage
-from trnlab.fleet.costs.timed import Timed
+from trnlab.fleet.costs.timed import TimedPrograms
 from trnlab.fleet.costs.updates import adamw
-from trnlab.fleet.layers.shares import Share
-from trnlab.fleet.layers.sizes import Dense, Experts, Relative
-from trnlab.fleet.models.encoder_decoder import Crossed
+from trnlab.fleet.layers.shares import ShardSpec
+from trnlab.fleet.layers.sizes import Dense, Experts, RelativeAttention
+from trnlab.fleet.models.encoder_decoder import DecoderBlock
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.graph.flops import model_flops
 from trnlab.graph.ir import Graph
@@ -34,7 +34,7 @@ HELD = ("working", "lent")  # bytes that layers one after the other have in the 
 
 
 @dataclass(frozen=True)
-class Cost:
+class MicrobatchCost:
     """Cost of one microbatch on one rank: seconds forward and backward, what of both is exposed communication of its
     tensor group, and what of the backward pass makes something once more; bytes kept from one to the other, needed
     besides, and of its weights and gradients where these come and go; operations of its products; late: seconds of
@@ -50,61 +50,61 @@ class Cost:
     lent: int = 0
     late: float = 0.0
 
-    def __add__(self, other: Cost) -> Cost:
+    def __add__(self, other: MicrobatchCost) -> MicrobatchCost:
         added = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
-        return Cost(**added | {name: max(getattr(self, name), getattr(other, name)) for name in HELD})
+        return MicrobatchCost(**added | {name: max(getattr(self, name), getattr(other, name)) for name in HELD})
 
-    def less(self, other: Cost) -> Cost:
+    def less(self, other: MicrobatchCost) -> MicrobatchCost:
         """What is more than `other`; working memory stays that of the larger one."""
         left = {f.name: max(getattr(self, f.name) - getattr(other, f.name), 0) for f in fields(self)}
-        return Cost(**left | {name: getattr(self, name) for name in HELD})
+        return MicrobatchCost(**left | {name: getattr(self, name) for name in HELD})
 
-    def larger(self, times: float) -> Cost:
+    def larger(self, times: float) -> MicrobatchCost:
         """The same stage for so many times as many sequences, or a part of each; weights are as large as before."""
         grown = {f.name: getattr(self, f.name) * times for f in fields(self)}
-        return Cost(**grown | {"working": max(grown["working"], self.working), "lent": self.lent})
+        return MicrobatchCost(**grown | {"working": max(grown["working"], self.working), "lent": self.lent})
 
-    def divided(self, by: float, hope: float) -> Cost:
+    def divided(self, by: float, hope: float) -> MicrobatchCost:
         """The same stage of a tensor group `by` times as large: less work, `hope` of it, and as much exchanged."""
         talk = self.exposed / (self.forward + self.backward) if self.exposed else 0.0
         rest = (1 - talk) / by * hope + talk
         part = {name: int(getattr(self, name) / by) for name in ("kept", *HELD)}
         times = {name: getattr(self, name) * rest for name in ("forward", "backward", "again", "late")}
-        return Cost(**times, exposed=self.exposed, **part, flops=self.flops / by)
+        return MicrobatchCost(**times, exposed=self.exposed, **part, flops=self.flops / by)
 
-    def remade(self, part: float) -> Cost:
+    def remade(self, part: float) -> MicrobatchCost:
         """With so much of the forward pass made again in the backward pass, and nothing else."""
         again = self.forward * part
         return replace(self, backward=self.backward - self.again + again, again=again)
 
-    def times(self, count: int) -> Cost:
+    def times(self, count: int) -> MicrobatchCost:
         """So many layers, one after the other, in the same working memory."""
         grown = {f.name: getattr(self, f.name) * count for f in fields(self)}
-        return Cost(**grown | {name: getattr(self, name) if count else 0 for name in HELD})
+        return MicrobatchCost(**grown | {name: getattr(self, name) if count else 0 for name in HELD})
 
 
-class Programs(Timed):
+class Programs(TimedPrograms):
     """Costs of stages on a session's chip, compiled once. known: costs by what was asked, which are added to."""
 
     def __init__(self, session: Session, known: MutableMapping[str, Any] | None = None) -> None:
         super().__init__(session)
         self.known: MutableMapping[str, Any] = {} if known is None else known
-        self._read: dict[str, Cost] = {}
+        self._read: dict[str, MicrobatchCost] = {}
 
-    def layer(self, model: Model, block: Block, share: Share) -> Cost:
+    def layer(self, model: Model, block: Block, share: ShardSpec) -> MicrobatchCost:
         """Cost of one block between others."""
         one, two = (self.stage(model, (block,) * n, share) for n in (1, 2))
         found = two.less(one)
         return found if share.context == 1 else replace(found, flops=self._flops(model, block, share))
 
-    def _flops(self, model: Model, block: Block, share: Share) -> float:
+    def _flops(self, model: Model, block: Block, share: ShardSpec) -> float:
         """Operations of this rank's part of a layer: those of a whole context, of which hidden pairs count,
         divided."""
         whole = replace(share, context=1)
         one, two = (model_flops(stage(model, (block,) * n, whole, self.ranks).graph) for n in (1, 2))
         return float(two - one) / share.context
 
-    def ends(self, model: Model, share: Share, first: bool, last: bool) -> Cost:
+    def ends(self, model: Model, share: ShardSpec, first: bool, last: bool) -> MicrobatchCost:
         """Cost of what precedes and follows the blocks, by a stage of one block with them and without, as it is
         between others and at the beginning; what is in the block does not matter to them, so that it is a plain
         one."""
@@ -117,17 +117,17 @@ class Programs(Timed):
         found = self.stage(model, (block,), share, first, last)
         return replace(found.less(without), late=max(found.late - without.backward, 0.0))
 
-    def join(self, model: Model, block: Block, share: Share) -> Cost:
+    def join(self, model: Model, block: Block, share: ShardSpec) -> MicrobatchCost:
         """Cost of what lies between an encoder and this block of its decoder."""
-        if not isinstance(block, Crossed):
-            return Cost()
+        if not isinstance(block, DecoderBlock):
+            return MicrobatchCost()
         share = replace(share, attention=PLAIN.get(share.attention, share.attention))
         return self.stage(model, (block,), share, also=JOIN).less(self.layer(model, block, share))
 
-    def entry(self, model: Model, block: Block, share: Share) -> Cost:
+    def entry(self, model: Model, block: Block, share: ShardSpec) -> MicrobatchCost:
         """Cost of what each stage of such blocks makes once for all of them."""
-        if not isinstance(block.attention, Relative):
-            return Cost()
+        if not isinstance(block.attention, RelativeAttention):
+            return MicrobatchCost()
         share = replace(share, attention=PLAIN.get(share.attention, share.attention))
         return self.stage(model, (block,), share, also=ENTRY).less(self.stage(model, (block,), share))
 
@@ -135,18 +135,18 @@ class Programs(Timed):
         self,
         model: Model,
         blocks: tuple[Block, ...],
-        share: Share,
+        share: ShardSpec,
         first: bool = False,
         last: bool = False,
         also: str = "",
-    ) -> Cost:
+    ) -> MicrobatchCost:
         """Cost of these blocks, with the embedding or the head; also: see `stages.stage`."""
         key = _key(model if first or last or also == JOIN else None, blocks, share, first, last)
         return self._kept(
             f"{key} {also}" if also else key, lambda: stage(model, blocks, share, self.ranks, first, last, also)
         )
 
-    def kept(self, key: str, make: Callable[[], Stage]) -> Cost:
+    def kept(self, key: str, make: Callable[[], Stage]) -> MicrobatchCost:
         """Cost of a graph that is no stage of blocks; key: what it is made of."""
         return self._kept(key, make)
 
@@ -166,35 +166,37 @@ class Programs(Timed):
         return whole + sum((count - 1) * max(one, 0.0) for (count, _), one in zip(model.stacks, more))
 
     def _of_blocks(self, model: Model, blocks: tuple[Block, ...], ranks: int, make: OfParts) -> float:
-        key = f"{make.__name__} of parts {_key(model, blocks, Share(1, 1), True, True)} {ranks}"
+        key = f"{make.__name__} of parts {_key(model, blocks, ShardSpec(1, 1), True, True)} {ranks}"
         known = self._kept(key, lambda: Stage(make(model, blocks, ranks), 0))
         return known.forward + known.backward
 
-    def _kept(self, key: str, make: Callable[[], Stage]) -> Cost:
+    def _kept(self, key: str, make: Callable[[], Stage]) -> MicrobatchCost:
         key = key if self.cores == 1 else f"on {self.cores} cores {key}"
         if key not in self._read:
             if key not in self.known:
                 self.known[key] = asdict(self._made(make(), key))
-            self._read[key] = Cost(**self.known[key])
+            self._read[key] = MicrobatchCost(**self.known[key])
         return self._read[key]
 
-    def _made(self, made: Stage, key: str) -> Cost:
+    def _made(self, made: Stage, key: str) -> MicrobatchCost:
         return _measured(self.executable(made.graph, key), made, float(model_flops(made.graph)))
 
 
-def _key(model: Model | None, blocks: tuple[Block, ...], share: Share, first: bool, last: bool) -> str:
+def _key(model: Model | None, blocks: tuple[Block, ...], share: ShardSpec, first: bool, last: bool) -> str:
     """What was asked, as text. model: where its ends take part."""
     ends = replace(model, name="", stacks=(), source="", sequence=0) if model is not None else None
     return repr((ends, blocks, share, first, last))
 
 
-def _measured(executable: Executable, made: Stage, flops: float) -> Cost:
+def _measured(executable: Executable, made: Stage, flops: float) -> MicrobatchCost:
     program = executable.program
     cost = StepCost(executable, phases(program, program.outputs[made.forward_end], ()))
     spent, held = cost.phase_ps, holding(cost, made)
     forward, backward = spent[FORWARD] / PS_PER_S, (spent[BACKWARD] + spent[UPDATE]) / PS_PER_S
     late = backward - _until_gradient(cost, made) / PS_PER_S
-    return Cost(forward, backward, cost.exposed_s, held.kept, held.working, flops, lent=held.lent, late=late)
+    return MicrobatchCost(
+        forward, backward, cost.exposed_s, held.kept, held.working, flops, lent=held.lent, late=late
+    )
 
 
 def _until_gradient(cost: StepCost, made: Stage) -> int:

@@ -10,16 +10,16 @@ from typing import Any
 from trnlab.errors import TrnlabError
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.costs.networks import step
-from trnlab.fleet.models.captured import Captured
-from trnlab.fleet.models.unpartitioned import Whole
+from trnlab.fleet.models.captured import CapturedWork
+from trnlab.fleet.models.unpartitioned import UnpartitionedModel
 from trnlab.porting.forecast import forecast
-from trnlab.porting.job import Unheard
+from trnlab.porting.job import NullCommunicator
 from trnlab.runtime.session import Session
 from trnlab.runtime.step_cost import BACKWARD, FORWARD, UPDATE
 
 
 @dataclass(frozen=True)
-class Rank:
+class RankCost:
     """samples: of its batch, of `units` each. count: parameters of `layers` units of exchange. flops: of its
     products. Seconds of each pass; others: what a program takes to start and what no pass is known of. Bytes of
     parameters, copies of them, gradients, the optimizer's state, activations, and all else."""
@@ -52,7 +52,7 @@ class Ranks:
     """Ranks of a session's target, compiled when they are asked for. source: a captured step, or a model that says
     what it computes, whose ranks are `kept` by what was asked; form: that it is kept in."""
 
-    source: Captured | Whole
+    source: CapturedWork | UnpartitionedModel
     session: Session
     kept: MutableMapping[str, Any]
     form: str = "bfloat16"
@@ -61,7 +61,7 @@ class Ranks:
     @property
     def microbatches(self) -> tuple[int, ...]:
         """Samples of a rank's batch that there may be, the largest first."""
-        if isinstance(self.source, Captured):
+        if isinstance(self.source, CapturedWork):
             return (self.source.samples,)
         assert self.source.network is not None
         return tuple(1 << k for k in reversed(range(self.source.network.most.bit_length())))
@@ -69,27 +69,27 @@ class Ranks:
     @property
     def again(self) -> tuple[bool, ...]:
         """Whether activations are made again: what is possible, the quickest first."""
-        return (False,) if isinstance(self.source, Captured) else (False, True)
+        return (False,) if isinstance(self.source, CapturedWork) else (False, True)
 
-    def rank(self, microbatch: int, again: bool) -> Rank:
+    def rank(self, microbatch: int, again: bool) -> RankCost:
         """That takes so many samples. Raises what the compiler refuses."""
-        if isinstance(self.source, Captured):
+        if isinstance(self.source, CapturedWork):
             return self._compiled(self.source)
         key = f"rank {self.source.network!r} {microbatch} {again} {self.form}"
         if key not in self.kept:
             self.kept[key] = asdict(self._compiled(step(self.source, microbatch, again, self.form)))
-        return Rank(**self.kept[key])
+        return RankCost(**self.kept[key])
 
-    def _compiled(self, made: Captured) -> Rank:
+    def _compiled(self, made: CapturedWork) -> RankCost:
         target, refused = self.session.target, list[TrnlabError]()
-        self.session.communicator = Unheard(0, max(Cluster(target, 1).ranks, 2))
+        self.session.communicator = NullCommunicator(0, max(Cluster(target, 1).ranks, 2))
         alone = forecast(made.work, target, self.session, refused.append)
         if refused:
             raise refused[0]
         self.compiled += len(made.work.parts)
         memory, parts = alone.memory, alone.parts
         forward, backward, update = (parts.get(name, 0.0) for name in (FORWARD, BACKWARD, UPDATE))
-        return Rank(
+        return RankCost(
             made.samples,
             made.units,
             made.count,

@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from trnlab.fleet.layers.shares import Share
-from trnlab.fleet.layers.sizes import Relative
+from trnlab.fleet.layers.shares import ShardSpec
+from trnlab.fleet.layers.sizes import RelativeAttention
 from trnlab.fleet.layers.training import TrainingLayers
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.graph.ir import Graph, Value
@@ -22,7 +22,7 @@ class Stage:
     """A graph of forward and backward.
 
     forward_end: the output that the forward pass ends with. weights, gradients: inputs and outputs that are
-    parameters and their gradients; sharded: whether ranks have parts of both, which come and go, see `Share`.
+    parameters and their gradients; sharded: whether ranks have parts of both, which come and go, see `ShardSpec`.
     """
 
     graph: Graph
@@ -35,7 +35,7 @@ class Stage:
 def stage(
     model: Model,
     blocks: tuple[Block, ...],
-    share: Share,
+    share: ShardSpec,
     ranks: int,
     first: bool = False,
     last: bool = False,
@@ -50,7 +50,7 @@ def stage(
     groups = tuple(tuple(range(i, i + count)) for i in range(0, ranks, count))
     layers = TrainingLayers(f"{model.name}_stage", share, groups)
     entered, x = _entering(model, layers, first, also)
-    relative = next((a for a in (block.attention for block in blocks) if isinstance(a, Relative)), None)
+    relative = next((a for a in (block.attention for block in blocks) if isinstance(a, RelativeAttention)), None)
     if relative is not None:  # once, for all blocks
         layers.make_distances(relative) if also == ENTRY else layers.distances(relative)
     for i, block in enumerate(blocks):

@@ -35,7 +35,7 @@ _SOURCES = (
 
 
 @dataclass
-class Store:
+class CostStore:
     """Costs of programs and times of collectives, by what was asked. file: None where nothing is kept."""
 
     file: Path | None = None
@@ -59,13 +59,13 @@ class Store:
         self._saved = len(self.programs) + len(self.exchange)
 
 
-def opened(folder: Path | None, target: Target, precision: str) -> Store:
+def opened(folder: Path | None, target: Target, precision: str) -> CostStore:
     """The store of a target. folder: of all stores; None for one that is forgotten."""
     if folder is None:
-        return Store()
+        return CostStore()
     store = ContentStore(folder)
     made_from = [chips.to_toml(target.chip), precision, source_digest(*_SOURCES)]
     file = store.file(made_from, prefix=f"{target.name}-")
     kept = store.record(file) or {}
     programs, exchange = dict(kept.get("programs", {})), dict(kept.get("exchange", {}))
-    return Store(file, programs, exchange, len(programs) + len(exchange))
+    return CostStore(file, programs, exchange, len(programs) + len(exchange))

@@ -8,19 +8,19 @@ from typing import Any
 from trnlab import compiler
 from trnlab.fabric.cluster import CORES_PER_RANK, parse
 from trnlab.graph.ir import Graph
-from trnlab.porting.job import Unheard
+from trnlab.porting.job import NullCommunicator
 from trnlab.program.routine import Routine
 from trnlab.runtime import device
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.session import Session
 
 
-class Timed:
+class TimedPrograms:
     """Programs for the ranks of a session's target. cores: that share a rank's work; compiled: how many were made."""
 
     def __init__(self, session: Session) -> None:
         self.session, self.ranks = session, parse(session.target.name).ranks
-        session.communicator = Unheard(0, self.ranks) if self.ranks > 1 else None
+        session.communicator = NullCommunicator(0, self.ranks) if self.ranks > 1 else None
         self.cores = CORES_PER_RANK.get(session.chip.name, 1) if self.ranks > 1 else 1
         self.compiled = 0
         self._routines: dict[Any, Routine] = {}

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from trnlab.collectives import Groups
 from trnlab.fleet.costs.stages import ENTRY, JOIN, Stage, stage
-from trnlab.fleet.layers.shares import Share
-from trnlab.fleet.models.encoder_decoder import Pair
+from trnlab.fleet.layers.shares import ShardSpec
+from trnlab.fleet.models.encoder_decoder import EncoderDecoderModel
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Value
@@ -54,11 +54,11 @@ def rounding(model: Model, blocks: Sequence[Block], ranks: int) -> Graph:
 
 def _parameters(model: Model, blocks: Sequence[Block]) -> list[Shape]:
     """Shapes of all parameters of a model of these blocks."""
-    if not isinstance(model, Pair):
-        return list(_named(stage(model, tuple(blocks), Share(1, TOKENS), 1, first=True, last=True)).values())
+    if not isinstance(model, EncoderDecoderModel):
+        return list(_named(stage(model, tuple(blocks), ShardSpec(1, TOKENS), 1, first=True, last=True)).values())
     found: dict[str, Shape] = {}
     for crossed, (_, kind) in enumerate(model.stacks):
-        own, share = tuple(block for block in blocks if block == kind), model.share(kind, Share(1, TOKENS))
+        own, share = tuple(block for block in blocks if block == kind), model.share(kind, ShardSpec(1, TOKENS))
         for also in (JOIN if crossed else "", ENTRY):
             named = _named(stage(model, own, share, 1, first=not (crossed or also), last=bool(crossed), also=also))
             found |= {name if name == "table" else f"{crossed} {name}": shape for name, shape in named.items()}
@@ -80,12 +80,12 @@ def part_of(shape: Shape, ranks: int) -> Shape:
 
 def _update(name: str, shapes: Sequence[Shape], ranks: int, rounded: bool) -> Graph:
     b = GraphBuilder(name)
-    update = Update(b, ranks)
+    update = OptimizerUpdate(b, ranks)
     update.apply([b.input(f"gradient_{i}", shape, float32) for i, shape in enumerate(shapes)], rounded=rounded)
     return b.build()
 
 
-class Update:
+class OptimizerUpdate:
     """A step of the optimizer, appended to a graph. ranks: whose gradients were added up. everyone: the group of all
     ranks that have parts of the gradients; without one the norm is that of the gradients that are there."""
 

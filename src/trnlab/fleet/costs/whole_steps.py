@@ -19,16 +19,16 @@ from typing import Any
 from trnlab.collectives import Groups
 from trnlab.errors import TrnlabError
 from trnlab.fabric.cluster import Cluster
-from trnlab.fleet.costs.updates import Update, part_of
-from trnlab.fleet.layers.shares import Share
+from trnlab.fleet.costs.updates import OptimizerUpdate, part_of
+from trnlab.fleet.layers.shares import ShardSpec
 from trnlab.fleet.layers.training import TrainingLayers
 from trnlab.fleet.models.transformer import Model
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Value
 from trnlab.numerics.dtypes import float32
-from trnlab.porting.forecast import Part, Work, forecast
-from trnlab.porting.job import Unheard
-from trnlab.porting.result import Tensor
+from trnlab.porting.forecast import GraphRuns, StepWork, forecast
+from trnlab.porting.job import NullCommunicator
+from trnlab.porting.result import LargeTensor
 from trnlab.runtime.session import Session
 from trnlab.runtime.step_cost import UPDATE
 
@@ -54,7 +54,12 @@ class Whole:
 
 
 def whole(
-    session: Session, cluster: Cluster, model: Model, share: Share, microbatches: int, known: MutableMapping[str, Any]
+    session: Session,
+    cluster: Cluster,
+    model: Model,
+    share: ShardSpec,
+    microbatches: int,
+    known: MutableMapping[str, Any],
 ) -> Whole:
     """The step of every rank of a cluster, compiled unless it is among the `known`. Raises what the compiler
     refuses."""
@@ -65,9 +70,9 @@ def whole(
     return Whole(**known[key])
 
 
-def _compiled(session: Session, cluster: Cluster, work: Work) -> Whole:
+def _compiled(session: Session, cluster: Cluster, work: StepWork) -> Whole:
     ranks, refused = cluster.ranks, list[TrnlabError]()
-    others = Unheard(0, ranks) if ranks > 1 else None
+    others = NullCommunicator(0, ranks) if ranks > 1 else None
     found = forecast(
         work, session.target, replace(session, instances=cluster.instances, communicator=others), refused.append
     )
@@ -82,7 +87,7 @@ def _compiled(session: Session, cluster: Cluster, work: Work) -> Whole:
     return Whole(seconds, {name: sum(getattr(memory, part) for part in parts) for name, parts in CLASSES.items()})
 
 
-def work_of(model: Model, share: Share, ranks: int, microbatches: int = 1) -> Work:
+def work_of(model: Model, share: ShardSpec, ranks: int, microbatches: int = 1) -> StepWork:
     """The step of one of so many ranks, `share.tensor` of which share each layer. Takes decoders and encoders of text
     and images alike, without an encoder beside a decoder, experts or a divided context."""
     groups = tuple(tuple(range(i, i + share.tensor)) for i in range(0, ranks, share.tensor))
@@ -93,23 +98,23 @@ def work_of(model: Model, share: Share, ranks: int, microbatches: int = 1) -> Wo
     gradients = layers.of_parts(loss)
     whole = tuple(range(ranks))
     if microbatches == 1:
-        update = Update(layers.b, len(apart[0]), (whole,))
+        update = OptimizerUpdate(layers.b, len(apart[0]), (whole,))
         update.apply(gradients, masters=list(layers.parts.values()))
-        return Work([_part(layers.b.build(), loss=0)])
+        return StepWork([_part(layers.b.build(), loss=0)])
     for part, gradient in zip(layers.parts.values(), gradients):
         total = layers.b.input(f"sum_{part.name}", part.shape, float32)
         layers.b.output(layers.b.add(total, gradient), alias_of=total)
     after = GraphBuilder(f"{model.name}_update")
     masters = [after.input(name, part.shape, float32) for name, part in layers.parts.items()]
     sums = [after.input(f"sum_{x.name}", x.shape, float32) for x in masters]
-    Update(after, len(apart[0]), (whole,)).apply(sums, masters)
+    OptimizerUpdate(after, len(apart[0]), (whole,)).apply(sums, masters)
     first, last = _part(layers.b.build(), microbatches, 0), _part(after.build(), phase=UPDATE)
-    return Work([first, last], _lying(last.graph))
+    return StepWork([first, last], _lying(last.graph))
 
 
-def _part(graph: Graph, times: int = 1, loss: int | None = None, phase: str = "") -> Part:
+def _part(graph: Graph, times: int = 1, loss: int | None = None, phase: str = "") -> GraphRuns:
     names = tuple(value.name or "" for value in graph.inputs)
-    return Part(graph, times, tuple(map(_kind, names)), loss, phase, names)
+    return GraphRuns(graph, times, tuple(map(_kind, names)), loss, phase, names)
 
 
 def _kind(name: str) -> str:
@@ -118,17 +123,17 @@ def _kind(name: str) -> str:
     return kinds.get(name.split("_")[0], "parameter")
 
 
-def _lying(graph: Graph) -> list[Tensor]:
+def _lying(graph: Graph) -> list[LargeTensor]:
     """What lies on the device while the other program runs."""
     values = [(value, _kind(value.name or "")) for value in graph.inputs]
-    return [Tensor(v.name or "", kind, v.shape, v.dtype.name, v.type.nbytes) for v, kind in values if kind]
+    return [LargeTensor(v.name or "", kind, v.shape, v.dtype.name, v.type.nbytes) for v, kind in values if kind]
 
 
 class ShardedLayers(TrainingLayers):
     """Layers whose weights are gathered, a unit at a time. parts: of this rank, in float32, by name. apart: groups of
     ranks that divide weights."""
 
-    def __init__(self, name: str, share: Share, groups: Groups, apart: Groups) -> None:
+    def __init__(self, name: str, share: ShardSpec, groups: Groups, apart: Groups) -> None:
         super().__init__(name, share, groups)
         self.apart, self.parts = apart, dict[str, Value]()
         self._later: dict[str, Shape] = {}
@@ -203,7 +208,7 @@ def _steps(model: Model) -> list[Step]:
     return [lambda layers, _: model.embedding(layers), *map(through, range(len(blocks))), last]
 
 
-def _units(model: Model, share: Share) -> list[dict[str, Shape]]:
+def _units(model: Model, share: ShardSpec) -> list[dict[str, Shape]]:
     """Weights of each unit, by name: those that it is the first to ask for."""
     layers, found = TrainingLayers("units", share, ((*range(share.tensor),),)), list[dict[str, Shape]]()
     x: Value | None = None

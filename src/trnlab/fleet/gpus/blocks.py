@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from trnlab.fleet.gpus import readings
-from trnlab.fleet.gpus.costs import HALF, Costs, Software
-from trnlab.fleet.gpus.readings import Core, Reading
-from trnlab.fleet.layers.shares import Crossing
+from trnlab.fleet.gpus.costs import HALF, OperationCosts, Software
+from trnlab.fleet.gpus.readings import AttentionCore, Reading
+from trnlab.fleet.layers.shares import DecoderShare
 from trnlab.fleet.models.transformer import Block
 from trnlab.fleet.search.layout import Layout
 
@@ -23,7 +23,7 @@ SCORES = 5  # bytes of a score that are kept: of its softmax, of what a dropout 
 
 
 @dataclass(frozen=True)
-class Pass:
+class LayerPass:
     """Seconds of a layer, one way: products and what streams through memory; exposed exchange among tensor parallel
     ranks; rows sent to experts and back."""
 
@@ -31,12 +31,12 @@ class Pass:
     talk: float = 0.0
     sent: float = 0.0
 
-    def __add__(self, other: Pass) -> Pass:
-        return Pass(self.work + other.work, self.talk + other.talk, self.sent + other.sent)
+    def __add__(self, other: LayerPass) -> LayerPass:
+        return LayerPass(self.work + other.work, self.talk + other.talk, self.sent + other.sent)
 
-    def times(self, n: float) -> Pass:
+    def times(self, n: float) -> LayerPass:
         """So many of it."""
-        return Pass(self.work * n, self.talk * n, self.sent * n)
+        return LayerPass(self.work * n, self.talk * n, self.sent * n)
 
     @property
     def total(self) -> float:
@@ -45,7 +45,7 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Parts:
+class LayerSeconds:
     """Seconds of a layer, forward. linears: products with weights. products: of attention's core. streams: of its
     scores through memory. rest: norms, dropouts, activations, rows put in order of their experts."""
 
@@ -61,10 +61,10 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class Layer:
+class GpuLayer:
     """A block over `length` tokens of each sequence; `memory`: those of the encoder, where it attends to one."""
 
-    costs: Costs
+    costs: OperationCosts
     block: Block
     length: int
     memory: int = 0
@@ -74,32 +74,32 @@ class Layer:
         """What its graph says."""
         return _reading(self.block, self.costs.layout, self.costs.job.software, self.length, self.memory)
 
-    def passes(self) -> tuple[Pass, Pass, Pass]:
+    def passes(self) -> tuple[LayerPass, LayerPass, LayerPass]:
         """Forward, backward, and what is made again between them."""
         parts, layout, software = self.parts(), self.costs.layout, self.costs.job.software
         there, back = self._talk()
         sent = sum(self.costs.shuffled(nbytes, layout.expert, layout.tensor) for nbytes in self.reading.sent)
-        forward = Pass(parts.work, there, sent)
+        forward = LayerPass(parts.work, there, sent)
         again = 2.5 if software.fused else 2.0  # fused attention makes its scores again by itself
         work = 2 * parts.linears + again * parts.products + 1.25 * parts.streams + 1.5 * parts.rest
-        backward = Pass(work, back, sent)
+        backward = LayerPass(work, back, sent)
         if layout.recompute == "full":
             return forward, backward, forward
         if layout.recompute == "selective" and not software.fused:
-            return forward, backward, Pass(parts.products + parts.streams)
-        return forward, backward, Pass()
+            return forward, backward, LayerPass(parts.products + parts.streams)
+        return forward, backward, LayerPass()
 
-    def parts(self) -> Parts:
+    def parts(self) -> LayerSeconds:
         """What the forward pass takes, apart from exchange."""
         costs, cores = self.costs, [self._core(core) for core in self.reading.cores]
-        return Parts(
+        return LayerSeconds(
             sum(costs.product(*product) for product in self.reading.products),
             sum(products for products, _ in cores),
             sum(streams for _, streams in cores),
             sum(map(costs.stream, self.reading.streams)),
         )
 
-    def _core(self, core: Core) -> tuple[float, float]:
+    def _core(self, core: AttentionCore) -> tuple[float, float]:
         """Attention between its projections: products, and what streams through memory."""
         costs, columns = self.costs, core.size + core.value_size
         if costs.job.software.fused:
@@ -123,7 +123,7 @@ class Layer:
 
 
 def _reading(block: Block, layout: Layout, software: Software, length: int, memory: int) -> Reading:
-    share = Crossing(layout.microbatch, length, layout.tensor, expert=layout.expert, memory=memory)
+    share = DecoderShare(layout.microbatch, length, layout.tensor, expert=layout.expert, memory=memory)
     return readings.of_block(block, share, layout.tensor if software.sequence_parallel else 1)
 
 

@@ -14,7 +14,7 @@ from functools import cache
 from importlib.resources import files
 
 from trnlab.errors import UsageError, did_you_mean
-from trnlab.fleet.ranges import Span
+from trnlab.fleet.ranges import PublishedRange
 
 TAGS = ("documented", "press", "derived", "recalled", "assumed")
 LINK_DIRECTIONS = 2  # links are written down with both directions added up
@@ -33,7 +33,7 @@ class Accelerator:
     link: float
     tag: str
     source: str
-    watts: Span
+    watts: PublishedRange
 
     def peak(self, form: str) -> float:
         """Operations a second in a format. Raises UsageError (TRN155) for one that it has not."""
@@ -106,7 +106,7 @@ def _accelerator(row: dict[str, str]) -> Accelerator:
         float(row["link_gb_per_s"]) * 1e9 / LINK_DIRECTIONS,
         row["spec_tag"],
         row["spec_source"],
-        Span(
+        PublishedRange(
             float(row["watts"]),
             float(row["watts_low"]),
             float(row["watts_high"]),

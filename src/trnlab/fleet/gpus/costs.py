@@ -31,7 +31,7 @@ class Software:
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingWork:
     """A step of `batch` sequences of `sequence` tokens, divided by a layout over instances of a type."""
 
     model: Model
@@ -48,11 +48,11 @@ class Job:
         return self.layout.ranks
 
 
-class Costs:
+class OperationCosts:
     """What operations of a job take on one of its accelerators. spread: among how many ranks rows between products
     are divided. assumed: what nobody published."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TrainingWork) -> None:
         self.job, self.layout = job, job.layout
         best = efficiency.product(job.instance.accelerator, job.form)
         self.rate = job.instance.accelerator.peak(job.form) * best.share

@@ -22,7 +22,7 @@ def _data() -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Product:
+class MatmulEfficiency:
     """The best matrix product of an accelerator: its share of the peak, and whether somebody measured that."""
 
     share: float
@@ -30,13 +30,15 @@ class Product:
     source: str
 
 
-def product(accelerator: Accelerator, form: str) -> Product:
+def product(accelerator: Accelerator, form: str) -> MatmulEfficiency:
     """Efficiency of the best product in a format."""
     known = _data()["matrix"]
     share = known.get(form, {}).get(accelerator.name)
     if share is not None:
-        return Product(share, True, known["source"])
-    return Product((LOW + HIGH) / 2, False, f"assumed: no best product in {form} is published for {accelerator.name}")
+        return MatmulEfficiency(share, True, known["source"])
+    return MatmulEfficiency(
+        (LOW + HIGH) / 2, False, f"assumed: no best product in {form} is published for {accelerator.name}"
+    )
 
 
 def of_size(flops: float) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from trnlab.fleet.gpus.catalogue import Instance
-from trnlab.fleet.gpus.costs import Job
+from trnlab.fleet.gpus.costs import TrainingWork
 from trnlab.fleet.gpus.roofline import Roofline, step
 from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.search.layout import Layout
@@ -18,27 +18,29 @@ USABLE = 0.92  # of the memory: the rest is the driver's, the library's and the 
 
 
 @dataclass(frozen=True)
-class Best:
+class FastestLayout:
     """The fastest layout that fits; None where none does. lacking: bytes that the smallest one lacks."""
 
-    job: Job | None
+    job: TrainingWork | None
     roofline: Roofline | None
     lacking: float = 0.0
 
 
-def fastest(model: Model, instance: Instance, instances: int, batch: int, sequence: int, form: str = "bf16") -> Best:
+def fastest(
+    model: Model, instance: Instance, instances: int, batch: int, sequence: int, form: str = "bf16"
+) -> FastestLayout:
     """Over all accelerators of so many instances. Raises UsageError as `roofline.step` does."""
     room = USABLE * instance.accelerator.memory
-    best, lacking = Best(None, None), float("inf")
+    best, lacking = FastestLayout(None, None), float("inf")
     for layout in _layouts(model, instance, instances, batch):
-        job = Job(model, layout, instance, batch, sequence, form)
+        job = TrainingWork(model, layout, instance, batch, sequence, form)
         found = step(job)
         need = sum(found.bytes.values())
         if need > room:
             lacking = min(lacking, need - room)
         elif best.roofline is None or found.total < best.roofline.total:
-            best = Best(job, found)
-    return best if best.job is not None else Best(None, None, lacking)
+            best = FastestLayout(job, found)
+    return best if best.job is not None else FastestLayout(None, None, lacking)
 
 
 def _layouts(model: Model, instance: Instance, instances: int, batch: int) -> Iterator[Layout]:

@@ -19,7 +19,7 @@ from math import prod
 from typing import Any
 
 from trnlab.fleet.gpus.costs import HALF
-from trnlab.fleet.layers.shares import Crossing, Share
+from trnlab.fleet.layers.shares import DecoderShare, ShardSpec
 from trnlab.fleet.layers.sizes import Attention, Experts
 from trnlab.fleet.models.counts import Counting
 from trnlab.graph.ir import Op, Value
@@ -33,7 +33,7 @@ _SAME = ("reshape", "transpose", "convert")  # of what is kept
 
 
 @dataclass(frozen=True)
-class Core:
+class AttentionCore:
     """Attention between its projections: `count` heads of all sequences, each of `length` queries and `keys` keys of
     `size` columns, and values of `value_size`."""
 
@@ -51,7 +51,7 @@ class Core:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class TensorExchange:
     """Bytes that a tensor group gathers, and bytes that it then adds up, each of all its ranks together."""
 
     gathered: float
@@ -65,9 +65,9 @@ class Reading:
     activations, without those of scores. entering, leaving: elements of what goes in and out."""
 
     products: tuple[tuple[float, int, int, int], ...]
-    cores: tuple[Core, ...]
+    cores: tuple[AttentionCore, ...]
     streams: tuple[float, ...]
-    exchanges: tuple[Exchange, ...]
+    exchanges: tuple[TensorExchange, ...]
     sent: tuple[float, ...]
     kept: float
     entering: float
@@ -79,7 +79,7 @@ class Reading:
             tuple((n * rows, added, width, count) for rows, added, width, count in self.products),
             tuple(replace(core, count=n * core.count) for core in self.cores),
             tuple(n * nbytes for nbytes in self.streams),
-            tuple(Exchange(n * x.gathered, n * x.summed) for x in self.exchanges),
+            tuple(TensorExchange(n * x.gathered, n * x.summed) for x in self.exchanges),
             tuple(n * nbytes for nbytes in self.sent),
             n * self.kept,
             n * self.entering,
@@ -88,34 +88,34 @@ class Reading:
 
 
 @cache
-def of_block(block: Any, share: Share, spread: int) -> Reading:
+def of_block(block: Any, share: ShardSpec, spread: int) -> Reading:
     """A block (see `transformer.Block`) on a rank with this share. spread: ranks that divide what lies between
     products."""
     return _of_block(block, replace(share, batch=MANY), spread).times(share.batch / MANY)
 
 
 @cache
-def of_head(model: Any, share: Share, spread: int) -> Reading:
+def of_head(model: Any, share: ShardSpec, spread: int) -> Reading:
     """What follows the last block of a model (see `transformer.Model`)."""
     return _of_head(model, replace(share, batch=MANY), spread).times(share.batch / MANY)
 
 
 @cache
-def _of_block(block: Any, share: Share, spread: int) -> Reading:
+def _of_block(block: Any, share: ShardSpec, spread: int) -> Reading:
     return _read(lambda layers, x: block.forward(layers, "block", x), block.hidden, share, spread)
 
 
 @cache
-def _of_head(model: Any, share: Share, spread: int) -> Reading:
+def _of_head(model: Any, share: ShardSpec, spread: int) -> Reading:
     return _read(model.head, model.hidden, share, spread)
 
 
 class _Layers(Counting):
     """Layers with all rows on each rank. cores: what each attention is, with what it reads and makes."""
 
-    def __init__(self, share: Share) -> None:
+    def __init__(self, share: ShardSpec) -> None:
         super().__init__("read", share)
-        self.cores: list[tuple[Core, tuple[Value, ...]]] = []
+        self.cores: list[tuple[AttentionCore, tuple[Value, ...]]] = []
         self._gathered: dict[Value, Value] = {}
 
     def local(self, hidden: int) -> tuple[int, int, int]:
@@ -124,7 +124,7 @@ class _Layers(Counting):
 
     def read(self, hidden: int) -> tuple[int, int, int]:
         """The same of what an encoder made."""
-        assert isinstance(self.share, Crossing)
+        assert isinstance(self.share, DecoderShare)
         return self.share.batch, self.share.memory, hidden
 
     def gathered(self, x: Value) -> Value:
@@ -148,11 +148,11 @@ class _Layers(Counting):
         with self.part_of("attention"):
             out = self.b.optimization_barrier(super().attended(name, a, q, k, v))
         (batch, heads, length, size), (keys, value_size) = q.shape, v.shape[2:]
-        self.cores.append((Core(batch * heads, length, keys, size, value_size, a.causal), (q, k, v, out)))
+        self.cores.append((AttentionCore(batch * heads, length, keys, size, value_size, a.causal), (q, k, v, out)))
         return out
 
 
-def _read(forward: Callable[[_Layers, Value], Value], hidden: int, share: Share, spread: int) -> Reading:
+def _read(forward: Callable[[_Layers, Value], Value], hidden: int, share: ShardSpec, spread: int) -> Reading:
     layers = _Layers(share)
     x = layers.given(layers.local(hidden))
     y = forward(layers, x)
@@ -280,14 +280,14 @@ def _source(value: Value) -> Value:
     return value
 
 
-def _exchanges(ops: Iterable[Op]) -> Iterator[Exchange]:
+def _exchanges(ops: Iterable[Op]) -> Iterator[TensorExchange]:
     """Each sum, with what is gathered before it."""
     gathered = 0.0
     for op in ops:
         if op.origin == GATHERED:
             gathered += HALF * op.result.type.size
         elif op.origin == SUMMED:
-            yield Exchange(gathered, HALF * op.result.type.size)
+            yield TensorExchange(gathered, HALF * op.result.type.size)
             gathered = 0.0
     if gathered:
-        yield Exchange(gathered, 0.0)
+        yield TensorExchange(gathered, 0.0)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trnlab.fleet.gpus import readings
-from trnlab.fleet.gpus.blocks import Layer, Pass, activations
-from trnlab.fleet.gpus.costs import FULL, HALF, Costs, Job
-from trnlab.fleet.layers.shares import Share
+from trnlab.fleet.gpus.blocks import GpuLayer, LayerPass, activations
+from trnlab.fleet.gpus.costs import FULL, HALF, OperationCosts, TrainingWork
+from trnlab.fleet.layers.shares import ShardSpec
 from trnlab.fleet.models.transformer import Block
 from trnlab.fleet.search.layout import layers_of
 
@@ -37,7 +37,7 @@ class Roofline:
 
 
 @dataclass(frozen=True)
-class Held:
+class RankParameters:
     """Parameters of the rank with most, about: of experts, and all others. An end of a pipeline holds the embedding
     or the head as well."""
 
@@ -50,13 +50,13 @@ class Held:
         return self.common + self.experts
 
 
-def step(job: Job) -> Roofline:
+def step(job: TrainingWork) -> Roofline:
     """The step of a job. Raises UsageError (TRN155) for a format that the accelerator has not."""
-    return _Step(Costs(job)).made()
+    return _Step(OperationCosts(job)).made()
 
 
 class _Step:
-    def __init__(self, costs: Costs) -> None:
+    def __init__(self, costs: OperationCosts) -> None:
         self.costs, self.job, self.layout = costs, costs.job, costs.job.layout
         self.lengths = self.job.model.lengths(self.job.sequence)
         self.held = self._held()
@@ -91,18 +91,18 @@ class _Step:
         layers = self.job.model.layers
         return [(n / layers, block, length) for (n, block), length in zip(self.job.model.stacks, self.lengths)]
 
-    def _of_layer(self) -> tuple[Pass, Pass, Pass]:
+    def _of_layer(self) -> tuple[LayerPass, LayerPass, LayerPass]:
         """Seconds of the mean layer: forward, backward, made again."""
-        found = [Pass(), Pass(), Pass()]
+        found = [LayerPass(), LayerPass(), LayerPass()]
         for share, block, length in self._layers():
-            layer = Layer(self.costs, block, length, self.lengths[0])
+            layer = GpuLayer(self.costs, block, length, self.lengths[0])
             found = [sum_ + one.times(share) for sum_, one in zip(found, layer.passes())]
         return found[0], found[1], found[2]
 
     def _head(self) -> float:
         """Logits, loss and back, on the last stage."""
         model, costs, layout = self.job.model, self.costs, self.layout
-        share = model.share(model.stacks[-1][1], Share(layout.microbatch, self.job.sequence, layout.tensor))
+        share = model.share(model.stacks[-1][1], ShardSpec(layout.microbatch, self.job.sequence, layout.tensor))
         found = readings.of_head(model, share, costs.spread)
         seconds = 3 * sum(costs.product(*product) for product in found.products)
         seconds += 2.5 * sum(map(costs.stream, found.streams))  # as of blocks: 1.5 times as long on the way back
@@ -117,7 +117,7 @@ class _Step:
         tokens = self.layout.microbatch * self.job.model.between(self.job.sequence)
         return HALF * tokens * self.job.model.hidden / self.layout.tensor
 
-    def _held(self) -> Held:
+    def _held(self) -> RankParameters:
         model, layout = self.job.model, self.layout
         experts = sum(n * block.expert_parameters for n, block in model.stacks) / layout.pipeline
         blocks = sum(n * (block.parameters - block.expert_parameters) for n, block in model.stacks) / layout.pipeline
@@ -125,7 +125,7 @@ class _Step:
         if layout.pipeline > 1:
             ends = max(model.embedding_parameters, model.head_parameters)
         common = blocks + ends + model.join_parameters
-        return Held(common / layout.tensor, experts / layout.tensor / layout.expert)
+        return RankParameters(common / layout.tensor, experts / layout.tensor / layout.expert)
 
     def _updated(self) -> float:
         """Parameters whose state of the optimizer this rank has."""

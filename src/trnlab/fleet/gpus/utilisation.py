@@ -20,9 +20,9 @@ from statistics import median
 from trnlab.fleet.gpus import efficiency
 from trnlab.fleet.gpus.catalogue import Accelerator, accelerators
 from trnlab.fleet.layers.sizes import Experts
-from trnlab.fleet.models.encoder_decoder import Pair
+from trnlab.fleet.models.encoder_decoder import EncoderDecoderModel
 from trnlab.fleet.models.transformer import Model
-from trnlab.fleet.models.unpartitioned import Whole
+from trnlab.fleet.models.unpartitioned import UnpartitionedModel
 
 SAME_SIZE = 1.2  # parameters within this factor are one size
 LIKE = 10.0  # parameters within this factor say something of a size, where nothing nearer is published
@@ -50,7 +50,7 @@ TWINS = {"h200": "h100", "a100-40": "a100-80", "a100-80": "a100-40"}  # the same
 
 
 @dataclass(frozen=True)
-class Anchor:
+class PublishedUtilisation:
     """A published run. parameters: that a token meets. count: accelerators. mfu: share of the dense peak."""
 
     kind: str
@@ -71,7 +71,7 @@ class Utilisation:
     low: float
     high: float
     basis: str
-    anchors: tuple[Anchor, ...] = ()
+    anchors: tuple[PublishedUtilisation, ...] = ()
 
     @property
     def published(self) -> bool:
@@ -80,13 +80,13 @@ class Utilisation:
 
 
 @cache
-def anchors() -> tuple[Anchor, ...]:
+def anchors() -> tuple[PublishedUtilisation, ...]:
     """All that are known."""
     data = tomllib.loads(files(__package__).joinpath("anchors.toml").read_text("utf-8"))
     return tuple(anchor for group in data["group"] for anchor in _of_group(group))
 
 
-def _of_group(group: dict[str, object]) -> Iterable[Anchor]:
+def _of_group(group: dict[str, object]) -> Iterable[PublishedUtilisation]:
     kind, name, form = str(group["class"]), str(group["accelerator"]), str(group["form"])
     peak = accelerators()[name].peak(form)
     tag, source = str(group["tag"]), str(group["source"])
@@ -97,7 +97,7 @@ def _of_group(group: dict[str, object]) -> Iterable[Anchor]:
     found += [(n, count, mfu) for n, count, mfu in _rows(group, "mfu")]
     found += [(n, count, flops * 1e12 / peak) for n, count, flops in _rows(group, "flops")]
     for n, count, mfu in found:
-        yield Anchor(kind, name, form, n, int(count), mfu, tag, source)
+        yield PublishedUtilisation(kind, name, form, n, int(count), mfu, tag, source)
 
 
 def _rows(group: dict[str, object], name: str) -> list[list[float]]:
@@ -108,9 +108,9 @@ def _rows(group: dict[str, object], name: str) -> list[list[float]]:
 
 def class_of(model: Model) -> str:
     """decoder, experts, encoder, pair, vision, or what a model says that is no stack of blocks."""
-    if isinstance(model, Pair):
+    if isinstance(model, EncoderDecoderModel):
         return "pair"
-    if isinstance(model, Whole) and model.kind:
+    if isinstance(model, UnpartitionedModel) and model.kind:
         return model.kind
     blocks = [block for _, block in model.stacks]
     if any(isinstance(block.network, Experts) for block in blocks):
@@ -136,9 +136,9 @@ def utilisation(kind: str, accelerator: Accelerator, form: str, parameters: floa
     return Utilisation(value, low, min(high, 1.0), _basis(used, parameters), used)
 
 
-def _sizes(found: Sequence[Anchor]) -> list[list[Anchor]]:
+def _sizes(found: Sequence[PublishedUtilisation]) -> list[list[PublishedUtilisation]]:
     """Anchors of one size together, smallest first."""
-    groups: list[list[Anchor]] = []
+    groups: list[list[PublishedUtilisation]] = []
     for anchor in sorted(found, key=lambda a: a.parameters):
         if groups and anchor.parameters <= groups[-1][0].parameters * SAME_SIZE:
             groups[-1].append(anchor)
@@ -147,11 +147,13 @@ def _sizes(found: Sequence[Anchor]) -> list[list[Anchor]]:
     return groups
 
 
-def _size(group: Sequence[Anchor]) -> float:
+def _size(group: Sequence[PublishedUtilisation]) -> float:
     return group[0].parameters
 
 
-def _between(below: Sequence[Anchor], above: Sequence[Anchor], parameters: float) -> float:
+def _between(
+    below: Sequence[PublishedUtilisation], above: Sequence[PublishedUtilisation], parameters: float
+) -> float:
     first, last = median(a.mfu for a in below), median(a.mfu for a in above)
     if _size(below) == _size(above):
         return first
@@ -188,7 +190,7 @@ def _assumed(kind: str, accelerator: Accelerator, form: str, parameters: float) 
     return Utilisation(None, low, min(high, best), text, tuple(others))
 
 
-def _others(kind: str, accelerator: Accelerator, form: str, parameters: float) -> list[Anchor]:
+def _others(kind: str, accelerator: Accelerator, form: str, parameters: float) -> list[PublishedUtilisation]:
     """What is nearest to a pair of which nothing is known: its twin; its class at about this size; its class; all."""
     mine = [a for a in anchors() if a.kind in RELATED.get(kind, (kind,))]
     like = [a for a in mine if _like(a, parameters)]
@@ -196,11 +198,11 @@ def _others(kind: str, accelerator: Accelerator, form: str, parameters: float) -
     return twin or like or mine or list(anchors())
 
 
-def _like(anchor: Anchor, parameters: float) -> bool:
+def _like(anchor: PublishedUtilisation, parameters: float) -> bool:
     return abs(math.log(anchor.parameters / parameters)) <= math.log(LIKE)
 
 
-def _basis(used: Sequence[Anchor], parameters: float) -> str:
+def _basis(used: Sequence[PublishedUtilisation], parameters: float) -> str:
     sizes = sorted({a.parameters for a in used})
     text = f"published for {', '.join(map(_count, sizes))} on {min(a.count for a in used)}"
     most = max(a.count for a in used)

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from trnlab.fleet.layers.layers import EPSILON
-from trnlab.fleet.layers.shares import Share
+from trnlab.fleet.layers.shares import ShardSpec
 from trnlab.fleet.layers.training import TrainingLayers
-from trnlab.graph.grad.convolutions import Window
+from trnlab.graph.grad.convolutions import ConvolutionWindow
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import float32, int32
 
@@ -27,7 +27,7 @@ class ConvolutionalLayers(TrainingLayers):
     """See the head of this module. averages: running averages of norms, each with its new value;
     overflows: of their counts of batches."""
 
-    def __init__(self, name: str, share: Share) -> None:
+    def __init__(self, name: str, share: ShardSpec) -> None:
         super().__init__(name, share)
         self.averages: list[tuple[Value, Value]] = []
         self.overflows: list[Value] = []
@@ -39,7 +39,7 @@ class ConvolutionalLayers(TrainingLayers):
     def convolution(self, name: str, x: Value, out: int, kernel: int, stride: int = 1, bias: bool = False) -> Value:
         """x [N, C, H, W] -> [N, out, H / stride, W / stride], with a square kernel of an odd size."""
         b, weight = self.b, self.weight(name, out, x.shape[1], kernel, kernel)
-        window = Window((stride,) * 2, (kernel // 2,) * 2, (1, 1), 1)
+        window = ConvolutionWindow((stride,) * 2, (kernel // 2,) * 2, (1, 1), 1)
         places = [-(-n // stride) for n in x.shape[2:]]
 
         def forward(x: Value, weight: Value, bias: Value) -> tuple[Value, ...]:

@@ -45,7 +45,7 @@ def exchanged(b: GradientBuilder, x: Value) -> Value:
         )[0]
 
 
-class Rows:
+class ExpertRows:
     """Where rows of T tokens stand in a buffer of P places, k of each. token: of each place [P], or any where none
     stands; places: of each token [T, k]; entry: of each place, which of the T k it is, or T k where none stands. All
     ways are reads of rows, the gradients' too."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Share:
+class ShardSpec:
     """What of a model's work one rank has: `batch` sequences of `length` tokens, 1 / `context` of each, 1 / `tensor`
     of each layer, 1 / `expert` of the experts.
 
@@ -41,7 +41,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Crossing(Share):
+class DecoderShare(ShardSpec):
     """A rank's share of such blocks: `length` tokens are decoded of each sequence, of which the encoder has read
     `memory`."""
 

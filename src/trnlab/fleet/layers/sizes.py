@@ -35,7 +35,7 @@ class Attention:
 
 
 @dataclass(frozen=True)
-class Relative(Attention):
+class RelativeAttention(Attention):
     """Attention whose scores have a learned bias by distance, and are not scaled (T5). buckets: of distances."""
 
     buckets: int = 32
@@ -56,7 +56,7 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Acting(Dense):
+class ActivatedMlp(Dense):
     """With an activation that is not the usual one: "relu", "gelu" or "silu"."""
 
     function: str = "relu"

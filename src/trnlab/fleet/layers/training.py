@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers of a training stage on one rank, divided as a `Share` says: heads and columns among the ranks of a tensor
-group, what lies between them by the sequence (Korthikanti et al. 2022, arXiv:2205.05198).
+"""Layers of a training stage on one rank, divided as a `ShardSpec` says: heads and columns among the ranks of a
+tensor group, what lies between them by the sequence (Korthikanti et al. 2022, arXiv:2205.05198).
 
 Activations are [B, S / t, H], heads [B, N, S, D].
 """
@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from trnlab.collectives import Groups
 from trnlab.errors import UsageError
 from trnlab.fleet.layers import attention
-from trnlab.fleet.layers.experts import Rows, places, routed, through
+from trnlab.fleet.layers.experts import ExpertRows, places, routed, through
 from trnlab.fleet.layers.layers import Layers
-from trnlab.fleet.layers.shares import Crossing, Share
-from trnlab.fleet.layers.sizes import Attention, Dense, Experts, Relative
+from trnlab.fleet.layers.shares import DecoderShare, ShardSpec
+from trnlab.fleet.layers.sizes import Attention, Dense, Experts, RelativeAttention
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import DType, dtype, float32, int32
 
@@ -28,7 +28,7 @@ class TrainingLayers(Layers):
     in all blocks of a stage. frozen: weights that are not trained. received: what comes from other ranks, to whom its
     gradients go back."""
 
-    def __init__(self, name: str, share: Share, groups: Groups = ()) -> None:
+    def __init__(self, name: str, share: ShardSpec, groups: Groups = ()) -> None:
         super().__init__(name, dtype(share.form), share.tensor, groups)
         self.share = share
         self.memory: Value | None = None
@@ -83,7 +83,7 @@ class TrainingLayers(Layers):
         weights = routed(b, flat, self.weight(name + "_router", experts.count, hidden), experts.active)
         room, here = places(experts, tokens), experts.count // self.share.expert
         stood, places_of = (experts.count * room,), (tokens, experts.active)
-        rows = Rows(b, self.given(stood, int32), self.given(places_of, int32), self.given(stood, int32))
+        rows = ExpertRows(b, self.given(stood, int32), self.given(places_of, int32), self.given(stood, int32))
         sent = rows.sent(flat)
         back = through(b, sent, self.share.expert, here, lambda came: self._networks(name, experts, here, came))
         out = b.reshape(rows.added_up(back, weights), x.shape)
@@ -127,7 +127,7 @@ class TrainingLayers(Layers):
     def attended(self, name: str, a: Attention, q: Value, k: Value, v: Value) -> Value:
         """[B, N, S, D] -> [B, N, S, columns of values]."""
         with self.part_of("attention"):
-            if isinstance(a, Relative):
+            if isinstance(a, RelativeAttention):
                 return attention.relative(self.b, q, k, v, self.distances(a), a.causal, self.share.again)
             filling = a.size - a.value_size  # kernels ask for values as wide as keys
             if filling:
@@ -169,16 +169,16 @@ class TrainingLayers(Layers):
 
     def read(self, hidden: int) -> tuple[int, int, int]:
         """The shape of what an encoder made, on a rank."""
-        assert isinstance(self.share, Crossing)
+        assert isinstance(self.share, DecoderShare)
         return self.share.batch, self.share.memory // self.tensor, hidden
 
-    def distances(self, a: Relative) -> Value:
+    def distances(self, a: RelativeAttention) -> Value:
         """The bias of scores [N, S, S] of a rank's heads."""
         if self.bias is None:
             self.bias = self.receive((self.part(a.heads), self.share.tokens, self.share.tokens))
         return self.bias
 
-    def make_distances(self, a: Relative) -> None:
+    def make_distances(self, a: RelativeAttention) -> None:
         """Make that bias here, and not in another stage: a row of the table for each pair of places, by the bucket of
         their distance."""
         table, length = self.weight("distances", a.buckets, self.part(a.heads)), self.share.tokens

@@ -19,24 +19,24 @@ from math import prod
 from trnlab.fleet.layers.sizes import Attention, Dense, Experts
 from trnlab.fleet.models import counts
 from trnlab.fleet.models.counts import Counted
-from trnlab.fleet.models.forward import Forward, Seen
+from trnlab.fleet.models.forward import AttentionContext, Forward
 from trnlab.fleet.models.stored import Shape, plainly, stores
 from trnlab.fleet.models.transformer import Block, Model
-from trnlab.fleet.models.unpartitioned import Whole
+from trnlab.fleet.models.unpartitioned import UnpartitionedModel
 from trnlab.graph.flops import model_flops
-from trnlab.porting.forecast import Work
+from trnlab.porting.forecast import StepWork
 
 NEAR = 0.05  # by which the products of a step may differ from those of the model that its parameters are
 _NUMBERED = re.compile(r"(?P<before>.*?)\.?\b(?P<number>\d+)\.(?P<inside>.+)")
 
 
 @dataclass(frozen=True)
-class Captured:
+class CapturedWork:
     """A step of one rank. work: its programs; samples: sequences or images of its batch, of so many `units` each:
     tokens, or 1 of an image. parameters: shapes by name. source: the script."""
 
     name: str
-    work: Work
+    work: StepWork
     samples: int
     units: int
     parameters: Mapping[str, Shape]
@@ -68,17 +68,17 @@ class Captured:
 
 
 @dataclass(frozen=True)
-class Recognised:
+class RecognisedModel:
     """model: None where the step is no stack of equal blocks; why: what was in the way."""
 
     model: Model | None
     why: str = ""
 
 
-def whole(step: Captured) -> Whole:
+def whole(step: CapturedWork) -> UnpartitionedModel:
     """The model of a step that is only divided by data."""
     per_unit = step.flops / max(step.samples * step.units, 1)
-    return Whole(
+    return UnpartitionedModel(
         step.name,
         0,
         (),
@@ -98,31 +98,31 @@ class _Stack:
     ends: Counter[Shape]
 
 
-def recognised(step: Captured) -> Recognised:
+def recognised(step: CapturedWork) -> RecognisedModel:
     """The model that a step trains, as a stack of equal blocks with an embedding and a head."""
     forward = _forward(step)
     kinds = list(dict.fromkeys(seen for part in step.work.parts for seen in Forward(part, step.samples).attentions))
     if not kinds:
-        return Recognised(None, "its step has no attention whose queries, keys and values come from parameters")
+        return RecognisedModel(None, "its step has no attention whose queries, keys and values come from parameters")
     if len(kinds) > 1:
-        return Recognised(None, f"its attentions are of {len(kinds)} kinds: {'; '.join(map(_told, kinds[:3]))}")
+        return RecognisedModel(None, f"its attentions are of {len(kinds)} kinds: {'; '.join(map(_told, kinds[:3]))}")
     stack = _between_attentions(step, forward) or _numbered(step, len(forward.attentions))
     if isinstance(stack, str):
-        return Recognised(None, stack)
+        return RecognisedModel(None, stack)
     block = next(_blocks(kinds[0], stack.block), None)
     if block is None:
         why = "its blocks are no attention followed by a dense network or experts: each has weights of "
-        return Recognised(None, why + _listed(stack.block))
+        return RecognisedModel(None, why + _listed(stack.block))
     ends = (m for m in _models(step, block, stack, kinds[0]) if stores(stack.ends, counts.asked_by_ends(m)))
     model = next(ends, None)
     if model is None:
-        return Recognised(
+        return RecognisedModel(
             None, "what surrounds its blocks is no embedding and head: weights of " + _listed(stack.ends)
         )
     return _checked(step, model, kinds[0].length)
 
 
-def _told(seen: Seen) -> str:
+def _told(seen: AttentionContext) -> str:
     hides = "causal" if seen.causal else "not causal"
     shared = f" with {seen.kv_heads} of keys" if seen.kv_heads != seen.heads else ""
     return f"{seen.heads} heads of {seen.size}{shared} over {seen.length} tokens, {hides}"
@@ -133,7 +133,7 @@ def _listed(shapes: Counter[Shape]) -> str:
     return ", ".join(found[:8]) + (f" and {len(found) - 8} more shapes" if len(found) > 8 else "")
 
 
-def _checked(step: Captured, model: Model, length: int) -> Recognised:
+def _checked(step: CapturedWork, model: Model, length: int) -> RecognisedModel:
     """Refused where the step's products are not those of the model: something is in it that has no parameters. How
     many experts a token meets, no parameter says: so many as the products are nearest to."""
     each = step.flops / (step.samples * length)
@@ -148,8 +148,8 @@ def _checked(step: Captured, model: Model, length: int) -> Recognised:
         ((_, block),) = model.stacks
         if isinstance(block.network, Experts):
             why += f" of which a token meets {block.network.active} of {block.network.count} experts"
-        return Recognised(None, why)
-    return Recognised(model)
+        return RecognisedModel(None, why)
+    return RecognisedModel(model)
 
 
 def _of_active(model: Model) -> list[Model]:
@@ -164,12 +164,12 @@ def _of_active(model: Model) -> list[Model]:
 # -- which parameters are of which block ------------------------------------------------------------------------
 
 
-def _forward(step: Captured) -> Forward:
+def _forward(step: CapturedWork) -> Forward:
     """The forward pass: in the part of a step that has most attentions."""
     return max((Forward(part, step.samples) for part in step.work.parts), key=lambda f: len(f.attentions))
 
 
-def _between_attentions(step: Captured, forward: Forward) -> _Stack | None:
+def _between_attentions(step: CapturedWork, forward: Forward) -> _Stack | None:
     """A stack of blocks by what lies between one attention and the next; None where that differs, or the graph does
     not read some parameter. Programs that were recorded may read another shape of one than it has."""
     shapes = [step.parameters.get(v.name, v.shape) for v in forward.parameters]
@@ -181,7 +181,7 @@ def _between_attentions(step: Captured, forward: Forward) -> _Stack | None:
     return _Stack(count, blocks[0], every - inside) if inside <= every else None
 
 
-def _numbered(step: Captured, attentions: int) -> _Stack | str:
+def _numbered(step: CapturedWork, attentions: int) -> _Stack | str:
     """A stack of blocks by names of parameters, or what was in the way. attentions: in one program."""
     blocks, outside = blocks_of(step.parameters)
     if len(blocks) < 2:
@@ -221,7 +221,7 @@ def blocks_of(parameters: Mapping[str, Shape]) -> tuple[list[dict[str, Shape]], 
 # -- candidates -------------------------------------------------------------------------------------------------
 
 
-def _blocks(seen: Seen, has: Counter[Shape]) -> Iterator[Block]:
+def _blocks(seen: AttentionContext, has: Counter[Shape]) -> Iterator[Block]:
     """Blocks around this attention that ask for just these weights."""
     size, hidden = sum(prod(shape) * n for shape, n in has.items()), seen.hidden
     if not hidden or not seen.kv_heads:
@@ -266,7 +266,7 @@ def _rows(shapes: Counter[Shape], hidden: int) -> list[int]:
     return sorted({prod(shape) // hidden for shape in matrices}, reverse=True)
 
 
-def _models(step: Captured, block: Block, stack: _Stack, seen: Seen) -> Iterator[Model]:
+def _models(step: CapturedWork, block: Block, stack: _Stack, seen: AttentionContext) -> Iterator[Model]:
     """Models of these blocks with each embedding and head that tables of such sizes may be. The likeliest norm at an
     end is the one that completes the blocks': after the last where norms precede, else before the first."""
     hidden, rows = block.hidden, _rows(stack.ends, block.hidden)

@@ -13,7 +13,7 @@ from typing import Any
 from trnlab.errors import UsageError, did_you_mean
 from trnlab.files import json_of
 from trnlab.fleet.models.architectures import READERS
-from trnlab.fleet.models.fields import Config, Fields, unknown, unread, wrong
+from trnlab.fleet.models.fields import Config, ConfigurationFields, unknown, unread, wrong
 from trnlab.fleet.models.transformer import Model
 
 ALIASES = {"unet": "sd15-unet", "stable-diffusion": "sd15-unet", "stable-diffusion-xl": "sdxl-unet"}
@@ -79,4 +79,4 @@ def from_config(config: Config, name: str) -> Model:
         raise wrong(name, f"its model_type is {kind!r}")
     if kind not in READERS:
         raise unread(kind, name) or unknown(kind, name, sorted(READERS))
-    return READERS[kind](Fields(config, name))
+    return READERS[kind](ConfigurationFields(config, name))

@@ -15,8 +15,8 @@ from math import prod
 from typing import Any
 
 from trnlab.fleet.layers.convolutional import ConvolutionalLayers
-from trnlab.fleet.layers.shares import Crossing, Share
-from trnlab.fleet.layers.sizes import Attention, Experts, Relative
+from trnlab.fleet.layers.shares import DecoderShare, ShardSpec
+from trnlab.fleet.layers.sizes import Attention, Experts, RelativeAttention
 from trnlab.fleet.layers.training import TrainingLayers
 from trnlab.graph.flops import op_flops
 from trnlab.graph.ir import Value
@@ -74,8 +74,8 @@ class Counting(TrainingLayers):
         return self.b.pad(q, (0,) * 4, (0, 0, 0, v.shape[3] - size)) if v.shape[3] != size else q
 
 
-def _counting(share: Share | None = None) -> Counting:
-    return Counting("counted", share or Crossing(1, TOKENS, memory=TOKENS))
+def _counting(share: ShardSpec | None = None) -> Counting:
+    return Counting("counted", share or DecoderShare(1, TOKENS, memory=TOKENS))
 
 
 def _size(layers: TrainingLayers) -> int:
@@ -117,8 +117,9 @@ class Counted:
 
 @cache
 def of_network(network: Any) -> Counted:
-    """Of `unpartitioned.Network`, which is asked for its `loss`, with the operations of the forward pass."""
-    layers = ConvolutionalLayers("counted", Share(1, 1))
+    """Of `unpartitioned.UnpartitionedNetwork`, which is asked for its `loss`, with the operations of the forward
+    pass."""
+    layers = ConvolutionalLayers("counted", ShardSpec(1, 1))
     network.loss(layers)
     others = {*layers.weights.values(), *(old for old, _ in layers.averages), *layers.received}
     given = sum(value.type.nbytes for value in layers.b.graph.inputs if value not in others)
@@ -128,7 +129,7 @@ def of_network(network: Any) -> Counted:
 @cache
 def operations_of_network(network: Any) -> float:
     """Of a sample, forward and backward."""
-    layers = ConvolutionalLayers("counted", Share(1, 1))
+    layers = ConvolutionalLayers("counted", ShardSpec(1, 1))
     loss = network.loss(layers)
     for value in (loss, *layers.gradients({loss: layers.b.constant(1.0, loss.dtype)}, ()).values()):
         layers.b.output(value)
@@ -170,7 +171,7 @@ def of_ends(model: Any) -> Ends:
 
 def _distances(a: Attention) -> int:
     layers = _counting()
-    if isinstance(a, Relative):
+    if isinstance(a, RelativeAttention):
         layers.make_distances(a)
     return _size(layers)
 
@@ -181,10 +182,10 @@ def operations(model: Any, sequence: int) -> float:
     all products, of which gradients are two more, and attention's (Narayanan et al. 2021; PaLM, appendix B). Of
     experts, those that tokens are sent to by an even router; nothing that is made again."""
     found = [count * of_layer(model, block, sequence) for count, block in model.stacks]
-    layers = _counting(model.share(model.stacks[0][1], Share(1, sequence)))
+    layers = _counting(model.share(model.stacks[0][1], ShardSpec(1, sequence)))
     x = model.embedding(layers)
     found.append(_forward(layers))
-    layers = _counting(model.share(model.stacks[-1][1], Share(1, sequence)))
+    layers = _counting(model.share(model.stacks[-1][1], ShardSpec(1, sequence)))
     if model.decoded:
         x = model.join(layers, layers.given(layers.read(model.hidden)))
     model.head(layers, x if model.decoded else layers.given(layers.local(model.hidden)))
@@ -198,7 +199,7 @@ def of_layer(model: Any, block: Any, sequence: int) -> float:
     if isinstance(block.network, Experts):
         batch = block.network.count
         block = replace(block, network=replace(block.network, capacity=1.0))
-    layers = _counting(model.share(block, Share(batch, sequence)))
+    layers = _counting(model.share(block, ShardSpec(batch, sequence)))
     block.forward(layers, "block", layers.given(layers.local(block.hidden)))
     return _forward(layers) / batch
 

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from trnlab.fleet.layers.convolutional import ConvolutionalLayers
 from trnlab.fleet.layers.sizes import Attention
-from trnlab.fleet.models.fields import Fields, wrong
-from trnlab.fleet.models.unpartitioned import Whole, images
+from trnlab.fleet.models.fields import ConfigurationFields, wrong
+from trnlab.fleet.models.unpartitioned import UnpartitionedModel, images
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import float32, int32
 
@@ -154,12 +154,12 @@ def _layer(layers: ConvolutionalLayers, name: str, attention: Attention, x: Valu
     return layers.add(x, layers.linear(f"{name}.down", y, width, bias=True))
 
 
-def unet(f: Fields) -> Whole:
+def unet(f: ConfigurationFields) -> UnpartitionedModel:
     """Stable Diffusion's, 1, 2 and XL: latents of a frozen encoder, texts of another."""
     return images(f, _network(f), "diffusion", "AdamW in bf16")
 
 
-def _network(f: Fields) -> UNet:
+def _network(f: ConfigurationFields) -> UNet:
     for field, known in PLAIN.items():
         f.one_of(field, known)
     widths = f.counts("block_out_channels")
@@ -188,7 +188,7 @@ def _network(f: Fields) -> UNet:
     )
 
 
-def _attends(f: Fields, levels: int) -> tuple[int, ...]:
+def _attends(f: ConfigurationFields, levels: int) -> tuple[int, ...]:
     """Whether each level has attention, the same on the way up as down."""
     default = ["CrossAttnDownBlock2D"] * (levels - 1) + ["DownBlock2D"]
     found = tuple(DOWN[kind] for kind in f.words("down_block_types", default, tuple(DOWN)))

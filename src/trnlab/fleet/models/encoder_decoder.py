@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trnlab.fleet.layers.layers import Layers
-from trnlab.fleet.layers.shares import Crossing, Share
+from trnlab.fleet.layers.shares import DecoderShare, ShardSpec
 from trnlab.fleet.layers.sizes import Attention
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.graph.ir import Value
 
 
 @dataclass(frozen=True, kw_only=True)
-class Crossed(Block):
+class DecoderBlock(Block):
     """A block that attends to the encoder between its own attention and its network, with a norm before that."""
 
     cross: Attention
@@ -31,7 +31,7 @@ class Crossed(Block):
 
 
 @dataclass(frozen=True)
-class Pair(Model):
+class EncoderDecoderModel(Model):
     """stacks: the encoder's blocks and the decoder's. decoded: tokens of the decoder for each sequence. written: rows
     of the decoder's table of positions, 0 without. mels: channels of a frame of sound, which then is what the encoder
     reads, in the place of tokens; `patch` is what one of its tokens is made of."""
@@ -52,11 +52,11 @@ class Pair(Model):
         x = layers.words(self.vocabulary, self.hidden)
         return layers.positions(self.written, x, "written") if self.written else x
 
-    def share(self, block: Block, share: Share) -> Share:
+    def share(self, block: Block, share: ShardSpec) -> ShardSpec:
         """A rank's share of this block, where that of the encoder's is `share`."""
-        if not isinstance(block, Crossed):
+        if not isinstance(block, DecoderBlock):
             return share
-        return Crossing(**vars(share) | {"length": self.decoded}, memory=share.length)
+        return DecoderShare(**vars(share) | {"length": self.decoded}, memory=share.length)
 
     @property
     def unit(self) -> str:

@@ -71,7 +71,7 @@ def unknown(kind: str, name: str, known: Sequence[str]) -> UsageError:
     )
 
 
-class Fields:
+class ConfigurationFields:
     """The fields of a configuration, each with a check of what it is."""
 
     def __init__(self, config: Config, name: str) -> None:
@@ -114,7 +114,7 @@ class Fields:
         values = self.config.get(field, default)
         if not isinstance(values, list):
             raise wrong(self.name, f"{field} is {values!r}, not a list")
-        return tuple(Fields({field: value}, self.name).word(field, "", known) for value in values)
+        return tuple(ConfigurationFields({field: value}, self.name).word(field, "", known) for value in values)
 
     def one_of(self, field: str, known: Collection[object]) -> None:
         """A field that may be missing, and else has a value that is known. Raises UsageError (TRN586) for another."""

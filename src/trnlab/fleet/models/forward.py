@@ -13,9 +13,9 @@ from math import prod
 
 import numpy as np
 
-from trnlab.compiler.rewriting.recognize.masks import Known
+from trnlab.compiler.rewriting.recognize.masks import KnownValues
 from trnlab.graph.ir import Op, Value
-from trnlab.porting.forecast import Part
+from trnlab.porting.forecast import GraphRuns
 
 _TURNED = ("concatenate", "negate")  # by rotary positions
 _NORMS = ("rsqrt", "sqrt")
@@ -23,7 +23,7 @@ _LOOKS = ("convert", "reshape", "transpose")  # at the same values
 
 
 @dataclass(frozen=True)
-class Seen:
+class AttentionContext:
     """What an attention reads: heads of queries and of keys, their sizes, tokens of a sequence; whether later tokens
     are hidden, and queries turned by their positions, or normed; the width of what queries are projected from, and
     whether that also goes around the attention, as where norms follow what is added up (BERT)."""
@@ -56,11 +56,11 @@ class _Scores:
 class Forward:
     """The forward pass in a part of a step. samples: of its batch."""
 
-    def __init__(self, part: Part, samples: int) -> None:
+    def __init__(self, part: GraphRuns, samples: int) -> None:
         graph = part.graph
         self.parameters = [v for v, kind in zip(graph.inputs, part.kinds) if kind == "parameter"]
         self._loss = None if part.loss is None else graph.outputs[part.loss]
-        self._samples, self._known = samples, Known()
+        self._samples, self._known = samples, KnownValues()
         self._tables = {v for v, kind in zip(graph.inputs, part.kinds) if kind == "buffer"}
         needed = set(graph.outputs) if self._loss is None else {self._loss}
         kept = []
@@ -82,7 +82,7 @@ class Forward:
 
     # -- attention ------------------------------------------------------------------------------------------------
     @cached_property
-    def attentions(self) -> list[Seen]:
+    def attentions(self) -> list[AttentionContext]:
         """Each attention of other parameters than those before it: what is made again is not met twice."""
         return [self._seen(scores) for scores in self._apart.values()]
 
@@ -173,7 +173,7 @@ class Forward:
             waiting += [x.op for x in op.operands if self._behind.get(x)]
         return between, products
 
-    def _seen(self, scores: _Scores) -> Seen:
+    def _seen(self, scores: _Scores) -> AttentionContext:
         q, k, v = scores.q, scores.k, scores.v
         if scores.product is None:
             (_, heads, length, size), shared, wide = q.shape, k.shape[1], v.shape[3]
@@ -190,7 +190,7 @@ class Forward:
         hidden = max((_summed(op) for op in projections), default=0)
         around = any(self._goes_around(x) for op in projections for x in op.operands if not self._is_weight(x))
         causal = bool(scores.op.attrs.get("causal")) or self._hides_later(scores.masks, length)
-        return Seen(heads, shared, size, wide, length, causal, turned, normed, hidden, around)
+        return AttentionContext(heads, shared, size, wide, length, causal, turned, normed, hidden, around)
 
     def _is_weight(self, x: Value) -> bool:
         """Whether it is made of parameters alone."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from trnlab.fleet.layers.training import TrainingLayers
 from trnlab.fleet.models import counts
 from trnlab.fleet.models.counts import Counted
-from trnlab.fleet.models.fields import Fields, wrong
-from trnlab.fleet.models.unpartitioned import ID, Whole
+from trnlab.fleet.models.fields import ConfigurationFields, wrong
+from trnlab.fleet.models.unpartitioned import ID, UnpartitionedModel
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.grad.builder import GradientBuilder
 from trnlab.graph.ir import Value
@@ -27,7 +27,7 @@ NUMBER = 4  # bytes of a number that comes from the host, and of a label
 
 
 @dataclass(frozen=True)
-class Recommender(Whole):
+class Recommender(UnpartitionedModel):
     """dense: numbers of a sample; rows: of each table; width: of a row; bottom, top: widths of both networks, from
     what goes in to what comes out."""
 
@@ -71,7 +71,7 @@ class Recommender(Whole):
         return self.parameters - sum(self.divided) * self.width
 
 
-def dlrm(f: Fields) -> Recommender:
+def dlrm(f: ConfigurationFields) -> Recommender:
     """A network of dense numbers, a row of each table, products of all pairs, and a network of those."""
     f.word("interaction_type", "original", ("original",))
     rows, width = f.counts("num_embeddings_per_feature"), f.count("embedding_dim")

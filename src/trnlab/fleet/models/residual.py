@@ -9,8 +9,8 @@ from functools import partial
 from typing import ClassVar
 
 from trnlab.fleet.layers.convolutional import ConvolutionalLayers
-from trnlab.fleet.models.fields import Fields, wrong
-from trnlab.fleet.models.unpartitioned import ALL, Whole, images
+from trnlab.fleet.models.fields import ConfigurationFields, wrong
+from trnlab.fleet.models.unpartitioned import ALL, UnpartitionedModel, images
 from trnlab.graph.ir import Value
 
 IMAGENET = 1_281_167  # images of ILSVRC 2012's training set
@@ -62,7 +62,7 @@ def _bottleneck(layers: ConvolutionalLayers, name: str, out: int, stride: int, x
     return layers.activation(layers.add(y, around), "relu")
 
 
-def resnet(f: Fields) -> Whole:
+def resnet(f: ConfigurationFields) -> UnpartitionedModel:
     """In the fields of Hugging Face's ResNetConfig."""
     f.word("layer_type", "bottleneck", ("bottleneck",))
     side, stem = f.count("image_size", 224), f.count("embedding_size", 64)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trnlab.fleet.layers.layers import Layers
-from trnlab.fleet.layers.shares import Share
+from trnlab.fleet.layers.shares import ShardSpec
 from trnlab.fleet.layers.sizes import Attention, Dense, Experts
 from trnlab.fleet.models import counts
 from trnlab.graph.ir import Value
@@ -113,10 +113,10 @@ class Model:
         return layers.logits(self.vocabulary, x, self.tied, bias=self.transform)
 
     def join(self, layers: Layers, encoded: Value) -> Value:
-        """What enters the first block of a decoder; see `encoder_decoder.Pair`."""
+        """What enters the first block of a decoder; see `encoder_decoder.EncoderDecoderModel`."""
         raise NotImplementedError
 
-    def share(self, block: Block, share: Share) -> Share:
+    def share(self, block: Block, share: ShardSpec) -> ShardSpec:
         """A rank's share of this block, where that of the model's first blocks is `share`."""
         return share
 
@@ -141,12 +141,12 @@ class Model:
 
     @property
     def counted(self) -> str:
-        """What plans count of it: tokens, or what has none (see `unpartitioned.Whole`)."""
+        """What plans count of it: tokens, or what has none (see `unpartitioned.UnpartitionedModel`)."""
         return "tokens"
 
     @property
     def decoded(self) -> int:
-        """Tokens of each sequence that are not among its own: see `encoder_decoder.Pair`."""
+        """Tokens of each sequence that are not among its own: see `encoder_decoder.EncoderDecoderModel`."""
         return 0
 
     def lengths(self, sequence: int) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 from trnlab.fleet.layers.convolutional import ConvolutionalLayers
 from trnlab.fleet.models import counts
 from trnlab.fleet.models.counts import Counted
-from trnlab.fleet.models.fields import Fields
+from trnlab.fleet.models.fields import ConfigurationFields
 from trnlab.fleet.models.transformer import Model
 from trnlab.graph.ir import Value
 
@@ -21,7 +21,7 @@ ALL = 256  # samples of a microbatch that are looked at, at most
 ID = 4  # bytes of a label
 
 
-class Network(Protocol):
+class UnpartitionedNetwork(Protocol):
     """What a model computes that is no stack of blocks. update: how it is trained, see `costs.networks.UPDATES`."""
 
     update: ClassVar[str]
@@ -41,7 +41,7 @@ class Network(Protocol):
 
 
 @dataclass(frozen=True)
-class Whole(Model):
+class UnpartitionedModel(Model):
     """A model whose step is divided by data alone, or as it says itself.
 
     items: what its samples are called, where they have no tokens. kind: its class, see `gpus.utilisation`; "" where
@@ -51,7 +51,7 @@ class Whole(Model):
 
     items: str = "samples"
     kind: str = ""
-    network: Network | None = None
+    network: UnpartitionedNetwork | None = None
     figures: Counted | None = None
     epoch: int = 0
     optimizer: str = ""
@@ -101,9 +101,11 @@ class Whole(Model):
         return counts.operations_of_network(self.network)
 
 
-def images(f: Fields, network: Network, kind: str, optimizer: str, epoch: int = 0) -> Whole:
-    """The model of a network of images, see `Whole`."""
-    return Whole(
+def images(
+    f: ConfigurationFields, network: UnpartitionedNetwork, kind: str, optimizer: str, epoch: int = 0
+) -> UnpartitionedModel:
+    """The model of a network of images, see `UnpartitionedModel`."""
+    return UnpartitionedModel(
         f.name,
         0,
         (),

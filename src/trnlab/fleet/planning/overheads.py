@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trnlab.fleet.models.unpartitioned import Whole
+from trnlab.fleet.models.unpartitioned import UnpartitionedModel
 from trnlab.fleet.planning.plan import Candidate, Question
 from trnlab.fleet.reliability.stores import HOST_LINK
 
@@ -33,7 +33,7 @@ def overheads(question: Question, c: Candidate) -> Overheads:
     """Overheads of a candidate. Every rank of a group that shares sequences gets them; reading and decoding files
     is not counted, nor is it known."""
     model, training, layout = question.model, question.training, c.step.layout
-    if isinstance(model, Whole):
+    if isinstance(model, UnpartitionedModel):
         each = model.brought
     else:
         each = training.sequence * (model.patch * training.width if model.patch else TOKEN) + model.decoded * TOKEN

@@ -25,19 +25,19 @@ from trnlab.fleet.costs.exchange import Exchange
 from trnlab.fleet.costs.programs import Programs
 from trnlab.fleet.costs.ranks import Ranks
 from trnlab.fleet.costs.store import opened
-from trnlab.fleet.models.captured import Captured
+from trnlab.fleet.models.captured import CapturedWork
 from trnlab.fleet.models.recommend import Recommender
 from trnlab.fleet.models.transformer import Model
-from trnlab.fleet.models.unpartitioned import Whole
+from trnlab.fleet.models.unpartitioned import UnpartitionedModel
 from trnlab.fleet.reliability.goodput import Goodput, Reliability
 from trnlab.fleet.reliability.measures import SCATTER, Job
-from trnlab.fleet.search.candidates import Found, Least, least, search
+from trnlab.fleet.search.candidates import SearchResult, SmallestLayout, least, search
 from trnlab.fleet.search.confirmed import confirmed, is_one_program
 from trnlab.fleet.search.layout import Layout
-from trnlab.fleet.search.parts import Training
-from trnlab.fleet.search.prefetch import Ahead, Helped
+from trnlab.fleet.search.prefetch import CompilePool, PrefetchingPlanner
 from trnlab.fleet.search.replicas import Replicas
-from trnlab.fleet.search.steps import Planner, Step, Steps
+from trnlab.fleet.search.shard_costs import Training
+from trnlab.fleet.search.steps import PlannedStep, PlannedSteps, Planner
 from trnlab.fleet.search.tables import ROW, Tables
 from trnlab.runtime.session import Session
 from trnlab.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, format_bytes
@@ -72,7 +72,7 @@ class Question:
     precision: str = "bf16"
     fixed: Mapping[str, int] = field(default_factory=dict)
     reliability: Reliability = field(default_factory=Reliability)
-    captured: Captured | None = None
+    captured: CapturedWork | None = None
     spelled: tuple[str, ...] = ()
     epoch: float = 0.0
 
@@ -99,16 +99,18 @@ class Question:
                 f"{self.tokens:,.0f}",
                 "take a smaller --global-batch or --sequence, or more --tokens or --samples",
             )
-        if isinstance(model, Whole) and not isinstance(model, Recommender) and self.source is None:
+        if isinstance(model, UnpartitionedModel) and not isinstance(model, Recommender) and self.source is None:
             raise _no_step(model)
         if not self.targets:
             raise _contradiction("no target was named", "a target", "none", "name one: --target trn2.48xlarge")
 
     @property
-    def source(self) -> Captured | Whole | None:
+    def source(self) -> CapturedWork | UnpartitionedModel | None:
         """Where steps come from that are divided by data alone; None for other models."""
         model = self.model
-        return self.captured or (model if isinstance(model, Whole) and model.network is not None else None)
+        return self.captured or (
+            model if isinstance(model, UnpartitionedModel) and model.network is not None else None
+        )
 
     @property
     def training(self) -> Training:
@@ -122,7 +124,7 @@ class Candidate:
     share."""
 
     cluster: Cluster
-    step: Step
+    step: PlannedStep
     kept: Goodput
     bill: Bill
 
@@ -138,14 +140,14 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Table:
+class ClusterTable:
     """All steps that fit on a cluster.
 
     days, worth: [N]; worth is what is to be small: dollars where there is a price, else device hours.
     """
 
     cluster: Cluster
-    steps: Steps
+    steps: PlannedSteps
     days: Floats
     worth: Floats
 
@@ -158,11 +160,11 @@ class Plan:
     """
 
     question: Question
-    tables: list[Table] = field(default_factory=list)
+    tables: list[ClusterTable] = field(default_factory=list)
     looked_at: int = 0
     refused: Counter[str] = field(default_factory=Counter)
-    nearest: tuple[Cluster, Step] | None = None
-    least: tuple[Cluster, Least] | None = None
+    nearest: tuple[Cluster, PlannedStep] | None = None
+    least: tuple[Cluster, SmallestLayout] | None = None
     compiled: int = 0
     folder: Path | None = None
 
@@ -305,7 +307,7 @@ def plan(
     question: Question,
     folder: Path | None = None,
     said: Callable[[str], None] = lambda _: None,
-    ahead: Ahead | None = None,
+    ahead: CompilePool | None = None,
     came: Callable[[Plan], None] = lambda _: None,
 ) -> Plan:
     """Search all targets and numbers of instances.
@@ -324,7 +326,7 @@ def plan(
 
 
 def _on(
-    found: Plan, name: str, said: Callable[[str], None], ahead: Ahead | None, came: Callable[[Plan], None]
+    found: Plan, name: str, said: Callable[[str], None], ahead: CompilePool | None, came: Callable[[Plan], None]
 ) -> None:
     """Search all numbers of instances of one target."""
     question = found.question
@@ -346,7 +348,7 @@ def _on(
             tables = Tables(cluster, programs, exchange, form)
             _gather(found, cluster, tables.search(question.model, question.batch, question.fixed))
         else:
-            planner = Helped(cluster, programs, exchange, ahead=ahead)
+            planner = PrefetchingPlanner(cluster, programs, exchange, ahead=ahead)
             _gather(found, cluster, search(planner, question.training, question.fixed))
         store.save()
         came(replace(found, tables=list(found.tables)))  # columns of a plan are made once, when they are asked for
@@ -403,7 +405,7 @@ def _numbers(low: int, high: int) -> Iterator[int]:
     yield high
 
 
-def _gather(plan: Plan, cluster: Cluster, found: Found) -> None:
+def _gather(plan: Plan, cluster: Cluster, found: SearchResult) -> None:
     plan.looked_at += found.looked_at
     plan.refused += found.refused
     if found.steps is not None:
@@ -422,13 +424,13 @@ def job_of(question: Question, cluster: Cluster, step: float) -> Job:
     return Job(cluster.target, cluster.chips, question.model.parameters, step, state=state)
 
 
-def _table(question: Question, cluster: Cluster, steps: Steps) -> Table:
+def _table(question: Question, cluster: Cluster, steps: PlannedSteps) -> ClusterTable:
     goodput = job_of(question, cluster, 0.0).shares(question.reliability, steps.total)
     with np.errstate(divide="ignore"):
         seconds = question.tokens / (steps.tokens / steps.total * goodput)
     hours, price = seconds / SECONDS_PER_HOUR * cluster.instances, cluster.target.price
     worth = hours * price.usd(1.0) if price is not None else UNPRICED + hours * cluster.target.chips
-    return Table(cluster, steps, seconds / SECONDS_PER_DAY, worth)
+    return ClusterTable(cluster, steps, seconds / SECONDS_PER_DAY, worth)
 
 
 def _no_step(model: Model) -> UsageError:

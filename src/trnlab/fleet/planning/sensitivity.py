@@ -17,7 +17,7 @@ from trnlab.fleet.models.recommend import Recommender
 from trnlab.fleet.planning.plan import FORMS, Candidate, Plan, job_of
 from trnlab.fleet.search.layout import columns_of
 from trnlab.fleet.search.replicas import Replicas
-from trnlab.fleet.search.steps import Planner, Step
+from trnlab.fleet.search.steps import PlannedStep, Planner
 from trnlab.fleet.search.tables import Tables
 from trnlab.runtime.session import Session
 
@@ -27,7 +27,7 @@ TALK = ("tensor parallel", "context parallel", "experts", "gradients", "weights"
 
 
 @dataclass(frozen=True)
-class Leaning:
+class FigureSensitivity:
     """What one figure does. less, more: the bill with a fifth less or more of it, `base` as it is; how: in words."""
 
     name: str
@@ -43,17 +43,17 @@ class Leaning:
         return (high - low) / _cost(self.base) if _cost(self.base) else 0.0
 
 
-def leanings(plan: Plan) -> list[Leaning]:
+def leanings(plan: Plan) -> list[FigureSensitivity]:
     """Sensitivity to each figure, what moves the plan most first."""
     return sorted(_each(plan), key=lambda x: -x.swing)
 
 
-def _each(plan: Plan) -> Iterator[Leaning]:
+def _each(plan: Plan) -> Iterator[FigureSensitivity]:
     c = plan.chosen
     base = c.bill
 
-    def of(name: str, how: str, less: Bill, more: Bill) -> Leaning:
-        return Leaning(name, less, base, more, how)
+    def of(name: str, how: str, less: Bill, more: Bill) -> FigureSensitivity:
+        return FigureSensitivity(name, less, base, more, how)
 
     hbm = [_paid(plan, c, _with_memory(plan, c, f)) for f in (LESS, MORE)]
     yield of("HBM bandwidth", "the layout's programs compiled and timed again", hbm[0], hbm[1])
@@ -68,7 +68,7 @@ def _each(plan: Plan) -> Iterator[Leaning]:
         yield of("price of an hour", base.price.split(",")[0], prices[0], prices[1])
 
 
-def _with_memory(plan: Plan, c: Candidate, factor: float) -> Step:
+def _with_memory(plan: Plan, c: Candidate, factor: float) -> PlannedStep:
     """The same layout on a chip of other HBM."""
     asked, target = plan.question, c.cluster.target
     known = dict(figures(target.chip))
@@ -94,12 +94,12 @@ def _with_memory(plan: Plan, c: Candidate, factor: float) -> Step:
     return step
 
 
-def _scaled(step: Step, causes: tuple[str, ...], factor: float) -> Step:
+def _scaled(step: PlannedStep, causes: tuple[str, ...], factor: float) -> PlannedStep:
     seconds = {name: s * (factor if name in causes else 1.0) for name, s in step.seconds.items()}
     return replace(step, seconds=seconds, total=sum(seconds.values()))
 
 
-def _paid(plan: Plan, c: Candidate, step: Step, reliable: float = 1.0) -> Bill:
+def _paid(plan: Plan, c: Candidate, step: PlannedStep, reliable: float = 1.0) -> Bill:
     goodput = c.goodput
     if reliable != 1.0:
         job, how = job_of(plan.question, c.cluster, step.total), plan.question.reliability

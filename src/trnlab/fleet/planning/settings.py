@@ -17,9 +17,9 @@ from pathlib import Path
 from trnlab.errors import UsageError
 from trnlab.fleet.bills.compilation import Recompiles, recompiles
 from trnlab.fleet.planning.plan import FORMS, Candidate, Plan, Question, plan
-from trnlab.fleet.ranges import Span
+from trnlab.fleet.ranges import PublishedRange
 from trnlab.fleet.search.layout import RECOMPUTE, SHORT, ZERO, pinned
-from trnlab.fleet.search.prefetch import Ahead
+from trnlab.fleet.search.prefetch import CompilePool
 from trnlab.units import format_bytes
 
 PRECISION = "precision"
@@ -75,7 +75,7 @@ def _unreadable(part: str) -> UsageError:
 
 
 @dataclass(frozen=True)
-class Setting:
+class SearchedSetting:
     """values: one of each axis, as they were written. found: all that was searched under them."""
 
     values: Mapping[str, str]
@@ -108,31 +108,31 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Repaid:
+class Payback:
     """What a setting saves against the first in a day that it runs, and what compiling it once costs: in `unit`,
     dollars or device hours. days: of running, after which the saving has repaid it; None where nothing is saved.
     run: days of the whole run."""
 
     unit: str
     saved_per_day: float
-    compiling: Span
+    compiling: PublishedRange
     run: float
 
     @property
-    def days(self) -> Span | None:
+    def days(self) -> PublishedRange | None:
         """At the ends of the published minutes of compiling."""
         return self.compiling.times(1.0 / self.saved_per_day) if self.saved_per_day > 0 else None
 
 
 @dataclass(frozen=True)
-class Compared:
+class SettingComparison:
     """Settings in the order of their values, the last named one changing first."""
 
     question: Question
-    settings: tuple[Setting, ...]
+    settings: tuple[SearchedSetting, ...]
 
     @cached_property
-    def fitting(self) -> tuple[tuple[Setting, Candidate], ...]:
+    def fitting(self) -> tuple[tuple[SearchedSetting, Candidate], ...]:
         """Those that have a layout. Raises UsageError where none has (TRN174, TRN175)."""
         found = tuple((setting, setting.best) for setting in self.settings if setting.best is not None)
         return found or ((self.settings[0], self.settings[0].found.chosen),)  # which says why there is none
@@ -143,18 +143,18 @@ class Compared:
         return self.fitting[0][1]
 
     @property
-    def cheapest(self) -> tuple[Setting, Candidate]:
+    def cheapest(self) -> tuple[SearchedSetting, Candidate]:
         """The cheapest of all that have a layout; raises as `fitting`."""
         return min(self.fitting, key=lambda pair: _worth(pair[1]))
 
-    def repaid(self, c: Candidate) -> Repaid:
+    def repaid(self, c: Candidate) -> Payback:
         """When the extra of one of `fitting` is repaid, against the first of them."""
         first, compiling = self.first, self.recompiles(c)
         usd = compiling.usd(1)
         if usd is not None and c.bill.usd is not None and first.bill.usd is not None:
-            return Repaid("$", (first.bill.usd - c.bill.usd) / c.bill.days, usd, c.bill.days)
+            return Payback("$", (first.bill.usd - c.bill.usd) / c.bill.days, usd, c.bill.days)
         saved, hours = first.bill.device_hours - c.bill.device_hours, compiling.hours(1)
-        return Repaid("device hours", saved / c.bill.days, hours.times(float(c.cluster.target.chips)), c.bill.days)
+        return Payback("device hours", saved / c.bill.days, hours.times(float(c.cluster.target.chips)), c.bill.days)
 
     def recompiles(self, c: Candidate) -> Recompiles:
         """How often the run of a candidate compiles."""
@@ -171,9 +171,9 @@ def compare(
     compared: Axes,
     folder: Path | None = None,
     said: Callable[[str], None] = lambda _: None,
-    ahead: Ahead | None = None,
+    ahead: CompilePool | None = None,
     held: Callable[[Plan], None] = lambda _: None,
-) -> Compared:
+) -> SettingComparison:
     """Search each combination of values. held: takes what is not to be out of each plan; the rest as `plan`.
 
     Raises UsageError (TRN178) for a setting that is given already, and for a precision of a script that is planned
@@ -191,14 +191,14 @@ def compare(
             if given
             else "a script that is planned as it is has its precision: run the command once for each",
         )
-    made: list[Setting] = []
+    made: list[SearchedSetting] = []
     for values in _combined(compared):
         asked = _asked(question, values)
         said(f"setting {len(made) + 1}: {','.join(f'{k}={v}' for k, v in values.items())}")
         found = plan(asked, folder, said, ahead)
         held(found)
-        made.append(Setting(values, found))
-    return Compared(question, tuple(made))
+        made.append(SearchedSetting(values, found))
+    return SettingComparison(question, tuple(made))
 
 
 def _combined(compared: Axes) -> Sequence[Mapping[str, str]]:

@@ -16,7 +16,7 @@ from trnlab.chips.sources import documented
 from trnlab.chips.spec import Figure
 from trnlab.datasets.reading import Reader
 from trnlab.fleet.reliability.checkpoint_cost import FOLDER
-from trnlab.fleet.reliability.stores import STORES, Store
+from trnlab.fleet.reliability.stores import STORES, StorageService
 from trnlab.fleet.reliability.stores import store as named
 
 _EC2 = "EC2 instance types, network bandwidth"
@@ -56,7 +56,7 @@ def reads_of(reader: Reader, batches: int = 1, ranks: int | None = None) -> Read
 
 
 @dataclass(frozen=True)
-class Cost:
+class DataCost:
     """Simulated. rate: byte/s of a rank, held by `bound`; reading: seconds that a step's samples take to be read;
     wait, first: seconds that each step and the first batch are waited for; ahead: whether it is read ahead; requests:
     of an epoch, all ranks. prefetch: the least that hides all waits, None where none does.
@@ -93,7 +93,7 @@ class Cost:
         }
 
 
-def cost(store: str, reads: Reads, step: float, target: Target, instances: int = 1) -> Cost:
+def cost(store: str, reads: Reads, step: float, target: Target, instances: int = 1) -> DataCost:
     """Cost of reading from a store of `STORES` in steps of so many seconds. Raises UsageError (TRN164) for others."""
     where = named(store, 0.0)
     tib, bounds = where.size(reads.data_bytes, 1), _bounds(where, reads, target, instances)
@@ -107,7 +107,7 @@ def cost(store: str, reads: Reads, step: float, target: Target, instances: int =
     enough = max(1, math.ceil(reads.step_bytes / step * alone / reads.request_bytes)) if hides else None
     price = target.price
     size = tib * 2.0**40 if tib else reads.data_bytes
-    return Cost(
+    return DataCost(
         store,
         each,
         bound,
@@ -123,7 +123,7 @@ def cost(store: str, reads: Reads, step: float, target: Target, instances: int =
     )
 
 
-def waited(costs: Sequence[Cost], step: float) -> float:
+def waited(costs: Sequence[DataCost], step: float) -> float:
     """Seconds that a step of so many seconds waits for all that it reads. What is read ahead shares what bounds it,
     so that the step hides the sum; what is not is waited for as a whole."""
     hidden = sum(each.reading for each in costs if each.ahead)
@@ -133,13 +133,13 @@ def waited(costs: Sequence[Cost], step: float) -> float:
 _AT_ONCE = "requests at once"
 
 
-def _request_s(where: Store, reads: Reads) -> float:
+def _request_s(where: StorageService, reads: Reads) -> float:
     """Seconds of one request that nothing else holds up."""
     flowing = reads.request_bytes / (where.stream or where.client).value
     return (where.latency.value if where.latency else 0.0) + flowing
 
 
-def _bounds(where: Store, reads: Reads, target: Target, instances: int) -> dict[str, float]:
+def _bounds(where: StorageService, reads: Reads, target: Target, instances: int) -> dict[str, float]:
     """Byte/s that a rank gets at most, by what bounds it."""
     here = -(-reads.ranks // instances)
     network = min(where.client.value, NETWORK[target.name].value if target.name in NETWORK else math.inf)

@@ -22,7 +22,7 @@ Draw = Callable[[], float]
 
 
 @dataclass(frozen=True)
-class Observed:
+class SimulatedGoodput:
     """What a simulation saw. share: of the time, what advanced; error: its standard error; stops: how many."""
 
     share: float
@@ -47,7 +47,7 @@ def intervals(random: np.random.Generator, mean: float, shape: float = 1.0) -> D
     return draw
 
 
-def observe(stops: Stops, every: float, lives: int, seed: int, shape: float = 1.0) -> Observed:
+def observe(stops: Stops, every: float, lives: int, seed: int, shape: float = 1.0) -> SimulatedGoodput:
     """A job that stops whole, over so many lives: from one return to work to the next."""
     random = np.random.default_rng(seed)
     failure = intervals(random, stops.between, shape)
@@ -67,7 +67,7 @@ def observe(stops: Stops, every: float, lives: int, seed: int, shape: float = 1.
         lasted[life] = clock
     share = advanced.sum() / lasted.sum()
     error = float(np.std(advanced - share * lasted, ddof=1) / (math.sqrt(lives) * lasted.mean()))
-    return Observed(float(share), error, count)
+    return SimulatedGoodput(float(share), error, count)
 
 
 def _restarts(random: np.random.Generator, stops: Stops) -> Iterator[float]:
@@ -101,7 +101,7 @@ class _Saves:
 
 def observe_replicas(
     count: int, between: float, away: float, pause: float, failures: int, seed: int, batches: int = 20
-) -> Observed:
+) -> SimulatedGoodput:
     """Replicas that leave and come back. between: of one of them; away: seconds until it is back; pause: seconds that
     all others wait at each failure, anew if another one comes meanwhile. The share is that of all replicas' time."""
     random = np.random.default_rng(seed)
@@ -124,4 +124,4 @@ def observe_replicas(
                 paused = clock + pause
                 heapq.heappush(events, (clock + away, who, True))
         shares.append(useful / count / (clock - begun))
-    return Observed(float(np.mean(shares)), float(np.std(shares, ddof=1) / math.sqrt(batches)), seen)
+    return SimulatedGoodput(float(np.mean(shares)), float(np.std(shares, ddof=1) / math.sqrt(batches)), seen)

@@ -16,8 +16,8 @@ from trnlab.chips import interconnects
 from trnlab.chips.catalog import Target
 from trnlab.errors import UsageError
 from trnlab.fleet.arrays import Floats
-from trnlab.fleet.bills.site import Crossing, Site
-from trnlab.fleet.reliability.failures import Observed, observe, observe_replicas
+from trnlab.fleet.bills.site import BisectionTraffic, Site
+from trnlab.fleet.reliability.failures import SimulatedGoodput, observe, observe_replicas
 from trnlab.fleet.reliability.goodput import SWEEP, Goodput, Reliability
 from trnlab.fleet.reliability.renewal import Stops
 
@@ -85,7 +85,7 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Limits:
+class MeasureLimits:
     """How far one thing may go, all else as in the last measure, until goodput falls below the target; None where it
     is below whatever it is. blast: devices that stop together; pause: seconds from a failure until the others go on;
     device_hours: between failures of a device."""
@@ -96,19 +96,19 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Examined:
+class ReliabilityStudy:
     """All measures, the first that keeps goodput above the target (None: none does), limits, and the site."""
 
     job: Job
     above: float
     measures: list[Measure]
     enough: Measure | None
-    limits: Limits
+    limits: MeasureLimits
     site: Site
-    crossings: list[Crossing]
+    crossings: list[BisectionTraffic]
 
 
-def examine(job: Job, how: Reliability, above: float, oversubscription: float = 1.0) -> Examined:
+def examine(job: Job, how: Reliability, above: float, oversubscription: float = 1.0) -> ReliabilityStudy:
     """Look at all measures. Raises UsageError (TRN166) for a target that is no share."""
     if not 0 < above < 1:
         raise UsageError(
@@ -130,7 +130,7 @@ def examine(job: Job, how: Reliability, above: float, oversubscription: float = 
     enough = next((m for m in measures if m.goodput.share >= above), None)
     last = enough or measures[-1]
     site = Site(job.target, job.chips + last.goodput.spares * job.target.chips, oversubscription)
-    return Examined(
+    return ReliabilityStudy(
         job,
         above,
         measures,
@@ -163,14 +163,14 @@ def _measure(job: Job, name: str, how: Reliability) -> Measure:
     return Measure(name, how, job.goodput(how), shares)
 
 
-def _limits(job: Job, how: Reliability, above: float) -> Limits:
+def _limits(job: Job, how: Reliability, above: float) -> MeasureLimits:
     def keeps(changed: Reliability) -> bool:
         return job.goodput(changed).share >= above
 
     blast = _most(lambda n: keeps(replace(how, blast=max(int(n), 1))), 1.0, float(job.chips))
     pause = _most(lambda s: keeps(replace(how, detection=s, regroup=0.0)), 0.0, 1e5)
     scarce = _most(lambda rate: keeps(how.scaled(rate)), 1e-4, 1e4)
-    return Limits(
+    return MeasureLimits(
         int(blast) if blast is not None else None, pause, how.device_hours / scarce if scarce is not None else None
     )
 
@@ -187,7 +187,7 @@ def _most(keeps: Callable[[float], bool], low: float, high: float) -> float | No
     return low
 
 
-def simulate(job: Job, measure: Measure, seed: int) -> Observed:
+def simulate(job: Job, measure: Measure, seed: int) -> SimulatedGoodput:
     """What an event simulation sees of a measure: lives of a whole job, or replicas that come and go, with the rare
     stops of all of them simulated by themselves."""
     how, found = measure.how, measure.goodput
@@ -201,4 +201,4 @@ def simulate(job: Job, measure: Measure, seed: int) -> Observed:
     parts = observe_replicas(job.chips // how.blast, how.between(how.blast), away, pause, 20_000, seed)
     share = whole.share * parts.share
     error = share * math.hypot(whole.error / whole.share, parts.error / parts.share)
-    return Observed(share, error, whole.stops + parts.stops)
+    return SimulatedGoodput(share, error, whole.stops + parts.stops)

@@ -27,7 +27,7 @@ HOST_LINK = assumed(
 
 
 @dataclass(frozen=True)
-class Store:
+class StorageService:
     """A place for checkpoints and data. client: byte/s of one instance; whole: byte/s of all together; write, read:
     byte/s of each TiB of a file system; usd: dollars for a GB and month. gets, puts: requests a second to a prefix;
     usd_get, usd_put: dollars for one; latency: seconds to the first byte; stream: byte/s of one request. None: no
@@ -62,8 +62,8 @@ class Store:
         return math.ceil(kept * nbytes / TIB / 2.4) * 2.4 if self.write is not None else 0.0
 
 
-def _lustre(throughput: int, write: float, read: float, usd: float) -> Store:
-    return Store(
+def _lustre(throughput: int, write: float, read: float, usd: float) -> StorageService:
+    return StorageService(
         f"lustre-{throughput}",
         _CLIENT,
         None,
@@ -77,7 +77,7 @@ def _lustre(throughput: int, write: float, read: float, usd: float) -> Store:
 STORES = {
     store.name: store
     for store in (
-        Store(
+        StorageService(
             "s3",
             _S3_CLIENT,
             _BUCKETS,
@@ -95,14 +95,14 @@ STORES = {
         _lustre(250, 250, 640, 0.21),
         _lustre(500, 500, 1300, 0.34),
         _lustre(1000, 1000, 2600, 0.60),
-        Store(
+        StorageService(
             "neighbour", derived(0.0, "byte/s", "the network cards of the instance: a copy in another host's memory")
         ),
     )
 }
 
 
-def store(name: str, network: float) -> Store:
+def store(name: str, network: float) -> StorageService:
     """The store of this name; network: byte/s of an instance's cards, which set the pace to a neighbour's memory.
 
     Raises UsageError (TRN164) for another name, and for a neighbour where there are no cards.
@@ -126,4 +126,4 @@ def store(name: str, network: float) -> Store:
             got=name,
             remedy="choose another store, or instances with network cards",
         )
-    return Store(name, found.client._replace(value=network))
+    return StorageService(name, found.client._replace(value=network))

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from trnlab.chips.prices import latest
 from trnlab.fleet.bills import money
-from trnlab.fleet.bills.claims import Beside
+from trnlab.fleet.bills.claims import ClaimComparison
 from trnlab.fleet.comparison.bakeoff import MILLION, Bakeoff
-from trnlab.fleet.comparison.contenders import Side
-from trnlab.fleet.ranges import Span
+from trnlab.fleet.comparison.contenders import Contender
+from trnlab.fleet.ranges import PublishedRange
 from trnlab.units import DAYS_PER_WEEK
 
 LABEL, COLUMN = 30, 38
@@ -94,7 +94,7 @@ def _claims(found: Bakeoff) -> Iterator[str]:
         yield f"  {_meaning(b, found)}"
 
 
-def _meaning(b: Beside, found: Bakeoff) -> str:
+def _meaning(b: ClaimComparison, found: Bakeoff) -> str:
     if not b.comparable:
         return f"it is not about {found.b.instance}; {b.claim.measure}"
     parts = []
@@ -151,18 +151,18 @@ def _line(label: str, first: str, second: str) -> str:
     return f"{label:<{LABEL}}{first:<{COLUMN}}{second}".rstrip()
 
 
-def _show(span: Span, side: Side, unit: str = "") -> str:
+def _show(span: PublishedRange, side: Contender, unit: str = "") -> str:
     """A value with its band; the band alone where nothing more is known."""
     return _span(span, unit) if side.known else _ends(span, unit)
 
 
-def _span(span: Span, unit: str = "") -> str:
+def _span(span: PublishedRange, unit: str = "") -> str:
     if span.low == span.high:
         return _unit(span.value, unit)
     return f"{_unit(span.value, unit)} ({_number(span.low)} to {_number(span.high)})"
 
 
-def _ends(span: Span, unit: str) -> str:
+def _ends(span: PublishedRange, unit: str) -> str:
     return f"{_unit(span.low, unit)} to {_unit(span.high, unit)}"
 
 

@@ -14,7 +14,7 @@ from trnlab.documents import (
     Bars,
     Document,
     Drawing,
-    Figure,
+    HeadlineFigure,
     Key,
     Later,
     Note,
@@ -23,8 +23,8 @@ from trnlab.documents import (
     Slice,
     Table,
 )
-from trnlab.fleet.comparison.alternatives import Other
-from trnlab.fleet.comparison.contenders import UNHELD, Held
+from trnlab.fleet.comparison.alternatives import Alternative
+from trnlab.fleet.comparison.contenders import UNHELD, PlanAccuracy
 from trnlab.fleet.models.recommend import Recommender
 from trnlab.fleet.planning.overheads import overheads
 from trnlab.fleet.planning.plan import Candidate, Plan
@@ -46,7 +46,7 @@ _STEP = (
 )
 
 
-def document(plan: Plan, beside: Sequence[Other] = (), held: Held = UNHELD) -> Document:
+def document(plan: Plan, beside: Sequence[Alternative] = (), held: PlanAccuracy = UNHELD) -> Document:
     """The whole answer. beside: the same tokens elsewhere; held: as in `alternatives.report`. Raises UsageError as
     `Plan.chosen`."""
     asked, c = plan.question, plan.chosen
@@ -107,18 +107,20 @@ def _chosen(plan: Plan) -> Section:
     return Section(f"cheapest in time: {c.cluster.name} ({size}), {step.layout}", [Note(said)], on=TERMINAL)
 
 
-def _figures(plan: Plan) -> Iterator[Figure]:
+def _figures(plan: Plan) -> Iterator[HeadlineFigure]:
     """The answer in large numbers."""
     asked, c = plan.question, plan.chosen
     per, counted, rate = c.bill.usd_per_million, asked.model.counted, c.step.tokens_per_s
-    yield Figure("Days", f"{c.bill.days:,.3g}", f"goodput {c.goodput:.1%}")
+    yield HeadlineFigure("Days", f"{c.bill.days:,.3g}", f"goodput {c.goodput:.1%}")
     usd = f"${c.bill.usd:,.0f}" if c.bill.usd is not None else "no public price"
-    yield Figure("Dollars", usd, c.bill.price.split(",")[0])
-    yield Figure(f"$ per million {counted}", f"{per:.3g}" if per else "-")
+    yield HeadlineFigure("Dollars", usd, c.bill.price.split(",")[0])
+    yield HeadlineFigure(f"$ per million {counted}", f"{per:.3g}" if per else "-")
     if per is not None and asked.epoch:
-        yield Figure("$ an epoch", f"{per * asked.epoch / 1e6:,.4g}", f"{format_count(asked.epoch)} {counted}")
-    yield Figure(f"{counted.capitalize()}/s", f"{rate:,.0f}", f"{rate / c.cluster.chips:,.0f} a chip")
-    yield Figure("MFU", f"{c.step.mfu:.1%}", "of all cores")
+        yield HeadlineFigure(
+            "$ an epoch", f"{per * asked.epoch / 1e6:,.4g}", f"{format_count(asked.epoch)} {counted}"
+        )
+    yield HeadlineFigure(f"{counted.capitalize()}/s", f"{rate:,.0f}", f"{rate / c.cluster.chips:,.0f} a chip")
+    yield HeadlineFigure("MFU", f"{c.step.mfu:.1%}", "of all cores")
 
 
 def _dollars(plan: Plan) -> Section:

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 
 from trnlab.chips.prices import latest
-from trnlab.documents import Curves, Drawing, Key, Section, charts
-from trnlab.fleet.comparison.alternatives import ENERGY, Other, of_plan, scaled
-from trnlab.fleet.comparison.contenders import Held, off_by
-from trnlab.fleet.models.unpartitioned import Whole
+from trnlab.documents import CurveChart, Drawing, Key, Section, charts
+from trnlab.fleet.comparison.alternatives import ENERGY, Alternative, of_plan, scaled
+from trnlab.fleet.comparison.contenders import PlanAccuracy, off_by
+from trnlab.fleet.models.unpartitioned import UnpartitionedModel
 from trnlab.fleet.planning.plan import Candidate, Plan
-from trnlab.fleet.planning.sensitivity import Leaning, leanings
-from trnlab.fleet.ranges import Span
+from trnlab.fleet.planning.sensitivity import FigureSensitivity, leanings
+from trnlab.fleet.ranges import PublishedRange
 from trnlab.fleet.search import pipeline
 from trnlab.units import format_bytes, format_count
 
@@ -58,15 +58,15 @@ def memory(plan: Plan) -> Iterator[Section]:
     say += f" {left:,} passes in the middle, which repeat, are left out." if left > 0 else ""
     keys = Key([(area.name, area.colour, "") for area in areas])
     curve = charts.Curve("in all", "var(--gpsimd)", tops)
-    chart = Curves([curve], "memory over the passes of a step", areas, "pass")
+    chart = CurveChart([curve], "memory over the passes of a step", areas, "pass")
     yield Section(heading="Memory over time", say=say, parts=[chart, keys])
 
 
-def alternatives(plan: Plan, beside: Sequence[Other], runs: Held) -> Iterator[Section]:
+def alternatives(plan: Plan, beside: Sequence[Alternative], runs: PlanAccuracy) -> Iterator[Section]:
     """Dollars by kind of price, and energy, of the plan and of others, each as a band."""
     c = plan.chosen
     slower = off_by(runs)
-    longer = Span(1.0, 1 / slower.high, 1 / slower.low)
+    longer = PublishedRange(1.0, 1 / slower.high, 1 / slower.low)
     hours = c.bill.device_hours / c.cluster.target.chips
     usd = [
         (f"{c.cluster.name}, {kind}", longer.times(price.usd(hours)), True)
@@ -90,7 +90,7 @@ def alternatives(plan: Plan, beside: Sequence[Other], runs: Held) -> Iterator[Se
     yield Section(heading="Energy, beside others", say="With hosts and site.", parts=[energy])
 
 
-def _bands(rows: Sequence[tuple[str, Span, bool]], told: Callable[[float], str]) -> str:
+def _bands(rows: Sequence[tuple[str, PublishedRange, bool]], told: Callable[[float], str]) -> str:
     """Bars on one logarithmic scale."""
     low = math.log(min(span.low for _, span, _ in rows))
     wide = max(math.log(max(span.high for _, span, _ in rows)) - low, 1e-9)
@@ -121,7 +121,7 @@ def command(plan: Plan, c: Candidate) -> str:
         "--precision": asked.precision,
         "--layout": c.step.layout.spelled(),
     }
-    if isinstance(asked.model, Whole):
+    if isinstance(asked.model, UnpartitionedModel):
         del options["--sequence"]  # the step has its own
     words = [
         "trnlab",
@@ -157,7 +157,7 @@ def _scatter(found: Sequence[Candidate], chosen: Candidate) -> charts.Draw:
     low, high = (min(xs) - room[0], min(ys) - room[1]), (max(xs) + room[0], max(ys) + room[1])
 
     def draw(width: float, height: float) -> str:
-        frame = charts.Frame(74, 12, width - 14, height - 34, low, high)
+        frame = charts.PlotArea(74, 12, width - 14, height - 34, low, high)
         parts = [
             f'<path class="grid" d="M{frame.left} {frame.y(y):.1f}H{frame.right}"/>'
             f'<text x="{frame.left - 8}" y="{frame.y(y) + 4:.1f}" text-anchor="end">${_short(10**y)}</text>'
@@ -197,7 +197,7 @@ def leaning(plan: Plan) -> Iterator[Section]:
     yield Section(heading="What it leans on", say=say, parts=[drawn])
 
 
-def _leaning(x: Leaning, most: float) -> str:
+def _leaning(x: FigureSensitivity, most: float) -> str:
     def change(other: float | None, base: float | None) -> float:
         return other / base - 1 if other is not None and base else 0.0
 

@@ -10,8 +10,8 @@ from trnlab.fleet.bills import money
 from trnlab.fleet.bills.claims import about
 from trnlab.fleet.bills.compilation import minutes
 from trnlab.fleet.planning.plan import Candidate
-from trnlab.fleet.planning.settings import Compared, Repaid, Setting
-from trnlab.fleet.ranges import Span
+from trnlab.fleet.planning.settings import Payback, SearchedSetting, SettingComparison
+from trnlab.fleet.ranges import PublishedRange
 from trnlab.fleet.report.table import SCHEMA, candidate
 from trnlab.fleet.search.steps import CAUSES, CLASSES
 from trnlab.units import SECONDS_PER_DAY, format_bytes, format_count
@@ -19,12 +19,12 @@ from trnlab.units import SECONDS_PER_DAY, format_bytes, format_count
 GIB = float(1 << 30)
 
 
-def text(compared: Compared) -> str:
-    """The whole answer. Raises UsageError as `Compared.fitting`."""
+def text(compared: SettingComparison) -> str:
+    """The whole answer. Raises UsageError as `SettingComparison.fitting`."""
     return "\n\n".join("\n".join(section(compared)) for section in SECTIONS)
 
 
-def _question(compared: Compared) -> Iterator[str]:
+def _question(compared: SettingComparison) -> Iterator[str]:
     asked, model = compared.question, compared.question.model
     low, high = asked.instances
     number = f"{low:,} to {high:,}" if high > low else f"{low:,}"
@@ -37,7 +37,7 @@ def _question(compared: Compared) -> Iterator[str]:
         yield f"within {asked.deadline / SECONDS_PER_DAY:.3g} days"
 
 
-def _best(compared: Compared) -> Iterator[str]:
+def _best(compared: SettingComparison) -> Iterator[str]:
     """Each setting's own best layout."""
     yield "each setting with its own cheapest layout:"
     yield f"{_heads(compared)} {'days':>6} {'$':>9} {'$/Mtok':>7} {'step':>8} {'MFU':>6} {'memory':>9}  layout"
@@ -56,14 +56,14 @@ def _best(compared: Compared) -> Iterator[str]:
     yield f"price: {compared.first.bill.price}"
 
 
-def _memory(compared: Compared) -> Iterator[str]:
+def _memory(compared: SettingComparison) -> Iterator[str]:
     yield f"GiB on the fullest rank, of {compared.first.step.room / GIB:.3g}:"
     yield _heads(compared) + "".join(f" {name:>11}" for name in CLASSES)
     for setting, c in compared.fitting:
         yield _values(compared, setting) + "".join(f" {c.step.bytes[name] / GIB:>11.2f}" for name in CLASSES)
 
 
-def _causes(compared: Compared) -> Iterator[str]:
+def _causes(compared: SettingComparison) -> Iterator[str]:
     fitting = compared.fitting
     seen = [cause for cause in CAUSES if any(c.step.seconds[cause] > 0 for _, c in fitting)]
     yield "seconds of a step, by cause:"
@@ -74,7 +74,7 @@ def _causes(compared: Compared) -> Iterator[str]:
         )
 
 
-def _compiling(compared: Compared) -> Iterator[str]:
+def _compiling(compared: SettingComparison) -> Iterator[str]:
     """When each setting has repaid its compilation."""
     made = minutes(compared.question.model.parameters)
     yield f"compiling: {made.low:g} to {made.high:g} minutes a time ({made.tag}: {made.source})"
@@ -87,7 +87,7 @@ def _compiling(compared: Compared) -> Iterator[str]:
         yield f"{_values(compared, setting)} {_amount(found.unit, found.saved_per_day):>14} {once:>24}  {paid}"
 
 
-def _recompiled(compared: Compared) -> Iterator[str]:
+def _recompiled(compared: SettingComparison) -> Iterator[str]:
     """The whole run, with what changes and failures compile again."""
     setting, c = compared.cheapest
     made, days = compared.recompiles(c), compared.repaid(c).days
@@ -99,13 +99,13 @@ def _recompiled(compared: Compared) -> Iterator[str]:
         yield f"  all of them are repaid after {kept} with a cache, {again} without one"
 
 
-def _claimed(compared: Compared) -> Iterator[str]:
+def _claimed(compared: SettingComparison) -> Iterator[str]:
     found = about(compared.first.cluster.target.name)
     yield "claims of the vendor, which nothing here leans on:" if found else "the vendor claims nothing about it"
     yield from (f"  {claim}" for claim in found)
 
 
-def _after(found: Repaid) -> str:
+def _after(found: Payback) -> str:
     days = found.days
     if days is None:
         return "never: it saves nothing"
@@ -113,7 +113,7 @@ def _after(found: Repaid) -> str:
     return _long(days) + more
 
 
-def _long(days: Span) -> str:
+def _long(days: PublishedRange) -> str:
     """In the unit that keeps it short."""
     unit, size = next((u for u in (("minutes", 1440), ("hours", 24)) if days.high * u[1] < 100), ("days", 1))
     return f"{days.low * size:.2g} to {days.high * size:.2g} {unit}"
@@ -125,22 +125,22 @@ def _amount(unit: str, value: float) -> str:
     return f"{value:,.3g} device h"
 
 
-def _widths(compared: Compared) -> dict[str, int]:
+def _widths(compared: SettingComparison) -> dict[str, int]:
     return {
         name: max(len(name), *(len(s.values[name]) for s in compared.settings))
         for name in compared.settings[0].values
     }
 
 
-def _heads(compared: Compared) -> str:
+def _heads(compared: SettingComparison) -> str:
     return " ".join(f"{name:<{width}}" for name, width in _widths(compared).items())
 
 
-def _values(compared: Compared, setting: Setting) -> str:
+def _values(compared: SettingComparison, setting: SearchedSetting) -> str:
     return " ".join(f"{setting.values[name]:<{width}}" for name, width in _widths(compared).items())
 
 
-SECTIONS: tuple[Callable[[Compared], Iterator[str]], ...] = (
+SECTIONS: tuple[Callable[[SettingComparison], Iterator[str]], ...] = (
     _question,
     _best,
     _memory,
@@ -151,8 +151,8 @@ SECTIONS: tuple[Callable[[Compared], Iterator[str]], ...] = (
 )
 
 
-def to_json(compared: Compared) -> dict[str, Any]:
-    """Fields as docs/plan.md has them. Raises UsageError as `Compared.fitting`."""
+def to_json(compared: SettingComparison) -> dict[str, Any]:
+    """Fields as docs/plan.md has them. Raises UsageError as `SettingComparison.fitting`."""
     first, asked = compared.first, compared.question
     return {
         "schema": SCHEMA,
@@ -166,7 +166,7 @@ def to_json(compared: Compared) -> dict[str, Any]:
     }
 
 
-def _json(compared: Compared, setting: Setting, first: Candidate) -> dict[str, Any]:
+def _json(compared: SettingComparison, setting: SearchedSetting, first: Candidate) -> dict[str, Any]:
     c = setting.best
     if c is None:
         return {"setting": dict(setting.values), "best": None, "why": setting.why}

@@ -24,9 +24,9 @@ import numpy as np
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.arrays import Floats
 from trnlab.fleet.search.layout import RECOMPUTE, ZERO, Layout, Layouts, obstacles
-from trnlab.fleet.search.layout_terms import Frame
-from trnlab.fleet.search.parts import FULL, Parts, Piece, Training, pieces_of
-from trnlab.fleet.search.steps import Planner, Step, Steps
+from trnlab.fleet.search.layout_terms import LayoutTerms
+from trnlab.fleet.search.shard_costs import FULL, ShardCosts, ShardKey, Training, pieces_of
+from trnlab.fleet.search.steps import PlannedStep, PlannedSteps, Planner
 
 MICROBATCHES = (1, 2, 4, 8, 16, 32)
 INTERLEAVES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16)
@@ -39,7 +39,7 @@ TOO_LARGE = "does not fit in memory"
 
 
 @dataclass(frozen=True)
-class Least:
+class SmallestLayout:
     """The layout whose weights, gradients and optimizer's state are least. bytes: of them, on the fullest rank; room:
     bytes that it has."""
 
@@ -54,23 +54,23 @@ class Least:
 
 
 @dataclass
-class Found:
+class SearchResult:
     """Steps that fit; how many layouts were looked at, and how many fell to which reason.
 
     nearest: of the layouts that are too large, the one that lacks least; None where no layout came so far. least:
     what is at least needed, where nothing was compiled since nothing can fit.
     """
 
-    steps: Steps | None = None
+    steps: PlannedSteps | None = None
     looked_at: int = 0
     refused: Counter[str] = field(default_factory=Counter)
-    nearest: Step | None = None
-    least: Least | None = None
+    nearest: PlannedStep | None = None
+    least: SmallestLayout | None = None
 
 
-def search(planner: Planner, training: Training, fixed: Mapping[str, int] | None = None) -> Found:
+def search(planner: Planner, training: Training, fixed: Mapping[str, int] | None = None) -> SearchResult:
     """Look at every layout of the planner's cluster. fixed: values of columns of `Layouts` that are given."""
-    found = Found()
+    found = SearchResult()
     layouts = _possible(found, planner, training, fixed or {})
     if not len(layouts):
         return found
@@ -78,26 +78,26 @@ def search(planner: Planner, training: Training, fixed: Mapping[str, int] | None
     small = least <= planner.room
     found.refused[TOO_LARGE] += int((~small).sum())
     if small.any():
-        _settle(found, Rounds(planner, training, layouts.take(small)).run())
+        _settle(found, SearchRounds(planner, training, layouts.take(small)).run())
     else:
         found.least = _least(planner, layouts, least)
     found.refused += Counter()  # drops reasons of none
     return found
 
 
-def least(planner: Planner, training: Training, fixed: Mapping[str, int]) -> Least | None:
+def least(planner: Planner, training: Training, fixed: Mapping[str, int]) -> SmallestLayout | None:
     """What is at least needed on the planner's cluster; None where no layout is possible there. Compiles nothing."""
-    layouts = _possible(Found(), planner, training, fixed)
+    layouts = _possible(SearchResult(), planner, training, fixed)
     return _least(planner, layouts, planner.least(training, layouts)) if len(layouts) else None
 
 
-def _least(planner: Planner, layouts: Layouts, sizes: Floats) -> Least:
+def _least(planner: Planner, layouts: Layouts, sizes: Floats) -> SmallestLayout:
     rows = np.flatnonzero(sizes == sizes.min())
     nearest = int(rows[layouts["overlap"][rows].argmax()])
-    return Least(layouts.layout(nearest), int(sizes[nearest]), planner.room)
+    return SmallestLayout(layouts.layout(nearest), int(sizes[nearest]), planner.room)
 
 
-def _possible(found: Found, planner: Planner, training: Training, fixed: Mapping[str, int]) -> Layouts:
+def _possible(found: SearchResult, planner: Planner, training: Training, fixed: Mapping[str, int]) -> Layouts:
     """Layouts that nothing stands in the way of but memory; the others are counted."""
     layouts = every(planner.cluster, training, fixed)
     found.looked_at += len(layouts)
@@ -109,7 +109,7 @@ def _possible(found: Found, planner: Planner, training: Training, fixed: Mapping
     return layouts.take(free)
 
 
-def _settle(found: Found, steps: Steps) -> None:
+def _settle(found: SearchResult, steps: PlannedSteps) -> None:
     fits = steps.memory <= steps.room
     found.refused[TOO_LARGE] += int((~fits).sum())
     if fits.any():
@@ -119,16 +119,16 @@ def _settle(found: Found, steps: Steps) -> None:
 
 
 @dataclass
-class Rounds:
+class SearchRounds:
     """Costs of shares, compiled as far as they matter: the most hopeful layout's first, until the best of all is one
     that was compiled as it is, and no other might be better."""
 
     planner: Planner
     training: Training
     layouts: Layouts
-    compiled: dict[Piece, Parts] = field(default_factory=dict)
+    compiled: dict[ShardKey, ShardCosts] = field(default_factory=dict)
 
-    def run(self) -> Steps:
+    def run(self) -> PlannedSteps:
         """The steps of all layouts, those that were compiled before others that take as long."""
         pieces = self._frame.pieces[0]
         self._compile(min(pieces, key=_first))
@@ -138,13 +138,13 @@ class Rounds:
         return steps.take(np.argsort(~steps.exact, kind="stable"))
 
     @cached_property
-    def _frame(self) -> Frame:
+    def _frame(self) -> LayoutTerms:
         return self.planner.frame(self.training, self.layouts)
 
-    def _compile(self, piece: Piece) -> None:
+    def _compile(self, piece: ShardKey) -> None:
         self.compiled[piece] = self.planner.parts(self.training, piece)
 
-    def _hopeful(self) -> Piece | None:
+    def _hopeful(self) -> ShardKey | None:
         """The shard, among those that are not compiled, of the layout which might be the best, if one might be
         better than all that are."""
         steps = self._steps(hopes=True)
@@ -153,7 +153,7 @@ class Rounds:
         better = hoped.min() < SAME * total[steps.exact].min(initial=np.inf)
         return self._piece(int(hoped.argmin())) if better else None
 
-    def _best(self) -> Piece | None:
+    def _best(self) -> ShardKey | None:
         """What the answer is made of, if it is not compiled: the best that fits; where nothing does, what lacks
         least."""
         steps = self._steps()
@@ -163,11 +163,11 @@ class Rounds:
         found = int(worth.argmin())
         return None if steps.exact[worth == best].any() else self._piece(found)
 
-    def _piece(self, i: int) -> Piece:
+    def _piece(self, i: int) -> ShardKey:
         found, which = self._frame.pieces
         return found[int(which[i])]
 
-    def _intermediate(self, piece: Piece) -> Piece:
+    def _intermediate(self, piece: ShardKey) -> ShardKey:
         """What is compiled on the way to a piece: of tensor groups each size, from the largest down, and of
         microbatches of many tokens those half as large."""
         pieces = self._frame.pieces[0]
@@ -182,14 +182,14 @@ class Rounds:
             piece = half
         return piece
 
-    def _tokens(self, piece: Piece) -> int:
+    def _tokens(self, piece: ShardKey) -> int:
         return piece.microbatch * self.training.sequence // piece.context
 
-    def _steps(self, hopes: bool = False) -> Steps:
+    def _steps(self, hopes: bool = False) -> PlannedSteps:
         pieces = self._frame.pieces[0]
         return self.planner.framed(self._frame, {piece: self._parts(piece, hopes) for piece in pieces})
 
-    def _parts(self, piece: Piece, hopes: bool) -> Parts:
+    def _parts(self, piece: ShardKey, hopes: bool) -> ShardCosts:
         """As compiled; else reckoned from what is nearest. hopes: at best."""
         if piece in self.compiled:
             return self.compiled[piece]
@@ -212,7 +212,7 @@ def _gain(tokens: int) -> float:
     return 1.0 if tokens >= TOKENS else tokens / (tokens + START)
 
 
-def _apart(piece: Piece, other: Piece) -> tuple[float, ...]:
+def _apart(piece: ShardKey, other: ShardKey) -> tuple[float, ...]:
     """How far a compiled piece is from another: microbatches are reckoned from smaller ones, if there are any."""
     ratios = (piece.tensor / other.tensor, piece.context / other.context, piece.expert / other.expert)
     larger = math.log2(other.microbatch / piece.microbatch)
@@ -256,10 +256,10 @@ def _divisors(n: int, most: int | None = None) -> list[int]:
     return [i for i in range(1, min(n, most or n) + 1) if n % i == 0]
 
 
-def shares_of(planner: Planner, training: Training, fixed: Mapping[str, int]) -> list[tuple[Piece]]:
+def shares_of(planner: Planner, training: Training, fixed: Mapping[str, int]) -> list[tuple[ShardKey]]:
     """What a search on the planner's cluster may ask `Planner.parts` for, besides the training, in about the order in
     which it does."""
-    pieces = pieces_of(_possible(Found(), planner, training, fixed))[0]
+    pieces = pieces_of(_possible(SearchResult(), planner, training, fixed))[0]
     least = min((piece.microbatch for piece in pieces), default=1)
     pieces = [piece for piece in pieces if piece.microbatch == least]
     plain = {piece.tensor for piece in pieces if not (piece.again or piece.sharded)}
@@ -267,6 +267,6 @@ def shares_of(planner: Planner, training: Training, fixed: Mapping[str, int]) ->
     return [(piece,) for piece in sorted(likely, key=_first)]
 
 
-def _first(piece: Piece) -> tuple[float, ...]:
+def _first(piece: ShardKey) -> tuple[float, ...]:
     """What sorts first is compiled first: of the largest tensor group what needs least memory."""
     return -piece.tensor, piece.microbatch, piece.again, piece.sharded, piece.context, -piece.expert

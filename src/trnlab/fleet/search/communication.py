@@ -14,13 +14,13 @@ from trnlab.fleet.layers.experts import places
 from trnlab.fleet.layers.sizes import Experts
 from trnlab.fleet.models.transformer import Block
 from trnlab.fleet.search.layout import Layouts
-from trnlab.fleet.search.parts import Training
-from trnlab.fleet.search.pipes import Talk, entering
+from trnlab.fleet.search.pipeline_times import CommunicationSeconds, entering
+from trnlab.fleet.search.shard_costs import Training
 
 SENDS = 2  # of rows, in each pass: to the experts, and back
 
 
-def talk_of(exchange: Exchange, training: Training, x: Layouts) -> Talk:
+def talk_of(exchange: Exchange, training: Training, x: Layouts) -> CommunicationSeconds:
     """What a microbatch exchanges, of each layout."""
     stride = np.where(x["pipeline"] > 1, x["tensor"] * x["context"] * x["data"], 0)
     blocks, tokens = [block for _, block in training.model.stacks], training.model.between(training.sequence)
@@ -33,7 +33,7 @@ def talk_of(exchange: Exchange, training: Training, x: Layouts) -> Talk:
     gathered, scattered = (each(kind, x["context"], keys) for kind in ("all_gather", "reduce_scatter"))
     lent = np.where(x["context"][:, None] > 1, 2 * keys, 0.0)  # and their gradients
     arriving = np.where(x["expert"][:, None] > 1, rows, 0.0)
-    return Talk(
+    return CommunicationSeconds(
         exchange.send(stride, entering(training, x, tokens)),
         SENDS * each("all_to_all", x["expert"], rows),
         gathered,

@@ -14,8 +14,8 @@ from trnlab.fleet.costs.whole_steps import whole
 from trnlab.fleet.layers.sizes import Experts
 from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.search.layout import Layout, columns_of
-from trnlab.fleet.search.parts import Training, pieces_of
-from trnlab.fleet.search.steps import Planner, Step
+from trnlab.fleet.search.shard_costs import Training, pieces_of
+from trnlab.fleet.search.steps import PlannedStep, Planner
 
 
 def is_one_program(model: Model, layout: Layout) -> bool:
@@ -25,7 +25,7 @@ def is_one_program(model: Model, layout: Layout) -> bool:
     return not (model.decoded or any(isinstance(block.network, Experts) for _, block in model.stacks))
 
 
-def confirmed(planner: Planner, training: Training, step: Step) -> Step | None:
+def confirmed(planner: Planner, training: Training, step: PlannedStep) -> PlannedStep | None:
     """The same step from its own program; None where it is none, or where the compiler refuses it. Which part of it
     is made again is as the parts have it."""
     layout, programs = step.layout, planner.programs

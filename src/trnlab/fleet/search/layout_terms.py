@@ -17,29 +17,36 @@ from trnlab.fleet.costs.exchange import Exchange
 from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.search.communication import summed, talk_of
 from trnlab.fleet.search.layout import Layouts
-from trnlab.fleet.search.overlap import Streams, streams_of
-from trnlab.fleet.search.parts import Piece, Training, pieces_of
-from trnlab.fleet.search.pipes import SUM, Shape, Talk, counts_of, parameters_of, part_of
+from trnlab.fleet.search.overlap import PrefetchOverlap, streams_of
+from trnlab.fleet.search.pipeline_times import (
+    SUM,
+    CommunicationSeconds,
+    PipelineShape,
+    counts_of,
+    parameters_of,
+    part_of,
+)
+from trnlab.fleet.search.shard_costs import ShardKey, Training, pieces_of
 
 
 @dataclass(frozen=True)
-class Frame:
+class LayoutTerms:
     """Terms of N layouts. spread, given: [N] seconds of gradients added up and of new weights given back at the
     end of a step, without ZeRO-3; updated: [N] parameters that the fullest rank's optimizer has; normed: [N]
     seconds in which all ranks add up what each knows of the norm of gradients."""
 
     training: Training
     layouts: Layouts
-    talk: Talk
+    talk: CommunicationSeconds
     spread: Floats
     given: Floats
-    streams: Streams
+    streams: PrefetchOverlap
     updated: Floats
     normed: Floats
 
-    def take(self, which: Bools | Ints) -> Frame:
+    def take(self, which: Bools | Ints) -> LayoutTerms:
         """The same of some of the layouts."""
-        return Frame(
+        return LayoutTerms(
             self.training,
             self.layouts.take(which),
             self.talk.take(which),
@@ -51,21 +58,21 @@ class Frame:
         )
 
     @cached_property
-    def pieces(self) -> tuple[list[Piece], Ints]:
+    def pieces(self) -> tuple[list[ShardKey], Ints]:
         """See `pieces_of`."""
         return pieces_of(self.layouts)
 
     @cached_property
-    def shapes(self) -> list[Shape]:
+    def shapes(self) -> list[PipelineShape]:
         """Layouts with the same stages together."""
         kinds, which = distinct(self.layouts["pipeline"], self.layouts["interleave"])
         return [
-            Shape(self.training, self.layouts.take(rows), rows, p, v, self.talk.take(rows))
+            PipelineShape(self.training, self.layouts.take(rows), rows, p, v, self.talk.take(rows))
             for (p, v), rows in zip(kinds.tolist(), rows_of(which))
         ]
 
 
-def frame_of(exchange: Exchange, training: Training, x: Layouts) -> Frame:
+def frame_of(exchange: Exchange, training: Training, x: Layouts) -> LayoutTerms:
     """Terms of layouts that have no obstacle."""
     model = training.model
     common, experts = _fullest(model, x)
@@ -74,7 +81,7 @@ def frame_of(exchange: Exchange, training: Training, x: Layouts) -> Frame:
     given = summed(exchange, x, "all_gather", 1, training.width, common, experts)
     part = part_of(x, common[:, None], experts[:, None])[:, 0]
     updated = np.ceil(np.where(x["zero"] > 0, part, common + experts))
-    return Frame(
+    return LayoutTerms(
         training,
         x,
         talk_of(exchange, training, x),

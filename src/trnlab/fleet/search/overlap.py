@@ -19,27 +19,27 @@ from trnlab.fleet.costs.exchange import Exchange
 from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.search.communication import summed
 from trnlab.fleet.search.layout import Layouts
-from trnlab.fleet.search.parts import Training
-from trnlab.fleet.search.pipes import SUM
+from trnlab.fleet.search.pipeline_times import SUM
+from trnlab.fleet.search.shard_costs import Training
 
 SETTLED = 8  # layers after which each takes as long as the one before
 
 
 @dataclass(frozen=True)
-class Streams:
+class PrefetchOverlap:
     """Seconds of gathering weights (`asked`) and of spreading gradients (`given`) under ZeRO-3: [4, N] of the
     embedding, of one layer, of the head, of the final norm."""
 
     asked: Floats
     given: Floats
 
-    def take(self, rows: Bools | Ints) -> Streams:
+    def take(self, rows: Bools | Ints) -> PrefetchOverlap:
         """The same of some of the layouts."""
-        return Streams(self.asked[:, rows], self.given[:, rows])
+        return PrefetchOverlap(self.asked[:, rows], self.given[:, rows])
 
 
 @dataclass(frozen=True)
-class Passes:
+class MicrobatchPasses:
     """[N] seconds of a microbatch on the busiest rank: of all units forward and backward, of which what precedes and
     what follows the layers, and of the latter's backward pass what comes after its weights' gradient; layers: how
     many it has."""
@@ -53,9 +53,9 @@ class Passes:
     last_back: Floats
     late: Floats
 
-    def take(self, rows: Bools | Ints) -> Passes:
+    def take(self, rows: Bools | Ints) -> MicrobatchPasses:
         """The same of some of the layouts."""
-        return Passes(*(getattr(self, f.name)[rows] for f in fields(self)))
+        return MicrobatchPasses(*(getattr(self, f.name)[rows] for f in fields(self)))
 
     @property
     def layer(self) -> Floats:
@@ -68,7 +68,7 @@ class Passes:
         return np.asarray(np.maximum(self.backward - self.first_back - self.last_back, 0.0) / self.layers)
 
 
-def streams_of(exchange: Exchange, training: Training, x: Layouts) -> Streams:
+def streams_of(exchange: Exchange, training: Training, x: Layouts) -> PrefetchOverlap:
     """Streams of each layout; 0 of other stages of ZeRO."""
     model = training.model
     layers, experts = model.layers, sum(n * block.expert_parameters for n, block in model.stacks)
@@ -86,10 +86,12 @@ def streams_of(exchange: Exchange, training: Training, x: Layouts) -> Streams:
         )
         for kind, width in kinds
     )
-    return Streams(asked, given)
+    return PrefetchOverlap(asked, given)
 
 
-def streamed(streams: Streams, passes: Passes, model: Model, overlap: Ints, rounded: Floats) -> tuple[Floats, Floats]:
+def streamed(
+    streams: PrefetchOverlap, passes: MicrobatchPasses, model: Model, overlap: Ints, rounded: Floats
+) -> tuple[Floats, Floats]:
     """[N] exposed seconds of gathering weights and of spreading gradients for a microbatch. rounded: [N] seconds in
     which a rank rounds its parts of all weights, for both passes, before anything else."""
     (first, each, last, _), given, layers = streams.asked, streams.given, model.layers
@@ -102,7 +104,7 @@ def streamed(streams: Streams, passes: Passes, model: Model, overlap: Ints, roun
     return np.maximum(asked, 0.0), np.maximum(back, 0.0)
 
 
-def _forward(asked: Floats, passes: Passes, layers: int, ready: Floats, rounded: Floats) -> Floats:
+def _forward(asked: Floats, passes: MicrobatchPasses, layers: int, ready: Floats, rounded: Floats) -> Floats:
     """[N] seconds until the loss is there. Nothing hides the weights of the embedding and of the first layer, with
     whose norm it is one call. ready: when the embedding's parts are rounded."""
     (first, each, last, _), own = asked, passes.layer
@@ -113,7 +115,7 @@ def _forward(asked: Floats, passes: Passes, layers: int, ready: Floats, rounded:
     return np.asarray(begun + np.maximum(own, last) + np.maximum(passes.last, last))
 
 
-def _backward(asked: Floats, given: Floats, passes: Passes, layers: int) -> Floats:
+def _backward(asked: Floats, given: Floats, passes: MicrobatchPasses, layers: int) -> Floats:
     """[N] seconds from the loss to the last gradient. The weights of the last two layers are asked for when the
     head's gradient is on its way; of others, when the second layer after them is done and its gradients are."""
     (first, each, _, _), (first_back, each_back, last_back, norm_back) = asked, given

@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from trnlab.fleet.arrays import Floats, Ints
-from trnlab.porting.schedule import Pass, Played, played
+from trnlab.porting.schedule import ScheduleResult, StagePass, played
 
 
-class Work(NamedTuple):
+class ScheduledPass(NamedTuple):
     """One pass of one microbatch through one of a rank's stages."""
 
     backward: bool
@@ -36,7 +36,7 @@ class Times:
     send: float = 0.0
 
 
-def order(rank: int, ranks: int, microbatches: int, chunks: int = 1) -> list[Work]:
+def order(rank: int, ranks: int, microbatches: int, chunks: int = 1) -> list[ScheduledPass]:
     """What a rank does, in order. microbatches: a multiple of `ranks` where chunks > 1."""
     count = microbatches * chunks
     ahead = 2 * (ranks - rank - 1) + (chunks - 1) * ranks if chunks > 1 else ranks - rank - 1
@@ -47,21 +47,21 @@ def order(rank: int, ranks: int, microbatches: int, chunks: int = 1) -> list[Wor
     return [*forward[:warm], *steady, *backward[count - warm :]]
 
 
-def _item(index: int, ranks: int, chunks: int, backward: bool) -> Work:
+def _item(index: int, ranks: int, chunks: int, backward: bool) -> ScheduledPass:
     """The index-th pass of a rank: chunks take turns, for as many microbatches as there are ranks."""
     if chunks == 1:
-        return Work(backward, 0, index)
+        return ScheduledPass(backward, 0, index)
     turn, place = divmod(index, ranks * chunks)
     chunk, microbatch = place // ranks, turn * ranks + place % ranks
-    return Work(backward, chunks - 1 - chunk if backward else chunk, microbatch)
+    return ScheduledPass(backward, chunks - 1 - chunk if backward else chunk, microbatch)
 
 
-def simulate(times: Times, ranks: int, microbatches: int) -> Played:
+def simulate(times: Times, ranks: int, microbatches: int) -> ScheduleResult:
     """Run the schedule; stage s lies on rank s % ranks."""
     stages = len(times.forward)
     orders = [
         [
-            Pass(w.backward, w.chunk * ranks + rank, w.microbatch)
+            StagePass(w.backward, w.chunk * ranks + rank, w.microbatch)
             for w in order(rank, ranks, microbatches, stages // ranks)
         ]
         for rank in range(ranks)

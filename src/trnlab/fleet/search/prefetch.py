@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 from trnlab import chips
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.costs.exchange import Exchange
-from trnlab.fleet.costs.programs import Cost, Programs
+from trnlab.fleet.costs.programs import MicrobatchCost, Programs
 from trnlab.fleet.costs.stages import Stage
 from trnlab.fleet.search.candidates import shares_of
-from trnlab.fleet.search.parts import Parts, Training
+from trnlab.fleet.search.shard_costs import ShardCosts, Training
 from trnlab.fleet.search.steps import Planner
 from trnlab.runtime.session import Session
 
 
-class Asked(NamedTuple):
+class CompileRequest(NamedTuple):
     """Costs of a share of a model on a target."""
 
     target: str
@@ -35,14 +35,14 @@ class Asked(NamedTuple):
 
 
 @dataclass
-class Ahead:
+class CompilePool:
     """Shares that are compiled by an executor, as many at a time as it has workers. said: hears of progress."""
 
     executor: Executor
     workers: int
     said: Callable[[str], None] = lambda _: None
-    _waiting: list[Asked] = field(default_factory=list)
-    _made: dict[Asked, Future[Mapping[str, Any]]] = field(default_factory=dict)
+    _waiting: list[CompileRequest] = field(default_factory=list)
+    _made: dict[CompileRequest, Future[Mapping[str, Any]]] = field(default_factory=dict)
 
     def look(self, planner: Planner, training: Training, fixed: Mapping[str, int]) -> None:
         """Take note of what a search on the planner's cluster may ask for, unless it is known."""
@@ -52,7 +52,7 @@ class Ahead:
                 self._waiting.append(asked)
         self._fill()
 
-    def costs(self, asked: Asked) -> Mapping[str, Any]:
+    def costs(self, asked: CompileRequest) -> Mapping[str, Any]:
         """What a worker made of it; nothing where it was never looked for."""
         if asked in self._waiting:
             self._waiting.remove(asked)
@@ -74,17 +74,17 @@ class Ahead:
         while self._waiting and sum(not future.done() for future in self._made.values()) < self.workers:
             self._submit(self._waiting.pop(0))
 
-    def _submit(self, asked: Asked) -> None:
+    def _submit(self, asked: CompileRequest) -> None:
         self._made[asked] = self.executor.submit(compiled, asked)
 
 
 @dataclass
-class Helped(Planner):
+class PrefetchingPlanner(Planner):
     """A planner whose shares others compile."""
 
-    ahead: Ahead | None = None
+    ahead: CompilePool | None = None
 
-    def parts(self, training: Training, *share: Any) -> Parts:
+    def parts(self, training: Training, *share: Any) -> ShardCosts:
         """The costs of a share, from whoever has them."""
         if self.ahead is not None:
             for key, value in self.ahead.costs(_asked(self, training, share)).items():
@@ -94,11 +94,11 @@ class Helped(Planner):
         return super().parts(training, *share)
 
 
-def _asked(planner: Planner, training: Training, share: tuple[Any, ...]) -> Asked:
-    return Asked(planner.cluster.target.name, planner.programs.session.precision, training, share)
+def _asked(planner: Planner, training: Training, share: tuple[Any, ...]) -> CompileRequest:
+    return CompileRequest(planner.cluster.target.name, planner.programs.session.precision, training, share)
 
 
-def compiled(asked: Asked) -> dict[str, Any]:
+def compiled(asked: CompileRequest) -> dict[str, Any]:
     """What a worker does: all costs of a share, as a store keeps them."""
     session = Session(chips.target(asked.target), precision=asked.precision)
     session.cache = None
@@ -115,7 +115,7 @@ class _UnknownError(Exception):
 class _Kept(Programs):
     """Costs as far as they are known: nothing is compiled."""
 
-    def _kept(self, key: str, make: Callable[[], Stage]) -> Cost:
+    def _kept(self, key: str, make: Callable[[], Stage]) -> MicrobatchCost:
         def missing() -> Stage:
             raise _UnknownError(key)
 

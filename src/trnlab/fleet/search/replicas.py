@@ -18,11 +18,11 @@ import numpy as np
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.arrays import Floats
 from trnlab.fleet.costs.exchange import Exchange
-from trnlab.fleet.costs.ranks import Rank, Ranks
-from trnlab.fleet.search.candidates import TOO_LARGE, Found
+from trnlab.fleet.costs.ranks import RankCost, Ranks
+from trnlab.fleet.search.candidates import TOO_LARGE, SearchResult
 from trnlab.fleet.search.layout import RECOMPUTE, SHORT, ZERO, Layout, Layouts, columns_of
-from trnlab.fleet.search.pipes import SUM
-from trnlab.fleet.search.steps import CAUSES, CLASSES, Steps
+from trnlab.fleet.search.pipeline_times import SUM
+from trnlab.fleet.search.steps import CAUSES, CLASSES, PlannedSteps
 from trnlab.precision import MODES
 
 ALONE = "only its data is divided, since it is not recognised as a stack of equal blocks"
@@ -40,9 +40,9 @@ class Replicas:
     ranks: Ranks
     exchange: Exchange
 
-    def search(self, cluster: Cluster, batch: int, fixed: Mapping[str, int] | None = None) -> Found:
+    def search(self, cluster: Cluster, batch: int, fixed: Mapping[str, int] | None = None) -> SearchResult:
         """Every way to divide a step of so many samples by data. fixed: as in `search.search`."""
-        found, reason = Found(refused=Counter()), ""
+        found, reason = SearchResult(refused=Counter()), ""
         for again in self.ranks.again:
             for microbatch in self.ranks.microbatches:
                 kept = self._possible(found, cluster, batch, fixed or {}, microbatch, again)
@@ -58,7 +58,13 @@ class Replicas:
         return found
 
     def _possible(
-        self, found: Found, cluster: Cluster, batch: int, fixed: Mapping[str, int], microbatch: int, again: bool
+        self,
+        found: SearchResult,
+        cluster: Cluster,
+        batch: int,
+        fixed: Mapping[str, int],
+        microbatch: int,
+        again: bool,
     ) -> list[Layout]:
         """Layouts of a microbatch without an obstacle; the others are counted."""
         layouts = [
@@ -77,7 +83,7 @@ class Replicas:
         found.refused.update(reason for reason in why if reason is not None)
         return [x for x, reason in zip(layouts, why) if reason is None]
 
-    def _settle(self, found: Found, steps: Steps) -> None:
+    def _settle(self, found: SearchResult, steps: PlannedSteps) -> None:
         """Take what fits; remember what lacks least."""
         fits = steps.memory <= steps.room
         found.refused[TOO_LARGE] += int((~fits).sum())
@@ -98,7 +104,7 @@ class Replicas:
             return UNEVEN
         return SINGLE if layout.data == 1 and (layout.zero or not layout.overlap) else None
 
-    def steps(self, cluster: Cluster, layouts: Layouts, batch: int) -> Steps:
+    def steps(self, cluster: Cluster, layouts: Layouts, batch: int) -> PlannedSteps:
         """The steps of such layouts, which have one microbatch and one way to treat activations."""
         rank = self.ranks.rank(int(layouts["microbatch"][0]), bool(layouts["recompute"][0]))
         count = layouts.microbatches(batch).astype(np.float64)
@@ -112,7 +118,7 @@ class Replicas:
         flops = np.full(n, rank.flops * batch / rank.samples)
         target, precision = cluster.target, self.ranks.session.precision
         peak = target.cores * cluster.instances * target.chip.peak_flops(MODES[precision])
-        return Steps(
+        return PlannedSteps(
             layouts,
             seconds,
             _bytes(rank, layouts, count),
@@ -123,7 +129,7 @@ class Replicas:
             batch * rank.units,
         )
 
-    def _exchanged(self, rank: Rank, x: Layouts, microbatches: Floats) -> dict[str, Floats]:
+    def _exchanged(self, rank: RankCost, x: Layouts, microbatches: Floats) -> dict[str, Floats]:
         """Exposed seconds of gradients and weights: in units of a layer, beside the work on the others."""
         units, stride, data, zero = rank.layers, x["tensor"], x["data"], x["zero"]
         forward, backward, each = rank.forward / units, rank.backward / units, rank.count * SUM / units
@@ -145,7 +151,7 @@ class Replicas:
         }
 
 
-def _bytes(rank: Rank, x: Layouts, microbatches: Floats) -> dict[str, Floats]:
+def _bytes(rank: RankCost, x: Layouts, microbatches: Floats) -> dict[str, Floats]:
     """By class. Sums of gradients in float32 are kept where there are several microbatches, or others to add."""
     data, zero = x["data"], x["zero"]
     sums = np.where((microbatches > 1) | (data > 1), max(rank.count * SUM, rank.gradients), rank.gradients)

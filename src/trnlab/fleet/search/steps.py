@@ -14,16 +14,16 @@ import numpy as np
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.arrays import Bools, Floats, Ints
 from trnlab.fleet.costs.exchange import Exchange
-from trnlab.fleet.costs.programs import Cost, OfParts, Programs
+from trnlab.fleet.costs.programs import MicrobatchCost, OfParts, Programs
 from trnlab.fleet.costs.updates import rounding, sharded
-from trnlab.fleet.layers.shares import Share
+from trnlab.fleet.layers.shares import ShardSpec
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.search.communication import hidden
 from trnlab.fleet.search.layout import RECOMPUTE, Layout, Layouts, columns_of, layers_of
-from trnlab.fleet.search.layout_terms import Frame, frame_of
-from trnlab.fleet.search.overlap import Passes, streamed
-from trnlab.fleet.search.parts import Parts, PartsOf, Piece, Training, pieces_of
-from trnlab.fleet.search.pipes import Pipes, held_of, parameters_of
+from trnlab.fleet.search.layout_terms import LayoutTerms, frame_of
+from trnlab.fleet.search.overlap import MicrobatchPasses, streamed
+from trnlab.fleet.search.pipeline_times import PipelineTimes, held_of, parameters_of
+from trnlab.fleet.search.shard_costs import PartsOf, ShardCosts, ShardKey, Training, pieces_of
 from trnlab.porting.job import room
 from trnlab.precision import MODES
 
@@ -45,7 +45,7 @@ CLASSES = ("weights", "gradients", "optimizer", "activations", "working", "table
 
 
 @dataclass(frozen=True)
-class Step:
+class PlannedStep:
     """A step of all ranks. seconds: by cause, which add up to `total`; bytes: by class, of the rank with most;
     flops: of the model's products, all ranks together; peak: FLOP/s of all chips. exact: whether its stages were
     compiled as they are, and not reckoned from others."""
@@ -77,7 +77,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Steps:
+class PlannedSteps:
     """Steps of N layouts; each array [N]."""
 
     layouts: Layouts
@@ -102,11 +102,11 @@ class Steps:
         """Bytes of the rank with most."""
         return np.asarray(np.sum([self.bytes[name] for name in CLASSES], axis=0))
 
-    def take(self, which: Bools | Ints) -> Steps:
+    def take(self, which: Bools | Ints) -> PlannedSteps:
         """Some of them."""
         seconds = {name: column[which] for name, column in self.seconds.items()}
         sizes = {name: column[which] for name, column in self.bytes.items()}
-        return Steps(
+        return PlannedSteps(
             self.layouts.take(which),
             seconds,
             sizes,
@@ -117,17 +117,17 @@ class Steps:
             self.tokens,
         )
 
-    def replaced(self, i: int, step: Step) -> Steps:
+    def replaced(self, i: int, step: PlannedStep) -> PlannedSteps:
         """With other figures of one layout, or without it where it does not fit by these."""
         if not step.fits:
             return self.take(np.arange(len(self)) != i)
         return replace(self, seconds=_put(self.seconds, i, step.seconds), bytes=_put(self.bytes, i, step.bytes))
 
-    def step(self, i: int) -> Step:
+    def step(self, i: int) -> PlannedStep:
         """One of them."""
         seconds = {name: float(self.seconds[name][i]) for name in CAUSES}
         sizes = {name: int(self.bytes[name][i]) for name in CLASSES}
-        return Step(
+        return PlannedStep(
             self.layouts.layout(i),
             sum(seconds.values()),
             seconds,
@@ -150,26 +150,26 @@ def _put(columns: Mapping[str, Floats], i: int, values: Mapping[str, float]) -> 
 @dataclass
 class Planner:
     """Steps of trainings on a cluster, from the same programs and collectives. attention, network: of the stages, see
-    `Share`."""
+    `ShardSpec`."""
 
     cluster: Cluster
     programs: Programs
     exchange: Exchange
     attention: str = "fused"
     network: str = "kept"
-    _parts: dict[tuple[str, Share], Parts] = field(default_factory=dict)
+    _parts: dict[tuple[str, ShardSpec], ShardCosts] = field(default_factory=dict)
 
-    def step(self, training: Training, layout: Layout) -> Step:
+    def step(self, training: Training, layout: Layout) -> PlannedStep:
         """The step of a layout that has no obstacle, from its own programs."""
         layouts = columns_of([layout])
         parts = {piece: self.parts(training, piece) for piece in pieces_of(layouts)[0]}
         return self.steps(training, layouts, parts).step(0)
 
-    def share(self, training: Training, piece: Piece) -> Share:
+    def share(self, training: Training, piece: ShardKey) -> ShardSpec:
         """What a rank of such groups has of a layer."""
         again = RECOMPUTE[piece.again]
         attention = AGAIN[self.attention] if again == "selective" else self.attention
-        return Share(
+        return ShardSpec(
             piece.microbatch,
             training.sequence,
             piece.tensor,
@@ -182,7 +182,7 @@ class Planner:
             "again" if again == "full" else "kept",
         )
 
-    def parts(self, training: Training, piece: Piece) -> Parts:
+    def parts(self, training: Training, piece: ShardKey) -> ShardCosts:
         """The costs of a share, compiled unless they are known."""
         model, share = training.model, self.share(training, piece)
         key = model.name, share
@@ -195,12 +195,12 @@ class Planner:
             first, last = (programs.ends(model, kept[0 if i else -1], i, not i) for i in (True, False))
             entries = tuple(programs.entry(model, block, own) for block, own in zip(blocks, kept))
             join = programs.join(model, blocks[-1], kept[-1])
-            self._parts[key] = Parts(layers, first, last, entries=entries, join=join)
+            self._parts[key] = ShardCosts(layers, first, last, entries=entries, join=join)
         return self._parts[key]
 
-    def _layer(self, model: Model, block: Block, share: Share) -> Cost:
+    def _layer(self, model: Model, block: Block, share: ShardSpec) -> MicrobatchCost:
         """One that makes something again says what that adds. Where that is all but what enters it, what is needed
-        and kept for its own backward pass is as without: see `Pipes`."""
+        and kept for its own backward pass is as without: see `PipelineTimes`."""
         found = self.programs.layer(model, block, share)
         kept = replace(share, attention=self.attention, block="kept")
         if share == kept:
@@ -238,31 +238,31 @@ class Planner:
             found[rows] = np.sum(list(held.values()), axis=0).max(1)
         return found
 
-    def steps(self, training: Training, layouts: Layouts, parts: PartsOf) -> Steps:
+    def steps(self, training: Training, layouts: Layouts, parts: PartsOf) -> PlannedSteps:
         """The steps of layouts that have no obstacle. parts: of every piece that they have."""
         return self.framed(self.frame(training, layouts), parts)
 
-    def frame(self, training: Training, layouts: Layouts) -> Frame:
+    def frame(self, training: Training, layouts: Layouts) -> LayoutTerms:
         """What no program changes of the steps of layouts that have no obstacle."""
         return frame_of(self.exchange, training, layouts)
 
-    def framed(self, frame: Frame, parts: PartsOf) -> Steps:
+    def framed(self, frame: LayoutTerms, parts: PartsOf) -> PlannedSteps:
         """The steps of a frame's layouts."""
         n = len(frame.layouts)
         seconds, sizes = ({name: np.zeros(n) for name in names} for names in (CAUSES, CLASSES))
-        flops, exact, passes = np.zeros(n), np.zeros(n, np.bool_), np.zeros((len(fields(Passes)), n))
+        flops, exact, passes = np.zeros(n), np.zeros(n, np.bool_), np.zeros((len(fields(MicrobatchPasses)), n))
         for shape in frame.shapes:
-            pipes, rows = Pipes(shape, parts), shape.rows
+            pipes, rows = PipelineTimes(shape, parts), shape.rows
             for name, column in pipes.seconds().items():
                 seconds[name][rows] = column
             for name, column in pipes.bytes().items():
                 sizes[name][rows] = column
             flops[rows], exact[rows] = pipes.flops, pipes.exact
             passes[:, rows] = pipes.forward, pipes.backward, pipes.layers, *pipes.units()
-        seconds |= self._end_of_step(frame, Passes(*passes))
-        return Steps(frame.layouts, seconds, sizes, flops, exact, self.room, self.peak, frame.training.tokens)
+        seconds |= self._end_of_step(frame, MicrobatchPasses(*passes))
+        return PlannedSteps(frame.layouts, seconds, sizes, flops, exact, self.room, self.peak, frame.training.tokens)
 
-    def _end_of_step(self, frame: Frame, passes: Passes) -> dict[str, Floats]:
+    def _end_of_step(self, frame: LayoutTerms, passes: MicrobatchPasses) -> dict[str, Floats]:
         """Gradients added up over data and context parallel ranks, the update, and the new weights given back."""
         x, training = frame.layouts, frame.training
         gradients = hidden(frame.spread, passes.backward, passes.layers, x["overlap"])
@@ -280,7 +280,7 @@ class Planner:
         updates[third] = self._of_parts(frame, third, sharded)
         return {"gradients": gradients, "weights": weights, "optimizer": updates + frame.normed}
 
-    def _of_parts(self, frame: Frame, third: Ints, make: OfParts) -> Floats:
+    def _of_parts(self, frame: LayoutTerms, third: Ints, make: OfParts) -> Floats:
         """[N] seconds of what layouts of ZeRO-3, in rows `third`, do with their parts of all parameters."""
         x, found = frame.layouts, np.zeros(len(third))
         if make is rounding and not frame.training.rounded:

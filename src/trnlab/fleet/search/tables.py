@@ -20,15 +20,15 @@ import numpy as np
 
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.costs.exchange import Exchange
-from trnlab.fleet.costs.programs import Cost, Programs
+from trnlab.fleet.costs.programs import MicrobatchCost, Programs
 from trnlab.fleet.costs.stages import Stage, differentiated
-from trnlab.fleet.layers.shares import Share
+from trnlab.fleet.layers.shares import ShardSpec
 from trnlab.fleet.layers.training import TrainingLayers
 from trnlab.fleet.models.recommend import Recommender
-from trnlab.fleet.search.candidates import TOO_LARGE, Found
+from trnlab.fleet.search.candidates import TOO_LARGE, SearchResult
 from trnlab.fleet.search.layout import SHORT as NAMES
 from trnlab.fleet.search.layout import Layout, columns_of
-from trnlab.fleet.search.steps import CAUSES, CLASSES, Steps
+from trnlab.fleet.search.steps import CAUSES, CLASSES, PlannedSteps
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph
 from trnlab.numerics.dtypes import DType, dtype, float32, int32
@@ -51,9 +51,9 @@ class Tables:
     exchange: Exchange
     form: str = "bfloat16"
 
-    def search(self, model: Recommender, batch: int, fixed: Mapping[str, int] | None = None) -> Found:
+    def search(self, model: Recommender, batch: int, fixed: Mapping[str, int] | None = None) -> SearchResult:
         """The one way that a step of so many samples is divided."""
-        found = Found(looked_at=1, refused=Counter())
+        found = SearchResult(looked_at=1, refused=Counter())
         layout = self.layout(batch)
         reason = self._obstacle(layout, batch, fixed or {})
         if reason is not None:
@@ -94,7 +94,7 @@ class Tables:
         """Rows of divided tables, that a rank has."""
         return sum(ceil(rows / self.cluster.ranks) for rows in model.divided)
 
-    def steps(self, model: Recommender, layout: Layout, batch: int) -> Steps:
+    def steps(self, model: Recommender, layout: Layout, batch: int) -> PlannedSteps:
         """The compiled step of a layout."""
         b, looked, wide = layout.microbatch, layout.microbatch * len(model.divided), dtype(self.form)
         networks = self.programs.kept(f"networks {model!r} {b} {wide}", lambda: network(model, b, wide))
@@ -120,7 +120,7 @@ class Tables:
         added, few = self._added(width, FEW + count), self._added(width, FEW)
         return read.forward, max(added.forward - few.forward, 0.0)
 
-    def _added(self, width: int, count: int) -> Cost:
+    def _added(self, width: int, count: int) -> MicrobatchCost:
         wide = dtype(self.form)
         return self.programs.kept(f"added {count} {width} {wide}", lambda: Stage(addition(width, count, wide), 0))
 
@@ -128,16 +128,16 @@ class Tables:
         one, ranks, size = np.ones(1, np.int64), np.array([self.cluster.ranks]), np.array([float(nbytes)])
         return float(self.exchange.seconds(kind, one, ranks, size)[0])
 
-    def _uncompiled(self, model: Recommender, layout: Layout, batch: int) -> Steps:
+    def _uncompiled(self, model: Recommender, layout: Layout, batch: int) -> PlannedSteps:
         """What is known of a step that has no room for its tables."""
         return self._of(model, layout, batch, {"compute": float("inf")}, self.held(model))
 
     def _of(
         self, model: Recommender, layout: Layout, batch: int, seconds: Mapping[str, float], sizes: Mapping[str, float]
-    ) -> Steps:
+    ) -> PlannedSteps:
         target, precision = self.cluster.target, self.programs.session.precision
         peak = target.cores * self.cluster.instances * target.chip.peak_flops(MODES[precision])
-        return Steps(
+        return PlannedSteps(
             columns_of([layout]),
             {cause: np.array([seconds.get(cause, 0.0)]) for cause in CAUSES},
             {name: np.array([sizes.get(name, 0.0)]) for name in CLASSES},
@@ -176,5 +176,5 @@ def sgd(parameters: int, form: DType) -> Graph:
 
 def network(model: Recommender, samples: int, form: DType) -> Stage:
     """Forward and backward of both networks and of short tables, on rows of divided ones that come and go."""
-    layers = TrainingLayers("recommender", Share(samples, 1, form=form.name))
+    layers = TrainingLayers("recommender", ShardSpec(samples, 1, form=form.name))
     return differentiated(layers, model.loss(layers), None, summed=False)

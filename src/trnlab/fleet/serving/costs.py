@@ -13,22 +13,22 @@ from pathlib import Path
 
 from trnlab.collectives import Groups
 from trnlab.fleet.costs.store import opened
-from trnlab.fleet.costs.timed import Timed
+from trnlab.fleet.costs.timed import TimedPrograms
 from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.serving.graphs import decode, prefill
-from trnlab.fleet.serving.layers import Program
+from trnlab.fleet.serving.layers import ServingProgram
 from trnlab.graph.flops import model_flops
 from trnlab.graph.ir import Graph
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.session import Session
 from trnlab.runtime.step_cost import FORWARD, StepCost
 
-Maker = Callable[[Model, int, Program, Groups], Graph]
+Maker = Callable[[Model, int, ServingProgram, Groups], Graph]
 MAKERS: Mapping[str, Maker] = {"prefill": prefill, "decode": decode}
 
 
 @dataclass(frozen=True)
-class Cost:
+class ServingCost:
     """Cost of one run of a program on one rank: seconds, and what of them is exposed exchange of its tensor group;
     bytes that it needs beside weights and cache; operations of its products."""
 
@@ -38,38 +38,38 @@ class Cost:
     flops: float
 
 
-class Costs(Timed):
+class ServingCosts(TimedPrograms):
     """Costs on a session's target; compiled once, kept in `folder` as those of plans are."""
 
     def __init__(self, session: Session, folder: Path | None = None) -> None:
         super().__init__(session)
         self.store = opened(folder, session.target, session.precision)
 
-    def of(self, kind: str, model: Model, share: Program) -> Cost:
+    def of(self, kind: str, model: Model, share: ServingProgram) -> ServingCost:
         """Costs of the whole model; kind: of MAKERS."""
         one, two = (self._kept(kind, model, layers, share) for layers in (1, 2))
         self.store.save()
         more = model.layers - 1
-        return Cost(
+        return ServingCost(
             one.seconds + more * max(two.seconds - one.seconds, 0.0),
             one.exposed + more * max(two.exposed - one.exposed, 0.0),
             two.working,
             one.flops + more * (two.flops - one.flops),
         )
 
-    def _kept(self, kind: str, model: Model, layers: int, share: Program) -> Cost:
+    def _kept(self, kind: str, model: Model, layers: int, share: ServingProgram) -> ServingCost:
         key = repr((kind, layers, share, self.cores, replace(model, name="", source="")))
         if key not in self.store.programs:
             self.store.programs[key] = asdict(self._made(kind, model, layers, share))
-        return Cost(**self.store.programs[key])
+        return ServingCost(**self.store.programs[key])
 
-    def _made(self, kind: str, model: Model, layers: int, share: Program) -> Cost:
+    def _made(self, kind: str, model: Model, layers: int, share: ServingProgram) -> ServingCost:
         t = share.tensor
         groups = tuple(tuple(range(i, i + t)) for i in range(0, self.ranks, t)) if t > 1 else ()
         graph = MAKERS[kind](model, layers, share, groups)
         return _measured(self.executable(graph, kind), float(model_flops(graph)))
 
 
-def _measured(executable: Executable, flops: float) -> Cost:
+def _measured(executable: Executable, flops: float) -> ServingCost:
     cost = StepCost(executable, [FORWARD] * len(executable.program.calls))
-    return Cost(cost.seconds, cost.exposed_s, executable.program.arena_bytes, flops)
+    return ServingCost(cost.seconds, cost.exposed_s, executable.program.arena_bytes, flops)

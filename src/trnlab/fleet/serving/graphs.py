@@ -12,7 +12,7 @@ from __future__ import annotations
 from trnlab.collectives import Groups
 from trnlab.errors import UsageError
 from trnlab.fleet.models.transformer import Block, Model
-from trnlab.fleet.serving.layers import DecodeLayers, PrefillLayers, Program, ServingLayers
+from trnlab.fleet.serving.layers import DecodeLayers, PrefillLayers, ServingLayers, ServingProgram
 from trnlab.graph.ir import Graph, Value
 
 MASKED = -30000.0  # of a place of the cache that holds nothing: its weight is 0 in float32
@@ -36,7 +36,7 @@ def supported(model: Model) -> None:
         )
 
 
-def prefill(model: Model, blocks: int, share: Program, groups: Groups = ()) -> Graph:
+def prefill(model: Model, blocks: int, share: ServingProgram, groups: Groups = ()) -> Graph:
     """A prompt of `length` tokens, padded: inputs are ids [P], the place of the last token [1] and weights; outputs
     keys [1, G, D, P] and values [1, G, P, D] of each layer, the largest logit of this rank's words, its number."""
     layers = PrefillLayers(f"{model.name}_prefill", share, groups, max(share.length, model.sequence))
@@ -46,7 +46,7 @@ def prefill(model: Model, blocks: int, share: Program, groups: Groups = ()) -> G
     return layers.b.build()
 
 
-def decode(model: Model, blocks: int, share: Program, groups: Groups = ()) -> Graph:
+def decode(model: Model, blocks: int, share: ServingProgram, groups: Groups = ()) -> Graph:
     """One token of each of `batch` sequences: inputs are ids [B], their places [B], which places of the cache hold
     something, as 0 or MASKED [B, L], the cache and weights; outputs as those of `prefill`, for one place."""
     layers = DecodeLayers(f"{model.name}_decode", share, groups, max(share.length, model.sequence))

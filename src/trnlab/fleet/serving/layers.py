@@ -20,7 +20,7 @@ from trnlab.numerics.dtypes import dtype, float32, int32
 
 
 @dataclass(frozen=True)
-class Program:
+class ServingProgram:
     """What one rank runs. batch sequences; length: tokens of the prompt, or places of the cache; tensor: ranks that
     share each layer; expert: of these, ranks among which a layer's experts are divided, and those of one part share
     the columns of each. read: experts that a rank reads, room: rows of each; 0 for all that there may be."""
@@ -37,7 +37,7 @@ class Program:
 class ServingLayers(Layers):
     """See the head of this module. angles: rows of the tables that heads are turned by."""
 
-    def __init__(self, name: str, share: Program, groups: Groups, angles: int) -> None:
+    def __init__(self, name: str, share: ServingProgram, groups: Groups, angles: int) -> None:
         super().__init__(name, dtype(share.form), share.tensor, groups)
         self.share, self._rows = share, angles
         self._angles: dict[int, tuple[Value, Value]] = {}

@@ -42,7 +42,7 @@ def met(experts: int, active: int, tokens: int, ranks: int) -> tuple[int, int]:
     return int(np.ceil(np.mean(read))), int(np.ceil(np.mean(rows)))
 
 
-class Layers(Protocol):
+class ProgramLayers(Protocol):
     """What of the layers of a program is needed here."""
 
     @property
@@ -63,7 +63,7 @@ class Layers(Protocol):
 class Mixture:
     """One layer's experts on a rank: `here` of them, of which `read` are met, with `columns` of each."""
 
-    def __init__(self, layers: Layers, name: str, experts: Experts, share: tuple[int, int, int, int]) -> None:
+    def __init__(self, layers: ProgramLayers, name: str, experts: Experts, share: tuple[int, int, int, int]) -> None:
         self.layers, self.name, self.experts = layers, name, experts
         self.here, self.read, self.room, self.columns = share
         self.weights: dict[str, Value] = {}

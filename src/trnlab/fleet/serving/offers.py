@@ -17,11 +17,11 @@ from trnlab.fleet.gpus.catalogue import Instance, instance, instances
 from trnlab.fleet.layers.sizes import Dense, Experts
 from trnlab.fleet.models import counts
 from trnlab.fleet.models.transformer import Model
-from trnlab.fleet.serving.costs import Costs
+from trnlab.fleet.serving.costs import ServingCosts
 from trnlab.fleet.serving.graphs import decode
-from trnlab.fleet.serving.layers import Program
+from trnlab.fleet.serving.layers import ServingProgram
 from trnlab.fleet.serving.mixtures import met
-from trnlab.fleet.serving.queue import Engine
+from trnlab.fleet.serving.queue import ReplicaTimes
 from trnlab.graph.ir import Graph
 from trnlab.porting.job import room
 
@@ -39,7 +39,7 @@ COMPILED, ROOFLINE = "compiled programs", "roofline"
 
 
 @dataclass(frozen=True)
-class Request:
+class GenerationRequest:
     """Tokens of each request: of its prompt, and of the answer."""
 
     prompt: int
@@ -64,7 +64,7 @@ class Offer:
     target: str
     tensor: int
     copies: int
-    engine: Engine
+    engine: ReplicaTimes
     weights: int
     cache: int
     working: int
@@ -76,7 +76,7 @@ class Offer:
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedOffer:
     """A way that cannot be, and why."""
 
     target: str
@@ -115,7 +115,7 @@ def _experts(model: Model, tensor: int) -> list[int]:
     return sorted({*able[:1], *able[-1:]}) if networks else [1]
 
 
-def of_prompt(model: Model, share: Program) -> Program:
+def of_prompt(model: Model, share: ServingProgram) -> ServingProgram:
     """A rank's program of a prefill: experts that the prompt's tokens meet, with room for the fullest of them."""
     networks = _mixtures(model)
     if not networks:
@@ -124,7 +124,7 @@ def of_prompt(model: Model, share: Program) -> Program:
     return replace(share, read=read, room=room)
 
 
-def of_batch(model: Model, share: Program) -> Program | None:
+def of_batch(model: Model, share: ServingProgram) -> ServingProgram | None:
     """A rank's program of a decoding step, as NxD reads experts: those of each token, or all of them where that were
     as many; None for the first on ranks that divide the experts."""
     networks = _mixtures(model)
@@ -141,30 +141,30 @@ def _mixtures(model: Model) -> list[Experts]:
 
 
 def of_neuron(
-    costs: Costs, model: Model, request: Request, policy: str, batches: tuple[int, ...] = BATCHES
-) -> Iterator[Offer | Refused]:
+    costs: ServingCosts, model: Model, request: GenerationRequest, policy: str, batches: tuple[int, ...] = BATCHES
+) -> Iterator[Offer | RefusedOffer]:
     """All ways on a target of Neuron."""
     target = costs.session.target
     ranks, have = parse(target.name).ranks, room(target)
     for tensor, expert, why in degrees(model, ranks):
         if why is not None:
-            yield Refused(target.name, tensor, why)
+            yield RefusedOffer(target.name, tensor, why)
             continue
-        share = Program(1, request.places, tensor, expert=expert)
+        share = ServingProgram(1, request.places, tensor, expert=expert)
         weights, cache = bytes_of(model, share)
         if weights + cache > have:
-            yield Refused(target.name, tensor, FULL)
+            yield RefusedOffer(target.name, tensor, FULL)
             continue
         before = costs.of("prefill", model, of_prompt(model, replace(share, length=request.padded)))
         steps, working, exposed = _steps(costs, model, share, (have, weights, cache, before.working), batches)
         if not steps:
-            yield Refused(target.name, tensor, FULL if expert == 1 else FEW)
+            yield RefusedOffer(target.name, tensor, FULL if expert == 1 else FEW)
             continue
         yield Offer(
             target.name,
             tensor,
             ranks // tensor,
-            Engine(before.seconds, steps, policy),
+            ReplicaTimes(before.seconds, steps, policy),
             weights,
             cache,
             working,
@@ -177,7 +177,11 @@ def of_neuron(
 
 
 def _steps(
-    costs: Costs, model: Model, share: Program, memory: tuple[int, int, int, int], batches: tuple[int, ...]
+    costs: ServingCosts,
+    model: Model,
+    share: ServingProgram,
+    memory: tuple[int, int, int, int],
+    batches: tuple[int, ...],
 ) -> tuple[dict[int, float], int, float]:
     """Seconds of decoding steps by batch, bytes that programs need beside, the share that is exposed exchange.
     memory: bytes of a rank, of its weights, of a request's cache, and what a prefill works with."""
@@ -204,7 +208,7 @@ def sizes(most: int, batches: tuple[int, ...]) -> list[int]:
     return fit
 
 
-def bytes_of(model: Model, share: Program) -> tuple[int, int]:
+def bytes_of(model: Model, share: ServingProgram) -> tuple[int, int]:
     """Bytes of one rank: weights, and the cache of one request; exactly those of its programs' inputs."""
     group = (tuple(range(share.tensor)),)
     one, two = (_bytes(decode(model, layers, share, group)) for layers in (1, 2))
@@ -236,28 +240,28 @@ def is_neuron(name: str) -> bool:
     return True
 
 
-def of_others(name: str, model: Model, request: Request, policy: str) -> Iterator[Offer | Refused]:
+def of_others(name: str, model: Model, request: GenerationRequest, policy: str) -> Iterator[Offer | RefusedOffer]:
     """All ways on another vendor's instance: the larger of operations at the best rate that was measured for a
     product and of bytes at the memory's, and rings; no engine reaches it, so that it is a bound."""
     where = instance(name)
     have = int(where.accelerator.memory * (1 - RESERVED))
     for tensor, expert, why in degrees(model, where.count):
         if why is not None:
-            yield Refused(name, tensor, why)
+            yield RefusedOffer(name, tensor, why)
             continue
-        shared = Program(1, request.places, tensor, expert=expert)
+        shared = ServingProgram(1, request.places, tensor, expert=expert)
         weights, cache = bytes_of(model, shared)
         fit = sizes((have - weights) // cache, OTHERS)
         steps = {b: _step(where, model, shared, b, weights, cache) for b in fit}
         if not steps:
-            yield Refused(name, tensor, FULL)
+            yield RefusedOffer(name, tensor, FULL)
             continue
         prefill = _step(where, model, shared, request.prompt, weights, 0, request.prompt)
         yield Offer(
             name,
             tensor,
             where.count // tensor,
-            Engine(prefill, steps, policy),
+            ReplicaTimes(prefill, steps, policy),
             weights,
             cache,
             0,
@@ -270,7 +274,7 @@ def of_others(name: str, model: Model, request: Request, policy: str) -> Iterato
 
 
 def _step(
-    where: Instance, model: Model, share: Program, rows: int, weights: int, cache: int, context: int = 0
+    where: Instance, model: Model, share: ServingProgram, rows: int, weights: int, cache: int, context: int = 0
 ) -> float:
     """Seconds of so many rows of tokens: of a batch that reads its cache, or of a prompt over itself."""
     gpu = where.accelerator
@@ -291,14 +295,14 @@ def _operations(model: Model, rows: int, context: int) -> float:
 
 
 @cache
-def _sums(model: Model, share: Program) -> list[int]:
+def _sums(model: Model, share: ServingProgram) -> list[int]:
     """Elements of each sum over the ranks in a layer, for one token."""
     group = (tuple(range(share.tensor)),)
     one, two = ([op for op in decode(model, n, share, group).ops if op.name == "all_reduce"] for n in (1, 2))
     return [op.result.type.size for op in two[len(one) :]]
 
 
-def _unread(model: Model, share: Program, rows: int) -> int:
+def _unread(model: Model, share: ServingProgram, rows: int) -> int:
     """Bytes of a rank's experts that so many rows do not meet."""
     total = 0
     for n, block in model.stacks:

@@ -16,10 +16,10 @@ import numpy as np
 from trnlab import chips
 from trnlab.errors import UsageError
 from trnlab.fleet.models.transformer import Model
-from trnlab.fleet.serving.costs import Costs
+from trnlab.fleet.serving.costs import ServingCosts
 from trnlab.fleet.serving.graphs import supported
-from trnlab.fleet.serving.offers import Offer, Refused, Request, is_neuron, of_neuron, of_others
-from trnlab.fleet.serving.queue import POLICIES, PREFILL_FIRST, Array, Served, serve
+from trnlab.fleet.serving.offers import GenerationRequest, Offer, RefusedOffer, is_neuron, of_neuron, of_others
+from trnlab.fleet.serving.queue import POLICIES, PREFILL_FIRST, Array, RequestLatencies, serve
 from trnlab.runtime.session import Session
 from trnlab.units import SECONDS_PER_HOUR
 
@@ -30,12 +30,12 @@ QUANTILES = (50, 90, 99)
 
 
 @dataclass(frozen=True)
-class Question:
+class ServingQuestion:
     """rate: requests a second. first: seconds within which 99 of 100 requests have their first token; whole: and
     their last, None where it does not matter."""
 
     model: Model
-    request: Request
+    request: GenerationRequest
     rate: float
     targets: tuple[str, ...]
     first: float
@@ -46,7 +46,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ServingChoice:
     """An offer on so many instances, and what requests see of it. Seconds by quantile: to the first token, for each
     later one, to the last."""
 
@@ -63,7 +63,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Late:
+class LateOffer:
     """An offer that is late however many instances there are: seconds of a request that is alone."""
 
     offer: Offer
@@ -72,25 +72,27 @@ class Late:
 
 
 @dataclass
-class Plan:
+class ServingPlan:
     """Choices, cheapest first; those without price follow by instances."""
 
-    question: Question
-    choices: list[Choice] = field(default_factory=list)
-    late: list[Late] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
+    question: ServingQuestion
+    choices: list[ServingChoice] = field(default_factory=list)
+    late: list[LateOffer] = field(default_factory=list)
+    refused: list[RefusedOffer] = field(default_factory=list)
     compiled: int = 0
 
     @property
-    def best(self) -> dict[str, Choice]:
+    def best(self) -> dict[str, ServingChoice]:
         """The first of each target."""
-        found: dict[str, Choice] = {}
+        found: dict[str, ServingChoice] = {}
         for choice in self.choices:
             found.setdefault(choice.offer.target, choice)
         return found
 
 
-def plan(question: Question, folder: Path | None = None, said: Callable[[str], None] = lambda _: None) -> Plan:
+def plan(
+    question: ServingQuestion, folder: Path | None = None, said: Callable[[str], None] = lambda _: None
+) -> ServingPlan:
     """All ways of all targets. folder: where costs of programs are kept. said: is told how far it is.
 
     Raises UsageError for a model that has no programs (TRN167), amounts that cannot be (TRN168), and where nothing
@@ -98,11 +100,11 @@ def plan(question: Question, folder: Path | None = None, said: Callable[[str], N
     """
     supported(question.model)
     _checked(question)
-    found = Plan(question)
+    found = ServingPlan(question)
     for name in question.targets:
         said(f"{name}: {len(found.choices)} ways so far, {found.compiled} programs compiled")
         for offer in _offers(name, question, folder, found):
-            if isinstance(offer, Refused):
+            if isinstance(offer, RefusedOffer):
                 found.refused.append(offer)
             else:
                 _settle(found, offer)
@@ -112,7 +114,7 @@ def plan(question: Question, folder: Path | None = None, said: Callable[[str], N
     return found
 
 
-def _checked(question: Question) -> None:
+def _checked(question: ServingQuestion) -> None:
     amounts = {
         "requests a second": question.rate,
         "seconds to the first token": question.first,
@@ -148,26 +150,28 @@ def _checked(question: Question) -> None:
         )
 
 
-def _offers(name: str, question: Question, folder: Path | None, found: Plan) -> list[Offer | Refused]:
+def _offers(
+    name: str, question: ServingQuestion, folder: Path | None, found: ServingPlan
+) -> list[Offer | RefusedOffer]:
     if not is_neuron(name):
         return list(of_others(name, question.model, question.request, question.policy))
-    costs = Costs(Session(chips.target(name)), folder)
+    costs = ServingCosts(Session(chips.target(name)), folder)
     offers = list(of_neuron(costs, question.model, question.request, question.policy))
     found.compiled += costs.compiled
     return offers
 
 
-def _settle(found: Plan, offer: Offer) -> None:
+def _settle(found: ServingPlan, offer: Offer) -> None:
     """How many instances an offer takes."""
     question, engine = found.question, offer.engine
     alone = engine.prefill + (question.request.output - 1) * engine.step(1)
     if engine.prefill > question.first or alone > (question.whole or math.inf):
-        found.late.append(Late(offer, engine.prefill, alone))
+        found.late.append(LateOffer(offer, engine.prefill, alone))
         return
     least = int(question.rate / (offer.copies * engine.capacity(question.request.output))) + 1
     count = _fewest(lambda n: _in_time(question, simulated(question, offer, n)), least)
     if count is None:
-        found.late.append(Late(offer, engine.prefill, alone))
+        found.late.append(LateOffer(offer, engine.prefill, alone))
         return
     found.choices.append(_choice(question, offer, count))
 
@@ -185,13 +189,13 @@ def _fewest(enough: Callable[[int], bool], least: int) -> int | None:
     return high
 
 
-def simulated(question: Question, offer: Offer, count: int) -> Served:
+def simulated(question: ServingQuestion, offer: Offer, count: int) -> RequestLatencies:
     """What one copy sees: requests go to one at random, so that each has its share of the rate."""
     rate = question.rate / (count * offer.copies)
     return serve(offer.engine, rate, question.request.output, question.requests, question.seed)
 
 
-def _in_time(question: Question, seen: Served) -> bool:
+def _in_time(question: ServingQuestion, seen: RequestLatencies) -> bool:
     bounds = ((question.first, seen.first), (question.whole, seen.whole))
     return all(most is None or _quantile(values, 99) <= most for most, values in bounds)
 
@@ -200,13 +204,13 @@ def _quantile(values: Array, quantile: int) -> float:
     return float(np.percentile(values[int(EARLY * len(values)) :], quantile))
 
 
-def _choice(question: Question, offer: Offer, count: int) -> Choice:
+def _choice(question: ServingQuestion, offer: Offer, count: int) -> ServingChoice:
     seen = simulated(question, offer, count)
     first, each, whole = ({q: _quantile(v, q) for q in QUANTILES} for v in (seen.first, seen.each, seen.whole))
     usd = offer.price.usd(count) if offer.price is not None else None
     answers = question.rate * SECONDS_PER_HOUR * question.request.output / 1e6
     every = answers * (question.request.output + question.request.prompt) / question.request.output
-    return Choice(
+    return ServingChoice(
         offer,
         count,
         first,
@@ -220,7 +224,7 @@ def _choice(question: Question, offer: Offer, count: int) -> Choice:
     )
 
 
-def _nothing(found: Plan) -> UsageError:
+def _nothing(found: ServingPlan) -> UsageError:
     question = found.question
     if found.late:
         nearest = min(found.late, key=lambda late: late.whole if question.whole else late.first)

@@ -27,7 +27,7 @@ POLICIES = {
 
 
 @dataclass(frozen=True)
-class Engine:
+class ReplicaTimes:
     """What one copy of a model takes. prefill: seconds of a request's; decode: seconds of a step by the size of the
     batch's program, in which a smaller batch is padded; the largest is how many requests there may be."""
 
@@ -51,7 +51,7 @@ class Engine:
 
 
 @dataclass(frozen=True)
-class Served:
+class RequestLatencies:
     """What happened to each request, in seconds: from arrival to its first token, and to its last. span: from the
     first arrival to the last departure. batch: requests decoding, mean over the time of decoding. busy: share of the
     time in which the engine works; present: requests in it or waiting, mean over the time."""
@@ -75,7 +75,7 @@ class Served:
         return len(self.whole) / self.span
 
 
-def serve(engine: Engine, rate: float, output: int, requests: int, seed: int) -> Served:
+def serve(engine: ReplicaTimes, rate: float, output: int, requests: int, seed: int) -> RequestLatencies:
     """So many requests at `rate` a second (a Poisson process), each of `output` tokens. The same seed gives the same
     arrivals but for the rate."""
     arrivals = np.cumsum(np.random.default_rng(seed).exponential(1.0, requests)) / rate
@@ -84,7 +84,7 @@ def serve(engine: Engine, rate: float, output: int, requests: int, seed: int) ->
         state.advance()
     whole = state.done - arrivals
     span = float(state.clock - arrivals[0])
-    return Served(
+    return RequestLatencies(
         state.first - arrivals,
         whole,
         output,
@@ -98,7 +98,7 @@ def serve(engine: Engine, rate: float, output: int, requests: int, seed: int) ->
 class _State:
     """The engine's clock, who waits, and who decodes."""
 
-    def __init__(self, engine: Engine, arrivals: list[float], output: int) -> None:
+    def __init__(self, engine: ReplicaTimes, arrivals: list[float], output: int) -> None:
         self.engine, self.arrivals, self.output = engine, arrivals, output
         self.clock, self.steps, self.came, self.left = arrivals[0], 0, 0, len(arrivals)
         self.waiting: deque[int] = deque()

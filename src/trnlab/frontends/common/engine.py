@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 Program = Callable[[Sequence[Array]], list[Array]]
 
 
-class Engine(Protocol):
+class GraphEngine(Protocol):
     """Turns a graph into something that runs."""
 
     def compile(self, graph: Graph) -> Program:
@@ -111,7 +111,7 @@ class InterpreterEngine:
     """Runs graphs with `graph.interpret`: the meaning of the ops, no chip and no time."""
 
     def compile(self, graph: Graph) -> Program:
-        """See `Engine`."""
+        """See `GraphEngine`."""
         return checked(graph, started(graph, self._load))
 
     @staticmethod
@@ -132,14 +132,14 @@ class InterpreterEngine:
         return run
 
     def step_done(self, loss: float, tokens: int) -> None:
-        """See `Engine`."""
+        """See `GraphEngine`."""
 
 
 class DeviceEngine:
     """Runs graphs on the simulated chip of the current session."""
 
     def compile(self, graph: Graph) -> Program:
-        """See `Engine`."""
+        """See `GraphEngine`."""
         return checked(graph, started(graph, self._load))
 
     @staticmethod
@@ -156,7 +156,7 @@ class DeviceEngine:
         return run
 
     def step_done(self, loss: float, tokens: int) -> None:
-        """See `Engine`; tells the session's run, if it keeps one."""
+        """See `GraphEngine`; tells the session's run, if it keeps one."""
         from trnlab.runtime import session
 
         run = session.current().run
@@ -164,16 +164,16 @@ class DeviceEngine:
             run.step(loss, tokens)
 
 
-_active: list[Engine] = [DeviceEngine()]
+_active: list[GraphEngine] = [DeviceEngine()]
 
 
-def current() -> Engine:
+def current() -> GraphEngine:
     """The engine in use: the simulated chip unless `use` says otherwise."""
     return _active[-1]
 
 
 @contextmanager
-def use(engine: Engine) -> Iterator[Engine]:
+def use(engine: GraphEngine) -> Iterator[GraphEngine]:
     """Compile with `engine` within the block."""
     _active.append(engine)
     try:
@@ -182,7 +182,7 @@ def use(engine: Engine) -> Iterator[Engine]:
         _active.pop()
 
 
-class Follower(Protocol):
+class TracingEngine(Protocol):
     """An engine that runs nothing: a script is followed, and its frameworks compute on the host what it reads."""
 
     def follow(self, how: str, graphs: Sequence[Graph], kinds: Mapping[str, str], learns: bool) -> None:
@@ -194,7 +194,7 @@ class Follower(Protocol):
         ...
 
 
-def follower() -> Follower | None:
+def follower() -> TracingEngine | None:
     """The engine in use where it follows; what it is told of has to be computed otherwise."""
     found: Any = _active[-1]
     return found if hasattr(found, "follow") else None

@@ -12,7 +12,7 @@ from trnlab.graph.ir import Graph, Op, Start, Value
 from trnlab.graph.loops import Body
 from trnlab.graph.passes.quantize import IsGradient, Quantized, place_of, quantize
 from trnlab.numerics.dtypes import float8_e4m3, float8_e4m3fn
-from trnlab.precision import EVERYTHING, Choice
+from trnlab.precision import EVERYTHING, ModulePrecision
 from trnlab.runtime.notices import say
 from trnlab.runtime.session import Session
 
@@ -31,7 +31,7 @@ def choose_formats(
     left: Counter[tuple[str, str]] = Counter()
     scaled = now.precision in ("fp8", "mxfp8")
 
-    def choose(op: Op) -> Choice | None:
+    def choose(op: Op) -> ModulePrecision | None:
         if op.attrs["precision"] != "DEFAULT":
             return None
         module = module_of(op)

@@ -25,7 +25,7 @@ from jaxlib.mlir.dialects import stablehlo
 from trnlab.frontends.jax.kernels import for_chip
 from trnlab.frontends.stablehlo.lowerings.calls import TARGETS
 from trnlab.frontends.stablehlo.mlir import text
-from trnlab.frontends.stablehlo.registry import Site
+from trnlab.frontends.stablehlo.registry import OpSite
 
 _HIDDEN = -0.7 * float(jnp.finfo(jnp.float32).max)  # what a mask adds to scores, as in JAX
 
@@ -139,7 +139,7 @@ def _batched(primitive: Any, arrays: Sequence[Any], dims: Sequence[Any], **how: 
     return [f.reshape(size, batch, *f.shape[1:]) for f in found], [0] * len(found)
 
 
-def _op(name: str, site: Site) -> Any:
+def _op(name: str, site: OpSite) -> Any:
     """The op of the graph."""
     causal, scale = text(site.raw, "backend_config").split()
     attrs = {"causal": causal == "1", "scale": float(scale)}

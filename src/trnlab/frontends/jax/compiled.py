@@ -22,14 +22,14 @@ import numpy as np
 from trnlab.frontends.common import engine
 from trnlab.frontends.jax.arrays import from_array, to_array
 from trnlab.frontends.jax.kernels import for_chip
-from trnlab.frontends.stablehlo import Program, import_module
+from trnlab.frontends.stablehlo import SegmentedProgram, import_module
 from trnlab.frontends.stablehlo.formats import in_precision
-from trnlab.precision import Rules
+from trnlab.precision import PrecisionRules
 from trnlab.runtime import session
 from trnlab.runtime.notices import say
 
 Array = np.ndarray[Any, Any]
-Formats = tuple["str | None", "str | Path | Rules | None"]  # precision and rules
+Formats = tuple["str | None", "str | Path | PrecisionRules | None"]  # precision and rules
 _MOST_PROGRAMS = 32  # that one function keeps; the one that was not used for longest goes first
 
 
@@ -42,7 +42,7 @@ def jit(
     static_argnames: str | Iterable[str] | None = None,
     step: bool | None = None,
     precision: str | None = None,
-    precision_rules: str | Path | Rules | None = None,
+    precision_rules: str | Path | PrecisionRules | None = None,
     **options: Any,
 ) -> Any:
     """`fun`, compiled for the simulated chip on its first call with new shapes; takes and gives pytrees.
@@ -72,7 +72,7 @@ class _Trace:
     """One trace of a function, and its program. donated: which leaves of the arguments are."""
 
     jaxpr: Any
-    program: Program
+    program: SegmentedProgram
     run: Callable[[Sequence[Array]], list[Array]]
     outputs: list[Any]
     tree: Any
@@ -92,7 +92,7 @@ class Compiled:
         self._static = _static(fun, options)
         self._names = _parameters(fun)
         self._traces: dict[Hashable, _Trace] = {}
-        self.program: Program | None = None
+        self.program: SegmentedProgram | None = None
         self.name = _name(fun)
         functools.update_wrapper(self, fun)
 

@@ -22,13 +22,13 @@ import jax
 
 from trnlab.fabric.cluster import Cluster
 from trnlab.frontends.common import engine
-from trnlab.frontends.jax.asked import Asked, asked_of, is_the_scripts
 from trnlab.frontends.jax.executables import ChipExecutable
+from trnlab.frontends.jax.function_metadata import FunctionMetadata, asked_of, is_the_scripts
 from trnlab.frontends.unedited import UNKNOWN
 from trnlab.runtime.notices import say
 from trnlab.runtime.session import Session
 
-_asked: ContextVar[Asked | None] = ContextVar("what JAX compiles now", default=None)
+_asked: ContextVar[FunctionMetadata | None] = ContextVar("what JAX compiles now", default=None)
 _installed: list[Callable[[], None]] = []
 _JAX = str(Path(jax.__file__).parent) + os.sep
 

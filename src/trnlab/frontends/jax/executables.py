@@ -24,9 +24,9 @@ from trnlab.fabric.threads import Hub
 from trnlab.fabric.world import Threads, world_of
 from trnlab.frontends.common import engine
 from trnlab.frontends.jax.arrays import to_array
-from trnlab.frontends.jax.asked import Asked
+from trnlab.frontends.jax.function_metadata import FunctionMetadata
 from trnlab.frontends.jax.partitioned import partitioned
-from trnlab.frontends.stablehlo import Program, import_module
+from trnlab.frontends.stablehlo import SegmentedProgram, import_module
 from trnlab.frontends.stablehlo.formats import in_precision
 from trnlab.graph.ir import TensorType
 from trnlab.runtime import session
@@ -44,7 +44,7 @@ class ChipExecutable:
     """
 
     def __init__(
-        self, asked: Asked, module: Any, devices: Sequence[Any], compile_on_host: Callable[..., Any]
+        self, asked: FunctionMetadata, module: Any, devices: Sequence[Any], compile_on_host: Callable[..., Any]
     ) -> None:
         self.asked, self.devices = asked, list(devices)
         self._module, self._compile_on_host = module, compile_on_host
@@ -53,7 +53,7 @@ class ChipExecutable:
         (main,) = (op for op in module.body.operations if str(op.attributes["sym_name"]) == '"main"')
         self._donated = _donated(main)
         asked.passes(_through(main))
-        self.program: Program | None = None
+        self.program: SegmentedProgram | None = None
         self.refused: TrnlabError | None = None
 
     # -- what JAX asks of an executable --------------------------------------------------------------------------
@@ -99,7 +99,7 @@ class ChipExecutable:
             ]
         )
 
-    def _followed(self, follower: engine.Follower, arguments: Sequence[Any], with_tokens: bool) -> Any:
+    def _followed(self, follower: engine.TracingEngine, arguments: Sequence[Any], with_tokens: bool) -> Any:
         """Compute on the host, and say what the chip would run."""
         if self.program is None and self.refused is None:
             try:
@@ -135,7 +135,7 @@ class ChipExecutable:
                 return None
         return self._runs[key]
 
-    def _read(self) -> Program:
+    def _read(self) -> SegmentedProgram:
         """The program of one device."""
         many, now = len(self.devices), session.current()
         self.asked.require()

@@ -25,12 +25,12 @@ from trnlab.errors import UnsupportedOpError, UsageError
 from trnlab.frontends.common import callee
 from trnlab.frontends.stablehlo.lowerings.calls import TARGETS
 from trnlab.frontends.stablehlo.mlir import text
-from trnlab.frontends.stablehlo.registry import Refused, Site
+from trnlab.frontends.stablehlo.registry import OpSite, UnsupportedForm
 from trnlab.graph.ir import TensorType
 from trnlab.kernel_hooks import NOT_HANDLED
 from trnlab.nki.tracing.arguments import iter_leaves, map_objects
 from trnlab.nki.tracing.arrays import to_host
-from trnlab.nki.tracing.traces import Result
+from trnlab.nki.tracing.traces import KernelResult
 from trnlab.numerics.dtypes import dtype
 from trnlab.program.callee import KernelCallee
 from trnlab.program.strided import row_major
@@ -81,8 +81,8 @@ class _Call:
 
 def fresh(trace: Any) -> list[int]:
     """The tensors that a kernel made and returns."""
-    found: list[Result] = []
-    map_objects(found.append, trace.results, Result)
+    found: list[KernelResult] = []
+    map_objects(found.append, trace.results, KernelResult)
     return sorted({r.param for r in found})
 
 
@@ -108,10 +108,10 @@ def trace_call(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         )
     _CALLS.append(call)
     made = dict(zip(fresh(trace), kernel_call.bind(*traced, number=len(_CALLS) - 1)))
-    return map_objects(lambda r: _seen(call, made[r.param], r), trace.results, Result)
+    return map_objects(lambda r: _seen(call, made[r.param], r), trace.results, KernelResult)
 
 
-def _seen(call: _Call, whole: Any, result: Result) -> Any:
+def _seen(call: _Call, whole: Any, result: KernelResult) -> Any:
     """A result as a look at the tensor that it lies in."""
     if result.strides != row_major(result.shape):
         raise UnsupportedOpError(
@@ -180,7 +180,7 @@ batching.primitive_batchers[kernel_call] = _batch
 # -- into the graph ------------------------------------------------------------------------------------------------
 
 
-def _custom_call(site: Site) -> Any:
+def _custom_call(site: OpSite) -> Any:
     """The op of the graph that a call becomes."""
     call = _CALLS[int(text(site.raw, "backend_config"))]
     examples = [to_host(np.zeros(s, k)) for s, k in call.types]
@@ -193,7 +193,7 @@ def _custom_call(site: Site) -> Any:
             call.name, trace, places, operands, fresh(trace), lambda p: ordered[p].data, call.run
         )
     except callee.NotAnOp as reason:
-        raise Refused(reason.reason, reason.do) from reason
+        raise UnsupportedForm(reason.reason, reason.do) from reason
     return site.written(lambda *values: list(site.b.custom_call(made, *values)), kinds=list(made.results))
 
 

@@ -16,12 +16,12 @@ from typing import Any
 from trnlab.errors import Location, UsageError
 from trnlab.frontends.stablehlo import lowerings as lowerings
 from trnlab.frontends.stablehlo import mlir
-from trnlab.frontends.stablehlo.program import Program
+from trnlab.frontends.stablehlo.program import SegmentedProgram
 from trnlab.frontends.stablehlo.tracer import MOST_OPS, Tracer
 from trnlab.graph.ir import TensorType
 from trnlab.numerics.dtypes import uint32
 
-__all__ = ["Program", "import_module"]
+__all__ = ["SegmentedProgram", "import_module"]
 
 
 def import_module(
@@ -34,7 +34,7 @@ def import_module(
     ranks: int = 1,
     locate: Callable[[Any], Location | None] = mlir.location,
     tells_rank: bool = False,
-) -> Program:
+) -> SegmentedProgram:
     """The program of a module's public function.
 
     module: MLIR text, bytecode, or an `ir.Module`. names: of the arguments, for people. donated: for an argument's

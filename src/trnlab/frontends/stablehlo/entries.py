@@ -19,7 +19,7 @@ from trnlab.frontends.stablehlo.mlir import FLOAT64, WIDE
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interpret import interpret
 from trnlab.graph.ir import TensorType, Value
-from trnlab.graph.loops import Window
+from trnlab.graph.loops import LoopWindow
 from trnlab.graph.ops import ELEMENTWISE, OPS
 from trnlab.numerics.dtypes import bool_, float32
 
@@ -29,11 +29,11 @@ _LARGEST = 2**24  # elements of whole numbers that are computed
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ConstantOrigin:
     """How known numbers came about."""
 
     name: str
-    operands: tuple[Entry, ...]
+    operands: tuple[TracedValue, ...]
     attrs: Mapping[str, Any]
     where: Location | None
     origin: str
@@ -43,13 +43,13 @@ class Recipe:
 class Update:
     """A tensor that goes round a loop, `into`, of which the round at hand overwrites a window with `value`."""
 
-    into: Entry
-    value: Entry
-    window: Window
+    into: TracedValue
+    value: TracedValue
+    window: LoopWindow
 
 
 @dataclass(eq=False)
-class Entry:
+class TracedValue:
     """One value. known: its elements. value: in the graph of `segment`. slot: its number among the program's.
 
     `home` is the tracer that it belongs to; known numbers belong to nobody. error: why there is no such
@@ -59,7 +59,7 @@ class Entry:
 
     type: TensorType
     known: Array | None = None
-    recipe: Recipe | None = None
+    recipe: ConstantOrigin | None = None
     value: Value | None = None
     segment: Any = None
     slot: int | None = None
@@ -79,14 +79,14 @@ class Entry:
         return self.type.dtype in WIDE
 
 
-def known(array: Array, kind: TensorType) -> Entry:
+def known(array: Array, kind: TensorType) -> TracedValue:
     """An entry of numbers."""
-    return Entry(kind, known=array)
+    return TracedValue(kind, known=array)
 
 
-def broken(error: TrnlabError) -> Entry:
+def broken(error: TrnlabError) -> TracedValue:
     """The entry of a result that cannot be had."""
-    return Entry(TensorType((), bool_), error=error)
+    return TracedValue(TensorType((), bool_), error=error)
 
 
 def is_splat(array: Array) -> bool:
@@ -94,7 +94,7 @@ def is_splat(array: Array) -> bool:
     return array.size > 0 and all(s == 0 or n == 1 for n, s in zip(array.shape, array.strides))
 
 
-def worth_computing(operands: Sequence[Entry], kind: TensorType) -> bool:
+def worth_computing(operands: Sequence[TracedValue], kind: TensorType) -> bool:
     """Whether to compute an op of known operands at once: whole numbers, few numbers, and all that has 64 bits."""
     if any(e.known is None for e in operands):
         return False
@@ -106,7 +106,7 @@ def worth_computing(operands: Sequence[Entry], kind: TensorType) -> bool:
     return not kind.dtype.is_float and size <= _LARGEST
 
 
-def compute(name: str, operands: Sequence[Entry], attrs: Mapping[str, Any], kind: TensorType) -> Array:
+def compute(name: str, operands: Sequence[TracedValue], attrs: Mapping[str, Any], kind: TensorType) -> Array:
     """The result of an op of known operands, which has `kind`, as the graph's interpreter defines it."""
     arrays = [e.known for e in operands if e.known is not None]
     if name == "convert":

@@ -16,7 +16,7 @@ import numpy as np
 from trnlab.errors import TrnlabError, UsageError
 from trnlab.files import write_atomic
 from trnlab.frontends.common import engine
-from trnlab.frontends.stablehlo import Program, import_module
+from trnlab.frontends.stablehlo import SegmentedProgram, import_module
 from trnlab.frontends.stablehlo.formats import in_precision
 from trnlab.frontends.stablehlo.mlir import WIDE
 from trnlab.graph.ir import TensorType
@@ -88,7 +88,7 @@ def _exported(path: Path, data: bytes) -> bytes:
     return found
 
 
-def arguments(program: Program, inputs: Path | None, seed: int) -> list[Array]:
+def arguments(program: SegmentedProgram, inputs: Path | None, seed: int) -> list[Array]:
     """An array per argument, in the formats that the chip holds them in."""
     kinds = program.argument_types
     if inputs is None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from trnlab.frontends.common.formats import backward_values, begin, choose_formats
-from trnlab.frontends.stablehlo.program import Loop, Program, Run
+from trnlab.frontends.stablehlo.program import GraphRun, SegmentedProgram, WhileLoop
 from trnlab.graph.ir import Graph, Op
 from trnlab.graph.passes.narrow import narrow
 from trnlab.precision import EVERYTHING
@@ -13,28 +13,28 @@ from trnlab.runtime.session import Session
 MODEL = "model"  # the module of products that no module is known of
 
 
-def in_precision(program: Program, now: Session | None) -> Program:
+def in_precision(program: SegmentedProgram, now: Session | None) -> SegmentedProgram:
     """Give all graphs of a program the formats of a session; the program itself."""
     if now is None:
         return program
     slots = [*program.constants, *(s for s in program.inputs if s is not None)]
     for step in program.steps:
-        if isinstance(step, Loop):
+        if isinstance(step, WhileLoop):
             in_precision(step.condition, now)
             in_precision(step.body, now)
         else:
             slots += [*step.inputs, *step.outputs]
     free = max(slots, default=-1) + 1
     for step in program.steps:
-        if isinstance(step, Loop):
+        if isinstance(step, WhileLoop):
             free = max(free, *step.start, *step.state, *step.condition_shared, *step.body_shared) + 1
     for step in program.steps:
-        if isinstance(step, Run):
+        if isinstance(step, GraphRun):
             free += _formatted(step, program, free, now)
     return program
 
 
-def _formatted(step: Run, program: Program, free: int, now: Session) -> int:
+def _formatted(step: GraphRun, program: SegmentedProgram, free: int, now: Session) -> int:
     """One graph; a state of its own gets the slot `free`. Returns how many slots were taken."""
     graph = step.graph
     if now.precision == EVERYTHING:

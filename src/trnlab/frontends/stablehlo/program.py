@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from trnlab.errors import Location
-from trnlab.frontends.stablehlo.rounds import Rounds
+from trnlab.frontends.stablehlo.rounds import RoundCounter
 from trnlab.graph.ir import Graph, TensorType
 from trnlab.numerics.dtypes import DType
 
@@ -23,7 +23,7 @@ Runner = Callable[[Graph], Callable[[Sequence[Array]], list[Array]]]
 
 
 @dataclass
-class Run:
+class GraphRun:
     """One graph. `inputs` and `outputs` are slots, in the order of the graph's own."""
 
     graph: Graph
@@ -32,15 +32,15 @@ class Run:
 
 
 @dataclass
-class Loop:
+class WhileLoop:
     """Rounds of `body` as long as `condition` says so.
 
     state: slots that hold what goes round, first before the loop, in the end after it, from the slots `start`.
     shared: slots of what both programs read beside it; each lists them after the state. where: the user's line.
     """
 
-    condition: Program
-    body: Program
+    condition: SegmentedProgram
+    body: SegmentedProgram
     start: list[int]
     state: list[int]
     condition_shared: list[int]
@@ -49,7 +49,7 @@ class Loop:
 
 
 @dataclass
-class Program:
+class SegmentedProgram:
     """Steps over numbered slots. constants: slots that hold numbers from the start.
 
     inputs: the slot of each argument, None where nobody reads it. outputs: the slot of each result. types: of the
@@ -63,7 +63,7 @@ class Program:
     outputs: list[int]
     argument_types: list[TensorType]
     result_types: list[TensorType]
-    steps: list[Run | Loop] = field(default_factory=list)
+    steps: list[GraphRun | WhileLoop] = field(default_factory=list)
     constants: dict[int, Array] = field(default_factory=dict)
     donated: Mapping[int, int] = field(default_factory=dict)
     states: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -72,12 +72,12 @@ class Program:
     def graph(self) -> Graph | None:
         """The graph, of a program that is one."""
         graphs = list(self.graphs())
-        return graphs[0] if len(graphs) == 1 and isinstance(self.steps[0], Run) else None
+        return graphs[0] if len(graphs) == 1 and isinstance(self.steps[0], GraphRun) else None
 
     def graphs(self) -> Iterator[Graph]:
         """All graphs, those of loops too."""
         for step in self.steps:
-            if isinstance(step, Run):
+            if isinstance(step, GraphRun):
                 yield step.graph
             else:
                 yield from step.condition.graphs()
@@ -94,11 +94,11 @@ class Program:
 class _Loaded:
     """A program whose graphs are compiled."""
 
-    def __init__(self, program: Program, compile: Runner) -> None:
+    def __init__(self, program: SegmentedProgram, compile: Runner) -> None:
         self.program = program
         self._states = {slot: np.zeros(shape, np.float32) for slot, shape in program.states.items()}
         self.steps: list[Callable[[dict[int, Array]], None]] = [
-            _loaded_run(step, compile) if isinstance(step, Run) else _loaded_loop(step, compile)
+            _loaded_run(step, compile) if isinstance(step, GraphRun) else _loaded_loop(step, compile)
             for step in program.steps
         ]
 
@@ -111,7 +111,7 @@ class _Loaded:
         return [slots[slot] for slot in self.program.outputs]
 
 
-def _loaded_run(step: Run, compile: Runner) -> Callable[[dict[int, Array]], None]:
+def _loaded_run(step: GraphRun, compile: Runner) -> Callable[[dict[int, Array]], None]:
     program, overwritten = compile(step.graph), set(step.graph.aliases.values())
     kinds = [_stored(value.dtype) for value in step.graph.inputs]
 
@@ -128,8 +128,8 @@ def _stored(kind: DType) -> Any:
     return kind.numpy if kind.is_float else None
 
 
-def _loaded_loop(step: Loop, compile: Runner) -> Callable[[dict[int, Array]], None]:
-    condition, body, rounds = step.condition.load(compile), step.body.load(compile), Rounds(step.where)
+def _loaded_loop(step: WhileLoop, compile: Runner) -> Callable[[dict[int, Array]], None]:
+    condition, body, rounds = step.condition.load(compile), step.body.load(compile), RoundCounter(step.where)
 
     def run(slots: dict[int, Array]) -> None:
         state = [slots[s] for s in step.start]

@@ -5,8 +5,8 @@
     def cbrt(site):
         ...
 
-A lowering takes a `Site` and returns an entry, or one per result. What it cannot express it refuses by raising
-`Refused(reason, do)`.
+A lowering takes an `OpSite` and returns an entry, or one per result. What it cannot express it refuses by raising
+`UnsupportedForm(reason, do)`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trnlab.frontends.stablehlo import mlir
-from trnlab.frontends.stablehlo.entries import Entry
+from trnlab.frontends.stablehlo.entries import TracedValue
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import TensorType, Value
 
@@ -23,7 +23,7 @@ Lowering = Callable[..., Any]
 LOWERINGS: dict[str, Lowering] = {}
 
 
-class Refused(Exception):  # noqa: N818
+class UnsupportedForm(Exception):  # noqa: N818
     """This form of the op has no lowering: the reason, and what to do instead."""
 
     def __init__(self, reason: str, do: str = "", code: str = "TRN231") -> None:
@@ -41,10 +41,12 @@ def lowers(*names: str) -> Callable[[Lowering], Lowering]:
     return register
 
 
-class Site:
+class OpSite:
     """One op being read: the tracer (`tracer.Tracer`), its operands, and what the module says about it."""
 
-    def __init__(self, tracer: Any, op: Any, operands: Sequence[Entry], around: Mapping[Any, Entry]) -> None:
+    def __init__(
+        self, tracer: Any, op: Any, operands: Sequence[TracedValue], around: Mapping[Any, TracedValue]
+    ) -> None:
         self.t, self.raw, self.operands, self.around = tracer, op, list(operands), around
 
     @property
@@ -62,15 +64,17 @@ class Site:
         """Types of all results."""
         return [mlir.type_of(v.type) for v in self.raw.results]
 
-    def op(self, name: str, *operands: Entry, **attrs: Any) -> Entry:
+    def op(self, name: str, *operands: TracedValue, **attrs: Any) -> TracedValue:
         """See `Tracer.op`."""
         return self.t.op(name, *operands, **attrs)
 
-    def values(self, *operands: Entry) -> list[Value]:
+    def values(self, *operands: TracedValue) -> list[Value]:
         """Operands (all of the op's where none are given) as values of the graph."""
         return [self.t.use(e) for e in operands or self.operands]
 
-    def written(self, write: Callable[..., Any], *operands: Entry, kinds: Sequence[TensorType] | None = None) -> Any:
+    def written(
+        self, write: Callable[..., Any], *operands: TracedValue, kinds: Sequence[TensorType] | None = None
+    ) -> Any:
         """What `write` makes of operands as values: an entry, or a list of them, of `kinds` (the op's own types).
 
         For what is easier said with the builder than op by op; nothing is computed at once.
@@ -88,6 +92,6 @@ class Site:
             return [self.t.entry(v, TensorType(v.shape, k.dtype)) for v, k in zip(found, kinds)]
         return self.t.entry(found, TensorType(found.shape, kinds[0].dtype))
 
-    def region(self, number: int, *arguments: Entry) -> list[Entry]:
+    def region(self, number: int, *arguments: TracedValue) -> list[TracedValue]:
         """What a region of the op returns for its arguments."""
         return self.t.block(self.raw.regions[number].blocks[0], arguments, self.around)

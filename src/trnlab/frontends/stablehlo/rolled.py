@@ -19,13 +19,13 @@ import numpy as np
 
 from trnlab.errors import TrnlabError
 from trnlab.frontends.stablehlo import mlir
-from trnlab.frontends.stablehlo.entries import Array, Entry, Update, broken, compute, is_splat, known
+from trnlab.frontends.stablehlo.entries import Array, TracedValue, Update, broken, compute, is_splat, known
 from trnlab.frontends.stablehlo.mlir import WIDE
-from trnlab.frontends.stablehlo.registry import Refused, Site
+from trnlab.frontends.stablehlo.registry import OpSite, UnsupportedForm
 from trnlab.frontends.stablehlo.tracer import Tracer, narrow
 from trnlab.graph.infer import infer
 from trnlab.graph.ir import Graph, Op, TensorType, Value
-from trnlab.graph.loops import Body, Read, Window, Write
+from trnlab.graph.loops import Body, LoopInput, LoopWindow, Write
 from trnlab.graph.ops import ELEMENTWISE, OPS, REQUIRED
 from trnlab.program.strided import row_major
 
@@ -39,7 +39,7 @@ class NotRolledError(Exception):
     """This loop, or one of the forms in which it was tried, cannot be read once for all rounds."""
 
 
-def roll(site: Site) -> list[Entry] | None:
+def roll(site: OpSite) -> list[TracedValue] | None:
     """The results of a while as one op of the graph; None where its rounds are not alike, or nobody knows how many
     there are."""
     counted = _count(site, site.operands)
@@ -70,7 +70,7 @@ class _Counted:
     last: dict[int, Array]
 
 
-def _count(site: Site, state: Sequence[Entry]) -> _Counted | None:
+def _count(site: OpSite, state: Sequence[TracedValue]) -> _Counted | None:
     """Go round with the counters alone."""
     condition, block = (region.blocks[0] for region in site.raw.regions)
     body = _Block(block, site.t.functions)
@@ -83,7 +83,7 @@ def _count(site: Site, state: Sequence[Entry]) -> _Counted | None:
     if not counters:
         return None
     walker, unknown = site.t.inner("count"), broken(NotKnownError())
-    now: dict[int, Entry] = {i: state[i] for i in counters}
+    now: dict[int, TracedValue] = {i: state[i] for i in counters}
     found: dict[int, list[Array]] = {i: [] for i in counters}
     for number in range(MOST_ROUNDS):
         given = [now.get(i, unknown) for i in range(len(state))]
@@ -108,7 +108,7 @@ class NotKnownError(TrnlabError):
         super().__init__("a value that is not known before the program runs")
 
 
-def _outer_known(values: frozenset[Any], site: Site) -> bool:
+def _outer_known(values: frozenset[Any], site: OpSite) -> bool:
     """Whether what a result reads from around the loop is known."""
     return all(site.around[v].known is not None for v in values if v in site.around)
 
@@ -160,8 +160,8 @@ class _Block:
         return self._steps[wanted]
 
     def walk(
-        self, walker: Tracer, given: Sequence[Entry], around: Mapping[Any, Entry], wanted: Iterable[int]
-    ) -> dict[int, Entry]:
+        self, walker: Tracer, given: Sequence[TracedValue], around: Mapping[Any, TracedValue], wanted: Iterable[int]
+    ) -> dict[int, TracedValue]:
         """Some results of the block, by number, for its arguments."""
         values = {**around, **dict(zip(self.block.arguments, given))}
         for op, numbers in self._steps_for(frozenset(wanted)):
@@ -193,8 +193,8 @@ class _Seen:
     """A window of a tensor from outside of the round, and its value in the round. source: an argument, or an entry
     of the tracer around."""
 
-    source: Entry
-    window: Window
+    source: TracedValue
+    window: LoopWindow
     value: Value
 
 
@@ -205,14 +205,14 @@ class _RoundTracer(Tracer):
 
     rounds: int = 0
     windows: list[_Seen] = field(default_factory=list)
-    whole: set[Entry] = field(default_factory=set)
+    whole: set[TracedValue] = field(default_factory=set)
 
     @property
     def in_round(self) -> bool:
         """Whether what is read becomes the round of a loop, which the host cannot interrupt."""
         return True
 
-    def op(self, name: str, *operands: Entry, **attrs: Any) -> Entry:
+    def op(self, name: str, *operands: TracedValue, **attrs: Any) -> TracedValue:
         """For all rounds at once where no operand needs data."""
         if any(e.each is not None and e.home is self for e in operands):
             found = self._each(name, operands, attrs)
@@ -220,7 +220,7 @@ class _RoundTracer(Tracer):
                 return found
         return super().op(name, *operands, **attrs)
 
-    def _each(self, name: str, operands: tuple[Entry, ...], attrs: dict[str, Any]) -> Entry | None:
+    def _each(self, name: str, operands: tuple[TracedValue, ...], attrs: dict[str, Any]) -> TracedValue | None:
         if any(e.known is None and (e.each is None or e.home is not self) for e in operands):
             return None
         if OPS[name].kind == ELEMENTWISE and name != "clamp":
@@ -233,15 +233,15 @@ class _RoundTracer(Tracer):
             return None
         given = [known(self._rounds_of(e), TensorType((self.rounds, *e.shape), e.type.dtype)) for e in operands]
         array = compute(name, given, wider, TensorType((self.rounds, *kind.shape), kind.dtype))
-        return Entry(kind, each=array, home=self)
+        return TracedValue(kind, each=array, home=self)
 
-    def _rounds_of(self, entry: Entry) -> Array:
+    def _rounds_of(self, entry: TracedValue) -> Array:
         if entry.each is not None:
             return entry.each
         assert entry.known is not None
         return np.ascontiguousarray(np.broadcast_to(entry.known, (self.rounds, *entry.shape)))
 
-    def use(self, entry: Entry) -> Value:
+    def use(self, entry: TracedValue) -> Value:
         """The entry in the round's graph: what is known for each round is a window of an array."""
         if entry.update is not None:
             raise NotRolledError
@@ -253,11 +253,11 @@ class _RoundTracer(Tracer):
             array = _narrowed_each(held, entry.type)
             shape = (self.rounds, max(entry.type.size, 1))
             source = known(array.reshape(shape), TensorType(shape, narrow(entry.type).dtype))
-            found = self._seen(source, Window(0, entry.type.size), narrow(entry.type))
+            found = self._seen(source, LoopWindow(0, entry.type.size), narrow(entry.type))
             self.segment.lifted[entry] = found
         return found
 
-    def _seen(self, source: Entry, window: Window, kind: TensorType) -> Value:
+    def _seen(self, source: TracedValue, window: LoopWindow, kind: TensorType) -> Value:
         if window.step * kind.dtype.itemsize % 2 or window.start * kind.dtype.itemsize % 2:
             raise NotRolledError  # transfers begin at even addresses
         for other in self.windows:
@@ -267,7 +267,7 @@ class _RoundTracer(Tracer):
         self.windows.append(_Seen(source, window, value))
         return value
 
-    def window(self, x: Entry, starts: Sequence[Entry], sizes: Sequence[int]) -> Entry | None:
+    def window(self, x: TracedValue, starts: Sequence[TracedValue], sizes: Sequence[int]) -> TracedValue | None:
         """A slice whose place moves on with the rounds; None where it does not, or x is computed in the round."""
         if x.known is not None and not is_splat(x.known) and not x.type.dtype.is_float:
             return self._slices(x, starts, sizes)
@@ -281,24 +281,24 @@ class _RoundTracer(Tracer):
             return known(np.broadcast_to(x.known[(0,) * x.known.ndim], kind.shape), kind)
         return self.entry(self._seen(x, window, kind), kind)
 
-    def _slices(self, x: Entry, starts: Sequence[Entry], sizes: Sequence[int]) -> Entry | None:
+    def _slices(self, x: TracedValue, starts: Sequence[TracedValue], sizes: Sequence[int]) -> TracedValue | None:
         """Slices of whole numbers that are known: counters of their own."""
         begins = self._begins(x.shape, starts, sizes)
         if begins is None or prod(sizes) * self.rounds > _LARGEST:
             return None
         parts = [np.asarray(x.known)[tuple(slice(b, b + n) for b, n in zip(at, sizes))] for at in begins.T]
-        return Entry(TensorType(tuple(sizes), x.type.dtype), each=np.stack(parts), home=self)
+        return TracedValue(TensorType(tuple(sizes), x.type.dtype), each=np.stack(parts), home=self)
 
-    def updated(self, x: Entry, update: Entry, starts: Sequence[Entry]) -> Entry | None:
+    def updated(self, x: TracedValue, update: TracedValue, starts: Sequence[TracedValue]) -> TracedValue | None:
         """A tensor that goes round, of which this round writes a part that moves on; None where it is no such."""
         if x.home is not self or x.slot is None or x in self.whole or x.type.dtype in WIDE or not update.type.size:
             return None
         window = self._place(x.shape, starts, update.shape)
         if window is None or window.step * x.type.dtype.itemsize % 2 or window.start * x.type.dtype.itemsize % 2:
             return None
-        return Entry(x.type, home=self, update=Update(x, update, window))
+        return TracedValue(x.type, home=self, update=Update(x, update, window))
 
-    def _begins(self, shape: Sequence[int], starts: Sequence[Entry], sizes: Sequence[int]) -> Array | None:
+    def _begins(self, shape: Sequence[int], starts: Sequence[TracedValue], sizes: Sequence[int]) -> Array | None:
         """Where slices begin, [dimensions, rounds]; None where that is not known, or the same in all rounds."""
         if all(s.known is not None for s in starts):
             return None
@@ -307,7 +307,7 @@ class _RoundTracer(Tracer):
         rows = [np.clip(self._rounds_of(s).astype(np.int64), 0, n - size) for s, n, size in zip(starts, shape, sizes)]
         return np.stack(rows)
 
-    def _place(self, shape: Sequence[int], starts: Sequence[Entry], sizes: Sequence[int]) -> Window | None:
+    def _place(self, shape: Sequence[int], starts: Sequence[TracedValue], sizes: Sequence[int]) -> LoopWindow | None:
         begins = self._begins(shape, starts, sizes)
         long = [d for d, n in enumerate(sizes) if n > 1]
         if begins is None or any(
@@ -319,16 +319,16 @@ class _RoundTracer(Tracer):
         step = int(offsets[1] - offsets[0]) if len(offsets) > 1 else 0
         if (np.diff(offsets) != step).any():
             return None
-        return Window(int(offsets[0]), step)
+        return LoopWindow(int(offsets[0]), step)
 
 
-def _narrowed_each(entry: Entry, kind: TensorType) -> Array:
+def _narrowed_each(entry: TracedValue, kind: TensorType) -> Array:
     """Numbers for each round in a format of the chip. Raises Refused where they do not fit."""
     array = np.asarray(entry.known)
     target = narrow(kind).dtype
     held = array.astype(target.numpy)
     if kind.dtype in WIDE and not kind.dtype.is_float and not (held == array).all():
-        raise Refused(f"a constant does not fit in the 32 bits of {target.name}", "use smaller numbers")
+        raise UnsupportedForm(f"a constant does not fit in the 32 bits of {target.name}", "use smaller numbers")
     return held
 
 
@@ -364,7 +364,7 @@ class _Round:
     """The round of a loop, and where its inputs and outputs lie. conflicts: places in the state that must be carried
     as a whole after all."""
 
-    def __init__(self, site: Site, counted: _Counted, carried: frozenset[int]) -> None:
+    def __init__(self, site: OpSite, counted: _Counted, carried: frozenset[int]) -> None:
         self.site, self.counted, self.rounds = site, counted, counted.rounds
         t = self.tracer = _RoundTracer(
             f"{site.t.name}.round",
@@ -391,15 +391,15 @@ class _Round:
         self.read = {v for op in self.graph.ops for v in op.operands} | {*self.graph.outputs}
         self.conflicts = frozenset(i for i in self.moving if self._conflicts(i))
 
-    def _argument(self, index: int, kind: TensorType) -> Entry:
+    def _argument(self, index: int, kind: TensorType) -> TracedValue:
         t, values = self.tracer, self.counted.values.get(index)
         if values is not None:
-            return Entry(kind, each=values, home=t)
+            return TracedValue(kind, each=values, home=t)
         if not kind.size:
             raise NotRolledError
         return t.argument(kind, f"s{index}")
 
-    def _output(self, index: int) -> Entry:
+    def _output(self, index: int) -> TracedValue:
         result = self.results[index]
         if result.error is not None:
             raise NotRolledError
@@ -420,11 +420,11 @@ class _Round:
         same = all(w.window == update.window and w.value.type.size == size for w in seen)
         return argument.value in self.read or not (same and (not seen or update.window.disjoint(size)))
 
-    def written(self) -> list[Entry]:
+    def written(self) -> list[TracedValue]:
         """The op, and the results of the loop."""
-        outer, operands, reads = self.site.t, list[Value](), list[Read]()
+        outer, operands, reads = self.site.t, list[Value](), list[LoopInput]()
         place = {i: number for number, i in enumerate(self.moving)}
-        source: dict[Value, tuple[Entry, Window | None, int | None]] = {}
+        source: dict[Value, tuple[TracedValue, LoopWindow | None, int | None]] = {}
         for i, argument in enumerate(self.arguments):
             if argument.value is not None:
                 carry = place[i] if i in place and not self._is_written(i) else None
@@ -436,7 +436,7 @@ class _Round:
             source[seen.value] = self._outside(seen.source), seen.window, None
         for value in self.graph.inputs:
             entry, window, carry = source[value]
-            reads.append(Read(len(operands), window, carry))
+            reads.append(LoopInput(len(operands), window, carry))
             operands.append(outer.use(entry))
         writes = []
         for i in self.moving:
@@ -448,12 +448,12 @@ class _Round:
                 operands.append(outer.use(self.site.operands[i]))
         return self._results(Body(self.graph, self.rounds, tuple(reads), tuple(writes)), operands)
 
-    def _outside(self, entry: Entry) -> Entry:
+    def _outside(self, entry: TracedValue) -> TracedValue:
         """What an argument is before the loop."""
         at = next((i for i, a in enumerate(self.arguments) if a is entry), None)
         return entry if at is None else self.site.operands[at]
 
-    def _results(self, body: Body, operands: Sequence[Value]) -> list[Entry]:
+    def _results(self, body: Body, operands: Sequence[Value]) -> list[TracedValue]:
         t = self.site.t
         found: Sequence[Value] = ()
         if self.moving:

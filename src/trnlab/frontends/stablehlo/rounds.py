@@ -37,7 +37,7 @@ def most_rounds(environment: Mapping[str, str] = os.environ) -> int | None:
     return int(told)
 
 
-class Rounds:
+class RoundCounter:
     """Counts the rounds of one loop, each time that it runs. A number of rounds is told once, not at each run."""
 
     def __init__(self, where: Location | None) -> None:

@@ -16,15 +16,24 @@ import numpy as np
 
 from trnlab.errors import GraphError, Location, TrnlabError, UnsupportedOpError
 from trnlab.frontends.stablehlo import mlir, wide
-from trnlab.frontends.stablehlo.entries import Array, Entry, Recipe, broken, compute, is_splat, known, worth_computing
+from trnlab.frontends.stablehlo.entries import (
+    Array,
+    ConstantOrigin,
+    TracedValue,
+    broken,
+    compute,
+    is_splat,
+    known,
+    worth_computing,
+)
 from trnlab.frontends.stablehlo.mlir import FLOAT64, UINT64, WIDE
-from trnlab.frontends.stablehlo.program import Loop, Program, Run
-from trnlab.frontends.stablehlo.registry import LOWERINGS, Refused, Site
+from trnlab.frontends.stablehlo.program import GraphRun, SegmentedProgram, WhileLoop
+from trnlab.frontends.stablehlo.registry import LOWERINGS, OpSite, UnsupportedForm
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.infer import infer
 from trnlab.graph.ir import Op, TensorType, Value
 from trnlab.graph.ops import ELEMENTWISE, OPS, REQUIRED
-from trnlab.graph.overflow import Watch
+from trnlab.graph.overflow import OverflowFlags
 from trnlab.numerics.dtypes import dtype, int32
 
 CONTROL = frozenset({"func.call", "call", "stablehlo.composite", "stablehlo.while", "stablehlo.case", "stablehlo.if"})
@@ -38,9 +47,9 @@ class Segment:
 
     def __init__(self, name: str) -> None:
         self.b = GraphBuilder(name)
-        self.watch = Watch(self.b)
+        self.watch = OverflowFlags(self.b)
         self.slots: dict[int, Value] = {}
-        self.lifted: dict[Entry, Value] = {}
+        self.lifted: dict[TracedValue, Value] = {}
         self.outputs: dict[int, Value] = {}  # by slot: what later segments, or the caller, read
 
     def input(self, slot: int, kind: TensorType, name: str) -> Value:
@@ -49,11 +58,11 @@ class Segment:
             self.slots[slot] = self.b.input(name, kind.shape, kind.dtype)
         return self.slots[slot]
 
-    def mark(self) -> tuple[int, int, dict[Entry, Value]]:
+    def mark(self) -> tuple[int, int, dict[TracedValue, Value]]:
         """Where the graph stands, for `back_to`."""
         return len(self.b.graph.ops), len(self.watch.checks), dict(self.lifted)
 
-    def back_to(self, mark: tuple[int, int, dict[Entry, Value]]) -> None:
+    def back_to(self, mark: tuple[int, int, dict[TracedValue, Value]]) -> None:
         """Forget what was written since."""
         ops, checks, self.lifted = mark
         del self.b.graph.ops[ops:], self.watch.checks[checks:], self.watch._flags[checks:]
@@ -71,13 +80,15 @@ class Tracer:
     locate: Callable[[Any], Location | None] = mlir.location
     segment: Segment = field(init=False)
     steps: list[Any] = field(default_factory=list)
-    arguments: list[Entry] = field(default_factory=list)
-    captured: dict[Entry, Entry] = field(default_factory=dict)
+    arguments: list[TracedValue] = field(default_factory=list)
+    captured: dict[TracedValue, TracedValue] = field(default_factory=dict)
     constants: dict[int, Array] = field(default_factory=dict)
     count: int = 0
     place: tuple[Location | None, str] = (None, "")
-    rank: Entry | None = None  # the argument that says which rank runs the program
-    guards: list[Entry] = field(default_factory=list)  # what must hold for the branch to count that is being read
+    rank: TracedValue | None = None  # the argument that says which rank runs the program
+    guards: list[TracedValue] = field(
+        default_factory=list
+    )  # what must hold for the branch to count that is being read
 
     def __post_init__(self) -> None:
         self.segment = Segment(self.name)
@@ -88,9 +99,9 @@ class Tracer:
         """The builder of the graph that is being written."""
         return self.segment.b
 
-    def argument(self, kind: TensorType, name: str) -> Entry:
+    def argument(self, kind: TensorType, name: str) -> TracedValue:
         """A new argument of the program."""
-        entry = Entry(kind, slot=self._slot(), home=self)
+        entry = TracedValue(kind, slot=self._slot(), home=self)
         self.arguments.append(entry)
         try:
             self._check_runtime(kind, f"argument {name}")
@@ -105,11 +116,11 @@ class Tracer:
         self.count += 1
         return self.count - 1
 
-    def entry(self, value: Value, kind: TensorType | None = None) -> Entry:
+    def entry(self, value: Value, kind: TensorType | None = None) -> TracedValue:
         """The entry of a value of the graph that is being written; `kind` where the module has it in 64 bits."""
-        return Entry(kind or value.type, value=value, segment=self.segment, home=self)
+        return TracedValue(kind or value.type, value=value, segment=self.segment, home=self)
 
-    def use(self, entry: Entry) -> Value:
+    def use(self, entry: TracedValue) -> Value:
         """The entry as a value of the graph that is being written. Raises what its op was refused with."""
         if entry.error is not None:
             raise entry.error
@@ -121,16 +132,16 @@ class Tracer:
             self.segment.lifted[entry] = found
         return found
 
-    def _fetch(self, entry: Entry) -> Value:
+    def _fetch(self, entry: TracedValue) -> Value:
         """A value of another segment, or of the tracer around this one."""
         if entry.home is not self:
             if entry not in self.captured:
-                self.captured[entry] = Entry(entry.type, slot=self._slot(), home=self)
+                self.captured[entry] = TracedValue(entry.type, slot=self._slot(), home=self)
             entry = self.captured[entry]
         slot = self.slot_of(entry)
         return self.segment.input(slot, narrow(entry.type), f"v{slot}")
 
-    def slot_of(self, entry: Entry) -> int:
+    def slot_of(self, entry: TracedValue) -> int:
         """The slot that holds an entry when programs run. Raises what its op was refused with."""
         if entry.error is not None:
             raise entry.error
@@ -141,14 +152,14 @@ class Tracer:
         self._check_runtime(entry.type, "a value that goes in, out or round a loop")
         if entry.home is not self:
             if entry not in self.captured:
-                self.captured[entry] = Entry(entry.type, slot=self._slot(), home=self)
+                self.captured[entry] = TracedValue(entry.type, slot=self._slot(), home=self)
             entry = self.captured[entry]
         if entry.slot is None:
             entry.slot = self._slot()
             entry.segment.outputs[entry.slot] = entry.value
         return entry.slot
 
-    def _lift(self, entry: Entry, depth: int = 0) -> Value:
+    def _lift(self, entry: TracedValue, depth: int = 0) -> Value:
         """Known numbers in the graph: the ops that made them, unless they are few or have 64 bits."""
         found = self.segment.lifted.get(entry)
         if found is not None:
@@ -172,15 +183,15 @@ class Tracer:
         """Whether what is read becomes the round of a loop, which the host cannot interrupt."""
         return False
 
-    def window(self, x: Entry, starts: Sequence[Entry], sizes: Sequence[int]) -> Entry | None:
+    def window(self, x: TracedValue, starts: Sequence[TracedValue], sizes: Sequence[int]) -> TracedValue | None:
         """A slice that the rounds of a loop see one after the other, see `rolled`."""
         return None
 
-    def updated(self, x: Entry, update: Entry, starts: Sequence[Entry]) -> Entry | None:
+    def updated(self, x: TracedValue, update: TracedValue, starts: Sequence[TracedValue]) -> TracedValue | None:
         """A tensor that the rounds of a loop write one part after the other, see `rolled`."""
         return None
 
-    def op(self, name: str, *operands: Entry, **attrs: Any) -> Entry:
+    def op(self, name: str, *operands: TracedValue, **attrs: Any) -> TracedValue:
         """An op of the graph with one result: computed at once where all is known, else written down."""
         defaults = {k: a.default for k, a in OPS[name].attrs.items() if a.default is not REQUIRED}
         attrs = {**defaults, **attrs}
@@ -191,8 +202,8 @@ class Tracer:
             operands = self._spread(operands)
         (kind,) = infer(name, [e.type for e in operands], attrs)
         if worth_computing(operands, kind):
-            made = Recipe(name, operands, attrs, *self.place)
-            return Entry(kind, known=compute(name, operands, attrs, kind), recipe=made)
+            made = ConstantOrigin(name, operands, attrs, *self.place)
+            return TracedValue(kind, known=compute(name, operands, attrs, kind), recipe=made)
         if kind.dtype is UINT64 or any(e.type.dtype is UINT64 for e in operands):
             return wide.lowered(self, name, tuple(operands), attrs, kind)
         self._check_runtime(kind, name)
@@ -203,22 +214,22 @@ class Tracer:
         self.follow(begin, operands, kind)
         return self.entry(value, kind)
 
-    def follow(self, begin: int, operands: Sequence[Entry], kind: TensorType) -> None:
+    def follow(self, begin: int, operands: Sequence[TracedValue], kind: TensorType) -> None:
         """See that whole numbers of 64 bits stay within 32, or that the program notices when they do not."""
         given = [self.use(e) for e in operands if e.is_wide]
         unseen = self.segment.watch.follow(self.b.graph.ops[begin:], given, kind.dtype in WIDE)
         if unseen is not None:
-            raise Refused(
+            raise UnsupportedForm(
                 f"its result may need more than the 32 bits that a 64-bit integer has on the chip, and nothing "
                 f"watches {unseen.name} for that",
                 "compute it in 32 bits, where it wraps",
             )
 
-    def _spread(self, operands: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    def _spread(self, operands: tuple[TracedValue, ...]) -> tuple[TracedValue, ...]:
         shape = np.broadcast_shapes(*(e.shape for e in operands))
         return tuple(self.broadcast(e, shape) for e in operands)
 
-    def broadcast(self, entry: Entry, shape: Sequence[int]) -> Entry:
+    def broadcast(self, entry: TracedValue, shape: Sequence[int]) -> TracedValue:
         """NumPy's broadcast."""
         shape = tuple(shape)
         if entry.shape == shape:
@@ -226,7 +237,7 @@ class Tracer:
         dims = tuple(range(len(shape) - len(entry.shape), len(shape)))
         return self.op("broadcast_in_dim", entry, shape=shape, broadcast_dimensions=dims)
 
-    def number(self, value: Any, kind: Any, shape: Sequence[int] = ()) -> Entry:
+    def number(self, value: Any, kind: Any, shape: Sequence[int] = ()) -> TracedValue:
         """A known number, filled into `shape`."""
         held = dtype(kind) if isinstance(kind, str) else kind
         return known(
@@ -245,11 +256,13 @@ class Tracer:
             )
 
     # -- walking -----------------------------------------------------------------------------------------------------
-    def call(self, function: Any, arguments: Sequence[Entry]) -> list[Entry]:
+    def call(self, function: Any, arguments: Sequence[TracedValue]) -> list[TracedValue]:
         """The results of a function of the module."""
         return self.block(function.regions[0].blocks[0], arguments, {})
 
-    def block(self, block: Any, arguments: Sequence[Entry], around: Mapping[Any, Entry]) -> list[Entry]:
+    def block(
+        self, block: Any, arguments: Sequence[TracedValue], around: Mapping[Any, TracedValue]
+    ) -> list[TracedValue]:
         """What a block returns for its arguments. `around`: values that it may read beside them."""
         values = dict(around)
         values.update(zip(block.arguments, arguments))
@@ -263,18 +276,18 @@ class Tracer:
                 values[result] = entry
         return []
 
-    def _lowered(self, op: Any, name: str, values: Mapping[Any, Entry]) -> Sequence[Entry]:
+    def _lowered(self, op: Any, name: str, values: Mapping[Any, TracedValue]) -> Sequence[TracedValue]:
         """The results of an op; of one that is refused, entries that say so to who needs them."""
         operands = [values[v] for v in op.operands]
         failed = next((e.error for e in operands if e.error is not None), None)
         if failed is None or name in CONTROL:
             try:
-                found = _lowering(name)(Site(self, op, operands, values))
+                found = _lowering(name)(OpSite(self, op, operands, values))
                 return found if isinstance(found, (list, tuple)) else [found]
-            except Refused as refusal:
+            except UnsupportedForm as refusal:
                 failed = _unsupported(name, op, self.place[0], refusal)
             except GraphError as error:
-                reason = Refused(f"{error.what}: limit {error.limit}, got {error.got}", "")
+                reason = UnsupportedForm(f"{error.what}: limit {error.limit}, got {error.got}", "")
                 failed = _unsupported(name, op, self.place[0], reason)
             except UnsupportedOpError as error:
                 error.where = error.where or self.place[0]
@@ -296,16 +309,16 @@ class Tracer:
 
     # -- loops and the end -------------------------------------------------------------------------------------------
     def loop(
-        self, condition: Tracer, body: Tracer, state: Sequence[Entry], outs: Sequence[Sequence[Entry]]
-    ) -> list[Entry]:
+        self, condition: Tracer, body: Tracer, state: Sequence[TracedValue], outs: Sequence[Sequence[TracedValue]]
+    ) -> list[TracedValue]:
         """Cut the graph here, and let the host run `body` while `condition` holds. outs: what either returns."""
         programs = condition.finish(outs[0]), body.finish(outs[1])
         start = [self.slot_of(e) for e in state]
         shared = [[self.slot_of(e) for e in t.captured] for t in (condition, body)]
-        results = [Entry(e.type, slot=self._slot(), home=self) for e in state]
+        results = [TracedValue(e.type, slot=self._slot(), home=self) for e in state]
         self._close()
         state_slots = [_number(e.slot) for e in results]
-        self.steps.append(Loop(*programs, start, state_slots, shared[0], shared[1], self.place[0]))
+        self.steps.append(WhileLoop(*programs, start, state_slots, shared[0], shared[1], self.place[0]))
         self.segment = Segment(f"{self.name}.{len(self.steps)}")
         return results
 
@@ -326,7 +339,7 @@ class Tracer:
         if self.segment.b.graph.ops or self.segment.outputs:
             self.steps.append(self.segment)
 
-    def finish(self, results: Sequence[Entry], donated: Mapping[int, int] | None = None) -> Program:
+    def finish(self, results: Sequence[TracedValue], donated: Mapping[int, int] | None = None) -> SegmentedProgram:
         """The program, which returns `results`. donated: the result that takes an argument's place, by argument."""
         _raise_all([e.error for e in results if e.error is not None])
         given = [*self.arguments]
@@ -336,10 +349,12 @@ class Tracer:
         alone = len(self.steps) == 1 and isinstance(self.steps[0], Segment)
         into = {_number(given[j].slot): outputs[i] for j, i in (donated or {}).items()} if alone else {}
         steps = [_built(s, into) if isinstance(s, Segment) else s for s in self.steps]
-        read = {s for step in steps for s in (step.inputs if isinstance(step, Run) else _read_by(step))} | {*outputs}
+        read = {s for step in steps for s in (step.inputs if isinstance(step, GraphRun) else _read_by(step))} | {
+            *outputs
+        }
         inputs = [e.slot if e.slot in read else None for e in given]
         kinds = [e.type for e in given], [e.type for e in results]
-        return Program(self.name, inputs, outputs, *kinds, steps, self.constants, dict(donated or {}))
+        return SegmentedProgram(self.name, inputs, outputs, *kinds, steps, self.constants, dict(donated or {}))
 
 
 def _within(outer: Location | None, own: Location | None, op: Any) -> Location | None:
@@ -366,15 +381,15 @@ def _lowering(name: str) -> Any:
     if found is None and name.startswith("chlo."):
         return LOWERINGS["chlo"]
     if found is None:
-        raise Refused("it has no lowering to the chip", "compute it on the host, before the step")
+        raise UnsupportedForm("it has no lowering to the chip", "compute it on the host, before the step")
     return found
 
 
-def _read_by(loop: Loop) -> list[int]:
+def _read_by(loop: WhileLoop) -> list[int]:
     return [*loop.start, *loop.condition_shared, *loop.body_shared]
 
 
-def _built(segment: Segment, into: Mapping[int, int]) -> Run:
+def _built(segment: Segment, into: Mapping[int, int]) -> GraphRun:
     """The graph of a segment: without the inputs that nobody reads, outputs in the order of their slots.
 
     into: the output that overwrites an input, both by slot.
@@ -395,7 +410,7 @@ def _built(segment: Segment, into: Mapping[int, int]) -> Run:
     graph.inputs = kept
     for i, value in enumerate(kept):
         value.index = i
-    return Run(b.build(), [by_value[v] for v in kept], list(segment.outputs))
+    return GraphRun(b.build(), [by_value[v] for v in kept], list(segment.outputs))
 
 
 def _needed(graph: Any) -> tuple[set[Value], list[Op]]:
@@ -418,7 +433,7 @@ def _number(slot: int | None) -> int:
     return slot
 
 
-def _narrowed(entry: Entry) -> Array:
+def _narrowed(entry: TracedValue) -> Array:
     """Known numbers in a format of the chip. Raises Refused where they do not fit."""
     assert entry.known is not None
     target = narrow(entry.type).dtype
@@ -426,7 +441,7 @@ def _narrowed(entry: Entry) -> Array:
         return entry.known
     held = entry.known.astype(target.numpy)
     if target is not WIDE[FLOAT64] and not (held == entry.known).all():
-        raise Refused(f"a constant does not fit in the 32 bits of {target.name}", "use smaller numbers")
+        raise UnsupportedForm(f"a constant does not fit in the 32 bits of {target.name}", "use smaller numbers")
     return held
 
 
@@ -448,7 +463,7 @@ def _described(b: GraphBuilder, array: Array, kind: TensorType) -> Value:
     return b.constant(array, kind.dtype, kind.shape)
 
 
-def _unsupported(name: str, op: Any, where: Location | None, refusal: Refused) -> UnsupportedOpError:
+def _unsupported(name: str, op: Any, where: Location | None, refusal: UnsupportedForm) -> UnsupportedOpError:
     types = ", ".join(str(v.type) for v in op.operands)
     return UnsupportedOpError(
         f"{name}({types}): {refusal.reason}", code=refusal.code, where=where, remedy=refusal.do or None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unsigned integers of 64 bits at run time: pairs of words. Random generators reckon keys and counters in them.
 
-A `Pair` stands for a value of the module; its halves are entries of uint32, so that halves which are known stay so
-(a converted word has a high half of zeros, and products of such cost little). Pairs are never arguments, results or
-states of loops.
+A `WideValue` stands for a value of the module; its halves are entries of uint32, so that halves which are known stay
+so (a converted word has a high half of zeros, and products of such cost little). Pairs are never arguments, results
+or states of loops.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from typing import Any
 
 import numpy as np
 
-from trnlab.frontends.stablehlo.entries import Entry, known
+from trnlab.frontends.stablehlo.entries import TracedValue, known
 from trnlab.frontends.stablehlo.mlir import INT64, UINT64
-from trnlab.frontends.stablehlo.registry import Refused
+from trnlab.frontends.stablehlo.registry import UnsupportedForm
 from trnlab.graph.ir import Check, TensorType
 from trnlab.numerics.dtypes import DType, bool_, int32, uint32
 
 Tracer = Any  # the one of `tracer`, which imports this module
-Half = tuple[Entry, Entry]
+Half = tuple[TracedValue, TracedValue]
 _WORD = 32
 
 
 @dataclass(eq=False)
-class Pair(Entry):
+class WideValue(TracedValue):
     """A value of 64 bits that is not known: its low and its high words."""
 
     low: Any = None
     high: Any = None
 
 
-def pair(low: Entry, high: Entry) -> Pair:
+def pair(low: TracedValue, high: TracedValue) -> WideValue:
     """Two words as one value."""
-    return Pair(TensorType(low.shape, UINT64), low=low, high=high)
+    return WideValue(TensorType(low.shape, UINT64), low=low, high=high)
 
 
-def halves(entry: Entry) -> Half:
+def halves(entry: TracedValue) -> Half:
     """The low and high words of a value of 64 bits, known or not."""
-    if isinstance(entry, Pair):
+    if isinstance(entry, WideValue):
         return entry.low, entry.high
     assert entry.known is not None
     kind = TensorType(entry.shape, uint32)
@@ -49,7 +49,9 @@ def halves(entry: Entry) -> Half:
     return low, high
 
 
-def lowered(t: Tracer, name: str, operands: tuple[Entry, ...], attrs: Mapping[str, Any], kind: TensorType) -> Entry:
+def lowered(
+    t: Tracer, name: str, operands: tuple[TracedValue, ...], attrs: Mapping[str, Any], kind: TensorType
+) -> TracedValue:
     """An op of which an operand or the result has 64 bits without a sign. Raises Refused for what has no form."""
     if name == "convert":
         return _converted(t, operands[0], kind.dtype)
@@ -61,23 +63,23 @@ def lowered(t: Tracer, name: str, operands: tuple[Entry, ...], attrs: Mapping[st
         return _compared(t, halves(operands[0]), halves(operands[1]), attrs["comparison_direction"])
     rule = _RULES.get(name)
     if rule is None:
-        raise Refused(f"{name} of 64-bit integers without a sign", "compute it in 32 bits", "TRN232")
+        raise UnsupportedForm(f"{name} of 64-bit integers without a sign", "compute it in 32 bits", "TRN232")
     return pair(*rule(t, *map(halves, operands)))
 
 
-def split(t: Tracer, x: Entry) -> Entry:
+def split(t: Tracer, x: TracedValue) -> TracedValue:
     """bitcast_convert to words: [...] becomes [..., 2], the low words first."""
     shape = (*x.shape, 1)
     return t.op("concatenate", *(t.op("reshape", e, shape=shape) for e in halves(x)), dimension=len(x.shape))
 
 
-def joined(t: Tracer, x: Entry) -> Entry:
+def joined(t: Tracer, x: TracedValue) -> TracedValue:
     """bitcast_convert from words: [..., 2] becomes [...]."""
     low, high = (_taken(t, x, i) for i in (0, 1))
     return pair(low, high)
 
 
-def _taken(t: Tracer, x: Entry, place: int) -> Entry:
+def _taken(t: Tracer, x: TracedValue, place: int) -> TracedValue:
     outer, zeros = x.shape[:-1], (0,) * (len(x.shape) - 1)
     bounds = {"start_indices": (*zeros, place), "limit_indices": (*outer, place + 1)}
     return t.op("reshape", t.op("slice", x, strides=(1,) * len(x.shape), **bounds), shape=outer)
@@ -86,26 +88,26 @@ def _taken(t: Tracer, x: Entry, place: int) -> Entry:
 _MOVES = frozenset({"reshape", "slice", "broadcast_in_dim", "transpose", "concatenate", "pad", "select"})
 
 
-def _zero(t: Tracer, like: Entry) -> Entry:
+def _zero(t: Tracer, like: TracedValue) -> TracedValue:
     return t.number(0, uint32, like.shape)
 
 
-def _is_zero(entry: Entry) -> bool:
+def _is_zero(entry: TracedValue) -> bool:
     return entry.known is not None and not entry.known.any()
 
 
-def _converted(t: Tracer, x: Entry, target: DType) -> Entry:
+def _converted(t: Tracer, x: TracedValue, target: DType) -> TracedValue:
     if target is INT64:
         return _signed(t, *halves(x))
     if target is not UINT64:
         low, high = halves(x)
         if target.is_float and not _is_zero(high):
-            raise Refused("64-bit integers as floats", "convert the words one by one", "TRN232")
+            raise UnsupportedForm("64-bit integers as floats", "convert the words one by one", "TRN232")
         if target is bool_:
             return t.op("convert", t.op("or", low, high), dtype=target)
         return t.op("convert", low, dtype=target)
     if x.type.dtype.is_float:
-        raise Refused("floats as 64-bit integers", "convert to 32 bits", "TRN232")
+        raise UnsupportedForm("floats as 64-bit integers", "convert to 32 bits", "TRN232")
     low = x if x.type.dtype is uint32 else t.op("convert", x, dtype=uint32)
     if x.type.dtype.kind != "i":
         return pair(low, _zero(t, low))
@@ -113,7 +115,7 @@ def _converted(t: Tracer, x: Entry, target: DType) -> Entry:
     return pair(low, t.op("convert", sign, dtype=uint32))
 
 
-def _signed(t: Tracer, low: Entry, high: Entry) -> Entry:
+def _signed(t: Tracer, low: TracedValue, high: TracedValue) -> TracedValue:
     """The same bits with a sign: 64-bit integers with one lie in 32 bits, so the program sees to it that they fit."""
     word, above = (t.use(t.op("bitcast_convert", e, dtype=int32)) for e in (low, high))
     b = t.segment.b
@@ -122,7 +124,7 @@ def _signed(t: Tracer, low: Entry, high: Entry) -> Entry:
     return t.entry(word, TensorType(low.shape, INT64))
 
 
-def _compared(t: Tracer, x: Half, y: Half, direction: str) -> Entry:
+def _compared(t: Tracer, x: Half, y: Half, direction: str) -> TracedValue:
     if direction in ("EQ", "NE"):
         parts = [t.op("compare", a, b, comparison_direction=direction) for a, b in zip(x, y)]
         return t.op("and" if direction == "EQ" else "or", *parts)
@@ -146,11 +148,11 @@ def _difference(t: Tracer, x: Half, y: Half) -> Half:
     return t.op("subtract", x[0], y[0]), t.op("subtract", t.op("subtract", x[1], y[1]), borrowed)
 
 
-def _added(t: Tracer, x: Entry, y: Entry) -> Entry:
+def _added(t: Tracer, x: TracedValue, y: TracedValue) -> TracedValue:
     return y if _is_zero(x) else x if _is_zero(y) else t.op("add", x, y)
 
 
-def _times(t: Tracer, x: Entry, y: Entry) -> Entry:
+def _times(t: Tracer, x: TracedValue, y: TracedValue) -> TracedValue:
     return x if _is_zero(x) else y if _is_zero(y) else t.op("multiply", x, y)
 
 
@@ -159,7 +161,7 @@ def _product(t: Tracer, x: Half, y: Half) -> Half:
     return _times(t, x[0], y[0]), _added(t, _high_product(t, x[0], y[0]), crossed)
 
 
-def _high_product(t: Tracer, x: Entry, y: Entry) -> Entry:
+def _high_product(t: Tracer, x: TracedValue, y: TracedValue) -> TracedValue:
     """The high word of a product of two words, from products of their halves."""
     if _is_zero(x) or _is_zero(y):
         return _zero(t, x)
@@ -178,7 +180,9 @@ def _shifted(left: bool) -> Callable[..., Half]:
     def rule(t: Tracer, x: Half, by: Half) -> Half:
         distances = set() if by[0].known is None else set(by[0].known.reshape(-1).tolist())
         if len(distances) != 1:
-            raise Refused("a shift of 64-bit integers by a distance that is computed", "shift by a number", "TRN232")
+            raise UnsupportedForm(
+                "a shift of 64-bit integers by a distance that is computed", "shift by a number", "TRN232"
+            )
         distance, away = int(distances.pop()), "shift_left" if left else "shift_right_logical"
         back = "shift_right_logical" if left else "shift_left"
         near, far = x if left else x[::-1]  # bits leave `near` for `far`

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from trnlab.errors import TrnlabError, UnsupportedOpError
 from trnlab.frontends.common.captured import Role
-from trnlab.frontends.stablehlo import Program, import_module
+from trnlab.frontends.stablehlo import SegmentedProgram, import_module
 from trnlab.frontends.stablehlo.formats import in_precision
 from trnlab.frontends.tensorflow import refusals
 from trnlab.frontends.tensorflow.lower import Lowered, lower
@@ -33,10 +33,10 @@ class CapturedFunction:
 
     captures: variables and constant tensors, which `place` of roles counts. kinds: dtypes of the results that are the
     function's own; after them come the variables that it writes, in the order of `written`. result: what the function
-    returned, with a `Reported` for each tensor.
+    returned, with a `ResultTensor` for each tensor.
     """
 
-    program: Program
+    program: SegmentedProgram
     inputs: list[Role]
     captures: list[tf.Variable | tf.Tensor]
     kinds: list[tf.DType]
@@ -50,7 +50,7 @@ class CapturedFunction:
 
 
 @dataclass(frozen=True)
-class Reported:
+class ResultTensor:
     """A tensor of the result: result `index` of the program."""
 
     index: int
@@ -94,7 +94,7 @@ def capture(function: Callable[..., Any], args: Sequence[Any], kwargs: Any, name
     return CapturedFunction(program, inputs, lowered.captures, lowered.results, written, returned[0])
 
 
-def _imported(lowered: Lowered, name: str, names: Sequence[str]) -> Program:
+def _imported(lowered: Lowered, name: str, names: Sequence[str]) -> SegmentedProgram:
     """The module as a program, with the user's lines in it and in what is refused."""
     lines = lowered.lines
     try:
@@ -118,7 +118,7 @@ def _flattened(result: Any) -> tuple[list[tf.Tensor], Any]:
         if leaf is None:
             shown.append(None)
             continue
-        shown.append(Reported(len(tensors)))
+        shown.append(ResultTensor(len(tensors)))
         tensors.append(tf.identity(tf.convert_to_tensor(leaf)))
     return tensors, tf.nest.pack_sequence_as(result, shown, expand_composites=False)
 

@@ -21,14 +21,14 @@ from tensorflow.python.eager import record
 from trnlab.frontends.common import engine
 from trnlab.frontends.stablehlo.tracer import narrow
 from trnlab.frontends.tensorflow import refusals
-from trnlab.frontends.tensorflow.capture import CapturedFunction, Reported, capture, leaves_of
+from trnlab.frontends.tensorflow.capture import CapturedFunction, ResultTensor, capture, leaves_of
 from trnlab.frontends.tensorflow.numbers import difference
 from trnlab.frontends.tensorflow.values import Array, to_array, to_tensor
-from trnlab.precision import Rules
+from trnlab.precision import PrecisionRules
 from trnlab.runtime import session
 from trnlab.runtime.notices import say
 
-Formats = tuple["str | None", "str | Path | Rules | None"]  # precision and rules
+Formats = tuple["str | None", "str | Path | PrecisionRules | None"]  # precision and rules
 _MOST_PROGRAMS = 32  # that one function keeps; the one that was not used for longest goes first
 
 
@@ -155,7 +155,7 @@ def function(
     *,
     name: str | None = None,
     precision: str | None = None,
-    precision_rules: str | Path | Rules | None = None,
+    precision_rules: str | Path | PrecisionRules | None = None,
 ) -> Any:
     """Run `python_function` on the chip, as a decorator or called; see the head of this module.
 
@@ -172,7 +172,7 @@ def _nobody(arguments: Sequence[Array]) -> list[Array]:
     raise AssertionError("what is followed is computed by TensorFlow")
 
 
-def _follow(captured: CapturedFunction, follower: engine.Follower) -> None:
+def _follow(captured: CapturedFunction, follower: engine.TracingEngine) -> None:
     """Say what the chip would run; TensorFlow computes it."""
     written = set(map(id, captured.written))
     kinds = {
@@ -202,7 +202,7 @@ def _run(trace: _Trace, leaves: Sequence[Any]) -> list[tf.Tensor]:
 
 
 def _reported(result: Any, tensors: Sequence[tf.Tensor]) -> Any:
-    return tf.nest.map_structure(lambda x: tensors[x.index] if isinstance(x, Reported) else x, result)
+    return tf.nest.map_structure(lambda x: tensors[x.index] if isinstance(x, ResultTensor) else x, result)
 
 
 def _as_tensor(leaf: Any) -> Any:

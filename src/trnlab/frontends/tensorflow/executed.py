@@ -21,7 +21,7 @@ from tensorflow.python.ops import resource_variable_ops as variables
 
 from trnlab.errors import TrnlabError
 from trnlab.frontends.common import engine
-from trnlab.frontends.stablehlo import Program, import_module
+from trnlab.frontends.stablehlo import SegmentedProgram, import_module
 from trnlab.frontends.stablehlo.formats import in_precision
 from trnlab.frontends.stablehlo.tracer import narrow
 from trnlab.frontends.tensorflow import lower
@@ -52,7 +52,7 @@ class _Loaded:
     own: how many results are the function's; after them come the variables at these places of the arguments.
     """
 
-    program: Program
+    program: SegmentedProgram
     run: Callable[[Sequence[Array]], list[Array]]
     given: list[int]
     own: list[tf.DType]
@@ -87,7 +87,7 @@ def run(function: Any, arguments: Sequence[Any]) -> list[tf.Tensor]:
         return _run(loaded, arguments, function)
 
 
-def follow(function: Any, arguments: Sequence[Any], follower: engine.Follower) -> None:
+def follow(function: Any, arguments: Sequence[Any], follower: engine.TracingEngine) -> None:
     """Say what the chip would run of `function`, which somebody else computes. Raises as `run`."""
     loaded = _found(function, arguments, (*map(_form, arguments), id(follower)))
     kinds = [_variable(a) if a.dtype == tf.resource else None for a in arguments]

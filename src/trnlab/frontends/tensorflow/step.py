@@ -25,7 +25,7 @@ from trnlab.frontends.tensorflow.capture import CapturedFunction
 from trnlab.frontends.tensorflow.chip_function import ChipFunction, Formats
 from trnlab.frontends.tensorflow.locations import layers_of
 from trnlab.frontends.tensorflow.numbers import numbers_of
-from trnlab.precision import Rules
+from trnlab.precision import PrecisionRules
 
 Loss = str | Callable[..., Any] | None
 
@@ -37,8 +37,8 @@ def compile_step(
     *,
     name: str = "train_step",
     precision: str | None = None,
-    precision_rules: str | Path | Rules | None = None,
-) -> TrainStep:
+    precision_rules: str | Path | PrecisionRules | None = None,
+) -> TensorFlowTrainStep:
     """A step of `optimizer` on loss(y, model(x)) and the losses that layers add.
 
     loss: a keras.losses.Loss, a function of (y, predictions), or its name in Keras; None when the layers add all of
@@ -47,10 +47,10 @@ def compile_step(
     docs/precision.md; None: those of the session. Raises UsageError (TRN110) for a loss that is not one number, and
     TRN121, TRN245, TRN246 for a precision that does not exist, or not on the chip.
     """
-    return TrainStep(model, loss, optimizer, name, (precision, precision_rules))
+    return TensorFlowTrainStep(model, loss, optimizer, name, (precision, precision_rules))
 
 
-class TrainStep:
+class TensorFlowTrainStep:
     """See `compile_step`. `captured` is the graph of the latest call."""
 
     def __init__(self, model: Any, loss: Loss, optimizer: Any, name: str, formats: Formats = (None, None)) -> None:

@@ -24,10 +24,10 @@ from torch.utils.checkpoint import CheckpointPolicy
 from trnlab.frontends.common import engine
 from trnlab.frontends.torch import eager, kernels, recording  # noqa: F401  (kernels hears of calls while PyTorch traces)
 from trnlab.frontends.torch.capture.import_fx import Imported, decompositions, import_fx
-from trnlab.frontends.torch.device.buffers import Buffer, tensor_from
+from trnlab.frontends.torch.device.buffers import ChipArray, tensor_from
 from trnlab.frontends.torch.device.dlpack import as_neuron
 from trnlab.frontends.torch.device.types import is_opaque
-from trnlab.frontends.torch.distributed.surroundings import guard
+from trnlab.frontends.torch.distributed.environment import guard
 from trnlab.frontends.torch.draws import new_seed
 from trnlab.frontends.torch.python_numbers import PythonNumbers, is_host_number
 from trnlab.frontends.torch.pytorch.dispatcher import OpOverload
@@ -164,7 +164,7 @@ class CompiledGraph:
         given = {name: args[i] for name, i in self._position.items()} | self._numbers.inputs(known)
         graph = self.imported.graph
         bound = [
-            Buffer(self._input(v.name, n, given), exact=n in self.imported.exact or n is None)
+            ChipArray(self._input(v.name, n, given), exact=n in self.imported.exact or n is None)
             for v, n in zip(graph.inputs, self.imported.inputs)
         ]
         results = self._program([b.array() for b in bound])

@@ -10,7 +10,7 @@
         run.stepped()
 
 `trnlab run --checkpoint s3://team/run7 --every 200 train.py` says where and how often. Without these lines, a script
-whose steps are those of `compile_step` is replayed: see `Replay`.
+whose steps are those of `compile_step` is replayed: see `StepReplay`.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from trnlab.frontends.torch.saving import state_files
 from trnlab.frontends.torch.saving import training_state as states
 from trnlab.frontends.torch.saving.portable import elsewhere
 from trnlab.runtime import session
-from trnlab.runtime.checkpoint_plan import Plan, Use, plan
+from trnlab.runtime.checkpoint_plan import CheckpointPlan, CheckpointUse, plan
 from trnlab.runtime.notices import say
 from trnlab.runtime.script import on_failure
 from trnlab.storage import open_store
 from trnlab.storage.checkpoints import Checkpoints, pieces
-from trnlab.storage.finished import OLDER
+from trnlab.storage.finished_checkpoint import OLDER
 
 _RESERVED = ("step", "epoch", "position", "epoch_start", "generators", "loader")
 
 
-class Writer:
+class BackgroundWriter:
     """Writes states in a thread of its own; what holds up training is their copy to the host.
 
     seconds: of that copy, the latest.
@@ -69,7 +69,7 @@ class Writer:
     def _write(self, step: int, state: Any) -> None:
         try:
             files, about = state_files.packed(state)
-            Use.latest_bytes = sum(len(part) for parts in files.values() for part in pieces(parts))
+            CheckpointUse.latest_bytes = sum(len(part) for parts in files.values() for part in pieces(parts))
             self.kept.save(step, files, about)
         except RunError as error:  # training goes on: the checkpoints before it are kept
             say(f"{error.code}: {error.what}")
@@ -88,7 +88,7 @@ class Run:
                 remedy="choose another name",
             )
         self.step, self.every = 0, every
-        self._objects, self._writer = objects, None if kept is None else Writer(kept)
+        self._objects, self._writer = objects, None if kept is None else BackgroundWriter(kept)
         self._epoch, self._position, self._epoch_start = 0, 0, states.generators()
         self._loader: Loader | None = None  # that knows its place
         self._loader_state: dict[str, Any] | None = None
@@ -194,9 +194,11 @@ def resume(place: str | None = None, *, every: int | None = None, keep: int | No
     objects. Raises UsageError (TRN534) for numbers that cannot be, RunError: TRN530 for a checkpoint of another
     script, TRN531 where the store cannot be read, TRN532 where none is whole.
     """
-    usual = plan() or Plan(place or "")
-    chosen = Plan(place or usual.place, usual.every if every is None else every, usual.keep if keep is None else keep)
-    Use.by = "script"
+    usual = plan() or CheckpointPlan(place or "")
+    chosen = CheckpointPlan(
+        place or usual.place, usual.every if every is None else every, usual.keep if keep is None else keep
+    )
+    CheckpointUse.by = "script"
     return Run(of_this_rank(chosen) if chosen.place else None, chosen.every, objects)
 
 
@@ -222,7 +224,7 @@ def went_on(step: int) -> None:
         now.counters.resumed = step
 
 
-def of_this_rank(chosen: Plan) -> Checkpoints:
+def of_this_rank(chosen: CheckpointPlan) -> Checkpoints:
     """The checkpoints of a plan, for the rank that the environment says this process is."""
     rank, ranks = (int(os.environ.get(name) or default) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
     agreement = among_ranks(rank, ranks)

@@ -21,7 +21,7 @@ from trnlab.storage import open_store
 
 if TYPE_CHECKING:
     from trnlab.chips.catalog import Target
-    from trnlab.fleet.reliability.data_cost import Cost
+    from trnlab.fleet.reliability.data_cost import DataCost
 
 Batch: TypeAlias = Tensor | tuple[Tensor, ...]
 
@@ -74,7 +74,7 @@ class Loader:
 
     def cost(
         self, step_s: float, target: Target, instances: int = 1, batches: int = 1, ranks: int | None = None
-    ) -> Cost | None:
+    ) -> DataCost | None:
         """What reading costs in steps of so many seconds on these instances, from where the data set is; None where
         that is no store with figures.
 

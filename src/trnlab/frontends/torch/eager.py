@@ -28,7 +28,7 @@ from trnlab.frontends.common import engine
 from trnlab.frontends.torch.capture.import_fx import Imported, import_fx
 from trnlab.frontends.torch.capture.tracing import fake_like, functional
 from trnlab.frontends.torch.decompositions import factors
-from trnlab.frontends.torch.device.buffers import Buffer, tensor_from
+from trnlab.frontends.torch.device.buffers import ChipArray, tensor_from
 from trnlab.frontends.torch.device.dispatch import tracing_allowed
 from trnlab.frontends.torch.device.dlpack import as_host
 from trnlab.frontends.torch.device.host_ops import NOT_HERE, give_memory
@@ -67,7 +67,7 @@ class _Form:
 class _Programs:
     """The programs of one engine and session, None for what the host has to compute."""
 
-    engine: engine.Engine
+    engine: engine.GraphEngine
     session: session.Session | None
     known: dict[Hashable, _Program | None] = field(default_factory=dict)
     variants: Counter[Hashable] = field(default_factory=Counter)
@@ -218,7 +218,7 @@ class _Program:
         """Execute, store what was written, and return what the operator returns."""
         given = [call.inputs[self._inputs[name]] for name in self._imported.inputs if name is not None]
         values = [t if read else torch.zeros_like(as_host(t)) for t, read in zip(given, self._read)]
-        arrays = self._program([Buffer(t, exact=self._exact).array() for t in values])
+        arrays = self._program([ChipArray(t, exact=self._exact).array() for t in values])
         named = pytree.tree_unflatten(call.leaves, call.spec)
         old = [t for name in _written(call.op) for t in pytree.tree_leaves(named[name]) if isinstance(t, Tensor)]
         for i, tensor in enumerate(old):

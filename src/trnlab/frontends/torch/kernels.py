@@ -29,19 +29,19 @@ from trnlab.errors import UnsupportedOpError, UsageError
 from trnlab.frontends.after_import import when_imported
 from trnlab.frontends.common import callee
 from trnlab.frontends.torch.device.types import kind_of, type_of
-from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
+from trnlab.frontends.torch.lowerings.registry import LoweringSite, UnsupportedOperatorForm, lowers
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.pytorch.dispatcher import is_functorchs
 from trnlab.frontends.torch.pytorch.places import DECORATORS
 from trnlab.graph.ir import TensorType, Value
-from trnlab.guards.snapshot import Is, snapshot
+from trnlab.guards.snapshot import IdentitySnapshot, snapshot
 from trnlab.kernel_hooks import NOT_HANDLED
 from trnlab.lang.formats import Format, format_of
 from trnlab.nki.kernel import Kernel, stand_in
 from trnlab.nki.neuronxcc import OldKernel
 from trnlab.nki.tracing.arguments import iter_leaves, map_objects
 from trnlab.nki.tracing.arrays import HostArray, like, to_host
-from trnlab.nki.tracing.traces import Result, Trace
+from trnlab.nki.tracing.traces import KernelResult, Trace
 from trnlab.program.callee import KernelCallee
 from trnlab.program.strided import row_major
 
@@ -105,21 +105,21 @@ class CallSite:
     args: Any
     kwargs: Any
     backward: Backward | Kernel | None
-    made: dict[Any, Made] = field(default_factory=dict)
+    made: dict[Any, KernelCallResult] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """The kernel's name."""
         return self.kernel.function.__name__
 
-    def recorded(self, tensors: Tensors) -> Made:
+    def recorded(self, tensors: Tensors) -> KernelCallResult:
         """The kernel recorded for tensors of these types."""
         types = tuple((tuple(int(n) for n in t.shape), t.dtype) for t in tensors)
         examples = [_example(shape, kind) for shape, kind in types]
         trace, arrays = self.traced(examples)
         known = self.made.get(types)
         if known is None or known.trace is not trace:
-            known = self.made[types] = Made(self, trace, _places(arrays, examples), types)
+            known = self.made[types] = KernelCallResult(self, trace, _places(arrays, examples), types)
         return known
 
     def traced(self, arrays: Sequence[HostArray]) -> tuple[Trace, list[HostArray]]:
@@ -141,7 +141,7 @@ def _places(arrays: Sequence[HostArray], examples: Sequence[HostArray]) -> tuple
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
+class KernelCallResult:
     """What a call makes. The operator returns `fresh` (tensors of the trace), then the arguments it wrote to."""
 
     site: CallSite
@@ -152,8 +152,8 @@ class Made:
     @property
     def fresh(self) -> list[int]:
         """The tensors that the kernel made and returns."""
-        found: list[Result] = []
-        map_objects(found.append, self.trace.results, Result)
+        found: list[KernelResult] = []
+        map_objects(found.append, self.trace.results, KernelResult)
         return sorted({r.param for r in found if r.param >= self.trace.arguments})
 
     @property
@@ -175,9 +175,9 @@ class Made:
         for p in range(self.trace.arguments):
             if p not in found and self.places[p] >= 0:
                 found[p] = tensors[self.places[p]]
-        return map_objects(lambda r: self._seen(found[r.param], r), self.trace.results, Result)
+        return map_objects(lambda r: self._seen(found[r.param], r), self.trace.results, KernelResult)
 
-    def _seen(self, whole: Tensor, result: Result) -> Tensor:
+    def _seen(self, whole: Tensor, result: KernelResult) -> Tensor:
         """A result as a look at the tensor that it lies in."""
         same = format_of(whole.dtype) == str(result.format)
         if not same or result.strides != row_major(result.shape):
@@ -225,7 +225,7 @@ def _number(site: CallSite) -> int:
 
 def _constant_or_kernel(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return (Is(value), str(value.dtype), value.shape, value.tobytes())
+        return (IdentitySnapshot(value), str(value.dtype), value.shape, value.tobytes())
     return stand_in(value)
 
 
@@ -237,7 +237,7 @@ def _run(inputs: list[Tensor], call: int) -> list[Tensor]:
     site = _SITES[call]
     given = [to_host(t) for t in inputs]
     trace, arrays = site.traced(given)
-    made = Made(site, trace, _places(arrays, given), tuple((tuple(t.shape), t.dtype) for t in inputs))
+    made = KernelCallResult(site, trace, _places(arrays, given), tuple((tuple(t.shape), t.dtype) for t in inputs))
     own = [HostArray(a.data.copy(), a.format, a.origin) if i in made.written else a for i, a in enumerate(arrays)]
     memory = site.kernel.run(trace, own)
     outs = [like(memory[p], _format(trace, p), _first(inputs)) for p in (*made.fresh, *made.written)]
@@ -303,13 +303,13 @@ _define()
 
 
 @lowers("trnlab::nki.default")
-def _custom_call(site: Site, inputs: list[Value], call: int) -> list[Value]:
+def _custom_call(site: LoweringSite, inputs: list[Value], call: int) -> list[Value]:
     made = _SITES[call].recorded([node.meta["val"] for node in site.node.args[0]])  # type: ignore[union-attr, index]
     with site.b.at(site.b.loc, made.site.name):
         return list(site.b.custom_call(callee_of(made), *inputs))
 
 
-def callee_of(made: Made) -> KernelCallee:
+def callee_of(made: KernelCallResult) -> KernelCallee:
     """The recorded call as what an op of the graph carries. Raises Refused for what no graph can hold."""
     operands = [TensorType(shape, _chip_format(kind)) for shape, kind in made.types]
     returned, constant = (*made.fresh, *made.written), partial(_constant, made)
@@ -318,20 +318,20 @@ def callee_of(made: Made) -> KernelCallee:
             made.site.name, made.trace, made.places, operands, returned, constant, partial(_execute, made)
         )
     except callee.NotAnOp as reason:
-        raise Refused(reason.reason, reason.do) from reason
+        raise UnsupportedOperatorForm(reason.reason, reason.do) from reason
 
 
 def _chip_format(kind: torch.dtype) -> Any:
     return type_of(torch.empty((), dtype=kind, device="meta")).dtype
 
 
-def _constant(made: Made, number: int) -> Any:
+def _constant(made: KernelCallResult, number: int) -> Any:
     """The contents of an array argument that is no tensor of the graph."""
     examples = [_example(shape, kind) for shape, kind in made.types]
     return made.site.traced(examples)[1][number].data
 
 
-def _execute(made: Made, arrays: Sequence[Any]) -> list[Any]:
+def _execute(made: KernelCallResult, arrays: Sequence[Any]) -> list[Any]:
     """Results from operands, for the graph's interpreter."""
     given = [HostArray(_bits(a).copy(), format_of(kind), None) for a, (_, kind) in zip(arrays, made.types)]
     trace, ordered = made.site.traced(given)

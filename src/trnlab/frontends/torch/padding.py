@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from trnlab.buckets import Plan
+from trnlab.buckets import BucketPlan
 from trnlab.errors import UsageError
 from trnlab.frontends.torch.pytorch import pytree
 
@@ -22,9 +22,10 @@ from trnlab.frontends.torch.pytorch import pytree
 class PadToBuckets:
     """A collate function: samples (or, after `collate`, a batch) padded to the bucket of the longest.
 
-    sizes: lengths to pad to, e.g. `Plan.sizes`. values: what is padded with, by the key (or the place in a tuple) of
-    a field; 0 for others. mask: the key under which a mask is added, 1 for what was there and 0 for padding, where a
-    sample has none. collate: makes a batch of samples before it is padded, e.g. a DataCollator of transformers.
+    sizes: lengths to pad to, e.g. `BucketPlan.sizes`. values: what is padded with, by the key (or the place in a
+    tuple) of a field; 0 for others. mask: the key under which a mask is added, 1 for what was there and 0 for
+    padding, where a sample has none. collate: makes a batch of samples before it is padded, e.g. a DataCollator of
+    transformers.
 
     The length of a sample is the first dimension of its longest field; fields of that length are padded, others (a
     label, an image) are left as they are. Of a batch that `collate` made it is the second dimension. Raises
@@ -39,7 +40,7 @@ class PadToBuckets:
         mask: str | None = None,
         collate: Callable[[Sequence[Any]], Any] | None = None,
     ) -> None:
-        self.plan = Plan(tuple(sorted(set(sizes))), {})
+        self.plan = BucketPlan(tuple(sorted(set(sizes))), {})
         self.values, self.mask, self.collate = dict(values or {}), mask, collate
 
     def __call__(self, samples: Sequence[Any]) -> Any:

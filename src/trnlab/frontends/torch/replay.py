@@ -20,23 +20,23 @@ import torch
 from torch import Tensor
 
 from trnlab.errors import RunError
-from trnlab.frontends.torch.checkpoints import Writer, newest, of_this_rank, went_on
+from trnlab.frontends.torch.checkpoints import BackgroundWriter, newest, of_this_rank, went_on
 from trnlab.frontends.torch.device.dlpack import as_neuron
 from trnlab.frontends.torch.draws import new_seed
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.saving import training_state as states
-from trnlab.runtime.checkpoint_plan import Plan
+from trnlab.runtime.checkpoint_plan import CheckpointPlan
 from trnlab.runtime.notices import say
 
 _EXACT = 1 << 53  # integers up to here are exact in float64
 
 
-class Replay:
+class StepReplay:
     """The calls of all compiled steps of a process, in order; see the module."""
 
-    def __init__(self, wanted: Plan) -> None:
+    def __init__(self, wanted: CheckpointPlan) -> None:
         kept = of_this_rank(wanted)
-        self.every, self.calls, self._writer = wanted.every, 0, Writer(kept)
+        self.every, self.calls, self._writer = wanted.every, 0, BackgroundWriter(kept)
         self._steps: list[Any] = []
         self._forms: list[list[Any]] = []  # of each step: what its results look like
         self._calls: list[list[int]] = []  # which step, checksums of batch and generators, seeds that were drawn

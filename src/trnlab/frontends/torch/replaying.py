@@ -5,22 +5,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trnlab.runtime.checkpoint_plan import Use, plan
+from trnlab.runtime.checkpoint_plan import CheckpointUse, plan
 
 if TYPE_CHECKING:
-    from trnlab.frontends.torch.replay import Replay
+    from trnlab.frontends.torch.replay import StepReplay
 
-_made: list[Replay] = []
+_made: list[StepReplay] = []
 
 
-def active() -> Replay | None:
+def active() -> StepReplay | None:
     """What replays this process's compiled steps, where a place for checkpoints was chosen and the script writes none
     by itself. Raises what `checkpoints.newest` raises."""
-    if Use.by == "script":
+    if CheckpointUse.by == "script":
         return None
     if not _made and (wanted := plan()) is not None:
-        from trnlab.frontends.torch.replay import Replay
+        from trnlab.frontends.torch.replay import StepReplay
 
-        Use.by = "steps"
-        _made.append(Replay(wanted))
+        CheckpointUse.by = "steps"
+        _made.append(StepReplay(wanted))
     return _made[-1] if _made else None

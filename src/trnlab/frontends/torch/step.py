@@ -28,9 +28,9 @@ from trnlab.frontends.torch import low_precision, recording, replaying
 from trnlab.frontends.torch.capture import hooks
 from trnlab.frontends.torch.capture.optimizer_numbers import store
 from trnlab.frontends.torch.capture.state import ambient
-from trnlab.frontends.torch.capture.step_capture import CapturedStep, LossFunction, Reported, capture_step
+from trnlab.frontends.torch.capture.step_capture import CapturedStep, LossFunction, LossOutput, capture_step
 from trnlab.frontends.torch.capture.subject import Place, Subject, check_devices, exactly, form, prepare, settable
-from trnlab.frontends.torch.device.buffers import Buffer, tensor_from
+from trnlab.frontends.torch.device.buffers import ChipArray, tensor_from
 from trnlab.frontends.torch.device.dlpack import as_host, as_neuron
 from trnlab.frontends.torch.draws import new_seed
 from trnlab.frontends.torch.parallel import sharded
@@ -83,7 +83,7 @@ class TrainStep:
         self.model, self.optimizer, self.loss_fn, self.max_norm, self.name = model, optimizer, loss_fn, max_norm, name
         self.captured: CapturedStep | None = None
         self._programs: list[_Trace] = []
-        self._buffers: dict[Any, Buffer] = {}
+        self._buffers: dict[Any, ChipArray] = {}
         self._said: set[str] = set()
         self._scales: dict[tuple[str, tuple[int, ...]], Tensor] = {}  # histories of amax, by name and shape
         self._exact_counts = False  # see Subject
@@ -272,26 +272,26 @@ class TrainStep:
         """What the loss function returned, with this run's tensors."""
 
         def tensor(leaf: Any) -> Any:
-            if not isinstance(leaf, Reported):
+            if not isinstance(leaf, LossOutput):
                 return leaf
             return made[leaf.role] if leaf.role in made else _input(leaf.role, tensors, leaves)
 
         return pytree.tree_map(tensor, result)
 
-    def _bind(self, role: Role, tensors: list[Tensor], parameters: list[Tensor], leaves: list[Any]) -> Buffer:
+    def _bind(self, role: Role, tensors: list[Tensor], parameters: list[Tensor], leaves: list[Any]) -> ChipArray:
         if role.kind == "batch":
-            return Buffer(leaves[role.place], role.name)
+            return ChipArray(leaves[role.place], role.name)
         if role.kind == "rate":
             group, key, at = role.place
             held = self.optimizer.param_groups[group][key]
-            return Buffer(torch.tensor(float(held if at is None else held[at]), dtype=torch.float32), exact=True)
+            return ChipArray(torch.tensor(float(held if at is None else held[at]), dtype=torch.float32), exact=True)
         if role.kind == "seed":
-            return Buffer(new_seed(role.place))
+            return ChipArray(new_seed(role.place))
         if role.kind == "scale":
-            return Buffer(self._scale(role.name), exact=True)
+            return ChipArray(self._scale(role.name), exact=True)
         if role.kind == "count":
             count = float(self.optimizer.state[parameters[role.place[0]]]["step"])
-            return Buffer(torch.tensor(count), exact=True)
+            return ChipArray(torch.tensor(count), exact=True)
         if role.kind == "state":
             tensor = self.optimizer.state[parameters[role.place[0]]][role.place[1]]
         elif role.kind == "outside":
@@ -302,7 +302,7 @@ class TrainStep:
         tensor = sharded.local(tensor)
         known = self._buffers.get(role)
         if known is None or not known.still(tensor):
-            known = self._buffers[role] = Buffer(tensor, role.name)
+            known = self._buffers[role] = ChipArray(tensor, role.name)
         return known
 
     def _scale(self, name: str) -> Tensor:

@@ -24,8 +24,8 @@ from trnlab.frontends import vendor_imports
 from trnlab.frontends.common.engine import DeviceEngine, use
 from trnlab.frontends.torch.findings import provenance
 from trnlab.frontends.torch.findings.locations import is_gradient, location_of
-from trnlab.frontends.torch.verify.chip import Examined
-from trnlab.frontends.torch.verify.steps import Steps
+from trnlab.frontends.torch.verify.chip import InstrumentedGraph
+from trnlab.frontends.torch.verify.steps import StepCounter
 from trnlab.graph.ir import Graph, Value
 from trnlab.nki.imports import install_imports
 from trnlab.runtime import session as sessions
@@ -39,7 +39,7 @@ LAYERS, VALUES = "layers.json", "layers.npz"
 _MULTIPLY = ("mm", "addmm", "bmm", "baddbmm", "convolution", "attention", "_scaled_mm")
 
 
-class Limited(Steps):
+class StepLimit(StepCounter):
     """Ends the script, as if it were over, when it has done enough."""
 
     def _stop(self) -> None:
@@ -51,12 +51,12 @@ class Limited(Steps):
 class StudyEngine(DeviceEngine):
     """Runs graphs on the chip; those of the first step again, to keep what their products gave."""
 
-    steps: Limited
+    steps: StepLimit
     entries: list[dict[str, Any]] = field(default_factory=list)
     arrays: dict[str, Array] = field(default_factory=dict)
 
     def compile(self, graph: Graph) -> Callable[[Sequence[Array]], list[Array]]:
-        """See `Engine`."""
+        """See `GraphEngine`."""
         plain, now = super().compile(graph), sessions.current()
         source = provenance.of(graph)
 
@@ -68,7 +68,7 @@ class StudyEngine(DeviceEngine):
             outputs = plain(inputs)
             if graph.start is not None:  # scales of what this step saw, which is what it began with
                 before[graph.start.state] = np.array(inputs[graph.start.state])
-            found, _ = Examined(graph, source, now).run(before, outputs)
+            found, _ = InstrumentedGraph(graph, source, now).run(before, outputs)
             self._keep(graph, source, found)
             return outputs
 
@@ -79,7 +79,7 @@ class StudyEngine(DeviceEngine):
         self.steps.stepped()
 
     def step_done(self, loss: float, tokens: int) -> None:
-        """See `Engine`."""
+        """See `GraphEngine`."""
         super().step_done(loss, tokens)
         self.steps.done(loss)
 
@@ -123,7 +123,7 @@ def _cut(value: Value, found: Mapping[Value, Array]) -> dict[str, int]:
 
 def study(script: Script, session: Session, folder: Path, steps: int) -> int:
     """Run the script for so many steps; returns its exit status."""
-    engine = StudyEngine(Limited(steps))
+    engine = StudyEngine(StepLimit(steps))
     with provenance.kept(), use(engine), engine.steps.watching():
         status = run_script(script, session, folder)
     np.savez(folder / VALUES, **engine.arrays)  # type: ignore[arg-type]

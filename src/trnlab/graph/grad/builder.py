@@ -28,7 +28,7 @@ _EXPANDING = ("convert", "reshape", "broadcast_in_dim")
 
 
 @dataclass
-class Region:
+class GradientRegion:
     """Ops that are differentiated as one. inputs: what of it comes from outside and is treated apart; backward: its
     derivative, or None where the backward pass computes its ops once more."""
 
@@ -38,7 +38,7 @@ class Region:
     backward: Backward | None
 
 
-Node = Op | Region
+Node = Op | GradientRegion
 
 
 class GradientBuilder(GraphBuilder):
@@ -68,7 +68,7 @@ class GradientBuilder(GraphBuilder):
         results = self._region(lambda *given: (make(*given),), inputs, None)
         if apart:
             region = self._nodes[-1]
-            assert isinstance(region, Region)
+            assert isinstance(region, GradientRegion)
             read = dict.fromkeys(value for value in _read(region.nodes) if value.op is None)
             region.inputs = tuple(dict.fromkeys((*inputs, *read)))
         return results[0]
@@ -79,7 +79,7 @@ class GradientBuilder(GraphBuilder):
         outer, self._nodes = self._nodes, []
         try:
             results = make(*inputs)
-            outer.append(Region(self._nodes, tuple(inputs), results, backward))
+            outer.append(GradientRegion(self._nodes, tuple(inputs), results, backward))
         finally:
             self._nodes = outer
         return results
@@ -211,10 +211,10 @@ class _Pass:
     # -- the walk --------------------------------------------------------------------------------------------------
     def _mark(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
-            if isinstance(node, Region) and node.backward is None:
+            if isinstance(node, GradientRegion) and node.backward is None:
                 self._mark(node.nodes)
                 continue
-            reads = node.inputs if isinstance(node, Region) else node.operands
+            reads = node.inputs if isinstance(node, GradientRegion) else node.operands
             if any(map(self.needs, reads)):
                 self.active.update(value for value in node.results if value.dtype.is_float)
 
@@ -240,7 +240,7 @@ class _Pass:
                 if gradient is not None:
                     self.give(value, gradient)
 
-    def _by_itself(self, region: Region, backward: Backward) -> None:
+    def _by_itself(self, region: GradientRegion, backward: Backward) -> None:
         gradient = self._total(region.results[0])
         if gradient is None:
             return
@@ -248,7 +248,7 @@ class _Pass:
             if part is not None:
                 self.give(value, part)
 
-    def _compute_again(self, region: Region) -> None:
+    def _compute_again(self, region: GradientRegion) -> None:
         gradient = self._total(region.results[0])
         if gradient is None:
             return

@@ -18,7 +18,7 @@ from trnlab.numerics.dtypes import DType
 
 
 @dataclass(frozen=True)
-class Window:
+class ConvolutionWindow:
     """How the window of a convolution (not transposed) moves, in each dimension of space."""
 
     strides: tuple[int, ...]
@@ -88,6 +88,6 @@ def convolution(p: BackwardPass, op: Op, d: Value) -> Gradients:
     (x, w), a = op.operands, op.attrs
     if a["window_reversal"] or a["batch_group_count"] != 1 or set(a["lhs_dilation"]) != {1}:
         raise no_derivative(op, "a convolution that is a gradient itself")
-    window = Window(a["window_strides"], a["padding_low"], a["rhs_dilation"], a["feature_group_count"])
+    window = ConvolutionWindow(a["window_strides"], a["padding_low"], a["rhs_dilation"], a["feature_group_count"])
     of_x = window.by_input(p.b, d, w, x.shape[2:], p.form(x)) if p.needs(x) else None
     return [of_x, window.by_weight(p.b, p.saved(x), d, w.shape[2:], p.form(w)) if p.needs(w) else None]

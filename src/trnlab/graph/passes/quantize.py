@@ -33,7 +33,7 @@ from trnlab.graph.loops import Body
 from trnlab.graph.passes.rewrite import rewrite
 from trnlab.graph.passes.scales import SMALLEST_AMAX, Histories, amax_of, largest
 from trnlab.numerics.dtypes import DType, bfloat16, float8_e5m2, float32
-from trnlab.precision import Choice
+from trnlab.precision import ModulePrecision
 
 VIEWS = ("reshape", "transpose")
 MOVES = (*VIEWS, "convert", "slice", "pad", "reverse", "broadcast_in_dim")
@@ -42,7 +42,7 @@ MX_FORWARD, MX_GRADIENT = "float8_e4m3fn", "float8_e5m2"
 ATTENTION = ("trn.attention", "trn.attention_backward")
 PRODUCTS = ("dot_general", "convolution", *ATTENTION)
 
-Choose = Callable[[Op], "Choice | None"]
+Choose = Callable[[Op], "ModulePrecision | None"]
 IsGradient = Callable[[Value], bool]
 
 
@@ -83,7 +83,7 @@ class _Scaled:
     scale: Value
 
 
-def reason_against(op: Op, choice: Choice) -> str:
+def reason_against(op: Op, choice: ModulePrecision) -> str:
     """Why a product cannot be in a scaled format; empty where it can."""
     if op.name in ATTENTION:
         return "attention is computed as a whole, in bf16"

@@ -11,11 +11,11 @@ import numpy as np
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
 from trnlab.isa.base import Array, Arrays, Engine, Memory, Operand
-from trnlab.isa.collectives.collective import COMMON, SAME_GROUPS, SAME_MEMORY, Collective
+from trnlab.isa.collectives.collective import COMMON, SAME_GROUPS, SAME_MEMORY, CollectiveInstruction
 
 
 @register
-class AllGather(Collective):
+class AllGather(CollectiveInstruction):
     """dst = the src of all ranks of the group, concatenated along dimension `dim` in the order of the group."""
 
     name = "all_gather"

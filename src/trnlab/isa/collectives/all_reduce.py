@@ -8,11 +8,11 @@ from typing import Any
 
 from trnlab.isa import register
 from trnlab.isa.base import Array, Arrays, Dataflow
-from trnlab.isa.collectives.collective import SAME_GROUPS, SAME_MEMORY, Reduction, reduced
+from trnlab.isa.collectives.collective import SAME_GROUPS, SAME_MEMORY, ReductionInstruction, reduced
 
 
 @register
-class AllReduce(Reduction):
+class AllReduce(ReductionInstruction):
     """dst = src of rank 0 op src of rank 1 op ..., over the ranks of the group, the same on all of them."""
 
     name = "all_reduce"

@@ -11,13 +11,13 @@ import numpy as np
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
 from trnlab.isa.base import Array, Arrays, Engine, Operand
-from trnlab.isa.collectives.collective import COMMON, HBM_DST, HBM_SRC, SAME_GROUPS, Collective
+from trnlab.isa.collectives.collective import COMMON, HBM_DST, HBM_SRC, SAME_GROUPS, CollectiveInstruction
 
 PARTS = "gives, takes: parts of src and dst for each rank of the group, triggered by the CC cores"
 
 
 @register
-class AllToAll(Collective):
+class AllToAll(CollectiveInstruction):
     """The s-th part along dimension 0 of dst, on the r-th rank = the r-th part of src of the s-th rank.
 
     gives, takes: of compiled programs, whose ranks know the sizes of their own parts: elements for each rank of the

@@ -23,7 +23,7 @@ import numpy as np
 from trnlab.chips.spec import Chip
 from trnlab.isa.alu import alu_op
 from trnlab.isa.base import DMA_MEMORIES, MOVABLE, Array, Arrays, Engine, Memory, Operand, OperandSpec, Work
-from trnlab.isa.collectives.meeting import Meeting, Place, Side
+from trnlab.isa.collectives.meeting import CorePlace, Meeting, MeetingSide
 
 REDUCTIONS = ("add", "min", "max")
 CORES = 2  # of a logical core
@@ -37,7 +37,7 @@ SAME_GROUPS = "groups: lists of ranks, as many in each, no rank twice; priority 
 SAME_MEMORY = "dst and src lie both in HBM or both in SBUF; joint only in HBM"
 
 
-class Collective(Meeting):
+class CollectiveInstruction(Meeting):
     """A collective over groups of ranks. `grows`: elements of dst for each of src, times the ranks of a group."""
 
     # Triggered by SYNC in kernels (assumed; it computes nothing itself, so that what it triggers holds up nobody); in
@@ -62,12 +62,12 @@ class Collective(Meeting):
         found: tuple[int, ...] = next((tuple(group) for group in attrs["groups"] if rank in group), ())
         return found
 
-    def places(self, attrs: Mapping[str, Any], here: Place) -> frozenset[Place]:
+    def places(self, attrs: Mapping[str, Any], here: CorePlace) -> frozenset[CorePlace]:
         """The same core of every rank of the group, or all of their cores."""
         cores = range(CORES) if attrs["joint"] else (here.core,)
-        return frozenset(Place(rank, core) for rank in self.ranks(attrs, here.rank) for core in cores)
+        return frozenset(CorePlace(rank, core) for rank in self.ranks(attrs, here.rank) for core in cores)
 
-    def disagreement(self, sides: Mapping[Place, Side]) -> tuple[Place, Place, str, str] | None:
+    def disagreement(self, sides: Mapping[CorePlace, MeetingSide]) -> tuple[CorePlace, CorePlace, str, str] | None:
         """All bring the same shapes and formats."""
         first, *others = sides
         for place in others:
@@ -77,10 +77,12 @@ class Collective(Meeting):
                     return first, place, f"has {mine.describe(name)}", f"has {theirs.describe(name)}"
         return None
 
-    def received(self, here: Place, sides: Mapping[Place, Arrays], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    def received(
+        self, here: CorePlace, sides: Mapping[CorePlace, Arrays], attrs: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """All sides of this core's group, in order, and which of them is this one."""
         ranks = self.ranks(attrs, here.rank)
-        return {"sides": [sides[Place(rank, here.core)] for rank in ranks], "position": ranks.index(here.rank)}
+        return {"sides": [sides[CorePlace(rank, here.core)] for rank in ranks], "position": ranks.index(here.rank)}
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """What the group makes of all sides; dst as it was where no group names the rank."""
@@ -179,7 +181,7 @@ class Collective(Meeting):
         return tuple(tuple(int(rank) for rank in group) for group in attrs.get("pairs") or attrs["groups"])
 
 
-class Reduction(Collective):
+class ReductionInstruction(CollectiveInstruction):
     """A collective that combines elements with `op`."""
 
     attrs: ClassVar[Mapping[str, Any]] = {**COMMON, "op": "add"}
@@ -195,7 +197,7 @@ class Reduction(Collective):
         super().check(ops, attrs, engine, chip)
 
 
-def check_reduction(instr: Collective, op: str, chip: Chip) -> None:
+def check_reduction(instr: CollectiveInstruction, op: str, chip: Chip) -> None:
     """Raise ConstraintError for an operator that collectives do not have."""
     if op not in REDUCTIONS:
         instr.refuse(

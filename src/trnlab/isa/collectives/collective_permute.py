@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
 from trnlab.isa.base import Array, Arrays, Dataflow
-from trnlab.isa.collectives.collective import SAME_MEMORY, Collective
+from trnlab.isa.collectives.collective import SAME_MEMORY, CollectiveInstruction
 
 PAIRS = "pairs: (source, target) ranks, no source twice and no target twice"
 
 
 @register
-class CollectivePermute(Collective):
+class CollectivePermute(CollectiveInstruction):
     """dst on the target of each pair = src on its source. A rank that no pair sends to keeps its dst (assumed).
 
     channel: transfers of different channels do not wait for each other.

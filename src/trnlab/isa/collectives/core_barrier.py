@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
 from trnlab.isa.base import MOVABLE, Array, Arrays, Dataflow, Engine, Memory, Operand, OperandSpec, Work
-from trnlab.isa.collectives.meeting import Meeting, Place
+from trnlab.isa.collectives.meeting import CorePlace, Meeting
 
 CORES = (0, 1)
 ALONE = (0,)
@@ -54,9 +54,9 @@ class CoreBarrier(Meeting):
                 code="TRN411",
             )
 
-    def places(self, attrs: Mapping[str, Any], here: Place) -> frozenset[Place]:
+    def places(self, attrs: Mapping[str, Any], here: CorePlace) -> frozenset[CorePlace]:
         """The cores of this rank that are named."""
-        return frozenset(Place(here.rank, core) for core in attrs["cores"])
+        return frozenset(CorePlace(here.rank, core) for core in attrs["cores"])
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """data as it is."""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 from trnlab.isa.base import Array, Arrays, Instruction
 
 
-class Place(NamedTuple):
+class CorePlace(NamedTuple):
     """Which core: of which rank, and which of the rank's cores."""
 
     rank: int
@@ -25,7 +25,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Side:
+class MeetingSide:
     """A core's side of a meeting: attributes, and of each operand its partitions, elements per partition, format."""
 
     attrs: Mapping[str, Any]
@@ -47,7 +47,7 @@ class Meeting(Instruction):
     moves_bits: ClassVar[bool] = True
     asynchronous: ClassVar[bool] = False
 
-    def places(self, attrs: Mapping[str, Any], here: Place) -> frozenset[Place]:
+    def places(self, attrs: Mapping[str, Any], here: CorePlace) -> frozenset[CorePlace]:
         """All that take part, `here` included where it does; empty when nobody is waited for."""
         raise NotImplementedError
 
@@ -55,10 +55,12 @@ class Meeting(Instruction):
         """What the sides must have in common to be sides of one meeting."""
         return tuple(sorted(attrs.items()))
 
-    def disagreement(self, sides: Mapping[Place, Side]) -> tuple[Place, Place, str, str] | None:
+    def disagreement(self, sides: Mapping[CorePlace, MeetingSide]) -> tuple[CorePlace, CorePlace, str, str] | None:
         """Two places whose sides do not fit together, and what is wrong with each; None when all fit."""
         return None
 
-    def received(self, here: Place, sides: Mapping[Place, Arrays], attrs: Mapping[str, Any]) -> dict[str, Array]:
+    def received(
+        self, here: CorePlace, sides: Mapping[CorePlace, Arrays], attrs: Mapping[str, Any]
+    ) -> dict[str, Array]:
         """What `meaning` needs from the others, beside the operands of its own side."""
         return {}

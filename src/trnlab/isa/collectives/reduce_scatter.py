@@ -8,11 +8,11 @@ from typing import Any
 
 from trnlab.isa import register
 from trnlab.isa.base import Array, Arrays
-from trnlab.isa.collectives.collective import SAME_GROUPS, SAME_MEMORY, Reduction, reduced
+from trnlab.isa.collectives.collective import SAME_GROUPS, SAME_MEMORY, ReductionInstruction, reduced
 
 
 @register
-class ReduceScatter(Reduction):
+class ReduceScatter(ReductionInstruction):
     """dst on the r-th rank of a group = the r-th part along dimension 0 of the ranks' src, combined with op."""
 
     name = "reduce_scatter"

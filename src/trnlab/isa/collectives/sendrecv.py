@@ -10,7 +10,7 @@ from trnlab.chips.spec import Chip
 from trnlab.errors import RunError
 from trnlab.isa import register
 from trnlab.isa.base import MOVABLE, SBUF_ONLY, Array, Arrays, Dataflow, Engine, Operand, OperandSpec, Work
-from trnlab.isa.collectives.meeting import Meeting, Place, Side
+from trnlab.isa.collectives.meeting import CorePlace, Meeting, MeetingSide
 
 RANKS = (0, 1)
 GPSIMD_ELEMENTS = 256  # per partition: 1024 bytes of 32-bit formats, 512 of 16-bit ones
@@ -87,18 +87,18 @@ class Sendrecv(Meeting):
                 code="TRN406",
             )
 
-    def places(self, attrs: Mapping[str, Any], here: Place) -> frozenset[Place]:
+    def places(self, attrs: Mapping[str, Any], here: CorePlace) -> frozenset[CorePlace]:
         """This core, the one it sends to and the one it receives from."""
-        return frozenset(Place(here.rank, c) for c in (here.core, attrs["send_to_rank"], attrs["recv_from_rank"]))
+        return frozenset(CorePlace(here.rank, c) for c in (here.core, attrs["send_to_rank"], attrs["recv_from_rank"]))
 
     def key(self, attrs: Mapping[str, Any]) -> object:
         """The pipe."""
         return attrs["pipe_id"]
 
-    def disagreement(self, sides: Mapping[Place, Side]) -> tuple[Place, Place, str, str] | None:
+    def disagreement(self, sides: Mapping[CorePlace, MeetingSide]) -> tuple[CorePlace, CorePlace, str, str] | None:
         """Each receives from a core that sends to it, as many bytes of the same format as it has room for."""
         for here, mine in sides.items():
-            sender = Place(here.rank, mine.attrs["recv_from_rank"])
+            sender = CorePlace(here.rank, mine.attrs["recv_from_rank"])
             other = sides[sender]
             if other.attrs["send_to_rank"] != here.core:
                 return here, sender, f"receives from {sender}", f"sends to core {other.attrs['send_to_rank']}"
@@ -108,9 +108,11 @@ class Sendrecv(Meeting):
                 return here, sender, f"uses {mine.attrs['dma_engine']}", f"uses {other.attrs['dma_engine']}"
         return None
 
-    def received(self, here: Place, sides: Mapping[Place, Arrays], attrs: Mapping[str, Any]) -> dict[str, Array]:
+    def received(
+        self, here: CorePlace, sides: Mapping[CorePlace, Arrays], attrs: Mapping[str, Any]
+    ) -> dict[str, Array]:
         """What the other side sends."""
-        return {"received": sides[Place(here.rank, attrs["recv_from_rank"])]["src"]}
+        return {"received": sides[CorePlace(here.rank, attrs["recv_from_rank"])]["src"]}
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """What was received. Raises RunError where there is no other core."""

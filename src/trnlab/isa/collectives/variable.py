@@ -18,15 +18,15 @@ import numpy as np
 from trnlab.chips.spec import Chip
 from trnlab.errors import RunError
 from trnlab.isa.base import DMA_MEMORIES, Array, Arrays, Engine, Memory, Operand, OperandSpec
-from trnlab.isa.collectives.collective import COMMON, HBM_DST, HBM_SRC, Collective
-from trnlab.isa.collectives.meeting import Place
+from trnlab.isa.collectives.collective import COMMON, HBM_DST, HBM_SRC, CollectiveInstruction
+from trnlab.isa.collectives.meeting import CorePlace
 
 UINT32 = frozenset({"uint32"})
 METADATA = OperandSpec("metadata", "dst", DMA_MEMORIES, rw=True, shape=("", ""), dtypes=UINT32)
 LAYOUT = "metadata is [3, ranks], with has_rdispls [4, ranks]; in SBUF on one partition"
 
 
-class Variable(Collective):
+class Variable(CollectiveInstruction):
     """A collective with metadata. `chunk` says what one rank sends to another."""
 
     operands: ClassVar[tuple[OperandSpec, ...]] = (HBM_DST, METADATA, HBM_SRC)
@@ -67,7 +67,9 @@ class Variable(Collective):
                 code="TRN409",
             )
 
-    def received(self, here: Place, sides: Mapping[Place, Arrays], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    def received(
+        self, here: CorePlace, sides: Mapping[CorePlace, Arrays], attrs: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """As of any collective; the metadata as rows."""
         found = super().received(here, sides, attrs)
         rows = 4 if attrs["has_rdispls"] else 3

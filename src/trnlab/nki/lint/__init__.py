@@ -21,14 +21,14 @@ from trnlab import chips
 from trnlab.chips.spec import Chip
 from trnlab.errors import UsageError
 from trnlab.nki.lint import calls, constructs, old
-from trnlab.nki.lint.finding import ERROR, WARNING, Finding
-from trnlab.nki.lint.source import NEW, Kernel, Source, read
+from trnlab.nki.lint.finding import ERROR, WARNING, LintFinding
+from trnlab.nki.lint.source import NEW, KernelSource, SourceFile, read
 from trnlab.runtime.settings import GENERATIONS
 
-__all__ = ["ERROR", "WARNING", "Finding", "lint_file", "lint_function", "lint_text"]
+__all__ = ["ERROR", "WARNING", "LintFinding", "lint_file", "lint_function", "lint_text"]
 
 
-def lint_file(path: Path | str, chip: Chip, chosen: bool = False) -> tuple[list[Finding], int]:
+def lint_file(path: Path | str, chip: Chip, chosen: bool = False) -> tuple[list[LintFinding], int]:
     """Findings in the order of the lines, and how many kernels were looked at.
 
     chosen: somebody named this chip, so that what it does not have is an error; a kernel may name another one itself.
@@ -51,7 +51,7 @@ def lint_file(path: Path | str, chip: Chip, chosen: bool = False) -> tuple[list[
     return lint_text(str(path), text, chip, chosen)
 
 
-def lint_text(path: str, text: str, chip: Chip, chosen: bool = False) -> tuple[list[Finding], int]:
+def lint_text(path: str, text: str, chip: Chip, chosen: bool = False) -> tuple[list[LintFinding], int]:
     """As `lint_file`, of a text. Raises UsageError for what is not Python."""
     try:
         source = read(path, text)
@@ -62,7 +62,7 @@ def lint_text(path: str, text: str, chip: Chip, chosen: bool = False) -> tuple[l
     return sorted(_folded(_findings(source, chip, chosen))), len(source.kernels)
 
 
-def lint_function(function: Callable[..., Any], chip: Chip) -> list[Finding]:
+def lint_function(function: Callable[..., Any], chip: Chip) -> list[LintFinding]:
     """Findings about one kernel and the functions of its file that it calls; none where its source is not known."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     source = _parsed(code.co_filename, "".join(linecache.getlines(code.co_filename))) if code else None
@@ -73,7 +73,7 @@ def lint_function(function: Callable[..., Any], chip: Chip) -> list[Finding]:
 
 
 @lru_cache(maxsize=64)
-def _parsed(file: str, text: str) -> Source | None:
+def _parsed(file: str, text: str) -> SourceFile | None:
     try:
         return read(file, text)
     except (SyntaxError, ValueError):
@@ -85,8 +85,8 @@ def _head(node: ast.FunctionDef) -> int:
     return min([node.lineno, *(d.lineno for d in node.decorator_list)])
 
 
-def _findings(source: Source, chip: Chip, chosen: bool) -> set[Finding]:
-    found: set[Finding] = set()
+def _findings(source: SourceFile, chip: Chip, chosen: bool) -> set[LintFinding]:
+    found: set[LintFinding] = set()
     for function, kernel in source.within():
         found.update(calls.check(source, function, kernel, *_chip_of(kernel, chip, chosen)))
         if kernel.dialect == NEW:
@@ -96,7 +96,7 @@ def _findings(source: Source, chip: Chip, chosen: bool) -> set[Finding]:
     return found
 
 
-def _chip_of(kernel: Kernel, chip: Chip, chosen: bool) -> tuple[Chip, bool]:
+def _chip_of(kernel: KernelSource, chip: Chip, chosen: bool) -> tuple[Chip, bool]:
     """The chip that the kernel's decorator names, else the given one; and whether somebody chose it."""
     try:
         return (chips.get(GENERATIONS.get(kernel.target, kernel.target)), True) if kernel.target else (chip, chosen)
@@ -104,10 +104,10 @@ def _chip_of(kernel: Kernel, chip: Chip, chosen: bool) -> tuple[Chip, bool]:
         return chip, False
 
 
-def _folded(found: Iterable[Finding]) -> list[Finding]:
+def _folded(found: Iterable[LintFinding]) -> list[LintFinding]:
     """Errors one by one; warnings that say the same as one, and deprecated names as one line of a file."""
     errors = [f for f in found if f.severity == ERROR]
-    same: dict[tuple[str, str], list[Finding]] = {}
+    same: dict[tuple[str, str], list[LintFinding]] = {}
     for finding in sorted(f for f in found if f.severity != ERROR):
         same.setdefault((finding.code, finding.what), []).append(finding)
     warnings = [replace(group[0], times=len(group)) for group in same.values()]
@@ -116,7 +116,7 @@ def _folded(found: Iterable[Finding]) -> list[Finding]:
     return [*errors, *others, *([_one_line(old_names)] if old_names else [])]
 
 
-def _one_line(found: list[Finding]) -> Finding:
+def _one_line(found: list[LintFinding]) -> LintFinding:
     """One finding about all deprecated names of a file, the most frequent first."""
     names = Counter({f.what.removesuffix(calls.IS_DEPRECATED): f.times for f in found})
     listed = ", ".join(name if n == 1 else f"{name} ({n} times)" for name, n in names.most_common())

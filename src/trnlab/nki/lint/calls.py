@@ -13,8 +13,8 @@ from trnlab.chips.spec import Chip
 from trnlab.isa.alu import ALU
 from trnlab.nki.lint import names
 from trnlab.nki.lint.constructs import GUIDE, MIGRATION
-from trnlab.nki.lint.finding import ERROR, WARNING, Finding
-from trnlab.nki.lint.source import NEW, OLD, Kernel, Source
+from trnlab.nki.lint.finding import ERROR, WARNING, LintFinding
+from trnlab.nki.lint.source import NEW, OLD, KernelSource, SourceFile
 
 _HOST = ("numpy", "torch", "jax", "scipy", "tensorflow")
 _ENUMS = {name: name for name in ("dge_mode", "oob_mode", "reduce_cmd", "engine", "dma_engine")}
@@ -23,7 +23,9 @@ _GENERATIONS = ("trn1", "trn2", "trn3")
 DEPRECATED, IS_DEPRECATED = "TRN903", " is deprecated"
 
 
-def check(source: Source, function: ast.FunctionDef, kernel: Kernel, chip: Chip, chosen: bool) -> Iterator[Finding]:
+def check(
+    source: SourceFile, function: ast.FunctionDef, kernel: KernelSource, chip: Chip, chosen: bool
+) -> Iterator[LintFinding]:
     """Findings about the names and calls of one function. chosen: somebody named the chip."""
     if function is kernel.node:
         yield from _decorator(source, function)
@@ -45,7 +47,7 @@ def check(source: Source, function: ast.FunctionDef, kernel: Kernel, chip: Chip,
     yield from _loops(source, function)
 
 
-def _decorator(source: Source, function: ast.FunctionDef) -> Iterator[Finding]:
+def _decorator(source: SourceFile, function: ast.FunctionDef) -> Iterator[LintFinding]:
     for decorator in function.decorator_list:
         if isinstance(decorator, ast.Call) and source.resolve(decorator.func) == f"{NEW}.jit":
             for keyword in decorator.keywords:
@@ -57,8 +59,8 @@ def _decorator(source: Source, function: ast.FunctionDef) -> Iterator[Finding]:
 
 # -- names ------------------------------------------------------------------------------------------------------
 def _name(
-    source: Source, function: ast.FunctionDef, kernel: Kernel, node: ast.Attribute | ast.Name
-) -> Iterator[Finding]:
+    source: SourceFile, function: ast.FunctionDef, kernel: KernelSource, node: ast.Attribute | ast.Name
+) -> Iterator[LintFinding]:
     name = source.resolve(node)
     if not name or _inside_decorator(function, node):
         return
@@ -98,8 +100,8 @@ def _inside_decorator(function: ast.FunctionDef, node: ast.AST) -> bool:
 
 
 def _generation(
-    source: Source, function: ast.FunctionDef, node: ast.Attribute | ast.Name, chip: Chip, chosen: bool
-) -> Iterator[Finding]:
+    source: SourceFile, function: ast.FunctionDef, node: ast.Attribute | ast.Name, chip: Chip, chosen: bool
+) -> Iterator[LintFinding]:
     """What the chip does not have: an error where somebody chose the chip, else perhaps meant for another one."""
     name = source.resolve(node)
     head, _, last = name.rpartition(".")
@@ -130,8 +132,8 @@ def _is_compared(function: ast.FunctionDef, node: ast.AST) -> bool:
 
 # -- calls ------------------------------------------------------------------------------------------------------
 def _call(
-    source: Source, function: ast.FunctionDef, kernel: Kernel, node: ast.Call, constants: set[ast.AST]
-) -> Iterator[Finding]:
+    source: SourceFile, function: ast.FunctionDef, kernel: KernelSource, node: ast.Call, constants: set[ast.AST]
+) -> Iterator[LintFinding]:
     name = source.resolve(node.func)
     root = name.split(".")[0]
     runs_here = root in _HOST and "." in name and not _is_format(name) and not _inside_decorator(function, node)
@@ -155,7 +157,7 @@ def _is_format(name: str) -> bool:
     return name.rpartition(".")[2] in ("dtype", "finfo", "iinfo", "float32", "float16", "int32", "uint32", "int8")
 
 
-def _arguments(source: Source, function: ast.FunctionDef, node: ast.Call, name: str) -> Iterator[Finding]:
+def _arguments(source: SourceFile, function: ast.FunctionDef, node: ast.Call, name: str) -> Iterator[LintFinding]:
     """Keywords that the function does not take, and arguments that are missing."""
     signature = names.signature(name)
     if signature is None:
@@ -187,7 +189,7 @@ def _arguments(source: Source, function: ast.FunctionDef, node: ast.Call, name: 
         yield source.find(node, function, "TRN912", severity, what, remedy, f"the signature of {name}")
 
 
-def _objects(source: Source, function: ast.FunctionDef, node: ast.Call, name: str) -> Iterator[Finding]:
+def _objects(source: SourceFile, function: ast.FunctionDef, node: ast.Call, name: str) -> Iterator[LintFinding]:
     """Strings and integers where objects are wanted."""
     if not name.startswith(f"{NEW}."):
         return
@@ -217,7 +219,7 @@ def _objects(source: Source, function: ast.FunctionDef, node: ast.Call, name: st
             )
 
 
-def _result(source: Source, function: ast.FunctionDef, node: ast.stmt) -> Iterator[Finding]:
+def _result(source: SourceFile, function: ast.FunctionDef, node: ast.stmt) -> Iterator[LintFinding]:
     """t[...] = nisa.f(...): a handle is no tile; t[...] += nl.f(...): a tile has no operators."""
     value = getattr(node, "value", None)
     targets = (
@@ -234,7 +236,7 @@ def _result(source: Source, function: ast.FunctionDef, node: ast.stmt) -> Iterat
         yield source.find(node, function, "TRN917", ERROR, what, way, f"{MIGRATION}, 0.2.0")
 
 
-def _base_is_tensor(source: Source, function: ast.FunctionDef, target: ast.expr) -> bool:
+def _base_is_tensor(source: SourceFile, function: ast.FunctionDef, target: ast.expr) -> bool:
     """Whether t in t[...] is a tensor for all that the function says: made by nl, and no list or dict."""
     if not isinstance(target, ast.Subscript) or not isinstance(target.value, ast.Name):
         return False
@@ -249,7 +251,7 @@ def _base_is_tensor(source: Source, function: ast.FunctionDef, target: ast.expr)
 
 
 # -- loops on the device ------------------------------------------------------------------------------------------
-def _loops(source: Source, function: ast.FunctionDef) -> Iterator[Finding]:
+def _loops(source: SourceFile, function: ast.FunctionDef) -> Iterator[LintFinding]:
     bodies = {n.name: n for n in ast.walk(function) if isinstance(n, ast.FunctionDef)}
     dynamic = (f"{NEW}.language.dynamic_range", f"{NEW}.language.fori_loop", f"{NEW}.language.while_loop")
     where = f"{MIGRATION}, 0.6.0"
@@ -295,6 +297,6 @@ def _loops(source: Source, function: ast.FunctionDef) -> Iterator[Finding]:
             )
 
 
-def _is_no_reorder(source: Source, item: ast.withitem) -> bool:
+def _is_no_reorder(source: SourceFile, item: ast.withitem) -> bool:
     call = item.context_expr
     return source.resolve(call.func if isinstance(call, ast.Call) else call) == f"{NEW}.language.no_reorder"

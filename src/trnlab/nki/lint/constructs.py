@@ -11,8 +11,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from trnlab.nki.lint.finding import ERROR, WARNING, Finding
-from trnlab.nki.lint.source import Kernel, Source
+from trnlab.nki.lint.finding import ERROR, WARNING, LintFinding
+from trnlab.nki.lint.source import KernelSource, SourceFile
 
 GUIDE = "NKI language guide (nki/get-started/nki-language-guide.rst)"
 MIGRATION = "NKI migration guide (nki/migration/index.rst)"
@@ -33,7 +33,7 @@ _UNLISTED: tuple[tuple[tuple[type[ast.AST], ...], str, str], ...] = (
 )
 
 
-def check(source: Source, function: ast.FunctionDef, kernel: Kernel) -> Iterator[Finding]:
+def check(source: SourceFile, function: ast.FunctionDef, kernel: KernelSource) -> Iterator[LintFinding]:
     """Findings about the constructs of one function."""
     if function is kernel.node:
         yield from _signature(source, function)
@@ -55,7 +55,7 @@ def check(source: Source, function: ast.FunctionDef, kernel: Kernel) -> Iterator
             )
 
 
-def _signature(source: Source, function: ast.FunctionDef) -> Iterator[Finding]:
+def _signature(source: SourceFile, function: ast.FunctionDef) -> Iterator[LintFinding]:
     arguments = function.args
     if arguments.kwonlyargs:
         yield source.find(
@@ -81,7 +81,7 @@ def _signature(source: Source, function: ast.FunctionDef) -> Iterator[Finding]:
             )
 
 
-def _refused(source: Source, function: ast.FunctionDef, node: ast.AST) -> Iterator[Finding]:
+def _refused(source: SourceFile, function: ast.FunctionDef, node: ast.AST) -> Iterator[LintFinding]:
     if isinstance(node, ast.Compare):
         for operator, right in zip(node.ops, node.comparators):
             none = isinstance(right, ast.Constant) and right.value is None
@@ -117,7 +117,7 @@ def _refused(source: Source, function: ast.FunctionDef, node: ast.AST) -> Iterat
             )
 
 
-def _is_kernel_class(source: Source, node: ast.ClassDef) -> bool:
+def _is_kernel_class(source: SourceFile, node: ast.ClassDef) -> bool:
     """Whether it inherits from NKIObject or is an enumeration, perhaps through classes of the same file."""
     for base in node.bases:
         name = base.attr if isinstance(base, ast.Attribute) else base.id if isinstance(base, ast.Name) else ""
@@ -132,7 +132,7 @@ def _is_kernel_class(source: Source, node: ast.ClassDef) -> bool:
     return False
 
 
-def _is_known_block(source: Source, item: ast.withitem) -> bool:
+def _is_known_block(source: SourceFile, item: ast.withitem) -> bool:
     call = item.context_expr
     name = source.resolve(call.func if isinstance(call, ast.Call) else call)
     return name.startswith(("nki", "neuronxcc", "trnlab")) or not name

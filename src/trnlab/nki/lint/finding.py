@@ -11,7 +11,7 @@ ERROR, WARNING = "error", "warning"
 
 
 @dataclass(frozen=True, order=True)
-class Finding:
+class LintFinding:
     """One thing that the vendor's compiler would refuse (error), or may refuse or will one day (warning).
 
     line and column count from one. function: the kernel, or the function that a kernel calls. source: who says so.

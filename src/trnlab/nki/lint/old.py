@@ -10,14 +10,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from trnlab.nki.lint.finding import ERROR, WARNING, Finding
-from trnlab.nki.lint.source import OLD, Kernel, Source
+from trnlab.nki.lint.finding import ERROR, WARNING, LintFinding
+from trnlab.nki.lint.source import OLD, KernelSource, SourceFile
 
 _MANUAL = "NKI API Errors (nki.errors.rst)"
 _INDEX_MAKERS = (f"{OLD}.language.arange", f"{OLD}.language.mgrid")
 
 
-def check(source: Source, function: ast.FunctionDef, kernel: Kernel) -> Iterator[Finding]:
+def check(source: SourceFile, function: ast.FunctionDef, kernel: KernelSource) -> Iterator[LintFinding]:
     """Findings about one function of the old dialect."""
     indices = _indices(source, function)
     yield from _flat_aranges(source, function)
@@ -49,7 +49,7 @@ def check(source: Source, function: ast.FunctionDef, kernel: Kernel) -> Iterator
         yield from _shared(source, function)
 
 
-def _indices(source: Source, function: ast.FunctionDef) -> set[str]:
+def _indices(source: SourceFile, function: ast.FunctionDef) -> set[str]:
     """Names that hold index expressions."""
     found: set[str] = set()
     for node in ast.walk(function):
@@ -62,7 +62,7 @@ def _indices(source: Source, function: ast.FunctionDef) -> set[str]:
     return found
 
 
-def _is_called(source: Source, function: ast.FunctionDef) -> bool:
+def _is_called(source: SourceFile, function: ast.FunctionDef) -> bool:
     """Whether a function of the file calls it: then it may be a part of a larger kernel."""
     callers = [f for f in source.functions.values() if f is not function]
     return any(isinstance(n, ast.Name) and n.id == function.name for f in callers for n in ast.walk(f))
@@ -72,7 +72,7 @@ def _names(node: ast.AST) -> set[str]:
     return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
 
 
-def _flat_aranges(source: Source, function: ast.FunctionDef) -> Iterator[Finding]:
+def _flat_aranges(source: SourceFile, function: ast.FunctionDef) -> Iterator[LintFinding]:
     """t[i] with i = nl.arange(n), which has one dimension where tiles have two."""
     flat: set[str] = set()
     for node in ast.walk(function):
@@ -97,7 +97,7 @@ def _flat_aranges(source: Source, function: ast.FunctionDef) -> Iterator[Finding
             )
 
 
-def _parameters(source: Source, function: ast.FunctionDef) -> Iterator[Finding]:
+def _parameters(source: SourceFile, function: ast.FunctionDef) -> Iterator[LintFinding]:
     """nl.store to a parameter that is not declared mutable."""
     fixed = {a.arg for a in function.args.args if not _is_mutable(source, a.annotation)}
     for node in ast.walk(function):
@@ -119,11 +119,11 @@ def _parameters(source: Source, function: ast.FunctionDef) -> Iterator[Finding]:
             )
 
 
-def _is_mutable(source: Source, annotation: ast.expr | None) -> bool:
+def _is_mutable(source: SourceFile, annotation: ast.expr | None) -> bool:
     return annotation is not None and "mutable" in ast.dump(annotation)
 
 
-def _shared(source: Source, function: ast.FunctionDef) -> Iterator[Finding]:
+def _shared(source: SourceFile, function: ast.FunctionDef) -> Iterator[LintFinding]:
     """Outputs are made at the kernel's top level."""
     for block in ast.walk(function):
         divides = isinstance(block, ast.If) and any("program_id" in source.resolve(n) for n in ast.walk(block.test))
@@ -144,7 +144,7 @@ def _shared(source: Source, function: ast.FunctionDef) -> Iterator[Finding]:
                 return
 
 
-def _scopes(source: Source, function: ast.FunctionDef) -> Iterator[Finding]:
+def _scopes(source: SourceFile, function: ast.FunctionDef) -> Iterator[LintFinding]:
     """A tile made within a loop, or under a condition on a loop's variable, and used after it."""
     variables = {
         n.id
@@ -176,7 +176,7 @@ def _scopes(source: Source, function: ast.FunctionDef) -> Iterator[Finding]:
 
 
 def _assignments(
-    source: Source,
+    source: SourceFile,
     body: list[ast.stmt],
     scope: ast.stmt | None,
     variables: set[str],

@@ -7,7 +7,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from trnlab.nki.lint.finding import Finding
+from trnlab.nki.lint.finding import LintFinding
 
 NEW, OLD = "nki", "neuronxcc.nki"
 _OURS = (("trnlab.nki.neuronxcc", OLD), ("trnlab.nki", NEW))  # the same modules under our own names
@@ -19,7 +19,7 @@ _MAKERS = frozenset(
 
 
 @dataclass(frozen=True)
-class Kernel:
+class KernelSource:
     """A function that becomes a kernel. made_by: what makes it one, e.g. "nki.jit"; dialect: NEW or OLD.
 
     target: the platform_target of what makes it one, or "".
@@ -32,7 +32,7 @@ class Kernel:
 
 
 @dataclass
-class Source:
+class SourceFile:
     """One parsed file. aliases: local name -> dotted name of what was imported."""
 
     path: str
@@ -41,7 +41,7 @@ class Source:
     aliases: dict[str, str] = field(default_factory=dict)
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
     classes: dict[str, ast.ClassDef] = field(default_factory=dict)
-    kernels: list[Kernel] = field(default_factory=list)
+    kernels: list[KernelSource] = field(default_factory=list)
 
     def resolve(self, node: ast.AST) -> str:
         """The dotted name that an expression stands for by the imports, or ""."""
@@ -52,7 +52,7 @@ class Source:
             return f"{owner}.{node.attr}" if owner else ""
         return ""
 
-    def within(self) -> Iterator[tuple[ast.FunctionDef, Kernel]]:
+    def within(self) -> Iterator[tuple[ast.FunctionDef, KernelSource]]:
         """Kernels and the functions of this file that they call, each once, with the kernel that leads there."""
         seen: set[ast.FunctionDef] = set()
         queue = [(kernel.node, kernel) for kernel in self.kernels]
@@ -72,19 +72,19 @@ class Source:
 
     def find(
         self, node: ast.AST, function: ast.FunctionDef, code: str, severity: str, what: str, remedy: str, source: str
-    ) -> Finding:
+    ) -> LintFinding:
         """A finding at a node."""
         line = getattr(node, "lineno", function.lineno)
         column = getattr(node, "col_offset", function.col_offset) + 1
         lines = self.text.splitlines()
         text = lines[line - 1].strip() if 0 < line <= len(lines) else ""
-        return Finding(self.path, line, column, code, severity, what, remedy, source, function.name, text)
+        return LintFinding(self.path, line, column, code, severity, what, remedy, source, function.name, text)
 
 
-def read(path: str, text: str) -> Source:
+def read(path: str, text: str) -> SourceFile:
     """Parse a file. Raises SyntaxError for what is not Python, or nested more deeply than anybody writes."""
     try:
-        source = Source(path, text, ast.parse(text, path))
+        source = SourceFile(path, text, ast.parse(text, path))
         for node in ast.walk(source.tree):
             _note(source, node)
         _kernels(source)
@@ -101,7 +101,7 @@ def canonical(name: str) -> str:
     return name
 
 
-def _note(source: Source, node: ast.AST) -> None:
+def _note(source: SourceFile, node: ast.AST) -> None:
     if isinstance(node, ast.Import):
         for alias in node.names:
             if alias.asname:
@@ -118,24 +118,24 @@ def _note(source: Source, node: ast.AST) -> None:
         source.classes.setdefault(node.name, node)
 
 
-def _kernels(source: Source) -> None:
-    found: dict[ast.FunctionDef, Kernel] = {}
+def _kernels(source: SourceFile) -> None:
+    found: dict[ast.FunctionDef, KernelSource] = {}
     for node in ast.walk(source.tree):
         if isinstance(node, ast.FunctionDef):
             for decorator in node.decorator_list:
                 maker = _maker(source, decorator)
                 if maker:
-                    found[node] = Kernel(node, maker, _dialect(maker), _target(decorator))
+                    found[node] = KernelSource(node, maker, _dialect(maker), _target(decorator))
         elif isinstance(node, ast.Call):  # nki.jit(f), nki.benchmark(warmup=1)(f)
             maker = _maker(source, node.func)
             first = node.args[0] if node.args else None
             function = source.functions.get(first.id) if isinstance(first, ast.Name) else None
             if maker and function is not None:
-                found.setdefault(function, Kernel(function, maker, _dialect(maker), _target(node)))
+                found.setdefault(function, KernelSource(function, maker, _dialect(maker), _target(node)))
     source.kernels = sorted(found.values(), key=lambda kernel: kernel.node.lineno)
 
 
-def _maker(source: Source, node: ast.AST) -> str:
+def _maker(source: SourceFile, node: ast.AST) -> str:
     name = source.resolve(node.func if isinstance(node, ast.Call) else node)
     return name if name in _MAKERS else ""
 

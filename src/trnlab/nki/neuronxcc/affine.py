@@ -343,7 +343,7 @@ def arange(*bounds: int) -> Affine:
     return Affine((int(stop) - int(start),), (1,), int(start))
 
 
-class Grid(tuple[Affine, ...]):
+class IndexGrid(tuple[Affine, ...]):
     """The index expressions of nl.mgrid, one per dimension."""
 
     @property
@@ -370,8 +370,8 @@ class Grid(tuple[Affine, ...]):
 class _MeshGrid:
     """nl.mgrid[0:128, 0:512]."""
 
-    def __getitem__(self, key: Any) -> Grid:
-        return Grid(self._axes(key if isinstance(key, tuple) else (key,)))
+    def __getitem__(self, key: Any) -> IndexGrid:
+        return IndexGrid(self._axes(key if isinstance(key, tuple) else (key,)))
 
     def _axes(self, slices: tuple[slice, ...]) -> Iterator[Affine]:
         for axis, one in enumerate(slices):

@@ -17,7 +17,7 @@ from trnlab.isa.base import Memory
 from trnlab.lang.assignment import alone_in_setting
 from trnlab.lang.formats import format_of
 from trnlab.lang.recorder import current
-from trnlab.lang.storage import Region, refuse
+from trnlab.lang.storage import MemorySpace, refuse
 from trnlab.lang.tensor import Tensor
 from trnlab.nki.neuronxcc import assignment
 from trnlab.nki.neuronxcc.compiler import Allocation, region_of
@@ -30,7 +30,7 @@ class ParDim(int):
     """A size that is the partition dimension."""
 
 
-class Blocks:
+class BlockedTensor:
     """Tiles by index: (blocks..., par_dim(P), F...)."""
 
     def __init__(self, shape: Index, blocks: int, make: Callable[[Index], Tensor], index: Index = ()) -> None:
@@ -44,7 +44,7 @@ class Blocks:
     format = dtype
 
     @property
-    def buffer(self) -> Region:
+    def buffer(self) -> MemorySpace:
         """Where its tiles lie."""
         return self._tile((0,) * self._blocks).buffer
 
@@ -53,11 +53,13 @@ class Blocks:
         """Number of dimensions."""
         return len(self.shape)
 
-    def view(self, dtype: Any) -> Blocks:
+    def view(self, dtype: Any) -> BlockedTensor:
         """The same bytes read as another format; the last dimension grows or shrinks with the element size."""
         fmt = format_of(dtype)
         last = self.shape[-1] * self.format.itemsize // fmt.itemsize
-        return Blocks((*self.shape[:-1], last), self._blocks, lambda index: self._make(index).view(fmt), self._index)
+        return BlockedTensor(
+            (*self.shape[:-1], last), self._blocks, lambda index: self._make(index).view(fmt), self._index
+        )
 
     @property
     def indices(self) -> list[Index]:
@@ -79,7 +81,7 @@ class Blocks:
             chosen.append(self._number(dim, k))
         if len(chosen) < self._blocks:
             left = self._blocks - len(chosen)
-            return Blocks(self.shape[len(chosen) :], left, self._make, (*self._index, *chosen))
+            return BlockedTensor(self.shape[len(chosen) :], left, self._make, (*self._index, *chosen))
         tile, rest = self._tile(tuple(chosen)), keys[self._blocks :]
         return tile[rest] if rest else tile
 
@@ -113,9 +115,9 @@ class Blocks:
     def __setitem__(self, key: Any, value: Any) -> None:
         alone = alone_in_setting(getrefcount(value), value)
         target = self[key]
-        if isinstance(target, Blocks):
+        if isinstance(target, BlockedTensor):
             for index in target.indices:
-                assignment.assign(target[index], value[index] if isinstance(value, Blocks) else value)
+                assignment.assign(target[index], value[index] if isinstance(value, BlockedTensor) else value)
         else:
             assignment.assign(target, value, alone)
 
@@ -145,7 +147,7 @@ def make(shape: Any, dtype: Any, buffer: Any, name: str = "", fill: Callable[[Te
             first(tiles[index])
         return tiles[index]
 
-    return Blocks(plain, at, tile)
+    return BlockedTensor(plain, at, tile)
 
 
 def _tile(shape: Index, dtype: Any, buffer: Any, index: Index, name: str) -> Tensor:

@@ -18,7 +18,7 @@ from math import prod
 from typing import Any
 
 from trnlab.lang.recorder import current
-from trnlab.lang.storage import Region, refuse
+from trnlab.lang.storage import MemorySpace, refuse
 from trnlab.nki.language import no_reorder
 from trnlab.nki.neuronxcc.loops import once_per_body
 
@@ -32,7 +32,7 @@ Place = Callable[[Index, int, int], tuple[int, ...]]
 class Allocation:
     """What `buffer=` takes in the place of a region. place: None leaves the addresses open."""
 
-    region: Region
+    region: MemorySpace
     place: Place | None = None
 
     def address(self, index: Index, partitions: int, nbytes: int) -> tuple[int, int] | None:
@@ -43,7 +43,7 @@ class Allocation:
         if self.place is None:
             return None
         answer = tuple(int(n) for n in self.place(index, partitions, nbytes))
-        wanted = ("bank", "partition", "byte") if self.region is Region.psum else ("partition", "byte")
+        wanted = ("bank", "partition", "byte") if self.region is MemorySpace.psum else ("partition", "byte")
         if len(answer) != len(wanted) or min(answer) < 0:
             refuse(
                 "an allocator's function gives the place of a tile",
@@ -52,7 +52,7 @@ class Allocation:
                 remedy=f"return {len(wanted)} integers for tile {index}",
                 code="TRN411",
             )
-        if self.region is not Region.psum:
+        if self.region is not MemorySpace.psum:
             return answer[0], answer[1]
         return self._in_psum(answer[0], answer[1], answer[2], nbytes)
 
@@ -88,7 +88,7 @@ def _modulo(base: int, tiles: Index, index: Index, scale: int) -> int:
 class _Allocator:
     """The ways to allocate in one memory."""
 
-    def __init__(self, region: Region) -> None:
+    def __init__(self, region: MemorySpace) -> None:
         self.region = region
 
     def alloc(self, func: Callable[..., tuple[int, ...]]) -> Allocation:
@@ -142,15 +142,15 @@ class _Psum(_Allocator):
         return once_per_body(lambda: Allocation(self.region, place))
 
 
-sbuf, psum = _Sbuf(Region.sbuf), _Psum(Region.psum)
+sbuf, psum = _Sbuf(MemorySpace.sbuf), _Psum(MemorySpace.psum)
 
 
-def region_of(buffer: Any) -> Region:
+def region_of(buffer: Any) -> MemorySpace:
     """The region of a `buffer=`, SBUF where it is None."""
     if buffer is None:
-        return Region.sbuf
+        return MemorySpace.sbuf
     region = buffer.region if isinstance(buffer, Allocation) else buffer
-    if not isinstance(region, Region):
+    if not isinstance(region, MemorySpace):
         refuse(
             "not a memory region",
             limit="nl.sbuf, nl.psum, nl.private_hbm, nl.shared_hbm, an allocator of ncc",

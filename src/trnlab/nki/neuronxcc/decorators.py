@@ -19,7 +19,7 @@ from trnlab.chips.spec import Chip
 from trnlab.errors import UsageError
 from trnlab.lang import compose
 from trnlab.lang.recorder import current
-from trnlab.lang.storage import Region
+from trnlab.lang.storage import MemorySpace
 from trnlab.lang.tensor import Tensor
 from trnlab.nki import measure
 from trnlab.nki.kernel import Kernel
@@ -27,7 +27,7 @@ from trnlab.nki.neuronxcc.assignment import settled
 from trnlab.nki.neuronxcc.compiler import skips_middle_end
 from trnlab.nki.neuronxcc.tile import Tile
 from trnlab.nki.tracing.arguments import map_objects
-from trnlab.nki.tracing.launch import Launch, programs
+from trnlab.nki.tracing.launch import LaunchGrid, programs
 from trnlab.policy import Policy
 from trnlab.program.passes import MIDDLE_END
 from trnlab.runtime.settings import GENERATIONS
@@ -66,7 +66,7 @@ class OldKernel(Kernel):
         skipped = [name for name in MIDDLE_END if getattr(made, name)] if skips_middle_end(self.function) else []
         return made.with_options(**dict.fromkeys(skipped, False))
 
-    def launch(self, grid: Any) -> Launch:
+    def launch(self, grid: Any) -> LaunchGrid:
         """Any number of programs, in order on one core or spread over two."""
         return programs(grid)
 
@@ -79,7 +79,7 @@ class OldKernel(Kernel):
 def _to_hbm(tensor: Tensor) -> Tensor:
     if not tensor.on_chip:
         return tensor
-    out = current().tensor(tensor.shape, tensor.format, Region.shared_hbm)
+    out = current().tensor(tensor.shape, tensor.format, MemorySpace.shared_hbm)
     compose.store(out, settled(tensor))
     return out
 
@@ -179,7 +179,7 @@ def profile(
 ) -> Any:
     """Time a kernel and keep what was found in a folder, under the names that scripts look for.
 
-    The files hold trnlab's own forms, see `measure.Profile`: every profiled execution is the same one.
+    The files hold trnlab's own forms, see `measure.KernelProfiler`: every profiled execution is the same one.
     """
     if func is None:
         return lambda function: profile(
@@ -197,7 +197,7 @@ def profile(
     if working_directory is None:
         return measure.Benchmark(kernel, bool(options.get("quiet")))
     executions = tuple(range(profile_nth, max(num_execs or profile_nth, profile_nth) + 1, profile_nth))
-    return measure.Profile(
+    return measure.KernelProfiler(
         kernel,
         Path(working_directory),
         save_neff_name,

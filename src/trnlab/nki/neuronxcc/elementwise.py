@@ -20,7 +20,7 @@ from trnlab.lang import compose
 from trnlab.lang import instructions as ins
 from trnlab.lang.formats import FORMATS, Format, format_of
 from trnlab.lang.recorder import current
-from trnlab.lang.storage import Region
+from trnlab.lang.storage import MemorySpace
 from trnlab.lang.tensor import Tensor
 from trnlab.nki.neuronxcc.defined import Box, defined, record, unwritten
 from trnlab.nki.neuronxcc.masked import boxed, cut, rows_of, trimmed
@@ -30,7 +30,7 @@ BOOL, FLOAT32, INT32, UINT8 = FORMATS["bool"], FORMATS["float32"], FORMATS["int3
 _PSUM = Memory.PSUM  # to look a member up takes 200 ns in Python 3.11
 
 
-def result(shape: tuple[int, ...], dtype: Any, region: Region = Region.sbuf) -> Tensor:
+def result(shape: tuple[int, ...], dtype: Any, region: MemorySpace = MemorySpace.sbuf) -> Tensor:
     """A fresh tile for a result."""
     return unwritten(current().tensor(shape, dtype, region))
 

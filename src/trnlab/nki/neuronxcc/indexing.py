@@ -11,10 +11,10 @@ import warnings
 from typing import Any
 
 from trnlab.lang import compose
-from trnlab.lang.chosen import Indirect
+from trnlab.lang.dynamic_index import Indirect
 from trnlab.lang.formats import format_of
 from trnlab.lang.storage import refuse
-from trnlab.lang.tensor import Tensor, Window
+from trnlab.lang.tensor import IndexWindow, Tensor
 from trnlab.nki.neuronxcc.affine import Affine, AtRunTime
 
 
@@ -50,12 +50,12 @@ def _whole(index: Tensor) -> Tensor:
     return compose.copy(index, format_of("int32"))
 
 
-class View:
+class ViewUnderConstruction:
     """A view that is being put together, one dimension of the tensor after the other."""
 
     def __init__(self, tile: Tensor, keys: tuple[Any, ...]) -> None:
         self.tile = tile
-        self.ndim = max(_ndim(k) for k in keys) or sum(isinstance(k, (slice, Window)) for k in keys)
+        self.ndim = max(_ndim(k) for k in keys) or sum(isinstance(k, (slice, IndexWindow)) for k in keys)
         self.shape, self.strides = [1] * self.ndim, [0] * self.ndim
         self.offset, self.chosen = tile.offset, tile.indirection
         self.limits: list[Limit] = []
@@ -118,7 +118,7 @@ class View:
     def _from_slice(self, dim: int, key: Any) -> Affine:
         """An integer, or a slice that takes the next axis which no expression uses."""
         start, length, step, _ = self.tile._bounds(key, dim, self.tile.shape[dim])
-        if not isinstance(key, (slice, Window)):
+        if not isinstance(key, (slice, IndexWindow)):
             return Affine((1,) * self.ndim, (0,) * self.ndim, start)
         if not self.free:
             refuse(
@@ -173,7 +173,7 @@ def strided(tile: Tensor, keys: Any) -> tuple[tuple[int, ...], tuple[int, ...], 
     return shape, strides, offset
 
 
-def remember(tile: Tensor, keys: Any, view: View) -> None:
+def remember(tile: Tensor, keys: Any, view: ViewUnderConstruction) -> None:
     """Let `strided` know a view that was put together."""
     form = _form(tile, keys)
     if form is None or not any(key.__class__ is Affine for key in keys):

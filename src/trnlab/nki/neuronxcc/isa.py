@@ -21,7 +21,7 @@ from trnlab.lang import instructions as ins
 from trnlab.lang.compose import FLOAT32
 from trnlab.lang.formats import format_of
 from trnlab.lang.recorder import current
-from trnlab.lang.storage import Region, refuse
+from trnlab.lang.storage import MemorySpace, refuse
 from trnlab.lang.tensor import Tensor
 from trnlab.nki import isa as new
 from trnlab.nki.declared import is_declared
@@ -80,7 +80,7 @@ def nc_matmul(
     skip = 2 if perf_mode else 1
     moves = is_transpose and current().chip.has("pe_transpose")  # data unchanged, in their own format
     fmt = stationary.format if moves else FLOAT32
-    out = result((prod(stationary.shape[skip:]), *moving.shape[skip:]), fmt, Region.psum)
+    out = result((prod(stationary.shape[skip:]), *moving.shape[skip:]), fmt, MemorySpace.psum)
     if not any(low >= high for low, high in box.values()):
         _product(
             out,
@@ -122,7 +122,7 @@ def nc_transpose(data: Tensor, *, mask: Any = None, dtype: Any = None, engine: e
     box = {**defined(data), **boxed(mask, data.shape)} if data.ndim == 2 else {}
     if not box:
         return compose.transpose(data, dtype, chip_engine(engine))
-    out = result((data.shape[1], data.shape[0]), dtype or data.format, Region.psum)
+    out = result((data.shape[1], data.shape[0]), dtype or data.format, MemorySpace.psum)
     if not any(low >= high for low, high in box.values()):
         swapped = {1 - axis: edges for axis, edges in box.items()}
         small = compose.transpose(cut(data, box), dtype, chip_engine(engine))

@@ -20,7 +20,7 @@ import numpy as np
 from trnlab.lang import compose, transfers
 from trnlab.lang.formats import format_of
 from trnlab.lang.recorder import current
-from trnlab.lang.storage import Region, refuse
+from trnlab.lang.storage import MemorySpace, refuse
 from trnlab.lang.tensor import Tensor
 from trnlab.nki import language as new
 from trnlab.nki.isa import nc_n_gather
@@ -55,7 +55,7 @@ from trnlab.nki.neuronxcc import elementwise as each
 from trnlab.nki.neuronxcc import isa
 from trnlab.nki.neuronxcc.affine import arange, mgrid
 from trnlab.nki.neuronxcc.assignment import LoopSum
-from trnlab.nki.neuronxcc.blocks import Blocks, ParDim, make
+from trnlab.nki.neuronxcc.blocks import BlockedTensor, ParDim, make
 from trnlab.nki.neuronxcc.compiler import region_of
 from trnlab.nki.neuronxcc.defined import record
 from trnlab.nki.neuronxcc.loops import affine_range, sequential_range, static_range
@@ -291,9 +291,9 @@ def ones(shape: Any, dtype: Any, *, buffer: Any = None, name: str = "", **_: Any
 def full(shape: Any, fill_value: Any, dtype: Any, *, buffer: Any = None, name: str = "", **_: Any) -> Any:
     """One value everywhere."""
     region = region_of(buffer)
-    if region in (Region.private_hbm, Region.shared_hbm):
+    if region in (MemorySpace.private_hbm, MemorySpace.shared_hbm):
         return compose.filled(tuple(int(s) for s in shape), fill_value, dtype, region)
-    fill = promise_zero if region is Region.psum and fill_value == 0 else _filler(fill_value)
+    fill = promise_zero if region is MemorySpace.psum and fill_value == 0 else _filler(fill_value)
     return make(shape, dtype, buffer, name, fill)
 
 
@@ -307,7 +307,7 @@ def _filler(value: Any) -> Callable[[Tensor], None]:
 
 def _like(a: Any) -> Any:
     """The shape of a, with its partition marked."""
-    if isinstance(a, Blocks):
+    if isinstance(a, BlockedTensor):
         return (*a.shape[: a._blocks], ParDim(a.shape[a._blocks]), *a.shape[a._blocks + 1 :])
     return a.shape
 
@@ -348,7 +348,7 @@ def load(src: Any, *, mask: Any = None, dtype: Any = None, **_: Any) -> Any:
 
 def store(dst: Tensor, value: Any, *, mask: Any = None, **_: Any) -> None:
     """Write a tile to HBM."""
-    if isinstance(value, Blocks):
+    if isinstance(value, BlockedTensor):
         refuse(
             "blocks of tiles are stored one by one",
             limit="a tile",

@@ -14,13 +14,13 @@ from typing import Any, Self
 
 from trnlab.lang import compose
 from trnlab.lang.assignment import alone_in_setting
-from trnlab.lang.chosen import Indirect
+from trnlab.lang.dynamic_index import Indirect
 from trnlab.lang.storage import refuse
-from trnlab.lang.tensor import Tensor, Window
+from trnlab.lang.tensor import IndexWindow, Tensor
 from trnlab.nki.neuronxcc import assignment
 from trnlab.nki.neuronxcc import elementwise as each
 from trnlab.nki.neuronxcc.affine import Affine, AtRunTime, Mask
-from trnlab.nki.neuronxcc.indexing import Limit, View, remember, strided
+from trnlab.nki.neuronxcc.indexing import Limit, ViewUnderConstruction, remember, strided
 from trnlab.nki.neuronxcc.masked import boxed, cut
 
 _ADVANCED = (Affine, AtRunTime, Tensor)
@@ -42,11 +42,11 @@ class Tile(Tensor):
         if view is not None:
             return self._like(*view)
         if isinstance(key, bool):
-            return self if key else _view_as(Empty, self)  # type: ignore[return-value]
+            return self if key else _view_as(EmptyTile, self)  # type: ignore[return-value]
         if isinstance(key, Mask):
             box = boxed(key, self.shape)
             nothing = any(low >= high for low, high in box.values())
-            return _view_as(Empty, self) if nothing else cut(self, box)  # type: ignore[return-value]
+            return _view_as(EmptyTile, self) if nothing else cut(self, box)  # type: ignore[return-value]
         keys = key if isinstance(key, tuple) else (key,)
         if any(k is None for k in keys):
             return self._with_new_axes(keys)
@@ -74,12 +74,12 @@ class Tile(Tensor):
         """Whether a slice of an HBM tensor may end past it, which a mask then makes good."""
         if self.on_chip:
             return False
-        return any(isinstance(k, Window) or (isinstance(k, slice) and k.stop is not None) for k in keys) and any(
+        return any(isinstance(k, IndexWindow) or (isinstance(k, slice) and k.stop is not None) for k in keys) and any(
             _stop(k) > n for k, n in zip(self._expand(keys), self.shape)
         )
 
     def _indexed(self, keys: Any) -> Self:
-        view = View(self, keys)
+        view = ViewUnderConstruction(self, keys)
         for dim, key in enumerate(keys):
             view.add(dim, key)
         remember(self, keys, view)
@@ -90,7 +90,7 @@ class Tile(Tensor):
     def _bounds(self, key: Any, axis: int, count: int) -> tuple[int, int, int, bool]:
         """In HBM a slice may end past the tensor: a mask then leaves out what is not there."""
         if not self.on_chip and _stop(key) > count:
-            window = slice(key.start, key.start + key.size) if isinstance(key, Window) else key
+            window = slice(key.start, key.start + key.size) if isinstance(key, IndexWindow) else key
             start, step = int(window.start or 0), int(window.step or 1)
             return start, -(-(int(window.stop) - start) // step), step, True
         return super()._bounds(key, axis, count)
@@ -267,7 +267,7 @@ class Tile(Tensor):
         return self
 
 
-class Empty(Tile):
+class EmptyTile(Tile):
     """An operand of which a mask leaves nothing: operations on it do nothing."""
 
     __slots__ = ()
@@ -275,7 +275,7 @@ class Empty(Tile):
     empty = True
 
 
-class Beyond(Tile):
+class OverhangingTile(Tile):
     """A view that ends past its tensor: usable under a mask that leaves out what is not there."""
 
     __slots__ = ("limits",)
@@ -315,7 +315,9 @@ def beyond(view: Tile, limits: tuple[Limit, ...]) -> Tile:
     limits = tuple(limit for limit in limits if not limit.holds(view.shape))
     if not limits:
         return view
-    made = Beyond(view.storage, view.shape, view.strides, view.offset, view.format, view.indirection, view.name)
+    made = OverhangingTile(
+        view.storage, view.shape, view.strides, view.offset, view.format, view.indirection, view.name
+    )
     made.limits = limits
     return made
 
@@ -330,7 +332,7 @@ def _plain(view: Tile, shape: tuple[int, ...], offset: int) -> Tile:
 
 def _stop(key: Any) -> int:
     """Where a slice ends; 0 for what is none."""
-    if isinstance(key, Window):
+    if isinstance(key, IndexWindow):
         return key.start + key.size
     return int(key.stop) if isinstance(key, slice) and key.stop is not None else 0
 

@@ -18,7 +18,7 @@ from trnlab.lang.recorder import Recorder
 from trnlab.lang.tensor import Tensor
 from trnlab.nki.lint import ERROR, lint_function
 from trnlab.program.routine import Routine
-from trnlab.sim.checks import Finding, Returned, Scene, check_routine
+from trnlab.sim.checks import CheckFinding, Returned, Scene, check_routine
 
 _OURS = str(Path(checks.__file__).parent) + os.sep
 _NAMES_AND_ARGUMENTS = ("TRN910", "TRN911", "TRN912")  # warnings in the old dialect, until Python finds the same
@@ -26,7 +26,7 @@ _NAMES_AND_ARGUMENTS = ("TRN910", "TRN911", "TRN912")  # warnings in the old dia
 
 def findings(
     recorder: Recorder, routine: Routine, arguments: int, returned: Iterable[Tensor], alone: bool
-) -> tuple[Finding, ...]:
+) -> tuple[CheckFinding, ...]:
     """What the checks find wrong with one core's routine.
 
     arguments: how many parameters come from the caller; like constants they have contents. returned: result tensors.
@@ -56,16 +56,16 @@ def findings(
         lines=recorder.lines_of_tiles,
         masks=recorder.tensor_type is not Tensor,  # tiles of the old dialect
     )
-    remarks = (Finding("lint", error) for error in recorder.remarks.values())
+    remarks = (CheckFinding("lint", error) for error in recorder.remarks.values())
     return (*remarks, *check_routine(routine, recorder.chip, scene))
 
 
 @lru_cache(maxsize=1024)
-def refused(function: Callable[..., Any], chip: Chip) -> tuple[Finding, ...]:
+def refused(function: Callable[..., Any], chip: Chip) -> tuple[CheckFinding, ...]:
     """What the vendor's compiler would refuse in a kernel's text; its warnings are left to `trnlab lint`."""
     if function.__module__ and function.__module__.startswith("trnlab."):
         return ()
-    return tuple(Finding("lint", f.error()) for f in lint_function(function, chip) if f.severity == ERROR)
+    return tuple(CheckFinding("lint", f.error()) for f in lint_function(function, chip) if f.severity == ERROR)
 
 
 @contextmanager

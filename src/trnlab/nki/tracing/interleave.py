@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trnlab.isa.collectives.meeting import Place
+from trnlab.isa.collectives.meeting import CorePlace
 from trnlab.lang.recorder import exchange_active
 from trnlab.lang.tensor import Tensor
 from trnlab.nki.tracing.live import Array, Shadow
@@ -23,7 +23,7 @@ from trnlab.sim.functional.gang import meet
 class InterleavedRecording:
     """The cores of one launch while they are recorded, each a coroutine. It is the reader of their recorders."""
 
-    def __init__(self, places: Sequence[Place], shadows: Sequence[Shadow]) -> None:
+    def __init__(self, places: Sequence[CorePlace], shadows: Sequence[Shadow]) -> None:
         self.places, self.shadows = list(places), list(shadows)
         self._matcher = Matcher(self.places, shadows[0].recorder.chip.name)
         self._coroutines = [_Coroutine() for _ in shadows]

@@ -41,7 +41,7 @@ class Spread(int):
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchGrid:
     """A launch grid: `sizes` as nl.num_programs tells them, and the programs of each core in order."""
 
     sizes: tuple[int, ...] = ()
@@ -60,10 +60,10 @@ class Launch:
             )
 
 
-ONE_CORE = Launch()
+ONE_CORE = LaunchGrid()
 
 
-def one_per_core(grid: Any) -> Launch:
+def one_per_core(grid: Any) -> LaunchGrid:
     """The launch of a kernel of the new dialect. Raises UsageError for more than a number of cores."""
     sizes = tuple(int(g) for g in (grid if isinstance(grid, tuple) else (grid,)))
     if len(sizes) != 1 or not 1 <= sizes[0] <= CORES:
@@ -74,7 +74,7 @@ def one_per_core(grid: Any) -> Launch:
             got=f"kernel{list(sizes)}",
             remedy="loop over tiles within the kernel; nl.program_id(0) tells the core",
         )
-    return Launch(sizes, tuple(((core,),) for core in range(sizes[0])))
+    return LaunchGrid(sizes, tuple(((core,),) for core in range(sizes[0])))
 
 
 def _on_two(dim: Any) -> Any:
@@ -87,7 +87,7 @@ def _on_two(dim: Any) -> Any:
     return Spread(int(dim), CORES, dim.in_turns)
 
 
-def programs(grid: Any) -> Launch:
+def programs(grid: Any) -> LaunchGrid:
     """The launch of a kernel of the old dialect. Raises UsageError for more cores than a logical core has.
 
     nl.nc of more than the two that a logical core has, for which there is no chip, causes a warning: two share them.
@@ -107,4 +107,4 @@ def programs(grid: Any) -> Launch:
     for program in itertools.product(*(range(size) for size in sizes)):
         on = [g.core_of(i) for g, i in zip(dims, program) if isinstance(g, Spread) and g.cores > 1]
         cores[on[0] if on else 0].append(program)
-    return Launch(sizes, tuple(tuple(mine) for mine in cores))
+    return LaunchGrid(sizes, tuple(tuple(mine) for mine in cores))

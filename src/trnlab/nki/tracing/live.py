@@ -22,12 +22,12 @@ import numpy as np
 from trnlab.chips.spec import Chip
 from trnlab.isa.base import Memory
 from trnlab.lang.formats import Format
-from trnlab.lang.recorder import Made, Recorder
+from trnlab.lang.recorder import Recorder, TileRecord
 from trnlab.lang.tensor import Tensor
 from trnlab.nki.tracing.arrays import HostArray
 from trnlab.program.routine import Routine
 from trnlab.sim.functional import Machine, RunOptions
-from trnlab.sim.functional.machine import POISON, Frame, address_of, poisoned
+from trnlab.sim.functional.machine import POISON, RoutineFrame, address_of, poisoned
 from trnlab.sim.functional.meaning import array_at
 
 Array = np.ndarray[Any, Any]
@@ -45,7 +45,7 @@ class Shadow:
     ) -> None:
         self.recorder, self.hbm, self.options = recorder, hbm, options
         self.known = self.done = 0  # instructions taken over from the recorder, and those executed
-        self._frames: deque[tuple[int, Frame]] = deque()  # what is not executed, with the number of its first
+        self._frames: deque[tuple[int, RoutineFrame]] = deque()  # what is not executed, with the number of its first
         self._machine: _Machine | None = None
 
     def take(self) -> Routine | None:
@@ -74,7 +74,7 @@ class Shadow:
             self._frames.popleft()
 
     @property
-    def next(self) -> tuple[Frame, int]:
+    def next(self) -> tuple[RoutineFrame, int]:
         """The next instruction: its frame, and its number there."""
         first, frame = self._frames[0]
         return frame, self.done - first
@@ -137,7 +137,7 @@ class _Machine(Machine):
             self.sbuf = poisoned(self.chip.num_partitions, int(self.chip.sbuf.bytes_per_partition.value))
         return self.sbuf
 
-    def _own(self, made: Made) -> None:
+    def _own(self, made: TileRecord) -> None:
         number, storage = made.buffer.id, made.storage()
         pitch = -(-made.buffer.nbytes // _LINE) * _LINE + _LINE
         room = self._rooms[number] = np.full(made.buffer.partitions * pitch + 2 * _LINE, POISON, np.uint8)

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from trnlab.chips.spec import Chip
 from trnlab.errors import UsageError
-from trnlab.isa.collectives.meeting import Place
-from trnlab.lang.hbm import Hbm
+from trnlab.isa.collectives.meeting import CorePlace
+from trnlab.lang.hbm import HbmTensors
 from trnlab.lang.recorder import Recorder
 from trnlab.lang.tensor import Tensor
 from trnlab.nki.target import static_dma
@@ -22,11 +22,11 @@ from trnlab.nki.tracing import checking
 from trnlab.nki.tracing.arguments import map_objects, objects_of
 from trnlab.nki.tracing.arrays import Array, HostArray
 from trnlab.nki.tracing.interleave import InterleavedRecording
-from trnlab.nki.tracing.launch import Launch
+from trnlab.nki.tracing.launch import LaunchGrid
 from trnlab.nki.tracing.live import Copies, Shadow
-from trnlab.nki.tracing.traces import Recording, Result, Trace, content_of, tensors_of
+from trnlab.nki.tracing.traces import KernelResult, MultiRankTrace, Trace, content_of, tensors_of
 from trnlab.policy import Policy
-from trnlab.program.gang import Member, gang_of, joined, program_of
+from trnlab.program.gang import GangMember, gang_of, joined, program_of
 from trnlab.sim.functional import RunOptions
 
 Call = tuple[dict[str, Any], list[HostArray]]  # arguments by name, and the arrays among them in their order
@@ -36,7 +36,7 @@ class Recordable(Protocol):
     """A kernel, see `trnlab.nki.kernel`."""
 
     function: Callable[..., Any]
-    grid: Launch
+    grid: LaunchGrid
     options: RunOptions | None
     schedule: tuple[tuple[str, str], ...]
     flags: str
@@ -52,17 +52,17 @@ class Recordable(Protocol):
 
 
 @dataclass(frozen=True)
-class Seat:
+class RecordedCore:
     """A core while it is recorded: its programs of the launch grid, and the arguments as its tensors."""
 
-    place: Place
+    place: CorePlace
     recorder: Recorder
     shadow: Shadow
     programs: tuple[tuple[int, ...], ...]
     inputs: dict[str, Any]
 
 
-def record(kernel: Recordable, calls: Sequence[Call], chip: Chip) -> Recording:
+def record(kernel: Recordable, calls: Sequence[Call], chip: Chip) -> MultiRankTrace:
     """Record a kernel for the arguments of each rank, with all cores of all ranks.
 
     Raises what its function raises, and UsageError for a grid that the chip has not, for cores that wait for others
@@ -81,13 +81,13 @@ def record(kernel: Recordable, calls: Sequence[Call], chip: Chip) -> Recording:
             traces.append(_seen(kernel, seats[mine], returned[mine], arrays, depends, chip))
         program = joined([trace.program for trace in traces])
         gang_of(program, program.calls)  # they meet, or it says who does not
-        return Recording(tuple(traces), program)
+        return MultiRankTrace(tuple(traces), program)
 
 
-def _rank(kernel: Recordable, rank: int, call: Call, chip: Chip) -> list[Seat]:
+def _rank(kernel: Recordable, rank: int, call: Call, chip: Chip) -> list[RecordedCore]:
     """The cores of one rank, which share its HBM."""
     structure, arrays = call
-    memory, cores = Hbm(), len(kernel.grid.cores)
+    memory, cores = HbmTensors(), len(kernel.grid.cores)
     hbm = Copies(dict(enumerate(arrays)))
     seats = []
     for core, programs in enumerate(kernel.grid.cores):
@@ -103,7 +103,9 @@ def _rank(kernel: Recordable, rank: int, call: Call, chip: Chip) -> list[Seat]:
             policy=kernel.policy(chip),
         )
         inputs = {name: _arguments(recorder, name, value) for name, value in structure.items()}
-        seats.append(Seat(Place(rank, core), recorder, Shadow(recorder, hbm, kernel.options), programs, inputs))
+        seats.append(
+            RecordedCore(CorePlace(rank, core), recorder, Shadow(recorder, hbm, kernel.options), programs, inputs)
+        )
     return seats
 
 
@@ -118,7 +120,7 @@ def _arguments(recorder: Recorder, name: str, value: Any) -> Any:
     return map_objects(tensor, value, HostArray)
 
 
-def _run_programs(kernel: Recordable, seat: Seat, chip: Chip) -> Any:
+def _run_programs(kernel: Recordable, seat: RecordedCore, chip: Chip) -> Any:
     """Record the programs of one core; returns what the last returned."""
     returned: Any = None
     for program in seat.programs:
@@ -130,20 +132,20 @@ def _run_programs(kernel: Recordable, seat: Seat, chip: Chip) -> Any:
 
 def _seen(
     kernel: Recordable,
-    seats: Sequence[Seat],
+    seats: Sequence[RecordedCore],
     returned: Sequence[Any],
     arrays: list[HostArray],
     depends: bool,
     chip: Chip,
 ) -> Trace:
     """What was recorded on the cores of one rank, and what the checks say about it."""
-    members: list[Member] = []
+    members: list[GangMember] = []
     constants: dict[int, Array] = {}
     found = [*checking.refused(kernel.function, chip)]
     for seat, result in zip(seats, returned):
         recorder = seat.recorder
         recorder.order(kernel.schedule)
-        members.append(Member(seat.place, recorder.finish(), tuple(recorder.numbers)))
+        members.append(GangMember(seat.place, recorder.finish(), tuple(recorder.numbers)))
         seen = objects_of(result, Tensor)
         assert recorder.written is not None
         found += checking.findings(recorder, recorder.written, len(arrays), seen, len(seats) == 1)
@@ -156,10 +158,10 @@ def _seen(
     return Trace(program, len(arrays), constants, results, content, findings=tuple(found))
 
 
-def _result(name: str, recorder: Recorder, tensor: Tensor) -> Result:
+def _result(name: str, recorder: Recorder, tensor: Tensor) -> KernelResult:
     for number, known in zip(recorder.numbers, recorder.hbm):
         if known.storage is tensor.storage:
-            return Result(number, tensor.shape, tensor.strides, tensor.offset, tensor.format)
+            return KernelResult(number, tensor.shape, tensor.strides, tensor.offset, tensor.format)
     raise UsageError(
         f"kernel {name!r} returns a tensor that is not in HBM",
         code="TRN112",

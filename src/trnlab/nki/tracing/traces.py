@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trnlab.guards.functions import Guards
-from trnlab.guards.snapshot import Reader, StandIn
+from trnlab.guards.snapshot import SnapshotReader, StandIn
 from trnlab.nki.tracing.arguments import map_objects
 from trnlab.nki.tracing.arrays import Array, HostArray, like
 from trnlab.program.access import Buffer
-from trnlab.program.gang import Member
-from trnlab.program.routine import Program, Routine, Tensor
+from trnlab.program.gang import GangMember
+from trnlab.program.routine import Program, ProgramTensor, Routine
 
 if TYPE_CHECKING:
-    from trnlab.sim.checks import Finding
+    from trnlab.sim.checks import CheckFinding
 
 UNWRITTEN = 0xFF  # what bytes of HBM hold that nobody has written
 _MOST = 256  # traces of a kernel that are kept; the oldest go
 
 
 @dataclass(frozen=True)
-class Result:
+class KernelResult:
     """A tensor that a kernel returns: number `param` of the trace's tensors, as a view."""
 
     param: int
@@ -53,9 +53,9 @@ class Trace:
     """A recorded kernel: the stream of each core, and what to bind to the tensors that they use.
 
     program: a call for each core, beside each other; its first `arguments` tensors are the caller's arrays.
-    arrays: contents of constants. results: the returned structure with `Result` where tensors were. content: of the
-    caller's arrays, where the instructions depend on it; empty where every call must record anew. findings: what the
-    checks found wrong; every call hears of it.
+    arrays: contents of constants. results: the returned structure with `KernelResult` where tensors were. content: of
+    the caller's arrays, where the instructions depend on it; empty where every call must record anew. findings: what
+    the checks found wrong; every call hears of it.
     """
 
     program: Program
@@ -63,7 +63,7 @@ class Trace:
     arrays: dict[int, Array]
     results: Any
     content: bytes | None = None
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[CheckFinding, ...] = ()
 
     @property
     def routine(self) -> Routine:
@@ -71,7 +71,7 @@ class Trace:
         return self.program.routines[0]
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
+    def tensors(self) -> tuple[ProgramTensor, ...]:
         """What the streams use, by number."""
         return self.program.tensors
 
@@ -82,7 +82,7 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class Recording:
+class MultiRankTrace:
     """A kernel recorded on several ranks: a trace of each. program: of all of them, who may meet; of one, its own."""
 
     traces: tuple[Trace, ...]
@@ -109,7 +109,7 @@ class TraceCache:
 
     def key(self, *arguments: Any) -> tuple[Hashable, Guards]:
         """What a trace for these arguments depends on, and the guards among it, as things stand now."""
-        reader = Reader(self._stand_in)
+        reader = SnapshotReader(self._stand_in)
         read = reader.read(arguments)
         guards = self._guards.get(read)
         if guards is None or not guards.unchanged():
@@ -133,7 +133,7 @@ def _keep(kept: OrderedDict[Hashable, Any], key: Hashable, value: Any) -> None:
         kept.popitem(last=False)
 
 
-def tensors_of(members: Sequence[Member]) -> tuple[Buffer, ...]:
+def tensors_of(members: Sequence[GangMember]) -> tuple[Buffer, ...]:
     """A buffer of each HBM tensor, by number."""
     found = {t: m.routine.buffers[p] for m in reversed(members) for t, p in zip(m.tensors, m.routine.params)}
     return tuple(found[number] for number in range(len(found)))
@@ -163,10 +163,10 @@ def content_of(arrays: Iterable[HostArray]) -> bytes:
 
 def result_of(trace: Trace, memory: Sequence[Array], origin: Any) -> Any:
     """What the kernel returns, as arrays of the kind of `origin`."""
-    return map_objects(lambda r: like(_view(r, memory[r.param]), r.format, origin), trace.results, Result)
+    return map_objects(lambda r: like(_view(r, memory[r.param]), r.format, origin), trace.results, KernelResult)
 
 
-def _view(result: Result, memory: Array) -> Array:
+def _view(result: KernelResult, memory: Array) -> Array:
     kind = result.format.dtype
     bits = memory.reshape(-1).view(f"V{kind.itemsize}")[result.offset :]  # NumPy cannot stride over every format
     seen = np.lib.stride_tricks.as_strided(bits, result.shape, tuple(s * kind.itemsize for s in result.strides))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from html import escape
 
 from trnlab.documents.html import section, table
-from trnlab.profile.compare import APPEARED, EQUAL, VANISHED, Change, Comparison, by_opcode
+from trnlab.profile.compare import APPEARED, EQUAL, VANISHED, ActivityDelta, Comparison, by_opcode
 from trnlab.profile.data import Profile, Step
 from trnlab.profile.names import nice_time
 from trnlab.profile.pages import pictures
@@ -99,7 +99,7 @@ def _alone(c: Comparison) -> str:
     return "".join(parts)
 
 
-def _row(change: Change, measured: bool) -> tuple[str, ...]:
+def _row(change: ActivityDelta, measured: bool) -> tuple[str, ...]:
     n, m = change.count
     known = (change.verdict != APPEARED, change.verdict != VANISHED)
     times = [nice_time(time) if there else "–" for time, there in zip(_times(change, measured), known)]
@@ -109,11 +109,11 @@ def _row(change: Change, measured: bool) -> tuple[str, ...]:
     return change.name, change.verdict, *times, _signed(change.difference), count, *more
 
 
-def _times(change: Change, measured: bool) -> tuple[int, int]:
+def _times(change: ActivityDelta, measured: bool) -> tuple[int, int]:
     return change.time if measured else change.critical
 
 
-def _line(change: Change, measured: bool) -> str:
+def _line(change: ActivityDelta, measured: bool) -> str:
     a, b = (nice_time(time) for time in _times(change, measured))
     times = {APPEARED: f"{b} new", VANISHED: f"{a} gone"}.get(change.verdict, f"{a} to {b}")
     name = change.name if len(change.name) <= WIDEST else change.name[: WIDEST - 1] + "…"

@@ -9,9 +9,9 @@ from html import escape
 from typing import Any
 
 from trnlab.documents.html import bars, key, section, stack, table, track
-from trnlab.profile.lost import ENDS
 from trnlab.profile.names import nice_time, short_place
 from trnlab.profile.pages.pictures import COLOURS
+from trnlab.profile.stall_attribution import ENDS
 from trnlab.profile.words import advice_text, waited
 from trnlab.timeline import ENGINES
 

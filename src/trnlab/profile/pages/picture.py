@@ -18,7 +18,7 @@ import numpy as np
 from trnlab.errors import RunError
 from trnlab.profile.critical import KINDS, Pieces, pieces
 from trnlab.profile.data import Ints, Profile, Step
-from trnlab.profile.lanes import Row, rows
+from trnlab.profile.lanes import LaneRow, rows
 from trnlab.profile.names import nice_time, short_label
 from trnlab.timeline import Timeline
 
@@ -102,14 +102,14 @@ def _style() -> str:
     return f"path{{fill:none}}{rules(_LIGHT)}@media (prefers-color-scheme:dark){{{rules(_DARK)}}}"
 
 
-def _merged(found: list[Row]) -> list[Row]:
+def _merged(found: list[LaneRow]) -> list[LaneRow]:
     """The critical path, the engines that compute, and all DMA queues as one row."""
     queues = [row for row in found if row.lane == "dma"]
     kept = [row for row in found if row.lane not in ("calls", "sync", "dma")]
     if queues:
         start, end, refs = (np.concatenate([getattr(q, name) for q in queues]) for name in ("start", "end", "refs"))
         order = np.argsort(start, kind="stable")
-        kept.append(Row("dma", "DMA", start[order], end[order], refs[order]))
+        kept.append(LaneRow("dma", "DMA", start[order], end[order], refs[order]))
     return [replace(row, name="critical path") if row.lane == "critical" else row for row in kept]
 
 
@@ -132,7 +132,7 @@ def _heard(step: Step, first: int, last: int) -> str:
     return short_label(t.calls[int(np.bincount(calls).argmax())].label) if len(calls) else "nothing"
 
 
-def _panel(lanes: list[Row], first: int, last: int, top: int, title: str) -> Iterator[str]:
+def _panel(lanes: list[LaneRow], first: int, last: int, top: int, title: str) -> Iterator[str]:
     yield f'<text x="{LEFT}" y="{top - 12}" font-weight="600">{escape(title)}</text>\n'
     for number, row in enumerate(lanes):
         y = top + number * (LANE + GAP) + LANE // 2

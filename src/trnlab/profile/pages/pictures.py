@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from trnlab.documents.charts import Curve, Point, both, line_chart, roofline
+from trnlab.documents.charts import Curve, RooflinePoint, both, line_chart, roofline
 from trnlab.documents.html import bars, key, section, stack, table, track
 from trnlab.profile import summary as words
 from trnlab.profile.critical import KINDS, Pieces, by_kind, by_label, pieces
 from trnlab.profile.data import Ints, Step, join
 from trnlab.profile.names import nice_time, short_label
-from trnlab.profile.routines import Use, uses
+from trnlab.profile.routines import RoutineUse, uses
 from trnlab.profile.view import MOST, packed
 from trnlab.units import format_bytes, format_count
 
@@ -135,12 +135,12 @@ def roofs(step: Step) -> Iterator[str]:
     yield section("Roofline", say, picture + table(head, rows, (0, 2, 3, 4, 5)))
 
 
-def _point(use: Use, total: int) -> Point:
+def _point(use: RoutineUse, total: int) -> RooflinePoint:
     colour = ROUTINES.get(use.label.partition(":")[0], "var(--sync)")
-    return Point(short_label(use.label), colour, use.intensity, use.rate, use.time / total)
+    return RooflinePoint(short_label(use.label), colour, use.intensity, use.rate, use.time / total)
 
 
-def _routine_row(use: Use) -> tuple[str, ...]:
+def _routine_row(use: RoutineUse) -> tuple[str, ...]:
     rate = f"{format_count(use.rate)}FLOP/s"
     return short_label(use.label), str(use.calls), nice_time(use.time), f"{use.intensity:.3g}", rate
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from trnlab.isa.base import Memory
 from trnlab.policy import Policy
 from trnlab.program.builder import Builder
-from trnlab.program.changes import Change, Spill
+from trnlab.program.changes import PassChange, Spill
 from trnlab.program.passes.accumulate import accumulate_in_psum
 from trnlab.program.passes.coalesce import coalesce_transfers
 from trnlab.program.passes.dead import delete_overwritten
@@ -57,7 +57,7 @@ PASSES: dict[str, Pass] = {
 MIDDLE_END = tuple(name for name, each in PASSES.items() if each.middle_end)
 
 
-def run(b: Builder, movable: frozenset[int], policy: Policy, *, full: Collection[Memory] = ()) -> list[Change]:
+def run(b: Builder, movable: frozenset[int], policy: Policy, *, full: Collection[Memory] = ()) -> list[PassChange]:
     """Run the passes that `policy` has on; returns what each did.
 
     movable: tiles (by buffer id) whose address the kernel leaves to the compiler. full: memories in which the
@@ -69,19 +69,19 @@ def run(b: Builder, movable: frozenset[int], policy: Policy, *, full: Collection
         if getattr(policy, name) and not set(full) & set(each.takes_room):
             each.change(draft)
             after = draft.size()
-            changes.append(Change(name, before, after))
+            changes.append(PassChange(name, before, after))
             before = after
     draft.commit()
     return changes
 
 
-def order_for_room(b: Builder, movable: frozenset[int], policy: Policy) -> Change | None:
+def order_for_room(b: Builder, movable: frozenset[int], policy: Policy) -> PassChange | None:
     """Order instructions so that fewer tiles are alive at a time; None where the kernel leaves nothing to order."""
     draft = Draft(b, movable, policy)
     if not order_by_demand(draft):
         return None
     draft.commit()
-    return Change("demand", draft.size(), draft.size())
+    return PassChange("demand", draft.size(), draft.size())
 
 
 def spill_tiles(

@@ -43,7 +43,7 @@ class Move(NamedTuple):
     place: int
 
 
-class Use(NamedTuple):
+class BufferUse(NamedTuple):
     """An operand of a buffer: when, first and last byte, whether it is written, of which instruction."""
 
     place: int
@@ -53,7 +53,7 @@ class Use(NamedTuple):
     at: int
 
 
-class Shape(NamedTuple):
+class OperandShape(NamedTuple):
     """The form of an operand: as in an access pattern, without dimensions of one element."""
 
     dtype: DType
@@ -62,7 +62,7 @@ class Shape(NamedTuple):
     dims: Dims
 
 
-class Form(NamedTuple):
+class CoalescedTransfer(NamedTuple):
     """What a run of transfers becomes: amount of work, patterns of destination and source."""
 
     work: int
@@ -140,15 +140,15 @@ class _Search:
                 found.append(Move(i, chip, hbm, int(self.place[i])))
         return found
 
-    def _uses(self, wanted: set[int]) -> dict[int, list[Use]]:
+    def _uses(self, wanted: set[int]) -> dict[int, list[BufferUse]]:
         """Who uses these buffers, in order."""
         draft = self.draft
-        uses: dict[int, list[Use]] = {buffer: [] for buffer in wanted}
+        uses: dict[int, list[BufferUse]] = {buffer: [] for buffer in wanted}
         chosen = np.zeros(len(draft.buffers), np.bool_)
         chosen[list(wanted)] = True
         of, place = draft.of_list, self.place.tolist()
         for k in np.flatnonzero(chosen[draft.owner] & (self.place[draft.of] >= 0)).tolist():
-            use = Use(place[of[k]], self.first[k], self.last[k], self.access[k] & WRITES != 0, of[k])
+            use = BufferUse(place[of[k]], self.first[k], self.last[k], self.access[k] & WRITES != 0, of[k])
             uses[self.owner[k]].append(use)
         for found in uses.values():
             found.sort()
@@ -256,11 +256,11 @@ class _Search:
 
 
 @lru_cache(maxsize=65536)
-def _shape(number: int) -> Shape:
+def _shape(number: int) -> OperandShape:
     """The form of a pattern."""
     code, partitions, partition_step, *dims = pattern(number).columns
     pairs = zip(dims[::2], dims[1::2])
-    return Shape(BY_CODE[code], partitions, partition_step, tuple(pair for pair in pairs if pair[1] > 1))
+    return OperandShape(BY_CODE[code], partitions, partition_step, tuple(pair for pair in pairs if pair[1] > 1))
 
 
 def _apply(search: _Search, runs: list[list[Move]]) -> None:
@@ -289,7 +289,7 @@ def _apply(search: _Search, runs: list[list[Move]]) -> None:
         draft.deleted[[m.at for m in run if m is not kept]] = True
 
 
-def _merged(search: _Search, run: list[Move]) -> Form | None:
+def _merged(search: _Search, run: list[Move]) -> CoalescedTransfer | None:
     """The form of one transfer of a whole run; None where it has too many dimensions, or the chip refuses it."""
     draft, steps = search.draft, search.steps(run[0], run[1], 1)
     assert steps is not None
@@ -312,7 +312,7 @@ def _merged(search: _Search, run: list[Move]) -> Form | None:
         work = isa.validate(instr, operands, draft.attributes(at), engine, draft.b.chip, None)
     except ConstraintError:
         return None
-    return Form(draft.b.work_index(work), (numbers[0], numbers[1]))
+    return CoalescedTransfer(draft.b.work_index(work), (numbers[0], numbers[1]))
 
 
 def _wider(tile: Buffer, count: int) -> Buffer:

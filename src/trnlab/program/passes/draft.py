@@ -16,7 +16,7 @@ from trnlab.isa.base import Memory
 from trnlab.policy import SCHEDULED, Policy
 from trnlab.program.access import Buffer, forms
 from trnlab.program.builder import END, Builder
-from trnlab.program.changes import Size
+from trnlab.program.changes import RecordingSize
 from trnlab.program.routine import COL
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -26,7 +26,7 @@ OPCODE, ENGINE, WORK, ATTR, LEFT_OPEN = 0, 1, 3, 4, 6  # columns of `Draft.rows`
 ROLE, PATTERN, OWNER, START, OFFSET = range(5)  # columns of `Draft.references`
 
 
-class Columns(NamedTuple):
+class BufferColumns(NamedTuple):
     """What is asked of all buffers. form: equal for those of the same memory, format, shape and first partition."""
 
     memory: Ints
@@ -90,9 +90,9 @@ class Draft:
         """The buffer of each operand."""
         return self.references[:, OWNER]
 
-    def columns(self) -> Columns:
+    def columns(self) -> BufferColumns:
         """All buffers by id. A pass only ever adds to them, so that each is looked at once."""
-        width, known = len(Columns._fields), self._forms
+        width, known = len(BufferColumns._fields), self._forms
         for b in self.buffers[len(self._columns) // width :]:
             memory = int(b.memory)
             key = (memory, b.dtype.code, b.shape, b.nbytes, b.first_partition)
@@ -100,7 +100,7 @@ class Draft:
             self._columns.extend(
                 (memory, b.nbytes, b.address, b.first_partition, b.partitions, form, b.id in self.movable)
             )
-        return Columns(*np.array(self._columns, np.int64).reshape(-1, width).T.copy())
+        return BufferColumns(*np.array(self._columns, np.int64).reshape(-1, width).T.copy())
 
     def again(self, origin: int, mark: str) -> int:
         """A new movable tile like `origin`; returns its id."""
@@ -126,13 +126,13 @@ class Draft:
         self.references[moved, OWNER] = base + group[owner[moved]]
         self.access[moved] &= ~COVERS
 
-    def size(self) -> Size:
+    def size(self) -> RecordingSize:
         """What there is of it."""
         kept = ~self.deleted
         used = np.bincount(self.owner[np.repeat(kept, np.diff(self.first))], minlength=len(self.buffers)) > 0
         on_chip = self.columns().memory != Memory.HBM
         moved = np.array([w.nbytes if w.kind.startswith("dma.") else 0 for w in self.b.works], np.int64)
-        return Size(int(kept.sum()), int((used & on_chip).sum()), int(moved[self.rows[kept, WORK]].sum()))
+        return RecordingSize(int(kept.sum()), int((used & on_chip).sum()), int(moved[self.rows[kept, WORK]].sum()))
 
     def attributes(self, instruction: int) -> dict[str, Any]:
         """The attributes of an instruction."""

@@ -23,7 +23,7 @@ from trnlab.isa.base import Engine
 from trnlab.loops import compiled
 from trnlab.program.access import AP, MAX_FREE_DIMS, Pattern, pattern, pattern_of
 from trnlab.program.passes.draft import ATTR, ENGINE, OPCODE, PATTERN, ROLE, START, WORK, Bools, Draft, Ints
-from trnlab.program.passes.merge_plan import Code, Plan, code_of, fixed_instructions, plan, some, tiles_of
+from trnlab.program.passes.merge_plan import Code, MergePlan, code_of, fixed_instructions, plan, some, tiles_of
 from trnlab.program.passes.nests import Nest, nests
 from trnlab.program.strided import Dims
 
@@ -94,7 +94,7 @@ def _left_inside(nest: Nest, size: Ints) -> Bools:
     return left
 
 
-def _apply(draft: Draft, found: Plan, merged: Merged) -> None:
+def _apply(draft: Draft, found: MergePlan, merged: Merged) -> None:
     """Change the draft: new forms of instructions, tiles side by side, order."""
     ones = np.flatnonzero(merged.size > 1)
     forms = _forms(draft, ones, merged.size[ones], found.step)
@@ -171,7 +171,7 @@ def _repeated(old: Pattern, step: int, size: int, kept: int) -> Dims | None:
 
 
 @compiled
-def _merged(nest: Nest, code: Code, found: Plan) -> Merged:  # pragma: no cover
+def _merged(nest: Nest, code: Code, found: MergePlan) -> Merged:  # pragma: no cover
     """Split the loops at what is merged, and merge it. Fills in the steps of the instructions that stay for all."""
     ids, size = nest.ids.copy(), np.ones(code.opcode.shape[0], np.int64)
     buffers = 0
@@ -190,7 +190,7 @@ def _merged(nest: Nest, code: Code, found: Plan) -> Merged:  # pragma: no cover
 
 @compiled
 def _split(
-    nest: Nest, code: Code, found: Plan, merged: Merged, loop: int, start: int, stop: int, groups: int
+    nest: Nest, code: Code, found: MergePlan, merged: Merged, loop: int, start: int, stop: int, groups: int
 ) -> int:  # pragma: no cover
     """Order iterations start..stop (excluded): up to a merged position all of them, then it, then what follows.
 
@@ -224,7 +224,9 @@ def _split(
 
 
 @compiled
-def _merge(code: Code, found: Plan, merged: Merged, model: int, part: Ints, groups: int) -> int:  # pragma: no cover
+def _merge(
+    code: Code, found: MergePlan, merged: Merged, model: int, part: Ints, groups: int
+) -> int:  # pragma: no cover
     """Make one instruction of these, like `model`, unless their tiles cannot lie side by side; returns `groups`."""
     if part.shape[0] == 1:
         return groups

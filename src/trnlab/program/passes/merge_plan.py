@@ -89,7 +89,7 @@ class Tiles(NamedTuple):
     sbuf: Bools
 
 
-class Plan(NamedTuple):
+class MergePlan(NamedTuple):
     """Per position of the loops of a nest: over how many iterations its instruction is merged (0: not at all); per
     loop: how many iterations are done together; per operand of the instruction in the first iteration: how many bytes
     lie between one iteration and the next.
@@ -192,7 +192,7 @@ def tiles_of(draft: Draft) -> Tiles:
     return Tiles(buffers.nbytes, form, np.where(in_psum, bank, 0), in_sbuf)
 
 
-def plan(draft: Draft, nest: Nest, code: Code, tiles: Tiles, columns: int) -> Plan:
+def plan(draft: Draft, nest: Nest, code: Code, tiles: Tiles, columns: int) -> MergePlan:
     """What to merge in the loops of a nest, into instructions of at most so many columns."""
     width = np.zeros(int(nest.positions[-1]), np.int64)
     step = np.zeros(len(code.owner), np.int64)
@@ -202,7 +202,7 @@ def plan(draft: Draft, nest: Nest, code: Code, tiles: Tiles, columns: int) -> Pl
         _keep_order(nest, code, width)
         sbuf = draft.b.sbuf_limit // _ROOM
         _keep_room(nest, code, tiles, sbuf, draft.b.chip.psum.num_banks, width, together)
-    return Plan(width, together, step)
+    return MergePlan(width, together, step)
 
 
 @compiled

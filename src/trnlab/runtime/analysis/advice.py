@@ -16,11 +16,11 @@ from trnlab.chips.spec import Chip
 from trnlab.isa.base import Engine
 from trnlab.profile.critical import Pieces, by_label
 from trnlab.profile.data import Step
-from trnlab.profile.lost import lines
 from trnlab.profile.names import short_label
+from trnlab.profile.stall_attribution import lines
 from trnlab.program.routine import Program, Routine
 from trnlab.sim.timing import order, whatif
-from trnlab.sim.timing.plan import Plan
+from trnlab.sim.timing.plan import TimingPlan
 
 SMALLEST = 0.002  # gains below this share of the step are not worth a line
 LINES, LABELS = 6, 4  # source lines and ops of the graph that are tried
@@ -226,23 +226,23 @@ def _labels(program: Program, chip: Chip, step: Step, chain: Pieces) -> Iterator
 
 
 def _these(chosen: dict[int, Any]) -> whatif.Choose:
-    def choose(routine: Routine, p: Plan) -> whatif.Mask:
+    def choose(routine: Routine, p: TimingPlan) -> whatif.Mask:
         return np.broadcast_to(chosen.get(id(routine), False), len(p.row_of))
 
     return choose
 
 
-def _of_engine(engine: Engine) -> Callable[[Routine, Plan], whatif.Mask]:
-    def choose(routine: Routine, p: Plan) -> whatif.Mask:
+def _of_engine(engine: Engine) -> Callable[[Routine, TimingPlan], whatif.Mask]:
+    def choose(routine: Routine, p: TimingPlan) -> whatif.Mask:
         rows = p.rows[p.row_of]
         return np.asarray((rows[:, order.ENGINE] == engine) & (rows[:, order.RING] < 0))
 
     return choose
 
 
-def _moving(routine: Routine, p: Plan) -> whatif.Mask:
+def _moving(routine: Routine, p: TimingPlan) -> whatif.Mask:
     return np.asarray(p.rows[p.row_of, order.RING] >= 0)
 
 
-def _everything(routine: Routine, p: Plan) -> whatif.Mask:
+def _everything(routine: Routine, p: TimingPlan) -> whatif.Mask:
     return np.ones(len(p.row_of), np.bool_)

@@ -11,11 +11,11 @@ import numpy as np
 
 from trnlab import isa, policy
 from trnlab.policy import Policy
-from trnlab.program.changes import Size
+from trnlab.program.changes import RecordingSize
 from trnlab.program.routine import COL, Routine
 from trnlab.runtime.executable import Executable
 from trnlab.sim.timing import whatif
-from trnlab.sim.timing.plan import Plan
+from trnlab.sim.timing.plan import TimingPlan
 
 MARK = "'"  # in names: what follows says which version of a tile it is
 
@@ -27,8 +27,8 @@ def policy_fields(chosen: Policy) -> dict[str, Any]:
 
 def kernel_fields(executable: Executable) -> dict[str, Any]:
     """The policy of a kernel, and what each pass did to the recordings of its cores."""
-    before: dict[str, list[Size]] = {}
-    after: dict[str, list[Size]] = {}
+    before: dict[str, list[RecordingSize]] = {}
+    after: dict[str, list[RecordingSize]] = {}
     for routine in executable.program.routines:
         for change in routine.changes:
             before.setdefault(change.option, []).append(change.before)
@@ -76,7 +76,7 @@ def spill_cost(executable: Executable) -> int:
     return executable.timeline.total - without
 
 
-def _moves(routine: Routine, p: Plan) -> whatif.Mask:
+def _moves(routine: Routine, p: TimingPlan) -> whatif.Mask:
     """The instructions that move tiles out of a memory and back: transfers of scratch, copies of a tile to itself."""
     owner = routine.operands[:, COL["buffer"]]
     scratch = np.array([b.kind == "scratch" for b in routine.buffers], np.bool_)

@@ -14,8 +14,8 @@ from trnlab import policy
 from trnlab.chips.spec import Chip
 from trnlab.profile.critical import Pieces, pieces
 from trnlab.profile.data import Step, step_of
-from trnlab.profile.lost import by_engine, lines, lost
 from trnlab.profile.routines import uses
+from trnlab.profile.stall_attribution import by_engine, lines, lost
 from trnlab.runtime.analysis.advice import advice
 from trnlab.runtime.analysis.compiled import spill_cost, spilled_tiles
 from trnlab.units import PS_PER_S
@@ -29,7 +29,7 @@ ROUTINES = 8
 
 
 @dataclass(frozen=True)
-class Part:
+class ExecutableRuns:
     """An executable of the step: how often it runs, and what its details say."""
 
     executable: Executable
@@ -39,17 +39,17 @@ class Part:
     chain: Pieces
 
 
-def parts_of(calls: Iterable[tuple[Executable, int]], details: dict[str, dict[str, Any]]) -> list[Part]:
+def parts_of(calls: Iterable[tuple[Executable, int]], details: dict[str, dict[str, Any]]) -> list[ExecutableRuns]:
     """The executables of a step, ready to be asked."""
     found = []
     for executable, times in calls:
         about = details[executable.key]
         step = step_of(executable.timeline, about)
-        found.append(Part(executable, times, about, step, pieces(step)))
+        found.append(ExecutableRuns(executable, times, about, step, pieces(step)))
     return found
 
 
-def insight(parts: Sequence[Part], chip: Chip) -> dict[str, Any]:
+def insight(parts: Sequence[ExecutableRuns], chip: Chip) -> dict[str, Any]:
     """The fields, see `docs/summary.md`; their times are integer picoseconds, those of a step."""
     total = sum(p.step.timeline.total * p.times for p in parts)
     return {
@@ -64,7 +64,7 @@ def insight(parts: Sequence[Part], chip: Chip) -> dict[str, Any]:
     }
 
 
-def _spill(parts: Sequence[Part]) -> dict[str, Any]:
+def _spill(parts: Sequence[ExecutableRuns]) -> dict[str, Any]:
     """What left a memory for want of room, and what that costs."""
     tiles = spilled_tiles((p.executable, p.times) for p in parts)
     return {
@@ -76,7 +76,7 @@ def _spill(parts: Sequence[Part]) -> dict[str, Any]:
     }
 
 
-def _dma(parts: Sequence[Part], chip: Chip) -> dict[str, Any]:
+def _dma(parts: Sequence[ExecutableRuns], chip: Chip) -> dict[str, Any]:
     """Bytes through the DMA engines, and their rate while they are busy as a share of what they could do."""
     moved = busy = 0
     for p in parts:
@@ -89,7 +89,7 @@ def _dma(parts: Sequence[Part], chip: Chip) -> dict[str, Any]:
     return {"bytes": moved, "efficiency": rate / chip.dma.engine_bandwidth.value, "engine_bytes_per_s": rate}
 
 
-def _lost(parts: Sequence[Part]) -> list[dict[str, Any]]:
+def _lost(parts: Sequence[ExecutableRuns]) -> list[dict[str, Any]]:
     """The critical path by cause; the entries add up to the step."""
     spent: Counter[tuple[str, str, str, str]] = Counter()
     for p in parts:
@@ -111,7 +111,7 @@ def _shortened(spent: Counter[Any], most: int) -> list[tuple[Any, int]]:
     return ranked[:most] + [((name, *blank), time) for name, time in rest.most_common()]
 
 
-def _engine_time(parts: Sequence[Part], total: int) -> dict[str, Any]:
+def _engine_time(parts: Sequence[ExecutableRuns], total: int) -> dict[str, Any]:
     """What each engine did with the step: busy, waiting for whom and why, and the rest at both ends."""
     busy: Counter[str] = Counter()
     waits: dict[str, Counter[tuple[str, str, str]]] = {}
@@ -133,7 +133,7 @@ def _engine_time(parts: Sequence[Part], total: int) -> dict[str, Any]:
     return found
 
 
-def _lines(parts: Sequence[Part]) -> list[dict[str, Any]]:
+def _lines(parts: Sequence[ExecutableRuns]) -> list[dict[str, Any]]:
     found: dict[tuple[str, str], list[int]] = {}
     for p in parts:
         for line in lines(p.step, p.chain):
@@ -147,7 +147,7 @@ def _lines(parts: Sequence[Part]) -> list[dict[str, Any]]:
     ]
 
 
-def _roofline(parts: Sequence[Part]) -> dict[str, Any]:
+def _roofline(parts: Sequence[ExecutableRuns]) -> dict[str, Any]:
     """The routines that run the longest, and the ceilings of the chip."""
     found: dict[str, list[int]] = {}
     for p in parts:
@@ -167,7 +167,7 @@ def _roofline(parts: Sequence[Part]) -> dict[str, Any]:
     }
 
 
-def _advice(parts: Sequence[Part], total: int) -> list[dict[str, Any]]:
+def _advice(parts: Sequence[ExecutableRuns], total: int) -> list[dict[str, Any]]:
     """Ranked by what a step would gain."""
     gains: dict[tuple[str, str, str, str], int] = {}
     for p in parts:

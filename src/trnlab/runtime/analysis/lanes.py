@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trnlab.program.communication import collective_of
-from trnlab.runtime.communication import Outside
+from trnlab.runtime.communication import UncapturedCollective
 from trnlab.units import PS_PER_S
 
 if TYPE_CHECKING:  # it takes a while
@@ -32,7 +32,7 @@ SPANS = 400  # of a program that are told apart
 Item = dict[str, Any]
 
 
-def items(step: Sequence[str | Outside], executables: Mapping[str, Executable], rank: int) -> list[Item]:
+def items(step: Sequence[str | UncapturedCollective], executables: Mapping[str, Executable], rank: int) -> list[Item]:
     """The step of a rank: keys of executables, and what it did together with others between them."""
     known: dict[str, Item] = {}
     found = []

@@ -13,8 +13,8 @@ from trnlab.precision import MODES
 from trnlab.profile.band import band
 from trnlab.runtime.analysis.compiled import kernel_fields
 from trnlab.runtime.analysis.insight import insight, parts_of
-from trnlab.runtime.analysis.remedies import Job, remedies
-from trnlab.runtime.communication import Outside
+from trnlab.runtime.analysis.remedies import RankStep, remedies
+from trnlab.runtime.communication import UncapturedCollective
 from trnlab.runtime.faults import compare
 from trnlab.runtime.session import Session
 from trnlab.runtime.step_cost import StepPrograms
@@ -48,7 +48,7 @@ NOTHING = Fullest()
 
 
 @dataclass(frozen=True)
-class Steps:
+class ExecutedSteps:
     """What a run executed. By key: executables, details of them, how often each ran in all.
 
     typical: the calls of a typical step. patterns: those of each step, in order. tokens: of a typical step. outside:
@@ -62,7 +62,7 @@ class Steps:
     typical: StepCalls
     patterns: Sequence[StepCalls]
     tokens: int
-    outside: Mapping[StepCalls, Sequence[Outside]] = field(default_factory=dict)
+    outside: Mapping[StepCalls, Sequence[UncapturedCollective]] = field(default_factory=dict)
     fullest: Fullest = NOTHING
 
     def programs(self, pattern: StepCalls) -> StepPrograms:
@@ -71,7 +71,7 @@ class Steps:
         return StepPrograms(calls, self.outside.get(pattern, ()))
 
 
-def summarise(run: Steps) -> dict[str, Any]:
+def summarise(run: ExecutedSteps) -> dict[str, Any]:
     """The fields that come from the timelines of the executables of a typical step; empty when nothing ran."""
     step = run.programs(run.typical)
     calls = step.calls
@@ -119,7 +119,7 @@ def summarise(run: Steps) -> dict[str, Any]:
     }
 
 
-def _together(run: Steps, step: StepPrograms) -> dict[str, Any]:
+def _together(run: ExecutedSteps, step: StepPrograms) -> dict[str, Any]:
     """What the ranks do together in a step, and what faults of their network do to it; nothing of one core."""
     fabric, faults = run.session.counters.fabric, run.session.faults
     found = step.communication(fabric.world if fabric is not None else None, run.session.comm_threshold)
@@ -127,11 +127,11 @@ def _together(run: Steps, step: StepPrograms) -> dict[str, Any]:
         return {}
     if run.session.communicator is not None and run.session.communicator.rank == 0:
         graphs = {each.fingerprint.key: each.graph for each in run.session.compiled.values()}
-        found["remedies"] = remedies(Job(step.calls, graphs, run.session, step.outside), step.seconds)
+        found["remedies"] = remedies(RankStep(step.calls, graphs, run.session, step.outside), step.seconds)
     return {"communication": found, **({"faults": compare(step.calls, faults).as_json()} if faults else {})}
 
 
-def _step_kinds(run: Steps) -> list[dict[str, Any]]:
+def _step_kinds(run: ExecutedSteps) -> list[dict[str, Any]]:
     """The steps that ran different executables, in the order of their first: what they ran, how long, and which."""
     found: dict[StepCalls, list[int]] = {}
     for number, pattern in enumerate(run.patterns, 1):
@@ -171,7 +171,7 @@ def _engines(parts: list[tuple[timing.Summary, int]], step_s: float) -> dict[str
     }
 
 
-def _kernels(run: Steps) -> list[dict[str, Any]]:
+def _kernels(run: ExecutedSteps) -> list[dict[str, Any]]:
     """The kernels that the script called by themselves: those that take longest over all calls first."""
     found = []
     for key, executable in run.executables.items():

@@ -19,7 +19,7 @@ from trnlab.fabric.world import DEALT, FASTER_CARDS, world_of
 from trnlab.program.communication import collective_calls
 from trnlab.program.routine import Program
 from trnlab.runtime import device
-from trnlab.runtime.communication import Outside
+from trnlab.runtime.communication import UncapturedCollective
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.session import Session
 from trnlab.runtime.step_cost import StepPrograms
@@ -53,14 +53,14 @@ class Remedy:
 
 
 @dataclass(frozen=True)
-class Job:
+class RankStep:
     """A step of a rank: executables and how often each runs, by key the graphs that they are of, as far as they are
     known, and what is asked for outside of them."""
 
     calls: Sequence[tuple[Executable, int]]
     graphs: dict[str, Graph]
     session: Session
-    outside: Sequence[Outside] = ()
+    outside: Sequence[UncapturedCollective] = ()
 
     @property
     def step(self) -> StepPrograms:
@@ -79,7 +79,7 @@ class Job:
         return self.session.communicator.size
 
 
-def remedies(job: Job, step_s: float) -> list[dict[str, Any]]:
+def remedies(job: RankStep, step_s: float) -> list[dict[str, Any]]:
     """What was tried, the largest gain first, then what could not be timed; empty where ranks exchange nothing."""
     if job.session.communicator is None:
         return []
@@ -102,7 +102,7 @@ def _judged(each: Remedy, step_s: float) -> Remedy:
 # -- when collectives start, and how large they are -----------------------------------------------------------------
 
 
-def _policies(job: Job) -> Iterator[Remedy]:
+def _policies(job: RankStep) -> Iterator[Remedy]:
     """Other buckets and other policies of overlap, of programs with several collectives."""
     several = [(e, n) for e, n in job.calls if len(collective_calls(e.program)) > 1]
     reduced = max((_reduced(job, e) for e, _ in job.calls), default=0)
@@ -119,7 +119,7 @@ def _policies(job: Job) -> Iterator[Remedy]:
             yield _compiled(job, f"overlap {policy}: TRNLAB_OVERLAP={policy}", costs, overlap=policy)
 
 
-def _reduced(job: Job, executable: Executable) -> int:
+def _reduced(job: RankStep, executable: Executable) -> int:
     """Bytes that the reductions of a program's graph add up, where there are several."""
     graph = job.graphs.get(executable.key)
     ops = [op for op in graph.ops if op.name == "all_reduce"] if graph is not None else []
@@ -127,7 +127,7 @@ def _reduced(job: Job, executable: Executable) -> int:
     return sum(v.type.nbytes for v in operands) if len(operands) > 1 else 0
 
 
-def _compiled(job: Job, what: str, costs: str, **settings: Any) -> Remedy:
+def _compiled(job: RankStep, what: str, costs: str, **settings: Any) -> Remedy:
     own = replace(job.session, executables={}, compiled={}, run=None, emit=None, core=None, cache=None, **settings)
     found = []
     try:
@@ -145,7 +145,7 @@ def _compiled(job: Job, what: str, costs: str, **settings: Any) -> Remedy:
 # -- other networks -------------------------------------------------------------------------------------------------
 
 
-def _networks(job: Job) -> Iterator[Remedy]:
+def _networks(job: RankStep) -> Iterator[Remedy]:
     cluster, name = job.cluster, job.cluster.name
     if cluster.instances > 1:
         yield _on(job, "EFA of twice the rate", "no instance of the catalogue has it", changes=(FASTER_CARDS,))
@@ -165,21 +165,21 @@ def _networks(job: Job) -> Iterator[Remedy]:
             yield Remedy(f"on {chip}", "", why=f"other programs: trnlab estimate --target {names}")
 
 
-def _instances(job: Job) -> Iterator[Target]:
+def _instances(job: RankStep) -> Iterator[Target]:
     """The types with the same chips that hold the ranks, equally many on each."""
     for other in TARGETS.values():
         if other.chip.name == job.session.chip.name and _each(job, other):
             yield other
 
 
-def _each(job: Job, target: Target) -> int:
+def _each(job: RankStep, target: Target) -> int:
     """Ranks on each instance: as many as it holds where that divides the job's, 0 where it does not."""
     room = Cluster(target, 1).ranks
     each = min(room, job.ranks)
     return each if job.ranks % each == 0 else 0
 
 
-def _price(job: Job, target: Target) -> str:
+def _price(job: RankStep, target: Target) -> str:
     def usd(which: Target, instances: int) -> str:
         price = which.price
         return f"${price.usd(instances):,.2f}/h" if price is not None else "no known price"
@@ -189,7 +189,7 @@ def _price(job: Job, target: Target) -> str:
     )
 
 
-def _on(job: Job, what: str, costs: str, **network: Any) -> Remedy:
+def _on(job: RankStep, what: str, costs: str, **network: Any) -> Remedy:
     """The same programs on another network."""
     try:
         own = job.step.changed_s(lambda program: replace(program, **network) if program.ranks > 1 else program)
@@ -198,7 +198,7 @@ def _on(job: Job, what: str, costs: str, **network: Any) -> Remedy:
         return Remedy(what, costs, why=error.what)
 
 
-def _outside_s(job: Job, **network: Any) -> float:
+def _outside_s(job: RankStep, **network: Any) -> float:
     """Seconds of what is asked for outside of programs, on another network."""
     if not job.outside:
         return 0.0

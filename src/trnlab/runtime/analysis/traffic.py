@@ -19,7 +19,7 @@ from trnlab.fabric import choice
 from trnlab.fabric.cluster import Cluster
 from trnlab.fabric.execute import Transport
 from trnlab.fabric.world import world_of
-from trnlab.runtime.communication import Outside
+from trnlab.runtime.communication import UncapturedCollective
 from trnlab.runtime.session import Session
 
 Array = npt.NDArray[Any]
@@ -28,7 +28,7 @@ WORLDS: Mapping[str, tuple[int, ...]] = {"trn1.32xlarge": (1, 2, 4, 8, 32), "trn
 
 
 @dataclass
-class Sum:
+class CollectiveTotals:
     """Sum of collectives: how many, the bytes that they were given, seconds on the fabric."""
 
     calls: int = 0
@@ -51,14 +51,14 @@ class Traffic:
     healthy: seconds of all on the network without its faults, where it has some.
     """
 
-    by_purpose: dict[str, Sum] = field(default_factory=lambda: defaultdict(Sum))
-    by_operation: dict[str, Sum] = field(default_factory=lambda: defaultdict(Sum))
+    by_purpose: dict[str, CollectiveTotals] = field(default_factory=lambda: defaultdict(CollectiveTotals))
+    by_operation: dict[str, CollectiveTotals] = field(default_factory=lambda: defaultdict(CollectiveTotals))
     loads: Any = 0.0
     healthy: float = 0.0
-    recent: list[Outside] = field(default_factory=list)  # since a step ended, up to `MOST`
+    recent: list[UncapturedCollective] = field(default_factory=list)  # since a step ended, up to `MOST`
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, each: Outside, healthy: float = 0.0) -> None:
+    def add(self, each: UncapturedCollective, healthy: float = 0.0) -> None:
         """One more collective."""
         with self.lock:
             self.healthy += healthy
@@ -67,13 +67,13 @@ class Traffic:
             self.loads = self.loads + each.cost.loads
         self.hear(each)
 
-    def hear(self, each: Outside) -> None:
+    def hear(self, each: UncapturedCollective) -> None:
         """The step takes longer by it."""
         with self.lock:
             if len(self.recent) < MOST:
                 self.recent.append(each)
 
-    def take(self) -> list[Outside]:
+    def take(self) -> list[UncapturedCollective]:
         """What was added since this was last asked, in order."""
         with self.lock:
             found, self.recent = self.recent, []
@@ -132,16 +132,18 @@ class Fabric:
         """A collective was done: add its time on the fabric."""
         nbytes = _nbytes(asked, source)
         healthy = self.well.cost(asked, nbytes).seconds if self.world.faults else 0.0
-        self.traffic.add(Outside(asked, purpose, source.nbytes, nbytes, self.world.cost(asked, nbytes)), healthy)
+        self.traffic.add(
+            UncapturedCollective(asked, purpose, source.nbytes, nbytes, self.world.cost(asked, nbytes)), healthy
+        )
 
-    def take(self) -> list[Outside]:
+    def take(self) -> list[UncapturedCollective]:
         """What was done together, outside of programs, since this was last asked."""
         return self.traffic.take()
 
     def count_receipt(self, source: int, target: int, array: Array, purpose: str) -> None:
         """A message came: this rank waited for it as long as its sender; it gave nothing."""
         asked = Collective("collective_permute", pairs=((source, target),))
-        self.traffic.hear(Outside(asked, purpose, 0, array.nbytes, self.world.cost(asked, array.nbytes)))
+        self.traffic.hear(UncapturedCollective(asked, purpose, 0, array.nbytes, self.world.cost(asked, array.nbytes)))
 
     def count_transfer(self, source: int, target: int, array: Array, purpose: str) -> None:
         """The same of a message from one rank to another."""

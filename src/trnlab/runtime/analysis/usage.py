@@ -25,7 +25,7 @@ _BUFFER, _FIRST, _LAST, _ROLE = COL["buffer"], COL["first"], COL["last"], COL["r
 
 
 @dataclass(frozen=True)
-class Usage:
+class TensorUsage:
     """names: tensors and tiles. buffer: per instruction the one whose last use let it go, as an index of names; -1
     where it waited for no tensor. occupancy: per memory its capacity in bytes, and times in picoseconds at which the
     bytes in use change to what. spilled: bytes written to and read from the scratch memory in HBM.
@@ -37,7 +37,7 @@ class Usage:
     spilled: tuple[int, int]
 
 
-def usage(program: Program, timeline: Timeline, chip: Chip) -> Usage:
+def usage(program: Program, timeline: Timeline, chip: Chip) -> TensorUsage:
     """Usage of one run of `program` on `chip`, timed as `timeline`."""
     tables = _Tables(program, timeline)
     capacity = {
@@ -50,7 +50,7 @@ def usage(program: Program, timeline: Timeline, chip: Chip) -> Usage:
         mine = memory == kind
         times, used = _steps(start[mine], end[mine], size[mine], timeline.total)
         occupancy[name] = (capacity[name], times, np.minimum(used, capacity[name]))
-    return Usage(tables.names, _waited(tables, timeline), occupancy, _spilled(program, timeline))
+    return TensorUsage(tables.names, _waited(tables, timeline), occupancy, _spilled(program, timeline))
 
 
 class _Tables:

@@ -23,8 +23,8 @@ from trnlab.errors import Location
 from trnlab.isa.base import Engine, Memory, Work
 from trnlab.numerics.dtypes import ALL, DType, dtype
 from trnlab.program.access import Buffer, Grid
-from trnlab.program.changes import Change, Size, Spill
-from trnlab.program.routine import Call, Print, Program, Routine, Tensor
+from trnlab.program.changes import PassChange, RecordingSize, Spill
+from trnlab.program.routine import Call, Print, Program, ProgramTensor, Routine
 
 Array = np.ndarray[Any, Any]
 Json = Any  # what the json module reads and writes
@@ -33,15 +33,15 @@ Json = Any  # what the json module reads and writes
 CLASSES: dict[str, type[Any]] = {
     "Program": Program,
     "Routine": Routine,
-    "Tensor": Tensor,
+    "Tensor": ProgramTensor,
     "Call": Call,
     "Buffer": Buffer,
     "Grid": Grid,
     "Work": Work,
     "Location": Location,
     "Print": Print,
-    "Change": Change,
-    "Size": Size,
+    "Change": PassChange,
+    "Size": RecordingSize,
     "Spill": Spill,
 }
 _ENUMS: dict[str, type[Any]] = {"Memory": Memory, "Engine": Engine}

@@ -24,7 +24,7 @@ ENOUGH = 5  # entries from which on they say how far off a prediction is
 
 
 @dataclass(frozen=True)
-class Size:
+class GraphSize:
     """ops: of a graph. distinct_ops: of them, those that differ in more than their place: layers that are alike count
     once, as their routines are compiled once."""
 
@@ -37,9 +37,9 @@ class Size:
         return ONCE_S + OP_S * self.ops + DISTINCT_S * self.distinct_ops
 
 
-def size_of(graph: Graph) -> Size:
+def size_of(graph: Graph) -> GraphSize:
     """Size of a graph, as an entry of the cache keeps it."""
-    return Size(len(graph.ops), len({_kind(op) for op in graph.ops}))
+    return GraphSize(len(graph.ops), len({_kind(op) for op in graph.ops}))
 
 
 def _kind(op: Op) -> tuple[str, ...]:
@@ -52,10 +52,10 @@ def _word(value: object) -> str:
     return f"array{list(value.shape)}" if isinstance(value, np.ndarray) else str(value)
 
 
-def size_in(metadata: Mapping[str, Any]) -> Size | None:
+def size_in(metadata: Mapping[str, Any]) -> GraphSize | None:
     """What an entry of the cache keeps; None for kernels, and entries of versions that did not."""
     ops, distinct = metadata.get("ops"), metadata.get("distinct_ops")
-    return Size(ops, distinct) if isinstance(ops, int) and isinstance(distinct, int) else None
+    return GraphSize(ops, distinct) if isinstance(ops, int) and isinstance(distinct, int) else None
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Predicted:
         return Predicted(self.seconds * share, self.low * share, self.high * share, self.basis)
 
 
-def predicted(size: Size, known: Iterable[Mapping[str, Any]]) -> Predicted:
+def predicted(size: GraphSize, known: Iterable[Mapping[str, Any]]) -> Predicted:
     """What a graph of this size takes. known: metadata of entries of the cache, which say how fast this machine is:
     half of them took less than what is predicted, one in ten less than `low`, one in ten more than `high`."""
     found = ((size_in(each), each.get("compile_seconds", 0.0)) for each in known)
@@ -93,7 +93,7 @@ def predicted(size: Size, known: Iterable[Mapping[str, Any]]) -> Predicted:
 
 
 @dataclass(frozen=True)
-class Program:
+class RequestedProgram:
     """A program that is asked for. there: whether the cache has it; then it takes no compiling."""
 
     key: str
@@ -109,7 +109,7 @@ class Program:
         return f"{self.key[:12]}  {self.name:24} {self.ops:7,} operations {self.distinct_ops:5,} distinct  {how}"
 
 
-def ahead(programs: Mapping[str, Graph], cache: Cache | None) -> list[Program]:
+def ahead(programs: Mapping[str, Graph], cache: Cache | None) -> list[RequestedProgram]:
     """What compiling each of these graphs takes, by key, those that the cache lacks first, the longest first."""
     entries = [e for e in cache.entries() if e.problem is None] if cache is not None else []
     known, there = [e.metadata for e in entries], {e.key for e in entries}
@@ -117,13 +117,13 @@ def ahead(programs: Mapping[str, Graph], cache: Cache | None) -> list[Program]:
     for key, graph in programs.items():
         size = size_of(graph)
         said = predicted(size, known)
-        found.append(Program(key, graph.name, size.ops, size.distinct_ops, key in there, said))
+        found.append(RequestedProgram(key, graph.name, size.ops, size.distinct_ops, key in there, said))
     return sorted(found, key=lambda p: (p.there, -p.predicted.seconds, p.key))
 
 
-def wall(programs: Sequence[Program], jobs: int) -> Predicted:
+def wall(programs: Sequence[RequestedProgram], jobs: int) -> Predicted:
     """Seconds until so many processes have compiled all that the cache lacks, on as many processors: the longest
-    program first, each to whoever is free, as `runtime.ahead` hands them out."""
+    program first, each to whoever is free, as `runtime.precompile` hands them out."""
     missing = [p.predicted for p in programs if not p.there]
     if not missing:
         return Predicted(0.0, 0.0, 0.0, "all are in the cache")

@@ -28,9 +28,9 @@ from trnlab.runtime.notices import Say, say
 from trnlab.storage import Item, Lease, Store, open_store
 from trnlab.storage.folder import USES as HITS
 from trnlab.storage.folder import FolderStore
-from trnlab.storage.plain import StrangeError
+from trnlab.storage.plain_files import NotPlainFileError
 from trnlab.storage.remote import USES
-from trnlab.storage.trouble import explained, reason
+from trnlab.storage.store_errors import explained, reason
 from trnlab.units import SECONDS_PER_HOUR
 
 SUFFIX = ".trnx"
@@ -48,7 +48,7 @@ NOTICED_AFTER_S = 2.0
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     """One executable of the cache. `problem` is None for a sound one; then `metadata` is complete.
 
     hits: how often it was used, None where the store does not count. used: when it last was, in seconds since 1970.
@@ -69,7 +69,7 @@ class Entry:
 
 
 @dataclass
-class Metrics:
+class CacheMetrics:
     """What a cache did for this process. `taken_over`: leases of hosts or processes that were gone."""
 
     hits: int = 0
@@ -90,7 +90,7 @@ class Cache:
         self.store = open_store(root) if isinstance(root, str | Path) else root
         if isinstance(self.store, FolderStore):
             self.store.guarded = True  # others may write there, and any file may have the name of an entry
-        self.metrics = Metrics()
+        self.metrics = CacheMetrics()
         self._say = say
         self._readable, self._writable = True, writable
         self.sizes: dict[str, int] = {}  # bytes of the entries that this process read or wrote, by key
@@ -134,7 +134,7 @@ class Cache:
             if "bucket" in str(error):
                 self._go_on_without_reading(error)
             return None
-        except StrangeError as error:
+        except NotPlainFileError as error:
             self._pass_over(key, error)
             return None
         except OSError as error:
@@ -156,7 +156,7 @@ class Cache:
                 self._replaceable.discard(key)
             else:
                 self.store.create(_name(key), *parts)
-        except StrangeError as error:
+        except NotPlainFileError as error:
             self._pass_over(key, error)
             return False
         except OSError as error:
@@ -185,7 +185,7 @@ class Cache:
         return {"place": self.place, **asdict(self.metrics), **self.store.usage.record()}
 
     # -- the whole cache ----------------------------------------------------------------------------------------
-    def entries(self, *, check: bool = False) -> list[Entry]:
+    def entries(self, *, check: bool = False) -> list[CacheEntry]:
         """All entries, newest first; with `check` each is read and verified to its last byte.
 
         Raises CacheError when the store cannot be read.
@@ -211,7 +211,7 @@ class Cache:
         except OSError as error:
             raise self._error("read", error) from error
 
-    def nearest(self, wanted: Fingerprint) -> Entry | None:
+    def nearest(self, wanted: Fingerprint) -> CacheEntry | None:
         """The sound entry that differs least from `wanted`, which itself does not count."""
         others = [e for e in self.entries() if e.problem is None and e.key != wanted.key]
         return min(others, key=lambda e: wanted.distance(e.fingerprint), default=None)
@@ -262,7 +262,7 @@ class Cache:
             return None
         return stored
 
-    def _entry(self, item: Item, items: dict[str, Item], check: bool) -> Entry | None:
+    def _entry(self, item: Item, items: dict[str, Item], check: bool) -> CacheEntry | None:
         key = item.name.removeprefix(FOLDER).removesuffix(SUFFIX)
         problem: CacheError | None = None
         metadata: dict[str, Any] = {}
@@ -270,14 +270,14 @@ class Cache:
             metadata = self._metadata(item, key, check)
         except FileNotFoundError:  # cleared meanwhile, or a listing that is not of now
             return None
-        except StrangeError as error:
+        except NotPlainFileError as error:
             problem = serialize.damaged(key + SUFFIX, error.what)
         except CacheError as error:
             problem = error
         hits, mark = items.get(FOLDER + key + HITS), items.get(FOLDER + key + USES)
         count = None if not isinstance(self.store, FolderStore) else hits.size if hits is not None else 0
         used = max(each.modified for each in (item, hits, mark) if each is not None)
-        return Entry(key, item.size, item.modified, used, count, metadata, problem)
+        return CacheEntry(key, item.size, item.modified, used, count, metadata, problem)
 
     def _metadata(self, item: Item, key: str, check: bool) -> dict[str, Any]:
         name = key + SUFFIX
@@ -304,7 +304,7 @@ class Cache:
         try:
             with self._long_waits_told(key):
                 held = lease.acquire(lambda: self.store.exists(_name(key)))
-        except StrangeError as error:  # everyone builds what this lease is of
+        except NotPlainFileError as error:  # everyone builds what this lease is of
             self._say(f"the lease of {key[:12]} is passed over: {one_line(error.filename)} is {error.what}")
             return None
         except OSError as error:
@@ -329,7 +329,7 @@ class Cache:
         finally:
             timer.cancel()
 
-    def _pass_over(self, key: str, error: StrangeError) -> None:
+    def _pass_over(self, key: str, error: NotPlainFileError) -> None:
         """One name is taken by something else: the rest of the cache serves."""
         if key not in self._strange:
             self._strange.add(key)

@@ -9,8 +9,8 @@ from pathlib import Path
 from trnlab.errors import UsageError
 from trnlab.files import one_line
 from trnlab.runtime.cache import compile_cost
-from trnlab.runtime.cache.care import Copied
-from trnlab.runtime.cache.executables import Cache, Entry
+from trnlab.runtime.cache.executables import Cache, CacheEntry
+from trnlab.runtime.cache.maintenance import CopyReport
 from trnlab.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, format_bytes
 
 _SHORT = 12
@@ -57,7 +57,7 @@ def clear(cache: Cache) -> str:
     return f"{removed}; left alone, as no file of a cache: {len(others)}, such as {one_line(others[0][0])}"
 
 
-def pruned(cache: Cache, gone: list[Entry], dry_run: bool) -> str:
+def pruned(cache: Cache, gone: list[CacheEntry], dry_run: bool) -> str:
     """What went, least recently used first, and what stays."""
     lines = ["  ".join(_row(entry)) for entry in gone]
     what = f"{len(gone)} entries, {format_bytes(sum(e.size for e in gone))}"
@@ -65,7 +65,7 @@ def pruned(cache: Cache, gone: list[Entry], dry_run: bool) -> str:
     return "\n".join(lines)
 
 
-def copied(source: Cache, target: Cache, done: Copied) -> str:
+def copied(source: Cache, target: Cache, done: CopyReport) -> str:
     """What was copied, what was there, and what is not sound."""
     lines = [f"{entry.key[:_SHORT]}  damaged, not copied" for entry in done.damaged]
     if done.others:
@@ -93,7 +93,7 @@ def explain(cache: Cache, subject: str) -> str:
     return "\n\n".join(_explanation(entry, sound) for entry in reversed(chosen))
 
 
-def _explanation(entry: Entry, entries: list[Entry]) -> str:
+def _explanation(entry: CacheEntry, entries: list[CacheEntry]) -> str:
     fresh = entry.fingerprint
     older = [e for e in entries if e.modified < entry.modified]
     nearest = min(older, key=lambda e: fresh.distance(e.fingerprint), default=None)
@@ -107,7 +107,7 @@ def _explanation(entry: Entry, entries: list[Entry]) -> str:
     return "\n".join([*lines, *(f"    {line}" for line in fresh.differences(nearest.fingerprint))])
 
 
-def _predicted(entry: Entry, entries: list[Entry]) -> list[str]:
+def _predicted(entry: CacheEntry, entries: list[CacheEntry]) -> list[str]:
     """What the other entries would have said of compiling this one."""
     size = compile_cost.size_in(entry.metadata)
     if size is None:
@@ -116,11 +116,11 @@ def _predicted(entry: Entry, entries: list[Entry]) -> list[str]:
     return [f"  {size.ops} operations, {size.distinct_ops} distinct: {found.words()} predicted, {found.basis}"]
 
 
-def _uses(entry: Entry) -> str:
+def _uses(entry: CacheEntry) -> str:
     return f"used {entry.hits} times" if entry.hits is not None else f"last used {_age(time.time() - entry.used)} ago"
 
 
-def _row(entry: Entry) -> tuple[str, ...]:
+def _row(entry: CacheEntry) -> tuple[str, ...]:
     age, about = _age(time.time() - entry.modified), entry.metadata
     name = "(damaged)" if entry.problem and entry.problem.code == "TRN601" else about.get("name", "(other version)")
     return (

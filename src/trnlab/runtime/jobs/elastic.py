@@ -19,7 +19,7 @@ from typing import Any
 from trnlab.errors import CollectiveError, TrnlabError, UsageError
 from trnlab.files import json_of, write_atomic
 from trnlab.profile import data
-from trnlab.runtime import rehearsal
+from trnlab.runtime import fault_injection
 from trnlab.runtime.analysis.traffic import Fabric
 from trnlab.runtime.checkpoint_plan import plan
 from trnlab.runtime.jobs import ranks
@@ -37,7 +37,7 @@ _ASKED = (130, 143)  # exit statuses of a run that somebody stopped
 
 
 @dataclass(frozen=True)
-class Size:
+class ElasticSize:
     """Ranks of a job: at least, at most; spares that stand by; how often it may start again."""
 
     least: int
@@ -91,7 +91,7 @@ class Attempt:
     lost_usd: float | None = None
 
 
-def start(size: Size, arguments: Sequence[str], root: Path, session: Session, imports: Imports = ()) -> int:
+def start(size: ElasticSize, arguments: Sequence[str], root: Path, session: Session, imports: Imports = ()) -> int:
     """`trnlab run ARGUMENTS` on ranks, again and again as far as `size` allows; returns the exit status.
 
     imports: those that the script begins with. Raises CollectiveError (TRN558) where too few ranks are left to go on.
@@ -102,8 +102,8 @@ def start(size: Size, arguments: Sequence[str], root: Path, session: Session, im
         folder = root if not attempts else root / "restarts" / str(len(attempts))
         given = {
             **os.environ,
-            rehearsal.STRUCK: str(root.resolve() / "struck"),
-            rehearsal.ATTEMPT: str(len(attempts)),
+            fault_injection.STRUCK: str(root.resolve() / "struck"),
+            fault_injection.ATTEMPT: str(len(attempts)),
         }
         ended = ranks.run(now, arguments, folder, given, imports)
         attempt = _judged(ended, folder, session)
@@ -124,7 +124,7 @@ def start(size: Size, arguments: Sequence[str], root: Path, session: Session, im
         )
 
 
-def _fewer(most: int, size: Size, allowed: Callable[[int], bool]) -> int:
+def _fewer(most: int, size: ElasticSize, allowed: Callable[[int], bool]) -> int:
     """The most ranks up to `most` that the target starts."""
     for ranks_ in range(most, size.least - 1, -1):
         if allowed(ranks_):
@@ -138,7 +138,7 @@ def _fewer(most: int, size: Size, allowed: Callable[[int], bool]) -> int:
     )
 
 
-def require_room(size: Size, session: Session) -> None:
+def require_room(size: ElasticSize, session: Session) -> None:
     """Raises the error of a job of more ranks than its target starts, before any process does."""
     before = session.counters.fabric
     try:
@@ -149,20 +149,20 @@ def require_room(size: Size, session: Session) -> None:
 
 def _allowed(session: Session, ranks_: int) -> bool:
     try:
-        require_room(Size(ranks_, ranks_), session)
+        require_room(ElasticSize(ranks_, ranks_), session)
     except TrnlabError:
         return False
     return True
 
 
-def _judged(ended: ranks.Ended, folder: Path, session: Session) -> Attempt:
+def _judged(ended: ranks.JobExit, folder: Path, session: Session) -> Attempt:
     """What came of an attempt, from what its ranks left."""
     said = [_summary(ranks.folder_of(folder, rank)) for rank in range(len(ended.ranks))]
     attempt = Attempt(len(ended.ranks), str(folder), ended.status)
     resumed = max((int(each.get("resumed", 0)) for each in said), default=0)
     attempt.first, attempt.last = resumed + 1, resumed + max((int(each.get("steps", 0)) for each in said), default=0)
     attempt.dead = [rank for rank, status in enumerate(ended.ranks) if _died(status, said[rank])]
-    notes = rehearsal.struck(folder_of_notes(folder))
+    notes = fault_injection.struck(folder_of_notes(folder))
     number = int(folder.name) if folder.parent.name == "restarts" else 0
     attempt.struck = [f"{note['fault']} on rank {note['rank']}" for note in notes if note["attempt"] == number]
     if attempt.status and attempt.status not in _ASKED:

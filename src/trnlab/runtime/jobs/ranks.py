@@ -52,7 +52,7 @@ TOLD = ("status", "failure", "steps", "loss", "instructions", "network", "wall_s
 
 
 @dataclass(frozen=True)
-class Ended:
+class JobExit:
     """How a job ended: its exit status, and that of each rank, negative for a signal."""
 
     status: int
@@ -132,7 +132,7 @@ def start(ranks: int, arguments: Sequence[str], root: Path) -> int:
     return run(ranks, arguments, root, os.environ).status
 
 
-def run(ranks: int, arguments: Sequence[str], root: Path, given: Mapping[str, str], imports: Imports = ()) -> Ended:
+def run(ranks: int, arguments: Sequence[str], root: Path, given: Mapping[str, str], imports: Imports = ()) -> JobExit:
     """As `start`, in an environment. imports: those that the script begins with."""
     port = _free_port()
     commands = [
@@ -159,7 +159,7 @@ def run(ranks: int, arguments: Sequence[str], root: Path, given: Mapping[str, st
         for pump in pumps:
             pump.join()
     leave(root, ranks)
-    return Ended(status, statuses)
+    return JobExit(status, statuses)
 
 
 def leave(root: Path, ranks: int) -> None:

@@ -4,7 +4,7 @@
 findings = check_routine(routine, chip, Scene(filled=..., results=...))
 """
 
-from trnlab.sim.checks.findings import Finding
+from trnlab.sim.checks.findings import CheckFinding
 from trnlab.sim.checks.routine import Returned, Scene, check_routine
 
-__all__ = ["Finding", "Returned", "Scene", "check_routine"]
+__all__ = ["CheckFinding", "Returned", "Scene", "check_routine"]

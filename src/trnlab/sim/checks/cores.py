@@ -4,7 +4,8 @@
 Between two meetings of the cores nothing orders what they do. There, bytes that both access and at least one writes
 are a race, unless the order makes no difference: cores that write the same values (a kernel that does not divide its
 work) and read what they wrote themselves. So the check has two parts: `conflicts` finds, from the streams alone, the
-tensors and stretches in which both cores touch the same bytes; `Watch` looks at the values there while the gang runs.
+tensors and stretches in which both cores touch the same bytes; `GangWatch` looks at the values there while the gang
+runs.
 
 A barrier is taken to order all that comes before it, whatever tensor it names. Rows that an index chooses are left
 out.
@@ -23,7 +24,7 @@ from trnlab.errors import ConstraintError, Location
 from trnlab.loops import compiled
 from trnlab.numerics.dtypes import BY_CODE
 from trnlab.program.access import MAX_FREE_DIMS
-from trnlab.program.gang import Gang, Member, points, where
+from trnlab.program.gang import Gang, GangMember, points, where
 from trnlab.program.routine import COL
 from trnlab.sim.checks.shadow_memory import READ, SOME, WRITE
 from trnlab.sim.checks.usage import usage
@@ -99,7 +100,7 @@ def _stretches(gang: Gang, pair: tuple[int, int]) -> Iterator[tuple[tuple[int, i
     yield first, (len(gang.members[pair[0]].routine), len(gang.members[pair[1]].routine))
 
 
-def _accesses(member: Member) -> Accesses:
+def _accesses(member: GangMember) -> Accesses:
     routine = member.routine
     operands = routine.operands
     bits = usage(routine)[0] if len(operands) else np.zeros(0, np.int64)
@@ -189,7 +190,7 @@ class _Bytes:
         self.changed = np.full(count, -1, np.int8)
 
 
-class Watch:
+class GangWatch:
     """Looks at values while a gang runs. tensors: by number."""
 
     def __init__(self, gang: Gang, tensors: Sequence[Array]) -> None:

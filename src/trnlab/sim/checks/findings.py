@@ -24,7 +24,7 @@ _VARIABLE = re.compile(r"(\w+)(?:\[.*\])?\s*[-+*/]?=[^=]")
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckFinding:
     """The error, and the name of the check that found it; `trnlab.checks.report` decides what becomes of it.
 
     harmless: what is computed does not depend on it, so that it is a warning at most.
@@ -88,7 +88,7 @@ class About:
         return f"{kind} {variable[1]!r} {list(buffer.shape)} of line {line.line}"
 
     # -- findings -----------------------------------------------------------------------------------------------
-    def missing(self, operand: int, gaps: Gaps, reached: int, *, masks: bool = False) -> Finding:
+    def missing(self, operand: int, gaps: Gaps, reached: int, *, masks: bool = False) -> CheckFinding:
         """A read of what nothing wrote; instruction `reached` is where it matters.
 
         Where masks leave parts of tiles undefined, storing such a tile leaves the same part of the result undefined.
@@ -115,7 +115,7 @@ class About:
         check = "unwritten-output" if stored else "uninitialised-read"
         return self._finding(check, what, "TRN430", i, limit=limit, got=got, remedy=remedy)
 
-    def unwritten(self, buffer: int, missing: int, total: int) -> Finding:
+    def unwritten(self, buffer: int, missing: int, total: int) -> CheckFinding:
         """A result that is not complete."""
         name = self.routine.buffers[buffer].name
         none = missing == total
@@ -133,9 +133,9 @@ class About:
             chip=self.chip.name,
             remedy=remedy,
         )
-        return Finding("unwritten-output", error)
+        return CheckFinding("unwritten-output", error)
 
-    def finding(self, kind: int, operand: int, cells: int, other: int, loop: int) -> Finding:
+    def finding(self, kind: int, operand: int, cells: int, other: int, loop: int) -> CheckFinding:
         """Any other finding."""
         if kind == w.CLOBBERED:
             return self._clobbered(operand, other)
@@ -143,7 +143,7 @@ class About:
             return self._accumulation(kind, operand, other)
         return self._race(kind, operand, other, loop)
 
-    def _clobbered(self, operand: int, other: int) -> Finding:
+    def _clobbered(self, operand: int, other: int) -> CheckFinding:
         i, buffer = self.instruction(operand), self.buffer(operand)
         by = self._written_buffer(other, buffer)
         return self._finding(
@@ -164,7 +164,7 @@ class About:
         others = [b for b in found if b.id != near.id and b.memory is near.memory and _overlap(b, near)]
         return (others or found)[0]
 
-    def _accumulation(self, kind: int, operand: int, other: int) -> Finding:
+    def _accumulation(self, kind: int, operand: int, other: int) -> CheckFinding:
         i, buffer = self.instruction(operand), self.buffer(operand)
         if kind == w.FOREIGN:
             return self._onto_foreign(i, buffer, other)
@@ -178,7 +178,7 @@ class About:
             remedy="give every sum a region of its own, and copy it out before the next one starts there",
         )
 
-    def _onto_foreign(self, i: int, buffer: Buffer, other: int) -> Finding:
+    def _onto_foreign(self, i: int, buffer: Buffer, other: int) -> CheckFinding:
         """accumulate=True onto what another engine wrote.
 
         Release 2.29 of the vendor's documentation has products added to whatever is there, 2.32 leaves that undefined
@@ -199,7 +199,7 @@ class About:
         )
         return replace(found, harmless=zero)
 
-    def _race(self, kind: int, operand: int, other: int, loop: int) -> Finding:
+    def _race(self, kind: int, operand: int, other: int, loop: int) -> CheckFinding:
         i, buffer = self.instruction(operand), self.buffer(operand)
         verb = {w.CARRIED: "reads", w.REWRITTEN: "writes", w.OVERTAKEN: "writes"}[kind]
         if kind == w.OVERTAKEN or (loop >= 0 and self.spans.loops[loop].kind == "grid"):
@@ -226,7 +226,9 @@ class About:
             remedy="use nl.sequential_range, make the tile inside the loop, or index it with the loop's variable",
         )
 
-    def _finding(self, check: str, what: str, code: str, i: int, *, limit: str, got: str, remedy: str) -> Finding:
+    def _finding(
+        self, check: str, what: str, code: str, i: int, *, limit: str, got: str, remedy: str
+    ) -> CheckFinding:
         error = ConstraintError(
             what,
             code=code,
@@ -236,7 +238,7 @@ class About:
             chip=self.chip.name,
             remedy=f"{remedy} (check: {check})",
         )
-        return Finding(check, error)
+        return CheckFinding(check, error)
 
 
 def _short(where: Location | None) -> str:

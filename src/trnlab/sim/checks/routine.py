@@ -137,7 +137,7 @@ class _Pass:
         return rows
 
 
-def check_routine(routine: Routine, chip: Chip, scene: Scene) -> tuple[f.Finding, ...]:
+def check_routine(routine: Routine, chip: Chip, scene: Scene) -> tuple[f.CheckFinding, ...]:
     """What is wrong, in the order of the instructions; one finding per kind, line and buffer."""
     patterns, regions = access_ranges(routine, scene.explicit, COARSE)
     if max(regions.cells, regions.own) > _LARGEST:
@@ -155,7 +155,7 @@ def check_routine(routine: Routine, chip: Chip, scene: Scene) -> tuple[f.Finding
         rows, writer = watched.run(len(routine))
     rows = rows[~_benign(rows, routine, scene.spans)]
     rows = rows[np.argsort(rows[:, 1], kind="stable")]
-    out: dict[Any, f.Finding] = {}
+    out: dict[Any, f.CheckFinding] = {}
     about = f.About(routine, chip, scene.spans, scene.lines)
     for row in rows.tolist():
         kind, operand, cells, other, loop = row

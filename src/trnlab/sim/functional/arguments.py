@@ -11,7 +11,7 @@ from typing import Any
 from llvmlite import ir
 
 from trnlab.loops import intrinsic
-from trnlab.loops.kinds import Kind, float32, i64
+from trnlab.loops.kinds import LoopType, float32, i64
 from trnlab.sim.functional.copying import DIMENSIONS, WALK
 from trnlab.sim.functional.kernels import FLOATS, INTS, SLOTS
 from trnlab.sim.functional.views import VIEW
@@ -28,7 +28,7 @@ def address(typingctx: Any, array: Any) -> Any:
     return i64.numba()(array), codegen
 
 
-def _array(item_kind: Kind, *shape: int) -> Any:
+def _array(item_kind: LoopType, *shape: int) -> Any:
     @intrinsic
     def array(typingctx: Any, address: Any) -> Any:
         from numba import types

@@ -41,7 +41,7 @@ SLOTS: dict[str, dict[str, int]] = {
 
 
 @dataclass(frozen=True)
-class Usage:
+class OperandUsage:
     """What the choice of a kernel may depend on.
 
     formats: of the operands, by slot; counts: free dims of slot A; complete: whether every operand has a slot.
@@ -60,7 +60,7 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Form:
+class BoundKernel:
     """A kernel and its numbers, see `kernels`."""
 
     kind: int
@@ -68,52 +68,52 @@ class Form:
     floats: tuple[float, ...] = ()
 
 
-SLOW = Form(k.MEANING)
+SLOW = BoundKernel(k.MEANING)
 
 
-def form_of(name: str, usage: Usage) -> Form:
+def form_of(name: str, usage: OperandUsage) -> BoundKernel:
     """The form of an instruction in one usage: by definition where an operand or a format is unknown to the loops."""
     translate = _FORMS.get(name)
     known = usage.complete and all(dtype.code in COMPILED for dtype in usage.formats.values())
     return translate(usage) if translate and known else SLOW
 
 
-def _matmul(u: Usage) -> Form:
+def _matmul(u: OperandUsage) -> BoundKernel:
     if u.attrs.get("perf_mode", "none") != "none":
         return SLOW
     if u.attrs.get("is_transpose"):
-        return SLOW if u.attrs["accumulate"] else Form(k.TRANSPOSING_MATMUL)
+        return SLOW if u.attrs["accumulate"] else BoundKernel(k.TRANSPOSING_MATMUL)
     if u.formats[k.DST] is not float32:
         return SLOW
-    return Form(k.MATMUL, (int(u.attrs["accumulate"]),))
+    return BoundKernel(k.MATMUL, (int(u.attrs["accumulate"]),))
 
 
-def _transpose(u: Usage) -> Form:
-    return Form(k.TRANSPOSE)
+def _transpose(u: OperandUsage) -> BoundKernel:
+    return BoundKernel(k.TRANSPOSE)
 
 
-def _copy(u: Usage) -> Form:
-    return Form(k.COPY)
+def _copy(u: OperandUsage) -> BoundKernel:
+    return BoundKernel(k.COPY)
 
 
-def _dma_copy(u: Usage) -> Form:
+def _dma_copy(u: OperandUsage) -> BoundKernel:
     if k.B not in u.formats:
-        return Form(k.COPY)
+        return BoundKernel(k.COPY)
     scatters, skips = u.attrs.get("indirect", "src") == "dst", u.attrs.get("oob_mode", "error") == "skip"
     if not u.attrs.get("per_row", True):
         return SLOW
     if not (scatters or skips):
-        return Form(k.GATHER)
+        return BoundKernel(k.GATHER)
     if u.formats[k.DST] is not u.formats[k.A]:
         return SLOW  # what stays is rounded anew with the rest
-    return Form(k.MOVE_ROWS, (int(scatters), 0, int(skips)))
+    return BoundKernel(k.MOVE_ROWS, (int(scatters), 0, int(skips)))
 
 
 def _is_int32(dtype: DType) -> bool:
     return dtype.is_integer and dtype.itemsize == 4
 
 
-def _activation(u: Usage) -> Form:
+def _activation(u: OperandUsage) -> BoundKernel:
     code = activation_op(u.attrs["op"]).code
     if code in ew.SLOW_FUNCTIONS:
         return SLOW
@@ -122,28 +122,28 @@ def _activation(u: Usage) -> Form:
     if u.attrs["op"] in ("copy", "identity"):
         code = ew.NO_FUNCTION
         if not scaled and k.RES not in u.formats and not _is_int32(u.formats[k.A]):
-            return Form(k.COPY)
+            return BoundKernel(k.COPY)
     ints = [0] * k.INTS
     ints[k.OP0], ints[k.HAS_SCALE] = code, int(scaled)
-    return Form(k.ACTIVATION, tuple(ints), (scale, bias))
+    return BoundKernel(k.ACTIVATION, tuple(ints), (scale, bias))
 
 
-def _reciprocal(u: Usage) -> Form:
-    return Form(k.ACTIVATION, (ew.RECIPROCAL,))
+def _reciprocal(u: OperandUsage) -> BoundKernel:
+    return BoundKernel(k.ACTIVATION, (ew.RECIPROCAL,))
 
 
-def _memset(u: Usage) -> Form:
+def _memset(u: OperandUsage) -> BoundKernel:
     value = u.value("value")
     if u.formats[k.DST].is_integer and abs(value) > _EXACT_INTEGERS:
         return SLOW
-    return Form(k.FILL, (), (0.0, 0.0, value))
+    return BoundKernel(k.FILL, (), (0.0, 0.0, value))
 
 
-def _tensor_tensor(u: Usage) -> Form:
+def _tensor_tensor(u: OperandUsage) -> BoundKernel:
     op = alu_op(u.attrs["op"])
     if op.code not in ew.BINARY or all(_is_int32(u.formats[s]) for s in (k.A, k.B)):
         return SLOW  # bits, and 32-bit integers that stay exact
-    return Form(k.TENSOR_TENSOR, (op.code,))
+    return BoundKernel(k.TENSOR_TENSOR, (op.code,))
 
 
 def _scalar_operator(name: str | None, reverse: bool) -> int | None:
@@ -155,71 +155,71 @@ def _scalar_operator(name: str | None, reverse: bool) -> int | None:
     return None if op.bitvec or code not in ew.WITH_SCALAR else code
 
 
-def _tensor_scalar(u: Usage) -> Form:
+def _tensor_scalar(u: OperandUsage) -> BoundKernel:
     first = _scalar_operator(u.attrs["op0"], u.attrs["reverse0"])
     second = _scalar_operator(u.attrs["op1"], u.attrs["reverse1"])
     if first is None or second is None:
         return SLOW
-    return Form(k.TENSOR_SCALAR, (first, second), (u.value("operand0"), u.value("operand1")))
+    return BoundKernel(k.TENSOR_SCALAR, (first, second), (u.value("operand0"), u.value("operand1")))
 
 
-def _scalar_tensor_tensor(u: Usage) -> Form:
+def _scalar_tensor_tensor(u: OperandUsage) -> BoundKernel:
     first = _scalar_operator(u.attrs["op0"], u.attrs["reverse0"])
     second = alu_op(u.attrs["op1"]).code
     if first is None or second not in ew.BINARY:
         return SLOW
-    return Form(k.SCALAR_TENSOR_TENSOR, (first, second, int(u.attrs["reverse1"])), (u.value("operand0"),))
+    return BoundKernel(k.SCALAR_TENSOR_TENSOR, (first, second, int(u.attrs["reverse1"])), (u.value("operand0"),))
 
 
-def _tensor_reduce(u: Usage) -> Form:
+def _tensor_reduce(u: OperandUsage) -> BoundKernel:
     op = alu_op(u.attrs["op"]).code
     if op not in ew.FOLDS:
         return SLOW
     folded = prod(u.counts[len(u.counts) - u.attrs["axes"] :])
-    return Form(k.REDUCE, (op, 0, int(u.attrs["negate"]), folded))
+    return BoundKernel(k.REDUCE, (op, 0, int(u.attrs["negate"]), folded))
 
 
-def _ramp(u: Usage) -> tuple[int, ...]:
+def _ramp(u: OperandUsage) -> tuple[int, ...]:
     pattern = [(0, 1)] * 4 + [tuple(dim) for dim in u.attrs["pattern"]]
     numbers = [number for dim in pattern[-4:] for number in dim]
     return (0, 0, 0, 0, u.attrs["offset"], u.attrs["channel_multiplier"], *numbers)
 
 
-def _iota(u: Usage) -> Form:
-    return Form(k.IOTA, _ramp(u))
+def _iota(u: OperandUsage) -> BoundKernel:
+    return BoundKernel(k.IOTA, _ramp(u))
 
 
-def _affine_select(u: Usage) -> Form:
+def _affine_select(u: OperandUsage) -> BoundKernel:
     if _is_int32(u.formats[k.A]):
         return SLOW
     ints = list(_ramp(u))
     ints[k.OP0] = alu_op(u.attrs["cmp_op"]).code
-    return Form(k.AFFINE_SELECT, tuple(ints), (0.0, 0.0, u.value("on_false")))
+    return BoundKernel(k.AFFINE_SELECT, tuple(ints), (0.0, 0.0, u.value("on_false")))
 
 
-def _select_reduce(u: Usage) -> Form:
-    return Form(k.SELECT_REDUCE, (0, 0, int(u.attrs["reverse_pred"])), (u.value("on_false"),))
+def _select_reduce(u: OperandUsage) -> BoundKernel:
+    return BoundKernel(k.SELECT_REDUCE, (0, 0, int(u.attrs["reverse_pred"])), (u.value("on_false"),))
 
 
-def _copy_predicated(u: Usage) -> Form:
+def _copy_predicated(u: OperandUsage) -> BoundKernel:
     if _is_int32(u.formats[k.DST]):
         return SLOW
-    return Form(k.COPY_PREDICATED, (0, 0, int(u.attrs["reverse_pred"])), (0.0, 0.0, u.value("src")))
+    return BoundKernel(k.COPY_PREDICATED, (0, 0, int(u.attrs["reverse_pred"])), (0.0, 0.0, u.value("src")))
 
 
-def _dropout(u: Usage) -> Form:
+def _dropout(u: OperandUsage) -> BoundKernel:
     if _is_int32(u.formats[k.DST]):
         return SLOW
-    return Form(k.DROPOUT, (int(u.value("seed")),), (u.value("prob"),))
+    return BoundKernel(k.DROPOUT, (int(u.value("seed")),), (u.value("prob"),))
 
 
-def _rng(u: Usage) -> Form:
+def _rng(u: OperandUsage) -> BoundKernel:
     if k.B not in u.formats or not _is_int32(u.formats[k.DST]):
         return SLOW
-    return Form(k.NUMBERED_BITS, (0, 0, 0, 0, u.attrs["first"], u.attrs["step"]))
+    return BoundKernel(k.NUMBERED_BITS, (0, 0, 0, 0, u.attrs["first"], u.attrs["step"]))
 
 
-_FORMS: dict[str, Callable[[Usage], Form]] = {
+_FORMS: dict[str, Callable[[OperandUsage], BoundKernel]] = {
     "nc_matmul": _matmul,
     "nc_transpose": _transpose,
     "activation": _activation,

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 from trnlab import checks
-from trnlab.isa.collectives.meeting import Meeting, Place
+from trnlab.isa.collectives.meeting import CorePlace, Meeting
 from trnlab.numerics.dtypes import DType
 from trnlab.numerics.rounding import store
-from trnlab.program.gang import Event, Gang, attributes, meeting
+from trnlab.program.gang import Gang, GangEvent, attributes, meeting
 from trnlab.program.routine import COL
 from trnlab.sim.checks.cores import NAME as RACE
-from trnlab.sim.checks.cores import Watch
-from trnlab.sim.functional.machine import POISON, Frame, Machine
+from trnlab.sim.checks.cores import GangWatch
+from trnlab.sim.functional.machine import POISON, Machine, RoutineFrame
 from trnlab.sim.functional.meaning import as_read, operand_array
 
 Array = np.ndarray[Any, Any]
@@ -32,27 +32,27 @@ Views = dict[str, tuple[Array, DType]]
 
 
 @dataclass(frozen=True, eq=False)
-class Seat:
+class MemberMachine:
     """Where a member of a gang is executed: a machine, bytes added to its SBUF addresses, its scratch in HBM."""
 
     machine: Machine
     sbuf_base: int
     scratch: Array
 
-    def fresh(self, executed: int) -> Seat:
+    def fresh(self, executed: int) -> MemberMachine:
         """One like it that has executed so many instructions, and prints nothing."""
         of = self.machine
         made = Machine(of.chip, replace(of.options, quiet=True), sbuf_bytes=of.sbuf.shape[1])
         made.executed = executed
-        return Seat(made, self.sbuf_base, np.full_like(self.scratch, POISON))
+        return MemberMachine(made, self.sbuf_base, np.full_like(self.scratch, POISON))
 
 
 class GangRun:
     """One execution of a gang over `tensors`, by number, C-contiguous. seats: of its members."""
 
-    def __init__(self, gang: Gang, tensors: Sequence[Array], seats: Sequence[Seat]) -> None:
+    def __init__(self, gang: Gang, tensors: Sequence[Array], seats: Sequence[MemberMachine]) -> None:
         self.gang, self.tensors, self.seats = gang, tensors, seats
-        watch = None if checks.level(RACE) == "off" else Watch(gang, tensors)
+        watch = None if checks.level(RACE) == "off" else GangWatch(gang, tensors)
         self.watch = watch if watch is not None and watch.looks else None
         self.risky = [watch.risky(m) if watch is not None else [] for m in range(len(gang.members))]
 
@@ -77,7 +77,7 @@ class GangRun:
     def _run(
         self,
         tensors: Sequence[Array],
-        seats: Sequence[Seat],
+        seats: Sequence[MemberMachine],
         turn: int = 1,
         by_turns: bool = False,
         watched: bool = True,
@@ -87,7 +87,7 @@ class GangRun:
         by_turns: they stop wherever they touch what another one touches, and let that one go on.
         """
         self.machines = [seat.machine for seat in seats]
-        self.frames: list[Frame] = []
+        self.frames: list[RoutineFrame] = []
         for member, seat in zip(self.gang.members, seats):
             args = [tensors[t] for t in member.tensors]
             frame = seat.machine.begin(member.routine, args, sbuf_base=seat.sbuf_base, scratch=seat.scratch)
@@ -123,7 +123,7 @@ class GangRun:
         self.machines[m].advance(self.frames[m], self.at[m], last)
         self.at[m] = last
 
-    def _meet(self, event: Event) -> None:
+    def _meet(self, event: GangEvent) -> None:
         """Let the members of an event execute their sides."""
         places = [self.gang.members[m].place for m in event.members]
         meet([(p, self.frames[m], at) for p, m, at in zip(places, event.members, event.at)])
@@ -133,7 +133,7 @@ class GangRun:
                 self.watch.passed(m, at)
 
 
-def meet(sides: Sequence[tuple[Place, Frame, int]]) -> None:
+def meet(sides: Sequence[tuple[CorePlace, RoutineFrame, int]]) -> None:
     """Execute all sides of a meeting, each an instruction of a frame: all read before any writes."""
     instr = meeting(sides[0][1].routine, sides[0][2])
     assert instr is not None
@@ -147,7 +147,7 @@ def meet(sides: Sequence[tuple[Place, Frame, int]]) -> None:
         _write(found, result)
 
 
-def _views(instr: Meeting, frame: Frame, at: int) -> Views:
+def _views(instr: Meeting, frame: RoutineFrame, at: int) -> Views:
     """The operands of an instruction, as writable arrays with their formats."""
     routine, views = frame.routine, {}
     for record in routine.operands[int(routine.first_operand[at]) : int(routine.first_operand[at + 1])]:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from trnlab.loops import Exported, Lazy, Loop, prebuilt
+from trnlab.loops import CompiledLoop, Exported, LazyFunction, prebuilt
 from trnlab.loops.kinds import Signature
 from trnlab.loops.places import VERSIONED
 from trnlab.loops.vectors import LANES, REGISTERS
@@ -43,14 +43,14 @@ _TAKEN: list[type[BaseException]] = []  # one for each unresolved call that is k
 _COMPILING = threading.RLock()
 
 
-def jit(function: Function) -> Lazy:
+def jit(function: Function) -> LazyFunction:
     """Compile on use; division by zero gives infinity or NaN, as on the chip."""
-    return Lazy(function, _inlined)
+    return LazyFunction(function, _inlined)
 
 
-def inline(function: Function) -> Lazy:
+def inline(function: Function) -> LazyFunction:
     """As `jit`, and always inlined: for what happens to one element, so that the loop around it vectorises."""
-    return Lazy(function, functools.partial(_inlined, forceinline=True))
+    return LazyFunction(function, functools.partial(_inlined, forceinline=True))
 
 
 def _inlined(function: Function, **options: Any) -> Any:
@@ -126,11 +126,11 @@ def _compiled(export: Exported) -> Any:
     """The loop, compiled or from the cache on disk."""
     from numba import cfunc
 
-    from trnlab.loops import telling
-    from trnlab.sim.functional import keeping
+    from trnlab.loops import compile_progress
+    from trnlab.sim.functional import loop_cache
 
-    keeping.install()
-    telling.listen()
+    loop_cache.install()
+    compile_progress.listen()
     with _COMPILING:
         if export.compiled is None:
             compile_one = cfunc(export.signature.numba(), cache=True, error_model="numpy")
@@ -138,17 +138,17 @@ def _compiled(export: Exported) -> Any:
     return export.compiled
 
 
-def entry(function: Function) -> Loop:
+def entry(function: Function) -> CompiledLoop:
     """Compile a function that Python calls: cached, without the interpreter lock."""
-    return Loop(function, _entry)
+    return CompiledLoop(function, _entry)
 
 
 def _entry(function: Function) -> Any:
     from numba import njit
 
-    from trnlab.sim.functional import keeping
+    from trnlab.sim.functional import loop_cache
 
-    keeping.install()
+    loop_cache.install()
     link()
     return njit(cache=True, nogil=True, error_model="numpy")(versioned(function))
 

@@ -21,7 +21,7 @@ from trnlab import isa
 from trnlab.chips.spec import Chip
 from trnlab.errors import NumericsError, RunError
 from trnlab.isa.base import Memory
-from trnlab.isa.collectives.meeting import Place
+from trnlab.isa.collectives.meeting import CorePlace
 from trnlab.numerics.dtypes import DType
 from trnlab.numerics.rounding import narrow
 from trnlab.program.access import AP, Buffer
@@ -30,12 +30,7 @@ from trnlab.program.text import instruction_text
 from trnlab.sim.functional import kernels as k
 from trnlab.sim.functional.finite import NAN, WRITTEN, WRITTEN_AFTER_INFINITY
 from trnlab.sim.functional.formats import store_array
-from trnlab.sim.functional.interpreter import BAD_ROW, DONE, NOT_FINITE, TO_PYTHON, run
-from trnlab.sim.functional.linking import check_linked, from_python
-from trnlab.sim.functional.matmul import PANELS
-from trnlab.sim.functional.meaning import Rounder, array_at, execute_meaning, operand_array
-from trnlab.sim.functional.microscaling import nc_matmul_mx, quantize_mx
-from trnlab.sim.functional.pairing import (
+from trnlab.sim.functional.helper_thread import (
     ABORT,
     NO_PACE,
     PROGRESS_STRIDE,
@@ -43,6 +38,11 @@ from trnlab.sim.functional.pairing import (
     Partner,
     pace_of,
 )
+from trnlab.sim.functional.interpreter import BAD_ROW, DONE, NOT_FINITE, TO_PYTHON, run
+from trnlab.sim.functional.linking import check_linked, from_python
+from trnlab.sim.functional.matmul import PANELS
+from trnlab.sim.functional.meaning import Rounder, array_at, execute_meaning, operand_array
+from trnlab.sim.functional.microscaling import nc_matmul_mx, quantize_mx
 from trnlab.sim.functional.plan import PSUM, SBUF, SCRATCH, DispatchTable, homes_of, plan_of
 from trnlab.sim.functional.views import VIEW
 
@@ -86,7 +86,7 @@ class RunOptions:
     quiet: bool = False
 
 
-class Lane:
+class ThreadMemory:
     """The private memory of one thread that executes instructions."""
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class Lane:
 
 
 @dataclass
-class Frame:
+class RoutineFrame:
     """One execution of a routine: what all its instructions share."""
 
     routine: Routine
@@ -142,12 +142,12 @@ class Machine:
         self.measured: list[tuple[Routine, Array]] = []
         self._bound: dict[tuple[int, int], tuple[Routine, Array, Array, Array, Array]] = {}
         self._checked: dict[int, Program] = {}
-        self._lanes = (Lane(), Lane())
+        self._lanes = (ThreadMemory(), ThreadMemory())
         self._partner: Partner | None = None
         self._hbm = np.zeros(0, np.uint8)
-        self._others: dict[Place, Machine] = {}
+        self._others: dict[CorePlace, Machine] = {}
 
-    def beside(self, place: Place, sbuf_bytes: int) -> Machine:
+    def beside(self, place: CorePlace, sbuf_bytes: int) -> Machine:
         """Another core of a program that this one executes, with so much of SBUF at least."""
         other = self._others.get(place)
         if other is None or other.sbuf.shape[1] < sbuf_bytes:
@@ -203,18 +203,18 @@ class Machine:
 
     def begin(
         self, routine: Routine, args: Sequence[Array], *, sbuf_base: int = 0, scratch: Array | None = None
-    ) -> Frame:
+    ) -> RoutineFrame:
         """A call that `advance` executes piece by piece. Raises RunError for arguments that do not match."""
         self._check(routine, args, sbuf_base)
         return self._frame(routine, _addresses(args), sbuf_base, scratch, args, NO_PACE)
 
-    def advance(self, frame: Frame, first: int, last: int) -> None:
+    def advance(self, frame: RoutineFrame, first: int, last: int) -> None:
         """Execute instructions [first, last) of a frame from `begin`. Raises what `call` raises."""
         self._in_order(frame, first, last)
         if last == len(frame.routine):
             self.executed += last
 
-    def _in_order(self, frame: Frame, first: int, last: int) -> None:
+    def _in_order(self, frame: RoutineFrame, first: int, last: int) -> None:
         """Instructions [first, last), and what is printed between them."""
         for shown in () if self.options.quiet else frame.routine.prints[frame.printed :]:
             if first <= shown.at <= last:
@@ -233,7 +233,7 @@ class Machine:
         scratch: Array | None,
         memory: Sequence[Array],
         pace: Pace,
-    ) -> Frame:
+    ) -> RoutineFrame:
         if routine.scratch_bytes and scratch is None:
             scratch = np.full(routine.scratch_bytes, POISON, np.uint8)
         plan = plan_of(routine)
@@ -243,11 +243,11 @@ class Machine:
         cycles = np.zeros(len(routine) if self.options.measure else 0, np.int64)
         if self.options.measure:
             self.measured.append((routine, cycles))
-        frame = Frame(routine, plan, base, pitch, pace, np.full(24, -1, np.int64), cycles, (*memory, scratch))
+        frame = RoutineFrame(routine, plan, base, pitch, pace, np.full(24, -1, np.int64), cycles, (*memory, scratch))
         frame.progress[ABORT] = 0
         return frame
 
-    def _execute(self, frame: Frame, lane: Lane, sequence: Array, thread: int = 0) -> None:
+    def _execute(self, frame: RoutineFrame, lane: ThreadMemory, sequence: Array, thread: int = 0) -> None:
         """All instructions of a sequence, on the thread that calls. Whatever goes wrong, the other thread is told."""
         lane.reserve(frame.plan.longest)
         at, end = 0, len(sequence)
@@ -278,7 +278,9 @@ class Machine:
         memory.fill(POISON)
         return memory
 
-    def _run(self, frame: Frame, lane: Lane, sequence: Array, at: int, end: int, thread: int, check: int) -> int:
+    def _run(
+        self, frame: RoutineFrame, lane: ThreadMemory, sequence: Array, at: int, end: int, thread: int, check: int
+    ) -> int:
         lane.report[0] = DONE
         plan, pace = frame.plan, frame.pace
         progress = address_of(frame.progress) + 8 * PROGRESS_STRIDE * np.arange(2)
@@ -315,7 +317,7 @@ class Machine:
             self._fail(frame.routine, int(sequence[stopped]), lane.report)
         return int(stopped)
 
-    def _by_meaning(self, frame: Frame, lane: Lane, sequence: Array, at: int, thread: int) -> None:
+    def _by_meaning(self, frame: RoutineFrame, lane: ThreadMemory, sequence: Array, at: int, thread: int) -> None:
         routine, i = frame.routine, int(sequence[at])
         infinity_read = bool(lane.report[1])
         try:

@@ -109,7 +109,7 @@ class Picked:
 
 
 @dataclass(frozen=True)
-class Rows:
+class IndexedRows:
     """The rows of a table that an index names, which are all that a transfer looks at."""
 
     table: Array
@@ -126,7 +126,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Renumbered:
-    """The index of a transfer into the rows of `Rows`."""
+    """The index of a transfer into the rows of `IndexedRows`."""
 
     numbers: Array
 
@@ -144,7 +144,7 @@ def _rows(views: Mapping[str, tuple[Array, DType]], attrs: Mapping[str, Any]) ->
     if not inside.any() or (attrs["oob_mode"] == "error" and not inside.all()):
         return {}
     numbers = np.where(inside, np.cumsum(inside) - 1, int(inside.sum())).astype(index.dtype).reshape(index.shape)
-    return {name: Rows(table, wanted[inside]), "index": Renumbered(numbers)}
+    return {name: IndexedRows(table, wanted[inside]), "index": Renumbered(numbers)}
 
 
 def _picked(

@@ -14,7 +14,7 @@ from trnlab.numerics.dtypes import BY_CODE
 from trnlab.program.access import MAX_FREE_DIMS, Buffer
 from trnlab.program.routine import COL, Routine
 from trnlab.sim.functional import kernels as k
-from trnlab.sim.functional.forms import SLOTS, Form, Usage, form_of
+from trnlab.sim.functional.forms import SLOTS, BoundKernel, OperandUsage, form_of
 
 Array = np.ndarray[Any, Any]
 NOWHERE, SBUF, PSUM, SCRATCH = range(4)  # where a buffer is
@@ -137,7 +137,7 @@ def _distinct(rows: Array) -> tuple[Array, Array]:
     return np.array(first, np.int64), which
 
 
-def _form(routine: Routine, slots: Array, i: int) -> Form:
+def _form(routine: Routine, slots: Array, i: int) -> BoundKernel:
     instr = isa.BY_OPCODE[int(routine.opcode[i])]
     formats = {s: BY_CODE[int(routine.operands[row, COL["dtype"]])] for s, row in enumerate(slots[i]) if row >= 0}
     counts: tuple[int, ...] = ()
@@ -145,5 +145,5 @@ def _form(routine: Routine, slots: Array, i: int) -> Form:
         counts = tuple(int(n) for n in routine.operands[slots[i, k.A], _COUNTS])
     complete = len(formats) == int(routine.first_operand[i + 1] - routine.first_operand[i])
     attrs, engine = dict(routine.attr_table[int(routine.attr[i])]), Engine(int(routine.engine[i]))
-    usage = Usage(attrs, formats, counts, engine, complete)
+    usage = OperandUsage(attrs, formats, counts, engine, complete)
     return form_of(instr.name, usage)

@@ -13,9 +13,9 @@ from trnlab.collectives import Communicator
 from trnlab.errors import RunError
 from trnlab.program.communication import collective_of
 from trnlab.program.gang import Gang, arguments_of, bound_to, gang_of
-from trnlab.program.routine import Call, Program, Tensor
+from trnlab.program.routine import Call, Program, ProgramTensor
 from trnlab.sim.functional.communication import execute_collective
-from trnlab.sim.functional.gang import GangRun, Seat
+from trnlab.sim.functional.gang import GangRun, MemberMachine
 from trnlab.sim.functional.machine import Machine, RunOptions, address_of
 from trnlab.sim.functional.meaning import array_at
 
@@ -96,7 +96,7 @@ class _Running:
             kind, nbytes = buffers[tensor, offset].dtype.numpy, buffers[tensor, offset].nbytes
             address = int(self.where[tensor]) + offset
             tensors.append(array_at(address, (nbytes // kind.itemsize,), (kind.itemsize,), kind))
-        seats = [Seat(self.machines[call.place], call.sbuf_base, self.scratch[call.place]) for call in calls]
+        seats = [MemberMachine(self.machines[call.place], call.sbuf_base, self.scratch[call.place]) for call in calls]
         GangRun(gang, tensors, seats).run()
 
 
@@ -113,7 +113,7 @@ def _addresses(program: Program, tensors: Mapping[int, Array], arena: Array) -> 
     return where
 
 
-def _checked_address(tensor: Tensor, array: Array) -> int:
+def _checked_address(tensor: ProgramTensor, array: Array) -> int:
     """Where the array of a tensor lies. Raises RunError for one that does not match."""
     if array.nbytes != tensor.nbytes or not array.flags.c_contiguous:
         raise RunError(

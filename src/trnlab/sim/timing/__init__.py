@@ -6,17 +6,17 @@ summary = summarise(timeline)
 """
 
 from trnlab.sim.timing.assumptions import Assumption, assumptions
-from trnlab.sim.timing.cost import Cost, DmaCost, dma_cost, work_cost
+from trnlab.sim.timing.cost import DmaCost, InstructionCost, dma_cost, work_cost
+from trnlab.sim.timing.logical_core import on_both, time_pair
 from trnlab.sim.timing.outline import Outline, outline_of, outline_program
-from trnlab.sim.timing.pair import on_both, time_pair
-from trnlab.sim.timing.spread import on_two_cores
+from trnlab.sim.timing.split_calls import on_two_cores
 from trnlab.sim.timing.summary import Summary, critical_path, summarise
 from trnlab.sim.timing.timer import estimate, time_program, time_routine
 
 __all__ = [
     "Assumption",
-    "Cost",
     "DmaCost",
+    "InstructionCost",
     "Outline",
     "Summary",
     "assumptions",

@@ -14,17 +14,17 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.collectives import Collective
-from trnlab.fabric.timing import Cost
+from trnlab.fabric.timing import CollectiveCost
 from trnlab.fabric.world import World, world_of
 from trnlab.program.communication import buffer_bytes, buffers_of, collective_of
 from trnlab.program.routine import Program, Routine
 from trnlab.sim.timing import order
-from trnlab.sim.timing.plan import Plan
-from trnlab.sim.timing.streams import Use, use_of
+from trnlab.sim.timing.plan import TimingPlan
+from trnlab.sim.timing.streams import StreamUse, use_of
 from trnlab.units import PS_PER_S
 
 
-def with_collectives(program: Program, plans: list[Plan]) -> list[Plan]:
+def with_collectives(program: Program, plans: list[TimingPlan]) -> list[TimingPlan]:
     """The plans of a program's routines, those of collectives with the times that the fabric gives them."""
     if program.ranks == 1:
         return plans
@@ -36,12 +36,12 @@ def world(program: Program) -> World:
     return world_of(program.cluster, program.ranks, program.faults, program.changes)
 
 
-def cost_of(program: Program, routine: Routine, asked: Collective) -> Cost:
+def cost_of(program: Program, routine: Routine, asked: Collective) -> CollectiveCost:
     """What one call of a collective's routine costs. Raises UsageError (TRN187) when a link on its way is down."""
     return world(program).cost(asked, buffer_bytes(routine))
 
 
-def uses_of(program: Program, chip: Chip) -> dict[int, Use]:
+def uses_of(program: Program, chip: Chip) -> dict[int, StreamUse]:
     """What the collectives of a program take of a core while they are on their way, by routine."""
     found = {}
     for number, routine in enumerate(program.routines):
@@ -50,11 +50,13 @@ def uses_of(program: Program, chip: Chip) -> dict[int, Use]:
             continue
         who = asked.groups or asked.pairs
         alone = program.ranks == 1
-        found[number] = Use(who) if alone else use_of(cost_of(program, routine, asked), world(program), chip, who)
+        found[number] = (
+            StreamUse(who) if alone else use_of(cost_of(program, routine, asked), world(program), chip, who)
+        )
     return found
 
 
-def _timed(program: Program, routine: Routine, plan: Plan) -> Plan:
+def _timed(program: Program, routine: Routine, plan: TimingPlan) -> TimingPlan:
     asked = collective_of(routine)
     if asked is None:
         return plan

@@ -8,13 +8,13 @@ import numpy as np
 from trnlab.chips.spec import Chip
 from trnlab.isa.base import Engine
 from trnlab.sim.timing import order
-from trnlab.sim.timing.plan import Plan
-from trnlab.sim.timing.replay import Replay
-from trnlab.sim.timing.streams import Streams, Use
+from trnlab.sim.timing.plan import TimingPlan
+from trnlab.sim.timing.replay import TimingReplay
+from trnlab.sim.timing.streams import CollectiveStreams, StreamUse
 from trnlab.units import PS_PER_NS, cycles_to_ps
 
 
-class Columns:
+class PassColumns:
     """The columns that the pass fills, for `count` instructions. base: the number of the first."""
 
     def __init__(self, count: int) -> None:
@@ -48,12 +48,12 @@ class Core:
         self.clocks = order.Clocks(self.startup)
         self.clocks.engine[Engine.GPSIMD, order.FREE] += to_ps(chip.sync.gpsimd_start.value)
         self.clocks.window[order.WINDOW_END] = window_phase or 0
-        self.replay = Replay(self.clocks, self.parameters)
-        self.streams = Streams(1, self.startup, competes=False)
+        self.replay = TimingReplay(self.clocks, self.parameters)
+        self.streams = CollectiveStreams(1, self.startup, competes=False)
 
-    def call(self, p: Plan, slots: order.Ints, out: Columns, index: int, calls: int = 1) -> None:
+    def call(self, p: TimingPlan, slots: order.Ints, out: PassColumns, index: int, calls: int = 1) -> None:
         """Time one of `calls` calls of a routine; its instruction 0 is row `index` of `out`."""
-        if self.parameters[order.WINDOW] or not Replay.pays(p, slots, calls) or self._competes(p):
+        if self.parameters[order.WINDOW] or not TimingReplay.pays(p, slots, calls) or self._competes(p):
             self.run(p, slots, out, index)
             return
         situation = self.replay.situation(p, slots, index)
@@ -64,12 +64,14 @@ class Core:
         self.run(p, slots, out, index)
         self.replay.remember(p, situation, slots, out, index)
 
-    def _competes(self, p: Plan) -> bool:
+    def _competes(self, p: TimingPlan) -> bool:
         """Whether a call may meet collectives on their way."""
         first = int(self.clocks.engine[p.uses_engine, order.FREE].min())
         return len(self.clocks.cut) > 0 and self.streams.until > first
 
-    def collective(self, p: Plan, slots: order.Ints, out: Columns, index: int, use: Use, waits: bool) -> None:
+    def collective(
+        self, p: TimingPlan, slots: order.Ints, out: PassColumns, index: int, use: StreamUse, waits: bool
+    ) -> None:
         """Time a collective: all its tensors are there when the last one is. waits: nothing else starts before."""
         engine, stream = self.clocks.engine, self.streams.of(use)
         engine[Engine.CC] = stream
@@ -91,7 +93,7 @@ class Core:
             engine[late, order.FREE], engine[late, order.LAST] = end, final
 
     def run(
-        self, p: Plan, slots: order.Ints, out: Columns, index: int, first: int = 0, last: int | None = None
+        self, p: TimingPlan, slots: order.Ints, out: PassColumns, index: int, first: int = 0, last: int | None = None
     ) -> None:
         """Time instructions [first, last) of a plan, all by default; its instruction 0 has the number `index`.
 

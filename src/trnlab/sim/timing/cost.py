@@ -26,7 +26,7 @@ _WITH_SCALAR = ("tensor_scalar", "tensor_scalar_reduce", "scalar_tensor_tensor")
 FP8 = ("float8_e4m3", "float8_e5m2", "float8_e4m3fn")
 
 
-class Cost(NamedTuple):
+class InstructionCost(NamedTuple):
     """Cost of an instruction of a compute engine, in picoseconds.
 
     busy: until the engine takes the next instruction. latency: from then until the result is usable. exposed: added
@@ -58,7 +58,7 @@ class DmaCost(NamedTuple):
     wake: int
 
 
-def work_cost(work: Work, chip: Chip) -> Cost:
+def work_cost(work: Work, chip: Chip) -> InstructionCost:
     """Cost of an instruction of a compute engine. Raises KeyError for a cost class without a rule."""
     return _CLASSES[work.kind.partition(".")[0]](work, chip)
 
@@ -117,14 +117,14 @@ def _spread(work: Work, chip: Chip, hbm_sides: int) -> tuple[int, int, float]:
     return lanes, -(-descriptors // rows) * min(rows, per_engine), size
 
 
-def _engine_cost(spec: EngineSpec, streamed: float, *, issue: float, latency: float) -> Cost:
+def _engine_cost(spec: EngineSpec, streamed: float, *, issue: float, latency: float) -> InstructionCost:
     """Cost of streaming for so many cycles."""
     hz = spec.clock.value
     busy = cycles_to_ps(max(streamed + issue, spec.min_interval.value), hz)
-    return Cost(busy, max(cycles_to_ps(streamed + latency, hz) - busy, 0))
+    return InstructionCost(busy, max(cycles_to_ps(streamed + latency, hz) - busy, 0))
 
 
-def _tensor(work: Work, chip: Chip) -> Cost:
+def _tensor(work: Work, chip: Chip) -> InstructionCost:
     pe = chip.tensor
     passes = (pe.transpose_passes if work.kind == "pe.transpose" else pe.passes).of(work.dtype).value
     if work.kind == "pe.matmul_onezero":
@@ -138,10 +138,10 @@ def _tensor(work: Work, chip: Chip) -> Cost:
     if work.kind == "pe.transpose" and chip.has("background_transpose"):
         busy //= 2  # beside another matmul or transpose: trainium3_arch.rst:148-150 says almost twice as fast
         slow //= 2
-    return Cost(busy, max(usable - busy, 0), exposed=cycles_to_ps(load, pe.clock.value), slow=slow)
+    return InstructionCost(busy, max(usable - busy, 0), exposed=cycles_to_ps(load, pe.clock.value), slow=slow)
 
 
-def _vector(work: Work, chip: Chip) -> Cost:
+def _vector(work: Work, chip: Chip) -> InstructionCost:
     vector = chip.vector
     name = work.kind.partition(".")[2]
     rule = _VECTOR_RATES.get(name)
@@ -153,7 +153,7 @@ def _vector(work: Work, chip: Chip) -> Cost:
     return _engine_cost(vector, streamed, issue=vector.issue.value + reading, latency=vector.latency.value + reading)
 
 
-def _scalar(work: Work, chip: Chip) -> Cost:
+def _scalar(work: Work, chip: Chip) -> InstructionCost:
     scalar = chip.scalar
     table = work.m if work.kind.startswith("scalar.activat") else 0
     issue, latency = (scalar.function_issue, scalar.function_latency) if table else (scalar.issue, scalar.latency)
@@ -165,7 +165,7 @@ def _scalar(work: Work, chip: Chip) -> Cost:
     return _engine_cost(scalar, streamed, issue=issue.value, latency=latency.value)._replace(table=table)
 
 
-def _gpsimd(work: Work, chip: Chip) -> Cost:
+def _gpsimd(work: Work, chip: Chip) -> InstructionCost:
     gpsimd = chip.gpsimd
     if work.kind in _GPSIMD_CYCLES:
         cycles = _GPSIMD_CYCLES[work.kind](work, chip)
@@ -176,13 +176,13 @@ def _gpsimd(work: Work, chip: Chip) -> Cost:
     return _engine_cost(gpsimd, work.n * rate, issue=gpsimd.issue.value, latency=gpsimd.latency.value)
 
 
-def _sequencer(work: Work, chip: Chip) -> Cost:
+def _sequencer(work: Work, chip: Chip) -> InstructionCost:
     """Registers and barriers: no data path of an engine is at work."""
     sync = chip.sync
     if work.kind == "sequencer.barrier":
-        return Cost(_ns(2 * sync.semaphore.value), 0)  # there and back
+        return InstructionCost(_ns(2 * sync.semaphore.value), 0)  # there and back
     figure = sync.register if work.kind == "sequencer.register" else sync.register_memory
-    return Cost(_ns(figure.value), 0)
+    return InstructionCost(_ns(figure.value), 0)
 
 
 def in_fast_mode(work: Work, chip: Chip) -> bool:
@@ -307,11 +307,11 @@ _VECTOR_RATES: dict[str, Callable[[Work, Chip], float]] = {
         _one_input,
     ),
 }
-_CLASSES: dict[str, Callable[[Work, Chip], Cost]] = {
+_CLASSES: dict[str, Callable[[Work, Chip], InstructionCost]] = {
     "pe": _tensor,
     "vector": _vector,
     "scalar": _scalar,
     "gpsimd": _gpsimd,
     "sequencer": _sequencer,
-    "collective": lambda work, chip: Cost(*collective_time(work, chip)),
+    "collective": lambda work, chip: InstructionCost(*collective_time(work, chip)),
 }

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trnlab.program.gang import Event, Gang, meeting
+from trnlab.program.gang import Gang, GangEvent, meeting
 from trnlab.program.routine import Call, Program, Routine
 from trnlab.sim.timing import order
-from trnlab.sim.timing.core import Columns, Core
+from trnlab.sim.timing.core import Core, PassColumns
 from trnlab.sim.timing.memory import Memories
-from trnlab.sim.timing.plan import Plan
+from trnlab.sim.timing.plan import TimingPlan
 from trnlab.timeline import CAUSES
 
 _PEER = CAUSES.index("peer")
@@ -27,9 +27,9 @@ def beside(
     program: Program,
     calls: Sequence[Call],
     gang: Gang,
-    plans: Sequence[Plan],
+    plans: Sequence[TimingPlan],
     on: Sequence[tuple[Core, Memories]],
-    out: Columns,
+    out: PassColumns,
     first: int,
 ) -> list[int]:
     """Time calls that run beside each other, whose rows of `out` begin with `first`; returns the first row of each.
@@ -56,7 +56,9 @@ def beside(
 class _Stream:
     """A call on its way: its core, its slots, and how far it has come. first: its first row of the timeline."""
 
-    def __init__(self, routine: Routine, plan: Plan, core: Core, slots: order.Ints, first: int, out: Columns) -> None:
+    def __init__(
+        self, routine: Routine, plan: TimingPlan, core: Core, slots: order.Ints, first: int, out: PassColumns
+    ) -> None:
         self.routine, self.plan, self.core, self.slots = routine, plan, core, slots
         self.first, self.out, self.at = first, out, 0
 
@@ -110,7 +112,7 @@ class _Stream:
         self.at = i + 1
 
 
-def _meet(streams: Sequence[_Stream], event: Event) -> None:
+def _meet(streams: Sequence[_Stream], event: GangEvent) -> None:
     """Time the sides of one event."""
     ready = [stream.ready() for stream in streams]
     last = int(np.argmax(ready))

@@ -19,14 +19,14 @@ from trnlab.loops import compiled
 from trnlab.program.routine import Call, Program, Routine
 from trnlab.sim.timing.order import DMA, NEVER, READ_AT, WROTE, Ints
 from trnlab.sim.timing.order import slots as new_slots
-from trnlab.sim.timing.plan import Plan
+from trnlab.sim.timing.plan import TimingPlan
 
 _SBUF_GRANULE = 64  # bytes per partition; tiles start on multiples of it
 _MOST_GRANULES = 1 << 16  # of the scratch memory
 
 
 @dataclass
-class Region:
+class SharedBytes:
     """Bytes shared by calls: per granule the last write and the last read, and the instructions that did them."""
 
     granule: int
@@ -36,17 +36,17 @@ class Region:
     read_index: Ints
 
 
-def _region(nbytes: int, granule: int) -> Region:
+def _region(nbytes: int, granule: int) -> SharedBytes:
     count = max(-(-nbytes // granule), 1)
     never, nobody = np.full(count, NEVER, np.int64), np.full(count, -1, np.int64)
-    return Region(granule, never, nobody, never.copy(), nobody.copy())
+    return SharedBytes(granule, never, nobody, never.copy(), nobody.copy())
 
 
 @dataclass(frozen=True)
 class _Piece:
     """Slots from `first` on of a routine as bytes of a region: slot first + i has bytes in [low[i], high[i])."""
 
-    region: Region
+    region: SharedBytes
     first: int
     low: Ints
     high: Ints
@@ -55,14 +55,14 @@ class _Piece:
 class Memories:
     """The regions of a program."""
 
-    def __init__(self, program: Program, plans: Sequence[Plan], chip: Chip) -> None:
+    def __init__(self, program: Program, plans: Sequence[TimingPlan], chip: Chip) -> None:
         self.program, self.plans = program, plans
         self._row = {t.id: i for i, t in enumerate(program.tensors)}
         self._extent = np.array([(t.address, t.address + t.nbytes) for t in program.tensors], np.int64).reshape(-1, 2)
         self._extent[self._extent[:, 0] < 0] = -1  # bound elsewhere: it shares no bytes with the arena
         self._touched = np.zeros(len(program.tensors), np.bool_)  # used so far, and placed in the arena
         self._granules = self._finest()
-        self._regions: dict[int, Region] = {}
+        self._regions: dict[int, SharedBytes] = {}
         self._sbuf = _region(int(chip.sbuf.bytes_per_partition.value), _SBUF_GRANULE)
         finest = [r.buffers[i].slot_bytes for r, p in zip(program.routines, plans) for i in p.scratch]
         top = program.scratch_bytes
@@ -70,7 +70,7 @@ class Memories:
         self._psum = new_slots(chip.psum.num_banks)
 
     @classmethod
-    def of_cores(cls, program: Program, plans: Sequence[Plan], chip: Chip, cores: int) -> list[Memories]:
+    def of_cores(cls, program: Program, plans: Sequence[TimingPlan], chip: Chip, cores: int) -> list[Memories]:
         """The regions as each of several cores has them: tensors in HBM are shared, all else is a core's own."""
         found = [cls(program, plans, chip) for _ in range(cores)]
         for memory in found[1:]:
@@ -86,7 +86,7 @@ class Memories:
                 finest[tensor] = min(finest.get(tensor, 1 << 62), routine.buffers[buffer].slot_bytes)
         return finest
 
-    def _tensor(self, tensor: int) -> Region:
+    def _tensor(self, tensor: int) -> SharedBytes:
         """The region of a tensor; on first use it waits for the tensors that had its bytes of the arena before."""
         region = self._regions.get(tensor)
         if region is None:
@@ -110,7 +110,7 @@ class Memories:
         yield _Piece(self._sbuf, routine.num_psum, cuts[:-1], cuts[1:])
 
     @staticmethod
-    def _piece(routine: Routine, index: int, region: Region, address: int) -> _Piece:
+    def _piece(routine: Routine, index: int, region: SharedBytes, address: int) -> _Piece:
         buffer = routine.buffers[index]
         if buffer.grid is not None:
             low, high = buffer.grid.extents()
@@ -139,7 +139,7 @@ class Memories:
             _scatter(piece.first, piece.low, piece.high, r.granule, slots, READ_AT, r.read, r.read_index)
 
 
-def _inherit(region: Region, old: Region) -> None:
+def _inherit(region: SharedBytes, old: SharedBytes) -> None:
     """Let all of a region wait for all that was done to another that had the same bytes."""
     for times, indices in ((old.write, old.write_index), (old.read, old.read_index)):
         last = int(times.argmax())

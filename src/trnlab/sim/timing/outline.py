@@ -18,10 +18,10 @@ from trnlab.isa.base import Engine
 from trnlab.policy import Policy, chosen
 from trnlab.program.communication import collective_of
 from trnlab.program.routine import Program
-from trnlab.sim.timing.core import Columns, Core, to_ps
-from trnlab.sim.timing.pair import calls_on_both, two_cores
-from trnlab.sim.timing.plan import Plan
-from trnlab.sim.timing.streams import Streams
+from trnlab.sim.timing.core import Core, PassColumns, to_ps
+from trnlab.sim.timing.logical_core import calls_on_both, two_cores
+from trnlab.sim.timing.plan import TimingPlan
+from trnlab.sim.timing.streams import CollectiveStreams
 from trnlab.sim.timing.timer import calls_in_order, phase_of, plans_of
 from trnlab.timeline import Timeline
 
@@ -51,11 +51,11 @@ def outline_program(program: Program, chip: Chip, *, policy: Policy | None = Non
     policy = policy or chosen(chip.name)
     plans = plans_of(program, chip, policy)
     at_once = (sum(len(program.routines[call.routine]) for call in calls) for calls in program.together())
-    out = Columns(max(at_once, default=0))
+    out = PassColumns(max(at_once, default=0))
     if cores == 1:
         phase = phase_of(policy, chip, program.routines)
         core, *others = (Core(chip, window_phase=phase) for _ in program.places)
-        core.streams = Streams(program.streams, core.startup, competes=True)
+        core.streams = CollectiveStreams(program.streams, core.startup, competes=True)
         calls = calls_in_order(program, chip, [core, *others], plans, out, whole=False)
     else:
         core, *others = two_cores(program, chip)
@@ -64,7 +64,7 @@ def outline_program(program: Program, chip: Chip, *, policy: Policy | None = Non
 
 
 def _outlined(
-    program: Program, chip: Chip, plans: Sequence[Plan], calls: Iterator[int], found: Outline, out: Columns
+    program: Program, chip: Chip, plans: Sequence[TimingPlan], calls: Iterator[int], found: Outline, out: PassColumns
 ) -> Outline:
     """Fill an outline while the pass goes from call to call."""
     computes, spans = [_computes(p) for p in plans], []
@@ -109,13 +109,13 @@ def spans_of(start: Ints, end: Ints) -> Ints:
     return np.stack([start[first], end[last]], axis=1)
 
 
-def under_way(columns: Columns | Timeline, rows: slice) -> tuple[int, int]:
+def under_way(columns: PassColumns | Timeline, rows: slice) -> tuple[int, int]:
     """From when to when a collective is; its tensors, of which each has a row, follow each other on the stream."""
     start, end = int(columns.start[rows][-1]), int(columns.done[rows].max())
     return start - int((columns.end[rows] - columns.start[rows])[:-1].sum()), end
 
 
-def _computes(p: Plan) -> Bools:
+def _computes(p: TimingPlan) -> Bools:
     """Which instructions of a plan occupy an engine that computes, and start no transfer."""
     return np.isin(p.engine, _COMPUTE) & np.array([op.lanes == 0 for op in p.ops], np.bool_)[p.row_of]
 

@@ -31,7 +31,7 @@ SRC_IN_HBM, DST_IN_HBM = 1, 2
 
 
 @dataclass(frozen=True)
-class Plan:
+class TimingPlan:
     """Per instruction: its row, its operands first_operand[i] .. first_operand[i+1]. Per operand: slots, access."""
 
     rows: Ints  # [distinct, order.ROW]
@@ -56,9 +56,9 @@ class Plan:
         return np.isin(np.arange(order.ENGINES), self.engine)
 
 
-def plan(routine: Routine, chip: Chip) -> Plan:
+def plan(routine: Routine, chip: Chip) -> TimingPlan:
     """The plan of a routine on a chip, from the routine's memo when it was made before."""
-    plans: dict[Chip, Plan] = routine._memo.setdefault("timing", {})
+    plans: dict[Chip, TimingPlan] = routine._memo.setdefault("timing", {})
     if chip not in plans:
         plans[chip] = _make(routine, chip)
     return plans[chip]
@@ -72,7 +72,7 @@ def forget(routine: Routine, chip: Chip) -> None:
         del scheduled[key]
 
 
-def _make(routine: Routine, chip: Chip) -> Plan:
+def _make(routine: Routine, chip: Chip) -> TimingPlan:
     roles, is_dma = _opcode_tables()
     operands = routine.operands
     row_of = np.empty(len(routine), np.int32)
@@ -99,7 +99,7 @@ def _make(routine: Routine, chip: Chip) -> Plan:
     )
     parts = [_split(int(key)) for key in keys[:count]]
     rows = np.array([_row(part, routine.works[part.work], chip) for part in parts], np.int64)
-    return Plan(
+    return TimingPlan(
         rows.reshape(count, order.ROW),
         tuple(_info(part, routine.works[part.work], row, chip) for part, row in zip(parts, rows)),
         row_of,
@@ -128,7 +128,7 @@ def _with_dependencies(routine: Routine, uses: Ints) -> tuple[Array, Ints, Ints]
     return first, np.insert(uses, at, access), at
 
 
-def alternatives(routine: Routine, p: Plan, chip: Chip) -> tuple[Ints, tuple[OpInfo, ...], Array]:
+def alternatives(routine: Routine, p: TimingPlan, chip: Chip) -> tuple[Ints, tuple[OpInfo, ...], Array]:
     """The plan's rows and more: what they would be on another engine that can do the same; and which is whose."""
     rows, ops = p.rows.tolist(), list(p.ops)
     other = np.full(len(rows), -1, np.int32)
@@ -144,7 +144,9 @@ def alternatives(routine: Routine, p: Plan, chip: Chip) -> tuple[Ints, tuple[OpI
     return np.array(rows, np.int64).reshape(-1, order.ROW), tuple(ops), other
 
 
-def triggered_by(routine: Routine, p: Plan, chip: Chip, chosen: Array, engine: Array, queue: Array) -> Plan:
+def triggered_by(
+    routine: Routine, p: TimingPlan, chip: Chip, chosen: Array, engine: Array, queue: Array
+) -> TimingPlan:
     """The plan with the transfers `chosen` triggered by other engines, on other queues."""
     rows, ops, keys, row_of = p.rows.tolist(), list(p.ops), list(p.keys), p.row_of.copy()
     wanted = np.stack([p.row_of[chosen], engine[chosen], queue[chosen]], axis=1)

@@ -14,7 +14,7 @@ import numpy as np
 
 from trnlab.sim.timing import order
 from trnlab.sim.timing.order import Array, Ints
-from trnlab.sim.timing.plan import Plan
+from trnlab.sim.timing.plan import TimingPlan
 
 FORGOTTEN, NOBODY = order.NEVER, order.NEVER + 1
 SHORTEST = 2000  # instructions of a routine for which looking pays
@@ -27,8 +27,8 @@ INDICES = ("blocker", "held")
 PLAIN, TIME, SPAN, INDEX, MARK = range(5)
 
 
-class Columns(Protocol):
-    """The columns of a timeline, see `timer.Columns`."""
+class TimelineColumns(Protocol):
+    """The columns of a timeline, see `timer.PassColumns`."""
 
     cause: Array
 
@@ -117,7 +117,7 @@ class _Situation(NamedTuple):
     key: bytes
 
 
-class Replay:
+class TimingReplay:
     """What was seen of the routines of one program on one core."""
 
     def __init__(self, clocks: order.Clocks, parameters: Ints) -> None:
@@ -128,11 +128,11 @@ class Replay:
         self.met: dict[int, Array] = {}
 
     @staticmethod
-    def pays(p: Plan, slots: Ints, calls: int) -> bool:
+    def pays(p: TimingPlan, slots: Ints, calls: int) -> bool:
         """Whether it takes less time to compare situations than to time the instructions."""
         return calls > 2 and len(p.row_of) >= max(SHORTEST, 2 * slots.size)
 
-    def situation(self, p: Plan, slots: Ints, index: int) -> _Situation:
+    def situation(self, p: TimingPlan, slots: Ints, index: int) -> _Situation:
         """The situation before a call whose first instruction is row `index` of the timeline."""
         layout = self.layouts.get(len(slots))
         if layout is None:
@@ -146,7 +146,7 @@ class Replay:
         common[: self.clocks.engine.size].reshape(self.clocks.engine.shape)[~p.uses_engine] = FORGOTTEN
         return _Situation(layout, state, floor, common.tobytes())
 
-    def _met(self, p: Plan, slots: int) -> Array:
+    def _met(self, p: TimingPlan, slots: int) -> Array:
         """Which entries of the slots some operand of the plan reads: a core's half leaves out those of the other."""
         if id(p) not in self.met:
             first = p.uses & order.SLOT_MASK
@@ -155,14 +155,14 @@ class Replay:
             self.met[id(p)] = np.repeat(np.cumsum(begun - ended)[:slots] > 0, order.SLOT)
         return self.met[id(p)]
 
-    def known(self, p: Plan, situation: _Situation) -> _Course | None:
+    def known(self, p: TimingPlan, situation: _Situation) -> _Course | None:
         """The course of an earlier call in this situation."""
         return self.seen.setdefault(id(p), {}).get(situation.key)
 
     def _gather(self, slots: Ints) -> Ints:
         return np.concatenate([array.ravel() for array, _, _ in _parts(self.clocks)] + [slots.ravel()])
 
-    def remember(self, p: Plan, was: _Situation, slots: Ints, out: Columns, index: int) -> None:
+    def remember(self, p: TimingPlan, was: _Situation, slots: Ints, out: TimelineColumns, index: int) -> None:
         """Keep what the call did that has just been timed."""
         seen = self.seen[id(p)]
         if len(seen) == MOST:
@@ -178,7 +178,7 @@ class Replay:
         columns["cause"] = out.cause[here].copy()
         seen[was.key] = _Course(columns, nobody, changed, left)
 
-    def apply(self, course: _Course, now: _Situation, slots: Ints, out: Columns, index: int) -> None:
+    def apply(self, course: _Course, now: _Situation, slots: Ints, out: TimelineColumns, index: int) -> None:
         """Write what the call does, and bring clocks and slots to where it leaves them."""
         here = out.rows(index, index + len(course.columns["cause"]))
         for name in TIMES:

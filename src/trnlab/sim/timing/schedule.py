@@ -4,9 +4,9 @@ takes those that leave it open.
 
 The compiler is free to reorder instructions that do not depend on each other (nki.language.no_reorder); how it does
 so is not published. Here it is a list scheduler: every engine takes, of its instructions whose operands are there,
-the one that comes first in the kernel. Addresses in SBUF are decided before (`lang.place` rotates them), so that what
-may run ahead is bounded by memory. The order that it finds is then timed like any other. Which of this is done is the
-policy's (`trnlab.policy`): reorder, balance, rotate, window.
+the one that comes first in the kernel. Addresses in SBUF are decided before (`lang.placement` rotates them), so that
+what may run ahead is bounded by memory. The order that it finds is then timed like any other. Which of this is done
+is the policy's (`trnlab.policy`): reorder, balance, rotate, window.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trnlab.policy import Policy
 from trnlab.program.routine import COL, OPEN_ENGINE, OPEN_ORDER, OPEN_PLACE, Routine
 from trnlab.sim.timing import order
 from trnlab.sim.timing.order import Array, Ints
-from trnlab.sim.timing.plan import SRC_IN_HBM, Plan, alternatives, plan
+from trnlab.sim.timing.plan import SRC_IN_HBM, TimingPlan, alternatives, plan
 from trnlab.sim.timing.triggers import with_triggers
 
 FAR = 1 << 61
@@ -34,12 +34,12 @@ SPARE = 2  # banks of PSUM that are kept for the tile whose turn it is
 FREE, FIXED, FENCE = range(3)  # how an instruction may move: at will, not past others of its engine, not at all
 
 
-def planned(routine: Routine, chip: Chip, policy: Policy) -> Plan:
+def planned(routine: Routine, chip: Chip, policy: Policy) -> TimingPlan:
     """The plan of a routine as `policy` orders it; remembered with the routine."""
     base = plan(routine, chip)
     if not len(routine.left_open):
         return base
-    plans: dict[tuple[Chip, Policy], Plan] = routine._memo.setdefault("scheduled", {})
+    plans: dict[tuple[Chip, Policy], TimingPlan] = routine._memo.setdefault("scheduled", {})
     if (chip, policy) not in plans:
         base = with_triggers(routine, base, chip, policy)
         ordered = policy.reorder or policy.balance
@@ -47,7 +47,7 @@ def planned(routine: Routine, chip: Chip, policy: Policy) -> Plan:
     return plans[chip, policy]
 
 
-def _schedule(routine: Routine, base: Plan, chip: Chip, policy: Policy) -> Plan:
+def _schedule(routine: Routine, base: TimingPlan, chip: Chip, policy: Policy) -> TimingPlan:
     """List scheduling. Banks of PSUM are handed out on the way, or left as recorded where that gets stuck."""
     rows, ops, other = alternatives(routine, base, chip)
     moves = _moves(routine, base, policy)
@@ -74,7 +74,7 @@ def _schedule(routine: Routine, base: Plan, chip: Chip, policy: Policy) -> Plan:
     return replace(base, rows=rows, ops=ops, row_of=row_of, uses=uses, visit=visit)
 
 
-def _ranks(base: Plan, edges: Array, policy: Policy) -> Ints:
+def _ranks(base: TimingPlan, edges: Array, policy: Policy) -> Ints:
     """What engines take first of that which could start: instructions by number, loads by that of their first use."""
     rank = np.arange(len(base.row_of))
     if policy.by_use:
@@ -103,7 +103,7 @@ def _lifetimes(first_use: Array, tiles: Array) -> tuple[Array, Array]:
     return np.bincount(used, minlength=1).astype(np.int64), used[np.sort(first)].astype(np.int64)
 
 
-def _moves(routine: Routine, base: Plan, policy: Policy) -> Array:
+def _moves(routine: Routine, base: TimingPlan, policy: Policy) -> Array:
     """How each instruction may move: not what uses registers of its engine or sequencer, or meets other cores."""
     moves = np.full(len(routine), FREE if policy.reorder else FIXED, np.int8)
     moves[routine.left_open & OPEN_ORDER == 0] = FENCE if policy.reorder else FIXED

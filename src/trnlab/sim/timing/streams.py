@@ -22,7 +22,7 @@ import numpy as np
 from trnlab.chips.spec import Chip
 from trnlab.fabric.cluster import CORES_PER_RANK
 from trnlab.fabric.flows import Floats
-from trnlab.fabric.timing import Cost
+from trnlab.fabric.timing import CollectiveCost
 from trnlab.fabric.world import World
 from trnlab.sim.timing.order import NEVER, WHOLE, Ints
 
@@ -30,7 +30,7 @@ LEAST = 4 / (64 + 4)  # of the engines, that transfers get in any case: packets 
 
 
 @dataclass(frozen=True, eq=False)
-class Use:
+class StreamUse:
     """What a collective takes while it is on its way, alone.
 
     groups: who does it together. links: share of each link of the network. dma: share of a core's DMA engines. hbm:
@@ -44,7 +44,7 @@ class Use:
     room: float = 1.0
 
 
-def use_of(cost: Cost, world: World, chip: Chip, groups: object) -> Use:
+def use_of(cost: CollectiveCost, world: World, chip: Chip, groups: object) -> StreamUse:
     """What a collective that costs this takes of a core of `chip`: of the one that has most to do."""
     network, placed = world.network, world.placed
     links = cost.loads / np.maximum(network.rates, 1) / cost.seconds if cost.seconds else np.zeros(len(cost.loads))
@@ -54,7 +54,7 @@ def use_of(cost: Cost, world: World, chip: Chip, groups: object) -> Use:
     hbm = chip.hbm.bandwidth.value
     moved = cost.loads[network.dma(chips)] / cores / max(cost.seconds, 1e-12)
     touched = cost.loads[network.hbm(chips)] / cores / max(cost.seconds, 1e-12)
-    return Use(groups, links, float(moved.max() / rate), float(touched.max() / hbm), max(hbm / rate, 1.0))
+    return StreamUse(groups, links, float(moved.max() / rate), float(touched.max() / hbm), max(hbm / rate, 1.0))
 
 
 @dataclass
@@ -62,10 +62,10 @@ class _Section:
     """From when on which collectives are on their way, and how fast each is."""
 
     begin: int
-    running: tuple[tuple[Use, float], ...] = ()
+    running: tuple[tuple[StreamUse, float], ...] = ()
 
 
-class Streams:
+class CollectiveStreams:
     """The streams of one core. `free`: of each, when it is, and the number of the instruction that was last on it."""
 
     def __init__(self, count: int, base: int, competes: bool) -> None:
@@ -74,13 +74,13 @@ class Streams:
         self._stream: dict[object, int] = {}
         self._sections = [_Section(NEVER)]
 
-    def of(self, use: Use) -> Ints:
+    def of(self, use: StreamUse) -> Ints:
         """The row of `free` of the stream that a collective is on."""
         number = self._stream.setdefault(use.groups, len(self._stream))
         row: Ints = self.free[number % len(self.free)]
         return row
 
-    def place(self, use: Use, begin: int, work: int) -> int:
+    def place(self, use: StreamUse, begin: int, work: int) -> int:
         """When a collective ends that begins then and takes `work` picoseconds alone."""
         at = self._cut_at(begin)
         now, left = begin, float(work)
@@ -117,7 +117,7 @@ class Streams:
         return at + 1
 
 
-def _speed(use: Use, running: tuple[tuple[Use, float], ...]) -> float:
+def _speed(use: StreamUse, running: tuple[tuple[StreamUse, float], ...]) -> float:
     """How fast a collective is beside others that come before it: 1 alone."""
     if not running:
         return 1.0
@@ -126,7 +126,7 @@ def _speed(use: Use, running: tuple[tuple[Use, float], ...]) -> float:
     return float(np.clip((1 - taken[needs]) / use.links[needs], 0, 1).min(initial=1.0))
 
 
-def _left(running: tuple[tuple[Use, float], ...]) -> float:
+def _left(running: tuple[tuple[StreamUse, float], ...]) -> float:
     """How fast the program's transfers are beside collectives: 1 alone."""
     dma = sum(speed * use.dma for use, speed in running)
     hbm = sum(speed * use.hbm for use, speed in running)

@@ -14,15 +14,15 @@ from trnlab.errors import Location
 from trnlab.isa.base import Engine
 from trnlab.policy import PHASES, Policy, chosen
 from trnlab.program.gang import gang_of
-from trnlab.program.routine import Call, Program, Routine, Tensor
+from trnlab.program.routine import Call, Program, ProgramTensor, Routine
 from trnlab.sim.timing import order
 from trnlab.sim.timing.communication import uses_of, with_collectives
-from trnlab.sim.timing.core import Columns, Core, to_ps
+from trnlab.sim.timing.core import Core, PassColumns, to_ps
 from trnlab.sim.timing.gang import beside
 from trnlab.sim.timing.memory import Memories
-from trnlab.sim.timing.plan import Plan
+from trnlab.sim.timing.plan import TimingPlan
 from trnlab.sim.timing.schedule import planned
-from trnlab.sim.timing.streams import Streams
+from trnlab.sim.timing.streams import CollectiveStreams
 from trnlab.timeline import CallInfo, Timeline
 
 
@@ -34,7 +34,7 @@ def time_program(
     window_phase: int | None = None,
     arbitration: int = order.READY_FIRST,
     policy: Policy | None = None,
-    edit: Callable[[Routine, Plan], Plan] | None = None,
+    edit: Callable[[Routine, TimingPlan], TimingPlan] | None = None,
     competition: bool = True,
 ) -> Timeline:
     """When each instruction of one run of `program` starts and ends on its cores, one or several, of `chip`.
@@ -54,24 +54,30 @@ def time_program(
         window_phase = phase_of(policy, chip, program.routines)
     if edit is not None:
         plans = [edit(routine, p) for routine, p in zip(program.routines, plans)]
-    out = Columns(program.num_instructions)
+    out = PassColumns(program.num_instructions)
     cores = [
         Core(chip, profiled=profiled, window_phase=window_phase, arbitration=arbitration)
         for _ in range(program.cores)
     ]
-    cores[0].streams = Streams(program.streams, cores[0].startup, competition)
+    cores[0].streams = CollectiveStreams(program.streams, cores[0].startup, competition)
     for _ in calls_in_order(program, chip, cores, plans, out):
         pass
     return program_timeline(program, chip, plans, out, cores[0].startup)
 
 
-def plans_of(program: Program, chip: Chip, policy: Policy) -> list[Plan]:
+def plans_of(program: Program, chip: Chip, policy: Policy) -> list[TimingPlan]:
     """The plans of a program's routines, collectives as the network takes them."""
     return with_collectives(program, [planned(routine, chip, policy) for routine in program.routines])
 
 
 def calls_in_order(
-    program: Program, chip: Chip, cores: Sequence[Core], plans: Sequence[Plan], out: Columns, *, whole: bool = True
+    program: Program,
+    chip: Chip,
+    cores: Sequence[Core],
+    plans: Sequence[TimingPlan],
+    out: PassColumns,
+    *,
+    whole: bool = True,
 ) -> Iterator[int]:
     """Time one call after the other, those beside each other at once; gives the first row of each once it is in
     `out`. whole: `out` holds all calls, and else those that run at once alone."""
@@ -140,7 +146,7 @@ def time_routine(
     tensors = []
     for index in routine.params:
         b = routine.buffers[index]
-        tensors.append(Tensor(b.id, b.name, b.shape, b.dtype, b.nbytes, "input"))
+        tensors.append(ProgramTensor(b.id, b.name, b.shape, b.dtype, b.nbytes, "input"))
     call = Call(0, tuple(t.id for t in tensors), label=routine.name)
     inputs = tuple(t.id for t in tensors)
     program = Program(routine.name, routine.target, (routine,), tuple(tensors), (call,), inputs, ())
@@ -156,7 +162,9 @@ def phase_of(policy: Policy, chip: Chip, routines: Iterable[Routine]) -> int | N
     return to_ps(chip.tensor.rate_window.value * PHASES[policy.half_rate])
 
 
-def program_timeline(program: Program, chip: Chip, plans: list[Plan], out: Columns, startup: int) -> Timeline:
+def program_timeline(
+    program: Program, chip: Chip, plans: list[TimingPlan], out: PassColumns, startup: int
+) -> Timeline:
     """The timeline of a program whose calls' instructions follow each other in `out`."""
     calls, first = [], 0
     numbers = {place: n for n, place in enumerate(program.places)}
@@ -170,10 +178,10 @@ def program_timeline(program: Program, chip: Chip, plans: list[Plan], out: Colum
 def timeline_of(
     name: str,
     chip: Chip,
-    plans: Sequence[Plan],
+    plans: Sequence[TimingPlan],
     calls: Sequence[CallInfo],
     plan_of: Sequence[int],
-    out: Columns,
+    out: PassColumns,
     startup: int,
 ) -> Timeline:
     """The timeline of calls whose instructions follow each other in `out`; `plan_of`: for each call, its plan."""

@@ -19,12 +19,12 @@ from trnlab.policy import Policy
 from trnlab.program.routine import COL, OPEN_ENGINE, Routine
 from trnlab.sim.timing import order
 from trnlab.sim.timing.order import Array, Ints
-from trnlab.sim.timing.plan import Plan, triggered_by
+from trnlab.sim.timing.plan import TimingPlan, triggered_by
 
 _QUEUES = 16
 
 
-def with_triggers(routine: Routine, base: Plan, chip: Chip, policy: Policy) -> Plan:
+def with_triggers(routine: Routine, base: TimingPlan, chip: Chip, policy: Policy) -> TimingPlan:
     """The plan with an engine and a queue for each transfer that leaves its engine open."""
     is_dma = np.zeros(max(isa.BY_OPCODE) + 1, np.bool_)
     is_dma[[code for code, instr in isa.BY_OPCODE.items() if instr.is_dma]] = True
@@ -44,7 +44,7 @@ def with_triggers(routine: Routine, base: Plan, chip: Chip, policy: Policy) -> P
     return triggered_by(routine, base, chip, chosen, engine, queue)
 
 
-def _tensors(routine: Routine, base: Plan) -> tuple[Ints, Ints]:
+def _tensors(routine: Routine, base: TimingPlan) -> tuple[Ints, Ints]:
     """Which tensor in HBM each instruction reads, and which it writes, counted among those; -1: none."""
     number = np.full(len(routine.buffers) + 1, -1, np.int64)
     in_hbm = [b.id for b in routine.buffers if b.memory is Memory.HBM]

@@ -22,12 +22,12 @@ from trnlab.isa.base import Memory
 from trnlab.loops import compiled
 from trnlab.program.routine import Program, Routine
 from trnlab.sim.timing import order
-from trnlab.sim.timing.plan import Plan, forget
+from trnlab.sim.timing.plan import TimingPlan, forget
 from trnlab.sim.timing.timer import time_program
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
-Edit = Callable[[Routine, Plan], Plan]
-Choose = Callable[[Routine, Plan], Mask]  # which instructions of a routine
+Edit = Callable[[Routine, TimingPlan], TimingPlan]
+Choose = Callable[[Routine, TimingPlan], Mask]  # which instructions of a routine
 WORK = (
     order.BUSY,
     order.LATENCY,
@@ -61,7 +61,7 @@ def retime_with(program: Program, chip: Chip, figures: dict[str, float]) -> int:
 def without(choose: Choose, columns: tuple[int, ...]) -> Edit:
     """Let these columns of the cost rows be zero for the chosen instructions."""
 
-    def edit(routine: Routine, p: Plan) -> Plan:
+    def edit(routine: Routine, p: TimingPlan) -> TimingPlan:
         chosen = choose(routine, p)
         if not chosen.any():
             return p
@@ -111,7 +111,7 @@ def more_copies(program: Program, chip: Chip, copies: int) -> tuple[Program, Edi
         sizes[id(larger)] = on_chip, routine.num_slots
         routines.append(larger)
 
-    def edit(routine: Routine, p: Plan) -> Plan:
+    def edit(routine: Routine, p: TimingPlan) -> TimingPlan:
         visit = p.visit if len(p.visit) else np.arange(len(p.row_of), dtype=np.int32)
         return replace(p, uses=_rename(visit, p.first_operand, p.uses, *sizes[id(routine)], copies))
 

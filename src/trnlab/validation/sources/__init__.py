@@ -9,16 +9,16 @@ reads them out of clones that lie in DIR, `run` times them, `results` holds what
 
 from trnlab.validation.sources.catalogue import SourceKernel, load
 from trnlab.validation.sources.checkout import fetch_list, missing
-from trnlab.validation.sources.kept import Kept
+from trnlab.validation.sources.recording_cache import RecordingCache
 from trnlab.validation.sources.report import report, to_json
-from trnlab.validation.sources.results import Row, Timed, record, recorded
+from trnlab.validation.sources.results import KernelRow, TimedKernel, record, recorded
 from trnlab.validation.sources.run import time_all
 
 __all__ = [
-    "Kept",
-    "Row",
+    "KernelRow",
+    "RecordingCache",
     "SourceKernel",
-    "Timed",
+    "TimedKernel",
     "fetch_list",
     "load",
     "missing",

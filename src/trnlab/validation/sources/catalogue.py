@@ -13,7 +13,7 @@ from trnlab.validation.anchors import PS, Split
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class CatalogueCall:
     """One call of a kernel. arguments: "format[sizes]" for an array, anything else as it is."""
 
     function: str
@@ -39,7 +39,7 @@ class SourceKernel:
     commit: str
     path: str
     chip: str
-    launches: tuple[Launch, ...]
+    launches: tuple[CatalogueCall, ...]
     measured: float
     statistic: str
     lines: tuple[int, int] | None = None
@@ -70,7 +70,7 @@ def _kernel(entry: dict[str, Any]) -> SourceKernel:
     lines = entry.pop("lines", None)
     return SourceKernel(
         split=Split(entry.pop("split")),
-        launches=tuple(Launch(x["function"], tuple(x["arguments"])) for x in entry.pop("launches")),
+        launches=tuple(CatalogueCall(x["function"], tuple(x["arguments"])) for x in entry.pop("launches")),
         measured=float(number) * PS[unit],
         lines=None if lines is None else (lines[0], lines[1]),
         edits=tuple((old, new) for old, new in entry.pop("edits", ())),

@@ -68,7 +68,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ProfileQuantities:
     """Quantities by name, see above: times in picoseconds, counts, sizes in bytes."""
 
     times: Mapping[str, float]
@@ -90,7 +90,7 @@ class Quantity:
         return self.predicted / self.measured - 1 if self.measured else None
 
 
-def compare(measured: Observed, predicted: Observed) -> Iterator[Quantity]:
+def compare(measured: ProfileQuantities, predicted: ProfileQuantities) -> Iterator[Quantity]:
     """All quantities that either side has more than nothing of, times first. Half-rate times are compared where both
     sides have the instruction."""
     for name, value in measured.times.items():
@@ -103,7 +103,7 @@ def compare(measured: Observed, predicted: Observed) -> Iterator[Quantity]:
             yield Quantity(name, *pair, "B" if name == "bytes" else "")
 
 
-def of_dump(content: Mapping[str, Any]) -> Observed:
+def of_dump(content: Mapping[str, Any]) -> ProfileQuantities:
     """What the vendor's full JSON says of a run. Raises KeyError for content of another form."""
     data = [row for row in content["instruction"] if row["opcode"] not in CONTROL]
     packets = [row for row in content["dma"] if row["queue_type"] != "instruction"]
@@ -122,7 +122,7 @@ def of_dump(content: Mapping[str, Any]) -> Observed:
     return _observed(times, counts, arithmetic, slow)
 
 
-def of_timeline(timeline: Timeline, routine: Routine, full_rate: Timeline) -> Observed:
+def of_timeline(timeline: Timeline, routine: Routine, full_rate: Timeline) -> ProfileQuantities:
     """What a predicted run does. full_rate: the same routine with the PE array always at full rate."""
     t = timeline
     times: dict[str, float] = {"total": t.total}
@@ -161,7 +161,7 @@ class _Matmul:
 
 def _observed(
     times: Mapping[str, float], counts: Counter[str], arithmetic: Sequence[_Matmul], slow: Sequence[_Matmul]
-) -> Observed:
+) -> ProfileQuantities:
     counts.pop("", None)
     counts += Counter(m.kind for m in arithmetic)
     counts["triggers"] = sum(counts[f"triggers {name}"] for name in ENGINES)
@@ -170,7 +170,7 @@ def _observed(
     for m in slow:
         by_name[m.name].append(m.time)
     halves = {f"half-rate {name}": median(values) for name, values in sorted(by_name.items())}
-    return Observed({**times, **halves}, dict(counts))
+    return ProfileQuantities({**times, **halves}, dict(counts))
 
 
 def _union(intervals: Iterable[tuple[float, float]]) -> float:

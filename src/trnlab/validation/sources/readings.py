@@ -38,7 +38,7 @@ Instruction = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class FigureReadings:
     """Values of one figure in its unit, in the order of the dumps, without those outside of the middle 90 %."""
 
     figure: str
@@ -79,12 +79,12 @@ def dumps(folder: Path) -> list[Dump]:
     return [Dump(profile_of(k, folder), kernels[f"latency_{k.id}"].measured / PS_PER_NS) for k in wanted]
 
 
-def recorded() -> list[Reading]:
+def recorded() -> list[FigureReadings]:
     """What was read last, as data of the package."""
-    return [Reading(*row) for row in json.loads(_path().read_text(encoding="utf-8"))]
+    return [FigureReadings(*row) for row in json.loads(_path().read_text(encoding="utf-8"))]
 
 
-def record(found: Sequence[Reading]) -> None:
+def record(found: Sequence[FigureReadings]) -> None:
     """Keep what was read."""
     rows = ",\n".join(json.dumps([r.figure, r.about, r.count, r.low, r.median, r.high]) for r in found)
     write_atomic(_path(), f"[\n{rows}\n]\n".encode())
@@ -94,7 +94,7 @@ def _path() -> Path:
     return Path(str(files("trnlab.validation").joinpath("data", "readings.json")))
 
 
-def report(found: Sequence[Reading]) -> str:
+def report(found: Sequence[FigureReadings]) -> str:
     """A line a reading: the figure as it is, how many values, their middle 90 % and median."""
     figures = dict(chips.figures(chips.get("trn2")))
     lines = [f"{'figure':<26}{'is':>14}{'values':>8}{'5 %':>12}{'median':>12}{'95 %':>12}  unit, what was read"]
@@ -104,14 +104,14 @@ def report(found: Sequence[Reading]) -> str:
     return "\n".join(lines)
 
 
-def read(dumps: Sequence[Dump]) -> list[Reading]:
+def read(dumps: Sequence[Dump]) -> list[FigureReadings]:
     """All readings that the dumps give."""
     found = []
     for figure, (about, take) in READINGS.items():
         values = np.array([v for dump in dumps for v in take(dump)])
         if len(values):
             low, middle, high = (round(float(x), 3) for x in np.percentile(values, (5, 50, 95)))
-            found.append(Reading(figure, about, len(values), low, middle, high))
+            found.append(FigureReadings(figure, about, len(values), low, middle, high))
     return found
 
 

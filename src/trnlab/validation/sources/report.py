@@ -13,12 +13,12 @@ from statistics import median
 from trnlab.units import format_bytes, format_time
 from trnlab.validation.anchors import Split
 from trnlab.validation.sources.observed import Quantity
-from trnlab.validation.sources.results import Row, Timed
+from trnlab.validation.sources.results import KernelRow, TimedKernel
 from trnlab.validation.sources.versions import MODEL, version
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class ErrorSummary:
     """Errors of one group and split as shares; None where all of it was refused."""
 
     group: str
@@ -34,14 +34,14 @@ SPLITS = (Split.CALIBRATION, Split.CHECK)
 DISTINCT = 0.05  # variants that differ by less are not ordered
 
 
-def report(rows: Sequence[Row]) -> str:
+def report(rows: Sequence[KernelRow]) -> str:
     """When and by what it was made, and a line a kernel, with what was compared of those with profiles; then by group
     and split median, 90th percentile and worst error and refusals; then the order of variants."""
     results = [row.timed for row in rows]
     return "\n".join([*origin(rows), "", *map(_row, rows), "", *_summary_lines(results), *_band_lines(rows)])
 
 
-def _row(row: Row) -> str:
+def _row(row: KernelRow) -> str:
     if row.band is None:
         return line(row.timed)
     low, high = map(format_time, row.band)
@@ -49,7 +49,7 @@ def _row(row: Row) -> str:
     return f"{line(row.timed)}\n      {low} to {high}{': ' if names else ''}{', '.join(names)}"
 
 
-def covered(rows: Sequence[Row]) -> dict[tuple[str, Split], tuple[int, int]]:
+def covered(rows: Sequence[KernelRow]) -> dict[tuple[str, Split], tuple[int, int]]:
     """By group and split: of how many kernels the band holds what was measured, and of how many there is one."""
     found: dict[tuple[str, Split], tuple[int, int]] = {}
     for row in rows:
@@ -60,7 +60,7 @@ def covered(rows: Sequence[Row]) -> dict[tuple[str, Split], tuple[int, int]]:
     return found
 
 
-def _band_lines(rows: Sequence[Row]) -> list[str]:
+def _band_lines(rows: Sequence[KernelRow]) -> list[str]:
     lines = [
         f"{f'{group}, {split.value}':<28}{inside:>4} of {count}"
         for (group, split), (inside, count) in covered(rows).items()
@@ -68,7 +68,7 @@ def _band_lines(rows: Sequence[Row]) -> list[str]:
     return ["", "measured within the band of the alternatives", *lines] if lines else []
 
 
-def origin(rows: Sequence[Row]) -> list[str]:
+def origin(rows: Sequence[KernelRow]) -> list[str]:
     """When the rows were made, by which version of the model and under which policy, and whether that is this one."""
     made = dict.fromkeys((row.made, row.model, row.policy) for row in rows)
     present = version(MODEL)
@@ -79,7 +79,7 @@ def origin(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def line(timed: Timed) -> str:
+def line(timed: TimedKernel) -> str:
     """One kernel: measured, predicted, error."""
     kernel = timed.kernel
     start = f"{kernel.id} {kernel.name:<58}{kernel.split.value:<12}{format_time(kernel.measured):>10}"
@@ -98,7 +98,7 @@ def _show(value: float, unit: str) -> str:
     return format_time(value) if unit == "ps" else format_bytes(value) if unit == "B" else f"{value:.0f}"
 
 
-def to_json(rows: Sequence[Row]) -> str:
+def to_json(rows: Sequence[KernelRow]) -> str:
     """The same as JSON: times in seconds."""
     results = [row.timed for row in rows]
     kernels = [
@@ -135,7 +135,7 @@ def _plain(q: Quantity) -> dict[str, object]:
     return {"name": q.name, "unit": unit, "measured": q.measured / scale, "predicted": q.predicted / scale}
 
 
-def summaries(results: Sequence[Timed]) -> list[Summary]:
+def summaries(results: Sequence[TimedKernel]) -> list[ErrorSummary]:
     """By group and split, for those that there are."""
     keys = dict.fromkeys((r.kernel.group, s) for r in results for s in SPLITS)
     found = [
@@ -145,20 +145,20 @@ def summaries(results: Sequence[Timed]) -> list[Summary]:
     return [s for s in found if s.kernels]
 
 
-def summary(group: str, split: Split, mine: Sequence[Timed]) -> Summary:
+def summary(group: str, split: Split, mine: Sequence[TimedKernel]) -> ErrorSummary:
     """Summary of kernels of one group and split."""
     errors = sorted(abs(r.error) for r in mine if r.error is not None)
     if not errors:
-        return Summary(group, split, len(mine), len(mine))
+        return ErrorSummary(group, split, len(mine), len(mine))
     middle, most = median(errors), errors[math.ceil(0.9 * len(errors)) - 1]
-    return Summary(group, split, len(mine), len(mine) - len(errors), middle, most, errors[-1])
+    return ErrorSummary(group, split, len(mine), len(mine) - len(errors), middle, most, errors[-1])
 
 
-def pairs(results: Sequence[Timed]) -> tuple[int, list[tuple[Timed, Timed]]]:
+def pairs(results: Sequence[TimedKernel]) -> tuple[int, list[tuple[TimedKernel, TimedKernel]]]:
     """Pairs of variants of a kernel that differ by more than 5 % on the chip: how many there are, and those that are
     predicted in the wrong order, the slower one on the chip first."""
     known = [r for r in results if r.predicted is not None and r.kernel.problem]
-    families: dict[tuple[str, str], list[Timed]] = {}
+    families: dict[tuple[str, str], list[TimedKernel]] = {}
     for r in known:
         families.setdefault((r.kernel.chip, r.kernel.problem), []).append(r)
     count, wrong = 0, []
@@ -170,7 +170,7 @@ def pairs(results: Sequence[Timed]) -> tuple[int, list[tuple[Timed, Timed]]]:
     return count, wrong
 
 
-def typical_errors(results: Sequence[Timed]) -> dict[str, dict[Split, list[float]]]:
+def typical_errors(results: Sequence[TimedKernel]) -> dict[str, dict[Split, list[float]]]:
     """Per quantity of the profiles and split: the sizes of the errors of those that were measured."""
     sizes: dict[str, dict[Split, list[float]]] = {}
     for r in results:
@@ -180,7 +180,7 @@ def typical_errors(results: Sequence[Timed]) -> dict[str, dict[Split, list[float
     return sizes
 
 
-def _summary_lines(results: Sequence[Timed]) -> list[str]:
+def _summary_lines(results: Sequence[TimedKernel]) -> list[str]:
     lines = [f"{'':<28}{'kernels':>8}{'refused':>9}{'median':>9}{'90 %':>9}{'worst':>9}"]
     for s in summaries(results):
         shares = [f"{x:>9.1%}" if x is not None else f"{'-':>9}" for x in (s.median, s.percentile_90, s.worst)]
@@ -188,7 +188,7 @@ def _summary_lines(results: Sequence[Timed]) -> list[str]:
     return [*lines, *_quantity_lines(results), *_pair_lines(results)]
 
 
-def _quantity_lines(results: Sequence[Timed]) -> list[str]:
+def _quantity_lines(results: Sequence[TimedKernel]) -> list[str]:
     rows = typical_errors(results)
     if not rows:
         return []
@@ -201,7 +201,7 @@ def _quantity_lines(results: Sequence[Timed]) -> list[str]:
     return lines
 
 
-def _pair_lines(results: Sequence[Timed]) -> list[str]:
+def _pair_lines(results: Sequence[TimedKernel]) -> list[str]:
     count, wrong = pairs(results)
     if not count:
         return []
@@ -209,7 +209,7 @@ def _pair_lines(results: Sequence[Timed]) -> list[str]:
     return ["", head + (", not these (the slower one first):" if wrong else ""), *map(_pair, wrong)]
 
 
-def _pair(pair: tuple[Timed, Timed]) -> str:
+def _pair(pair: tuple[TimedKernel, TimedKernel]) -> str:
     slow, fast = (f"{format_time(r.kernel.measured)} ({format_time(r.predicted or 0)} predicted)" for r in pair)
     names = (f"{r.kernel.id} {r.kernel.name}" for r in pair)
     return "  " + ", ".join(f"{name}: {time}" for name, time in zip(names, (slow, fast)))

@@ -24,7 +24,7 @@ SCHEMA, VERSION = "trnlab.validation", 1
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedKernel:
     """A kernel with what came out: picoseconds, or why it was refused. seconds: what recording and timing took.
 
     quantities: measured and predicted, by name, of kernels that have a profile; see `observed`.
@@ -44,14 +44,14 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class KernelRow:
     """What came out for one kernel: when (a date), by which version of the model, and under which policy.
 
     alternatives: names of policies that the evidence does not exclude either, and the time under each in picoseconds;
     empty where they were not asked for.
     """
 
-    timed: Timed
+    timed: TimedKernel
     made: str
     model: str
     policy: str
@@ -66,7 +66,7 @@ class Row:
         return min(times), max(times)
 
 
-def recorded(kernels: Iterable[SourceKernel] | None = None, path: Path | None = None) -> list[Row]:
+def recorded(kernels: Iterable[SourceKernel] | None = None, path: Path | None = None) -> list[KernelRow]:
     """What was recorded last, of all kernels of the catalogue or of some, in their order."""
     text = (data_file() if path is None else path).read_text(encoding="utf-8")
     rows = {row["id"]: row for row in json.loads(text)["rows"]}
@@ -74,7 +74,7 @@ def recorded(kernels: Iterable[SourceKernel] | None = None, path: Path | None = 
     return [from_plain(kernel, rows[kernel.id]) for kernel in wanted if kernel.id in rows]
 
 
-def record(new: Sequence[Row], path: Path | None = None) -> None:
+def record(new: Sequence[KernelRow], path: Path | None = None) -> None:
     """Put rows into the data of the package, or of `path`; rows of other kernels stay as they are."""
     target = data_file() if path is None else path
     rows = {row.timed.kernel.id: row for row in recorded(path=target)} if target.exists() else {}
@@ -89,7 +89,7 @@ def data_file() -> Path:
     return Path(str(files("trnlab.validation").joinpath("data", "results.json")))
 
 
-def to_plain(row: Row) -> dict[str, Any]:
+def to_plain(row: KernelRow) -> dict[str, Any]:
     """A row as JSON data."""
     t = row.timed
     return {
@@ -108,10 +108,10 @@ def to_plain(row: Row) -> dict[str, Any]:
     }
 
 
-def from_plain(kernel: SourceKernel, row: Mapping[str, Any]) -> Row:
+def from_plain(kernel: SourceKernel, row: Mapping[str, Any]) -> KernelRow:
     """What `to_plain` made of a row of `kernel`. Raises KeyError and TypeError for anything else."""
     predicted = None if row["predicted_us"] is None else round(row["predicted_us"] * PS_PER_US)
     quantities = tuple(Quantity(*q) for q in row["quantities"])
-    timed = Timed(kernel, predicted, row["refusal"], row["instructions"], row["seconds"], quantities)
+    timed = TimedKernel(kernel, predicted, row["refusal"], row["instructions"], row["seconds"], quantities)
     others = tuple((name, round(us * PS_PER_US)) for name, us in row.get("alternatives_us", ()))
-    return Row(timed, row["made"], row["model"], row["policy"], others)
+    return KernelRow(timed, row["made"], row["model"], row["policy"], others)

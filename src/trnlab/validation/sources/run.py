@@ -28,11 +28,11 @@ from trnlab.runtime import session
 from trnlab.sim.timing import time_routine
 from trnlab.timeline import Timeline
 from trnlab.validation.sources import observed, results
-from trnlab.validation.sources.catalogue import Launch, SourceKernel
+from trnlab.validation.sources.catalogue import CatalogueCall, SourceKernel
 from trnlab.validation.sources.checkout import profile_of, source_of
-from trnlab.validation.sources.kept import Kept, Recorded
 from trnlab.validation.sources.observed import Quantity, compare
-from trnlab.validation.sources.results import Row, Timed
+from trnlab.validation.sources.recording_cache import RecordingCache, StoredRecording
+from trnlab.validation.sources.results import KernelRow, TimedKernel
 from trnlab.validation.sources.versions import MODEL, version
 
 # What snippets take for granted.
@@ -41,7 +41,7 @@ PROLOGUE = (
     "import neuronxcc.nki.typing as nt; import numpy as np; import math\n"
 )
 DIALECTS = ("neuronxcc", "nki")
-Make = Callable[[], list[Recorded]]
+Make = Callable[[], list[StoredRecording]]
 _ARRAY = re.compile(r"(\w+)\[([\d, ]*)\]")
 
 
@@ -49,10 +49,10 @@ def time_all(
     kernels: Iterable[SourceKernel],
     folder: Path,
     progress: Callable[[SourceKernel, int, int], None] = lambda kernel, number, of: None,
-    kept: Kept | None = None,
+    kept: RecordingCache | None = None,
     *,
     band: bool = False,
-) -> list[Row]:
+) -> list[KernelRow]:
     """Time each kernel from its source in `folder`; those that took long come last.
 
     progress: told of each kernel before its turn, with its number and how many there are. band: time it under the
@@ -60,16 +60,16 @@ def time_all(
     """
     wanted = list(kernels)
     seconds = {row.timed.kernel.id: row.timed.seconds for row in results.recorded(wanted)}
-    rows: dict[str, Row] = {}
+    rows: dict[str, KernelRow] = {}
     for number, kernel in enumerate(sorted(wanted, key=lambda k: seconds.get(k.id, 0.0))):
         progress(kernel, number + 1, len(wanted))
-        row = row_of(kernel, folder, kept or Kept(None))
-        others = alternatives(kernel, folder, kept or Kept(None)) if band else ()
+        row = row_of(kernel, folder, kept or RecordingCache(None))
+        others = alternatives(kernel, folder, kept or RecordingCache(None)) if band else ()
         rows[kernel.id] = replace(row, alternatives=others)
     return [rows[kernel.id] for kernel in wanted]
 
 
-def row_of(kernel: SourceKernel, folder: Path, kept: Kept) -> Row:
+def row_of(kernel: SourceKernel, folder: Path, kept: RecordingCache) -> KernelRow:
     """The result for one kernel, kept or made now. Raises UsageError (TRN129) where its source is not there."""
     source, dump = source_of(kernel, folder), profile_of(kernel, folder)
     policies = [policy.chosen(kernel.chip, dialect) for dialect in DIALECTS]
@@ -77,19 +77,19 @@ def row_of(kernel: SourceKernel, folder: Path, kept: Kept) -> Row:
     content = [source, launches, dict(kernel.options), kernel.flags, kernel.chip]
     recording = [*content, [p.recording for p in policies]]
 
-    def make() -> Row:
+    def make() -> KernelRow:
         timed = _time(kernel, source, dump, lambda make: kept.recordings(recording, make))
-        return Row(timed, datetime.now(UTC).date().isoformat(), version(MODEL), str(policies[0]))
+        return KernelRow(timed, datetime.now(UTC).date().isoformat(), version(MODEL), str(policies[0]))
 
     return kept.result(kernel, [*content, [repr(p) for p in policies], kernel.statistic, dump], make)
 
 
-def time_one(kernel: SourceKernel, folder: Path) -> Timed:
+def time_one(kernel: SourceKernel, folder: Path) -> TimedKernel:
     """Time one kernel. Raises UsageError (TRN129) where its source is not there."""
-    return row_of(kernel, folder, Kept(None)).timed
+    return row_of(kernel, folder, RecordingCache(None)).timed
 
 
-def alternatives(kernel: SourceKernel, folder: Path, kept: Kept) -> tuple[tuple[str, int], ...]:
+def alternatives(kernel: SourceKernel, folder: Path, kept: RecordingCache) -> tuple[tuple[str, int], ...]:
     """The kernel under every policy that the evidence does not exclude either: its name, and picoseconds."""
     found = []
     for other in policy.alternatives(policy.chosen(kernel.chip, DIALECTS[0])).values():
@@ -99,7 +99,7 @@ def alternatives(kernel: SourceKernel, folder: Path, kept: Kept) -> tuple[tuple[
     return tuple(found)
 
 
-def _time(kernel: SourceKernel, source: str, dump: Any, kept: Callable[[Make], list[Recorded]]) -> Timed:
+def _time(kernel: SourceKernel, source: str, dump: Any, kept: Callable[[Make], list[StoredRecording]]) -> TimedKernel:
     """kept: gives the recordings, calling its argument where it has to make them."""
     began = time.perf_counter()
     try:
@@ -108,9 +108,9 @@ def _time(kernel: SourceKernel, source: str, dump: Any, kept: Callable[[Make], l
             timelines = [_timed(recorded, kernel, dump) for recorded in recordings]
             quantities = () if dump is None else _compared(dump, recordings[0], timelines[0])
     except TrnlabError as error:
-        return Timed(kernel, None, f"{error.code}: {error.what}", seconds=time.perf_counter() - began)
+        return TimedKernel(kernel, None, f"{error.code}: {error.what}", seconds=time.perf_counter() - began)
     total = sum(t.total for t in timelines)
-    return Timed(kernel, total, "", sum(map(len, timelines)), time.perf_counter() - began, quantities)
+    return TimedKernel(kernel, total, "", sum(map(len, timelines)), time.perf_counter() - began, quantities)
 
 
 def _session(kernel: SourceKernel) -> session.Session:
@@ -120,22 +120,22 @@ def _session(kernel: SourceKernel) -> session.Session:
     return session.Session(replace(target, chip=chip))
 
 
-def _recorded(kernel: SourceKernel, source: str) -> list[Recorded]:
+def _recorded(kernel: SourceKernel, source: str) -> list[StoredRecording]:
     install_imports()
     with _module(source, kernel.id) as module:
         return [_record(getattr(module, launch.function), launch, kernel) for launch in kernel.launches]
 
 
-def _record(function: Any, launch: Launch, kernel: SourceKernel) -> Recorded:
+def _record(function: Any, launch: CatalogueCall, kernel: SourceKernel) -> StoredRecording:
     assert isinstance(function, Kernel), f"{kernel.id}: {launch.function} is no kernel"
     function.flags = " ".join(kernel.flags)
     routine = function.trace(*map(_argument, launch.arguments), **kernel.options).routine
     chip = session.current().chip
     usual, own = policy.chosen(chip.name, function.dialect).values(), function.policy(chip).values()
-    return Recorded(routine, function.dialect, tuple(name for name in usual if usual[name] and not own[name]))
+    return StoredRecording(routine, function.dialect, tuple(name for name in usual if usual[name] and not own[name]))
 
 
-def _timed(recorded: Recorded, kernel: SourceKernel, dump: Any) -> Timeline:
+def _timed(recorded: StoredRecording, kernel: SourceKernel, dump: Any) -> Timeline:
     """With the half-rate windows of the profile, where there is one."""
     chip = session.current().chip
     phase = None if dump is None else observed.window_phase(dump, chip.tensor.rate_window.value)
@@ -143,7 +143,7 @@ def _timed(recorded: Recorded, kernel: SourceKernel, dump: Any) -> Timeline:
     return time_routine(recorded.routine, chip, profiled=profiled, window_phase=phase, policy=choice)
 
 
-def _compared(dump: Any, recorded: Recorded, timeline: Timeline) -> tuple[Quantity, ...]:
+def _compared(dump: Any, recorded: StoredRecording, timeline: Timeline) -> tuple[Quantity, ...]:
     chip = session.current().chip
     full_rate = time_routine(
         recorded.routine, chip, profiled=True, policy=recorded.policy(chip.name).with_options(half_rate="off")

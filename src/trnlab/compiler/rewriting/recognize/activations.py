@@ -12,7 +12,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trnlab.compiler.rewriting.recognize.polynomials import FORMATS, Polynomial, Powers, Reader, close, ratio, sources
+from trnlab.compiler.rewriting.recognize.polynomials import (
+    FORMATS,
+    Polynomial,
+    PolynomialReader,
+    Powers,
+    close,
+    ratio,
+    sources,
+)
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.ops import ELEMENTWISE, OPS
@@ -26,7 +34,7 @@ _TOLERANCE = {float32: 1e-5, bfloat16: 2.0**-7}  # of coefficients, written in t
 
 
 @dataclass(frozen=True)
-class Activation:
+class ActivationMatch:
     """inside: the argument of the function f, in x. beside: the argument of an exponential that is h, if there is
     one. itself, slope: the activation and its derivative. write, write_slope: as ops."""
 
@@ -38,7 +46,7 @@ class Activation:
     beside: Mapping[Powers, float] | None = None
 
 
-_TANH = Activation(
+_TANH = ActivationMatch(
     {Powers(1): _C, Powers(3): _C * _A},
     {Powers(1): 0.5, Powers(1, 1): 0.5},
     {
@@ -52,7 +60,7 @@ _TANH = Activation(
     lambda b, x: b.gelu(x, "tanh"),
     lambda b, x: b.gelu_dx(x, "tanh"),
 )
-_ERF = Activation(
+_ERF = ActivationMatch(
     {Powers(1): math.sqrt(0.5)},
     {Powers(1): 0.5, Powers(1, 1): 0.5},
     {Powers(): 0.5, Powers(0, 1): 0.5, Powers(1, 0, 1): 1 / math.sqrt(2 * math.pi)},
@@ -60,7 +68,7 @@ _ERF = Activation(
     lambda b, x: b.gelu_dx(x),
     {Powers(2): -0.5},
 )
-_LOGISTIC = Activation(
+_LOGISTIC = ActivationMatch(
     {Powers(1): 1.0},
     {Powers(1, 1): 1.0},
     {Powers(0, 1): 1.0, Powers(1, 1): 1.0, Powers(1, 2): -1.0},
@@ -103,7 +111,7 @@ def _find(
     """The ops to replace around one function, and by what; none where not all that reads it is the activation's."""
     kind, tolerance = _BY_FUNCTION[op.name], _TOLERANCE[op.result.dtype]
     for x in sources(op.operands[0]):
-        if x.dtype in FORMATS and close(Reader(x, {}).read(op.operands[0]), kind.inside, tolerance):
+        if x.dtype in FORMATS and close(PolynomialReader(x, {}).read(op.operands[0]), kind.inside, tolerance):
             found = _ends(op, kind, x, users, read, place)
             if found:
                 return found
@@ -111,15 +119,20 @@ def _find(
 
 
 def _ends(
-    op: Op, kind: Activation, x: Value, users: Mapping[Value, Sequence[Op]], read: set[Value], place: Mapping[Op, int]
+    op: Op,
+    kind: ActivationMatch,
+    x: Value,
+    users: Mapping[Value, Sequence[Op]],
+    read: set[Value],
+    place: Mapping[Op, int],
 ) -> dict[Op, Callable[[GraphBuilder], Value]]:
     functions, tolerance = {op: 0}, _TOLERANCE[op.result.dtype]
     if kind.beside is not None:
-        reader = Reader(x, {})
+        reader = PolynomialReader(x, {})
         functions |= {
             e: 1 for e in _exponentials(x, users) if close(reader.read(e.operands[0]), kind.beside, tolerance)
         }
-    reader = Reader(x, functions)
+    reader = PolynomialReader(x, functions)
     ends: dict[Op, Callable[[GraphBuilder], Value]] = {}
     pending, seen = [function.result for function in functions], set[Op]()
     while pending:
@@ -157,7 +170,11 @@ def _exponentials(x: Value, users: Mapping[Value, Sequence[Op]]) -> list[Op]:
 
 
 def _written(
-    polynomial: Polynomial, kind: Activation, x: Value, scaled: Mapping[tuple[Value, float], Value], tolerance: float
+    polynomial: Polynomial,
+    kind: ActivationMatch,
+    x: Value,
+    scaled: Mapping[tuple[Value, float], Value],
+    tolerance: float,
 ) -> Callable[[GraphBuilder], Value] | None:
     """How to write a value that is the activation, or its derivative times another value.
 

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from trnlab.compiler.rewriting.recognize.masks import Known
+from trnlab.compiler.rewriting.recognize.masks import KnownValues
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.passes.dead import remove_dead_ops
@@ -22,7 +22,7 @@ from trnlab.numerics.dtypes import int32
 
 def recognize_picks(graph: Graph) -> bool:
     """Replace gathers and scatters of one element of each row; whether there were any."""
-    known = Known()
+    known = KnownValues()
     rules = {"gather": lambda op, b: _gather(op, b, known), "scatter": lambda op, b: _scatter(op, b, known)}
     found = rewrite(graph, rules)
     if found:
@@ -30,7 +30,7 @@ def recognize_picks(graph: Graph) -> bool:
     return found
 
 
-def _gather(op: Op, b: GraphBuilder, known: Known) -> Value | None:
+def _gather(op: Op, b: GraphBuilder, known: KnownValues) -> Value | None:
     table, ids = op.operands
     if not _single(op, table) or op.attrs["operand_batching_dims"] or op.attrs["index_vector_dim"] != len(ids.shape):
         return None
@@ -42,7 +42,7 @@ def _gather(op: Op, b: GraphBuilder, known: Known) -> Value | None:
     return b.reshape(b.take_along(rows, b.reshape(columns, (rows.shape[0],))), op.result.shape)
 
 
-def _scatter(op: Op, b: GraphBuilder, known: Known) -> Value | None:
+def _scatter(op: Op, b: GraphBuilder, known: KnownValues) -> Value | None:
     """Into zeros; an index beyond the table, which a select gives some rows, changes nothing."""
     into, ids, update = op.operands
     plain = op.attrs["kind"] == "add" and not op.attrs["input_batching_dims"] and splat(into) == 0
@@ -78,7 +78,7 @@ def _sizes(op: Op) -> tuple[int, ...]:
     return (1,) if first and op.operands[2].type.size == op.operands[1].type.size else (0,)
 
 
-def _columns(ids: Value, elements: int, known: Known) -> tuple[Value, int] | None:
+def _columns(ids: Value, elements: int, known: KnownValues) -> tuple[Value, int] | None:
     """(c, C) where the indices are r * C + c, for all rows r in order, and c is a column."""
     while (moved := made_by(ids, "reshape")) is not None:
         ids = moved.operands[0]

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from trnlab.compiler.rewriting.recognize.axes import Dim, Dims, arrange, flat, restore, size_of, unify
 from trnlab.compiler.rewriting.recognize.facts import FORMATS, GRADIENT, PROBABILITIES, Terms, same_terms
-from trnlab.compiler.rewriting.recognize.masks import Hiding, Known, hiding_of, mask_values
-from trnlab.compiler.rewriting.recognize.region import Context, Meeting, Region
+from trnlab.compiler.rewriting.recognize.masks import Hiding, KnownValues, hiding_of, mask_values
+from trnlab.compiler.rewriting.recognize.region import AttentionRegion, Context, RegionProduct
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.passes.dead import remove_dead_ops
@@ -25,20 +25,20 @@ _GRADIENTS = ("dq", "dk", "dv")
 
 
 @dataclass(eq=False)
-class Found:
+class AttentionMatch:
     """One attention, with the ops whose results it replaces.
 
     groups: axes of batch, heads, queries and keys; shared: of key heads. factor: of the gradients dq and dk as
     written.
     """
 
-    region: Region
+    region: AttentionRegion
     groups: tuple[Dim, Dim, Dim, Dim]
     shared: Dim
     scale: float
     hiding: Hiding
-    out: Meeting
-    gradients: dict[str, Meeting] = field(default_factory=dict)
+    out: RegionProduct
+    gradients: dict[str, RegionProduct] = field(default_factory=dict)
     factor: float = 1.0
     masked: bool = False
 
@@ -51,7 +51,7 @@ class Found:
 def recognize_attention(graph: Graph) -> bool:
     """Replace what is attention; whether there was any."""
     context = Context(graph.users(), {op: i for i, op in enumerate(graph.ops)})
-    read, known = graph.wanted(), Known()
+    read, known = graph.wanted(), KnownValues()
     found = [f for op in graph.ops if _may_be(op, context) if (f := find(op, context, read, known)) is not None]
     if found:
         _replace(graph, found)
@@ -75,9 +75,9 @@ def _may_be(op: Op, context: Context) -> bool:
 # -- finding ---------------------------------------------------------------------------------------------------------
 
 
-def find(op: Op, context: Context, read: set[Value], known: Known) -> Found | None:
+def find(op: Op, context: Context, read: set[Value], known: KnownValues) -> AttentionMatch | None:
     """The attention that starts with a product, or None."""
-    region = Region(op, context)
+    region = AttentionRegion(op, context)
     region.explore()
     if region.out is None or not _alike([op, region.out.op], [region.out.op]):
         return None
@@ -91,7 +91,7 @@ def find(op: Op, context: Context, read: set[Value], known: Known) -> Found | No
     if hiding is None or not _fits(region):
         return None
     scale = math.prod((step.number for step in fact.steps if step.kind == "scale"), start=1.0)
-    found = Found(region, groups, shared, scale, hiding, region.out)
+    found = AttentionMatch(region, groups, shared, scale, hiding, region.out)
     if not _take_gradients(found) or region.escapes(found.ends, read):
         return None
     return found
@@ -111,12 +111,12 @@ def _alike(products: Sequence[Op], results: Sequence[Op]) -> bool:
     )
 
 
-def _fits(region: Region) -> bool:
+def _fits(region: AttentionRegion) -> bool:
     """Whether heads are as large as attention takes them, those of values as those of keys."""
     return size_of(region.depth) == size_of(region.value_depth()) <= WIDEST
 
 
-def _groups(region: Region, known: Known) -> tuple[tuple[Dim, Dim, Dim, Dim], Dim]:
+def _groups(region: AttentionRegion, known: KnownValues) -> tuple[tuple[Dim, Dim, Dim, Dim], Dim]:
     """Axes of batch, heads, queries and keys, and those of key heads.
 
     Of the axes that only queries have, those of a mask are queries, or else the largest; the others are query heads
@@ -133,7 +133,7 @@ def _groups(region: Region, known: Known) -> tuple[tuple[Dim, Dim, Dim, Dim], Di
     return (pairs[:-1], shared + heads, (queries,) if queries else (), flat(region.keys)), shared
 
 
-def _take_gradients(found: Found) -> bool:
+def _take_gradients(found: AttentionMatch) -> bool:
     """Find the products that give dq, dk and dv; whether they are those of this attention, if there are any."""
     region = found.region
     if region.into is None:
@@ -153,13 +153,13 @@ def _take_gradients(found: Found) -> bool:
     return late and _is_exact(found) and _alike([region.product, region.into.op, *written], written)
 
 
-def _is_exact(found: Found) -> bool:
+def _is_exact(found: AttentionMatch) -> bool:
     """Whether the gradient of a query that sees no key is as written: where scores are hidden by a number, it is
     masked."""
     return found.masked or found.hiding.number in (None, -math.inf)
 
 
-def _gradient(meeting: Meeting, region: Region, found: Found) -> str | None:
+def _gradient(meeting: RegionProduct, region: AttentionRegion, found: AttentionMatch) -> str | None:
     """Which of dq, dk and dv a product is."""
     fact, dims = region.facts[meeting.inner]
     if not isinstance(fact, Terms):
@@ -185,7 +185,7 @@ def _gradient(meeting: Meeting, region: Region, found: Found) -> str | None:
     return name if _meets(meeting, dims, region, role) else None
 
 
-def _meets(meeting: Meeting, dims: Dims, region: Region, role: str) -> bool:
+def _meets(meeting: RegionProduct, dims: Dims, region: AttentionRegion, role: str) -> bool:
     """Whether the other operand has that role, and its dimensions stand for the same as those that they meet."""
     own = region.roles.get(role, {}).get(meeting.other)
     if own is None:
@@ -202,7 +202,7 @@ def _axes(dims: Dims) -> Dim:
     return flat(axis for dim in dims for axis in dim)
 
 
-def _dout(region: Region) -> tuple[Value, Dims]:
+def _dout(region: AttentionRegion) -> tuple[Value, Dims]:
     """The incoming gradient as it is first known."""
     place = region.context.place
     return min(region.roles["dout"].items(), key=lambda item: -1 if item[0].op is None else place[item[0].op])
@@ -211,7 +211,7 @@ def _dout(region: Region) -> tuple[Value, Dims]:
 # -- replacing -------------------------------------------------------------------------------------------------------
 
 
-def _replace(graph: Graph, found: list[Found]) -> None:
+def _replace(graph: Graph, found: list[AttentionMatch]) -> None:
     """Put attention where its first result was."""
     b, now = GraphBuilder(graph.name), dict[Value, Value]()
     old = graph.ops
@@ -236,7 +236,7 @@ def _replace(graph: Graph, found: list[Found]) -> None:
 class _Writer:
     """Writes one attention and, later, its gradients."""
 
-    def __init__(self, found: Found, now: dict[Value, Value]) -> None:
+    def __init__(self, found: AttentionMatch, now: dict[Value, Value]) -> None:
         self.found, self._now = found, now
         region = found.region
         batch, heads, queries, keys = found.groups
@@ -312,7 +312,7 @@ class _Writer:
         alive = b.reduce(b.reshape(alive, (batch, heads, -1)), [2], "and")
         return b.select(b.broadcast_to(b.reshape(alive, (batch, heads, 1, 1)), dv.shape), dv, math.nan)
 
-    def _given(self, b: GraphBuilder, value: Value, groups: tuple[Dim, ...], meeting: Meeting) -> Value:
+    def _given(self, b: GraphBuilder, value: Value, groups: tuple[Dim, ...], meeting: RegionProduct) -> Value:
         """A result in the dimensions and the format of the product that it replaces."""
         op, region = meeting.op, self.found.region
         inner, other = region.facts[meeting.inner][1], region.roles[self._role(meeting)][meeting.other]
@@ -323,7 +323,7 @@ class _Writer:
             dims.extend(dim for d, dim in enumerate(own) if d not in used)
         return b.convert(restore(b, value, groups, tuple(dims)), op.result.dtype)
 
-    def _role(self, meeting: Meeting) -> str:
+    def _role(self, meeting: RegionProduct) -> str:
         """What the other operand of a product is."""
         names = {m.op: name for name, m in self.found.gradients.items()}
         return {"dq": "k", "dk": "q", "dv": "dout"}[names[meeting.op]] if meeting.op in names else "v"

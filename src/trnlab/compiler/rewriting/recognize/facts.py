@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is known of a value within attention, and how elementwise ops and reductions carry it on.
 
-The scores are the product of queries and keys, after some `Step`s. Everything beyond their exponential is a `Terms`:
-a sum of products of powers of four symbols,
+The scores are the product of queries and keys, after some `ScoreStep`s. Everything beyond their exponential is a
+`Terms`: a sum of products of powers of four symbols,
 
     e  exp(scores - their largest), per query and key       z  the sum of e, per query
     g  the product of the incoming gradient and the values   d  the sum of e g, per query
@@ -27,7 +27,7 @@ FORMATS = (float32, bfloat16)
 
 
 @dataclass(frozen=True)
-class Step:
+class ScoreStep:
     """One op on the way from the product to the scores.
 
     kind: "scale" (by `number`), "add" (`value`, `number` times), or "hide" (`number` where `value`, a truth value, is
@@ -41,7 +41,7 @@ class Step:
     dims: Dims = field(default=(), compare=False)
 
 
-Steps = tuple[Step, ...]
+Steps = tuple[ScoreStep, ...]
 Powers = tuple[int, int, int, int]  # of e, z, g, d
 
 
@@ -161,7 +161,7 @@ def _scaled(fact: Fact, number: float) -> Fact | None:
     if isinstance(fact, Terms):
         return replace(fact, sum={p: f * number for p, f in fact.sum.items()})
     if isinstance(fact, Scores) and all(step.kind == "scale" for step in fact.steps):
-        return Scores((*fact.steps, Step("scale", number)))
+        return Scores((*fact.steps, ScoreStep("scale", number)))
     return None
 
 
@@ -215,7 +215,7 @@ def _sum(op: Op, facts: Sequence[Fact | None], dims: Sequence[Dims | None]) -> F
         if isinstance(fact, Scores) and facts[1 - i] is None and (i == 0 or sign > 0):
             added = op.operands[1 - i]
             value, own, _ = narrow(added, dims[i] or ())
-            return Scores((*fact.steps, Step("add", sign, value, True, own))) if added.dtype in FORMATS else None
+            return Scores((*fact.steps, ScoreStep("add", sign, value, True, own))) if added.dtype in FORMATS else None
     return None
 
 
@@ -270,7 +270,7 @@ def _select(op: Op, facts: Sequence[Fact | None], dims: Sequence[Dims | None]) -
         mask, own, negated = narrow(op.operands[0], dims[i] or ())
         visible = (i == 1) != negated
         if test is None and isinstance(fact, Scores) and number <= HIDDEN:
-            return Scores((*fact.steps, Step("hide", number, mask, visible, own)))
+            return Scores((*fact.steps, ScoreStep("hide", number, mask, visible, own)))
         if test is None and isinstance(fact, Terms) and number == 0 and all(p[0] > 0 for p in fact.sum):
             hides = [step for step in fact.steps if step.kind == "hide"]
             same = [s for s in hides if s.value is mask and s.visible == visible and resolved(s.dims) == own]

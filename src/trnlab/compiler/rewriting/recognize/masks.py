@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from trnlab.compiler.rewriting.recognize.axes import Dim, Dims, arrange, narrow
-from trnlab.compiler.rewriting.recognize.facts import HIDDEN, Step, Steps
+from trnlab.compiler.rewriting.recognize.facts import HIDDEN, ScoreStep, Steps
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interpret import interpret
 from trnlab.graph.ir import Graph, Op, Value
@@ -46,7 +46,7 @@ class Hiding:
     number: float | None = None
 
 
-class Known:
+class KnownValues:
     """Values that no input has a part in, worked out once per graph."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ def _made_from(value: Value) -> list[Op] | None:
 # -- what the steps come to ------------------------------------------------------------------------------------------
 
 
-def hiding_of(steps: Steps, groups: Sequence[Dim], known: Known) -> Hiding | None:
+def hiding_of(steps: Steps, groups: Sequence[Dim], known: KnownValues) -> Hiding | None:
     """The masks that the steps make; None for those that attention does not have.
 
     A bias that does more than hide would take a kernel that is slower than matrices in memory. groups: axes of
@@ -127,7 +127,7 @@ def _arranged(array: Array, dims: Dims, groups: Sequence[Dim]) -> Array:
     return interpret(b.graph, [array])[0].astype(bool)
 
 
-def _as_hide(step: Step, known: Known) -> Step:
+def _as_hide(step: ScoreStep, known: KnownValues) -> ScoreStep:
     """A bias that is zero or a large negative number hides."""
     if step.kind != "add" or step.number != 1 or step.value is None:
         return step
@@ -137,7 +137,7 @@ def _as_hide(step: Step, known: Known) -> Step:
             zero, number = splat(op.operands[i]), splat(op.operands[3 - i])
             if zero == 0 and number is not None and number <= ABSORBING:
                 mask, dims, negated = narrow(op.operands[0], step.dims)
-                return Step("hide", float(number), mask, (i == 1) != negated, dims)
+                return ScoreStep("hide", float(number), mask, (i == 1) != negated, dims)
     array = known.get(step.value)
     if array is None or not ((array == 0) | (array <= HIDDEN)).all() or (array == 0).all():
         return step

@@ -74,7 +74,7 @@ def ratio(found: Polynomial, wanted: Mapping[Powers, float], tolerance: float) -
     return (factor, others.pop()) if math.isfinite(factor) and factor and close(plain, scaled, tolerance) else None
 
 
-class Reader:
+class PolynomialReader:
     """Reads values as polynomials in `x`; functions: what stands for f and h, by the op that makes it.
 
     Anything else is opaque: another value, without the numbers that it is multiplied by.

@@ -22,7 +22,7 @@ _SIDES = ("lhs", "rhs")
 
 
 @dataclass(frozen=True)
-class Meeting:
+class RegionProduct:
     """A product of something within attention (`inner`, operand `side`) with `other`."""
 
     op: Op
@@ -52,7 +52,7 @@ class Context:
 
 
 @dataclass(eq=False)
-class Region:
+class AttentionRegion:
     """All that follows from one product. Roles: "q", "k", "v", and "dout", of values moved or not."""
 
     product: Op
@@ -63,9 +63,9 @@ class Region:
     pairs: Dim = ()
     queries: Dim = ()
     depth: Dim = ()
-    out: Meeting | None = None
-    into: Meeting | None = None  # dout and v
-    others: list[Meeting] = field(default_factory=list)
+    out: RegionProduct | None = None
+    into: RegionProduct | None = None  # dout and v
+    others: list[RegionProduct] = field(default_factory=list)
     _sides: tuple[Dim, Dim] = ((), ())
     _operands: list[Dims] = field(default_factory=list)
     _waiting: list[tuple[int, Op]] = field(default_factory=list)
@@ -91,7 +91,11 @@ class Region:
         self._operands = []
         for side, free in enumerate(own):
             dims: list[Dim] = [()] * len(op.operands[side].shape)
-            numbers = (*Meeting(op, side).dims("batching", side), *Meeting(op, side).dims("contracting", side), *free)
+            numbers = (
+                *RegionProduct(op, side).dims("batching", side),
+                *RegionProduct(op, side).dims("contracting", side),
+                *free,
+            )
             for d, dim in zip(numbers, (*parts[0], *contracted, *parts[1 + side])):
                 dims[d] = dim
             self._operands.append(tuple(dims))
@@ -171,7 +175,7 @@ class Region:
         """A product of probabilities and values, of an incoming gradient and values, or of a gradient of scores."""
         values = self.roles.get("v", {})
         for side in (0, 1):
-            meeting = Meeting(op, side)
+            meeting = RegionProduct(op, side)
             if meeting.inner in self.facts:
                 if self.out is None and self._is_forward(meeting):
                     self._take_values(meeting)
@@ -180,13 +184,13 @@ class Region:
             elif meeting.inner in values and self._is_gradient(meeting, values[meeting.inner]):
                 self._take_gradient(meeting, values[meeting.inner])
 
-    def _is_forward(self, meeting: Meeting) -> bool:
+    def _is_forward(self, meeting: RegionProduct) -> bool:
         fact, dims = self.facts[meeting.inner]
         contracted = flat(a for d in meeting.dims("contracting", meeting.side) for a in dims[d])
         batch = flat(a for d in meeting.dims("batching", meeting.side) for a in dims[d])
         return isinstance(fact, Terms) and self._is_keys(contracted) and set(batch) == set(flat(self.pairs))
 
-    def _take_values(self, meeting: Meeting) -> None:
+    def _take_values(self, meeting: RegionProduct) -> None:
         dims = self.facts[meeting.inner][1]
         own: list[Dim] = [fresh(n) for n in meeting.other.shape]
         for kind in ("batching", "contracting"):
@@ -204,12 +208,12 @@ class Region:
         outer = {*flat(self.pairs), *flat(self.keys)}
         return tuple(axis for axis in flat(a for dim in dims for a in dim) if axis not in outer)
 
-    def _is_gradient(self, meeting: Meeting, dims: Dims) -> bool:
+    def _is_gradient(self, meeting: RegionProduct, dims: Dims) -> bool:
         contracted = flat(a for d in meeting.dims("contracting", meeting.side) for a in dims[d])
         batch = flat(a for d in meeting.dims("batching", meeting.side) for a in dims[d])
         return set(contracted) == set(self.value_depth()) and set(batch) == set(flat(self.pairs))
 
-    def _take_gradient(self, meeting: Meeting, dims: Dims) -> None:
+    def _take_gradient(self, meeting: RegionProduct, dims: Dims) -> None:
         """The gradient by probabilities: what stands for queries there is found where it meets probabilities."""
         own: list[Dim] = [fresh(n, free=True) for n in meeting.other.shape]
         for kind in ("batching", "contracting"):

@@ -11,10 +11,10 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 
-from trnlab.fleet.models.fields import Fields
+from trnlab.fleet.models.fields import ConfigurationFields
 from trnlab.fleet.models.transformer import Model
 
-Reader = Callable[[Fields], Model]
+Reader = Callable[[ConfigurationFields], Model]
 READERS: dict[str, Reader] = {}
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from trnlab.fleet.layers.sizes import Attention, Dense
 from trnlab.fleet.models.architectures import architecture
-from trnlab.fleet.models.fields import Fields
+from trnlab.fleet.models.fields import ConfigurationFields
 from trnlab.fleet.models.transformer import Block, Model
 
 
 @architecture("bert", "roberta", "xlm-roberta", "camembert")
-def bert(f: Fields) -> Model:
+def bert(f: ConfigurationFields) -> Model:
     """With learned positions and segments; RoBERTa's positions begin at 2."""
     f.word("position_embedding_type", "absolute", ("absolute",))
     stack, roberta = encoder_block(f), f.config["model_type"] != "bert"
@@ -31,7 +31,7 @@ def bert(f: Fields) -> Model:
     )
 
 
-def encoder_block(f: Fields) -> tuple[int, Block]:
+def encoder_block(f: ConfigurationFields) -> tuple[int, Block]:
     """How many of which block, in the fields of BERT."""
     hidden, heads = f.count("hidden_size"), f.count("num_attention_heads")
     size = f.head(hidden, heads)
@@ -41,7 +41,7 @@ def encoder_block(f: Fields) -> tuple[int, Block]:
 
 
 @architecture("distilbert")
-def distilbert(f: Fields) -> Model:
+def distilbert(f: ConfigurationFields) -> Model:
     """BERT without segments, in names of its own."""
     hidden, heads, positions = f.count("dim"), f.count("n_heads"), f.count("max_position_embeddings")
     size = f.head(hidden, heads)

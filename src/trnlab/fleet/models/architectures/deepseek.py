@@ -6,12 +6,12 @@ from __future__ import annotations
 from trnlab.fleet.layers.sizes import Attention, Dense, Experts
 from trnlab.fleet.models.architectures import architecture
 from trnlab.fleet.models.architectures.llama import decoder
-from trnlab.fleet.models.fields import Fields
+from trnlab.fleet.models.fields import ConfigurationFields
 from trnlab.fleet.models.transformer import Block, Model
 
 
 @architecture("deepseek_v3")
-def deepseek(f: Fields) -> Model:
+def deepseek(f: ConfigurationFields) -> Model:
     """Multi-head latent attention, a few dense layers, then experts with one that all tokens take."""
     hidden, heads = f.count("hidden_size"), f.count("num_attention_heads")
     plain, rotary = f.count("qk_nope_head_dim"), f.count("qk_rope_head_dim")

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from trnlab.fleet.layers.sizes import Attention, Dense
 from trnlab.fleet.models.architectures import architecture
-from trnlab.fleet.models.fields import Fields
+from trnlab.fleet.models.fields import ConfigurationFields
 from trnlab.fleet.models.transformer import Block, Model
 
 
 @architecture("gpt2")
-def gpt2(f: Fields) -> Model:
+def gpt2(f: ConfigurationFields) -> Model:
     """Learned positions, norms with biases, the head tied to the words."""
     hidden, heads = f.count("n_embd"), f.count("n_head")
     size = f.head(hidden, heads)

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from trnlab.fleet.layers.sizes import Attention, Dense, Experts
 from trnlab.fleet.models.architectures import architecture
-from trnlab.fleet.models.fields import Fields, wrong
+from trnlab.fleet.models.fields import ConfigurationFields, wrong
 from trnlab.fleet.models.transformer import Block, Model
 
 
 @architecture("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe")
-def llama(f: Fields) -> Model:
+def llama(f: ConfigurationFields) -> Model:
     """Llama and its like: RMS norms, rotary positions, gated networks, shared heads of keys."""
     hidden, heads = f.count("hidden_size"), f.count("num_attention_heads")
     size = f.head(hidden, heads)
@@ -23,7 +23,7 @@ def llama(f: Fields) -> Model:
     return decoder(f, hidden, ((f.count("num_hidden_layers"), Block(hidden, attention, _network(f))),))
 
 
-def _network(f: Fields) -> Dense | Experts:
+def _network(f: ConfigurationFields) -> Dense | Experts:
     kind = f.config["model_type"]
     if kind == "mixtral":
         return Experts(f.count("num_local_experts"), f.count("num_experts_per_tok"), f.count("intermediate_size"))
@@ -32,7 +32,7 @@ def _network(f: Fields) -> Dense | Experts:
     return Dense(f.count("intermediate_size"))
 
 
-def decoder(f: Fields, hidden: int, stacks: tuple[tuple[int, Block], ...]) -> Model:
+def decoder(f: ConfigurationFields, hidden: int, stacks: tuple[tuple[int, Block], ...]) -> Model:
     """A decoder with rotary positions, in the fields that all of these have."""
     return Model(
         f.name,

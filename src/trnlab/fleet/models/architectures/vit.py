@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from trnlab.fleet.models.architectures import architecture
 from trnlab.fleet.models.architectures.bert import encoder_block
-from trnlab.fleet.models.fields import Fields
+from trnlab.fleet.models.fields import ConfigurationFields
 from trnlab.fleet.models.transformer import Model
 
 
 @architecture("vit")
-def vit(f: Fields) -> Model:
+def vit(f: ConfigurationFields) -> Model:
     """Patches of an image and a class token, which a head of classes reads."""
     stack = encoder_block(f)
     side, patch = f.count("image_size", 224), f.count("patch_size", 16)

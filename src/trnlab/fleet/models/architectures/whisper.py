@@ -6,13 +6,13 @@ from __future__ import annotations
 from trnlab.fleet.layers.sizes import Attention, Dense
 from trnlab.fleet.layers.training import STRIDE
 from trnlab.fleet.models.architectures import architecture
-from trnlab.fleet.models.encoder_decoder import Crossed, Pair
-from trnlab.fleet.models.fields import Fields, wrong
+from trnlab.fleet.models.encoder_decoder import DecoderBlock, EncoderDecoderModel
+from trnlab.fleet.models.fields import ConfigurationFields, wrong
 from trnlab.fleet.models.transformer import Block, Model
 
 
 @architecture("whisper")
-def whisper(f: Fields) -> Model:
+def whisper(f: ConfigurationFields) -> Model:
     """Convolutions of frames of sound, an encoder, a decoder. The encoder's positions are fixed, but a tensor."""
     hidden, mels = f.count("d_model"), f.count("num_mel_bins", 80)
     read, written = f.count("max_source_positions", 1500), f.count("max_target_positions", 448)
@@ -26,9 +26,9 @@ def whisper(f: Fields) -> Model:
             Attention(heads, heads, size, size, causal=causal, rope=False, bias="unkeyed") for causal in (False, True)
         )
         one = Block(hidden, plain, network, "layer")
-        blocks.append(one if side == "encoder" else Crossed(hidden, masked, network, "layer", cross=plain))
+        blocks.append(one if side == "encoder" else DecoderBlock(hidden, masked, network, "layer", cross=plain))
     stacks = tuple((f.count(f"{side}_layers"), block) for side, block in zip(("encoder", "decoder"), blocks))
-    return Pair(
+    return EncoderDecoderModel(
         f.name,
         hidden,
         stacks,

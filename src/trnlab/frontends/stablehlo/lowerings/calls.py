@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trnlab.frontends.stablehlo import mlir
-from trnlab.frontends.stablehlo.entries import Entry
-from trnlab.frontends.stablehlo.registry import Refused, Site, lowers
+from trnlab.frontends.stablehlo.entries import TracedValue
+from trnlab.frontends.stablehlo.registry import OpSite, UnsupportedForm, lowers
 
-Handler = Callable[[Site], Sequence[Entry]]
+Handler = Callable[[OpSite], Sequence[TracedValue]]
 TARGETS: dict[str, Handler] = {}
 """What stands behind the name of a custom call; front ends add theirs."""
 
@@ -23,7 +23,7 @@ _WAYS_OUT = {
 
 
 @lowers("stablehlo.custom_call")
-def custom_call(site: Site) -> Sequence[Entry]:
+def custom_call(site: OpSite) -> Sequence[TracedValue]:
     """What is registered under the target's name; others are refused by it."""
     target = mlir.text(site.raw, "call_target_name")
     if target in _IDENTITY:
@@ -31,18 +31,18 @@ def custom_call(site: Site) -> Sequence[Entry]:
     if target in TARGETS:
         return TARGETS[target](site)
     do = next((way for start, way in _WAYS_OUT.items() if target.startswith(start)), "compute it on the host")
-    raise Refused(f"it calls {target!r}, which is code of the host", do, "TRN234")
+    raise UnsupportedForm(f"it calls {target!r}, which is code of the host", do, "TRN234")
 
 
 @lowers("stablehlo.cholesky", "stablehlo.triangular_solve")
-def of_linear_algebra(site: Site) -> Entry:
+def of_linear_algebra(site: OpSite) -> TracedValue:
     """Refused: the chip solves no systems."""
-    raise Refused("the chip has no decompositions of matrices", "compute them on the host, before the step")
+    raise UnsupportedForm("the chip has no decompositions of matrices", "compute them on the host, before the step")
 
 
 @lowers(*(f"stablehlo.{name}" for name in ("replica_id", "send", "recv", "infeed", "outfeed")))
-def of_others(site: Site) -> Any:
+def of_others(site: OpSite) -> Any:
     """Refused: what meets others by other means than collectives."""
-    raise Refused(
+    raise UnsupportedForm(
         "a program here is for one core", "run the step without pmap and without the host's queues", "TRN235"
     )

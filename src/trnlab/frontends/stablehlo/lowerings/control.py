@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from trnlab.frontends.stablehlo import mlir
-from trnlab.frontends.stablehlo.entries import Entry
-from trnlab.frontends.stablehlo.registry import Site, lowers
+from trnlab.frontends.stablehlo.entries import TracedValue
+from trnlab.frontends.stablehlo.registry import OpSite, lowers
 from trnlab.frontends.stablehlo.rolled import NotRolledError, roll
 from trnlab.numerics.dtypes import bool_, int32
 from trnlab.runtime.notices import say
@@ -26,21 +26,21 @@ SHORT = 1000  # ops of a loop that is unrolled although its rounds are alike
 
 
 @lowers("func.call", "call")
-def call(site: Site) -> list[Entry]:
+def call(site: OpSite) -> list[TracedValue]:
     """Another function of the module, here."""
-    found: list[Entry] = site.t.call(site.t.functions[mlir.text(site.raw, "callee")], site.operands)
+    found: list[TracedValue] = site.t.call(site.t.functions[mlir.text(site.raw, "callee")], site.operands)
     return found
 
 
 @lowers("stablehlo.composite")
-def composite(site: Site) -> list[Entry]:
+def composite(site: OpSite) -> list[TracedValue]:
     """What it stands for."""
-    found: list[Entry] = site.t.call(site.t.functions[mlir.text(site.raw, "decomposition")], site.operands)
+    found: list[TracedValue] = site.t.call(site.t.functions[mlir.text(site.raw, "decomposition")], site.operands)
     return found
 
 
 @lowers("stablehlo.if")
-def if_(site: Site) -> list[Entry]:
+def if_(site: OpSite) -> list[TracedValue]:
     """The first region where the condition holds."""
     (condition,) = site.operands
     if condition.known is not None:
@@ -49,7 +49,7 @@ def if_(site: Site) -> list[Entry]:
 
 
 @lowers("stablehlo.case")
-def case(site: Site) -> list[Entry]:
+def case(site: OpSite) -> list[TracedValue]:
     """The region of this number; the last where there is none."""
     (index,) = site.operands
     last = len(site.raw.regions) - 1
@@ -62,7 +62,7 @@ def case(site: Site) -> list[Entry]:
     )
 
 
-def _selected(site: Site, conditions: Sequence[Entry], regions: Sequence[int]) -> list[Entry]:
+def _selected(site: OpSite, conditions: Sequence[TracedValue], regions: Sequence[int]) -> list[TracedValue]:
     """The results of the first region whose condition holds, else those of the last."""
     none = site.t.number(True, bool_)
     for condition in conditions:
@@ -78,7 +78,7 @@ def _selected(site: Site, conditions: Sequence[Entry], regions: Sequence[int]) -
     return results
 
 
-def _pick(site: Site, condition: Entry, x: Entry, y: Entry) -> Entry:
+def _pick(site: OpSite, condition: TracedValue, x: TracedValue, y: TracedValue) -> TracedValue:
     if x is y:
         return x
     if x.error is not None or y.error is not None:
@@ -87,7 +87,7 @@ def _pick(site: Site, condition: Entry, x: Entry, y: Entry) -> Entry:
 
 
 @lowers("stablehlo.while")
-def while_(site: Site) -> list[Entry]:
+def while_(site: OpSite) -> list[TracedValue]:
     """Round and round as long as that is known, and short; else one op; the rest round by round when it runs."""
     t = site.t
     found = _unrolled(site, min(SHORT, t.most_ops)) or roll(site) or _unrolled(site, t.most_ops)
@@ -101,7 +101,7 @@ def while_(site: Site) -> list[Entry]:
     return _run_by_host(site, site.operands)
 
 
-def _unrolled(site: Site, most: int) -> list[Entry] | None:
+def _unrolled(site: OpSite, most: int) -> list[TracedValue] | None:
     """All rounds one after the other; None where that would be more than so many ops. What only data can end runs
     by the host from there on."""
     t, state = site.t, list(site.operands)
@@ -121,7 +121,7 @@ def _unrolled(site: Site, most: int) -> list[Entry] | None:
             return None
 
 
-def _run_by_host(site: Site, state: Sequence[Entry]) -> list[Entry]:
+def _run_by_host(site: OpSite, state: Sequence[TracedValue]) -> list[TracedValue]:
     """The loop as programs of their own: its condition, and its body. In a branch that does not count, no round."""
     t = site.t
     if t.in_round:
@@ -137,11 +137,11 @@ def _run_by_host(site: Site, state: Sequence[Entry]) -> list[Entry]:
         more = condition.op("and", more, guard)
     carried = [body.argument(kind, f"s{i}") for i, kind in enumerate(types)]
     results = body.block(site.raw.regions[1].blocks[0], carried, site.around)
-    found: list[Entry] = t.loop(condition, body, state, ([more], results))
+    found: list[TracedValue] = t.loop(condition, body, state, ([more], results))
     return found
 
 
-def simple_body(site: Site, number: int = 0) -> str | None:
+def simple_body(site: OpSite, number: int = 0) -> str | None:
     """The one op that a region of two scalars is: its name; "assign" where it returns the second; else None."""
     block = site.raw.regions[number].blocks[0]
     ops, arguments = list(block.operations), list(block.arguments)
@@ -157,6 +157,6 @@ def simple_body(site: Site, number: int = 0) -> str | None:
     return {"add": "or", "multiply": "and", "maximum": "or", "minimum": "and"}.get(name, name) if of_bools else name
 
 
-def starting(site: Site, entry: Entry) -> Any:
+def starting(site: OpSite, entry: TracedValue) -> Any:
     """The number that a reduction starts from; None where it is computed."""
     return None if entry.known is None else np.asarray(entry.known).reshape(-1)[0]

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from trnlab.frontends.stablehlo import mlir, wide
-from trnlab.frontends.stablehlo.entries import Entry
+from trnlab.frontends.stablehlo.entries import TracedValue
 from trnlab.frontends.stablehlo.mlir import INT64, UINT64
-from trnlab.frontends.stablehlo.registry import Refused, Site, lowers
+from trnlab.frontends.stablehlo.registry import OpSite, UnsupportedForm, lowers
 from trnlab.graph import formulas
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import bfloat16, bool_, float16, float32, int32, uint32
@@ -46,7 +46,7 @@ _ALSO = {"chlo.erf": "erf", "mhlo.erf": "erf"}  # the latter of XLA's own module
 
 
 @lowers(*(f"stablehlo.{name}" for name in (*_SAME, *_OF_BOOLS)), *_ALSO)
-def same(site: Site) -> Entry:
+def same(site: OpSite) -> TracedValue:
     """An op of the graph; of truth values, sums are "or" and products "and"."""
     name = _ALSO.get(site.raw.operation.name, site.raw.operation.name.removeprefix("stablehlo."))
     if site.operands[0].type.dtype is bool_:
@@ -55,7 +55,7 @@ def same(site: Site) -> Entry:
 
 
 @lowers("stablehlo.select")
-def select(site: Site) -> Entry:
+def select(site: OpSite) -> TracedValue:
     """One or the other. x + y where that is chosen, else x, becomes x + (y or 0): a sum that nobody chose may leave
     the 32 bits that a 64-bit integer has, and a remainder that counts from below zero is written so."""
     chosen, yes, no = site.operands
@@ -68,7 +68,7 @@ def select(site: Site) -> Entry:
     return site.op("select", *site.operands)
 
 
-def _addend(site: Site, total: Entry, x: Entry) -> Entry | None:
+def _addend(site: OpSite, total: TracedValue, x: TracedValue) -> TracedValue | None:
     """What is added to x in `total`, if that is such a sum in the graph that is being written."""
     op = total.value.op if total.value is not None and total.segment is site.t.segment else None
     if op is None or op.name != "add" or x.value is None or x.value not in op.operands:
@@ -78,7 +78,7 @@ def _addend(site: Site, total: Entry, x: Entry) -> Entry | None:
 
 
 @lowers("stablehlo.convert")
-def convert(site: Site) -> Entry:
+def convert(site: OpSite) -> TracedValue:
     """To the result's format."""
     target = site.type.dtype
     (x,) = site.operands
@@ -86,7 +86,7 @@ def convert(site: Site) -> Entry:
 
 
 @lowers("stablehlo.sign")
-def sign(site: Site) -> Entry:
+def sign(site: OpSite) -> TracedValue:
     """-1, 0 or 1; a zero keeps its sign, and NaN is NaN."""
     (x,) = site.operands
     if not x.type.dtype.is_float:
@@ -96,7 +96,7 @@ def sign(site: Site) -> Entry:
 
 
 @lowers("stablehlo.bitcast_convert")
-def bitcast_convert(site: Site) -> Entry:
+def bitcast_convert(site: OpSite) -> TracedValue:
     """The same bits in a format of the same width."""
     (x,), target = site.operands, site.type.dtype
     if x.known is None and {x.type.dtype, target} == {UINT64, uint32}:
@@ -104,12 +104,12 @@ def bitcast_convert(site: Site) -> Entry:
     if x.known is None and {x.type.dtype, target} == {UINT64, INT64}:
         return site.op("convert", x, dtype=target)
     if x.type.dtype.itemsize != target.itemsize:
-        raise Refused("it changes how many elements there are", "convert by shifting and masking")
+        raise UnsupportedForm("it changes how many elements there are", "convert by shifting and masking")
     return x if x.type.dtype is target else site.op("bitcast_convert", x, dtype=target)
 
 
 @lowers("stablehlo.compare")
-def compare(site: Site) -> Entry:
+def compare(site: OpSite) -> TracedValue:
     """In total order, NaN is larger than all, and -0 less than 0."""
     x, y = site.operands
     direction = mlir.word(site.raw, "comparison_direction")
@@ -122,21 +122,21 @@ def compare(site: Site) -> Entry:
     return less if direction in ("GT", "LT") else _not(site, less)
 
 
-def _not(site: Site, x: Entry) -> Entry:
+def _not(site: OpSite, x: TracedValue) -> TracedValue:
     return site.op("not", x)
 
 
-def total_less(site: Site, x: Entry, y: Entry) -> Entry:
+def total_less(site: OpSite, x: TracedValue, y: TracedValue) -> TracedValue:
     """x < y where all numbers stand in one order: their bits as whole numbers, of negative ones in reverse."""
     keys = [_key(site, site.op("bitcast_convert", _wide(site, e), dtype=int32)) for e in (x, y)]
     return site.op("compare", *keys, comparison_direction="LT")
 
 
-def _wide(site: Site, x: Entry) -> Entry:
+def _wide(site: OpSite, x: TracedValue) -> TracedValue:
     return x if x.type.dtype is float32 else site.op("convert", x, dtype=float32)
 
 
-def _key(site: Site, word: Entry) -> Entry:
+def _key(site: OpSite, word: TracedValue) -> TracedValue:
     """The whole number that stands in the order of whole numbers where the float stands among floats."""
     zero, lowest = site.t.number(0, int32, word.shape), site.t.number(2**31 - 1, int32, word.shape)
     negative = site.op("compare", word, zero, comparison_direction="LT")
@@ -144,25 +144,27 @@ def _key(site: Site, word: Entry) -> Entry:
 
 
 @lowers("stablehlo.reduce_precision")
-def reduce_precision(site: Site) -> Entry:
+def reduce_precision(site: OpSite) -> TracedValue:
     """Through the format that has these bits."""
     (x,) = site.operands
     bits = mlir.int_(site.raw, "exponent_bits"), mlir.int_(site.raw, "mantissa_bits")
     through = {(8, 7): bfloat16, (5, 10): float16, (8, 23): float32}.get(bits)
     if through is None:
-        raise Refused(f"rounding to {bits[0]} bits of exponent and {bits[1]} of mantissa", "round to bfloat16")
+        raise UnsupportedForm(
+            f"rounding to {bits[0]} bits of exponent and {bits[1]} of mantissa", "round to bfloat16"
+        )
     return site.op("convert", site.op("convert", x, dtype=through), dtype=x.type.dtype)
 
 
 def _formula(name: str):  # type: ignore[no-untyped-def]
     function = getattr(formulas, name)
 
-    def lowering(site: Site) -> Entry:
+    def lowering(site: OpSite) -> TracedValue:
         def write(*operands: Value) -> Value:
             b = site.b
             return b.convert(function(b, *(b.convert(v, float32) for v in operands)), operands[0].dtype)
 
-        found: Entry = site.written(write)
+        found: TracedValue = site.written(write)
         return found
 
     return lowering
@@ -185,14 +187,14 @@ for _name, _function in {
 
 
 @lowers("chlo.square")
-def square(site: Site) -> Entry:
+def square(site: OpSite) -> TracedValue:
     """x times x."""
     (x,) = site.operands
     return site.op("multiply", x, x)
 
 
 @lowers("stablehlo.cbrt")
-def cbrt(site: Site) -> Entry:
+def cbrt(site: OpSite) -> TracedValue:
     """The third root of |x| with x's sign; one step of Newton's takes the power's error away."""
 
     def write(x: Value) -> Value:
@@ -204,12 +206,12 @@ def cbrt(site: Site) -> Entry:
         better = b.subtract(root, b.multiply(b.subtract(root, b.divide(held, b.multiply(root, root))), 1 / 3))
         return b.convert(b.copysign(b.select(plain, better, size), b.convert(x, float32)), x.dtype)
 
-    found: Entry = site.written(write)
+    found: TracedValue = site.written(write)
     return found
 
 
 @lowers("stablehlo.round_nearest_afz")
-def round_nearest_afz(site: Site) -> Entry:
+def round_nearest_afz(site: OpSite) -> TracedValue:
     """Halves go away from zero."""
 
     def write(x: Value) -> Value:
@@ -219,18 +221,18 @@ def round_nearest_afz(site: Site) -> Entry:
         up = b.compare(b.subtract(size, whole), "GE", 0.5)
         return b.copysign(b.select(up, b.add(whole, 1.0), whole), x)
 
-    found: Entry = site.written(write)
+    found: TracedValue = site.written(write)
     return found
 
 
 @lowers("stablehlo.popcnt")
-def popcnt(site: Site) -> Entry:
+def popcnt(site: OpSite) -> TracedValue:
     """Bits that are set: of pairs, of four, of eight, and of all."""
     (x,) = site.operands
     return _population(site, x)
 
 
-def _population(site: Site, x: Entry) -> Entry:
+def _population(site: OpSite, x: TracedValue) -> TracedValue:
     kind, width = x.type.dtype, 8 * x.type.dtype.itemsize
     total = site.t.number(0, kind, x.shape)
     one = site.t.number(1, kind, x.shape)
@@ -241,7 +243,7 @@ def _population(site: Site, x: Entry) -> Entry:
 
 
 @lowers("stablehlo.count_leading_zeros")
-def count_leading_zeros(site: Site) -> Entry:
+def count_leading_zeros(site: OpSite) -> TracedValue:
     """The width less the bits that are set once every bit below a set one is set, too."""
     (x,) = site.operands
     kind, width = x.type.dtype, 8 * x.type.dtype.itemsize
@@ -253,16 +255,18 @@ def count_leading_zeros(site: Site) -> Entry:
 
 
 @lowers("stablehlo.complex", "stablehlo.real", "stablehlo.imag", "stablehlo.fft")
-def of_complex(site: Site) -> Entry:
+def of_complex(site: OpSite) -> TracedValue:
     """Refused: the chip has no complex numbers."""
-    raise Refused("the chip has no complex numbers", "keep real and imaginary parts apart, or use the host", "TRN232")
+    raise UnsupportedForm(
+        "the chip has no complex numbers", "keep real and imaginary parts apart, or use the host", "TRN232"
+    )
 
 
 @lowers("chlo")
-def of_chlo(site: Site) -> list[Entry]:
+def of_chlo(site: OpSite) -> list[TracedValue]:
     """Any other op of CHLO: as jaxlib's own legalization splits it."""
     function = mlir.split_chlo(site.raw)
     if function is None:
-        raise Refused("it has no lowering to the chip", "compute it on the host, before the step")
-    found: list[Entry] = site.t.call(function, site.operands)
+        raise UnsupportedForm("it has no lowering to the chip", "compute it on the host, before the step")
+    found: list[TracedValue] = site.t.call(function, site.operands)
     return found

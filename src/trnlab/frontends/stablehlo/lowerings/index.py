@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from trnlab.frontends.stablehlo import mlir
-from trnlab.frontends.stablehlo.entries import Entry, known
+from trnlab.frontends.stablehlo.entries import TracedValue, known
 from trnlab.frontends.stablehlo.lowerings.control import simple_body
 from trnlab.frontends.stablehlo.lowerings.products import transposed
 from trnlab.frontends.stablehlo.lowerings.reduce import neutral
 from trnlab.frontends.stablehlo.mlir import UINT64
-from trnlab.frontends.stablehlo.registry import Refused, Site, lowers
+from trnlab.frontends.stablehlo.registry import OpSite, UnsupportedForm, lowers
 from trnlab.graph.ir import TensorType
 from trnlab.numerics.dtypes import bool_, int32, uint32
 
@@ -36,7 +36,7 @@ _COMBINED = ("multiply", "maximum", "minimum", "and", "or")
 
 
 @lowers("stablehlo.dynamic_slice")
-def dynamic_slice(site: Site) -> Entry:
+def dynamic_slice(site: OpSite) -> TracedValue:
     """A slice where the places are known; else rows by number."""
     x, *starts = site.operands
     sizes = mlir.ints(site.raw, "slice_sizes")
@@ -51,7 +51,7 @@ def dynamic_slice(site: Site) -> Entry:
     return x
 
 
-def _cut(site: Site, x: Entry, begins: Sequence[Entry], sizes: Sequence[int]) -> Entry:
+def _cut(site: OpSite, x: TracedValue, begins: Sequence[TracedValue], sizes: Sequence[int]) -> TracedValue:
     """x sliced in the dimensions where it is known from where."""
     low = tuple(int(b.known) if b.known is not None else 0 for b in begins)
     high = tuple(a + s if b.known is not None else n for a, s, b, n in zip(low, sizes, begins, x.shape))
@@ -60,28 +60,28 @@ def _cut(site: Site, x: Entry, begins: Sequence[Entry], sizes: Sequence[int]) ->
     return site.op("slice", x, start_indices=low, limit_indices=high, strides=(1,) * len(low))
 
 
-def _clamped(site: Site, start: Entry, most: int) -> Entry:
+def _clamped(site: OpSite, start: TracedValue, most: int) -> TracedValue:
     """A scalar index within 0 and `most`, int32."""
     if most == 0:
         return site.t.number(0, int32)
     return _as_int32(site, site.op("clamp", *(site.t.number(0, start.type.dtype), start), _like(site, most, start)))
 
 
-def _like(site: Site, value: int, entry: Entry) -> Entry:
+def _like(site: OpSite, value: int, entry: TracedValue) -> TracedValue:
     return site.t.number(min(value, int(entry.type.dtype.limits[1])), entry.type.dtype, entry.shape)
 
 
-def _as_int32(site: Site, ids: Entry) -> Entry:
+def _as_int32(site: OpSite, ids: TracedValue) -> TracedValue:
     return ids if ids.type.dtype is int32 else site.op("convert", ids, dtype=int32)
 
 
-def _counted(site: Site, begin: Entry, size: int) -> Entry:
+def _counted(site: OpSite, begin: TracedValue, size: int) -> TracedValue:
     """begin, begin + 1, ...: `size` of them."""
     line = known(np.arange(size, dtype=np.int32), TensorType((size,), int32))
     return site.op("add", site.t.broadcast(begin, (size,)), line)
 
 
-def _take(site: Site, x: Entry, dim: int, ids: Entry) -> Entry:
+def _take(site: OpSite, x: TracedValue, dim: int, ids: TracedValue) -> TracedValue:
     """The elements along one dimension that have these numbers [J]."""
     order = (dim, *(d for d in range(len(x.shape)) if d != dim))
     moved = transposed(site, x, order)
@@ -90,7 +90,7 @@ def _take(site: Site, x: Entry, dim: int, ids: Entry) -> Entry:
     return transposed(site, rows, tuple(np.argsort(order).tolist()))
 
 
-def take_rows(site: Site, table: Entry, ids: Entry) -> Entry:
+def take_rows(site: OpSite, table: TracedValue, ids: TracedValue) -> TracedValue:
     """table [V, C] at ids [...], known to be within: [..., C]."""
     rank, first = len(ids.shape), _first_of_run(ids)
     if first is not None:
@@ -109,7 +109,7 @@ def take_rows(site: Site, table: Entry, ids: Entry) -> Entry:
     )
 
 
-def _first_of_run(ids: Entry) -> int | None:
+def _first_of_run(ids: TracedValue) -> int | None:
     """The first of numbers that are known and follow each other; None for others."""
     if ids.known is None or ids.type.size == 0:
         return None
@@ -118,7 +118,7 @@ def _first_of_run(ids: Entry) -> int | None:
 
 
 @lowers("stablehlo.dynamic_update_slice")
-def dynamic_update_slice(site: Site) -> Entry:
+def dynamic_update_slice(site: OpSite) -> TracedValue:
     """Each element of x asks which element of the update lies over it, if any."""
     x, update, *starts = site.operands
     updated = site.t.updated(x, update, starts)
@@ -127,7 +127,7 @@ def dynamic_update_slice(site: Site) -> Entry:
     begins = [_clamped(site, s, n - size) for s, n, size in zip(starts, x.shape, update.shape)]
     if all(b.known is not None for b in begins):
         return _placed(site, x, update, [int(b.known) for b in begins if b.known is not None])
-    covered: Entry | None = None
+    covered: TracedValue | None = None
     for dim, (begin, size, whole) in enumerate(zip(begins, update.shape, x.shape)):
         if size == whole:
             continue
@@ -146,7 +146,7 @@ def dynamic_update_slice(site: Site) -> Entry:
     return update if covered is None else site.op("select", covered, update, x)
 
 
-def _grown(site: Site, update: Entry, dim: int, place: Entry, size: int, whole: int) -> Entry:
+def _grown(site: OpSite, update: TracedValue, dim: int, place: TracedValue, size: int, whole: int) -> TracedValue:
     """The update with `whole` elements along a dimension: of each place the element that lies over it."""
     if size == 1:
         shape = tuple(whole if d == dim else n for d, n in enumerate(update.shape))
@@ -155,7 +155,7 @@ def _grown(site: Site, update: Entry, dim: int, place: Entry, size: int, whole: 
     return _take(site, update, dim, site.op("clamp", low, place, high))
 
 
-def _placed(site: Site, x: Entry, update: Entry, begins: Sequence[int]) -> Entry:
+def _placed(site: OpSite, x: TracedValue, update: TracedValue, begins: Sequence[int]) -> TracedValue:
     """The update at a known place: pieces of x around it along one dimension, then around that along the next."""
     for dim in reversed(range(len(begins))):
         low, high = begins[dim], begins[dim] + update.shape[dim]
@@ -186,8 +186,8 @@ class _Rows:
 
     front: list[int]
     rest: list[int]
-    ids: Entry
-    inside: Entry | None
+    ids: TracedValue
+    inside: TracedValue | None
     sizes: tuple[int, ...]
 
     def count(self, shape: Sequence[int]) -> int:
@@ -196,10 +196,10 @@ class _Rows:
 
 
 def _rows(
-    site: Site,
+    site: OpSite,
     shape: Sequence[int],
     sizes: Sequence[int],
-    indices: Entry,
+    indices: TracedValue,
     vector_dim: int,
     index_map: Sequence[int],
     batching: Sequence[int],
@@ -240,11 +240,11 @@ def _rows(
     return _Rows(front, [d for d in range(len(shape)) if d not in front], number, inside, tuple(sizes))
 
 
-def _flat(site: Site, number: Entry, size: int, here: Entry) -> Entry:
+def _flat(site: OpSite, number: TracedValue, size: int, here: TracedValue) -> TracedValue:
     return site.op("add", site.op("multiply", number, site.t.number(size, int32, number.shape)), here)
 
 
-def _vectors(site: Site, indices: Entry, vector_dim: int) -> list[Entry]:
+def _vectors(site: OpSite, indices: TracedValue, vector_dim: int) -> list[TracedValue]:
     """The index of each dimension that is indexed, [batch...]."""
     if vector_dim == len(indices.shape):
         return [indices]
@@ -258,7 +258,7 @@ def _vectors(site: Site, indices: Entry, vector_dim: int) -> list[Entry]:
     return found
 
 
-def _begin(site: Site, index: Entry, most: int, clamp: bool) -> tuple[Entry, Entry | None]:
+def _begin(site: OpSite, index: TracedValue, most: int, clamp: bool) -> tuple[TracedValue, TracedValue | None]:
     """Where windows begin, int32, within 0 and `most`; if not clamped, also whether they do of themselves."""
     kind = index.type.dtype
     low, high = site.t.number(0, kind), site.t.number(min(most, int(kind.limits[1])), kind)
@@ -273,7 +273,7 @@ def _begin(site: Site, index: Entry, most: int, clamp: bool) -> tuple[Entry, Ent
 
 
 @lowers("stablehlo.gather", "stablehlo.dynamic_gather")
-def gather(site: Site) -> Entry:
+def gather(site: OpSite) -> TracedValue:
     """Rows of the dimensions that are indexed; one element of each row stays a gather of its own."""
     x, indices = site.operands[:2]
     numbers = mlir.gather_numbers(site.raw)
@@ -300,7 +300,7 @@ def gather(site: Site) -> Entry:
     return _in_order(site, taken, x, rows, numbers)
 
 
-def _ends(site: Site, indices: Entry, size: int) -> tuple[Entry, Entry, Entry]:
+def _ends(site: OpSite, indices: TracedValue, size: int) -> tuple[TracedValue, TracedValue, TracedValue]:
     kind = indices.type.dtype
     return site.t.number(0, kind), indices, site.t.number(min(size - 1, int(kind.limits[1])), kind)
 
@@ -322,7 +322,7 @@ def _is_along(shape: Sequence[int], indices: Sequence[int], numbers: dict[str, A
     )
 
 
-def _without_rows(site: Site, x: Entry, rows: _Rows) -> Entry:
+def _without_rows(site: OpSite, x: TracedValue, rows: _Rows) -> TracedValue:
     """Windows that are all of x, as often as there are indices; or nothing at all."""
     shape = site.type.shape
     if 0 in shape:
@@ -333,7 +333,7 @@ def _without_rows(site: Site, x: Entry, rows: _Rows) -> Entry:
     return site.op("broadcast_in_dim", flat, shape=shape, broadcast_dimensions=numbers["offset_dims"])
 
 
-def _in_order(site: Site, taken: Entry, x: Entry, rows: _Rows, numbers: dict[str, Any]) -> Entry:
+def _in_order(site: OpSite, taken: TracedValue, x: TracedValue, rows: _Rows, numbers: dict[str, Any]) -> TracedValue:
     """Rows [batch..., windows..., C] with dimensions in the order of the result."""
     shape, offset = site.type.shape, numbers["offset_dims"]
     dropped = (*numbers["collapsed_slice_dims"], *numbers["operand_batching_dims"])
@@ -354,10 +354,10 @@ def _in_order(site: Site, taken: Entry, x: Entry, rows: _Rows, numbers: dict[str
 
 
 @lowers("stablehlo.scatter")
-def scatter(site: Site) -> Entry:
+def scatter(site: OpSite) -> TracedValue:
     """Rows of updates, combined with rows of the table; windows that do not lie within the table are dropped."""
     if len(site.operands) != 3:
-        raise Refused("it scatters several tensors at once", "scatter them one by one")
+        raise UnsupportedForm("it scatters several tensors at once", "scatter them one by one")
     kind = simple_body(site)
     x, indices, update = site.operands
     if kind == "subtract" and _takes_away(site):  # x - u is x + -u, to the bit
@@ -390,7 +390,7 @@ def scatter(site: Site) -> Entry:
     return transposed(site, back, tuple(np.argsort((*rows.front, *rows.rest)).tolist()))
 
 
-def _takes_away(site: Site) -> bool:
+def _takes_away(site: OpSite) -> bool:
     """Whether the body subtracts the update from what is there, not the other way round."""
     block = site.raw.regions[0].blocks[0]
     return bool(next(iter(block.operations)).operands[0] == block.arguments[0])
@@ -402,7 +402,7 @@ def _window_sizes(shape: Sequence[int], update: Sequence[int], numbers: dict[str
     return tuple(1 if d in dropped else next(window) for d in range(len(shape)))
 
 
-def _update_rows(site: Site, update: Entry, rows: _Rows, numbers: dict[str, Any]) -> Entry:
+def _update_rows(site: OpSite, update: TracedValue, rows: _Rows, numbers: dict[str, Any]) -> TracedValue:
     """The update as [batch..., windows in front..., rest...]."""
     places = numbers["update_window_dims"]
     dropped = (*numbers["inserted_window_dims"], *numbers["input_batching_dims"])
@@ -413,7 +413,9 @@ def _update_rows(site: Site, update: Entry, rows: _Rows, numbers: dict[str, Any]
     return transposed(site, update, (*batch, *front, *rest))
 
 
-def _combined(site: Site, kind: str | None, table: Entry, ids: Entry, lines: Entry) -> Entry:
+def _combined(
+    site: OpSite, kind: str | None, table: TracedValue, ids: TracedValue, lines: TracedValue
+) -> TracedValue:
     """table [V, C] with lines [M, C] combined into the rows that ids [M] name, in order."""
     first = _first_of_run(ids)
     if first is not None and 0 <= first <= table.shape[0] - ids.shape[0] and kind in ("add", "assign"):
@@ -426,7 +428,7 @@ def _combined(site: Site, kind: str | None, table: Entry, ids: Entry, lines: Ent
     (rows, width), updates = table.shape, ids.shape[0]
     most = rows * updates * (1 if kind == "assign" else width)
     if most > _MOST_COMPARED:
-        raise Refused(
+        raise UnsupportedForm(
             f"{updates} rows of {width} by number among {rows} that are not sums", "add (.at[].add), or use jnp.where"
         )
     if kind == "assign":
@@ -437,7 +439,7 @@ def _combined(site: Site, kind: str | None, table: Entry, ids: Entry, lines: Ent
         hit, taken = _last_update(site, table, ids, lines)
         return site.op("select", hit, site.region(0, table, taken)[0], table)
     if updates > _MOST_IN_TURN:
-        raise Refused(
+        raise UnsupportedForm(
             f"its body is neither an assignment nor a sum, product or extreme, for {updates} rows that may "
             "be the same",
             "say unique_indices=True, or combine by .at[].add or .set",
@@ -445,7 +447,7 @@ def _combined(site: Site, kind: str | None, table: Entry, ids: Entry, lines: Ent
     return _in_turn(site, table, ids, lines)
 
 
-def _added(site: Site, table: Entry, ids: Entry, lines: Entry) -> Entry:
+def _added(site: OpSite, table: TracedValue, ids: TracedValue, lines: TracedValue) -> TracedValue:
     return site.op(
         "scatter",
         table,
@@ -459,7 +461,7 @@ def _added(site: Site, table: Entry, ids: Entry, lines: Entry) -> Entry:
     )
 
 
-def _hits(site: Site, table: Entry, ids: Entry) -> Entry:
+def _hits(site: OpSite, table: TracedValue, ids: TracedValue) -> TracedValue:
     """bool [V, M]: which update goes to which row."""
     shape = (table.shape[0], ids.shape[0])
     line = site.op("broadcast_in_dim", ids, shape=shape, broadcast_dimensions=(1,))
@@ -468,7 +470,7 @@ def _hits(site: Site, table: Entry, ids: Entry) -> Entry:
     )
 
 
-def _in_turn(site: Site, table: Entry, ids: Entry, lines: Entry) -> Entry:
+def _in_turn(site: OpSite, table: TracedValue, ids: TracedValue, lines: TracedValue) -> TracedValue:
     """One update after the other, by any body: all rows are combined with it, and the one that is meant stays."""
     number = site.op("iota", shape=(table.shape[0],), dtype=int32, iota_dimension=0)
     for i in range(ids.shape[0]):
@@ -481,13 +483,15 @@ def _in_turn(site: Site, table: Entry, ids: Entry, lines: Entry) -> Entry:
     return table
 
 
-def _assigned(site: Site, table: Entry, ids: Entry, lines: Entry) -> Entry:
+def _assigned(site: OpSite, table: TracedValue, ids: TracedValue, lines: TracedValue) -> TracedValue:
     """The last of the updates of each row."""
     hit, taken = _last_update(site, table, ids, lines)
     return site.op("select", hit, taken, table)
 
 
-def _last_update(site: Site, table: Entry, ids: Entry, lines: Entry) -> tuple[Entry, Entry]:
+def _last_update(
+    site: OpSite, table: TracedValue, ids: TracedValue, lines: TracedValue
+) -> tuple[TracedValue, TracedValue]:
     """Which elements of the table are updated, and the last update of each."""
     hits = _hits(site, table, ids)
     number = site.op("iota", shape=hits.shape, dtype=int32, iota_dimension=1)
@@ -503,7 +507,7 @@ def _last_update(site: Site, table: Entry, ids: Entry, lines: Entry) -> tuple[En
     return site.op("broadcast_in_dim", hit, shape=table.shape, broadcast_dimensions=(0,)), taken
 
 
-def _compared(site: Site, kind: str, table: Entry, ids: Entry, lines: Entry) -> Entry:
+def _compared(site: OpSite, kind: str, table: TracedValue, ids: TracedValue, lines: TracedValue) -> TracedValue:
     """All updates of each row, combined among the others' places that change nothing. [V, M, C]"""
     held = int32 if table.type.dtype is bool_ else table.type.dtype
     if table.type.dtype is bool_:

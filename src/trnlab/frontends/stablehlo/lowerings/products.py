@@ -9,25 +9,25 @@ from typing import Any
 import numpy as np
 
 from trnlab.frontends.stablehlo import mlir
-from trnlab.frontends.stablehlo.entries import Entry
+from trnlab.frontends.stablehlo.entries import TracedValue
 from trnlab.frontends.stablehlo.lowerings.shape import reversed_along
-from trnlab.frontends.stablehlo.registry import Refused, Site, lowers
+from trnlab.frontends.stablehlo.registry import OpSite, UnsupportedForm, lowers
 
 
-def _precision(site: Site) -> str:
+def _precision(site: OpSite) -> str:
     """What no session's precision may narrow asks for the highest."""
     return "HIGHEST" if "HIGHEST" in mlir.words(site.raw, "precision_config") else "DEFAULT"
 
 
 @lowers("stablehlo.dot_general")
-def dot_general(site: Site) -> Entry:
+def dot_general(site: OpSite) -> TracedValue:
     """In the result's format."""
     numbers = mlir.dot_numbers(site.raw)
     return site.op("dot_general", *site.operands, **numbers, dtype=site.type.dtype, precision=_precision(site))
 
 
 @lowers("stablehlo.dot")
-def dot(site: Site) -> Entry:
+def dot(site: OpSite) -> TracedValue:
     """The last dimension of lhs with the first of rhs."""
     rank = len(site.operands[0].shape)
     attrs = {"lhs_contracting_dimensions": (rank - 1,), "rhs_contracting_dimensions": (0,)}
@@ -35,13 +35,13 @@ def dot(site: Site) -> Entry:
 
 
 @lowers("stablehlo.convolution")
-def convolution(site: Site) -> Entry:
+def convolution(site: OpSite) -> TracedValue:
     """With batch, features and space in the order of the graph's op."""
     lhs_order, rhs_order, out_order = mlir.convolution_numbers(site.raw)
     lhs, rhs = site.operands
     rank = len(lhs_order) - 2
     if not rank:
-        raise Refused("a convolution without dimensions of space", "write it as a matrix product")
+        raise UnsupportedForm("a convolution without dimensions of space", "write it as a matrix product")
     lhs, rhs = transposed(site, lhs, lhs_order), transposed(site, rhs, rhs_order)
     turned = mlir.bools(site.raw, "window_reversal", (False,) * rank)
     if any(turned) and not all(turned):
@@ -62,7 +62,7 @@ def convolution(site: Site) -> Entry:
     return transposed(site, found, tuple(np.argsort(out_order).tolist()))
 
 
-def transposed(site: Site, x: Entry, order: Sequence[int]) -> Entry:
+def transposed(site: OpSite, x: TracedValue, order: Sequence[int]) -> TracedValue:
     """x with its dimensions in this order."""
     order = tuple(order)
     return x if order == tuple(range(len(order))) else site.op("transpose", x, permutation=order)

@@ -4,16 +4,16 @@
 from __future__ import annotations
 
 from trnlab.frontends.stablehlo import mlir, wide
-from trnlab.frontends.stablehlo.entries import Entry
+from trnlab.frontends.stablehlo.entries import TracedValue
 from trnlab.frontends.stablehlo.mlir import UINT64
-from trnlab.frontends.stablehlo.registry import Refused, Site, lowers
+from trnlab.frontends.stablehlo.registry import OpSite, UnsupportedForm, lowers
 from trnlab.graph.ir import TensorType
 from trnlab.numerics import philox
 from trnlab.numerics.dtypes import uint32
 
 
 @lowers("stablehlo.rng_bit_generator")
-def rng_bit_generator(site: Site) -> list[Entry]:
+def rng_bit_generator(site: OpSite) -> list[TracedValue]:
     """Philox, in the order of XLA on the CPU, which takes it by default, too.
 
     A state has 64-bit words: a key and a counter of two, or of one; then the key is the counter's upper half, too.
@@ -22,7 +22,7 @@ def rng_bit_generator(site: Site) -> list[Entry]:
     algorithm = mlir.word(site.raw, "rng_algorithm")
     known_form = state.shape in ((2,), (3,)) and state.type.dtype is UINT64 and kind.dtype is uint32
     if algorithm not in ("PHILOX", "DEFAULT") or not known_form:
-        raise Refused(
+        raise UnsupportedForm(
             f"{kind} of random bits by {algorithm}, from a state {state.type}",
             "use 32-bit words of Philox (tf.random.stateless_*, Keras' layers), or JAX's default keys",
         )
@@ -35,15 +35,15 @@ def rng_bit_generator(site: Site) -> list[Entry]:
     return [site.op("concatenate", key, moved, *(site.op("add", e, carried) for e in rest), dimension=0), bits]
 
 
-def _word(site: Site, state: Entry, place: int) -> Entry:
+def _word(site: OpSite, state: TracedValue, place: int) -> TracedValue:
     return site.op("slice", state, start_indices=(place,), limit_indices=(place + 1,), strides=(1,))
 
 
 @lowers("stablehlo.rng")
-def rng(site: Site) -> Entry:
+def rng(site: OpSite) -> TracedValue:
     """Refused: whose bits these are is left open."""
     kind: TensorType = site.type
-    raise Refused(
+    raise UnsupportedForm(
         f"random numbers {kind} that no seed decides",
         "use tf.random.stateless_uniform with a seed, or a keras.random.SeedGenerator",
     )

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from trnlab.frontends.stablehlo import mlir
-from trnlab.frontends.stablehlo.entries import Entry
+from trnlab.frontends.stablehlo.entries import TracedValue
 from trnlab.frontends.stablehlo.lowerings.control import simple_body, starting
-from trnlab.frontends.stablehlo.registry import Site, lowers
+from trnlab.frontends.stablehlo.registry import OpSite, lowers
 from trnlab.graph.interpret import identity
 from trnlab.graph.ops import REDUCTIONS
 from trnlab.numerics.dtypes import DType, bool_
 
 
 @lowers("stablehlo.reduce")
-def reduce(site: Site) -> Sequence[Entry]:
+def reduce(site: OpSite) -> Sequence[TracedValue]:
     """One op along dimensions where the body is one; else halves, combined element by element until one is left."""
     dims = tuple(sorted(mlir.ints(site.raw, "dimensions")))
     count = len(site.operands) // 2
@@ -31,7 +31,7 @@ def reduce(site: Site) -> Sequence[Entry]:
     return _by_halves(site, xs, starts, dims)
 
 
-def _with_start(site: Site, kind: str, found: Entry, start: Entry) -> Entry:
+def _with_start(site: OpSite, kind: str, found: TracedValue, start: TracedValue) -> TracedValue:
     """The result, combined with what the reduction starts from unless that changes nothing."""
     number = starting(site, start)
     if number is not None and number == neutral(kind, found.type.dtype):
@@ -44,7 +44,9 @@ def neutral(kind: str, dtype: DType) -> Any:
     return identity(kind, np.dtype(np.float32 if dtype.is_float else np.bool_ if dtype is bool_ else dtype.numpy))
 
 
-def _by_halves(site: Site, xs: Sequence[Entry], starts: Sequence[Entry], dims: tuple[int, ...]) -> list[Entry]:
+def _by_halves(
+    site: OpSite, xs: Sequence[TracedValue], starts: Sequence[TracedValue], dims: tuple[int, ...]
+) -> list[TracedValue]:
     """The body is taken to be associative, as StableHLO allows; equal parts keep their order."""
     rank, shape = len(xs[0].shape), xs[0].shape
     order = (*(d for d in range(rank) if d not in dims), *dims)
@@ -64,12 +66,12 @@ def _by_halves(site: Site, xs: Sequence[Entry], starts: Sequence[Entry], dims: t
     return site.region(0, *(site.t.broadcast(s, lead) for s in starts), *parts)
 
 
-def _moved(site: Site, x: Entry, order: tuple[int, ...], shape: tuple[int, ...]) -> Entry:
+def _moved(site: OpSite, x: TracedValue, order: tuple[int, ...], shape: tuple[int, ...]) -> TracedValue:
     moved = x if order == tuple(range(len(order))) else site.op("transpose", x, permutation=order)
     return moved if moved.shape == shape else site.op("reshape", moved, shape=shape)
 
 
-def _cut(site: Site, x: Entry, low: int, high: int) -> Entry:
+def _cut(site: OpSite, x: TracedValue, low: int, high: int) -> TracedValue:
     """Elements low to high of the last dimension."""
     start = (0,) * (len(x.shape) - 1)
     limits = (*x.shape[:-1], high)

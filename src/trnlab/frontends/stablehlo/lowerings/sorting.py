@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trnlab.frontends.stablehlo import mlir
-from trnlab.frontends.stablehlo.entries import Entry
+from trnlab.frontends.stablehlo.entries import TracedValue
 from trnlab.frontends.stablehlo.lowerings.elementwise import total_less
 from trnlab.frontends.stablehlo.lowerings.index import take_rows
 from trnlab.frontends.stablehlo.lowerings.products import transposed
-from trnlab.frontends.stablehlo.registry import Refused, Site, lowers
+from trnlab.frontends.stablehlo.registry import OpSite, UnsupportedForm, lowers
 from trnlab.numerics.dtypes import int32
 
 _MOST_COMPARED = 2**26  # pairs of elements
 
 
 @lowers("stablehlo.sort")
-def sort(site: Site) -> list[Entry]:
+def sort(site: OpSite) -> list[TracedValue]:
     """All operands in the order that the comparison gives."""
     rank = len(site.operands[0].shape)
     dim = mlir.int_(site.raw, "dimension", rank - 1) % max(rank, 1)
@@ -29,7 +29,7 @@ def sort(site: Site) -> list[Entry]:
     order = (*(d for d in range(rank) if d != dim), dim)
     moved = [transposed(site, x, order) for x in site.operands]
 
-    def before(first: Sequence[Entry], second: Sequence[Entry]) -> Entry:
+    def before(first: Sequence[TracedValue], second: Sequence[TracedValue]) -> TracedValue:
         arguments = [e for pair in zip(first, second) for e in pair]
         return site.region(0, *arguments)[0]
 
@@ -38,11 +38,11 @@ def sort(site: Site) -> list[Entry]:
     return [transposed(site, p, back) for p in _permuted(site, moved, places, moved[0].shape[-1])]
 
 
-def _places(site: Site, xs: Sequence[Entry], before) -> Entry:  # type: ignore[no-untyped-def]
+def _places(site: OpSite, xs: Sequence[TracedValue], before) -> TracedValue:  # type: ignore[no-untyped-def]
     """How many elements of xs [..., N] come before each: int32 [..., N]."""
     *lead, size = xs[0].shape
     if xs[0].type.size * size > _MOST_COMPARED:
-        raise Refused(
+        raise UnsupportedForm(
             f"a sort of {size} elements in {xs[0].type.size // size} rows compares too many pairs",
             "sort fewer elements, or on the host before the step",
         )
@@ -57,7 +57,7 @@ def _places(site: Site, xs: Sequence[Entry], before) -> Entry:  # type: ignore[n
     return site.op("reduce", counted, dimensions=(len(shape) - 1,), kind="add")
 
 
-def _permuted(site: Site, xs: Sequence[Entry], places: Entry, count: int) -> list[Entry]:
+def _permuted(site: OpSite, xs: Sequence[TracedValue], places: TracedValue, count: int) -> list[TracedValue]:
     """The first `count` of xs [..., N], each element at its place."""
     *lead, size = places.shape
     shape = (*lead, count, size)
@@ -70,7 +70,7 @@ def _permuted(site: Site, xs: Sequence[Entry], places: Entry, count: int) -> lis
     return [along(site, x, ids) for x in xs]
 
 
-def along(site: Site, x: Entry, ids: Entry) -> Entry:
+def along(site: OpSite, x: TracedValue, ids: TracedValue) -> TracedValue:
     """x [..., N] at ids [..., J] of each row: [..., J]."""
     *lead, size = x.shape
     rows = 1
@@ -85,13 +85,13 @@ def along(site: Site, x: Entry, ids: Entry) -> Entry:
 
 
 @lowers("chlo.top_k")
-def top_k(site: Site) -> list[Entry]:
+def top_k(site: OpSite) -> list[TracedValue]:
     """The k largest of each row and where they are, the largest first; NaN is larger than all."""
     (x,), k = site.operands, mlir.int_(site.raw, "k")
     if x.shape[-1] == 0 or k == 0:
         return [site.t.number(0, t.dtype, t.shape) for t in site.types]
 
-    def before(first: Sequence[Entry], second: Sequence[Entry]) -> Entry:
+    def before(first: Sequence[TracedValue], second: Sequence[TracedValue]) -> TracedValue:
         if not x.type.dtype.is_float:
             return site.op("compare", first[0], second[0], comparison_direction="GT")
         return total_less(site, second[0], first[0])

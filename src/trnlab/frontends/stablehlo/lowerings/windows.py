@@ -15,18 +15,18 @@ from math import prod
 import numpy as np
 
 from trnlab.frontends.stablehlo import mlir
-from trnlab.frontends.stablehlo.entries import Entry
+from trnlab.frontends.stablehlo.entries import TracedValue
 from trnlab.frontends.stablehlo.lowerings.control import simple_body
-from trnlab.frontends.stablehlo.registry import Refused, Site, lowers
+from trnlab.frontends.stablehlo.registry import OpSite, UnsupportedForm, lowers
 from trnlab.numerics.dtypes import bool_, float32, int32
 
 _LARGEST = 1024  # elements of a window that is walked
 Element = tuple[int, ...]
-Body = Callable[..., Sequence[Entry]]
+Body = Callable[..., Sequence[TracedValue]]
 
 
 @dataclass(frozen=True)
-class Windows:
+class WindowDimensions:
     """Windows of the dimensions of a tensor: sizes, and how they lie. low, high: padding."""
 
     window: tuple[int, ...]
@@ -42,7 +42,7 @@ class Windows:
         extent = [(w - 1) * d + 1 for w, d in zip(self.window, self.dilation)]
         return tuple((n - e) // s + 1 if n >= e else 0 for n, e, s in zip(inside, extent, self.strides))
 
-    def padded(self, site: Site, x: Entry, value: Entry) -> Entry:
+    def padded(self, site: OpSite, x: TracedValue, value: TracedValue) -> TracedValue:
         """x with `value` around and between its elements."""
         inside = tuple(s - 1 for s in self.spread)
         if not any((*self.low, *self.high, *inside)):
@@ -51,7 +51,7 @@ class Windows:
             "pad", x, value, edge_padding_low=self.low, edge_padding_high=self.high, interior_padding=inside
         )
 
-    def at(self, site: Site, padded: Entry, element: Element, places: Sequence[int]) -> Entry:
+    def at(self, site: OpSite, padded: TracedValue, element: Element, places: Sequence[int]) -> TracedValue:
         """One element of all windows."""
         start = tuple(e * d for e, d in zip(element, self.dilation))
         limit = tuple(a + (n - 1) * s + 1 for a, n, s in zip(start, places, self.strides))
@@ -60,21 +60,21 @@ class Windows:
     def elements(self) -> Iterator[Element]:
         """Elements of the window, in row-major order. Raises Refused for a window too large to walk."""
         if prod(self.window) > _LARGEST:
-            raise Refused(f"a window of {prod(self.window)} elements", f"use windows of at most {_LARGEST}")
+            raise UnsupportedForm(f"a window of {prod(self.window)} elements", f"use windows of at most {_LARGEST}")
         return product(*map(range, self.window))
 
 
-def _windows(site: Site, rank: int) -> Windows:
+def _windows(site: OpSite, rank: int) -> WindowDimensions:
     ones = (1,) * rank
     padding = np.reshape(mlir.ints(site.raw, "padding", (0,) * (2 * rank)), (rank, 2))
     names = "window_strides", "base_dilations", "window_dilations"
     strides, spread, dilation = (mlir.ints(site.raw, name, ones) for name in names)
     low, high = (tuple(map(int, padding[:, side])) for side in (0, 1))
-    return Windows(mlir.ints(site.raw, "window_dimensions", ones), strides, spread, dilation, low, high)
+    return WindowDimensions(mlir.ints(site.raw, "window_dimensions", ones), strides, spread, dilation, low, high)
 
 
 @lowers("stablehlo.reduce_window")
-def reduce_window(site: Site) -> Sequence[Entry]:
+def reduce_window(site: OpSite) -> Sequence[TracedValue]:
     """The body, applied to what each window holds so far and its next element. Sums and products of 16-bit floats
     are rounded once, at the end."""
     count = len(site.operands) // 2
@@ -87,14 +87,16 @@ def reduce_window(site: Site) -> Sequence[Entry]:
     return [site.op("convert", v, dtype=dtype) for v in found]
 
 
-def _reduced(site: Site, xs: Sequence[Entry], starts: Sequence[Entry], body: Body) -> Sequence[Entry]:
+def _reduced(
+    site: OpSite, xs: Sequence[TracedValue], starts: Sequence[TracedValue], body: Body
+) -> Sequence[TracedValue]:
     windows = _windows(site, len(xs[0].shape))
     places = windows.places(xs[0].shape)
     along = _running(windows, xs[0].shape)
     if along is not None:
         return _doubled(site, xs, starts, body, *along)
     padded = [windows.padded(site, x, s) for x, s in zip(xs, starts)]
-    found: Sequence[Entry] = [site.t.broadcast(s, places) for s in starts]
+    found: Sequence[TracedValue] = [site.t.broadcast(s, places) for s in starts]
     if 0 in places:
         return found
     for element in windows.elements():
@@ -102,7 +104,7 @@ def _reduced(site: Site, xs: Sequence[Entry], starts: Sequence[Entry], body: Bod
     return found
 
 
-def _running(windows: Windows, shape: Sequence[int]) -> tuple[int, bool] | None:
+def _running(windows: WindowDimensions, shape: Sequence[int]) -> tuple[int, bool] | None:
     """(dimension, backwards) where each window holds all up to its place along one dimension, or all from there."""
     wide = [d for d, w in enumerate(windows.window) if w > 1]
     plain = {*windows.strides, *windows.spread, *windows.dilation} == {1}
@@ -117,8 +119,8 @@ def _running(windows: Windows, shape: Sequence[int]) -> tuple[int, bool] | None:
 
 
 def _doubled(
-    site: Site, xs: Sequence[Entry], starts: Sequence[Entry], body: Body, dim: int, back: bool
-) -> Sequence[Entry]:
+    site: OpSite, xs: Sequence[TracedValue], starts: Sequence[TracedValue], body: Body, dim: int, back: bool
+) -> Sequence[TracedValue]:
     """Each place takes what the one 1, 2, 4, ... before it holds; beyond the ends lies the starting value."""
     size, distance = xs[0].shape[dim], 1
     found = body(*(site.t.broadcast(s, xs[0].shape) for s in starts), *xs)
@@ -130,14 +132,14 @@ def _doubled(
     return found
 
 
-def _shifted(site: Site, x: Entry, filler: Entry, dim: int, by: int) -> Entry:
+def _shifted(site: OpSite, x: TracedValue, filler: TracedValue, dim: int, by: int) -> TracedValue:
     low = tuple(by if d == dim else 0 for d in range(len(x.shape)))
     high, inside = tuple(-n for n in low), (0,) * len(low)
     return site.op("pad", x, filler, edge_padding_low=low, edge_padding_high=high, interior_padding=inside)
 
 
 @lowers("stablehlo.select_and_scatter")
-def select_and_scatter(site: Site) -> Entry:
+def select_and_scatter(site: OpSite) -> TracedValue:
     """The element of each window that the first body prefers gets the window's source, combined by the second."""
     x, source, start = site.operands
     windows, shape = _windows(site, len(x.shape)), source.shape
@@ -162,8 +164,13 @@ def select_and_scatter(site: Site) -> Entry:
 
 
 def _spread_back(
-    site: Site, windows: Windows, share: Entry, element: Element, size: Sequence[int], start: Entry
-) -> Entry:
+    site: OpSite,
+    windows: WindowDimensions,
+    share: TracedValue,
+    element: Element,
+    size: Sequence[int],
+    start: TracedValue,
+) -> TracedValue:
     """What one element of all windows gives, at its places in the tensor."""
     low = tuple(e * d - a for e, d, a in zip(element, windows.dilation, windows.low))
     inside = tuple(s - 1 for s in windows.strides)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a captured step depended on beside its arguments, whether that still holds, and what the step did to it.
 
-Three kinds. Python state (`guards.image`) is guarded by value. Tensors that hang on it are inputs, found again at
-each step where they were found first; guarded are their form, and which of them are one. What the step itself changed
-(an attribute set, an item added) is an effect, and is done again after each run of the program.
+Three kinds. Python state (`guards.state_snapshot`) is guarded by value. Tensors that hang on it are inputs, found
+again at each step where they were found first; guarded are their form, and which of them are one. What the step
+itself changed (an attribute set, an item added) is an effect, and is done again after each run of the program.
 """
 
 from __future__ import annotations
@@ -16,26 +16,32 @@ import torch
 from torch import Tensor
 
 from trnlab.errors import UnsupportedOpError
-from trnlab.frontends.torch.capture.outside import Found, Outside, bits, is_real, share_memory
+from trnlab.frontends.torch.capture.external_tensors import (
+    ExternalTensor,
+    ExternalTensors,
+    bits,
+    is_real,
+    share_memory,
+)
 from trnlab.frontends.torch.capture.state import TorchState
 from trnlab.frontends.torch.capture.subject import form
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.sparse.parts import is_sparse, members
-from trnlab.guards.changes import Change
+from trnlab.guards.changes import StateChange
 from trnlab.guards.collected import Guard
-from trnlab.guards.image import Image
-from trnlab.guards.nodes import ORDER, Cached, Globals, Node, Summary
+from trnlab.guards.nodes import ORDER, GlobalsNode, LruCacheNode, StateNode, SummaryNode
+from trnlab.guards.state_snapshot import StateSnapshot
 from trnlab.guards.watch import random_states
 
 _PLAIN = (int, float, bool, str, bytes, type(None), complex, torch.dtype, torch.device)
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorLocation:
     """Where a tensor is found: a part of some object, or nowhere but here (`fixed`)."""
 
     label: str
-    node: Node | _Buffers | None = None
+    node: StateNode | _Buffers | None = None
     key: Any = None
     fixed: Tensor | None = None
     part: int | None = None  # of a sparse tensor that is there: which of the tensors that it is made of
@@ -62,7 +68,7 @@ class _Buffers:
 class _Cell:
     """A tensor that hangs on Python state. same_as: the tensor of the model or batch, or other cell, that it is."""
 
-    place: Place
+    place: TensorLocation
     form: Any
     same_as: tuple[str, int] | None = None
 
@@ -71,13 +77,13 @@ class _Cell:
 class Effect:
     """The step set `node[key]`. leaves: plain values, places of tensors that existed before, numbers of outputs."""
 
-    change: Change
+    change: StateChange
     leaves: list[Any]
     spec: Any
 
     def value(self, groups: Mapping[str, Sequence[Any]]) -> Any:
         """What it sets in this run."""
-        leaves = [leaf.now() if isinstance(leaf, Place) else leaf for leaf in self.leaves]
+        leaves = [leaf.now() if isinstance(leaf, TensorLocation) else leaf for leaf in self.leaves]
         leaves = [groups[leaf.group][leaf.index] if isinstance(leaf, _Given) else leaf for leaf in leaves]
         return pytree.tree_unflatten(leaves, self.spec)
 
@@ -94,25 +100,29 @@ class Dependencies:
     """See the head of this module. `reusable`: the program may serve further calls while nothing has changed."""
 
     def __init__(
-        self, image: Image, leaves: Sequence[Any], tensors: Sequence[Tensor], modules: Iterable[tuple[str, Any]] = ()
+        self,
+        image: StateSnapshot,
+        leaves: Sequence[Any],
+        tensors: Sequence[Tensor],
+        modules: Iterable[tuple[str, Any]] = (),
     ) -> None:
         self.image, self._leaves, self._tensors = image, list(leaves), list(tensors)
         self._buffers = [_Buffers(name, module) for name, module in modules]
-        self.places: list[Place] = []
+        self.places: list[TensorLocation] = []
         self.effects: list[Effect] = []
-        self.changes: list[Change] = []
+        self.changes: list[StateChange] = []
         self.drawn: list[str] = []
         self.noted: list[str] = []  # what the step did that no look at Python's state foretells
         self._cells: list[_Cell] = []
-        self._values: list[tuple[Place, bytes]] = []
-        self._index: dict[int, list[Place]] | None = None
+        self._values: list[tuple[TensorLocation, bytes]] = []
+        self._index: dict[int, list[TensorLocation]] | None = None
         self.others: list[Guard] = []  # of recorded kernels, and of process groups
         self._random = random_states()
         self.reusable = True
         self._distinct = 0
 
     # -- while capturing --------------------------------------------------------------------------------------------
-    def add(self, found: Found) -> str:
+    def add(self, found: ExternalTensor) -> str:
         """A tensor from outside is an input; returns its name."""
         if found.of is None:
             self.places.append(self._place(found.real))
@@ -122,19 +132,21 @@ class Dependencies:
             self.places.append(replace(place, label=f"{place.label}, part {part}", part=part))
         return self.places[-1].label
 
-    def _place(self, real: Tensor) -> Place:
+    def _place(self, real: Tensor) -> TensorLocation:
         if self._index is None:
             self._index = {}
             for node in self.image.nodes.values():
                 for key, value in node.known.items():
                     if isinstance(value, Tensor):
-                        self._index.setdefault(id(value), []).append(Place(node.at(key), node, key))
+                        self._index.setdefault(id(value), []).append(TensorLocation(node.at(key), node, key))
             for table in self._buffers:
                 for key, value in table.known.items():
-                    self._index.setdefault(id(value), []).append(Place(f"{table.label}.{key}", table, key))
-        return self._index.get(id(real), [Place(f"a tensor {list(real.shape)} from outside", fixed=real)])[0]
+                    self._index.setdefault(id(value), []).append(TensorLocation(f"{table.label}.{key}", table, key))
+        return self._index.get(id(real), [TensorLocation(f"a tensor {list(real.shape)} from outside", fixed=real)])[0]
 
-    def finish(self, outside: Outside, written: Sequence[tuple[str, Tensor]], inputs: Sequence[Tensor]) -> None:
+    def finish(
+        self, outside: ExternalTensors, written: Sequence[tuple[str, Tensor]], inputs: Sequence[Tensor]
+    ) -> None:
         """The step is over: what did it read, and what has it changed?"""
         for name, tensor in written:
             _check_alone(name, tensor, inputs)
@@ -186,7 +198,7 @@ class Dependencies:
             return f"{change}{self._own(change)}"
         return next(self._moved(leaves, tensors), None) or next(filter(None, (g.failed() for g in self.others)), None)
 
-    def _own(self, change: Change) -> str:
+    def _own(self, change: StateChange) -> str:
         if any(c.label == change.label for c in self.changes):
             return " (the step changes it itself: keep it in a tensor, or outside of the step)"
         return ""
@@ -229,9 +241,9 @@ def _distinct(*groups: Sequence[Any]) -> int:
     return len({id(x) for group in groups for x in group if isinstance(x, Tensor)})
 
 
-def keep_traced(dependencies: Dependencies, outside: Outside) -> list[tuple[Place, Tensor]]:
+def keep_traced(dependencies: Dependencies, outside: ExternalTensors) -> list[tuple[TensorLocation, Tensor]]:
     """Make effects of the changes; returns where the step kept tensors that it computed, and these."""
-    kept: list[tuple[Place, Tensor]] = []
+    kept: list[tuple[TensorLocation, Tensor]] = []
     for change in _storable(dependencies):
         leaves, spec = pytree.tree_flatten(change.after)
         for i, leaf in enumerate(leaves):
@@ -239,22 +251,22 @@ def keep_traced(dependencies: Dependencies, outside: Outside) -> list[tuple[Plac
                 real = leaf if is_real(leaf) else outside.real_of(leaf)
                 leaves[i] = _Given("output", len(kept)) if real is None else dependencies.source(real)
                 if real is None:
-                    kept.append((Place(change.label, change.node, change.key), leaf))
+                    kept.append((TensorLocation(change.label, change.node, change.key), leaf))
             elif not isinstance(leaf, _PLAIN):
                 dependencies.reusable = False
         dependencies.effects.append(Effect(change, leaves, spec))
     return kept
 
 
-def _storable(dependencies: Dependencies) -> Iterator[Change]:
+def _storable(dependencies: Dependencies) -> Iterator[StateChange]:
     """The changes, those of objects that the step made broken up into their parts."""
     for change in dependencies.changes:
-        if isinstance(change.node, Cached):
+        if isinstance(change.node, LruCacheNode):
             continue  # what it has kept of this step is dropped again
-        if isinstance(change.node, Summary) or change.key is ORDER:
+        if isinstance(change.node, SummaryNode) or change.key is ORDER:
             dependencies.reusable = False
             continue
-        inner = Image(TorchState())
+        inner = StateSnapshot(TorchState())
         inner.names.anything = True
         for leaf in pytree.tree_leaves(change.after):
             if not isinstance(leaf, (Tensor, *_PLAIN)):
@@ -266,11 +278,11 @@ def _storable(dependencies: Dependencies) -> Iterator[Change]:
             yield change
 
 
-def _traced_parts(image: Image) -> Iterator[Change]:
+def _traced_parts(image: StateSnapshot) -> Iterator[StateChange]:
     for node in image.nodes.values():
         for key, value in node.known.items():
-            if image.framework.is_traced(value) and not isinstance(node, Globals):
-                yield Change(node, key, None, value)
+            if image.framework.is_traced(value) and not isinstance(node, GlobalsNode):
+                yield StateChange(node, key, None, value)
 
 
 def restore(dependencies: Dependencies) -> None:

@@ -21,24 +21,24 @@ from torch import fx
 from trnlab.errors import GraphError, Location, NumericsError, TrnlabError, UnsupportedOpError
 from trnlab.frontends.common.formats import begin
 from trnlab.frontends.torch import low_precision
-from trnlab.frontends.torch.again import part_of
 from trnlab.frontends.torch.decompositions import composed, factors, fused_modules, grouped
 from trnlab.frontends.torch.decompositions.doubles import narrow_moments
 from trnlab.frontends.torch.decompositions.narrow_numbers import in_format
 from trnlab.frontends.torch.decompositions.split import kept
-from trnlab.frontends.torch.device.buffers import Buffer
+from trnlab.frontends.torch.device.buffers import ChipArray
 from trnlab.frontends.torch.device.types import is_narrowed, is_opaque, is_wide, type_of, unnarrowed
 from trnlab.frontends.torch.findings import provenance, survey
 from trnlab.frontends.torch.findings.locations import is_gradient, location_of
 from trnlab.frontends.torch.findings.refusals import UnsupportedOp
 from trnlab.frontends.torch.findings.vendor_limits import note_limits
-from trnlab.frontends.torch.lowerings import LOWERINGS, Randomness, Refused, Site, lowering_of
+from trnlab.frontends.torch.lowerings import LOWERINGS, LoweringSite, Randomness, UnsupportedOperatorForm, lowering_of
 from trnlab.frontends.torch.pytorch.dispatcher import OpOverload
 from trnlab.frontends.torch.pytorch.fakes import FakeTensor, unset_fake_temporarily
+from trnlab.frontends.torch.recomputation import part_of
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, TensorType, Value
 from trnlab.graph.ops import OPS, SOURCE
-from trnlab.graph.overflow import Watch
+from trnlab.graph.overflow import OverflowFlags
 from trnlab.numerics.dtypes import bfloat16, float32
 
 _NO_LOWERING = "it has no lowering to the chip"
@@ -108,7 +108,7 @@ class _Importer:
         narrow_moments(module)
         self.module, self.b, self.aliases = module, GraphBuilder(name), aliases
         self.random = Randomness(self.b)
-        self.watch = Watch(self.b)
+        self.watch = OverflowFlags(self.b)
         self.values: dict[fx.Node, Any] = {}
         self.part: int | None = None  # of the operator at hand, see `again`
         self.apart: dict[tuple[Value, int | None], Value] = {}
@@ -180,14 +180,14 @@ class _Importer:
             return  # a graph of a higher order operator, which has no lowering
         if isinstance(held, FakeTensor):  # it has no data: what made it is missing from the trace
             where = location_of(next(iter(node.users))) if node.users else None
-            lost = Refused("PyTorch's trace does not say what computes it", _LISTED)
+            lost = UnsupportedOperatorForm("PyTorch's trace does not say what computes it", _LISTED)
             self.unsupported.append(_unsupported(f"constant {node.target}", _shown([held]), where, lost))
             self.values[node] = _UNKNOWN
             return
         try:
             expected = type_of(held)
             with unset_fake_temporarily():  # PyTorch traces with tensors that have no data; a constant has
-                array = np.array(Buffer(held, "a constant").array())
+                array = np.array(ChipArray(held, "a constant").array())
         except (UnsupportedOpError, NumericsError) as error:
             where = location_of(next(iter(node.users))) if node.users else None
             self.unsupported.append(_unsupported(f"constant {node.target}", _shown([held]), where, error))
@@ -217,9 +217,9 @@ class _Importer:
         begin = len(self.b.graph.ops)
         try:
             types = _result_types(node)
-            results = self._lower(node, Site(self.b, node, types, self.random, self.watch))
+            results = self._lower(node, LoweringSite(self.b, node, types, self.random, self.watch))
             self._follow(node, begin)
-        except (Refused, UnsupportedOpError) as refusal:
+        except (UnsupportedOperatorForm, UnsupportedOpError) as refusal:
             if is_gradient(node.meta.get("stack_trace") or ""):
                 self.of_gradients.add(len(self.unsupported))
             self.unsupported.append(_unsupported(_name(node.target), _operands(node), where, refusal))
@@ -239,11 +239,11 @@ class _Importer:
         results = [t and self.b.constant(0, t.dtype, t.shape) for t in types]
         return results if isinstance(node.meta.get("val"), (tuple, list)) else results[0]
 
-    def _lower(self, node: fx.Node, site: Site) -> tuple[Any, ...]:
+    def _lower(self, node: fx.Node, site: LoweringSite) -> tuple[Any, ...]:
         lowering = lowering_of(node.target)
         if lowering is None:
             name = _name(node.target)
-            raise Refused(
+            raise UnsupportedOperatorForm(
                 _NO_LOWERING, next((do for start, do in _WAYS_OUT.items() if name.startswith(start)), _LISTED)
             )
         self.part = part_of(node)
@@ -251,8 +251,8 @@ class _Importer:
         try:
             results = lowering(site, *args, **kwargs)
         except GraphError as error:
-            raise Refused(f"{error.what}: limit {error.limit}, got {error.got}", _LISTED) from error
-        except (Refused, UnsupportedOpError):
+            raise UnsupportedOperatorForm(f"{error.what}: limit {error.limit}, got {error.got}", _LISTED) from error
+        except (UnsupportedOperatorForm, UnsupportedOpError):
             raise
         except Exception as error:
             raise _defect(node, site.b.loc, f"raised {type(error).__name__}: {error}") from error
@@ -278,7 +278,7 @@ class _Importer:
         ]
         unseen = self.watch.follow(self.b.graph.ops[begin:], given, _is_wide(node))
         if unseen is not None:
-            raise Refused(
+            raise UnsupportedOperatorForm(
                 f"its result may need more than the 32 bits that int64 has on the chip, and nothing watches "
                 f"{unseen.name} for that",
                 "compute it in int32, where it wraps as PyTorch's int32 does, or before the step",
@@ -393,9 +393,9 @@ def _defect(node: fx.Node, where: Location | None, what: str) -> UnsupportedOpEr
 
 
 def _unsupported(
-    name: str, operands: tuple[str, ...], where: Location | None, refusal: Refused | TrnlabError
+    name: str, operands: tuple[str, ...], where: Location | None, refusal: UnsupportedOperatorForm | TrnlabError
 ) -> UnsupportedOp:
-    if isinstance(refusal, Refused):
+    if isinstance(refusal, UnsupportedOperatorForm):
         return UnsupportedOp(name, operands, where, refusal.reason, refusal.do)
     if refusal.code == _DEFECT:
         raise refusal

@@ -21,7 +21,7 @@ _PLAIN = (int, float, str, bool, type(None))
 
 
 @dataclass(frozen=True)
-class Number:
+class OptimizerNumber:
     """What `table[place][key]` is after a step; table: "state", by position of the parameter, or "group"."""
 
     table: str
@@ -30,14 +30,14 @@ class Number:
     value: Any
 
 
-def store(numbers: Sequence[Number], optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> None:
+def store(numbers: Sequence[OptimizerNumber], optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> None:
     """Write the numbers where the optimizer keeps them."""
     for n in numbers:
         held = optimizer.state[parameters[n.place]] if n.table == "state" else optimizer.param_groups[n.place]
         held[n.key] = n.value
 
 
-class Before:
+class OptimizerNumbers:
     """The optimizer's numbers before a step is traced."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, state: Sequence[Mapping[str, Any]]) -> None:
@@ -45,7 +45,7 @@ class Before:
         self._groups = [_exact(g, {"params"}) for g in optimizer.param_groups]
         self._rates = [g.get("lr") for g in optimizer.param_groups]
 
-    def changed(self, state: Sequence[Mapping[str, Any]]) -> Iterator[Number]:
+    def changed(self, state: Sequence[Mapping[str, Any]]) -> Iterator[OptimizerNumber]:
         """Those that are others now. Raises UnsupportedOpError where the change can't be repeated after a run."""
         for table, before, after, left_out in (
             ("state", self._state, state, set()),
@@ -58,10 +58,10 @@ class Before:
         if any(g.get("lr") is not rate for g, rate in zip(self.optimizer.param_groups, self._rates)):
             raise self.refused("lr")
 
-    def _number(self, table: str, place: int, key: str, value: Any) -> Number:
+    def _number(self, table: str, place: int, key: str, value: Any) -> OptimizerNumber:
         if not isinstance(value, _PLAIN):
             raise self.refused(key)
-        return Number(table, place, key, value)
+        return OptimizerNumber(table, place, key, value)
 
     def refused(self, key: str) -> UnsupportedOpError:
         """The refusal of something that changes."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an `Image` of Python state must know of PyTorch, and PyTorch's own state that a trace depends on."""
+"""What a `StateSnapshot` of Python state must know of PyTorch, and PyTorch's own state that a trace depends on."""
 
 from __future__ import annotations
 
@@ -17,12 +17,21 @@ from torch.distributions import Distribution, Transform
 from torch.nn.modules import module as nn_module
 
 import trnlab
-from trnlab.frontends.torch.distributed.surroundings import surroundings
+from trnlab.frontends.torch.distributed.environment import surroundings
 from trnlab.frontends.torch.pytorch.dispatcher import is_traceable_wrapper_subclass
 from trnlab.frontends.torch.pytorch.fakes import FakeTensor
 from trnlab.frontends.torch.sparse import parts as sparse
-from trnlab.guards.image import Image
-from trnlab.guards.nodes import EVERY, Attributes, Fields, Items, Names, Node, Parts, Summary
+from trnlab.guards.nodes import (
+    EVERY,
+    AttributesNode,
+    BuiltinNode,
+    ItemsNode,
+    MentionedNames,
+    StateNode,
+    SummaryNode,
+    TensorAttributesNode,
+)
+from trnlab.guards.state_snapshot import StateSnapshot
 from trnlab.nki.kernel import Kernel
 
 # Numba is looked for and not imported: a process that finds all loops compiled does without it.
@@ -52,7 +61,7 @@ def _library(file: str) -> bool:
     return file.startswith(_STANDARD) and "/site-packages/" not in file
 
 
-class _Children(Items):
+class _Children(ItemsNode):
     """The modules, parameters or buffers in a module, which people reach by name."""
 
     def at(self, key: Any) -> str:
@@ -61,7 +70,7 @@ class _Children(Items):
 
 
 class TorchState:
-    """A `guards.image.Framework`.
+    """A `guards.state_snapshot.Framework`.
 
     trained: modules whose parameters and buffers the step looks after. Those of all others are tensors that hang on
     Python state, as any tensor in a dictionary.
@@ -92,33 +101,35 @@ class TorchState:
         """See `Framework`."""
         return isinstance(value, _VALUES)
 
-    def node(self, value: Any, label: str, names: Names) -> Node | None:
+    def node(self, value: Any, label: str, names: MentionedNames) -> StateNode | None:
         """See `Framework`."""
         if isinstance(value, nn.Module):
             names.names |= _TABLES  # which PyTorch's own code reads as `self.__dict__[name]`
             self._children[id(value._modules)] = value._modules
             if id(value) not in self._trained:
                 self._children |= {id(table): table for table in (value._parameters, value._buffers)}
-                return Fields(value, label, names, _NOT_READ)
+                return AttributesNode(value, label, names, _NOT_READ)
             self._buffers[id(value._buffers)] = value._buffers
-            return Fields(value, label, names, _TRAINED_RECURRENT if isinstance(value, nn.RNNBase) else _TRAINED)
+            return AttributesNode(
+                value, label, names, _TRAINED_RECURRENT if isinstance(value, nn.RNNBase) else _TRAINED
+            )
         if isinstance(value, torch.Tensor):
-            return None if is_traceable_wrapper_subclass(value) else Attributes(value, label, names)
+            return None if is_traceable_wrapper_subclass(value) else TensorAttributesNode(value, label, names)
         if isinstance(value, (Distribution, Transform)):
-            return Fields(value, label, EVERY)
+            return AttributesNode(value, label, EVERY)
         if id(value) in self._children:
             return _Children(value, label)
         if id(value) in self._buffers:
             held = frozenset(k for k, v in value.items() if v is not None)
-            return Items(value, label, held.__contains__)
+            return ItemsNode(value, label, held.__contains__)
         if isinstance(value, torch.optim.Optimizer):
-            return Fields(value, label, names, _OPTIMIZERS_OWN)
+            return AttributesNode(value, label, names, _OPTIMIZERS_OWN)
         if isinstance(value, torch.Generator):
-            return Summary(value, label, lambda g: bytes(g.get_state().tolist()))
-        return Parts(value, label, {"function": ""}) if isinstance(value, Kernel) else None
+            return SummaryNode(value, label, lambda g: bytes(g.get_state().tolist()))
+        return BuiltinNode(value, label, {"function": ""}) if isinstance(value, Kernel) else None
 
 
-def visit_hooks(image: Image) -> None:
+def visit_hooks(image: StateSnapshot) -> None:
     """Hooks that apply to all modules."""
     for name, table in vars(nn_module).items():
         if name.startswith("_global_") and isinstance(table, dict):

@@ -21,15 +21,14 @@ import torch
 from torch import Tensor, fx, nn
 
 from trnlab.frontends.common.captured import Captured, Role
-from trnlab.frontends.torch.again import Parts
 from trnlab.frontends.torch.capture import (
     hooks,
     tracing,
 )
 from trnlab.frontends.torch.capture.dependencies import Dependencies, keep_traced, restore
+from trnlab.frontends.torch.capture.external_tensors import ExternalTensors, leaf_like
 from trnlab.frontends.torch.capture.import_fx import EXACT, import_fx
-from trnlab.frontends.torch.capture.optimizer_numbers import Before, Number
-from trnlab.frontends.torch.capture.outside import Outside, leaf_like
+from trnlab.frontends.torch.capture.optimizer_numbers import OptimizerNumber, OptimizerNumbers
 from trnlab.frontends.torch.capture.running_averages import averages_as_tensors
 from trnlab.frontends.torch.capture.state import TorchState, visit_hooks
 from trnlab.frontends.torch.capture.subject import COUNTS, RATES, Place, Subject, check_devices, prepare
@@ -40,10 +39,11 @@ from trnlab.frontends.torch.parallel.data_parallel import average_gradients, for
 from trnlab.frontends.torch.parallel.fully_sharded import captured_units, settle
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode
+from trnlab.frontends.torch.recomputation import RecomputedParts
 from trnlab.frontends.torch.sparse.parts import closed, opened
 from trnlab.guards.collected import collected
-from trnlab.guards.image import Image
-from trnlab.guards.watch import Watch
+from trnlab.guards.state_snapshot import StateSnapshot
+from trnlab.guards.watch import FunctionWatch
 
 __all__ = ["Captured", "CapturedStep", "LossFunction", "Role", "Subject", "capture_step", "check_devices", "prepare"]
 
@@ -54,18 +54,19 @@ LossFunction = Callable[..., Any]
 class CapturedStep(Captured):
     """A captured step. `dependencies`: what it depended on that is no input, and where inputs from outside are.
 
-    result: what the loss function returned, with a `Reported` for each tensor. strides: of each output in eager mode.
+    result: what the loss function returned, with a `LossOutput` for each tensor. strides: of each output in eager
+    mode.
     numbers: what the optimizer keeps as Python numbers and has changed.
     """
 
     dependencies: Dependencies
     result: Any
     strides: list[tuple[int, ...]]
-    numbers: list[Number]
+    numbers: list[OptimizerNumber]
 
 
 @dataclass(frozen=True)
-class Reported:
+class LossOutput:
     """A tensor among what the loss function returned: an output, or an input itself."""
 
     role: Role
@@ -111,17 +112,17 @@ class _Capture:
         self.reals: list[Tensor] = []
         self.fakes: list[Tensor] = []
         self.results: list[Role] = []
-        self.numbers: list[Number] = []
+        self.numbers: list[OptimizerNumber] = []
         self._lay_out()
         self.image = self._image()
         # Read before the trace, in which a rate that is a tensor would count as a value that the step asked for.
         self.ordinary_rates, self.given = subject.ordinary_rates(), subject.numbers()
-        self.watch = Watch(self.image)
+        self.watch = FunctionWatch(self.image)
         own = [t for *_, t in subject.tensors]
         self.dependencies = Dependencies(self.image, self.leaves, own, subject.model.named_modules())
 
-    def _image(self) -> Image:
-        image = Image(TorchState(self.subject.model.modules()))
+    def _image(self) -> StateSnapshot:
+        image = StateSnapshot(TorchState(self.subject.model.modules()))
         image.visit(self.subject.model, "model")
         image.visit(self.loss_fn, "the loss function")
         visit_hooks(image)
@@ -168,7 +169,7 @@ class _Capture:
         given = dict(zip(self.roles, inputs))
         own = {r: self._leaf(r, x, real) for (r, x), real in zip(given.items(), self.reals)}
         shown = [(real, own[r]) for r, real in zip(self.roles, self.reals) if r.kind not in ("count", "rate")]
-        outside = Outside(shown, lines)
+        outside = ExternalTensors(shown, lines)
         with outside, torch.enable_grad(), collectives_of_groups(lines):
             result, changed = self._run(lines, outside, given, own)
         outside.give_back()
@@ -183,7 +184,9 @@ class _Capture:
     def _learns(role: Role, real: Tensor) -> bool:
         return role.kind in ("parameter", "batch") and real.requires_grad and real.is_leaf
 
-    def _run(self, lines: RecordLines, outside: Outside, given: Any, own: Any) -> tuple[Any, dict[Role, Tensor]]:
+    def _run(
+        self, lines: RecordLines, outside: ExternalTensors, given: Any, own: Any
+    ) -> tuple[Any, dict[Role, Tensor]]:
         tensors = [t for _, _, t in self.subject.tensors]
         values = {tensors[r.place]: x for r, x in own.items() if r.kind in ("parameter", "buffer")}
         leaves = list(self.leaves)
@@ -194,7 +197,7 @@ class _Capture:
         for _, p, x in named:
             hooks.take_over(p, x)
         with tracing.parameters_replaced(self.subject.model, values):
-            model, parts = self.subject.model, Parts()
+            model, parts = self.subject.model, RecomputedParts()
             with (
                 self.watch,
                 forward_of_modules(model),
@@ -221,7 +224,7 @@ class _Capture:
     def _gradients(named: Any) -> dict[Role, Tensor]:
         return {Role("gradient", name): x.grad for name, _, x in named if x.grad is not None}
 
-    def _optimized(self, outside: Outside, given: Any, own: Any, values: Any) -> dict[Role, Tensor]:
+    def _optimized(self, outside: ExternalTensors, given: Any, own: Any, values: Any) -> dict[Role, Tensor]:
         """Run the optimizer and collect what it changed."""
         optimizer, originals = self.subject.optimizer, list(self.subject.parameters.values())
         assert optimizer is not None
@@ -235,7 +238,7 @@ class _Capture:
         known = {id(x): self.given[place] for place, x in numbers.items() if place in self.subject.scheduled}
         kept = {p: s for p, s in state.items() if s}
         with tracing.optimizer_replaced(optimizer, values, numbers, kept, self.ordinary_rates):
-            before = Before(optimizer, list(state.values()))
+            before = OptimizerNumbers(optimizer, list(state.values()))
             with self.watch:
                 hooks.run_pre_hooks(optimizer)
             outside.phase = type(optimizer).__name__
@@ -265,7 +268,7 @@ class _Capture:
         return changed
 
     # -- results -----------------------------------------------------------------------------------------------------
-    def _collect(self, result: Any, changed: Any, own: Any, outside: Outside) -> list[Tensor]:
+    def _collect(self, result: Any, changed: Any, own: Any, outside: ExternalTensors) -> list[Tensor]:
         """What the traced function returns; ends with the inputs that were found on the way."""
         roles = {id(x): role for role, x in own.items()}
         leaves, spec = pytree.tree_flatten(result)
@@ -277,7 +280,7 @@ class _Capture:
                 )
                 if role not in own:
                     report[role] = leaf
-                leaves[i] = Reported(role)
+                leaves[i] = LossOutput(role)
         self.result = pytree.tree_unflatten(leaves, spec)
         changed |= {r: x for r, x in own.items() if r.kind == "batch" and x._version > 0}
         found = [Role("outside", self.dependencies.add(f), i) for i, f in enumerate(outside.found)]

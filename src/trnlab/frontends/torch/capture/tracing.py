@@ -23,8 +23,8 @@ from torch.fx import traceback as fx_traceback
 
 from trnlab.errors import UnsupportedOpError, UsageError
 from trnlab.frontends.torch.capture import hooks
+from trnlab.frontends.torch.capture.external_tensors import is_real
 from trnlab.frontends.torch.capture.import_fx import decompositions
-from trnlab.frontends.torch.capture.outside import is_real
 from trnlab.frontends.torch.capture.scalars import tensors_as_numbers
 from trnlab.frontends.torch.capture.subject import Place
 from trnlab.frontends.torch.capture.without_writes import without_writes
@@ -33,8 +33,8 @@ from trnlab.frontends.torch.draws import NoteDraws, generator_kept
 from trnlab.frontends.torch.findings import survey
 from trnlab.frontends.torch.findings.assumed import Assumed
 from trnlab.frontends.torch.findings.locations import RecordLines
+from trnlab.frontends.torch.graph_templates import Functional
 from trnlab.frontends.torch.parallel import sharded
-from trnlab.frontends.torch.pieces import Functional
 from trnlab.frontends.torch.pytorch.fakes import (
     DataDependentOutputException,
     DynamicOutputShapeException,

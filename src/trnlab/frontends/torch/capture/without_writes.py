@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from trnlab.frontends.torch.pieces import Functional, NotPlainError, Piece, pieces
+from trnlab.frontends.torch.graph_templates import Functional, GraphTemplate, NotPlainError, pieces
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.pytorch.dispatcher import OpOverload
 from trnlab.frontends.torch.pytorch.fakes import FakeTensor
@@ -145,7 +145,7 @@ class _Call:
 
 def _pieces(
     nodes: Sequence[fx.Node], same: Mapping[fx.Node, fx.Node], functional: Functional
-) -> dict[fx.Node, Piece]:
+) -> dict[fx.Node, GraphTemplate]:
     """What each of these operators becomes: those of one form the same."""
     keys = {node: _Call.key(node) for node in nodes}
     first = {key: node for node, key in reversed(keys.items())}

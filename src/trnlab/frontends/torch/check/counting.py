@@ -16,10 +16,10 @@ from trnlab.collectives import Collective
 from trnlab.frontends.torch.device import dlpack
 from trnlab.frontends.torch.distributed import process_group
 from trnlab.frontends.torch.distributed.flat import Flat
-from trnlab.frontends.torch.distributed.jobs import Job
+from trnlab.frontends.torch.distributed.jobs import PendingCall
 from trnlab.frontends.torch.distributed.process_group import NeuronProcessGroup
 from trnlab.frontends.torch.distributed.transport import GroupExchange, GroupTransport
-from trnlab.runtime.communication import Asked
+from trnlab.runtime.communication import UntimedCollective
 
 SMALL = 1 << 16  # bytes up to which values are handed on
 
@@ -28,13 +28,13 @@ class Ledger:
     """What the device's tensors were exchanged by since this was last asked."""
 
     def __init__(self) -> None:
-        self._asked: list[Asked] = []
+        self._asked: list[UntimedCollective] = []
 
-    def note(self, asked: Asked) -> None:
+    def note(self, asked: UntimedCollective) -> None:
         """One more."""
         self._asked.append(asked)
 
-    def take(self) -> list[Asked]:
+    def take(self) -> list[UntimedCollective]:
         """All, in order, once."""
         found, self._asked = self._asked, []
         return found
@@ -57,7 +57,7 @@ class LedgerTransport(GroupTransport):
         """See `GroupTransport`, as all others."""
         return self._asked
 
-    def collective(self, exchange: GroupExchange) -> list[Job]:
+    def collective(self, exchange: GroupExchange) -> list[PendingCall]:
         """In the ledger; of the values only small ones are handed on."""
         self._asked += 1
         asked, source = exchange.asked, exchange.source
@@ -67,18 +67,18 @@ class LedgerTransport(GroupTransport):
         self._hand_on(exchange)
         return []
 
-    def barrier(self) -> list[Job]:
+    def barrier(self) -> list[PendingCall]:
         """All are there."""
         self._asked += 1
         return []
 
-    def send(self, given: Flat, target: int, tag: int, purpose: str) -> list[Job]:
+    def send(self, given: Flat, target: int, tag: int, purpose: str) -> list[PendingCall]:
         """This rank gives the message."""
         if purpose:
             self._note(_message(self.rank, target), purpose, given, given.nbytes, given.nbytes)
         return []
 
-    def receive(self, result: Flat, source: int | None, tag: int, purpose: str) -> list[Job]:
+    def receive(self, result: Flat, source: int | None, tag: int, purpose: str) -> list[PendingCall]:
         """This rank gives nothing. From whoever sends first: from the next position (assumed: nobody knows who it
         is)."""
         if purpose:
@@ -102,7 +102,7 @@ class LedgerTransport(GroupTransport):
 
     def _note(self, asked: Collective, purpose: str, tensors: Flat, nbytes: int, buffer: int) -> None:
         dlpack.before_host(tensors.tensors[0], False)
-        self._ledger.note(Asked(asked, purpose, nbytes, buffer))
+        self._ledger.note(UntimedCollective(asked, purpose, nbytes, buffer))
 
     def _hand_on(self, exchange: GroupExchange) -> None:
         """Put the values of a small tensor wherever the other ranks' would be, and what this rank scatters where its

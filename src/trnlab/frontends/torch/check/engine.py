@@ -11,9 +11,9 @@ from torch import Tensor
 
 from trnlab.errors import TrnlabError
 from trnlab.findings import WARNING
-from trnlab.frontends.torch.check.recorded import Recorded
-from trnlab.frontends.torch.check.shapes import Followed
-from trnlab.frontends.torch.check.unwritten import Unwritten, values_kept
+from trnlab.frontends.torch.check.recorded import RecordingEngine
+from trnlab.frontends.torch.check.shapes import TracedDevice
+from trnlab.frontends.torch.check.unmaterialized import Unwritten, values_kept
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.graph.ir import Graph
 from trnlab.runtime import device
@@ -21,7 +21,7 @@ from trnlab.runtime.session import current
 from trnlab.runtime.step_cost import StepPrograms
 
 
-class WalksEngine(Recorded, Followed):
+class TraceEngine(RecordingEngine, TracedDevice):
     """Stands for the chip while a script is followed."""
 
     unwritten: Unwritten
@@ -37,11 +37,11 @@ class WalksEngine(Recorded, Followed):
                 return math.inf
 
     def follow(self, how: str, graphs: Sequence[Graph], kinds: Mapping[str, str], learns: bool) -> None:
-        """See `Follower`."""
+        """See `TracingEngine`."""
         self.walk.of_another(how, graphs, kinds, learns)  # type: ignore[attr-defined]
 
     def left(self, name: str, error: TrnlabError) -> None:
-        """See `Follower`."""
+        """See `TracingEngine`."""
         self.walk.survey.note(  # type: ignore[attr-defined]
             error.code,
             error.what.splitlines()[0],
@@ -53,7 +53,7 @@ class WalksEngine(Recorded, Followed):
         )
 
     def train_step(self, step: Any, batch: Sequence[Any]) -> Any:
-        """See `Followed`."""
+        """See `TracedDevice`."""
         walk: Any = self.walk
         leaves = pytree.tree_leaves(batch)
         walk.begun(tuple(f"{str(x.dtype)[6:]}{list(x.shape)}" for x in leaves if isinstance(x, Tensor)))

@@ -25,11 +25,11 @@ from trnlab.fleet.search.pipeline import order
 from trnlab.frontends.torch import recording
 from trnlab.frontends.torch.pytorch import tracing
 from trnlab.graph.ir import Graph
-from trnlab.porting.schedule import Pass
+from trnlab.porting.schedule import StagePass
 
 
 @dataclass
-class Ran:
+class StageRuns:
     """The graphs that a stage's passes ran in a step, and how many passes there were."""
 
     graphs: Counter[Graph] = field(default_factory=Counter)
@@ -37,7 +37,7 @@ class Ran:
 
 
 @dataclass
-class Divided:
+class PipelineRanks:
     """The pipeline that a rank is part of. ranks: of the world, by place; sends: by stage of this rank, bytes of what
     a microbatch hands on."""
 
@@ -45,15 +45,15 @@ class Divided:
     microbatches: int
     stages: int
     ranks: tuple[int, ...]
-    orders: list[list[Pass]]
+    orders: list[list[StagePass]]
     sends: dict[int, int] = field(default_factory=dict)
 
 
-class Walk(Protocol):
+class PipelineObserver(Protocol):
     """Who is told what the script does."""
 
     mail: dict[tuple[int, int], Any]
-    divided: Divided | None
+    divided: PipelineRanks | None
     compiled: bool
 
     def backward(self) -> None:
@@ -73,7 +73,7 @@ class Walk(Protocol):
 
 
 @contextmanager
-def pipelines_told(walk: Walk) -> Iterator[None]:
+def pipelines_told(walk: PipelineObserver) -> Iterator[None]:
     """Within the block pipelines are told to the walk."""
     from torch.distributed.pipelining import PipelineStage, schedules
 
@@ -104,14 +104,14 @@ def pipelines_told(walk: Walk) -> Iterator[None]:
 # -- what stages ask each other -------------------------------------------------------------------------------------
 
 
-def _sender(walk: Walk) -> Callable[..., None]:
+def _sender(walk: PipelineObserver) -> Callable[..., None]:
     def send(stage: Any, meta: Any, target: int) -> None:
         walk.mail[stage.stage_index, target] = meta
 
     return send
 
 
-def _receiver(walk: Walk) -> Callable[..., Any]:
+def _receiver(walk: PipelineObserver) -> Callable[..., Any]:
     def receive(stage: Any, source: int) -> Any:
         from trnlab.frontends.torch.pytorch.stages import shapes_of_gradients
 
@@ -127,7 +127,7 @@ def _receiver(walk: Walk) -> Callable[..., Any]:
 # -- what they run --------------------------------------------------------------------------------------------------
 
 
-def _compiled_stage(walk: Walk, original: Any) -> Callable[..., None]:
+def _compiled_stage(walk: PipelineObserver, original: Any) -> Callable[..., None]:
     def begin(stage: Any, submodule: nn.Module, *args: Any, **kwargs: Any) -> None:
         if not _is_compiled(submodule):
             # `Module.compile` leaves modules of PyTorch's own, as `Sequential`, eager: Dynamo skips their frames
@@ -139,7 +139,7 @@ def _compiled_stage(walk: Walk, original: Any) -> Callable[..., None]:
     return begin
 
 
-def _compiled_loss(walk: Walk, original: Any) -> Callable[..., None]:
+def _compiled_loss(walk: PipelineObserver, original: Any) -> Callable[..., None]:
     def begin(schedule: Any, n_microbatches: int, loss_fn: Any = None, *args: Any, **kwargs: Any) -> None:
         is_compiled = _is_compiled(loss_fn) or hasattr(loss_fn, "_torchdynamo_orig_callable")
         if loss_fn is not None and not is_compiled:
@@ -155,7 +155,7 @@ def _is_compiled(module: Any) -> bool:
     return any(isinstance(m, kind) or getattr(m, "_compiled_call_impl", None) is not None for m in modules)
 
 
-def _pass_of(walk: Walk, original: Any, backward: bool) -> Callable[..., Any]:
+def _pass_of(walk: PipelineObserver, original: Any, backward: bool) -> Callable[..., Any]:
     def run(stage: Any, *args: Any, **kwargs: Any) -> Any:
         walk.in_pass((stage.stage_index, backward))
         try:
@@ -167,7 +167,7 @@ def _pass_of(walk: Walk, original: Any, backward: bool) -> Callable[..., Any]:
     return run
 
 
-def _loss(walk: Walk, original: Any) -> Callable[..., Any]:
+def _loss(walk: PipelineObserver, original: Any) -> Callable[..., Any]:
     def run(schedule: Any, *args: Any, **kwargs: Any) -> Any:
         walk.in_pass((_stages(schedule)[0].num_stages - 1, False))
         try:
@@ -178,7 +178,7 @@ def _loss(walk: Walk, original: Any) -> Callable[..., Any]:
     return run
 
 
-def _unseen(walk: Walk, original: Any) -> Callable[..., Any]:
+def _unseen(walk: PipelineObserver, original: Any) -> Callable[..., Any]:
     def run(schedule: Any, *args: Any, **kwargs: Any) -> Any:
         with walk.unseen():
             return original(schedule, *args, **kwargs)
@@ -186,7 +186,7 @@ def _unseen(walk: Walk, original: Any) -> Callable[..., Any]:
     return run
 
 
-def _step(walk: Walk, original: Any) -> Callable[..., Any]:
+def _step(walk: PipelineObserver, original: Any) -> Callable[..., Any]:
     def step(schedule: Any, *args: Any, **kwargs: Any) -> Any:
         if walk.divided is None:
             walk.divided = _divided(schedule)
@@ -208,7 +208,7 @@ def _stages(schedule: Any) -> list[Any]:
     return [schedule._stage] if hasattr(schedule, "_stage") else list(schedule._stages)
 
 
-def _divided(schedule: Any) -> Divided:
+def _divided(schedule: Any) -> PipelineRanks:
     """The pipeline of a schedule. Raises UsageError (TRN198) for one whose passes are not whole."""
     first, name = _stages(schedule)[0], type(schedule).__name__
     count, microbatches = first.num_stages, schedule._n_microbatches
@@ -223,20 +223,22 @@ def _divided(schedule: Any) -> Divided:
             remedy="estimate with one of these; `trnlab run` takes the others",
         )
     ranks = tuple(dist.get_process_group_ranks(first.group if first.group is not None else dist.group.WORLD))
-    return Divided(name.removeprefix("Schedule"), microbatches, count, ranks, orders)
+    return PipelineRanks(name.removeprefix("Schedule"), microbatches, count, ranks, orders)
 
 
-def _all_forward_first(ranks: int, microbatches: int) -> list[list[Pass]]:
+def _all_forward_first(ranks: int, microbatches: int) -> list[list[StagePass]]:
     ways = [(backward, i) for backward in (False, True) for i in range(microbatches)]
-    return [[Pass(backward, rank, i) for backward, i in ways] for rank in range(ranks)]
+    return [[StagePass(backward, rank, i) for backward, i in ways] for rank in range(ranks)]
 
 
-def _one_by_one(ranks: int, microbatches: int) -> list[list[Pass]]:
+def _one_by_one(ranks: int, microbatches: int) -> list[list[StagePass]]:
     """What `Schedule1F1B` does; what it says it does (`_get_pipeline_order`) has microbatches that do not exist."""
-    return [[Pass(w.backward, rank, w.microbatch) for w in order(rank, ranks, microbatches)] for rank in range(ranks)]
+    return [
+        [StagePass(w.backward, rank, w.microbatch) for w in order(rank, ranks, microbatches)] for rank in range(ranks)
+    ]
 
 
-def _told(schedule: Any) -> list[list[Pass]] | None:
+def _told(schedule: Any) -> list[list[StagePass]] | None:
     """What a schedule of several stages a rank says of all ranks; None where passes are not whole."""
     told = getattr(schedule, "pipeline_order", None) or {}
     actions = {rank: [a for a in found if a is not None] for rank, found in told.items()}
@@ -245,7 +247,7 @@ def _told(schedule: Any) -> list[list[Pass]] | None:
         return None
     return [
         [
-            Pass(a.computation_type.value == "B", a.stage_index, a.microbatch_index)
+            StagePass(a.computation_type.value == "B", a.stage_index, a.microbatch_index)
             for a in actions[rank]
             if a.computation_type.value in ("F", "B")
         ]

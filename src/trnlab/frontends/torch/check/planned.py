@@ -9,16 +9,16 @@ import torch
 
 from trnlab.errors import UsageError
 from trnlab.findings import ERROR
-from trnlab.fleet.models.captured import Captured
-from trnlab.frontends.torch.check.owned import names_of
+from trnlab.fleet.models.captured import CapturedWork
 from trnlab.frontends.torch.check.report import work_of
-from trnlab.frontends.torch.check.steps import Step
-from trnlab.frontends.torch.check.walk import Walked, follow
+from trnlab.frontends.torch.check.script_trace import ScriptTrace, follow
+from trnlab.frontends.torch.check.steps import TracedStep
+from trnlab.frontends.torch.check.tensor_owners import names_of
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session, activate
 
 
-def captured(script: Script, session: Session) -> Captured:
+def captured(script: Script, session: Session) -> CapturedWork:
     """Follow a script to its second step. Raises UsageError (TRN193) where it makes none, or something refuses."""
     walk = follow(script, session)
     step = walk.typical
@@ -35,10 +35,10 @@ def captured(script: Script, session: Session) -> Captured:
         work = work_of(walk, step)
     samples = _samples(step, walk.recordings.unit)
     units = step.per_step // samples if step.counted == "tokens" else 1
-    return Captured(script.file.stem, work, samples, units, _parameters(walk, step), str(script.path))
+    return CapturedWork(script.file.stem, work, samples, units, _parameters(walk, step), str(script.path))
 
 
-def _samples(step: Step, unit: int) -> int:
+def _samples(step: TracedStep, unit: int) -> int:
     """Sequences or images of a batch: the first size of what it comes in. unit: tokens of a recorded one."""
     if step.captured is not None:
         shapes = [
@@ -54,7 +54,7 @@ def _samples(step: Step, unit: int) -> int:
     return int(first) if step.per_step % first == 0 else 1
 
 
-def _parameters(walk: Walked, step: Step) -> dict[str, tuple[int, ...]]:
+def _parameters(walk: ScriptTrace, step: TracedStep) -> dict[str, tuple[int, ...]]:
     if step.captured is not None:
         pairs = zip(step.captured.graph.inputs, step.captured.inputs)
         return {role.name: v.shape for v, role in pairs if role.kind == "parameter"}

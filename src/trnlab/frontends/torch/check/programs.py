@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 
 from trnlab.findings import ERROR
 from trnlab.frontends.torch.check.report import parameters_of, work_of
-from trnlab.frontends.torch.check.steps import Step
-from trnlab.frontends.torch.check.walk import Walked, follow
+from trnlab.frontends.torch.check.script_trace import ScriptTrace, follow
+from trnlab.frontends.torch.check.steps import TracedStep
 from trnlab.graph.ir import Graph
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session
 
 
 @dataclass
-class Needed:
+class RequiredPrograms:
     """graphs: of the first steps, in the order in which they ran. problems: what is in the script's way, a line each.
     parameters: of the model."""
 
@@ -24,7 +24,7 @@ class Needed:
     parameters: int = 0
 
 
-def graphs_of(script: Script, session: Session) -> Needed:
+def graphs_of(script: Script, session: Session) -> RequiredPrograms:
     """What a script's first steps need.
 
     Operators outside of compiled code are programs, too, or run on the host; they are not among the graphs.
@@ -34,8 +34,8 @@ def graphs_of(script: Script, session: Session) -> Needed:
     graphs += [step.captured.graph for step in walk.steps if step.captured is not None]
     graphs += [g for g in walk.recordings.inputs if g not in graphs]  # of evaluations between the steps
     problems = [f"{f.code}: {f.what}" for f in walk.survey.findings if f.severity == ERROR]
-    return Needed(graphs, problems, _parameters(walk))
+    return RequiredPrograms(graphs, problems, _parameters(walk))
 
 
-def _parameters(walk: Walked) -> int:
-    return parameters_of(work_of(walk, walk.typical or Step()))
+def _parameters(walk: ScriptTrace) -> int:
+    return parameters_of(work_of(walk, walk.typical or TracedStep()))

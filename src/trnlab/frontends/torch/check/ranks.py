@@ -28,12 +28,12 @@ from torch.nn.parallel import DistributedDataParallel
 from trnlab.chips.catalog import Target
 from trnlab.errors import UsageError
 from trnlab.fabric.cluster import CORES_PER_RANK, Cluster
-from trnlab.frontends.torch.check.alive import alive
 from trnlab.frontends.torch.check.counting import Ledger, created
+from trnlab.frontends.torch.check.live_objects import alive
 from trnlab.frontends.torch.pytorch import sharding
 from trnlab.frontends.torch.pytorch.collectives import NEW_GROUP, groups, register_backend
 from trnlab.porting.job import RANKS_WANTED
-from trnlab.runtime.communication import Asked
+from trnlab.runtime.communication import UntimedCollective
 from trnlab.runtime.session import Session
 
 NAME = "neuron"
@@ -207,7 +207,7 @@ def _counting_backend(here: _Rank) -> Iterator[None]:
 _ledgers: list[Ledger] = []
 
 
-def asked() -> list[Asked]:
+def asked() -> list[UntimedCollective]:
     """What was exchanged outside of compiled code since this was last asked; nothing where no rank is followed."""
     return _ledgers[-1].take() if _ledgers else []
 

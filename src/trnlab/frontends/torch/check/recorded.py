@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from trnlab.frontends.torch.check.owned import Owned, names_of, owned
-from trnlab.frontends.torch.check.unwritten import KEEP, LARGE, is_made_up_memory, make_up, room, unwritten
+from trnlab.frontends.torch.check.tensor_owners import Owned, names_of, owned
+from trnlab.frontends.torch.check.unmaterialized import KEEP, LARGE, is_made_up_memory, make_up, room, unwritten
 from trnlab.frontends.torch.device.dlpack import as_neuron
 from trnlab.frontends.torch.recording import barriers, on_host
-from trnlab.frontends.torch.recording.geometry import Form
-from trnlab.frontends.torch.recording.memory import Memory
-from trnlab.frontends.torch.recording.programs import Program, Reading
-from trnlab.frontends.torch.recording.recorder import Node, Slot
+from trnlab.frontends.torch.recording.geometry import TensorMeta
+from trnlab.frontends.torch.recording.memory import SlotMemory
+from trnlab.frontends.torch.recording.programs import NumberedRecording, RecordedProgram
+from trnlab.frontends.torch.recording.recorder import RecordedOperator, Slot
 from trnlab.graph.ir import Graph
 
 Shape = tuple[int, ...]
@@ -38,7 +38,7 @@ class Inputs:
 
 
 @dataclass
-class Span:
+class BatchReads:
     """What of a batch was read between two backward passes: of each tensor shape and format, in order."""
 
     read: dict[int, tuple[Shape, torch.dtype]]
@@ -61,8 +61,8 @@ class Recordings:
         self.sequence: list[Graph] = []  # of all programs, until the script learns
         self._made: dict[int, StorageWeakRef] = {}  # results of programs, and what was drawn: of no batch
         self._before: set[int] = set()  # operators after which a backward pass begins
-        self._now = Span({})
-        self._spans: list[Span] = []
+        self._now = BatchReads({})
+        self._spans: list[BatchReads] = []
         self.counted: dict[Graph, tuple[int, str]] = {}  # how much a program reads of a batch
         self.unit = 1  # tokens of a sequence
         self._earlier: dict[
@@ -71,7 +71,7 @@ class Recordings:
         self._shapes: dict[int, Shape] = {}  # in which whole numbers came to the device: operators may see them flat
 
     # -- whose the inputs are -------------------------------------------------------------------------------------
-    def met(self, program: Program, reading: Reading) -> None:
+    def met(self, program: RecordedProgram, reading: NumberedRecording) -> None:
         """A program runs."""
         graph = program.imported.graph
         slots = program.behind(reading)
@@ -83,7 +83,7 @@ class Recordings:
             self.inputs[graph] = Inputs(kinds, names)
         batch = {s.key for s, kind in zip(slots, self.inputs[graph].kinds) if s and kind == "batch"}
         read = self._count(reading, batch)
-        self.counted.setdefault(graph, Span(read).counted())
+        self.counted.setdefault(graph, BatchReads(read).counted())
         for slot in reading.slots:
             if slot.fresh and not slot.weak.expired():
                 self._made[slot.key] = slot.weak
@@ -140,7 +140,7 @@ class Recordings:
         else:
             self._close()
 
-    def _count(self, reading: Reading, batch: set[int]) -> dict[int, tuple[Shape, torch.dtype]]:
+    def _count(self, reading: NumberedRecording, batch: set[int]) -> dict[int, tuple[Shape, torch.dtype]]:
         read: dict[int, tuple[Shape, torch.dtype]] = {}
         for node in reading.nodes:
             for slot, form, _ in node.refs:
@@ -159,7 +159,7 @@ class Recordings:
 
     def _close(self) -> None:
         """What reads a part of a batch that was read before, as a second loss does, learns from nothing new."""
-        span, self._now = self._now, Span({})
+        span, self._now = self._now, BatchReads({})
         if span.read and not any(span.read.keys() < other.read.keys() for other in self._spans):
             self._spans.append(span)
 
@@ -168,21 +168,21 @@ class Recordings:
         if not self._spans:
             self._close()
         found = [span.counted() for span in self._spans]
-        self._spans, self._now = [], Span({})
+        self._spans, self._now = [], BatchReads({})
         self._before.clear()
         return sum(n for n, _ in found), next((kind for _, kind in found if kind), "")
 
 
-class Walk(Protocol):
+class RecordingObserver(Protocol):
     """Who is told what happens."""
 
-    def program(self, program: Program, reading: Reading) -> None:
+    def program(self, program: RecordedProgram, reading: NumberedRecording) -> None:
         """A recorded program ran."""
 
-    def given_up(self, nodes: Sequence[Node]) -> None:
+    def given_up(self, nodes: Sequence[RecordedOperator]) -> None:
         """Recorded operators are the host's."""
 
-    def no_form(self, node: Node, error: Exception) -> None:
+    def no_form(self, node: RecordedOperator, error: Exception) -> None:
         """The chip has no form of a recorded operator."""
 
     def random(self, name: str, tensor: Tensor) -> None:
@@ -192,24 +192,24 @@ class Walk(Protocol):
         """What an optimizer's step had recorded was computed."""
 
 
-class Recorded:
+class RecordingEngine:
     """The part of an engine that recordings are handed to; nothing is computed that is large."""
 
     walk: Any
     unwritten: Any
 
-    def recorded(self, program: Program, reading: Reading) -> None:
+    def recorded(self, program: RecordedProgram, reading: NumberedRecording) -> None:
         """A recording is computed now, by this program."""
         self.walk.program(program, reading)
         compute(reading.nodes)
 
-    def on_host(self, nodes: Sequence[Node], counts: bool) -> None:
+    def on_host(self, nodes: Sequence[RecordedOperator], counts: bool) -> None:
         """Recorded operators are the host's."""
         if counts:
             self.walk.given_up(nodes)
         compute(nodes)
 
-    def refused(self, nodes: Sequence[Node], error: Exception) -> None:
+    def refused(self, nodes: Sequence[RecordedOperator], error: Exception) -> None:
         """The chip has no form of these."""
         for node in nodes:
             self.walk.no_form(node, error)
@@ -238,14 +238,14 @@ class Recorded:
         self.walk.settled()
 
 
-def room_of(form: Form) -> Tensor:
+def room_of(form: TensorMeta) -> Tensor:
     """Memory for a result."""
     return room(form.shape, form.strides, form.dtype)
 
 
-def compute(nodes: Sequence[Node]) -> None:
+def compute(nodes: Sequence[RecordedOperator]) -> None:
     """Give small results values: of what somebody computed, or of what was made up for it."""
-    memories: dict[Slot, Memory] = {}
+    memories: dict[Slot, SlotMemory] = {}
     unknown: set[Slot] = set()
     for node in nodes:
         written = [ref[0] for i, ref in enumerate(node.refs) if i in node.made.written]
@@ -266,19 +266,19 @@ def compute(nodes: Sequence[Node]) -> None:
                     make_up(slot.key, slot.weak)
         if node.about.name == "aten::all":  # what a script insists on, as on finite gradients, holds
             for slot in made:
-                memories.setdefault(slot, Memory(slot)).flat.fill_(1)
+                memories.setdefault(slot, SlotMemory(slot)).flat.fill_(1)
 
 
 def _is_made_up(slot: Slot) -> bool:
     return not slot.weak.expired() and is_made_up_memory(slot.key)
 
 
-def _fill(made: Sequence[Slot], memories: dict[Slot, Memory]) -> None:
+def _fill(made: Sequence[Slot], memories: dict[Slot, SlotMemory]) -> None:
     """Make up small results, as `room` does: PyTorch's own kernels have their memory from `empty`."""
     for slot in made:
         if slot.nbytes < LARGE:
             floats = slot.kind.is_floating_point or slot.kind.is_complex
-            memories.setdefault(slot, Memory(slot)).flat.fill_(int(floats))
+            memories.setdefault(slot, SlotMemory(slot)).flat.fill_(int(floats))
 
 
 def passes_of(sequence: Sequence[Graph]) -> tuple[list[Graph], int]:

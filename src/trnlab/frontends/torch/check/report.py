@@ -16,19 +16,19 @@ from trnlab.chips.catalog import Target
 from trnlab.errors import Location
 from trnlab.findings import ERROR, WARNING
 from trnlab.frontends.torch.check import ranks, reading
-from trnlab.frontends.torch.check.owned import names_of
-from trnlab.frontends.torch.check.stages import Followed
-from trnlab.frontends.torch.check.steps import Step
+from trnlab.frontends.torch.check.script_trace import ScriptTrace, follow
+from trnlab.frontends.torch.check.stages import TracedPipeline
+from trnlab.frontends.torch.check.steps import TracedStep
+from trnlab.frontends.torch.check.tensor_owners import names_of
 from trnlab.frontends.torch.check.vendor import vendor_minutes
-from trnlab.frontends.torch.check.walk import Walked, follow
 from trnlab.frontends.torch.device.types import is_narrowed
 from trnlab.graph.ir import Graph
-from trnlab.porting.forecast import Part, Work, forecast
+from trnlab.porting.forecast import GraphRuns, StepWork, forecast
 from trnlab.porting.job import network_of
 from trnlab.porting.pipeline import Pipeline, forecast_pipeline
-from trnlab.porting.result import Operator, Report, TargetResult, Tensor
+from trnlab.porting.result import LargeTensor, OperatorReport, Report, TargetResult
 from trnlab.porting.text import seconds
-from trnlab.runtime.communication import Asked
+from trnlab.runtime.communication import UntimedCollective
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session, activate
 from trnlab.runtime.step_cost import FORWARD
@@ -46,10 +46,10 @@ def examine(script: Script, targets: Sequence[Target], session: Session) -> Repo
     batches = (ranks.batches() or walk.all_batches) if session.communicator is not None else 0
     pipeline, found = None, None
     if walk.divided is not None:
-        found = Followed(script, session, walk, work_of, _kinds)
+        found = TracedPipeline(script, session, walk, work_of, _kinds)
         pipeline, walk = found.pipeline(mail), found.walk
     report = Report(str(script.path), session.precision, steps=len(walk.steps), complete=walk.complete)
-    step = walk.typical or Step()
+    step = walk.typical or TracedStep()
     report.how = _how(step)
     report.operators = _operators(walk, step)
     report.per_step, report.counted = step.per_step, step.counted
@@ -86,19 +86,19 @@ def examine(script: Script, targets: Sequence[Target], session: Session) -> Repo
     return report
 
 
-def _divided(report: Report, pipeline: Pipeline, walk: Walked, batches: int, size: int) -> None:
+def _divided(report: Report, pipeline: Pipeline, walk: ScriptTrace, batches: int, size: int) -> None:
     """What a report says of all ranks of a pipeline."""
     report.per_step = pipeline.per_step
     pipeline.batches = batches or int(len(pipeline.members) == size)
     report.parameters = sum(prod(t.shape) for m in pipeline.members for t in m.kept if t.kind == "parameter")
     if walk.compiled:
         report.notes.append("eager stages are timed as torch.compile(stage, backend='neuron') makes them")
-    eager = sum((walk.typical or Step()).host.values())
+    eager = sum((walk.typical or TracedStep()).host.values())
     if eager:
         report.notes.append(f"{eager} operators of a rank's step are outside of compiled code: no time here has them")
 
 
-def _exchanged(asked: Sequence[Asked], session: Session) -> str:
+def _exchanged(asked: Sequence[UntimedCollective], session: Session) -> str:
     """What a step of which nothing is compiled exchanges with other ranks."""
     network = network_of(session)
     found = [each.timed(network) for each in asked]
@@ -110,7 +110,7 @@ def _exchanged(asked: Sequence[Asked], session: Session) -> str:
     )
 
 
-def _how(step: Step) -> str:
+def _how(step: TracedStep) -> str:
     if step.captured is not None:
         return "compile_step"
     if step.inputs and len(step.inputs) == len(set(step.graphs)):
@@ -118,7 +118,7 @@ def _how(step: Step) -> str:
     return step.how or ("torch.compile" if step.graphs else "eager")
 
 
-def _of_target(walk: Walked, work: Work | Pipeline, target: Target, session: Session) -> TargetResult:
+def _of_target(walk: ScriptTrace, work: StepWork | Pipeline, target: Target, session: Session) -> TargetResult:
     if isinstance(work, Pipeline):
         result = forecast_pipeline(work, target, session, walk.survey.raised)
     else:
@@ -128,7 +128,7 @@ def _of_target(walk: Walked, work: Work | Pipeline, target: Target, session: Ses
     return result
 
 
-def _too_large(walk: Walked, result: TargetResult) -> None:
+def _too_large(walk: ScriptTrace, result: TargetResult) -> None:
     m, largest = result.memory, ", ".join(f"{t.name} {format_bytes(t.bytes)}" for t in result.memory.largest[:3])
     cores = f"at least {result.layout.cores} cores" if result.layout is not None else "no number of cores is enough"
     of = "one core"
@@ -147,18 +147,18 @@ def _too_large(walk: Walked, result: TargetResult) -> None:
     )
 
 
-def _operators(walk: Walked, step: Step) -> list[Operator]:
+def _operators(walk: ScriptTrace, step: TracedStep) -> list[OperatorReport]:
     counts: Counter[str] = Counter()
     for graph in step.graphs:
         counts.update(walk.survey.operators.get(graph, Counter()))
     refused = walk.survey.refused
-    found = [Operator(n, c, "supported") for n, c in (counts - refused).items()]
-    found += [Operator(n, c, "refused") for n, c in refused.items()]
-    found += [Operator(n.replace("::", "."), c, "host") for n, c in step.host.items()]
+    found = [OperatorReport(n, c, "supported") for n, c in (counts - refused).items()]
+    found += [OperatorReport(n, c, "refused") for n, c in refused.items()]
+    found += [OperatorReport(n.replace("::", "."), c, "host") for n, c in step.host.items()]
     return sorted(found, key=lambda o: (_STATUS[o.status], -o.count, o.name))
 
 
-def _host(walk: Walked, step: Step) -> None:
+def _host(walk: ScriptTrace, step: TracedStep) -> None:
     count = sum(step.host.values())
     if not count:
         return
@@ -190,7 +190,7 @@ def _host(walk: Walked, step: Step) -> None:
         )
 
 
-def _nothing(walk: Walked, step: Step) -> None:
+def _nothing(walk: ScriptTrace, step: TracedStep) -> None:
     if not walk.steps and walk.complete:
         walk.survey.note(
             "TRN259",
@@ -201,12 +201,12 @@ def _nothing(walk: Walked, step: Step) -> None:
         )
 
 
-def work_of(walk: Walked, step: Step) -> Work:
+def work_of(walk: ScriptTrace, step: TracedStep) -> StepWork:
     """The programs of a step, and what lies on the device beside theirs."""
     if step.captured is not None:
         kinds = tuple(_KINDS.get(role.kind, "temporary") for role in step.captured.inputs)
         loss = next((i for i, role in enumerate(step.captured.outputs) if role.kind == "loss"), None)
-        return Work([Part(step.captured.graph, 1, kinds, loss)], [], step.per_step)
+        return StepWork([GraphRuns(step.captured.graph, 1, kinds, loss)], [], step.per_step)
     if step.inputs:
         return _recorded(walk, step)
     times = Counter(step.graphs)
@@ -219,13 +219,13 @@ def work_of(walk: Walked, step: Step) -> Work:
     learns = step.learns or any(g.name.startswith("back") for g in times)
     phase, passes = ("", 1) if learns else (FORWARD, gcd(*times.values()))
     parts = [
-        Part(g, n // passes, _kinds(step, g), _loss(g) if step.how and learns else None, phase=phase)
+        GraphRuns(g, n // passes, _kinds(step, g), _loss(g) if step.how and learns else None, phase=phase)
         for g, n in times.items()
     ]
-    return Work(parts, kept, step.per_step, learns=learns)
+    return StepWork(parts, kept, step.per_step, learns=learns)
 
 
-def _recorded(walk: Walked, step: Step) -> Work:
+def _recorded(walk: ScriptTrace, step: TracedStep) -> StepWork:
     """A step of recorded programs. The memory of one that is a single program is told as that of a captured step."""
     times = Counter(step.graphs)
     parts = []
@@ -233,21 +233,21 @@ def _recorded(walk: Walked, step: Step) -> Work:
         found = step.inputs.get(graph)
         phase = "" if step.learns else FORWARD
         if found is None:
-            parts.append(Part(graph, n, _kinds(step, graph), phase=phase))
+            parts.append(GraphRuns(graph, n, _kinds(step, graph), phase=phase))
         else:
             loss = _loss(graph) if step.learns else None
-            parts.append(Part(graph, n, found.kinds, loss, phase, found.names, by_lines=True))
+            parts.append(GraphRuns(graph, n, found.kinds, loss, phase, found.names, by_lines=True))
     if len(step.graphs) == 1 and parts[0].by_lines:
-        return Work(parts, [], step.per_step, learns=step.learns)
+        return StepWork(parts, [], step.per_step, learns=step.learns)
     names, kept = names_of(), dict(walk.kept)
     for owned in walk.recordings.owned.values():
         if owned.kind in ("parameter", "buffer"):
             kept[owned.kind] = {id(owned.tensor): (owned.name, owned.tensor)} | kept[owned.kind]
     tensors = [_tensor(names.get(k, name), kind, t) for kind, named in kept.items() for k, (name, t) in named.items()]
-    return Work(parts, tensors, step.per_step, learns=step.learns)
+    return StepWork(parts, tensors, step.per_step, learns=step.learns)
 
 
-def _kinds(step: Step, graph: Graph) -> tuple[str, ...]:
+def _kinds(step: TracedStep, graph: Graph) -> tuple[str, ...]:
     """What the inputs of a graph of `torch.compile` are: kept on the device between steps, or of this one."""
     if graph in step.inputs:
         return step.inputs[graph].kinds
@@ -267,14 +267,14 @@ def _loss(graph: Graph) -> int | None:
     return next((i for i, v in enumerate(graph.outputs) if v.shape == () and v.dtype.is_float), None)
 
 
-def _tensor(name: str, kind: str, tensor: Any) -> Tensor:
+def _tensor(name: str, kind: str, tensor: Any) -> LargeTensor:
     """A tensor as it lies on the chip, where all may be bf16 that PyTorch calls float32."""
     kind_held = torch.bfloat16 if tensor.dtype is torch.float32 and tensor.dim() and is_narrowed() else tensor.dtype
     nbytes = tensor.numel() * kind_held.itemsize
-    return Tensor(name, kind, tuple(tensor.shape), str(kind_held).removeprefix("torch."), nbytes)
+    return LargeTensor(name, kind, tuple(tensor.shape), str(kind_held).removeprefix("torch."), nbytes)
 
 
-def parameters_of(work: Work) -> int:
+def parameters_of(work: StepWork) -> int:
     """Parameters of the model that a step trains."""
     named = [(p.graph.inputs, p.kinds) for p in work.parts]
     kept = sum(prod(t.shape) for t in work.kept if t.kind == "parameter")

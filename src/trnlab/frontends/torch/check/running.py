@@ -10,18 +10,18 @@ from typing import Any, Protocol
 
 from trnlab.errors import Location, UsageError
 from trnlab.frontends.torch.check import ranks
-from trnlab.frontends.torch.check.silence import Last
+from trnlab.frontends.torch.check.captured_output import OutputTail
 from trnlab.frontends.torch.findings.survey import Survey
 from trnlab.porting.job import RANKS_WANTED
 from trnlab.runtime.script import Script, failure
 from trnlab.runtime.session import current
 
 
-class Enough(BaseException):
+class StopTracing(BaseException):
     """The walk has seen enough."""
 
 
-class Walk(Protocol):
+class ScriptObserver(Protocol):
     """Who follows."""
 
     survey: Survey
@@ -32,7 +32,7 @@ class Walk(Protocol):
         """The script came to its end by itself."""
 
 
-def run(script: Script, walk: Walk, said: Last) -> None:
+def run(script: Script, walk: ScriptObserver, said: OutputTail) -> None:
     """Run the script; an error of it is one of the walk's findings."""
     path, argv = list(sys.path), sys.argv
     sys.argv = [str(script.path), *script.arguments]
@@ -40,7 +40,7 @@ def run(script: Script, walk: Walk, said: Last) -> None:
     try:
         runpy.run_path(str(script.path), run_name="__main__")
         walk.ended()
-    except Enough:
+    except StopTracing:
         pass
     except SystemExit as exit:
         walk.complete = exit.code in (None, 0)
@@ -81,7 +81,7 @@ _REMEDY = "see the line: the script had been given no number that is made up her
 _REMEDY_MADE_UP = "check computes no values: let the line take any finite number; `trnlab run` computes them"
 
 
-def _made_up(walk: Walk) -> str | None:
+def _made_up(walk: ScriptObserver) -> str | None:
     """The numbers behind an error that Python was given though nobody computed them, latest first."""
     latest = [f"{number} at {place or 'an unknown line'}" for place, number in [*walk.made_up.items()][:-4:-1]]
     return f"numbers of tensors that are made up here: {'; '.join(latest)}" if latest else None

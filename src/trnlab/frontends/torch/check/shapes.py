@@ -13,9 +13,9 @@ from torch import Tensor
 from trnlab.frontends.common.captured import Role
 from trnlab.frontends.common.engine import use
 from trnlab.frontends.torch import recording
-from trnlab.frontends.torch.capture.step_capture import CapturedStep, Reported
+from trnlab.frontends.torch.capture.step_capture import CapturedStep, LossOutput
 from trnlab.frontends.torch.capture.subject import prepare
-from trnlab.frontends.torch.check.unwritten import like, unwritten, values_kept
+from trnlab.frontends.torch.check.unmaterialized import like, unwritten, values_kept
 from trnlab.frontends.torch.device.dlpack import as_host
 from trnlab.frontends.torch.findings.locations import here, parse
 from trnlab.frontends.torch.pytorch import pytree
@@ -23,7 +23,7 @@ from trnlab.frontends.torch.step import TrainStep, learned_from
 from trnlab.graph.ir import Graph
 
 
-class Walk(Protocol):
+class DeviceObserver(Protocol):
     """Who is told what happens."""
 
     def executed(self, graph: Graph, inputs: Mapping[str, Any]) -> None:
@@ -42,11 +42,11 @@ class Walk(Protocol):
 class Shapes:
     """Stands for the chip within a step of `compile_step`."""
 
-    def __init__(self, walk: Walk) -> None:
+    def __init__(self, walk: DeviceObserver) -> None:
         self.walk = walk
 
     def compile(self, graph: Graph) -> Callable[..., Any]:
-        """See `Engine`; what it returns computes nothing."""
+        """See `GraphEngine`; what it returns computes nothing."""
 
         def run(inputs: Mapping[str, Any]) -> list[Any]:
             self.walk.executed(graph, inputs)
@@ -55,7 +55,7 @@ class Shapes:
         return run
 
     def step_done(self, loss: float, tokens: int) -> None:
-        """See `Engine`."""
+        """See `GraphEngine`."""
         self.walk.step_done(tokens, "tokens" if tokens else "")
 
     def stand_in(self, fake: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ class Shapes:
                 shape = captured.graph.outputs[i].shape
                 made[role] = unwritten(shape, captured.strides[i], captured.kinds[i], "neuron")
         for leaf in pytree.tree_leaves(captured.result):
-            if isinstance(leaf, Reported) and leaf.role.kind not in ("batch", "parameter", "buffer"):
+            if isinstance(leaf, LossOutput) and leaf.role.kind not in ("batch", "parameter", "buffer"):
                 made.setdefault(leaf.role, unwritten((), (), torch.float32, "neuron"))
         for role, tensor in made.items():
             if role.kind == "state":
@@ -97,7 +97,7 @@ class Shapes:
         return made
 
 
-class Followed(Shapes):
+class TracedDevice(Shapes):
     """Stands for the chip outside of steps of `compile_step`."""
 
     def train_step(self, step: TrainStep, batch: Sequence[Any]) -> Any:
@@ -114,10 +114,10 @@ class Followed(Shapes):
 class _Step(Shapes):
     """Within one step; knows what it learns from."""
 
-    def __init__(self, walk: Walk, per_step: int, counted: str) -> None:
+    def __init__(self, walk: DeviceObserver, per_step: int, counted: str) -> None:
         super().__init__(walk)
         self._per_step, self._counted = per_step, counted
 
     def step_done(self, loss: float, tokens: int) -> None:
-        """See `Engine`."""
+        """See `GraphEngine`."""
         self.walk.step_done(self._per_step, self._counted)

@@ -11,30 +11,32 @@ from typing import Any
 from trnlab.errors import UsageError
 from trnlab.findings import ERROR
 from trnlab.frontends.torch.check import ranks
-from trnlab.frontends.torch.check.steps import Step
-from trnlab.frontends.torch.check.walk import Walked, follow
+from trnlab.frontends.torch.check.script_trace import ScriptTrace, follow
+from trnlab.frontends.torch.check.steps import TracedStep
 from trnlab.graph.ir import Graph
-from trnlab.porting.forecast import Part, Work
-from trnlab.porting.job import Unheard
-from trnlab.porting.pipeline import Member, Pipeline, Stage
+from trnlab.porting.forecast import GraphRuns, StepWork
+from trnlab.porting.job import NullCommunicator
+from trnlab.porting.pipeline import Pipeline, PipelineRank, PipelineStage
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session, activate
 
-WorkOf = Callable[[Walked, Step], Work]
-KindsOf = Callable[[Step, Graph], tuple[str, ...]]
+WorkOf = Callable[[ScriptTrace, TracedStep], StepWork]
+KindsOf = Callable[[TracedStep, Graph], tuple[str, ...]]
 
 
-class Followed:
+class TracedPipeline:
     """The ranks of a pipeline that have been followed. `walk`: of the rank that the report is of."""
 
-    def __init__(self, script: Script, session: Session, walk: Walked, work_of: WorkOf, kinds_of: KindsOf) -> None:
+    def __init__(
+        self, script: Script, session: Session, walk: ScriptTrace, work_of: WorkOf, kinds_of: KindsOf
+    ) -> None:
         assert session.communicator is not None
         assert walk.divided is not None
         self.script, self.session, self.walk, self.divided = script, session, walk, walk.divided
         self._work_of, self._kinds_of = work_of, kinds_of
         self.first = session.communicator.rank
-        self.members: dict[int, Member] = {}
-        self.stages: dict[int, Stage] = {}
+        self.members: dict[int, PipelineRank] = {}
+        self.stages: dict[int, PipelineStage] = {}
         self.per_step = 0
 
     def pipeline(self, mail: dict[tuple[int, int], Any]) -> Pipeline | None:
@@ -57,17 +59,17 @@ class Followed:
         members = [self.members[rank] for rank in d.ranks]
         return Pipeline(d.schedule, d.microbatches, d.orders, stages, members, self.per_step)
 
-    def _follow(self, rank: int, mail: dict[tuple[int, int], Any]) -> Walked:
+    def _follow(self, rank: int, mail: dict[tuple[int, int], Any]) -> ScriptTrace:
         others = self.session.communicator
         assert others is not None
         ranks.become(rank)
-        walk = follow(self.script, replace(self.session, communicator=Unheard(rank, others.size)), mail)
+        walk = follow(self.script, replace(self.session, communicator=NullCommunicator(rank, others.size)), mail)
         if rank == self.first:
             self.walk = walk
         self._met(rank, walk)
         return walk
 
-    def _met(self, rank: int, walk: Walked) -> None:
+    def _met(self, rank: int, walk: ScriptTrace) -> None:
         """Keep what a rank does in a step, unless it has to be followed again."""
         step = walk.typical
         if walk.early or step is None or walk.divided is None:
@@ -77,9 +79,12 @@ class Followed:
         rest = Counter(step.graphs)
         for (number, backward), ran in step.passes.items():
             rest -= ran.graphs
-            stage = self.stages.setdefault(number, Stage(number, rank, sends=walk.divided.sends.get(number, 0)))
+            stage = self.stages.setdefault(
+                number, PipelineStage(number, rank, sends=walk.divided.sends.get(number, 0))
+            )
             parts = [
-                Part(g, -(-count // max(ran.passes, 1)), self._kinds_of(step, g)) for g, count in ran.graphs.items()
+                GraphRuns(g, -(-count // max(ran.passes, 1)), self._kinds_of(step, g))
+                for g, count in ran.graphs.items()
             ]
             if backward:
                 stage.backward = parts
@@ -87,9 +92,9 @@ class Followed:
                 stage.forward = parts
         if (0, False) in step.passes:
             self.per_step = step.per_step * walk.divided.microbatches
-        parts = [Part(g, count, self._kinds_of(step, g)) for g, count in rest.items()]
+        parts = [GraphRuns(g, count, self._kinds_of(step, g)) for g, count in rest.items()]
         asked = [each for each in walk.asked if each.purpose != "pipeline"]
-        self.members[rank] = Member(rank, parts, work.kept, asked)
+        self.members[rank] = PipelineRank(rank, parts, work.kept, asked)
 
 
 def _stuck(waiting: list[int]) -> UsageError:

@@ -9,15 +9,15 @@ from typing import Any
 
 from trnlab.errors import Location
 from trnlab.frontends.torch.capture.step_capture import CapturedStep
-from trnlab.frontends.torch.check.pipelines import Ran
+from trnlab.frontends.torch.check.pipelines import StageRuns
 from trnlab.frontends.torch.check.recorded import Inputs
 from trnlab.frontends.torch.data import Loader
 from trnlab.graph.ir import Graph
-from trnlab.runtime.communication import Asked
+from trnlab.runtime.communication import UntimedCollective
 
 
 @dataclass
-class Step:
+class TracedStep:
     """What one training step ran: graphs in order, and operators on the host."""
 
     graphs: list[Graph] = field(default_factory=list)
@@ -26,8 +26,8 @@ class Step:
     captured: CapturedStep | None = None
     host: Counter[str] = field(default_factory=Counter)
     host_places: Counter[Location] = field(default_factory=Counter)
-    asked: list[Asked] = field(default_factory=list)  # exchanged with other ranks outside of graphs
-    passes: dict[tuple[int, bool], Ran] = field(default_factory=dict)  # of a pipeline, by stage and direction
+    asked: list[UntimedCollective] = field(default_factory=list)  # exchanged with other ranks outside of graphs
+    passes: dict[tuple[int, bool], StageRuns] = field(default_factory=dict)  # of a pipeline, by stage and direction
     per_step: int = 0
     counted: str = ""
     read: Counter[Loader] = field(default_factory=Counter)  # batches of each data set

@@ -32,7 +32,7 @@ class Known(NamedTuple):
     kind: torch.dtype
 
 
-class Pending(NamedTuple):
+class PendingRecording(NamedTuple):
     """What a recording has. gone: storages that nobody else has; results: bytes and dtypes of those not computed yet
     that somebody has."""
 
@@ -43,7 +43,7 @@ class Pending(NamedTuple):
 _known: dict[int, Known] = {}
 _room = [_FEW]
 _without: list[set[int]] = []
-recorded: list[Callable[[], Pending]] = []  # by whom operators are recorded
+recorded: list[Callable[[], PendingRecording]] = []  # by whom operators are recorded
 
 
 def note(tensor: Tensor) -> None:

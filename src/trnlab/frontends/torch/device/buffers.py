@@ -16,7 +16,7 @@ from trnlab.frontends.torch.device.types import type_of, unnarrowed
 Array = np.ndarray[Any, Any]
 
 
-class Buffer:
+class ChipArray:
     """The memory of one tensor as an array in its format on the chip.
 
     A contiguous tensor in a format of the chip is bound without a copy. Others (64-bit integers, transposed tensors,

@@ -88,7 +88,7 @@ class _EventKind(type(torch.Event)):  # type: ignore[misc]
 _PLAIN_EVENT = torch.Event
 
 
-class Event(torch.Event, metaclass=_EventKind):
+class GenericEvent(torch.Event, metaclass=_EventKind):
     """Stands for `torch.Event`."""
 
 
@@ -168,7 +168,7 @@ def register() -> None:
     implement(ours, "_nested_tensor_from_mask_left_aligned", _aligned, "PrivateUse1")
     _LIBRARIES.append(ours)
     torch.Generator = Generator  # type: ignore[misc]
-    torch.Event = Event  # type: ignore[misc]
+    torch.Event = GenericEvent  # type: ignore[misc]
     for name in _OF_ACCELERATORS:
         asking = _on_neuron(name, getattr(torch.accelerator, name))
         setattr(torch.accelerator, name, asking)

@@ -16,7 +16,7 @@ COMPARED = {"operation": "operation", "dtype": "format", "elements": "size", "re
 
 
 @dataclass(frozen=True)
-class Call:
+class CollectiveCall:
     """One collective or transfer, as one rank asks for it.
 
     `elements`: of its tensor, -1 where ranks may differ. `root`: position in the group, -1 where there is none.
@@ -48,13 +48,13 @@ class Call:
         return f"{kind}{size}" + (f" with root {self.root}" if self.root >= 0 else "")
 
 
-def decoded(header: bytes) -> Call:
-    """The call that `Call.encoded` packed."""
+def decoded(header: bytes) -> CollectiveCall:
+    """The call that `CollectiveCall.encoded` packed."""
     values: list[Any] = [tuple(value) if isinstance(value, list) else value for value in json.loads(header)]
-    return Call(*values)
+    return CollectiveCall(*values)
 
 
-def check(calls: Mapping[int, Call], group: str) -> None:
+def check(calls: Mapping[int, CollectiveCall], group: str) -> None:
     """Raise CollectiveError (TRN270) when ranks ask for different things. `calls`: by rank."""
     ranks = sorted(calls)
     for field, name in COMPARED.items():
@@ -72,7 +72,7 @@ _RULE = (
 )
 
 
-def mismatch(calls: Mapping[int, Call], what: str, rule: str = _RULE) -> CollectiveError:
+def mismatch(calls: Mapping[int, CollectiveCall], what: str, rule: str = _RULE) -> CollectiveError:
     """The error, with a line for each rank, those that ask for the same together."""
     asked: dict[str, list[int]] = {}
     for rank, call in sorted(calls.items()):

@@ -329,8 +329,8 @@ def _reduction(opts: Any) -> tuple[str, Any]:
     """What the functional collectives call a reduction, and the factor before it where there is one."""
     if opts is None:
         return "sum", None
-    from trnlab.frontends.torch.distributed.reductions import Reduction
+    from trnlab.frontends.torch.distributed.reductions import ReduceOp
 
-    found = Reduction(opts.reduceOp)
+    found = ReduceOp(opts.reduceOp)
     named = {"prod": "product", "premul_sum": "sum"}.get(found.spoken, found.spoken)
     return named, found.factor

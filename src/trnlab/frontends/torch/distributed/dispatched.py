@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trnlab.frontends.torch.device.dispatch import untraced
-from trnlab.frontends.torch.distributed.jobs import Job
+from trnlab.frontends.torch.distributed.jobs import PendingCall
 from trnlab.frontends.torch.distributed.work import NeuronWork
 from trnlab.frontends.torch.pytorch.collectives import FakeWork
 from trnlab.frontends.torch.pytorch.dispatcher import is_handled_in_python, mode_count, modes
@@ -59,7 +59,7 @@ class _Asked(NamedTuple):
     method: Method
     group: Any
     arguments: tuple[Any, ...]
-    jobs: list[Job]  # what it came to
+    jobs: list[PendingCall]  # what it came to
 
 
 _ASKED: ContextVar[_Asked | None] = ContextVar("_ASKED", default=None)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any
 
-from trnlab.frontends.torch.distributed.calls import Call
+from trnlab.frontends.torch.distributed.calls import CollectiveCall
 
 _THREADS = "trnlab "  # begins the names of threads that others wait for
 QUEUED, MEETING, MOVING, DONE = "queued", "meeting", "moving", "done"
@@ -27,10 +27,12 @@ def aside(callback: Callable[[], object]) -> None:
     threading.Thread(target=callback, name="callback", daemon=True).start()
 
 
-class Job:
+class PendingCall:
     """One call on its way. `ranks`: who takes part, by rank of the world. `waiters`: threads that wait for it now."""
 
-    def __init__(self, call: Call, ranks: Sequence[int], group: str, work: Callable[[Job], Any]) -> None:
+    def __init__(
+        self, call: CollectiveCall, ranks: Sequence[int], group: str, work: Callable[[PendingCall], Any]
+    ) -> None:
         self.call, self.ranks, self.group, self._work = call, tuple(ranks), group, work
         self.phase, self.since, self.waiters = QUEUED, time.monotonic(), 0
         self.result: Any = None
@@ -38,7 +40,7 @@ class Job:
         self.source = -1  # of a transfer, once it is known
         self._done = threading.Event()
         self._lock = threading.Lock()
-        self._callbacks: list[Callable[[Job], None]] = []
+        self._callbacks: list[Callable[[PendingCall], None]] = []
 
     def run(self) -> None:
         """Do it; what goes wrong is kept for whoever waits."""
@@ -60,7 +62,7 @@ class Job:
         for callback in callbacks:
             callback(self)
 
-    def when_done(self, callback: Callable[[Job], None]) -> None:
+    def when_done(self, callback: Callable[[PendingCall], None]) -> None:
         """Call it at the end, or now."""
         with self._lock:
             if not self._done.is_set():
@@ -85,15 +87,15 @@ class Job:
         return ended
 
 
-class Lane:
+class CallQueue:
     """Jobs in their order, on a thread that starts with the first."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._queue: SimpleQueue[PendingCall | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def put(self, job: Job) -> Job:
+    def put(self, job: PendingCall) -> PendingCall:
         """Queue a job."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)

@@ -30,8 +30,8 @@ from trnlab.frontends.torch.distributed import (
 )
 from trnlab.frontends.torch.distributed.dispatched import dispatched
 from trnlab.frontends.torch.distributed.flat import Flat
-from trnlab.frontends.torch.distributed.jobs import Job
-from trnlab.frontends.torch.distributed.reductions import Reduction
+from trnlab.frontends.torch.distributed.jobs import PendingCall
+from trnlab.frontends.torch.distributed.reductions import ReduceOp
 from trnlab.frontends.torch.distributed.transport import GroupExchange, GroupTransport, WorldTransport
 from trnlab.frontends.torch.distributed.work import NeuronWork
 from trnlab.frontends.torch.parallel.groups import purpose_of
@@ -55,7 +55,7 @@ class NeuronProcessGroup(dist.ProcessGroup):
         super().__init__(self.ranks.index(transport.rank), len(self.ranks))
         self.transport, self._name, self._desc = transport, name, ""
         self.groups = whole_mesh(self.ranks, size)
-        self._coalesced: list[Job] | None = None
+        self._coalesced: list[PendingCall] | None = None
         self._mesh: list[list[int]] = []  # of torch_xla's groups: all that there are at this place
 
     # -- what PyTorch asks about a group --------------------------------------------------------------------------
@@ -181,7 +181,7 @@ class NeuronProcessGroup(dist.ProcessGroup):
         ]
         return self._work(jobs, outputs)
 
-    def _scatter_parts(self, output: Tensor, parts: Tensors, reduction: Reduction) -> list[Job]:
+    def _scatter_parts(self, output: Tensor, parts: Tensors, reduction: ReduceOp) -> list[PendingCall]:
         self._expect_parts("reduce_scatter", parts, output)
         each = max(part.numel() for part in parts)
         return self._ask("reduce_scatter", Flat(parts, each), Flat([output]), reduction)
@@ -231,7 +231,7 @@ class NeuronProcessGroup(dist.ProcessGroup):
         """`outputs[p]` are the tensors of position p."""
         return self.allgather([list(outs) for outs in zip(*outputs, strict=True)], givens)
 
-    def _gather_list(self, outputs: Tensors, given: Tensor) -> list[Job]:
+    def _gather_list(self, outputs: Tensors, given: Tensor) -> list[PendingCall]:
         self._expect_parts("all_gather", outputs, given)
         each = max(out.numel() for out in outputs)
         return self._ask("all_gather", Flat([given], each), Flat(outputs, each))
@@ -290,7 +290,7 @@ class NeuronProcessGroup(dist.ProcessGroup):
         gives, takes = [t.numel() for t in givens], [t.numel() for t in outputs]
         return self._work(self._uneven(Flat(givens), Flat(outputs), gives, takes), outputs)
 
-    def _uneven(self, source: Flat, result: Flat, gives: Sequence[int], takes: Sequence[int]) -> list[Job]:
+    def _uneven(self, source: Flat, result: Flat, gives: Sequence[int], takes: Sequence[int]) -> list[PendingCall]:
         asked = Collective("all_to_all", self.groups, gives=tuple(gives), takes=tuple(takes), position=self.getRank())
         return self.transport.collective(GroupExchange(asked, source, result, self._purpose("all_to_all", source)))
 
@@ -333,8 +333,8 @@ class NeuronProcessGroup(dist.ProcessGroup):
 
     # -- helpers --------------------------------------------------------------------------------------------------
     def _ask(
-        self, kind: str, source: Flat, result: Flat, reduction: Reduction | None = None, root: int = -1
-    ) -> list[Job]:
+        self, kind: str, source: Flat, result: Flat, reduction: ReduceOp | None = None, root: int = -1
+    ) -> list[PendingCall]:
         name = reduction.name if reduction else "sum"
         asked = Collective(kind, self.groups, name, root=root if kind == "collective_broadcast" else 0)
         exchange = GroupExchange(asked, source, result, self._purpose(kind, source), reduction, root)
@@ -350,15 +350,15 @@ class NeuronProcessGroup(dist.ProcessGroup):
         here = parts[self.getRank()].numel()
         _expect(here == mine.numel(), operation, mine.numel(), here)
 
-    def _work(self, jobs: list[Job], tensors: Any) -> NeuronWork:
+    def _work(self, jobs: list[PendingCall], tensors: Any) -> NeuronWork:
         if self._coalesced is not None:
             self._coalesced += jobs
         return NeuronWork(jobs, tensors)
 
 
-def _reduction(opts: Any) -> Reduction:
+def _reduction(opts: Any) -> ReduceOp:
     """What the options of a collective name: a sum without any."""
-    return Reduction((opts if opts is not None else dist.AllreduceOptions()).reduceOp)
+    return ReduceOp((opts if opts is not None else dist.AllreduceOptions()).reduceOp)
 
 
 def _splits(tensor: Tensor, rows: Sequence[int], count: int) -> list[int]:

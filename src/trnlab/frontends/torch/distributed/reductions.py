@@ -29,7 +29,7 @@ _ORDERED = ("min", "max")
 _BITS = ("band", "bor", "bxor")
 
 
-class Reduction:
+class ReduceOp:
     """One of `torch.distributed.ReduceOp`. `name`: the fabric's. `spoken`: what ranks compare and messages say.
 
     A mean is a sum that is divided by the number of ranks at the end, in the tensor's format; integers are divided

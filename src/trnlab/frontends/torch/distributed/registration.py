@@ -34,7 +34,7 @@ def register() -> None:
 
 def _unmet(store: Callable[..., Any]) -> Callable[..., Any]:
     """A store that does not wait until all ranks have come: it knows only how many did not. The backend waits by
-    itself, and knows which (`watch.Watch.all_there`)."""
+    itself, and knows which (`watch.PeerWatch.all_there`)."""
 
     @wraps(store)
     def made(*args: Any, **named: Any) -> Any:

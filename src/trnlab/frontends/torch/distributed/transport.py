@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from trnlab.collectives import Collective, Groups
-from trnlab.frontends.torch.distributed.calls import Call
+from trnlab.frontends.torch.distributed.calls import CollectiveCall
 from trnlab.frontends.torch.distributed.flat import Flat
-from trnlab.frontends.torch.distributed.jobs import Job
-from trnlab.frontends.torch.distributed.reductions import Reduction
-from trnlab.frontends.torch.distributed.world import World
+from trnlab.frontends.torch.distributed.jobs import PendingCall
+from trnlab.frontends.torch.distributed.reductions import ReduceOp
+from trnlab.frontends.torch.distributed.world import ProcessWorld
 
 Array = npt.NDArray[Any]
 
@@ -36,7 +36,7 @@ class GroupExchange:
     source: Flat
     result: Flat
     purpose: str = ""
-    reduction: Reduction | None = None
+    reduction: ReduceOp | None = None
     root: int = -1
 
 
@@ -58,19 +58,19 @@ class GroupTransport(ABC):
         """How many collectives were asked for."""
 
     @abstractmethod
-    def collective(self, exchange: GroupExchange) -> list[Job]:
+    def collective(self, exchange: GroupExchange) -> list[PendingCall]:
         """Do what all ranks of the group do together."""
 
     @abstractmethod
-    def barrier(self) -> list[Job]:
+    def barrier(self) -> list[PendingCall]:
         """Nobody goes on before all are there."""
 
     @abstractmethod
-    def send(self, given: Flat, target: int, tag: int, purpose: str) -> list[Job]:
+    def send(self, given: Flat, target: int, tag: int, purpose: str) -> list[PendingCall]:
         """A message to a rank."""
 
     @abstractmethod
-    def receive(self, result: Flat, source: int | None, tag: int, purpose: str) -> list[Job]:
+    def receive(self, result: Flat, source: int | None, tag: int, purpose: str) -> list[PendingCall]:
         """A message from a rank; from whoever sends first where it is None."""
 
     @abstractmethod
@@ -97,7 +97,7 @@ class WorldTransport(GroupTransport):
     for each other (TRN272), or nothing happens for the timeout (TRN273).
     """
 
-    def __init__(self, world: World, name: str, ranks: Sequence[int], groups: Groups, first: bool) -> None:
+    def __init__(self, world: ProcessWorld, name: str, ranks: Sequence[int], groups: Groups, first: bool) -> None:
         super().__init__(world.rank)
         self._world, self._first = world, first
         self._channel = world.channel(name, ranks)
@@ -108,7 +108,7 @@ class WorldTransport(GroupTransport):
         """See `GroupTransport`, as all others."""
         return self._channel.asked
 
-    def collective(self, exchange: GroupExchange) -> list[Job]:
+    def collective(self, exchange: GroupExchange) -> list[PendingCall]:
         """Queued behind what the group was asked for before; the source is read now."""
         asked, reduction, source = exchange.asked, exchange.reduction, exchange.source.read()
         if asked.gives:
@@ -120,34 +120,36 @@ class WorldTransport(GroupTransport):
             exchange.result.write(values if reduction is None else reduction.after(values, len(self._channel.ranks)))
 
         spoken = "" if reduction is None else reduction.spoken
-        call = Call(asked.kind, source.dtype.name, source.size, spoken, exchange.root)
+        call = CollectiveCall(asked.kind, source.dtype.name, source.size, spoken, exchange.root)
         counted = bool(exchange.purpose)
         return [self._channel.collective(asked, source, sink, exchange.purpose, call, counted)]
 
-    def _uneven(self, exchange: GroupExchange, source: Array) -> Job:
+    def _uneven(self, exchange: GroupExchange, source: Array) -> PendingCall:
         """Parts of different sizes: straight from each rank to each. Where each rank has a part for one at most, that
         is a permutation. Else it takes the time of equal parts as large as the largest (assumed: the vendor says of
         its AllToAllV only that it is there)."""
         asked, channel, fabric = exchange.asked, self._channel, self._world.fabric
 
-        def body(job: Job, calls: Mapping[int, Call]) -> None:
+        def body(job: PendingCall, calls: Mapping[int, CollectiveCall]) -> None:
             values = channel.all_to_all(source, asked.gives, asked.takes)
             if not job.done:
                 if exchange.purpose:
                     fabric.count(*_cost_of_uneven(calls, asked.groups, source.dtype), exchange.purpose)
                 exchange.result.write(values)
 
-        return channel.ask(Call("all_to_all", source.dtype.name, gives=asked.gives, takes=asked.takes), body)
+        return channel.ask(
+            CollectiveCall("all_to_all", source.dtype.name, gives=asked.gives, takes=asked.takes), body
+        )
 
-    def barrier(self) -> list[Job]:
+    def barrier(self) -> list[PendingCall]:
         """All ranks meet, and nothing moves."""
-        return [self._channel.ask(Call("barrier"), lambda job, calls: None)]
+        return [self._channel.ask(CollectiveCall("barrier"), lambda job, calls: None)]
 
-    def send(self, given: Flat, target: int, tag: int, purpose: str) -> list[Job]:
+    def send(self, given: Flat, target: int, tag: int, purpose: str) -> list[PendingCall]:
         """It begins when the other rank receives; the tensor is read now."""
         return [self._channel.send(given.read(), target, tag, purpose, bool(purpose))]
 
-    def receive(self, result: Flat, source: int | None, tag: int, purpose: str) -> list[Job]:
+    def receive(self, result: Flat, source: int | None, tag: int, purpose: str) -> list[PendingCall]:
         """It ends with the values in the tensor."""
         return [self._channel.receive(result.like(), source, tag, result.write, purpose)]
 
@@ -171,7 +173,7 @@ class WorldTransport(GroupTransport):
             self._world.close()
 
 
-def _cost_of_uneven(calls: Mapping[int, Call], groups: Groups, dtype: Any) -> tuple[Collective, Array]:
+def _cost_of_uneven(calls: Mapping[int, CollectiveCall], groups: Groups, dtype: Any) -> tuple[Collective, Array]:
     """What takes the time of an all-to-all whose parts differ, and what a rank gives to it. `calls`: by rank."""
     ranks = sorted(calls)
     pairs = [(rank, ranks[k]) for rank in ranks for k, n in enumerate(calls[rank].gives) if n and ranks[k] != rank]

@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from trnlab.errors import CollectiveError, TrnlabError
-from trnlab.frontends.torch.distributed import kept, sites
+from trnlab.frontends.torch.distributed import run_folder, sites
 from trnlab.frontends.torch.distributed.calls import named
-from trnlab.frontends.torch.distributed.jobs import MEETING, QUEUED, Job
+from trnlab.frontends.torch.distributed.jobs import MEETING, QUEUED, PendingCall
 from trnlab.runtime import session
 from trnlab.runtime.notices import say, tell
 from trnlab.runtime.script import Terminated, on_failure, our_error
@@ -46,7 +46,7 @@ class Watched(Protocol):
         ...
 
 
-class Watch:
+class PeerWatch:
     """The notes of this rank, and its eye on those of the others.
 
     `verdict`: why no more can be done, once that is known.
@@ -56,7 +56,7 @@ class Watch:
         self.world, self.timeout_s = world, timeout_s
         self.verdict: CollectiveError | None = None
         self._store = _own(store)
-        self._jobs: list[Job] = []
+        self._jobs: list[PendingCall] = []
         self._progress, self._last = 0, ""
         self._status, self._why = "running", ""
         self._beat = 0
@@ -89,14 +89,14 @@ class Watch:
             time.sleep(pause)
             pause = min(2 * pause, PERIOD_S)
 
-    def add(self, job: Job) -> None:
+    def add(self, job: PendingCall) -> None:
         """A job was asked for."""
         with self._lock:
             self._jobs.append(job)
             self._progress += 1
         job.when_done(self._over)
 
-    def _over(self, job: Job) -> None:
+    def _over(self, job: PendingCall) -> None:
         with self._lock:
             self._jobs.remove(job)
             self._progress += 1
@@ -176,7 +176,7 @@ class Watch:
             remedy="let all ranks make these calls in one order, or use isend, irecv or batch_isend_irecv",
         )
 
-    def late(self, job: Job, timeout_s: float) -> CollectiveError:
+    def late(self, job: PendingCall, timeout_s: float) -> CollectiveError:
         """The error for a job that takes longer than it may."""
         return CollectiveError(
             f"{job.call.text} of {job.group} is not done within its timeout of {timeout_s:g} s",
@@ -242,7 +242,7 @@ class Watch:
             "remedy": error.remedy,
         }
 
-    def _blocked(self, jobs: Sequence[Job], now: float) -> bool:
+    def _blocked(self, jobs: Sequence[PendingCall], now: float) -> bool:
         """Whether all that this process does is wait for others."""
         used = time.process_time()
         if used - self._busy[1] > IDLE_SHARE * (now - self._busy[0]):
@@ -280,8 +280,8 @@ def _listed(notes: Mapping[int, Note]) -> str:
 
 
 # -- the end of the process --------------------------------------------------------------------------------------
-_watches: list[Watch] = []
-_broken: list[Watch] = []  # of scripts that failed
+_watches: list[PeerWatch] = []
+_broken: list[PeerWatch] = []  # of scripts that failed
 _installed = False
 
 
@@ -329,7 +329,7 @@ def ended() -> None:
         watch.drain()
         watch.stop("ended")
         watch.world.release()
-    kept.finish()
+    run_folder.finish()
 
 
 def _reason(error: BaseException) -> str:

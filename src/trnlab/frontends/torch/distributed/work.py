@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from trnlab.frontends.torch.device.dispatch import untraced_methods
-from trnlab.frontends.torch.distributed.jobs import Job, aside
+from trnlab.frontends.torch.distributed.jobs import PendingCall, aside
 from trnlab.frontends.torch.pytorch.collectives import Work
 from trnlab.frontends.torch.pytorch.tensors import Future
 
@@ -36,7 +36,7 @@ class Countdown:
         if not count:
             at_zero()
 
-    def one_less(self, _: Job) -> None:
+    def one_less(self, _: PendingCall) -> None:
         """One of them is over."""
         with self._lock:
             self._left -= 1
@@ -49,7 +49,7 @@ class Countdown:
 class NeuronWork(Work):
     """A handle of one call, or of several that were asked for together. `tensors`: what the call writes."""
 
-    def __init__(self, jobs: list[Job], tensors: Any) -> None:
+    def __init__(self, jobs: list[PendingCall], tensors: Any) -> None:
         super().__init__()
         self.jobs, self.tensors = jobs, tensors
         self._future: Any = None

@@ -19,21 +19,21 @@ import torch.distributed as dist
 from trnlab.collectives import Collective
 from trnlab.fabric.cluster import Cluster
 from trnlab.fabric.execute import exchanged
-from trnlab.frontends.torch.distributed import calls, kept, sites
-from trnlab.frontends.torch.distributed.calls import HEADER_BYTES, Call
-from trnlab.frontends.torch.distributed.jobs import MEETING, MOVING, Job, Lane
-from trnlab.frontends.torch.distributed.watch import Watch
+from trnlab.frontends.torch.distributed import calls, run_folder, sites
+from trnlab.frontends.torch.distributed.calls import HEADER_BYTES, CollectiveCall
+from trnlab.frontends.torch.distributed.jobs import MEETING, MOVING, CallQueue, PendingCall
+from trnlab.frontends.torch.distributed.watch import PeerWatch
 from trnlab.frontends.torch.parallel.attempts import of_attempt
 from trnlab.runtime import session
 from trnlab.runtime.analysis.traffic import Fabric
 
 Array = npt.NDArray[Any]
-Body = Callable[[Job, Mapping[int, Call]], Any]
+Body = Callable[[PendingCall, Mapping[int, CollectiveCall]], Any]
 LARGEST_TAG = 0x7FFFFFFF
 PATIENCE_S = 0.5
 
 
-class World:
+class ProcessWorld:
     """All ranks that this process can reach. `ranks`: their numbers in the job, in the order of their positions.
 
     Raises UsageError when no target is chosen or the ranks do not fit on it (TRN120, TRN180, TRN274).
@@ -44,9 +44,9 @@ class World:
         self.fabric = Fabric(session.current(), size, rank)
         self.positions = {each: position for position, each in enumerate(self.ranks)}
         self.closed = False
-        self._lanes: dict[object, Lane] = {}
+        self._lanes: dict[object, CallQueue] = {}
         prefixed = dist.PrefixStore("trnlab", store)
-        self.watch = Watch(self, prefixed, timeout.total_seconds())
+        self.watch = PeerWatch(self, prefixed, timeout.total_seconds())
         self.watch.start()
         try:
             self.watch.all_there()
@@ -76,7 +76,7 @@ class World:
             return self._exchanged(asked, group, source)
         if len(group) == 1 or not source.size:
             return source.copy()
-        call = Call(asked.kind, source.dtype.name, source.size, asked.reduction, asked.root)
+        call = CollectiveCall(asked.kind, source.dtype.name, source.size, asked.reduction, asked.root)
         job = self.channel("programs", group).collective(asked, source, _same, "program", call, counted=False)
         job.wait()
         result: Array = job.result
@@ -84,7 +84,7 @@ class World:
 
     def _exchanged(self, asked: Collective, group: tuple[int, ...], source: Array) -> Array:
         channel = self.channel("programs", group)
-        call = Call(asked.kind, source.dtype.name, gives=asked.gives, takes=asked.takes)
+        call = CollectiveCall(asked.kind, source.dtype.name, gives=asked.gives, takes=asked.takes)
         job = channel.ask(call, lambda job, calls: exchanged(asked, self.rank, source, channel))
         job.wait()
         result: Array = job.result
@@ -95,10 +95,10 @@ class World:
         with self._lock:
             return self._channels.setdefault((name, tuple(ranks)), Channel(self, name, tuple(ranks)))
 
-    def lane(self, key: object) -> Lane:
+    def lane(self, key: object) -> CallQueue:
         """The lane for one kind of jobs."""
         with self._lock:
-            return self._lanes.setdefault(key, Lane(f"trnlab {key}"))
+            return self._lanes.setdefault(key, CallQueue(f"trnlab {key}"))
 
     def exchange(self, tag: int, sends: Mapping[int, Array], receives: Mapping[int, Array]) -> None:
         """As `Transport.exchange`, between ranks of the job; messages with other tags do not get in between."""
@@ -154,7 +154,7 @@ class World:
 class Channel:
     """Some of the ranks, who do things together in one order. `name`: for messages."""
 
-    def __init__(self, world: World, name: str, ranks: tuple[int, ...]) -> None:
+    def __init__(self, world: ProcessWorld, name: str, ranks: tuple[int, ...]) -> None:
         self.world, self.name, self.ranks = world, name, ranks
         self.others = [rank for rank in ranks if rank != world.rank]
         self._counts: dict[object, int] = {}
@@ -170,10 +170,10 @@ class Channel:
         self.world.exchange(self._tag, sends, receives)
 
     # -- all ranks ------------------------------------------------------------------------------------------------
-    def ask(self, call: Call, body: Body) -> Job:
+    def ask(self, call: CollectiveCall, body: Body) -> PendingCall:
         """Queue `body`, which runs once all ranks have asked for the same, with what each of them asked for."""
 
-        def work(job: Job) -> Any:
+        def work(job: PendingCall) -> Any:
             asked = self._meet(job)
             calls.check(asked, self.name)
             job.phase = MOVING
@@ -187,13 +187,13 @@ class Channel:
         source: Array,
         sink: Callable[[Array], Any],
         purpose: str,
-        call: Call,
+        call: CollectiveCall,
         counted: bool = True,
-    ) -> Job:
+    ) -> PendingCall:
         """Queue a collective of the fabric's. `sink` is given the result; `source` must not change any more."""
         fabric = self.world.fabric
 
-        def body(job: Job, _: Mapping[int, Call]) -> Any:
+        def body(job: PendingCall, _: Mapping[int, CollectiveCall]) -> Any:
             result = fabric.perform(asked, source, self)
             if not job.done:
                 if counted:
@@ -203,7 +203,7 @@ class Channel:
 
         return self.ask(call, body)
 
-    def _meet(self, job: Job) -> dict[int, Call]:
+    def _meet(self, job: PendingCall) -> dict[int, CollectiveCall]:
         job.phase = MEETING
         mine = np.frombuffer(job.call.encoded(), np.uint8).copy()
         theirs = {rank: np.empty(HEADER_BYTES, np.uint8) for rank in self.others}
@@ -221,16 +221,16 @@ class Channel:
         return self._counts.get(("collectives", self.name, self.ranks), 0)
 
     # -- two ranks ------------------------------------------------------------------------------------------------
-    def send(self, array: Array, target: int, tag: int, purpose: str, counted: bool) -> Job:
+    def send(self, array: Array, target: int, tag: int, purpose: str, counted: bool) -> PendingCall:
         """Queue a transfer to a rank; it begins when that rank receives (assumed: the device keeps no message)."""
 
-        def work(job: Job) -> None:
+        def work(job: PendingCall) -> None:
             self._agree(job, target, tag, first=True)
             self.world.exchange(self.tag("transfer", tag), {target: _bytes(array)} if array.size else {}, {})
             if counted:
                 self.world.fabric.count_transfer(self.world.rank, target, array, purpose)
 
-        call = Call("send", array.dtype.name, array.size)
+        call = CollectiveCall("send", array.dtype.name, array.size)
         return self._put(("send", self.name, self.ranks, target, tag), call, (self.world.rank, target), work)
 
     def receive(
@@ -240,11 +240,11 @@ class Channel:
         tag: int,
         sink: Callable[[Array], Any],
         purpose: str = "",
-    ) -> Job:
+    ) -> PendingCall:
         """Queue a transfer from a rank, or from whoever sends first. `sink` is given what came. purpose: of what is
         counted."""
 
-        def work(job: Job) -> None:
+        def work(job: PendingCall) -> None:
             job.source = self._agree(job, source, tag, first=False)
             arrived = np.empty(like.size, like.dtype)
             if like.size:
@@ -254,11 +254,11 @@ class Channel:
                     self.world.fabric.count_receipt(job.source, self.world.rank, like, purpose)
                 sink(arrived)
 
-        call = Call("recv", like.dtype.name, like.size)
+        call = CollectiveCall("recv", like.dtype.name, like.size)
         partners = self.ranks if source is None else (self.world.rank, source)
         return self._put(("recv", self.name, self.ranks, source, tag), call, partners, work)
 
-    def _agree(self, job: Job, peer: int | None, tag: int, first: bool) -> int:
+    def _agree(self, job: PendingCall, peer: int | None, tag: int, first: bool) -> int:
         """Exchange headers with the partner of a transfer; returns who it is."""
         job.phase = MEETING
         mine, theirs = np.frombuffer(job.call.encoded(), np.uint8).copy(), np.empty(HEADER_BYTES, np.uint8)
@@ -289,13 +289,15 @@ class Channel:
             raise self.world.watch.lost(None) from error
         return self.world.ranks[work._source_rank()]
 
-    def _put(self, lane: object, call: Call, ranks: Sequence[int], work: Callable[[Job], Any]) -> Job:
+    def _put(
+        self, lane: object, call: CollectiveCall, ranks: Sequence[int], work: Callable[[PendingCall], Any]
+    ) -> PendingCall:
         watch = self.world.watch
         if watch.verdict is not None:
             raise watch.verdict
         with self._lock:
             number = self._counts[lane] = self._counts.get(lane, 0) + 1
-            asked = Call(
+            asked = CollectiveCall(
                 call.operation,
                 call.dtype,
                 call.elements,
@@ -306,7 +308,7 @@ class Channel:
                 call.gives,
                 call.takes,
             )
-            job = Job(asked, ranks, self.name, work)
+            job = PendingCall(asked, ranks, self.name, work)
             watch.add(job)
             return self.world.lane(lane).put(job)
 
@@ -319,19 +321,19 @@ def _bytes(array: Array) -> npt.NDArray[np.uint8]:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-_current: World | None = None
+_current: ProcessWorld | None = None
 
 
-def current() -> World | None:
+def current() -> ProcessWorld | None:
     """The world of this process, if it has one."""
     return _current if _current is not None and not _current.closed else None
 
 
-def open_world(store: Any, rank: int, ranks: Sequence[int], size: int, timeout: timedelta) -> World:
+def open_world(store: Any, rank: int, ranks: Sequence[int], size: int, timeout: timedelta) -> ProcessWorld:
     """Connect to the other ranks; what a session's programs use is this world too."""
     global _current
     store = of_attempt(store)
-    _current = World(store, rank, ranks, size, timeout)
+    _current = ProcessWorld(store, rank, ranks, size, timeout)
     session.current().communicator = _current
-    kept.begin(dist.PrefixStore("trnlab", store), rank, size)
+    run_folder.begin(dist.PrefixStore("trnlab", store), rank, size)
     return _current

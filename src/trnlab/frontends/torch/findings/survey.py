@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from trnlab.errors import Location, TrnlabError
-from trnlab.findings import ERROR, WARNING, Finding, Place
+from trnlab.findings import ERROR, WARNING, Finding, UserLine
 from trnlab.frontends.torch.findings.refusals import UnsupportedOp
 from trnlab.graph.ir import Graph
 
@@ -50,7 +50,7 @@ class Survey:
     ) -> Finding:
         """Add a finding, or another place of one that is known: those of one subject for one reason are one, with
         `whatever` those of one subject."""
-        place = Place.of(where)
+        place = UserLine.of(where)
         key = (code, subject or what, "" if whatever else why if subject else str(place))
         known = self._found.get(key)
         if known is None:

@@ -25,13 +25,19 @@ from trnlab.frontends.torch.lowerings import (
     sorting,
     sources,
 )
-from trnlab.frontends.torch.lowerings.registry import LOWERINGS, Randomness, Refused, Site, lowering_of
+from trnlab.frontends.torch.lowerings.registry import (
+    LOWERINGS,
+    LoweringSite,
+    Randomness,
+    UnsupportedOperatorForm,
+    lowering_of,
+)
 
 __all__ = [
     "LOWERINGS",
+    "LoweringSite",
     "Randomness",
-    "Refused",
-    "Site",
+    "UnsupportedOperatorForm",
     "attention",
     "batch_norm",
     "collectives",

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from trnlab.frontends.torch.lowerings.registry import Site, lowers
+from trnlab.frontends.torch.lowerings.registry import LoweringSite, lowers
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import float32
 
 
-def _by_channel(site: Site, x: Value | None, like: Value) -> Value | None:
+def _by_channel(site: LoweringSite, x: Value | None, like: Value) -> Value | None:
     """A tensor [C] in fp32, to be broadcast over `like`."""
     return None if x is None else site.b.reshape(site.wide(x), (1, x.shape[0], *(1 for _ in like.shape[2:])))
 
 
-def _statistics(site: Site, x: Value) -> tuple[Value, Value]:
+def _statistics(site: LoweringSite, x: Value) -> tuple[Value, Value]:
     """Mean and variance (over all, not one less) of each channel, [C]."""
     b, rest = site.b, (0, *range(2, len(x.shape)))
     count = float(x.type.size // x.shape[1])
@@ -24,7 +24,9 @@ def _statistics(site: Site, x: Value) -> tuple[Value, Value]:
     return mean, b.divide(b.reduce(b.multiply(apart, apart), rest), count)
 
 
-def _normalised(site: Site, x: Value, mean: Value, rstd: Value, weight: Value | None, bias: Value | None) -> Value:
+def _normalised(
+    site: LoweringSite, x: Value, mean: Value, rstd: Value, weight: Value | None, bias: Value | None
+) -> Value:
     """One scale and one shift per channel, as PyTorch does it on the CPU: an error as if x were off by a rounding."""
     b = site.b
     scale = rstd if weight is None else b.multiply(rstd, site.wide(weight))
@@ -33,17 +35,17 @@ def _normalised(site: Site, x: Value, mean: Value, rstd: Value, weight: Value | 
     return _affine(site, x, scale, shift)
 
 
-def _affine(site: Site, x: Value, scale: Value, shift: Value) -> Value:
+def _affine(site: LoweringSite, x: Value, scale: Value, shift: Value) -> Value:
     """x * scale + shift, both one number per channel."""
     b = site.b
     return b.add(b.multiply(x, _by_channel(site, scale, x)), _by_channel(site, shift, x))  # type: ignore[arg-type]
 
 
-def _rstd(site: Site, variance: Value, eps: float) -> Value:
+def _rstd(site: LoweringSite, variance: Value, eps: float) -> Value:
     return site.b.rsqrt(site.b.add(variance, eps))
 
 
-def _typed(site: Site, results: tuple[Any, ...]) -> tuple[Any, ...]:
+def _typed(site: LoweringSite, results: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(v if v is None or t is None else site.b.convert(v, t.dtype) for v, t in zip(results, site.types))
 
 
@@ -63,7 +65,7 @@ def batch_norm(site, x, weight, bias, running_mean, running_var, training, momen
     return _typed(site, (y, mean, rstd, *averages))
 
 
-def _moved(site: Site, old: Value, new: Value, momentum: float) -> Value:
+def _moved(site: LoweringSite, old: Value, new: Value, momentum: float) -> Value:
     b = site.b
     return b.add(b.multiply(new, momentum), b.multiply(site.wide(old), 1.0 - momentum))
 

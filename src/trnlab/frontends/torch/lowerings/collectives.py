@@ -6,56 +6,60 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
+from trnlab.frontends.torch.lowerings.registry import LoweringSite, UnsupportedOperatorForm, lowers
 from trnlab.graph.ir import Value
 
 _KINDS = {"sum": "add", "avg": "add", "max": "maximum", "min": "minimum", "product": "multiply"}
 
 
 @lowers("_c10d_functional::wait_tensor.default")
-def wait_tensor(site: Site, x: Value) -> Value:
+def wait_tensor(site: LoweringSite, x: Value) -> Value:
     """The tensor itself."""
     return x
 
 
 @lowers("_c10d_functional::all_reduce.default")
-def all_reduce(site: Site, x: Value, op: str, group: Any) -> Value:
+def all_reduce(site: LoweringSite, x: Value, op: str, group: Any) -> Value:
     """All-reduce of one tensor."""
     return _all_reduce(site, [x], op, group)[0]
 
 
 @lowers("_c10d_functional::all_reduce_coalesced.default")
-def all_reduce_coalesced(site: Site, xs: Sequence[Value], op: str, group: Any) -> list[Value]:
+def all_reduce_coalesced(site: LoweringSite, xs: Sequence[Value], op: str, group: Any) -> list[Value]:
     """All-reduce of several tensors."""
     return [y for same in _by_format(xs) for y in _all_reduce(site, same, op, group)]
 
 
 @lowers("_c10d_functional::all_gather_into_tensor.default")
-def all_gather_into_tensor(site: Site, x: Value, size: int, group: Any) -> Value:
+def all_gather_into_tensor(site: LoweringSite, x: Value, size: int, group: Any) -> Value:
     """Along the first dimension."""
     return site.shaped(_said(site.b.all_gather([_with_rows(site, x)], _groups(group)), group)[0])
 
 
 @lowers("_c10d_functional::all_gather_into_tensor_coalesced.default")
-def all_gather_into_tensor_coalesced(site: Site, xs: Sequence[Value], size: int, group: Any) -> list[Value]:
+def all_gather_into_tensor_coalesced(site: LoweringSite, xs: Sequence[Value], size: int, group: Any) -> list[Value]:
     """Several along the first dimension."""
     return [y for same in _by_format(xs) for y in _said(site.b.all_gather(same, _groups(group)), group)]
 
 
 @lowers("_c10d_functional::reduce_scatter_tensor.default")
-def reduce_scatter_tensor(site: Site, x: Value, op: str, size: int, group: Any) -> Value:
+def reduce_scatter_tensor(site: LoweringSite, x: Value, op: str, size: int, group: Any) -> Value:
     """Along the first dimension."""
     return _reduce_scatter(site, [x], op, group)[0]
 
 
 @lowers("_c10d_functional::reduce_scatter_tensor_coalesced.default")
-def reduce_scatter_tensor_coalesced(site: Site, xs: Sequence[Value], op: str, size: int, group: Any) -> list[Value]:
+def reduce_scatter_tensor_coalesced(
+    site: LoweringSite, xs: Sequence[Value], op: str, size: int, group: Any
+) -> list[Value]:
     """Several along the first dimension."""
     return [y for same in _by_format(xs) for y in _reduce_scatter(site, same, op, group)]
 
 
 @lowers("_c10d_functional::all_to_all_single.default")
-def all_to_all_single(site: Site, x: Value, received: Sequence[int], sent: Sequence[int], group: Any) -> Value:
+def all_to_all_single(
+    site: LoweringSite, x: Value, received: Sequence[int], sent: Sequence[int], group: Any
+) -> Value:
     """Along the first dimension. Sizes of parts are those of this rank, and known: shapes of a program are fixed."""
     if len({*received, *sent}) <= 1:
         return _said([site.b.all_to_all(x, _groups(group))], group)[0]
@@ -68,13 +72,13 @@ def all_to_all_single(site: Site, x: Value, received: Sequence[int], sent: Seque
 
 
 @lowers("_dtensor::shard_dim_alltoall.default")
-def shard_dim_alltoall(site: Site, x: Value, gathered: int, shared: int, group: Any) -> Value:
+def shard_dim_alltoall(site: LoweringSite, x: Value, gathered: int, shared: int, group: Any) -> Value:
     """A DTensor that is in parts of one dimension comes to be in parts of another."""
     return _said([site.b.all_to_all(x, _groups(group), split=shared, concat=gathered)], group)[0]
 
 
 @lowers("_c10d_functional::broadcast.default")
-def broadcast(site: Site, x: Value, source: int, group: Any) -> Value:
+def broadcast(site: LoweringSite, x: Value, source: int, group: Any) -> Value:
     """From a position of the group."""
     groups = tuple((each[source], *(r for r in each if r != each[source])) for each in _groups(group))
     return _said([site.b.collective_broadcast(x, groups)], group)[0]
@@ -92,12 +96,12 @@ def _position(group: Any) -> int:
     return position_in(group)
 
 
-def _all_reduce(site: Site, xs: Sequence[Value], op: str, group: Any) -> list[Value]:
+def _all_reduce(site: LoweringSite, xs: Sequence[Value], op: str, group: Any) -> list[Value]:
     groups = _groups(group)
     return _mean(site, _said(site.b.all_reduce(xs, groups, _kind(op)), group), op, len(groups[0]))
 
 
-def _reduce_scatter(site: Site, xs: Sequence[Value], op: str, group: Any) -> list[Value]:
+def _reduce_scatter(site: LoweringSite, xs: Sequence[Value], op: str, group: Any) -> list[Value]:
     groups = _groups(group)
     return _mean(site, _said(site.b.reduce_scatter(xs, groups, kind=_kind(op)), group), op, len(groups[0]))
 
@@ -115,16 +119,16 @@ def _said(results: Sequence[Value], group: Any) -> Sequence[Value]:
 def _kind(op: str) -> str:
     found = _KINDS.get(op.lower())
     if found is None:
-        raise Refused(f"the chip's collectives have no {op!r}", f"use one of {', '.join(_KINDS)}")
+        raise UnsupportedOperatorForm(f"the chip's collectives have no {op!r}", f"use one of {', '.join(_KINDS)}")
     return found
 
 
-def _mean(site: Site, sums: Sequence[Value], op: str, ranks: int) -> list[Value]:
+def _mean(site: LoweringSite, sums: Sequence[Value], op: str, ranks: int) -> list[Value]:
     """The sums, or for "avg" those divided by the number of ranks."""
     return [site.b.divide(x, float(ranks)) for x in sums] if op.lower() == "avg" else list(sums)
 
 
-def _with_rows(site: Site, x: Value) -> Value:
+def _with_rows(site: LoweringSite, x: Value) -> Value:
     """A tensor with a dimension to gather along."""
     return x if x.shape else site.b.reshape(x, (1,))
 

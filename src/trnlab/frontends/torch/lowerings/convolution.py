@@ -5,15 +5,15 @@
 from __future__ import annotations
 
 from trnlab.frontends.torch.lowerings.registry import lowers
-from trnlab.graph.grad.convolutions import Window
+from trnlab.graph.grad.convolutions import ConvolutionWindow
 from trnlab.graph.ir import Value
 
 
-def _window(x: Value, stride: list[int], padding: list[int], dilation: list[int], groups: int) -> Window:
+def _window(x: Value, stride: list[int], padding: list[int], dilation: list[int], groups: int) -> ConvolutionWindow:
     strides, before, distances = (
         tuple(v) * (len(x.shape) - 2 if len(v) == 1 else 1) for v in (stride, padding, dilation)
     )
-    return Window(strides, before, distances, groups)
+    return ConvolutionWindow(strides, before, distances, groups)
 
 
 @lowers("convolution.default")

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from trnlab.frontends.torch.lowerings.registry import Site, lowers
+from trnlab.frontends.torch.lowerings.registry import LoweringSite, lowers
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import int32
 
 
-def _inner(site: Site, x: Value, first: int, second: int) -> Value:
+def _inner(site: LoweringSite, x: Value, first: int, second: int) -> Value:
     """x with the two dimensions last, in this order."""
     rank = len(x.shape)
     first, second = first % rank, second % rank
@@ -16,7 +16,7 @@ def _inner(site: Site, x: Value, first: int, second: int) -> Value:
     return x if order == sorted(order) else site.b.transpose(x, order)
 
 
-def _outer(site: Site, x: Value, first: int, second: int) -> Value:
+def _outer(site: LoweringSite, x: Value, first: int, second: int) -> Value:
     """x with its last two dimensions where `first` and `second` say."""
     rank = len(x.shape)
     rest = iter(range(rank - 2))
@@ -38,7 +38,7 @@ def diagonal(site, x, offset=0, dim1=0, dim2=1):
     return site.shaped(b.slice_dim(line, len(outer), start, start + (count - 1) * (width + 1) + 1, width + 1))
 
 
-def _placed(site: Site, x: Value, source: Value, offset: int) -> Value:
+def _placed(site: LoweringSite, x: Value, source: Value, offset: int) -> Value:
     """x [..., H, W] with its diagonal replaced by source [..., N]."""
     b, rank, count = site.b, len(x.shape), source.shape[-1]
     if count == 0:

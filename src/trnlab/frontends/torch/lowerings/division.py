@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from trnlab.frontends.torch.lowerings.elementwise import arithmetic
-from trnlab.frontends.torch.lowerings.registry import Site, lowers
+from trnlab.frontends.torch.lowerings.registry import LoweringSite, lowers
 from trnlab.graph import formulas
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Value
@@ -24,7 +24,7 @@ def div_mode(site, x, y, rounding_mode=None):
     return floor_divide(site, x, y) if rounding_mode == "floor" else _truncated(site, x, y)
 
 
-def _both(site: Site, x: Any, y: Any) -> list[Value]:
+def _both(site: LoweringSite, x: Any, y: Any) -> list[Value]:
     """Both operands as tensors of the result's shape: floats in fp32, integers in the result's format."""
     if site.dtype.is_float:
         values = site.wide_values(x, y)
@@ -33,13 +33,13 @@ def _both(site: Site, x: Any, y: Any) -> list[Value]:
     return [site.b.broadcast_to(v, site.shape) for v in values]
 
 
-def _both_rounded(site: Site, x: Any, y: Any) -> list[Value]:
+def _both_rounded(site: LoweringSite, x: Any, y: Any) -> list[Value]:
     """As `_both`; numbers as the result's format holds them, which is how PyTorch's remainders take them."""
     rounded = (v if isinstance(v, Value) else float(site.dtype.numpy.type(v)) for v in (x, y))
     return _both(site, *rounded) if site.dtype.is_float else _both(site, x, y)
 
 
-def _truncated(site: Site, x: Any, y: Any) -> Value:
+def _truncated(site: LoweringSite, x: Any, y: Any) -> Value:
     """Without the fraction of the quotient as the format holds it. With a number beside a tensor that is fp32."""
     tensors = isinstance(x, Value) and isinstance(y, Value)
     b, (x, y) = site.b, _both(site, x, y)
@@ -87,7 +87,7 @@ def fmod(site, x, y):
 # -- shifts ---------------------------------------------------------------------------------------------------------
 
 
-def _distance(site: Site, x: Any, by: Any) -> tuple[Value, Value]:
+def _distance(site: LoweringSite, x: Any, by: Any) -> tuple[Value, Value]:
     """A number beyond the width is as good as the width, which every format holds."""
     width = 8 * site.dtype.itemsize
     x, by = _both(site, x, by if isinstance(by, Value) or 0 <= by < width else width)

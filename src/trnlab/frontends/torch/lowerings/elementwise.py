@@ -6,7 +6,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from trnlab.frontends.torch.lowerings.registry import LATE, Site, lowers
+from trnlab.frontends.torch.lowerings.registry import LATE, LoweringSite, lowers
 from trnlab.graph.ir import Value
 from trnlab.graph.powers import beside_one
 from trnlab.numerics.dtypes import bool_, float32
@@ -41,7 +41,7 @@ for _aten, _name in _UNARY.items():
     lowers(f"{_aten}.default")(_unary(_name))
 
 
-def arithmetic(site: Site, name: str, x: Any, y: Any) -> Value:
+def arithmetic(site: LoweringSite, name: str, x: Any, y: Any) -> Value:
     """A two-operand op in the result's format; with a number beside a 16-bit tensor, in fp32 and rounded once."""
     if site.dtype.is_float and site.dtype is not float32 and not (isinstance(x, Value) and isinstance(y, Value)):
         return site.cast(site.b.binary(name, site.wide(x), site.wide(y)))
@@ -50,7 +50,7 @@ def arithmetic(site: Site, name: str, x: Any, y: Any) -> Value:
     return site.b.binary(name, x, y) if exact is None else exact
 
 
-def _scaled(site: Site, x: Any, alpha: float) -> Any:
+def _scaled(site: LoweringSite, x: Any, alpha: float) -> Any:
     if alpha == 1:
         return x
     return alpha * x if not isinstance(x, Value) else arithmetic(site, "multiply", x, alpha)
@@ -145,7 +145,7 @@ def addcdiv(site, x, y, z, value=1):
     return site.cast(b.add(site.wide(x), _times(site, b.divide(site.wide(y), site.wide(z)), value)))
 
 
-def _times(site: Site, x: Value, factor: float) -> Value:
+def _times(site: LoweringSite, x: Value, factor: float) -> Value:
     return x if factor == 1 else site.b.multiply(x, factor)
 
 
@@ -179,7 +179,7 @@ for _aten, _name in _COMPARISONS.items():
     lowers(f"{_aten}.Tensor", f"{_aten}.Scalar")(_comparison(_name))
 
 
-def truth(site: Site, x: Value) -> Value:
+def truth(site: LoweringSite, x: Value) -> Value:
     """Whether each element differs from zero."""
     return x if x.dtype is bool_ else site.b.compare(x, "NE", 0)
 
@@ -244,7 +244,7 @@ def masked_fill(site, x, mask, value):
     return _select(site, mask, value, x)
 
 
-def _select(site: Site, condition: Value, x: Any, y: Any) -> Value:
+def _select(site: LoweringSite, condition: Value, x: Any, y: Any) -> Value:
     x, y = (site.cast(v) if isinstance(v, Value) else site.b.constant(v, site.dtype) for v in (x, y))
     return site.b.broadcast_to(site.b.select(condition, x, y), site.shape)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from trnlab.frontends.torch.lowerings.index import elements, one_hot
-from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
+from trnlab.frontends.torch.lowerings.registry import LoweringSite, UnsupportedOperatorForm, lowers
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import float32, int32
 
@@ -17,19 +17,19 @@ _SUM, _MEAN, _MAX = range(3)
 _MOST_COMPARED = 2**26  # bags times indices times columns that a maximum compares
 
 
-def _bags(site: Site, offsets: Value, count: int) -> Value:
+def _bags(site: LoweringSite, offsets: Value, count: int) -> Value:
     """The bag of each of `count` indices: how many bags begin at or before it, less one. int32 [M]"""
     b, shape = site.b, (count, offsets.shape[0])
     begun = b.compare(b.reshape(b.convert(offsets, int32), (1, shape[1])), "LE", b.iota(shape, int32, 0))
     return b.subtract(b.reduce(b.convert(begun, int32), (1,)), 1)
 
 
-def _counted(site: Site, indices: Value, padding_idx: int) -> Value | None:
+def _counted(site: LoweringSite, indices: Value, padding_idx: int) -> Value | None:
     """bool [M]: which indices are no padding; None for all."""
     return None if padding_idx < 0 else site.b.compare(indices, "NE", padding_idx)
 
 
-def _kept(site: Site, rows: Value, counted: Value | None, weights: Value | None) -> Value:
+def _kept(site: LoweringSite, rows: Value, counted: Value | None, weights: Value | None) -> Value:
     """Rows [M, C] times the weight of each; zeros for padding."""
     b, column = site.b, (rows.shape[0], 1)
     if weights is not None:
@@ -37,7 +37,7 @@ def _kept(site: Site, rows: Value, counted: Value | None, weights: Value | None)
     return rows if counted is None else b.select(b.reshape(counted, column), rows, 0.0)
 
 
-def _sizes(site: Site, bags: Value, counted: Value | None, count: int) -> Value:
+def _sizes(site: LoweringSite, bags: Value, counted: Value | None, count: int) -> Value:
     """Indices in each bag without padding. int32 [B]"""
     b = site.b
     inside = b.compare(b.iota((count, *bags.shape), int32, 0), "EQ", b.reshape(bags, (1, *bags.shape)))
@@ -46,17 +46,19 @@ def _sizes(site: Site, bags: Value, counted: Value | None, count: int) -> Value:
     return b.reduce(b.convert(inside, int32), (1,))
 
 
-def _divided(site: Site, x: Value, sizes: Value) -> Value:
+def _divided(site: LoweringSite, x: Value, sizes: Value) -> Value:
     """Rows [B, C] by the sizes of the bags; an empty bag counts as one."""
     b = site.b
     return b.divide(x, b.reshape(b.convert(b.maximum(sizes, 1), float32), (sizes.shape[0], 1)))
 
 
-def _largest(site: Site, rows: Value, indices: Value, bags: Value, counted: Value | None, count: int) -> Any:
+def _largest(site: LoweringSite, rows: Value, indices: Value, bags: Value, counted: Value | None, count: int) -> Any:
     """The maxima [B, C], 0 for an empty bag, and the indices of the first rows that hold them, -1 for none."""
     b, shape = site.b, (count, *rows.shape)
     if rows.type.size * count > _MOST_COMPARED:
-        raise Refused(f"maxima over {rows.shape[0]} indices in {count} bags", 'use mode="sum" or "mean"')
+        raise UnsupportedOperatorForm(
+            f"maxima over {rows.shape[0]} indices in {count} bags", 'use mode="sum" or "mean"'
+        )
     inside = b.compare(b.iota(shape, int32, 0), "EQ", b.reshape(bags, (1, rows.shape[0], 1)))
     if counted is not None:
         inside = b.and_(inside, b.reshape(counted, (1, rows.shape[0], 1)))
@@ -118,7 +120,7 @@ def embedding_bag_backward(
     padding_idx=-1,
 ):
     if sparse:
-        raise Refused("a sparse gradient has no form on the chip", "leave sparse off")
+        raise UnsupportedOperatorForm("a sparse gradient has no form on the chip", "leave sparse off")
     return embedding_bag_dense_backward(
         site, grad, indices, bags, sizes, places, rows, scale_grad_by_freq, mode, per_sample_weights, padding_idx
     )
@@ -130,13 +132,15 @@ def embedding_bag_dense_backward(
 ):
     """Gradient of the table [V, C]: each row the sum over the bags that it is in, or that it is the maximum of."""
     if scale_grad_by_freq:
-        raise Refused("gradients scaled by how often a row was read have no lowering", "leave scale_grad_by_freq off")
+        raise UnsupportedOperatorForm(
+            "gradients scaled by how often a row was read have no lowering", "leave scale_grad_by_freq off"
+        )
     b, grad = site.b, site.wide(grad)
     if indices.type.size == 0 or grad.type.size == 0:
         return b.constant(0, site.dtype, site.shape)
     if mode == _MAX:
         if grad.type.size * rows > _MOST_COMPARED:
-            raise Refused(f"maxima of bags over a table of {rows} rows", 'use mode="sum" or "mean"')
+            raise UnsupportedOperatorForm(f"maxima of bags over a table of {rows} rows", 'use mode="sum" or "mean"')
         mine = b.select(one_hot(site, places, rows), b.reshape(grad, (*grad.shape, 1)), 0.0)
         return site.cast(b.transpose(b.reduce(mine, (0,)), (1, 0)))
     if mode == _MEAN:

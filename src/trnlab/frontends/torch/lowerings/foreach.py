@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from trnlab.frontends.torch.device.dispatch import operator
-from trnlab.frontends.torch.lowerings.registry import LOWERINGS, Site, lowers
+from trnlab.frontends.torch.lowerings.registry import LOWERINGS, LoweringSite, lowers
 
 # Operator over lists -> operator over tensors; the arguments that are lists go in element by element.
 _ELEMENTS = {
@@ -57,7 +57,7 @@ _ELEMENTS = {
 def _per_element(element: Any) -> Any:
     def run(site, *args, **kwargs):
         def one(i: int) -> Any:
-            here = Site(site.b, site.node, [site.types[i]], site.random, site.watch)
+            here = LoweringSite(site.b, site.node, [site.types[i]], site.random, site.watch)
             pick = lambda a: a[i] if isinstance(a, (list, tuple)) else a  # noqa: E731
             return LOWERINGS[element](here, *map(pick, args), **{k: pick(a) for k, a in kwargs.items()})
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import pi
 from typing import Any
 
-from trnlab.frontends.torch.lowerings.registry import Site, lowers
+from trnlab.frontends.torch.lowerings.registry import LoweringSite, lowers
 from trnlab.graph import formulas
 from trnlab.graph.ir import Value
 
@@ -94,7 +94,7 @@ def fmin(site, x, y):
     return _beside_nan(site, x, y, "minimum")
 
 
-def _beside_nan(site: Site, x: Value, y: Value, name: str) -> Value:
+def _beside_nan(site: LoweringSite, x: Value, y: Value, name: str) -> Value:
     """The larger or smaller of two, and the other one beside NaN."""
     b, x, y = site.b, site.cast(x), site.cast(y)
     if not site.dtype.is_float:

@@ -6,7 +6,8 @@ one row number, and single elements are rows of one. Within a row elements are p
 index: a mask, then a select and a reduction. Assignments look for the last update of each place and gather it: every
 format is exact, and repeated indices mean what they mean on the CPU.
 
-Every index is checked (`Watch.index`): before the program runs where it is an input, by a flag where it is computed.
+Every index is checked (`OverflowFlags.index`): before the program runs where it is an input, by a flag where it is
+computed.
 
 Letters: V rows of a table or classes, C columns, J indices per row, M updates.
 """
@@ -18,7 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from trnlab.frontends.torch.lowerings.registry import Lowering, Refused, Site, dim_of, dims_of, lowers
+from trnlab.frontends.torch.lowerings.registry import (
+    Lowering,
+    LoweringSite,
+    UnsupportedOperatorForm,
+    dim_of,
+    dims_of,
+    lowers,
+)
 from trnlab.frontends.torch.lowerings.shape import padded
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import bool_, float32, int32
@@ -27,7 +35,7 @@ _OUTSIDE = "a strided view goes beyond the memory of its tensor"
 _MOST_COMPARED = 2**26  # places times updates that an assignment compares
 
 
-def one_hot(site: Site, ids: Value, classes: int) -> Value:
+def one_hot(site: LoweringSite, ids: Value, classes: int) -> Value:
     """bool [..., classes]: true where the last index equals ids [...]; an id outside matches nothing."""
     b, shape = site.b, (*ids.shape, classes)
     column = b.reshape(b.convert(ids, int32), (*ids.shape, 1))
@@ -72,36 +80,36 @@ def embedding_backward(site, grad, ids, rows, padding_idx, scale_grad_by_freq):
 # -- elements along a dimension -------------------------------------------------------------------------------------
 
 
-def _at_least_one(site: Site, *xs: Any) -> list[Any]:
+def _at_least_one(site: LoweringSite, *xs: Any) -> list[Any]:
     """Tensors without dimensions as ones of a single element."""
     return [site.b.reshape(x, (1,)) if isinstance(x, Value) and not x.shape else x for x in xs]
 
 
-def _last(site: Site, x: Value, dim: int) -> Value:
+def _last(site: LoweringSite, x: Value, dim: int) -> Value:
     """x with dimension `dim` moved to the end."""
     order = [d for d in range(len(x.shape)) if d != dim] + [dim]
     return x if order == sorted(order) else site.b.transpose(x, order)
 
 
-def _unlast(site: Site, x: Value, dim: int) -> Value:
+def _unlast(site: LoweringSite, x: Value, dim: int) -> Value:
     order = list(range(len(x.shape) - 1))
     order.insert(dim, len(x.shape) - 1)
     return x if order == sorted(order) else site.b.transpose(x, order)
 
 
-def _cropped(site: Site, x: Value, lead: tuple[int, ...]) -> Value:
+def _cropped(site: LoweringSite, x: Value, lead: tuple[int, ...]) -> Value:
     """x with its leading dimensions cut to `lead`, as PyTorch does when the index is the smaller."""
     if x.shape[:-1] == lead:
         return x
     return site.b.slice(x, [0] * len(x.shape), [*lead, x.shape[-1]])
 
 
-def _grown(site: Site, x: Value, lead: tuple[int, ...], value: Any) -> Value:
+def _grown(site: LoweringSite, x: Value, lead: tuple[int, ...], value: Any) -> Value:
     """x with `value` behind it in its leading dimensions, up to `lead`."""
     return padded(site, x, [0] * len(x.shape), [n - m for n, m in zip((*lead, x.shape[-1]), x.shape)], value)
 
 
-def _bools(site: Site, x: Value) -> Value:
+def _bools(site: LoweringSite, x: Value) -> Value:
     """Selected sums need numbers."""
     return site.b.convert(x, int32) if x.dtype is bool_ else x
 
@@ -111,7 +119,7 @@ def gather(site, x, dim, index, sparse_grad=False):
     return site.shaped(site.cast(gathered(site, x, dim, index)))
 
 
-def gathered(site: Site, x: Value, dim: int, index: Value) -> Value:
+def gathered(site: LoweringSite, x: Value, dim: int, index: Value) -> Value:
     """x's elements at the places along `dim` that `index` names, in its shape; those of bools as numbers."""
     b = site.b
     if index.type.size == 0:
@@ -132,7 +140,7 @@ class _Scattered:
     """The target with dimension `dim` last, the mask of which index [..., J] hits which place [..., J, V], and the
     source in the shape of the index."""
 
-    def __init__(self, site: Site, x: Value, dim: int, index: Value, source: Any) -> None:
+    def __init__(self, site: LoweringSite, x: Value, dim: int, index: Value, source: Any) -> None:
         b = site.b
         x, index, source = _at_least_one(site, x, index, source)
         self.site, self.dim = site, dim_of(dim, len(x.shape))
@@ -167,7 +175,7 @@ class _Scattered:
 def _where_there_are_indices(lowering: Lowering) -> Lowering:
     """Guard an operator that scatters: without indices it changes nothing."""
 
-    def scatter(site: Site, x: Value, dim: int, index: Value, *rest: Any, **options: Any) -> Any:
+    def scatter(site: LoweringSite, x: Value, dim: int, index: Value, *rest: Any, **options: Any) -> Any:
         return lowering(site, x, dim, index, *rest, **options) if index.type.size else x
 
     return scatter
@@ -225,14 +233,14 @@ def scatter_reduce(site, x, dim, index, source, reduce, include_self=True):
     return site.cast(to.done(b.select(hits, combined, to.target)))
 
 
-def _averaged(site: Site, to: _Scattered, sums: Value, include_self: bool) -> Value:
+def _averaged(site: LoweringSite, to: _Scattered, sums: Value, include_self: bool) -> Value:
     """Sums by how many there are of each; integers round down, as PyTorch's do."""
     b = site.b
     counts = b.reduce(b.convert(to.mask, int32), (-2,), "add")
     counts = b.add(_grown(site, counts, to.lead, 0), 1 if include_self else 0)
     if sums.dtype.is_float:
         return site.cast(b.divide(b.convert(sums, float32), b.convert(b.maximum(counts, 1), float32)))
-    raise Refused("means of integers have no lowering", "convert to float32 first")
+    raise UnsupportedOperatorForm("means of integers have no lowering", "convert to float32 first")
 
 
 def _largest(x: Value) -> Any:
@@ -255,12 +263,12 @@ _REDUCTIONS: dict[str, Any] = {
 # -- elements anywhere ----------------------------------------------------------------------------------------------
 
 
-def elements(site: Site, x: Value, ids: Value) -> Value:
+def elements(site: LoweringSite, x: Value, ids: Value) -> Value:
     """Elements of x by their row-major numbers, in the shape of `ids`."""
     return site.b.reshape(site.b.take_rows(site.b.reshape(x, (x.type.size, 1)), ids), ids.shape)
 
 
-def _constant_ids(site: Site, ids: np.ndarray[Any, Any]) -> Value:
+def _constant_ids(site: LoweringSite, ids: np.ndarray[Any, Any]) -> Value:
     return site.b.constant(ids.astype(np.int32), int32, ids.shape)
 
 
@@ -286,7 +294,7 @@ def as_strided(site, x, size, stride, storage_offset=None):
     """A view of memory in any order: elements by number. What lies outside of the tensor is not there to be read."""
     places = _storage_places(site.node.args[0].meta["val"], size, stride, storage_offset)
     if (places < 0).any():
-        raise Refused(_OUTSIDE, "take the view of the tensor that holds the memory")
+        raise UnsupportedOperatorForm(_OUTSIDE, "take the view of the tensor that holds the memory")
     return elements(site, x, _constant_ids(site, places))
 
 
@@ -294,7 +302,7 @@ def as_strided(site, x, size, stride, storage_offset=None):
 def as_strided_scatter(site, x, source, size, stride, storage_offset=None):
     places = _storage_places(site.node.args[0].meta["val"], size, stride, storage_offset)
     if (places < 0).any():
-        raise Refused(_OUTSIDE, "take the view of the tensor that holds the memory")
+        raise UnsupportedOperatorForm(_OUTSIDE, "take the view of the tensor that holds the memory")
     winner = np.full(x.type.size, -1)
     winner[places.reshape(-1)] = np.arange(places.size)
     winner = winner.reshape(x.shape)
@@ -337,7 +345,9 @@ def masked_scatter(site, x, mask, source):
     mask, x = b.broadcast_to(mask, site.shape), b.broadcast_to(x, site.shape)
     count = mask.type.size
     if count > 2**13:
-        raise Refused("a masked scatter of more than 8192 places", "use torch.where with a source of the same shape")
+        raise UnsupportedOperatorForm(
+            "a masked scatter of more than 8192 places", "use torch.where with a source of the same shape"
+        )
     line = b.convert(b.reshape(mask, (1, count)), int32)
     before = b.compare(b.iota((count, count), int32, 1), "LT", b.iota((count, count), int32, 0))
     number = b.reshape(b.reduce(b.select(before, line, 0), (1,)), site.shape)
@@ -348,7 +358,7 @@ def masked_scatter(site, x, mask, source):
 # -- rows -----------------------------------------------------------------------------------------------------------
 
 
-def _wrapped(site: Site, ids: Value, size: int) -> Value:
+def _wrapped(site: LoweringSite, ids: Value, size: int) -> Value:
     """Negative numbers count from the end. (The minimum shows that the sum stays within the format.)"""
     b = site.b
     ids = b.convert(ids, int32)
@@ -361,13 +371,13 @@ class _Indexed:
     ids: the row numbers, in the broadcast shape of the index tensors. dims: the dimensions indexed.
     """
 
-    def __init__(self, site: Site, x: Value, indices: list[Value | None]) -> None:
+    def __init__(self, site: LoweringSite, x: Value, indices: list[Value | None]) -> None:
         b = site.b
         self.site, self.x = site, x
         self.dims = [d for d, i in enumerate(indices) if i is not None]
         given = [i for i in indices if i is not None]
         if any(i.dtype is bool_ for i in given):
-            raise Refused(
+            raise UnsupportedOperatorForm(
                 "indexing with a mask makes a tensor whose size depends on values",
                 "use torch.where or masked_fill, or multiply by the mask",
             )
@@ -413,18 +423,18 @@ class _Indexed:
         return moved if inverse == sorted(inverse) else b.transpose(moved, inverse)
 
 
-def _added(site: Site, table: Value, ids: Value, updates: Value) -> Value:
+def _added(site: LoweringSite, table: Value, ids: Value, updates: Value) -> Value:
     """table [V, C] with row ids[i] increased by updates[i]."""
     if table.dtype is bool_:
-        raise Refused("adding bools by index", "convert to integers first")
+        raise UnsupportedOperatorForm("adding bools by index", "convert to integers first")
     return site.b.scatter_add_rows(ids, site.cast(updates), table.shape[0], table)
 
 
-def _assigned(site: Site, table: Value, ids: Value, updates: Value) -> Value:
+def _assigned(site: LoweringSite, table: Value, ids: Value, updates: Value) -> Value:
     """table [V, C] with row ids[i] replaced by updates[i], by the last one where several go to one row."""
     b, rows, count = site.b, table.shape[0], ids.type.size
     if rows * count > _MOST_COMPARED:
-        raise Refused(
+        raise UnsupportedOperatorForm(
             f"assigning {count} rows by number among {rows}", "accumulate (index_add), or use torch.where with a mask"
         )
     if count == 0 or table.type.size == 0:
@@ -450,17 +460,19 @@ def index_select(site, x, dim, ids):
     return site.shaped(_Indexed(site, x, [None] * dim + [ids]).taken())
 
 
-def _take(site: Site, x: Value, dim: int, ids: Value) -> Value:
+def _take(site: LoweringSite, x: Value, dim: int, ids: Value) -> Value:
     """x[:, ..., ids, ...] with the dimensions of ids in the place of `dim`."""
     return _Indexed(site, x, [None] * dim + [ids]).taken()
 
 
-def _where_masked(site: Site, x: Value, mask: Value, values: Value) -> Value:
+def _where_masked(site: LoweringSite, x: Value, mask: Value, values: Value) -> Value:
     """x[mask] = one value for all places."""
     rank = len(mask.shape)
     if len(values.shape) > len(x.shape) - rank:
         if values.shape[0] != 1:
-            raise Refused("assigning one value per place of a mask", "use torch.where, or masked_scatter")
+            raise UnsupportedOperatorForm(
+                "assigning one value per place of a mask", "use torch.where, or masked_scatter"
+            )
         values = site.b.reshape(values, values.shape[1:])
     mask = site.b.reshape(mask, (*mask.shape, *[1] * (len(x.shape) - rank)))
     return site.b.select(site.b.broadcast_to(mask, x.shape), site.b.broadcast_to(site.cast(values), x.shape), x)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
+from trnlab.frontends.torch.lowerings.registry import LoweringSite, UnsupportedOperatorForm, lowers
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import float32
 
@@ -31,7 +31,7 @@ def mv(site, x, y):
     return site.shaped(site.b.matmul(x, site.b.reshape(y, (y.shape[0], 1)), site.dtype))
 
 
-def _scaled(site: Site, x: Value, factor: Any) -> Value:
+def _scaled(site: LoweringSite, x: Value, factor: Any) -> Value:
     return x if factor == 1 else site.b.multiply(x, factor)
 
 
@@ -57,13 +57,13 @@ def scaled_mm(site, x, y, scale_x, scale_y, bias=None, scale_result=None, out_dt
     Source: aten/src/ATen/native/cuda/Blas.cpp of PyTorch, _scaled_mm_out_cuda.
     """
     if scale_result is not None:
-        raise Refused(
+        raise UnsupportedOperatorForm(
             "it scales its result for a format of eight bits", "leave scale_result out, and cast afterwards"
         )
     product = site.b.matmul(x, y)
     for scale in (scale_x, scale_y):
         if scale.type.size not in (1, *product.shape) or len(scale.shape) not in (0, 1, 2):
-            raise Refused(
+            raise UnsupportedOperatorForm(
                 f"its scale of shape {list(scale.shape)} is neither a number nor one for each row or column",
                 "use tensor-wise or row-wise scales",
             )

@@ -12,20 +12,20 @@ from typing import Any
 import numpy as np
 
 from trnlab.frontends.torch.lowerings.index import one_hot
-from trnlab.frontends.torch.lowerings.registry import Site, dims_of, lowers
+from trnlab.frontends.torch.lowerings.registry import LoweringSite, dims_of, lowers
 from trnlab.graph.ir import TensorType, Value
 from trnlab.numerics.dtypes import float32
 
 LOWEST = float(np.finfo(np.float32).min)
 
 
-def _as(site: Site, x: Value, target: TensorType | None) -> Value:
+def _as(site: LoweringSite, x: Value, target: TensorType | None) -> Value:
     """x with the shape and format of a result."""
     assert target is not None
     return site.b.reshape(site.b.convert(x, target.dtype), target.shape)
 
 
-def _average(site: Site, x: Value, dims: tuple[int, ...]) -> Value:
+def _average(site: LoweringSite, x: Value, dims: tuple[int, ...]) -> Value:
     count = prod(x.shape[d] for d in dims)
     return site.b.divide(site.b.reduce(x, dims, keepdims=True), float(count))
 
@@ -95,7 +95,7 @@ def rms_norm_backward(site, grad, x, normalized_shape, rstd, weight, output_mask
 # -- softmax --------------------------------------------------------------------------------------------------------
 
 
-def _shifted(site: Site, x: Value, dim: int) -> tuple[Value, tuple[int, ...]]:
+def _shifted(site: LoweringSite, x: Value, dim: int) -> tuple[Value, tuple[int, ...]]:
     """x less its largest element along `dim`, so that no exponential overflows."""
     x, dims = site.wide(x), dims_of(dim, len(x.shape))
     return site.b.subtract(x, site.b.reduce(x, dims, "maximum", keepdims=True)), dims
@@ -146,7 +146,7 @@ def log_softmax_backward(site, grad, y, dim, input_dtype):
 _NONE, _MEAN = 0, 1  # PyTorch's codes for the reduction of a loss; 2 is the sum
 
 
-def _class_weights(site: Site, weight: Value, target: Value, classes: int) -> Value:
+def _class_weights(site: LoweringSite, weight: Value, target: Value, classes: int) -> Value:
     """fp32, per row: the weight of its class."""
     b = site.b
     return b.reduce(b.select(one_hot(site, target, classes), site.wide(weight), 0.0), (-1,))
@@ -194,7 +194,7 @@ def mse_loss(site, x, y, reduction=_MEAN):
     return site.cast(_reduced(site, site.b.multiply(difference, difference), reduction))
 
 
-def _reduced(site: Site, losses: Value, reduction: int) -> Value:
+def _reduced(site: LoweringSite, losses: Value, reduction: int) -> Value:
     if reduction == _NONE:
         return losses
     whole: Any = site.b.reduce(losses, range(len(losses.shape)))

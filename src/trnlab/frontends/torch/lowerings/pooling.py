@@ -16,18 +16,18 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from trnlab.frontends.torch.lowerings.registry import Site, lowers
+from trnlab.frontends.torch.lowerings.registry import LoweringSite, lowers
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import bfloat16, float32, int32
 
-_NUMBERS: WeakKeyDictionary[GraphBuilder, dict[Value, tuple[Value, Pool]]] = WeakKeyDictionary()
+_NUMBERS: WeakKeyDictionary[GraphBuilder, dict[Value, tuple[Value, PoolingWindows]]] = WeakKeyDictionary()
 """Of each graph, for numbers of largest elements: the tensor, and the windows."""
 Element = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Pool:
+class PoolingWindows:
     """Windows over the last dimensions of a tensor; `places` of them in each."""
 
     size: tuple[int, ...]
@@ -65,7 +65,7 @@ class Pool:
         """Where an element of the window lies in place 0."""
         return [e * d - p for e, d, p in zip(element, self.dilation, self.padding)]
 
-    def padded(self, site: Site, x: Value, value: float | int) -> Value:
+    def padded(self, site: LoweringSite, x: Value, value: float | int) -> Value:
         """x with `value` around it, as far as windows reach."""
         reach = [
             (n - 1) * s + (k - 1) * d + 1 for n, s, k, d in zip(self.places, self.strides, self.window, self.dilation)
@@ -74,7 +74,7 @@ class Pool:
         high = [r - p - n for r, p, n in zip(reach, self.padding, self.size)]
         return site.b.pad(x, [*lead, *self.padding], [*lead, *high], value=value)
 
-    def at(self, site: Site, padded: Value, element: Element) -> Value:
+    def at(self, site: LoweringSite, padded: Value, element: Element) -> Value:
         """One element of all windows, [..., places]."""
         lead = len(padded.shape) - self.rank
         start = [e * d for e, d in zip(element, self.dilation)]
@@ -90,7 +90,7 @@ class Pool:
         flat = sum(g * prod(self.size[i + 1 :]) for i, g in enumerate(grid))
         return np.where(inside, flat, -1).astype(np.int32)
 
-    def back(self, site: Site, share: Callable[[Element], Value]) -> Value:
+    def back(self, site: LoweringSite, share: Callable[[Element], Value]) -> Value:
         """[..., size]: the sum, at each element of the input, of the shares [..., places] that windows have in it."""
         b = site.b
         counts = [-(-n // s) for n, s in zip(self.size, self.strides)]
@@ -118,11 +118,11 @@ def _pool(
     stride: list[int],
     padding: list[int],
     dilation: Sequence[int] = (1,),
-) -> Pool:
+) -> PoolingWindows:
     """Windows over x that give a result of `shape`; one number stands for all dimensions."""
     each = (tuple(v) * (rank if len(v) == 1 else 1) for v in (window, stride or window, padding, dilation))
     kernel, strides, before, apart = each
-    return Pool(tuple(x.shape[-rank:]), kernel, strides, before, apart, tuple(shape[-rank:]))
+    return PoolingWindows(tuple(x.shape[-rank:]), kernel, strides, before, apart, tuple(shape[-rank:]))
 
 
 # -- the largest ----------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def _max_pool(site, x, rank, window, stride=(), padding=(0,), dilation=(1,)):
     return _largest_of(site, x, _pool(x, site.shape, rank, window, stride, padding, dilation))
 
 
-def _largest_of(site: Site, x: Value, pool: Pool) -> tuple[Value, Value]:
+def _largest_of(site: LoweringSite, x: Value, pool: PoolingWindows) -> tuple[Value, Value]:
     b = site.b
     lowest = -math.inf if x.dtype.is_float else int(x.dtype.limits[0])
     padded = pool.padded(site, x, lowest)
@@ -197,7 +197,7 @@ def max_pool3d_backward(site, grad, x, kernel_size, stride, padding, dilation, c
 # -- the average ----------------------------------------------------------------------------------------------------
 
 
-def _divisors(pool: Pool, count_include_pad: bool, override: int | None) -> np.ndarray:
+def _divisors(pool: PoolingWindows, count_include_pad: bool, override: int | None) -> np.ndarray:
     """What each window's sum is divided by, float32 [places]."""
     if override is not None:
         return np.full(pool.places, override, np.float32)
@@ -257,7 +257,7 @@ def avg_pool3d_backward(site, grad, x, kernel_size, stride, padding, ceil_mode, 
 
 
 @dataclass(frozen=True)
-class Cover(Pool):
+class Cover(PoolingWindows):
     """Windows that cover the input and differ in size: place i of m from floor(i n / m) to ceil((i + 1) n / m)."""
 
     @classmethod
@@ -268,20 +268,20 @@ class Cover(Pool):
         window = tuple(int((end - start).max()) for start, end in ends)
         return cls(tuple(size), window, one, (0,) * len(places), one, tuple(places))
 
-    def padded(self, site: Site, x: Value, value: float | int) -> Value:
+    def padded(self, site: LoweringSite, x: Value, value: float | int) -> Value:
         """Elements as rows by their numbers, a last one of `value`: [size + 1, leading dimensions]."""
         b, lead = site.b, prod(x.shape[: -self.rank])
         rows = b.transpose(b.reshape(x, (lead, prod(self.size))), (1, 0))
         return b.concatenate([rows, b.constant(value, x.dtype, (1, lead))], 0)
 
-    def at(self, site: Site, padded: Value, element: Element) -> Value:
+    def at(self, site: LoweringSite, padded: Value, element: Element) -> Value:
         """One element of all windows, [leading dimensions, places]."""
         numbers = self.numbers(element).reshape(-1)
         ids = site.b.constant(np.where(numbers < 0, prod(self.size), numbers).astype(np.int32), int32)
         return site.shaped(site.b.transpose(site.b.take_rows(padded, ids), (1, 0)))
 
     def numbers(self, element: Element) -> np.ndarray:
-        """As `Pool.numbers`; -1 where the window of a place ends before the element."""
+        """As `PoolingWindows.numbers`; -1 where the window of a place ends before the element."""
         inside, flat = np.ones((), bool), np.zeros((), np.int64)
         for e, n, m in zip(element, self.size, self.places):
             start, end = _ends(n, m)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from trnlab.frontends.torch.draws import shard_of
-from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
+from trnlab.frontends.torch.lowerings.registry import LoweringSite, UnsupportedOperatorForm, lowers
 from trnlab.frontends.torch.lowerings.sorting import MOST_COMPARED, rank_of
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import int32
@@ -24,30 +24,30 @@ WIDEST_RANGE = 1 << 16  # of randint: no number is likelier than another by more
 _LEAST = 2.0**-25  # of an exponential before it is scaled: PyTorch's are never zero
 
 
-def _uniform(site: Site, generator: Any = None, shape: tuple[int, ...] | None = None) -> Value:
+def _uniform(site: LoweringSite, generator: Any = None, shape: tuple[int, ...] | None = None) -> Value:
     if generator is not None:
-        raise Refused(
+        raise UnsupportedOperatorForm(
             "the seed of a compiled program comes from PyTorch's default generator",
             "leave out `generator=`, and use torch.manual_seed",
         )
     return site.random.uniform(site.shape if shape is None else shape, site.draw, shard_of(site.node))
 
 
-def _positive(site: Site, generator: Any = None) -> Value:
+def _positive(site: LoweringSite, generator: Any = None) -> Value:
     """Uniform in (0, 1], down to 2**-48."""
     b = site.b
     coarse, fine = _uniform(site, generator), _uniform(site)
     return b.add(coarse, b.multiply(b.subtract(1.0, fine), FRACTION))
 
 
-def _normal(site: Site, generator: Any = None) -> Value:
+def _normal(site: LoweringSite, generator: Any = None) -> Value:
     """Box and Muller's method: its tail reaches to 8.1 standard deviations."""
     b = site.b
     radius = b.sqrt(b.multiply(b.log(_positive(site, generator)), -2.0))
     return b.multiply(radius, b.cosine(b.multiply(_uniform(site), 2 * pi)))
 
 
-def _moved(site: Site, x: Value, factor: Any, offset: Any) -> Value:
+def _moved(site: LoweringSite, x: Value, factor: Any, offset: Any) -> Value:
     """factor * x + offset, both numbers or tensors."""
     b = site.b
     scaled = b.multiply(x, site.wide(factor)) if isinstance(factor, Value) or factor != 1 else x
@@ -73,7 +73,7 @@ def uniform(site, x, low=0.0, high=1.0, generator=None):
     return site.cast(b.minimum(b.add(b.multiply(u, high - low), low), before))
 
 
-def _below_one(site: Site, u: Value) -> Value:
+def _below_one(site: LoweringSite, u: Value) -> Value:
     """In the result's format, and below one there too: a narrow format would round the last numbers up."""
     kept = {"bfloat16": 8, "float16": 11}.get(site.dtype.name)
     if kept is None:
@@ -170,11 +170,11 @@ def cauchy(site, x, median=0.0, sigma=1.0, generator=None):
 # -- whole numbers --------------------------------------------------------------------------------------------------
 
 
-def _whole(site: Site, low: int, high: int, generator: Any = None) -> Value:
+def _whole(site: LoweringSite, low: int, high: int, generator: Any = None) -> Value:
     """floor(u * n) + low for n = high - low numbers."""
     b, count = site.b, int(high) - int(low)
     if count > WIDEST_RANGE:
-        raise Refused(
+        raise UnsupportedOperatorForm(
             f"of {count} whole numbers, made of 24 random bits, some would be likelier than others",
             f"draw at most {WIDEST_RANGE} different ones, or draw them on the host, before the step",
         )
@@ -219,7 +219,9 @@ def random_from(site, x, low, high, generator=None):
 
 @lowers("random.default")
 def random_any(site, x, generator=None):
-    raise Refused("all numbers of a format take more than 24 random bits", f"x.random_(0, n), n up to {WIDEST_RANGE}")
+    raise UnsupportedOperatorForm(
+        "all numbers of a format take more than 24 random bits", f"x.random_(0, n), n up to {WIDEST_RANGE}"
+    )
 
 
 @lowers("randperm.default")
@@ -232,11 +234,11 @@ def randperm_of(site, n, generator=None, **where):
     return _permutation(site, n, generator)
 
 
-def _permutation(site: Site, n: int, generator: Any = None) -> Value:
+def _permutation(site: LoweringSite, n: int, generator: Any = None) -> Value:
     """The places of n random numbers in their order. Of two that are equal, which of 8192 numbers four are likely to
     be, the first comes first."""
     if n * n > MOST_COMPARED:
-        raise Refused(
+        raise UnsupportedOperatorForm(
             f"a permutation of {n} numbers compares {n * n:,} pairs", "draw it on the host, before the step"
         )
     if n == 0:
@@ -246,7 +248,7 @@ def _permutation(site: Site, n: int, generator: Any = None) -> Value:
 
 @lowers("multinomial.default")
 def multinomial(site, probabilities, count, replacement=False, generator=None):
-    raise Refused(
+    raise UnsupportedOperatorForm(
         "it has no lowering",
         "for one draw take (log(p) - log(e)).argmax(-1), e = torch.empty_like(p).exponential_(); or draw on the host",
     )
@@ -254,4 +256,6 @@ def multinomial(site, probabilities, count, replacement=False, generator=None):
 
 @lowers("poisson.default", "binomial.default", "_standard_gamma.default")
 def by_rejection(site, *rest, **where):
-    raise Refused("it takes a number of tries that depends on what is drawn", "draw it on the host, before the step")
+    raise UnsupportedOperatorForm(
+        "it takes a number of tries that depends on what is drawn", "draw it on the host, before the step"
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from trnlab.frontends.torch.lowerings.index import gathered
-from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
+from trnlab.frontends.torch.lowerings.registry import LoweringSite, UnsupportedOperatorForm, lowers
 from trnlab.frontends.torch.lowerings.sorting import (
     MOST_COMPARED,
     is_nan,
@@ -21,17 +21,19 @@ from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import int32
 
 
-def _compared(site: Site, pairs: int, what: str) -> None:
+def _compared(site: LoweringSite, pairs: int, what: str) -> None:
     if pairs > MOST_COMPARED:
-        raise Refused(f"{what} compares {pairs:,} pairs of elements", "take fewer, or compute it before the step")
+        raise UnsupportedOperatorForm(
+            f"{what} compares {pairs:,} pairs of elements", "take fewer, or compute it before the step"
+        )
 
 
-def _nothing(site: Site) -> Any:
+def _nothing(site: LoweringSite) -> Any:
     """Results without elements."""
     return tuple(site.b.constant(0, t.dtype, t.shape) for t in site.types if t is not None)
 
 
-def _median(site: Site, x: Value, passes_nan: bool) -> tuple[Value, Value]:
+def _median(site: LoweringSite, x: Value, passes_nan: bool) -> tuple[Value, Value]:
     """The lower median of x [..., N] and where it is. passes_nan: NaN, of what holds one; else NaN does not count."""
     b, size = site.b, x.shape[-1]
     _compared(site, x.type.size * size, "a median")
@@ -52,7 +54,7 @@ def _median(site: Site, x: Value, passes_nan: bool) -> tuple[Value, Value]:
     return the_one(site, here, x), b.reduce(b.select(here, column, 0), (-1,))
 
 
-def _median_of(site: Site, x: Value, dim: int, passes_nan: bool) -> Any:
+def _median_of(site: LoweringSite, x: Value, dim: int, passes_nan: bool) -> Any:
     moved = moved_last(site, x, dim)
     if moved.type.size == 0:
         return _nothing(site)
@@ -81,14 +83,14 @@ def nanmedian(site, x):
     return _median_of_all(site, x, False)
 
 
-def _median_of_all(site: Site, x: Value, passes_nan: bool) -> Value:
+def _median_of_all(site: LoweringSite, x: Value, passes_nan: bool) -> Value:
     if x.type.size == 0:
-        raise Refused("nothing has no median")
+        raise UnsupportedOperatorForm("nothing has no median")
     line = moved_last(site, site.b.reshape(x, (x.type.size,)), 0)
     return site.shaped(site.cast(_median(site, line, passes_nan)[0]))
 
 
-def _searched(site: Site, bounds: Value, x: Value, right: bool) -> Value:
+def _searched(site: LoweringSite, bounds: Value, x: Value, right: bool) -> Value:
     """How many of the ascending bounds [..., N] come before each x [..., M], or are equal to it where `right`."""
     b, count = site.b, bounds.shape[-1]
     if x.type.size * count == 0:
@@ -116,7 +118,7 @@ def bucketize(site, x, bounds, out_int32=False, right=False):
     return _searched(site, *_alike(site, bounds, x), right)
 
 
-def _alike(site: Site, bounds: Value, x: Value) -> tuple[Value, Value]:
+def _alike(site: LoweringSite, bounds: Value, x: Value) -> tuple[Value, Value]:
     """Both in one format: that of the floats, if one of them has any."""
     if bounds.dtype is x.dtype:
         return bounds, x

@@ -7,14 +7,14 @@ from math import prod
 from typing import Any
 
 from trnlab.frontends.torch.lowerings.elementwise import truth
-from trnlab.frontends.torch.lowerings.registry import Site, dim_of, dims_of, lowers
+from trnlab.frontends.torch.lowerings.registry import LoweringSite, dim_of, dims_of, lowers
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import bool_, int32
 
 _OF_TRUTH = {"maximum": "or", "minimum": "and"}
 
 
-def total(site: Site, x: Value, dims: tuple[int, ...], kind: str = "add") -> Value:
+def total(site: LoweringSite, x: Value, dims: tuple[int, ...], kind: str = "add") -> Value:
     """x reduced over `dims`, in the result's shape (of the same format)."""
     kind = _OF_TRUTH.get(kind, kind) if x.dtype is bool_ else kind
     return site.shaped(site.b.reduce(x, dims, kind) if dims else x)
@@ -38,7 +38,7 @@ def prod_(site, x, dim=None, keepdim=False, dtype=None):
     return site.cast(total(site, site.working(x), dims_of(dim, len(x.shape)), "multiply"))
 
 
-def _deviation(site: Site, x: Value, dim: Any, correction: Any) -> tuple[Value, Value, tuple[int, ...]]:
+def _deviation(site: LoweringSite, x: Value, dim: Any, correction: Any) -> tuple[Value, Value, tuple[int, ...]]:
     """Variance and mean of x in fp32 with the reduced dimensions kept as one, and these dimensions."""
     b, x, dims = site.b, site.wide(x), dims_of(dim, len(x.shape))
     count = prod(x.shape[d] for d in dims)
@@ -90,7 +90,7 @@ def all_(site, x, dim=None, keepdim=False):
     return site.cast(total(site, truth(site, x), dims_of(dim, len(x.shape)), "and"))
 
 
-def _first_place(site: Site, x: Value, dim: int, kind: str) -> tuple[Value, Value]:
+def _first_place(site: LoweringSite, x: Value, dim: int, kind: str) -> tuple[Value, Value]:
     """The extreme along `dim` and the first index that holds it, the dimension kept as one. NaN is the extreme."""
     b = site.b
     best = b.reduce(x, (dim,), _OF_TRUTH.get(kind, kind) if x.dtype is bool_ else kind, keepdims=True)
@@ -112,7 +112,7 @@ def argmin(site, x, dim=None, keepdim=False):
     return _place(site, x, dim, "minimum")
 
 
-def _place(site: Site, x: Value, dim: int | None, kind: str) -> Value:
+def _place(site: LoweringSite, x: Value, dim: int | None, kind: str) -> Value:
     if dim is None or not x.shape:
         x, dim = site.b.reshape(x, (x.type.size,)), 0
     return site.shaped(_first_place(site, x, dim_of(dim, len(x.shape)), kind)[1])

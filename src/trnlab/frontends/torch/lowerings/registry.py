@@ -5,8 +5,9 @@
     def silu_backward(site, grad, x):
         return site.b.multiply(grad, site.b.silu_dx(x))
 
-A lowering takes the `Site` and the operator's own arguments, tensors as graph values, and returns one value per
-result. What it cannot express it refuses by raising `Refused(reason, do)`: why, and what to write instead.
+A lowering takes the `LoweringSite` and the operator's own arguments, tensors as graph values, and returns one value
+per result. What it cannot express it refuses by raising `UnsupportedOperatorForm(reason, do)`: why, and what to write
+instead.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from trnlab.frontends.torch.device.types import format_of
 from trnlab.frontends.torch.draws import draw_of
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import TensorType, Value
-from trnlab.graph.overflow import Watch
+from trnlab.graph.overflow import OverflowFlags
 from trnlab.numerics.dtypes import DType, float32, int32
 
 Lowering = Callable[..., Any]
@@ -31,7 +32,7 @@ LOWERINGS: dict[Any, Lowering] = {}
 LATE: dict[str, Lowering] = {}  # of operators that PyTorch defines when it first needs them, by name
 
 
-class Refused(Exception):  # noqa: N818
+class UnsupportedOperatorForm(Exception):  # noqa: N818
     """This form of the operator has no lowering: the reason, and what to do instead."""
 
     def __init__(self, reason: str, do: str = "") -> None:
@@ -98,11 +99,11 @@ class Randomness:
         return self._seeds[layout]
 
 
-class Site:
+class LoweringSite:
     """One node being imported: the graph under construction and what PyTorch says the node's results are."""
 
     def __init__(
-        self, b: GraphBuilder, node: fx.Node, types: list[TensorType | None], random: Randomness, watch: Watch
+        self, b: GraphBuilder, node: fx.Node, types: list[TensorType | None], random: Randomness, watch: OverflowFlags
     ) -> None:
         self.b, self.node, self.types, self.random, self.watch = b, node, types, random, watch
         self._drawn = 0

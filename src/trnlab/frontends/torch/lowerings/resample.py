@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
+from trnlab.frontends.torch.lowerings.registry import LoweringSite, UnsupportedOperatorForm, lowers
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import float32, int32
 
@@ -23,32 +23,32 @@ _MOST_PIECES = 8  # slices that are joined rather than rows fetched by number
 
 
 @dataclass(frozen=True)
-class Tap:
+class ResampleTerm:
     """One term of every element along a dimension: places [n] in the input, and weights [n], None for ones."""
 
     places: Ints
     weights: Floats | None = None
 
 
-Taps = Sequence[Tap]
+Taps = Sequence[ResampleTerm]
 
 
 # -- along one dimension --------------------------------------------------------------------------------------------
 
 
-def resized(site: Site, x: Value, dim: int, taps: Taps) -> Value:
+def resized(site: LoweringSite, x: Value, dim: int, taps: Taps) -> Value:
     """The weighted sums along `dim`."""
     terms = [_weighted(site, _taken(site, x, dim, tap.places), dim, tap.weights) for tap in taps]
     return reduce(site.b.add, terms)
 
 
-def given_back(site: Site, grad: Value, dim: int, taps: Taps, size: int) -> Value:
+def given_back(site: LoweringSite, grad: Value, dim: int, taps: Taps, size: int) -> Value:
     """Gradient of `resized` by its input, which has `size` elements along `dim`."""
     shares = [_put(site, _weighted(site, grad, dim, tap.weights), dim, tap.places, size) for tap in taps]
     return reduce(site.b.add, shares)
 
 
-def _weighted(site: Site, x: Value, dim: int, weights: Floats | None) -> Value:
+def _weighted(site: LoweringSite, x: Value, dim: int, weights: Floats | None) -> Value:
     """x times weights along `dim`; what has no weight is zero, whatever x is there."""
     if weights is None:
         return x
@@ -78,7 +78,7 @@ def _runs(places: Ints) -> list[tuple[int, int, int]]:
     return runs
 
 
-def _taken(site: Site, x: Value, dim: int, places: Ints) -> Value:
+def _taken(site: LoweringSite, x: Value, dim: int, places: Ints) -> Value:
     b, size = site.b, x.shape[dim]
     each, runs = _repeats(places, size), _runs(places)
     if each:
@@ -94,7 +94,7 @@ def _taken(site: Site, x: Value, dim: int, places: Ints) -> Value:
     return b.transpose(b.reshape(rows, (len(places), *first.shape[1:])), np.argsort(order).tolist())
 
 
-def _run(site: Site, x: Value, dim: int, first: int, step: int, count: int) -> Value:
+def _run(site: LoweringSite, x: Value, dim: int, first: int, step: int, count: int) -> Value:
     if step:
         return site.b.slice_dim(x, dim, first, first + (count - 1) * step + 1, step)
     one = site.b.slice_dim(x, dim, first, first + 1)
@@ -103,7 +103,7 @@ def _run(site: Site, x: Value, dim: int, first: int, step: int, count: int) -> V
     )
 
 
-def _put(site: Site, grad: Value, dim: int, places: Ints, size: int) -> Value:
+def _put(site: LoweringSite, grad: Value, dim: int, places: Ints, size: int) -> Value:
     b, each = site.b, _repeats(places, size)
     if each:
         apart = b.reshape(grad, [*grad.shape[:dim], size, each, *grad.shape[dim + 1 :]])
@@ -134,7 +134,7 @@ def _step(size: int, out: int, scale: float | None, align_corners: bool = False)
 def nearest(size: int, out: int, scale: float | None, middle: bool = False) -> Taps:
     """The element below (of the middle of each result, with `middle`)."""
     at = (np.arange(out, dtype=np.float32) + np.float32(0.5 if middle else 0.0)) * _step(size, out, scale)
-    return [Tap(np.minimum(np.floor(at).astype(np.int64), size - 1))]
+    return [ResampleTerm(np.minimum(np.floor(at).astype(np.int64), size - 1))]
 
 
 def _source(size: int, out: int, align_corners: bool, scale: float | None) -> Floats:
@@ -148,7 +148,7 @@ def linear(size: int, out: int, align_corners: bool, scale: float | None) -> Tap
     below = np.minimum(at.astype(np.int64), size - 1)
     share = np.clip(at - below.astype(np.float32), np.float32(0), np.float32(1))
     above = np.minimum(below + 1, size - 1)
-    return [Tap(below, np.float32(1) - share), Tap(above, share)]
+    return [ResampleTerm(below, np.float32(1) - share), ResampleTerm(above, share)]
 
 
 def _near(d: Floats, a: np.float32) -> Floats:
@@ -167,7 +167,9 @@ def cubic(size: int, out: int, align_corners: bool, scale: float | None) -> Taps
     below = np.floor(at).astype(np.int64)
     t, a = at - below.astype(np.float32), np.float32(-0.75)
     weights = (_far(t + 1, a), _near(t, a), _near(1 - t, a), _far(2 - t, a))
-    return [Tap(np.clip(below + k, 0, size - 1), w.astype(np.float32)) for k, w in zip((-1, 0, 1, 2), weights)]
+    return [
+        ResampleTerm(np.clip(below + k, 0, size - 1), w.astype(np.float32)) for k, w in zip((-1, 0, 1, 2), weights)
+    ]
 
 
 def _triangle(d: Floats) -> Floats:
@@ -194,7 +196,7 @@ def smoothed(window: Callable[[Floats], Floats], reach: int) -> Callable[..., Ta
         weights = window((places.astype(np.float32) - middle[:, None] + np.float32(0.5)) / wider)
         weights = np.where(places < end[:, None], weights, 0).astype(np.float32)
         weights /= weights.sum(1, keepdims=True)
-        return [Tap(np.minimum(at, size - 1), weight) for at, weight in zip(places.T, weights.T)]
+        return [ResampleTerm(np.minimum(at, size - 1), weight) for at, weight in zip(places.T, weights.T)]
 
     return rule
 
@@ -204,7 +206,7 @@ def averages(size: int, out: int) -> Taps:
     start = np.arange(out) * size // out
     count = -(-(np.arange(out) + 1) * size // out) - start
     return [
-        Tap(
+        ResampleTerm(
             np.minimum(start + k, size - 1),
             np.where(k < count, np.float32(1) / count.astype(np.float32), 0).astype(np.float32),
         )
@@ -217,7 +219,7 @@ def averages(size: int, out: int) -> Taps:
 Rule = Callable[[int, int, "float | None"], Taps]
 
 
-def _resize(site: Site, x: Value, rule: Rule, scales: Sequence[float | None]) -> Value:
+def _resize(site: LoweringSite, x: Value, rule: Rule, scales: Sequence[float | None]) -> Value:
     first = len(x.shape) - len(scales)
     taps = [rule(x.shape[first + d], site.shape[first + d], scale) for d, scale in enumerate(scales)]
     if all(tap.weights is None for each in taps for tap in each):
@@ -225,7 +227,7 @@ def _resize(site: Site, x: Value, rule: Rule, scales: Sequence[float | None]) ->
     elif x.dtype.is_float:
         y = site.wide(x)
     else:
-        raise Refused(
+        raise UnsupportedOperatorForm(
             "a weighted mean of integers is rounded differently by each device", "resize x.float(), and round"
         )
     for d, each in enumerate(taps):
@@ -234,7 +236,7 @@ def _resize(site: Site, x: Value, rule: Rule, scales: Sequence[float | None]) ->
 
 
 def _resize_backward(
-    site: Site, grad: Value, size: Sequence[int], rule: Rule, scales: Sequence[float | None]
+    site: LoweringSite, grad: Value, size: Sequence[int], rule: Rule, scales: Sequence[float | None]
 ) -> Value:
     rank, y = len(scales), site.wide(grad)
     for d, scale in reversed(list(enumerate(scales))):

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import Any
 
-from trnlab.frontends.torch.lowerings.registry import Site, dim_of, lowers
+from trnlab.frontends.torch.lowerings.registry import LoweringSite, dim_of, lowers
 from trnlab.frontends.torch.lowerings.sorting import is_nan, limit_of, moved_last, results_of
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Value
@@ -26,7 +26,7 @@ _BIAS, _LEAST_NORMAL = 127, 2.0**-126  # of the exponent of fp32, and its least 
 _MOST_HALVINGS = 280  # beyond which a number of fp32 is zero, or infinite
 
 
-def _moved_back(site: Site, x: Value, dim: int) -> Value:
+def _moved_back(site: LoweringSite, x: Value, dim: int) -> Value:
     """The result, of which `dim` is the last dimension, as PyTorch has it."""
     order = list(range(len(x.shape) - 1))
     order.insert(dim_of(dim, len(x.shape)), len(x.shape) - 1)
@@ -155,7 +155,7 @@ def cummin(site, x, dim):
     return _so_far(site, x, dim, False)
 
 
-def _so_far(site: Site, x: Value, dim: int, largest: bool) -> Any:
+def _so_far(site: LoweringSite, x: Value, dim: int, largest: bool) -> Any:
     """The largest or smallest of what comes before each element of `dim` or is it, and where the last of them is. One
     NaN is as good as another, and better than a number."""
     b, x = site.b, moved_last(site, x, dim)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trnlab.frontends.torch.lowerings.registry import Site, dim_of, lowers
+from trnlab.frontends.torch.lowerings.registry import LoweringSite, dim_of, lowers
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import bool_, int32
 
@@ -45,7 +45,7 @@ def transpose(site, x, first, second):
     return _transposed(site, x, order)
 
 
-def _transposed(site: Site, x: Value, order: list[int]) -> Value:
+def _transposed(site: LoweringSite, x: Value, order: list[int]) -> Value:
     return x if order == sorted(order) else site.b.transpose(x, order)
 
 
@@ -131,7 +131,7 @@ def constant_pad(site, x, pad, value=0):
     return padded(site, x, low, high, value)
 
 
-def padded(site: Site, x: Value, low: list[int], high: list[int], value: Any = 0) -> Value:
+def padded(site: LoweringSite, x: Value, low: list[int], high: list[int], value: Any = 0) -> Value:
     """x with `value` around it; a negative amount cuts elements off instead."""
     begin = [min(max(-n, 0), size) for n, size in zip(low, x.shape)]
     end = [max(size - max(-n, 0), start) for n, size, start in zip(high, x.shape, begin)]
@@ -141,7 +141,7 @@ def padded(site: Site, x: Value, low: list[int], high: list[int], value: Any = 0
     return site.b.pad(x, low, high, value=value) if any(low) or any(high) else x
 
 
-def _spread(site: Site, x: Value, dim: int, step: int) -> Value:
+def _spread(site: LoweringSite, x: Value, dim: int, step: int) -> Value:
     """x with step - 1 zeros after each element along `dim`."""
     b, shape = site.b, x.shape
     apart = b.reshape(x, (*shape[: dim + 1], 1, *shape[dim + 1 :]))
@@ -150,7 +150,7 @@ def _spread(site: Site, x: Value, dim: int, step: int) -> Value:
     return b.reshape(b.pad(apart, [0] * len(high), high), (*shape[:dim], shape[dim] * step, *shape[dim + 1 :]))
 
 
-def _padded(site: Site, x: Value, dim: int, begin: int, stop: int, step: int = 1) -> Value:
+def _padded(site: LoweringSite, x: Value, dim: int, begin: int, stop: int, step: int = 1) -> Value:
     """x placed at begin:stop:step of dimension `dim` of zeros of the result's shape."""
     x = _spread(site, x, dim, step) if step > 1 else x
     low, high = [0] * len(x.shape), [0] * len(x.shape)
@@ -185,7 +185,7 @@ def slice_scatter(site, x, source, dim=0, start=None, end=None, step=1):
     return kept[0] if len(kept) == 1 else b.concatenate(kept, dim)
 
 
-def _strided_scatter(site: Site, x: Value, source: Value, dim: int, begin: int, step: int) -> Value:
+def _strided_scatter(site: LoweringSite, x: Value, source: Value, dim: int, begin: int, step: int) -> Value:
     """The source spread to every step-th place; a counter says where those are."""
     b, size = site.b, x.shape[dim]
     spread = _spread(site, source, dim, step)
@@ -205,7 +205,7 @@ def select_scatter(site, x, source, dim, index):
     return slice_scatter(site, x, source, dim, index, index + 1)
 
 
-def _triangle(site: Site, x: Value, diagonal: int, direction: str) -> Value:
+def _triangle(site: LoweringSite, x: Value, diagonal: int, direction: str) -> Value:
     b, shape = site.b, x.shape[-2:]
     offset = b.subtract(b.iota(shape, int32, 1), b.iota(shape, int32, 0))
     keep = b.compare(offset, direction, diagonal)

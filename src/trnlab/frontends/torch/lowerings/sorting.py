@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trnlab.frontends.torch.lowerings.registry import Refused, Site, dim_of, lowers
+from trnlab.frontends.torch.lowerings.registry import LoweringSite, UnsupportedOperatorForm, dim_of, lowers
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import bool_, int32
 
@@ -20,7 +20,7 @@ MOST_COMPARED = 2**26  # pairs of elements that a sort compares
 _MOST_ROUNDS = 8  # for so few a search one after the other needs less than a sort
 
 
-def moved_last(site: Site, x: Value, dim: int) -> Value:
+def moved_last(site: LoweringSite, x: Value, dim: int) -> Value:
     """x [..., N] with `dim` last; bools as numbers."""
     x = site.b.convert(x, int32) if x.dtype is bool_ else x
     x = x if x.shape else site.b.reshape(x, (1,))
@@ -29,7 +29,7 @@ def moved_last(site: Site, x: Value, dim: int) -> Value:
     return x if dim == len(x.shape) - 1 else site.b.transpose(x, order)
 
 
-def results_of(site: Site, values: Value, places: Value, dim: int) -> tuple[Value, Value]:
+def results_of(site: LoweringSite, values: Value, places: Value, dim: int) -> tuple[Value, Value]:
     """Both results with the last dimension back in its place, in the formats that PyTorch gives them."""
     rank = len(values.shape)
     order = list(range(rank - 1))
@@ -40,12 +40,12 @@ def results_of(site: Site, values: Value, places: Value, dim: int) -> tuple[Valu
     return site.shaped(site.b.convert(values, kinds[0])), site.shaped(site.b.convert(places, kinds[1]))
 
 
-def is_nan(site: Site, x: Value) -> Value | None:
+def is_nan(site: LoweringSite, x: Value) -> Value | None:
     """Where x is NaN; None for integers."""
     return site.b.compare(x, "NE", x) if x.dtype.is_float else None
 
 
-def rank_of(site: Site, x: Value, descending: bool) -> Value:
+def rank_of(site: LoweringSite, x: Value, descending: bool) -> Value:
     """How many elements of x [..., N] come before each. int32 [..., N]"""
     b, shape = site.b, (*x.shape, x.shape[-1])
     mine, other = b.reshape(x, (*x.shape, 1)), b.reshape(x, (*x.shape[:-1], 1, x.shape[-1]))
@@ -61,11 +61,11 @@ def rank_of(site: Site, x: Value, descending: bool) -> Value:
     return b.reduce(b.convert(b.or_(before, b.and_(same, earlier)), int32), (-1,))
 
 
-def _ordered(site: Site, x: Value, descending: bool, count: int) -> tuple[Value, Value]:
+def _ordered(site: LoweringSite, x: Value, descending: bool, count: int) -> tuple[Value, Value]:
     """The first `count` of the sorted x [..., N], and where they were."""
     b, size = site.b, x.shape[-1]
     if x.type.size * size > MOST_COMPARED:
-        raise Refused(
+        raise UnsupportedOperatorForm(
             f"a sort of {size} elements in {x.type.size // size} rows compares too many pairs",
             f"ask for at most {_MOST_ROUNDS} of them with topk, or sort on the host before the step",
         )
@@ -77,7 +77,7 @@ def _ordered(site: Site, x: Value, descending: bool, count: int) -> tuple[Value,
     return the_one(site, here, rows), places
 
 
-def the_one(site: Site, here: Value, x: Value, keepdims: bool = False) -> Value:
+def the_one(site: LoweringSite, here: Value, x: Value, keepdims: bool = False) -> Value:
     """The one element along the last dimension that `here` marks. (A maximum cannot leave the format.)"""
     return site.b.reduce(site.b.select(here, x, limit_of(x, largest=True)), (-1,), "maximum", keepdims)
 
@@ -89,7 +89,7 @@ def limit_of(x: Value, largest: bool) -> Any:
     return int(x.dtype.limits[0 if largest else 1])
 
 
-def _searched(site: Site, x: Value, largest: bool, count: int) -> tuple[Value, Value]:
+def _searched(site: LoweringSite, x: Value, largest: bool, count: int) -> tuple[Value, Value]:
     """The `count` largest or smallest of x [..., N], one after the other, and where they were."""
     b, size, nan = site.b, x.shape[-1], is_nan(site, x)
     column, values, places = b.iota(x.shape, int32, len(x.shape) - 1), [], []
@@ -158,7 +158,9 @@ def histc(site, x, bins=100, min=0, max=0):
     if count == 0:
         return b.constant(0, site.dtype, site.shape)
     if count * bins > MOST_COMPARED:
-        raise Refused(f"a histogram of {count} elements in {bins} parts", "use fewer parts, or count before the step")
+        raise UnsupportedOperatorForm(
+            f"a histogram of {count} elements in {bins} parts", "use fewer parts, or count before the step"
+        )
     line = b.reshape(site.wide(x), (count,))
     low, high = _range(site, line, float(min), float(max))
     scaled = b.divide(b.multiply(b.subtract(line, low), float(bins)), b.subtract(high, low))
@@ -168,7 +170,7 @@ def histc(site, x, bins=100, min=0, max=0):
     return b.convert(b.reduce(b.convert(hits, int32), (0,)), site.dtype)
 
 
-def _range(site: Site, line: Value, low: float, high: float) -> tuple[Value, Value]:
+def _range(site: LoweringSite, line: Value, low: float, high: float) -> tuple[Value, Value]:
     """The ends of a histogram, float32 each. Those of the elements where low equals high; one around if these do."""
     b = site.b
     if low != high:

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from trnlab.frontends.torch.lowerings.registry import Site, lowers
+from trnlab.frontends.torch.lowerings.registry import LoweringSite, lowers
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import float32, int32
 
 
-def fill(site: Site, value: float) -> Value:
+def fill(site: LoweringSite, value: float) -> Value:
     """A constant of the result's type."""
     if not site.dtype.is_float:
         value = int(value)
@@ -93,6 +93,6 @@ def triu_indices(site, row, col, offset=0, **where):
     return _places(site, np.triu_indices(row, offset, col))
 
 
-def _places(site: Site, found: tuple[np.ndarray[Any, Any], ...]) -> Value:
+def _places(site: LoweringSite, found: tuple[np.ndarray[Any, Any], ...]) -> Value:
     """Row and column numbers, known when compiling, as one constant."""
     return site.b.constant(np.stack(found).astype(site.dtype.numpy), site.dtype, site.shape)

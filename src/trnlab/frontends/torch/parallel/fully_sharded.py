@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from trnlab.errors import UnsupportedOpError
-from trnlab.frontends.torch.again import Parts, computed_again
 from trnlab.frontends.torch.parallel import shards
+from trnlab.frontends.torch.recomputation import RecomputedParts, computed_again
 
 Full = list[Tensor]
 # Of a parameter group: what its setters set and a captured step reads.
@@ -48,13 +48,13 @@ def settle(model: nn.Module) -> None:
 
 
 @contextmanager
-def captured_units(model: nn.Module, again: Parts) -> Iterator[None]:
+def captured_units(model: nn.Module, again: RecomputedParts) -> Iterator[None]:
     """Within the block forward and backward passes gather and reduce by operators that a trace sees.
 
     Raises UnsupportedOpError (TRN267) for what of FSDP a captured step does not do.
     """
     _refuse_first_version(model)
-    units = {group: Unit(group, again) for state in _states(model) for group in state._fsdp_param_groups}
+    units = {group: ShardedUnit(group, again) for state in _states(model) for group in state._fsdp_param_groups}
     if not units:
         yield
         return
@@ -104,7 +104,7 @@ def _states(model: nn.Module) -> list[Any]:
 class _Walk:
     """One forward and backward pass over units."""
 
-    def __init__(self, units: dict[Any, Unit]) -> None:
+    def __init__(self, units: dict[Any, ShardedUnit]) -> None:
         self.units = units
         self.depth = 0
         self.keeper: saved_tensors_hooks | None = None
@@ -192,10 +192,10 @@ def _unpack(saved: Any) -> Tensor:
     return tensor
 
 
-class Unit:
+class ShardedUnit:
     """The parameters that are gathered together, and where they stand within a step."""
 
-    def __init__(self, group: Any, parts: Parts) -> None:
+    def __init__(self, group: Any, parts: RecomputedParts) -> None:
         _check(group)
         self.group, self.parts = group, parts
         self.params = group.fsdp_params
@@ -284,7 +284,7 @@ class _Gather(torch.autograd.Function):
     """The parameters of a unit from its shards; gradients are reduced once, when all of them are there."""
 
     @staticmethod
-    def forward(ctx: Any, unit: Unit, *parts: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, unit: ShardedUnit, *parts: Tensor) -> tuple[Tensor, ...]:
         ctx.unit = unit
         ctx.set_materialize_grads(False)
         full = shards.gather(unit.group, parts)

@@ -21,17 +21,17 @@ from trnlab.frontends.torch.device.host_ops import NOT_HERE
 from trnlab.frontends.torch.findings import provenance
 from trnlab.frontends.torch.recording.computing import Computer, busy
 from trnlab.frontends.torch.recording.draws import draw
-from trnlab.frontends.torch.recording.following import follower
-from trnlab.frontends.torch.recording.geometry import Form
+from trnlab.frontends.torch.recording.geometry import TensorMeta
 from trnlab.frontends.torch.recording.masks import chosen
 from trnlab.frontends.torch.recording.operators import operator
-from trnlab.frontends.torch.recording.recorder import LONGEST, NOT_RECORDED, Node, Recorder
+from trnlab.frontends.torch.recording.recorder import LONGEST, NOT_RECORDED, OperatorRecorder, RecordedOperator
+from trnlab.frontends.torch.recording.tracing import follower
 from trnlab.runtime import session
 
 _BY_MODULE = ("fp8", "mxfp8")  # precisions that tell modules, and gradients, apart
 _NEXT_SCALE = torch.ops.aten._amp_update_scale_.default  # of GradScaler.update, which is of the step that has ended
 
-_recorder = Recorder()
+_recorder = OperatorRecorder()
 _computer = Computer(_recorder)
 _followed = False
 allocations.recorded.append(_recorder.pending)
@@ -121,13 +121,13 @@ def is_recorded(result: Any) -> bool:
     return isinstance(result, Tensor) and bool(_recorder.nodes) and _recorder.slot_of(result) is not None
 
 
-def latest() -> Node | None:
+def latest() -> RecordedOperator | None:
     """The operator that was recorded last, and not computed yet."""
     return _recorder.nodes[-1] if _recorder.nodes else None
 
 
 @contextmanager
-def following(room: Callable[[Form], Tensor]) -> Iterator[None]:
+def following(room: Callable[[TensorMeta], Tensor]) -> Iterator[None]:
     """Within the block a script is followed without values: results get `room`, and lines of all operators are known.
     What is not computed at its end never is."""
     global _followed

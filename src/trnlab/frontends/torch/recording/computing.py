@@ -11,10 +11,10 @@ from trnlab.errors import NumericsError, TrnlabError, UnsupportedOpError
 from trnlab.frontends.common import engine
 from trnlab.frontends.torch.pytorch.dispatcher import modes_off
 from trnlab.frontends.torch.recording import on_host
-from trnlab.frontends.torch.recording.following import follower
 from trnlab.frontends.torch.recording.forms import forget
-from trnlab.frontends.torch.recording.programs import Known, Program, Reading, read
-from trnlab.frontends.torch.recording.recorder import Node, Recorder, Slot
+from trnlab.frontends.torch.recording.programs import NumberedRecording, ProgramVariants, RecordedProgram, read
+from trnlab.frontends.torch.recording.recorder import OperatorRecorder, RecordedOperator, Slot
+from trnlab.frontends.torch.recording.tracing import follower
 from trnlab.runtime import session
 from trnlab.runtime.notices import say
 
@@ -28,12 +28,12 @@ busy = threading.local()
 class Computer:
     """Computes recordings; keeps the programs of each engine, session and precision."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: OperatorRecorder) -> None:
         self.recorder = recorder
-        self._known: dict[Hashable, Known] = {}
+        self._known: dict[Hashable, ProgramVariants] = {}
         self._names: dict[str, int] = {}
         self._for: tuple[Any, Any] = (None, None)
-        self.done: list[Node] = []  # of the recording that is computed, by the host
+        self.done: list[RecordedOperator] = []  # of the recording that is computed, by the host
         self.news = True  # whether what was computed last had not been met before
 
     def flush(self, what: str = "operators") -> None:
@@ -53,7 +53,7 @@ class Computer:
             finally:
                 busy.now, self.recorder.computing = was, False
 
-    def _compute(self, nodes: list[Node], what: str) -> None:
+    def _compute(self, nodes: list[RecordedOperator], what: str) -> None:
         """As PyTorch leaves it where an operator raises: what came before it is done, what comes after never was."""
         self.done = []
         try:
@@ -62,7 +62,7 @@ class Computer:
             self.recorder.lose(nodes, self.done, error)
             raise
 
-    def _computed(self, nodes: list[Node], what: str) -> None:
+    def _computed(self, nodes: list[RecordedOperator], what: str) -> None:
         filled, nodes = _constants(nodes)
         if filled:
             on_host.run(filled, counts=False, done=self.done)  # no more than the beginning of memory
@@ -93,7 +93,7 @@ class Computer:
                 raise
             on_host.run(nodes, done=self.done)
 
-    def _find(self, reading: Reading, what: str) -> Known:
+    def _find(self, reading: NumberedRecording, what: str) -> ProgramVariants:
         now = engine.current(), session.active()
         if now != self._for:
             self._for, self._known, self._names = now, {}, {}
@@ -101,10 +101,10 @@ class Computer:
         if key not in self._known:
             self._names[what] = self._names.get(what, 0) + 1
             count = self._names[what]
-            self._known[key] = Known(what if count == 1 else f"{what} {count}")
+            self._known[key] = ProgramVariants(what if count == 1 else f"{what} {count}")
         return self._known[key]
 
-    def _refused(self, known: Known, nodes: Sequence[Node], error: Exception) -> None:
+    def _refused(self, known: ProgramVariants, nodes: Sequence[RecordedOperator], error: Exception) -> None:
         """The chip has no form of a recording: from now on its operators without one are left to the host."""
         alone = [] if len(nodes) == 1 else _refused_alone(nodes)
         for node in alone or (nodes if len(nodes) == 1 else []):
@@ -120,7 +120,7 @@ class Computer:
         on_host.run(nodes, done=self.done)
 
 
-def _refused_alone(nodes: Sequence[Node]) -> list[Node]:
+def _refused_alone(nodes: Sequence[RecordedOperator]) -> list[RecordedOperator]:
     """The operators that cannot be compiled by themselves."""
     seen: dict[int, bool] = {}
     found = []
@@ -132,10 +132,10 @@ def _refused_alone(nodes: Sequence[Node]) -> list[Node]:
     return found
 
 
-def _refused_by_itself(node: Node) -> bool:
+def _refused_by_itself(node: RecordedOperator) -> bool:
     reading = read([node])
     try:
-        Program.check(reading)
+        RecordedProgram.check(reading)
     except TrnlabError as error:
         return isinstance(error, UnsupportedOpError)
     except Exception:
@@ -143,13 +143,13 @@ def _refused_by_itself(node: Node) -> bool:
     return False
 
 
-def _constants(nodes: list[Node]) -> tuple[list[Node], list[Node]]:
+def _constants(nodes: list[RecordedOperator]) -> tuple[list[RecordedOperator], list[RecordedOperator]]:
     """What fills memory with constants and does no more, or before it is changed in place, as optimizers begin their
     state, and all else: the host fills that, so that the first step is the program of all others."""
     fills = [n for n in nodes if len(n.refs) == 1 and n.about.written and n.about.name in _CONSTANTS and _whole(n)]
     if not fills:
         return [], nodes
-    users: dict[Any, list[Node]] = {n.refs[0][0]: [] for n in fills}
+    users: dict[Any, list[RecordedOperator]] = {n.refs[0][0]: [] for n in fills}
     writers = dict.fromkeys(users, 0)
     for node in nodes:
         for i, (slot, _, _) in enumerate(node.refs):
@@ -166,7 +166,7 @@ def _constants(nodes: list[Node]) -> tuple[list[Node], list[Node]]:
     return filled, [node for node in nodes if id(node) not in gone] if filled else nodes
 
 
-def _whole(node: Node) -> bool:
+def _whole(node: RecordedOperator) -> bool:
     """Whether an operator writes all of memory that was there before."""
     slot, form, _ = node.refs[0]
     return isinstance(slot, Slot) and not slot.fresh and form.dense and form.size * form.dtype.itemsize == slot.nbytes

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from trnlab import host_ops
 from trnlab.frontends.torch.device.dlpack import as_neuron
-from trnlab.frontends.torch.recording.following import follower
-from trnlab.frontends.torch.recording.recorder import NOT_RECORDED, Recorder
+from trnlab.frontends.torch.recording.recorder import NOT_RECORDED, OperatorRecorder
+from trnlab.frontends.torch.recording.tracing import follower
 
 Again = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
 _aten = torch.ops.aten
@@ -37,7 +37,7 @@ _SOURCES = frozenset(
 )
 
 
-def draw(recorder: Recorder, again: Again, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def draw(recorder: OperatorRecorder, again: Again, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """The result of an operator that draws; `NOT_RECORDED` where the host has to compute all of it."""
     if op is _aten.native_dropout.default:
         return _dropout(again, *args)

@@ -17,8 +17,8 @@ from trnlab.frontends.torch.device.host_ops import give_memory, without_garbage
 from trnlab.frontends.torch.device.types import _FORMATS
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode, unlogged
-from trnlab.frontends.torch.recording.geometry import Form, form_of
-from trnlab.frontends.torch.recording.operators import Operator, is_factor, plain
+from trnlab.frontends.torch.recording.geometry import TensorMeta, form_of
+from trnlab.frontends.torch.recording.operators import OperatorSchema, is_factor, plain
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,17 +36,17 @@ class Factor:
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
+class OperatorForm:
     """A call of an operator in one form: `number` tells it from others. forms: of new results, in order. template:
     the arguments by name."""
 
     number: int
-    forms: tuple[Form, ...]
+    forms: tuple[TensorMeta, ...]
     template: dict[str, Any]
     written: frozenset[int]
     returned: Callable[[Iterator[Tensor], dict[str, Any]], Any]
 
-    def results(self, about: Operator, result: Any) -> list[Tensor]:
+    def results(self, about: OperatorSchema, result: Any) -> list[Tensor]:
         """The new tensors with elements among what the operator returned."""
         parts = [result] if len(about.returned) == 1 else list(result or ())
         lists = [r if isinstance(r, (list, tuple)) else [r] for r, same in zip(parts, about.returned) if same is None]
@@ -67,13 +67,13 @@ def _filled(value: Any, tensors: Sequence[Any], numbers: Sequence[Any]) -> Any:
     return [_filled(v, tensors, numbers) for v in value] if isinstance(value, list) else value
 
 
-_known: dict[Hashable, Made | None] = {}
+_known: dict[Hashable, OperatorForm | None] = {}
 _numbers = count()
 
 
 def results_of(
-    about: Operator, key: Hashable, args: Sequence[Any], kwargs: dict[str, Any], tensors: Sequence[Tensor]
-) -> Made | None:
+    about: OperatorSchema, key: Hashable, args: Sequence[Any], kwargs: dict[str, Any], tensors: Sequence[Tensor]
+) -> OperatorForm | None:
     """What is known of such a call; None where the host has to compute it, or to say what is wrong with it.
 
     An empty tensor that the caller gives for a result gets memory of the right size.
@@ -84,13 +84,15 @@ def results_of(
     return known  # type: ignore[return-value]
 
 
-def forget(made: Made) -> None:
+def forget(made: OperatorForm) -> None:
     """Such calls are left to the host from now on."""
     for key in [key for key, known in _known.items() if known is made]:
         _known[key] = None
 
 
-def _learn(about: Operator, args: Sequence[Any], kwargs: dict[str, Any], tensors: Sequence[Tensor]) -> Made | None:
+def _learn(
+    about: OperatorSchema, args: Sequence[Any], kwargs: dict[str, Any], tensors: Sequence[Tensor]
+) -> OperatorForm | None:
     named = dict(zip(about.names, args)) | kwargs
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     try:
@@ -107,7 +109,7 @@ def _learn(about: Operator, args: Sequence[Any], kwargs: dict[str, Any], tensors
     if forms is None or (forms and not any(form.size for form in forms)):
         return None
     written = {id(t) for name in about.written for t in pytree.tree_leaves(named.get(name)) if isinstance(t, Tensor)}
-    return Made(
+    return OperatorForm(
         next(_numbers),
         tuple(forms),
         _template(about, named),
@@ -121,7 +123,7 @@ def _fake(tensor: Tensor) -> Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
 
 
-def _forms(about: Operator, result: Any, given: set[int]) -> list[Form] | None:
+def _forms(about: OperatorSchema, result: Any, given: set[int]) -> list[TensorMeta] | None:
     forms = []
     for made, same in zip(_results(about, result), about.returned):
         for t in made if isinstance(made, (list, tuple)) else [made]:
@@ -138,11 +140,11 @@ def _forms(about: Operator, result: Any, given: set[int]) -> list[Form] | None:
     return forms
 
 
-def _results(about: Operator, result: Any) -> list[Any]:
+def _results(about: OperatorSchema, result: Any) -> list[Any]:
     return [result] if len(about.returned) == 1 else list(result or ())
 
 
-def _returning(about: Operator, result: Any) -> Callable[[Iterator[Tensor], dict[str, Any]], Any]:
+def _returning(about: OperatorSchema, result: Any) -> Callable[[Iterator[Tensor], dict[str, Any]], Any]:
     """How results are put into the form that the schema asks for."""
     plan = [
         same if same is not None else len(made) if isinstance(made, (list, tuple)) else made is not None
@@ -163,13 +165,13 @@ def _returning(about: Operator, result: Any) -> Callable[[Iterator[Tensor], dict
     return returned
 
 
-def _template(about: Operator, named: dict[str, Any]) -> dict[str, Any]:
+def _template(about: OperatorSchema, named: dict[str, Any]) -> dict[str, Any]:
     tensors: list[Tensor] = []
     floats = count()
     return {name: _stand_in(about, name, value, tensors, floats) for name, value in named.items()}
 
 
-def _stand_in(about: Operator, name: str, value: Any, tensors: list[Tensor], floats: Iterator[int]) -> Any:
+def _stand_in(about: OperatorSchema, name: str, value: Any, tensors: list[Tensor], floats: Iterator[int]) -> Any:
     """An argument with what is another in other calls taken out."""
     if isinstance(value, Tensor):
         tensors.append(value)
@@ -180,7 +182,7 @@ def _stand_in(about: Operator, name: str, value: Any, tensors: list[Tensor], flo
     return Factor(next(floats)) if number else value
 
 
-def make_room(about: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def make_room(about: OperatorSchema, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     """Give empty tensors for results the memory that the results need."""
     given = [kwargs.get(name) for name in about.outs]
     empty = [t for g in given for t in (g if isinstance(g, list) else (g,)) if _is_room(t)]

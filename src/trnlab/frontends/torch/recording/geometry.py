@@ -23,7 +23,7 @@ _numbers = count()
 
 
 @dataclass(frozen=True, eq=False)
-class Form:
+class TensorMeta:
     """Shape, strides and format of a tensor. There is one object of each; `number` tells it from others."""
 
     shape: Sizes
@@ -74,15 +74,15 @@ class Form:
         return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides)) if self.size else 0
 
 
-_forms: dict[tuple[Sizes, Sizes, torch.dtype], Form] = {}
+_forms: dict[tuple[Sizes, Sizes, torch.dtype], TensorMeta] = {}
 
 
-def form_of(shape: Sizes, strides: Sizes, dtype: torch.dtype) -> Form:
+def form_of(shape: Sizes, strides: Sizes, dtype: torch.dtype) -> TensorMeta:
     """The one object for such tensors."""
     key = (shape, strides, dtype)
     form = _forms.get(key)
     if form is None:
-        form = _forms[key] = Form(tuple(shape), tuple(strides), dtype, next(_numbers))
+        form = _forms[key] = TensorMeta(tuple(shape), tuple(strides), dtype, next(_numbers))
     return form
 
 
@@ -98,7 +98,7 @@ def _in_memory(shape: Sizes, strides: Sizes) -> Sizes:
 _MOST_COMPARED = 1 << 22  # places; beyond that two views that may meet are taken to do so
 
 
-def meet(form: Form, offset: int, other: Form, at: int) -> bool:
+def meet(form: TensorMeta, offset: int, other: TensorMeta, at: int) -> bool:
     """Whether two views of one storage, of one format, share an element. Dense ones do where their ends cross, as
     PyTorch has it."""
     first = max(offset, at)
@@ -108,7 +108,7 @@ def meet(form: Form, offset: int, other: Form, at: int) -> bool:
 
 
 @lru_cache(maxsize=65536)
-def _share_elements(form: Form, other: Form, apart: int) -> bool:
+def _share_elements(form: TensorMeta, other: TensorMeta, apart: int) -> bool:
     begin, end = min(0, apart), max(form.extent, apart + other.extent)
     if end - begin > _MOST_COMPARED:
         return True
@@ -117,12 +117,12 @@ def _share_elements(form: Form, other: Form, apart: int) -> bool:
     return bool(_places(taken[apart - begin :], other).any())
 
 
-def _places(memory: np.ndarray[Any, Any], form: Form) -> np.ndarray[Any, Any]:
+def _places(memory: np.ndarray[Any, Any], form: TensorMeta) -> np.ndarray[Any, Any]:
     return np.lib.stride_tricks.as_strided(memory, form.shape, form.strides)
 
 
 @dataclass(frozen=True)
-class Region:
+class MemoryRegion:
     """Contiguous memory that a view lies in: `start` in the storage, shape, and what is sliced of each dimension."""
 
     start: int
@@ -131,13 +131,13 @@ class Region:
 
 
 @lru_cache(maxsize=65536)
-def region(form: Form, offset: int, room: int) -> Region | None:
+def region(form: TensorMeta, offset: int, room: int) -> MemoryRegion | None:
     """The smallest region of a storage of `room` elements that holds the view at `offset`; None where there is none.
 
     Its dimensions are the strides of the view, each a multiple of the next.
     """
     if form.dense:
-        return Region(offset, form.packed, ())
+        return MemoryRegion(offset, form.packed, ())
     steps = [(form.strides[d], form.shape[d]) for d in form.order if form.shape[d] != 1 and form.strides[d] != 0]
     sizes, strides = [n for _, n in steps], [s for s, _ in steps]
     if any(a % b or a // b < n for a, (b, n) in zip(strides, steps[1:])):
@@ -155,10 +155,10 @@ def region(form: Form, offset: int, room: int) -> Region | None:
     inside = all(first + n <= size for size, (first, n) in zip(shape, slices))
     if not inside or start + prod(shape) > room:
         return None
-    return Region(start, tuple(shape), tuple(slices))
+    return MemoryRegion(start, tuple(shape), tuple(slices))
 
 
-def view_of(base: Tensor, found: Region, form: Form) -> Tensor:
+def view_of(base: Tensor, found: MemoryRegion, form: TensorMeta) -> Tensor:
     """The view of `form` where `base` is the memory of its region."""
     order = form.order
     if found.slices:
@@ -180,7 +180,7 @@ def part_of(base: Tensor, start: int, shape: Sizes) -> Tensor:
     return base.view(shape)
 
 
-def shown(base: Tensor, form: Form, offset: int) -> Tensor:
+def shown(base: Tensor, form: TensorMeta, offset: int) -> Tensor:
     """The view at `offset` of a storage whose contiguous contents are `base`."""
     room = base.numel()
     found = region(form, offset, room)
@@ -195,7 +195,7 @@ def shown(base: Tensor, form: Form, offset: int) -> Tensor:
     return base.view(-1).as_strided(form.shape, form.strides, offset) if stepped is None else stepped
 
 
-def _stepped(line: Tensor, form: Form, offset: int) -> Tensor | None:
+def _stepped(line: Tensor, form: TensorMeta, offset: int) -> Tensor | None:
     """A view whose last row ends with its last element, as `x[::2]` of an odd number: rows within rows, by their
     strides, of which some are taken in steps. None where the rows do not fit."""
     order = [d for d in form.order if form.shape[d] != 1]
@@ -225,7 +225,7 @@ def _rows(room: int, offset: int, n: int, stride: int, inner: int) -> tuple[int,
 
 
 @lru_cache(maxsize=65536)
-def _diagonal(form: Form, offset: int, room: int) -> tuple[int, Form, Region] | None:
+def _diagonal(form: TensorMeta, offset: int, room: int) -> tuple[int, TensorMeta, MemoryRegion] | None:
     """Diagonal of a view that no region holds, as the last row of a matrix ends at its diagonal: which dimension
     is the diagonal of a block, whose columns are the last dimension, and the region of that."""
     columns = {1, *(n * step for n, step in zip(form.shape, form.strides))}

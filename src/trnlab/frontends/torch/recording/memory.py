@@ -15,7 +15,7 @@ from trnlab.frontends.common.integers import check_fits
 from trnlab.frontends.torch.device.dlpack import array_of
 from trnlab.frontends.torch.device.host_ops import without_garbage
 from trnlab.frontends.torch.device.types import format_of
-from trnlab.frontends.torch.recording.recorder import Number, Slot
+from trnlab.frontends.torch.recording.recorder import HostNumber, Slot
 
 Array = np.ndarray[Any, Any]
 
@@ -28,7 +28,7 @@ def host_bytes(storage: torch.UntypedStorage, nbytes: int) -> Tensor:
     return torch.from_numpy(np.ctypeslib.as_array(raw))
 
 
-class Memory:
+class SlotMemory:
     """The memory of one slot for as long as a recording is computed; that of a result which is gone is made anew."""
 
     def __init__(self, slot: Slot) -> None:
@@ -64,7 +64,7 @@ def bound(array: Array, kind: torch.dtype) -> tuple[Array, bool]:
     return array.astype(wanted), False
 
 
-def of_number(number: Number) -> Array:
+def of_number(number: HostNumber) -> Array:
     """A number of the host as an array."""
     return array_of(number.value)
 

@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from trnlab import host_ops
-from trnlab.frontends.torch.recording.following import follower
-from trnlab.frontends.torch.recording.memory import Memory
+from trnlab.frontends.torch.recording.memory import SlotMemory
 from trnlab.frontends.torch.recording.operators import plain
-from trnlab.frontends.torch.recording.recorder import Node, Number, Ref, Slot
+from trnlab.frontends.torch.recording.recorder import HostNumber, RecordedOperator, Ref, Slot
+from trnlab.frontends.torch.recording.tracing import follower
 
 
-def run(nodes: Sequence[Node], counts: bool = True, done: list[Node] | None = None) -> None:
+def run(nodes: Sequence[RecordedOperator], counts: bool = True, done: list[RecordedOperator] | None = None) -> None:
     """Compute what was recorded, on the memory that it was recorded for. done: gets what came through."""
     followed = follower()
     if followed is not None:
         followed.on_host(nodes, counts)
         return
-    memories: dict[Slot, Memory] = {}
+    memories: dict[Slot, SlotMemory] = {}
     for node in nodes:
         if counts:
             host_ops.current().add(node.about.name)
@@ -30,7 +30,7 @@ def run(nodes: Sequence[Node], counts: bool = True, done: list[Node] | None = No
             done.append(node)
 
 
-def compute(node: Node, memories: dict[Slot, Memory]) -> None:
+def compute(node: RecordedOperator, memories: dict[Slot, SlotMemory]) -> None:
     """Compute one operator. memories: of the slots so far."""
     given = node.made.arguments([_tensor(ref, memories) for ref in node.refs], node.numbers)
     with torch.no_grad():
@@ -39,10 +39,10 @@ def compute(node: Node, memories: dict[Slot, Memory]) -> None:
         _tensor(ref, memories).copy_(tensor)
 
 
-def _tensor(ref: Ref, memories: dict[Slot, Memory]) -> Tensor:
+def _tensor(ref: Ref, memories: dict[Slot, SlotMemory]) -> Tensor:
     slot, form, offset = ref
-    if isinstance(slot, Number):
+    if isinstance(slot, HostNumber):
         return slot.value
     if slot not in memories:
-        memories[slot] = Memory(slot)
+        memories[slot] = SlotMemory(slot)
     return memories[slot].view(form.shape, form.strides, offset)

@@ -20,7 +20,7 @@ MODERATE = 2.0**40  # up to here, and down to one over this, what is divided by 
 
 
 @dataclass(frozen=True, eq=False)
-class Operator:
+class OperatorSchema:
     """An operator. names: of its arguments. written, outs: those that it writes to, and of these the ones that the
     caller gives for results. factors: those whose floats may be inputs of a program. returned: for each result the
     argument that it is, None for a new one. recordable: whether it can be computed later.
@@ -58,7 +58,7 @@ _count = iter(range(1 << 62))
 
 
 @cache
-def operator(op: Any) -> Operator:
+def operator(op: Any) -> OperatorSchema:
     """What is known of `op`."""
     schema = op._schema
     written = frozenset(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
@@ -70,7 +70,7 @@ def operator(op: Any) -> Operator:
         shows = shows or (about is not None and not about.is_write)
     kinds = [str(r.type) for r in schema.returns]
     plain = all(kind in ("Tensor", "List[Tensor]", "Optional[Tensor]") for kind in kinds)
-    return Operator(
+    return OperatorSchema(
         op,
         next(_count),
         schema.name,
@@ -122,7 +122,7 @@ def _with_elements(tensors: Sequence[torch.Tensor], dim: int = 0) -> Sequence[to
     return full if full and all(t.numel() or adds_nothing(t) for t in tensors) else tensors
 
 
-def is_factor(about: Operator, name: str, value: Any, tensors: Sequence[torch.Tensor]) -> bool:
+def is_factor(about: OperatorSchema, name: str, value: Any, tensors: Sequence[torch.Tensor]) -> bool:
     """Whether a Python number may be an input of a program: another value needs no other program then. A whole number
     may where it meets floats, which it does not make others."""
     if name not in about.factors:
@@ -150,7 +150,7 @@ def _factors(op: Any) -> frozenset[str]:
     return factors.arguments(op)
 
 
-def divides(about: Operator, given: dict[str, Any]) -> bool:
+def divides(about: OperatorSchema, given: dict[str, Any]) -> bool:
     """Whether floats of this operator that may be inputs are what it divides by, and quotients are not rounded."""
     base = list_operator(about.op) or factors.base_name(about.op)
     return base == "div" and given.get("rounding_mode") is None
@@ -161,7 +161,7 @@ def inverse(number: float) -> float | None:
     return 1 / number if 1 / MODERATE <= number <= MODERATE else None
 
 
-def call(about: Operator, given: dict[str, Any], is_open: bool) -> Any:
+def call(about: OperatorSchema, given: dict[str, Any], is_open: bool) -> Any:
     """The operator on arguments by name. is_open: whether floats among them are tensors without dimensions, which are
     the inverse of what a division divides by."""
     if not is_open and not about.fused:
@@ -172,7 +172,7 @@ def call(about: Operator, given: dict[str, Any], is_open: bool) -> Any:
     return factors.call(about.op, given) if base is None else _each(about, base, given)
 
 
-def plain(about: Operator, named: dict[str, Any]) -> Any:
+def plain(about: OperatorSchema, named: dict[str, Any]) -> Any:
     """The operator itself; where its schema has a tensor it may be given a number."""
     schema = about.op._schema.arguments
     numbers = any(isinstance(named.get(a.name), (int, float, complex)) and str(a.type) == "Tensor" for a in schema)
@@ -183,7 +183,7 @@ def plain(about: Operator, named: dict[str, Any]) -> Any:
     return about.op.overloadpacket(*(named[name] for name in positional), **rest)
 
 
-def _multiplied(about: Operator, given: dict[str, Any]) -> Any:
+def _multiplied(about: OperatorSchema, given: dict[str, Any]) -> Any:
     if list_operator(about.op) is not None:
         return _each(about, "mul", given)
     result = given["self"] * given["other"]
@@ -192,7 +192,7 @@ def _multiplied(about: Operator, given: dict[str, Any]) -> Any:
     return given["self"].copy_(result) if about.written else result
 
 
-def _each(about: Operator, base: str, given: dict[str, Any]) -> Any:
+def _each(about: OperatorSchema, base: str, given: dict[str, Any]) -> Any:
     """Element by element: what is given as a list has one element for each."""
     form: Callable[..., Any] = {**factors._WRITTEN_OUT, **factors._PLAIN}[base]
     first: Sequence[torch.Tensor] = given[about.names[0]]

@@ -24,32 +24,32 @@ from trnlab.frontends.torch.device.dispatch import tracing_allowed
 from trnlab.frontends.torch.device.types import unnarrowed
 from trnlab.frontends.torch.findings.survey import raising
 from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode
-from trnlab.frontends.torch.recording.geometry import Form, Region, region
-from trnlab.frontends.torch.recording.memory import Array, Memory, bound, of_number, stored
+from trnlab.frontends.torch.recording.geometry import MemoryRegion, TensorMeta, region
+from trnlab.frontends.torch.recording.memory import Array, SlotMemory, bound, of_number, stored
 from trnlab.frontends.torch.recording.operators import divides, inverse
-from trnlab.frontends.torch.recording.recorder import Node, Number, Ref, Slot
+from trnlab.frontends.torch.recording.recorder import HostNumber, RecordedOperator, Ref, Slot
 from trnlab.frontends.torch.recording.written_out import calls, written_out
 from trnlab.graph.ir import Value
 
 
 @dataclass(frozen=True, eq=False)
-class Leaf:
+class InputLeaf:
     """Memory that is read and not written: a region of a slot, or a number of the host."""
 
     slot: Slot | None
     start: int
     shape: tuple[int, ...]
     kind: torch.dtype
-    number: Number | None = None
+    number: HostNumber | None = None
 
 
 @dataclass(eq=False)
-class Reading:
+class NumberedRecording:
     """A recording with its memory numbered: what two recordings of the same step have in common is `key`."""
 
-    nodes: list[Node]
+    nodes: list[RecordedOperator]
     written: set[Slot]
-    leaves: list[Leaf] = field(default_factory=list)
+    leaves: list[InputLeaf] = field(default_factory=list)
     slots: list[Slot] = field(default_factory=list)
     places: list[tuple[tuple[Any, ...], ...]] = field(default_factory=list)  # for each node, of each operand
     key: Hashable = None
@@ -68,11 +68,11 @@ class Reading:
         return {i for i, is_divisor in enumerate(by) if is_divisor}
 
 
-def read(nodes: list[Node]) -> Reading:
+def read(nodes: list[RecordedOperator]) -> NumberedRecording:
     """Number the memory of a recording by where it is met first."""
     written = {ref[0] for node in nodes for ref in node.results}
     written |= {ref[0] for node in nodes for i, ref in enumerate(node.refs) if i in node.made.written}
-    reading = Reading(nodes, written)  # type: ignore[arg-type]
+    reading = NumberedRecording(nodes, written)  # type: ignore[arg-type]
     slots: dict[Slot, int] = {}
     leaves: dict[Hashable, int] = {}
     key: list[Hashable] = []
@@ -101,26 +101,26 @@ def read(nodes: list[Node]) -> Reading:
     return reading
 
 
-def _leaf(slot: Slot | Number, form: Form, offset: int) -> tuple[Any, Leaf]:
+def _leaf(slot: Slot | HostNumber, form: TensorMeta, offset: int) -> tuple[Any, InputLeaf]:
     """The memory that a view reads, and how the view lies in it: a region, or an offset in all of the storage."""
-    if isinstance(slot, Number):
-        return Region(0, (), ()), Leaf(None, 0, (), slot.value.dtype, slot)
+    if isinstance(slot, HostNumber):
+        return MemoryRegion(0, (), ()), InputLeaf(None, 0, (), slot.value.dtype, slot)
     room = slot.nbytes // slot.kind.itemsize
     found = region(form, offset, room)
     if found is None:
-        return offset, Leaf(slot, 0, (room,), slot.kind)
-    return Region(0, found.shape, found.slices), Leaf(slot, found.start, found.shape, slot.kind)
+        return offset, InputLeaf(slot, 0, (room,), slot.kind)
+    return MemoryRegion(0, found.shape, found.slices), InputLeaf(slot, found.start, found.shape, slot.kind)
 
 
 # -- programs -------------------------------------------------------------------------------------------------------
 
 
-class Program:
+class RecordedProgram:
     """A compiled recording. outputs: numbers of the slots that it stores. constants: floats that it was made for;
     `classes`: those that are inputs, where those of one class have one value."""
 
     def __init__(
-        self, reading: Reading, name: str, outputs: tuple[int, ...], numbers: list[float], open: set[int]
+        self, reading: NumberedRecording, name: str, outputs: tuple[int, ...], numbers: list[float], open: set[int]
     ) -> None:
         self.outputs = outputs
         bits, divisors = _bits(numbers), reading.divisors()
@@ -138,16 +138,16 @@ class Program:
         self._import(reading)
 
     @classmethod
-    def check(cls, reading: Reading) -> None:
+    def check(cls, reading: NumberedRecording) -> None:
         """Raise what would be raised if this were compiled, without compiling it."""
         cls(reading, "a check", tuple(range(len(reading.slots))), reading.numbers(), set())
 
-    def compile(self) -> Program:
+    def compile(self) -> RecordedProgram:
         """Make it ready to run."""
         self._program = engine.current().compile(self.imported.graph)
         return self
 
-    def behind(self, reading: Reading) -> list[Slot | None]:
+    def behind(self, reading: NumberedRecording) -> list[Slot | None]:
         """The memory behind each input of the graph; None for a number and for what the program has by itself."""
         memory = [*(leaf.slot for leaf in reading.leaves), *(reading.slots[i] for i in self.given)]
         places = [self._position.get(name or "", len(memory)) for name in self.imported.inputs]
@@ -162,7 +162,7 @@ class Program:
             and all(inverse(numbers[each[0]]) for each, is_divisor in zip(self.classes, self.inverted) if is_divisor)
         )
 
-    def _import(self, reading: Reading) -> None:
+    def _import(self, reading: NumberedRecording) -> None:
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         with mode:
             memory = {
@@ -192,12 +192,12 @@ class Program:
         return {i: of[slot] for i, slot in enumerate(self.outputs) if slot in of and of[slot] in read}
 
     # -- running -----------------------------------------------------------------------------------------------------
-    def run(self, reading: Reading, numbers: list[float]) -> None:
+    def run(self, reading: NumberedRecording, numbers: list[float]) -> None:
         """Compute, and store what is still seen.
 
         Raises NumericsError, with all memory as it was, for values that the chip cannot compute with.
         """
-        memories: dict[Slot, Memory] = {}
+        memories: dict[Slot, SlotMemory] = {}
         targets = [self._target(reading, i, memories) for i in range(len(self.outputs))]
         given: list[Array] = []
         for value, name in zip(self.imported.graph.inputs, self.imported.inputs):
@@ -214,7 +214,7 @@ class Program:
             if target is not None and place in self._place:
                 _store(target, results[self._place[place]])
 
-    def _own_memory(self, reading: Reading) -> set[int]:
+    def _own_memory(self, reading: NumberedRecording) -> set[int]:
         """Storages that are written and no inputs: results and temporaries of the program."""
         return {slot.key for slot in set(reading.slots).difference(self.behind(reading))}
 
@@ -222,12 +222,14 @@ class Program:
         """What nobody hands over: a state of the program, zeros at first, which it overwrites."""
         return self._states.setdefault(value.name or "", np.zeros(value.shape, np.float32))
 
-    def _target(self, reading: Reading, place: int, memories: dict[Slot, Memory]) -> Array | None:
+    def _target(self, reading: NumberedRecording, place: int, memories: dict[Slot, SlotMemory]) -> Array | None:
         slot = reading.slots[self.outputs[place]]
-        memory = memories[slot] = Memory(slot)
+        memory = memories[slot] = SlotMemory(slot)
         return None if memory.storage is None else memory.array(0, slot.shape)
 
-    def _input(self, reading: Reading, name: str, memories: dict[Slot, Memory], numbers: list[float]) -> Array:
+    def _input(
+        self, reading: NumberedRecording, name: str, memories: dict[Slot, SlotMemory], numbers: list[float]
+    ) -> Array:
         at, leaves = self._position[name], reading.leaves
         exact = name in self.imported.exact
         if at < len(leaves):
@@ -248,7 +250,7 @@ class Program:
                 value = inverse(numbers[self.classes[place][0]])
             return _bound(np.asarray(value, np.float32), torch.float32, exact)
         if slot not in memories:
-            memories[slot] = Memory(slot)
+            memories[slot] = SlotMemory(slot)
         return _bound(memories[slot].array(start, shape), kind, exact)
 
 
@@ -270,12 +272,12 @@ def _bits(numbers: list[float]) -> list[int]:
 _RATES = frozenset({"addcdiv", "_foreach_addcdiv", "div", "_foreach_div"})
 
 
-def base_name(node: Node) -> str:
+def base_name(node: RecordedOperator) -> str:
     """`add` of `aten::add_.Tensor`."""
     return node.about.name.removeprefix("aten::").removesuffix("_")
 
 
-def _of_updates(nodes: Sequence[Node]) -> set[int]:
+def _of_updates(nodes: Sequence[RecordedOperator]) -> set[int]:
     """Which floats an optimizer computed and will compute anew in the next step: those that it divides by and that
     scale what it adds to parameters, by their places in the optimizers that there are. Others become inputs when they
     change: as constants they are part of an instruction."""
@@ -284,16 +286,16 @@ def _of_updates(nodes: Sequence[Node]) -> set[int]:
 
 
 @dataclass(eq=False)
-class Known:
+class ProgramVariants:
     """The programs of one sequence of operators. open: floats that were seen with several values."""
 
     name: str
-    programs: list[Program] = field(default_factory=list)
+    programs: list[RecordedProgram] = field(default_factory=list)
     last: list[int] = field(default_factory=list)
     open: set[int] = field(default_factory=set)
     refused: bool = False
 
-    def program(self, reading: Reading) -> Program:
+    def program(self, reading: NumberedRecording) -> RecordedProgram:
         """The program for a recording, compiled if there is none."""
         alive, numbers = reading.alive(), reading.numbers()
         bits = _bits(numbers)
@@ -305,6 +307,6 @@ class Known:
         for program in reversed(self.programs):
             if program.fits(alive, bits, numbers):
                 return program
-        program = Program(reading, self.name, alive, numbers, self.open).compile()
+        program = RecordedProgram(reading, self.name, alive, numbers, self.open).compile()
         self.programs.append(program)
         return program

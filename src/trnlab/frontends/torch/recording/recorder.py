@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from trnlab.frontends.torch.device.allocations import Known, Pending, keep
+from trnlab.frontends.torch.device.allocations import Known, PendingRecording, keep
 from trnlab.frontends.torch.device.dlpack import as_neuron, is_shared
 from trnlab.frontends.torch.device.types import _FORMATS
 from trnlab.frontends.torch.pytorch.tensors import uses_of_storage
-from trnlab.frontends.torch.recording.forms import Made, make_room, results_of
-from trnlab.frontends.torch.recording.geometry import Form, form_of, meet
+from trnlab.frontends.torch.recording.forms import OperatorForm, make_room, results_of
+from trnlab.frontends.torch.recording.geometry import TensorMeta, form_of, meet
 from trnlab.frontends.torch.recording.indices import MASKS, chooses_nothing
-from trnlab.frontends.torch.recording.operators import Operator, instead, is_factor, operator
+from trnlab.frontends.torch.recording.operators import OperatorSchema, instead, is_factor, operator
 from trnlab.frontends.torch.recording.places import Places
 
 NOT_RECORDED = object()
@@ -64,7 +64,7 @@ class Slot:
             keep(self.key, Known(self.weak, storage.data_ptr(), self.nbytes, self.kind))
 
 
-class Number:
+class HostNumber:
     """A number of the host that operators read: a tensor without dimensions, as it was then."""
 
     __slots__ = ("value",)
@@ -73,17 +73,17 @@ class Number:
         self.value = value
 
 
-Ref = tuple[Slot | Number, Form, int]  # and the offset
+Ref = tuple[Slot | HostNumber, TensorMeta, int]  # and the offset
 
 
 @dataclass(slots=True)
-class Node:
+class RecordedOperator:
     """One operator. `made`: what is known of its results; refs: its tensors in order. numbers: its
     floats that may be inputs. updates: whether an optimizer called it. where: the user's line, an entry of a
     formatted stack. grad: whether autograd listened."""
 
-    about: Operator
-    made: Made
+    about: OperatorSchema
+    made: OperatorForm
     refs: list[Ref]
     results: list[Ref]
     numbers: list[float]
@@ -105,42 +105,44 @@ class ImpossibleError(Exception):
     """The operator cannot be recorded."""
 
 
-class Recorder:
+class OperatorRecorder:
     """What was recorded since the last time that it was computed."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.tentative: list[int] = []  # keys of slots that are new with the operator which is recorded now
         self.slots: dict[int, Slot] = {}
-        self.nodes: list[Node] = []
+        self.nodes: list[RecordedOperator] = []
         self.places, self.lines = Places(), False  # whether lines are noted
-        self.room: Callable[[Form], Tensor] = _room  # memory for results
+        self.room: Callable[[TensorMeta], Tensor] = _room  # memory for results
         self.in_optimizer = False  # whether an optimizer makes its step
         self.ended = False  # whether the recording ends with an optimizer's step
         self.at_once = False  # whether the host may read or write what it touches without asking
         self.computing = False  # whether what was recorded is computed now
         self.lost: list[tuple[StorageWeakRef, BaseException]] = []  # results that never got values, and why
 
-    def clear(self) -> tuple[list[Node], dict[int, Slot]]:
+    def clear(self) -> tuple[list[RecordedOperator], dict[int, Slot]]:
         """Begin anew; returns what there was."""
         nodes, slots = self.nodes, self.slots
         self.nodes, self.slots, self.at_once = [], {}, False
         return nodes, slots
 
-    def pending(self) -> Pending:
+    def pending(self) -> PendingRecording:
         """What is to be computed, and lies in memory that statistics do not know of, or only here."""
         with self.lock:
             slots = [s for s in self.slots.values() if s.written]
             seen = {id(s) for s in slots if s.seen()}
         results = {s.key: (s.nbytes, s.kind) for s in slots if s.fresh and id(s) in seen}
-        return Pending({s.key for s in slots if id(s) not in seen}, results)
+        return PendingRecording({s.key for s in slots if id(s) not in seen}, results)
 
     def _updates(self) -> bool:
         """Whether an optimizer updates now: what a closure of its computes is of the model."""
         return self.in_optimizer and not torch.is_grad_enabled()
 
     # -- what failed -------------------------------------------------------------------------------------------------
-    def lose(self, nodes: Sequence[Node], computed: Sequence[Node], error: BaseException) -> None:
+    def lose(
+        self, nodes: Sequence[RecordedOperator], computed: Sequence[RecordedOperator], error: BaseException
+    ) -> None:
         """Those of these operators that are not `computed` failed: whoever wants their results hears why."""
         done = {id(ref[0]) for node in computed for ref in (*node.refs, *node.results)}
         slots = [ref[0] for node in nodes for ref in (*node.refs, *node.results)]
@@ -161,7 +163,7 @@ class Recorder:
         """The slot of a tensor's storage, None where the recording has not met it."""
         return self.slots.get(tensor.untyped_storage()._cdata)
 
-    def _ref(self, tensor: Tensor, form: Form, is_out: bool) -> Ref:
+    def _ref(self, tensor: Tensor, form: TensorMeta, is_out: bool) -> Ref:
         storage = tensor.untyped_storage()
         slot = self.slots.get(storage._cdata)
         if slot is None:
@@ -202,7 +204,7 @@ class Recorder:
                 del self.slots[key]
             return NOT_RECORDED
 
-    def _arguments(self, about: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> _Arguments:
+    def _arguments(self, about: OperatorSchema, args: Sequence[Any], kwargs: dict[str, Any]) -> _Arguments:
         given = _Arguments()
         given.key.append(about.number)
         given.key.append(torch.get_default_dtype())  # what integers become in a division
@@ -215,7 +217,7 @@ class Recorder:
             raise ImpossibleError
         return given
 
-    def _argument(self, about: Operator, name: str, value: Any, given: _Arguments) -> None:
+    def _argument(self, about: OperatorSchema, name: str, value: Any, given: _Arguments) -> None:
         if isinstance(value, Tensor):
             self._tensor(about, value, given, name in about.written, name in about.outs)
         elif isinstance(value, (list, tuple)):
@@ -232,14 +234,14 @@ class Recorder:
         else:
             given.key.append((type(value), value))
 
-    def _tensor(self, about: Operator, tensor: Tensor, given: _Arguments, written: bool, is_out: bool) -> None:
+    def _tensor(self, about: OperatorSchema, tensor: Tensor, given: _Arguments, written: bool, is_out: bool) -> None:
         form = form_of(tensor.shape, tensor.stride(), tensor.dtype)
         if tensor.is_cpu:
             if written or form.shape:
                 raise ImpossibleError
             value = tensor.detach().clone()
             lies = form_of((), (), torch.float32) if form.dtype is torch.float64 else form
-            given.refs.append((Number(value.to(lies.dtype)), lies, 0))
+            given.refs.append((HostNumber(value.to(lies.dtype)), lies, 0))
             given.key.append("number")
         else:
             if form.dtype not in _FORMATS or tensor.is_neg() or tensor._is_zerotensor():
@@ -255,14 +257,19 @@ class Recorder:
         given.tensors.append(tensor)
 
     def _written_down(
-        self, about: Operator, made: Made, given: _Arguments, args: Sequence[Any], kwargs: dict[str, Any]
+        self,
+        about: OperatorSchema,
+        made: OperatorForm,
+        given: _Arguments,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
     ) -> Any:
         new = [self._new(form) for form in made.forms]
         results = [ref for _, ref in new if ref[1].size]
         where = self.places.here() if self.lines else None
         grad = torch.is_grad_enabled()
         updates = self.in_optimizer and not grad  # what a closure of it computes is of the model
-        node = Node(about, made, given.refs, results, given.numbers, updates, where, grad)
+        node = RecordedOperator(about, made, given.refs, results, given.numbers, updates, where, grad)
         named = dict(zip(about.names, args)) | kwargs if about.written else kwargs
         for name in about.written:
             for tensor in _tensors(named.get(name)):
@@ -272,7 +279,7 @@ class Recorder:
         self.nodes.append(node)
         return made.returned(iter([t for t, _ in new]), named)
 
-    def _new(self, form: Form) -> tuple[Tensor, Ref]:
+    def _new(self, form: TensorMeta) -> tuple[Tensor, Ref]:
         tensor = as_neuron(self.room(form), counts=False)
         storage = tensor.untyped_storage()
         slot = Slot(storage, form.dtype, form.packed if form.dense else (form.extent,), True)
@@ -282,7 +289,7 @@ class Recorder:
         return tensor, (slot, form, 0)
 
 
-def _clash(about: Operator, given: _Arguments) -> bool:
+def _clash(about: OperatorSchema, given: _Arguments) -> bool:
     """Whether an operator writes to memory that it reads elsewhere: PyTorch refuses that, or goes by the order in
     which its kernel passes over the elements, which nobody wrote down."""
     if len({id(slot) for slot, _, _ in given.refs}) == len(given.refs):
@@ -299,7 +306,7 @@ def _clash(about: Operator, given: _Arguments) -> bool:
     return False
 
 
-def _room(form: Form) -> Tensor:
+def _room(form: TensorMeta) -> Tensor:
     return torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=_CPU)
 
 

@@ -16,21 +16,21 @@ import torch
 from torch import Tensor, fx
 
 from trnlab.frontends.torch.capture.tracing import functional_of_new_ones
-from trnlab.frontends.torch.pieces import Piece, pieces
+from trnlab.frontends.torch.graph_templates import GraphTemplate, pieces
 from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode
 from trnlab.frontends.torch.pytorch.graphs import module_of
-from trnlab.frontends.torch.recording.forms import Factor, Made, Tensors
-from trnlab.frontends.torch.recording.geometry import Form, Region, shown, view_of
-from trnlab.frontends.torch.recording.operators import FOREACH, MODERATE, Operator, call
-from trnlab.frontends.torch.recording.recorder import Node
+from trnlab.frontends.torch.recording.forms import Factor, OperatorForm, Tensors
+from trnlab.frontends.torch.recording.geometry import MemoryRegion, TensorMeta, shown, view_of
+from trnlab.frontends.torch.recording.operators import FOREACH, MODERATE, OperatorSchema, call
+from trnlab.frontends.torch.recording.recorder import RecordedOperator
 
-Place = tuple[int, Form | None, Any]  # memory by number, and how a view lies in it; without a form all of it
+Place = tuple[int, TensorMeta | None, Any]  # memory by number, and how a view lies in it; without a form all of it
 _Float = tuple[float, int | None]  # and which input of the graph it is
 Numbers = Mapping[int, int]  # which inputs of a graph floats are, by their places among those of a recording
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class MemoryView:
     """A view of memory. where: the user's line."""
 
     place: Place
@@ -55,31 +55,31 @@ class View:
 
     def key(self, likes: Sequence[Tensor]) -> Hashable:
         """What is the same for views that become the same nodes."""
-        return View, *self.place[1:], *map(_form, likes)
+        return MemoryView, *self.place[1:], *map(_form, likes)
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The view of a tensor such as the memory."""
         (memory,), (_, form, where) = tensors, self.place
         assert form is not None
-        if isinstance(where, Region):
+        if isinstance(where, MemoryRegion):
             return [view_of(memory, where, form)]
         return [shown(memory, form, where)]
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class OperatorCall:
     """An operator. made: its arguments, and the forms of what it makes. given: what it reads, and memory that it
     writes to; views: for each of its tensors the place in `given`, and where it lies in that memory. written: places
     in `given`. numbers: its floats, and which inputs of the graph they are. results: memory that it makes. where: the
     user's line."""
 
-    about: Operator
-    made: Made
+    about: OperatorSchema
+    made: OperatorForm
     given: tuple[Place, ...]
     views: tuple[Place, ...]
     written: tuple[int, ...]
     numbers: tuple[tuple[float, int | None], ...]
-    results: tuple[tuple[int, Form], ...]
+    results: tuple[tuple[int, TensorMeta], ...]
     where: str | None
 
     @property
@@ -127,7 +127,7 @@ def _form(tensor: Tensor) -> Hashable:
     return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device
 
 
-def _packed(tensor: Tensor, form: Form, about: Operator) -> Tensor:
+def _packed(tensor: Tensor, form: TensorMeta, about: OperatorSchema) -> Tensor:
     if tensor.shape != form.shape:  # what PyTorch decomposes it into says less than the operator does
         raise NotImplementedError(f"{about.name} has other shapes in its parts")
     if tensor.dtype is not form.dtype:  # a float that is an input is no Python number, which gives way
@@ -138,8 +138,10 @@ def _packed(tensor: Tensor, form: Form, about: Operator) -> Tensor:
 # -- what a recording is made of ------------------------------------------------------------------------------------
 
 
-def calls(nodes: Iterable[Node], places: Iterable[Sequence[Any]], inputs: Numbers) -> Iterator[View | Call]:
-    """What operators compute, in order, with the views that they read. places: see `Reading`."""
+def calls(
+    nodes: Iterable[RecordedOperator], places: Iterable[Sequence[Any]], inputs: Numbers
+) -> Iterator[MemoryView | OperatorCall]:
+    """What operators compute, in order, with the views that they read. places: see `NumberedRecording`."""
     seen: dict[int, set[Place]] = {}  # views that are made, by memory
     first = 0
     for node, of_node in zip(nodes, places):
@@ -151,13 +153,13 @@ def calls(nodes: Iterable[Node], places: Iterable[Sequence[Any]], inputs: Number
                 made_of = seen.setdefault(place[0], set())
                 if place[1] is not None and place not in made_of:
                     made_of.add(place)
-                    yield View(place, node.where)
+                    yield MemoryView(place, node.where)
             yield found
             for at in found.written:
                 del seen[found.given[at][0]]
 
 
-def _each(node: Node, results: Sequence[Any]) -> Iterator[tuple[Made, Sequence[Any]]]:
+def _each(node: RecordedOperator, results: Sequence[Any]) -> Iterator[tuple[OperatorForm, Sequence[Any]]]:
     """An operator over lists as one for each of their elements, on lists of one."""
     made = node.made
     lengths = {len(value) for value in made.template.values() if isinstance(value, list)}
@@ -172,12 +174,12 @@ def _each(node: Node, results: Sequence[Any]) -> Iterator[tuple[Made, Sequence[A
 
 
 def _call(
-    node: Node,
-    made: Made,
+    node: RecordedOperator,
+    made: OperatorForm,
     operands: Sequence[Any],
     numbers: Sequence[tuple[float, int | None]],
     results: Sequence[Any],
-) -> Call:
+) -> OperatorCall:
     """A call with its own tensors and floats alone, numbered in the order of its arguments."""
     tensors: list[int] = []
     floats: list[int] = []
@@ -198,7 +200,7 @@ def _call(
     views = (
         (given.index(of), *(operands[i][1:] if of[0] in changed else (None, None))) for of, i in zip(read, tensors)
     )
-    return Call(
+    return OperatorCall(
         node.about,
         own,
         given,
@@ -214,7 +216,7 @@ def _call(
 
 
 def written_out(
-    found: Sequence[View | Call],
+    found: Sequence[MemoryView | OperatorCall],
     memory: Mapping[int, Tensor],
     floats: Sequence[tuple[Tensor, bool]],
     outputs: Sequence[int],
@@ -242,8 +244,8 @@ def written_out(
 
 
 def _traced(
-    found: Sequence[View | Call], memory: Mapping[int, Tensor], mode: FakeTensorMode
-) -> tuple[list[Hashable], dict[Hashable, Piece]]:
+    found: Sequence[MemoryView | OperatorCall], memory: Mapping[int, Tensor], mode: FakeTensorMode
+) -> tuple[list[Hashable], dict[Hashable, GraphTemplate]]:
     """What each call is the same as, and the nodes of that; by None those of `_moderate`."""
     likes: dict[Place, Tensor] = {(at, None, None): x for at, x in memory.items()}
     number = torch.empty((), dtype=torch.float32)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from trnlab.errors import RunError
-from trnlab.frontends.torch.saving.training_state import ModuleState, OptimizerState, Part
+from trnlab.frontends.torch.saving.training_state import ModuleState, OptimizerState, TensorShard
 from trnlab.storage.checkpoints import METADATA, Content, folder_of
 
 FILE, TENSORS = "state.pt", "tensors.distcp"
@@ -41,11 +41,11 @@ class _Packing:
 
     def put(self, place: _Path, path: _Path, value: Any) -> None:
         """Add a tensor or a plain value. place: where it stands in the state; path: what DCP calls it."""
-        tensor = value.tensor if isinstance(value, Part) else value
+        tensor = value.tensor if isinstance(value, TensorShard) else value
         part = to_bytes(tensor)
         at, self._end = [self._end, len(part)], self._end + len(part)
         self.parts.append(part)
-        whole = [list(value.shape), list(value.offsets)] if isinstance(value, Part) else None
+        whole = [list(value.shape), list(value.offsets)] if isinstance(value, TensorShard) else None
         described: dict[str, Any] = {"path": list(path), "at": at}
         if isinstance(tensor, Tensor):
             shape, offsets = whole or [list(tensor.shape), [0] * tensor.dim()]
@@ -71,7 +71,7 @@ def unpacked(files: Mapping[str, bytes]) -> Any:
     try:
         for place, name, (start, size), whole in places:
             value = from_bytes(content[start : start + size], name)
-            put(tree, place, value if whole is None else Part(value, tuple(whole[0]), tuple(whole[1])))
+            put(tree, place, value if whole is None else TensorShard(value, tuple(whole[0]), tuple(whole[1])))
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise _no_state(error) from error
     return tree
@@ -143,7 +143,7 @@ def _emptied_optimizer(state: OptimizerState, place: _Path, packing: _Packing) -
     for i, (name, values) in enumerate(zip(state["names"], state["states"])):
         states.append({key: [None, where] for key, (_, where) in values.items()})
         for key, (value, _) in values.items():
-            if isinstance(value, Tensor | Part):
+            if isinstance(value, Tensor | TensorShard):
                 packing.put((*place, "states", i, key, 0), (*prefix, "state", name, key), value)
             else:
                 states[i][key][0] = value

@@ -26,7 +26,7 @@ from trnlab.runtime import device, session
 
 
 @dataclass(frozen=True)
-class Part:
+class TensorShard:
     """This rank's part of a tensor that is spread over ranks. shape: of the whole; offsets: where the part begins."""
 
     tensor: Tensor
@@ -35,7 +35,7 @@ class Part:
 
 
 class ModuleState(dict[str, Any]):
-    """Tensors and `Part`s by their names in the module. again: other names of the same tensors."""
+    """Tensors and `TensorShard`s by their names in the module. again: other names of the same tensors."""
 
     again: dict[str, str]
 
@@ -105,12 +105,12 @@ def put_back(thing: Any, state: Any, name: str) -> None:
         thing.load_state_dict(state)
 
 
-def part_of(tensor: Tensor, buffers: Buffers | None = None) -> Tensor | Part:
+def part_of(tensor: Tensor, buffers: Buffers | None = None) -> Tensor | TensorShard:
     """A copy on the host; of what is spread over ranks, this rank's part."""
     local = getattr(tensor, "_local_tensor", tensor)
     host = as_host(local.detach())
     copy = host.clone() if buffers is None else buffers.copy(host)
-    return copy if local is tensor else Part(copy, tuple(tensor.shape), offsets_of(tensor))
+    return copy if local is tensor else TensorShard(copy, tuple(tensor.shape), offsets_of(tensor))
 
 
 def offsets_of(tensor: Any) -> tuple[int, ...]:
@@ -249,7 +249,7 @@ def _into_optimizer(optimizer: Optimizer, state: Any, name: str) -> None:
             del here[key]
         for key, (value, where) in saved.items():
             known = here.get(key)
-            held = value.tensor if isinstance(value, Part) else value
+            held = value.tensor if isinstance(value, TensorShard) else value
             if isinstance(known, Tensor) and isinstance(held, Tensor) and known.dtype == held.dtype:
                 _fill(known, value, f"{name} of parameter {i}: {key}")
             else:
@@ -258,7 +258,7 @@ def _into_optimizer(optimizer: Optimizer, state: Any, name: str) -> None:
 
 def _placed(value: Any, where: str, parameter: Any) -> Any:
     """A value of an optimizer's state where it was; of a parameter that is spread over ranks, spread likewise."""
-    if not isinstance(value, Tensor | Part) or not where:
+    if not isinstance(value, Tensor | TensorShard) or not where:
         return value
     if isinstance(value, Tensor):
         return value.to(where)
@@ -275,7 +275,7 @@ def _placed(value: Any, where: str, parameter: Any) -> Any:
 
 def _fill(tensor: Tensor, value: Any, name: str) -> None:
     local = getattr(tensor, "_local_tensor", tensor)
-    value = value.tensor if isinstance(value, Part) else value
+    value = value.tensor if isinstance(value, TensorShard) else value
     if local.shape != value.shape or local.dtype != value.dtype:
         raise other(name, f"{value.dtype}{list(value.shape)}", f"{local.dtype}{list(local.shape)}")
     with torch.no_grad():
@@ -314,17 +314,17 @@ def differences(a: Any, b: Any, name: str = "") -> list[str]:
     """Where two states differ, a line each: tensors by how many elements and by how much, values as they are."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return _tensors_differ(a, b, name)
-    if isinstance(a, Part) and isinstance(b, Part):
+    if isinstance(a, TensorShard) and isinstance(b, TensorShard):
         if (a.shape, a.offsets) == (b.shape, b.offsets):
             return _tensors_differ(a.tensor, b.tensor, name)
         return [f"{name}: {_where(a)} and {_where(b)}"]
-    if isinstance(a, Part) or isinstance(b, Part):
-        return [f"{name}: a slice in the {'first' if isinstance(a, Part) else 'second'} only"]
+    if isinstance(a, TensorShard) or isinstance(b, TensorShard):
+        return [f"{name}: a slice in the {'first' if isinstance(a, TensorShard) else 'second'} only"]
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         lines = [f"{_under(name, k)}: only in the {'first' if k in a else 'second'}" for k in a.keys() ^ b.keys()]
         return sorted(lines) + [line for k in a if k in b for line in differences(a[k], b[k], _under(name, k))]
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
-        if all(not isinstance(x, Tensor | Part | Mapping | list | tuple) for x in (*a, *b)):
+        if all(not isinstance(x, Tensor | TensorShard | Mapping | list | tuple) for x in (*a, *b)):
             return [] if [*a] == [*b] else [f"{name}: {_brief(a)} and {_brief(b)}"]
         lines = [f"{name}: {len(a)} and {len(b)} parts"] if len(a) != len(b) else []
         return lines + [line for i, (x, y) in enumerate(zip(a, b)) for line in differences(x, y, _under(name, i))]
@@ -332,7 +332,7 @@ def differences(a: Any, b: Any, name: str = "") -> list[str]:
     return [] if same else [f"{name}: {_brief(a)} and {_brief(b)}"]
 
 
-def _where(part: Part) -> str:
+def _where(part: TensorShard) -> str:
     return f"{list(part.tensor.shape)} from {list(part.offsets)} of {list(part.shape)}"
 
 

@@ -18,7 +18,7 @@ from trnlab.frontends.torch.sparse.parts import (
     COO_KEY,
     LAYOUTS,
     NO_FORM,
-    Parts,
+    SparseComponents,
     is_sparse,
 )
 from trnlab.frontends.torch.sparse.parts import parts_of as raw_parts
@@ -108,7 +108,7 @@ def to_copy(
         return NO_FORM
     parts = parts_of(a)
     indices = tuple(i.to(device=device) for i in parts.indices)
-    made = Parts(
+    made = SparseComponents(
         parts.layout,
         parts.shape,
         indices,
@@ -129,12 +129,12 @@ def empty(size: Any, *, dtype: Any = None, layout: Any = None, device: Any = Non
     if layout is COO:
         indices = torch.empty((dims, 0), dtype=torch.int64, device=device)
         values = torch.empty(0, dtype=dtype, device=device)
-        return Parts(COO, tuple(size), (indices,), values, (dims, 0), True).tensor()
+        return SparseComponents(COO, tuple(size), (indices,), values, (dims, 0), True).tensor()
     lines = size[-2] if layout is torch.sparse_csr else size[-1]
     start = torch.zeros(lines + 1, dtype=torch.int64, device=device)
     plain = torch.empty(0, dtype=torch.int64, device=device)
     values = torch.empty(0, dtype=dtype, device=device)
-    return Parts(layout, tuple(size), (start, plain), values, (dims, 0), True).tensor()
+    return SparseComponents(layout, tuple(size), (start, plain), values, (dims, 0), True).tensor()
 
 
 def copied(a: Tensor, b: Tensor, non_blocking: bool = False) -> Any:

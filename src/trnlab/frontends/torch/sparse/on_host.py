@@ -12,10 +12,10 @@ from torch import Tensor
 from trnlab import host_ops
 from trnlab.errors import UsageError
 from trnlab.frontends.torch.device.dlpack import as_host, as_neuron
-from trnlab.frontends.torch.sparse.parts import COO, Parts, is_sparse, parts_of
+from trnlab.frontends.torch.sparse.parts import COO, SparseComponents, is_sparse, parts_of
 
 
-def of_host(parts: Parts) -> Tensor:
+def of_host(parts: SparseComponents) -> Tensor:
     """The sparse tensor of the host of parts on the host."""
     if parts.layout is COO:
         return torch.sparse_coo_tensor(
@@ -54,7 +54,7 @@ def _sparse_on_host(tensor: Tensor) -> Tensor:
     parts = parts_of(tensor)
     indices = tuple(as_host(i, reads=True) for i in parts.indices)
     values = as_host(parts.values, reads=True)
-    return of_host(Parts(parts.layout, parts.shape, indices, values, parts.split, parts.merged))
+    return of_host(SparseComponents(parts.layout, parts.shape, indices, values, parts.split, parts.merged))
 
 
 def on_device(tensor: Tensor) -> Tensor:
@@ -63,7 +63,9 @@ def on_device(tensor: Tensor) -> Tensor:
         return as_neuron(tensor)
     parts = parts_of(tensor)
     indices = tuple(as_neuron(i.contiguous()) for i in parts.indices)
-    return Parts(parts.layout, parts.shape, indices, as_neuron(parts.values), parts.split, parts.merged).tensor()
+    return SparseComponents(
+        parts.layout, parts.shape, indices, as_neuron(parts.values), parts.split, parts.merged
+    ).tensor()
 
 
 def _neuron(value: Any) -> Any:

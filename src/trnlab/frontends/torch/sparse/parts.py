@@ -31,7 +31,7 @@ LAYOUTS = tuple(_MADE_OF)
 
 
 @dataclass(frozen=True)
-class Parts:
+class SparseComponents:
     """A sparse tensor taken apart. indices: one tensor in COO, else what is compressed and what is plain.
 
     split: how many dimensions the indices number, and how many lie dense behind. merged: no place occurs twice.
@@ -51,7 +51,7 @@ class Parts:
         """How many elements are stored."""
         return self.values.shape[0]
 
-    def with_values(self, values: Tensor) -> Parts:
+    def with_values(self, values: Tensor) -> SparseComponents:
         """The same places with other values."""
         return replace(self, values=values)
 
@@ -75,17 +75,19 @@ def is_sparse(value: Any) -> bool:
     return isinstance(value, Tensor) and value.layout in _MADE_OF
 
 
-def parts_of(tensor: Tensor) -> Parts:
+def parts_of(tensor: Tensor) -> SparseComponents:
     """Take a sparse tensor apart: the parts share its memory."""
     if tensor.layout is COO:
         indices, values = (op.redispatch(COO_KEY, tensor) for op in _MADE_OF[COO])
         split = tensor.sparse_dim(), tensor.dense_dim()
-        return Parts(COO, tuple(tensor.shape), (indices,), values, split, tensor.is_coalesced(), is_each(indices))
+        return SparseComponents(
+            COO, tuple(tensor.shape), (indices,), values, split, tensor.is_coalesced(), is_each(indices)
+        )
     if tensor.layout not in _MADE_OF:
         raise no_sparse(tensor.layout)
     compressed, plain, values = (op.redispatch(COMPRESSED_KEY, tensor) for op in _MADE_OF[tensor.layout])
     merged = _repeating.get(plain) is None
-    return Parts(
+    return SparseComponents(
         tensor.layout, tuple(tensor.shape), (compressed, plain), values, (tensor.dim(), 0), merged, is_each(plain)
     )
 
@@ -120,11 +122,11 @@ def repeats(plain: Tensor) -> Tensor:
 
 
 def is_each(indices: Tensor) -> bool:
-    """Whether indices are those of a gradient (see `Parts.each`)."""
+    """Whether indices are those of a gradient (see `SparseComponents.each`)."""
     return _each.get(indices) is not None
 
 
-def gradient(parts: Parts, values: Tensor) -> Parts:
+def gradient(parts: SparseComponents, values: Tensor) -> SparseComponents:
     """Values of a gradient, one for each element."""
     if parts.merged or parts.each:
         return parts.with_values(values)
@@ -180,7 +182,7 @@ class Opened:
         """Put together of the leaves that there are now."""
         layout, shape, split, merged = self.about
         *indices, values = self.leaves
-        return Parts(layout, shape, tuple(indices), values, split, merged).tensor()
+        return SparseComponents(layout, shape, tuple(indices), values, split, merged).tensor()
 
 
 pytree.register_pytree_node(

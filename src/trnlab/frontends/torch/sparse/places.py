@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from trnlab.frontends.torch.sparse import parts as _parts
-from trnlab.frontends.torch.sparse.parts import COO, CSR, Parts, original
+from trnlab.frontends.torch.sparse.parts import COO, CSR, SparseComponents, original
 
 MOST_PLACES = 2**31  # that numbers of 32 bits tell apart
 
 
-def rows_and_columns(parts: Parts) -> tuple[Tensor, Tensor]:
+def rows_and_columns(parts: SparseComponents) -> tuple[Tensor, Tensor]:
     """Rows and columns of each element of a matrix."""
     if parts.layout is COO:
         (indices,) = parts.indices
@@ -40,7 +40,7 @@ def compressed(lines: Tensor, size: int) -> Tensor:
     return counts.index_add(0, lines + 1, torch.ones_like(lines)).cumsum(0).to(lines.dtype)
 
 
-def numbers(parts: Parts) -> Tensor:
+def numbers(parts: SparseComponents) -> Tensor:
     """The number of each element's place among all places that the indices tell apart, row by row."""
     shape = parts.shape[: parts.split[0]]
     each = tuple(parts.indices[0]) if parts.layout is COO else rows_and_columns(parts)
@@ -50,12 +50,12 @@ def numbers(parts: Parts) -> Tensor:
     return found
 
 
-def numbered(parts: Parts) -> bool:
+def numbered(parts: SparseComponents) -> bool:
     """Whether `numbers` fit in the chip's integers."""
     return prod(parts.shape[: parts.split[0]]) < MOST_PLACES
 
 
-def same_places(a: Parts, b: Parts) -> bool:
+def same_places(a: SparseComponents, b: SparseComponents) -> bool:
     """Whether two tensors have one structure, as far as memory shows: one that was made of the other has."""
     return (a.layout, a.shape, a.split) == (b.layout, b.shape, b.split) and all(
         _one(original(x), original(y)) for x, y in zip(a.indices, b.indices)
@@ -68,7 +68,7 @@ def _one(a: Tensor, b: Tensor) -> bool:
     return same and len(set(lies)) == 1
 
 
-def parts_of(tensor: Tensor) -> Parts:
+def parts_of(tensor: Tensor) -> SparseComponents:
     """A sparse tensor taken apart, whose elements of one place add up to what is there."""
     parts = _parts.parts_of(tensor)
     if not parts.each:

@@ -11,7 +11,16 @@ import torch
 from torch import Tensor
 
 from trnlab.frontends.torch.sparse import parts as raw
-from trnlab.frontends.torch.sparse.parts import COO, CSC, CSR, NO_FORM, Parts, is_sparse, is_traced, repeats
+from trnlab.frontends.torch.sparse.parts import (
+    COO,
+    CSC,
+    CSR,
+    NO_FORM,
+    SparseComponents,
+    is_sparse,
+    is_traced,
+    repeats,
+)
 from trnlab.frontends.torch.sparse.places import (
     compressed,
     numbered,
@@ -121,7 +130,7 @@ def _changed(a: Tensor, layout: torch.layout) -> Any:
         indices = torch.stack((rows, columns))
         if parts.each:
             indices = raw.of_gradient(indices, indices.clone())
-        return Parts(COO, parts.shape, (indices,), parts.values, (2, 0), parts.merged, parts.each).tensor()
+        return SparseComponents(COO, parts.shape, (indices,), parts.values, (2, 0), parts.merged, parts.each).tensor()
     if layout is CSR and parts.layout is COO:
         columns = columns if parts.merged else repeats(columns.clone())
         return replace(parts, layout=CSR, indices=(compressed(rows, parts.shape[0]), columns)).tensor()
@@ -146,7 +155,7 @@ def _from_dense(a: Tensor, layout: torch.layout) -> Any:
         return NO_FORM
     places = a.nonzero()
     values = a[tuple(places.t())]
-    made = Parts(COO, tuple(a.shape), (places.t().contiguous(),), values, (a.dim(), 0), True).tensor()
+    made = SparseComponents(COO, tuple(a.shape), (places.t().contiguous(),), values, (a.dim(), 0), True).tensor()
     return made if layout is COO else _changed(made, layout)
 
 
@@ -165,7 +174,7 @@ def at_places(x: Tensor, mask: Tensor) -> Any:
     return places.with_values(table.index_select(0, numbers(places))).tensor()
 
 
-def _looked_up(x: Tensor, places: Parts) -> Any:
+def _looked_up(x: Tensor, places: SparseComponents) -> Any:
     if same_places(raw.parts_of(x), places):
         return raw.parts_of(x).values
     parts = raw.parts_of(x)
@@ -182,7 +191,7 @@ def _looked_up(x: Tensor, places: Parts) -> Any:
     return _found(numbers(parts), parts.values, numbers(places))
 
 
-def _first_of_each(parts: Parts, places: Parts) -> Any:
+def _first_of_each(parts: SparseComponents, places: SparseComponents) -> Any:
     """The first value of each place of a gradient, whose values are each that of its place: no sum is wanted, and
     nobody has to count places."""
     own, order = torch.sort(numbers(parts), stable=True)

@@ -23,10 +23,10 @@ from torch.overrides import TorchFunctionMode, resolve_name
 
 from trnlab.frontends.torch.device.dlpack import as_host
 from trnlab.frontends.torch.findings.locations import here, layer_of, parse
-from trnlab.frontends.torch.verify.steps import Steps
+from trnlab.frontends.torch.verify.steps import StepCounter
 from trnlab.verify.bounds import roundoff
 from trnlab.verify.compare import relative, within
-from trnlab.verify.result import DIFFERS, ROUNDING, SAME, OpResult, Place
+from trnlab.verify.result import DIFFERS, ROUNDING, SAME, OpLocation, OpResult
 
 BUDGET = 1 << 30  # bytes of results that are kept of one script
 FAR = 4 * roundoff("float32")  # relative distance of two tensors that float64 would not make
@@ -45,17 +45,17 @@ class Record:
     step: int
     layer: str
     name: str
-    place: Place
+    place: OpLocation
     value: Tensor
     options: str = ""
     gradient: bool = False
 
 
 @dataclass
-class Recording:
+class ScriptRecording:
     """What a script computed: functions by layer and step, modules in the order in which they were done."""
 
-    steps: Steps
+    steps: StepCounter
     functions: dict[tuple[int, str], list[Record]] = field(default_factory=lambda: defaultdict(list))
     modules: dict[tuple[int, str, int, bool], Record] = field(default_factory=dict)
     parameters: dict[tuple[int, str], Tensor] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class Recording:
 class _Functions(TorchFunctionMode):
     """Writes down the results of functions, with line and layer."""
 
-    def __init__(self, into: Recording) -> None:
+    def __init__(self, into: ScriptRecording) -> None:
         super().__init__()
         self._into = into
 
@@ -151,15 +151,15 @@ def _plain(value: Any) -> bool:
     return not isinstance(value, Tensor)
 
 
-def _place(stack: str | None) -> Place:
+def _place(stack: str | None) -> OpLocation:
     where = parse(stack or "")
-    return Place(where.file, where.line, where.function, where.text, where.layer) if where else Place()
+    return OpLocation(where.file, where.line, where.function, where.text, where.layer) if where else OpLocation()
 
 
-class Comparison:
+class ScriptComparison:
     """Two recordings, this script's and the other's."""
 
-    def __init__(self, this: Recording, other: Recording) -> None:
+    def __init__(self, this: ScriptRecording, other: ScriptRecording) -> None:
         self.this, self.other = this, other
 
     def results(self) -> Iterator[OpResult]:
@@ -194,7 +194,7 @@ class Comparison:
             if at != step or twin is None:
                 continue
             layer = f"model.{name}"
-            mine, theirs = (Record(0, step, layer, "parameter", Place(layer=layer), v) for v in (value, twin))
+            mine, theirs = (Record(0, step, layer, "parameter", OpLocation(layer=layer), v) for v in (value, twin))
             if _far(mine, theirs):
                 yield _compared(mine, theirs, DIFFERS, PARAMETER, f"they differ {when}")
 

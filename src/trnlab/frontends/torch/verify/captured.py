@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from trnlab.frontends.torch.verify.against import Record, Recording, upwards
+from trnlab.frontends.torch.verify.against import Record, ScriptRecording, upwards
 from trnlab.verify.compare import relative, within
 from trnlab.verify.result import DIFFERS, OpResult
 
@@ -26,7 +26,7 @@ SAFETY, FLOOR = 8.0, 2.0**-12  # times what rounding moved the same result by, a
 
 
 @dataclass
-class Layers:
+class LayerResults:
     """What the chip computed in one step: results by layer."""
 
     results: Mapping[str, Sequence[Tensor]]
@@ -45,7 +45,7 @@ class Layers:
         return best
 
 
-def first_difference(chip: Layers, host: Recording, moved: Recording, step: int) -> OpResult | None:
+def first_difference(chip: LayerResults, host: ScriptRecording, moved: ScriptRecording, step: int) -> OpResult | None:
     """The first layer of a step whose output the chip does not have; `moved`: the host with rounding thrown in."""
     for key, record in host.modules.items():
         if key[0] != step or record.gradient:
@@ -58,19 +58,21 @@ def first_difference(chip: Layers, host: Recording, moved: Recording, step: int)
     return None
 
 
-def _functions(host: Recording, moved: Recording, step: int, layer: str, chip: Layers) -> list[Record]:
+def _functions(
+    host: ScriptRecording, moved: ScriptRecording, step: int, layer: str, chip: LayerResults
+) -> list[Record]:
     """Records of functions in a layer that the chip has no counterpart of."""
     mine, theirs = host.functions.get((step, layer), []), moved.functions.get((step, layer), [])
     pairs = zip(mine, theirs) if len(mine) == len(theirs) else ((r, None) for r in mine)
     return [r for r, twin in pairs if layer and _missing(chip, r, twin)]
 
 
-def _missing(chip: Layers, record: Record, moved: Record | None) -> bool:
+def _missing(chip: LayerResults, record: Record, moved: Record | None) -> bool:
     spread = relative(moved.value.numpy(), record.value.numpy()) if moved is not None else FLOOR
     return chip.nearest(record)[0] > max(SAFETY * spread, FLOOR)
 
 
-def _result(chip: Layers, record: Record) -> OpResult:
+def _result(chip: LayerResults, record: Record) -> OpResult:
     distance, nearest = chip.nearest(record)
     got = record.value if nearest is None else nearest.reshape(record.value.shape)
     worst = within(np.asarray(got), record.value.numpy(), FLOOR * record.value.abs().numpy(), "float32")

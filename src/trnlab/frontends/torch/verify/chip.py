@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from trnlab.compiler.taps import Tapped, compile_tapped, read
+from trnlab.compiler.probes import InstrumentedProgram, compile_tapped, read
 from trnlab.frontends.common.engine import DeviceEngine
 from trnlab.frontends.torch.device.buffers import tensor_from
 from trnlab.frontends.torch.findings import provenance
-from trnlab.frontends.torch.verify.ops import Chip, Walk
-from trnlab.frontends.torch.verify.steps import Steps
+from trnlab.frontends.torch.verify.ops import ChipResults, GraphEvaluation
+from trnlab.frontends.torch.verify.steps import StepCounter
 from trnlab.graph.ir import Graph, Value
 from trnlab.numerics.dtypes import bool_
 from trnlab.runtime import session
@@ -31,7 +31,7 @@ class ChipEngine(DeviceEngine):
     """Runs graphs on the chip and compares their ops, into `verdict`. `times`: of steps that the script had timed."""
 
     verdict: Verdict
-    steps: Steps
+    steps: StepCounter
     random: list[Tensor] = field(default_factory=list)  # drawn by the chip, in order
     times: list[float] = field(default_factory=list)
     trial: bool = False  # within `step_time`: nothing counts
@@ -39,10 +39,10 @@ class ChipEngine(DeviceEngine):
     layers: dict[str, list[Tensor]] = field(default_factory=dict)
 
     def compile(self, graph: Graph) -> Callable[[Sequence[Array]], list[Array]]:
-        """See `Engine`."""
+        """See `GraphEngine`."""
         plain, now = super().compile(graph), session.current()
         source = provenance.of(graph)
-        examined = Examined(graph, source, now) if source is not None else None
+        examined = InstrumentedGraph(graph, source, now) if source is not None else None
 
         def run(inputs: Sequence[Array]) -> list[Array]:
             if self.trial or examined is None:
@@ -55,12 +55,14 @@ class ChipEngine(DeviceEngine):
 
         return run
 
-    def _examine(self, examined: Examined, before: list[Array], outputs: Sequence[Array]) -> None:
+    def _examine(self, examined: InstrumentedGraph, before: list[Array], outputs: Sequence[Array]) -> None:
         arrays, same = examined.run(before, outputs)
         if not same:
             self.verdict.same_program = False
         backward = examined.graph.name.startswith("backward")
-        walk = Walk(examined.source, Chip(arrays), self.steps.number, session.current().precision, backward)
+        walk = GraphEvaluation(
+            examined.source, ChipResults(arrays), self.steps.number, session.current().precision, backward
+        )
         if self.steps.number == self.keep:
             walk.layers = self.layers
         order = itertools.count(len(self.verdict.results))
@@ -69,7 +71,7 @@ class ChipEngine(DeviceEngine):
         self.random += walk.random
 
     def step_done(self, loss: float, tokens: int) -> None:
-        """See `Engine`."""
+        """See `GraphEngine`."""
         if not self.trial:
             self.steps.done(loss)
 
@@ -89,16 +91,16 @@ class ChipEngine(DeviceEngine):
         return self.times[-1]
 
 
-class Examined:
+class InstrumentedGraph:
     """One graph with the program that writes out its intermediate results."""
 
     def __init__(self, graph: Graph, source: provenance.Provenance, now: session.Session) -> None:
         self.graph, self.source, self.now = graph, source, now
         self.wanted = _wanted(source)
-        self._tapped: Tapped | None = None
+        self._tapped: InstrumentedProgram | None = None
 
     @property
-    def tapped(self) -> Tapped:
+    def tapped(self) -> InstrumentedProgram:
         """Compiled on first use."""
         if self._tapped is None:
             self._tapped = compile_tapped(self.graph, self.wanted, self.now.chip, self.now.compile_options())

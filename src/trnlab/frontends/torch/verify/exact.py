@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from trnlab.frontends.torch.pytorch import pytree
-from trnlab.verify.bounds import ATTENTION, COMPOSITE, FUNCTION, PRODUCT, SUM, TERMS, Kind, roundoff
+from trnlab.verify.bounds import ATTENTION, COMPOSITE, FUNCTION, PRODUCT, SUM, TERMS, OperatorBound, roundoff
 
 FEW = 16  # elements, of which no mean is taken
 SEEDS = 4  # of the changes with which the sensitivity of a composite is measured
@@ -36,7 +36,7 @@ def bf16(x: Tensor) -> Tensor:
     return x.float().bfloat16().double() if x.is_floating_point() else x
 
 
-class Call:
+class ReferenceCall:
     """One operator with its operands: FX nodes are looked up in `values`. `mask`: what dropout keeps."""
 
     def __init__(self, node: fx.Node, values: Mapping[fx.Node, Any], mask: Tensor | None = None) -> None:
@@ -148,7 +148,7 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
 # -- how far rounding may move a result -----------------------------------------------------------------------------
 
 
-def scale_of(call: Call, kind: Kind, result: Any, precision: str) -> tuple[Any, int]:
+def scale_of(call: ReferenceCall, kind: OperatorBound, result: Any, precision: str) -> tuple[Any, int]:
     """What the bound of a result is proportional to, see `verify.bounds`, and the number of terms of its sums."""
     if kind is SUM:
         return _of_magnitudes(call), _terms_of_sum(call, result)
@@ -170,12 +170,12 @@ def _magnitude(value: Any) -> Any:
     return value.abs() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
-def _of_magnitudes(call: Call) -> Any:
+def _of_magnitudes(call: ReferenceCall) -> Any:
     """The same operator on magnitudes: the sum of what its result is a sum of."""
     return _magnitude(call.result(torch.abs))
 
 
-def _of_function(call: Call, result: Any) -> Any:
+def _of_function(call: ReferenceCall, result: Any) -> Any:
     if not isinstance(result, Tensor):
         return _magnitude(result)
     if call.name.split(".")[1] in ("gelu", "silu"):
@@ -186,7 +186,7 @@ def _of_function(call: Call, result: Any) -> Any:
     return result.abs()
 
 
-def _terms(call: Call) -> Any:
+def _terms(call: ReferenceCall) -> Any:
     """The sum of the magnitudes of what is added up."""
     name = call.name.removeprefix(_PREFIX).removeprefix("aten.").split(".")[0]
     if call.name.startswith(_PREFIX):
@@ -207,7 +207,7 @@ def _few(name: str, args: list[Any], kwargs: Mapping[str, Any]) -> Any:
     return x * factor + y if name == "rsub" else x + factor * y
 
 
-def _terms_of_sum(call: Call, result: Any) -> int:
+def _terms_of_sum(call: ReferenceCall, result: Any) -> int:
     if call.name.startswith("aten.cumsum"):
         return int(call.args[0].shape[call.args[1]]) if call.args[0].dim() else 1
     source = max((t.numel() for t in call.tensors), default=1)
@@ -218,7 +218,7 @@ def _terms_of_sum(call: Call, result: Any) -> int:
     return int(max(source // max(made, 1), 2))
 
 
-def _contracted(call: Call) -> int:
+def _contracted(call: ReferenceCall) -> int:
     """The terms of one element of a product; of the gradients of a convolution, of the one that has most."""
     name = call.name.split(".")[1]
     if name == "convolution":
@@ -236,13 +236,13 @@ def _of_window(weight: Tensor, transposed: bool, groups: int) -> int:
     return max(weight.numel() // max(made, 1), 1)
 
 
-def _longest(call: Call, result: Any) -> int:
+def _longest(call: ReferenceCall, result: Any) -> int:
     """The most terms that sums within a composite may have."""
     dims = max((n for t in call.tensors for n in t.shape), default=1)
     return max(dims, _terms_of_sum(call, result)) if isinstance(result, list | tuple) else dims
 
 
-def _response(call: Call, result: Any, u: float) -> Any:
+def _response(call: ReferenceCall, result: Any, u: float) -> Any:
     """How far each element of the result moves when all operands change by up to u, in units of u(float32).
 
     The root mean square of several changes, and a quarter of its mean over the last dimension (or over everything

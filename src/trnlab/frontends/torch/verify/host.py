@@ -20,7 +20,7 @@ from trnlab.frontends.common.engine import InterpreterEngine
 from trnlab.frontends.torch.device.dlpack import as_neuron
 from trnlab.frontends.torch.draws import new_seed
 from trnlab.frontends.torch.pytorch import pytree
-from trnlab.frontends.torch.verify.steps import Steps
+from trnlab.frontends.torch.verify.steps import StepCounter
 from trnlab.verify.bounds import roundoff
 
 PRODUCTS = frozenset(
@@ -53,7 +53,7 @@ _DROPOUT = (F.dropout, torch.dropout)
 class HostEngine(InterpreterEngine):
     """Runs steps as PyTorch does. `times`: what the chip said when the script had steps timed, in order."""
 
-    def __init__(self, steps: Steps, times: Sequence[float]) -> None:
+    def __init__(self, steps: StepCounter, times: Sequence[float]) -> None:
         self.steps, self._times = steps, list(times)
 
     def train_step(self, step: Any, batch: Sequence[Any]) -> Any:
@@ -87,7 +87,7 @@ class Replayed(TorchFunctionMode):
     For all the random numbers of a step the chip draws one seed from the host's generator; so does this.
     """
 
-    def __init__(self, drawn: Sequence[Tensor], steps: Steps) -> None:
+    def __init__(self, drawn: Sequence[Tensor], steps: StepCounter) -> None:
         super().__init__()
         self._drawn, self._steps, self._seeded = list(drawn), steps, 0
         self._none = not drawn

@@ -20,19 +20,30 @@ from trnlab.errors import Location
 from trnlab.frontends.torch.device.types import format_of
 from trnlab.frontends.torch.findings.locations import is_gradient, location_of
 from trnlab.frontends.torch.findings.provenance import Provenance
-from trnlab.frontends.torch.verify.exact import Call, bf16, scale_of, wide
+from trnlab.frontends.torch.verify.exact import ReferenceCall, bf16, scale_of, wide
 from trnlab.graph.ir import Value
 from trnlab.verify import conditions
-from trnlab.verify.bounds import ATTENTION, EXACT, PRODUCT, RANDOM, SUM, TERMS, Kind, kind_of, roundoff, smallest
+from trnlab.verify.bounds import (
+    ATTENTION,
+    EXACT,
+    PRODUCT,
+    RANDOM,
+    SUM,
+    TERMS,
+    OperatorBound,
+    kind_of,
+    roundoff,
+    smallest,
+)
 from trnlab.verify.compare import Worst, relative, rounding_bound, within
-from trnlab.verify.result import DIFFERS, ROUNDING, SAME, SKIPPED, OpResult, Place
+from trnlab.verify.result import DIFFERS, ROUNDING, SAME, SKIPPED, OpLocation, OpResult
 
 Array = np.ndarray[Any, Any]
 LOST = 0.125  # of a tensor's length, gone to zero: more than a format should be let off with
 MEANINGFUL = 2.0**-44  # of the sum of the terms' magnitudes; a sum below that is zero but for rounding
 
 
-class Chip:
+class ChipResults:
     """Results of one run on the chip: arrays by value. Constants are not stored; they are what they are."""
 
     def __init__(self, arrays: Mapping[Value, Array]) -> None:
@@ -50,10 +61,10 @@ class Chip:
         return torch.from_numpy(np.asarray(array, np.int64)).to(like.dtype)
 
 
-class Walk:
+class GraphEvaluation:
     """The ops of one graph in order. `results`: what `run` has found so far; `random`: numbers that were drawn."""
 
-    def __init__(self, source: Provenance, chip: Chip, step: int, precision: str, backward: bool) -> None:
+    def __init__(self, source: Provenance, chip: ChipResults, step: int, precision: str, backward: bool) -> None:
         self.source, self.chip, self.step, self.precision = source, chip, step, precision
         self.backward = backward
         self.local: dict[fx.Node, Any] = {}  # what the chip has
@@ -102,7 +113,7 @@ class Walk:
 
     def _compared(self, node: fx.Node) -> Iterator[OpResult]:
         kind, exact, why = kind_of(str(node.target)), None, ""
-        call = Call(node, self.local, self._drawn(node))
+        call = ReferenceCall(node, self.local, self._drawn(node))
         if kind is not RANDOM:
             try:
                 exact = call.result()
@@ -121,7 +132,7 @@ class Walk:
                 self.random.append(held)
             return
         if all(n in self.total for n in node.all_input_nodes):
-            self.total[node] = Call(node, self.total, call.mask).result()
+            self.total[node] = ReferenceCall(node, self.total, call.mask).result()
         check = _Check(self, node, kind, call)
         scale = terms = None
         for i, (got, want, value, all_along) in enumerate(
@@ -162,10 +173,10 @@ class Walk:
             found.append(tensor if tensor is not None else _part(exact, i, exact if several else None))
         return found if several else found[0]
 
-    def place(self, node: fx.Node) -> Place:
+    def place(self, node: fx.Node) -> OpLocation:
         """The user's line behind a node."""
         where = location_of(node) or Location("", 0)
-        return Place(where.file, where.line, where.function, where.text, where.layer)
+        return OpLocation(where.file, where.line, where.function, where.text, where.layer)
 
     def is_gradient(self, node: fx.Node) -> bool:
         """Whether a node belongs to the backward pass."""
@@ -211,7 +222,7 @@ def _is_beside_a_product(node: fx.Node) -> bool:
 class _Check:
     """The comparison of one node's results."""
 
-    def __init__(self, walk: Walk, node: fx.Node, kind: Kind, call: Call) -> None:
+    def __init__(self, walk: GraphEvaluation, node: fx.Node, kind: OperatorBound, call: ReferenceCall) -> None:
         self.walk, self.node, self.kind, self.call = walk, node, kind, call
 
     def result(self, i: int, got: Tensor, want: Tensor, scale: Any, terms: int, all_along: Any) -> OpResult:
@@ -267,7 +278,7 @@ class _Check:
         return on_pe and self.walk.precision == "bf16"
 
     def _as_read(self) -> Any:
-        call = Call(self.node, self.walk.local, self.call.mask)
+        call = ReferenceCall(self.node, self.walk.local, self.call.mask)
         name = call.name.split(".")[1]
         skip = 1 if name in ("addmm", "baddbmm") else 0
         whole = {"lse", "bias"}

@@ -27,11 +27,11 @@ from trnlab.errors import UsageError
 from trnlab.frontends.common.engine import use
 from trnlab.frontends.torch import recording
 from trnlab.frontends.torch.findings import provenance
-from trnlab.frontends.torch.verify.against import BUDGET, Comparison, Recording
-from trnlab.frontends.torch.verify.captured import Layers, first_difference
+from trnlab.frontends.torch.verify.against import BUDGET, ScriptComparison, ScriptRecording
+from trnlab.frontends.torch.verify.captured import LayerResults, first_difference
 from trnlab.frontends.torch.verify.chip import ChipEngine
 from trnlab.frontends.torch.verify.host import HostEngine, Perturbed, Replayed, Widened, eager
-from trnlab.frontends.torch.verify.steps import Enough, Steps
+from trnlab.frontends.torch.verify.steps import StepCounter, StepLimitReached
 from trnlab.precision import MODES
 from trnlab.runtime import session as sessions
 from trnlab.runtime.script import Script, failure
@@ -43,7 +43,7 @@ FLOAT64 = "float64"
 
 
 @dataclass
-class Wanted:
+class VerifyRequest:
     """What to verify. reference: "fp32" or "float64". other: a script to compare with on the host, not the chip."""
 
     script: Script
@@ -53,12 +53,12 @@ class Wanted:
     runs: int = RUNS
 
 
-def verify(wanted: Wanted, session: Session) -> Verdict:
+def verify(wanted: VerifyRequest, session: Session) -> Verdict:
     """Run the script on the chip and on the host and compare. Raises UsageError for scripts that cannot be."""
     started = time.perf_counter()
     verdict = Verdict(str(wanted.script.path), session.target.name, session.precision, wanted.reference, wanted.steps)
     with activate(session):
-        again = Repeated(wanted.script)
+        again = RepeatedScript(wanted.script)
         if wanted.other is not None:
             _side_by_side(wanted, again, verdict)
             verdict.seconds = time.perf_counter() - started
@@ -76,20 +76,20 @@ def verify(wanted: Wanted, session: Session) -> Verdict:
     return verdict
 
 
-def _side_by_side(wanted: Wanted, again: Repeated, verdict: Verdict) -> None:
+def _side_by_side(wanted: VerifyRequest, again: RepeatedScript, verdict: Verdict) -> None:
     """Fill in the verdict about two scripts."""
     assert wanted.other is not None
     verdict.against, verdict.reference = str(wanted.other.path), FLOAT64
-    this, other = Recording(Steps(wanted.steps)), Recording(Steps(wanted.steps))
-    for kept, script in ((this, again), (other, Repeated(wanted.other))):
+    this, other = ScriptRecording(StepCounter(wanted.steps)), ScriptRecording(StepCounter(wanted.steps))
+    for kept, script in ((this, again), (other, RepeatedScript(wanted.other))):
         script.recorded(kept)
-    found = Comparison(this, other)
+    found = ScriptComparison(this, other)
     verdict.add(list(found.results()))
     curves, verdict.steps = verdict.curves, len(this.steps.losses)
     curves.chip, curves.reference = this.steps.losses, other.steps.losses[: verdict.steps]
     for seed in range(1, wanted.runs + 1):
-        steps = Steps(verdict.steps)
-        Repeated(wanted.other).on_host(steps, [Perturbed("float32", seed)])
+        steps = StepCounter(verdict.steps)
+        RepeatedScript(wanted.other).on_host(steps, [Perturbed("float32", seed)])
         curves.perturbed.append(steps.losses)
     if this.full or other.full:
         verdict.notes.append(f"results beyond {BUDGET >> 30} GiB were not kept, and not compared")
@@ -99,7 +99,7 @@ def _side_by_side(wanted: Wanted, again: Repeated, verdict: Verdict) -> None:
         )
 
 
-class Repeated:
+class RepeatedScript:
     """A script that is run again and again from one state of the random numbers."""
 
     def __init__(self, script: Script) -> None:
@@ -107,7 +107,7 @@ class Repeated:
 
     def on_chip(self, verdict: Verdict, limit: int) -> ChipEngine:
         """Run on the chip; what is compared goes into `verdict`."""
-        steps = Steps(limit)
+        steps = StepCounter(limit)
         engine = ChipEngine(verdict, steps)
         with provenance.kept(), use(engine), steps.watching():
             self._run()
@@ -124,7 +124,7 @@ class Repeated:
 
     def reference(self, chip: ChipEngine, verdict: Verdict, modes: Sequence[Any] = ()) -> list[float]:
         """Losses of the steps that the chip made, on the host, with the chip's random numbers."""
-        steps = Steps(len(chip.steps.losses))
+        steps = StepCounter(len(chip.steps.losses))
         replayed = Replayed(chip.random, steps)
         widened = [Widened()] if verdict.reference == FLOAT64 else []
         self.on_host(steps, [*widened, replayed, *modes], chip.times)
@@ -135,19 +135,19 @@ class Repeated:
 
     def captured(self, chip: ChipEngine, verdict: Verdict, step: int) -> OpResult | None:
         """Where in a step the chip computes something else than the script; the runs up to there are repeated."""
-        engine = ChipEngine(replace(verdict, results=[], differing=[], skipped=[]), Steps(step), keep=step)
+        engine = ChipEngine(replace(verdict, results=[], differing=[], skipped=[]), StepCounter(step), keep=step)
         with provenance.kept(), use(engine), engine.steps.watching(), _silent():
             self._run()
-        recordings: list[Recording] = []
+        recordings: list[ScriptRecording] = []
         for modes in ([], [Perturbed(MODES[sessions.current().precision], 1)]):
-            recording = Recording(Steps(step))
+            recording = ScriptRecording(StepCounter(step))
             replayed = Replayed(chip.random, recording.steps)
             self.on_host(recording.steps, [replayed, *modes], chip.times, within=recording.running())
             recordings.append(recording)
         host, moved = recordings
-        return first_difference(Layers(engine.layers), host, moved, step)
+        return first_difference(LayerResults(engine.layers), host, moved, step)
 
-    def recorded(self, recording: Recording) -> None:
+    def recorded(self, recording: ScriptRecording) -> None:
         """Run on the host in float64 and write down what is computed."""
         self.on_host(recording.steps, [Widened()], within=recording.running())
         if not recording.steps.losses:
@@ -155,7 +155,7 @@ class Repeated:
 
     def on_host(
         self,
-        steps: Steps,
+        steps: StepCounter,
         modes: Sequence[Any],
         times: Sequence[float] = (),
         within: AbstractContextManager[None] | None = None,
@@ -176,7 +176,7 @@ class Repeated:
         try:
             runpy.run_path(str(self.script.path), run_name="__main__")
             recording.flush()
-        except Enough:
+        except StepLimitReached:
             recording.forget()  # what the script has begun of the next step
         except SystemExit as exit:
             if exit.code not in (None, 0):

@@ -18,12 +18,12 @@ from torch import Tensor
 _RECORDED = ("step", "operators")  # how programs of recorded operators are called
 
 
-class Enough(BaseException):
+class StepLimitReached(BaseException):
     """The script has done as many steps as were asked for."""
 
 
-class Steps:
-    """Counts the steps of one run of a script; raises `Enough` after `limit` of them."""
+class StepCounter:
+    """Counts the steps of one run of a script; raises `StepLimitReached` after `limit` of them."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -63,7 +63,7 @@ class Steps:
 
     def _stop(self) -> None:
         if len(self.losses) >= self.limit:
-            raise Enough
+            raise StepLimitReached
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -23,7 +23,7 @@ from trnlab.runtime import session
 from trnlab.runtime.jobs import elastic
 from trnlab.runtime.jobs.ranks import folder_of
 from trnlab.runtime.notices import say
-from trnlab.runtime.run import Run
+from trnlab.runtime.run import RunRecord
 from trnlab.runtime.script import record
 
 __all__ = ["MpModelWrapper", "MpSerialExecutor", "spawn"]
@@ -51,7 +51,7 @@ def spawn(
         fn(0, *args)
         return None
     here = session.current()
-    elastic.require_room(elastic.Size(size, size), here)
+    elastic.require_room(elastic.ElasticSize(size, size), here)
     now = {"TRNLAB_TARGET": Cluster(here.target, here.instances).name, "TRNLAB_PRECISION": here.precision}
     told = {
         "WORLD_SIZE": str(size),
@@ -61,7 +61,7 @@ def spawn(
     }
     os.environ.update(now)  # which the children's `import torch` reads
     run, kept = here.run, None
-    if isinstance(run, Run) and not run.calls:  # else what this process did itself would be lost
+    if isinstance(run, RunRecord) and not run.calls:  # else what this process did itself would be lost
         run.ranks = size
         kept = _Kept(run.folder, run.script, run.arguments)
     return torch.multiprocessing.start_processes(
@@ -124,7 +124,7 @@ def _ranked(
             fn(rank, *args)
         except BaseException as error:
             raised.append(error)
-            assert isinstance(here.run, Run)
+            assert isinstance(here.run, RunRecord)
             here.run.failed(error)
         return int(bool(raised))
 

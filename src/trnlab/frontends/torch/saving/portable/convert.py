@@ -12,21 +12,23 @@ import torch
 from trnlab.errors import RunError, UsageError
 from trnlab.frontends.torch.saving import state_files
 from trnlab.frontends.torch.saving.portable import dcp, hugging_face, vendor
-from trnlab.frontends.torch.saving.portable.tables import Entry, Table
+from trnlab.frontends.torch.saving.portable.tables import CheckpointTable, TensorEntry
 from trnlab.storage import Store, open_store
 from trnlab.storage.checkpoints import DONE, METADATA, Checkpoints, name_of
-from trnlab.storage.finished import OLDER, Finished, record_of
-from trnlab.storage.layouts import Layout, Place, Rules, cut, stages
+from trnlab.storage.finished_checkpoint import OLDER, FinishedCheckpoint, record_of
+from trnlab.storage.layouts import ParallelDegrees, RankPosition, ShardingRules, cut, stages
 
 _TREE = "trnlab"  # in the vendor's user_content: what is no tensor of a model or optimizer
 _TAG = re.compile(r"^(.+?)/(?:model|optim)/dp_rank_")
 
 
-class Source:
+class CheckpointSource:
     """A checkpoint that was found: its table, step, and what the ranks had besides tensors. form: what it is of.
     uncovered: why damage to it may stay unnoticed, or nothing."""
 
-    def __init__(self, form: str, step: int, table: Table, tree: Mapping[str, Any], uncovered: str = "") -> None:
+    def __init__(
+        self, form: str, step: int, table: CheckpointTable, tree: Mapping[str, Any], uncovered: str = ""
+    ) -> None:
         self.form, self.step, self.table, self.tree, self.uncovered = form, step, table, tree, uncovered
 
     def models(self) -> list[str]:
@@ -34,7 +36,7 @@ class Source:
         return [str(e.path[-1]) for e in self.table.entries.values() if e.path[0] == "model"]
 
 
-def source(url: str, step: int | None, rules: Rules) -> Source:
+def source(url: str, step: int | None, rules: ShardingRules) -> CheckpointSource:
     """The newest checkpoint at a place, or that of a step: trnlab's own, a DCP folder, the vendor's, Hugging Face's.
 
     Raises OSError, UsageError (TRN534) where there is none, RunError for what cannot be read.
@@ -43,9 +45,9 @@ def source(url: str, step: int | None, rules: Rules) -> Source:
     names = [item.name for item in store.items()]
     if store.exists(METADATA):
         uncovered = _of_step(store)
-        return Source("dcp", step or 0, _usual_names(dcp.of_folder(store)), {}, uncovered)
+        return CheckpointSource("dcp", step or 0, _usual_names(dcp.of_folder(store)), {}, uncovered)
     if any(name in (hugging_face.ONE, hugging_face.INDEX) for name in names):
-        return Source("hugging face", step or 0, hugging_face.table(store), {}, _FOREIGN)
+        return CheckpointSource("hugging face", step or 0, hugging_face.table(store), {}, _FOREIGN)
     tags = {m[1] for name in names if (m := _TAG.match(name)) and f"{m[1]}/{DONE}" in names}
     if tags:
         chosen = max(tags, key=_step) if step is None else next((t for t in tags if _step(t) == step), None)
@@ -53,7 +55,7 @@ def source(url: str, step: int | None, rules: Rules) -> Source:
             table = vendor.table(store, chosen, rules)
             kept = table.values.pop("user_content", ((), {}))[1]
             tree = kept.get(_TREE, {}) if isinstance(kept, Mapping) else {}
-            return Source("vendor", _step(chosen), table, tree, _FOREIGN)
+            return CheckpointSource("vendor", _step(chosen), table, tree, _FOREIGN)
     return _own(Checkpoints(store), step, url)
 
 
@@ -66,7 +68,7 @@ def _of_step(store: Store) -> str:
     if not store.exists(record_of(0)):
         return _FOREIGN
     try:
-        found = Finished(store, "")
+        found = FinishedCheckpoint(store, "")
     except FileNotFoundError:
         raise RunError(
             "the checkpoint was never finished", code="TRN532", got=store.url, remedy="take another checkpoint"
@@ -75,7 +77,7 @@ def _of_step(store: Store) -> str:
     return "" if found.covered else OLDER
 
 
-def _usual_names(table: Table) -> Table:
+def _usual_names(table: CheckpointTable) -> CheckpointTable:
     """With what PyTorch's examples call `optim` as `optimizer`."""
 
     def usual(name: str) -> str:
@@ -90,7 +92,7 @@ def _usual_names(table: Table) -> Table:
     return table
 
 
-def _own(kept: Checkpoints, step: int | None, url: str) -> Source:
+def _own(kept: Checkpoints, step: int | None, url: str) -> CheckpointSource:
     done = [c.step for c in kept.all() if c.done and (step is None or c.step == step)]
     if not done:
         raise UsageError(
@@ -106,7 +108,7 @@ def _own(kept: Checkpoints, step: int | None, url: str) -> Source:
     if not isinstance(tree, Mapping):
         raise RunError("the checkpoint has no state by name", code="TRN543", got=type(tree).__name__, limit=url)
     table = dcp.of_checkpoint(kept, done[0])
-    return Source("trnlab", done[0], table, tree, "" if found.covered else OLDER)
+    return CheckpointSource("trnlab", done[0], table, tree, "" if found.covered else OLDER)
 
 
 def _step(tag: str) -> int:
@@ -114,7 +116,9 @@ def _step(tag: str) -> int:
     return int(digits[-1]) if digits else 0
 
 
-def reshard(found: Source, to: Store, layout: Layout, form: str, rules: Rules) -> Iterator[str]:
+def reshard(
+    found: CheckpointSource, to: Store, layout: ParallelDegrees, form: str, rules: ShardingRules
+) -> Iterator[str]:
     """Write a checkpoint in a layout, as DCP's (and trnlab's) or the vendor's; yields the name of each tensor.
 
     Raises OSError, UsageError (TRN542), RunError (TRN543, TRN544).
@@ -125,7 +129,7 @@ def reshard(found: Source, to: Store, layout: Layout, form: str, rules: Rules) -
         found.table.values["user_content"] = ("user_content",), {_TREE: dict(found.tree)}
         yield from vendor.write(found.table, to, f"step_{found.step}", layout, stage, rules)
         return
-    writer = dcp.Writer(to, found.step, layout.ranks)
+    writer = dcp.DcpWriter(to, found.step, layout.ranks)
     for name, entry in found.table.entries.items():
         _spread(found.table, writer, name, entry, layout, stage, rules)
         yield name
@@ -142,7 +146,13 @@ def undone(store: Store, step: int) -> None:
 
 
 def _spread(
-    table: Table, writer: dcp.Writer, name: str, entry: Entry, layout: Layout, stage: Mapping[str, int], rules: Rules
+    table: CheckpointTable,
+    writer: dcp.DcpWriter,
+    name: str,
+    entry: TensorEntry,
+    layout: ParallelDegrees,
+    stage: Mapping[str, int],
+    rules: ShardingRules,
 ) -> None:
     """Write each rank's slice of a tensor, once where several ranks have the same."""
     owner = _owner(table, entry)
@@ -156,18 +166,18 @@ def _spread(
             if part in written or (0 in part[1] and 0 not in entry.shape):
                 continue
             written.add(part)
-            rank = layout.rank(Place(dp, tp, stage.get(owner, 0)))
+            rank = layout.rank(RankPosition(dp, tp, stage.get(owner, 0)))
             writer.put(rank, entry.path, table.read(name, part), (entry.shape, part))
 
 
-def _owner(table: Table, entry: Entry) -> str:
+def _owner(table: CheckpointTable, entry: TensorEntry) -> str:
     """The parameter that a tensor is or belongs to."""
     if len(entry.path) >= 3 and entry.path[-3] == "state":
         return str(entry.path[-2])
     return str(entry.path[-1])
 
 
-def require_model(table: Table) -> None:
+def require_model(table: CheckpointTable) -> None:
     """Raises RunError (TRN543) for a checkpoint without tensors of a model: what would be written says nothing."""
     if not any(entry.path[0] == "model" for entry in table.entries.values()):
         heads = sorted({str(entry.path[0]) for entry in table.entries.values()})
@@ -180,7 +190,7 @@ def require_model(table: Table) -> None:
         )
 
 
-def same(a: Table, b: Table) -> list[str]:
+def same(a: CheckpointTable, b: CheckpointTable) -> list[str]:
     """Names of tensors that are not bit for bit in both; tied weights may be one tensor here and two there."""
     wrong = sorted({*a.entries, *a.same} ^ {*b.entries, *b.same})
     for name in {*a.entries, *a.same} & {*b.entries, *b.same}:

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from trnlab.errors import RunError
 from trnlab.frontends.torch.saving import state_files
-from trnlab.frontends.torch.saving.portable.tables import Chunk, Table
+from trnlab.frontends.torch.saving.portable.tables import CheckpointTable, Chunk
 from trnlab.storage import Store
-from trnlab.storage.checkpoints import METADATA, Checkpoints, Making, folder_of, name_of
-from trnlab.storage.finished import Finished
+from trnlab.storage.checkpoints import METADATA, CheckpointInProgress, Checkpoints, folder_of, name_of
+from trnlab.storage.finished_checkpoint import FinishedCheckpoint
 from trnlab.storage.layouts import Slice
 
 FILE_BYTES = 256 << 20  # of a file that is written in one piece
@@ -46,10 +46,10 @@ _CLASSES = {
 }
 
 
-def of_checkpoint(kept: Checkpoints, step: int) -> Table:
+def of_checkpoint(kept: Checkpoints, step: int) -> CheckpointTable:
     """What one of trnlab's own has, of all ranks; each file is checked as a whole before the first of its slices is
     read. Raises OSError, and RunError: TRN532 for damage, TRN543 for what was written before tensors had an index."""
-    table, found = Table(), kept.finished(step)
+    table, found = CheckpointTable(), kept.finished(step)
     for rank in range(found.ranks):
         record = found.record(rank)
         about = _index_of(record)
@@ -86,7 +86,12 @@ def _index_of(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _add(
-    table: Table, found: Finished, rank: int, files: Mapping[str, Any], name: str, about: Mapping[str, Any]
+    table: CheckpointTable,
+    found: FinishedCheckpoint,
+    rank: int,
+    files: Mapping[str, Any],
+    name: str,
+    about: Mapping[str, Any],
 ) -> None:
     path, file = tuple(about["path"]), str(about.get("file", state_files.TENSORS))
     start, size = map(operator.index, about["at"])
@@ -108,7 +113,9 @@ def _add(
     table.add(name, path, dtype, shape, Chunk((offsets, sizes), load))
 
 
-def _slice_of(found: Finished, rank: int, file: str, about: Mapping[str, Any], start: int, size: int) -> Any:
+def _slice_of(
+    found: FinishedCheckpoint, rank: int, file: str, about: Mapping[str, Any], start: int, size: int
+) -> Any:
     return state_files.from_bytes(found.part(rank, file, about, start, size), file)
 
 
@@ -161,13 +168,13 @@ _DAMAGE = (  # what a pickle that is damaged raises, and what is made of it
 )
 
 
-def of_folder(store: Store) -> Table:
+def of_folder(store: Store) -> CheckpointTable:
     """What a DCP folder has. Raises OSError, and RunError (TRN532) for an index that is none."""
     try:
         index = _Unpickler(io.BytesIO(store.read(METADATA))).load()
         items = [(key, info) for key, info in index.storage_data.items()]
         paths = index.planner_data or {}
-        table = Table()
+        table = CheckpointTable()
         for key, info in items:
             _add_item(
                 table, store, index.state_dict_metadata[key.fqn], key, info, tuple(paths.get(key.fqn, (key.fqn,)))
@@ -183,7 +190,7 @@ def of_folder(store: Store) -> Table:
     return table
 
 
-def _add_item(table: Table, store: Store, about: Any, key: Any, info: Any, path: tuple[Any, ...]) -> None:
+def _add_item(table: CheckpointTable, store: Store, about: Any, key: Any, info: Any, path: tuple[Any, ...]) -> None:
     if ".." in info.relative_path.split("/") or info.relative_path.startswith("/"):
         raise ValueError(f"{info.relative_path} is outside of the folder")
     load = partial(_load, store, info.relative_path, info.offset, info.length)
@@ -199,12 +206,12 @@ def _add_item(table: Table, store: Store, about: Any, key: Any, info: Any, path:
 
 
 # -- writing --------------------------------------------------------------------------------------------------------
-class Writer:
+class DcpWriter:
     """A checkpoint of so many ranks in trnlab's form, which is a DCP folder, too. What is in memory at once is
     `FILE_BYTES`, and one tensor's slice."""
 
     def __init__(self, store: Store, step: int, ranks: int) -> None:
-        self._making = Making(Checkpoints(store, 0, ranks, index=state_files.index), step)
+        self._making = CheckpointInProgress(Checkpoints(store, 0, ranks, index=state_files.index), step)
         self._about: list[dict[str, Any]] = [{} for _ in range(ranks)]
         self._parts: list[list[memoryview]] = [[] for _ in range(ranks)]
         self._ends, self._files = [0] * ranks, [0] * ranks

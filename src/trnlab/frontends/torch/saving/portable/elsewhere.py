@@ -17,7 +17,7 @@ from trnlab.frontends.torch.device.dlpack import as_host
 from trnlab.frontends.torch.saving import state_files
 from trnlab.frontends.torch.saving import training_state as states
 from trnlab.frontends.torch.saving.portable import dcp
-from trnlab.frontends.torch.saving.portable.tables import Table
+from trnlab.frontends.torch.saving.portable.tables import CheckpointTable
 from trnlab.storage.checkpoints import Checkpoints
 from trnlab.storage.layouts import Slice
 
@@ -45,7 +45,7 @@ def state(kept: Checkpoints, step: int, files: Mapping[str, bytes], objects: Map
     return found
 
 
-def _of_module(table: Table, prefix: str, module: nn.Module) -> dict[str, Any]:
+def _of_module(table: CheckpointTable, prefix: str, module: nn.Module) -> dict[str, Any]:
     """Tensors by name. Buffers that no `state_dict` has stay as they are where the checkpoint lacks them."""
     saved = {states.plain_name(name, module) for name in module.state_dict(keep_vars=True)}
     found = {}
@@ -56,7 +56,9 @@ def _of_module(table: Table, prefix: str, module: nn.Module) -> dict[str, Any]:
     return found
 
 
-def _of_optimizer(table: Table, prefix: str, optimizer: Optimizer, names: Mapping[int, str]) -> dict[str, Any]:
+def _of_optimizer(
+    table: CheckpointTable, prefix: str, optimizer: Optimizer, names: Mapping[int, str]
+) -> dict[str, Any]:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     keys: dict[str, dict[str, str]] = {}
     for name, entry in table.entries.items():
@@ -75,7 +77,7 @@ def _of_optimizer(table: Table, prefix: str, optimizer: Optimizer, names: Mappin
     return {"groups": groups, "states": moments}
 
 
-def _moment(table: Table, name: str, parameter: Any) -> list[Any]:
+def _moment(table: CheckpointTable, name: str, parameter: Any) -> list[Any]:
     """A tensor of an optimizer's state as its parameter is: its slice, on its device; a count on the host."""
     whole = table.entry(name).shape
     if whole != tuple(parameter.shape):
@@ -83,7 +85,7 @@ def _moment(table: Table, name: str, parameter: Any) -> list[Any]:
     return [_read(table, name, parameter), parameter.device.type]
 
 
-def _read(table: Table, name: str, tensor: Any) -> Any:
+def _read(table: CheckpointTable, name: str, tensor: Any) -> Any:
     """This rank's slice of what a tensor is. Raises RunError (TRN530) for another shape."""
     entry = table.entry(name)
     if entry.shape != tuple(tensor.shape):
@@ -93,4 +95,4 @@ def _read(table: Table, name: str, tensor: Any) -> Any:
         return table.read(name)
     part: Slice = states.offsets_of(tensor), tuple(as_host(local.detach()).shape)
     found: Tensor = table.read(name, part)
-    return states.Part(found, entry.shape, part[0])
+    return states.TensorShard(found, entry.shape, part[0])

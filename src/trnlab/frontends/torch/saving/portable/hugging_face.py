@@ -20,7 +20,7 @@ from torch import Tensor
 
 from trnlab.errors import RunError, UsageError
 from trnlab.files import json_of
-from trnlab.frontends.torch.saving.portable.tables import Chunk, Table
+from trnlab.frontends.torch.saving.portable.tables import CheckpointTable, Chunk
 from trnlab.storage import Store
 
 ONE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -58,9 +58,9 @@ def library() -> Any:
 
 
 # -- reading --------------------------------------------------------------------------------------------------------
-def table(store: Store) -> Table:
+def table(store: Store) -> CheckpointTable:
     """What a folder has, as `model.<name>`. Raises OSError, and RunError (TRN532) for files that are none."""
-    found = Table()
+    found = CheckpointTable()
     for file in _files(store):
         size = int.from_bytes(store.read(file, 8), "little")
         if size > _MOST_HEADER:
@@ -77,7 +77,9 @@ def table(store: Store) -> Table:
     return found
 
 
-def _add(found: Table, store: Store, file: str, name: str, about: Mapping[str, Any], at: tuple[int, int]) -> None:
+def _add(
+    found: CheckpointTable, store: Store, file: str, name: str, about: Mapping[str, Any], at: tuple[int, int]
+) -> None:
     dtype, shape = _DTYPES[about["dtype"]], tuple(map(int, about["shape"]))
     if at[1] != torch.Size(shape).numel() * dtype.itemsize:
         raise ValueError(f"{name} has {at[1]} bytes")
@@ -110,7 +112,7 @@ def _damaged(file: str, why: str) -> RunError:
 
 # -- writing --------------------------------------------------------------------------------------------------------
 def write(
-    table: Table, store: Store, shard_bytes: int = SHARD_BYTES, dtype: torch.dtype | None = None
+    table: CheckpointTable, store: Store, shard_bytes: int = SHARD_BYTES, dtype: torch.dtype | None = None
 ) -> Iterator[str]:
     """Write the model of a table; yields the name of each tensor. dtype: of floating-point tensors, as they are for
     None. Nothing but weights and buffers goes along, and where it fails nothing of it stays.
@@ -151,7 +153,7 @@ def remove(store: Store) -> None:
     store.delete(INDEX, *files)
 
 
-def _shards(table: Table, most: int, dtype: torch.dtype | None) -> list[list[str]]:
+def _shards(table: CheckpointTable, most: int, dtype: torch.dtype | None) -> list[list[str]]:
     """The tensors of each file: in their order, as many as it takes, one at least."""
     shards: list[list[str]] = [[]]
     size = 0

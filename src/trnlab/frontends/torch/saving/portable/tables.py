@@ -26,7 +26,7 @@ class Chunk:
 
 
 @dataclass
-class Entry:
+class TensorEntry:
     """A tensor: its format, the shape of the whole, and where its slices are. path: its name, part by part."""
 
     path: tuple[Any, ...]
@@ -40,11 +40,11 @@ class Entry:
         return int(torch.Size(self.shape).numel()) * self.dtype.itemsize
 
 
-class Table:
+class CheckpointTable:
     """The tensors and values of a checkpoint by name. same: other names of tensors, such as tied weights."""
 
     def __init__(self) -> None:
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, TensorEntry] = {}
         self.values: dict[str, tuple[tuple[Any, ...], Any]] = {}
         self.same: dict[str, str] = {}
         self._latest: tuple[Chunk, Tensor] | None = None
@@ -68,7 +68,7 @@ class Table:
             found[within(part, wanted)] = self._loaded(name, chunk, entry)[within(part, chunk.slice)]
         return found
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> TensorEntry:
         """A tensor, by any of its names. Raises RunError (TRN543) for none."""
         known = self.entries.get(self.same.get(name, name))
         if known is None:
@@ -82,7 +82,7 @@ class Table:
 
     def add(self, name: str, path: tuple[Any, ...], dtype: torch.dtype, shape: tuple[int, ...], chunk: Chunk) -> None:
         """Another slice of a tensor. Raises RunError (TRN543) where it is not like those before."""
-        entry = self.entries.setdefault(name, Entry(path, dtype, shape))
+        entry = self.entries.setdefault(name, TensorEntry(path, dtype, shape))
         if (entry.dtype, entry.shape) != (dtype, shape):
             raise RunError(
                 f"slices of {name} are not of one tensor",
@@ -93,7 +93,7 @@ class Table:
             )
         entry.chunks.append(chunk)
 
-    def _loaded(self, name: str, chunk: Chunk, entry: Entry) -> Tensor:
+    def _loaded(self, name: str, chunk: Chunk, entry: TensorEntry) -> Tensor:
         if self._latest is None or self._latest[0] is not chunk:
             self._latest = None  # the memory of the one before, first
             tensor = chunk.load()

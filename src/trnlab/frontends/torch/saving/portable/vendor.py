@@ -11,7 +11,7 @@ Facts: trainer/checkpoint.py, optimizer/convert_zero_checkpoints.py, scripts/che
 Weights are cut along one dimension over tensor-parallel ranks, equally, and kept by data-parallel rank 0. Moments
 of a parameter are those of its slice, padded so that data-parallel ranks have equal parts of its first dimension.
 Files of tensors within one `.pt`, without `.tensors`, are read, too. The layout has no shapes of wholes: they follow
-from how tensors are cut, which `Rules` say, and what the ranks have is compared with that.
+from how tensors are cut, which `ShardingRules` say, and what the ranks have is compared with that.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from torch import Tensor
 
 from trnlab.errors import RunError
 from trnlab.frontends.torch.saving import state_files
-from trnlab.frontends.torch.saving.portable.tables import Chunk, Table
+from trnlab.frontends.torch.saving.portable.tables import CheckpointTable, Chunk
 from trnlab.storage import Store
-from trnlab.storage.layouts import Layout, Place, Rules, cut
+from trnlab.storage.layouts import ParallelDegrees, RankPosition, ShardingRules, cut
 
 _FILE = re.compile(r"dp_rank_(\d+)(?:_ep_rank_(\d+))?_tp_rank_(\d+)_pp_rank_(\d+)\.pt")
 _MODULE, _NAME = "torch_xla.utils.serialization", "TensorReference"
 
 
-class TensorReference:
+class TensorFileReference:
     """What stands for a tensor that has a file of its own: its number. torch_xla's class of this name."""
 
     def __init__(self, tid: int) -> None:
@@ -47,7 +47,7 @@ class _Pickler(pickle._Pickler):
     """Writes our reference under the name of torch_xla's, which need not be installed."""
 
     def save_global(self, obj: Any, name: str | None = None) -> None:
-        if obj is TensorReference:
+        if obj is TensorFileReference:
             self.write(f"c{_MODULE}\n{_NAME}\n".encode())  # type: ignore[attr-defined]
             self.memoize(obj)  # type: ignore[attr-defined]
         else:
@@ -64,13 +64,13 @@ class _Pickling:
     __name__ = "pickle"
 
 
-def file_of(place: Place) -> str:
+def file_of(place: RankPosition) -> str:
     """The file of a rank."""
     return f"dp_rank_{place.dp:02d}_tp_rank_{place.tp:02d}_pp_rank_{place.pp:02d}.pt"
 
 
 # -- reading --------------------------------------------------------------------------------------------------------
-def layout_of(store: Store, tag: str) -> Layout:
+def layout_of(store: Store, tag: str) -> ParallelDegrees:
     """The layout of a checkpoint. Raises OSError, and RunError (TRN544) for none, or one of expert parallelism."""
     found = [m for item in store.items(f"{tag}/") if (m := _FILE.fullmatch(item.name.rpartition("/")[2]))]
     if not found or any(int(m[2] or 0) for m in found):
@@ -81,18 +81,18 @@ def layout_of(store: Store, tag: str) -> Layout:
             got=store.url,
             remedy="name the folder that has the tags, such as step_200",
         )
-    return Layout(*(max(int(m[i]) for m in found) + 1 for i in (1, 3, 4)))
+    return ParallelDegrees(*(max(int(m[i]) for m in found) + 1 for i in (1, 3, 4)))
 
 
-def table(store: Store, tag: str, rules: Rules) -> Table:
+def table(store: Store, tag: str, rules: ShardingRules) -> CheckpointTable:
     """What a checkpoint has, by the names `model.<name>` and `optimizer.state.<name>.<key>`.
 
     Raises OSError, and RunError: TRN532 for what cannot be read, TRN544 for tensors that are not cut as `rules` say.
     """
-    layout, found = layout_of(store, tag), Table()
+    layout, found = layout_of(store, tag), CheckpointTable()
     for pp in range(layout.pp):
-        names = _stage(found, store, tag, Layout(1, layout.tp, 1), pp, rules)
-        if store.exists(f"{tag}/optim/{file_of(Place(0, 0, pp))}"):
+        names = _stage(found, store, tag, ParallelDegrees(1, layout.tp, 1), pp, rules)
+        if store.exists(f"{tag}/optim/{file_of(RankPosition(0, 0, pp))}"):
             _moments(found, store, tag, layout, pp, names)
     for file in ("scheduler", "user_content"):
         if store.exists(f"{tag}/{file}.pt"):
@@ -100,9 +100,11 @@ def table(store: Store, tag: str, rules: Rules) -> Table:
     return found
 
 
-def _stage(found: Table, store: Store, tag: str, layout: Layout, pp: int, rules: Rules) -> list[str]:
+def _stage(
+    found: CheckpointTable, store: Store, tag: str, layout: ParallelDegrees, pp: int, rules: ShardingRules
+) -> list[str]:
     """Add the weights of a stage; returns their names in order."""
-    files = [f"{tag}/model/{file_of(Place(0, t, pp))}" for t in range(layout.tp)]
+    files = [f"{tag}/model/{file_of(RankPosition(0, t, pp))}" for t in range(layout.tp)]
     states = [_opened(store, file) for file in files]
     for name in states[0]:
         forms = [_Lazy(store, file, state.get(name)) for file, state in zip(files, states)]
@@ -152,17 +154,19 @@ class _Lazy:
 
 
 def _tensor(store: Store, file: str, value: Any) -> Tensor:
-    if isinstance(value, TensorReference):
+    if isinstance(value, TensorFileReference):
         value = _opened(store, f"{file}.tensors/tensor_{int(value.tid)}.pt")
     if not isinstance(value, Tensor):
         raise RunError(f"{file} lacks a tensor that others have", code="TRN544", got=type(value).__name__)
     return value
 
 
-def _moments(found: Table, store: Store, tag: str, layout: Layout, pp: int, names: list[str]) -> None:
+def _moments(
+    found: CheckpointTable, store: Store, tag: str, layout: ParallelDegrees, pp: int, names: list[str]
+) -> None:
     """Add the optimizer's state of a stage: of slices of slices, without padding."""
     for tp in range(layout.tp):
-        places = [Place(d, tp, pp) for d in range(layout.dp)]
+        places = [RankPosition(d, tp, pp) for d in range(layout.dp)]
         files = [f"{tag}/optim/{file_of(place)}" for place in places]
         states = [_opened(store, file) for file in files if store.exists(file)]
         kind = "base_state" if "base_state" in states[0] else "state"
@@ -181,7 +185,7 @@ def _moments(found: Table, store: Store, tag: str, layout: Layout, pp: int, name
                 _add_moment(found, names[int(i)], key, parts, local, entry.shape)
 
 
-def _add_groups(found: Table, groups: Sequence[Mapping[str, Any]], names: list[str]) -> None:
+def _add_groups(found: CheckpointTable, groups: Sequence[Mapping[str, Any]], names: list[str]) -> None:
     """The groups of a stage's optimizer: rates as they are, parameters by name, behind those of earlier stages."""
     for g, group in enumerate(groups):
         for key, value in group.items():
@@ -204,7 +208,9 @@ def _check_shape(name: str, here: Sequence[int], told: Any) -> None:
         )
 
 
-def _add_moment(found: Table, name: str, key: str, parts: list[Any], local: Any, whole: tuple[int, ...]) -> None:
+def _add_moment(
+    found: CheckpointTable, name: str, key: str, parts: list[Any], local: Any, whole: tuple[int, ...]
+) -> None:
     path = ("optimizer", "state", name, key)
     joined = ".".join(path)
     first = parts[0]()
@@ -227,14 +233,19 @@ def _first_rows(load: Any, rows: int) -> Tensor:
 
 
 def _opened(store: Store, file: str) -> Any:
-    allowed = [(TensorReference, f"{_MODULE}.{_NAME}"), (TensorReference, f"{__name__}.{_NAME}")]
+    allowed = [(TensorFileReference, f"{_MODULE}.{_NAME}"), (TensorFileReference, f"{__name__}.{_NAME}")]
     with torch.serialization.safe_globals(allowed):
         return state_files.from_bytes(store.read(file), file)
 
 
 # -- writing --------------------------------------------------------------------------------------------------------
 def write(
-    table: Table, store: Store, tag: str, layout: Layout, stages: Mapping[str, int], rules: Rules
+    table: CheckpointTable,
+    store: Store,
+    tag: str,
+    layout: ParallelDegrees,
+    stages: Mapping[str, int],
+    rules: ShardingRules,
 ) -> Iterator[str]:
     """Write what a table has; yields the name of each tensor that is written. Raises OSError, and RunError (TRN544)
     for tensors that do not divide by the tensor-parallel ranks: the layout has no way to say so."""
@@ -254,7 +265,9 @@ def write(
     store.write("newest", tag.encode())
 
 
-def _slice(table: Table, name: str, layout: Layout, place: Place, rules: Rules) -> Any:
+def _slice(
+    table: CheckpointTable, name: str, layout: ParallelDegrees, place: RankPosition, rules: ShardingRules
+) -> Any:
     entry = table.entry(name)
     dim = rules.dimension(name, entry.shape) if layout.tp > 1 else None
     if dim is not None and entry.shape[dim] % layout.tp:
@@ -269,20 +282,32 @@ def _slice(table: Table, name: str, layout: Layout, place: Place, rules: Rules) 
 
 
 def _weights(
-    table: Table, store: Store, file: str, names: list[str], layout: Layout, place: Place, rules: Rules
+    table: CheckpointTable,
+    store: Store,
+    file: str,
+    names: list[str],
+    layout: ParallelDegrees,
+    place: RankPosition,
+    rules: ShardingRules,
 ) -> Iterator[str]:
     state, info = {}, {}
     for i, name in enumerate(names):
         tensor = table.read(name, _slice(table, name, layout, place, rules))
         store.write(f"{file}.tensors/tensor_{i}.pt", state_files.to_bytes(tensor))
-        state[name.removeprefix("model.")] = TensorReference(i)
+        state[name.removeprefix("model.")] = TensorFileReference(i)
         info[i] = {"dtype": tensor.dtype, "shape": tensor.shape, "expert_model_parallel": False}
         yield name
     _put(store, file, state, info)
 
 
 def _optimizer(
-    table: Table, store: Store, file: str, names: list[str], layout: Layout, place: Place, rules: Rules
+    table: CheckpointTable,
+    store: Store,
+    file: str,
+    names: list[str],
+    layout: ParallelDegrees,
+    place: RankPosition,
+    rules: ShardingRules,
 ) -> Iterator[str]:
     """The state of one rank: of its slice of each parameter the part of its data-parallel rank, padded."""
     base: dict[int, dict[str, Any]] = {}
@@ -303,7 +328,7 @@ def _optimizer(
                 tensor = _part(tensor, layout.dp, place.dp)
             tid = len(info)
             store.write(f"{file}.tensors/tensor_{tid}.pt", state_files.to_bytes(tensor))
-            base.setdefault(i, {})[str(table.entry(name).path[-1])] = TensorReference(tid)
+            base.setdefault(i, {})[str(table.entry(name).path[-1])] = TensorFileReference(tid)
             info[tid] = {"dtype": tensor.dtype, "shape": tensor.shape, "expert_model_parallel": False}
             shapes[i] = list(sizes)
             yield name
@@ -314,7 +339,7 @@ def _optimizer(
         _put(store, file, state, info)
 
 
-def _groups(table: Table, names: list[str]) -> list[dict[str, Any]]:
+def _groups(table: CheckpointTable, names: list[str]) -> list[dict[str, Any]]:
     """The groups of the optimizer with their rates, of the parameters that are here, by number."""
     found: dict[int, dict[str, Any]] = {}
     for path, value in table.values.values():
@@ -325,7 +350,7 @@ def _groups(table: Table, names: list[str]) -> list[dict[str, Any]]:
     return [found[i] for i in sorted(found)] or [{"params": list(range(len(names)))}]
 
 
-def _ordered(table: Table, known: Mapping[str, Any]) -> list[str]:
+def _ordered(table: CheckpointTable, known: Mapping[str, Any]) -> list[str]:
     """The parameters in the order of the optimizer's groups, where the checkpoint says it."""
     groups = [(path[-2], value) for path, value in table.values.values() if path[-1] == "params"]
     ordered = [str(name) for _, names in sorted(groups) for name in names]

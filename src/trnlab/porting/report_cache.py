@@ -33,10 +33,10 @@ class _Ears:
     each report would be asked at every event until the process ends."""
 
     def __init__(self) -> None:
-        self.listening: list[Kept] = []
+        self.listening: list[ReportCache] = []
         self._hooked = False
 
-    def begin(self, kept: Kept) -> None:
+    def begin(self, kept: ReportCache) -> None:
         self.listening.append(kept)
         if not self._hooked:
             self._hooked = True
@@ -51,7 +51,7 @@ class _Ears:
 _EARS = _Ears()
 
 
-class Kept:
+class ReportCache:
     """The report for one command. `watch` comes before what opens files, `noted` after it, both within a block:
     behind it nothing is noted any more. The process that noted may be another than the one that keeps."""
 
@@ -67,7 +67,7 @@ class Kept:
         """Begin to note the files that this process reads, until the block ends."""
         _EARS.begin(self)
 
-    def __enter__(self) -> Kept:
+    def __enter__(self) -> ReportCache:
         return self
 
     def __exit__(self, *_: object) -> None:

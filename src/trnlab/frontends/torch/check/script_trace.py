@@ -21,23 +21,23 @@ from trnlab.frontends.common.engine import use
 from trnlab.frontends.torch import recording
 from trnlab.frontends.torch.capture.step_capture import CapturedStep
 from trnlab.frontends.torch.check import ranks
-from trnlab.frontends.torch.check.alive import alive, only_new_ones
+from trnlab.frontends.torch.check.captured_output import silent
 from trnlab.frontends.torch.check.dynamo import listening
-from trnlab.frontends.torch.check.engine import WalksEngine
-from trnlab.frontends.torch.check.pipelines import Divided, Ran, pipelines_told
+from trnlab.frontends.torch.check.engine import TraceEngine
+from trnlab.frontends.torch.check.live_objects import alive, only_new_ones
+from trnlab.frontends.torch.check.pipelines import PipelineRanks, StageRuns, pipelines_told
 from trnlab.frontends.torch.check.recorded import room_of
-from trnlab.frontends.torch.check.running import Enough, run
+from trnlab.frontends.torch.check.running import StopTracing, run
 from trnlab.frontends.torch.check.savers import saved_with_holes
-from trnlab.frontends.torch.check.silence import silent
-from trnlab.frontends.torch.check.steps import Step
-from trnlab.frontends.torch.check.unwritten import Unwritten, memory_of
-from trnlab.frontends.torch.check.walked_recordings import WalkedRecordings
+from trnlab.frontends.torch.check.steps import TracedStep
+from trnlab.frontends.torch.check.traced_recordings import TracedRecordings
+from trnlab.frontends.torch.check.unmaterialized import Unwritten, memory_of
 from trnlab.frontends.torch.findings.assumed import note_values
 from trnlab.frontends.torch.findings.locations import here, parse
 from trnlab.frontends.torch.findings.survey import Survey, surveyed
 from trnlab.frontends.torch.recording import barriers
 from trnlab.graph.ir import Graph
-from trnlab.runtime.communication import Asked
+from trnlab.runtime.communication import UntimedCollective
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session, activate, current
 
@@ -47,13 +47,13 @@ STEPS, SECONDS = 6, 10.0  # a walk goes on for so many steps, and so long after 
 _SEED_OF_GRADIENTS = "aten::ones_like"  # what every `loss.backward()` begins with
 
 
-class Walked(WalkedRecordings):
+class ScriptTrace(TracedRecordings):
     """What a walk met. `steps`: those of training; `kept`: tensors that stay on the device between steps, by kind."""
 
     def __init__(self, survey: Survey, mail: dict[tuple[int, int], Any] | None = None) -> None:
         super().__init__(survey)
         self.mail = mail if mail is not None else {}  # what stages of a pipeline said to each other
-        self.divided: Divided | None = None
+        self.divided: PipelineRanks | None = None
         self.compiled = self.early = False  # stages that the script leaves eager; whether other ranks come first
         self._pass: tuple[int, bool] | None = None
         kinds = ("parameter", "gradient", "state", "buffer")
@@ -96,7 +96,7 @@ class Walked(WalkedRecordings):
             return
         self._begins()
         if self._pass is not None:
-            self.now.passes.setdefault(self._pass, Ran()).graphs[graph] += 1
+            self.now.passes.setdefault(self._pass, StageRuns()).graphs[graph] += 1
         if graph.name.startswith("forward") and self._pending:
             self._over()
         self.now.graphs.append(graph)
@@ -119,7 +119,7 @@ class Walked(WalkedRecordings):
         self.now.kinds[graph] = {name: kinds[id(x)] for name, x in inputs.items() if id(x) in kinds}
 
     def of_another(self, how: str, graphs: Sequence[Graph], kinds: Mapping[str, str], learns: bool) -> None:
-        """Graphs of another framework than PyTorch ran; see `Follower`."""
+        """Graphs of another framework than PyTorch ran; see `TracingEngine`."""
         self._begins()
         self.now.graphs += graphs
         self.now.how, self.now.learns = how, self.now.learns or learns
@@ -203,7 +203,7 @@ class Walked(WalkedRecordings):
             if self._trial or not barriers.ends():
                 self._over()
                 return
-            self._ending, self.now = self._closed(), Step()
+            self._ending, self.now = self._closed(), TracedStep()
 
     def _keep(self, optimizer: torch.optim.Optimizer) -> None:
         for g, group in enumerate(optimizer.param_groups):
@@ -254,12 +254,12 @@ class Walked(WalkedRecordings):
 
     # -- pipelines ------------------------------------------------------------------------------------------------
     def in_pass(self, which: tuple[int, bool] | None) -> None:
-        """See `pipelines.Walk`, as the next three."""
+        """See `pipelines.PipelineObserver`, as the next three."""
         self._pass = which
 
     def passes(self, stage: int, backward: bool) -> None:
         """A pass of a stage was made."""
-        self.now.passes.setdefault((stage, backward), Ran()).passes += 1
+        self.now.passes.setdefault((stage, backward), StageRuns()).passes += 1
 
     @contextmanager
     def unseen(self) -> Iterator[None]:
@@ -275,7 +275,7 @@ class Walked(WalkedRecordings):
     def waits(self) -> None:
         """Other ranks have to be followed first."""
         self.early = True
-        raise Enough
+        raise StopTracing
 
     def _over(self, computes: bool = True) -> None:
         """computes: what was recorded is of this step, not of the next."""
@@ -284,10 +284,10 @@ class Walked(WalkedRecordings):
         if self._trial:
             self._learning = self._pending = False
             return
-        step, self.now = self._closed(), Step()
+        step, self.now = self._closed(), TracedStep()
         self._done(step)
 
-    def _closed(self) -> Step:
+    def _closed(self) -> TracedStep:
         """The step that is over."""
         self.loaders.in_step()
         self.now.seen.clear()
@@ -296,7 +296,7 @@ class Walked(WalkedRecordings):
         self._learning, self._pending, self._learned = False, False, {}
         return self.now
 
-    def _done(self, step: Step) -> None:
+    def _done(self, step: TracedStep) -> None:
         """All programs of a step have run."""
         self._tell(step)
         self.steps.append(step)
@@ -304,7 +304,7 @@ class Walked(WalkedRecordings):
             self.all_batches = ranks.batches()
         self._first = self._first or time.perf_counter()
         if len(self.steps) >= STEPS or time.perf_counter() - self._first > SECONDS:
-            raise Enough
+            raise StopTracing
 
     def ended(self) -> None:
         """The script came to its end by itself."""
@@ -321,7 +321,7 @@ class Walked(WalkedRecordings):
     def trial(self, run: Callable[[], Any]) -> list[Graph]:
         """The graphs that a step runs which the script only wants to have timed; it is no step of the walk."""
         recording.flush()
-        kept, self.now, self._trial = self.now, Step(), True
+        kept, self.now, self._trial = self.now, TracedStep(), True
         kept.asked += ranks.asked()
         try:
             with surveyed(Survey()):
@@ -343,25 +343,25 @@ class Walked(WalkedRecordings):
             self._depth -= 1
 
     @property
-    def typical(self) -> Step | None:
+    def typical(self) -> TracedStep | None:
         """The second step where there is one: the first has work that is done once."""
         return self.steps[min(1, len(self.steps) - 1)] if self.steps else None
 
     @property
-    def asked(self) -> list[Asked]:
+    def asked(self) -> list[UntimedCollective]:
         """What a step exchanges outside of graphs: the third, since replicas agree on their buckets in the second."""
         return self.steps[min(2, len(self.steps) - 1)].asked if self.steps else []
 
 
-def follow(script: Script, session: Session, mail: dict[tuple[int, int], Any] | None = None) -> Walked:
+def follow(script: Script, session: Session, mail: dict[tuple[int, int], Any] | None = None) -> ScriptTrace:
     """Run the script without values until it has made its first steps. mail: what the stages of a pipeline said on
     ranks that were followed before. Raises UsageError where it made none and ran no program."""
     with ExitStack() as stack:
         enter = stack.enter_context
         enter(only_new_ones())
-        walk = Walked(Survey(), mail)
+        walk = ScriptTrace(Survey(), mail)
         enter(activate(session))
-        engine = WalksEngine(walk)
+        engine = TraceEngine(walk)
         enter(use(engine))
         enter(barriers.following(room_of))
         enter(surveyed(walk.survey))
@@ -383,7 +383,7 @@ def follow(script: Script, session: Session, mail: dict[tuple[int, int], Any] | 
 
 
 @contextmanager
-def _watched(walk: Walked) -> Iterator[None]:
+def _watched(walk: ScriptTrace) -> Iterator[None]:
     """Within the block steps of optimizers and `loss.backward()` are told to the walk."""
     hook = register_optimizer_step_post_hook(_stepped)
     _walks.append(walk)
@@ -425,7 +425,7 @@ def _form_of(gradient: Tensor) -> Tensor:
     return torch.empty(gradient.shape, dtype=gradient.dtype, device="meta")
 
 
-_walks: list[Walked] = []
+_walks: list[ScriptTrace] = []
 
 
 def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:

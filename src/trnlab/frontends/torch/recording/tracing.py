@@ -9,20 +9,20 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from trnlab.frontends.common import engine
-from trnlab.frontends.torch.recording.programs import Program, Reading
-from trnlab.frontends.torch.recording.recorder import Node
+from trnlab.frontends.torch.recording.programs import NumberedRecording, RecordedProgram
+from trnlab.frontends.torch.recording.recorder import RecordedOperator
 
 
-class Follower(Protocol):
+class TracingComputer(Protocol):
     """Takes recordings in the place of the chip, and of the host where that would compute them."""
 
-    def recorded(self, program: Program, reading: Reading) -> None:
+    def recorded(self, program: RecordedProgram, reading: NumberedRecording) -> None:
         """A recording would run now as this program."""
 
-    def on_host(self, nodes: Sequence[Node], counts: bool) -> None:
+    def on_host(self, nodes: Sequence[RecordedOperator], counts: bool) -> None:
         """The host would compute these. counts: among the operators that were left to it."""
 
-    def refused(self, nodes: Sequence[Node], error: Exception) -> None:
+    def refused(self, nodes: Sequence[RecordedOperator], error: Exception) -> None:
         """The chip has no form of these."""
 
     def left_to_host(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -32,7 +32,7 @@ class Follower(Protocol):
         """A tensor of the device, in the form of `like`, in the place of the random numbers that `fill` writes."""
 
 
-def follower() -> Follower | None:
+def follower() -> TracingComputer | None:
     """The engine in use where it follows recordings."""
     now: Any = engine.current()
     return now if hasattr(now, "recorded") else None

@@ -23,7 +23,7 @@ from trnlab.program.gang import points
 from trnlab.program.routine import COL, Routine
 from trnlab.sim.timing import order
 from trnlab.sim.timing.order import Array, Ints
-from trnlab.sim.timing.plan import Plan
+from trnlab.sim.timing.plan import TimingPlan
 
 CELL, QUADRANT, QUADRANTS = 4, 32, 4  # bytes, partitions
 WORTH = 0.9  # of the whole routine's work: a larger half is not worth a second core
@@ -32,23 +32,23 @@ MANY = 1 << 20  # combinations of opcode, attributes and role for which a table 
 LITTLE, FEW = 0.1, 0.05  # of the largest store, and of the instructions: results that are made at the end
 
 
-class Halves(NamedTuple):
+class CoreSplit(NamedTuple):
     """The instructions of each core, in order."""
 
     first: Array
     second: Array
 
 
-def halves(routine: Routine, p: Plan) -> Halves | None:
+def halves(routine: Routine, p: TimingPlan) -> CoreSplit | None:
     """How two cores share a routine; None where its work does not split along its results."""
     key = "halves"
     if key not in routine._memo:
         routine._memo[key] = _halves(routine, p)
-    found: Halves | None = routine._memo[key]
+    found: CoreSplit | None = routine._memo[key]
     return found
 
 
-def _halves(routine: Routine, p: Plan) -> Halves | None:
+def _halves(routine: Routine, p: TimingPlan) -> CoreSplit | None:
     if len(routine) < 2 or len(routine.left_open) or routine.prints or points(routine) or _has_state(routine):
         return None
     access = _access(routine)
@@ -86,7 +86,7 @@ def _cut(routine: Routine, access: Array, stored: Ints, at: float) -> list[Array
     return [np.flatnonzero(_needed(routine, access, mine)) for mine in stores]
 
 
-def _finished(routine: Routine, access: Array, found: list[Array], little: Array) -> Halves | None:
+def _finished(routine: Routine, access: Array, found: list[Array], little: Array) -> CoreSplit | None:
     """The halves with what makes small results, statistics of rows: each core stores those of its own rows, by the
     few instructions that nobody else needs. None where these are many, as of sums over all rows."""
     done = np.zeros(len(routine), np.bool_)
@@ -99,13 +99,13 @@ def _finished(routine: Routine, access: Array, found: list[Array], little: Array
         return None
     rest = np.flatnonzero(~done)
     first, second = (np.union1d(half, rest) for half in found)
-    return Halves(first, second)
+    return CoreSplit(first, second)
 
 
 class _Work:
     """How much work some of a routine's instructions are."""
 
-    def __init__(self, p: Plan) -> None:
+    def __init__(self, p: TimingPlan) -> None:
         rows = p.rows[p.row_of]
         self.engine, self.busy = rows[:, order.ENGINE], rows[:, order.ISSUE_GAP]
         self.moved = rows[:, order.SHARE] * rows[:, order.NUM_LANES]

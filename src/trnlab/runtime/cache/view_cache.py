@@ -17,7 +17,7 @@ from trnlab.errors import CacheError
 from trnlab.runtime.cache import serialize
 from trnlab.runtime.cache.executables import Cache
 from trnlab.storage import Item
-from trnlab.storage.store import Store, Usage
+from trnlab.storage.store import Store, StoreUsage
 from trnlab.view.line import ask
 
 _KEY = re.compile(r"[0-9a-f]{16,128}")
@@ -27,7 +27,7 @@ class _Nowhere:
     """A store with nothing in it, which keeps nothing."""
 
     def __init__(self, url: str) -> None:
-        self.url, self.shared, self.usage = url, False, Usage()
+        self.url, self.shared, self.usage = url, False, StoreUsage()
 
     def read(self, name: str, first: int | None = None, most: int | None = None) -> bytes:
         raise FileNotFoundError(name)

@@ -17,7 +17,7 @@ from trnlab.runtime.session import Session
 
 
 @dataclass(frozen=True)
-class Made:
+class PrecompiledProgram:
     """One program: how it was had (`miss`: compiled here, `hit`: in the cache), what it cost; problem: why there is
     none, with its code."""
 
@@ -39,7 +39,7 @@ def distinct(graphs: Sequence[Graph], session: Session) -> dict[str, Graph]:
     return found
 
 
-def compile_all(programs: dict[str, Graph], session: Session, jobs: int) -> Iterator[Made]:
+def compile_all(programs: dict[str, Graph], session: Session, jobs: int) -> Iterator[PrecompiledProgram]:
     """Compile the programs in `jobs` processes, largest graph first; yields each when it is done.
 
     Processes are forks, which have the graphs; where there are none, one after the other in this process.
@@ -52,7 +52,7 @@ def compile_all(programs: dict[str, Graph], session: Session, jobs: int) -> Iter
     _work.update(programs=programs, session=session)
     try:
         with ProcessPoolExecutor(min(jobs, len(order)), multiprocessing.get_context("fork")) as pool:
-            futures: list[Future[Made]] = [pool.submit(_in_worker, key) for key in order]
+            futures: list[Future[PrecompiledProgram]] = [pool.submit(_in_worker, key) for key in order]
             for future in as_completed(futures):
                 yield future.result()
     finally:
@@ -62,18 +62,20 @@ def compile_all(programs: dict[str, Graph], session: Session, jobs: int) -> Iter
 _work: dict[str, object] = {}  # what the forks inherit
 
 
-def _in_worker(key: str) -> Made:
+def _in_worker(key: str) -> PrecompiledProgram:
     programs, session = _work["programs"], _work["session"]
     assert isinstance(programs, dict)
     assert isinstance(session, Session)
     return _compile(key, programs[key], session)
 
 
-def _compile(key: str, graph: Graph, session: Session) -> Made:
+def _compile(key: str, graph: Graph, session: Session) -> PrecompiledProgram:
     started = time.perf_counter()
     try:
         executable = device.compile_graph(graph, session)
     except TrnlabError as error:
-        return Made(key, graph.name, "refused", time.perf_counter() - started, 0, f"{error.code}: {error.what}")
+        return PrecompiledProgram(
+            key, graph.name, "refused", time.perf_counter() - started, 0, f"{error.code}: {error.what}"
+        )
     size = session.cache.sizes.get(key, 0) if session.cache is not None else 0
-    return Made(key, graph.name, executable.cache, time.perf_counter() - started, size)
+    return PrecompiledProgram(key, graph.name, executable.cache, time.perf_counter() - started, size)

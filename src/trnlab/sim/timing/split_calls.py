@@ -14,7 +14,7 @@ from trnlab.policy import Policy, chosen
 from trnlab.program.part import part_of
 from trnlab.program.routine import Call, Program
 from trnlab.sim.timing.communication import uses_of
-from trnlab.sim.timing.halves import halves
+from trnlab.sim.timing.core_split import halves
 from trnlab.sim.timing.schedule import planned
 
 

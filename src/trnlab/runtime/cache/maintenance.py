@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from trnlab.errors import CacheError, UsageError
 from trnlab.runtime.cache import serialize
-from trnlab.runtime.cache.executables import SUFFIX, Cache, Entry
+from trnlab.runtime.cache.executables import SUFFIX, Cache, CacheEntry
 from trnlab.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, SECONDS_PER_WEEK
 
 _BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -19,14 +19,14 @@ _SECONDS = {"s": 1.0, "min": SECONDS_PER_MINUTE, "h": SECONDS_PER_HOUR, "d": SEC
 
 
 @dataclass(frozen=True)
-class Limits:
+class CacheLimits:
     """How many bytes may stay, and how many seconds something may stay unused; None for no limit."""
 
     size: float | None = None
     age_s: float | None = None
 
     @classmethod
-    def read(cls, size: str | None, age: str | None) -> Limits:
+    def read(cls, size: str | None, age: str | None) -> CacheLimits:
         """From text such as 20GiB and 30d. Raises UsageError (TRN525) for other text, or none."""
         if size is None and age is None:
             raise _no_limit("neither --size nor --age", "such as --size 20GiB, --age 30d, or both")
@@ -37,16 +37,16 @@ class Limits:
 
 
 @dataclass
-class Copied:
+class CopyReport:
     """What a copy did: keys by what became of them."""
 
-    copied: list[Entry] = field(default_factory=list)
-    there: list[Entry] = field(default_factory=list)
-    damaged: list[Entry] = field(default_factory=list)
-    others: list[Entry] = field(default_factory=list)  # of other versions of trnlab
+    copied: list[CacheEntry] = field(default_factory=list)
+    there: list[CacheEntry] = field(default_factory=list)
+    damaged: list[CacheEntry] = field(default_factory=list)
+    others: list[CacheEntry] = field(default_factory=list)  # of other versions of trnlab
 
 
-def prune(cache: Cache, limits: Limits, *, dry_run: bool = False) -> list[Entry]:
+def prune(cache: Cache, limits: CacheLimits, *, dry_run: bool = False) -> list[CacheEntry]:
     """Remove damaged entries, those that were not used for `age_s`, and then the least recently used until `size`
     suffices; returns what went. Raises CacheError when that fails.
 
@@ -67,7 +67,7 @@ def prune(cache: Cache, limits: Limits, *, dry_run: bool = False) -> list[Entry]
     return gone
 
 
-def copy(source: Cache, target: Cache, keys: Sequence[str] = ()) -> Copied:
+def copy(source: Cache, target: Cache, keys: Sequence[str] = ()) -> CopyReport:
     """Copy sound entries whose key begins with one of `keys` (all where there is none) that the target lacks.
 
     Raises UsageError (TRN124) for the start of a key that is not there, CacheError when a store fails.
@@ -82,7 +82,7 @@ def copy(source: Cache, target: Cache, keys: Sequence[str] = ()) -> Copied:
                 remedy="give the start of a key from `trnlab cache ls`",
             )
     chosen = [e for e in entries if not keys or e.key.startswith(tuple(k.lower() for k in keys))]
-    have, done = {e.key for e in target.entries() if e.problem is None}, Copied()
+    have, done = {e.key for e in target.entries() if e.problem is None}, CopyReport()
     for entry in chosen:
         if entry.key in have:
             done.there.append(entry)
@@ -91,7 +91,7 @@ def copy(source: Cache, target: Cache, keys: Sequence[str] = ()) -> Copied:
     return done
 
 
-def _copy_one(source: Cache, target: Cache, entry: Entry, done: Copied) -> None:
+def _copy_one(source: Cache, target: Cache, entry: CacheEntry, done: CopyReport) -> None:
     content = source.content(entry.key)
     try:
         if content is None or serialize.loads(content, entry.key + SUFFIX).metadata.get("key") != entry.key:

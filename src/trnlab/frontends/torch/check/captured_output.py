@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 
-class Last(io.TextIOBase):
+class OutputTail(io.TextIOBase):
     """Keeps the last `room` characters that are written to it, whatever a script prints."""
 
     def __init__(self, room: int) -> None:
@@ -31,9 +31,9 @@ class Last(io.TextIOBase):
 
 
 @contextmanager
-def silent() -> Iterator[Last]:
+def silent() -> Iterator[OutputTail]:
     """Within the block nothing is shown, warnings neither; yields the end of what went to standard error."""
-    said = Last(4096)
-    with redirect_stdout(Last(0)), redirect_stderr(said), warnings.catch_warnings():
+    said = OutputTail(4096)
+    with redirect_stdout(OutputTail(0)), redirect_stderr(said), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield said

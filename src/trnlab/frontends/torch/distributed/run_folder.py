@@ -19,7 +19,7 @@ from trnlab.errors import RunError
 from trnlab.runtime import session
 from trnlab.runtime.jobs import ranks
 from trnlab.runtime.notices import say, tell
-from trnlab.runtime.run import Run, new_folder
+from trnlab.runtime.run import RunRecord, new_folder
 from trnlab.runtime.script import Terminated
 
 STARTED = "TORCHELASTIC_RUN_ID"  # torchrun's
@@ -37,7 +37,7 @@ def begin(store: Any, rank: int, size: int) -> None:
     if rank == 0:
         store.set("run", str(new_folder(Path("runs"), script.stem).resolve()))
     root = Path(store.get("run").decode())
-    here.run = Run(ranks.folder_of(root, rank), here, script, sys.argv[1:])
+    here.run = RunRecord(ranks.folder_of(root, rank), here, script, sys.argv[1:])
     _kept.append((here.run, root, rank, size, store))
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)
@@ -98,4 +98,4 @@ def _terminate(number: int, frame: FrameType | None) -> None:
     raise Terminated("torchrun ended this rank, since another one failed")
 
 
-_kept: list[tuple[Run, Path, int, int, Any]] = []
+_kept: list[tuple[RunRecord, Path, int, int, Any]] = []

@@ -37,21 +37,21 @@ from types import (
 from typing import Any, Protocol
 
 from trnlab.guards.bytecode import Import, mentions
-from trnlab.guards.changes import VALUES, Change, Parted, equal
+from trnlab.guards.changes import VALUES, AliasChange, StateChange, equal
 from trnlab.guards.closures import Closures
 from trnlab.guards.kinds import ENVIRONMENT, ENVIRONMENTS, OPEN, WHOLE, container, harmless, moves_on
 from trnlab.guards.nodes import (
     EVERY,
     MISSING,
-    Class,
-    Fields,
-    Globals,
-    Items,
-    Names,
-    Namespace,
-    Node,
-    Parts,
-    Slots,
+    AttributesNode,
+    BuiltinNode,
+    ClassNode,
+    GlobalsNode,
+    ItemsNode,
+    MentionedNames,
+    NamespaceNode,
+    SlotsNode,
+    StateNode,
     own_fields,
 )
 
@@ -93,30 +93,32 @@ class Framework(Protocol):
     def is_value(self, value: Any) -> bool:
         """Whether == says all about the value: a dtype, a device."""
 
-    def node(self, value: Any, label: str, names: Names) -> Node | None:
+    def node(self, value: Any, label: str, names: MentionedNames) -> StateNode | None:
         """A node for an object that the framework knows best."""
 
 
-class Image:
+class StateSnapshot:
     """See the head of this module."""
 
     def __init__(self, framework: Framework) -> None:
-        self.framework, self.names = framework, Names()
-        self.nodes: dict[int, Node] = {}
-        self._waiting: deque[Node] = deque()
-        self._globals: dict[int, Globals] = {}
+        self.framework, self.names = framework, MentionedNames()
+        self.nodes: dict[int, StateNode] = {}
+        self._waiting: deque[StateNode] = deque()
+        self._globals: dict[int, GlobalsNode] = {}
         self.unreadable: dict[str, None] = {}  # labels of what moves on without a trace: iterators, generators
         self.opaque: dict[int, tuple[Any, str]] = {}  # objects that cannot be looked into
-        self._checked: list[Node] = []
+        self._checked: list[StateNode] = []
         self._codes: dict[int, CodeType] = {}
         self._ran: dict[int, CodeType] = {}
         self.closures = Closures()
         self._comparing: set[tuple[int, int]] = set()
         self._empty: list[Any] | None = None
-        self._full: list[Node] = []
+        self._full: list[StateNode] = []
         self._strict = False
         self._awaited: list[str] = []  # modules that the code loads
-        self._adopted: dict[int, tuple[Node, Any]] = {}  # nodes that are about another object now, and the one before
+        self._adopted: dict[
+            int, tuple[StateNode, Any]
+        ] = {}  # nodes that are about another object now, and the one before
         self._undo: list[tuple[dict[Any, Any], Any, Any]] = []
 
     # -- looking ----------------------------------------------------------------------------------------------------
@@ -143,7 +145,7 @@ class Image:
     def _names_of(self, namespace: dict[str, Any], names: Iterable[str], every: bool = False) -> None:
         node = self._globals.get(id(namespace))
         if node is None:
-            node = self._globals[id(namespace)] = Globals(namespace, _file_name(namespace))
+            node = self._globals[id(namespace)] = GlobalsNode(namespace, _file_name(namespace))
             self._add(node)
         node.wanted.update(names)
         node.every |= every
@@ -169,7 +171,7 @@ class Image:
         if new or (anything and not self.names.anything):
             self.names.names |= new
             self.names.anything |= anything
-            self._waiting.extend(n for n in self._checked if isinstance(n, Fields))
+            self._waiting.extend(n for n in self._checked if isinstance(n, AttributesNode))
 
     def _functions_of(self, code: CodeType) -> None:
         """The functions of this code, for their closures. Those made by code that has run are no state."""
@@ -187,7 +189,7 @@ class Image:
             for value in list(node.beside()):
                 self._reach(value, node.label)
 
-    def _reach(self, value: Any, label: str, held: tuple[Node | None, Any] | None = None) -> None:
+    def _reach(self, value: Any, label: str, held: tuple[StateNode | None, Any] | None = None) -> None:
         if value is MISSING or (issubclass(type(value), VALUES) and not self._has_fields(value)):
             return
         node = self.nodes.get(id(value))
@@ -199,13 +201,13 @@ class Image:
         if held is not None:
             node.references.append(held)
 
-    def _add(self, node: Node) -> None:
+    def _add(self, node: StateNode) -> None:
         self.nodes[id(node.owner)] = node
         self._waiting.append(node)
         if not node.fixed:
             self._checked.append(node)
 
-    def _node(self, value: Any, label: str) -> Node | None:
+    def _node(self, value: Any, label: str) -> StateNode | None:
         framework = self.framework
         if framework.is_value(value) or framework.is_traced(value):
             return None
@@ -218,11 +220,13 @@ class Image:
         kind = type(value)
         if issubclass(kind, VALUES):  # with fields: a member of an enumeration, a number of a derived class
             self._class_of(value)
-            return Fields(value, f"{kind.__qualname__}.{value.name}" if isinstance(value, Enum) else label, EVERY)
+            return AttributesNode(
+                value, f"{kind.__qualname__}.{value.name}" if isinstance(value, Enum) else label, EVERY
+            )
         if isinstance(value, FunctionType):
             return self._function(value, label)
         if kind in _WRAPPERS or issubclass(kind, functools.partial):
-            return Parts(value, label, _WRAPPERS.get(kind, _WRAPPERS[functools.partial]))
+            return BuiltinNode(value, label, _WRAPPERS.get(kind, _WRAPPERS[functools.partial]))
         if kind in (operator.attrgetter, operator.methodcaller):
             self._widen(frozenset(_named_by(value)), False)
             return None
@@ -230,9 +234,13 @@ class Image:
             of = value.__self__
             if value in _BY_NAME:
                 self._widen(frozenset(), True)
-            return None if of is None or isinstance(of, type | ModuleType) else Parts(value, label, {"__self__": ""})
+            return (
+                None
+                if of is None or isinstance(of, type | ModuleType)
+                else BuiltinNode(value, label, {"__self__": ""})
+            )
         if any(value is variables for variables in ENVIRONMENTS):
-            return Items(value, "os.environ")
+            return ItemsNode(value, "os.environ")
         if isinstance(value, type | ModuleType):
             return self._code(value, label)
         if moves_on(value):
@@ -243,7 +251,7 @@ class Image:
             return self._object(value, label)
         if self._has_fields(value):
             fields = own_fields(value)
-            self._add(Namespace(fields, label))
+            self._add(NamespaceNode(fields, label))
             self._class_of(value)
         return held
 
@@ -257,7 +265,7 @@ class Image:
         file = getattr(module, "__file__", None) or ("" if getattr(module, "__name__", "") == "__main__" else "<")
         return file != "<" and not self.framework.library(file)
 
-    def _function(self, function: FunctionType, label: str) -> Node | None:
+    def _function(self, function: FunctionType, label: str) -> StateNode | None:
         """A function of the user's; the cells of its closure are called by their names."""
         code = function.__code__
         self._codes[id(code)] = code
@@ -269,30 +277,30 @@ class Image:
             return None
         for name, cell in zip(code.co_freevars, function.__closure__ or ()):
             self._reach(cell, f"{name} in {code.co_name}")
-        return Parts(function, label, _FUNCTION)
+        return BuiltinNode(function, label, _FUNCTION)
 
-    def _code(self, value: Any, label: str) -> Node | None:
+    def _code(self, value: Any, label: str) -> StateNode | None:
         """A class or module of the user's."""
         if not self._is_users(value):
             return None
         if isinstance(value, ModuleType):
-            return Fields(value, label, self.names)
+            return AttributesNode(value, label, self.names)
         for base in (*value.__mro__[1:], type(value)):
             self._reach(base, base.__qualname__)
-        return Class(value, value.__qualname__, self.names)
+        return ClassNode(value, value.__qualname__, self.names)
 
-    def _object(self, value: Any, label: str) -> Node | None:
+    def _object(self, value: Any, label: str) -> StateNode | None:
         kind = type(value)
         module = _module_name(kind)
         home = module.partition(".")[0]
         if home == "builtins" and isinstance(value, BaseException):
-            return Parts(value, label, {"args": "'s arguments"})
+            return BuiltinNode(value, label, {"args": "'s arguments"})
         if home == "builtins" or (home in sys.stdlib_module_names and home not in OPEN | {"__main__"}):
             if not harmless(value):
                 self.opaque[id(value)] = value, label
             return None
         if home in WHOLE:  # methods of the standard library, which mention no names here, read all that they hold
-            return Fields(value, label, EVERY) if own_fields(value) is not None else None
+            return AttributesNode(value, label, EVERY) if own_fields(value) is not None else None
         file = getattr(sys.modules.get(module), "__file__", None) or ""
         if home not in OPEN and file and self.framework.library(file):
             return None
@@ -301,14 +309,14 @@ class Image:
         self._class_of(value)
         slots = any("__slots__" in vars(k) and vars(k)["__slots__"] for k in kind.__mro__)
         if slots:
-            return Slots(value, label, self.names)
-        return Fields(value, label, self.names) if own_fields(value) is not None else None
+            return SlotsNode(value, label, self.names)
+        return AttributesNode(value, label, self.names) if own_fields(value) is not None else None
 
     def _class_of(self, value: Any) -> None:
         self._reach(type(value), type(value).__qualname__)
 
     # -- comparing --------------------------------------------------------------------------------------------------
-    def failed(self) -> Change | None:
+    def failed(self) -> StateChange | None:
         """The first difference to what was seen.
 
         Most containers of a model are tables of hooks and empty; that they still are is checked all at once.
@@ -320,16 +328,16 @@ class Image:
         found = next(self.changes(self._checked if any(self._empty) else self._full), None)
         return found if found is not None or not self._adopted else self._parted()
 
-    def changes(self, among: Sequence[Node] | None = None) -> Iterator[Change]:
+    def changes(self, among: Sequence[StateNode] | None = None) -> Iterator[StateChange]:
         """All differences to what was seen, where others may stand for what holds the same."""
         for node in self._checked if among is None else among:
             for key, known, now in node.differences():
                 if not self.same(known, now):
-                    yield Change(node, key, known, now)
+                    yield StateChange(node, key, known, now)
                 elif known is not now:
                     self._set(node.known, key, now)
 
-    def done(self) -> list[Change]:
+    def done(self) -> list[StateChange]:
         """What the code that has just run did. Another tensor is a difference here, whatever it holds, and so is an
         object in the place of another one that was there before, too."""
         for name in self._awaited:
@@ -337,7 +345,7 @@ class Image:
         self._awaited.clear()
         self._settle()
         for node in self._checked:
-            if isinstance(node, Fields) and node.lazy:
+            if isinstance(node, AttributesNode) and node.lazy:
                 code = getattr(vars(node.owner).get("__getattr__"), "__code__", None)
                 if id(code) in self._ran:
                     node.asked()
@@ -369,20 +377,20 @@ class Image:
         self._undo.append((mapping, key, mapping[key]))
         mapping[key] = value
 
-    def _parted(self) -> Change | None:
+    def _parted(self) -> StateChange | None:
         """One object that is two now, or two that are one: code can tell by `is`, and by writing to one of them."""
         owners = {id(node.owner) for node, _ in self._adopted.values()}
         for node, before in self._adopted.values():
             other = self.nodes.get(id(node.owner))
             if other is not None and other is not node and other.owner is node.owner:
-                return Parted(node, "", before, node.owner, other.label)
+                return AliasChange(node, "", before, node.owner, other.label)
             for holder, key in node.references:
                 now = before if holder is None else holder.read().get(key)
                 if now is not node.owner:
-                    return Parted(node, key, before, node.owner)
+                    return AliasChange(node, key, before, node.owner)
         if len(owners) < len(self._adopted):
             node, before = list(self._adopted.values())[-1]
-            return Parted(node, "", before, node.owner, "another object")
+            return AliasChange(node, "", before, node.owner, "another object")
         return None
 
     def same(self, known: Any, now: Any) -> bool:
@@ -399,7 +407,7 @@ class Image:
 
     def _same_object(self, known: Any, now: Any) -> bool:
         node, pair = self.nodes.get(id(known)), (id(known), id(now))
-        if node is None or isinstance(node, Globals):
+        if node is None or isinstance(node, GlobalsNode):
             return False
         if pair in self._comparing:
             return True
@@ -418,7 +426,7 @@ class Image:
         node = self.nodes.get(id(known))
         return not self._strict and (node is None or self._adopts(node, known, now))
 
-    def _adopts(self, node: Node, before: Any, now: Any) -> bool:
+    def _adopts(self, node: StateNode, before: Any, now: Any) -> bool:
         """Whether another object holds the same; if so, the node is about that one from here on."""
         if id(before) in self._adopted:
             return node.owner is now
@@ -430,7 +438,7 @@ class Image:
             if known is MISSING or not self.same(known, value):
                 return False
             self._set(node.known, key, value)
-        fields = None if isinstance(node, Fields) else own_fields(before)
+        fields = None if isinstance(node, AttributesNode) else own_fields(before)
         if fields is not None and id(fields) in self.nodes and not self.same(fields, own_fields(now)):
             return False
         self._set(vars(node), "owner", now)

@@ -95,7 +95,7 @@ def check(faults: Sequence[Fault], ranks: int, instances: int) -> None:
             )
 
 
-class Rehearsal:
+class FaultInjector:
     """The faults of this process that have not struck yet. slow: how many times as long its device takes."""
 
     def __init__(self, faults: Sequence[Fault], instances: int, environment: Mapping[str, str] = os.environ) -> None:

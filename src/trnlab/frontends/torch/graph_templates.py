@@ -24,7 +24,7 @@ class NotPlainError(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class GraphTemplate:
     """The nodes that a function of tensors becomes: those of its arguments, those of operators, what it returns."""
 
     inputs: Sequence[fx.Node]
@@ -43,7 +43,7 @@ class Piece:
 
 def pieces(
     functions: Sequence[Callable[[Sequence[Tensor]], Any]], likes: Sequence[Sequence[Tensor]], functional: Functional
-) -> Iterator[Piece]:
+) -> Iterator[GraphTemplate]:
     """The piece of each function, all traced in one pass. likes: tensors without data, of the forms that the function
     takes. functional: the graph of a function of new tensors like these.
 
@@ -64,7 +64,7 @@ def pieces(
         nodes = sorted(_behind(result), key=order.__getitem__)
         if not set(inputs[a:b]).issuperset(n for n in nodes if n.op == "placeholder"):
             raise NotPlainError
-        yield Piece(inputs[a:b], [n for n in nodes if n.op == "call_function"], result)
+        yield GraphTemplate(inputs[a:b], [n for n in nodes if n.op == "call_function"], result)
 
 
 def _behind(result: Any) -> set[fx.Node]:

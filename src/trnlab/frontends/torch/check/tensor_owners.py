@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trnlab.frontends.torch.check.alive import alive
-from trnlab.frontends.torch.check.unwritten import memory_of
+from trnlab.frontends.torch.check.live_objects import alive
+from trnlab.frontends.torch.check.unmaterialized import memory_of
 
 
 @dataclass(frozen=True)

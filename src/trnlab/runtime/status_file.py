@@ -28,7 +28,7 @@ from trnlab.fabric.cluster import CORES_PER_RANK
 from trnlab.files import replace
 from trnlab.runtime.live_records import SCHEMA, VERSION, is_ours, user
 from trnlab.runtime.live_records import read as records
-from trnlab.storage import plain
+from trnlab.storage import plain_files
 from trnlab.units import PS_PER_S
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _expanded(told: str) -> Path | None:
         return None
 
 
-class Beacon:
+class StatusFile:
     """Writes the file of this process. `tell` makes the record, see `record`; errors: by kind, how many."""
 
     def __init__(self, tell: Callable[[bool], dict[str, Any]]) -> None:
@@ -228,7 +228,7 @@ def look(place: Path) -> None:
             limit="a folder of this user",
             remedy=f"name another in {PLACE}, for the runs as for the monitor",
         )
-    with plain.opened(place / "watched", os.O_WRONLY | os.O_CREAT) as descriptor:
+    with plain_files.opened(place / "watched", os.O_WRONLY | os.O_CREAT) as descriptor:
         os.utime(descriptor)
 
 
@@ -244,7 +244,7 @@ def sweep(place: Path) -> None:
     for path, told in records(place):
         if not _alive(told) and now - float(told["updated"]) > SHOWN_S:
             with contextlib.suppress(OSError):
-                plain.removed(path)
+                plain_files.removed(path)
 
 
 def birth(pid: int) -> int:

@@ -55,7 +55,7 @@ def read_record(store: Store, step: int, rank: int, within: str | None = None) -
     raise _damaged(name)
 
 
-class Finished:
+class FinishedCheckpoint:
     """The checkpoint below `within`, a prefix of names in `store`. step: that it is of, or None for any.
 
     ranks: how many wrote it. covered: whether every file of it has a digest.

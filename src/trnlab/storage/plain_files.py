@@ -19,7 +19,7 @@ _NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
-class StrangeError(OSError):
+class NotPlainFileError(OSError):
     """What has the name is no plain file, is too large, or may not be opened, though its folder may be: nobody but
     the file is in trouble."""
 
@@ -39,11 +39,11 @@ def opened(path: Path, flags: int = os.O_RDONLY, *, links: bool = False) -> Iter
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise (StrangeError(path, _said(path, error)) if _is_there(path) else error) from error
+        raise (NotPlainFileError(path, _said(path, error)) if _is_there(path) else error) from error
     try:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode):
-            raise StrangeError(path, kind(about.st_mode))
+            raise NotPlainFileError(path, kind(about.st_mode))
         yield descriptor
     finally:
         os.close(descriptor)
@@ -57,13 +57,13 @@ def read(
     with opened(path, links=links) as descriptor:
         length = os.fstat(descriptor).st_size
         if most is not None and length > most:
-            raise StrangeError(path, f"a file of {length} bytes, and {most} are the most")
+            raise NotPlainFileError(path, f"a file of {length} bytes, and {most} are the most")
         try:
             with open(descriptor, "rb", buffering=0, closefd=False) as file:
                 file.seek(start)
                 return _exactly(file, length - start if size is None else min(size, max(length - start, 0)))
         except (MemoryError, OverflowError):
-            raise StrangeError(path, f"a file of {length} bytes, more than there is memory for") from None
+            raise NotPlainFileError(path, f"a file of {length} bytes, more than there is memory for") from None
 
 
 def _exactly(file: object, size: int) -> bytes:
@@ -84,7 +84,7 @@ def append(path: Path, content: bytes) -> None:
     file has another name, which may be somebody's."""
     with opened(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as descriptor:
         if os.fstat(descriptor).st_nlink > 1:
-            raise StrangeError(path, "a file of several names")
+            raise NotPlainFileError(path, "a file of several names")
         os.write(descriptor, content)
 
 

@@ -18,7 +18,7 @@ from trnlab.runtime.step_cost import FORWARD, Life, StepCost
 
 
 @dataclass(frozen=True)
-class Holding:
+class ActivationMemory:
     """Bytes: kept between the passes; needed besides at the fullest moment, less than nothing where that comes when
     some of what was kept is gone; gathered weights and new gradients that are there then."""
 
@@ -27,7 +27,7 @@ class Holding:
     lent: int
 
 
-def holding(cost: StepCost, made: Stage) -> Holding:
+def holding(cost: StepCost, made: Stage) -> ActivationMemory:
     """Memory of the program of a stage."""
     program, own, (first, last) = cost.program, cost.temporary_bytes, cost.lives
     turn = max((i for i, name in enumerate(cost.phase) if name == FORWARD), default=-1)
@@ -35,7 +35,11 @@ def holding(cost: StepCost, made: Stage) -> Holding:
     gaps = program.arena_bytes - max(own, default=0)
     lent = cost.alive(_lent(program, made, first, last, turn) if made.sharded else [])
     at = max(range(len(own)), key=lambda i: own[i] + lent[i], default=0)
-    return Holding(kept, own[at] - kept + gaps, lent[at]) if own else Holding(0, program.scratch_bytes, 0)
+    return (
+        ActivationMemory(kept, own[at] - kept + gaps, lent[at])
+        if own
+        else ActivationMemory(0, program.scratch_bytes, 0)
+    )
 
 
 def _lent(program: Program, made: Stage, first: Mapping[int, int], last: Mapping[int, int], turn: int) -> list[Life]:

@@ -15,13 +15,13 @@ from trnlab.fleet.arrays import Bools, Floats, Ints
 from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.search import pipeline
 from trnlab.fleet.search.layout import Layouts, layers_of
-from trnlab.fleet.search.parts import FIGURES, FULL, MASTER, MOMENTS, PartsOf, Piece, Training, pieces_of
+from trnlab.fleet.search.shard_costs import FIGURES, FULL, MASTER, MOMENTS, PartsOf, ShardKey, Training, pieces_of
 
 SUM = 4  # bytes for each parameter: of gradients, in float32
 
 
 @dataclass(frozen=True)
-class Talk:
+class CommunicationSeconds:
     """Seconds of what a microbatch of each of N layouts exchanges besides its tensor groups: [N] between two stages;
     [N, K] of one layer of each kind, of rows to experts and back in one pass, of keys and values forward, and of them
     and their gradients backward. buffers: [N] bytes of what arrives."""
@@ -32,13 +32,15 @@ class Talk:
     back: Floats
     buffers: Floats
 
-    def take(self, rows: Bools | Ints) -> Talk:
+    def take(self, rows: Bools | Ints) -> CommunicationSeconds:
         """The same of some of the layouts."""
-        return Talk(self.sent[rows], self.experts[rows], self.context[rows], self.back[rows], self.buffers[rows])
+        return CommunicationSeconds(
+            self.sent[rows], self.experts[rows], self.context[rows], self.back[rows], self.buffers[rows]
+        )
 
 
 @dataclass(frozen=True)
-class Shape:
+class PipelineShape:
     """N layouts with the same stages, R ranks of `chunks` stages each: what of them no program changes. rows: [N]
     their places among all layouts."""
 
@@ -47,7 +49,7 @@ class Shape:
     rows: Ints
     ranks: int
     chunks: int
-    talk: Talk
+    talk: CommunicationSeconds
 
     @cached_property
     def counts(self) -> list[int]:
@@ -75,7 +77,7 @@ class Shape:
         return self.layouts.microbatches(self.training.batch)
 
     @cached_property
-    def pieces(self) -> tuple[list[Piece], Ints]:
+    def pieces(self) -> tuple[list[ShardKey], Ints]:
         """See `pieces_of`."""
         return pieces_of(self.layouts)
 
@@ -129,7 +131,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Moment:
+class PeakMemory:
     """[N, R] bytes of a rank kept for backward passes that are to come, and needed besides; the share of gradients
     that is there."""
 
@@ -138,11 +140,11 @@ class Moment:
     there: Floats
 
 
-class Pipes:
+class PipelineTimes:
     """The pipelines of a shape's N layouts, from what their shares cost. forward, backward: [N] seconds of the
     busiest rank's passes of a microbatch, `layers` of them."""
 
-    def __init__(self, shape: Shape, parts: PartsOf) -> None:
+    def __init__(self, shape: PipelineShape, parts: PartsOf) -> None:
         self.shape = shape
         found, self.which = shape.pieces
         own = [parts[piece] for piece in found]
@@ -222,7 +224,7 @@ class Pipes:
         sizes = {name: column[every, ranks] for name, column in held.items()}
         return sizes | {"gradients": sizes["gradients"] * there, "activations": activations, "working": working}
 
-    def _moments(self) -> list[Moment]:
+    def _moments(self) -> list[PeakMemory]:
         """When a rank may be fullest: as the backward pass turns in its layers, in the head, where nothing is let go
         of yet, between a decoder and its encoder, and in the embedding, when of that microbatch nothing else is
         left."""
@@ -237,13 +239,13 @@ class Pipes:
         two, one = (shape.gathered[:, None] * (shape.blocks.sum(0) > n) for n in (2, 1))  # what is gathered next
         left = each * (shape.under_way - 1) + first + block
         found = [
-            Moment(before - gone, self._working() + own + two, there),
-            Moment(before * has[2], (needs[2] + own + one + last - gone) * has[2], there),
-            Moment(left * has[0], (needs[0] + shape.talk.buffers[:, None]) * has[0], np.ones_like(there)),
+            PeakMemory(before - gone, self._working() + own + two, there),
+            PeakMemory(before * has[2], (needs[2] + own + one + last - gone) * has[2], there),
+            PeakMemory(left * has[0], (needs[0] + shape.talk.buffers[:, None]) * has[0], np.ones_like(there)),
         ]
         if shape.training.model.decoded:
             kept, late = (before - self._decoded()) * has[1], np.maximum(there, self._late)
-            found.append(Moment(kept, (needs[1] + own + one) * has[1], late))
+            found.append(PeakMemory(kept, (needs[1] + own + one) * has[1], late))
         return found
 
     def _decoded(self) -> Floats:

@@ -20,7 +20,7 @@ from numba.core import config
 from numba.core.caching import CompileResultCacheImpl, _CacheLocator
 
 from trnlab.loops.places import VERSIONED, own_folder
-from trnlab.storage.plain import removed
+from trnlab.storage.plain_files import removed
 from trnlab.units import SECONDS_PER_DAY
 
 _FOLDER = re.compile(r"numba-.+")

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from trnlab.errors import TrnlabError, UnsupportedOpError
-from trnlab.frontends.common.engine import Engine, optimizer_stepped
+from trnlab.frontends.common.engine import GraphEngine, optimizer_stepped
 from trnlab.frontends.unedited import LEFT
 from trnlab.runtime.notices import say
 
@@ -35,7 +35,7 @@ _INDEX = re.compile(r"\[\d+\]|^\w+")
 
 
 @dataclass
-class Asked:
+class FunctionMetadata:
     """See the head of this module. names: of the arguments that are used; results: paths in what is returned.
 
     inputs, outputs: shapes and formats in the same orders; None for what is no plain array.
@@ -99,13 +99,13 @@ class Asked:
             say(f"{LEFT}: {self.name!r} runs on the host: {error.code}: {error.what.splitlines()[0]}{where}")
         self._told = True
 
-    def followed(self, shapes: Sequence[tuple[int, ...]], engine: Engine) -> None:
+    def followed(self, shapes: Sequence[tuple[int, ...]], engine: GraphEngine) -> None:
         """As `done`, where the script is only followed."""
         if self.is_update:
             given = [np.empty(shapes[i], "i4" if "int" in str(self.inputs[i]) else "f4") for i in self._batch]
             engine.step_done(0.0, _learned_from(given))
 
-    def done(self, results: Sequence[Array], arguments: Sequence[Array], engine: Engine) -> None:
+    def done(self, results: Sequence[Array], arguments: Sequence[Array], engine: GraphEngine) -> None:
         """The function ran: where it is a training step, whoever keeps the run hears of it."""
         if not self.is_update:
             return
@@ -115,7 +115,7 @@ class Asked:
             engine.step_done(float(results[self._loss]), _learned_from([arguments[i] for i in self._batch]))
 
 
-def asked_of(name: str, values: Mapping[str, Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Asked:
+def asked_of(name: str, values: Mapping[str, Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> FunctionMetadata:
     """From what JAX hands to its compiler: `values` by their names there, abstract values of inputs and outputs."""
     info = values.get("all_args_info")
     debug = getattr(info, "debug_info", None)
@@ -132,10 +132,12 @@ def asked_of(name: str, values: Mapping[str, Any], inputs: Sequence[Any], output
     if plain == "<lambda>":
         plain = f"lambda_{source.rpartition(':')[2]}"  # by its line, as others without a name
     known = [str(n) for n in names] if names is not None and len(names) == len(inputs) else None
-    return Asked(plain, source, known, shown, [_kind(a) for a in inputs], [_kind(a) for a in outputs], obstacle)
+    return FunctionMetadata(
+        plain, source, known, shown, [_kind(a) for a in inputs], [_kind(a) for a in outputs], obstacle
+    )
 
 
-def is_the_scripts(asked: Asked, also: set[str]) -> bool:
+def is_the_scripts(asked: FunctionMetadata, also: set[str]) -> bool:
     """Whether a function is of the script or a library, and not an operator of JAX. also: what was jitted by name."""
     file = asked.source.rpartition(" at ")[2].rpartition(":")[0]
     if not file or asked.source in also:
@@ -158,7 +160,7 @@ def _is_loss(kind: Kind | None) -> bool:
     return kind is not None and kind[0] == () and "float" in kind[1]
 
 
-def _succeeded(asked: Asked, through: Collection[int]) -> set[int]:
+def _succeeded(asked: FunctionMetadata, through: Collection[int]) -> set[int]:
     """The arguments whose successors, or gradients, are among the results: parameters, an optimizer's state.
 
     Where arguments have names within trees (params['dense']['kernel']), those of results must end alike; elsewhere

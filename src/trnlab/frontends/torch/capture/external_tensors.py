@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from trnlab.errors import Location, UnsupportedOpError
+from trnlab.frontends.torch.constant_folding import known_value
 from trnlab.frontends.torch.device.dlpack import memory_of
 from trnlab.frontends.torch.findings import survey
 from trnlab.frontends.torch.findings.locations import RecordLines
-from trnlab.frontends.torch.known import known_value
 from trnlab.frontends.torch.pytorch.dispatcher import (
     functions_not_overridden,
     is_functorchs,
@@ -46,7 +46,7 @@ _CUTS = (_T.detach, _T.data.__get__)  # type: ignore[attr-defined]
 
 
 @dataclass
-class Found:
+class ExternalTensor:
     """A tensor from outside: `base` is the traced input, `owned` the copy that the step reads and writes."""
 
     real: Tensor
@@ -102,7 +102,7 @@ def _attributes(tensor: Tensor) -> dict[str, Any]:
     return {} if is_traceable_wrapper_subclass(tensor) else vars(tensor)
 
 
-class Outside(TorchFunctionMode):
+class ExternalTensors(TorchFunctionMode):
     """While active, operators get a stand-in for every real tensor.
 
     stand_ins: those that are known from the start (the batch, parameters, buffers), by the real tensor. `found` are
@@ -116,7 +116,7 @@ class Outside(TorchFunctionMode):
         self._known = {id(real): (real, owned) for real, owned in stand_ins}
         self._own = {id(owned): real for real, owned in stand_ins}
         self._hung = [_Hung(real, owned) for real, owned in stand_ins]
-        self.found: list[Found] = []
+        self.found: list[ExternalTensor] = []
         self.read: list[tuple[Tensor, bytes]] = []
         self.made: list[Tensor] = []
 
@@ -176,7 +176,7 @@ class Outside(TorchFunctionMode):
         with torch.no_grad():
             base = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=real.device)
             owned = leaf_like(base, real.requires_grad and real.is_leaf)
-        self.found.append(Found(real, base, owned, owned._version, of))
+        self.found.append(ExternalTensor(real, base, owned, owned._version, of))
         return owned
 
     def _met_in_parts(self, real: Tensor) -> Tensor:

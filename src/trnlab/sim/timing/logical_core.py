@@ -26,14 +26,14 @@ from trnlab.policy import Policy, chosen
 from trnlab.program.gang import gang_of
 from trnlab.program.routine import Program, Routine
 from trnlab.sim.timing.communication import uses_of
-from trnlab.sim.timing.core import Columns, Core
+from trnlab.sim.timing.core import Core, PassColumns
+from trnlab.sim.timing.core_split import halves
 from trnlab.sim.timing.gang import beside
-from trnlab.sim.timing.halves import halves
 from trnlab.sim.timing.memory import Memories
 from trnlab.sim.timing.order import Array, Ints
-from trnlab.sim.timing.plan import Plan
+from trnlab.sim.timing.plan import TimingPlan
 from trnlab.sim.timing.schedule import planned
-from trnlab.sim.timing.streams import Streams
+from trnlab.sim.timing.streams import CollectiveStreams
 from trnlab.sim.timing.timer import follow, plans_of, program_timeline
 from trnlab.timeline import Timeline
 
@@ -45,7 +45,7 @@ class _Half:
     """A core's part of a routine: which of its instructions, and their plan."""
 
     which: Array
-    plan: Plan
+    plan: TimingPlan
 
 
 def time_pair(program: Program, chip: Chip, *, policy: Policy | None = None, competition: bool = True) -> Timeline:
@@ -56,7 +56,7 @@ def time_pair(program: Program, chip: Chip, *, policy: Policy | None = None, com
     """
     policy = policy or chosen(chip.name)
     plans = plans_of(program, chip, policy)
-    out, cores = Columns(program.num_instructions), two_cores(program, chip, competition)
+    out, cores = PassColumns(program.num_instructions), two_cores(program, chip, competition)
     for _ in calls_on_both(program, chip, cores, plans, out):
         pass
     return program_timeline(program, chip, plans, out, cores[0].startup)
@@ -65,14 +65,20 @@ def time_pair(program: Program, chip: Chip, *, policy: Policy | None = None, com
 def two_cores(program: Program, chip: Chip, competition: bool = True) -> list[Core]:
     """They know the same streams of collectives, which the first manages."""
     cores = [Core(chip) for _ in range(CORES)]
-    streams = Streams(program.streams, cores[0].startup, competition)
+    streams = CollectiveStreams(program.streams, cores[0].startup, competition)
     for core in cores:
         core.streams = streams
     return cores
 
 
 def calls_on_both(
-    program: Program, chip: Chip, cores: list[Core], plans: Sequence[Plan], out: Columns, *, whole: bool = True
+    program: Program,
+    chip: Chip,
+    cores: list[Core],
+    plans: Sequence[TimingPlan],
+    out: PassColumns,
+    *,
+    whole: bool = True,
 ) -> Iterator[int]:
     """As `timer.calls_in_order`, on two cores."""
     parts = [_parts(routine, p) for routine, p in zip(program.routines, plans)]
@@ -102,7 +108,7 @@ def calls_on_both(
         first += sum(len(program.routines[c.routine]) for c in at_once)
 
 
-def _parts(routine: Routine, p: Plan) -> tuple[_Half, ...] | None:
+def _parts(routine: Routine, p: TimingPlan) -> tuple[_Half, ...] | None:
     """What each core executes of a routine that splits."""
     found = halves(routine, p)
     return found and tuple(_Half(which, _part(p, which)) for which in found)
@@ -116,7 +122,7 @@ def on_both(program: Program, chip: Chip, policy: Policy | None = None) -> list[
     return [split[c.routine] if len(at_once) == 1 else True for at_once in program.together() for c in at_once]
 
 
-def _part(p: Plan, which: Array) -> Plan:
+def _part(p: TimingPlan, which: Array) -> TimingPlan:
     """The plan of some of a routine's instructions."""
     counts = np.diff(p.first_operand)[which]
     ends = np.cumsum(counts)
@@ -125,9 +131,9 @@ def _part(p: Plan, which: Array) -> Plan:
     return replace(p, row_of=p.row_of[which], first_operand=first, uses=p.uses[uses], beside=p.beside[:0])
 
 
-def _run(core: Core, half: _Half, slots: Ints, out: Columns, first: int, calls: int) -> None:
+def _run(core: Core, half: _Half, slots: Ints, out: PassColumns, first: int, calls: int) -> None:
     """Time a core's half of one of `calls` calls, whose instruction 0 is row `first` of `out`."""
-    own = Columns(len(half.which))
+    own = PassColumns(len(half.which))
     own.base = first
     core.call(half.plan, slots, own, first, calls)
     rows = first - out.base + half.which

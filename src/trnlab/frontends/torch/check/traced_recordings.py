@@ -13,41 +13,41 @@ from torch import Tensor
 
 from trnlab.errors import Location
 from trnlab.findings import WARNING
-from trnlab.frontends.torch.check.alive import alive
+from trnlab.frontends.torch.check.live_objects import alive
 from trnlab.frontends.torch.check.loaders import Loaders
 from trnlab.frontends.torch.check.recorded import Recordings, cuts, passes_of
-from trnlab.frontends.torch.check.running import Enough
-from trnlab.frontends.torch.check.steps import Step
+from trnlab.frontends.torch.check.running import StopTracing
+from trnlab.frontends.torch.check.steps import TracedStep
 from trnlab.frontends.torch.findings.locations import here, parse
 from trnlab.frontends.torch.findings.survey import Survey
-from trnlab.frontends.torch.recording.programs import Program, Reading
-from trnlab.frontends.torch.recording.recorder import Node
+from trnlab.frontends.torch.recording.programs import NumberedRecording, RecordedProgram
+from trnlab.frontends.torch.recording.recorder import RecordedOperator
 
 LEAST, PATIENCE = 6, 10.0  # passes of a script that makes no step, and seconds after the first, that are enough
 
 
-class WalkedRecordings:
-    """See `Walked`."""
+class TracedRecordings:
+    """See `ScriptTrace`."""
 
     def __init__(self, survey: Survey) -> None:
-        self.survey, self.steps, self.now = survey, list[Step](), Step()
+        self.survey, self.steps, self.now = survey, list[TracedStep](), TracedStep()
         self.recordings, self.loaders = Recordings(), Loaders()
-        self._ending: Step | None = None  # whose optimizer has stepped, and is recorded still
+        self._ending: TracedStep | None = None  # whose optimizer has stepped, and is recorded still
         self._met: float | None = None  # when the first program was recorded
         self._patience = 1
         self._waits = False  # whether an update by the script itself is recorded still
         self._learning = self._backward = self._hidden = False
 
     def _begins(self) -> None:
-        """See `Walked`, as the next two."""
+        """See `ScriptTrace`, as the next two."""
 
-    def _done(self, step: Step) -> None:
+    def _done(self, step: TracedStep) -> None:
         """All programs of a step have run."""
 
     def ended(self) -> None:
         """The script came to its end by itself."""
 
-    def program(self, program: Program, reading: Reading) -> None:
+    def program(self, program: RecordedProgram, reading: NumberedRecording) -> None:
         """A recorded program runs."""
         if self._hidden:
             return
@@ -65,12 +65,12 @@ class WalkedRecordings:
             step.cuts.append((graph, place))
         self._only_forward()
 
-    def given_up(self, nodes: Sequence[Node]) -> None:
+    def given_up(self, nodes: Sequence[RecordedOperator]) -> None:
         """The host computes what was recorded."""
         for node in nodes:
             self._by_host(self._ending or self.now, node.about.name, parse(node.where or ""))
 
-    def no_form(self, node: Node, error: Exception) -> None:
+    def no_form(self, node: RecordedOperator, error: Exception) -> None:
         """The chip has no form of a recorded operator."""
         name = node.about.name.replace("::", ".")
         said = str(getattr(error, "what", error)).splitlines()
@@ -103,17 +103,17 @@ class WalkedRecordings:
             return
         if time.perf_counter() - self._met > PATIENCE * self._patience and not alive(torch.optim.Optimizer):
             self.ended()
-            raise Enough
+            raise StopTracing
         if time.perf_counter() - self._met > PATIENCE * self._patience:
             self._patience *= 2
 
     @staticmethod
-    def _by_host(step: Step, name: str, place: Location | None) -> None:
+    def _by_host(step: TracedStep, name: str, place: Location | None) -> None:
         step.host[name] += 1
         if place is not None:
             step.host_places[place] += 1
 
-    def _tell(self, step: Step) -> None:
+    def _tell(self, step: TracedStep) -> None:
         """What a step learned from, and what cut it."""
         counted = self.recordings.taken()
         if counted[0] and not step.per_step:

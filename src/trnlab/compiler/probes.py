@@ -28,7 +28,7 @@ _LAST_SHARED = "legalize"  # the passes up to here see taps as outputs; those af
 
 
 @dataclass(frozen=True)
-class Tap:
+class Probe:
     """Where a tapped value is after a run: a strided look at a tensor of the program. Strides in elements.
 
     moves: ops that move or widen the elements of what is there, where only such have been removed; they are exact.
@@ -44,7 +44,7 @@ class Tap:
 
 
 @dataclass(frozen=True)
-class Tapped:
+class InstrumentedProgram:
     """A program and what can be read of it.
 
     taps: by the number of the value among those asked for; what the compiler has removed, or keeps within one
@@ -52,10 +52,12 @@ class Tapped:
     """
 
     program: Program
-    taps: dict[int, Tap]
+    taps: dict[int, Probe]
 
 
-def compile_tapped(graph: Graph, values: Sequence[Value], chip: Chip, options: Mapping[str, Any]) -> Tapped:
+def compile_tapped(
+    graph: Graph, values: Sequence[Value], chip: Chip, options: Mapping[str, Any]
+) -> InstrumentedProgram:
     """The program of `graph` that also writes out `values`, which are results or inputs of the graph.
 
     Raises what `compile` raises.
@@ -80,7 +82,7 @@ def compile_tapped(graph: Graph, values: Sequence[Value], chip: Chip, options: M
     assembly = pipeline.Assembly(copied, chip, rules, [root for root, _ in sources.values()])
     program = assembly.program()
     taps = {i: tap for i, (root, moves) in sources.items() if (tap := _tap(assembly, root, moves)) is not None}
-    return Tapped(program, taps)
+    return InstrumentedProgram(program, taps)
 
 
 def _source(value: Value, alive: set[Value]) -> tuple[Value, tuple[Op, ...]] | None:
@@ -103,15 +105,15 @@ def _exact(op: Op) -> bool:
     return widens
 
 
-def _tap(assembly: pipeline.Assembly, value: Value, moves: tuple[Op, ...]) -> Tap | None:
+def _tap(assembly: pipeline.Assembly, value: Value, moves: tuple[Op, ...]) -> Probe | None:
     seen: ValueView = assembly.part.strided(value)
     tensor = assembly.tensor_of.get(seen.base)
     if tensor is None or assembly.tensors[tensor].kind == "temp":
         return None
-    return Tap(tensor, seen.offset, seen.shape, seen.strides, moves, seen.base.op is None)
+    return Probe(tensor, seen.offset, seen.shape, seen.strides, moves, seen.base.op is None)
 
 
-def read(tap: Tap, memory: Array) -> Array:
+def read(tap: Probe, memory: Array) -> Array:
     """The tapped value's elements, copied out of the memory of its tensor."""
     flat = memory.reshape(-1)[tap.offset :]
     size = flat.itemsize

@@ -11,15 +11,15 @@ from typing import NamedTuple
 import numpy as np
 
 from trnlab.fleet.arrays import Floats, Ints, distinct
-from trnlab.fleet.costs.programs import Cost
+from trnlab.fleet.costs.programs import MicrobatchCost
 from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.search.layout import RECOMPUTE, Layouts
 from trnlab.numerics.dtypes import dtype, float32
 
 FULL = RECOMPUTE.index("full")
-NOTHING = Cost()
+NOTHING = MicrobatchCost()
 MASTER, MOMENTS = 4, 8  # bytes for each parameter, in float32: what a weight is rounded from; AdamW's mean and square
-FIGURES = tuple(f.name for f in fields(Cost))
+FIGURES = tuple(f.name for f in fields(MicrobatchCost))
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Training:
         return self.width + (MASTER if self.rounded else 0) + MOMENTS
 
 
-class Piece(NamedTuple):
+class ShardKey(NamedTuple):
     """What of a layout decides its programs: ranks that share a layer, sequences at a time, ranks that share a
     sequence and experts, what is made again (its place in RECOMPUTE), and whether weights and gradients are parts
     that are gathered and spread (ZeRO-3)."""
@@ -66,7 +66,7 @@ class Piece(NamedTuple):
     sharded: bool = False
 
 
-def pieces_of(layouts: Layouts) -> tuple[list[Piece], Ints]:
+def pieces_of(layouts: Layouts) -> tuple[list[ShardKey], Ints]:
     """The pieces of layouts, each once, and [N] which one each layout has."""
     sharded = layouts["zero"] == 3
     found, which = distinct(
@@ -77,20 +77,20 @@ def pieces_of(layouts: Layouts) -> tuple[list[Piece], Ints]:
         layouts["recompute"],
         sharded.astype(np.int64),
     )
-    return [Piece(t, b, c, e, a, bool(s)) for t, b, c, e, a, s in found.tolist()], which
+    return [ShardKey(t, b, c, e, a, bool(s)) for t, b, c, e, a, s in found.tolist()], which
 
 
 @dataclass(frozen=True)
-class Parts:
+class ShardCosts:
     """What a share of a model costs: a layer of each kind, what precedes and follows them. entries: of each kind,
     what a stage that has some makes once for all of them; join: what lies between an encoder and its decoder."""
 
-    layers: tuple[Cost, ...]
-    first: Cost
-    last: Cost
+    layers: tuple[MicrobatchCost, ...]
+    first: MicrobatchCost
+    last: MicrobatchCost
     exact: bool = True
-    entries: tuple[Cost, ...] = ()
-    join: Cost = NOTHING
+    entries: tuple[MicrobatchCost, ...] = ()
+    join: MicrobatchCost = NOTHING
 
     @cached_property
     def table(self) -> Floats:
@@ -100,22 +100,22 @@ class Parts:
         costs = (*self.layers, *entries, self.first, self.join, self.last)
         return np.array([[getattr(cost, name) for cost in costs] for name in FIGURES], np.float64)
 
-    def larger(self, times: float) -> Parts:
+    def larger(self, times: float) -> ShardCosts:
         """For so many times as many sequences: what as many of one take, never less than all at once."""
         return self._each(lambda cost: cost.larger(times))
 
-    def divided(self, by: float, hope: float = 1.0) -> Parts:
+    def divided(self, by: float, hope: float = 1.0) -> ShardCosts:
         """Reckoned for a tensor group `by` times as large, whose work is `hope` of what follows from this."""
         return self._each(lambda cost: cost.divided(by, hope))
 
-    def remade(self, part: float) -> Parts:
+    def remade(self, part: float) -> ShardCosts:
         """Reckoned for layers whose backward pass makes so much of the forward pass again, and nothing else."""
         layers = tuple(cost.remade(part) for cost in self.layers)
         return replace(self, layers=layers, exact=False)
 
-    def _each(self, change: Callable[[Cost], Cost]) -> Parts:
+    def _each(self, change: Callable[[MicrobatchCost], MicrobatchCost]) -> ShardCosts:
         layers, entries = (tuple(map(change, costs)) for costs in (self.layers, self.entries))
-        return Parts(layers, change(self.first), change(self.last), False, entries, change(self.join))
+        return ShardCosts(layers, change(self.first), change(self.last), False, entries, change(self.join))
 
 
-PartsOf = Mapping[Piece, Parts]
+PartsOf = Mapping[ShardKey, ShardCosts]

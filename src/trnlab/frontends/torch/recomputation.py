@@ -43,7 +43,7 @@ def computed_again(number: int) -> Iterator[None]:
             meta[_META] = before
 
 
-class Parts:
+class RecomputedParts:
     """The parts of one step, by number."""
 
     def __init__(self) -> None:

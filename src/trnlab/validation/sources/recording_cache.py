@@ -20,12 +20,12 @@ from trnlab.runtime.cache import serialize
 from trnlab.storage.content import ContentStore
 from trnlab.validation.sources import results
 from trnlab.validation.sources.catalogue import SourceKernel
-from trnlab.validation.sources.results import Row
+from trnlab.validation.sources.results import KernelRow
 from trnlab.validation.sources.versions import MODEL, RECORDING, version
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class StoredRecording:
     """A recording of a kernel of a dialect. off: options of the policy that the kernel itself switches off."""
 
     routine: Routine
@@ -37,13 +37,13 @@ class Recorded:
         return chosen(chip, self.dialect).with_options(**dict.fromkeys(self.off, False))
 
 
-class Kept:
+class RecordingCache:
     """A folder of recordings and results; None for a folder keeps nothing."""
 
     def __init__(self, folder: Path | None) -> None:
         self._store = ContentStore(folder)
 
-    def recordings(self, content: list[Any], make: Callable[[], list[Recorded]]) -> list[Recorded]:
+    def recordings(self, content: list[Any], make: Callable[[], list[StoredRecording]]) -> list[StoredRecording]:
         """The recordings of a kernel with this content, made by `make` where they are not kept."""
         path = self._store.file([version(RECORDING), content], "recording")
         if path is not None:
@@ -56,7 +56,7 @@ class Kept:
             self._store.write(path, *serialize.dump(program, {"recordings": kinds}))
         return made
 
-    def result(self, kernel: SourceKernel, content: list[Any], make: Callable[[], Row]) -> Row:
+    def result(self, kernel: SourceKernel, content: list[Any], make: Callable[[], KernelRow]) -> KernelRow:
         """The row of a kernel with this content, made where it is not kept."""
         path = self._store.file([version(MODEL), content])
         found = self._store.record(path)
@@ -68,6 +68,6 @@ class Kept:
         return row
 
 
-def _recordings(stored: serialize.Stored) -> list[Recorded]:
+def _recordings(stored: serialize.Stored) -> list[StoredRecording]:
     kinds = stored.metadata["recordings"]
-    return [Recorded(r, dialect, tuple(off)) for r, (dialect, off) in zip(stored.program.routines, kinds)]
+    return [StoredRecording(r, dialect, tuple(off)) for r, (dialect, off) in zip(stored.program.routines, kinds)]

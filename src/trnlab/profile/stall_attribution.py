@@ -58,7 +58,7 @@ class EngineTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SourceLineCost:
     """What a source line cost: picoseconds on the critical path, and of engines and transfers, which overlap."""
 
     source: int
@@ -108,7 +108,7 @@ def by_engine(step: Step) -> dict[str, EngineTime]:
     return found
 
 
-def lines(step: Step, chain: Pieces) -> list[Line]:
+def lines(step: Step, chain: Pieces) -> list[SourceLineCost]:
     """Source lines, those with most of the critical path first."""
     t, count = step.timeline, len(step.sources)
     critical = _exact(step.source[chain.instruction], chain.until - chain.since, count)
@@ -117,7 +117,7 @@ def lines(step: Step, chain: Pieces) -> list[Line]:
     busy = _exact(step.source, np.where(moving, t.done - t.completion - t.begin, t.end - t.start), count)
     number = np.bincount(step.source, minlength=count)
     order = np.lexsort((-busy, -critical))
-    rows = [Line(i, int(number[i]), int(critical[i]), int(busy[i])) for i in order.tolist()]
+    rows = [SourceLineCost(i, int(number[i]), int(critical[i]), int(busy[i])) for i in order.tolist()]
     return [line for line in rows if line.instructions]
 
 

@@ -14,7 +14,7 @@ SILENT = "TRNLAB_LOOPS_SILENT"  # for processes whose parent tells
 EVERY_S = 5.0  # between one line and the next
 
 
-class Teller:
+class CompileProgress:
     """Counts loops and seconds. Numba tells it when it begins and ends to compile a function."""
 
     def __init__(self) -> None:
@@ -61,4 +61,4 @@ def listen() -> None:
     event.register("numba:compile", Listener())
 
 
-_TELLER = Teller()
+_TELLER = CompileProgress()

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trnlab.isa.base import Memory
-from trnlab.lang.place import Demand, DoesNotFitError, place
+from trnlab.lang.placement import Demand, DoesNotFitError, place
 from trnlab.policy import Policy
 from trnlab.program import passes
 from trnlab.program.builder import Builder
-from trnlab.program.changes import Change, Spill, together
+from trnlab.program.changes import PassChange, Spill, together
 from trnlab.program.routine import Routine
 
 _ROUNDS = 8  # of spilling and placing
@@ -42,7 +42,7 @@ class _Fitting:
 
     def __init__(self, b: Builder, given: Mapping[int, int], policy: Policy) -> None:
         self.b, self.given, self.policy = b, given, policy
-        self.changes: list[Change] = []
+        self.changes: list[PassChange] = []
         self.spills: list[Spill] = []
 
     def run(self) -> None:
