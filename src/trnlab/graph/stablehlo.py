@@ -9,7 +9,7 @@ Inputs that an output overwrites carry the attribute tf.aliasing_output, as in w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,11 +20,12 @@ from trnlab.graph.composites import expand
 from trnlab.graph.ir import Graph, Op, TensorType, Value
 from trnlab.graph.loops import Body, LoopWindow
 from trnlab.graph.ops import COLLECTIVE, OPS
-from trnlab.graph.stablehlo_collectives import attributes as collective_attributes
-from trnlab.graph.stablehlo_collectives import has_body, separate
 from trnlab.graph.text import number_text
 from trnlab.numerics.dtypes import DType, bool_, int32
 
+# Groups are of numbers of devices, as with `use_global_device_ids`: of partitions, where there is one replica.
+_HANDLE = "channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>"
+_WITH_BODY = ("all_reduce", "reduce_scatter")
 _ELEMENT = {
     "float32": "f32",
     "tfloat32": "tf32",
@@ -127,7 +128,7 @@ class _Printer:
             self.call(op, operands, types)
             return
         if OPS[op.name].kind == COLLECTIVE:
-            for given, made in separate(op):
+            for given, made in _separate(op):
                 self.collective(op, given, made)
             return
         if op.name == "loop":
@@ -146,8 +147,8 @@ class _Printer:
         for i, value in enumerate(results):
             self.names[value] = f"{name}#{i}" if many else name
         given, made = (", ".join(_type(v.type) for v in values) for values in (operands, results))
-        region = f" ({{{_body(op.attrs['kind'], TensorType((), results[0].dtype))}}})" if has_body(op) else ""
-        shown = f" {{{attrs}}}" if (attrs := collective_attributes(op)) else ""
+        region = f" ({{{_body(op.attrs['kind'], TensorType((), results[0].dtype))}}})" if _has_body(op) else ""
+        shown = f" {{{attrs}}}" if (attrs := _collective_attributes(op)) else ""
         self.lines.append(
             f'    {name}{f":{len(results)}" if many else ""} = "stablehlo.{op.name}"'
             f"({', '.join(self.names[v] for v in operands)}){region}{shown} : "
@@ -362,3 +363,42 @@ def _numbers(attrs: dict[str, Any], names: tuple[str, ...]) -> str:
 
 def _array(values: tuple[int, ...]) -> str:
     return f"array<i64: {', '.join(map(str, values))}>" if values else "array<i64>"
+
+
+# -- collectives: groups of partitions of one SPMD module -----------------------------------------------------------
+
+
+def _separate(op: Op) -> Iterator[tuple[tuple[Value, ...], tuple[Value, ...]]]:
+    """Operands and results of the ops that it takes: reduce_scatter has one of each."""
+    if op.name == "reduce_scatter":
+        yield from (((x,), (y,)) for x, y in zip(op.operands, op.results))
+    else:
+        yield op.operands, op.results
+
+
+def _has_body(op: Op) -> bool:
+    """Whether it says with a region how two elements are combined."""
+    return op.name in _WITH_BODY
+
+
+def _collective_attributes(op: Op) -> str:
+    """All attributes as text."""
+    attrs = op.attrs
+    if op.name == "partition_id":
+        return ""
+    if op.name == "collective_permute":
+        ends = attrs["source_target_pairs"]
+        return f"{_HANDLE}, source_target_pairs = {_groups(ends, 2)}"
+    shown = [_HANDLE, f"replica_groups = {_groups(attrs['replica_groups'], attrs['group_size'])}"]
+    if op.name in ("all_reduce", "all_gather", "reduce_scatter"):
+        shown.append("use_global_device_ids")
+    named = ("all_gather_dim", "scatter_dimension", "split_dimension", "concat_dimension")
+    shown += [f"{key} = {attrs[key]} : i64" for key in named if key in attrs]
+    if op.name == "all_to_all":
+        shown.append(f"split_count = {attrs['group_size']} : i64")
+    return ", ".join(shown)
+
+
+def _groups(numbers: tuple[int, ...], columns: int) -> str:
+    rows = [list(numbers[i : i + columns]) for i in range(0, len(numbers), columns)]
+    return f"dense<{rows}> : tensor<{len(rows)}x{columns}xi64>" if rows else "dense<> : tensor<0x2xi64>"
