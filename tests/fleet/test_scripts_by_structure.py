@@ -203,7 +203,7 @@ def test_experts_are_recognised_with_as_many_for_a_token_as_the_products_ask_for
 def test_residual_blocks_without_numbers_are_counted(tmp_path):
     step = captured_step(tmp_path, IMAGES)
     assert step.layers == 3
-    assert whole(step).count == step.count
+    assert whole(step).parameters == step.count
     assert "no attention" in recognised(step).why
 
 

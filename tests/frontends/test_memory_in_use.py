@@ -62,15 +62,17 @@ def test_a_run_and_an_estimate_need_the_same_memory(body, tmp_path, monkeypatch,
     """Of a step of several programs, too: its peak has the tensors that the program which runs then does not use."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(HEAD + body)
-    gc.collect()  # models of other tests are on the same device
+    gc.collect()
+    lying = torch.neuron.memory_allocated()  # models of other tests are on the same device
     assert main(["run", "--target", "trn1.2xlarge", "--out", "run", "--no-cache", "train.py"]) == 0
     used = json.loads((tmp_path / "run" / "summary.json").read_text())["memory"]
     capsys.readouterr()
     assert main(["estimate", "--target", "trn1.2xlarge", "--json", "--no-cache", "train.py"]) == 0
     told = json.loads(capsys.readouterr().out)["targets"][0]["memory"]["total"]
-    assert used["peak_bytes"] == sum(used["parts"].values()) == pytest.approx(told, rel=0.003)
-    assert used["peak_bytes"] > 4 * 3 * PARAMETERS  # with both moments of Adam, which no pass reads
-    assert (used["parts"]["of other programs"] >= 4 * 2 * PARAMETERS) == (body != WHOLE)
+    assert used["peak_bytes"] == sum(used["parts"].values())
+    assert used["peak_bytes"] - lying == pytest.approx(told, rel=0.003)
+    assert used["peak_bytes"] - lying > 4 * 3 * PARAMETERS  # with both moments of Adam, which no pass reads
+    assert (used["parts"]["of other programs"] - lying >= 4 * 2 * PARAMETERS) == (body != WHOLE)
 
 
 def test_tensors_are_counted_while_they_live(chip):

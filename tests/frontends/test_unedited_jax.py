@@ -53,7 +53,7 @@ def chip():
 @pytest.fixture
 def said(monkeypatch):
     lines = []
-    for module in (everywhere, sys.modules["trnlab.frontends.jax.function_metadataion_metadata"]):
+    for module in (everywhere, sys.modules["trnlab.frontends.jax.function_metadata"]):
         monkeypatch.setattr(module, "say", lines.append)
     return lines
 

@@ -233,7 +233,7 @@ def test_a_script_that_ends_its_process_is_told_of(protection, world, call, tmp_
     assert status == 1
     assert "TRN583" in out
     assert "SIGKILL" in out
-    assert f"write    {world.folder / 'open'}" in out
+    assert f"write  {world.folder / 'open'}" in out
     status, _, err = call(protection, "compile", *TARGET, "ends.py")
     assert status == 2
     assert "TRN583" in err
@@ -320,7 +320,7 @@ def test_what_is_allowed_happens(call, world, tmp_path, monkeypatch):
     """--allow, by words."""
     Path("train.py").write_text(ALLOWED)
     status, out, _ = call(HOOKS, "check", *TARGET, "--allow", "subprocesses", "train.py")
-    assert "write    " + str(tmp_path / "made") in out
+    assert "write  " + str(tmp_path / "made") in out
     assert not (tmp_path / "made").exists()
     call(HOOKS, "check", *TARGET, "--allow", "files,subprocesses", "train.py")
     assert (tmp_path / "made").read_text() == "x\n"

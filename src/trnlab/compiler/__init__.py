@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from trnlab.compiler.reused_routines import routines_of
 
 __all__ = ["PASSES", "compile", "routines_of"]
-_HOME = {"PASSES": "pipeline", "compile": "pipeline", "routines_of": "known"}
+_HOME = {"PASSES": "pipeline", "compile": "pipeline", "routines_of": "reused_routines"}
 
 
 def __getattr__(name: str) -> Any:
