@@ -17,7 +17,7 @@ from typing import Any
 
 _HOME = {
     "compile_step": "step",
-    "TensorFlowTrainStep": "step",
+    "TrainStep": "step",
     "on_chip": "keras_model",
     "on_host": "keras_model",
     "function": "chip_function",

@@ -126,3 +126,6 @@ class _FunctionLoss(keras.losses.Loss):
     def call(self, y_true: Any, y_pred: Any) -> Any:
         """The function's values, one per sample."""
         return self.function(y_true, y_pred)
+
+
+TrainStep = TensorFlowTrainStep  # what `trnlab.frontends.tensorflow` calls it, as that of PyTorch is called
