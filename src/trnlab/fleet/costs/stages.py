@@ -54,8 +54,7 @@ def stage(
     if relative is not None:  # once, for all blocks
         layers.make_distances(relative) if also == ENTRY else layers.distances(relative)
     for i, block in enumerate(blocks):
-        forward = partial(block.forward, layers, f"block_{i}")
-        x = layers.b.recomputed(forward, x) if share.block == "again" else forward(x)
+        x = layers.block(partial(block.forward, layers, f"block_{i}"), x)
     if last:
         x = layers.loss(model.head(layers, x))
     return differentiated(layers, x, entered, summed=not share.sharded)

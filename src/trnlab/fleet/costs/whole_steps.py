@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -195,9 +196,7 @@ def _steps(model: Model) -> list[Step]:
     def through(i: int) -> Step:
         def step(layers: TrainingLayers, x: Value | None) -> Value:
             assert x is not None
-            if layers.share.block == "again":
-                return layers.b.recomputed(lambda x: blocks[i].forward(layers, f"block_{i}", x), x)
-            return blocks[i].forward(layers, f"block_{i}", x)
+            return layers.block(partial(blocks[i].forward, layers, f"block_{i}"), x)
 
         return step
 

@@ -71,6 +71,10 @@ class TrainingLayers(Layers):
         """[B, S, H] -> [B, S / t, H]: this rank's part of the sum over the tensor group."""
         return x if self.tensor == 1 else self.b.reduce_scatter([x], self.groups, 1)[0]
 
+    def block(self, inside: Callable[..., Value], x: Value, *more: Value) -> Value:
+        """What is inside a block, of which the backward pass keeps the inputs alone where the share says so."""
+        return self.b.recomputed(inside, x, *more) if self.share.block == "again" else inside(x, *more)
+
     # -- networks -------------------------------------------------------------------------------------------------
     def kept_or_not(self, inside: Callable[[Value], Value], x: Value) -> Value:
         """What is inside a network, which the backward pass makes again where the share says so."""

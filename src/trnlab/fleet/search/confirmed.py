@@ -33,12 +33,12 @@ def confirmed(planner: Planner, training: Training, step: PlannedStep) -> Planne
         return None
     ((piece,), _) = pieces_of(columns_of([layout]))
     share = planner.share(training, piece)
-    times = layout.microbatches(training.batch)
+    times, known = layout.microbatches(training.batch), len(programs.known)
     try:
         found = whole(programs.session, planner.cluster, training.model, share, times, programs.known)
     except TrnlabError:
         return None
-    programs.compiled += 1
+    programs.compiled += len(programs.known) - known
     again = min(step.seconds["recompute"], found.seconds["compute"])
     seconds = {cause: found.seconds.get(cause, 0.0) for cause in step.seconds}
     seconds |= {"compute": seconds["compute"] - again, "recompute": again}
