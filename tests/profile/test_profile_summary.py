@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 from profile_samples import round_summary
 
+from trnlab.documents.terminal import bar
 from trnlab.profile import text
-from trnlab.profile.summary import bar
 
 GOLDEN = """\
 gpt-1 on trn1.2xlarge (trn1, bf16)

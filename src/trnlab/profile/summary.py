@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from trnlab.documents.terminal import bar
 from trnlab.profile import communication
 from trnlab.profile.band import band
 from trnlab.profile.compiled import compiled, room
@@ -14,14 +15,12 @@ from trnlab.profile.words import advice_text, waited
 from trnlab.units import PS_PER_S, format_bytes, format_count, format_time
 
 Summary = Mapping[str, Any]
-BAR = 24  # columns of a full bar
 NAMED = 3  # assumed figures that are called by name
 ADVICE = 3  # causes and advice that are told; the report has all
 SMALL = 0.005  # share of the critical path below which nothing is named
 REPORT = "trnlab.frontends.torch.report_step(loss, tokens)"
 CACHE = {"hit": "from the cache", "miss": "not in the cache before", "off": "no cache"}
 FOUND_BY = {"optimizer": "the steps of the optimizer", "repetition": "what the run repeated", "report": "report"}
-_EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def text(summary: Summary) -> str:
@@ -204,12 +203,6 @@ def leans(s: Summary) -> str:
 def leverage(assumption: Mapping[str, Any]) -> str:
     """The larger change of the step's time when the figure is halved or doubled."""
     return f"{max(assumption['halved'], assumption['doubled'], key=abs):+.1%}"
-
-
-def bar(share: float, width: int = BAR) -> str:
-    """A horizontal bar of block characters, an eighth of a column exact."""
-    eighths = round(max(0.0, min(share, 1.0)) * width * 8)
-    return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).strip()
 
 
 def _why(s: Summary) -> Iterable[tuple[str, str]]:
