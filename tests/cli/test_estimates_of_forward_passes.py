@@ -9,11 +9,11 @@ import pytest
 
 from trnlab import chips
 from trnlab.cli.main import main
+from trnlab.estimate.forecast import GraphRuns, StepWork, _least
+from trnlab.estimate.layout import FORWARD, smallest
+from trnlab.estimate.result import LargeTensor, MemoryReport
 from trnlab.graph.builder import GraphBuilder
 from trnlab.numerics.dtypes import dtype
-from trnlab.porting.forecast import GraphRuns, StepWork, _least
-from trnlab.porting.layout import FORWARD, smallest
-from trnlab.porting.result import LargeTensor, MemoryReport
 
 SCRIPT = """
 import torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 
-from trnlab.porting import report_cache
+from trnlab.estimate import report_cache
 
 
 def test_reports_of_one_process_share_one_audit_hook(monkeypatch, tmp_path):

@@ -13,13 +13,13 @@ from trnlab import chips
 from trnlab.cli.check import as_one_of, prepared
 from trnlab.cli.main import main
 from trnlab.errors import UsageError
+from trnlab.estimate.job import NullCommunicator
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet import Question, plan
 from trnlab.fleet.layers.sizes import Attention, Dense
 from trnlab.fleet.models.captured import blocks_of, recognised, whole
 from trnlab.fleet.models.transformer import Block
 from trnlab.fleet.search.layout import pinned
-from trnlab.porting.job import NullCommunicator
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session
 

@@ -11,13 +11,13 @@ import pytest
 
 from trnlab import chips
 from trnlab.cli.check import as_one_of, prepared
+from trnlab.estimate.job import NullCommunicator
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.layers.sizes import Attention, Dense, Experts
 from trnlab.fleet.models import counts
 from trnlab.fleet.models.captured import recognised, whole
 from trnlab.fleet.models.stored import plainly, stores
 from trnlab.fleet.models.transformer import Block, Model
-from trnlab.porting.job import NullCommunicator
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session
 

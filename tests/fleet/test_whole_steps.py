@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from trnlab import chips
+from trnlab.estimate.forecast import forecast
+from trnlab.estimate.job import NullCommunicator
 from trnlab.fabric.world import World, together
 from trnlab.fleet import Question, plan
 from trnlab.fleet.costs.stages import stage
@@ -17,8 +19,6 @@ from trnlab.fleet.layers.sizes import Attention, Dense
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.search.layout import pinned
 from trnlab.graph.interpret import interpret
-from trnlab.porting.forecast import forecast
-from trnlab.porting.job import NullCommunicator
 from trnlab.runtime.session import Session
 
 HIDDEN, LENGTH, WORDS, RANKS = 16, 8, 24, 4

@@ -14,12 +14,12 @@ import pytest
 
 from trnlab import chips
 from trnlab.cli.main import main
+from trnlab.estimate.job import NullCommunicator
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet import Question, plan
 from trnlab.fleet.costs.ranks import RankCost, Ranks
 from trnlab.fleet.models.configurations import catalogue, from_config
 from trnlab.fleet.search.layout import pinned
-from trnlab.porting.job import NullCommunicator
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session
 

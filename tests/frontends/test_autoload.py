@@ -64,7 +64,7 @@ def test_compile_step_loads_no_compiler_until_something_is_compiled():
     """Nor what makes pages, runs scripts or keeps checkpoints: with a warm cache nothing of these is needed."""
     code = "from trnlab.frontends.torch import compile_step; import json, sys; print(json.dumps(sorted(sys.modules)))"
     loaded = set(in_fresh_python(code))
-    late = {"compiler.pipeline", "kernels", "profile", "runtime.run", "runtime.script", "datasets", "porting.job"}
+    late = {"compiler.pipeline", "kernels", "profile", "runtime.run", "runtime.script", "datasets", "estimate.job"}
     assert loaded.isdisjoint({f"trnlab.{name}" for name in late})
     assert "trnlab.frontends.torch.step" in loaded
 

@@ -14,11 +14,11 @@ from check_scripts import CLEAN, HEAD, OBSTACLES, PLAIN, STEP, planted
 
 from trnlab import chips
 from trnlab.documents import page, text
+from trnlab.estimate.document import check
+from trnlab.estimate.result import Report, from_json, to_json
 from trnlab.frontends.torch.check.live_objects import alive, only_new_ones
 from trnlab.frontends.torch.check.report import examine
 from trnlab.frontends.torch.check.unmaterialized import Unwritten, is_large
-from trnlab.porting.document import check
-from trnlab.porting.result import Report, from_json, to_json
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session
 

@@ -15,14 +15,14 @@ from unedited_scripts import HEAD, INFERENCE, MODEL, PLAIN, TRAINED
 
 import trnlab.frontends.torch as neuron
 from trnlab import chips, documents
+from trnlab.estimate import text
+from trnlab.estimate.document import estimate
 from trnlab.frontends.torch import recording
 from trnlab.frontends.torch.check.planned import captured
 from trnlab.frontends.torch.check.recorded import passes_of
 from trnlab.frontends.torch.check.report import examine
 from trnlab.frontends.torch.check.script_trace import follow
 from trnlab.graph.canonical import canonical_hash
-from trnlab.porting import text
-from trnlab.porting.document import estimate
 from trnlab.runtime import session
 from trnlab.runtime.script import Script
 

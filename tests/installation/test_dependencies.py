@@ -16,7 +16,7 @@ from trnlab.fleet.models.configurations import model
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src" / "trnlab"
-PLANNER = ("fleet", "porting", "operations", "cli/planning")
+PLANNER = ("fleet", "estimate", "operations", "cli/planning")
 OPTIONAL = {"yaml", "distributed"}  # imported where a user asks for them: a model in YAML, executors of Dask
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-PLANNER = ("trnlab.fleet", "trnlab.porting", "trnlab.operations", "trnlab.validation")
+PLANNER = ("trnlab.fleet", "trnlab.estimate", "trnlab.operations", "trnlab.validation")
 KERNEL = """
 import numpy as np
 import trnlab.nki as nki, trnlab.nki.isa as nisa, trnlab.nki.language as nl

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import pytest
 
 from trnlab.cli.main import main
+from trnlab.estimate.result import MemoryReport, Report, TargetResult
 from trnlab.fabric.cluster import parse
 from trnlab.findings import Finding, UserLine
 from trnlab.operations import doctor, releases, settings
 from trnlab.operations.doctor import ERROR, OK, WARNING
-from trnlab.porting.result import MemoryReport, Report, TargetResult
 
 SDK = {
     "torch": "2.9.1",

@@ -11,10 +11,10 @@ from trnlab.collectives import Collective
 from trnlab.compiler import compile
 from trnlab.compiler.fusing.groups import GroupKind
 from trnlab.compiler.pipeline import Assembly
+from trnlab.estimate.job import NullCommunicator
 from trnlab.fabric.world import DEALT, FASTER_CARDS, World
 from trnlab.graph.builder import GraphBuilder
 from trnlab.numerics.dtypes import float32
-from trnlab.porting.job import NullCommunicator
 from trnlab.runtime import device
 from trnlab.runtime.analysis.remedies import RankStep, remedies
 from trnlab.runtime.cache.executables import Cache

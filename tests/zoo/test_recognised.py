@@ -12,10 +12,10 @@ import pytest
 
 from trnlab import chips
 from trnlab.cli.check import as_one_of, prepared
+from trnlab.estimate.job import NullCommunicator
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.models.captured import recognised
 from trnlab.fleet.models.configurations import from_config
-from trnlab.porting.job import NullCommunicator
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session
 

@@ -20,8 +20,8 @@ from trnlab import datasets
 from trnlab.datasets.reading import Reader
 from trnlab.datasets.shards import INDEX, Shards
 from trnlab.errors import RunError
+from trnlab.estimate.report_cache import ReportCache
 from trnlab.files import json_of
-from trnlab.porting.report_cache import ReportCache
 from trnlab.storage import open_store
 from trnlab.storage.store_errors import reason
 

@@ -14,11 +14,11 @@ from trnlab import chips, documents, profile
 from trnlab.chips import Target
 from trnlab.cli.views import allowed, in_view, lend, report_of, with_effects
 from trnlab.errors import UsageError
+from trnlab.estimate import document
+from trnlab.estimate.job import RANKS_WANTED, NullCommunicator
+from trnlab.estimate.report_cache import Noted, ReportCache
+from trnlab.estimate.result import Report, from_json, to_json
 from trnlab.fabric.cluster import Cluster, parse
-from trnlab.porting import document
-from trnlab.porting.job import RANKS_WANTED, NullCommunicator
-from trnlab.porting.report_cache import Noted, ReportCache
-from trnlab.porting.result import Report, from_json, to_json
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session, from_settings
 from trnlab.runtime.settings import Settings, kept_folder, said

@@ -13,8 +13,8 @@ from trnlab.chips import Target
 from trnlab.cli.check import as_one_of, prepared, targets_of, whole_instance
 from trnlab.cli.views import in_view, lend, told
 from trnlab.errors import UsageError
+from trnlab.estimate.text import vendor_words
 from trnlab.graph.ir import Graph
-from trnlab.porting.text import vendor_words
 from trnlab.runtime import precompile
 from trnlab.runtime.cache import compile_cost
 from trnlab.runtime.notices import say

@@ -7,7 +7,7 @@ import argparse
 
 from trnlab import documents
 from trnlab.cli.check import FAILED, examined
-from trnlab.porting import document
+from trnlab.estimate import document
 
 
 def main(args: argparse.Namespace) -> int:

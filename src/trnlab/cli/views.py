@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from trnlab.errors import TrnlabError, UsageError
+from trnlab.estimate.result import Report
 from trnlab.findings import ERROR, Finding, UserLine
 from trnlab.loops import places
-from trnlab.porting.result import Report
 from trnlab.runtime.cache.view_cache import Lender, LentCache
 from trnlab.runtime.session import Session
 from trnlab.view.effects import ALLOWED, NETWORK, SUBPROCESSES, Effects
@@ -113,6 +113,6 @@ def report_of(ended: ScriptExitedError, args: argparse.Namespace, session: Sessi
 def told(effects: Effects | None) -> Sequence[str]:
     """Lines for commands without a report."""
     from trnlab.documents import blocks
-    from trnlab.porting.document import effects as sections
+    from trnlab.estimate.document import effects as sections
 
     return "\n".join(blocks(sections(effects))).splitlines()

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from trnlab.errors import TrnlabError
+from trnlab.estimate.result import Report
 from trnlab.fabric.cluster import Cluster
 from trnlab.operations import host, releases, settings
-from trnlab.porting.result import Report
 from trnlab.storage import is_url, open_store
 from trnlab.storage.store_errors import reason
 from trnlab.units import format_bytes

@@ -9,8 +9,8 @@ import pytest
 
 from trnlab.cli import main as command
 from trnlab.collectives import Collective
+from trnlab.estimate.schedule import StagePass, played
 from trnlab.fabric.world import world_of
-from trnlab.porting.schedule import StagePass, played
 
 pytestmark = pytest.mark.torch
 

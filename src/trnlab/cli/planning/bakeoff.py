@@ -10,6 +10,7 @@ from pathlib import Path
 
 from trnlab.chips.catalog import TARGETS
 from trnlab.errors import UsageError
+from trnlab.estimate.job import JobStep
 from trnlab.fleet.comparison.bakeoff import Bakeoff, to_json
 from trnlab.fleet.comparison.contenders import (
     Contender,
@@ -26,7 +27,6 @@ from trnlab.fleet.models.unpartitioned import UnpartitionedModel
 from trnlab.fleet.quantities import COUNT, MONEY, TIME, parse
 from trnlab.fleet.reliability.goodput import Reliability
 from trnlab.fleet.report.bakeoff_text import report
-from trnlab.porting.job import JobStep
 from trnlab.precision import MODES
 from trnlab.runtime.settings import kept_folder
 from trnlab.units import SECONDS_PER_DAY

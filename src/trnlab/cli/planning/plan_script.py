@@ -12,10 +12,10 @@ from pathlib import Path
 from trnlab.cli.check import as_one_of, prepared
 from trnlab.cli.views import in_view, lend, told
 from trnlab.errors import UsageError
+from trnlab.estimate.job import NullCommunicator
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.models.captured import CapturedWork, recognised, whole
 from trnlab.fleet.models.transformer import Model
-from trnlab.porting.job import NullCommunicator
 from trnlab.runtime.notices import say
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import from_settings

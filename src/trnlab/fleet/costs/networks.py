@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from trnlab.estimate.forecast import GraphRuns, StepWork
 from trnlab.fleet.costs.updates import LEARNING_RATES, STEPS
 from trnlab.fleet.layers.convolutional import ConvolutionalLayers
 from trnlab.fleet.layers.shares import ShardSpec
@@ -18,7 +19,6 @@ from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Value
 from trnlab.graph.passes.dead import remove_dead_ops
 from trnlab.numerics.dtypes import float32
-from trnlab.porting.forecast import GraphRuns, StepWork
 
 BETAS, EPSILON, DECAY = (0.9, 0.999), 1e-8, 0.01  # of AdamW, PyTorch's defaults
 # An optimizer, as it is appended to a step: from weights and their gradients to inputs that are its state.

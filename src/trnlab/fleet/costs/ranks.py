@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trnlab.errors import TrnlabError
+from trnlab.estimate.forecast import forecast
+from trnlab.estimate.job import NullCommunicator
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.costs.networks import step
 from trnlab.fleet.models.captured import CapturedWork
 from trnlab.fleet.models.unpartitioned import UnpartitionedModel
-from trnlab.porting.forecast import forecast
-from trnlab.porting.job import NullCommunicator
 from trnlab.runtime.session import Session
 from trnlab.runtime.step_cost import BACKWARD, FORWARD, UPDATE
 

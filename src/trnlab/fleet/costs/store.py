@@ -29,7 +29,7 @@ _SOURCES = (
     "kernels",
     "compiler",
     "runtime",
-    "porting",
+    "estimate",
     "fleet",
 )
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 from trnlab import compiler
+from trnlab.estimate.job import NullCommunicator
 from trnlab.fabric.cluster import CORES_PER_RANK, parse
 from trnlab.graph.ir import Graph
-from trnlab.porting.job import NullCommunicator
 from trnlab.program.routine import Routine
 from trnlab.runtime import device
 from trnlab.runtime.executable import Executable

@@ -19,6 +19,9 @@ from typing import Any
 
 from trnlab.collectives import Groups
 from trnlab.errors import TrnlabError
+from trnlab.estimate.forecast import GraphRuns, StepWork, forecast
+from trnlab.estimate.job import NullCommunicator
+from trnlab.estimate.result import LargeTensor
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.costs.updates import OptimizerUpdate, part_of
 from trnlab.fleet.layers.shares import ShardSpec
@@ -27,9 +30,6 @@ from trnlab.fleet.models.transformer import Model
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Value
 from trnlab.numerics.dtypes import float32
-from trnlab.porting.forecast import GraphRuns, StepWork, forecast
-from trnlab.porting.job import NullCommunicator
-from trnlab.porting.result import LargeTensor
 from trnlab.runtime.session import Session
 from trnlab.runtime.step_cost import UPDATE
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
+from trnlab.estimate.forecast import StepWork
 from trnlab.fleet.layers.sizes import Attention, Dense, Experts
 from trnlab.fleet.models import counts
 from trnlab.fleet.models.counts import Counted
@@ -24,7 +25,6 @@ from trnlab.fleet.models.stored import Shape, plainly, stores
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.models.unpartitioned import UnpartitionedModel
 from trnlab.graph.flops import model_flops
-from trnlab.porting.forecast import StepWork
 
 NEAR = 0.05  # by which the products of a step may differ from those of the model that its parameters are
 _NUMBERED = re.compile(r"(?P<before>.*?)\.?\b(?P<number>\d+)\.(?P<inside>.+)")

@@ -14,8 +14,8 @@ from math import prod
 import numpy as np
 
 from trnlab.compiler.rewriting.recognize.masks import KnownValues
+from trnlab.estimate.forecast import GraphRuns
 from trnlab.graph.ir import Op, Value
-from trnlab.porting.forecast import GraphRuns
 
 _TURNED = ("concatenate", "negate")  # by rotary positions
 _NORMS = ("rsqrt", "sqrt")

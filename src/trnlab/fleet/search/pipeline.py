@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trnlab.estimate.schedule import ScheduleResult, StagePass, played
 from trnlab.fleet.arrays import Floats, Ints
-from trnlab.porting.schedule import ScheduleResult, StagePass, played
 
 
 class ScheduledPass(NamedTuple):

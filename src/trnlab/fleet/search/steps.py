@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
+from trnlab.estimate.job import room
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.arrays import Bools, Floats, Ints
 from trnlab.fleet.costs.exchange import Exchange
@@ -24,7 +25,6 @@ from trnlab.fleet.search.layout_terms import LayoutTerms, frame_of
 from trnlab.fleet.search.overlap import MicrobatchPasses, streamed
 from trnlab.fleet.search.pipeline_times import PipelineTimes, held_of, parameters_of
 from trnlab.fleet.search.shard_costs import PartsOf, ShardCosts, ShardKey, Training, pieces_of
-from trnlab.porting.job import room
 from trnlab.precision import MODES
 
 AGAIN = {"fused": "remade", "written": "again", "again": "again"}  # attention that is made once more, by what it was

@@ -18,6 +18,7 @@ from math import ceil
 
 import numpy as np
 
+from trnlab.estimate.job import room
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.costs.exchange import Exchange
 from trnlab.fleet.costs.programs import MicrobatchCost, Programs
@@ -32,7 +33,6 @@ from trnlab.fleet.search.steps import CAUSES, CLASSES, PlannedSteps
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph
 from trnlab.numerics.dtypes import DType, dtype, float32, int32
-from trnlab.porting.job import room
 from trnlab.precision import MODES
 
 ROW, GRADIENT, ID = 4, 4, 4  # bytes: of a number of a table, of a gradient that is added up, of an id

@@ -11,6 +11,7 @@ from functools import cache
 from trnlab import chips
 from trnlab.chips.catalog import Target
 from trnlab.chips.prices import Price, chosen
+from trnlab.estimate.job import room
 from trnlab.fabric.cluster import CORES_PER_RANK, parse
 from trnlab.fleet.gpus import efficiency
 from trnlab.fleet.gpus.catalogue import Instance, instance, instances
@@ -23,7 +24,6 @@ from trnlab.fleet.serving.layers import ServingProgram
 from trnlab.fleet.serving.mixtures import met
 from trnlab.fleet.serving.queue import ReplicaTimes
 from trnlab.graph.ir import Graph
-from trnlab.porting.job import room
 
 BATCHES = (1, 4, 16, 64)
 OTHERS = (*BATCHES, 256)  # of a roofline, which costs nothing

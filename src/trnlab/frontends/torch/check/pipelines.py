@@ -21,11 +21,11 @@ import torch.distributed as dist
 from torch import nn
 
 from trnlab.errors import UsageError
+from trnlab.estimate.schedule import StagePass
 from trnlab.fleet.search.pipeline import order
 from trnlab.frontends.torch import recording
 from trnlab.frontends.torch.pytorch import tracing
 from trnlab.graph.ir import Graph
-from trnlab.porting.schedule import StagePass
 
 
 @dataclass

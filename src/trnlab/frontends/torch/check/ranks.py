@@ -27,12 +27,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trnlab.chips.catalog import Target
 from trnlab.errors import UsageError
+from trnlab.estimate.job import RANKS_WANTED
 from trnlab.fabric.cluster import CORES_PER_RANK, Cluster
 from trnlab.frontends.torch.check.counting import Ledger, created
 from trnlab.frontends.torch.check.live_objects import alive
 from trnlab.frontends.torch.pytorch import sharding
 from trnlab.frontends.torch.pytorch.collectives import NEW_GROUP, groups, register_backend
-from trnlab.porting.job import RANKS_WANTED
 from trnlab.runtime.communication import UntimedCollective
 from trnlab.runtime.session import Session
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trnlab.chips.catalog import Target
+from trnlab.estimate.result import TargetResult
 from trnlab.frontends.torch.data import Loader
-from trnlab.porting.result import TargetResult
 from trnlab.runtime.session import Session
 
 

@@ -14,6 +14,11 @@ import torch
 
 from trnlab.chips.catalog import Target
 from trnlab.errors import Location
+from trnlab.estimate.forecast import GraphRuns, StepWork, forecast
+from trnlab.estimate.job import network_of
+from trnlab.estimate.pipeline import Pipeline, forecast_pipeline
+from trnlab.estimate.result import LargeTensor, OperatorReport, Report, TargetResult
+from trnlab.estimate.text import seconds
 from trnlab.findings import ERROR, WARNING
 from trnlab.frontends.torch.check import ranks, reading
 from trnlab.frontends.torch.check.script_trace import ScriptTrace, follow
@@ -23,11 +28,6 @@ from trnlab.frontends.torch.check.tensor_owners import names_of
 from trnlab.frontends.torch.check.vendor import vendor_minutes
 from trnlab.frontends.torch.device.types import is_narrowed
 from trnlab.graph.ir import Graph
-from trnlab.porting.forecast import GraphRuns, StepWork, forecast
-from trnlab.porting.job import network_of
-from trnlab.porting.pipeline import Pipeline, forecast_pipeline
-from trnlab.porting.result import LargeTensor, OperatorReport, Report, TargetResult
-from trnlab.porting.text import seconds
 from trnlab.runtime.communication import UntimedCollective
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session, activate

@@ -9,10 +9,10 @@ import traceback
 from typing import Any, Protocol
 
 from trnlab.errors import Location, UsageError
+from trnlab.estimate.job import RANKS_WANTED
 from trnlab.frontends.torch.check import ranks
 from trnlab.frontends.torch.check.captured_output import OutputTail
 from trnlab.frontends.torch.findings.survey import Survey
-from trnlab.porting.job import RANKS_WANTED
 from trnlab.runtime.script import Script, failure
 from trnlab.runtime.session import current
 

@@ -9,14 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 from trnlab.errors import UsageError
+from trnlab.estimate.forecast import GraphRuns, StepWork
+from trnlab.estimate.job import NullCommunicator
+from trnlab.estimate.pipeline import Pipeline, PipelineRank, PipelineStage
 from trnlab.findings import ERROR
 from trnlab.frontends.torch.check import ranks
 from trnlab.frontends.torch.check.script_trace import ScriptTrace, follow
 from trnlab.frontends.torch.check.steps import TracedStep
 from trnlab.graph.ir import Graph
-from trnlab.porting.forecast import GraphRuns, StepWork
-from trnlab.porting.job import NullCommunicator
-from trnlab.porting.pipeline import Pipeline, PipelineRank, PipelineStage
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session, activate
 

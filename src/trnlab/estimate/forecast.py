@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 
 from trnlab.chips.catalog import Target
 from trnlab.errors import TrnlabError
+from trnlab.estimate import layout, memory
+from trnlab.estimate.job import job_of, network_of, room
+from trnlab.estimate.result import LargeTensor, MemoryReport, TargetResult
 from trnlab.fabric.cluster import CORES_PER_RANK
 from trnlab.graph.flops import model_flops
 from trnlab.graph.ir import Graph
-from trnlab.porting import layout, memory
-from trnlab.porting.job import job_of, network_of, room
-from trnlab.porting.result import LargeTensor, MemoryReport, TargetResult
 from trnlab.precision import MODES
 from trnlab.runtime import device
 from trnlab.runtime.analysis.performance import MILLION

@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass, field, replace
 from trnlab.chips.catalog import Target
 from trnlab.collectives import Collective
 from trnlab.errors import TrnlabError, UsageError
+from trnlab.estimate import forecast, memory
+from trnlab.estimate.forecast import OUTSIDE, GraphRuns, cost_of, memory_of
+from trnlab.estimate.job import JobStep, job_of, network_of
+from trnlab.estimate.result import LargeTensor, MemoryReport, TargetResult
+from trnlab.estimate.schedule import ScheduleResult, StagePass, played
 from trnlab.fabric.world import World
 from trnlab.graph.flops import model_flops
-from trnlab.porting import forecast, memory
-from trnlab.porting.forecast import OUTSIDE, GraphRuns, cost_of, memory_of
-from trnlab.porting.job import JobStep, job_of, network_of
-from trnlab.porting.result import LargeTensor, MemoryReport, TargetResult
-from trnlab.porting.schedule import ScheduleResult, StagePass, played
 from trnlab.precision import MODES
 from trnlab.runtime import device
 from trnlab.runtime.communication import UntimedCollective

@@ -12,7 +12,7 @@ from trnlab.runtime.faults import DegradedStep
 from trnlab.view.effects import Effects, effects_of
 
 if TYPE_CHECKING:  # it brings what pages are made of; findings are recorded wherever a step is captured
-    from trnlab.porting.job import JobStep
+    from trnlab.estimate.job import JobStep
 
 SCHEMA, VERSION = "trnlab-check", 1
 
@@ -194,6 +194,6 @@ def _target(record: dict[str, Any]) -> TargetResult:
 
 
 def _job(record: dict[str, Any]) -> JobStep:
-    from trnlab.porting.job import JobStep
+    from trnlab.estimate.job import JobStep
 
     return JobStep(**{**record, "sick": DegradedStep.from_json(record["sick"]) if record["sick"] else None})

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from trnlab.chips.catalog import Target
 from trnlab.errors import UsageError
+from trnlab.estimate.result import CoreLayout, MemoryReport
 from trnlab.fabric.cluster import CORES_PER_RANK
 from trnlab.isa.base import Work
-from trnlab.porting.result import CoreLayout, MemoryReport
 from trnlab.sim.timing.collective import collective_time
 from trnlab.units import PS_PER_S
 

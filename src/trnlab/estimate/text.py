@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from trnlab.estimate.job import JobStep
+from trnlab.estimate.result import Report, TargetResult
 from trnlab.findings import ERROR, NOTE, WARNING
-from trnlab.porting.job import JobStep
-from trnlab.porting.result import Report, TargetResult
 from trnlab.profile import communication
 from trnlab.profile.summary import from_store
 from trnlab.runtime.faults import DegradedStep

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from trnlab.porting.result import LargeTensor, MemoryReport
+from trnlab.estimate.result import LargeTensor, MemoryReport
 from trnlab.program.routine import Call, Program
 from trnlab.program.routine import ProgramTensor as HbmTensor
 from trnlab.runtime.step_cost import BACKWARD, FORWARD, UPDATE, StepCost

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from trnlab.documents import BOTH, PAGE, TERMINAL, Bar, Bars, Document, Key, Note, Part, Section, Slice, Table
 from trnlab.documents.html import sentence
+from trnlab.estimate import text
+from trnlab.estimate.result import Report, TargetResult, to_json
+from trnlab.estimate.text import seconds
 from trnlab.findings import ERROR, Finding
-from trnlab.porting import text
-from trnlab.porting.result import Report, TargetResult, to_json
-from trnlab.porting.text import seconds
 from trnlab.units import format_bytes
 from trnlab.view.effects import NAMESPACES, Effects
 
