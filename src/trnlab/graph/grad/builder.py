@@ -63,8 +63,8 @@ class GradientBuilder(GraphBuilder):
 
     def recomputed(self, make: Callable[..., Value], *inputs: Value) -> Value:
         """make(*inputs), of which nothing is kept: the backward pass computes it once more from the inputs
-        (activation checkpointing, Chen et al. 2016, arXiv:1604.06174). What it reads of the graph's own inputs is behind
-        barriers then as well, as PyTorch has it, so that no loop that reads one computes it both times."""
+        (activation checkpointing, Chen et al. 2016, arXiv:1604.06174). What it reads of the graph's own inputs is
+        behind barriers then as well, as PyTorch has it, so that no loop that reads one computes it both times."""
         results = self._region(lambda *given: (make(*given),), inputs, None)
         region = self._nodes[-1]
         assert isinstance(region, GradientRegion)
