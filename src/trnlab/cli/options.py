@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several commands take."""
+"""Options that several commands take, each in one place."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def whole(least: int, most: int = 1 << 31) -> Callable[[str], int]:
 
 def setting(command: argparse._ActionsContainer, name: str, **instead: Any) -> None:
     """The option of a field of `Settings`. instead: what this command tells `argparse` otherwise, such as `help`."""
-    told = SETTINGS[name]
-    command.add_argument(told.option, **{"help": told.help, **told.argument, **instead})
+    field = SETTINGS[name]
+    command.add_argument(field.option, **{"help": field.help, **field.argument, **instead})
 
 
 def settings(command: argparse._ActionsContainer, *names: str) -> None:
@@ -55,7 +55,7 @@ def allow(command: argparse.ArgumentParser) -> None:
     )
 
 
-def cache_options(command: argparse.ArgumentParser, without: str | None = None) -> None:
+def cache(command: argparse.ArgumentParser, without: str | None = None) -> None:
     """--cache, and --no-cache, which excludes it. without: what the command does without a cache, where it is
     something else; "" where it takes no --no-cache."""
     group = command.add_mutually_exclusive_group()
