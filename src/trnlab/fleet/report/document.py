@@ -253,5 +253,14 @@ def _refused(plan: Plan) -> Section:
     title = f"{plan.looked_at:,} layouts were looked at, {len(plan):,} fit{others}"
     rows = [(f"{count:,}", reason) for reason, count in plan.refused.most_common()]
     parts: list[Part] = [Table(rows, numbers=[0], most=REASONS)]
+    effort = plan.effort
+    if effort["shares"]:
+        parts.append(
+            Note(
+                f"{effort['compiled']:,} of {effort['shares']:,} shares of a rank were compiled, and "
+                f"{effort['wholes']:,} steps as a whole; {effort['reckoned']:,} layouts are reckoned from those: at "
+                "best none of them beats the best"
+            )
+        )
     say = f"{plan.looked_at:,} layouts were looked at, {len(plan):,} fit."
     return Section(title, parts, heading="What did not fit", say=say)

@@ -61,6 +61,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "looked_at": plan.looked_at,
         "fit": len(plan),
         "refused": dict(plan.refused.most_common()),
+        "search": plan.effort,
     }
 
 

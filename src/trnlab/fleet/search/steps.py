@@ -22,7 +22,13 @@ from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.search.communication import hidden
 from trnlab.fleet.search.layout import RECOMPUTE, Layout, Layouts, columns_of, layers_of
 from trnlab.fleet.search.layout_terms import LayoutTerms, frame_of
-from trnlab.fleet.search.overlap import MicrobatchPasses, streamed
+from trnlab.fleet.search.overlap import (
+    BEHIND_BACKWARD,
+    BEHIND_FORWARD,
+    MicrobatchPasses,
+    shares_layers,
+    streamed,
+)
 from trnlab.fleet.search.pipeline_times import PipelineTimes, held_of, parameters_of
 from trnlab.fleet.search.shard_costs import PartsOf, ShardCosts, ShardKey, Training, pieces_of
 from trnlab.precision import MODES
@@ -120,10 +126,18 @@ class PlannedSteps:
         )
 
     def replaced(self, i: int, step: PlannedStep) -> PlannedSteps:
-        """With other figures of one layout, or without it where it does not fit by these."""
-        if not step.fits:
-            return self.take(np.arange(len(self)) != i)
-        return replace(self, seconds=_put(self.seconds, i, step.seconds), bytes=_put(self.bytes, i, step.bytes))
+        """With other figures of one layout, from programs of its own."""
+        seconds, sizes = _put(self.seconds, i, step.seconds), _put(self.bytes, i, step.bytes)
+        exact = self.exact.copy()
+        exact[i] = True
+        return replace(self, seconds=seconds, bytes=sizes, exact=exact)
+
+    def longer(self, rows: Bools, by: Mapping[str, float]) -> PlannedSteps:
+        """With so many seconds more of each cause in some rows, never less than none."""
+        added = {
+            name: np.where(rows, np.maximum(column + by[name], 0.0), column) for name, column in self.seconds.items()
+        }
+        return replace(self, seconds=added)
 
     def step(self, i: int) -> PlannedStep:
         """One of them."""
@@ -270,14 +284,13 @@ class Planner:
     def _end_of_step(self, frame: LayoutTerms, passes: MicrobatchPasses) -> dict[str, Floats]:
         """Gradients added up over data and context parallel ranks, the update, and the new weights given back."""
         x, training = frame.layouts, frame.training
-        gradients = hidden(frame.spread, passes.backward, passes.layers, x["overlap"])
-        weights = hidden(frame.given, passes.forward, passes.layers, x["overlap"])
+        forward, backward = (np.where(shares_layers(x), part, 1.0) for part in (BEHIND_FORWARD, BEHIND_BACKWARD))
+        gradients = hidden(frame.spread, passes.backward * backward, passes.layers, x["overlap"])
+        weights = hidden(frame.given, passes.forward * forward, passes.layers, x["overlap"])
         third = np.flatnonzero(x["zero"] == 3)
         if len(third):
             of_third, rounded = x.take(third), self._of_parts(frame, third, rounding)
-            found = streamed(
-                frame.streams.take(third), passes.take(third), training.model, of_third["overlap"], rounded
-            )
+            found = streamed(frame.streams.take(third), passes.take(third), training.model, of_third, rounded)
             asked, given_back = (one * of_third.microbatches(training.batch) for one in found)
             weights[third] += asked
             gradients[third] += given_back
