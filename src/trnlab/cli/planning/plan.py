@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from trnlab import documents
@@ -28,8 +29,10 @@ from trnlab.fleet.planning.plan import Plan, Question, plan
 from trnlab.fleet.report import settings_text, table
 from trnlab.fleet.report.document import document
 from trnlab.fleet.search.layout import pinned
+from trnlab.fleet.search.prefetch import CompilePool
 from trnlab.runtime.notices import say
 from trnlab.runtime.settings import kept_folder
+from trnlab.stacks import OURS
 from trnlab.validation import planned
 
 
@@ -56,6 +59,7 @@ def arguments(command: argparse.ArgumentParser) -> None:
         metavar="tp=8,pp=4",
         help="what of the layout is given: tp, pp, dp, mb, vp, zero, recompute, overlap",
     )
+    options.stack(command)
     add(
         "--compare",
         metavar="precision=fp32:bf16,recompute,...",
@@ -84,7 +88,8 @@ def main(args: argparse.Namespace) -> int:
             known = model(name)
             print(f"{name:<16} {known.parameters / 1e9:>8.2f} B parameters   {known.source}")
         return 0
-    asked = question(args)
+    first = question(args)
+    asked, *others = (replace(first, stack=stack) for stack in options.stacks_of(args))
     folder = None if args.no_cache else kept_folder(args) / "plans"
     names = tuple(filter(None, args.target.split(",")))
     elsewhere = [name for name in names if name not in TARGETS and name in instances()]
@@ -93,16 +98,30 @@ def main(args: argparse.Namespace) -> int:
     if args.compare:
         return _compared(args, asked, folder)
     with helpers(args) as ahead:
-        found = plan(asked, folder, say, ahead, _come)
-    _held(args, found)
+        found, *apart = (_searched(args, one, folder, ahead) for one in (asked, *others))
     beside = besides.others(asked, elsewhere, found.chosen.bill.days)
-    held = planned.held(found.chosen.cluster.target.name, asked.precision)
+    held = [
+        planned.held(one.chosen.cluster.target.name, asked.precision, one.question.stack.name)
+        for one in (found, *apart)
+    ]
+    stacked = list(zip((found, *apart), held))
     if args.json:
-        print(json.dumps(table.to_json(found) | besides.to_json(found, beside, args.region), indent=2))
+        record = table.to_json(found) | {"stacks": table.stacks_to_json(stacked)}
+        print(json.dumps(record | besides.to_json(found, beside, args.region), indent=2))
     else:
-        print(documents.text(document(found)), besides.report(found, beside, args.region, held), sep="\n\n")
-    _written(args, found, beside, held)
+        said = document(found, held=held[0], stacked=stacked)
+        print(documents.text(said), besides.report(found, beside, args.region, held[0]), sep="\n\n")
+    _written(args, found, beside, held[0])
     return 0
+
+
+def _searched(args: argparse.Namespace, asked: Question, folder: Path | None, ahead: CompilePool | None) -> Plan:
+    """The plan of a question, by its stack, within the power of the site."""
+    if asked.stack.name != OURS:
+        say(f"as {asked.stack.title} has it")
+    found = plan(asked, folder, say, ahead, _come)
+    _held(args, found)
+    return found
 
 
 def _held(args: argparse.Namespace, found: Plan) -> None:
@@ -131,7 +150,8 @@ def _compared(args: argparse.Namespace, asked: Question, folder: Path | None) ->
         found = settings.compare(asked, axes, folder, say, ahead, lambda made: _held(args, made))
     print(json.dumps(settings_text.to_json(found), indent=2) if args.json else settings_text.text(found))
     cheapest = found.cheapest[0].found
-    _written(args, cheapest, (), planned.held(cheapest.chosen.cluster.target.name, cheapest.question.precision))
+    by, target = cheapest.question, cheapest.chosen.cluster.target.name
+    _written(args, cheapest, (), planned.held(target, by.precision, by.stack.name))
     return 0
 
 

@@ -46,9 +46,14 @@ _STEP = (
 )
 
 
-def document(plan: Plan, beside: Sequence[Alternative] = (), held: PlanAccuracy = UNHELD) -> Document:
-    """The whole answer. beside: the same tokens elsewhere; held: as in `alternatives.report`. Raises UsageError as
-    `Plan.chosen`."""
+def document(
+    plan: Plan,
+    beside: Sequence[Alternative] = (),
+    held: PlanAccuracy = UNHELD,
+    stacked: Sequence[tuple[Plan, PlanAccuracy]] = (),
+) -> Document:
+    """The whole answer. beside: the same tokens elsewhere; held: as in `alternatives.report`; stacked: the plans of
+    all stacks that were asked for, this one the first. Raises UsageError as `Plan.chosen`."""
     asked, c = plan.question, plan.chosen
     style = Drawing(f"<style>{_ASSETS.joinpath('plan.css').read_text('utf-8')}</style>", on=PAGE)
     return Document(
@@ -57,6 +62,7 @@ def document(plan: Plan, beside: Sequence[Alternative] = (), held: PlanAccuracy 
             style,
             *(Note(line, on=TERMINAL) for line in _question(plan)),
             _chosen(plan),
+            *_stacks(stacked),
             Later(lambda: pictures.chosen(plan), on=PAGE),
             _dollars(plan),
             _step(plan),
@@ -105,6 +111,21 @@ def _chosen(plan: Plan) -> Section:
     )
     size = f"{c.cluster.chips:,} chips, {c.cluster.ranks:,} ranks"
     return Section(f"cheapest in time: {c.cluster.name} ({size}), {step.layout}", [Note(said)], on=TERMINAL)
+
+
+def _stacks(stacked: Sequence[tuple[Plan, PlanAccuracy]]) -> Iterator[Section]:
+    """The chosen layouts side by side: what the machine does with programs of each stack."""
+    if not stacked:
+        return
+    head = ("by", "on", "layout", "step", "MFU", "days", "$", "published runs")
+    rows = []
+    for plan, held in stacked:
+        c, step = plan.chosen, plan.chosen.step
+        usd = f"{c.bill.usd:,.0f}" if c.bill.usd is not None else "-"
+        spent = f"{step.total:.4g} s", f"{step.mfu:.1%}", f"{c.bill.days:.3g}", usd
+        rows.append((plan.question.stack.title, c.cluster.name, str(step.layout), *spent, str(held)))
+    say = "What the vendor's software makes of it, and what this hardware can do by programs that trnlab compiles."
+    yield Section("by whose software", [Table(rows, head, (3, 4, 5, 6))], say=say)
 
 
 def _figures(plan: Plan) -> Iterator[HeadlineFigure]:
