@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Sequence
 from pathlib import Path
 
 from trnlab import documents
@@ -16,7 +14,6 @@ from trnlab.errors import UsageError
 from trnlab.files import write_atomic
 from trnlab.fleet import quantities
 from trnlab.fleet.comparison import alternatives as besides
-from trnlab.fleet.comparison.contenders import PlanAccuracy
 from trnlab.fleet.gpus.catalogue import instances
 from trnlab.fleet.models.configurations import catalogue, model
 from trnlab.fleet.models.transformer import Model
@@ -24,8 +21,10 @@ from trnlab.fleet.models.unpartitioned import UnpartitionedModel
 from trnlab.fleet.planning import launch_files as handover
 from trnlab.fleet.planning import settings
 from trnlab.fleet.planning.plan import Plan, Question, plan
-from trnlab.fleet.report import settings_text, table
+from trnlab.fleet.report import settings_document
+from trnlab.fleet.report.beside_document import beside_document
 from trnlab.fleet.report.document import document
+from trnlab.fleet.report.table import to_csv
 from trnlab.fleet.search.layout import pinned
 from trnlab.runtime.notices import say
 from trnlab.runtime.settings import kept_folder
@@ -52,11 +51,9 @@ def main(args: argparse.Namespace) -> int:
     _held(args, found)
     beside = besides.others(asked, elsewhere, found.chosen.bill.days)
     held = planned.held(found.chosen.cluster.target.name, asked.precision)
-    if args.json:
-        print(json.dumps(table.to_json(found) | besides.to_json(found, beside, args.region), indent=2))
-    else:
-        print(documents.text(document(found)), besides.report(found, beside, args.region, held), sep="\n\n")
-    _written(args, found, beside, held)
+    said = document(found, beside, held, args.region)
+    print(said.json() if args.json else documents.text(said))
+    _written(args, found, said)
     return 0
 
 
@@ -66,17 +63,15 @@ def _held(args: argparse.Namespace, found: Plan) -> None:
         besides.hold(found, quantities.parse(args.power, quantities.POWER, "--power"))
 
 
-def _written(
-    args: argparse.Namespace, found: Plan, beside: Sequence[besides.Alternative], held: PlanAccuracy
-) -> None:
+def _written(args: argparse.Namespace, found: Plan, said: documents.Document) -> None:
     """The files that are asked for."""
     if args.csv:
-        write_atomic(args.csv, table.to_csv(found, len(found)).encode())
+        write_atomic(args.csv, to_csv(found, len(found)).encode())
     if args.write:
         for file in handover.write(found, args.write):
             say(f"wrote {file}")
     if args.page:
-        write_atomic(args.page, documents.page(document(found, beside, held)).encode())
+        write_atomic(args.page, documents.page(said).encode())
 
 
 def _compared(args: argparse.Namespace, asked: Question, folder: Path | None) -> int:
@@ -84,9 +79,11 @@ def _compared(args: argparse.Namespace, asked: Question, folder: Path | None) ->
     axes = settings.axes(args.compare)
     with helpers(args) as ahead:
         found = settings.compare(asked, axes, folder, say, ahead, lambda made: _held(args, made))
-    print(json.dumps(settings_text.to_json(found), indent=2) if args.json else settings_text.text(found))
+    said = settings_document.document(found)
+    print(said.json() if args.json else documents.text(said))
     cheapest = found.cheapest[0].found
-    _written(args, cheapest, (), planned.held(cheapest.chosen.cluster.target.name, cheapest.question.precision))
+    held = planned.held(cheapest.chosen.cluster.target.name, cheapest.question.precision)
+    _written(args, cheapest, document(cheapest, (), held, args.region))
     return 0
 
 
@@ -102,8 +99,8 @@ def _come(found: Plan) -> None:
 def _elsewhere(args: argparse.Namespace, asked: Question, names: list[str]) -> int:
     """Nothing to compile: only what was published of others."""
     beside = besides.others(asked, names)
-    shown = json.dumps(besides.to_json(None, beside, args.region), indent=2)
-    print(shown if args.json else "\n".join(besides.table(beside)))
+    said = beside_document(beside, args.region)
+    print(said.json() if args.json else documents.text(said))
     return 0
 
 
