@@ -57,7 +57,7 @@ def _html(part: Part) -> str:
 def _section(s: Section) -> str:
     """A panel; what has no title is no panel, only the parts in a box of its style."""
     content = "".join(map(_within, parts_on(PAGE, s.parts)))
-    title = s.heading or html.first_up(s.title)
+    title = s.heading or html.first_up(s.title).rstrip(":")
     if title:
         return html.section(title, s.say, content, s.style)
     return f'<div class="{s.style}">{content}</div>' if s.style else content

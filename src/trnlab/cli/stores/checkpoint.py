@@ -9,6 +9,7 @@ import sys
 import time
 from typing import Any
 
+from trnlab.documents import Document, Note, Table, text
 from trnlab.errors import RunError, UsageError
 from trnlab.storage import open_store
 from trnlab.storage.checkpoints import Checkpoint, Checkpoints
@@ -38,11 +39,18 @@ def main(args: argparse.Namespace) -> int:
 
 def _list(kept: Checkpoints) -> int:
     found = _present(kept)
-    for c in found:
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(c.created))
-        print(f"step {c.step:<10} {format_bytes(c.size):>10}  {when} UTC  {'done' if c.done else 'not finished'}")
+    rows = [
+        (
+            f"step {c.step}",
+            format_bytes(c.size),
+            time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(c.created)),
+            "done" if c.done else "not finished",
+        )
+        for c in found
+    ]
     done = sum(c.done for c in found)
-    print(f"{done} {'checkpoint' if done == 1 else 'checkpoints'} in {kept.store.url}")
+    total = f"{done} {'checkpoint' if done == 1 else 'checkpoints'} in {kept.store.url}"
+    print(text(Document(kept.store.url, [Table(rows, numbers=[1]), Note(total)])))
     return 0
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from trnlab.chips.prices import KINDS, alike, latest
 from trnlab.documents import Document, Note, Section, Table
+from trnlab.documents.html import sentence
 from trnlab.fleet.bills import energy
 from trnlab.fleet.bills.claims import about
 from trnlab.fleet.comparison.alternatives import Alternative, compiling, of_plan, to_json
@@ -50,7 +51,7 @@ def _energy(plan: Plan, region: str) -> Section:
     ]
     basis = [*drawn.basis, energy.intensity(region).source]
     parts = [Note(f"at full load {_amount(load, POWER)}, with hosts and site"), Table(rows), *map(Note, basis)]
-    return Section(title, parts, heading="Energy and carbon", say=title)
+    return Section(title, parts, heading="Energy and carbon", say=sentence(title))
 
 
 def _compiling(plan: Plan) -> Section:
@@ -65,7 +66,7 @@ def _compiling(plan: Plan) -> Section:
         line += f", ${saved.low:,.0f} to ${saved.high:,.0f}"
     if yearly is not None and c.bill.days <= DAYS_PER_WEEK:
         line += f"; repeated weekly, ${yearly.low:,.0f} to ${yearly.high:,.0f} a year"
-    return Section(title, [Note(times), Note(line)], heading="Compiling", say=title)
+    return Section(title, [Note(times), Note(line)], heading="Compiling", say=sentence(title))
 
 
 def claims(instance: str) -> Iterator[Section]:
@@ -83,7 +84,9 @@ def others(beside: Sequence[Alternative], plan: Plan | None = None, held: PlanAc
     rows = [row for other in beside for row in _rows(other)]
     basis = [(f"{other.side.name}:", line) for other in beside for line in other.side.basis]
     ratios = map(Note, _ratios(beside, plan, held))
-    yield Section(_OTHERS, [Table(rows, head), *ratios, Table(basis)], heading="On other accelerators", say=_OTHERS)
+    yield Section(
+        _OTHERS, [Table(rows, head), *ratios, Table(basis)], heading="On other accelerators", say=sentence(_OTHERS)
+    )
 
 
 def _rows(other: Alternative) -> Iterator[tuple[str, ...]]:
@@ -127,7 +130,7 @@ def _band(held: PlanAccuracy) -> Section:
     title = f"band: the rate is {times} the plan's, if it is as far off as others were:"
     behind = ", planned as this one is, and reached with the vendor's compiler of their release"
     said = f"{held}{behind if held.errors else ''}"
-    return Section(title, [Note(said)], heading="How far off it may be", say=title)
+    return Section(title, [Note(said)], heading="How far off it may be", say=sentence(title))
 
 
 def _usd(span: PublishedRange, known: bool) -> str:

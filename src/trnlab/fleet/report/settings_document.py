@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trnlab.documents import TERMINAL, Document, Note, Section, Table
+from trnlab.documents.html import sentence
 from trnlab.fleet.bills import money
 from trnlab.fleet.bills.compilation import minutes
 from trnlab.fleet.planning.plan import Candidate
@@ -100,7 +101,7 @@ def _compiling(compared: SettingComparison) -> Section:
     title = f"compiling: {made.low:g} to {made.high:g} minutes a time ({made.tag}: {made.source})"
     head = ("saved a day", "compiling once", "repaid after")
     rows = [[*values, *_repaid(compared, c)] for values, c in _fitting(compared)]
-    return Section(title, [Note(_REPAYS), _table(compared, head, rows, 1)], heading="Compiling", say=title)
+    return Section(title, [Note(_REPAYS), _table(compared, head, rows, 1)], heading="Compiling", say=sentence(title))
 
 
 def _repaid(compared: SettingComparison, c: Candidate) -> tuple[str, str, str]:
