@@ -24,14 +24,17 @@ def test_the_newest_release_is_meant_where_none_is_named():
 
 
 @pytest.mark.parametrize(
-    "release, attention, products",
+    ("release", "attention", "products"),
     [
         ("2.6", "written", "bf16"),
         ("2.15", "written", "bf16"),
         ("2.16", "softmax", "bf16"),
         ("2.18.1", "softmax", "bf16"),
-    ]
-    + [("2.19", "kernel", "bf16"), ("2.26", "kernel", "bf16"), ("2.27", "kernel", "told"), ("3.0", "kernel", "told")],
+        ("2.19", "kernel", "bf16"),
+        ("2.26", "kernel", "bf16"),
+        ("2.27", "kernel", "told"),
+        ("3.0", "kernel", "told"),
+    ],
 )
 def test_a_release_has_what_was_the_last_to_change(release, attention, products):
     stack = stacks.parse(f"vendor,release={release}")
@@ -45,8 +48,14 @@ def test_a_choice_is_made_otherwise_by_name():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "theirs", "vendor,", "vendor,fusion", "vendor,fusion=on", "vendor,release=new", "vendor,release=2"]
-    + [
+    [
+        "",
+        "theirs",
+        "vendor,",
+        "vendor,fusion",
+        "vendor,fusion=on",
+        "vendor,release=new",
+        "vendor,release=2",
         "vendor,library=megatron",
         "vendor,speed=2",
         "vendor,tracing_us=-1",
@@ -57,13 +66,15 @@ def test_a_choice_is_made_otherwise_by_name():
 def test_what_cannot_be_is_refused_with_what_may_be(text):
     with pytest.raises(UsageError) as said:
         stacks.parse(text)
-    assert said.value.code == "TRN587" and said.value.limit
+    assert said.value.code == "TRN587"
+    assert said.value.limit
 
 
 def test_each_value_of_the_vendor_says_what_it_rests_on():
     for choice in stacks.choices():
         for since in (*choice.vendor, *choice.libraries.values()):
-            assert since.basis in (stacks.DOCUMENTED, stacks.INFERRED, stacks.ASSUMED) and since.source
+            assert since.basis in (stacks.DOCUMENTED, stacks.INFERRED, stacks.ASSUMED)
+            assert since.source
             assert not choice.choices or since.value in choice.choices
 
 
@@ -102,5 +113,7 @@ def test_the_vendors_layer_takes_longer_and_traces_its_operators():
         Programs(Session(chips.target("trn1.2xlarge"), stack=stacks.parse(text))).layer(known, block, share)
         for text in ("ours", "vendor")
     )
-    assert theirs.forward > ours.forward and theirs.backward > ours.backward
-    assert theirs.traced == ours.traced > 100 and theirs.flops == ours.flops
+    assert theirs.forward > ours.forward
+    assert theirs.backward > ours.backward
+    assert theirs.traced == ours.traced > 100
+    assert theirs.flops == ours.flops

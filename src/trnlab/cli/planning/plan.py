@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +16,6 @@ from trnlab.errors import UsageError
 from trnlab.files import write_atomic
 from trnlab.fleet import quantities
 from trnlab.fleet.comparison import alternatives as besides
-from trnlab.fleet.comparison.contenders import PlanAccuracy
 from trnlab.fleet.gpus.catalogue import instances
 from trnlab.fleet.models.configurations import catalogue, model
 from trnlab.fleet.models.transformer import Model
@@ -26,8 +23,10 @@ from trnlab.fleet.models.unpartitioned import UnpartitionedModel
 from trnlab.fleet.planning import launch_files as handover
 from trnlab.fleet.planning import settings
 from trnlab.fleet.planning.plan import Plan, Question, plan
-from trnlab.fleet.report import settings_text, table
+from trnlab.fleet.report import settings_document
+from trnlab.fleet.report.beside_document import beside_document
 from trnlab.fleet.report.document import document
+from trnlab.fleet.report.table import to_csv
 from trnlab.fleet.search.layout import pinned
 from trnlab.fleet.search.prefetch import CompilePool
 from trnlab.runtime.notices import say
@@ -100,18 +99,11 @@ def main(args: argparse.Namespace) -> int:
     with helpers(args) as ahead:
         found, *apart = (_searched(args, one, folder, ahead) for one in (asked, *others))
     beside = besides.others(asked, elsewhere, found.chosen.bill.days)
-    held = [
-        planned.held(one.chosen.cluster.target.name, asked.precision, one.question.stack.name)
-        for one in (found, *apart)
-    ]
-    stacked = list(zip((found, *apart), held))
-    if args.json:
-        record = table.to_json(found) | {"stacks": table.stacks_to_json(stacked)}
-        print(json.dumps(record | besides.to_json(found, beside, args.region), indent=2))
-    else:
-        said = document(found, held=held[0], stacked=stacked)
-        print(documents.text(said), besides.report(found, beside, args.region, held[0]), sep="\n\n")
-    _written(args, found, beside, held[0])
+    plans = (found, *apart)
+    held = [planned.held(one.chosen.cluster.target.name, asked.precision, one.question.stack.name) for one in plans]
+    said = document(found, beside, held[0], args.region, list(zip(plans, held)))
+    print(said.json() if args.json else documents.text(said))
+    _written(args, found, said)
     return 0
 
 
@@ -130,17 +122,15 @@ def _held(args: argparse.Namespace, found: Plan) -> None:
         besides.hold(found, quantities.parse(args.power, quantities.POWER, "--power"))
 
 
-def _written(
-    args: argparse.Namespace, found: Plan, beside: Sequence[besides.Alternative], held: PlanAccuracy
-) -> None:
+def _written(args: argparse.Namespace, found: Plan, said: documents.Document) -> None:
     """The files that are asked for."""
     if args.csv:
-        write_atomic(args.csv, table.to_csv(found, len(found)).encode())
+        write_atomic(args.csv, to_csv(found, len(found)).encode())
     if args.write:
         for file in handover.write(found, args.write):
             say(f"wrote {file}")
     if args.page:
-        write_atomic(args.page, documents.page(document(found, beside, held)).encode())
+        write_atomic(args.page, documents.page(said).encode())
 
 
 def _compared(args: argparse.Namespace, asked: Question, folder: Path | None) -> int:
@@ -148,10 +138,12 @@ def _compared(args: argparse.Namespace, asked: Question, folder: Path | None) ->
     axes = settings.axes(args.compare)
     with helpers(args) as ahead:
         found = settings.compare(asked, axes, folder, say, ahead, lambda made: _held(args, made))
-    print(json.dumps(settings_text.to_json(found), indent=2) if args.json else settings_text.text(found))
+    said = settings_document.document(found)
+    print(said.json() if args.json else documents.text(said))
     cheapest = found.cheapest[0].found
     by, target = cheapest.question, cheapest.chosen.cluster.target.name
-    _written(args, cheapest, (), planned.held(target, by.precision, by.stack.name))
+    held = planned.held(target, by.precision, by.stack.name)
+    _written(args, cheapest, document(cheapest, (), held, args.region))
     return 0
 
 
@@ -167,8 +159,8 @@ def _come(found: Plan) -> None:
 def _elsewhere(args: argparse.Namespace, asked: Question, names: list[str]) -> int:
     """Nothing to compile: only what was published of others."""
     beside = besides.others(asked, names)
-    shown = json.dumps(besides.to_json(None, beside, args.region), indent=2)
-    print(shown if args.json else "\n".join(besides.table(beside)))
+    said = beside_document(beside, args.region)
+    print(said.json() if args.json else documents.text(said))
     return 0
 
 
