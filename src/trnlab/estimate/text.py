@@ -18,14 +18,18 @@ from trnlab.view.effects import Effects
 _WITHOUT_VALUES = ("", "eager", "recorded", "compile_step", "torch.compile")
 
 
+def what(report: Report) -> str:
+    """What times, rates and prices are of."""
+    return "step" if report.learns else "forward pass"
+
+
 def head(report: Report) -> str:
     """What was looked at."""
-    what = "step" if report.learns else "forward pass"
     values = "without values" if report.how in _WITHOUT_VALUES else "with the host's values"
-    steps = f"{report.steps} {what}{('s' if report.learns else 'es') * (report.steps != 1)} followed {values}"
+    steps = f"{report.steps} {what(report)}{('s' if report.learns else 'es') * (report.steps != 1)} followed {values}"
     how = {"eager": "nothing compiled", "recorded": "operators recorded"}.get(report.how, report.how)
     size = f", {report.parameters:,} parameters" if report.parameters else ""
-    per = f", {report.per_step:,} {report.counted or 'tokens'} a step" if report.per_step else ""
+    per = f", {report.per_step:,} {report.counted or 'tokens'} a {what(report)}" if report.per_step else ""
     known = ", from the last check" if report.cached else ""
     return f"{report.script}: {how}, {report.precision} matrix products, {steps}{size}{per}{known}"
 
@@ -78,7 +82,7 @@ def reading(t: TargetResult) -> Iterator[str]:
         yield from (f"    {line}" for line in from_store(read))
 
 
-def layout_words(t: TargetResult) -> str:
+def layout_words(t: TargetResult, what: str = "step") -> str:
     """The smallest layout that holds the step, and what its time leans on."""
     assert t.layout is not None
     lay = t.layout
@@ -86,7 +90,7 @@ def layout_words(t: TargetResult) -> str:
     low, high = lay.time_s
     return (
         f"does not fit one core; the fewest that hold it are {lay.cores}{share}, {format_bytes(lay.bytes_per_core)} "
-        f"each: {seconds(low)} to {seconds(high)} a step, as communication ({seconds(lay.communication_s)}) is "
+        f"each: {seconds(low)} to {seconds(high)} a {what}, as communication ({seconds(lay.communication_s)}) is "
         f"hidden or not\n  {lay.basis}"
     )
 
@@ -95,7 +99,7 @@ def job(found: JobStep, t: TargetResult, report: Report) -> str:
     """A step of all ranks: its time, what of it is communication, rate and price."""
     unit = report.counted or "samples"
     lines = [
-        f"{found.cluster}, {found.ranks} ranks, as rank {found.rank} does it: {seconds(found.step_s)} a step"
+        f"{found.cluster}, {found.ranks} ranks, as rank {found.rank} does it: {seconds(found.step_s)} a {what(report)}"
         + ("" if t.fits else ", which does not fit a rank's memory")
     ]
     if found.batches and found.per_s:
@@ -106,7 +110,7 @@ def job(found: JobStep, t: TargetResult, report: Report) -> str:
         lines.append("  how many batches all ranks have is not known: --batches N says it, for rate and price")
     if found.usd_per_step:
         each = f", {found.usd_per_million:.3g} a million {unit}" if found.usd_per_million else ""
-        lines.append(f"  $ {found.usd_per_hour:,.2f} an hour, {found.usd_per_step:.3g} a step{each}")
+        lines.append(f"  $ {found.usd_per_hour:,.2f} an hour, {found.usd_per_step:.3g} a {what(report)}{each}")
     return "\n".join([*lines, *_talk(found), *_stages(found.pipeline), *_sick(found.sick)])
 
 
