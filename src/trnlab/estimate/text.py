@@ -98,8 +98,9 @@ def layout_words(t: TargetResult, what: str = "step") -> str:
 def job(found: JobStep, t: TargetResult, report: Report) -> str:
     """A step of all ranks: its time, what of it is communication, rate and price."""
     unit = report.counted or "samples"
+    each = f"{seconds(found.step_s)} a {what(report)}"
     lines = [
-        f"{found.cluster}, {found.ranks} ranks, as rank {found.rank} does it: {seconds(found.step_s)} a {what(report)}"
+        f"{found.cluster}, {found.ranks} ranks, as rank {found.rank} does it: {each}"
         + ("" if t.fits else ", which does not fit a rank's memory")
     ]
     if found.batches and found.per_s:

@@ -11,7 +11,15 @@ from trnlab import chips
 from trnlab.errors import UsageError
 from trnlab.fleet.models import configurations
 from trnlab.fleet.quantities import TIME, parse
-from trnlab.fleet.serving.offers import COMPILED, ROOFLINE, GenerationRequest, Offer, is_neuron, logical_cores
+from trnlab.fleet.serving.offers import (
+    COMPILED,
+    ROOFLINE,
+    GenerationRequest,
+    Offer,
+    ReplicaSettings,
+    is_neuron,
+    logical_cores,
+)
 from trnlab.fleet.serving.plan import ServingChoice, ServingPlan, ServingQuestion, plan
 from trnlab.runtime.notices import say
 from trnlab.runtime.settings import kept_folder
@@ -42,6 +50,7 @@ def _question(args: argparse.Namespace) -> ServingQuestion:
         parse(args.p99, TIME, "--p99"),
         parse(args.p99_request, TIME, "--p99-request") if args.p99_request else None,
         args.policy,
+        ReplicaSettings(args.batch, args.ranks, args.weights),
         seed=args.seed,
     )
 
@@ -52,7 +61,7 @@ def text(found: ServingPlan) -> str:
     bound = f"{q.first:g} s to the first token" + (f", {q.whole:g} s to the last" if q.whole else "")
     lines = [
         f"{q.model.name}: {q.rate:g} requests a second of {q.request.prompt} + {q.request.output} tokens; 99 of 100 "
-        f"within {bound}; {q.policy}",
+        f"within {bound}; {q.policy}{_given(q.given)}",
         "",
         f"{'target':<18} {'ranks':>5} {'number':>6} {'$/h':>8} {'$/Mtok':>7} {'first token p50/p90/p99':>24} "
         f"{'each token p50/p99':>19} {'request p50/p99':>16} {'batch':>5}  basis",
@@ -68,6 +77,13 @@ def text(found: ServingPlan) -> str:
     for name, choice in found.best.items():
         lines += ["", *_told(name, choice)]
     return "\n".join([*lines, "", *_notes(found)])
+
+
+def _given(given: ReplicaSettings) -> str:
+    """What of copies was asked for."""
+    parts = [f"{given.batch} together" if given.batch else "", f"{given.ranks} ranks" if given.ranks else ""]
+    parts += [f"weights of blocks in {given.weights}" if given.weights != "bf16" else ""]
+    return "".join(f"; {part}" for part in parts if part)
 
 
 def _refused(found: ServingPlan) -> dict[tuple[str, str], str]:
@@ -146,6 +162,7 @@ def to_json(found: ServingPlan) -> dict[str, object]:
         "p99_s": q.first,
         "p99_request_s": q.whole,
         "policy": q.policy,
+        "given": asdict(q.given),
         "compiled": found.compiled,
         "choices": [asdict(c) | {"tokens_per_s": q.rate * q.request.output / c.instances} for c in found.choices],
         "late": [
