@@ -93,7 +93,7 @@ FINISH: tuple[Pass, ...] = (
     ("recompute", lambda graph, options: recompute(graph)),
     ("sum-products", lambda graph, options: sum_products(graph)),
     ("sum-beside-products", lambda graph, options: sum_beside_products(graph)),
-    ("cast-loads", lambda graph, options: cast_loads(graph) if options.get("casting_loads") else None),
+    ("cast-loads", lambda graph, options: cast_loads(graph, bool(options.get("casting_loads")))),
     ("buckets", lambda graph, options: bucket_reductions(graph, options)),
     ("own-operands", lambda graph, options: own_operands(graph)),
     ("compute-outputs", lambda graph, options: compute_outputs(graph)),

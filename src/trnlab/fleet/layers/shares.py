@@ -6,6 +6,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+def heads_of_rank(heads: int, kv_heads: int, ranks: int) -> tuple[int, int]:
+    """Heads of queries and of keys that each of so many ranks has. Where ranks do not divide them, heads that compute
+    nothing are added: to each group that shares a head of keys where every rank can have one such head (repeated on
+    the ranks of the group), to all elsewhere, each then with keys of its own. As NxD Inference does it
+    (modules/attention/gqa.py, REPLICATE_TO_TP_DEGREE and CONVERT_TO_MHA: documented)."""
+    if kv_heads % ranks == 0:
+        return heads // ranks, kv_heads // ranks
+    if ranks % kv_heads == 0:
+        return -(-(heads // kv_heads) // (ranks // kv_heads)), 1
+    each = -(-heads // ranks)
+    return each, each
+
+
 @dataclass(frozen=True)
 class ShardSpec:
     """What of a model's work one rank has: `batch` sequences of `length` tokens, 1 / `context` of each, 1 / `tensor`
