@@ -33,6 +33,7 @@ from trnlab.fleet.reliability.goodput import Goodput, Reliability
 from trnlab.fleet.reliability.measures import SCATTER, Job
 from trnlab.fleet.search.candidates import TOO_LARGE, SearchResult, SearchRounds, SmallestLayout, least, search
 from trnlab.fleet.search.confirmed import are_one_program, confirmed
+from trnlab.fleet.search.layout import padding
 from trnlab.fleet.search.prefetch import CompilePool, PrefetchingPlanner
 from trnlab.fleet.search.replicas import Replicas
 from trnlab.fleet.search.shard_costs import Training
@@ -131,18 +132,24 @@ class Question:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A layout on a cluster, and what the whole run takes there. kept: what failures leave, of which `goodput` is the
-    share."""
+    """A layout on a cluster, and what the whole run of a model takes there. kept: what failures leave, of which
+    `goodput` is the share."""
 
     cluster: Cluster
     step: PlannedStep
     kept: Goodput
     bill: Bill
+    model: Model
 
     @property
     def goodput(self) -> float:
         """The share of the time in which the run advances."""
         return self.kept.share
+
+    @property
+    def padding(self) -> list[tuple[int, int]]:
+        """Of each kind of block heads that a tensor group does not divide, and to how many they are filled up."""
+        return padding(self.model, self.step.layout.tensor)
 
     @property
     def stall(self) -> float:
@@ -219,7 +226,11 @@ class Plan:
         cluster, asked = table.cluster, self.question
         kept = job_of(asked, cluster, step.total).goodput(asked.reliability)
         return Candidate(
-            cluster, step, kept, bill(asked.tokens, step.tokens_per_s, kept.share, cluster.target, cluster.instances)
+            cluster,
+            step,
+            kept,
+            bill(asked.tokens, step.tokens_per_s, kept.share, cluster.target, cluster.instances),
+            asked.model,
         )
 
     @cached_property

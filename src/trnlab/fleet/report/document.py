@@ -124,7 +124,18 @@ def _chosen(plan: Plan) -> Section:
         f"{step.tokens_per_s / c.cluster.chips:,.0f} a chip; MFU {step.mfu:.1%} of all cores"
     )
     size = f"{c.cluster.chips:,} chips, {c.cluster.ranks:,} ranks"
-    return Section(f"cheapest in time: {c.cluster.name} ({size}), {step.layout}", [Note(said)], on=TERMINAL)
+    notes = [Note(said), *map(Note, filled_up(c))]
+    return Section(f"cheapest in time: {c.cluster.name} ({size}), {step.layout}", notes, on=TERMINAL)
+
+
+def filled_up(c: Candidate) -> list[str]:
+    """What is said of heads that ranks do not divide."""
+    ranks = c.step.layout.tensor
+    return [
+        f"{heads} heads are filled up to {all_ranks}, {all_ranks // ranks} on each of {ranks} ranks, as the vendor's "
+        "libraries do; what is added computes nothing, and counts in no MFU"
+        for heads, all_ranks in c.padding
+    ]
 
 
 def _stacks(stacked: Sequence[tuple[Plan, PlanAccuracy]]) -> Iterator[Section]:

@@ -25,6 +25,7 @@ import numpy as np
 
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.arrays import Bools, Floats
+from trnlab.fleet.layers.shares import FILLED
 from trnlab.fleet.search.layout import RECOMPUTE, ZERO, Layout, Layouts, columns_of, obstacles
 from trnlab.fleet.search.layout_terms import LayoutTerms
 from trnlab.fleet.search.shard_costs import FULL, ShardCosts, ShardKey, Training, pieces_of
@@ -106,7 +107,8 @@ def _possible(found: SearchResult, planner: Planner, training: Training, fixed: 
     layouts = every(planner.cluster, training, fixed)
     found.looked_at += len(layouts)
     free = np.ones(len(layouts), np.bool_)
-    why = obstacles(layouts, training.model, planner.cluster, training.batch, training.sequence)
+    most = math.inf if "tensor" in fixed else FILLED
+    why = obstacles(layouts, training.model, planner.cluster, training.batch, training.sequence, most)
     for reason, rows in why.items():
         found.refused[reason] += len(rows)
         free[rows] = False
@@ -273,6 +275,8 @@ def every(cluster: Cluster, training: Training, fixed: Mapping[str, int]) -> Lay
         "overlap": (0, 1),
         "context": _divisors(ranks, max(training.sequence // TOKENS, 1)),
         "expert": _divisors(max(training.model.experts, 1)),
+        "attention": (0,),
+        "network": (0,),
     }
     choices |= {name: (value,) for name, value in fixed.items() if name != "data"}
     axes = dict(zip(choices, np.ix_(*(np.array(values, np.int64) for values in choices.values()))))

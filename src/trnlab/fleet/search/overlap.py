@@ -22,7 +22,7 @@ from trnlab.fleet.arrays import Bools, Floats, Ints
 from trnlab.fleet.costs.exchange import Exchange
 from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.search.communication import summed
-from trnlab.fleet.search.layout import Layouts
+from trnlab.fleet.search.layout import Layouts, divided
 from trnlab.fleet.search.pipeline_times import SUM
 from trnlab.fleet.search.shard_costs import Training
 
@@ -84,10 +84,11 @@ def streams_of(exchange: Exchange, training: Training, x: Layouts) -> PrefetchOv
     common = model.parameters - model.embedding_parameters - late - experts
     sizes = ((model.embedding_parameters, 0.0), (common / layers, experts / layers), (late - norm, 0.0), (norm, 0.0))
     kinds = ("all_gather", training.width), ("reduce_scatter", SUM)
+    tensor = divided(model, x)
     asked, given = (
         np.stack(
             [
-                summed(exchange, x, kind, 3, width, own / x["tensor"], theirs / (x["tensor"] * x["expert"]))
+                summed(exchange, x, kind, 3, width, own / tensor, theirs / (tensor * x["expert"]))
                 for own, theirs in sizes
             ]
         )

@@ -15,12 +15,12 @@ from trnlab.estimate.job import room
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.arrays import Bools, Floats, Ints
 from trnlab.fleet.costs.exchange import Exchange
-from trnlab.fleet.costs.programs import MicrobatchCost, OfParts, Programs
+from trnlab.fleet.costs.programs import PLAIN, MicrobatchCost, OfParts, Programs
 from trnlab.fleet.costs.updates import rounding, sharded
 from trnlab.fleet.layers.shares import ShardSpec
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.search.communication import hidden
-from trnlab.fleet.search.layout import RECOMPUTE, Layout, Layouts, columns_of, layers_of
+from trnlab.fleet.search.layout import NAMED, RECOMPUTE, Layout, Layouts, columns_of, divided, layers_of
 from trnlab.fleet.search.layout_terms import LayoutTerms, frame_of
 from trnlab.fleet.search.overlap import (
     BEHIND_BACKWARD,
@@ -35,6 +35,7 @@ from trnlab.precision import MODES
 from trnlab.runtime.analysis.performance import MILLION
 
 AGAIN = {"fused": "remade", "written": "again", "again": "again"}  # attention that is made once more, by what it was
+WRITTEN = {"written": "written", "again": "again"}  # attention of a share, where a layout says it
 CAUSES = (
     "compute",
     "recompute",
@@ -185,14 +186,16 @@ class Planner:
         """What a rank of such groups has of a layer."""
         again = RECOMPUTE[piece.again]
         stack = self.programs.session.stack
-        attention = AGAIN[self.attention] if again == "selective" or stack.remakes else self.attention
+        attention = WRITTEN.get(NAMED["attention"][piece.attention], self.attention)
+        network = "again" if stack.remakes or NAMED["network"][piece.network] == "again" else self.network
+        attention = AGAIN[attention] if again == "selective" or stack.remakes else attention
         return ShardSpec(
             piece.microbatch,
             training.sequence,
             piece.tensor,
             training.form,
             attention,
-            "again" if stack.remakes else self.network,
+            network,
             piece.context,
             piece.expert,
             piece.sharded,
@@ -220,14 +223,14 @@ class Planner:
         """One that makes something again says what that adds. Where that is all but what enters it, what is needed
         and kept for its own backward pass is as without: see `PipelineTimes`."""
         found = self.programs.layer(model, block, share)
-        kept = replace(share, attention=self.attention, block="kept")
+        kept = replace(share, attention=PLAIN.get(share.attention, share.attention), block="kept")
         if share == kept:
             return found
         before = self.programs.layer(model, block, kept)
-        if share.block == "again":  # which a program may begin before it has the loss
-            again = max(found.forward + found.backward - before.forward - before.backward, 0.0)
+        again = max(found.forward + found.backward - before.forward - before.backward, 0.0)  # begun before the loss
+        if share.block == "again":
             return replace(before, backward=before.backward + again, again=again)
-        return replace(found, again=max(found.backward - before.backward, 0.0))
+        return replace(found, again=again)
 
     @property
     def room(self) -> int:
@@ -251,7 +254,7 @@ class Planner:
             rows = layouts["pipeline"] == p
             some = layouts.take(rows)
             common, experts = parameters_of(model, layers_of(int(p), model.layers), int(p))
-            tensor, expert = some["tensor"][:, None], some["expert"][:, None]
+            tensor, expert = divided(model, some)[:, None], some["expert"][:, None]
             held = held_of(training, some, common / tensor, experts / (tensor * expert))
             found[rows] = np.sum(list(held.values()), axis=0).max(1)
         return found
