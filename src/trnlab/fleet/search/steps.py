@@ -27,6 +27,7 @@ from trnlab.fleet.search.pipeline_times import PipelineTimes, held_of, parameter
 from trnlab.fleet.search.shard_costs import PartsOf, ShardCosts, ShardKey, Training, pieces_of
 from trnlab.precision import MODES
 from trnlab.runtime.analysis.performance import MILLION
+from trnlab.stacks import WRITTEN
 
 AGAIN = {"fused": "remade", "written": "again", "again": "again"}  # attention that is made once more, by what it was
 CAUSES = (
@@ -167,11 +168,16 @@ class Planner:
         parts = {piece: self.parts(training, piece) for piece in pieces_of(layouts)[0]}
         return self.steps(training, layouts, parts).step(0)
 
+    @property
+    def _attention(self) -> str:
+        """Of stages where nothing is made again."""
+        return WRITTEN if self.programs.session.stack.attention == WRITTEN else self.attention
+
     def share(self, training: Training, piece: ShardKey) -> ShardSpec:
         """What a rank of such groups has of a layer."""
         again = RECOMPUTE[piece.again]
         stack = self.programs.session.stack
-        attention = AGAIN[self.attention] if again == "selective" or stack.remakes else self.attention
+        attention = AGAIN[self._attention] if again == "selective" or stack.remakes else self._attention
         return ShardSpec(
             piece.microbatch,
             training.sequence,
@@ -206,7 +212,7 @@ class Planner:
         """One that makes something again says what that adds. Where that is all but what enters it, what is needed
         and kept for its own backward pass is as without: see `PipelineTimes`."""
         found = self.programs.layer(model, block, share)
-        kept = replace(share, attention=self.attention, block="kept")
+        kept = replace(share, attention=self._attention, block="kept")
         if share == kept:
             return found
         before = self.programs.layer(model, block, kept)
