@@ -11,7 +11,7 @@ from random_graphs import Generator
 
 from trnlab import chips, compiler
 from trnlab.compiler.pipeline import PASSES, run_passes, with_chip
-from trnlab.compiler.probes import compile_tapped, read
+from trnlab.compiler.probes import compile_probed, read
 from trnlab.frontends.stablehlo import import_module
 from trnlab.graph.canonical import diff
 from trnlab.graph.interpret import interpret
@@ -41,7 +41,7 @@ def test_outputs_have_the_same_bits_with_taps_and_without(first):
         graph, inputs = made.graph(), made.inputs()
         values = [v for op in graph.ops for v in op.results]
         plain = compiler.compile(graph, chips.get("trn1"), OPTIONS)
-        tapped = compile_tapped(graph, values, chips.get("trn1"), OPTIONS)
+        tapped = compile_probed(graph, values, chips.get("trn1"), OPTIONS)
         before, after = run(plain, inputs), run(tapped.program, inputs)
         for a, b in zip(plain.outputs, tapped.program.outputs, strict=True):
             assert before[a].tobytes() == after[b].tobytes(), f"seed {seed}"
@@ -101,7 +101,7 @@ def test_taps_decide_nothing(name, precision):
     tapped, options = plain.copy(), with_chip({"precision": precision}, chips.get("trn1"))
     count, values = len(tapped.outputs), list(tapped.values())
     tapped.outputs.extend(values)
-    tapped.taps = len(values)
+    tapped.num_probes = len(values)
     passes = PASSES[: [pass_ for pass_, _ in PASSES].index("legalize") + 1]
     written = plain.copy()
     for graph in (plain, tapped):

@@ -187,8 +187,8 @@ class Assembly:
         self.part.form()
         join_updates(self.part)
         self.groups = self.part.ordered()
-        self.taps = {root for v in tapped if self._storable(root := self.part.root(v))}
-        self.stores = self._stored_values() | self.taps
+        self.probed = {root for v in tapped if self._storable(root := self.part.root(v))}
+        self.stores = self._stored_values() | self.probed
         self.stores_of: dict[FusionGroup, set[Value]] = {group: set() for group in self.groups}
         for value in self.stores:
             self.stores_of[self.part.owner[value]].add(value)
@@ -214,7 +214,7 @@ class Assembly:
         calls = self.calls()
         half = self.chip.sbuf.usable_bytes_per_partition // 2 // 64 * 64
         computing = [i for i, call in enumerate(calls) if collective_of(self.code[call.routine]) is None]
-        turns = accumulate(not calls[i].beside for i in computing)  # those beside each other are one
+        turns = accumulate(not calls[i].concurrent for i in computing)  # those beside each other are one
         for i, turn in zip(computing, turns):
             if turn % 2 == 0 and self.code[calls[i].routine].sbuf_bytes <= half:
                 calls[i] = replace(calls[i], sbuf_base=half)
@@ -405,7 +405,7 @@ class Assembly:
                 for value in ports_of(group, self.part, self.stores_of[group]):
                     if value not in self.tensor_of:
                         self._constant(value) if value.op and value.op.name in ("constant", "iota") else self._tensor(
-                            value, "output" if value in self.taps else "temp"
+                            value, "output" if value in self.probed else "temp"
                         )
 
     def _share_overwritten(self, op: Op) -> None:

@@ -107,7 +107,7 @@ def job(found: JobStep, t: TargetResult, report: Report) -> str:
     if found.usd_per_step:
         each = f", {found.usd_per_million:.3g} a million {unit}" if found.usd_per_million else ""
         lines.append(f"  $ {found.usd_per_hour:,.2f} an hour, {found.usd_per_step:.3g} a step{each}")
-    return "\n".join([*lines, *_talk(found), *_stages(found.pipeline), *_sick(found.sick)])
+    return "\n".join([*lines, *_talk(found), *_stages(found.pipeline), *_sick(found.degraded)])
 
 
 def _stages(found: dict[str, Any] | None) -> Iterator[str]:
@@ -150,16 +150,20 @@ def _sick(found: DegradedStep | None) -> Iterator[str]:
     if found is None:
         return
     sick = (
-        "never ends" if found.sick_s is None else f"takes {seconds(found.sick_s)}, {found.slowdown:.2f} times as long"
+        "never ends"
+        if found.degraded_s is None
+        else f"takes {seconds(found.degraded_s)}, {found.slowdown:.2f} times as long"
     )
     yield f"  with {', '.join(found.faults)} the step {sick}"
     for each in found.slowed:
-        longer = f"stops at {each.link}" if each.sick_s is None else f"{seconds(each.sick_s)}, held by {each.link}"
+        longer = (
+            f"stops at {each.link}" if each.degraded_s is None else f"{seconds(each.degraded_s)}, held by {each.link}"
+        )
         yield (
             f"    {each.kind:<18} {each.count:>5}  {format_bytes(each.bytes):>10}  {seconds(each.healthy_s):>9} "
             f"-> {longer}"
         )
-    if found.sick_s is not None:
+    if found.degraded_s is not None:
         yield f"    bottleneck: {found.link}, {seconds(found.link_s)} a step" if found.link else "    nothing slows"
 
 

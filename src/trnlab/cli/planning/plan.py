@@ -16,14 +16,13 @@ from trnlab.cli.planning.plan_script import STEPS, scripted
 from trnlab.errors import UsageError
 from trnlab.files import write_atomic
 from trnlab.fleet import quantities
-from trnlab.fleet.comparison import alternatives as besides
+from trnlab.fleet.comparison import alternatives
 from trnlab.fleet.comparison.contenders import PlanAccuracy
 from trnlab.fleet.gpus.catalogue import instances
 from trnlab.fleet.models.configurations import catalogue, model
 from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.models.unpartitioned import UnpartitionedModel
-from trnlab.fleet.planning import launch_files as handover
-from trnlab.fleet.planning import settings
+from trnlab.fleet.planning import launch_files, settings
 from trnlab.fleet.planning.plan import Plan, Question, plan
 from trnlab.fleet.report import settings_text, table
 from trnlab.fleet.report.document import document
@@ -95,12 +94,12 @@ def main(args: argparse.Namespace) -> int:
     with helpers(args) as ahead:
         found = plan(asked, folder, say, ahead, _come)
     _held(args, found)
-    beside = besides.others(asked, elsewhere, found.chosen.bill.days)
+    beside = alternatives.others(asked, elsewhere, found.chosen.bill.days)
     held = planned.held(found.chosen.cluster.target.name, asked.precision)
     if args.json:
-        print(json.dumps(table.to_json(found) | besides.to_json(found, beside, args.region), indent=2))
+        print(json.dumps(table.to_json(found) | alternatives.to_json(found, beside, args.region), indent=2))
     else:
-        print(documents.text(document(found)), besides.report(found, beside, args.region, held), sep="\n\n")
+        print(documents.text(document(found)), alternatives.report(found, beside, args.region, held), sep="\n\n")
     _written(args, found, beside, held)
     return 0
 
@@ -108,17 +107,17 @@ def main(args: argparse.Namespace) -> int:
 def _held(args: argparse.Namespace, found: Plan) -> None:
     """Within the power of the site."""
     if args.power:
-        besides.hold(found, quantities.parse(args.power, quantities.POWER, "--power"))
+        alternatives.hold(found, quantities.parse(args.power, quantities.POWER, "--power"))
 
 
 def _written(
-    args: argparse.Namespace, found: Plan, beside: Sequence[besides.Alternative], held: PlanAccuracy
+    args: argparse.Namespace, found: Plan, beside: Sequence[alternatives.Alternative], held: PlanAccuracy
 ) -> None:
     """The files that are asked for."""
     if args.csv:
         write_atomic(args.csv, table.to_csv(found, len(found)).encode())
     if args.write:
-        for file in handover.write(found, args.write):
+        for file in launch_files.write(found, args.write):
             say(f"wrote {file}")
     if args.page:
         write_atomic(args.page, documents.page(document(found, beside, held)).encode())
@@ -146,9 +145,9 @@ def _come(found: Plan) -> None:
 
 def _elsewhere(args: argparse.Namespace, asked: Question, names: list[str]) -> int:
     """Nothing to compile: only what was published of others."""
-    beside = besides.others(asked, names)
-    shown = json.dumps(besides.to_json(None, beside, args.region), indent=2)
-    print(shown if args.json else "\n".join(besides.table(beside)))
+    beside = alternatives.others(asked, names)
+    shown = json.dumps(alternatives.to_json(None, beside, args.region), indent=2)
+    print(shown if args.json else "\n".join(alternatives.table(beside)))
     return 0
 
 

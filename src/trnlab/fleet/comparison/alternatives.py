@@ -14,7 +14,7 @@ from trnlab.errors import UsageError
 from trnlab.fleet.bills import energy
 from trnlab.fleet.bills.claims import about
 from trnlab.fleet.bills.compilation import Recompiles, recompiles
-from trnlab.fleet.comparison.contenders import UNHELD, Contender, PlanAccuracy, of_others, off_by, work_of
+from trnlab.fleet.comparison.contenders import UNHELD, Contender, PlanAccuracy, gpu_contender, off_by, work_of
 from trnlab.fleet.gpus import catalogue
 from trnlab.fleet.planning.plan import Candidate, Plan, Question
 from trnlab.fleet.ranges import PublishedRange
@@ -29,20 +29,22 @@ NEAR, FAR = 3, 2  # regions that are shown, of the cleanest and of the others
 class Alternative:
     """A side that trains on the tokens of a question. days: with failures, at the goodput of that many devices."""
 
-    side: Contender
+    contender: Contender
     days: PublishedRange
     tokens: float
     goodput: float
 
     def usd(self, kind: str) -> PublishedRange | None:
         """Dollars of the whole run by a kind of price; None without one."""
-        price = latest(self.side.instance).get(kind)
-        return None if price is None else self.days.times(price.usd(HOURS_PER_DAY * self.side.instances))
+        price = latest(self.contender.instance).get(kind)
+        return None if price is None else self.days.times(price.usd(HOURS_PER_DAY * self.contender.instances))
 
     @property
     def energy(self) -> energy.Energy:
         """Energy of the whole run, of about as many days as it takes."""
-        return energy.energy(self.side.accelerator, self.side.accelerators, self.days.value * 24.0, self.goodput)
+        return energy.energy(
+            self.contender.accelerator, self.contender.accelerators, self.days.value * 24.0, self.goodput
+        )
 
 
 def others(question: Question, names: Sequence[str], days: float | None = None) -> list[Alternative]:
@@ -79,7 +81,7 @@ def _other(question: Question, name: str, wanted: float) -> Alternative:
     found, refused = None, None
     for instances in _numbers(*question.instances):
         try:
-            side = of_others(work, name, instances)
+            side = gpu_contender(work, name, instances)
         except UsageError as error:
             if error.code != "TRN157":
                 raise
@@ -106,13 +108,13 @@ def _numbers(low: int, high: int) -> list[int]:
     return sorted({*(low << k for k in range((high // low).bit_length())), high} & set(range(low, high + 1)))
 
 
-def report(plan: Plan, beside: Sequence[Alternative], region: str, held: PlanAccuracy = UNHELD) -> str:
+def report(plan: Plan, others: Sequence[Alternative], region: str, held: PlanAccuracy = UNHELD) -> str:
     """All sections, each with a line between. held: how plans stand beside published runs."""
     sections: list[Callable[[], Iterator[str]]] = [
         lambda: _drawn(plan, region),
         lambda: _compiled(plan),
         lambda: _claimed(plan),
-        lambda: table(beside, plan, held),
+        lambda: table(others, plan, held),
         lambda: _band(held),
     ]
     return "\n\n".join(text for text in ("\n".join(section()) for section in sections) if text)
@@ -177,55 +179,55 @@ def _claimed(plan: Plan) -> Iterator[str]:
         yield from (f"  {claim}" for claim in found)
 
 
-def table(beside: Sequence[Alternative], plan: Plan | None = None, held: PlanAccuracy = UNHELD) -> Iterator[str]:
+def table(others: Sequence[Alternative], plan: Plan | None = None, held: PlanAccuracy = UNHELD) -> Iterator[str]:
     """The same tokens elsewhere, a row each, and what it leans on."""
-    if not beside:
+    if not others:
         return
     yield "the same tokens on other accelerators, by what was published of them (a band alone where nothing was):"
     yield f"  {'':<24}{'days':<24}{'price':<18}{'$ of the run':<30}energy"
-    for other in beside:
-        label = other.side.name
+    for other in others:
+        label = other.contender.name
         middle = f"{other.days.value:.3g} ({other.days.low:.3g} to {other.days.high:.3g})"
-        days = middle if other.side.known else f"{other.days.low:.3g} to {other.days.high:.3g}"
+        days = middle if other.contender.known else f"{other.days.low:.3g} to {other.days.high:.3g}"
         drawn = other.energy.total
         for kind, usd in (
-            [(k, other.usd(k)) for k in KINDS] if latest(other.side.instance) else [("none known", None)]
+            [(k, other.usd(k)) for k in KINDS] if latest(other.contender.instance) else [("none known", None)]
         ):
             if usd is None and kind in KINDS:
                 continue
-            paid = "-" if usd is None else _usd(usd, other.side.known)
+            paid = "-" if usd is None else _usd(usd, other.contender.known)
             power = _amount(drawn, ENERGY) if label else ""
             yield f"  {label:<24}{days:<24}{kind:<18}{paid:<30}{power}".rstrip()
             label = days = ""
-    yield from _ratios(beside, plan, held)
-    for other in beside:
-        yield from (f"  {other.side.name}: {line}" for line in other.side.basis)
+    yield from _ratios(others, plan, held)
+    for other in others:
+        yield from (f"  {other.contender.name}: {line}" for line in other.contender.basis)
 
 
-def _ratios(beside: Sequence[Alternative], plan: Plan | None, held: PlanAccuracy) -> Iterator[str]:
+def _ratios(others: Sequence[Alternative], plan: Plan | None, held: PlanAccuracy) -> Iterator[str]:
     """Dollars of the plan over those of each other, for kinds of price that both have, with the bands of both."""
     if plan is None:
         return
     c = plan.chosen
     hours, band = c.bill.device_hours / c.cluster.target.chips, off_by(held)
     yield f"  the plan's rate has a band, too: {held}"
-    for other in beside:
-        pairs = alike(c.cluster.target.name, other.side.instance)
+    for other in others:
+        pairs = alike(c.cluster.target.name, other.contender.instance)
         if not pairs:
-            yield f"  no kind of price is known of both {c.cluster.target.name} and {other.side.instance}"
+            yield f"  no kind of price is known of both {c.cluster.target.name} and {other.contender.instance}"
         for mine, theirs in pairs:
             usd = other.usd(theirs.kind)
             assert usd is not None
             paid = mine.usd(hours)
             low, high = paid / band.high / usd.high, paid / band.low / usd.low
             ends = f"{low:.2f} to {high:.2f}" + (" (undecided)" if low < 1 < high else "")
-            ratio = f"{paid / usd.value:.2f}, {ends}" if other.side.known else ends
-            yield f"  {mine.kind} ({mine.date}; {theirs.date}): the plan costs {ratio} of {other.side.name}"
+            ratio = f"{paid / usd.value:.2f}, {ends}" if other.contender.known else ends
+            yield f"  {mine.kind} ({mine.date}; {theirs.date}): the plan costs {ratio} of {other.contender.name}"
 
 
-def to_json(plan: Plan | None, beside: Sequence[Alternative], region: str) -> dict[str, Any]:
+def to_json(plan: Plan | None, others: Sequence[Alternative], region: str) -> dict[str, Any]:
     """Fields that stand beside those of a plan, see docs/plan.md."""
-    found: dict[str, Any] = {"others": [_json(other, region) for other in beside]}
+    found: dict[str, Any] = {"others": [_json(other, region) for other in others]}
     if plan is not None:
         drawn, made = of_plan(plan.chosen), compiling(plan)
         found |= {
@@ -247,17 +249,17 @@ def to_json(plan: Plan | None, beside: Sequence[Alternative], region: str) -> di
 
 
 def _json(other: Alternative, region: str) -> dict[str, Any]:
-    known = other.side.known
-    prices = {kind: (price, other.usd(kind)) for kind, price in latest(other.side.instance).items()}
+    known = other.contender.known
+    prices = {kind: (price, other.usd(kind)) for kind, price in latest(other.contender.instance).items()}
     return {
-        "cluster": other.side.name,
-        "accelerator": other.side.accelerator,
-        "accelerators": other.side.accelerators,
-        "layout": other.side.how,
+        "cluster": other.contender.name,
+        "accelerator": other.contender.accelerator,
+        "accelerators": other.contender.accelerators,
+        "layout": other.contender.how,
         "published": known,
         "days": _span(other.days, known),
         "goodput": other.goodput,
-        "mfu": _span(other.side.mfu, known),
+        "mfu": _span(other.contender.mfu, known),
         "kwh": other.energy.total.as_json(),
         "kg_co2e": other.energy.kg(region).as_json(),
         "usd": {
@@ -265,7 +267,7 @@ def _json(other: Alternative, region: str) -> dict[str, Any]:
             for kind, (price, usd) in prices.items()
             if usd is not None
         },
-        "basis": list(other.side.basis),
+        "basis": list(other.contender.basis),
     }
 
 

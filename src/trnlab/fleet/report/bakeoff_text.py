@@ -34,29 +34,29 @@ def _table(found: Bakeoff) -> Iterator[str]:
     unit, a, b = found.work.unit, found.a, found.b
     yield _line("", a.name, b.name)
     yield _line("layout", a.how or "-", b.how or "-")
-    steps = [side.step(found.work) for side in found.sides]
+    steps = [side.step(found.work) for side in found.contenders]
     if steps[0] is not None and steps[1] is not None:
-        yield _line("a step", *(_show(s, side, "s") for s, side in zip(steps, found.sides) if s is not None))
-    yield _line(f"{unit} a second", *(_show(s.rate, s) for s in found.sides))
-    yield _line("of the peak", *(_show(s.mfu.times(100), s, "%") for s in found.sides))
-    yield _line("waiting for the network", *(_share(s.exchange) for s in found.sides))
-    yield _line(f"{unit} in {found.days:g} days", *(_show(found.units(s), s) for s in found.sides))
+        yield _line("a step", *(_show(s, side, "s") for s, side in zip(steps, found.contenders) if s is not None))
+    yield _line(f"{unit} a second", *(_show(s.rate, s) for s in found.contenders))
+    yield _line("of the peak", *(_show(s.mfu.times(100), s, "%") for s in found.contenders))
+    yield _line("waiting for the network", *(_share(s.exchange) for s in found.contenders))
+    yield _line(f"{unit} in {found.days:g} days", *(_show(found.units(s), s) for s in found.contenders))
     if found.epoch:
-        yield _line("epochs", *(_show(found.units(s).times(1 / found.epoch), s) for s in found.sides))
+        yield _line("epochs", *(_show(found.units(s).times(1 / found.epoch), s) for s in found.contenders))
     yield from _dollars(found)
-    drawn = [found.energy(s).total for s in found.sides]
+    drawn = [found.energy(s).total for s in found.contenders]
     yield _line("kWh of the run", *(_span(d) for d in drawn))
-    yield _line(f"kWh a million {unit}", *(_show(found.kwh(s, MILLION), s) for s in found.sides))
-    yield _line(f"kg CO2e in {found.region}", *(_span(found.energy(s).kg(found.region)) for s in found.sides))
+    yield _line(f"kWh a million {unit}", *(_show(found.kwh(s, MILLION), s) for s in found.contenders))
+    yield _line(f"kg CO2e in {found.region}", *(_span(found.energy(s).kg(found.region)) for s in found.contenders))
 
 
 def _dollars(found: Bakeoff) -> Iterator[str]:
-    known = [latest(side.instance) for side in found.sides]
+    known = [latest(side.instance) for side in found.contenders]
     for kind in dict.fromkeys(k for prices in known for k in prices):
         of_run: list[str] = []
         rate: list[str] = []
         epoch: list[str] = []
-        for side, prices in zip(found.sides, known):
+        for side, prices in zip(found.contenders, known):
             price = prices.get(kind)
             if price is None:
                 of_run.append("no such price")
@@ -98,7 +98,7 @@ def _meaning(b: ClaimComparison, found: Bakeoff) -> str:
     if not b.comparable:
         return f"it is not about {found.b.instance}; {b.claim.measure}"
     parts = []
-    for when, saved in (("at today's prices", b.now), (f"at prices of {b.claim.date}", b.then)):
+    for when, saved in (("at today's prices", b.now), (f"at prices of {b.claim.date}", b.at_claim_date)):
         if saved is not None and found.b.known:
             parts.append(f"{saved[2]:+.0%} {when} (${saved[0].usd_per_hour:.2f} and ${saved[1].usd_per_hour:.2f})")
     if not parts:
@@ -140,7 +140,7 @@ def _porting(found: Bakeoff) -> Iterator[str]:
 
 def _basis(found: Bakeoff) -> Iterator[str]:
     yield "what this leans on (failures are left out on both sides: see trnlab goodput)"
-    for side in found.sides:
+    for side in found.contenders:
         for line in (*side.basis, *found.energy(side).basis[:1]):
             yield f"  {side.name}: {line}"
     for line in found.energy(found.a).basis[1:]:
@@ -151,9 +151,9 @@ def _line(label: str, first: str, second: str) -> str:
     return f"{label:<{LABEL}}{first:<{COLUMN}}{second}".rstrip()
 
 
-def _show(span: PublishedRange, side: Contender, unit: str = "") -> str:
+def _show(span: PublishedRange, contender: Contender, unit: str = "") -> str:
     """A value with its band; the band alone where nothing more is known."""
-    return _span(span, unit) if side.known else _ends(span, unit)
+    return _span(span, unit) if contender.known else _ends(span, unit)
 
 
 def _span(span: PublishedRange, unit: str = "") -> str:

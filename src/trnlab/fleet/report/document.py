@@ -46,8 +46,8 @@ _STEP = (
 )
 
 
-def document(plan: Plan, beside: Sequence[Alternative] = (), held: PlanAccuracy = UNHELD) -> Document:
-    """The whole answer. beside: the same tokens elsewhere; held: as in `alternatives.report`. Raises UsageError as
+def document(plan: Plan, others: Sequence[Alternative] = (), held: PlanAccuracy = UNHELD) -> Document:
+    """The whole answer. others: the same tokens elsewhere; held: as in `alternatives.report`. Raises UsageError as
     `Plan.chosen`."""
     asked, c = plan.question, plan.chosen
     style = Drawing(f"<style>{_ASSETS.joinpath('plan.css').read_text('utf-8')}</style>", on=PAGE)
@@ -63,8 +63,8 @@ def document(plan: Plan, beside: Sequence[Alternative] = (), held: PlanAccuracy 
             _memory(plan),
             *_tables(plan),
             Later(lambda: pictures.memory(plan), on=PAGE),
-            Later(lambda: pictures.alternatives(plan, beside, held), on=PAGE),
-            Later(lambda: pictures.leaning(plan), on=PAGE),
+            Later(lambda: pictures.alternatives(plan, others, held), on=PAGE),
+            Later(lambda: pictures.sensitivity(plan), on=PAGE),
             Section("none is both sooner and cheaper than these:", [_front(plan)], on=TERMINAL),
             Later(lambda: pictures.candidates(plan), on=PAGE),
             _refused(plan),

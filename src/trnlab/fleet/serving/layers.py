@@ -21,17 +21,16 @@ from trnlab.numerics.dtypes import dtype, float32, int32
 
 @dataclass(frozen=True)
 class ServingProgram:
-    """What one rank runs. batch sequences; length: tokens of the prompt, or places of the cache; tensor: ranks that
-    share each layer; expert: of these, ranks among which a layer's experts are divided, and those of one part share
-    the columns of each. read: experts that a rank reads, room: rows of each; 0 for all that there may be."""
+    """What one rank runs. batch sequences."""
 
     batch: int
-    length: int
-    tensor: int = 1
+    length: int  # tokens of the prompt, or places of the cache
+    tensor: int = 1  # ranks that share each layer
     form: str = "bfloat16"
+    # of these, ranks among which a layer's experts are divided, and those of one part share the columns of each
     expert: int = 1
-    read: int = 0
-    room: int = 0
+    read: int = 0  # experts that a rank reads
+    room: int = 0  # rows of each; 0 for all that there may be
 
 
 class ServingLayers(Layers):
@@ -119,7 +118,7 @@ class ServingLayers(Layers):
 
 
 class PrefillLayers(ServingLayers):
-    """Of one prompt, padded: rows are its tokens."""
+    """Layers that read one prompt, padded: rows are its tokens."""
 
     def _tokens(self) -> tuple[Value, Value]:
         length = self.share.length
@@ -140,8 +139,10 @@ class PrefillLayers(ServingLayers):
 
 
 class DecodeLayers(ServingLayers):
-    """Of one token of each sequence: rows are sequences. held: which places of the cache hold something, as 0 or a
-    score that hides them [B, L]."""
+    """Layers that generate one token of each sequence: rows are sequences.
+
+    held: which places of the cache hold something, as 0 or a score that hides them [B, L].
+    """
 
     def _tokens(self) -> tuple[Value, Value]:
         batch = self.share.batch

@@ -58,13 +58,12 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class Offer:
-    """A way to serve on one instance. tensor: ranks of a copy; copies: of the model on an instance; engine: what one
-    of them takes; bytes of a rank: weights, cache of a request, working, room."""
+    """A way to serve on one instance."""
 
     target: str
-    tensor: int
-    copies: int
-    engine: ReplicaTimes
+    tensor: int  # ranks of a copy
+    copies: int  # of the model on an instance
+    engine: ReplicaTimes  # what one of them takes; bytes of a rank: weights, cache of a request, working, room
     weights: int
     cache: int
     working: int

@@ -180,14 +180,13 @@ def _placed(site: OpSite, x: TracedValue, update: TracedValue, begins: Sequence[
 
 @dataclass
 class _Rows:
-    """Windows of a tensor as rows of a table. front: the dimensions that come in front. ids: the numbers of rows,
-    [batch..., size of each window dimension in front that is no single element...]. inside: where a window lies
-    within the tensor, of the same shape; None where all do."""
+    """Windows of a tensor as rows of a table."""
 
-    front: list[int]
+    front: list[int]  # the dimensions that come in front
     rest: list[int]
+    # the numbers of rows, [batch..., size of each window dimension in front that is no single element...]
     ids: TracedValue
-    inside: TracedValue | None
+    inside: TracedValue | None  # where a window lies within the tensor, of the same shape; None where all do
     sizes: tuple[int, ...]
 
     def count(self, shape: Sequence[int]) -> int:
