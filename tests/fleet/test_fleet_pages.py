@@ -106,7 +106,7 @@ def test_others_stand_beside_it_with_bands(found):
 def test_what_a_step_waits_for_besides(found):
     c = found.chosen
     beside = overheads(found.question, c)
-    assert beside.checkpoint == pytest.approx(c.kept.stall * c.step.total / c.kept.interval)
+    assert beside.checkpoint == pytest.approx(c.after_failures.stall * c.step.total / c.after_failures.interval)
     sequences = found.question.batch / c.step.layout.data
     assert beside.brought == pytest.approx(sequences * 128 * 8 * 2 / 16e9)  # two ranks of a chip, tokens and labels
     assert beside.input == 0

@@ -55,6 +55,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         Command("bakeoff", "compare a training on two platforms: time, dollars, energy", PLANNING),
         Command("goodput", "show what failures leave of a large job's time", PLANNING),
         Command("fabric", "show a cluster's network, and time collectives on it", PLANNING),
+        Command("stacks", "show what our compiler and the vendor's make of a model", PLANNING),
         Command("chips", "list chips and instances with their figures and sources"),
     ),
     "Operate": (

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
-from trnlab import profile
+from trnlab import documents, profile
 
 
 def arguments(command: argparse.ArgumentParser) -> None:
@@ -21,10 +20,10 @@ def arguments(command: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Say what changed from one run to the other."""
     first, second = (profile.open_run(path) for path in (args.first, args.second))
-    found = profile.compare(first, second)
-    print(json.dumps(found.to_json(), indent=2) if args.json else profile.comparison.text(found))
+    found = profile.comparison.document(profile.compare(first, second), (first, second))
+    print(found.json() if args.json else documents.text(found))
     if args.page:
-        profile.write(args.page, profile.comparison.page(first, second, found).encode())
+        profile.write(args.page, documents.page(found).encode())
         if not args.json:
             print(f"\npage  {args.page}")
     return 0

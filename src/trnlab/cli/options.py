@@ -9,6 +9,7 @@ from typing import Any
 
 from trnlab.errors import UsageError
 from trnlab.runtime.settings import SETTINGS
+from trnlab.stacks import OWN, VENDOR, Stack, parse
 
 
 def whole(least: int, most: int = 1 << 31) -> Callable[[str], int]:
@@ -62,3 +63,21 @@ def cache(command: argparse.ArgumentParser, without: str | None = None) -> None:
     setting(group, "cache")
     if without != "":
         setting(group, "no_cache", **({"help": without} if without else {}))
+
+
+BOTH = "both"
+
+
+def stack(command: argparse._ActionsContainer, default: str = BOTH) -> None:
+    """--stack."""
+    command.add_argument(
+        "--stack",
+        metavar="NAME",
+        default=default,
+        help=f"whose software: ours, vendor (,release=2.18,...) or both; default: {default}; see `trnlab stacks`",
+    )
+
+
+def stacks_of(args: argparse.Namespace) -> list[Stack]:
+    """The stacks that --stack names, the first one first where money is concerned. Raises UsageError (TRN587)."""
+    return [parse(VENDOR), OWN] if args.stack == BOTH else [parse(args.stack)]

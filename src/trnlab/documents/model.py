@@ -77,6 +77,7 @@ class Bars(Part):
     rows: Sequence[Bar]
     style: str = "slim"  # a class of the page's style sheet
     bare: bool = False  # the terminal has their values alone
+    most_on_page: int = 0  # bars that are shown there, 0 for all
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,11 @@ class CoreLayout:
 
 @dataclass
 class TargetResult:
-    """What a target makes of the step. Times in seconds."""
+    """What a target makes of the step. Times in seconds.
+
+    per_s is of all cores of the instance (or of the fewest that hold the step), per_s_of_core of one that holds it
+    alone.
+    """
 
     name: str
     chip: str = ""
@@ -91,6 +95,7 @@ class TargetResult:
     step_s: float | None = None
     mfu: float | None = None
     per_s: float | None = None
+    per_s_of_core: float | None = None
     layout: CoreLayout | None = None
     usd_per_hour: float | None = None
     price: str = ""
@@ -101,9 +106,8 @@ class TargetResult:
     compiled_s: float = 0.0
     why: str = ""  # why there is no time
     job: JobStep | None = None  # of a cluster: the step of all ranks
-    on_both: float | None = (
-        None  # of a logical core: the share of its time, without collectives, that two cores share
-    )
+    # of a logical core: the share of its time, without collectives, that two cores share
+    on_both: float | None = None
     input_s: float = 0.0  # that a step waits for its data, on top of `step_s`; rates, MFU and prices have it
     # of each data set of the step, what reading it takes and costs, see docs/data.md
     reading: list[dict[str, Any]] = field(default_factory=list)

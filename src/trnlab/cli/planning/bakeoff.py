@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 from pathlib import Path
 
+from trnlab import documents
 from trnlab.chips.catalog import TARGETS
 from trnlab.cli import options
 from trnlab.errors import UsageError
 from trnlab.estimate.job import JobStep
-from trnlab.fleet.comparison.bakeoff import Bakeoff, to_json
+from trnlab.fleet.comparison.bakeoff import Bakeoff
 from trnlab.fleet.comparison.contenders import (
     Contender,
     Workload,
@@ -27,7 +27,7 @@ from trnlab.fleet.models.residual import IMAGENET
 from trnlab.fleet.models.unpartitioned import UnpartitionedModel
 from trnlab.fleet.quantities import COUNT, MONEY, TIME, parse
 from trnlab.fleet.reliability.goodput import Reliability
-from trnlab.fleet.report.bakeoff_text import report
+from trnlab.fleet.report.bakeoff_document import document
 from trnlab.precision import MODES
 from trnlab.runtime.settings import kept_folder
 from trnlab.units import SECONDS_PER_DAY
@@ -74,7 +74,8 @@ def main(args: argparse.Namespace) -> int:
     epoch = asked or _epoch(work)
     between = Reliability().between(sides[0].accelerators)
     found = Bakeoff(work, sides[0], sides[1], days, epoch, args.region, between, port)
-    print(json.dumps(to_json(found), indent=2) if args.json else report(found))
+    said = document(found)
+    print(said.json() if args.json else documents.text(said))
     return 0
 
 

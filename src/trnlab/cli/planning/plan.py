@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from trnlab import documents
@@ -17,18 +16,21 @@ from trnlab.errors import UsageError
 from trnlab.files import write_atomic
 from trnlab.fleet import quantities
 from trnlab.fleet.comparison import alternatives
-from trnlab.fleet.comparison.contenders import PlanAccuracy
 from trnlab.fleet.gpus.catalogue import instances
 from trnlab.fleet.models.configurations import catalogue, model
 from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.models.unpartitioned import UnpartitionedModel
 from trnlab.fleet.planning import launch_files, settings
 from trnlab.fleet.planning.plan import Plan, Question, plan
-from trnlab.fleet.report import settings_text, table
+from trnlab.fleet.report import settings_document
+from trnlab.fleet.report.beside_document import beside_document
 from trnlab.fleet.report.document import document
+from trnlab.fleet.report.table import to_csv
 from trnlab.fleet.search.layout import pinned
+from trnlab.fleet.search.prefetch import CompilePool
 from trnlab.runtime.notices import say
 from trnlab.runtime.settings import kept_folder
+from trnlab.stacks import OURS
 from trnlab.validation import planned
 
 
@@ -55,6 +57,7 @@ def arguments(command: argparse.ArgumentParser) -> None:
         metavar="tp=8,pp=4",
         help="what of the layout is given: tp, pp, dp, mb, vp, zero, recompute, overlap",
     )
+    options.stack(command)
     add(
         "--compare",
         metavar="precision=fp32:bf16,recompute,...",
@@ -83,7 +86,8 @@ def main(args: argparse.Namespace) -> int:
             known = model(name)
             print(f"{name:<16} {known.parameters / 1e9:>8.2f} B parameters   {known.source}")
         return 0
-    asked = question(args)
+    first = question(args)
+    asked, *others = (replace(first, stack=stack) for stack in options.stacks_of(args))
     folder = None if args.no_cache else kept_folder(args) / "plans"
     names = tuple(filter(None, args.target.split(",")))
     elsewhere = [name for name in names if name not in TARGETS and name in instances()]
@@ -92,16 +96,23 @@ def main(args: argparse.Namespace) -> int:
     if args.compare:
         return _compared(args, asked, folder)
     with helpers(args) as ahead:
-        found = plan(asked, folder, say, ahead, _come)
-    _held(args, found)
+        found, *apart = (_searched(args, one, folder, ahead) for one in (asked, *others))
     beside = alternatives.others(asked, elsewhere, found.chosen.bill.days)
-    held = planned.held(found.chosen.cluster.target.name, asked.precision)
-    if args.json:
-        print(json.dumps(table.to_json(found) | alternatives.to_json(found, beside, args.region), indent=2))
-    else:
-        print(documents.text(document(found)), alternatives.report(found, beside, args.region, held), sep="\n\n")
-    _written(args, found, beside, held)
+    plans = (found, *apart)
+    held = [planned.held(one.chosen.cluster.target.name, asked.precision, one.question.stack.name) for one in plans]
+    said = document(found, beside, held[0], args.region, list(zip(plans, held)))
+    print(said.json() if args.json else documents.text(said))
+    _written(args, found, said)
     return 0
+
+
+def _searched(args: argparse.Namespace, asked: Question, folder: Path | None, ahead: CompilePool | None) -> Plan:
+    """The plan of a question, by its stack, within the power of the site."""
+    if asked.stack.name != OURS:
+        say(f"as {asked.stack.title} has it")
+    found = plan(asked, folder, say, ahead, _come)
+    _held(args, found)
+    return found
 
 
 def _held(args: argparse.Namespace, found: Plan) -> None:
@@ -110,17 +121,15 @@ def _held(args: argparse.Namespace, found: Plan) -> None:
         alternatives.hold(found, quantities.parse(args.power, quantities.POWER, "--power"))
 
 
-def _written(
-    args: argparse.Namespace, found: Plan, beside: Sequence[alternatives.Alternative], held: PlanAccuracy
-) -> None:
+def _written(args: argparse.Namespace, found: Plan, said: documents.Document) -> None:
     """The files that are asked for."""
     if args.csv:
-        write_atomic(args.csv, table.to_csv(found, len(found)).encode())
+        write_atomic(args.csv, to_csv(found, len(found)).encode())
     if args.write:
         for file in launch_files.write(found, args.write):
             say(f"wrote {file}")
     if args.page:
-        write_atomic(args.page, documents.page(document(found, beside, held)).encode())
+        write_atomic(args.page, documents.page(said).encode())
 
 
 def _compared(args: argparse.Namespace, asked: Question, folder: Path | None) -> int:
@@ -128,9 +137,12 @@ def _compared(args: argparse.Namespace, asked: Question, folder: Path | None) ->
     axes = settings.axes(args.compare)
     with helpers(args) as ahead:
         found = settings.compare(asked, axes, folder, say, ahead, lambda made: _held(args, made))
-    print(json.dumps(settings_text.to_json(found), indent=2) if args.json else settings_text.text(found))
+    said = settings_document.document(found)
+    print(said.json() if args.json else documents.text(said))
     cheapest = found.cheapest[0].found
-    _written(args, cheapest, (), planned.held(cheapest.chosen.cluster.target.name, cheapest.question.precision))
+    by, target = cheapest.question, cheapest.chosen.cluster.target.name
+    held = planned.held(target, by.precision, by.stack.name)
+    _written(args, cheapest, document(cheapest, (), held, args.region))
     return 0
 
 
@@ -146,8 +158,8 @@ def _come(found: Plan) -> None:
 def _elsewhere(args: argparse.Namespace, asked: Question, names: list[str]) -> int:
     """Nothing to compile: only what was published of others."""
     beside = alternatives.others(asked, names)
-    shown = json.dumps(alternatives.to_json(None, beside, args.region), indent=2)
-    print(shown if args.json else "\n".join(alternatives.table(beside)))
+    said = beside_document(beside, args.region)
+    print(said.json() if args.json else documents.text(said))
     return 0
 
 

@@ -7,6 +7,7 @@ import argparse
 import os
 
 from trnlab.cli import options
+from trnlab.documents import text
 from trnlab.runtime.cache import maintenance as cache_care
 from trnlab.runtime.cache import report as cache_report
 from trnlab.runtime.cache.executables import Cache
@@ -17,7 +18,7 @@ from trnlab.storage import Store, open_store
 def arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `trnlab cache`."""
     actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
-    for name, text in (
+    for name, about in (
         ("ls", "list the entries"),
         ("verify", "check every entry to its last byte"),
         ("clear", "remove everything"),
@@ -26,7 +27,7 @@ def arguments(command: argparse.ArgumentParser) -> None:
         ("push", "copy entries of the cache to another one"),
         ("pull", "copy entries of another cache into this one"),
     ):
-        action = actions.add_parser(name, help=text)
+        action = actions.add_parser(name, help=about)
         if name == "explain":
             action.add_argument("subject", metavar="KEY_OR_SCRIPT", help="start of a key, or the path of a script")
         elif name in ("push", "pull"):
@@ -47,22 +48,23 @@ def main(args: argparse.Namespace) -> int:
     """Look into a cache or care for it; returns 1 when `verify` found something damaged, or a copy was refused."""
     cache = Cache(_store(args))
     if args.action == "explain":
-        print(cache_report.explain(cache, args.subject))
+        print(text(cache_report.explain(cache, args.subject)))
     elif args.action == "verify":
-        text, sound = cache_report.verify(cache)
-        print(text)
+        found, sound = cache_report.verify(cache)
+        print(text(found))
         return 0 if sound else 1
     elif args.action == "prune":
         limits = cache_care.CacheLimits.read(args.size, args.age)
-        print(cache_report.pruned(cache, cache_care.prune(cache, limits, dry_run=args.dry_run), args.dry_run))
+        gone = cache_care.prune(cache, limits, dry_run=args.dry_run)
+        print(text(cache_report.pruned(cache, gone, args.dry_run)))
     elif args.action in ("push", "pull"):
         other = Cache(open_store(args.other))
         source, target = (cache, other) if args.action == "push" else (other, cache)
         done = cache_care.copy(source, target, args.keys)
-        print(cache_report.copied(source, target, done))
+        print(text(cache_report.copied(source, target, done)))
         return 1 if done.damaged else 0
     else:
-        print(cache_report.listing(cache) if args.action == "ls" else cache_report.clear(cache))
+        print(text(cache_report.listing(cache) if args.action == "ls" else cache_report.clear(cache)))
     return 0
 
 

@@ -23,6 +23,8 @@ from trnlab.fleet.search.candidates import shards_of
 from trnlab.fleet.search.shard_costs import ShardCosts, Training
 from trnlab.fleet.search.steps import Planner
 from trnlab.runtime.session import Session
+from trnlab.stacks import OWN as OWN_STACK
+from trnlab.stacks import Stack
 
 
 class CompileRequest(NamedTuple):
@@ -32,6 +34,7 @@ class CompileRequest(NamedTuple):
     precision: str
     training: Training
     spec: tuple[Any, ...]
+    stack: Stack = OWN_STACK
 
 
 @dataclass
@@ -95,12 +98,13 @@ class PrefetchingPlanner(Planner):
 
 
 def _asked(planner: Planner, training: Training, share: tuple[Any, ...]) -> CompileRequest:
-    return CompileRequest(planner.cluster.target.name, planner.programs.session.precision, training, share)
+    session = planner.programs.session
+    return CompileRequest(planner.cluster.target.name, session.precision, training, share, session.stack)
 
 
 def compiled(request: CompileRequest) -> dict[str, Any]:
     """What a worker does: all costs of a share, as a store keeps them."""
-    session = Session(chips.target(request.target), precision=request.precision)
+    session = Session(chips.target(request.target), precision=request.precision, stack=request.stack)
     session.cache = None
     programs = Programs(session, {})
     planner = Planner(Cluster(session.target, 1), programs, Exchange(session.target))
