@@ -55,13 +55,13 @@ def check(graph, values, tapped, memory, inputs, seed):
     every = Graph("every", graph.inputs, graph.ops, values)
     expected = interpret(every, [np.array(x) for x in inputs])
     given = dict(zip(tapped.program.inputs, inputs))
-    for i, tap in tapped.taps.items():
+    for i, tap in tapped.probes.items():
         got = np.asarray(read(tap, (given if tap.given else memory)[tap.tensor]), np.float64)
         want = np.asarray(expected[i], np.float64)
         assert got.shape == want.shape
         error = np.abs(got - want).max(initial=0) / max(1.0, np.abs(want).max(initial=0))
         assert error <= 2.0**-7, f"seed {seed}, {values[i]}"
-    return len(tapped.taps)
+    return len(tapped.probes)
 
 
 def _attention(x, w):
