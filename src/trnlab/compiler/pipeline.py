@@ -25,6 +25,7 @@ from trnlab.compiler.fusing.recompute import recompute
 from trnlab.compiler.fusing.signature import Signature, ports_of, signature
 from trnlab.compiler.fusing.tiles import exact_converts
 from trnlab.compiler.fusing.updates import join_updates
+from trnlab.compiler.in_place import _read, _reads_in_step
 from trnlab.compiler.loops import prepare_loops
 from trnlab.compiler.lowerings.attention import (
     fits_fused,
@@ -472,39 +473,6 @@ class Assembly:
         offsets, peak = place(lifetimes_of([t for t in self.tensors if t.kind == "temp"], calls, self.code))
         self.tensors = [replace(t, address=offsets[t.id]) if t.id in offsets else t for t in self.tensors]
         return peak
-
-
-def _read(group: FusionGroup) -> set[Value]:
-    """What a group reads that others have computed, or the user has given."""
-    return {v for op in group.ops for v in op.operands} - set(group.classes)
-
-
-def _reads_in_step(group: FusionGroup, new: Value, old: Value, part: Partition) -> bool:
-    """Whether a group that reads `old` has read each element before it writes the new one there, and not again after.
-
-    It has when the new value is computed from the old one, so that its store waits for the load, and when all of a
-    row is done in one sweep.
-    """
-    staged = (group.cols or 1) > CHUNKS[-1] and any(op.name == "reduce" for op in group.ops)
-    if staged or not _depends_on(new, old, group, part):
-        return False
-    for op in group.ops:
-        for value in op.operands:
-            if part.root(value) is old:
-                seen = part.strided(value)
-                elementwise = group.kind is GroupKind.ROWS or op is not group.anchor
-                if not (elementwise and seen.is_contiguous and op.name not in ("gather", "reduce")):
-                    return False
-    return True
-
-
-def _depends_on(value: Value, old: Value, group: FusionGroup, part: Partition) -> bool:
-    """Whether the ops of a group compute `value` from `old`."""
-    reached = {old}
-    for op in group.ops:
-        if any(part.root(v) in reached for v in op.operands):
-            reached.update(op.results)
-    return value in reached
 
 
 def _check_stored(routine: Routine, low: Lowering) -> None:
