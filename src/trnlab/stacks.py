@@ -273,7 +273,7 @@ def _told(part: str) -> tuple[str, str]:
 
 
 def _number(release: str) -> tuple[int, int]:
-    """Of "2.18" or "2.18.1"."""
+    """Major and minor number of a release such as "2.18" or "2.18.1"."""
     major, minor, *_ = release.split(".")
     return int(major), int(minor)
 

@@ -67,7 +67,7 @@ def _rows(found: Bakeoff) -> Iterator[Row]:
 
 
 def _dollars(found: Bakeoff) -> Iterator[Row]:
-    """Of the run, a million units and an epoch, by each kind of price that one of both has."""
+    """Dollars of the run, of a million units and of an epoch, by each kind of price that one of both has."""
     first, second = (latest(side.instance) for side in found.contenders)
     for kind in dict.fromkeys((*first, *second)):
         a, b = _priced(found, found.a, first.get(kind)), _priced(found, found.b, second.get(kind))

@@ -39,7 +39,7 @@ def sections(
 
 
 def _energy(plan: Plan, region: str) -> Section:
-    """Of the chosen run, what it emits in some regions, and what both lean on."""
+    """The energy of the chosen run, what it emits in some regions, and what both lean on."""
     c = plan.chosen
     drawn, load = of_plan(c), energy.full_load(c.cluster.target.chip.name).times(c.cluster.chips / 1e3)
     title = f"energy: {_amount(drawn.total, ENERGY)}, of which accelerators {_amount(drawn.accelerators, ENERGY)}"
