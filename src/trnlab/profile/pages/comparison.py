@@ -92,7 +92,7 @@ def _lists(c: Comparison) -> Iterator[Section]:
 
 
 def _pairs(c: Comparison) -> list[tuple[str, ...]]:
-    """A row for each opcode: engine, pairs, the median duration in both runs, and how far those of a pair lie apart."""
+    """A row for each opcode: engine, pairs, the median duration in both runs, and how far pairs lie apart."""
     return [
         (name, engine, str(count), nice_time(x), nice_time(y), f"{error:.1%}")
         for name, engine, count, x, y, error in by_opcode(c.pairs)
