@@ -35,22 +35,19 @@ _ONOFF = {"on": True, "off": False}
 
 @dataclass(frozen=True)
 class Option:
-    """One choice of the compiler. about: what it does, in a line. default: its value in the policy `scheduled`.
-
-    differs: other defaults, by chip ("trn1"), dialect ("nki", "neuronxcc") or both ("trn1/neuronxcc", which wins).
-    least: of a number. choices: of a word. alternatives: values that the evidence does not exclude either; together
-    they give the band of a prediction. evidence: what the default rests on.
-    """
+    """One choice of the compiler."""
 
     name: str
     stage: str
-    about: str
-    default: Value
+    about: str  # what it does, in a line
+    default: Value  # its value in the policy `scheduled`
+    # other defaults, by chip ("trn1"), dialect ("nki", "neuronxcc") or both ("trn1/neuronxcc", which wins)
     differs: Mapping[str, Value] = field(default_factory=dict)
-    least: int = 0
-    choices: tuple[str, ...] = ()
+    least: int = 0  # of a number
+    choices: tuple[str, ...] = ()  # of a word
+    # values that the evidence does not exclude either; together they give the band of a prediction
     alternatives: tuple[Value, ...] = ()
-    evidence: str = ""
+    evidence: str = ""  # what the default rests on
 
     @property
     def as_written(self) -> Value:

@@ -141,7 +141,7 @@ def test_a_single_expert_is_a_dense_network_behind_a_router():
     assert one.parts().linears == pytest.approx(dense.parts().linears + router)
     assert one.parts().rest == pytest.approx(dense.parts().rest + 2 * moved)
     for direction in (0, 1):
-        assert one.passes()[direction].talk == dense.passes()[direction].talk
+        assert one.passes()[direction].communication == dense.passes()[direction].communication
         assert one.passes()[direction].sent == 0.0
 
 

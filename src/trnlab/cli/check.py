@@ -238,7 +238,7 @@ def _session(targets: list[Target], args: argparse.Namespace) -> Session:
     refused: UsageError | None = None
     for target in targets:
         try:
-            session = from_settings(Settings.told(os.environ, args, target=target.name))
+            session = from_settings(Settings.resolved(os.environ, args, target=target.name))
         except UsageError as error:
             if error.code != "TRN245":
                 raise

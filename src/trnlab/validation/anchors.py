@@ -44,16 +44,15 @@ MEANING = {
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """One measured quantity. value: in picoseconds, or a share of the total time when `unit` is "%".
+    """One measured quantity."""
 
-    quantity: "total" and "span" (from the first trigger or instruction to the last result) of a run; "active ENGINE";
-    of an instruction "duration", "interval" (start to start), and of a transfer "trigger", "lead" (trigger to first
-    byte), "transfer" (first to last byte), "tail" (last byte to semaphore), "arrival" (trigger to semaphore). An
-    instruction is named by its cost class, elements a partition and format, "@i" being the i-th and else the median.
-    """
-
+    # "total" and "span" (from the first trigger or instruction to the last result) of a run; "active ENGINE"; of
+    # an instruction "duration", "interval" (start to start), and of a transfer "trigger", "lead" (trigger to
+    # first byte), "transfer" (first to last byte), "tail" (last byte to semaphore), "arrival" (trigger to
+    # semaphore). An instruction is named by its cost class, elements a partition and format, "@i" being the i-th
+    # and else the median.
     quantity: str
-    value: float
+    value: float  # in picoseconds, or a share of the total time when `unit` is "%"
     unit: str
     split: Split
     note: str = ""

@@ -27,12 +27,7 @@ FEW = 3  # rows: runs of fewer are checks
 
 @dataclass(frozen=True, slots=True)
 class PublishedRun:
-    """One command that somebody ran: rows of bytes, microseconds and what they may be used for.
-
-    group: ranks of each replica group, 0 for all. pairs: of a permute, by default each rank and the next. inside: the
-    algorithm within an instance, where it is known. times: operations that a row is of. counted: whether parts
-    differ, so that ranks tell each other how many elements come (`fabric.world.counted`).
-    """
+    """One command that somebody ran: rows of bytes, microseconds and what they may be used for."""
 
     name: str
     operation: str
@@ -41,10 +36,11 @@ class PublishedRun:
     runtime: str
     source: str
     rows: tuple[tuple[int, float, Split], ...]
-    group: int = 0
-    pairs: tuple[tuple[int, int], ...] = ()
-    inside: str = ""
-    times: int = 1
+    group: int = 0  # ranks of each replica group, 0 for all
+    pairs: tuple[tuple[int, int], ...] = ()  # of a permute, by default each rank and the next
+    inside: str = ""  # the algorithm within an instance, where it is known
+    times: int = 1  # operations that a row is of
+    # whether parts differ, so that ranks tell each other how many elements come (`fabric.world.counted`)
     counted: bool = False
 
 

@@ -23,14 +23,13 @@ from trnlab.fleet.search.layout import Layout
 
 @dataclass(frozen=True)
 class GpuRow:
-    """One published step. measured: seconds. independent: whether no figure of the roofline comes from somebody who
-    compared with this row."""
+    """One published step."""
 
     table: str
     name: str
     job: TrainingWork
-    measured: float
-    independent: bool
+    measured: float  # seconds
+    independent: bool  # whether no figure of the roofline comes from somebody who compared with this row
     source: str
 
     @cached_property

@@ -18,13 +18,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class TrainingRow:
-    """A published run: `measured` sequences or images a second of all ranks.
-
-    first_s, more_s: estimated seconds of a step of one and of two micro-batches of a script, 0 where there is none.
-    layout: of a planned job: model, sequence, fields of `fleet.layout.Layout`, of `Planner` how stages are made;
-    seconds: of its step, by cause; source: where the job's options are from. precision: of the estimate; published:
-    of the run, with its optimizer and release. without: what the estimated job lacks, or why there is no estimate.
-    """
+    """A published run: `measured` sequences or images a second of all ranks."""
 
     name: str
     target: str
@@ -32,18 +26,21 @@ class TrainingRow:
     measured: float
     global_batch: int
     microbatch: int
-    precision: str
-    published: str
-    without: str = ""
+    precision: str  # of the estimate
+    published: str  # of the run, with its optimizer and release
+    without: str = ""  # what the estimated job lacks, or why there is no estimate
     script: str = ""
     arguments: str = ""
     more: str = ""
+    # first_s, more_s: estimated seconds of a step of one and of two micro-batches of a script, 0 where there is
+    # none
     first_s: float = 0.0
     more_s: float = 0.0
     model: str = ""
-    source: str = ""
+    source: str = ""  # where the job's options are from
+    # of a planned job: model, sequence, fields of `fleet.layout.Layout`, of `Planner` how stages are made
     layout: dict[str, Any] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)  # of its step, by cause
 
     @property
     def microbatches(self) -> int:

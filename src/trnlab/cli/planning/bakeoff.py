@@ -16,9 +16,9 @@ from trnlab.fleet.comparison.bakeoff import Bakeoff
 from trnlab.fleet.comparison.contenders import (
     Contender,
     Workload,
-    neuron_side,
+    gpu_contender,
+    neuron_contender,
     of_neuron,
-    of_others,
     spelled,
     work_of,
 )
@@ -94,7 +94,7 @@ def _days(text: str) -> float:
 def _side(args: argparse.Namespace, work: Workload, text: str) -> Contender:
     count, name = spelled(text)
     if name not in TARGETS:
-        return of_others(work, name, count, args.precision)
+        return gpu_contender(work, name, count, args.precision)
     folder = None if args.no_cache else kept_folder(args) / PROGRAMS
     return of_neuron(work, name, count, planned.held(name, FORM), folder)
 
@@ -137,9 +137,9 @@ def _of_script(args: argparse.Namespace) -> tuple[Workload, list[Contender]]:
             rate = job.per_s if job is not None else (result.per_s or 0.0) * count
             waits = _waits(job)
             held = planned.held(name, first.precision)
-            sides.append(neuron_side(name, count, rate, result.mfu or 0.0, held, "as the script has it", waits))
+            sides.append(neuron_contender(name, count, rate, result.mfu or 0.0, held, "as the script has it", waits))
         else:
-            sides.append(of_others(work, name, count, args.precision))
+            sides.append(gpu_contender(work, name, count, args.precision))
     return work, sides
 
 

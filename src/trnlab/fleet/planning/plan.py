@@ -55,25 +55,22 @@ UNPRICED = 1e30  # dollars, as it were, of what has no public price: after all t
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked for. instances: fewest and most of each target. deadline: seconds, None without one.
+    """What is asked for.
 
-    batch: sequences in a step. sequence: tokens of each; 0 for what the model is usually trained on. fixed: columns
-    of `Layouts` that are given. captured: a script's step that is divided by data alone, where nothing is known of
-    `model` but that. spelled: the model as words of a command line. epoch: tokens
-    of one pass over the data, 0 where nobody said. Raises UsageError (TRN178) for what contradicts itself, TRN577
-    for a model of which nothing says what it computes.
+    Raises UsageError (TRN178) for what contradicts itself, TRN577 for a model of which nothing says what it computes.
     """
 
     model: Model
     tokens: float
     targets: tuple[str, ...]
-    instances: tuple[int, int] = (1, 16)
-    deadline: float | None = None
-    batch: int = BATCH
-    sequence: int = 0
+    instances: tuple[int, int] = (1, 16)  # fewest and most of each target
+    deadline: float | None = None  # seconds, None without one
+    batch: int = BATCH  # sequences in a step
+    sequence: int = 0  # tokens of each; 0 for what the model is usually trained on
     precision: str = "bf16"
-    fixed: Mapping[str, int] = field(default_factory=dict)
+    fixed: Mapping[str, int] = field(default_factory=dict)  # columns of `Layouts` that are given
     reliability: Reliability = field(default_factory=Reliability)
+    # a script's step that is divided by data alone, where nothing is known of `model` but that
     captured: CapturedWork | None = None
     spelled: tuple[str, ...] = ()
     epoch: float = 0.0
@@ -132,34 +129,31 @@ class Question:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A layout on a cluster, and what the whole run takes there. kept: what failures leave, of which `goodput` is the
-    share."""
+    """A layout on a cluster, and what the whole run takes there."""
 
     cluster: Cluster
     step: PlannedStep
-    kept: Goodput
+    after_failures: Goodput  # what failures leave, of which `goodput` is the share
     bill: Bill
 
     @property
     def goodput(self) -> float:
         """The share of the time in which the run advances."""
-        return self.kept.share
+        return self.after_failures.share
 
     @property
     def stall(self) -> float:
         """Seconds of a step that saves of checkpoints hold it up, on average."""
-        return self.kept.stall * self.step.total / self.kept.interval
+        return self.after_failures.stall * self.step.total / self.after_failures.interval
 
 
 @dataclass(frozen=True)
 class ClusterTable:
-    """All steps that fit on a cluster.
-
-    days, worth: [N]; worth is what is to be small: dollars where there is a price, else device hours.
-    """
+    """All steps that fit on a cluster."""
 
     cluster: Cluster
     steps: PlannedSteps
+    # days, worth: [N]; worth is what is to be small: dollars where there is a price, else device hours
     days: Floats
     worth: Floats
 
@@ -319,26 +313,26 @@ def plan(
     question: Question,
     folder: Path | None = None,
     said: Callable[[str], None] = lambda _: None,
-    ahead: CompilePool | None = None,
+    pool: CompilePool | None = None,
     came: Callable[[Plan], None] = lambda _: None,
 ) -> Plan:
     """Search all targets and numbers of instances.
 
-    folder: where costs of programs and times of collectives are kept. said: hears of progress. ahead: compiles what
+    folder: where costs of programs and times of collectives are kept. said: hears of progress. pool: compiles what
     the search may ask for. came: is shown the plan so far after each cluster.
     """
     found = Plan(question, folder=folder)
     for name in question.targets:
-        if ahead is not None and question.model.stacks:
+        if pool is not None and question.model.stacks:
             planner = _planner(question, name, question.instances[0], folder)
-            ahead.look(planner, question.training, question.pinned)
+            pool.enqueue(planner, question.training, question.pinned)
     for name in question.targets:
-        _on(found, name, said, ahead, came)
+        _on(found, name, said, pool, came)
     return _confirmed(found, said)
 
 
 def _on(
-    found: Plan, name: str, said: Callable[[str], None], ahead: CompilePool | None, came: Callable[[Plan], None]
+    found: Plan, name: str, said: Callable[[str], None], pool: CompilePool | None, came: Callable[[Plan], None]
 ) -> None:
     """Search all numbers of instances of one target."""
     question = found.question
@@ -360,7 +354,7 @@ def _on(
             tables = Tables(cluster, programs, exchange, form)
             _gather(found, cluster, tables.search(question.model, question.batch, question.pinned))
         else:
-            planner = PrefetchingPlanner(cluster, programs, exchange, ahead=ahead)
+            planner = PrefetchingPlanner(cluster, programs, exchange, pool=pool)
             _gather(found, cluster, search(planner, question.training, question.pinned))
         store.save()
         came(replace(found, tables=list(found.tables)))  # columns of a plan are made once, when they are asked for

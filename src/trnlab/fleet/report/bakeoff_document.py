@@ -47,9 +47,9 @@ def _about(found: Bakeoff) -> str:
 
 def _rows(found: Bakeoff) -> Iterator[Row]:
     """What is set against each other: its name, and the value of each side."""
-    unit, (a, b) = found.work.unit, found.sides
+    unit, (a, b) = found.work.unit, found.contenders
     yield "layout", a.how or "-", b.how or "-"
-    steps = [side.step(found.work) for side in found.sides]
+    steps = [side.step(found.work) for side in found.contenders]
     if steps[0] is not None and steps[1] is not None:
         yield "a step", _show(steps[0], a, "s"), _show(steps[1], b, "s")
     yield f"{unit} a second", _show(a.rate, a), _show(b.rate, b)
@@ -57,18 +57,18 @@ def _rows(found: Bakeoff) -> Iterator[Row]:
     yield "waiting for the network", _share(a.exchange), _share(b.exchange)
     yield f"{unit} in {found.days:g} days", _show(found.units(a), a), _show(found.units(b), b)
     if found.epoch:
-        epochs = [_show(found.units(side).times(1 / found.epoch), side) for side in found.sides]
+        epochs = [_show(found.units(side).times(1 / found.epoch), side) for side in found.contenders]
         yield "epochs", epochs[0], epochs[1]
     yield from _dollars(found)
-    drawn = [found.energy(side) for side in found.sides]
+    drawn = [found.energy(side) for side in found.contenders]
     yield "kWh of the run", _span(drawn[0].total), _span(drawn[1].total)
     yield f"kWh a million {unit}", _show(found.kwh(a, MILLION), a), _show(found.kwh(b, MILLION), b)
     yield f"kg CO2e in {found.region}", _span(drawn[0].kg(found.region)), _span(drawn[1].kg(found.region))
 
 
 def _dollars(found: Bakeoff) -> Iterator[Row]:
-    """Of the run, a million units and an epoch, by each kind of price that one of both has."""
-    first, second = (latest(side.instance) for side in found.sides)
+    """Dollars of the run, of a million units and of an epoch, by each kind of price that one of both has."""
+    first, second = (latest(side.instance) for side in found.contenders)
     for kind in dict.fromkeys((*first, *second)):
         a, b = _priced(found, found.a, first.get(kind)), _priced(found, found.b, second.get(kind))
         yield f"{kind}: the run", a[0], b[0]
@@ -107,7 +107,7 @@ def _meaning(b: ClaimComparison, found: Bakeoff) -> str:
     if not b.comparable:
         return f"it is not about {found.b.instance}; {b.claim.measure}"
     parts = []
-    for when, saved in (("at today's prices", b.now), (f"at prices of {b.claim.date}", b.then)):
+    for when, saved in (("at today's prices", b.now), (f"at prices of {b.claim.date}", b.at_claim_date)):
         if saved is not None and found.b.known:
             parts.append(f"{saved[2]:+.0%} {when} (${saved[0].usd_per_hour:.2f} and ${saved[1].usd_per_hour:.2f})")
     if not parts:
@@ -154,7 +154,9 @@ def _porting(found: Bakeoff) -> Iterator[Section]:
 
 
 def _basis(found: Bakeoff) -> Section:
-    rows = [(f"{side.name}:", line) for side in found.sides for line in (*side.basis, *found.energy(side).basis[:1])]
+    rows = [
+        (f"{side.name}:", line) for side in found.contenders for line in (*side.basis, *found.energy(side).basis[:1])
+    ]
     rows += [("both:", line) for line in found.energy(found.a).basis[1:]]
     title = "what this leans on (failures are left out on both sides: see trnlab goodput)"
     return Section(title, [Table(rows)])

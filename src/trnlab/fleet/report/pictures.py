@@ -15,7 +15,7 @@ from trnlab.fleet.comparison.alternatives import Alternative, of_plan
 from trnlab.fleet.comparison.contenders import PlanAccuracy, off_by
 from trnlab.fleet.models.unpartitioned import UnpartitionedModel
 from trnlab.fleet.planning.plan import Candidate, Plan
-from trnlab.fleet.planning.sensitivity import FigureSensitivity, leanings
+from trnlab.fleet.planning.sensitivity import FigureSensitivity, sensitivities
 from trnlab.fleet.ranges import PublishedRange
 from trnlab.fleet.report.beside_document import ENERGY, scaled
 from trnlab.fleet.search import pipeline
@@ -63,7 +63,7 @@ def memory(plan: Plan) -> Iterator[Section]:
     yield Section(heading="Memory over time", say=say, parts=[chart, keys])
 
 
-def alternatives(plan: Plan, beside: Sequence[Alternative], runs: PlanAccuracy) -> Iterator[Section]:
+def alternatives(plan: Plan, others: Sequence[Alternative], runs: PlanAccuracy) -> Iterator[Section]:
     """Dollars by kind of price, and energy, of the plan and of others, each as a band."""
     c = plan.chosen
     slower = off_by(runs)
@@ -74,13 +74,13 @@ def alternatives(plan: Plan, beside: Sequence[Alternative], runs: PlanAccuracy) 
         for kind, price in latest(c.cluster.target.name).items()
     ]
     usd += [
-        (f"{other.side.name}, {kind}", spent, other.side.known)
-        for other in beside
-        for kind in latest(other.side.instance)
+        (f"{other.contender.name}, {kind}", spent, other.contender.known)
+        for other in others
+        for kind in latest(other.contender.instance)
         if (spent := other.usd(kind)) is not None
     ]
     drawn = [(c.cluster.name, of_plan(c).total.times(longer), True)]
-    drawn += [(other.side.name, other.energy.total, other.side.known) for other in beside]
+    drawn += [(other.contender.name, other.energy.total, other.contender.known) for other in others]
     say = "The same tokens. A bar is a band, its mark the middle; a band without a mark is all that is known. "
     say += "Scales are logarithmic. "
     say += "The plan's bands are those by which published runs were predicted wrongly."
@@ -188,17 +188,17 @@ def _short(value: float) -> str:
     return format_count(value).replace(" ", "").replace("G", "B")
 
 
-def leaning(plan: Plan) -> Iterator[Section]:
+def sensitivity(plan: Plan) -> Iterator[Section]:
     """What the cost leans on."""
-    found = leanings(plan)
+    found = sensitivities(plan)
     most = max((x.swing for x in found), default=0.0) or 1.0
-    rows = "".join(_leaning(x, most) for x in found)
+    rows = "".join(_sensitivity_row(x, most) for x in found)
     say = "The chosen layout's cost with a fifth less of each (orange), and a fifth more (blue)."
     drawn = Drawing(f'<div class="tornado">{rows}</div>')
     yield Section(heading="What it leans on", say=say, parts=[drawn])
 
 
-def _leaning(x: FigureSensitivity, most: float) -> str:
+def _sensitivity_row(x: FigureSensitivity, most: float) -> str:
     def change(other: float | None, base: float | None) -> float:
         return other / base - 1 if other is not None and base else 0.0
 

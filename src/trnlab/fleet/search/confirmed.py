@@ -14,7 +14,7 @@ from trnlab.fleet.costs.whole_steps import whole
 from trnlab.fleet.layers.sizes import Experts
 from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.search.layout import Layout, columns_of
-from trnlab.fleet.search.shard_costs import Training, pieces_of
+from trnlab.fleet.search.shard_costs import Training, shard_keys_of
 from trnlab.fleet.search.steps import PlannedStep, Planner
 
 
@@ -31,8 +31,8 @@ def confirmed(planner: Planner, training: Training, step: PlannedStep) -> Planne
     layout, programs = step.layout, planner.programs
     if not is_one_program(training.model, layout):
         return None
-    ((piece,), _) = pieces_of(columns_of([layout]))
-    share = planner.share(training, piece)
+    ((piece,), _) = shard_keys_of(columns_of([layout]))
+    share = planner.spec_of(training, piece)
     times, known = layout.microbatches(training.batch), len(programs.known)
     try:
         found = whole(programs.session, planner.cluster, training.model, share, times, programs.known)

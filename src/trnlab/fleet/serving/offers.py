@@ -64,12 +64,11 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class ReplicaSettings:
-    """What of a copy is given, None for what is chosen. batch: requests that decode together at most, in one program;
-    ranks: of a copy; weights: how those of blocks are stored, of STORED."""
+    """What of a copy is given, None for what is chosen."""
 
-    batch: int | None = None
-    ranks: int | None = None
-    weights: str = "bf16"
+    batch: int | None = None  # requests that decode together at most, in one program
+    ranks: int | None = None  # of a copy
+    weights: str = "bf16"  # how those of blocks are stored, of STORED
 
     def share(self, request: GenerationRequest, tensor: int, expert: int) -> ServingProgram:
         """A rank's program of one request."""
@@ -90,13 +89,12 @@ CHOSEN = ReplicaSettings()
 
 @dataclass(frozen=True)
 class Offer:
-    """A way to serve on one instance. tensor: ranks of a copy; copies: of the model on an instance; engine: what one
-    of them takes; bytes of a rank: weights, cache of a request, working, room."""
+    """A way to serve on one instance."""
 
     target: str
-    tensor: int
-    copies: int
-    engine: ReplicaTimes
+    tensor: int  # ranks of a copy
+    copies: int  # of the model on an instance
+    engine: ReplicaTimes  # what one of them takes; bytes of a rank: weights, cache of a request, working, room
     weights: int
     cache: int
     working: int
