@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import argparse
 
+from trnlab.documents import text
 from trnlab.files import write_atomic
-from trnlab.validation.sensitivity import PICTURE, sensitivity, table, tornado
+from trnlab.validation.sensitivity import PICTURE, document, sensitivity, tornado
 
 
 def main(args: argparse.Namespace) -> int:
     """Show which assumptions move a run's time, and leave the picture in its folder."""
     found = sensitivity(args.folder)
-    print(table(found))
+    print(text(document(found)))
     write_atomic(args.folder / PICTURE, tornado(found).encode())
     print(f"\npicture: {args.folder / PICTURE}")
     return 0
