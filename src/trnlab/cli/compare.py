@@ -4,8 +4,17 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from trnlab import documents, profile
+
+
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab compare`."""
+    for name in ("first", "second"):
+        command.add_argument(name, metavar="RUN", type=Path, help="folder of a run, or JSON of the vendor's profiler")
+    command.add_argument("--json", action="store_true", help="everything as JSON, times in picoseconds")
+    command.add_argument("--page", metavar="FILE", type=Path, help="write a page with both timelines")
 
 
 def main(args: argparse.Namespace) -> int:

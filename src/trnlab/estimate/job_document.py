@@ -9,7 +9,7 @@ from typing import Any
 from trnlab.documents import Note, Part, Section, Table
 from trnlab.estimate.job import JobStep
 from trnlab.estimate.result import Report, TargetResult
-from trnlab.estimate.text import seconds
+from trnlab.estimate.text import seconds, what
 from trnlab.profile import communication
 from trnlab.profile.summary import from_store
 from trnlab.runtime.faults import DegradedStep
@@ -20,9 +20,8 @@ def job(found: JobStep, t: TargetResult, report: Report) -> Section:
     """A step of all ranks: its time, what of it is communication, rate and price."""
     unit = report.counted or "samples"
     fits = "" if t.fits else ", which does not fit a rank's memory"
-    title = (
-        f"{found.cluster}, {found.ranks} ranks, as rank {found.rank} does it: {seconds(found.step_s)} a step{fits}"
-    )
+    once = f"{seconds(found.step_s)} a {what(report)}"
+    title = f"{found.cluster}, {found.ranks} ranks, as rank {found.rank} does it: {once}{fits}"
     parts: list[Part] = []
     if found.batches and found.per_s:
         batches = f"{found.batches} {'batch' if found.batches == 1 else 'batches'}"
@@ -31,7 +30,7 @@ def job(found: JobStep, t: TargetResult, report: Report) -> Section:
         parts.append(Note("how many batches all ranks have is not known: --batches N says it, for rate and price"))
     if found.usd_per_step:
         each = f", {found.usd_per_million:.3g} a million {unit}" if found.usd_per_million else ""
-        parts.append(Note(f"$ {found.usd_per_hour:,.2f} an hour, {found.usd_per_step:.3g} a step{each}"))
+        parts.append(Note(f"$ {found.usd_per_hour:,.2f} an hour, {found.usd_per_step:.3g} a {what(report)}{each}"))
     return Section(title, [*parts, *_collectives(found), *_pipeline(found.pipeline), *_degraded(found.sick)])
 
 

@@ -14,14 +14,18 @@ from trnlab.view.effects import Effects
 _WITHOUT_VALUES = ("", "eager", "recorded", "compile_step", "torch.compile")
 
 
+def what(report: Report) -> str:
+    """What times, rates and prices are of."""
+    return "step" if report.learns else "forward pass"
+
+
 def head(report: Report) -> str:
     """What was looked at."""
-    what = "step" if report.learns else "forward pass"
     values = "without values" if report.how in _WITHOUT_VALUES else "with the host's values"
-    steps = f"{report.steps} {what}{('s' if report.learns else 'es') * (report.steps != 1)} followed {values}"
+    steps = f"{report.steps} {what(report)}{('s' if report.learns else 'es') * (report.steps != 1)} followed {values}"
     how = {"eager": "nothing compiled", "recorded": "operators recorded"}.get(report.how, report.how)
     size = f", {report.parameters:,} parameters" if report.parameters else ""
-    per = f", {report.per_step:,} {report.counted or 'tokens'} a step" if report.per_step else ""
+    per = f", {report.per_step:,} {report.counted or 'tokens'} a {what(report)}" if report.per_step else ""
     known = ", from the last check" if report.cached else ""
     return f"{report.script}: {how}, {report.precision} matrix products, {steps}{size}{per}{known}"
 
@@ -56,7 +60,7 @@ def effects_rows(effects: Effects) -> Iterator[tuple[str, list[str]]]:
         yield "", ["these file systems were read-only for it: " + ", ".join(effects.read_only)]
 
 
-def layout_words(t: TargetResult) -> str:
+def layout_words(t: TargetResult, what: str = "step") -> str:
     """The smallest layout that holds the step; `t.layout.basis` is what its time leans on."""
     assert t.layout is not None
     lay = t.layout
@@ -64,7 +68,7 @@ def layout_words(t: TargetResult) -> str:
     low, high = lay.time_s
     return (
         f"does not fit one core; the fewest that hold it are {lay.cores}{share}, {format_bytes(lay.bytes_per_core)} "
-        f"each: {seconds(low)} to {seconds(high)} a step, as communication ({seconds(lay.communication_s)}) is "
+        f"each: {seconds(low)} to {seconds(high)} a {what}, as communication ({seconds(lay.communication_s)}) is "
         f"hidden or not"
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trnlab import documents
 from trnlab.chips.catalog import TARGETS
+from trnlab.cli import options
 from trnlab.errors import UsageError
 from trnlab.estimate.job import JobStep
 from trnlab.fleet.comparison.bakeoff import Bakeoff
@@ -34,6 +35,28 @@ from trnlab.validation import planned
 
 FORM = "bf16"  # of the Neuron side
 PROGRAMS = "plans"  # in the cache, as of trnlab plan
+
+
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab bakeoff`."""
+    add = command.add_argument
+    add("what", metavar="SCRIPT_OR_MODEL", help="a training script, a model's name, or a config.json")
+    for side, example in (("a", "trn2.48xlarge"), ("b", "p5.48xlarge")):
+        add(f"--{side}", required=True, metavar="NAME", help=f"one side, e.g. {example} or 4x{example}")
+    add("--days", default="2", metavar="DAYS", help="of the run; default: 2")
+    add("--batch", type=int, default=1024, metavar="N", help="sequences or images of a step; default: 1024")
+    add("--sequence", type=int, default=0, metavar="N", help="tokens of each; default: the model's")
+    add("--epoch", metavar="N", help="tokens or images of one pass over the data; default: ImageNet's images")
+    add("--precision", choices=("bf16", "fp8"), default="bf16", help="of the other side's products; default: bf16")
+    add(
+        "--kind", choices=("decoder", "encoder", "experts", "vision", "convolution"), help="a script's class of model"
+    )
+    add("--region", default="us-east-1", metavar="NAME", help="whose grid is counted; default: us-east-1")
+    add("--json", action="store_true", help="everything as JSON, see docs/bakeoff.md")
+    options.cache(command)
+    add("--porting", type=float, default=0.0, metavar="DAYS", help="engineer days that moving to side a takes")
+    add("--day-rate", default="$1000", metavar="MONEY", help="of one of those days; default: $1000, assumed")
+    add("--arguments", default="", metavar="TEXT", help="of the script, as a shell would split them")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -6,12 +6,42 @@ from __future__ import annotations
 import argparse
 import os
 
+from trnlab.cli import options
 from trnlab.documents import text
 from trnlab.runtime.cache import maintenance as cache_care
 from trnlab.runtime.cache import report as cache_report
 from trnlab.runtime.cache.executables import Cache
 from trnlab.runtime.settings import said
 from trnlab.storage import Store, open_store
+
+
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab cache`."""
+    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, about in (
+        ("ls", "list the entries"),
+        ("verify", "check every entry to its last byte"),
+        ("clear", "remove everything"),
+        ("explain", "what made an entry differ from its nearest neighbour"),
+        ("prune", "remove what is damaged, old, or was used least recently"),
+        ("push", "copy entries of the cache to another one"),
+        ("pull", "copy entries of another cache into this one"),
+    ):
+        action = actions.add_parser(name, help=about)
+        if name == "explain":
+            action.add_argument("subject", metavar="KEY_OR_SCRIPT", help="start of a key, or the path of a script")
+        elif name in ("push", "pull"):
+            action.add_argument("other", metavar="URL", help="the other cache: a folder, or such as s3://team/cache")
+            action.add_argument("keys", metavar="KEY", nargs="*", help="starts of keys; default: all that is sound")
+        else:
+            action.add_argument("url", metavar="URL", nargs="?", help="a folder, or such as s3://team/cache")
+        if name == "prune":
+            action.add_argument("--size", metavar="BYTES", help="how much may stay, such as 20GiB")
+            action.add_argument(
+                "--age", metavar="TIME", help="how long something may stay unused, such as 30d or 12h"
+            )
+            action.add_argument("--dry-run", action="store_true", help="only say what would go")
+        options.cache(action, "")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -7,8 +7,10 @@ import argparse
 import importlib
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
+from trnlab.cli import options
 from trnlab.documents import Document, Note, Table, text
 from trnlab.errors import RunError, UsageError
 from trnlab.storage import open_store
@@ -16,6 +18,47 @@ from trnlab.storage.checkpoints import Checkpoint, Checkpoints
 from trnlab.storage.finished_checkpoint import OLDER
 from trnlab.storage.store_errors import reason
 from trnlab.units import format_bytes
+
+
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab checkpoint`."""
+    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, about in (
+        ("ls", "list them, newest first"),
+        ("verify", "read every file of every rank, and compare its digest"),
+        ("diff", "which tensors and values differ between two checkpoints"),
+    ):
+        action = actions.add_parser(name, help=about)
+        action.add_argument("url", metavar="URL", help="a folder, or such as s3://team/run7")
+        if name == "diff":
+            action.add_argument("other", metavar="OTHER", nargs="?", help="another run; default: the same")
+            action.add_argument("--steps", metavar="A,B", help="which of each; default: the newest")
+            action.add_argument("--rank", type=options.whole(0), default=0, help="whose files; default: 0")
+    _conversion_arguments(actions)
+
+
+def _conversion_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    for name, about in (
+        ("show", "the tensors of a checkpoint of any kind: shapes, formats, slices"),
+        ("reshard", "write a checkpoint of any kind in another layout"),
+        ("to-hf", "write the model as safetensors, as Hugging Face has them"),
+        ("from-hf", "make a checkpoint of a folder of safetensors"),
+    ):
+        action = actions.add_parser(name, help=about)
+        add = action.add_argument
+        add("url", metavar="SRC", help="trnlab's checkpoints, a DCP folder, the vendor's layout, or safetensors")
+        add("--step", type=int, metavar="N", help="which one; default: the newest")
+        add("--cut", action="append", default=[], metavar="PATTERN=DIM", help="how tensor parallelism cuts tensors")
+        if name == "show":
+            continue
+        add("dst", metavar="DST", help="a folder or URL")
+        if name == "to-hf":
+            add("--dtype", choices=("bf16", "fp16", "fp32"), help="of the weights; default: as they are")
+            add("--shard-size", metavar="BYTES", default="1GiB", help="of a file at most; default: 1GiB")
+            add("--config", type=Path, metavar="FILE", help="a config.json to put beside them")
+        else:
+            add("--to", metavar="LAYOUT", default="dp1", help="such as dp2,tp4,pp1", required=name == "reshard")
+            add("--format", choices=("dcp", "vendor"), default="dcp", help="dcp, which trnlab reads, or the vendor's")
 
 
 def main(args: argparse.Namespace) -> int:

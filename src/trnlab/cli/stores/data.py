@@ -17,6 +17,33 @@ from trnlab.storage import open_store
 from trnlab.units import format_bytes
 
 
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab data`."""
+    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, about in (
+        ("show", "what is in it: fields, formats, rows, shards"),
+        ("verify", "read every file, and compare its checksums"),
+        ("index", "read every file once, and write an index with checksums"),
+        ("cost", "how long steps wait for it in each store, and what reading and keeping it costs"),
+    ):
+        action = actions.add_parser(name, help=about)
+        add = action.add_argument
+        add("url", metavar="URL", help="a folder, or such as s3://team/tokens")
+        add("--dtype", metavar="FORMAT", help="of the numbers in .bin files, such as uint16")
+        if name != "cost":
+            continue
+        add("--target", required=True, metavar="NAME", help="instances, such as 4xtrn2.48xlarge")
+        add("--step", required=True, metavar="TIME", help="of the training, such as 250ms: see trnlab estimate")
+        add("--batch", required=True, type=int, metavar="N", help="samples of a rank in a step")
+        add("--sequence", type=int, metavar="N", help="tokens of a sample, where rows are tokens")
+        add("--ranks", type=int, metavar="N", help="that read; default: all of the instances")
+        add("--prefetch", type=int, metavar="N", default=8, help="requests of a rank at once; default: 8")
+        add("--together", type=int, metavar="N", default=8, help="blocks whose samples are mixed; default: 8")
+        add("--block", type=int, metavar="MIB", default=8, help="of a read; default: 8")
+        add("--store", action="append", metavar="NAME", help="s3, lustre-125 to lustre-1000; default: all")
+        add("--json", action="store_true", help="for programs")
+
+
 def main(args: argparse.Namespace) -> int:
     """Show, verify or index a data set; returns 1 where something is damaged."""
     store = open_store(args.url)

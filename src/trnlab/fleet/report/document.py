@@ -31,7 +31,7 @@ from trnlab.fleet.planning.overheads import overheads
 from trnlab.fleet.planning.plan import Candidate, Plan, Question
 from trnlab.fleet.report import pictures
 from trnlab.fleet.report.beside_document import sections
-from trnlab.fleet.report.table import to_json
+from trnlab.fleet.report.table import stacks_to_json, to_json
 from trnlab.fleet.search.steps import CAUSES, CLASSES
 from trnlab.fleet.search.tables import ROW
 from trnlab.units import SECONDS_PER_DAY, format_bytes, format_count
@@ -50,10 +50,15 @@ _STEP = (
 
 
 def document(
-    plan: Plan, beside: Sequence[Alternative] = (), held: PlanAccuracy = UNHELD, region: str = REGION
+    plan: Plan,
+    beside: Sequence[Alternative] = (),
+    held: PlanAccuracy = UNHELD,
+    region: str = REGION,
+    stacked: Sequence[tuple[Plan, PlanAccuracy]] = (),
 ) -> Document:
     """The whole answer. beside: the same tokens elsewhere; held: how plans stand beside published runs; region: whose
-    grid is counted. Raises UsageError as `Plan.chosen`."""
+    grid is counted; stacked: the plans of all stacks that were asked for, this one the first. Raises UsageError as
+    `Plan.chosen`."""
     asked, c = plan.question, plan.chosen
     style = Drawing(f"<style>{_ASSETS.joinpath('plan.css').read_text('utf-8')}</style>", on=PAGE)
     return Document(
@@ -62,6 +67,7 @@ def document(
             style,
             *(Note(line, on=TERMINAL) for line in _question(plan)),
             _chosen(plan),
+            *_stacks(stacked),
             Later(lambda: pictures.chosen(plan), on=PAGE),
             _dollars(plan),
             _step(plan),
@@ -80,7 +86,11 @@ def document(
         figures=list(_figures(plan)),
         name=f"plan {asked.model.name}",
         scripts=[_ASSETS.joinpath("plan.js")],
-        record=lambda: to_json(plan) | beside_to_json(plan, beside, region),
+        record=lambda: {
+            **to_json(plan),
+            "stacks": stacks_to_json(stacked),
+            **beside_to_json(plan, beside, region),
+        },
     )
 
 
@@ -115,6 +125,21 @@ def _chosen(plan: Plan) -> Section:
     )
     size = f"{c.cluster.chips:,} chips, {c.cluster.ranks:,} ranks"
     return Section(f"cheapest in time: {c.cluster.name} ({size}), {step.layout}", [Note(said)], on=TERMINAL)
+
+
+def _stacks(stacked: Sequence[tuple[Plan, PlanAccuracy]]) -> Iterator[Section]:
+    """The chosen layouts side by side: what the machine does with programs of each stack."""
+    if not stacked:
+        return
+    head = ("by", "on", "layout", "step", "MFU", "days", "$", "published runs")
+    rows = []
+    for plan, held in stacked:
+        c, step = plan.chosen, plan.chosen.step
+        usd = f"{c.bill.usd:,.0f}" if c.bill.usd is not None else "-"
+        spent = f"{step.total:.4g} s", f"{step.mfu:.1%}", f"{c.bill.days:.3g}", usd
+        rows.append((plan.question.stack.title, c.cluster.name, str(step.layout), *spent, str(held)))
+    say = "What the vendor's software makes of it, and what this hardware can do by programs that trnlab compiles."
+    yield Section("by whose software", [Table(rows, head, (3, 4, 5, 6))], say=say)
 
 
 def _figures(plan: Plan) -> Iterator[HeadlineFigure]:
