@@ -39,8 +39,21 @@ from trnlab.units import SECONDS_PER_DAY, format_bytes, format_count
 ROWS, REASONS = 12, 12
 REGION = "us-east-1"  # whose grid is counted, where nobody says
 BARS = 7  # of the front on the page
-_COLOURS = ("tensor", "gpsimd", "cc", "reference", "dma", "latency", "vector", "scalar", "sync", "accent", "faint")
-_CAUSES = dict(zip(CAUSES, _COLOURS))
+_COLOURS = (
+    "tensor",
+    "gpsimd",
+    "cc",
+    "reference",
+    "dma",
+    "latency",
+    "vector",
+    "scalar",
+    "sync",
+    "accent",
+    "faint",
+    "edge",
+)
+_CAUSES = dict(zip(CAUSES, _COLOURS, strict=True))
 _CLASSES = dict(zip(CLASSES, ("tensor", "vector", "scalar", "gpsimd", "dma", "sync")))
 _ASSETS = files(__package__).joinpath("assets")
 _STEP = (
