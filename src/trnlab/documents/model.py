@@ -2,7 +2,7 @@
 """What a report is made of. Renderers: `terminal`, `page`, and `Document.json`.
 
 Texts are plain: the page escapes them. A part is for both renderers unless its `on` says which one has it; curves,
-keys of colours and drawings have no form in a terminal. Colours are CSS.
+points, keys of colours and drawings have no form in a terminal. Colours are CSS.
 """
 
 from __future__ import annotations
