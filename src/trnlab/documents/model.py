@@ -2,7 +2,7 @@
 """What a report is made of. Renderers: `terminal`, `page`, and `Document.json`.
 
 Texts are plain: the page escapes them. A part is for both renderers unless its `on` says which one has it; curves,
-keys of colours and drawings have no form in a terminal. Colours are CSS.
+points, keys of colours and drawings have no form in a terminal. Colours are CSS.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from trnlab.documents.charts import Area, Curve
+from trnlab.documents.charts import Area, Curve, ScatterPoint
 
 TERMINAL, PAGE, BOTH = "terminal", "page", "both"
 ACCENT = "var(--accent)"
@@ -88,6 +88,41 @@ class SplitBar(Part):
 
 
 @dataclass(frozen=True)
+class RangeBar:
+    """A value that lies between two others. middle: None where the two are all that is known."""
+
+    name: str
+    low: float
+    high: float
+    middle: float | None = None
+
+
+@dataclass(frozen=True)
+class RangeBars(Part):
+    """Ranges below each other on one logarithmic scale. told: makes text of a value."""
+
+    rows: Sequence[RangeBar]
+    told: Callable[[float], str]
+
+
+@dataclass(frozen=True)
+class SwingBar:
+    """How a result changes with less and with more of something, relative to what it is. why: explains the row."""
+
+    name: str
+    less: float
+    more: float
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class SwingBars(Part):
+    """Changes to both sides of nothing, below each other."""
+
+    rows: Sequence[SwingBar]
+
+
+@dataclass(frozen=True)
 class Key(Part):
     """What colours of the page mean: name, colour, value."""
 
@@ -102,6 +137,15 @@ class CurveChart(Part):
     title: str  # of the picture
     areas: Sequence[Area] = ()
     along: str = "step"  # what is counted
+
+
+@dataclass(frozen=True)
+class ScatterChart(Part):
+    """Points that a line joins in their order, on two logarithmic axes. told: makes text of a value of each axis."""
+
+    points: Sequence[ScatterPoint]
+    title: str
+    told: tuple[Callable[[float], str], Callable[[float], str]]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from statistics import median
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from trnlab.chips.interconnects import RUNTIMES
+from trnlab.documents import Section, Table
 from trnlab.fabric import network
 from trnlab.fabric.cluster import parse
 from trnlab.fabric.collectives import permute
@@ -120,17 +121,21 @@ def to_json(rows: Sequence[TimedRow]) -> list[dict[str, Any]]:
     ]
 
 
-def report(rows: Sequence[TimedRow]) -> str:
-    """Every row with its error, then median and worst by what rows were used for."""
-    lines = ["collectives, as printed", ""]
+def sections(rows: Sequence[TimedRow]) -> Iterator[Section]:
+    """Every row with its error, then median and worst by what rows were used for; nothing where there is none."""
+    if not rows:
+        return
+    lines: list[tuple[str, ...]] = []
     for run in dict.fromkeys(row.run for row in rows):
-        lines.append(f"{run.name} ({run.target}, assumed; {run.runtime})")
+        lines.append((f"{run.name} ({run.target}, assumed; {run.runtime})",))
         lines += [_line(row) for row in rows if row.run is run]
-    lines += ["", f"{'':<40}{'rows':>6}{'median':>9}{'worst':>9}  the worst one"]
-    return "\n".join([*lines, *(_summary(title, chosen) for title, chosen in sections(rows))])
+    yield Section("collectives, as printed", [Table(lines, numbers=range(4))])
+    totals = [_summary(title, chosen) for title, chosen in groups(rows)]
+    table = Table(totals, ("", "rows", "median", "worst", "the worst one"), (1, 2, 3))
+    yield Section(heading="Errors of collectives", parts=[table])
 
 
-def sections(rows: Sequence[TimedRow]) -> list[tuple[str, list[TimedRow]]]:
+def groups(rows: Sequence[TimedRow]) -> list[tuple[str, list[TimedRow]]]:
     """Lines of the summary with their rows: of each split all, and by what bounds them."""
     return [
         (f"{title}, {split.value}", chosen)
@@ -148,14 +153,13 @@ def _large(row: TimedRow) -> bool:
     return row.size > MIB
 
 
-def _line(row: TimedRow) -> str:
-    return (
-        f"  {row.size:>12} B{row.measured:>13.2f} us{row.predicted:>13.2f} us{row.error:>+9.1%}  "
-        f"{row.algorithm:<18}{row.split.value}"
-    )
+def _line(row: TimedRow) -> tuple[str, ...]:
+    times = f"{row.measured:.2f} us", f"{row.predicted:.2f} us"
+    return f"  {row.size} B", *times, f"{row.error:+.1%}", row.algorithm, row.split.value
 
 
-def _summary(title: str, chosen: Sequence[TimedRow]) -> str:
+def _summary(title: str, chosen: Sequence[TimedRow]) -> tuple[str, ...]:
     worst = max(chosen, key=lambda row: abs(row.error))
     errors = [abs(row.error) for row in chosen]
-    return f"{title:<40}{len(chosen):>6}{median(errors):>9.1%}{max(errors):>9.1%}  {worst.run.name}, {worst.size} B"
+    shares = f"{median(errors):.1%}", f"{max(errors):.1%}"
+    return title, str(len(chosen)), *shares, f"{worst.run.name}, {worst.size} B"

@@ -51,7 +51,7 @@ _COLOURS = (
     "sync",
     "accent",
     "faint",
-    "ink",
+    "edge",
 )
 _CAUSES = dict(zip(CAUSES, _COLOURS, strict=True))
 _CLASSES = dict(zip(CLASSES, ("tensor", "vector", "scalar", "gpsimd", "dma", "sync")))
