@@ -12,8 +12,8 @@ class Attention:
 
     bias: of the four projections: "all", "qkv", "unkeyed" (all but the keys'), "out" or "none". q_rank, kv_rank: of
     the low-rank projections that DeepSeek's models have in the place of full ones (multi-head latent attention), 0
-    without; rope_size: the part of `size` that carries positions there. norms: of queries and keys, each of a
-    head's size.
+    without; rope_size: the part of `size` that carries positions, 0 for all of it. norms: of queries and keys, each
+    of a head's size. softcap: scores s become softcap tanh(s / softcap), 0 without (Gemma 2).
     """
 
     heads: int
@@ -27,6 +27,7 @@ class Attention:
     kv_rank: int = 0
     rope_size: int = 0
     norms: bool = False
+    softcap: float = 0.0
 
     @property
     def biased(self) -> str:
@@ -57,7 +58,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class ActivatedMlp(Dense):
-    """With an activation that is not the usual one: "relu", "gelu" or "silu"."""
+    """With an activation that is not the usual one: "relu", "gelu", "silu" or "quick_gelu"."""
 
     function: str = "relu"
 

@@ -59,7 +59,7 @@ class Model:
     sequence: tokens that it is usually trained on. final_norm: whether a norm follows the last block. embedding_norm:
     whether one precedes the first. patch: inputs of one patch of an image (ViT), which replace the vocabulary.
     classes: of a head that is no vocabulary, with a bias. transform: whether a matrix, an activation and a norm stand
-    before the head, which then has a bias (BERT). source: where the sizes are from.
+    before the head, which then has a bias (BERT); head_bias: whether it has one without. source: where the sizes are from.
     """
 
     name: str
@@ -75,6 +75,7 @@ class Model:
     patch: int = 0
     classes: int = 0
     transform: bool = False
+    head_bias: bool = False
     source: str = ""
 
     @property
@@ -110,7 +111,7 @@ class Model:
         if self.transform:
             x = layers.activation(layers.linear("transform", x, self.hidden, bias=True), "gelu")
             x = layers.norm("transform", x, kind)
-        return layers.logits(self.vocabulary, x, self.tied, bias=self.transform)
+        return layers.logits(self.vocabulary, x, self.tied, bias=self.transform or self.head_bias)
 
     def join(self, layers: Layers, encoded: Value) -> Value:
         """What enters the first block of a decoder; see `encoder_decoder.EncoderDecoderModel`."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trnlab.collectives import Groups
+from trnlab.fleet.layers.attention import written
 from trnlab.fleet.layers.layers import Layers
 from trnlab.fleet.layers.sizes import Attention, Dense, Experts
 from trnlab.fleet.serving.mixtures import Matrix, Mixture
@@ -147,7 +148,10 @@ class PrefillLayers(ServingLayers):
         """Causal, over the prompt itself; keys and values become outputs in the form of the cache."""
         b, rows = self.b, q.shape[0]
         apart = [b.reshape(b.transpose(x, (1, 0, 2)), (1, x.shape[1], rows, x.shape[2])) for x in (q, k, v)]
-        out, _ = b.attention(*apart, causal=True)
+        if a.softcap:
+            out = written(b, *apart, a.causal, False, a.softcap)
+        else:
+            out, _ = b.attention(*apart, causal=a.causal)
         b.output(b.transpose(apart[1], (0, 1, 3, 2)))
         b.output(apart[2])
         return b.transpose(b.reshape(out, out.shape[1:]), (1, 0, 2))
@@ -176,10 +180,10 @@ class DecodeLayers(ServingLayers):
         grouped, scale = b.reshape(q, (batch, shared, per, size)), size**-0.5
         pairs = ((0, 1), (0, 1))
         scores = b.multiply(b.dot_general(grouped, keys, ((3,), (2,)), pairs), scale)
-        scores = b.add(scores, b.broadcast_in_dim(self.held, scores.shape, (0, 3)))
+        scores = b.add(self.capped(scores, a.softcap), b.broadcast_in_dim(self.held, scores.shape, (0, 3)))
         own_key, own_value = (b.reshape(x, (batch, shared, 1, x.shape[2])) for x in (k, v))
         product = b.multiply(b.convert(grouped, float32), b.convert(own_key, float32))
-        own = b.multiply(b.reduce(product, (-1,), keepdims=True), scale)
+        own = self.capped(b.multiply(b.reduce(product, (-1,), keepdims=True), scale), a.softcap)
         top = b.maximum(b.reduce(scores, (-1,), "maximum", keepdims=True), own)
         weights, mine = b.exponential(b.subtract(scores, top)), b.exponential(b.subtract(own, top))
         total = b.add(b.reduce(weights, (-1,), keepdims=True), mine)
