@@ -11,6 +11,7 @@ from trnlab import chips
 from trnlab.compiler import compile
 from trnlab.errors import UsageError
 from trnlab.fabric.world import World, together
+from trnlab.fleet.layers.shares import heads_of_rank
 from trnlab.fleet.layers.sizes import ActivatedMlp, Attention, Dense, Experts
 from trnlab.fleet.models import configurations
 from trnlab.fleet.models.architectures.gemma import GemmaModel
@@ -316,6 +317,34 @@ def test_generated_tokens_are_those_of_plain_forward_passes(model, tensor):
     np.testing.assert_allclose(logits, expected, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("model", [_llama(), _neox()], ids=["as Llama", "as GPT-NeoX"])
+def test_a_chunk_of_a_prompt_is_its_part_of_the_whole(model):
+    """Keys, values and the likeliest word of the last eight of sixteen tokens, with the cache of the first."""
+    w, ids = _weights(model), np.arange(PLACES, dtype=np.int32) * 7 % WORDS
+
+    def run(share, **given):
+        graph = prefill(model, LAYERS, share)
+        program = compile(graph, CHIP, {"precision": "fp32"})
+        outputs = [np.zeros(v.shape, v.dtype.numpy) for v in graph.outputs]
+        inputs = [np.ascontiguousarray((w | given)[v.name]) for v in graph.inputs]
+        run_program(program, dict(zip(program.outputs, outputs)) | dict(zip(program.inputs, inputs)), CHIP)
+        return outputs
+
+    whole = run(ServingProgram(1, PLACES, form="float32"), ids=ids, last=np.array([PLACES - 1], np.int32))
+    half, kept = PLACES // 2, {}
+    for i in range(LAYERS):
+        kept[f"block_{i}_keys"], kept[f"block_{i}_values"] = whole[2 * i][..., :half], whole[2 * i + 1][:, :, :half]
+    places, last = np.arange(half, PLACES, dtype=np.int32), np.array([half - 1], np.int32)
+    chunk = run(
+        ServingProgram(1, half, form="float32", before=half), ids=ids[half:], places=places, last=last, **kept
+    )
+    for i in range(LAYERS):
+        np.testing.assert_allclose(chunk[2 * i], whole[2 * i][..., half:], rtol=2e-5, atol=2e-5)
+        np.testing.assert_allclose(chunk[2 * i + 1], whole[2 * i + 1][:, :, half:], rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(chunk[-2], whole[-2], rtol=2e-5)
+    assert chunk[-1] == whole[-1]
+
+
 @pytest.mark.parametrize(("tensor", "expert"), [(1, 1), (2, 1), (2, 2)])
 def test_mixtures_generate_the_tokens_of_plain_forward_passes(tensor, expert):
     """Experts whole, their columns divided, and divided among ranks: every token, and its logit to five digits."""
@@ -366,6 +395,29 @@ def test_bytes_are_those_of_the_model():
     assert part == cache // 8
     table, norms = 2 * model.vocabulary * model.hidden, 2 * (2 * model.layers + 1) * model.hidden
     assert parts - table - norms - angles == (weights - table - norms - angles) // 8
+
+
+def test_weights_that_are_stored_in_a_byte():
+    """All matrices of blocks, with a number in float32 for each of their columns; all else stays."""
+    model, half = configurations.model("llama3-8b"), 2 * 128256 * 4096
+    block = model.stacks[0][1].parameters - 2 * 4096
+    (plain, cache), (stored, same) = (bytes_of(model, ServingProgram(1, 2304, stored=s)) for s in ("", "int8"))
+    columns = 4096 + 2 * 1024 + 4096 + 2 * 14336 + 4096
+    assert stored == plain - model.layers * (block - 4 * columns)
+    assert cache == same
+    assert stored > half
+
+
+def test_heads_that_ranks_do_not_divide_are_filled_up():
+    """As NxD Inference does: Llama-2-7B's 32 heads on 24 ranks are 48, Llama-3-70B's 64 and 8 are 72 and 24."""
+    assert heads_of_rank(32, 32, 24) == (2, 2)
+    assert heads_of_rank(64, 8, 24) == (3, 1)
+    assert heads_of_rank(64, 8, 32) == (2, 1)
+    assert heads_of_rank(40, 40, 32) == (2, 2)
+    graph = decode(_llama(), 1, ServingProgram(2, PLACES, 3), ((0, 1, 2),))
+    shapes = {v.name: v.shape for v in graph.inputs}
+    assert shapes["block_0_q"] == shapes["block_0_k"] == (HIDDEN, 16)
+    assert shapes["block_0_up"] == (HIDDEN, 16)
 
 
 def test_costs_are_kept_and_a_broken_file_is_none(tmp_path):

@@ -111,11 +111,11 @@ def divided(
     front, end = ([b.slice_dim(x, 2, i * half, (i + 1) * half) for x in (q, k, v)] for i in range(2))
     first = fused(b, front[0], front[1], front[2], True, again)
     earlier = (b.slice_dim(x, 2, 0, before) for x in whole)
-    second = _in_two_pieces(b, end[0], tuple(earlier), (end[1], end[2]), again)
+    second = in_two_pieces(b, end[0], tuple(earlier), (end[1], end[2]), again)
     return b.concatenate([first, second], 2)
 
 
-def _in_two_pieces(
+def in_two_pieces(
     b: GradientBuilder, q: Value, earlier: tuple[Value, ...], own: tuple[Value, ...], again: bool
 ) -> Value:
     """Attention of the same queries to earlier keys and, causally, to their own, from that to each (Liu et al.,

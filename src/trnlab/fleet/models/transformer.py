@@ -59,7 +59,8 @@ class Model:
     sequence: tokens that it is usually trained on. final_norm: whether a norm follows the last block. embedding_norm:
     whether one precedes the first. patch: inputs of one patch of an image (ViT), which replace the vocabulary.
     classes: of a head that is no vocabulary, with a bias. transform: whether a matrix, an activation and a norm stand
-    before the head, which then has a bias (BERT); head_bias: whether it has one without. source: where the sizes are from.
+    before the head, which then has a bias (BERT); head_bias: whether it has one without. source: where the sizes
+    are from.
     """
 
     name: str

@@ -12,7 +12,7 @@ from __future__ import annotations
 from trnlab.collectives import Groups
 from trnlab.errors import UsageError
 from trnlab.fleet.models.transformer import Block, Model
-from trnlab.fleet.serving.layers import DecodeLayers, PrefillLayers, ServingLayers, ServingProgram
+from trnlab.fleet.serving.layers import ChunkLayers, DecodeLayers, PrefillLayers, ServingLayers, ServingProgram
 from trnlab.graph.ir import Graph, Value
 
 MASKED = -30000.0  # of a place of the cache that holds nothing: its weight is 0 in float32
@@ -38,8 +38,10 @@ def supported(model: Model) -> None:
 
 def prefill(model: Model, blocks: int, share: ServingProgram, groups: Groups = ()) -> Graph:
     """A prompt of `length` tokens, padded: inputs are ids [P], the place of the last token [1] and weights; outputs
-    keys [1, G, D, P] and values [1, G, P, D] of each layer, the largest logit of this rank's words, its number."""
-    layers = PrefillLayers(f"{model.name}_prefill", share, groups, max(share.length, model.sequence))
+    keys [1, G, D, P] and values [1, G, P, D] of each layer, the largest logit of this rank's words, its number. Of a
+    chunk that others precede: the tokens' places [P] and the cache, too."""
+    kind = ChunkLayers if share.before else PrefillLayers
+    layers = kind(f"{model.name}_prefill", share, groups, max(share.before + share.length, model.sequence))
     x = _through(layers, model, blocks)
     last = layers.b.take_rows(x, layers.b.input("last", (1,), "int32"))
     layers.likeliest(model.head(layers, last))

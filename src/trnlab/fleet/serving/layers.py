@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trnlab.collectives import Groups
-from trnlab.fleet.layers.attention import written
+from trnlab.fleet.layers.attention import in_two_pieces, written
 from trnlab.fleet.layers.layers import Layers
 from trnlab.fleet.layers.sizes import Attention, Dense, Experts
 from trnlab.fleet.serving.mixtures import Matrix, Mixture
@@ -28,7 +28,8 @@ class ServingProgram:
     share each layer; expert: of these, ranks among which a layer's experts are divided, and those of one part share
     the columns of each. read: experts that a rank reads, room: rows of each; 0 for all that there may be. stored:
     format of the matrices of blocks in memory, where it is not that of all else: int8 or float8_e4m3, with a scale of
-    each column (as the vendor's libraries keep them: transformers-neuronx' quant_dtype "s8" and "f8e4m3fn")."""
+    each column (as the vendor's libraries keep them: transformers-neuronx' quant_dtype "s8" and "f8e4m3fn"). before:
+    places of the cache that a prompt's tokens find filled by those before them."""
 
     batch: int
     length: int
@@ -38,6 +39,7 @@ class ServingProgram:
     read: int = 0
     room: int = 0
     stored: str = ""
+    before: int = 0
 
 
 class ServingLayers(Layers):
@@ -144,14 +146,17 @@ class PrefillLayers(ServingLayers):
         length = self.share.length
         return self.b.input("ids", (length,), int32), self.b.iota((length,), int32)
 
+    def over(self, name: str, a: Attention, apart: list[Value]) -> Value:
+        """Attention of queries, keys and values [1, heads, rows, columns]."""
+        if a.softcap:
+            return written(self.b, apart[0], apart[1], apart[2], a.causal, False, a.softcap)
+        return self.b.attention(apart[0], apart[1], apart[2], causal=a.causal)[0]
+
     def attended(self, name: str, a: Attention, q: Value, k: Value, v: Value) -> Value:
         """Causal, over the prompt itself; keys and values become outputs in the form of the cache."""
         b, rows = self.b, q.shape[0]
         apart = [b.reshape(b.transpose(x, (1, 0, 2)), (1, x.shape[1], rows, x.shape[2])) for x in (q, k, v)]
-        if a.softcap:
-            out = written(b, *apart, a.causal, False, a.softcap)
-        else:
-            out, _ = b.attention(*apart, causal=a.causal)
+        out = self.over(name, a, apart)
         b.output(b.transpose(apart[1], (0, 1, 3, 2)))
         b.output(apart[2])
         return b.transpose(b.reshape(out, out.shape[1:]), (1, 0, 2))
@@ -159,6 +164,23 @@ class PrefillLayers(ServingLayers):
     def mixed(self, mixture: Mixture, x: Value) -> Value:
         """Each row through its own experts."""
         return mixture.of_prompt(x)
+
+
+class ChunkLayers(PrefillLayers):
+    """Of one chunk of a prompt, whose earlier ones are in the cache: tokens attend to these, all of which they see,
+    and to each other."""
+
+    def _tokens(self) -> tuple[Value, Value]:
+        length = self.share.length
+        return self.b.input("ids", (length,), int32), self.b.input("places", (length,), int32)
+
+    def over(self, name: str, a: Attention, apart: list[Value]) -> Value:
+        """In two pieces, put together by their sums."""
+        (_, shared, _, size), width = apart[1].shape, apart[2].shape[3]
+        keys = self.weight(name + "_keys", 1, shared, size, self.share.before)
+        values = self.weight(name + "_values", 1, shared, self.share.before, width)
+        earlier = self.b.transpose(keys, (0, 1, 3, 2)), values
+        return in_two_pieces(self.b, apart[0], earlier, (apart[1], apart[2]), False)
 
 
 class DecodeLayers(ServingLayers):

@@ -24,6 +24,7 @@ from trnlab.fleet.serving.costs import ServingCosts
 from trnlab.fleet.serving.graphs import decode
 from trnlab.fleet.serving.layers import ServingProgram
 from trnlab.fleet.serving.mixtures import met
+from trnlab.fleet.serving.prompts import mixtures, prefill_cost
 from trnlab.fleet.serving.queue import ReplicaTimes
 from trnlab.graph.ir import Graph
 from trnlab.numerics.dtypes import dtype
@@ -145,7 +146,7 @@ def _filled(block: Block, tensor: int) -> float:
 
 def _experts(model: Model, tensor: int) -> list[int]:
     """Ranks of a tensor group among which experts can be divided: the fewest and the most."""
-    networks = _mixtures(model)
+    networks = mixtures(model)
     able = [
         n
         for n in range(1, tensor + 1)
@@ -155,29 +156,16 @@ def _experts(model: Model, tensor: int) -> list[int]:
     return sorted({*able[:1], *able[-1:]}) if networks else [1]
 
 
-def of_prompt(model: Model, share: ServingProgram) -> ServingProgram:
-    """A rank's program of a prefill: experts that the prompt's tokens meet, with room for the fullest of them."""
-    networks = _mixtures(model)
-    if not networks:
-        return share
-    read, room = met(networks[0].count, networks[0].active, share.length, share.expert)
-    return replace(share, read=read, room=room)
-
-
 def of_batch(model: Model, share: ServingProgram) -> ServingProgram | None:
     """A rank's program of a decoding step, as NxD reads experts: those of each token, or all of them where that were
     as many; None for the first on ranks that divide the experts."""
-    networks = _mixtures(model)
+    networks = mixtures(model)
     if not networks:
         return share
     loaded = share.batch * networks[0].active / networks[0].count
     if loaded < SELECTIVE:
         return None if share.expert > 1 else replace(share, read=share.batch * networks[0].active)
     return replace(share, read=networks[0].count // share.expert)
-
-
-def _mixtures(model: Model) -> list[Experts]:
-    return [block.network for _, block in model.stacks if isinstance(block.network, Experts)]
 
 
 def of_neuron(
@@ -200,7 +188,7 @@ def of_neuron(
         if why is not None:
             yield RefusedOffer(target.name, tensor, why)
             continue
-        before = costs.of("prefill", model, of_prompt(model, replace(share, length=request.padded)))
+        before = prefill_cost(costs, model, share, request.padded)
         steps, working, exposed = _steps(costs, model, share, (have, weights, cache, before.working), given)
         if not steps:
             full = given.room((have - weights - before.working) // cache) or FULL

@@ -150,7 +150,8 @@ def _checked(question: ServingQuestion) -> None:
             code="TRN168",
             limit=f"{most} tokens",
             got=length,
-            remedy="shorten prompt or answer, or take a model of longer contexts",
+            remedy="shorten prompt or answer, take a model of longer contexts, or a config.json whose "
+            "max_position_embeddings is what its positions reach",
         )
     _check_given(question.given)
     if question.policy not in POLICIES:

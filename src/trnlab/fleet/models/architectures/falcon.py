@@ -12,8 +12,8 @@ from trnlab.fleet.models.transformer import Block, Model
 
 @architecture("falcon")
 def falcon(f: ConfigurationFields) -> Model:
-    """All heads share one head of keys, in the newer form several; attention and network are beside each other, behind
-    one norm or two. Positions by a bias of scores (alibi, falcon-rw) have no stage (TRN586)."""
+    """All heads share one head of keys, in the newer form several; attention and network are beside each other,
+    behind one norm or two. Positions by a bias of scores (alibi, falcon-rw) have no stage (TRN586)."""
     hidden, heads = f.count("hidden_size"), f.count("num_attention_heads")
     size, bias = f.head(hidden, heads), f.flag("bias", False)
     f.one_of("alibi", (False,))
