@@ -9,6 +9,7 @@ from pathlib import Path
 from trnlab.documents import BOTH, PAGE, TERMINAL, Bar, Bars, Document, Key, Note, Part, Section, Slice, Table
 from trnlab.documents.html import sentence
 from trnlab.estimate import text
+from trnlab.estimate.job_document import job, reading
 from trnlab.estimate.result import Report, TargetResult, to_json
 from trnlab.estimate.text import seconds
 from trnlab.findings import ERROR, Finding
@@ -111,15 +112,14 @@ def _targets(report: Report) -> Iterator[Section]:
         yield Section(parts=[Note(note) for note in report.notes])
         return
     yield from _memory(report)
-    jobs = [Note(text.job(t.job, t, report), on=TERMINAL) for t in report.targets if t.job is not None]
+    jobs = [job(t.job, t, report) for t in report.targets if t.job is not None]
     notes = [Note(note) for note in report.notes]
     priced = "; ".join(dict.fromkeys(f"{t.name}: {t.price}" for t in report.targets if t.price))
-    reads = Section(parts=[Note(line) for t in report.targets for line in text.reading(t)])
     beside = [
         *jobs,
         *side_by_side(report, PAGE if jobs else BOTH),
         *notes,
-        *([reads] if reads.parts else []),
+        *(section for t in report.targets for section in reading(t)),
         *_not_alone(report),
     ]
     say = _PRICES.format(what=text.what(report), and_gradients=_AND_GRADIENTS * report.learns)
@@ -179,7 +179,7 @@ def _not_alone(report: Report) -> Iterator[Section]:
         if t.why:
             yield Section(f"{t.name}: no time, because the compiler refuses it", [Note(t.why)])
         elif t.layout is not None and t.layout.cores > 1:
-            yield Section(parts=[Note(f"{t.name}: {text.layout_words(t, text.what(report))}")])
+            yield Section(f"{t.name}: {text.layout_words(t, text.what(report))}", [Note(t.layout.basis)])
 
 
 def _times(report: Report, on: str) -> Iterator[Section]:

@@ -8,6 +8,7 @@ import json
 from dataclasses import asdict
 
 from trnlab import chips
+from trnlab.cli import options
 from trnlab.errors import UsageError
 from trnlab.fleet.models import configurations
 from trnlab.fleet.quantities import TIME, parse
@@ -25,6 +26,31 @@ from trnlab.fleet.serving.prompts import CHUNK, FAR, WHOLE
 from trnlab.runtime.notices import say
 from trnlab.runtime.settings import kept_folder
 from trnlab.units import format_bytes
+
+
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab serve-plan`."""
+    add = command.add_argument
+    add("model", metavar="MODEL", help="a model by name, or its config.json")
+    add("--target", metavar="A,B,...", required=True, help="instances, e.g. inf2.48xlarge,trn2.3xlarge")
+    add(
+        "--beside",
+        metavar="A,B,...",
+        default="p5.48xlarge,g6e.xlarge",
+        help="other vendors' instances, by a roofline; default: p5.48xlarge,g6e.xlarge",
+    )
+    add("--prompt", metavar="TOKENS", type=int, default=2000, help="of each request; default: 2000")
+    add("--output", metavar="TOKENS", type=int, default=300, help="of each answer; default: 300")
+    add("--qps", metavar="RATE", type=float, default=1.0, help="requests a second, at random; default: 1")
+    add("--p99", metavar="TIME", default="2s", help="within which 99 of 100 have their first token; default: 2s")
+    add("--p99-request", metavar="TIME", help="within which 99 of 100 have their last token; default: whenever")
+    add("--policy", metavar="NAME", default="prefill-first", help="prefill-first or turns; default: prefill-first")
+    add("--batch", metavar="N", type=int, help="requests that decode together at most; default: chosen")
+    add("--ranks", metavar="N", type=int, help="that share a copy of the model; default: all sizes are tried")
+    add("--weights", metavar="FORMAT", default="bf16", help="of blocks in memory: bf16, fp8 or int8; default: bf16")
+    add("--seed", type=int, default=0, help="of the arrivals; default: 0")
+    add("--json", action="store_true", help="everything as JSON, see docs/serving.md")
+    options.cache(command)
 
 
 def main(args: argparse.Namespace) -> int:

@@ -29,6 +29,9 @@ class ShardSpec:
     there were kernels of it, see `attention.written`. block: "kept", or "again" where the backward pass makes
     what is inside a block once more, and keeps what enters it alone. sharded: whether ranks have parts of weights and
     gradients alone (ZeRO-3), so that gradients go to others in float32, and no sums of a whole layer are kept.
+    residual: "divided" by the sequence among the ranks of a tensor group, or "whole" on each of them, which then
+    exchange twice as much at a time and compute what lies between layers each for themselves (Megatron-LM's tensor
+    parallelism without sequence parallelism).
     """
 
     batch: int
@@ -41,6 +44,7 @@ class ShardSpec:
     expert: int = 1
     sharded: bool = False
     block: str = "kept"
+    residual: str = "divided"
 
     @property
     def tokens(self) -> int:
