@@ -29,7 +29,8 @@ class ServingProgram:
     the columns of each. read: experts that a rank reads, room: rows of each; 0 for all that there may be. stored:
     format of the matrices of blocks in memory, where it is not that of all else: int8 or float8_e4m3, with a scale of
     each column (as the vendor's libraries keep them: transformers-neuronx' quant_dtype "s8" and "f8e4m3fn"). before:
-    places of the cache that a prompt's tokens find filled by those before them."""
+    places of the cache that a prompt's tokens find filled by those before them. memory: places that an encoder read,
+    of whose keys and values its decoder has another cache."""
 
     batch: int
     length: int
@@ -40,6 +41,7 @@ class ServingProgram:
     room: int = 0
     stored: str = ""
     before: int = 0
+    memory: int = 0
 
 
 class ServingLayers(Layers):
@@ -195,17 +197,17 @@ class DecodeLayers(ServingLayers):
 
     def attended(self, name: str, a: Attention, q: Value, k: Value, v: Value) -> Value:
         """Over the cache and the token's own key: softmax over both parts, whose largest score is subtracted."""
-        b, share, (batch, shared, size), width = self.b, self.share, k.shape, v.shape[2]
-        per = q.shape[1] // shared
-        keys = self.weight(name + "_keys", batch, shared, size, share.length)
-        values = self.weight(name + "_values", batch, shared, share.length, width)
-        grouped, scale = b.reshape(q, (batch, shared, per, size)), size**-0.5
-        pairs = ((0, 1), (0, 1))
+        b, (batch, shared, size), width = self.b, k.shape, v.shape[2]
+        per, pairs = q.shape[1] // shared, ((0, 1), (0, 1))
+        keys, values = self.cache(name, shared, self.share.length, size, width)
+        grouped, scale = b.reshape(q, (batch, shared, per, size)), self.scale(a)
         scores = b.multiply(b.dot_general(grouped, keys, ((3,), (2,)), pairs), scale)
         scores = b.add(self.capped(scores, a.softcap), b.broadcast_in_dim(self.held, scores.shape, (0, 3)))
+        scores = self.by_distance(a, scores)
         own_key, own_value = (b.reshape(x, (batch, shared, 1, x.shape[2])) for x in (k, v))
         product = b.multiply(b.convert(grouped, float32), b.convert(own_key, float32))
         own = self.capped(b.multiply(b.reduce(product, (-1,), keepdims=True), scale), a.softcap)
+        own = self.by_distance(a, own, own=True)
         top = b.maximum(b.reduce(scores, (-1,), "maximum", keepdims=True), own)
         weights, mine = b.exponential(b.subtract(scores, top)), b.exponential(b.subtract(own, top))
         total = b.add(b.reduce(weights, (-1,), keepdims=True), mine)
@@ -214,6 +216,20 @@ class DecodeLayers(ServingLayers):
         b.output(b.reshape(own_key, (batch, shared, size, 1)))
         b.output(own_value)
         return b.convert(b.reshape(out, (batch, shared * per, width)), self.form)
+
+    def cache(self, name: str, heads: int, places: int, size: int, width: int) -> tuple[Value, Value]:
+        """Keys [B, G, D, places] and values [B, G, places, D] of a layer."""
+        batch = self.share.batch
+        keys = self.weight(name + "_keys", batch, heads, size, places)
+        return keys, self.weight(name + "_values", batch, heads, places, width)
+
+    def scale(self, a: Attention) -> float:
+        """What scores are multiplied by."""
+        return float(a.size**-0.5)
+
+    def by_distance(self, a: Attention, scores: Value, own: bool = False) -> Value:
+        """Scores of places, or of the token itself, with what their distance adds."""
+        return scores
 
     def mixed(self, mixture: Mixture, x: Value) -> Value:
         """All rows through each expert that is met."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from trnlab import chips
 from trnlab.errors import UsageError
+from trnlab.fleet.models.encoder_decoder import EncoderDecoderModel
 from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.serving.costs import ServingCosts
 from trnlab.fleet.serving.graphs import supported
@@ -144,6 +145,8 @@ def _checked(question: ServingQuestion) -> None:
                 remedy="give a positive number",
             )
     length, most = question.request.prompt + question.request.output, question.model.sequence
+    if isinstance(question.model, EncoderDecoderModel):  # the answer has places of its own
+        length = max(question.request.prompt, question.request.output)
     if length > most:
         raise UsageError(
             f"{question.model.name} has no places for {length} tokens",

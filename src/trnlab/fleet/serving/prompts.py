@@ -5,6 +5,8 @@ A program of all tokens of a long prompt takes minutes to compile, and its activ
 beyond WHOLE tokens comes in chunks of CHUNK, as NxD Inference can do it (chunked prefill): each attends to the cache
 of those before it and to itself. Time of a chunk grows by a line with the places before it. The line goes through two
 chunks that are compiled, the second one's and one FAR along, or the last one where that comes before.
+
+An encoder reads all of a prompt at once; its decoder begins with a token that is always the same.
 """
 
 from __future__ import annotations
@@ -37,7 +39,11 @@ def of_prompt(model: Model, share: ServingProgram) -> ServingProgram:
 
 
 def prefill_cost(costs: ServingCosts, model: Model, share: ServingProgram, tokens: int) -> ServingCost:
-    """Of a prompt of so many tokens, padded. share: of a decoding step."""
+    """Of a prompt of so many tokens, padded, up to the first token of the answer. share: of a decoding step."""
+    if share.memory:
+        parts = [costs.of(kind, model, share) for kind in ("encode", "cross", "decode")]
+        sums = (sum(getattr(cost, name) for cost in parts) for name in ("seconds", "exposed"))
+        return ServingCost(*sums, max(cost.working for cost in parts), sum(cost.flops for cost in parts))
     if tokens <= WHOLE:
         return costs.of("prefill", model, of_prompt(model, replace(share, length=tokens)))
     chunk = of_prompt(model, replace(share, length=CHUNK))
