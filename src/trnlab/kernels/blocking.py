@@ -45,6 +45,7 @@ class MatmulProblem:
     sink_cost: float = 0.0
     sink_moved: int = 0
     sums: bool = False  # whether one operand is summed over the contraction, too
+    batch: int = 1  # products of this shape in a row, whose loads go on from one to the next
 
     @property
     def itemsize(self) -> int:
@@ -189,7 +190,9 @@ def _candidates(problem: MatmulProblem, budget: int) -> Iterator[Blocking]:
             for width in _widths(*streamed[:2]):
                 tile = _tile_bytes(width, depth, problem.itemsize)
                 raw_tile = _raw_bytes(width, depth, problem.raw_itemsize)
-                for tiles, raw in product((4, 3, 2), (0,) if streamed[2] else (3, 2, 1)):
+                for tiles, raw in product(
+                    (8, 4, 3, 2) if problem.batch > 1 else (4, 3, 2), (0,) if streamed[2] else (3, 2, 1)
+                ):
                     left = budget - tiles * tile - raw * raw_tile
                     if left > 0:
                         side = BlockedOperand(*streamed, width, width, tiles, raw)
@@ -258,7 +261,7 @@ def estimate(problem: MatmulProblem, blocking: Blocking, chip: Chip) -> float:
         copies = max(sums, copies + sums * shared)
     steps = blocking.resident.blocks * blocking.streamed.blocks * blocking.chunks
     parts = (blocking.resident.pieces if blocking.spill else 1, 1)  # in which a step uses up an operand
-    paces = [_pace(flow, pe / steps / n, chip) for flow, n in zip(flows, parts)]
+    paces = [_pace(flow, pe / steps / n, chip, problem.batch) for flow, n in zip(flows, parts)]
     waits = [flow.pieces * pace for flow, pace in zip(flows, paces)][1 if blocking.keep else 0 :]
     exposed = sum(flow.load for flow in flows) + _exchange(blocking, flows[0].pieces * paces[0], pe)
     if problem.sink_cost:
@@ -329,9 +332,9 @@ def _flow(side: BlockedOperand, times: int, blocking: Blocking, problem: MatmulP
     return _Flow(side, count, load, ceil(side.piece / P) * depth * square, copying, jobs)
 
 
-def _pace(flow: _Flow, step: float, chip: Chip) -> float:
+def _pace(flow: _Flow, step: float, chip: Chip, batch: int) -> float:
     """Seconds from piece to piece: no faster than DMA, nor than tiles come free, `step` after being filled."""
-    if flow.pieces <= flow.side.tiles and flow.side.k_rows:
+    if flow.pieces * batch <= flow.side.tiles and flow.side.k_rows:
         return flow.load
     held = step if flow.side.k_rows else flow.turning
     places = flow.side.tiles if flow.side.k_rows else flow.side.raw_tiles

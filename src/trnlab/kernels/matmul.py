@@ -12,7 +12,7 @@ Letters: M stationary free, N moving free, K contraction; "resident" and "stream
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, product
 from math import ceil
 from typing import NamedTuple
@@ -68,7 +68,8 @@ def batch_matmul(b: Builder, items: Sequence[BatchedProduct], *, lhs_k_rows: boo
         items, key=lambda item: (problem_of(item, lhs_k_rows, rhs_k_rows), item.rhs.dtype.name)
     ):
         with b.scope():
-            _Multiplier(b, shape, list(run)).record()
+            products = list(run)
+            _Multiplier(b, replace(shape, batch=len(products)), products).record()
 
 
 @dataclass(slots=True, eq=False)

@@ -125,19 +125,13 @@ class Session:
     # one of `MODES`: "bf16" (matmul operands rounded to bfloat16, sums in float32), "fp32", "bf16-all" (all that
     # is stored, too), "fp8" or "mxfp8" (operands of matrix products)
     precision: str = "bf16"
-    # for single modules
     rules: PrecisionRules = field(default_factory=PrecisionRules)  # for single modules
-    # None for what the mode and NEURON_RT_STOCHASTIC_ROUNDING_EN say
     stochastic_rounding: bool | None = None  # None for what the mode and NEURON_RT_STOCHASTIC_ROUNDING_EN say
-    # of stochastic rounding and of the device's random streams
     seed: int = 0  # of stochastic rounding and of the device's random streams
-    # stop at the first NaN or infinity
     check_nan: bool = False  # stop at the first NaN or infinity
-    # time the kernels that a script calls under the alternatives of the policy, too
     band: bool = False  # time the kernels that a script calls under the alternatives of the policy, too
     cache: Cache | None = field(default=None, metadata=OWN)
     run: RunObserver | None = field(default=None, metadata=OWN)
-    # called with each graph that is compiled or found in the cache, and its key
     # called with each graph that is compiled or found in the cache, and its key
     emit: Callable[[Graph, str], None] | None = field(default=None, metadata=OWN)
     counters: Counters = field(default_factory=Counters, metadata=OWN)
@@ -146,22 +140,15 @@ class Session:
     compiled: dict[str, LastCompiled] = field(default_factory=dict, metadata=OWN)  # the latest of each graph name
     core: Machine | None = field(default=None, metadata=OWN)  # made when something first runs
     # whether somebody chose the target. Kernels have a default of their own (`for_kernels`), models have none.
-    # whether somebody chose the target. Kernels have a default of their own (`for_kernels`), models have none.
     chosen: bool = True
-    # how many of the target the ranks of a job lie on
     instances: int = 1  # how many of the target the ranks of a job lie on
-    # the connection with the other ranks, where this process is one
     # the connection with the other ranks, where this process is one
     communicator: Communicator | None = field(default=None, metadata=OWN)
     # overlap, bucket_mib: see `compiler.communication` and `compiler.collectives`
-    # overlap, bucket_mib: see `compiler.communication` and `compiler.collectives`
     overlap: str = "prefetch"
     bucket_mib: int = 50
-    # of the network between the ranks, see `fabric.faults`
     faults: tuple[str, ...] = ()  # of the network between the ranks, see `fabric.faults`
-    # failures of ranks, see `fault_injection`
     rehearsed: tuple[fault_injection.Fault, ...] = ()  # failures of ranks, see `fault_injection`
-    # how many of a rank's collectives are on their way at once, see `sim.timing.streams`
     streams: int = 1  # how many of a rank's collectives are on their way at once, see `sim.timing.streams`
     # whether two cores share what a rank does, as on a logical core (`sim.timing.logical_core`;
     # NEURON_LOGICAL_NC_CONFIG). All three decide times alone.

@@ -33,7 +33,6 @@ class ShardSpec:
     # "fused", or "remade" where the backward pass makes it once more; "written" and "again" are the same for
     # releases before there were kernels of it, see `attention.written`
     attention: str = "fused"
-    # "kept", or "again" where the backward pass makes what is inside a network once more
     network: str = "kept"  # "kept", or "again" where the backward pass makes what is inside a network once more
     context: int = 1
     expert: int = 1

@@ -23,6 +23,7 @@ class Attention:
     kv_rank: int = 0
     rope_size: int = 0  # the part of `size` that carries positions there
     norms: bool = False  # of queries and keys, each of a head's size
+    softcap: float = 0.0  # scores s become softcap tanh(s / softcap), 0 without (Gemma 2)
 
     @property
     def biased(self) -> str:
@@ -53,7 +54,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class ActivatedMlp(Dense):
-    """With an activation that is not the usual one: "relu", "gelu" or "silu"."""
+    """With an activation that is not the usual one: "relu", "gelu", "silu" or "quick_gelu"."""
 
     function: str = "relu"
 

@@ -48,7 +48,15 @@ class EncoderDecoderModel(Model):
 
     def join(self, layers: Layers, encoded: Value) -> Value:
         """What enters the decoder; it attends to a norm of what the encoder's last block gives."""
+        self.read(layers, encoded)
+        return self.begin(layers)
+
+    def read(self, layers: Layers, encoded: Value) -> None:
+        """The norm of what the encoder's last block gives, which the decoder attends to."""
         layers.remember(layers.norm("read", encoded, self.stacks[0][1].norm))
+
+    def begin(self, layers: Layers) -> Value:
+        """What enters the decoder's first block."""
         x = layers.words(self.vocabulary, self.hidden)
         return layers.positions(self.written, x, "written") if self.written else x
 

@@ -68,6 +68,7 @@ class Model:
     classes: int = 0  # of a head that is no vocabulary, with a bias
     # whether a matrix, an activation and a norm stand before the head, which then has a bias (BERT)
     transform: bool = False
+    head_bias: bool = False  # whether the head has a bias where no transform stands before it
     source: str = ""  # where the sizes are from
 
     @property
@@ -103,7 +104,7 @@ class Model:
         if self.transform:
             x = layers.activation(layers.linear("transform", x, self.hidden, bias=True), "gelu")
             x = layers.norm("transform", x, kind)
-        return layers.logits(self.vocabulary, x, self.tied, bias=self.transform)
+        return layers.logits(self.vocabulary, x, self.tied, bias=self.transform or self.head_bias)
 
     def join(self, layers: Layers, encoded: Value) -> Value:
         """What enters the first block of a decoder; see `encoder_decoder.EncoderDecoderModel`."""
