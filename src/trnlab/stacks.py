@@ -120,8 +120,7 @@ class Stack:
     )
     fusion: str = _choice(
         "what one loop computes: all that one pass over its rows can; or operators with what is elementwise before "
-        "and after them, while a residual beside a product, a norm and a softmax are further passes over memory, "
-        "and so is the optimizer beside the gradient's product",
+        "and after them, while a residual beside a product, a norm and a softmax are further passes over memory",
         LOOPS,
         (Since("2.0", OPERATORS, INFERRED, "S01506: half of what the published step takes longer than ours"),),
         alternatives=(LOOPS,),

@@ -191,8 +191,7 @@ class Assembly:
         looks, copies = resolve_views(graph)
         self.part = Partition(graph, looks, copies, rules, operators)
         self.part.form()
-        if not operators:
-            join_updates(self.part)
+        join_updates(self.part)
         self.groups = self.part.ordered()
         self.probed = {root for v in tapped if self._storable(root := self.part.root(v))}
         self.stores = self._stored_values() | self.probed

@@ -27,6 +27,7 @@ from trnlab.fleet.search.pipeline_times import PipelineTimes, held_of, parameter
 from trnlab.fleet.search.shard_costs import PartsOf, ShardCosts, ShardKey, Training, shard_keys_of
 from trnlab.precision import MODES
 from trnlab.runtime.analysis.performance import MILLION
+from trnlab.stacks import WRITTEN
 
 AGAIN = {"fused": "remade", "written": "again", "again": "again"}  # attention that is made once more, by what it was
 CAUSES = (
@@ -165,11 +166,16 @@ class Planner:
         parts = {piece: self.parts(training, piece) for piece in shard_keys_of(layouts)[0]}
         return self.steps(training, layouts, parts).step(0)
 
+    @property
+    def _attention(self) -> str:
+        """Of stages where nothing is made again."""
+        return WRITTEN if self.programs.session.stack.attention == WRITTEN else self.attention
+
     def spec_of(self, training: Training, shard: ShardKey) -> ShardSpec:
         """What a rank of such groups has of a layer."""
         again = RECOMPUTE[shard.again]
         stack = self.programs.session.stack
-        attention = AGAIN[self.attention] if again == "selective" or stack.remakes else self.attention
+        attention = AGAIN[self._attention] if again == "selective" or stack.remakes else self._attention
         return ShardSpec(
             shard.microbatch,
             training.sequence,
@@ -204,7 +210,7 @@ class Planner:
         """One that makes something again says what that adds. Where that is all but what enters it, what is needed
         and kept for its own backward pass is as without: see `PipelineTimes`."""
         found = self.programs.layer(model, block, spec)
-        kept = replace(spec, attention=self.attention, block="kept")
+        kept = replace(spec, attention=self._attention, block="kept")
         if spec == kept:
             return found
         before = self.programs.layer(model, block, kept)
