@@ -30,6 +30,7 @@ from trnlab.units import PS_PER_S
 
 MODULES = 12
 OUTSIDE = "exchanged"  # what of a step is collectives outside of programs
+HOST = "host"  # and what the device waits for its host
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,8 @@ def forecast(
     result.memory = _memory(work, made)
     result.compiling_s = sum(cost.executable.metadata["compile_seconds"] for _, cost in made)
     _time(result, made, own)
+    if work.learns:
+        _trace(result, made, own)
     _lay_out(result, target, many, work.learns)
     if many:
         runs = [(cost.executable, part.times) for part, cost in made]
@@ -190,6 +193,17 @@ def _time(result: TargetResult, made: Sequence[tuple[GraphRuns, StepCost]], sess
         result.on_both = _on_both(made)
     result.parts = {name: parts[name] / PS_PER_S for name in (FORWARD, BACKWARD, UPDATE) if parts[name]}
     result.modules = [(name, ps / PS_PER_S) for name, ps in modules.most_common(MODULES)]
+
+
+def _trace(result: TargetResult, made: Sequence[tuple[GraphRuns, StepCost]], session: Session) -> None:
+    """Add what the host needs to trace the operators of a step, which begins when the loss of the one before was
+    read; see `stacks.Stack.tracing_us`."""
+    operators = sum(len(part.graph.ops) * part.times for part, _ in made)
+    seconds = operators * session.stack.tracing_us / MILLION
+    if seconds and result.step_s:
+        result.mfu = result.mfu * result.step_s / (result.step_s + seconds) if result.mfu else None
+        result.step_s += seconds
+        result.parts[HOST] = seconds
 
 
 def _on_both(made: Sequence[tuple[GraphRuns, StepCost]]) -> float:

@@ -15,6 +15,7 @@ from trnlab.fleet.bills.claims import ClaimComparison, compare
 from trnlab.fleet.bills.compilation import PortingPayback, Recompiles, recompiles
 from trnlab.fleet.comparison.contenders import Contender, Workload
 from trnlab.fleet.ranges import PublishedRange
+from trnlab.stacks import OWN, Stack
 from trnlab.units import HOURS_PER_DAY, SECONDS_PER_DAY
 
 SCHEMA, VERSION = "trnlab-bakeoff", 1
@@ -33,6 +34,7 @@ class Bakeoff:
     region: str = energy.REGION
     between: float = 0.0  # seconds from one restart of a's job to the next
     port: tuple[float, float] | None = None  # engineer days of moving to a, and dollars of one
+    stack: Stack = OWN  # whose compiler made the programs of Neuron
 
     @property
     def contenders(self) -> tuple[Contender, Contender]:
@@ -106,6 +108,7 @@ def to_json(found: Bakeoff) -> dict[str, Any]:
         "version": VERSION,
         "days": found.days,
         "region": found.region,
+        "stack": found.stack.text,
         "work": {
             "name": found.work.name,
             "class": found.work.kind,

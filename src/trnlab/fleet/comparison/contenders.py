@@ -20,6 +20,7 @@ from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.models.unpartitioned import UnpartitionedModel
 from trnlab.fleet.planning.plan import Question, plan
 from trnlab.fleet.ranges import PublishedRange
+from trnlab.stacks import OWN, Stack
 from trnlab.units import SECONDS_PER_HOUR
 
 TOKENS = 1e12  # that a plan is asked for; rates do not depend on it
@@ -145,8 +146,9 @@ def of_neuron(
     instances: int,
     held: PlanAccuracy,
     folder: Path | None = None,
+    stack: Stack = OWN,
 ) -> Contender:
-    """By the fastest layout of a plan. held: beside published runs.
+    """By the fastest layout of a plan under a stack. held: beside published runs.
     Raises UsageError as `plan` does."""
     assert work.model is not None
     question = Question(
@@ -156,6 +158,7 @@ def of_neuron(
         (instances, instances),
         batch=work.sequences,
         sequence=work.sequence,
+        stack=stack,
     )
     chosen = plan(question, folder).chosen
     step = chosen.step

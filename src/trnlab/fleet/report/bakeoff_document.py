@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from trnlab.chips.prices import Price, latest
 from trnlab.documents import TERMINAL, Document, Note, Section, Table
@@ -17,8 +17,8 @@ from trnlab.units import DAYS_PER_WEEK
 Row = tuple[str, str, str]
 
 
-def document(found: Bakeoff) -> Document:
-    """All of it."""
+def document(found: Bakeoff, stacked: Sequence[Bakeoff] = ()) -> Document:
+    """All of it. stacked: by all stacks that were asked for, this one the first."""
     about = _about(found)
     return Document(
         f"{found.a.name} and {found.b.name}",
@@ -26,6 +26,7 @@ def document(found: Bakeoff) -> Document:
             Note(f"{found.work.name} {about}", on=TERMINAL),
             Section(heading="Side by side", parts=[Table(list(_rows(found)), ("", found.a.name, found.b.name))]),
             Section(heading="What the same work costs", parts=list(_ratios(found))),
+            *_stacks(stacked),
             Section(heading="Claims of the vendor", parts=_claims(found)) if found.claims() else Section(),
             *_compiling(found),
             *_porting(found),
@@ -34,8 +35,28 @@ def document(found: Bakeoff) -> Document:
         over="trnlab bakeoff",
         lede=f"{found.work.name} {about}.",
         name=f"bake-off of {found.work.name}",
-        record=lambda: to_json(found),
+        record=lambda: to_json(found) | {"stacks": [to_json(one) for one in stacked]},
     )
+
+
+def _stacks(stacked: Sequence[Bakeoff]) -> Iterator[Section]:
+    """What programs of each stack make of it."""
+    if not stacked:
+        return
+    unit = stacked[0].work.unit
+    head = (
+        "by",
+        *(f"{unit} a second, {side.name}" for side in stacked[0].contenders),
+        "kind of price",
+        "cost of a in b",
+    )
+    rows = []
+    for one in stacked:
+        about = (one.stack.title, *(_show(side.rate, side) for side in one.contenders))
+        ratios = [(kind, f"{span.value:.2f} ({span.low:.2f} to {span.high:.2f})") for kind, *_, span in one.ratios()]
+        rows += [(*about, *ratio) for ratio in ratios or [("-", "-")]]
+    say = "The chip is the same; which instructions reach it is not."
+    yield Section("by whose software", [Table(rows, head)], say=say)
 
 
 def _about(found: Bakeoff) -> str:
