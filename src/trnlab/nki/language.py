@@ -27,6 +27,7 @@ from trnlab.lang.tensor import IndexWindow
 from trnlab.lang.tensor import Tensor as NkiTensor
 from trnlab.nki import isa
 from trnlab.nki.objects import NKIObject as NKIObject
+from trnlab.nki.tile_sizes import _TileSize as _TileSize
 from trnlab.nki.tile_sizes import tile_size as tile_size
 
 DType = str

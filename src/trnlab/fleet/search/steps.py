@@ -168,7 +168,7 @@ class Planner:
 
     @property
     def _attention(self) -> str:
-        """Of stages where nothing is made again."""
+        """How attention is computed in stages where nothing is made again."""
         return WRITTEN if self.programs.session.stack.attention == WRITTEN else self.attention
 
     def spec_of(self, training: Training, shard: ShardKey) -> ShardSpec:
