@@ -40,7 +40,7 @@ def with_triggers(routine: Routine, base: TimingPlan, chip: Chip, policy: Policy
         engine[made & (stored >= 0) & inside[stored]] = Engine.SCALAR
         engine[made & (moved >= 0) & ~inside[moved]] = Engine.GPSIMD
     else:
-        queue = np.maximum(np.where(stored >= 0, 2 * stored + 1, 2 * loaded), 0) % _QUEUES
+        pass
     return triggered_by(routine, base, chip, chosen, engine, queue)
 
 
