@@ -175,7 +175,7 @@ class _Search:
             return False
         if move.place - run[0].place > _NEAR or not self._whole([*run, move]):
             return False
-        return self._may_move(run, move) and (self.storing or self._independent(run, move))
+        return self._may_move(run, move)
 
     def _whole(self, run: list[Move]) -> bool:
         """Different tiles are all of theirs, used by nobody before they are loaded, and the compiler's to place."""

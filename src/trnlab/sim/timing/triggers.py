@@ -21,8 +21,6 @@ from trnlab.sim.timing import order
 from trnlab.sim.timing.order import Array, Ints
 from trnlab.sim.timing.plan import TimingPlan, triggered_by
 
-_QUEUES = 16
-
 
 def with_triggers(routine: Routine, base: TimingPlan, chip: Chip, policy: Policy) -> TimingPlan:
     """The plan with an engine and a queue for each transfer that leaves its engine open."""
@@ -33,15 +31,12 @@ def with_triggers(routine: Routine, base: TimingPlan, chip: Chip, policy: Policy
         return base
     loaded, stored = _tensors(routine, base)
     engine = np.full(len(routine), Engine.SYNC, np.int64)
-    queue = np.zeros(len(routine), np.int64)
     if chip.has("hwdge"):
         inside, made = _inside(routine, loaded, stored), ~_in_ring(routine)
         moved = np.where(stored >= 0, stored, loaded)
         engine[made & (stored >= 0) & inside[stored]] = Engine.SCALAR
         engine[made & (moved >= 0) & ~inside[moved]] = Engine.GPSIMD
-    else:
-        pass
-    return triggered_by(routine, base, chip, chosen, engine, queue)
+    return triggered_by(routine, base, chip, chosen, engine, np.zeros(len(routine), np.int64))
 
 
 def _tensors(routine: Routine, base: TimingPlan) -> tuple[Ints, Ints]:
