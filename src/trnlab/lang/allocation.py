@@ -62,8 +62,15 @@ class _Fitting:
             raise replace(full, off=() if self.given else off)
 
     def _make_room(self, full: FullError) -> FullError | None:
-        """Order by demand; where that is not enough, spill: in whichever order fewer bytes are."""
+        """Spill SBUF in the order of the kernel. Order by demand what does not fit into PSUM, or nobody could spill;
+        where that is not enough, spill in whichever order fewer bytes are.
+        """
         as_written = self.b.state()
+        if full.memory is Memory.SBUF and self.policy.spill and not self.given:
+            if self._spill(full) is None:
+                return None
+            self.b.restore(as_written)
+            self.spills = []
         change = passes.order_for_room(self.b, self._movable, self.policy) if self.policy.demand else None
         ordered = full if change is None else self._place()
         if ordered is not None and self.policy.spill and not self.given:

@@ -26,7 +26,8 @@ from trnlab.program.passes.draft import OWNER, ROLE, WORK, WRITES, Draft, Ints
 from trnlab.program.routine import COL
 
 MOST_ROUNDS = 24
-_FILLED = 0.97  # of SBUF: tiles of different sizes leave gaps
+_FILLED = 0.87  # of SBUF, see `Policy.loads_share`: the rest is for tiles of several iterations
+_AHEAD = 8  # reloads that are under way at a time
 _QUEUES = 8  # rings that transfers take turns on
 
 
@@ -191,6 +192,7 @@ def _apply(draft: Draft, leaves: list[_Leave], log: _Log) -> Draft:
     added: list[tuple[int, int]] = []  # (place behind which, instruction)
     rebound: list[tuple[int, int, int]] = []  # (tile, from place, buffer)
     line = b.location
+    back = _reload_places(leaves)
     for turn, leave in enumerate(leaves):
         log.add(draft, leave)
         old, b.location = b.buffers[leave.tile], b.made_at.get(leave.tile)
@@ -207,10 +209,22 @@ def _apply(draft: Draft, leaves: list[_Leave], log: _Log) -> Draft:
                 _move(b, copy, whole(old), turn)
                 added.append((leave.after, len(b) - 1))
             _move(b, kept, copy, turn)
-            added.append((leave.before - 1, len(b) - 1))
+            added.append((back[turn], len(b) - 1))
         rebound.append((leave.tile, leave.before, kept.buffer.id))
     b.location = line
     return _rebound(draft, len(order), added, rebound)
+
+
+def _reload_places(leaves: list[_Leave]) -> list[int]:
+    """Behind which place each tile comes back: `_AHEAD` reloads before the one that it is needed by, so that the chip
+    computes meanwhile, and no sooner than it has left.
+    """
+    order = sorted(range(len(leaves)), key=lambda turn: leaves[turn].before)
+    places = [0] * len(leaves)
+    for n, turn in enumerate(order):
+        leave, sooner = leaves[turn], leaves[order[max(n - _AHEAD, 0)]]
+        places[turn] = max(min(sooner.before, leave.before) - 1, leave.after)
+    return places
 
 
 def _move(b: Builder, dst: AP, src: AP, turn: int) -> None:
