@@ -85,7 +85,9 @@ VECTOR = VectorEngine(
     reduce=documented(1, _CYCLES, f"{ISA_OLD}:4222-4233"),
     reduce16=documented(0.5, _CYCLES, f"{ISA_OLD}:4222-4233 bf16 in and out"),
     reciprocal=measured(
-        2.66, _CYCLES, f"{PUBLIC} K0052: VectorE is active 985 us for 448 reciprocals and products; {ISA_OLD}:4544 says 8"
+        2.66,
+        _CYCLES,
+        f"{PUBLIC} K0052: VectorE is active 985 us for 448 reciprocals and products; {ISA_OLD}:4544 says 8",
     ),
     scalar_operand=_ACCESS,
 )
@@ -132,7 +134,7 @@ DMA = Dma(
     queue_interval=measured(
         330,
         "ns",
-        f"{PUBLIC} K0004, K0366, K0367: 320 (8192 loads of 128 columns beside 8192 of 512), 357 and 310 ns a transfer",
+        f"{PUBLIC} K0366, K0367: 357 and 310 ns a transfer; K0004, if its loads were not joined, at most 320",
     ),
     stagger=assumed(10.7, "ns", "as on Trainium2"),
     stagger_read=assumed(31, "ns", "as on Trainium2"),

@@ -138,7 +138,7 @@ class TensorScalar(Instruction):
         return {"dst": result}
 
     def work(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine) -> Work:
-        """N elements for one operator or two; m = 1 when one is rsqrt, 2 when ScalarE of any chip could do it, too."""
+        """N elements for one operator or two; m = 1 when one is rsqrt, 2 when ScalarE could do it, too."""
         used = [alu_op(attrs[name]).name for name in ("op0", "op1") if attrs[name] is not None]
         m = RSQRT if "rsqrt" in used else ON_SCALAR if used in _SCALE_AND_SHIFT else 0
         return self.streaming(ops, engine, m=m, flops=len(used))

@@ -174,14 +174,16 @@ def _tiles(draft: Draft, memory: Memory) -> dict[int, _Tile]:
     place = np.empty(len(draft), np.int64)
     place[draft.order] = np.arange(len(draft))
     tiles: dict[int, _Tile] = {}
-    inside = np.array([b.memory is memory for b in draft.buffers])[draft.owner]
-    at, owner, access = place[draft.of[inside]], draft.owner[inside], draft.access[inside]
-    for k in np.argsort(at, kind="stable").tolist():
-        tile = tiles.setdefault(int(owner[k]), _Tile(draft.buffers[int(owner[k])], [], -1))
-        if not tile.places or tile.places[-1] != at[k]:
-            tile.places.append(int(at[k]))
-        if access[k] & WRITES:
-            tile.last_write = int(at[k])
+    buffers = draft.buffers
+    inside = (draft.columns().memory == int(memory))[draft.owner]
+    at, owner, writes = place[draft.of[inside]], draft.owner[inside], draft.access[inside] & WRITES != 0
+    uses = np.unique(np.stack([owner, at], axis=1), axis=0)  # by tile, and in order
+    numbers, begin = np.unique(uses[:, 0], return_index=True)
+    last_write = np.full(len(buffers), -1, np.int64)
+    np.maximum.at(last_write, owner[writes], at[writes])
+    ends, places = [*begin[1:].tolist(), len(uses)], uses[:, 1].tolist()
+    for number, first, end in zip(numbers.tolist(), begin.tolist(), ends):
+        tiles[number] = _Tile(buffers[number], places[first:end], int(last_write[number]))
     return tiles
 
 
