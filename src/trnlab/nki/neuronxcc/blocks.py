@@ -92,10 +92,7 @@ class BlockedTensor:
 
     def _inside(self, keys: tuple[Any, ...]) -> bool:
         """Whether these are numbers of tiles, counted from the first."""
-        for k, size in zip(keys, self.shape):
-            if k.__class__ is not int or not 0 <= k < size:
-                return False
-        return True
+        return all(k.__class__ is int and 0 <= k < size for k, size in zip(keys, self.shape))
 
     def _expand(self, keys: tuple[Any, ...]) -> tuple[Any, ...]:
         at = next((i for i, k in enumerate(keys) if k is Ellipsis), None)

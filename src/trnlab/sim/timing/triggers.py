@@ -3,9 +3,8 @@
 
 In the profiles of kernels on NeuronCore-v3, descriptors are made when a transfer is triggered. Arguments and results,
 whose addresses are bound at run time, are moved by GpSimdE, whose software makes the descriptors; other memory in HBM
-is loaded by SyncE and stored by ScalarE, whose descriptors the hardware makes. Each has one queue. Where descriptors
-lie ready in rings, as on NeuronCore-v2, every tensor has a queue for each direction, and on later chips there is one
-ring: a transfer of 128 rows takes a public kernel as long as with descriptors that are made (ADR 29).
+is loaded by SyncE and stored by ScalarE, whose descriptors the hardware makes. Each has one queue (ADR 29). Where
+descriptors lie ready in rings, as on NeuronCore-v2, all transfers of a kernel share one queue (ADR 120).
 """
 
 from __future__ import annotations
