@@ -261,10 +261,10 @@ def test_no_permission_is_one_line(folder: Path) -> None:
     code = """
 import os, sys
 import trnlab.cli.run
-from trnlab.cli.commands import parser
+from trnlab.cli.commands import parsed
 from trnlab.cli.main import main
 arguments = ["run", "--target", "trn1.2xlarge", "train.py"]
-parser().parse_args(arguments)
+parsed(arguments)
 os.seteuid(65534)
 sys.exit(main(arguments))
 """

@@ -92,3 +92,59 @@ def test_what_is_refused_has_its_parameters_once():
     for parts in (1, 2):
         found = _least(StepWork([GraphRuns(graph, 1, ("parameter", "batch"))] * parts, kept))
         assert (found.parameters, found.batch) == (128, 128)
+
+
+JAX = """
+import jax
+import jax.numpy as jnp
+
+def block(w, v, x):
+    return x + jax.nn.gelu(x @ w) @ v
+
+def loss(w, v, x):
+    return block(w, v, x).sum()
+
+w, v, x = jnp.ones((64, 128)), jnp.ones((128, 64)), jnp.ones((32, 64))
+run = jax.jit({what})
+for _ in range(3):
+    print(jax.tree.leaves(run(w, v, x))[0].sum())
+"""
+
+
+def _estimated(tmp_path, text):
+    (tmp_path / "one.py").write_text(text)
+    said = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("builtins.print", lambda *text, **_: said.append(" ".join(map(str, text))))
+        command = ["estimate", "--json", "--no-cache", "--target", "trn1.32xlarge", str(tmp_path / "one.py")]
+        assert main(command) == 0
+    return json.loads("\n".join(said))
+
+
+def test_a_block_of_jax_whose_result_looks_as_its_argument_does_is_a_forward_pass(tmp_path):
+    pytest.importorskip("jax")
+    record = _estimated(tmp_path, JAX.format(what="block"))
+    (target,) = record["targets"]
+    assert not record["learns"]
+    assert list(target["parts"]) == ["forward"]
+    assert (record["per_step"], record["counted"], record["parameters"]) == (32, "samples", 2 * 64 * 128)
+    assert target["per_s_of_core"] == pytest.approx(32 / target["step_s"])
+    assert target["per_s"] == pytest.approx(32 * target["per_s_of_core"])
+
+
+def test_gradients_of_jax_are_training(tmp_path):
+    """Without a loss among the results, too."""
+    pytest.importorskip("jax")
+    assert _estimated(tmp_path, JAX.format(what="jax.grad(loss)"))["learns"]
+
+
+def test_what_a_forward_pass_is_told_by(tmp_path, capsys):
+    """Latency, rates of a core and of the instance, a price; nothing of training."""
+    pytest.importorskip("torch")
+    (tmp_path / "one.py").write_text(SCRIPT.format(then=THEN["without"]))
+    assert main(["estimate", "--no-cache", "--target", "inf2.xlarge", str(tmp_path / "one.py")]) == 0
+    said = capsys.readouterr().out
+    for words in ("latency, one core", "samples/s, one core", "samples/s, instance", "$/million samples"):
+        assert words in said
+    for words in ("update", "optimizer", "backward", "gradients"):
+        assert words not in said

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from trnlab.cli.commands import COMMANDS, GROUPS, parser
+from trnlab.cli.commands import COMMANDS, GROUPS, parsed, parser
 from trnlab.cli.main import main
 
 
@@ -37,7 +37,7 @@ def test_every_command_has_a_module_and_a_help_of_its_own():
     for command in COMMANDS.values():
         assert importlib.util.find_spec(command.module) is not None
         with pytest.raises(SystemExit) as ended:
-            parser().parse_args([command.name, "--help"])
+            parsed([command.name, "--help"])
         assert not ended.value.code
 
 

@@ -18,6 +18,7 @@ RECIPES = {
     "Add a chip": 4,
     "Add an op": 7,
     "Add an architecture": 2,
+    "Add a command": 6,
 }  # and how many blocks each has
 BLOCK = re.compile(r"```(\w+)\n# (.*?)\n(.*?)```", re.DOTALL)
 CLOSING = re.compile(r"^[)\]}]", re.MULTILINE)
@@ -30,7 +31,10 @@ def recipe(title):
 
 
 class Copy:
-    """The package with some files changed. What is not changed is linked, compiled loops included."""
+    """The package with some files changed. What is not changed is linked, compiled loops included.
+
+    Its root is where scripts run: it has the package, and of `docs/` and `tests/` only what the recipe touches.
+    """
 
     def __init__(self, root):
         self.root = root
@@ -38,6 +42,12 @@ class Copy:
 
     def path(self, name):
         """A file of the copy that may be written: the folders above it become real, their other contents links."""
+        if not name.startswith("src/"):
+            path = self.root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if (ROOT / name).exists() and not path.exists():
+                path.write_text((ROOT / name).read_text())
+            return path
         parts = Path(name).relative_to("src").parts
         folder = self.root
         for part in parts[:-1]:
@@ -117,12 +127,14 @@ def test_what_make_test_leaves_out_is_listed():
 def test_without_the_recipes_their_examples_are_unknown():
     """A recipe adds what was missing: were it known, the example would show nothing."""
     from trnlab import isa
+    from trnlab.cli.commands import COMMANDS
     from trnlab.fleet.models.architectures import READERS
     from trnlab.graph.ops import OPS
 
     assert "trn.mish" not in OPS
     assert "midpoint" not in isa.REGISTRY
     assert "falcon" not in READERS
+    assert "prices" not in COMMANDS
 
 
 def test_an_architecture_takes_at_most_eighty_lines():

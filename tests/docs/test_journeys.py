@@ -8,7 +8,7 @@ import re
 import pytest
 from journey_pages import FOLDER, PAGES, arguments, blocks, run
 
-from trnlab.cli.commands import parser
+from trnlab.cli.commands import parsed
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_the_commands_that_are_shown_are_understood(page):
     for block in blocks(text):
         assert block.shown.strip()
         for command in block.real:
-            parser().parse_args(arguments(command))
+            parsed(arguments(command))
 
 
 def test_the_index_names_every_page():

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests import processes
-from trnlab.cli.main import main, parser
+from trnlab.cli.commands import parsed
+from trnlab.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "README.md").read_text()
@@ -33,7 +34,7 @@ def test_python_blocks_run(number, tmp_path):
 def test_commands_are_commands(command, capsys):
     program, *arguments = shlex.split(command)
     assert program == "trnlab"
-    assert parser().parse_args(arguments)
+    assert parsed(arguments)
     if arguments[0] in ("chips", "isa"):
         assert main(arguments) == 0
         assert capsys.readouterr().out

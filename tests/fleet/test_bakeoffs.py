@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from trnlab import documents
 from trnlab.cli.main import main
 from trnlab.errors import UsageError
 from trnlab.fleet.comparison.bakeoff import MILLION, Bakeoff, to_json
@@ -15,7 +16,7 @@ from trnlab.fleet.comparison.contenders import UNHELD, PlanAccuracy, neuron_side
 from trnlab.fleet.gpus import catalogue
 from trnlab.fleet.gpus.layouts import fastest
 from trnlab.fleet.models.configurations import model
-from trnlab.fleet.report.bakeoff_text import report
+from trnlab.fleet.report.bakeoff_document import document
 
 BERT = work_of(model("bert-large"), 4096, 128)
 TRN1 = neuron_side("trn1.32xlarge", 2, 2.0e6, 0.3, PlanAccuracy((-0.2, 0.25), "two runs"))
@@ -59,7 +60,7 @@ def test_where_nothing_is_published_only_the_band_is_shown():
     side = to_json(found)["sides"][1]
     assert side["per_s"]["value"] is None
     assert side["per_s"]["low"] < side["per_s"]["high"]
-    text = report(found)
+    text = documents.text(document(found))
     assert "nothing is published for a vision transformer" in text
     assert "undecided" in text
 
@@ -119,12 +120,12 @@ def test_a_script_is_compared_by_the_operations_of_its_step(tmp_path, capsys, mo
 def test_sides_without_a_common_kind_of_price_are_not_compared():
     found = bakeoff(b=replace(TRN1, instance="trn2.48xlarge"), a=replace(TRN1, instance="p4de.24xlarge"))
     assert not found.ratios()
-    assert "cannot be compared" in report(found)
+    assert "cannot be compared" in documents.text(document(found))
 
 
 def test_claims_stand_beside_with_both_dates():
     found = bakeoff(b=of_others(BERT, "p4d.24xlarge", 2))
-    text = report(found)
+    text = documents.text(document(found))
     assert "up to 50 % lower cost to train" in text
     assert "2022-10" in text
 
@@ -133,7 +134,7 @@ def test_porting_is_repaid_by_what_a_run_saves():
     kind, least, most = bakeoff(port=(10, 1000.0)).porting()
     assert kind == "on-demand"
     assert least.saved_per_run < most.saved_per_run
-    assert "engineer days" in report(bakeoff(port=(10, 1000.0)))
+    assert "engineer days" in documents.text(document(bakeoff(port=(10, 1000.0))))
 
 
 def test_layouts_that_are_chosen_fit_and_larger_models_are_divided():

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from trnlab import documents
 from trnlab.cli.main import main
 from trnlab.errors import UsageError
 from trnlab.fleet.bills import energy
@@ -14,6 +15,7 @@ from trnlab.fleet.comparison import alternatives as besides
 from trnlab.fleet.comparison.contenders import PlanAccuracy
 from trnlab.fleet.models.configurations import model
 from trnlab.fleet.planning.plan import Question, plan
+from trnlab.fleet.report.document import document
 
 SMALL = {
     "model_type": "llama",
@@ -55,7 +57,8 @@ def test_days_are_tokens_over_rate_and_goodput_and_dollars_follow():
 def test_a_plan_reports_energy_compiling_claims_and_others(small):
     *_, found = small
     beside = besides.others(found.question, ["p5.4xlarge"], found.chosen.bill.days)
-    text = besides.report(found, beside, "eu-north-1", PlanAccuracy((-0.2, 0.25), "two published runs"))
+    held = PlanAccuracy((-0.2, 0.25), "two published runs")
+    text = documents.text(document(found, beside, held, "eu-north-1"))
     for words in (
         "energy:",
         "eu-north-1",

@@ -64,7 +64,7 @@ def test_every_candidate_is_a_row_with_its_command(found, html):
 def test_a_command_asks_for_its_candidate(found):
     words = shlex.split(command(found, found.chosen))[1:]
     words[1] = "llama3-8b"  # a model by name, in the place of ours
-    asked = command_line.question(commands.parser().parse_args(words))
+    asked = command_line.question(commands.parsed(words))
     layout = found.chosen.step.layout
     assert asked.fixed == pinned(layout.spelled())
     assert asked.instances == (found.chosen.cluster.instances,) * 2

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from trnlab import documents
 from trnlab.cli.main import main
 from trnlab.errors import UsageError
 from trnlab.fleet import Question, plan
@@ -15,7 +16,7 @@ from trnlab.fleet.bills.compilation import minutes
 from trnlab.fleet.layers.sizes import Attention, Dense
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.planning.settings import MOST, SearchedSetting, axes, compare
-from trnlab.fleet.report.settings_text import text, to_json
+from trnlab.fleet.report.settings_document import document, to_json
 
 SMALL = Model("small", 128, ((2, Block(128, Attention(2, 2, 64, 64), Dense(256))),), 128, 512)
 ASKED = Question(SMALL, 1e12, ("trn1.2xlarge",), (1, 1), batch=4, fixed={"microbatch": 1, "overlap": 1})
@@ -29,6 +30,10 @@ FILE = {
     "vocab_size": 512,
     "max_position_embeddings": 128,
 }
+
+
+def text(compared):
+    return documents.text(document(compared))
 
 
 @pytest.fixture(scope="module")

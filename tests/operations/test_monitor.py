@@ -16,7 +16,8 @@ import pytest
 
 from tests import processes
 from trnlab import chips
-from trnlab.cli.main import main, parser
+from trnlab.cli.commands import parsed
+from trnlab.cli.main import main
 from trnlab.cli.monitor import Server, handler
 from trnlab.errors import CollectiveError, NumericsError
 from trnlab.operations import host, monitor, monitor_text
@@ -252,7 +253,7 @@ def test_the_commands_of_the_page(place, capsys):
     assert [json.loads(line)["neuron_runtime_data"][0]["pid"] for line in lines] == [os.getpid()] * 2
     assert main(["monitor", "--prometheus"]) == 0
     assert "neuroncore_utilization_ratio{" in capsys.readouterr().out
-    assert parser().parse_args(["monitor", "--top", "--period", "1"]).top
+    assert parsed(["monitor", "--top", "--period", "1"]).top
 
 
 def test_metrics_are_served(place):

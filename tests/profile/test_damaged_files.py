@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from trnlab import profile, timeline
+from trnlab import documents, profile, timeline
 from trnlab.errors import RunError
 
 HOSTILE = (None, True, -1, 0, 1, 2**63, 10**400, 1.5, -1e308, float("nan"), "", "x", [], [None], {}, {"a": 1}, [[1]])
@@ -45,7 +45,9 @@ def outcome(folder: Path, other: Path) -> str:
     try:
         profile.show(folder)
         profile.render(folder)
-        profile.comparison.text(profile.compare(profile.open_run(folder), profile.open_run(other)))
+        documents.text(
+            profile.comparison.document(profile.compare(profile.open_run(folder), profile.open_run(other)))
+        )
     except RunError as error:
         return error.code
     return "read"

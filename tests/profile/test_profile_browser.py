@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from profile_samples import big_step, measured_dump
 
-from trnlab import profile
+from trnlab import documents, profile
 from trnlab.profile import Profile
-from trnlab.profile.pages.page import document, page
+from trnlab.profile.pages.page import SCRIPTS, document
 from trnlab.profile.pages.ranks_panel import ranks
 from trnlab.runtime.analysis.lanes import together
 
@@ -101,14 +101,14 @@ class Opened:
 @pytest.fixture(scope="module")
 def thousand(browser: Any, ran: Profile, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("thousand") / "page.html"
-    path.write_text(page(replace(ran, step=big_step(1_000))))
+    path.write_text(documents.page(document(replace(ran, step=big_step(1_000)))))
     return path
 
 
 @pytest.fixture(scope="module")
 def million(browser: Any, ran: Profile, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("million") / "page.html"
-    path.write_text(page(replace(ran, step=big_step(1_000_000))))
+    path.write_text(documents.page(document(replace(ran, step=big_step(1_000_000)))))
     return path
 
 
@@ -219,7 +219,7 @@ def _follows(opened: Opened) -> None:
 def test_timelines_that_are_compared_move_together(browser: Any, ran: Profile, tmp_path: Path) -> None:
     other = replace(ran, summary={**ran.summary, "name": "big"}, step=big_step(1000))
     path = tmp_path / "compared.html"
-    path.write_text(profile.comparison.page(ran, other, profile.compare(ran, other)))
+    path.write_text(documents.page(profile.comparison.document(profile.compare(ran, other), (ran, other))))
     opened = Opened(browser, path)
     opened.page.wait_for_selector(".timeline:nth-of-type(1)[data-ready]")
     two = "[...document.querySelectorAll('.timeline')].map((root) => root.timeline)"
@@ -273,7 +273,7 @@ def test_sixty_four_lanes_of_ranks_are_one_canvas_that_moves(browser, tmp_path, 
         after = [{"meet": [rank, rank + 1], **pair}] if rank < 63 else []
         steps.append([*before, work, *after])
     path = tmp_path / "lanes.html"
-    path.write_text(document("lanes", ranks(together(steps))))
+    path.write_text(documents.page(documents.Document("lanes", [ranks(together(steps))], scripts=SCRIPTS)))
     tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
     said: list[str] = []
     tab.on("console", lambda message: said.append(message.text))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from profile_samples import big_step, measured_dump, measured_twin
 
-from trnlab import profile
+from trnlab import documents, profile
 from trnlab.errors import RunError
 from trnlab.profile import Profile, schema
 from trnlab.profile.compare import APPEARED, EQUAL, FASTER, SLOWER, VANISHED, by_opcode
@@ -32,8 +32,8 @@ def changed(ran: Profile, factor: float) -> Profile:
 def test_a_run_is_the_same_as_itself(ran: Profile) -> None:
     found = profile.compare(ran, ran)
     assert all(change.verdict == EQUAL for rows in found.changes.values() for change in rows)
-    assert "nothing changed" in profile.comparison.text(found)
-    assert "as long" in profile.comparison.text(found)
+    assert "nothing changed" in documents.text(profile.comparison.document(found))
+    assert "as long" in documents.text(profile.comparison.document(found))
 
 
 def test_work_that_takes_longer_is_found_where_it_is(ran: Profile) -> None:
@@ -87,7 +87,7 @@ def test_a_measured_kernel_is_held_against_the_predicted_one(tmp_path: Path) -> 
     assert error == pytest.approx(abs(y / x - 1))
     assert rows["ACTIVATE", "scalar"][2] == 1
     assert found.unpaired == ({}, {})
-    told = profile.comparison.text(found)
+    told = documents.text(profile.comparison.document(found))
     assert "Instruction by instruction" in told
     assert "By source line" not in told
 
@@ -104,7 +104,7 @@ def test_what_only_one_side_has_is_named(tmp_path: Path) -> None:
 
 def test_the_page_holds_both_timelines(ran: Profile) -> None:
     other = changed(ran, 1.5)
-    text = profile.comparison.page(ran, other, profile.compare(ran, other))
+    text = documents.page(profile.comparison.document(profile.compare(ran, other), (ran, other)))
     assert text.count('class="timeline"') == 2
     assert '<div class="linked">' in text
 

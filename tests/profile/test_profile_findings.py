@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from trnlab import profile
+from trnlab import documents, profile
 from trnlab.profile import Profile
 from trnlab.profile.pages.findings import findings, step_names, steps
-from trnlab.profile.pages.page import page
+from trnlab.profile.pages.page import document
 from trnlab.profile.words import waited
 
 
@@ -68,7 +68,7 @@ def test_steps_of_several_kinds_stand_side_by_side(run_folder: Path, tmp_path: P
     assert step_names(found.summary) == ["steps 1, 3 to 9 (8)", "step 2"]
     assert found.step is not None
     assert len(found.kinds[0].timeline) == len(found.step.timeline)
-    text = page(found)
+    text = documents.page(document(found))
     assert "2 kinds of steps" in text
     assert '"steps":["steps 1, 3 to 9 (8)","step 2"]' in text
 

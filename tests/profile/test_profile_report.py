@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trnlab import profile
+from trnlab import documents, profile
 from trnlab.documents.charts import ticks
 from trnlab.errors import RunError
 from trnlab.profile import Profile, view
 from trnlab.profile.critical import pieces
 from trnlab.profile.lanes import rows
-from trnlab.profile.pages.page import page
+from trnlab.profile.pages.page import document
 from trnlab.profile.pages.picture import _coverage
 
 VOID = {"meta", "br", "line", "circle", "path", "img", "input"}
@@ -143,7 +143,7 @@ def test_long_times_fit_the_pages_integers(ran: Profile) -> None:
 def test_the_page_of_a_long_step_shows_its_beginning(ran: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ran.step is not None
     monkeypatch.setattr(view, "MOST", 10)
-    header, data = columns(parsed(page(ran)))
+    header, data = columns(parsed(documents.page(document(ran))))
     assert header["total"] == np.sort(ran.step.timeline.start)[10]
     assert not header["whole"]
     shown = [data[f"ref {i}"] for i, row in enumerate(header["rows"]) if row["lane"] != "calls" and row["count"]]
@@ -152,7 +152,7 @@ def test_the_page_of_a_long_step_shows_its_beginning(ran: Profile, monkeypatch: 
 
 def test_what_a_user_wrote_cannot_break_the_page(ran: Profile) -> None:
     summary = {**ran.summary, "name": "<b>run</b>", "arguments": ["</script><script>alert(1)</script>"]}
-    text = page(replace(ran, summary=summary))
+    text = documents.page(document(replace(ran, summary=summary)))
     parsed(text)
     assert "<b>run" not in text
     assert "alert(1)</script>" not in text
@@ -162,10 +162,10 @@ def test_what_a_user_wrote_cannot_break_the_page(ran: Profile) -> None:
 def test_an_interrupted_run_shows_what_there_is(ran: Profile) -> None:
     kept = {k: ran.summary[k] for k in list(ran.summary)[: list(ran.summary).index("step")]}
     cut = {**kept, "status": "interrupted", "complete": False, "loss": [3.0, None, 2.5], "reference_loss": []}
-    found = parsed(page(Profile(ran.folder, cut, None)))
+    found = parsed(documents.page(document(Profile(ran.folder, cut, None))))
     assert found.headings == ["Loss", "Numbers"]
-    assert parsed(page(Profile(ran.folder, {**cut, "loss": []}, None))).headings == ["Numbers"]
-    assert "This run is <b>interrupted</b>" in page(Profile(ran.folder, cut, None))
+    assert parsed(documents.page(document(Profile(ran.folder, {**cut, "loss": []}, None)))).headings == ["Numbers"]
+    assert "This run is interrupted" in documents.page(document(Profile(ran.folder, cut, None)))
 
 
 def test_rendering_a_run_that_was_killed_works_too(run_folder: Path, tmp_path: Path) -> None:

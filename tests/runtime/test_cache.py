@@ -19,6 +19,7 @@ import pytest
 from cache_worker import key_of
 from runtime_samples import program
 
+from trnlab import documents
 from trnlab.errors import CacheError, UsageError
 from trnlab.files import write_atomic
 from trnlab.runtime.cache import report as cache_report
@@ -136,7 +137,8 @@ def test_verify_finds_exactly_the_damaged_entries(cache: Cache) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 255
     path.write_bytes(content)
-    text, sound = cache_report.verify(cache)
+    found, sound = cache_report.verify(cache)
+    text = documents.text(found)
     assert not sound
     assert path.stem[:12] in text
     assert "TRN601" in text
@@ -213,7 +215,7 @@ def test_leftovers_of_killed_writers_are_never_entries_and_are_swept(cache: Cach
     os.utime(old, (0, 0))
     assert len(cache.entries()) == 1
     assert cache.leftovers() == [f"v1/{path.name}" for path in (fresh, old)]
-    assert "left behind" in cache_report.verify(cache)[0]
+    assert "left behind" in documents.text(cache_report.verify(cache)[0])
     fill(cache, 1)
     assert not old.exists()
     assert fresh.exists()
@@ -304,10 +306,10 @@ def test_a_file_in_place_of_the_folder_is_a_usage_error(tmp_path: Path) -> None:
 
 
 def test_the_listing_names_every_entry(cache: Cache) -> None:
-    assert cache_report.listing(cache).endswith("empty")
+    assert documents.text(cache_report.listing(cache)).endswith("empty")
     fill(cache, 1, 2)
     cache.get(key_of(2))
-    text = cache_report.listing(cache)
+    text = documents.text(cache_report.listing(cache))
     head, *rows, total = text.splitlines()
     assert head.split() == ["key", "name", "target", "size", "age", "hits"]
     assert {row.split()[1] for row in rows} == {"step1", "step2"}

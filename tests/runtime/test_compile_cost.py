@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trnlab import chips
+from trnlab import chips, documents
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph
 from trnlab.numerics.dtypes import float32
@@ -80,7 +80,7 @@ def test_what_the_cache_has_takes_nothing_and_is_explained(tmp_path: Path) -> No
     assert (there.key, there.there, missing.there) == (executable.key, True, False)
     assert "in the cache" in there.row()
     assert missing.ops > there.ops
-    assert "predicted" not in cache_report.listing(cache)
-    text = cache_report.explain(cache, executable.key)
+    assert "predicted" not in documents.text(cache_report.listing(cache))
+    text = documents.text(cache_report.explain(cache, executable.key))
     assert f"{there.ops} operations, {there.distinct_ops} distinct: " in text
     assert "predicted, by the figures of another machine" in text

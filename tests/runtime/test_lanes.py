@@ -3,6 +3,7 @@
 
 import pytest
 
+from trnlab import documents
 from trnlab.profile.pages.ranks_panel import ranks as panel
 from trnlab.profile.schema import check_together
 from trnlab.runtime.analysis.lanes import together
@@ -65,7 +66,7 @@ def test_what_nobody_answers_is_left_out_and_told():
 @pytest.mark.parametrize("count", [1, 64])
 def test_the_panel_has_as_many_elements_for_many_lanes_as_for_one(count):
     found = together([[work(100 + 7 * r), meet(*range(count)), work(10 + r)] for r in range(count)])
-    text = panel(found)
+    text = documents.page(documents.Document("lanes", [panel(found)])).split("<section")[1].split("</section>")[0]
     assert text.count("<canvas") == 1
     assert text.count("<") < 60
     assert len(text) < 40_000

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trnlab import chips, profile
-from trnlab.cli.commands import parser
+from trnlab.cli.commands import parsed
 from trnlab.errors import CapacityError, UsageError
 from trnlab.graph.builder import GraphBuilder
 from trnlab.numerics.dtypes import dtype
@@ -34,7 +34,7 @@ def test_the_vendors_variable_and_the_option_say_how_many_cores_are_one():
     for told, both in (("1", False), ("2", True)):
         assert from_environment({"TRNLAB_TARGET": "trn2", "NEURON_LOGICAL_NC_CONFIG": told}).pairs is both
     assert not from_environment({"TRNLAB_TARGET": "trn2"}).pairs
-    args = parser().parse_args(["run", "--target", "trn2", "--lnc", "2", "train.py"])
+    args = parsed(["run", "--target", "trn2", "--lnc", "2", "train.py"])
     assert from_settings(Settings.told({}, args)).pairs
     for target, told in (("trn1.2xlarge", "2"), ("trn2", "4"), ("trn2", "both")):
         with pytest.raises(UsageError, match="TRN194"):

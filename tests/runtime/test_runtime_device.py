@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from runtime_samples import TARGET, graph
 
-from trnlab import chips
+from trnlab import chips, documents
 from trnlab.errors import CapacityError, NumericsError, RunError
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.canonical import Difference
@@ -167,11 +167,11 @@ def test_cache_explain_names_what_differs_from_the_nearest_entry(tmp_path: Path)
     for i, executable in enumerate((first, second)):
         path = tmp_path / "v1" / f"{executable.key}.trnx"
         os.utime(path, (i, i))
-    text = cache_report.explain(s.cache, second.key[:10])
+    text = documents.text(cache_report.explain(s.cache, second.key[:10]))
     differences = text.split("what differs:\n")[1].splitlines()
     assert differences[0].strip() == "input x: float32[8, 4] -> float32[16, 4]"
     assert first.key[:12] in text
-    assert "the first entry" in cache_report.explain(s.cache, first.key)
+    assert "the first entry" in documents.text(cache_report.explain(s.cache, first.key))
 
 
 def test_model_flops_counts_matrix_products_only() -> None:

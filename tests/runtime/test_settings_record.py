@@ -9,7 +9,7 @@ import os
 import pytest
 
 from trnlab import checks, policy
-from trnlab.cli.commands import parser
+from trnlab.cli.commands import parsed
 from trnlab.errors import UsageError
 from trnlab.runtime import checkpoint_plan
 from trnlab.runtime.session import Session, from_settings
@@ -70,8 +70,8 @@ def test_every_setting_has_another_value_here():
 
 @pytest.mark.parametrize("name", [name for name, each in SETTINGS.items() if each.option])
 def test_the_command_line_tells_every_setting_that_has_an_option(name):
-    plain = Settings.told({}, parser().parse_args(["run", "train.py"]))
-    told = Settings.told({}, parser().parse_args(["run", *options(name), "train.py"]))
+    plain = Settings.told({}, parsed(["run", "train.py"]))
+    told = Settings.told({}, parsed(["run", *options(name), "train.py"]))
     differing = {field for field in SETTINGS if getattr(told, field) != getattr(plain, field)}
     assert differing == {name}
 
@@ -83,7 +83,7 @@ def test_the_environment_says_the_same_as_the_command_line_which_wins(name):
     assert said(name, there) == setting.read(OTHER[name]) != setting.default
     assert said(name, {setting.variable: ""}) == said(name, {})
     if setting.option:
-        args = parser().parse_args(["run", *options(name), "train.py"])
+        args = parsed(["run", *options(name), "train.py"])
         assert said(name, {}, args) == said(name, there)
         assert said(name, {setting.variable: "x"}, args) == said(name, there)
 
@@ -93,7 +93,7 @@ def settings(*names: str) -> Settings:
     variables = {SETTINGS[name].variable: OTHER[name] for name in names if not SETTINGS[name].option}
     words = [word for name in names if SETTINGS[name].option for word in options(name)]
     start = [] if "target" in names else ["--target", "trn2.48xlarge"]
-    return Settings.told(variables, parser().parse_args(["run", *start, *words, "train.py"]))
+    return Settings.told(variables, parsed(["run", *start, *words, "train.py"]))
 
 
 def effects(told: Settings) -> dict[str, object]:
@@ -125,19 +125,19 @@ def test_the_record_goes_through_json(folder):
 
 
 def test_zero_is_a_value_and_no_silence():
-    args = parser().parse_args(["run", "--comm-threshold", "0", "train.py"])
+    args = parsed(["run", "--comm-threshold", "0", "train.py"])
     assert Settings.told({"TRNLAB_COMM_THRESHOLD": "0.7"}, args).comm_threshold == 0.0
 
 
 def test_no_stochastic_rounding_is_said_too():
-    args = parser().parse_args(["run", "--no-stochastic-rounding", "train.py"])
+    args = parsed(["run", "--no-stochastic-rounding", "train.py"])
     assert Settings.told({}, args).stochastic_rounding is False
 
 
 def test_a_share_that_is_none_is_refused_wherever_it_is_said():
     for command in ("run", "estimate"):
         with pytest.raises(UsageError, match="TRN192"):
-            Settings.told({}, parser().parse_args([command, "--comm-threshold", "-1", "train.py"]))
+            Settings.told({}, parsed([command, "--comm-threshold", "-1", "train.py"]))
 
 
 def test_what_is_kept_beside_programs_lies_in_the_first_folder_of_the_cache(monkeypatch, tmp_path):

@@ -16,11 +16,12 @@ import numpy as np
 
 from benchmarks import lines
 from benchmarks.timing import mixed_routine
-from trnlab import chips
+from trnlab import chips, documents
+from trnlab.documents import Document
 from trnlab.numerics.dtypes import float32
 from trnlab.profile.data import Step, step_of
 from trnlab.profile.pages import pictures
-from trnlab.profile.pages.page import document
+from trnlab.profile.pages.page import SCRIPTS
 from trnlab.program import Call, Program, ProgramTensor
 from trnlab.runtime.analysis.details import details
 from trnlab.sim.timing import time_program
@@ -65,7 +66,7 @@ def main() -> None:
 
     def make() -> None:
         nonlocal text
-        text = document("page", pictures.timeline({"script": ""}, step))
+        text = documents.page(Document("page", [pictures.timeline({"script": ""}, step)], scripts=SCRIPTS))
 
     made = lines.seconds(make)
     found = [lines.Line("page of 1 M instructions made", made, "s", "", None, f"{len(text) / 1e6:.1f} MB")]

@@ -18,7 +18,7 @@ import numpy as np
 
 from tools.fuzz import mutate, sound, weights
 from tools.fuzz.guard import BrokenError
-from trnlab import chips, policy, precision, profile, timeline
+from trnlab import chips, documents, policy, precision, profile, timeline
 from trnlab.datasets.shards import INDEX
 from trnlab.errors import TrnlabError
 from trnlab.fabric import cluster, measured
@@ -89,7 +89,9 @@ def _look_at(run: Path) -> None:
     try:
         profile.render(run)
         profile.show(run)
-        profile.comparison.text(profile.compare(profile.open_run(run), profile.open_run(sound.run())))
+        documents.text(
+            profile.comparison.document(profile.compare(profile.open_run(run), profile.open_run(sound.run())))
+        )
     finally:
         for page in run.glob("*.html"):
             no_markup(page.read_text())

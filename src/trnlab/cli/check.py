@@ -12,6 +12,7 @@ from typing import Any
 
 from trnlab import chips, documents, profile
 from trnlab.chips import Target
+from trnlab.cli import options
 from trnlab.cli.views import allowed, in_view, lend, report_of, with_effects
 from trnlab.errors import UsageError
 from trnlab.estimate import document
@@ -25,6 +26,35 @@ from trnlab.runtime.settings import Settings, kept_folder, said
 from trnlab.view.followed import ScriptExitedError
 
 FAILED = 1
+
+
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab check`."""
+    arguments_of_estimates(command, page=True)
+
+
+def arguments_of_estimates(command: argparse.ArgumentParser, page: bool = False) -> None:
+    """Add what `trnlab check` and `trnlab estimate` take. page: --page, in the place of what a rank is asked for."""
+    add = command.add_argument
+    options.setting(
+        command,
+        "target",
+        metavar="A,B,C",
+        help="one target or several, e.g. trn1.2xlarge,trn2.3xlarge; default: $TRNLAB_TARGET",
+    )
+    options.settings(command, "precision", "precision_rules")
+    add("--json", action="store_true", help="everything as JSON, see docs/check.md")
+    if page:
+        add("--page", metavar="FILE", type=Path, help="write it as a page, too")
+    else:
+        add("--ranks", type=int, metavar="N", help="of a cluster such as 4xtrn2.48xlarge; default: all that it holds")
+        add("--rank", type=int, default=0, metavar="R", help="the rank to follow; default: 0")
+        add("--batches", type=int, default=0, metavar="N", help="batches of all ranks; default: as the script says")
+        options.settings(command, "comm_threshold", "fault")
+    options.allow(command)
+    options.cache(command, "look anew, compile all, keep nothing")
+    add("script", metavar="SCRIPT", type=Path)
+    add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script")
 
 
 def main(args: argparse.Namespace) -> int:

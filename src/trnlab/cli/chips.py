@@ -9,6 +9,12 @@ from trnlab import chips
 from trnlab.chips.render import describe, overview
 
 
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab chips`."""
+    command.add_argument("name", metavar="NAME", nargs="?", help="a chip: all its figures, with their sources")
+    command.add_argument("--assumed", action="store_true", help="only the figures that nobody published")
+
+
 def main(args: argparse.Namespace) -> int:
     """Show all chips, or one, or what is assumed of one or all."""
     names = [args.name] if args.name else chips.NAMES if args.assumed else []

@@ -5,72 +5,72 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Callable, Sequence
+import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from types import ModuleType
 
 import trnlab
-from trnlab.cli.arguments import fleet, network, results, scripts, stores
 
 
 @dataclass(frozen=True)
 class Command:
-    """One command: its name, what it does in a few plain words, and what adds its arguments to a parser.
-
-    The module of its name in `folder` has its `main`, and is imported when the command is chosen.
-    """
+    """One command. The module of its name has its arguments and its `main`; it is imported only when it is chosen."""
 
     name: str
-    about: str
-    arguments: Callable[[argparse.ArgumentParser], Any]
-    folder: str = "trnlab.cli"
+    about: str  # what it does, in a few plain words: a line of `trnlab --help`
+    package: str = "trnlab.cli"  # that has the module
 
     @property
     def module(self) -> str:
-        """The module that has its `main`."""
-        return f"{self.folder}.{self.name.replace('-', '_')}"
+        """The name of its module."""
+        return f"{self.package}.{self.name.replace('-', '_')}"
+
+    def load(self) -> ModuleType:
+        """Its module: `arguments(parser)` adds what it takes, `main(args)` runs it and returns the exit status."""
+        return importlib.import_module(self.module)
 
 
 PLANNING, STORES = "trnlab.cli.planning", "trnlab.cli.stores"
 GROUPS: dict[str, tuple[Command, ...]] = {
     "Run": (
-        Command("run", "run a training script or kernels on a simulated Trainium", scripts.run),
-        Command("compile", "compile all programs of a script ahead of time, into the cache", scripts.compile),
+        Command("run", "run a training script or kernels on a simulated Trainium"),
+        Command("compile", "compile all programs of a script ahead of time, into the cache"),
     ),
     "Look at a run": (
-        Command("profile", "show a run again, or a measured profile: summary, report, trace", results.profile),
-        Command("compare", "compare two runs: what got faster, slower, appeared or vanished", results.compare),
-        Command("sensitivity", "show which assumed figures of the hardware decide a run's time", results.folder),
-        Command("monitor", "show what runs on simulated devices now, as neuron-monitor does", results.monitor),
+        Command("profile", "show a run again, or a measured profile: summary, report, trace"),
+        Command("compare", "compare two runs: what got faster, slower, appeared or vanished"),
+        Command("sensitivity", "show which assumed figures of the hardware decide a run's time"),
+        Command("monitor", "show what runs on simulated devices now, as neuron-monitor does"),
     ),
     "Port a script": (
-        Command("check", "find what a training script does that the chip cannot", scripts.check),
-        Command("estimate", "predict time, memory and cost of a training step", partial(scripts.check, page=False)),
-        Command("verify", "compare a script's first steps on the chip and on the host", scripts.verify),
-        Command("precision", "run a script in several precisions, and say which to take", scripts.study),
+        Command("check", "find what a training script does that the chip cannot"),
+        Command("estimate", "predict time, memory and cost of a training step"),
+        Command("verify", "compare a script's first steps on the chip and on the host"),
+        Command("precision", "run a script in several precisions, and say which to take"),
     ),
     "Plan a cluster": (
-        Command("plan", "choose cluster and layout for training a model: days and dollars", fleet.plan, PLANNING),
-        Command("serve-plan", "choose instances that serve a model at a rate and latency", fleet.serve, PLANNING),
-        Command("bakeoff", "compare a training on two platforms: time, dollars, energy", fleet.bakeoff, PLANNING),
-        Command("goodput", "show what failures leave of a large job's time", fleet.goodput, PLANNING),
-        Command("fabric", "show a cluster's network, and time collectives on it", network.fabric, PLANNING),
-        Command("chips", "list chips and instances with their figures and sources", results.chips),
+        Command("plan", "choose cluster and layout for training a model: days and dollars", PLANNING),
+        Command("serve-plan", "choose instances that serve a model at a rate and latency", PLANNING),
+        Command("bakeoff", "compare a training on two platforms: time, dollars, energy", PLANNING),
+        Command("goodput", "show what failures leave of a large job's time", PLANNING),
+        Command("fabric", "show a cluster's network, and time collectives on it", PLANNING),
+        Command("stacks", "show what our compiler and the vendor's make of a model", PLANNING),
+        Command("chips", "list chips and instances with their figures and sources"),
     ),
     "Operate": (
-        Command("doctor", "check whether this host is fit for a job", scripts.doctor),
-        Command("cache", "list, verify, prune or copy compiled programs", stores.cache, STORES),
-        Command("checkpoint", "list, verify, compare or convert checkpoints", stores.checkpoint, STORES),
-        Command("data", "show, verify or index a data set", stores.data, STORES),
+        Command("doctor", "check whether this host is fit for a job"),
+        Command("cache", "list, verify, prune or copy compiled programs", STORES),
+        Command("checkpoint", "list, verify, compare or convert checkpoints", STORES),
+        Command("data", "show, verify or index a data set", STORES),
     ),
     "Write kernels": (
-        Command("isa", "show the instructions of a NeuronCore", results.isa),
-        Command("lint", "find what the vendor's compiler would refuse in kernels", results.lint),
-        Command("graph", "show a module of StableHLO as a graph, and check it", results.graph),
-        Command("program", "show the instructions that a graph becomes, and check them", results.program),
-        Command("passes", "show what the compiler makes of kernels, and what each pass gains", results.passes),
-        Command("validate", "compare predicted times with measurements of real chips", results.validate),
+        Command("isa", "show the instructions of a NeuronCore"),
+        Command("lint", "find what the vendor's compiler would refuse in kernels"),
+        Command("graph", "show a module of StableHLO as a graph, and check it"),
+        Command("program", "show the instructions that a graph becomes, and check them"),
+        Command("passes", "show what the compiler makes of kernels, and what each pass gains"),
+        Command("validate", "compare predicted times with measurements of real chips"),
     ),
 }
 COMMANDS = {command.name: command for group in GROUPS.values() for command in group}
@@ -90,8 +90,8 @@ class _Top(argparse.ArgumentParser):
         return "\n".join([*lines, "", "`trnlab COMMAND --help` shows what a command takes.", ""])
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of all commands and their arguments."""
+def parser(chosen: str | None = None) -> argparse.ArgumentParser:
+    """The parser of `trnlab`. chosen: the command whose arguments it knows; no other module is imported."""
     top = _Top(prog="trnlab")
     top.add_argument("--version", action="version", version=f"trnlab {trnlab.__version__}")
     commands = top.add_subparsers(
@@ -99,8 +99,15 @@ def parser() -> argparse.ArgumentParser:
     )
     for command in COMMANDS.values():
         about = f"{command.about[0].upper()}{command.about[1:]}."
-        command.arguments(commands.add_parser(command.name, description=about))
+        of_command = commands.add_parser(command.name, description=about)
+        if command.name == chosen:
+            command.load().arguments(of_command)
     return top
+
+
+def parsed(words: Sequence[str]) -> argparse.Namespace:
+    """What words say, of which the first is the command; without any it is --help."""
+    return parser(words[0] if words and words[0] in COMMANDS else None).parse_args(words or ["--help"])
 
 
 def unknown(argv: Sequence[str]) -> str | None:

@@ -7,9 +7,11 @@ import argparse
 import json
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from trnlab.chips import Target
+from trnlab.cli import options
 from trnlab.cli.check import as_one_of, prepared, targets_of, whole_instance
 from trnlab.cli.views import in_view, lend, told
 from trnlab.errors import UsageError
@@ -24,6 +26,28 @@ from trnlab.runtime.session import Session
 from trnlab.units import format_bytes
 from trnlab.view.effects import Effects
 from trnlab.view.followed import ScriptExitedError
+
+
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab compile`."""
+    add = command.add_argument
+    options.setting(
+        command,
+        "target",
+        metavar="NAME",
+        help="one target, such as trn2.3xlarge or 4xtrn2.48xlarge; default: $TRNLAB_TARGET",
+    )
+    options.settings(command, "precision", "precision_rules")
+    add("--jobs", type=int, default=1, metavar="N", help="processes that compile; default: 1")
+    add("--dry-run", action="store_true", help="compile nothing; say what that would take")
+    add("--json", action="store_true", help="everything as JSON")
+    add("--ranks", type=int, metavar="N", help="of a cluster such as 4xtrn2.48xlarge; default: all that it holds")
+    add("--rank", type=int, default=0, metavar="R", help="the rank to follow; default: 0")
+    options.setting(command, "fault")
+    options.allow(command)
+    options.cache(command, "")
+    add("script", metavar="SCRIPT", type=Path)
+    add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script")
 
 
 def main(args: argparse.Namespace) -> int:

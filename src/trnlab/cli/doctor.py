@@ -6,7 +6,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from pathlib import Path
 
+from trnlab.cli import options
 from trnlab.cli.check import FAILED, examined
 from trnlab.cli.views import told
 from trnlab.errors import UsageError
@@ -14,6 +16,34 @@ from trnlab.fabric.cluster import parse
 from trnlab.operations import doctor
 from trnlab.runtime.checkpoint_plan import USUAL_KEEP
 from trnlab.runtime.settings import CHECKPOINT, said
+
+
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab doctor`."""
+    add = command.add_argument
+    options.setting(
+        command,
+        "target",
+        metavar="NAME",
+        help="of the job, e.g. trn1.32xlarge or 16xtrn2.48xlarge; default: $TRNLAB_TARGET",
+    )
+    add(
+        "--ranks",
+        type=options.whole(1),
+        metavar="N",
+        help="of the job; default: 1, and of a cluster all that it holds",
+    )
+    add("--rank", type=options.whole(0), default=0, metavar="R", help="the rank to follow; default: 0")
+    add("--batches", type=options.whole(0), default=0, metavar="N", help=argparse.SUPPRESS)
+    options.setting(command, "checkpoint", help="where checkpoints will go; default: $TRNLAB_CHECKPOINT")
+    options.setting(command, "keep", type=options.whole(1))
+    add("--json", action="store_true", help="everything as JSON, see docs/doctor.md")
+    options.settings(command, "precision", "precision_rules")
+    options.setting(command, "comm_threshold")
+    options.allow(command)
+    options.cache(command, "look at the script anew")
+    add("script", metavar="SCRIPT", type=Path, nargs="?", help="what will run: memory, and room for its checkpoints")
+    add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -6,8 +6,13 @@ from __future__ import annotations
 import argparse
 
 from trnlab import documents
-from trnlab.cli.check import FAILED, examined
+from trnlab.cli.check import FAILED, arguments_of_estimates, examined
 from trnlab.estimate import document
+
+
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab estimate`."""
+    arguments_of_estimates(command)
 
 
 def main(args: argparse.Namespace) -> int:

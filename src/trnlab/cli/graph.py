@@ -17,6 +17,16 @@ from trnlab.runtime.script import contents
 _OURS = re.compile(rb"(?:\s|//[^\n]*\n)*graph\s*@")
 
 
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab graph`."""
+    add = command.add_argument
+    add("file", metavar="FILE", type=Path, help="StableHLO (text, bytecode, a jax.export), or what this prints")
+    shown = command.add_mutually_exclusive_group()
+    shown.add_argument("--locations", action="store_true", help="with the lines of the source that each op is from")
+    shown.add_argument("--stablehlo", action="store_true", help="print a module of StableHLO")
+    shown.add_argument("--verify", action="store_true", help="print only that no rule is broken, and sizes")
+
+
 def main(args: argparse.Namespace) -> int:
     """Read the graphs of a file, check them, and print them, or with --verify only what each is."""
     for graph in graphs(args.file, contents(args.file)):

@@ -12,6 +12,11 @@ from trnlab.isa.documentation import page, signature
 from trnlab.nki import examples, isa
 
 
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab isa`."""
+    command.add_argument("name", metavar="NAME", nargs="?", help="an instruction: operands, limits, meaning")
+
+
 def main(args: argparse.Namespace) -> int:
     """Show the page of one instruction, or all signatures by opcode."""
     if args.name is None:

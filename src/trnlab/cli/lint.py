@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
+from pathlib import Path
 
 from trnlab.chips.spec import Chip
 from trnlab.errors import UsageError
@@ -13,6 +14,15 @@ from trnlab.nki.lint import ERROR, LintFinding, lint_file
 from trnlab.nki.target import default_chip
 from trnlab.runtime.session import from_settings
 from trnlab.runtime.settings import Settings
+
+
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab lint`."""
+    add = command.add_argument
+    add("--target", metavar="NAME", help="the chip to lint for, e.g. trn2; default: that of kernels")
+    add("--json", action="store_true", help="the findings as JSON")
+    add("--strict", action="store_true", help="fail for warnings, too")
+    add("files", metavar="FILE", type=Path, nargs="+")
 
 
 def main(args: argparse.Namespace) -> int:

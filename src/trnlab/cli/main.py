@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
 import sys
 from collections.abc import Sequence
 
-from trnlab.cli.commands import COMMANDS, parser, unknown
+from trnlab.cli.commands import COMMANDS, parsed, unknown
 from trnlab.errors import TrnlabError
 from trnlab.files import why
 from trnlab.runtime.notices import say, tell
@@ -30,8 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(problem)
         return USAGE
     try:
-        args = parser().parse_args(words or ["--help"])
-        status: int = importlib.import_module(COMMANDS[args.command].module).main(args)
+        args = parsed(words)
+        status: int = COMMANDS[args.command].load().main(args)
         sys.stdout.flush()
     except TrnlabError as error:
         tell(error)

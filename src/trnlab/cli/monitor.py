@@ -30,6 +30,18 @@ _HOSTS = ("127.0.0.1", "localhost")  # by which a request may call this host
 _CLEAR = "\x1b[H\x1b[2J"
 
 
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab monitor`."""
+    add = command.add_argument
+    how = command.add_mutually_exclusive_group()
+    how.add_argument("--top", action="store_true", help="a page for people, renewed on a terminal; the default")
+    how.add_argument("--json", action="store_true", help="as neuron-monitor: an object for each instance and period")
+    how.add_argument("--prometheus", action="store_true", help="as neuron-monitor-prometheus.py: all metrics, once")
+    add("--port", type=int, metavar="N", help="with --prometheus: serve them to this host at /metrics, until stopped")
+    add("--period", type=float, default=5.0, metavar="SECONDS", help="between two reports; default: 5")
+    add("--samples", type=int, metavar="N", help="reports; default: until stopped, or one page into a file")
+
+
 def main(args: argparse.Namespace) -> int:
     """Say what runs on simulated devices of this host and user, once or again and again."""
     if args.period < SHORTEST_S or (args.samples is not None and args.samples < 1):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import textwrap
+from pathlib import Path
 
 from trnlab import policy
 
@@ -14,6 +15,21 @@ _STAGES = {
     policy.ROOM: "where its tiles do not fit",
     policy.TIME: "when its instructions run",
 }
+
+
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab passes`."""
+    add = command.add_argument
+    add("--target", metavar="NAME", help="the chip, e.g. trn2; default: that of kernels")
+    add("--schedule", metavar="NAME", help="what is made of kernels, e.g. as-written or reuse=off")
+    add(
+        "script",
+        metavar="SCRIPT",
+        type=Path,
+        nargs="?",
+        help="time its kernels without each option; default: list them",
+    )
+    add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script")
 
 
 def main(args: argparse.Namespace) -> int:

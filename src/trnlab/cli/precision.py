@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trnlab import chips, documents, profile
+from trnlab.cli import options
 from trnlab.errors import UsageError
 from trnlab.precision import MODES
 from trnlab.runtime.notices import say
@@ -22,6 +23,21 @@ from trnlab.runtime.settings import Settings
 from trnlab.verify.precision import REFERENCE, Mode, Study, document, read_mode
 
 PAGE, RECORD, LOG = "precision.html", "precision.json", "output.txt"
+
+
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab precision`."""
+    add = command.add_argument
+    add("--steps", type=options.whole(1), default=20, metavar="N", help="steps in each mode; default: 20")
+    add("--modes", metavar="A,B,...", help="bf16, bf16-all, fp8, mxfp8, beside fp32; default: all that the chip has")
+    options.setting(command, "target")
+    options.setting(command, "precision_rules")
+    add("--json", action="store_true", help="everything as JSON")
+    add("--out", metavar="DIR", type=Path, help="folder of the runs and the page; default: runs/<script>-<n>")
+    options.setting(command, "seed")
+    options.cache(command, "")
+    add("script", metavar="SCRIPT", type=Path)
+    add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script")
 
 
 def main(args: argparse.Namespace) -> int:

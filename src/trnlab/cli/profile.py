@@ -4,8 +4,17 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from trnlab import profile
+
+
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab profile`."""
+    which = command.add_mutually_exclusive_group(required=True)
+    which.add_argument("folder", metavar="DIR", type=Path, nargs="?", help="folder of a run")
+    which.add_argument("--import", dest="measured", metavar="FILE", type=Path, help="JSON of the vendor's profiler")
+    command.add_argument("--json", metavar="FILE", type=Path, help="write the step as the vendor's profiler would")
 
 
 def main(args: argparse.Namespace) -> int:

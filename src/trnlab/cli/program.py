@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from pathlib import Path
 
 from trnlab import chips
 from trnlab.chips.spec import Chip
@@ -20,6 +21,17 @@ from trnlab.runtime.session import from_settings
 from trnlab.runtime.settings import Settings
 
 _OURS = re.compile(rb"\s*(program|routine)\s+@")
+
+
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab program`."""
+    add = command.add_argument
+    add("--target", metavar="NAME", help="what to compile for; of a program's text default: what it says")
+    add("--precision", choices=("bf16", "fp32"), help="of matmul operands; default: $TRNLAB_PRECISION or bf16")
+    add("--verify", action="store_true", help="print only that no rule is broken, and sizes")
+    add(
+        "file", metavar="FILE", type=Path, help="what `trnlab graph` takes, or a program or routine that this printed"
+    )
 
 
 def main(args: argparse.Namespace) -> int:

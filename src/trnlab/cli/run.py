@@ -10,6 +10,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from trnlab.cli import options
 from trnlab.errors import UsageError
 from trnlab.files import write_atomic
 from trnlab.frontends import unedited, vendor_imports
@@ -57,6 +58,41 @@ def _start_ranks(args: argparse.Namespace, settings: Settings) -> int:
     root = args.out if args.out is not None else new_folder(Path("runs"), args.script.stem)
     options = ranks.without(sys.argv[2:], "--ranks", "--out", "--max-restarts", "--spares")
     return elastic.start(size, options, root, session, imports)
+
+
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab run`."""
+    add = command.add_argument
+    options.settings(command, "target", "precision", "precision_rules")
+    add("--out", metavar="DIR", type=Path, help="folder of the run; default: runs/<script>-<n>")
+    add("--ranks", metavar="N", help="start it as so many ranks of torch.distributed, a core each; 2:4: at least 2")
+    add("--max-restarts", type=int, default=0, metavar="N", help="when ranks die, start again so often; default: 0")
+    add("--spares", type=int, default=0, metavar="N", help="ranks that take the place of those that die; default: 0")
+    options.settings(
+        command, "lnc", "fault", "comm_threshold", "stochastic_rounding", "seed", "set", "schedule", "band"
+    )
+    options.settings(command, "check", "check_nan")
+    options.cache(command)
+    options.settings(command, "checkpoint", "every", "keep")
+    add(
+        "--own-nki",
+        action="store_true",
+        help="`import nki` means trnlab even where the vendor's package is installed",
+    )
+    add(
+        "--inputs",
+        metavar="FILE",
+        type=Path,
+        help="of a module of StableHLO: its arguments, an .npz; default: random",
+    )
+    add(
+        "--emit-stablehlo",
+        action="store_true",
+        help="write the graphs that are compiled into the run's folder, as StableHLO",
+    )
+    add("-m", dest="module", action="store_true", help="SCRIPT is a module, as with python -m: -m pytest my_test.py")
+    add("script", metavar="SCRIPT", type=Path)
+    add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script")
 
 
 def main(args: argparse.Namespace) -> int:

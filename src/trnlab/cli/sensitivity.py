@@ -4,9 +4,15 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from trnlab.files import write_atomic
 from trnlab.validation.sensitivity import PICTURE, sensitivity, table, tornado
+
+
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab sensitivity`."""
+    command.add_argument("folder", metavar="DIR", type=Path, help="folder of a run")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -9,8 +9,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from difflib import get_close_matches
+from pathlib import Path
 
 from trnlab import policy
+from trnlab.cli import options
 from trnlab.errors import UsageError
 from trnlab.runtime.settings import kept_folder
 from trnlab.validation import anchors, collectives, gpus, sources, training
@@ -18,6 +20,27 @@ from trnlab.validation.sources import readings
 
 FOLDER = "validation"  # in the cache
 MOST_NAMES = 6
+
+
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab validate`."""
+    command.add_argument("--json", action="store_true", help="the same as JSON, times in seconds")
+    command.add_argument("--only", metavar="TEXT", help="only measurements whose name contains this")
+    command.add_argument("--sources", metavar="DIR", type=Path, help="time kernels now, from their sources in DIR")
+    command.add_argument(
+        "--fetch-list", metavar="DIR", type=Path, help="print the git commands that put these sources into DIR"
+    )
+    command.add_argument(
+        "--readings", action="store_true", help="what profiles say of the figures of trn2 that were read off them"
+    )
+    command.add_argument(
+        "--record",
+        action="store_true",
+        help="with --sources or --readings: keep it as what the package shows",
+    )
+    command.add_argument("--schedule", metavar="NAME", help="what the compiler decides, as for trnlab run")
+    command.add_argument("--band", action="store_true", help="with --sources: under the policy's alternatives, too")
+    options.cache(command, "record and time everything anew")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from trnlab import documents, profile
+from trnlab.cli import options
 from trnlab.errors import UsageError
 from trnlab.frontends import vendor_imports
 from trnlab.nki.imports import install_imports
@@ -20,6 +21,22 @@ from trnlab.verify.document import document
 PAGE, RECORD = "verify.html", "verify.json"
 DIVERGES = 1
 VERIFIED = ("bf16", "fp32")
+
+
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab verify`."""
+    add = command.add_argument
+    add("--steps", type=int, default=3, metavar="N", help="steps to verify; default: 3")
+    options.setting(command, "target")
+    options.settings(command, "precision", "precision_rules")
+    add("--reference", choices=("fp32", "float64"), default="fp32", help="how the host computes; default: fp32")
+    add("--against", metavar="OTHER", type=Path, help="another script: compare the two on the host, module by module")
+    add("--json", metavar="FILE", type=Path, help="write the verdict as JSON, see docs/verify.md")
+    add("--out", metavar="DIR", type=Path, help="folder for verify.html and verify.json; default: runs/<script>-<n>")
+    options.setting(command, "seed")
+    options.cache(command)
+    add("script", metavar="SCRIPT", type=Path)
+    add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from trnlab import stacks
 from trnlab.chips.spec import Chip
 from trnlab.compiler import loops
 from trnlab.compiler.analysis.selection import SelectionRule
@@ -44,7 +45,7 @@ from trnlab.compiler.progress import counted
 from trnlab.compiler.rewriting.canonical import canonicalize, compute_outputs, own_operands, updates_of
 from trnlab.compiler.rewriting.channels import channels_first
 from trnlab.compiler.rewriting.collectives import bucket_reductions, canonical_collectives
-from trnlab.compiler.rewriting.composites import expand_composites
+from trnlab.compiler.rewriting.composites import attention_of_stack, expand_composites
 from trnlab.compiler.rewriting.legalize import legalize
 from trnlab.compiler.rewriting.moments import join_moments
 from trnlab.compiler.rewriting.precision import cast_loads, cast_matmuls
@@ -80,6 +81,7 @@ FORMS: tuple[Pass, ...] = (
     ("collectives", lambda graph, options: canonical_collectives(graph)),
     ("simplify", lambda graph, options: simplify(graph)),
     ("recognize", lambda graph, options: recognize(graph)),
+    ("attention", lambda graph, options: attention_of_stack(graph, options)),
     ("mixed-precision", lambda graph, options: cast_matmuls(graph, to_bf16=options.get("precision") == "bf16")),
     ("canonicalize", lambda graph, options: canonicalize(graph)),
     ("simplify-again", lambda graph, options: simplify(graph)),
@@ -91,7 +93,7 @@ FINISH: tuple[Pass, ...] = (
     ("recompute", lambda graph, options: recompute(graph)),
     ("sum-products", lambda graph, options: sum_products(graph)),
     ("sum-beside-products", lambda graph, options: sum_beside_products(graph)),
-    ("cast-loads", lambda graph, options: cast_loads(graph) if options.get("casting_loads") else None),
+    ("cast-loads", lambda graph, options: cast_loads(graph, bool(options.get("casting_loads")))),
     ("buckets", lambda graph, options: bucket_reductions(graph, options)),
     ("own-operands", lambda graph, options: own_operands(graph)),
     ("compute-outputs", lambda graph, options: compute_outputs(graph)),
@@ -121,6 +123,7 @@ def compile(graph: Graph, chip: Chip, options: Mapping[str, Any], known: Known |
 
     options: "precision": "fp32" (as the framework says) or "bf16" (see `precision`). Of a graph with collectives:
     "cluster" and "ranks" that execute it; "overlap", see `communication`; "bucket_mib", see `collectives`.
+    "fusion" and "attention": as another compiler has them, see `stacks.Stack`.
     known: routines of this graph, on this chip and in this precision, that were made with other options of
     communication, and its groups where they differ in overlap alone; what is missing is added.
     Raises CapacityError for what does not fit on chip, UnsupportedOpError for what has no lowering.
@@ -140,7 +143,8 @@ def assembled(
     if key not in known:
         copied, options = graph.copy(), with_chip(options, chip)
         run_passes(copied, options, PASSES)
-        known[key] = (kind or Assembly)(copied, chip, select_rules(copied, chip))
+        operators = options.get("fusion") == stacks.OPERATORS
+        known[key] = (kind or Assembly)(copied, chip, select_rules(copied, chip), operators=operators)
     pristine: Assembly = known[key]
     assembly = pristine.afresh()
     assembly.world = world_of(options) if has_collectives(assembly.graph) else ExecutionWorld()
@@ -171,7 +175,7 @@ def with_chip(options: Mapping[str, Any], chip: Chip) -> dict[str, Any]:
 
 class Assembly:
     """A canonical graph on its way to a program. around: of a loop's round, the assembly of the loop; they share
-    their routines."""
+    their routines. operators: see `Partition`."""
 
     def __init__(
         self,
@@ -180,12 +184,14 @@ class Assembly:
         rules: Mapping[Op, SelectionRule],
         tapped: Iterable[Value] = (),
         around: Assembly | None = None,
+        operators: bool = False,
     ) -> None:
-        self.graph, self.chip = graph, chip
+        self.graph, self.chip, self.operators = graph, chip, operators
         looks, copies = resolve_views(graph)
-        self.part = Partition(graph, looks, copies, rules)
+        self.part = Partition(graph, looks, copies, rules, operators)
         self.part.form()
-        join_updates(self.part)
+        if not operators:
+            join_updates(self.part)
         self.groups = self.part.ordered()
         self.taps = {root for v in tapped if self._storable(root := self.part.root(v))}
         self.stores = self._stored_values() | self.taps
@@ -255,7 +261,9 @@ class Assembly:
         body: Body = op.attrs["body"]
         body = replace(body, graph=body.graph.copy(), _memo={})
         run_passes(body.graph, {}, FINISH)
-        inner = Assembly(body.graph, self.chip, select_rules(body.graph, self.chip), around=self)
+        inner = Assembly(
+            body.graph, self.chip, select_rules(body.graph, self.chip), around=self, operators=self.operators
+        )
         round_ = loops.Round(inner.calls(), inner.tensors, inner.tensor_of)
         operands = [loops.ByteRange(self.tensor_of.get(self.part.root(v), -1)) for v in op.operands]
         results = [loops.ByteRange(self.tensor_of[v]) for v in op.results]

@@ -74,11 +74,13 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars(Part):
-    """Bars below each other. style: a class of the page's style sheet. bare: the terminal has their values alone."""
+    """Bars below each other. style: a class of the page's style sheet. bare: the terminal has their values alone.
+    most_on_page: bars that are shown there, 0 for all."""
 
     rows: Sequence[Bar]
     style: str = "slim"
     bare: bool = False
+    most_on_page: int = 0
 
 
 @dataclass(frozen=True)

@@ -56,20 +56,24 @@ def _html(part: Part) -> str:
 
 def _section(s: Section) -> str:
     """A panel; what has no title is no panel, only the parts in a box of its style."""
-    content = "".join(map(_within, parts_on(PAGE, s.parts)))
-    title = s.heading or html.first_up(s.title)
-    if title:
-        return html.section(title, s.say, content, s.style)
-    return f'<div class="{s.style}">{content}</div>' if s.style else content
+    title = s.heading or html.first_up(s.title).rstrip(":")
+    content = "".join(map(_within if title else _html, parts_on(PAGE, s.parts)))
+    return html.section(title, s.say, content, s.style) if title else _box(s.style, content)
+
+
+def _box(style: str, content: str) -> str:
+    return f'<div class="{style}">{content}</div>' if style else content
 
 
 def _within(part: Part) -> str:
-    """A part of a section; sections have a smaller title there."""
-    if not isinstance(part, Section) or not (part.title or part.heading):
+    """A part of a panel; sections have a smaller title there."""
+    if not isinstance(part, Section):
         return _html(part)
+    content = "".join(map(_within, parts_on(PAGE, part.parts)))
+    if not (part.title or part.heading):
+        return _box(part.style, content)
     colour = "var(--scalar)" if part.grave else "inherit"
     mark = f'<span style="color:{colour}">{escape(part.mark)}</span> ' if part.mark else ""
-    content = "".join(map(_within, parts_on(PAGE, part.parts)))
     return f"<h3>{mark}{escape(part.heading or part.title)}</h3>{html.paragraph('say', part.say)}{content}"
 
 
@@ -79,13 +83,18 @@ def _note(note: Note) -> str:
 
 
 def _table(t: Table) -> str:
-    shown = t.rows[: t.most_on_page] if t.most_on_page else t.rows
-    left = len(t.rows) - len(shown)
-    return html.table(t.head, shown, t.numbers) + html.paragraph("over", f"and {left} more" if left else "")
+    shown = t.rows[: t.most_on_page or None]
+    return html.table(t.head, shown, t.numbers) + _more(len(t.rows) - len(shown))
+
+
+def _more(left: int) -> str:
+    return html.paragraph("over", f"and {left} more" if left else "")
 
 
 def _bars(part: Bars) -> str:
-    return html.bars(((r.name, _bar(r.slices), ", ".join(filter(None, r.values))) for r in part.rows), part.style)
+    shown = part.rows[: part.most_on_page or None]
+    rows = ((r.name, _bar(r.slices), ", ".join(filter(None, r.values))) for r in shown)
+    return html.bars(rows, part.style) + _more(len(part.rows) - len(shown))
 
 
 def _bar(slices: Sequence[Slice]) -> str:

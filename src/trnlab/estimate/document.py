@@ -9,6 +9,7 @@ from pathlib import Path
 from trnlab.documents import BOTH, PAGE, TERMINAL, Bar, Bars, Document, Key, Note, Part, Section, Slice, Table
 from trnlab.documents.html import sentence
 from trnlab.estimate import text
+from trnlab.estimate.job_document import job, reading
 from trnlab.estimate.result import Report, TargetResult, to_json
 from trnlab.estimate.text import seconds
 from trnlab.findings import ERROR, Finding
@@ -36,9 +37,10 @@ _IN_THE_WAY = (
 _FULLEST = "At the moment at which one core holds most; what is not updated in place lives as long as it is read."
 _COUNTS = "Each call of a program counts by how much its end moves the end of all before it."
 _PRICES = (
-    "One core's step as simulated. Prices are of whole instances with all cores at work, each on batches of its own, "
-    "the exchange of gradients counted in full; "
+    "One core's {what} as simulated. Prices are of whole instances with all cores at work, each on batches of its own"
+    "{and_gradients}; "
 )
+_AND_GRADIENTS = ", the exchange of gradients counted in full"
 
 
 def check(report: Report) -> Document:
@@ -96,7 +98,7 @@ def _operators(report: Report) -> Iterator[Section]:
         if some:
             rows.append((words, f"{sum(o.count for o in some)}", named))
     if rows:
-        yield Section("operators of a step", [Table(rows, numbers=[1])])
+        yield Section(f"operators of a {text.what(report)}", [Table(rows, numbers=[1])])
 
 
 def _operators_by_name(report: Report) -> Iterator[Section]:
@@ -110,18 +112,18 @@ def _targets(report: Report) -> Iterator[Section]:
         yield Section(parts=[Note(note) for note in report.notes])
         return
     yield from _memory(report)
-    jobs = [Note(text.job(t.job, t, report), on=TERMINAL) for t in report.targets if t.job is not None]
+    jobs = [job(t.job, t, report) for t in report.targets if t.job is not None]
     notes = [Note(note) for note in report.notes]
     priced = "; ".join(dict.fromkeys(f"{t.name}: {t.price}" for t in report.targets if t.price))
-    reads = Section(parts=[Note(line) for t in report.targets for line in text.reading(t)])
     beside = [
         *jobs,
         *side_by_side(report, PAGE if jobs else BOTH),
         *notes,
-        *([reads] if reads.parts else []),
+        *(section for t in report.targets for section in reading(t)),
         *_not_alone(report),
     ]
-    yield Section(heading="Targets side by side", say=_PRICES + priced, parts=beside)
+    say = _PRICES.format(what=text.what(report), and_gradients=_AND_GRADIENTS * report.learns)
+    yield Section(heading="Targets side by side", say=say + priced, parts=beside)
 
 
 def _memory(report: Report) -> Iterator[Section]:
@@ -140,15 +142,16 @@ def _memory(report: Report) -> Iterator[Section]:
         own += [Table(rows[:_MOST_TENSORS], numbers=[0], on=TERMINAL), Table(rows, head, [0], on=PAGE)]
         parts.append(Section(heading=f"Memory of a core of {chip}", parts=own))
     which = "rank" if any(t.job for t in report.targets) else "core"
-    yield Section(f"memory of one {which}'s step", parts, say=_FULLEST)
+    yield Section(f"memory of one {which}'s {text.what(report)}", parts, say=_FULLEST)
 
 
 def side_by_side(report: Report, on: str = BOTH) -> list[Part]:
     """The targets in rows. on: the renderer that has them."""
-    unit = report.counted or "tokens"
-    head = ("target", "one core holds it", "step, one core", "MFU", f"{unit}/s", "$/hour", "$/step")
+    unit, what = report.counted or "tokens", text.what(report)
+    head = ["target", "one core holds it", f"{what if report.learns else 'latency'}, one core", "MFU"]
+    head += [f"{unit}/s" if report.learns else f"{unit}/s, instance", "$/hour", f"$/{what}", f"$/million {unit}"]
     rows = [
-        (
+        [
             t.name,
             "yes" if t.fits else f"no: {t.layout.cores} cores" if t.layout else "no",
             seconds(t.step_s),
@@ -157,11 +160,16 @@ def side_by_side(report: Report, on: str = BOTH) -> list[Part]:
             f"{t.usd_per_hour:.2f}" if t.usd_per_hour else "-",
             f"{t.usd_per_step:.3g}" if t.usd_per_step else "-",
             f"{t.usd_per_million:.3g}" if t.usd_per_million else "-",
-        )
+        ]
         for t in report.targets
     ]
-    of = "rates and dollars are of all cores of an instance, or of the fewest that hold the step where it has too few"
-    table = Table(rows, (*head, f"$/million {unit}"), range(2, 8), on=on)
+    if not report.learns:
+        head.insert(4, f"{unit}/s, one core")
+        for t, row in zip(report.targets, rows):
+            row.insert(4, f"{t.per_s_of_core:,.0f}" if t.per_s_of_core else "-")
+    of = f"dollars are of all cores of an instance, or of the fewest that hold the {what} where it has too few"
+    of = f"rates and {of}" if report.learns else f"rates of an instance and {of}"
+    table = Table(rows, head, range(2, len(head)), on=on)
     return [table, *([Note(of, on=on)] if any(t.per_s for t in report.targets) else [])]
 
 
@@ -171,16 +179,17 @@ def _not_alone(report: Report) -> Iterator[Section]:
         if t.why:
             yield Section(f"{t.name}: no time, because the compiler refuses it", [Note(t.why)])
         elif t.layout is not None and t.layout.cores > 1:
-            yield Section(parts=[Note(f"{t.name}: {text.layout_words(t)}")])
+            yield Section(f"{t.name}: {text.layout_words(t, text.what(report))}", [Note(t.layout.basis)])
 
 
 def _times(report: Report, on: str) -> Iterator[Section]:
     """Where a step's time goes, by phase and by module, and what compiling it takes."""
     for t in report.targets:
         if t.step_s:
-            title = f"{t.name}: where the {seconds(t.step_s)} of one {'rank' if t.job else 'core'}'s step go"
-            heading = f"Where a step's time goes on {t.name}"
-            yield Section(title, list(_breakdown(t, t.step_s)), heading=heading, say=_COUNTS, on=on)
+            of, what = "rank" if t.job else "core", text.what(report)
+            title = f"{t.name}: where the {seconds(t.step_s)} of one {of}'s {what} go"
+            heading, parts = f"Where a {what}'s time goes on {t.name}", list(_breakdown(t, t.step_s))
+            yield Section(title, parts, heading=heading, say=_COUNTS, on=on)
         if t.compiling_s and t.vendor:
             took = f"{t.name}: compiling took {seconds(t.compiling_s)} here, measured"
             yield Section(parts=[Note(f"{took}; {text.vendor_words(t.vendor)}")], on=on)

@@ -233,6 +233,7 @@ def _price(result: TargetResult, work: StepWork, target: Target) -> None:
         step += layout.exchanged(result.memory, target.cores, target)
     batches = groups * found.cores // found.tensor
     result.per_s = work.per_step * batches / step
+    result.per_s_of_core = work.per_step / result.step_s if found.cores == 1 else None
     if target.price is None:
         return
     instances = -(-found.cores // target.cores)

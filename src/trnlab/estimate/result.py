@@ -82,8 +82,9 @@ class CoreLayout:
 class TargetResult:
     """What a target makes of the step. Times in seconds; `why`: why there is no time.
 
-    input_s: that a step waits for its data, on top of `step_s`; rates, MFU and prices have it. reading: of each data
-    set of the step, what reading it takes and costs, see docs/data.md. compiling_s: that compiling its programs took
+    per_s is of all cores of the instance (or of the fewest that hold the step), per_s_of_core of one that holds it
+    alone. input_s: that a step waits for its data, on top of `step_s`; rates, MFU and prices have it. reading: of each
+    data set of the step, what reading it takes and costs, see docs/data.md. compiling_s: that compiling its programs took
     here, now or when the cache got them. vendor: published minutes of compiling a step of so many parameters, with
     tag and source.
     """
@@ -97,6 +98,7 @@ class TargetResult:
     step_s: float | None = None
     mfu: float | None = None
     per_s: float | None = None
+    per_s_of_core: float | None = None
     layout: CoreLayout | None = None
     usd_per_hour: float | None = None
     price: str = ""

@@ -10,6 +10,7 @@ SyncE, which may run far ahead, stores by GpSimdE, whose waiting for a result ho
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import Protocol
@@ -26,6 +27,7 @@ P = 128  # partitions, and rows of a block
 BANKS = 8  # of PSUM
 BANK = 512  # fp32 columns of a PSUM bank
 ANNOUNCED = 2  # tiles of a result that are announced and not stored yet
+STAGED, STAGES = 4096, 8  # bytes of a partition that are loaded to be widened, and of how many tiles
 MIN_ROW_BYTES = 2048  # rows of a DMA at least this long use its bandwidth well
 
 _QUEUES = {Engine.SYNC: (0, 1, 2, 3), Engine.SCALAR: (4, 5, 6, 7), Engine.GPSIMD: (8, 9, 10, 11)}
@@ -68,6 +70,8 @@ class Workspace:
         self._b = b
         self._pools: dict[tuple[str, tuple[int, ...], DType], TilePool] = {}
         self._vector = self._scalar = 0.0  # seconds of copies given to each
+        self._to_widen: deque[tuple[AP, AP]] = deque()
+        self.begun = 0  # copies that were announced to widen what came
 
     def pool(self, name: str, shape: tuple[int, ...], dt: DType, bufs: int, slots: int = 1) -> TilePool:
         """The pool of that name, shape and format; made on first use. `slots` as in `Builder.tile`."""
@@ -78,7 +82,8 @@ class Workspace:
         return self._pools[key]
 
     def evacuate(self, dst: AP, src: AP) -> None:
-        """Copy, and cast, from PSUM to SBUF, on the less busy of VectorE and ScalarE: only these two reach PSUM."""
+        """Copy, and cast, from PSUM (or SBUF) to SBUF, on the less busy of VectorE and ScalarE: only these two reach
+        PSUM."""
         vector, scalar = self._b.chip.vector, self._b.chip.scalar
         on_vector = self._vector + (src.free + vector.issue.value) / vector.clock.value
         on_scalar = self._scalar + (src.free + scalar.issue.value) / scalar.clock.value
@@ -88,6 +93,17 @@ class Workspace:
         else:
             self._scalar = on_scalar
             self._b.activation(dst=dst, data=src, op="copy", engine=Engine.SCALAR)
+
+    def widen_later(self, dst: AP, src: AP) -> None:
+        """Copy, and cast, what a transfer brings once it is needed: a copy that waited for it would hold up others of
+        its engine."""
+        self._to_widen.append((dst, src))
+        self.begun += 1
+
+    def widen_until(self, number: int) -> None:
+        """Record the first so many of all copies that were announced."""
+        while self._to_widen and self.begun - len(self._to_widen) < number:
+            self.evacuate(*self._to_widen.popleft())
 
     def add(self, dst: AP, left: AP, right: AP) -> None:
         """dst = left + right on VectorE, one of them in PSUM."""
@@ -101,6 +117,9 @@ class BlockSource(Protocol):
 
     shape: tuple[int, int]
     dtype: DType
+
+    def open(self, work: Workspace) -> None:
+        """Reserve what SBUF it needs beside the tiles that it fills."""
 
     def load(self, b: Builder, dst: AP, row: int, col: int) -> None:
         """Bring rows [row, +dst.partitions) and columns [col, +dst.free) into the SBUF tile `dst`."""
@@ -164,6 +183,52 @@ class ViewSource(BlockSource):
             super().load_blocks(b, dst, row, col)
 
 
+class WidenedSource(BlockSource):
+    """A view whose elements have a byte (weights in int8 or fp8), widened in SBUF: the DMA moves a byte an element,
+    and VectorE and ScalarE share the casts. A transfer that casts would write two for each, and take as long."""
+
+    _work: Workspace
+
+    def __init__(self, view: HbmView, *, rows: int, dt: DType | str) -> None:
+        """As `ViewSource`."""
+        self._given, self.dtype = ViewSource(view, rows=rows), dtype(dt)
+        self.shape = self._given.shape
+
+    def open(self, work: Workspace) -> None:
+        """Tiles for what came and is not widened yet, shared by all such operands of a kernel."""
+        self._work = work
+        self._staged()
+
+    def _staged(self) -> TilePool:
+        return self._work.pool("bytes", (P, STAGED), self._given.dtype, STAGES)
+
+    def load(self, b: Builder, dst: AP, row: int, col: int) -> None:
+        """By columns that a tile has room for."""
+        for at in range(0, dst.free, STAGED):
+            cols = min(STAGED, dst.free - at)
+            tile = self._next()[: dst.partitions, :cols]
+            self._given.load(b, tile, row, col + at)
+            self._work.widen_later(dst[:, at : at + cols], tile)
+
+    def _next(self) -> AP:
+        self._work.widen_until(self._work.begun - STAGES + 1)
+        return self._staged().next()
+
+    def load_blocks(self, b: Builder, dst: AP, row: int, col: int) -> None:
+        """As many blocks at once as a tile has room for."""
+        _, blocks, cols = dst.shape
+        if cols > STAGED:
+            for i in range(blocks):
+                self.load(b, dst[:, i], row + i * P, col)
+            return
+        most = STAGED // cols
+        for i in range(0, blocks, most):
+            count = min(most, blocks - i)
+            tile = self._next()[:, : count * cols].split(0, count, cols)
+            self._given.load_blocks(b, tile, row + i * P, col)
+            self._work.widen_later(dst[:, i : i + count], tile)
+
+
 class JoinedSource(BlockSource):
     """Matrices one below the other (`along_rows`) or side by side, each a multiple of 128 long there."""
 
@@ -175,6 +240,11 @@ class JoinedSource(BlockSource):
         self._parts, self._along_rows, self.dtype = parts, along_rows, parts[0].dtype
         across = parts[0].shape[1 - axis]
         self.shape = (self._starts[-1], across) if along_rows else (across, self._starts[-1])
+
+    def open(self, work: Workspace) -> None:
+        """What each part needs."""
+        for part in self._parts:
+            part.open(work)
 
     def load(self, b: Builder, dst: AP, row: int, col: int) -> None:
         """From each matrix its share."""

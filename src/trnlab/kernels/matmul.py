@@ -103,6 +103,7 @@ class _Piece:
     first: int
     last: int
     tile: _Tile | None = None
+    widened: int = 0  # by so many copies of all (`Workspace.widen_until`)
 
     def columns(self, col: int, cols: int, pairs: bool) -> list[AP]:
         """Columns of the piece as matmul operands, one for each k tile, or two of them."""
@@ -191,10 +192,11 @@ class _Feed:
         if self.side.k_rows:
             piece.tile = self._tiles[index % len(self._tiles)]
             load_rows(self.b, piece.source, piece.tile.ap[:, :, : piece.cols], piece.k_rows, piece.k, piece.col)
-            self.ready = self.loaded
+            piece.widened, self.ready = self.work.begun, self.loaded
         else:
             raw = self._raw[index % len(self._raw)]
             load_rows(self.b, piece.source, raw[:, :, : piece.k_rows], piece.cols, piece.col, piece.k)
+            self.work.widen_until(self.work.begun)
 
     def backlog(self, group: int) -> int:
         """Number of transposing jobs that groups up to `group` still wait for."""
@@ -287,6 +289,8 @@ class _Multiplier:
         self.b, self.work = b, Workspace(b)
         for item in items:
             item.sink.open(b, self.work, problem.n)
+            item.lhs.open(self.work)
+            item.rhs.open(self.work)
         summed = (problem.n, items[0].rhs.dtype) if items[0].sums_of_rhs else (problem.m, items[0].lhs.dtype)
         self._sums = _Sums(b, *summed) if problem.sums else None
         self.blocking = choose(problem, b.sbuf_free, b.chip)
@@ -346,6 +350,7 @@ class _Multiplier:
     def _multiply(self, group: _Group, now: int) -> None:
         """Record the matmuls of a group, the transposes of the next one spread among them."""
         tiles, chunk_alone = group.tiles(), self.blocking.spill
+        self.work.widen_until(max(piece.widened for piece in (*group.lhs, *group.rhs)))
         ahead = self._transposes(now + 1, now)
         step = sum(feed.backlog(now + 1) for feed in self._feeds) / (len(tiles) * ceil(group.rhs[0].k_rows / P))
         due, record = 0.0, self.b.nc_matmul

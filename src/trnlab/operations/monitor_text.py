@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from trnlab.documents import Bar, Bars, Document, Note, Section, Table, text
 from trnlab.runtime.status_file import State
 from trnlab.units import format_bytes
 
@@ -128,82 +129,77 @@ def _escaped(value: object) -> str:
 
 
 # -- for people ----------------------------------------------------------------------------------------------------
-_ROW = "{rank:>5} {pid:>8} {core:>5} {used:>6} {latency:>10} {steps:>7} {loss:>10} {device:>10} {host:>10}  {what}"
-_BAR = 20
+# Heads are as wide as most of what stands below them, so that columns stay where they are when the page is renewed.
+_WIDE = {"RANK": 4, "PID": 7, "CORE": 4, "UTIL": 5, "LATENCY": 8, "STEPS": 6, "LOSS": 8, "DEVICE": 9, "HOST": 9}
+_HEAD = (*(name.rjust(width) for name, width in _WIDE.items()), "TAG, SCRIPT")
 
 
 def top(reports: Sequence[Mapping[str, Any]], states: Mapping[int, State], width: int = 118) -> str:
-    """A page of what runs now: a row for each process, bars of the cores, memory, errors. width: of a line."""
-    lines = list(_page(reports, states))
+    """A page of what runs now, for a terminal. width: of a line; what is longer is cut, since a line that is broken
+    in two would shift all that follows whenever the page is renewed."""
+    lines = text(document(reports, states)).splitlines()
     return "\n".join(line[:width].rstrip() for line in lines) + "\n"
 
 
-def _page(reports: Sequence[Mapping[str, Any]], states: Mapping[int, State]) -> Iterator[str]:
-    if not states:
-        yield "nothing runs on a simulated device (trnlab run SCRIPT starts something)"
-        return
-    for report in reports:
-        hardware, info = report["neuron_hardware_info"], report["instance_info"]
-        usage = report["system_data"]["vcpu_usage"]["average_usage"]
-        memory = report["system_data"]["memory_info"]
-        yield (
-            f"{info['instance_type']} {info['instance_id']}: {hardware['neuron_device_count']} devices, simulated   "
-            f"host: {usage.get('user', 0):.0f}% user, {usage.get('system', 0):.0f}% system, "
-            f"{format_bytes(memory['memory_used_bytes'])} of {format_bytes(memory['memory_total_bytes'])}"
-        )
-        yield ""
-        yield _ROW.format(
-            rank="RANK",
-            pid="PID",
-            core="CORE",
-            used="UTIL",
-            latency="LATENCY",
-            steps="STEPS",
-            loss="LOSS",
-            device="DEVICE",
-            host="HOST",
-            what="TAG, SCRIPT",
-        )
-        for application in report["neuron_runtime_data"]:
-            yield from _process(application, states[application["pid"]])
-        yield ""
-        yield from _bars(report)
+def document(reports: Sequence[Mapping[str, Any]], states: Mapping[int, State]) -> Document:
+    """What runs now: a row for each process, bars of the cores, memory, errors."""
+    nothing = Note("nothing runs on a simulated device (trnlab run SCRIPT starts something)")
+    sections = [section for report in reports for section in _instance(report, states)]
+    return Document("What runs now", sections if states else [nothing], over="trnlab monitor")
 
 
-def _process(application: Mapping[str, Any], state: State) -> Iterator[str]:
+def _instance(report: Mapping[str, Any], states: Mapping[int, State]) -> Iterator[Section]:
+    hardware, info = report["neuron_hardware_info"], report["instance_info"]
+    usage = report["system_data"]["vcpu_usage"]["average_usage"]
+    memory = report["system_data"]["memory_info"]
+    devices = f"{hardware['neuron_device_count']} devices, simulated"
+    host = (
+        f"host: {usage.get('user', 0):.0f}% user, {usage.get('system', 0):.0f}% system, "
+        f"{format_bytes(memory['memory_used_bytes'])} of {format_bytes(memory['memory_total_bytes'])}"
+    )
+    yield Section(parts=[Note(f"{info['instance_type']} {info['instance_id']}: {devices}   {host}")])
+    rows = [row for found in report["neuron_runtime_data"] for row in _process(found, states[found["pid"]])]
+    yield Section(parts=[Table(rows, _HEAD, range(len(_HEAD) - 1))])
+    yield Section(parts=[Bars(list(_cores(report))), *_events(report)])
+
+
+def _process(application: Mapping[str, Any], state: State) -> Iterator[tuple[str, ...]]:
+    """Its row, and below that what is wrong with it."""
     report, record = application["report"], state.record
     used = report["memory_used"]["neuron_runtime_used_bytes"]
     cores = report["neuroncore_counters"]["neuroncores_in_use"]
     latency = (report["execution_stats"]["latency_stats"]["device_latency"] or {}).get("p50")
     loss = record.get("loss")
-    yield _ROW.format(
-        rank=record["rank"],
-        pid=state.pid,
-        core=next(iter(cores), "-"),
-        used=f"{next((c['neuroncore_utilization'] for c in cores.values()), 0.0):.0f}%",
-        latency="-" if latency is None else _seconds(latency),
-        steps=record.get("steps", 0),
-        loss="-" if not loss else f"{loss[0]:.4g}",
-        device=format_bytes(used["neuron_device"]),
-        host=format_bytes(used["host"]),
-        what=f"{application['neuron_runtime_tag']}, {record.get('script', '')}",
+    yield (
+        str(record["rank"]),
+        str(state.pid),
+        next(iter(cores), "-"),
+        f"{next((c['neuroncore_utilization'] for c in cores.values()), 0.0):.0f}%",
+        "-" if latency is None else _seconds(latency),
+        str(record.get("steps", 0)),
+        "-" if not loss else f"{loss[0]:.4g}",
+        format_bytes(used["neuron_device"]),
+        format_bytes(used["host"]),
+        f"{application['neuron_runtime_tag']}, {record.get('script', '')}",
     )
     if application["error"]:
-        yield f"{'':>5} {application['error']}"
+        yield "", application["error"]
 
 
-def _bars(report: Mapping[str, Any]) -> Iterator[str]:
+def _cores(report: Mapping[str, Any]) -> Iterator[Bar]:
     for application in report["neuron_runtime_data"]:
         for core, counters in application["report"]["neuroncore_counters"]["neuroncores_in_use"].items():
             used = counters["neuroncore_utilization"]
-            filled = round(used / 100 * _BAR)
-            flops = counters["flops"] / 1e12
-            yield f"core {core:>4} [{'#' * filled}{'.' * (_BAR - filled)}] {used:5.1f}%  {flops:.3g} TFLOPS"
+            yield Bar.of(f"core {core:>4}", used / 100, f"{used:5.1f}%", f"{counters['flops'] / 1e12:.3g} TFLOPS")
+
+
+def _events(report: Mapping[str, Any]) -> Iterator[Note]:
+    """What its devices counted of errors of memory."""
     for device in report["system_data"]["neuron_hw_counters"]["neuron_devices"]:
         events = {name: count for name, count in device.items() if name != "neuron_device_index" and count}
         if events:
             told = ", ".join(f"{count} {name}" for name, count in events.items())
-            yield f"device {device['neuron_device_index']}: {told}"
+            yield Note(f"device {device['neuron_device_index']}: {told}")
 
 
 def _seconds(value: float) -> str:

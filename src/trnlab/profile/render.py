@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from trnlab import documents
 from trnlab.errors import RunError
 from trnlab.files import way_out, why, write_atomic
 from trnlab.profile import vendor
 from trnlab.profile.compare import open_run
 from trnlab.profile.data import load, read_summary
 from trnlab.profile.pages import measured
-from trnlab.profile.pages.page import page
+from trnlab.profile.pages.page import document
 from trnlab.profile.perfetto import trace
 from trnlab.profile.summary import text
 
@@ -25,7 +26,7 @@ def render(folder: Path) -> None:
     """
     profile = load(folder)
     write(folder / TRACE, trace(profile))
-    write(folder / REPORT, page(profile).encode())
+    write(folder / REPORT, documents.page(document(profile)).encode())
 
 
 def show(folder: Path) -> str:
@@ -46,8 +47,9 @@ def show_measured(path: Path) -> str:
     """
     profile = vendor.read(path)
     report = path.with_suffix(".html")
-    write(report, measured.page(profile).encode())
-    return f"{measured.text(profile)}\n\nreport  {report}"
+    found = measured.document(profile)
+    write(report, documents.page(found).encode())
+    return f"{documents.text(found)}\n\nreport  {report}"
 
 
 def export(source: Path, path: Path) -> None:

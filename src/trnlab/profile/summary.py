@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The answers of a run for a terminal."""
+"""The answers of a run, in words; `pages.page` makes a document of them and of pictures."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from trnlab.documents import TERMINAL, Note, Part, Table, blocks
 from trnlab.documents.terminal import bar
 from trnlab.profile import communication
 from trnlab.profile.band import band
@@ -25,16 +26,19 @@ FOUND_BY = {"optimizer": "the steps of the optimizer", "repetition": "what the r
 
 def text(summary: Summary) -> str:
     """What the run was and came to, each answer on a line or a few."""
-    s = summary
+    return "\n\n".join(blocks(answers(summary)))
+
+
+def answers(s: Summary) -> list[Part]:
+    """The same as parts of a document, for the terminal."""
     state = "" if s["complete"] else f", {s['status']}: what follows is partial"
     loss = [] if only_kernels(s) else [("loss", learning(s))]
     shared = [("network" if not i else "", line) for i, line in enumerate(network(s))]
     shared += [("" if i else "data", line) for i, line in enumerate([*input_wait(s), *reading(s)])]
     done = ("executed" if loss == [] else "compiling", compiling(s))
     rows = [*loss, *_kernels(s), *_timed(s), *shared, done, ("on the host", on_the_host(s))]
-    width = max(len(label) for label, _ in rows)
-    lines = [f"{s['name']} on {s['target']} ({s['chip']}, {s['precision']}){state}", ""]
-    return "\n".join([*lines, *(f"{label:<{width}}  {value}" for label, value in rows)])
+    head = f"{s['name']} on {s['target']} ({s['chip']}, {s['precision']}){state}"
+    return [Note(head, on=TERMINAL), Note("", on=TERMINAL), Table(rows, on=TERMINAL)]
 
 
 def input_wait(s: Summary) -> Iterable[str]:

@@ -29,6 +29,8 @@ from trnlab.host_ops import HostOps
 from trnlab.precision import EVERYTHING, MODES, PrecisionRules, read
 from trnlab.runtime import fault_injection
 from trnlab.runtime.settings import LOGICAL, ROUNDING, Settings, platform, said
+from trnlab.stacks import OWN as OWN_STACK
+from trnlab.stacks import Stack
 
 if TYPE_CHECKING:  # made with a session; importing them takes a while
     from trnlab.fabric.world import World
@@ -132,6 +134,7 @@ class Session:
     known: by graph with collectives, what was made for it, see `compiler.compile`.
     comm_threshold: share of a step from which the exchange of gradients is worth a warning.
     band: time the kernels that a script calls under the alternatives of the policy, too.
+    stack: whose compiler makes the programs; those of another than ours are timed and never run.
     """
 
     target: chips.Target
@@ -158,6 +161,7 @@ class Session:
     rehearsed: tuple[fault_injection.Fault, ...] = ()
     streams: int = 1
     pairs: bool = False
+    stack: Stack = field(default=OWN_STACK, metadata=OWN)
     comm_threshold: float = 0.25
     known: dict[Any, dict[Any, Any]] = field(default_factory=dict, metadata=OWN)
     # what a front end has to do before the end
@@ -249,7 +253,8 @@ class Session:
 
     def compile_options(self) -> dict[str, Any]:
         """The settings that change the program; they are part of the cache key."""
-        return {"precision": "fp32" if self.precision == "fp32" else "bf16"}
+        told = self.precision == "fp32" and self.stack.products == "told"
+        return {"precision": "fp32" if told else "bf16"} | self.stack.compile_options()
 
     def communication_options(self) -> dict[str, Any]:
         """What a program of several ranks depends on besides; nothing where this process is none of them."""

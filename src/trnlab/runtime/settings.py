@@ -4,7 +4,7 @@
     Settings.told(os.environ)          # what the environment says
     Settings.told(os.environ, args)    # what the command line says, and where it is silent the environment
 
-`session.from_settings` makes a session of it. The options of the commands (`cli.arguments.common.setting`) and the
+`session.from_settings` makes a session of it. The options of the commands (`cli.options.setting`) and the
 tables of docs/settings.md are derived from the same fields.
 """
 

@@ -14,15 +14,16 @@ from importlib.resources import files
 
 from trnlab.chips.catalog import TARGETS
 from trnlab.fleet.comparison.contenders import PlanAccuracy
+from trnlab.stacks import LIBRARIES, NEWEST, OURS, VENDOR, Stack, parse
 
 ENOUGH = 3  # runs of a chip, in a format, for a band of their own; of fewer, those of all chips serve
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRow:
-    """A published run. measured: sequences or images a second of all instances; step_s: of the plan with this layout,
-    whose other columns are the command's choice; sequence: 0 for the model's own; source: where it is not the
-    vendor's table."""
+    """A published run. measured: sequences or images a second of all instances; step_s, vendor_s: of the plan with
+    this layout, whose other columns are the command's choice, by trnlab's compiler and by the vendor's stack of the
+    run's release and library; sequence: 0 for the model's own; source: where it is not the vendor's table."""
 
     name: str
     model: str
@@ -35,11 +36,19 @@ class PlannedRow:
     step_s: float = 0.0
     sequence: int = 0
     source: str = ""
+    release: str = NEWEST
+    library: str = LIBRARIES[0]
+    vendor_s: float = 0.0
 
     @property
-    def error(self) -> float:
-        """Error of the planned rate, relative to what was measured; positive when the plan is too fast."""
-        return self.batch / self.step_s / self.measured - 1
+    def stack(self) -> Stack:
+        """The vendor's that the run was published with."""
+        return parse(f"{VENDOR},release={self.release},library={self.library}")
+
+    def error(self, stack: str) -> float:
+        """Error of the planned rate, relative to what was measured; positive when the plan is too fast. stack: OURS
+        or VENDOR."""
+        return self.batch / (self.step_s if stack == OURS else self.vendor_s) / self.measured - 1
 
 
 @cache
@@ -49,14 +58,16 @@ def load() -> tuple[PlannedRow, ...]:
     return tuple(PlannedRow(**entry) for entry in tomllib.loads(text)["row"])
 
 
-def held(target: str, precision: str) -> PlanAccuracy:
-    """How far plans for an instance type are off: in the published runs of its chip, or of all where these are few.
-    Plans in fp32 are held beside runs in fp32, those of every other mode beside runs in bf16."""
+def held(target: str, precision: str, stack: str = OURS) -> PlanAccuracy:
+    """How far plans for an instance type are off, under OURS or VENDOR: in the published runs of its chip, or of all
+    where these are few. Plans in fp32 are held beside runs in fp32, those of every other mode beside runs in bf16."""
     alike = [row for row in load() if (row.precision == "fp32") == (precision == "fp32")]
     chip = TARGETS[target].chip if target in TARGETS else None
     own = [row for row in alike if chip is not None and TARGETS[row.target].chip.name == chip.name]
     form = alike[0].precision
     if chip is not None and len(own) >= ENOUGH:
-        return PlanAccuracy(tuple(row.error for row in own), f"{len(own)} published runs of {chip.title} in {form}")
+        return PlanAccuracy(
+            tuple(row.error(stack) for row in own), f"{len(own)} published runs of {chip.title} in {form}"
+        )
     few = f", {len(own)} of them of {chip.title}" if chip is not None else ""
-    return PlanAccuracy(tuple(row.error for row in alike), f"{len(alike)} published runs in {form}{few}")
+    return PlanAccuracy(tuple(row.error(stack) for row in alike), f"{len(alike)} published runs in {form}{few}")

@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 from pathlib import Path
 
+from trnlab import documents
 from trnlab.chips.catalog import TARGETS
+from trnlab.cli import options
 from trnlab.errors import UsageError
 from trnlab.estimate.job import JobStep
-from trnlab.fleet.comparison.bakeoff import Bakeoff, to_json
+from trnlab.fleet.comparison.bakeoff import Bakeoff
 from trnlab.fleet.comparison.contenders import (
     Contender,
     Workload,
@@ -26,7 +27,7 @@ from trnlab.fleet.models.residual import IMAGENET
 from trnlab.fleet.models.unpartitioned import UnpartitionedModel
 from trnlab.fleet.quantities import COUNT, MONEY, TIME, parse
 from trnlab.fleet.reliability.goodput import Reliability
-from trnlab.fleet.report.bakeoff_text import report
+from trnlab.fleet.report.bakeoff_document import document
 from trnlab.precision import MODES
 from trnlab.runtime.settings import kept_folder
 from trnlab.units import SECONDS_PER_DAY
@@ -34,6 +35,28 @@ from trnlab.validation import planned
 
 FORM = "bf16"  # of the Neuron side
 PROGRAMS = "plans"  # in the cache, as of trnlab plan
+
+
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab bakeoff`."""
+    add = command.add_argument
+    add("what", metavar="SCRIPT_OR_MODEL", help="a training script, a model's name, or a config.json")
+    for side, example in (("a", "trn2.48xlarge"), ("b", "p5.48xlarge")):
+        add(f"--{side}", required=True, metavar="NAME", help=f"one side, e.g. {example} or 4x{example}")
+    add("--days", default="2", metavar="DAYS", help="of the run; default: 2")
+    add("--batch", type=int, default=1024, metavar="N", help="sequences or images of a step; default: 1024")
+    add("--sequence", type=int, default=0, metavar="N", help="tokens of each; default: the model's")
+    add("--epoch", metavar="N", help="tokens or images of one pass over the data; default: ImageNet's images")
+    add("--precision", choices=("bf16", "fp8"), default="bf16", help="of the other side's products; default: bf16")
+    add(
+        "--kind", choices=("decoder", "encoder", "experts", "vision", "convolution"), help="a script's class of model"
+    )
+    add("--region", default="us-east-1", metavar="NAME", help="whose grid is counted; default: us-east-1")
+    add("--json", action="store_true", help="everything as JSON, see docs/bakeoff.md")
+    options.cache(command)
+    add("--porting", type=float, default=0.0, metavar="DAYS", help="engineer days that moving to side a takes")
+    add("--day-rate", default="$1000", metavar="MONEY", help="of one of those days; default: $1000, assumed")
+    add("--arguments", default="", metavar="TEXT", help="of the script, as a shell would split them")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -51,7 +74,8 @@ def main(args: argparse.Namespace) -> int:
     epoch = asked or _epoch(work)
     between = Reliability().between(sides[0].accelerators)
     found = Bakeoff(work, sides[0], sides[1], days, epoch, args.region, between, port)
-    print(json.dumps(to_json(found), indent=2) if args.json else report(found))
+    said = document(found)
+    print(said.json() if args.json else documents.text(said))
     return 0
 
 

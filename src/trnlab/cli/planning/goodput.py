@@ -23,6 +23,36 @@ from trnlab.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, 
 BELOW = 1
 
 
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab goodput`."""
+    add = command.add_argument
+    add("--chips", metavar="N", required=True, help="of the job, e.g. 500000 or 500k")
+    add("--target", metavar="NAME", default="trn2.48xlarge", help="the instance they are in; default: trn2.48xlarge")
+    size = command.add_mutually_exclusive_group()
+    size.add_argument("--model", metavar="NAME", help="a model by name, or its config.json")
+    size.add_argument("--parameters", metavar="N", default="1T", help="of a model; default: 1T")
+    add("--above", metavar="SHARE", type=float, default=0.9, help="goodput that is to be kept; default: 0.9")
+    add("--step", metavar="TIME", default="10s", help="of one step; default: 10s")
+    add("--replica", metavar="N", type=int, help="chips of one copy of the model; default: the fewest that hold it")
+    add("--store", metavar="NAME", help="of checkpoints: s3, lustre-125 to lustre-1000, neighbour; default: s3")
+    add(
+        "--device-hours",
+        metavar="H",
+        type=float,
+        help="between failures of a device; default: that of Llama 3's H100",
+    )
+    add(
+        "--spares",
+        metavar="N",
+        type=int,
+        help="instances that stand by; default: as many as are nearly always enough",
+    )
+    add("--oversubscription", metavar="X", type=float, default=1.0, help="of the network's halves; default: 1")
+    add("--power", metavar="WATTS", help="that there are, e.g. 2GW")
+    add("--seed", type=int, default=0, help="of the simulation; default: 0")
+    add("--json", action="store_true", help="everything as JSON, see docs/goodput.md")
+
+
 def main(args: argparse.Namespace) -> int:
     """Print what keeps a job's goodput above the target; returns 1 where nothing that is known does."""
     job, how = _job(args), _how(args)

@@ -4,19 +4,18 @@
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from trnlab import documents
 from trnlab.chips.catalog import TARGETS
+from trnlab.cli import options
 from trnlab.cli.planning.executors import helpers
 from trnlab.cli.planning.plan_script import STEPS, scripted
 from trnlab.errors import UsageError
 from trnlab.files import write_atomic
 from trnlab.fleet import quantities
 from trnlab.fleet.comparison import alternatives as besides
-from trnlab.fleet.comparison.contenders import PlanAccuracy
 from trnlab.fleet.gpus.catalogue import instances
 from trnlab.fleet.models.configurations import catalogue, model
 from trnlab.fleet.models.transformer import Model
@@ -24,12 +23,61 @@ from trnlab.fleet.models.unpartitioned import UnpartitionedModel
 from trnlab.fleet.planning import launch_files as handover
 from trnlab.fleet.planning import settings
 from trnlab.fleet.planning.plan import Plan, Question, plan
-from trnlab.fleet.report import settings_text, table
+from trnlab.fleet.report import settings_document
+from trnlab.fleet.report.beside_document import beside_document
 from trnlab.fleet.report.document import document
+from trnlab.fleet.report.table import to_csv
 from trnlab.fleet.search.layout import pinned
+from trnlab.fleet.search.prefetch import CompilePool
 from trnlab.runtime.notices import say
 from trnlab.runtime.settings import kept_folder
+from trnlab.stacks import OURS
 from trnlab.validation import planned
+
+
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab plan`."""
+    add = command.add_argument
+    add("model", metavar="MODEL", nargs="?", help="a name, a config.json of Hugging Face, or YAML; see --models")
+    add("--script", metavar="FILE", help="plan what this training script trains, in the place of MODEL")
+    add("--arguments", metavar="TEXT", default="", help="of the script")
+    options.allow(command)
+    add("--models", action="store_true", help="list the models that are known by name")
+    add("--tokens", metavar="N", help="to train on, such as 2T; of a script: 1,000 steps unless given")
+    add("--samples", metavar="N", help="the same in sequences, images or whatever the model's samples are")
+    add("--epochs", metavar="N", type=float, help="the same in passes over the data, see --epoch")
+    add("--epoch", metavar="N", help="tokens (or images) of one pass over the data: what one costs is told, too")
+    add("--target", metavar="A,B,C", help="instance types, such as trn2.48xlarge,p5.48xlarge")
+    add("--instances", metavar="FEW..MOST", default="1..16", help="of each target; default: 1..16")
+    add("--deadline", metavar="TIME", help="such as 30d")
+    add("--global-batch", metavar="N", default="1024", help="sequences in a step; default: 1024")
+    add("--sequence", metavar="N", help="tokens of a sequence; default: what the model is trained on")
+    add("--precision", choices=("bf16", "fp32"), default="bf16", help="of weights and products; default: bf16")
+    add(
+        "--layout",
+        metavar="tp=8,pp=4",
+        help="what of the layout is given: tp, pp, dp, mb, vp, zero, recompute, overlap",
+    )
+    options.stack(command)
+    add(
+        "--compare",
+        metavar="precision=fp32:bf16,recompute,...",
+        help="settings side by side, each with its own best layout, and when each repays compiling it",
+    )
+    add("--jobs", metavar="N", type=int, default=1, help="processes that compile at the same time; default: 1")
+    add("--executor", metavar="dask://HOST:PORT", help="machines that compile at the same time: Dask's scheduler")
+    add("--power", metavar="WATTS", help="that the site has, such as 2GW: hosts and cooling with it")
+    add("--region", metavar="NAME", default="us-east-1", help="whose grid is counted; default: us-east-1")
+    add("--json", action="store_true", help="everything as JSON, see docs/plan.md")
+    add("--csv", metavar="FILE", type=Path, help="write all candidates that are in time, see docs/plan.md")
+    add("--page", metavar="FILE", type=Path, help="write it as a page")
+    add(
+        "--write",
+        metavar="DIR",
+        type=Path,
+        help="write what starts it on AWS: torchrun, Slurm, EKS, SageMaker, budget",
+    )
+    options.cache(command)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -39,7 +87,8 @@ def main(args: argparse.Namespace) -> int:
             known = model(name)
             print(f"{name:<16} {known.parameters / 1e9:>8.2f} B parameters   {known.source}")
         return 0
-    asked = question(args)
+    first = question(args)
+    asked, *others = (replace(first, stack=stack) for stack in options.stacks_of(args))
     folder = None if args.no_cache else kept_folder(args) / "plans"
     names = tuple(filter(None, args.target.split(",")))
     elsewhere = [name for name in names if name not in TARGETS and name in instances()]
@@ -48,16 +97,23 @@ def main(args: argparse.Namespace) -> int:
     if args.compare:
         return _compared(args, asked, folder)
     with helpers(args) as ahead:
-        found = plan(asked, folder, say, ahead, _come)
-    _held(args, found)
+        found, *apart = (_searched(args, one, folder, ahead) for one in (asked, *others))
     beside = besides.others(asked, elsewhere, found.chosen.bill.days)
-    held = planned.held(found.chosen.cluster.target.name, asked.precision)
-    if args.json:
-        print(json.dumps(table.to_json(found) | besides.to_json(found, beside, args.region), indent=2))
-    else:
-        print(documents.text(document(found)), besides.report(found, beside, args.region, held), sep="\n\n")
-    _written(args, found, beside, held)
+    plans = (found, *apart)
+    held = [planned.held(one.chosen.cluster.target.name, asked.precision, one.question.stack.name) for one in plans]
+    said = document(found, beside, held[0], args.region, list(zip(plans, held)))
+    print(said.json() if args.json else documents.text(said))
+    _written(args, found, said)
     return 0
+
+
+def _searched(args: argparse.Namespace, asked: Question, folder: Path | None, ahead: CompilePool | None) -> Plan:
+    """The plan of a question, by its stack, within the power of the site."""
+    if asked.stack.name != OURS:
+        say(f"as {asked.stack.title} has it")
+    found = plan(asked, folder, say, ahead, _come)
+    _held(args, found)
+    return found
 
 
 def _held(args: argparse.Namespace, found: Plan) -> None:
@@ -66,17 +122,15 @@ def _held(args: argparse.Namespace, found: Plan) -> None:
         besides.hold(found, quantities.parse(args.power, quantities.POWER, "--power"))
 
 
-def _written(
-    args: argparse.Namespace, found: Plan, beside: Sequence[besides.Alternative], held: PlanAccuracy
-) -> None:
+def _written(args: argparse.Namespace, found: Plan, said: documents.Document) -> None:
     """The files that are asked for."""
     if args.csv:
-        write_atomic(args.csv, table.to_csv(found, len(found)).encode())
+        write_atomic(args.csv, to_csv(found, len(found)).encode())
     if args.write:
         for file in handover.write(found, args.write):
             say(f"wrote {file}")
     if args.page:
-        write_atomic(args.page, documents.page(document(found, beside, held)).encode())
+        write_atomic(args.page, documents.page(said).encode())
 
 
 def _compared(args: argparse.Namespace, asked: Question, folder: Path | None) -> int:
@@ -84,9 +138,12 @@ def _compared(args: argparse.Namespace, asked: Question, folder: Path | None) ->
     axes = settings.axes(args.compare)
     with helpers(args) as ahead:
         found = settings.compare(asked, axes, folder, say, ahead, lambda made: _held(args, made))
-    print(json.dumps(settings_text.to_json(found), indent=2) if args.json else settings_text.text(found))
+    said = settings_document.document(found)
+    print(said.json() if args.json else documents.text(said))
     cheapest = found.cheapest[0].found
-    _written(args, cheapest, (), planned.held(cheapest.chosen.cluster.target.name, cheapest.question.precision))
+    by, target = cheapest.question, cheapest.chosen.cluster.target.name
+    held = planned.held(target, by.precision, by.stack.name)
+    _written(args, cheapest, document(cheapest, (), held, args.region))
     return 0
 
 
@@ -102,8 +159,8 @@ def _come(found: Plan) -> None:
 def _elsewhere(args: argparse.Namespace, asked: Question, names: list[str]) -> int:
     """Nothing to compile: only what was published of others."""
     beside = besides.others(asked, names)
-    shown = json.dumps(besides.to_json(None, beside, args.region), indent=2)
-    print(shown if args.json else "\n".join(besides.table(beside)))
+    said = beside_document(beside, args.region)
+    print(said.json() if args.json else documents.text(said))
     return 0
 
 

@@ -8,14 +8,48 @@ import json
 from dataclasses import asdict
 
 from trnlab import chips
+from trnlab.cli import options
 from trnlab.errors import UsageError
 from trnlab.fleet.models import configurations
 from trnlab.fleet.quantities import TIME, parse
-from trnlab.fleet.serving.offers import COMPILED, ROOFLINE, GenerationRequest, Offer, is_neuron, logical_cores
+from trnlab.fleet.serving.offers import (
+    COMPILED,
+    ROOFLINE,
+    GenerationRequest,
+    Offer,
+    ReplicaSettings,
+    is_neuron,
+    logical_cores,
+)
 from trnlab.fleet.serving.plan import ServingChoice, ServingPlan, ServingQuestion, plan
 from trnlab.runtime.notices import say
 from trnlab.runtime.settings import kept_folder
 from trnlab.units import format_bytes
+
+
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab serve-plan`."""
+    add = command.add_argument
+    add("model", metavar="MODEL", help="a model by name, or its config.json")
+    add("--target", metavar="A,B,...", required=True, help="instances, e.g. inf2.48xlarge,trn2.3xlarge")
+    add(
+        "--beside",
+        metavar="A,B,...",
+        default="p5.48xlarge,g6e.xlarge",
+        help="other vendors' instances, by a roofline; default: p5.48xlarge,g6e.xlarge",
+    )
+    add("--prompt", metavar="TOKENS", type=int, default=2000, help="of each request; default: 2000")
+    add("--output", metavar="TOKENS", type=int, default=300, help="of each answer; default: 300")
+    add("--qps", metavar="RATE", type=float, default=1.0, help="requests a second, at random; default: 1")
+    add("--p99", metavar="TIME", default="2s", help="within which 99 of 100 have their first token; default: 2s")
+    add("--p99-request", metavar="TIME", help="within which 99 of 100 have their last token; default: whenever")
+    add("--policy", metavar="NAME", default="prefill-first", help="prefill-first or turns; default: prefill-first")
+    add("--batch", metavar="N", type=int, help="requests that decode together at most; default: chosen")
+    add("--ranks", metavar="N", type=int, help="that share a copy of the model; default: all sizes are tried")
+    add("--weights", metavar="FORMAT", default="bf16", help="of blocks in memory: bf16, fp8 or int8; default: bf16")
+    add("--seed", type=int, default=0, help="of the arrivals; default: 0")
+    add("--json", action="store_true", help="everything as JSON, see docs/serving.md")
+    options.cache(command)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -42,6 +76,7 @@ def _question(args: argparse.Namespace) -> ServingQuestion:
         parse(args.p99, TIME, "--p99"),
         parse(args.p99_request, TIME, "--p99-request") if args.p99_request else None,
         args.policy,
+        ReplicaSettings(args.batch, args.ranks, args.weights),
         seed=args.seed,
     )
 
@@ -52,7 +87,7 @@ def text(found: ServingPlan) -> str:
     bound = f"{q.first:g} s to the first token" + (f", {q.whole:g} s to the last" if q.whole else "")
     lines = [
         f"{q.model.name}: {q.rate:g} requests a second of {q.request.prompt} + {q.request.output} tokens; 99 of 100 "
-        f"within {bound}; {q.policy}",
+        f"within {bound}; {q.policy}{_given(q.given)}",
         "",
         f"{'target':<18} {'ranks':>5} {'number':>6} {'$/h':>8} {'$/Mtok':>7} {'first token p50/p90/p99':>24} "
         f"{'each token p50/p99':>19} {'request p50/p99':>16} {'batch':>5}  basis",
@@ -68,6 +103,13 @@ def text(found: ServingPlan) -> str:
     for name, choice in found.best.items():
         lines += ["", *_told(name, choice)]
     return "\n".join([*lines, "", *_notes(found)])
+
+
+def _given(given: ReplicaSettings) -> str:
+    """What of copies was asked for."""
+    parts = [f"{given.batch} together" if given.batch else "", f"{given.ranks} ranks" if given.ranks else ""]
+    parts += [f"weights of blocks in {given.weights}" if given.weights != "bf16" else ""]
+    return "".join(f"; {part}" for part in parts if part)
 
 
 def _refused(found: ServingPlan) -> dict[tuple[str, str], str]:
@@ -146,6 +188,7 @@ def to_json(found: ServingPlan) -> dict[str, object]:
         "p99_s": q.first,
         "p99_request_s": q.whole,
         "policy": q.policy,
+        "given": asdict(q.given),
         "compiled": found.compiled,
         "choices": [asdict(c) | {"tokens_per_s": q.rate * q.request.output / c.instances} for c in found.choices],
         "late": [

@@ -7,14 +7,58 @@ import argparse
 import importlib
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
+from trnlab.cli import options
+from trnlab.documents import Document, Note, Table, text
 from trnlab.errors import RunError, UsageError
 from trnlab.storage import open_store
 from trnlab.storage.checkpoints import Checkpoint, Checkpoints
 from trnlab.storage.finished_checkpoint import OLDER
 from trnlab.storage.store_errors import reason
 from trnlab.units import format_bytes
+
+
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab checkpoint`."""
+    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, about in (
+        ("ls", "list them, newest first"),
+        ("verify", "read every file of every rank, and compare its digest"),
+        ("diff", "which tensors and values differ between two checkpoints"),
+    ):
+        action = actions.add_parser(name, help=about)
+        action.add_argument("url", metavar="URL", help="a folder, or such as s3://team/run7")
+        if name == "diff":
+            action.add_argument("other", metavar="OTHER", nargs="?", help="another run; default: the same")
+            action.add_argument("--steps", metavar="A,B", help="which of each; default: the newest")
+            action.add_argument("--rank", type=options.whole(0), default=0, help="whose files; default: 0")
+    _conversion_arguments(actions)
+
+
+def _conversion_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    for name, about in (
+        ("show", "the tensors of a checkpoint of any kind: shapes, formats, slices"),
+        ("reshard", "write a checkpoint of any kind in another layout"),
+        ("to-hf", "write the model as safetensors, as Hugging Face has them"),
+        ("from-hf", "make a checkpoint of a folder of safetensors"),
+    ):
+        action = actions.add_parser(name, help=about)
+        add = action.add_argument
+        add("url", metavar="SRC", help="trnlab's checkpoints, a DCP folder, the vendor's layout, or safetensors")
+        add("--step", type=int, metavar="N", help="which one; default: the newest")
+        add("--cut", action="append", default=[], metavar="PATTERN=DIM", help="how tensor parallelism cuts tensors")
+        if name == "show":
+            continue
+        add("dst", metavar="DST", help="a folder or URL")
+        if name == "to-hf":
+            add("--dtype", choices=("bf16", "fp16", "fp32"), help="of the weights; default: as they are")
+            add("--shard-size", metavar="BYTES", default="1GiB", help="of a file at most; default: 1GiB")
+            add("--config", type=Path, metavar="FILE", help="a config.json to put beside them")
+        else:
+            add("--to", metavar="LAYOUT", default="dp1", help="such as dp2,tp4,pp1", required=name == "reshard")
+            add("--format", choices=("dcp", "vendor"), default="dcp", help="dcp, which trnlab reads, or the vendor's")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -38,11 +82,18 @@ def main(args: argparse.Namespace) -> int:
 
 def _list(kept: Checkpoints) -> int:
     found = _present(kept)
-    for c in found:
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(c.created))
-        print(f"step {c.step:<10} {format_bytes(c.size):>10}  {when} UTC  {'done' if c.done else 'not finished'}")
+    rows = [
+        (
+            f"step {c.step}",
+            format_bytes(c.size),
+            time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(c.created)),
+            "done" if c.done else "not finished",
+        )
+        for c in found
+    ]
     done = sum(c.done for c in found)
-    print(f"{done} {'checkpoint' if done == 1 else 'checkpoints'} in {kept.store.url}")
+    total = f"{done} {'checkpoint' if done == 1 else 'checkpoints'} in {kept.store.url}"
+    print(text(Document(kept.store.url, [Table(rows, numbers=[1]), Note(total)])))
     return 0
 
 

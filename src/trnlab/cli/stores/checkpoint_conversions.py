@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from trnlab.documents import Document, Note, Table, text
 from trnlab.errors import RunError, UsageError
 from trnlab.frontends.torch.saving.portable import convert, hugging_face
 from trnlab.frontends.torch.saving.portable.tables import CheckpointTable
@@ -45,16 +46,15 @@ def main(args: argparse.Namespace) -> int:
 
 def _show(found: convert.CheckpointSource) -> int:
     table = found.table
+    rows: list[tuple[str, ...]] = []
     for name, entry in table.entries.items():
         shape = "x".join(map(str, entry.shape)) or "scalar"
         kinds = len({chunk.slice for chunk in entry.chunks})
-        print(
-            f"{name:<60} {str(entry.dtype).removeprefix('torch.'):<10} {shape:<16} {kinds} slice{'s' * (kinds > 1)}"
-        )
-    for name, first in table.same.items():
-        print(f"{name:<60} is {first}")
+        rows.append((name, str(entry.dtype).removeprefix("torch."), shape, f"{kinds} slice{'s' * (kinds > 1)}"))
+    rows += [(name, f"is {first}") for name, first in table.same.items()]
     size = format_bytes(sum(entry.nbytes for entry in table.entries.values()))
-    print(f"step {found.step}, {found.form}: {len(table.entries)} tensors of {size}, {len(table.values)} values")
+    said = f"step {found.step}, {found.form}: {len(table.entries)} tensors of {size}, {len(table.values)} values"
+    print(text(Document(f"step {found.step}", [Table(rows), Note(said)])))
     return 0
 
 

@@ -8,12 +8,40 @@ import json
 
 from trnlab.datasets import Reader, Shards, index
 from trnlab.datasets.writing import damaged
+from trnlab.documents import Document, Note, Table, text
 from trnlab.fabric.cluster import parse as cluster
 from trnlab.fleet.quantities import TIME, parse
 from trnlab.fleet.reliability import data_cost
 from trnlab.profile.summary import from_store
 from trnlab.storage import open_store
 from trnlab.units import format_bytes
+
+
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab data`."""
+    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, about in (
+        ("show", "what is in it: fields, formats, rows, shards"),
+        ("verify", "read every file, and compare its checksums"),
+        ("index", "read every file once, and write an index with checksums"),
+        ("cost", "how long steps wait for it in each store, and what reading and keeping it costs"),
+    ):
+        action = actions.add_parser(name, help=about)
+        add = action.add_argument
+        add("url", metavar="URL", help="a folder, or such as s3://team/tokens")
+        add("--dtype", metavar="FORMAT", help="of the numbers in .bin files, such as uint16")
+        if name != "cost":
+            continue
+        add("--target", required=True, metavar="NAME", help="instances, such as 4xtrn2.48xlarge")
+        add("--step", required=True, metavar="TIME", help="of the training, such as 250ms: see trnlab estimate")
+        add("--batch", required=True, type=int, metavar="N", help="samples of a rank in a step")
+        add("--sequence", type=int, metavar="N", help="tokens of a sample, where rows are tokens")
+        add("--ranks", type=int, metavar="N", help="that read; default: all of the instances")
+        add("--prefetch", type=int, metavar="N", default=8, help="requests of a rank at once; default: 8")
+        add("--together", type=int, metavar="N", default=8, help="blocks whose samples are mixed; default: 8")
+        add("--block", type=int, metavar="MIB", default=8, help="of a read; default: 8")
+        add("--store", action="append", metavar="NAME", help="s3, lustre-125 to lustre-1000; default: all")
+        add("--json", action="store_true", help="for programs")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -56,22 +84,25 @@ def _cost(args: argparse.Namespace, shards: Shards) -> int:
     if args.json:
         print(json.dumps([each.as_json() for each in found], indent=2))
         return 0
-    print(
-        f"{len(reader):,} batches of {args.batch:,} samples for {ranks} ranks an epoch, {args.prefetch} requests of"
-    )
     size = format_bytes(reads.request_bytes)
-    print(f"{size} at once, in steps of {args.step}; {reader.unused:,} samples are left out")
-    for each in found:
-        print("\n".join(from_store(each.as_json())))
+    asked = [
+        f"{len(reader):,} batches of {args.batch:,} samples for {ranks} ranks an epoch, {args.prefetch} requests of",
+        f"{size} at once, in steps of {args.step}; {reader.unused:,} samples are left out",
+    ]
+    lines = [*asked, *(line for each in found for line in from_store(each.as_json()))]
+    print(text(Document(shards.store.url, [Note(line) for line in lines])))
     return 0
 
 
 def _show(shards: Shards) -> None:
-    for field in shards.fields:
-        print(f"{field.name:<12} {field.dtype} {list(field.shape)}, {format_bytes(field.row_bytes)} a row")
+    rows = [
+        (field.name, f"{field.dtype} {list(field.shape)}, {format_bytes(field.row_bytes)} a row")
+        for field in shards.fields
+    ]
     sums = "with checksums" if _summed(shards) else "without checksums"
     count = len(shards.shards)
-    print(f"{shards.rows:,} rows in {count:,} shards of {shards.store.url}: {format_bytes(shards.nbytes)}, {sums}")
+    total = f"{shards.rows:,} rows in {count:,} shards of {shards.store.url}: {format_bytes(shards.nbytes)}, {sums}"
+    print(text(Document(shards.store.url, [Table(rows), Note(total)])))
 
 
 def _summed(shards: Shards) -> bool:

@@ -16,6 +16,7 @@ from trnlab.compiler.analysis.selection import SelectionRule
 from trnlab.compiler.analysis.strided import BARRIER, LOOK_OPS, ValueView
 from trnlab.compiler.fusing.admission import Admission, fits_psum, reduced_cols
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass, resident, sums_over_rows
+from trnlab.compiler.fusing.limits import beside_operators
 from trnlab.compiler.fusing.recompute import levels_of, placed_late
 from trnlab.compiler.fusing.tiles import is_seen
 from trnlab.graph.collectives import exchanges_own_parts
@@ -28,12 +29,19 @@ SMALL = 4096
 
 
 class Partition(Admission):
-    """Groups of a graph under construction."""
+    """Groups of a graph under construction. operators: whether a loop is an operator with its neighbours alone, see
+    `limits`."""
 
     def __init__(
-        self, graph: Graph, looks: dict[Value, ValueView], copies: set[Value], rules: Mapping[Op, SelectionRule]
+        self,
+        graph: Graph,
+        looks: dict[Value, ValueView],
+        copies: set[Value],
+        rules: Mapping[Op, SelectionRule],
+        operators: bool = False,
     ) -> None:
         super().__init__(looks)
+        self.operators = operators
         self.graph, self.copies, self.rules = graph, copies, rules
         self.groups: list[FusionGroup] = []
         self.readers: dict[Value, list[FusionGroup]] = {}  # groups that load a full value from outside, by its root
@@ -74,8 +82,9 @@ class Partition(Admission):
                 self._new(GroupKind.POOL, op)
             else:
                 self._place(op)
-        self._sink_epilogues()
-        self._merge_siblings()
+        if not self.operators:
+            self._sink_epilogues()
+            self._merge_siblings()
 
     def ordered(self) -> list[FusionGroup]:
         """All groups, in an order that respects their dependencies and otherwise follows the program."""
@@ -137,6 +146,8 @@ class Partition(Admission):
     def _admits(self, group: FusionGroup, op: Op) -> bool:
         """Whether `group` can compute `op` too; fixes the group's columns and the result's class when it can."""
         if any(self._depends(self.owner.get(self.root(v)), group) for v in op.operands):
+            return False
+        if self.operators and not beside_operators(self, group, op):
             return False
         verdict = self.admitted(group, op)
         if verdict is None:

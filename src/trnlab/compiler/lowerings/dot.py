@@ -21,7 +21,7 @@ from trnlab.errors import CapacityError
 from trnlab.graph.ir import Value
 from trnlab.isa.base import Memory
 from trnlab.kernels.blocking import MatmulProblem, choose, estimate
-from trnlab.kernels.blocks import ANNOUNCED, JoinedSource, Sink, ViewSource, Workspace
+from trnlab.kernels.blocks import ANNOUNCED, BlockSource, JoinedSource, Sink, ViewSource, WidenedSource, Workspace
 from trnlab.kernels.matmul import BatchedProduct, batch_matmul, problem_of
 from trnlab.kernels.matmul_mx import MxOperand as MxOperand
 from trnlab.kernels.matmul_mx import matmul_mx
@@ -181,9 +181,12 @@ class _Operand:
         """`k_rows`: whether the rows are the contraction. `cast`: format on chip, if it is another."""
         self.view, self.batch, self.rows, self.k_rows, self.cast = view, batch, rows, k_rows, cast
 
-    def source(self, index: tuple[int, ...]) -> ViewSource:
+    def source(self, index: tuple[int, ...]) -> BlockSource:
         """The matrix of one batch element."""
-        return ViewSource(self.view[index] if index else self.view, rows=self.rows, dt=self.cast or None)
+        view = self.view[index] if index else self.view
+        if self.cast and view.dtype.itemsize == 1:
+            return WidenedSource(view, rows=self.rows, dt=self.cast)
+        return ViewSource(view, rows=self.rows, dt=self.cast or None)
 
 
 def _operands(low: Lowering, lhs: Value, rhs: Value) -> tuple[_Operand, _Operand]:

@@ -11,6 +11,7 @@ heads      up to 256 wide
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from trnlab.graph.composites import define
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.passes.rewrite import rewrite
 from trnlab.kernels.attention_blocks import WIDEST
+from trnlab.numerics.dtypes import float32, int32
+from trnlab.stacks import KERNEL, SOFTMAX
 
 _KEPT = frozenset({*VIEW_OPS, "convert", "add", "minimum"})  # of 0 and -inf they make nothing else
 
@@ -29,6 +32,36 @@ def expand_composites(graph: Graph) -> None:
     """Bring attention into the forms that have a kernel, and convolutions into matrix products."""
     expand_attention(graph)
     rewrite(graph, {"convolution": as_products})
+
+
+def attention_of_stack(graph: Graph, options: Mapping[str, object]) -> None:
+    """Attention as a compiler without a kernel for it has it, where `options` say so (`stacks.Stack.attention`): of
+    all pairs under a mask in memory, or spelled out."""
+    kind = options.get("attention", KERNEL)
+    change = _masked() if kind == SOFTMAX else _spelled_out
+    if kind != KERNEL:
+        rewrite(graph, {"trn.attention": change, "trn.attention_backward": change})
+
+
+def _masked() -> Callable[[Op, GraphBuilder], tuple[Value, ...] | None]:
+    """Causal attention with a bias instead of causality, one in memory for all of the same size; whatever has a bias
+    already is left as it is."""
+    masks: dict[tuple[int, int], Value] = {}
+
+    def change(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
+        inputs = {"trn.attention": ("q", "k", "v"), "trn.attention_backward": ("dout", "q", "k", "v", "out", "lse")}
+        names = inputs[op.name]
+        if not op.attrs["causal"] or len(op.operands) > len(names):
+            return None
+        q, k = (op.operands[names.index(name)] for name in ("q", "k"))
+        pairs = q.shape[2], k.shape[2]
+        if pairs not in masks:
+            sees = b.compare(b.iota(pairs, int32, 0), "GE", b.iota(pairs, int32, 1))
+            wide = (b.broadcast_to(b.constant(x, float32), pairs) for x in (0.0, -math.inf))
+            masks[pairs] = b.optimization_barrier(b.reshape(b.select(sees, *wide), (1, 1, *pairs)))
+        return b.append(op.name, (*op.operands, masks[pairs]), {**op.attrs, "causal": False, "hides": True}).results
+
+    return change
 
 
 def expand_attention(graph: Graph) -> None:

@@ -23,8 +23,9 @@ from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.ops import DOT, ELEMENTWISE, OPS
 from trnlab.graph.passes.dead import remove_dead_ops
 from trnlab.graph.passes.rewrite import Rule, made_by, rewrite
-from trnlab.numerics.dtypes import bfloat16, float32
+from trnlab.numerics.dtypes import DType, bfloat16, float8_e4m3, float8_e5m2, float32, int8
 
+BYTES = (int8, float8_e4m3, float8_e5m2)  # formats of weights that engines widen in SBUF, see kernels.blocks
 MOVES = (*VIEW_OPS, "concatenate")
 MOST_READS = 2  # of a matrix in fp32: with more, a copy in bfloat16 is cheaper
 WIDEST_SUMS = 4096  # columns whose sums PSUM holds in fp32, beside whatever else a loop over rows computes
@@ -88,14 +89,18 @@ def _is_epilogue(x: Value) -> bool:
     return False
 
 
-def cast_loads(graph: Graph) -> None:
-    """Let transfers cast what is given in fp32 and read in bfloat16 by one or two products alone, such as weights.
+def cast_loads(graph: Graph, by_transfers: bool) -> None:
+    """Let products cast what is given in another format and read in bfloat16 by one or two of them alone, such as
+    weights: transfers do it on the way in for fp32 (where they can: `by_transfers`), engines for what has a byte.
 
     A copy in bfloat16 costs four bytes an element to read, two to write, and two for each product that reads it; fp32
-    costs four for each product.
+    costs four for each product. A transfer that makes two bytes of one would take as long as one of two; so weights
+    that have a byte each (int8, fp8) come as they are.
     """
-    readers = _readers_of_casts(graph)
-    wanted = {cast for cast, ops in readers.items() if ops is not None and len(ops) <= MOST_READS}
+    readers = _readers_of_casts(graph, (float32, *BYTES) if by_transfers else BYTES)
+    wanted = {
+        cast for cast, ops in readers.items() if ops is not None and (len(ops) <= MOST_READS or _of_bytes(cast))
+    }
     b = GraphBuilder(graph.name)
     for op in graph.ops:
         sides = [v if _root(v) in wanted else None for v in op.operands] if OPS[op.name].kind == DOT else []
@@ -109,8 +114,8 @@ def cast_loads(graph: Graph) -> None:
     remove_dead_ops(graph)
 
 
-def _readers_of_casts(graph: Graph) -> dict[Value, list[Op] | None]:
-    """The products that read each cast of an input to bfloat16; None where others do."""
+def _readers_of_casts(graph: Graph, formats: tuple[DType, ...]) -> dict[Value, list[Op] | None]:
+    """The products that read each cast of an input of these formats to bfloat16; None where others do."""
     found: dict[Value, list[Op] | None] = {}
     for op in graph.ops:
         sides: list[set[Value]] = [{_root(v) for v in op.operands[i::2]} for i in (0, 1)]
@@ -120,7 +125,7 @@ def _readers_of_casts(graph: Graph) -> dict[Value, list[Op] | None]:
             if convert is None or op.name in VIEW_OPS:
                 continue
             source = _unbarred(convert.operands[0])
-            given = source.op is None and source.dtype is float32
+            given = source.op is None and source.dtype in formats
             plain = OPS[op.name].kind == DOT and not op.attrs.get("lhs_mx")
             same = all(v.op is not None and v.op.name == "convert" for v in sides[i % 2])
             pair = given and plain and same and cast.dtype is bfloat16
@@ -129,6 +134,12 @@ def _readers_of_casts(graph: Graph) -> dict[Value, list[Op] | None]:
     for value in graph.outputs:
         found[_root(value)] = None
     return found
+
+
+def _of_bytes(cast: Value) -> bool:
+    """Whether what is cast has a byte an element, which products read quicker than a copy of it."""
+    assert cast.op is not None
+    return cast.op.operands[0].dtype in BYTES
 
 
 def _unbarred(value: Value) -> Value:

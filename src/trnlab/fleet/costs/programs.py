@@ -38,7 +38,8 @@ class MicrobatchCost:
     """Cost of one microbatch on one rank: seconds forward and backward, what of both is exposed communication of its
     tensor group, and what of the backward pass makes something once more; bytes kept from one to the other, needed
     besides, and of its weights and gradients where these come and go; operations of its products; late: seconds of
-    the backward pass after the first gradient of a weight is there."""
+    the backward pass after the first gradient of a weight is there; traced, tensors: how many operators of its graph
+    a host traces, and how many weights it has."""
 
     forward: float = 0.0
     backward: float = 0.0
@@ -49,6 +50,8 @@ class MicrobatchCost:
     again: float = 0.0
     lent: int = 0
     late: float = 0.0
+    traced: float = 0.0
+    tensors: float = 0.0
 
     def __add__(self, other: MicrobatchCost) -> MicrobatchCost:
         added = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
@@ -62,7 +65,8 @@ class MicrobatchCost:
     def larger(self, times: float) -> MicrobatchCost:
         """The same stage for so many times as many sequences, or a part of each; weights are as large as before."""
         grown = {f.name: getattr(self, f.name) * times for f in fields(self)}
-        return MicrobatchCost(**grown | {"working": max(grown["working"], self.working), "lent": self.lent})
+        same = {name: getattr(self, name) for name in ("lent", "traced", "tensors")}
+        return MicrobatchCost(**grown | same | {"working": max(grown["working"], self.working)})
 
     def divided(self, by: float, hope: float) -> MicrobatchCost:
         """The same stage of a tensor group `by` times as large: less work, `hope` of it, and as much exchanged."""
@@ -70,7 +74,8 @@ class MicrobatchCost:
         rest = (1 - talk) / by * hope + talk
         part = {name: int(getattr(self, name) / by) for name in ("kept", *HELD)}
         times = {name: getattr(self, name) * rest for name in ("forward", "backward", "again", "late")}
-        return MicrobatchCost(**times, exposed=self.exposed, **part, flops=self.flops / by)
+        same = {name: getattr(self, name) for name in ("exposed", "traced", "tensors")}
+        return MicrobatchCost(**times, **same, **part, flops=self.flops / by)
 
     def remade(self, part: float) -> MicrobatchCost:
         """With so much of the forward pass made again in the backward pass, and nothing else."""
@@ -195,7 +200,16 @@ def _measured(executable: Executable, made: Stage, flops: float) -> MicrobatchCo
     forward, backward = spent[FORWARD] / PS_PER_S, (spent[BACKWARD] + spent[UPDATE]) / PS_PER_S
     late = backward - _until_gradient(cost, made) / PS_PER_S
     return MicrobatchCost(
-        forward, backward, cost.exposed_s, held.kept, held.working, flops, lent=held.lent, late=late
+        forward,
+        backward,
+        cost.exposed_s,
+        held.kept,
+        held.working,
+        flops,
+        lent=held.lent,
+        late=late,
+        traced=len(made.graph.ops),
+        tensors=len(made.weights),
     )
 
 

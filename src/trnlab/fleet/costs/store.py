@@ -11,6 +11,7 @@ from typing import Any
 from trnlab import chips
 from trnlab.chips.catalog import Target
 from trnlab.sources import TOP, source_digest
+from trnlab.stacks import Stack
 from trnlab.storage.content import ContentStore
 
 # What programs, their times and those of collectives depend on.
@@ -59,12 +60,12 @@ class CostStore:
         self._saved = len(self.programs) + len(self.exchange)
 
 
-def opened(folder: Path | None, target: Target, precision: str) -> CostStore:
-    """The store of a target. folder: of all stores; None for one that is forgotten."""
+def opened(folder: Path | None, target: Target, precision: str, stack: Stack) -> CostStore:
+    """The store of a target under a stack. folder: of all stores; None for one that is forgotten."""
     if folder is None:
         return CostStore()
     store = ContentStore(folder)
-    made_from = [chips.to_toml(target.chip), precision, source_digest(*_SOURCES)]
+    made_from = [chips.to_toml(target.chip), precision, repr(stack), source_digest(*_SOURCES)]
     file = store.file(made_from, prefix=f"{target.name}-")
     kept = store.record(file) or {}
     programs, exchange = dict(kept.get("programs", {})), dict(kept.get("exchange", {}))

@@ -34,7 +34,7 @@ class ConvolutionalLayers(TrainingLayers):
 
     def block(self, inside: Callable[..., Value], x: Value, *more: Value) -> Value:
         """What is inside a block, of which the backward pass keeps the inputs alone where the share says so."""
-        return self.b.recomputed(inside, x, *more, apart=True) if self.share.block == "again" else inside(x, *more)
+        return self.b.recomputed(inside, x, *more) if self.share.block == "again" else inside(x, *more)
 
     def convolution(self, name: str, x: Value, out: int, kernel: int, stride: int = 1, bias: bool = False) -> Value:
         """x [N, C, H, W] -> [N, out, H / stride, W / stride], with a square kernel of an odd size."""

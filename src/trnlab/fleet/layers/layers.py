@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from trnlab.collectives import Groups
+from trnlab.fleet.layers.shares import heads_of_rank
 from trnlab.fleet.layers.sizes import Attention, Dense, Experts
 from trnlab.graph.grad.builder import GradientBuilder
 from trnlab.graph.ir import Value
@@ -41,8 +42,8 @@ class Layers:
         return self.weights[name]
 
     def part(self, n: int) -> int:
-        """This rank's part of n heads or columns."""
-        return max(n // self.tensor, 1)
+        """This rank's part of n heads or columns, some of which compute nothing where ranks do not divide them."""
+        return -(-n // self.tensor)
 
     @contextmanager
     def part_of(self, layer: str) -> Iterator[None]:
@@ -154,7 +155,7 @@ class Layers:
         """Queries, keys and values of a rank's heads."""
         x = self.gathered(x)
         read = x if read is None else self.gathered(read)
-        heads, shared = self.part(a.heads), self.part(a.kv_heads)
+        heads, shared = heads_of_rank(a.heads, a.kv_heads, self.tensor)
         parts = (("q", x, heads, a.size), ("k", read, shared, a.size), ("v", read, shared, a.value_size))
         q, k, v = (
             self.heads(self.linear(f"{name}_{n}", y, count * size, n in a.biased), size)

@@ -6,6 +6,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+def heads_of_rank(heads: int, kv_heads: int, ranks: int) -> tuple[int, int]:
+    """Heads of queries and of keys that each of so many ranks has. Where ranks do not divide them, heads that compute
+    nothing are added: to each group that shares a head of keys where every rank can have one such head (repeated on
+    the ranks of the group), to all elsewhere, each then with keys of its own. As NxD Inference does it
+    (modules/attention/gqa.py, REPLICATE_TO_TP_DEGREE and CONVERT_TO_MHA: documented)."""
+    if kv_heads % ranks == 0:
+        return heads // ranks, kv_heads // ranks
+    if ranks % kv_heads == 0:
+        return -(-(heads // kv_heads) // (ranks // kv_heads)), 1
+    each = -(-heads // ranks)
+    return each, each
+
+
 @dataclass(frozen=True)
 class ShardSpec:
     """What of a model's work one rank has: `batch` sequences of `length` tokens, 1 / `context` of each, 1 / `tensor`
@@ -16,6 +29,9 @@ class ShardSpec:
     there were kernels of it, see `attention.written`. block: "kept", or "again" where the backward pass makes
     what is inside a block once more, and keeps what enters it alone. sharded: whether ranks have parts of weights and
     gradients alone (ZeRO-3), so that gradients go to others in float32, and no sums of a whole layer are kept.
+    residual: "divided" by the sequence among the ranks of a tensor group, or "whole" on each of them, which then
+    exchange twice as much at a time and compute what lies between layers each for themselves (Megatron-LM's tensor
+    parallelism without sequence parallelism).
     """
 
     batch: int
@@ -28,6 +44,7 @@ class ShardSpec:
     expert: int = 1
     sharded: bool = False
     block: str = "kept"
+    residual: str = "divided"
 
     @property
     def tokens(self) -> int:

@@ -51,7 +51,12 @@ class TrainingLayers(Layers):
 
     def local(self, hidden: int) -> tuple[int, int, int]:
         """The shape of the residual stream on a rank."""
-        return self.share.batch, self.share.tokens // self.share.tensor, hidden
+        return self.share.batch, self.share.tokens // (1 if self.whole else self.tensor), hidden
+
+    @property
+    def whole(self) -> bool:
+        """Whether each rank of a tensor group has all of the residual stream."""
+        return self.share.residual == "whole"
 
     @property
     def trained(self) -> list[Value]:
@@ -64,12 +69,27 @@ class TrainingLayers(Layers):
 
     # -- what ranks exchange --------------------------------------------------------------------------------------
     def gathered(self, x: Value) -> Value:
-        """[B, S / t, H] -> [B, S, H]: the parts of all ranks of the tensor group, along the second dimension."""
-        return x if self.tensor == 1 else self.b.all_gather([x], self.groups, 1)[0]
+        """[B, S / t, H] -> [B, S, H]: the parts of all ranks of the tensor group, along the second dimension. What is
+        whole has gradients that are summed."""
+        if self.tensor == 1:
+            return x
+        if self.whole:
+            return self.b.with_gradient(self._same, [x], lambda d, *_: [self._summed(d)])[0]
+        return self.b.all_gather([x], self.groups, 1)[0]
+
+    def _same(self, x: Value) -> tuple[Value, ...]:
+        return (self.b.optimization_barrier(x),)
+
+    def _summed(self, x: Value) -> Value:
+        return self.b.all_reduce([x], self.groups)[0]
 
     def scattered(self, x: Value) -> Value:
-        """[B, S, H] -> [B, S / t, H]: this rank's part of the sum over the tensor group."""
-        return x if self.tensor == 1 else self.b.reduce_scatter([x], self.groups, 1)[0]
+        """[B, S, H] -> [B, S / t, H]: this rank's part of the sum over the tensor group, or all of it."""
+        if self.tensor == 1:
+            return x
+        if self.whole:
+            return self.b.with_gradient(lambda x: (self._summed(x),), [x], lambda d, *_: [d])[0]
+        return self.b.reduce_scatter([x], self.groups, 1)[0]
 
     def block(self, inside: Callable[..., Value], x: Value, *more: Value) -> Value:
         """What is inside a block, of which the backward pass keeps the inputs alone where the share says so."""

@@ -40,6 +40,8 @@ from trnlab.fleet.search.shard_costs import Training
 from trnlab.fleet.search.steps import PlannedStep, PlannedSteps, Planner
 from trnlab.fleet.search.tables import ROW, Tables
 from trnlab.runtime.session import Session
+from trnlab.stacks import OWN as OWN_STACK
+from trnlab.stacks import Stack
 from trnlab.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, format_bytes
 
 BATCH = 1024
@@ -75,6 +77,7 @@ class Question:
     captured: CapturedWork | None = None
     spelled: tuple[str, ...] = ()
     epoch: float = 0.0
+    stack: Stack = OWN_STACK
 
     def __post_init__(self) -> None:
         if self.precision not in FORMS:
@@ -111,6 +114,15 @@ class Question:
         return self.captured or (
             model if isinstance(model, UnpartitionedModel) and model.network is not None else None
         )
+
+    @property
+    def pinned(self) -> Mapping[str, int]:
+        """Columns of `Layouts` that are given, by whoever asks or by the stack."""
+        return {**self.stack.layout, **self.fixed}
+
+    def session(self, target: Target) -> Session:
+        """In which programs are compiled for a target."""
+        return Session(target, precision=self.precision, stack=self.stack)
 
     @property
     def training(self) -> Training:
@@ -283,7 +295,7 @@ class Plan:
         for name, instances in (*more, *other):
             if not _joined(chips.target(name)):
                 continue
-            needed = least(_planner(asked, name, instances, None), asked.training, asked.fixed)
+            needed = least(_planner(asked, name, instances, None), asked.training, asked.pinned)
             if needed is not None and needed.bytes * SCATTER <= needed.room:
                 return (
                     f"--target {name} --instances {instances}: with {needed.layout} those take "
@@ -319,7 +331,7 @@ def plan(
     for name in question.targets:
         if ahead is not None and question.model.stacks:
             planner = _planner(question, name, question.instances[0], folder)
-            ahead.look(planner, question.training, question.fixed)
+            ahead.look(planner, question.training, question.pinned)
     for name in question.targets:
         _on(found, name, said, ahead, came)
     return _confirmed(found, said)
@@ -330,8 +342,8 @@ def _on(
 ) -> None:
     """Search all numbers of instances of one target."""
     question = found.question
-    session = Session(chips.target(name), precision=question.precision)
-    store = opened(found.folder, session.target, question.precision)
+    session = question.session(chips.target(name))
+    store = opened(found.folder, session.target, question.precision, question.stack)
     programs, exchange = Programs(session, store.programs), Exchange(session.target, store.exchange)
     source, form = question.source, FORMS[question.precision]
     ranks = Ranks(source, session, store.programs, form) if source is not None else None
@@ -343,13 +355,13 @@ def _on(
         made = programs.compiled + (ranks.compiled if ranks is not None else 0)
         said(f"{cluster.name}: {len(found):,} layouts fit so far, {made} programs compiled")
         if ranks is not None:
-            _gather(found, cluster, Replicas(ranks, exchange).search(cluster, question.batch, question.fixed))
+            _gather(found, cluster, Replicas(ranks, exchange).search(cluster, question.batch, question.pinned))
         elif isinstance(question.model, Recommender):
             tables = Tables(cluster, programs, exchange, form)
-            _gather(found, cluster, tables.search(question.model, question.batch, question.fixed))
+            _gather(found, cluster, tables.search(question.model, question.batch, question.pinned))
         else:
             planner = PrefetchingPlanner(cluster, programs, exchange, ahead=ahead)
-            _gather(found, cluster, search(planner, question.training, question.fixed))
+            _gather(found, cluster, search(planner, question.training, question.pinned))
         store.save()
         came(replace(found, tables=list(found.tables)))  # columns of a plan are made once, when they are asked for
     found.compiled += programs.compiled + (ranks.compiled if ranks is not None else 0)
@@ -368,8 +380,11 @@ def _confirmed(found: Plan, said: Callable[[str], None]) -> Plan:
             return found
         known.add((name, layout))
         said(f"{name}: compiling all of {layout}")
-        target, store = table.cluster.target, opened(found.folder, table.cluster.target, question.precision)
-        session = Session(target, precision=question.precision)
+        target, store = (
+            table.cluster.target,
+            opened(found.folder, table.cluster.target, question.precision, question.stack),
+        )
+        session = question.session(target)
         planner = Planner(table.cluster, Programs(session, store.programs), Exchange(target, store.exchange))
         step = confirmed(planner, question.training, table.steps.step(place[1]))
         store.save()
@@ -385,8 +400,8 @@ def _confirmed(found: Plan, said: Callable[[str], None]) -> Plan:
 
 
 def _planner(question: Question, name: str, instances: int, folder: Path | None) -> Planner:
-    session = Session(chips.target(name), precision=question.precision)
-    store = opened(folder, session.target, question.precision)
+    session = question.session(chips.target(name))
+    store = opened(folder, session.target, question.precision, question.stack)
     programs, exchange = Programs(session, store.programs), Exchange(session.target, store.exchange)
     return Planner(Cluster(session.target, instances), programs, exchange)
 

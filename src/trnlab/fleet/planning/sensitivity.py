@@ -19,7 +19,6 @@ from trnlab.fleet.search.layout import columns_of
 from trnlab.fleet.search.replicas import Replicas
 from trnlab.fleet.search.steps import PlannedStep, Planner
 from trnlab.fleet.search.tables import Tables
-from trnlab.runtime.session import Session
 
 LESS, MORE = 0.8, 1.2
 HBM = ("hbm.bandwidth", "hbm.alone", "dma.engine_bandwidth")  # what programs see of it, too
@@ -74,9 +73,9 @@ def _with_memory(plan: Plan, c: Candidate, factor: float) -> PlannedStep:
     known = dict(figures(target.chip))
     chip = with_figures(target.chip, {name: float(known[name].value) * factor for name in HBM})
     changed = replace(target, chip=chip)
-    store = opened(plan.folder, changed, asked.precision)
-    session = Session(changed, precision=asked.precision)
-    exchange = Exchange(target, opened(plan.folder, target, asked.precision).exchange)
+    store = opened(plan.folder, changed, asked.precision, asked.stack)
+    session = asked.session(changed)
+    exchange = Exchange(target, opened(plan.folder, target, asked.precision, asked.stack).exchange)
     cluster = Cluster(changed, c.cluster.instances)
     if asked.source is not None:
         ranks = Ranks(asked.source, session, store.programs, FORMS[asked.precision])

@@ -24,17 +24,20 @@ from trnlab.documents import (
     Table,
 )
 from trnlab.fleet.comparison.alternatives import Alternative
+from trnlab.fleet.comparison.alternatives import to_json as beside_to_json
 from trnlab.fleet.comparison.contenders import UNHELD, PlanAccuracy
 from trnlab.fleet.models.recommend import Recommender
 from trnlab.fleet.planning.overheads import overheads
-from trnlab.fleet.planning.plan import Candidate, Plan
+from trnlab.fleet.planning.plan import Candidate, Plan, Question
 from trnlab.fleet.report import pictures
-from trnlab.fleet.report.table import to_json
+from trnlab.fleet.report.beside_document import sections
+from trnlab.fleet.report.table import stacks_to_json, to_json
 from trnlab.fleet.search.steps import CAUSES, CLASSES
 from trnlab.fleet.search.tables import ROW
 from trnlab.units import SECONDS_PER_DAY, format_bytes, format_count
 
 ROWS, REASONS = 12, 12
+REGION = "us-east-1"  # whose grid is counted, where nobody says
 BARS = 7  # of the front on the page
 _COLOURS = ("tensor", "gpsimd", "cc", "reference", "dma", "latency", "vector", "scalar", "sync", "accent", "faint")
 _CAUSES = dict(zip(CAUSES, _COLOURS))
@@ -46,8 +49,15 @@ _STEP = (
 )
 
 
-def document(plan: Plan, beside: Sequence[Alternative] = (), held: PlanAccuracy = UNHELD) -> Document:
-    """The whole answer. beside: the same tokens elsewhere; held: as in `alternatives.report`. Raises UsageError as
+def document(
+    plan: Plan,
+    beside: Sequence[Alternative] = (),
+    held: PlanAccuracy = UNHELD,
+    region: str = REGION,
+    stacked: Sequence[tuple[Plan, PlanAccuracy]] = (),
+) -> Document:
+    """The whole answer. beside: the same tokens elsewhere; held: how plans stand beside published runs; region: whose
+    grid is counted; stacked: the plans of all stacks that were asked for, this one the first. Raises UsageError as
     `Plan.chosen`."""
     asked, c = plan.question, plan.chosen
     style = Drawing(f"<style>{_ASSETS.joinpath('plan.css').read_text('utf-8')}</style>", on=PAGE)
@@ -57,6 +67,7 @@ def document(plan: Plan, beside: Sequence[Alternative] = (), held: PlanAccuracy 
             style,
             *(Note(line, on=TERMINAL) for line in _question(plan)),
             _chosen(plan),
+            *_stacks(stacked),
             Later(lambda: pictures.chosen(plan), on=PAGE),
             _dollars(plan),
             _step(plan),
@@ -68,13 +79,18 @@ def document(plan: Plan, beside: Sequence[Alternative] = (), held: PlanAccuracy 
             Section("none is both sooner and cheaper than these:", [_front(plan)], on=TERMINAL),
             Later(lambda: pictures.candidates(plan), on=PAGE),
             _refused(plan),
+            *sections(plan, beside, region, held),
         ],
         over=f"trnlab plan, {' or '.join(asked.targets)}",
         lede=f"Cheapest in time: {c.cluster.name}, {c.cluster.chips:,} chips, as {c.step.layout}.",
         figures=list(_figures(plan)),
         name=f"plan {asked.model.name}",
         scripts=[_ASSETS.joinpath("plan.js")],
-        record=lambda: to_json(plan),
+        record=lambda: {
+            **to_json(plan),
+            "stacks": stacks_to_json(stacked),
+            **beside_to_json(plan, beside, region),
+        },
     )
 
 
@@ -85,12 +101,16 @@ def _question(plan: Plan) -> Iterator[str]:
         f", {format_count(model.used)} of them for a {model.counted[:-1]}" if model.used != model.parameters else ""
     )
     yield f"{model.name}: {format_count(model.parameters)} parameters{used}"
-    low, high = asked.instances
+    yield from work(asked, asked.precision)
+
+
+def work(asked: Question, *how: str) -> Iterator[str]:
+    """What is to be trained on, on what and until when. how: stands between the first two."""
+    model, (low, high) = asked.model, asked.instances
     number = f"{low:,} to {high:,}" if high > low else f"{low:,}"
     each = f"sequences of {asked.training.sequence:,}" if model.counted == "tokens" else model.counted
-    steps = f"steps of {asked.batch:,} {each}"
     where = f"on {number} {' or '.join(asked.targets)}"
-    yield f"{format_count(asked.tokens)} {model.counted} in {steps}, {asked.precision}, {where}"
+    yield ", ".join((f"{format_count(asked.tokens)} {model.counted} in steps of {asked.batch:,} {each}", *how, where))
     if asked.deadline is not None:
         yield f"within {asked.deadline / SECONDS_PER_DAY:.3g} days"
 
@@ -105,6 +125,21 @@ def _chosen(plan: Plan) -> Section:
     )
     size = f"{c.cluster.chips:,} chips, {c.cluster.ranks:,} ranks"
     return Section(f"cheapest in time: {c.cluster.name} ({size}), {step.layout}", [Note(said)], on=TERMINAL)
+
+
+def _stacks(stacked: Sequence[tuple[Plan, PlanAccuracy]]) -> Iterator[Section]:
+    """The chosen layouts side by side: what the machine does with programs of each stack."""
+    if not stacked:
+        return
+    head = ("by", "on", "layout", "step", "MFU", "days", "$", "published runs")
+    rows = []
+    for plan, held in stacked:
+        c, step = plan.chosen, plan.chosen.step
+        usd = f"{c.bill.usd:,.0f}" if c.bill.usd is not None else "-"
+        spent = f"{step.total:.4g} s", f"{step.mfu:.1%}", f"{c.bill.days:.3g}", usd
+        rows.append((plan.question.stack.title, c.cluster.name, str(step.layout), *spent, str(held)))
+    say = "What the vendor's software makes of it, and what this hardware can do by programs that trnlab compiles."
+    yield Section("by whose software", [Table(rows, head, (3, 4, 5, 6))], say=say)
 
 
 def _figures(plan: Plan) -> Iterator[HeadlineFigure]:

@@ -11,12 +11,13 @@ from html import escape
 
 from trnlab.chips.prices import latest
 from trnlab.documents import CurveChart, Drawing, Key, Section, charts
-from trnlab.fleet.comparison.alternatives import ENERGY, Alternative, of_plan, scaled
+from trnlab.fleet.comparison.alternatives import Alternative, of_plan
 from trnlab.fleet.comparison.contenders import PlanAccuracy, off_by
 from trnlab.fleet.models.unpartitioned import UnpartitionedModel
 from trnlab.fleet.planning.plan import Candidate, Plan
 from trnlab.fleet.planning.sensitivity import FigureSensitivity, leanings
 from trnlab.fleet.ranges import PublishedRange
+from trnlab.fleet.report.beside_document import ENERGY, scaled
 from trnlab.fleet.search import pipeline
 from trnlab.units import format_bytes, format_count
 

@@ -6,9 +6,11 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+from collections.abc import Sequence
 from typing import Any
 
 from trnlab.chips.prices import KINDS, latest
+from trnlab.fleet.comparison.contenders import PlanAccuracy
 from trnlab.fleet.planning.overheads import overheads
 from trnlab.fleet.planning.plan import Candidate, Plan
 from trnlab.fleet.search.steps import CAUSES, CLASSES
@@ -52,6 +54,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
             "sequence": asked.training.sequence,
             "precision": asked.precision,
             "fixed": dict(asked.fixed),
+            "stack": asked.stack.text,
             "epoch": asked.epoch or None,
             "counted": asked.model.counted,
         },
@@ -62,6 +65,20 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "fit": len(plan),
         "refused": dict(plan.refused.most_common()),
     }
+
+
+def stacks_to_json(stacked: Sequence[tuple[Plan, PlanAccuracy]]) -> list[dict[str, Any]]:
+    """The chosen layout of each stack, and how far plans of it were off in published runs."""
+    return [
+        {
+            "stack": plan.question.stack.text,
+            "about": plan.question.stack.title,
+            "chosen": candidate(plan.chosen),
+            "errors": list(held.errors),
+            "runs": held.runs,
+        }
+        for plan, held in stacked
+    ]
 
 
 def _besides(plan: Plan) -> dict[str, Any]:

@@ -23,6 +23,8 @@ from trnlab.fleet.search.candidates import shares_of
 from trnlab.fleet.search.shard_costs import ShardCosts, Training
 from trnlab.fleet.search.steps import Planner
 from trnlab.runtime.session import Session
+from trnlab.stacks import OWN as OWN_STACK
+from trnlab.stacks import Stack
 
 
 class CompileRequest(NamedTuple):
@@ -32,6 +34,7 @@ class CompileRequest(NamedTuple):
     precision: str
     training: Training
     share: tuple[Any, ...]
+    stack: Stack = OWN_STACK
 
 
 @dataclass
@@ -95,12 +98,13 @@ class PrefetchingPlanner(Planner):
 
 
 def _asked(planner: Planner, training: Training, share: tuple[Any, ...]) -> CompileRequest:
-    return CompileRequest(planner.cluster.target.name, planner.programs.session.precision, training, share)
+    session = planner.programs.session
+    return CompileRequest(planner.cluster.target.name, session.precision, training, share, session.stack)
 
 
 def compiled(asked: CompileRequest) -> dict[str, Any]:
     """What a worker does: all costs of a share, as a store keeps them."""
-    session = Session(chips.target(asked.target), precision=asked.precision)
+    session = Session(chips.target(asked.target), precision=asked.precision, stack=asked.stack)
     session.cache = None
     programs = Programs(session, {})
     planner = Planner(Cluster(session.target, 1), programs, Exchange(session.target))

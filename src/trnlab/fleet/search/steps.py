@@ -26,6 +26,7 @@ from trnlab.fleet.search.overlap import MicrobatchPasses, streamed
 from trnlab.fleet.search.pipeline_times import PipelineTimes, held_of, parameters_of
 from trnlab.fleet.search.shard_costs import PartsOf, ShardCosts, ShardKey, Training, pieces_of
 from trnlab.precision import MODES
+from trnlab.runtime.analysis.performance import MILLION
 
 AGAIN = {"fused": "remade", "written": "again", "again": "again"}  # attention that is made once more, by what it was
 CAUSES = (
@@ -40,6 +41,7 @@ CAUSES = (
     "optimizer",
     "lookups",
     "rows",
+    "host",
 )
 CLASSES = ("weights", "gradients", "optimizer", "activations", "working", "tables")
 
@@ -168,18 +170,20 @@ class Planner:
     def share(self, training: Training, piece: ShardKey) -> ShardSpec:
         """What a rank of such groups has of a layer."""
         again = RECOMPUTE[piece.again]
-        attention = AGAIN[self.attention] if again == "selective" else self.attention
+        stack = self.programs.session.stack
+        attention = AGAIN[self.attention] if again == "selective" or stack.remakes else self.attention
         return ShardSpec(
             piece.microbatch,
             training.sequence,
             piece.tensor,
             training.form,
             attention,
-            self.network,
+            "again" if stack.remakes else self.network,
             piece.context,
             piece.expert,
             piece.sharded,
             "again" if again == "full" else "kept",
+            stack.residual,
         )
 
     def parts(self, training: Training, piece: ShardKey) -> ShardCosts:
@@ -258,6 +262,7 @@ class Planner:
             for name, column in pipes.bytes().items():
                 sizes[name][rows] = column
             flops[rows], exact[rows] = pipes.flops, pipes.exact
+            seconds["host"][rows] = pipes.traced(self.programs.session.stack.tracing_us / MILLION)
             passes[:, rows] = pipes.forward, pipes.backward, pipes.layers, *pipes.units()
         seconds |= self._end_of_step(frame, MicrobatchPasses(*passes))
         return PlannedSteps(frame.layouts, seconds, sizes, flops, exact, self.room, self.peak, frame.training.tokens)

@@ -43,7 +43,7 @@ class ServingCosts(TimedPrograms):
 
     def __init__(self, session: Session, folder: Path | None = None) -> None:
         super().__init__(session)
-        self.store = opened(folder, session.target, session.precision)
+        self.store = opened(folder, session.target, session.precision, session.stack)
 
     def of(self, kind: str, model: Model, share: ServingProgram) -> ServingCost:
         """Costs of the whole model; kind: of MAKERS."""

@@ -14,16 +14,20 @@ from dataclasses import dataclass
 from trnlab.collectives import Groups
 from trnlab.fleet.layers.layers import Layers
 from trnlab.fleet.layers.sizes import Attention, Dense, Experts
-from trnlab.fleet.serving.mixtures import Mixture
+from trnlab.fleet.serving.mixtures import Matrix, Mixture
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import dtype, float32, int32
+
+HEAD = "head"  # which stays as it is, like the words, where blocks' weights have a byte an element
 
 
 @dataclass(frozen=True)
 class ServingProgram:
     """What one rank runs. batch sequences; length: tokens of the prompt, or places of the cache; tensor: ranks that
     share each layer; expert: of these, ranks among which a layer's experts are divided, and those of one part share
-    the columns of each. read: experts that a rank reads, room: rows of each; 0 for all that there may be."""
+    the columns of each. read: experts that a rank reads, room: rows of each; 0 for all that there may be. stored:
+    format of the matrices of blocks in memory, where it is not that of all else: int8 or float8_e4m3, with a scale of
+    each column (as the vendor's libraries keep them: transformers-neuronx' quant_dtype "s8" and "f8e4m3fn")."""
 
     batch: int
     length: int
@@ -32,6 +36,7 @@ class ServingProgram:
     expert: int = 1
     read: int = 0
     room: int = 0
+    stored: str = ""
 
 
 class ServingLayers(Layers):
@@ -41,6 +46,7 @@ class ServingLayers(Layers):
         super().__init__(name, dtype(share.form), share.tensor, groups)
         self.share, self._rows = share, angles
         self._angles: dict[int, tuple[Value, Value]] = {}
+        self._stored: dict[str, Matrix] = {}
         self.ids, self.places = self._tokens()
 
     def _tokens(self) -> tuple[Value, Value]:
@@ -49,7 +55,19 @@ class ServingLayers(Layers):
 
     def product(self, name: str, x: Value, width: int) -> Value:
         """x [rows, K] times a weight [K, width]."""
-        return self.b.dot_general(x, self.weight(name, x.shape[-1], width), ((1,), (0,)), dt=self.form)
+        if not self.share.stored or name == HEAD:
+            return self.b.dot_general(x, self.weight(name, x.shape[-1], width), ((1,), (0,)), dt=self.form)
+        return self.matrix(name, x.shape[-1], width).times(x)
+
+    def matrix(self, name: str, rows: int, columns: int) -> Matrix:
+        """A weight as products read it, see `ServingProgram.stored`."""
+        if not self.share.stored:
+            return Matrix(self.b, self.form, self.weight(name, rows, columns))
+        if name not in self._stored:
+            given = self.b.input(name, (rows, columns), dtype(self.share.stored))
+            scale = self.b.input(name + "_step", (columns,), float32)
+            self._stored[name] = Matrix(self.b, self.form, self.b.convert(given, self.form), scale)
+        return self._stored[name]
 
     def gathered(self, x: Value) -> Value:
         """x itself: all ranks have all rows."""
@@ -107,7 +125,7 @@ class ServingLayers(Layers):
 
     def logits(self, rows: int, x: Value, tied: bool, bias: bool = False) -> Value:
         """[rows, words of this rank]; what is tied to the table has a copy as products take it."""
-        return self.linear("head", x, -(-rows // self.tensor), bias)
+        return self.linear(HEAD, x, -(-rows // self.tensor), bias)
 
     def likeliest(self, scores: Value) -> None:
         """The likeliest of this rank's words for each row: its logit and number, both float32, are outputs."""

@@ -11,6 +11,7 @@ E experts, k of them active for a token, n read by a rank, C places of each, F c
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
 
@@ -42,6 +43,33 @@ def met(experts: int, active: int, tokens: int, ranks: int) -> tuple[int, int]:
     return int(np.ceil(np.mean(read))), int(np.ceil(np.mean(rows)))
 
 
+@dataclass(frozen=True)
+class Matrix:
+    """A weight [K, N] in the format of products, and the scale of each column where it is kept in a byte an element:
+    products are of bfloat16, and what they give is scaled in float32."""
+
+    b: GraphBuilder
+    form: DType
+    weight: Value
+    scale: Value | None = None
+
+    def columns(self, first: int, last: int) -> Matrix:
+        """Some of its columns."""
+        scale = None if self.scale is None else self.b.slice_dim(self.scale, 0, first, last)
+        return Matrix(self.b, self.form, self.b.slice_dim(self.weight, 1, first, last), scale)
+
+    def rows(self, first: int, last: int) -> Matrix:
+        """Some of its rows."""
+        return Matrix(self.b, self.form, self.b.slice_dim(self.weight, 0, first, last), self.scale)
+
+    def times(self, x: Value) -> Value:
+        """x [rows, K] times it."""
+        if self.scale is None:
+            return self.b.dot_general(x, self.weight, ((1,), (0,)), dt=self.form)
+        y = self.b.dot_general(x, self.weight, ((1,), (0,)), dt=float32)
+        return self.b.convert(self.b.multiply(y, self.b.broadcast_in_dim(self.scale, y.shape, (1,))), self.form)
+
+
 class ProgramLayers(Protocol):
     """What of the layers of a program is needed here."""
 
@@ -59,6 +87,10 @@ class ProgramLayers(Protocol):
         """An input."""
         ...
 
+    def matrix(self, name: str, rows: int, columns: int) -> Matrix:
+        """A weight as products read it."""
+        ...
+
 
 class Mixture:
     """One layer's experts on a rank: `here` of them, of which `read` are met, with `columns` of each."""
@@ -66,7 +98,6 @@ class Mixture:
     def __init__(self, layers: ProgramLayers, name: str, experts: Experts, share: tuple[int, int, int, int]) -> None:
         self.layers, self.name, self.experts = layers, name, experts
         self.here, self.read, self.room, self.columns = share
-        self.weights: dict[str, Value] = {}
 
     def _routed(self, y: Value) -> tuple[list[Value], list[Value], Value]:
         """The experts that rows y [T, H] go to, see `experts.chosen`. Columns of the router are in an order of the
@@ -86,8 +117,7 @@ class Mixture:
         inner = b.convert(b.reshape(self._opened(y, 0, self.read), (rows, self.read, self.columns)), float32)
         scaled = b.multiply(inner, b.broadcast_in_dim(mine, inner.shape, (0, 1)))
         flat = b.reshape(b.convert(scaled, self.layers.form), (rows, self.read * self.columns))
-        down = b.slice_dim(self._weight("down", y.shape[1]), 0, 0, self.read * self.columns)
-        return b.dot_general(flat, down, ((1,), (0,)), dt=self.layers.form)
+        return self._weight("down", y.shape[1]).rows(0, self.read * self.columns).times(flat)
 
     def of_prompt(self, y: Value) -> Value:
         """The same of a prompt, each row through its own experts."""
@@ -106,24 +136,21 @@ class Mixture:
 
     def _one(self, y: Value, e: int) -> Value:
         """Rows of one expert [C, H], through it."""
-        b, first = self.layers.b, e * self.columns
-        down = b.slice_dim(self._weight("down", y.shape[1]), 0, first, first + self.columns)
-        return b.dot_general(self._opened(y, e, e + 1), down, ((1,), (0,)), dt=self.layers.form)
+        first = e * self.columns
+        down = self._weight("down", y.shape[1]).rows(first, first + self.columns)
+        return down.times(self._opened(y, e, e + 1))
 
     def _opened(self, y: Value, first: int, last: int) -> Value:
         """Rows y [T, H] between the products of experts `first` to `last`: [T, F (last - first)]."""
         b, hidden = self.layers.b, y.shape[1]
 
         def product(part: str) -> Value:
-            columns = b.slice_dim(self._weight(part, hidden), 1, first * self.columns, last * self.columns)
-            return b.dot_general(y, columns, ((1,), (0,)), dt=self.layers.form)
+            return self._weight(part, hidden).columns(first * self.columns, last * self.columns).times(y)
 
         return b.multiply(b.silu(product("gate")), product("up")) if self.experts.gated else b.gelu(product("up"))
 
-    def _weight(self, part: str, hidden: int) -> Value:
+    def _weight(self, part: str, hidden: int) -> Matrix:
         """Weight of all experts of the rank beside each other: gate and up [H, here F], down [here F, H]."""
-        if part not in self.weights:
-            wide = self.here * self.columns
-            shape = (wide, hidden) if part == "down" else (hidden, wide)
-            self.weights[part] = self.layers.weight(f"{self.name}_{part}", *shape)
-        return self.weights[part]
+        wide = self.here * self.columns
+        shape = (wide, hidden) if part == "down" else (hidden, wide)
+        return self.layers.matrix(f"{self.name}_{part}", *shape)

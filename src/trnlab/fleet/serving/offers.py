@@ -4,6 +4,7 @@ programs take. Neuron's from compiled programs, others' by a roofline."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,15 +16,17 @@ from trnlab.estimate.job import room
 from trnlab.fabric.cluster import CORES_PER_RANK, parse
 from trnlab.fleet.gpus import efficiency
 from trnlab.fleet.gpus.catalogue import Instance, instance, instances
+from trnlab.fleet.layers.shares import heads_of_rank
 from trnlab.fleet.layers.sizes import Dense, Experts
 from trnlab.fleet.models import counts
-from trnlab.fleet.models.transformer import Model
+from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.serving.costs import ServingCosts
 from trnlab.fleet.serving.graphs import decode
 from trnlab.fleet.serving.layers import ServingProgram
 from trnlab.fleet.serving.mixtures import met
 from trnlab.fleet.serving.queue import ReplicaTimes
 from trnlab.graph.ir import Graph
+from trnlab.numerics.dtypes import dtype
 
 BATCHES = (1, 4, 16, 64)
 OTHERS = (*BATCHES, 256)  # of a roofline, which costs nothing
@@ -36,6 +39,9 @@ FEW = "no room for as many requests as experts that are divided take together"
 # ranks are refused (aws-neuron/neuronx-distributed, modules/moe/expert_mlps.py at 083d3ea2, _v2.py: documented).
 SELECTIVE = 1.0
 COMPILED, ROOFLINE = "compiled programs", "roofline"
+STORED = {"bf16": "", "int8": "int8", "fp8": "float8_e4m3"}  # how blocks' weights lie in memory, by name
+FILLED = 1.5  # heads of all ranks together, in multiples of the model's: with more a smaller group is as quick
+PADDED = "heads or columns would be filled up with some that compute nothing: --ranks asks for it"
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,32 @@ class GenerationRequest:
     def padded(self) -> int:
         """Padded length of the prompt's program, in steps of 128."""
         return -(-self.prompt // 128) * 128
+
+
+@dataclass(frozen=True)
+class ReplicaSettings:
+    """What of a copy is given, None for what is chosen. batch: requests that decode together at most, in one program;
+    ranks: of a copy; weights: how those of blocks are stored, of STORED."""
+
+    batch: int | None = None
+    ranks: int | None = None
+    weights: str = "bf16"
+
+    def share(self, request: GenerationRequest, tensor: int, expert: int) -> ServingProgram:
+        """A rank's program of one request."""
+        return ServingProgram(1, request.places, tensor, expert=expert, stored=STORED[self.weights])
+
+    def room(self, most: int) -> str | None:
+        """Why there is no room for the batch where there is for `most` requests."""
+        if self.batch is None or self.batch <= most:
+            return None
+        return (
+            f"a batch of {self.batch} does not fit beside the weights, room is for {max(most, 0)}: ask for a smaller "
+            "one, more ranks or --weights int8"
+        )
+
+
+CHOSEN = ReplicaSettings()
 
 
 @dataclass(frozen=True)
@@ -84,23 +116,31 @@ class RefusedOffer:
     why: str
 
 
-def degrees(model: Model, ranks: int) -> Iterator[tuple[int, int, str | None]]:
+def degrees(model: Model, ranks: int, given: int | None = None) -> Iterator[tuple[int, int, str | None]]:
     """Sizes of tensor groups, among how many of a group's ranks experts are divided (none, and as many as can be),
-    and why a size cannot be."""
-    for tensor in range(1, ranks + 1):
-        if ranks % tensor:
-            continue
+    and why a size cannot be. Heads and columns that ranks do not divide are filled up (`shares.heads_of_rank`) where
+    all ranks of an instance share a copy and FILLED is not exceeded, or where that size is given."""
+    divisors = [n for n in range(1, ranks + 1) if ranks % n == 0]
+    if given is not None and given not in divisors:
+        can = ", ".join(map(str, divisors))
+        yield given, 1, f"{given} ranks do not divide the {ranks} of an instance; ask for one of {can}"
+        return
+    for tensor in divisors if given is None else [given]:
         why = None
-        for _, block in model.stacks:
-            a = block.attention
-            if a.heads % tensor or (a.kv_heads % tensor and tensor % a.kv_heads):
-                why = "ranks do not divide the heads"
-            elif isinstance(block.network, Dense) and block.network.size % tensor:
-                why = "ranks do not divide the network"
+        most = math.inf if tensor == given else FILLED if tensor == ranks else 1.0
+        if any(_filled(block, tensor) > most for _, block in model.stacks):
+            why = PADDED
         found = _experts(model, tensor) if why is None else []
         if why is None and not found:
             why = "ranks do not divide the experts or their columns"
         yield from ((tensor, expert, why) for expert in found or [1])
+
+
+def _filled(block: Block, tensor: int) -> float:
+    """Heads of queries, or columns of a network, that so many ranks have together, as multiples of the model's."""
+    a, network = block.attention, block.network
+    wide = network.size if isinstance(network, Dense) else tensor
+    return max(heads_of_rank(a.heads, a.kv_heads, tensor)[0] * tensor / a.heads, -(-wide // tensor) * tensor / wide)
 
 
 def _experts(model: Model, tensor: int) -> list[int]:
@@ -141,24 +181,30 @@ def _mixtures(model: Model) -> list[Experts]:
 
 
 def of_neuron(
-    costs: ServingCosts, model: Model, request: GenerationRequest, policy: str, batches: tuple[int, ...] = BATCHES
+    costs: ServingCosts,
+    model: Model,
+    request: GenerationRequest,
+    policy: str,
+    given: ReplicaSettings = CHOSEN,
 ) -> Iterator[Offer | RefusedOffer]:
     """All ways on a target of Neuron."""
     target = costs.session.target
     ranks, have = parse(target.name).ranks, room(target)
-    for tensor, expert, why in degrees(model, ranks):
+    for tensor, expert, why in degrees(model, ranks, given.ranks):
         if why is not None:
             yield RefusedOffer(target.name, tensor, why)
             continue
-        share = ServingProgram(1, request.places, tensor, expert=expert)
+        share = given.share(request, tensor, expert)
         weights, cache = bytes_of(model, share)
-        if weights + cache > have:
-            yield RefusedOffer(target.name, tensor, FULL)
+        why = FULL if weights + cache > have else given.room((have - weights) // cache)
+        if why is not None:
+            yield RefusedOffer(target.name, tensor, why)
             continue
         before = costs.of("prefill", model, of_prompt(model, replace(share, length=request.padded)))
-        steps, working, exposed = _steps(costs, model, share, (have, weights, cache, before.working), batches)
+        steps, working, exposed = _steps(costs, model, share, (have, weights, cache, before.working), given)
         if not steps:
-            yield RefusedOffer(target.name, tensor, FULL if expert == 1 else FEW)
+            full = given.room((have - weights - before.working) // cache) or FULL
+            yield RefusedOffer(target.name, tensor, full if expert == 1 or given.batch is not None else FEW)
             continue
         yield Offer(
             target.name,
@@ -181,13 +227,14 @@ def _steps(
     model: Model,
     share: ServingProgram,
     memory: tuple[int, int, int, int],
-    batches: tuple[int, ...],
+    given: ReplicaSettings,
 ) -> tuple[dict[int, float], int, float]:
     """Seconds of decoding steps by batch, bytes that programs need beside, the share that is exposed exchange.
     memory: bytes of a rank, of its weights, of a request's cache, and what a prefill works with."""
     have, weights, cache, working = memory
     steps, exposed = {}, 0.0
-    for batch in sizes((have - weights - working) // cache, batches):
+    most = (have - weights - working) // cache
+    for batch in sizes(most, BATCHES) if given.batch is None else [given.batch] * (given.batch <= most):
         program = of_batch(model, replace(share, batch=batch))
         if program is None:
             continue
@@ -219,7 +266,7 @@ def bytes_of(model: Model, share: ServingProgram) -> tuple[int, int]:
 def _bytes(graph: Graph) -> tuple[int, int]:
     weights = cache = 0
     for value in graph.inputs:
-        nbytes = value.type.size * HALF
+        nbytes = value.type.nbytes
         if value.name.endswith(CACHE):
             cache += nbytes
         elif value.name not in ("ids", "places", "held"):
@@ -240,18 +287,25 @@ def is_neuron(name: str) -> bool:
     return True
 
 
-def of_others(name: str, model: Model, request: GenerationRequest, policy: str) -> Iterator[Offer | RefusedOffer]:
+def of_others(
+    name: str, model: Model, request: GenerationRequest, policy: str, given: ReplicaSettings = CHOSEN
+) -> Iterator[Offer | RefusedOffer]:
     """All ways on another vendor's instance: the larger of operations at the best rate that was measured for a
     product and of bytes at the memory's, and rings; no engine reaches it, so that it is a bound."""
     where = instance(name)
     have = int(where.accelerator.memory * (1 - RESERVED))
-    for tensor, expert, why in degrees(model, where.count):
+    for tensor, expert, why in degrees(model, where.count, given.ranks):
         if why is not None:
             yield RefusedOffer(name, tensor, why)
             continue
-        shared = ServingProgram(1, request.places, tensor, expert=expert)
+        shared = given.share(request, tensor, expert)
         weights, cache = bytes_of(model, shared)
-        fit = sizes((have - weights) // cache, OTHERS)
+        most = (have - weights) // cache
+        why = given.room(max(most, 0))
+        if why is not None:
+            yield RefusedOffer(name, tensor, why)
+            continue
+        fit = sizes(most, OTHERS) if given.batch is None else [given.batch]
         steps = {b: _step(where, model, shared, b, weights, cache) for b in fit}
         if not steps:
             yield RefusedOffer(name, tensor, FULL)
@@ -309,5 +363,6 @@ def _unread(model: Model, share: ServingProgram, rows: int) -> int:
         if isinstance(block.network, Experts):
             count = block.network.count
             left = count // share.expert - met(count, block.network.active, rows, share.expert)[0]
-            total += n * left * (block.expert_parameters // count) * HALF // (share.tensor // share.expert)
+            each = dtype(share.stored or share.form).itemsize
+            total += n * left * (block.expert_parameters // count) * each // (share.tensor // share.expert)
     return total

@@ -18,7 +18,16 @@ from trnlab.errors import UsageError
 from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.serving.costs import ServingCosts
 from trnlab.fleet.serving.graphs import supported
-from trnlab.fleet.serving.offers import GenerationRequest, Offer, RefusedOffer, is_neuron, of_neuron, of_others
+from trnlab.fleet.serving.offers import (
+    STORED,
+    GenerationRequest,
+    Offer,
+    RefusedOffer,
+    ReplicaSettings,
+    is_neuron,
+    of_neuron,
+    of_others,
+)
 from trnlab.fleet.serving.queue import POLICIES, PREFILL_FIRST, Array, RequestLatencies, serve
 from trnlab.runtime.session import Session
 from trnlab.units import SECONDS_PER_HOUR
@@ -26,6 +35,8 @@ from trnlab.units import SECONDS_PER_HOUR
 REQUESTS = 4000  # of a simulation
 EARLY = 0.1  # of them are left out: the engine begins empty
 MOST = 1 << 16  # instances
+MOST_BATCH = 1024  # requests that decode together: programs of more were never compiled here
+MOST_RANKS = 1 << 12  # of a copy, which lies on one instance or UltraServer
 QUANTILES = (50, 90, 99)
 
 
@@ -41,6 +52,7 @@ class ServingQuestion:
     first: float
     whole: float | None = None
     policy: str = PREFILL_FIRST
+    given: ReplicaSettings = field(default_factory=ReplicaSettings)
     requests: int = REQUESTS
     seed: int = 0
 
@@ -140,6 +152,7 @@ def _checked(question: ServingQuestion) -> None:
             got=length,
             remedy="shorten prompt or answer, or take a model of longer contexts",
         )
+    _check_given(question.given)
     if question.policy not in POLICIES:
         raise UsageError(
             f"unknown policy {question.policy!r}",
@@ -150,13 +163,33 @@ def _checked(question: ServingQuestion) -> None:
         )
 
 
+def _check_given(given: ReplicaSettings) -> None:
+    for name, value, most in (("--batch", given.batch, MOST_BATCH), ("--ranks", given.ranks, MOST_RANKS)):
+        if value is not None and not 1 <= value <= most:
+            raise UsageError(
+                f"{name} {value} is out of range",
+                code="TRN168",
+                limit=f"1 to {most}",
+                got=value,
+                remedy="give a number in that range, or leave it out and have it chosen",
+            )
+    if given.weights not in STORED:
+        raise UsageError(
+            f"unknown format of weights {given.weights!r}",
+            code="TRN168",
+            limit=", ".join(STORED),
+            got=given.weights,
+            remedy="choose one of those above",
+        )
+
+
 def _offers(
     name: str, question: ServingQuestion, folder: Path | None, found: ServingPlan
 ) -> list[Offer | RefusedOffer]:
     if not is_neuron(name):
-        return list(of_others(name, question.model, question.request, question.policy))
+        return list(of_others(name, question.model, question.request, question.policy, question.given))
     costs = ServingCosts(Session(chips.target(name)), folder)
-    offers = list(of_neuron(costs, question.model, question.request, question.policy))
+    offers = list(of_neuron(costs, question.model, question.request, question.policy, question.given))
     found.compiled += costs.compiled
     return offers
 
@@ -235,14 +268,14 @@ def _nothing(found: ServingPlan) -> UsageError:
         remedy = "allow more time, shorten prompts or answers, or take a target with more bandwidth in a tensor group"
     else:
         got = "; ".join(f"{r.target}, {r.tensor} ranks: {r.why}" for r in found.refused[:6])
-        remedy = "take instances with more memory or more chips, or a smaller model"
+        remedy = "take instances with more memory or more chips, a smaller model, or what the reasons above name"
     limit = f"{question.first:g} s to the first token" + (
         f" and {question.whole:g} s to the last" if question.whole else ""
     )
     return UsageError(
         f"nothing that was asked for serves {question.model.name} in time"
         if found.late
-        else f"{question.model.name} fits on none of the targets",
+        else f"{question.model.name} is served by none of the targets",
         code="TRN169",
         limit=limit,
         got=got,

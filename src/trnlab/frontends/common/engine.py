@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -182,11 +183,27 @@ def use(engine: GraphEngine) -> Iterator[GraphEngine]:
         _active.pop()
 
 
+Counted = tuple[int, str]
+
+
+def counted(shapes: Sequence[tuple[tuple[int, ...], bool]]) -> Counted:
+    """How many tokens a batch has, or else samples, and which of them: elements of the last array of integers where
+    it has two dimensions, rows of the last array elsewhere. shapes: of arrays, with whether they are of integers."""
+    known = [(shape, whole) for shape, whole in shapes if shape]
+    ids = [shape for shape, whole in known if whole]
+    if ids:
+        return prod(ids[-1]), "tokens" if len(ids[-1]) > 1 else "samples"
+    return (known[-1][0][0], "samples") if known else (0, "")
+
+
 class TracingEngine(Protocol):
     """An engine that runs nothing: a script is followed, and its frameworks compute on the host what it reads."""
 
-    def follow(self, how: str, graphs: Sequence[Graph], kinds: Mapping[str, str], learns: bool) -> None:
-        """These graphs would run now, compiled by `how`. kinds: of inputs by name: "parameter", "state", "batch"."""
+    def follow(
+        self, how: str, graphs: Sequence[Graph], kinds: Mapping[str, str], learns: bool, counted: Counted = (0, "")
+    ) -> None:
+        """These graphs would run now, compiled by `how`. kinds: of inputs by name: "parameter", "state", "batch".
+        counted: what a pass that learns nothing has, see `counted`."""
         ...
 
     def left(self, name: str, error: TrnlabError) -> None:

@@ -53,6 +53,8 @@ class ChipExecutable:
         (main,) = (op for op in module.body.operations if str(op.attributes["sym_name"]) == '"main"')
         self._donated = _donated(main)
         asked.passes(_through(main))
+        if asked.is_update and _only_forward(module):
+            asked.only_forward()
         self.program: SegmentedProgram | None = None
         self.refused: TrnlabError | None = None
 
@@ -109,7 +111,9 @@ class ChipExecutable:
                 follower.left(self.asked.name, error)
         results = self.on_host().execute_sharded(arguments, **({"with_tokens": True} if with_tokens else {}))
         if self.program is not None:
-            follower.follow("jax.jit", list(self.program.graphs()), self.asked.kinds, self.asked.is_update)
+            asked = self.asked
+            kinds, has = (asked.kinds, (0, "")) if asked.is_update else asked.forward_pass(arguments)
+            follower.follow("jax.jit", list(self.program.graphs()), kinds, asked.is_update, has)
             self.asked.followed([np.shape(a) for a in arguments], engine.current())
         return results
 
@@ -230,6 +234,14 @@ def _donated(main: Any) -> list[int]:
     """The arguments whose memory the module may take."""
     found = [ir.DictAttr(attrs) for attrs in main.attributes.get("arg_attrs", ())]
     return [i for i, attrs in enumerate(found) if "tf.aliasing_output" in attrs or "jax.buffer_donor" in attrs]
+
+
+def _only_forward(module: Any) -> bool:
+    """Whether a module has products, and nothing that JAX differentiated: it names what is transposed or pushed
+    forward so, jit(step)/transpose(jvp(Model))/dot_general."""
+    text = module.operation.get_asm(enable_debug_info=True, large_elements_limit=16)
+    products = "stablehlo.dot_general" in text or "stablehlo.convolution" in text
+    return products and "jvp(" not in text and "transpose(" not in text
 
 
 def _through(main: Any) -> list[int]:

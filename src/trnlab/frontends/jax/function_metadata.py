@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import weakref
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ import jax
 import numpy as np
 
 from trnlab.errors import TrnlabError, UnsupportedOpError
-from trnlab.frontends.common.engine import GraphEngine, optimizer_stepped
+from trnlab.frontends.common.engine import Counted, GraphEngine, counted, optimizer_stepped
 from trnlab.frontends.unedited import LEFT
 from trnlab.runtime.notices import say
 
@@ -53,6 +54,7 @@ class FunctionMetadata:
     kinds: dict[str, str] = field(init=False)
     _batch: list[int] = field(init=False)
     _told: bool = False
+    _came: list[Any] = field(default_factory=list)  # arguments of the last pass that was followed
 
     def __post_init__(self) -> None:
         self.passes(())
@@ -66,6 +68,27 @@ class FunctionMetadata:
         self.is_update = bool(succeeded)
         self.kinds = self._kinds(succeeded)
         self._batch = [i for i, kind in enumerate(self.inputs) if kind and kind[0] and i not in succeeded]
+
+    def only_forward(self) -> None:
+        """Told that the function has products and differentiates nothing. Unless it returns a loss, a result that
+        looks as an argument does is no successor of it: a block's output, or a cache."""
+        if self._loss is None:
+            self.is_update, self.kinds = False, self._kinds(())
+            self._batch = [i for i, kind in enumerate(self.inputs) if kind and kind[0]]
+
+    def forward_pass(self, arguments: Sequence[Any]) -> tuple[dict[str, str], Counted]:
+        """What the arguments of a pass that learns nothing are, and what it has of tokens or samples: parameters are
+        arrays of floats that are called by a path (params['kernel']), or that came before. The last array is the
+        batch's, whatever it is called."""
+        known, self._came = self._came, [weakref.ref(a) if isinstance(a, jax.Array) else None for a in arguments]
+        again = [ref is not None and ref() is a for ref, a in zip(known, arguments)] or [False] * len(arguments)
+        names = self.names or [""] * len(self.inputs)
+        arrays = [i for i, kind in enumerate(self.inputs) if kind and kind[0]]
+        kept = {i for i in arrays if "float" in self.inputs[i][1] and (_tail(names[i]) or again[i])}  # type: ignore[index]
+        kept -= set() if set(arrays) - kept else set(arrays[-1:])
+        batch = [i for i in arrays if i not in kept]
+        has = counted([(self.inputs[i][0], "int" in self.inputs[i][1]) for i in batch])  # type: ignore[index]
+        return {name: "parameter" if i in kept else "batch" for i, name in enumerate(names)}, has
 
     def _kinds(self, succeeded: Collection[int]) -> dict[str, str]:
         """What arguments are, by name: of those that a step replaces, an optimizer's are called so, or come behind

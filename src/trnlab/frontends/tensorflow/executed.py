@@ -92,19 +92,21 @@ def follow(function: Any, arguments: Sequence[Any], follower: engine.TracingEngi
     loaded = _found(function, arguments, (*map(_form, arguments), id(follower)))
     kinds = [_variable(a) if a.dtype == tf.resource else None for a in arguments]
     written = set(loaded.written)
-    named = {
-        _name(function, i): "batch"
-        if kind is None or i not in written
-        else "parameter"
-        if kind.shape.rank
-        else "state"
-        for i, kind in enumerate(kinds)
-    }
-    follower.follow("tf.function", list(loaded.program.graphs()), named, _learns(loaded, arguments))
+    named = {_name(function, i): _kind_of(kind, i in written, bool(written)) for i, kind in enumerate(kinds)}
+    given = [(tuple(a.shape), a.dtype.is_integer) for a in arguments if a.dtype != tf.resource]
+    graphs, has = list(loaded.program.graphs()), engine.counted(given)
+    follower.follow("tf.function", graphs, named, _learns(loaded, arguments), has)
     if _learns(loaded, arguments):
         from trnlab.frontends.tensorflow.step import learned_from
 
         engine.current().step_done(0.0, learned_from([a for a in arguments if a.dtype != tf.resource]))
+
+
+def _kind_of(variable: Any, is_written: bool, any_is: bool) -> str:
+    """What an argument is: of a function that writes no variable, those that it reads are the model's."""
+    if variable is None or (any_is and not is_written):
+        return "batch"
+    return "parameter" if variable.shape.rank else "state"
 
 
 def _found(function: Any, arguments: Sequence[Any], key: Hashable) -> _Loaded:

@@ -61,16 +61,15 @@ class GradientBuilder(GraphBuilder):
         """make(*inputs), with a derivative of its own: `backward`. The first result alone is differentiated."""
         return self._region(make, inputs, backward)
 
-    def recomputed(self, make: Callable[..., Value], *inputs: Value, apart: bool = False) -> Value:
+    def recomputed(self, make: Callable[..., Value], *inputs: Value) -> Value:
         """make(*inputs), of which nothing is kept: the backward pass computes it once more from the inputs
-        (activation checkpointing, Chen et al. 2016, arXiv:1604.06174). apart: what it reads of the graph's own inputs
-        is behind barriers then as well, as PyTorch has it, so that no loop that reads one computes it both times."""
+        (activation checkpointing, Chen et al. 2016, arXiv:1604.06174). What it reads of the graph's own inputs is
+        behind barriers then as well, as PyTorch has it, so that no loop that reads one computes it both times."""
         results = self._region(lambda *given: (make(*given),), inputs, None)
-        if apart:
-            region = self._nodes[-1]
-            assert isinstance(region, GradientRegion)
-            read = dict.fromkeys(value for value in _read(region.nodes) if value.op is None)
-            region.inputs = tuple(dict.fromkeys((*inputs, *read)))
+        region = self._nodes[-1]
+        assert isinstance(region, GradientRegion)
+        read = dict.fromkeys(value for value in _read(region.nodes) if value.op is None)
+        region.inputs = tuple(dict.fromkeys((*inputs, *read)))
         return results[0]
 
     def _region(

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from html import escape
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trnlab.documents.html import bars, key, section, stack, table
+from trnlab.documents import Bar, Bars, Key, Note, Part, Section, Slice, Table
 from trnlab.profile.communication import NAMES, warning
 from trnlab.profile.names import nice_time
 from trnlab.units import PS_PER_S, format_bytes
@@ -15,41 +14,43 @@ from trnlab.units import PS_PER_S, format_bytes
 Found = Mapping[str, Any]
 
 
-def panel(found: Found, step_s: float) -> str:
+def panel(found: Found, step_s: float) -> Section:
     """The section of a page."""
-    rows = []
     most = max((use["time_s"] for use in found["purposes"].values()), default=0.0) or 1.0
-    for purpose, use in found["purposes"].items():
-        parts = (("exposed", "var(--scalar)", use["exposed_s"]), ("hidden", "var(--edge)", use["hidden_s"]))
-        bar = stack((f"{name}: {_time(time)}", colour, time / most) for name, colour, time in parts if time > 0)
-        rows.append((NAMES[purpose], bar, f"{_time(use['time_s'])}, {_time(use['exposed_s'])} exposed"))
-    colours = key(
+    rows = [_purpose(purpose, use, most) for purpose, use in found["purposes"].items()]
+    colours = Key(
         (
             ("exposed: no engine computes", "var(--scalar)", _time(found["exposed_s"])),
             ("hidden behind computation", "var(--edge)", _time(found["hidden_s"])),
         )
     )
-    notice = f'<p class="notice"><b>{escape(_sentence(warning(found)))}</b></p>' if found["flagged"] else ""
+    flagged: list[Part] = [Note(warning(found).removeprefix("warning: "), loud=True)] if found["flagged"] else []
     say = (
         f"What ranks send each other takes {_time(found['time_s'])} of a step of {_time(step_s)}"
         + ("" if found["ratio"] is None else f", {found['ratio']:.2f} of what computation takes")
         + ". By what it carries:"
     )
-    content = [notice, bars(rows, "slim"), colours, "<h3>On the links</h3>", _links(found), _helps(found)]
-    return section("Communication", say, "".join(content))
+    helps = [_helps(found["remedies"])] if "remedies" in found else []
+    return Section(heading="Communication", say=say, parts=[*flagged, Bars(rows), colours, _links(found), *helps])
 
 
-def _links(found: Found) -> str:
+def _purpose(purpose: str, use: Found, most: float) -> Bar:
+    """What is exposed and hidden of what carries one thing."""
+    parts = (("exposed", "var(--scalar)", use["exposed_s"]), ("hidden", "var(--edge)", use["hidden_s"]))
+    slices = [Slice(name, time / most, _time(time), colour) for name, colour, time in parts if time > 0]
+    return Bar(NAMES[purpose], [_time(use["time_s"]), f"{_time(use['exposed_s'])} exposed"], slices)
+
+
+def _links(found: Found) -> Section:
     rows = [
         (name, format_bytes(round(use["class_bytes"])), use["link"], _time(use["busy_s"]), f"{use['share']:.0%}")
         for name, use in found["links"].items()
     ]
-    return table(("links", "bytes, an instance", "the busiest", "busy", "of the step"), rows, (1, 3, 4))
+    head = ("links", "bytes, an instance", "the busiest", "busy", "of the step")
+    return Section(heading="On the links", parts=[Table(rows, head, (1, 3, 4))])
 
 
-def _helps(found: Found) -> str:
-    if "remedies" not in found:
-        return ""
+def _helps(remedies: Sequence[Found]) -> Section:
     rows = [
         (
             row["what"],
@@ -57,14 +58,11 @@ def _helps(found: Found) -> str:
             "-" if row["step_s"] is None else f"{row['gain']:+.1%}",
             row["costs"] if row["step_s"] else row["why"],
         )
-        for row in found["remedies"]
+        for row in remedies
     ]
-    say = '<p class="say">Each is the same step timed again with one thing changed. Gains do not add up.</p>'
-    return f"<h3>What would help</h3>{say}" + table(("change", "step", "gain", "what it costs"), rows, (1, 2))
-
-
-def _sentence(words: str) -> str:
-    return words.removeprefix("warning: ")[:1].upper() + words.removeprefix("warning: ")[1:] + "."
+    say = "Each is the same step timed again with one thing changed. Gains do not add up."
+    table = Table(rows, ("change", "step", "gain", "what it costs"), (1, 2))
+    return Section(heading="What would help", say=say, parts=[table])
 
 
 def _time(seconds: float) -> str:

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A comparison of two runs for a terminal, and as a page with both timelines on one scale."""
+"""A comparison of two runs as a document; its page has both timelines on one scale."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from html import escape
+from collections.abc import Iterator, Sequence
 
-from trnlab.documents.html import section, table
+from trnlab.documents import PAGE, TERMINAL, Document, Later, Note, Part, Section, Table
 from trnlab.profile.compare import APPEARED, EQUAL, VANISHED, ActivityDelta, Comparison, by_opcode
 from trnlab.profile.data import Profile, Step
 from trnlab.profile.names import nice_time
 from trnlab.profile.pages import pictures
-from trnlab.profile.pages.page import document
+from trnlab.profile.pages.page import SCRIPTS
 
 ROWS = 8  # of each list in the terminal
 MOST = 40  # of each list in the page
@@ -37,66 +36,91 @@ def verdict(c: Comparison) -> str:
     return f"{b} takes {nice_time(y)}, {a} {nice_time(x)}: {how}"
 
 
-def text(c: Comparison) -> str:
-    """What changed, each list with what changed most."""
-    parts = [verdict(c)]
-    if c.measured:
-        parts.append(_agreement(c))
-    for kind, title in TITLES.items():
-        rows = [change for change in c.changes[kind] if change.verdict != EQUAL]
-        if rows and not (c.measured and kind in ("line", "graph op")):
-            more = [f"  and {len(rows) - ROWS} more"] if len(rows) > ROWS else []
-            parts.append("\n".join([title, *(_line(row, c.measured) for row in rows[:ROWS]), *more]))
-    if len(parts) == 1:
-        parts.append("nothing changed")
-    return "\n\n".join(parts)
-
-
-def page(first: Profile, second: Profile, c: Comparison) -> str:
-    """Both timelines one above the other, zooming together, and every list."""
-    title = f"{c.names[0]} and {c.names[1]}"
-    head = (
-        f'<header>\n<p class="over">trnlab compare</p>\n<h1>{escape(title)}</h1>\n'
-        f'<p class="lede">{escape(verdict(c))}.</p>\n</header>'
+def document(c: Comparison, runs: Sequence[Profile] = ()) -> Document:
+    """What changed, each list with what changed most. runs: both, whose timelines the page has one above the other,
+    zooming together."""
+    told = list(_changed(c))
+    return Document(
+        f"{c.names[0]} and {c.names[1]}",
+        [
+            Note(verdict(c), on=TERMINAL),
+            *([_agreement(c)] if c.measured else []),
+            *(told or ([] if c.measured else [Section(parts=[Note("nothing changed")], on=TERMINAL)])),
+            Later(lambda: [_timelines(c, runs)] if runs else [], on=PAGE),
+            *([_instructions(c)] if c.measured else []),
+            *_lists(c),
+        ],
+        over="trnlab compare",
+        lede=f"{verdict(c)}.",
+        scripts=SCRIPTS,
+        record=c.to_json,
     )
-    drawn = "".join(_drawn(profile, name) for profile, name in zip((first, second), c.names))
-    body = [head, f'<div class="linked">{drawn}</div>', *_tables(c)]
-    return document(title, "\n".join(body))
 
 
-def _drawn(profile: Profile, name: str) -> str:
+def _timelines(c: Comparison, runs: Sequence[Profile]) -> Section:
+    """Of both, one above the other."""
+    return Section(parts=[_drawn(run, name) for run, name in zip(runs, c.names)], style="linked")
+
+
+def _drawn(profile: Profile, name: str) -> Section:
     step = profile.step
     assert isinstance(step, Step)
     return pictures.timeline({"script": profile.summary.get("script", "")}, step, title=name)
 
 
-def _tables(c: Comparison) -> Iterator[str]:
-    if c.measured:
-        head = ("opcode", "engine", "pairs", c.names[0], c.names[1], "median error")
-        rows = [
-            (name, engine, str(count), nice_time(x), nice_time(y), f"{error:.1%}")
-            for name, engine, count, x, y, error in by_opcode(c.pairs)
-        ]
-        say = "The n-th instruction of an engine, opcode and size in one run with the n-th of the same in the other."
-        yield section("Instruction by instruction", say, table(head, rows, (2, 3, 4, 5)) + _alone(c))
+def _kinds(c: Comparison) -> Iterator[tuple[str, list[ActivityDelta]]]:
+    """Lists by their titles; a measured run knows neither lines nor ops of the graph."""
     for kind, title in TITLES.items():
-        changes = c.changes[kind]
-        if c.measured and kind in ("line", "graph op"):
-            continue
-        head = ("", "", *c.names, "difference", "instructions", *(() if c.measured else ("work",)))
-        shown = [_row(change, c.measured) for change in changes[:MOST]]
-        more = f'<p class="over">and {len(changes) - MOST} more</p>' if len(changes) > MOST else ""
-        yield section(title, _WORK if c.measured else _CRITICAL, table(head, shown, (1, 2, 3, 4, 5, 6)) + more)
+        if not (c.measured and kind in ("line", "graph op")):
+            yield title, c.changes[kind]
 
 
-def _alone(c: Comparison) -> str:
-    """What is in one run only, in a paragraph each."""
-    parts = []
-    for name, alone in zip(c.names, c.unpaired):
-        if alone:
-            listed = ", ".join(f"{count} {what}" for what, count in alone.items())
-            parts.append(f'<p class="over">Only in {escape(name)}: {escape(listed)}.</p>')
-    return "".join(parts)
+def _changed(c: Comparison) -> Iterator[Section]:
+    """What is not as it was, for the terminal."""
+    for title, changes in _kinds(c):
+        rows = [_line(change, c.measured) for change in changes if change.verdict != EQUAL]
+        if rows:
+            yield Section(title, [Table(rows, numbers=[0], most=ROWS)], on=TERMINAL)
+
+
+def _lists(c: Comparison) -> Iterator[Section]:
+    """All there is, for the page."""
+    head = ("", "", *c.names, "difference", "instructions", *(() if c.measured else ("work",)))
+    for title, changes in _kinds(c):
+        table = Table([_row(change, c.measured) for change in changes], head, range(1, 7), most_on_page=MOST)
+        yield Section(heading=title, say=_WORK if c.measured else _CRITICAL, parts=[table], on=PAGE)
+
+
+def _pairs(c: Comparison) -> list[tuple[str, ...]]:
+    """Of each opcode: engine, pairs, the median duration in both runs, and how far those of a pair lie apart."""
+    return [
+        (name, engine, str(count), nice_time(x), nice_time(y), f"{error:.1%}")
+        for name, engine, count, x, y, error in by_opcode(c.pairs)
+    ]
+
+
+def _alone(c: Comparison) -> list[Part]:
+    """What is in one run only, a statement for each."""
+    return [
+        Note(f"only in {name}: {', '.join(f'{count} {what}' for what, count in alone.items())}")
+        for name, alone in zip(c.names, c.unpaired)
+        if alone
+    ]
+
+
+def _agreement(c: Comparison) -> Section:
+    """Instruction by instruction: how far predicted and measured durations lie apart."""
+    head = ("opcode", "engine", "pairs", c.names[0][-10:], c.names[1][-10:], "error")
+    parts = [Table(_pairs(c), head, (2, 3, 4, 5)), *_alone(c)]
+    return Section("Instruction by instruction, medians", parts, on=TERMINAL)
+
+
+def _instructions(c: Comparison) -> Section:
+    """The same for the page."""
+    head = ("opcode", "engine", "pairs", c.names[0], c.names[1], "median error")
+    say = "The n-th instruction of an engine, opcode and size in one run with the n-th of the same in the other."
+    parts = [Table(_pairs(c), head, (2, 3, 4, 5)), *_alone(c)]
+    return Section(heading="Instruction by instruction", say=say, parts=parts, on=PAGE)
 
 
 def _row(change: ActivityDelta, measured: bool) -> tuple[str, ...]:
@@ -113,30 +137,13 @@ def _times(change: ActivityDelta, measured: bool) -> tuple[int, int]:
     return change.time if measured else change.critical
 
 
-def _line(change: ActivityDelta, measured: bool) -> str:
+def _line(change: ActivityDelta, measured: bool) -> tuple[str, str, str]:
     a, b = (nice_time(time) for time in _times(change, measured))
     times = {APPEARED: f"{b} new", VANISHED: f"{a} gone"}.get(change.verdict, f"{a} to {b}")
     name = change.name if len(change.name) <= WIDEST else change.name[: WIDEST - 1] + "…"
     n, m = change.count
     count = f", {n:,} to {m:,} instructions" if n != m and n and m else ""
-    return f"  {_signed(change.difference):>9}  {change.verdict:<8}  {name} ({times}{count})"
-
-
-def _agreement(c: Comparison) -> str:
-    """Instruction by instruction: how far predicted and measured durations lie apart."""
-    rows = by_opcode(c.pairs)
-    width = max((len(row[0]) for row in rows), default=6)
-    lines = [
-        f"{name:<{width}}  {engine:<7}{count:>6}{nice_time(x):>11}{nice_time(y):>11}{error:>9.1%}"
-        for name, engine, count, x, y, error in rows
-    ]
-    head = f"{'opcode':<{width}}  engine  pairs{c.names[0][-10:]:>11}{c.names[1][-10:]:>11}    error"
-    alone = [
-        f"only in {name}: {', '.join(f'{n} {what}' for what, n in side.items())}"
-        for name, side in zip(c.names, c.unpaired)
-        if side
-    ]
-    return "\n".join(["Instruction by instruction, medians", head, *lines, *alone])
+    return _signed(change.difference), change.verdict, f"{name} ({times}{count})"
 
 
 def _signed(ps: int) -> str:

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run that the vendor's profiler measured, for a terminal and as a page."""
+"""A run that the vendor's profiler measured, as a document."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from html import escape
 
 import numpy as np
 
-from trnlab.documents.html import bars, section, table, track
+from trnlab.documents import PAGE, TERMINAL, Bar, Bars, Document, Later, Note, Section, Table
 from trnlab.profile.critical import pieces
 from trnlab.profile.data import Profile, Step
 from trnlab.profile.names import nice_time
 from trnlab.profile.pages import pictures
-from trnlab.profile.pages.page import document
+from trnlab.profile.pages.page import SCRIPTS
 from trnlab.profile.pages.pictures import COLOURS
 from trnlab.timeline import ENGINES
 from trnlab.units import format_bytes, format_count
@@ -22,41 +21,40 @@ from trnlab.units import format_bytes, format_count
 OPCODES = 12
 
 
-def text(profile: Profile) -> str:
-    """What it took, how active the engines were, and which opcodes took how long."""
-    rows = list(_facts(profile))
-    width = max(len(name) for name, _ in rows)
-    head = f"{profile.summary['name']} on {profile.summary['target']}, measured"
-    opcodes = [f"  {name:<28}{count:>7,}{nice_time(time):>12}" for name, count, time in _opcodes(profile)]
-    facts = [f"{name:<{width}}  {value}" for name, value in rows]
-    return "\n".join([head, "", *facts, "", "instructions, from start to result", *opcodes])
-
-
-def page(profile: Profile) -> str:
-    """Its timeline and numbers."""
-    name, step = profile.summary["name"], profile.step
+def document(profile: Profile) -> Document:
+    """What it took, how active the engines were, and which opcodes took how long; its timeline on the page."""
+    name, target, step = profile.summary["name"], profile.summary["target"], profile.step
     assert isinstance(step, Step)
-    head = (
-        f'<header>\n<p class="over">measured on {escape(profile.summary["target"])}</p>\n<h1>{escape(name)}</h1>\n'
-        f'<p class="lede">The run took <b>{nice_time(step.timeline.total)}</b>.</p>\n</header>'
+    facts = Table(list(_facts(profile)))
+    head = [Note(f"{name} on {target}, measured"), Note(""), facts]
+    return Document(
+        name,
+        [
+            Section(parts=head, on=TERMINAL),
+            Later(lambda: _drawn(profile, step), on=PAGE),
+            _opcode_section(profile),
+            Section(heading="Numbers", parts=[facts], on=PAGE),
+        ],
+        over=f"measured on {target}",
+        lede=f"The run took {nice_time(step.timeline.total)}.",
+        scripts=SCRIPTS,
     )
-    shares = [(engine, track(share, COLOURS[engine]), f"{share:.1%}") for engine, share in _active(profile)]
+
+
+def _drawn(profile: Profile, step: Step) -> Iterator[Section]:
+    yield pictures.timeline({"script": ""}, step, title="Instruction by instruction")
+    yield pictures.where(step, pieces(step))
+    shares = [Bar.of(engine, share, f"{share:.1%}", colour=COLOURS[engine]) for engine, share in _active(profile)]
+    say = "Share of the time in which some instruction is under way, or bytes flow."
+    yield Section(heading="Engines", say=say, parts=[Bars(shares)])
+
+
+def _opcode_section(profile: Profile) -> Section:
+    """Which opcodes took how long."""
     rows = [(opcode, f"{count:,}", nice_time(time)) for opcode, count, time in _opcodes(profile)]
-    body = [
-        head,
-        pictures.timeline({"script": ""}, step, title="Instruction by instruction"),
-        pictures.where(step, pieces(step)),
-        section(
-            "Engines",
-            "Share of the time in which some instruction is under way, or bytes flow.",
-            bars(shares, "slim"),
-        ),
-        section(
-            "Opcodes", "From start to result; such times overlap.", table(("", "instructions", "time"), rows, (1, 2))
-        ),
-        section("Numbers", "", table((), list(_facts(profile)))),
-    ]
-    return document(name, "\n".join(body))
+    say = "From start to result; such times overlap."
+    tables = [Table(rows, numbers=(1, 2), on=TERMINAL), Table(rows, ("", "instructions", "time"), (1, 2), on=PAGE)]
+    return Section("instructions, from start to result", tables, heading="Opcodes", say=say)
 
 
 def _facts(profile: Profile) -> Iterator[tuple[str, str]]:

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""report.html: one page that needs nothing but itself, pictures first."""
+"""A run as a document: its answers for the terminal, and report.html, a page that needs nothing but itself, pictures
+first."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from html import escape
 from importlib.resources import files
 from statistics import median
 from typing import Any
 
-from trnlab.documents import html
-from trnlab.documents.html import section, table
+from trnlab.documents import PAGE, Document, HeadlineFigure, Later, Section, Table
 from trnlab.profile import compiled
 from trnlab.profile import summary as words
 from trnlab.profile.band import band
@@ -28,68 +27,75 @@ _ASSETS = files(__package__).joinpath("assets")
 SCRIPTS = tuple(
     _ASSETS.joinpath(name) for name in ("timeline_data.js", "timeline_paint.js", "timeline.js", "ranks.js")
 )
+_BESIDE = "the same numbers are in summary.json, the timeline for Perfetto in trace.json"
 
 
-def page(profile: Profile) -> str:
-    """The page of a run, with as much as the run left."""
+def document(profile: Profile) -> Document:
+    """A run, with as much as it left."""
+    s = profile.summary
+    command = " ".join([s["script"], *s["arguments"]])
+    state = f"This run is {s['status']}; what follows is partial."
+    return Document(
+        s["name"],
+        [*words.answers(s), Later(lambda: _sections(profile), on=PAGE)],
+        over=f"trnlab run on {', '.join(s[key] for key in ('target', 'chip', 'precision'))}",
+        lede=_lede(s) if "step_time_s" in s else "",
+        notice="" if s["complete"] else state,
+        figures=list(_figures(s)),
+        foot=" · ".join((command, f"started {s['started']}", f"trnlab {s['trnlab']}", _BESIDE)),
+        scripts=SCRIPTS,
+        record=lambda: s,
+    )
+
+
+def _sections(profile: Profile) -> Iterator[Section]:
+    """Of the page."""
     s, step = profile.summary, profile.step
-    drawn = () if step is None else _pictures(profile, step)
-    body = "\n".join([*_top(s), *pictures.loss(s), *drawn, *_tables(s)])
-    return document(s["name"], body)
+    yield from pictures.loss(s)
+    if step is not None:
+        yield from _pictures(profile, step)
+    if s.get("kernels"):
+        yield _kernels(s)
+    yield Section(heading="Numbers", parts=[Table(list(_numbers(s)))])
+    if s.get("assumptions"):
+        yield _assumed(s)
 
 
-def document(title: str, body: str) -> str:
-    """A whole page around the body, with the scripts that timelines need."""
-    return html.document(title, body, SCRIPTS)
+def _lede(s: Summary) -> str:
+    """How long it takes, and what decides that."""
+    tokens = f" on {s['tokens_per_step']:,} tokens" if s["tokens_per_step"] else ""
+    both = s["cost"]["cores_used"] > 1
+    what = f"A training step{tokens} takes {'a logical core of two NeuronCores' if both else 'one NeuronCore'}"
+    if words.only_kernels(s):
+        count = len(s["kernels"])
+        what = "The kernel takes" if count == 1 else f"The {count} kernels, each called once, take"
+    return f"{what} {_time(s['step_time_s'])}{_between(s)}. What decides that: {words.bound(s)}."
 
 
-def _top(s: Summary) -> Iterator[str]:
-    about = ", ".join(escape(s[key]) for key in ("target", "chip", "precision"))
-    yield f'<header>\n<p class="over">trnlab run on {about}</p>\n<h1>{escape(s["name"])}</h1>'
-    if "step_time_s" in s:
-        tokens = f" on {s['tokens_per_step']:,} tokens" if s["tokens_per_step"] else ""
-        both = s["cost"]["cores_used"] > 1
-        what = f"A training step{tokens} takes {'a logical core of two NeuronCores' if both else 'one NeuronCore'}"
-        if words.only_kernels(s):
-            count = len(s["kernels"])
-            what = "The kernel takes" if count == 1 else f"The {count} kernels, each called once, take"
-        yield (
-            f'<p class="lede">{what} '
-            f"<b>{_time(s['step_time_s'])}</b>{_between(s)}. What decides that: {escape(words.bound(s))}.</p>"
-        )
-    if not s["complete"]:
-        yield f'<p class="notice">This run is <b>{escape(s["status"])}</b>; what follows is partial.</p>'
-    yield f'<dl class="figures">{"".join(_figure(*figure) for figure in _figures(s))}</dl>\n</header>'
-
-
-def _figures(s: Summary) -> Iterator[tuple[str, str, str]]:
+def _figures(s: Summary) -> Iterator[HeadlineFigure]:
+    """The answer in large numbers."""
     if s["loss"]:
         first, last = pictures.number(s["loss"][0]), pictures.number(s["loss"][-1])
-        yield "Loss", last, f"from {first} in {s['steps']} steps"
+        yield HeadlineFigure("Loss", last, f"from {first} in {s['steps']} steps")
     if "step_time_s" not in s:
         return
     here = f"{nice_time(median(s['step_wall_s']) * PS_PER_S)} to simulate" if s["step_wall_s"] else ""
-    yield "All kernels, once" if words.only_kernels(s) else "One step", _time(s["step_time_s"]), here
+    whole = "All kernels, once" if words.only_kernels(s) else "One step"
+    yield HeadlineFigure(whole, _time(s["step_time_s"]), here)
     if s["tokens_per_step"]:
-        yield (
-            "Tokens per second",
-            format_count(s["tokens_per_s"]),
-            "on one core" if s["cost"]["cores_used"] == 1 else "on two cores",
-        )
-    yield "MFU", f"{s['mfu']:.1%}", f"of {format_count(s['peak_flops'])}FLOP/s"
+        cores = "on one core" if s["cost"]["cores_used"] == 1 else "on two cores"
+        yield HeadlineFigure("Tokens per second", format_count(s["tokens_per_s"]), cores)
+    yield HeadlineFigure("MFU", f"{s['mfu']:.1%}", f"of {format_count(s['peak_flops'])}FLOP/s")
     usd = s["cost"]["usd_per_million_tokens"]
     if s.get("kernels"):
         calls = sum(kernel["calls"] for kernel in s["kernels"])
-        yield "Kernel calls", f"{calls:,}", f"of {len(s['kernels'])} kernels and forms of arguments"
+        yield HeadlineFigure("Kernel calls", f"{calls:,}", f"of {len(s['kernels'])} kernels and forms of arguments")
     if usd is not None:
-        yield "A million tokens", f"${usd:.3g}", f"{s['cost']['price_kind']}, {s['cost']['price_date']}"
+        kind = f"{s['cost']['price_kind']}, {s['cost']['price_date']}"
+        yield HeadlineFigure("A million tokens", f"${usd:.3g}", kind)
 
 
-def _figure(name: str, value: str, more: str) -> str:
-    return f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(more)}</small></dd></div>"
-
-
-def _pictures(profile: Profile, step: Step) -> Iterator[str]:
+def _pictures(profile: Profile, step: Step) -> Iterator[Section]:
     s, chain = profile.summary, pieces(step)
     yield from findings.steps(s)
     title = "Instruction by instruction" if words.only_kernels(s) else pictures.STEP
@@ -101,10 +107,10 @@ def _pictures(profile: Profile, step: Step) -> Iterator[str]:
     yield from findings.findings(s)
     yield pictures.where(step, chain)
     yield from pictures.roofs(step)
-    yield f'<div class="columns">{pictures.engines(s)}{pictures.hbm(s)}</div>'
+    yield Section(parts=[pictures.engines(s), pictures.hbm(s)], style="columns")
 
 
-def _kernels(s: Summary) -> str:
+def _kernels(s: Summary) -> Section:
     """The kernels that the script called by themselves."""
     engines = list(s["kernels"][0]["engines"])
     head = ("kernel", "chip", "calls", "instructions", "one call", *(f"{name} busy" for name in engines))
@@ -113,20 +119,7 @@ def _kernels(s: Summary) -> str:
         busy = [f"{k['engines'][name]['busy']:.0%}" for name in engines]
         rows.append((k["name"], k["chip"], str(k["calls"]), f"{k['instructions']:,}", _time(k["time_s"]), *busy))
     say = "Those that the script called by themselves, once for each form of their arguments; times are predicted."
-    return section("Kernels", say, table(head, rows, tuple(range(2, len(head)))))
-
-
-def _tables(s: Summary) -> Iterator[str]:
-    if s.get("kernels"):
-        yield _kernels(s)
-    yield section("Numbers", "", table((), list(_numbers(s))))
-    if s.get("assumptions"):
-        yield _assumed(s)
-    command = " ".join([s["script"], *s["arguments"]])
-    yield (
-        f"<footer>{escape(command)} · started {escape(s['started'])} · trnlab {escape(s['trnlab'])} · "
-        "the same numbers are in summary.json, the timeline for Perfetto in trace.json</footer>"
-    )
+    return Section(heading="Kernels", say=say, parts=[Table(rows, head, range(2, len(head)))])
 
 
 def _numbers(s: Summary) -> Iterator[tuple[str, str]]:
@@ -170,7 +163,7 @@ def _between(s: Summary) -> str:
     return f" ({low} to {high}, by what is not known)" if low != high else ""
 
 
-def _assumed(s: Summary) -> str:
+def _assumed(s: Summary) -> Section:
     head = ("figure", "value", "half", "twice", "why")
     rows = [
         (a["figure"], f"{a['value']:g} {a['unit']}", f"{a['halved']:+.2%}", f"{a['doubled']:+.2%}", a["reason"])
@@ -180,7 +173,7 @@ def _assumed(s: Summary) -> str:
         "Figures of the chip that nobody has published and that this step's time depends on, and how the time "
         f"changes with half and twice the value. `trnlab chips {s['chip']}` shows all figures with their sources."
     )
-    return section("Assumed figures", say, table(head, rows, (1, 2, 3)))
+    return Section(heading="Assumed figures", say=say, parts=[Table(rows, head, (1, 2, 3))])
 
 
 def _time(seconds: float) -> str:

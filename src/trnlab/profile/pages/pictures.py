@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from trnlab.documents.charts import Curve, RooflinePoint, both, line_chart, roofline
-from trnlab.documents.html import bars, key, section, stack, table, track
+from trnlab.documents import Bar, Bars, Curve, CurveChart, Drawing, Key, Section, Slice, SplitBar, Table
+from trnlab.documents.charts import RooflinePoint, both, roofline
+from trnlab.documents.html import sentence
 from trnlab.profile import summary as words
 from trnlab.profile.critical import KINDS, Pieces, by_kind, by_label, pieces
 from trnlab.profile.data import Ints, Step, join
@@ -59,20 +60,19 @@ def number(value: float | None) -> str:
     return "NaN" if value is None or not math.isfinite(value) else f"{value:.4g}"
 
 
-def loss(s: Summary) -> Iterator[str]:
+def loss(s: Summary) -> Iterator[Section]:
     """The curve, and its reference where there is one."""
     if len(s["loss"]) < 2:
         return
     curves = [Curve(f"{s['target']}, {s['precision']}", "var(--accent)", s["loss"])]
     if s["reference_loss"]:
         curves.insert(0, Curve("CPU, fp32", "var(--reference)", s["reference_loss"], broad=True))
-    names = key((c.name, c.colour, number(c.values[-1])) for c in curves) if len(curves) > 1 else ""
-    yield section(
-        "Loss", words.learning(s).replace("->", "→") + ".", both(line_chart(curves), "loss by step") + names
-    )
+    names = [Key([(c.name, c.colour, number(c.values[-1])) for c in curves])] if len(curves) > 1 else []
+    say = sentence(words.learning(s).replace("->", "→"))
+    yield Section(heading="Loss", say=say, parts=[CurveChart(curves, "loss by step"), *names])
 
 
-def timeline(s: Summary, step: Step, kinds: Sequence[tuple[str, Step]] = (), title: str = STEP) -> str:
+def timeline(s: Summary, step: Step, kinds: Sequence[tuple[str, Step]] = (), title: str = STEP) -> Section:
     """Every instruction, drawn by the page's scripts; of several kinds of steps one of each, side by side."""
     if kinds:
         step = join([kind for _, kind in kinds])
@@ -90,34 +90,36 @@ def timeline(s: Summary, step: Step, kinds: Sequence[tuple[str, Step]] = (), tit
     drawn = _TIMELINE.format(
         header=header, bars=first, instructions=second, keys=keys, label=escape(f"timeline: {title}")
     )
-    return section(title, say, drawn, "broad")
+    return Section(heading=title, say=say, parts=[Drawing(drawn)], style="broad")
 
 
-def where(step: Step, chain: Pieces) -> str:
+def where(step: Step, chain: Pieces) -> Section:
     """The critical path by kind of time, and by operation."""
     total = step.timeline.total
     kinds = sorted(((time, name) for name, time in by_kind(step, chain).items() if time), reverse=True)
-    whole = stack((f"{name}: {nice_time(time)}", COLOURS[name], time / total) for time, name in kinds)
-    colours = key((name, COLOURS[name], f"{time / total:.1%}") for time, name in kinds)
+    whole = [Slice(name, time / total, _share(time, total), COLOURS[name]) for time, name in kinds]
     labels = list(by_label(step, chain).items())
     most = int(labels[0][1].sum()) if labels else 1
-    rows = [_where_row(label, times, most, total) for label, times in labels[:ROWS]]
-    more = f'<p class="over">and {len(labels) - ROWS} more</p>' if len(labels) > ROWS else ""
+    rows = [_where_row(label, times, most, total) for label, times in labels]
     say = (
         "The longest chain of instructions, each held back by the one before: only what lies on it makes the step "
         "longer. Latency is semaphores, and the way of a transfer to its first byte and after its last."
     )
-    return section("Where the time goes", say, f"{whole}{colours}<h3>By operation</h3>{bars(rows)}{more}")
+    operations = Section(heading="By operation", parts=[Bars(rows, style="", most_on_page=ROWS)])
+    return Section(heading="Where the time goes", say=say, parts=[SplitBar(whole), operations])
 
 
-def _where_row(label: str, times: Ints, most: int, total: int) -> tuple[str, str, str]:
+def _where_row(label: str, times: Ints, most: int, total: int) -> Bar:
     parts = [(kind, int(time)) for kind, time in zip(KINDS, times) if time]
-    own = sum(time for _, time in parts)
-    bar = stack((f"{name}: {nice_time(time)}", COLOURS[name], time / most) for name, time in parts)
-    return short_label(label), bar, f"{nice_time(own)}, {own / total:.1%}"
+    slices = [Slice(name, time / most, nice_time(time), COLOURS[name]) for name, time in parts]
+    return Bar(short_label(label), [_share(sum(time for _, time in parts), total)], slices)
 
 
-def roofs(step: Step) -> Iterator[str]:
+def _share(time: int, total: int) -> str:
+    return f"{nice_time(time)}, {time / total:.1%}"
+
+
+def roofs(step: Step) -> Iterator[Section]:
     """The routines that run the longest under the ceilings of the chip."""
     found = [use for use in uses(step.timeline) if use.flops and use.bytes and use.time]
     meta = step.timeline.meta
@@ -125,14 +127,14 @@ def roofs(step: Step) -> Iterator[str]:
         return
     total = sum(use.time for use in found)
     points = [_point(use, total) for use in found[:NUMBERED]]
-    picture = both(roofline(points, meta["peak_flops"], meta["hbm_bandwidth"]), "roofline")
+    picture = Drawing(both(roofline(points, meta["peak_flops"], meta["hbm_bandwidth"]), "roofline"))
     head = ("", "routine", "calls", "time", "FLOP per byte", "rate")
     rows = [(str(i), *_routine_row(use)) for i, use in enumerate(found[:NUMBERED], 1)]
     say = (
         f"The {len(points)} routines that run the longest, larger where the time is. Their operations are those of "
         "all engines; the ceilings are what HBM and the PE array allow one core."
     )
-    yield section("Roofline", say, picture + table(head, rows, (0, 2, 3, 4, 5)))
+    yield Section(heading="Roofline", say=say, parts=[picture, Table(rows, head, (0, 2, 3, 4, 5))])
 
 
 def _point(use: RoutineUse, total: int) -> RooflinePoint:
@@ -145,29 +147,29 @@ def _routine_row(use: RoutineUse) -> tuple[str, ...]:
     return short_label(use.label), str(use.calls), nice_time(use.time), f"{use.intensity:.3g}", rate
 
 
-def engines(s: Summary) -> str:
+def engines(s: Summary) -> Section:
     """How much of the step each engine is at work."""
     ordered = sorted(s["engines"].items(), key=lambda item: -item[1]["active"])
-    rows = [(name, track(use["active"], COLOURS[name]), f"{use['active']:.1%}") for name, use in ordered]
+    rows = [Bar.of(name, use["active"], f"{use['active']:.1%}", colour=COLOURS[name]) for name, use in ordered]
     say = "Share of the step in which some instruction of the engine is under way, or bytes flow."
-    return section("Engines", say, bars(rows, "slim"))
+    return Section(heading="Engines", say=say, parts=[Bars(rows)])
 
 
-def hbm(s: Summary) -> str:
+def hbm(s: Summary) -> Section:
     """What fills HBM, and how much of its size and bandwidth is used."""
     traffic, used = s["hbm"], s["memory"]
     peak = used["peak_bytes"] / used["capacity_bytes"]
     rows = [
-        ("bandwidth", track(traffic["bandwidth_used"], "var(--dma)"), f"{traffic['bandwidth_used']:.1%}"),
-        ("capacity", track(peak, "var(--accent)"), f"{peak:.1%}"),
+        Bar.of("bandwidth", traffic["bandwidth_used"], f"{traffic['bandwidth_used']:.1%}", colour="var(--dma)"),
+        Bar.of("capacity", peak, f"{peak:.1%}"),
     ]
     parts = [(name, size) for name, size in used["parts"].items() if size]
     total = sum(size for _, size in parts) or 1
     shades = [f"color-mix(in srgb, var(--accent) {100 - 16 * i}%, var(--panel))" for i in range(len(parts))]
-    split = stack((f"{name}: {format_bytes(size)}", c, size / total) for (name, size), c in zip(parts, shades))
-    names = key((name, c, format_bytes(size)) for (name, size), c in zip(parts, shades))
+    split = SplitBar([Slice(n, size / total, format_bytes(size), c) for (n, size), c in zip(parts, shades)])
     say = (
         f"{format_bytes(traffic['read_bytes'])} read and {format_bytes(traffic['write_bytes'])} written a step. "
         f"At most {format_bytes(used['peak_bytes'])} of {format_bytes(used['capacity_bytes'])} in use:"
     )
-    return section("HBM", say, f"{split}{names}<h3>Used of what the core has</h3>{bars(rows, 'slim')}")
+    shares = Section(heading="Used of what the core has", parts=[Bars(rows)])
+    return Section(heading="HBM", say=say, parts=[split, shares])

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from trnlab.documents.html import key, section
+from trnlab.documents import Drawing, Key, Section
 from trnlab.profile.communication import NAMES
 from trnlab.profile.names import nice_time
 from trnlab.profile.summary import named
@@ -31,7 +31,7 @@ _LANES = """\
 <script type="application/json">{data}</script></div>"""
 
 
-def ranks(found: Mapping[str, Any]) -> str:
+def ranks(found: Mapping[str, Any]) -> Section:
     """The section: the drawing, what its colours mean, and the same in words."""
     lanes = found["lanes"]
     names = [named(lane["ranks"]) for lane in lanes]
@@ -62,7 +62,8 @@ def ranks(found: Mapping[str, Any]) -> str:
     colours = [("computes", COMPUTES, ""), ("waits for others", WAITS, "")]
     colours += [(NAMES.get(p, p), COLOURS.get(p, WAITS), "") for p in purposes]
     label = escape(f"{len(lanes)} lanes of ranks over {nice_time(found['total_ps'])}: {', '.join(names)}"[:400])
-    return section("Ranks side by side", say, _LANES.format(label=label, data=text) + key(colours), "broad")
+    picture = Drawing(_LANES.format(label=label, data=text))
+    return Section(heading="Ranks side by side", say=say, parts=[picture, Key(colours)], style="broad")
 
 
 def _flat(spans: list[list[int]]) -> list[int]:

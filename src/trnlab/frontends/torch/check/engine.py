@@ -11,6 +11,7 @@ from torch import Tensor
 
 from trnlab.errors import TrnlabError
 from trnlab.findings import WARNING
+from trnlab.frontends.common.engine import Counted
 from trnlab.frontends.torch.check.recorded import RecordingEngine
 from trnlab.frontends.torch.check.shapes import TracedDevice
 from trnlab.frontends.torch.check.unmaterialized import Unwritten, values_kept
@@ -36,9 +37,11 @@ class TraceEngine(RecordingEngine, TracedDevice):
             except TrnlabError:
                 return math.inf
 
-    def follow(self, how: str, graphs: Sequence[Graph], kinds: Mapping[str, str], learns: bool) -> None:
+    def follow(
+        self, how: str, graphs: Sequence[Graph], kinds: Mapping[str, str], learns: bool, counted: Counted = (0, "")
+    ) -> None:
         """See `TracingEngine`."""
-        self.walk.of_another(how, graphs, kinds, learns)  # type: ignore[attr-defined]
+        self.walk.of_another(how, graphs, kinds, learns, counted)  # type: ignore[attr-defined]
 
     def left(self, name: str, error: TrnlabError) -> None:
         """See `TracingEngine`."""

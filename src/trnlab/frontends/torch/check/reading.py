@@ -52,5 +52,6 @@ def _longer(result: TargetResult, times: float) -> None:
         result.job.usd_per_step *= times
     result.mfu = None if result.mfu is None else result.mfu / times
     result.per_s = None if result.per_s is None else result.per_s / times
+    result.per_s_of_core = None if result.per_s_of_core is None else result.per_s_of_core / times
     result.usd_per_step = None if result.usd_per_step is None else result.usd_per_step * times
     result.usd_per_million = None if result.usd_per_million is None else result.usd_per_million * times

@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from trnlab.errors import Location
 from trnlab.findings import WARNING
 from trnlab.frontends import unedited
-from trnlab.frontends.common.engine import use
+from trnlab.frontends.common.engine import Counted, use
 from trnlab.frontends.torch import recording
 from trnlab.frontends.torch.capture.step_capture import CapturedStep
 from trnlab.frontends.torch.check import ranks
@@ -118,12 +118,16 @@ class ScriptTrace(TracedRecordings):
         kinds |= {id(p.grad): "gradient" for _, p in self.kept["parameter"].values() if p.grad is not None}
         self.now.kinds[graph] = {name: kinds[id(x)] for name, x in inputs.items() if id(x) in kinds}
 
-    def of_another(self, how: str, graphs: Sequence[Graph], kinds: Mapping[str, str], learns: bool) -> None:
+    def of_another(
+        self, how: str, graphs: Sequence[Graph], kinds: Mapping[str, str], learns: bool, counted: Counted = (0, "")
+    ) -> None:
         """Graphs of another framework than PyTorch ran; see `TracingEngine`."""
         self._begins()
         self.now.graphs += graphs
         self.now.how, self.now.learns = how, self.now.learns or learns
         self.now.kinds.update((graph, dict(kinds)) for graph in graphs)
+        if not learns and not self.now.per_step:
+            self.now.per_step, self.now.counted = counted
 
     def _count(self, inputs: Iterable[Any]) -> None:
         batch = [x for x in inputs if isinstance(x, Tensor) and not isinstance(x, nn.Parameter) and x.dim()]

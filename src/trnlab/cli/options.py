@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several commands take."""
+"""Options that several commands take, each in one place."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from trnlab.errors import UsageError
 from trnlab.runtime.settings import SETTINGS
+from trnlab.stacks import OWN, VENDOR, Stack, parse
 
 
 def whole(least: int, most: int = 1 << 31) -> Callable[[str], int]:
@@ -35,8 +36,8 @@ def whole(least: int, most: int = 1 << 31) -> Callable[[str], int]:
 
 def setting(command: argparse._ActionsContainer, name: str, **instead: Any) -> None:
     """The option of a field of `Settings`. instead: what this command tells `argparse` otherwise, such as `help`."""
-    told = SETTINGS[name]
-    command.add_argument(told.option, **{"help": told.help, **told.argument, **instead})
+    field = SETTINGS[name]
+    command.add_argument(field.option, **{"help": field.help, **field.argument, **instead})
 
 
 def settings(command: argparse._ActionsContainer, *names: str) -> None:
@@ -55,10 +56,28 @@ def allow(command: argparse.ArgumentParser) -> None:
     )
 
 
-def cache_options(command: argparse.ArgumentParser, without: str | None = None) -> None:
+def cache(command: argparse.ArgumentParser, without: str | None = None) -> None:
     """--cache, and --no-cache, which excludes it. without: what the command does without a cache, where it is
     something else; "" where it takes no --no-cache."""
     group = command.add_mutually_exclusive_group()
     setting(group, "cache")
     if without != "":
         setting(group, "no_cache", **({"help": without} if without else {}))
+
+
+BOTH = "both"
+
+
+def stack(command: argparse._ActionsContainer, default: str = BOTH) -> None:
+    """--stack."""
+    command.add_argument(
+        "--stack",
+        metavar="NAME",
+        default=default,
+        help=f"whose software: ours, vendor (,release=2.18,...) or both; default: {default}; see `trnlab stacks`",
+    )
+
+
+def stacks_of(args: argparse.Namespace) -> list[Stack]:
+    """The stacks that --stack names, the first one first where money is concerned. Raises UsageError (TRN587)."""
+    return [parse(VENDOR), OWN] if args.stack == BOTH else [parse(args.stack)]

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose software a model runs on: one list of choices over whole programs, as `policy` is for kernels.
+
+    trnlab stacks                                   # prints the list
+    trnlab plan ... --stack vendor                  # as the vendor's newest release does it
+    trnlab plan ... --stack vendor,release=2.18     # as an older one did
+    trnlab plan ... --stack vendor,library=axlearn,fusion=loops
+
+The machine is one; what differs is which instructions reach it. A field of `Stack` is a choice; there is no other
+list. Each changes the program that is compiled and timed, or says what the host does beside it; none is a factor on
+a result, and none changes a value that a program computes. Each value of the vendor's says what it rests on:
+"documented" (the vendor's own texts, scripts or sources), "inferred" (from calibration rows of published runs) or
+"assumed". docs/stacks.md has the evidence in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from trnlab.errors import UsageError
+
+OURS, VENDOR = NAMES = "ours", "vendor"
+NEWEST = "2.29"  # the vendor's release that a stack stands for where none is named
+LIBRARIES = ("nxd", "axlearn")
+DOCUMENTED, INFERRED, ASSUMED = "documented", "inferred", "assumed"
+LOOPS, OPERATORS = "loops", "operators"  # of `fusion`
+KERNEL, SOFTMAX, WRITTEN = "kernel", "softmax", "written"  # of `attention`
+Value = str | float
+
+
+@dataclass(frozen=True)
+class Since:
+    """A value of the vendor's from a release on. basis: DOCUMENTED, INFERRED or ASSUMED. source: what it rests on."""
+
+    release: str
+    value: Value
+    basis: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One choice over whole programs. ours: its value where trnlab compiles; vendor: by release, the oldest first;
+    libraries: where a library of the vendor's chips does otherwise. alternatives: values that the evidence leaves
+    open. choices: what it may be; none for a number."""
+
+    name: str
+    about: str
+    ours: Value
+    vendor: tuple[Since, ...]
+    libraries: Mapping[str, Since]
+    alternatives: tuple[Value, ...]
+    choices: tuple[str, ...]
+
+    def of(self, release: str, library: str) -> Since:
+        """The vendor's value in a release, under a library."""
+        if library in self.libraries:
+            return self.libraries[library]
+        known = [each for each in self.vendor if _number(each.release) <= _number(release)]
+        return known[-1] if known else self.vendor[0]
+
+    def read(self, text: str) -> Value:
+        """The value that a text says. Raises ValueError for one that it cannot be."""
+        if self.choices:
+            if text not in self.choices:
+                raise ValueError(text)
+            return text
+        number = float(text)
+        if not 0 <= number < float("inf"):
+            raise ValueError(text)
+        return number
+
+    @property
+    def values(self) -> str:
+        """What it may be, for people."""
+        return ", ".join(self.choices) if self.choices else "a number from 0 on"
+
+
+def _choice(about: str, ours: Value, vendor: Sequence[Since], **more: Any) -> Any:
+    """A field of `Stack`."""
+    rest = {"libraries": {}, "alternatives": (), "choices": ()} | more
+    return field(default=ours, metadata={"about": about, "ours": ours, "vendor": tuple(vendor), **rest})
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Whose compiler and libraries make programs of a model. name: OURS or VENDOR; release, library: of the vendor's,
+    "" in ours; text: as `parse` reads it."""
+
+    name: str = OURS
+    release: str = ""
+    library: str = ""
+    text: str = OURS
+
+    attention: str = _choice(
+        "attention: a kernel that passes over what causality hides; a loop over all pairs that keeps the scores of "
+        "some rows on chip, under a mask in memory; or written out, scores of all pairs in memory",
+        KERNEL,
+        (
+            Since(
+                "2.0",
+                WRITTEN,
+                INFERRED,
+                "S00434 and S00415: published steps are 1.5 times those with scores kept on chip",
+            ),
+            Since(
+                "2.16",
+                SOFTMAX,
+                DOCUMENTED,
+                "NEURON_FUSE_SOFTMAX=1 in all Llama scripts of neuronx-distributed since a80091d, 2023-12-22",
+            ),
+            Since(
+                "2.19",
+                KERNEL,
+                DOCUMENTED,
+                "release notes of NxD Core 0.8.0 and neuronx-nemo-megatron 0.6.0, 2024-07-03: flash attention kernel",
+            ),
+        ),
+        choices=(KERNEL, SOFTMAX, WRITTEN),
+    )
+    fusion: str = _choice(
+        "what one loop computes: all that one pass over its rows can; or operators with what is elementwise before "
+        "and after them, while a residual beside a product, a norm and a softmax are further passes over memory, "
+        "and so is the optimizer beside the gradient's product",
+        LOOPS,
+        (Since("2.0", OPERATORS, INFERRED, "S01506: half of what the published step takes longer than ours"),),
+        alternatives=(LOOPS,),
+        choices=(LOOPS, OPERATORS),
+    )
+    products: str = _choice(
+        "operands of products in a model that is told float32: as it says, or rounded to bfloat16",
+        "told",
+        (
+            Since("2.0", "bf16", DOCUMENTED, "default of neuronx-cc --auto-cast: matmult (mixed precision app note)"),
+            Since("2.27", "told", DOCUMENTED, "release notes of 2.27.0, 2025-12-19: --auto-cast defaults to none"),
+        ),
+        choices=("told", "bf16"),
+    )
+    gradients: str = _choice(
+        "gradients of weights among data parallel ranks: on their way during the backward pass, or after it",
+        "during",
+        (
+            Since(
+                "2.0",
+                "after",
+                DOCUMENTED,
+                "ZeRO-1 of neuronx-distributed and the vendor's BERT script exchange them in the optimizer's step",
+            ),
+        ),
+        libraries={
+            "axlearn": Since(
+                "2.0", "after", ASSUMED, "shifts of FSDP's collectives are options that are off (NEURON_FSDP)"
+            )
+        },
+        alternatives=("during",),
+        choices=("during", "after"),
+    )
+    again: str = _choice(
+        "what the backward pass makes again where nobody says: what the search finds best, the core of attention, "
+        "or also what is inside a network",
+        "search",
+        (Since("2.0", "search", DOCUMENTED, "an option of the vendor's scripts, and the renter's to choose"),),
+        libraries={
+            "axlearn": Since(
+                "2.0",
+                "network",
+                DOCUMENTED,
+                "build_remat_spec of apple/axlearn at 34aed43c keeps projections of attention, and nothing of a "
+                "network nor what a flash kernel made",
+            )
+        },
+        choices=("search", "network"),
+    )
+    residual: str = _choice(
+        "the residual stream among the ranks of a tensor group: divided by the sequence, or whole on each",
+        "divided",
+        (
+            Since(
+                "2.0", "divided", DOCUMENTED, "sequence_parallel_enabled in the Llama scripts of neuronx-distributed"
+            ),
+        ),
+        libraries={
+            "axlearn": Since(
+                "2.0",
+                "whole",
+                DOCUMENTED,
+                "fuji.py of apple/axlearn at 34aed43c: partitions of trn2 divide the batch, and no sequence",
+            )
+        },
+        choices=("divided", "whole"),
+    )
+    tracing_us: float = _choice(
+        "microseconds of the host for each operator of a step, which it traces anew while the device computes what "
+        "came before; a step begins when the loss of the one before was read",
+        0.0,
+        (Since("2.0", 30.0, INFERRED, "S01506: a step of two microbatches, whose end nothing else explains"),),
+        libraries={"axlearn": Since("2.0", 0.0, DOCUMENTED, "jax.jit traces once")},
+        alternatives=(0.0, 60.0),
+    )
+
+    def compile_options(self) -> dict[str, str]:
+        """Options of `compiler.compile` that differ from its defaults."""
+        asked = {"fusion": (self.fusion, LOOPS), "attention": (self.attention, KERNEL)}
+        return {name: value for name, (value, default) in asked.items() if value != default}
+
+    @property
+    def layout(self) -> dict[str, int]:
+        """Columns of `fleet.search.layout.Layouts` that it decides."""
+        return {"overlap": 0} if self.gradients == "after" else {}
+
+    @property
+    def remakes(self) -> bool:
+        """Whether networks, and what a kernel of attention made, are made again where nobody says."""
+        return self.again == "network"
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        if self.name == OURS:
+            return "trnlab's compiler"
+        by = f" under {self.library}" if self.library != LIBRARIES[0] else ""
+        return f"the vendor's release {self.release}{by}"
+
+    def basis(self, choice: Choice) -> Since:
+        """What the vendor's value of a choice rests on."""
+        return choice.of(self.release or NEWEST, self.library or LIBRARIES[0])
+
+
+OWN = Stack()
+
+
+def choices() -> list[Choice]:
+    """All choices, in order."""
+    return [Choice(f.name, **f.metadata) for f in fields(Stack) if f.metadata]
+
+
+def parse(text: str) -> Stack:
+    """The stack that a text says: a name, then choices, `release` and `library` of the vendor's.
+
+    Raises UsageError (TRN587) for what it cannot be.
+    """
+    name, *rest = [part.strip() for part in text.split(",")]
+    if name not in NAMES:
+        raise _unknown("no such stack", " or ".join(NAMES), name)
+    said = dict(_told(part) for part in rest)
+    release, library = said.pop("release", NEWEST), said.pop("library", LIBRARIES[0])
+    if library not in LIBRARIES:
+        raise _unknown("no such library", ", ".join(LIBRARIES), library)
+    try:
+        _number(release)
+    except ValueError:
+        raise _unknown("a release is two numbers", f"such as {NEWEST}", release) from None
+    known = {choice.name: choice for choice in choices()}
+    values: dict[str, Any] = {}
+    if name == VENDOR:
+        values = {each.name: each.of(release, library).value for each in known.values()}
+        values |= {"release": release, "library": library}
+    for key, value in said.items():
+        if key not in known:
+            raise _unknown("no such choice", ", ".join((*known, "release", "library")), key)
+        try:
+            values[key] = known[key].read(value)
+        except ValueError:
+            raise _unknown(f"{key} cannot be that", known[key].values, value) from None
+    return Stack(name, **{"text": text} | values)
+
+
+def _told(part: str) -> tuple[str, str]:
+    key, sep, value = part.partition("=")
+    if not sep:
+        raise _unknown("a choice has a value", "NAME=VALUE", part)
+    return key.strip(), value.strip()
+
+
+def _number(release: str) -> tuple[int, int]:
+    """Of "2.18" or "2.18.1"."""
+    major, minor, *_ = release.split(".")
+    return int(major), int(minor)
+
+
+def _unknown(what: str, limit: str, got: str) -> UsageError:
+    return UsageError(what, code="TRN587", limit=limit, got=got, remedy="`trnlab stacks` lists the choices")
