@@ -76,7 +76,7 @@ def adds(target: Tensor) -> None:
     """
     storage = target.storage
     region = (target.offset, target.shape, target.strides)
-    if region in storage.sums:
+    if region in storage.sums or not storage.wrote:
         return
     wrote = np.zeros(storage.row * storage.shape[0], np.bool_)
     for known in storage.wrote:
