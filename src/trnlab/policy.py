@@ -205,7 +205,7 @@ class Policy:
 
     demand: bool = _option(
         ROOM,
-        "what makes a tile moves to where the tile is first used, where PSUM is full and no tile has to go to HBM then",
+        "what makes a tile moves to where it is first used, where PSUM is full and no tile has to go to HBM then",
         True,
     )
     spill: bool = _option(
@@ -222,8 +222,8 @@ class Policy:
         "by-role",
         choices=("by-role", "sync"),
         alternatives=("sync",),
-        evidence="all 126 transfers of the eight profiles on trn2; on trn1, vectors added element by element take the "
-        "time of one queue for all tensors",
+        evidence="all 126 transfers of the eight profiles on trn2; on trn1, vectors added element by element take "
+        "the time of one queue for all tensors",
     )
     reorder: bool = _option(TIME, "engines take what is ready first", True)
     balance: bool = _option(TIME, "instructions that leave their engine open go where they are done first", True)

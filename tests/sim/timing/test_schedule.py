@@ -137,7 +137,7 @@ def test_only_open_engines_are_chosen():
 
 @pytest.mark.parametrize(("op", "engine"), [("multiply", "scalar"), ("add", "scalar"), ("max", "vector")])
 def test_scale_and_shift_go_to_scalar_engine(op, engine):
-    """nki.isa.tensor_scalar leaves its engine open: ScalarE multiplies and adds sooner, and has no maximum (K0052)."""
+    """nki.isa.tensor_scalar leaves its engine open: ScalarE multiplies and adds sooner, but has no maximum."""
     b = Builder("scales", chips.get("trn1"))
     b.leaves_order = True
     for _ in range(6):

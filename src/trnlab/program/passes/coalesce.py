@@ -6,8 +6,8 @@
 
 The tiles become columns of one. A transfer is made of as many as `coalesce_bytes` allow: the profiles show merged
 transfers of two, four and eight tiles, and none that is larger. So are loads in the inner loop of a matmul, of blocks
-that lie behind each other along the sum (ADR 122). Tiles of one element a partition stay apart, as in public kernels that
-add vectors.
+that lie behind each other along the sum (ADR 122). Tiles of one element a partition stay apart, as in public kernels
+that add vectors.
 """
 
 from __future__ import annotations

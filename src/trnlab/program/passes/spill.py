@@ -4,8 +4,8 @@
 A tile of PSUM that nobody writes any more is copied to SBUF, where all later readers find it. A tile of SBUF goes to
 HBM and comes back before its next use, which costs two transfers: ordinary instructions of the routine, through
 scratch memory named after the tile, which reports count as spills. Its copy in HBM stays good until it is written
-again. Of the tiles that could leave, the one whose next use is furthest away does (Belady's rule). Several reloads are
-under way at a time, so that engines compute meanwhile (ADR 123). Moving bits changes no value.
+again. Of the tiles that could leave, the one whose next use is furthest away does (Belady's rule). Several reloads
+are under way at a time, so that engines compute meanwhile (ADR 123). Moving bits changes no value.
 """
 
 from __future__ import annotations
