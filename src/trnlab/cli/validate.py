@@ -109,8 +109,7 @@ def _from_sources(args: argparse.Namespace, wanted: str) -> int:
             got=", ".join(dict.fromkeys(k.repository for k in absent)),
             remedy="; ".join(sources.fetch_list(absent, folder)),
         )
-    folder = kept_folder(args)
-    kept = sources.RecordingCache(None if args.no_cache else folder / FOLDER)
+    kept = sources.RecordingCache(None if args.no_cache else kept_folder(args) / FOLDER)
     rows = sources.time_all(chosen, folder, _progress(), kept, band=args.band)
     if args.record:
         sources.record(rows)
