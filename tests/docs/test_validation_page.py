@@ -131,7 +131,7 @@ def network() -> str:
     rows = collectives.validate()
     head = ("printed runs", "rows", "median error", "worst")
     table = []
-    for title, chosen in collectives.sections(rows):
+    for title, chosen in collectives.groups(rows):
         errors = [abs(row.error) for row in chosen]
         table.append([title, str(len(chosen)), percent(median(errors)), percent(max(errors))])
     names = list(dict.fromkeys(row.run for row in rows))

@@ -46,6 +46,127 @@ PARAMETERS = {
 }
 
 
+# Of configurations, counted likewise (transformers 5.24); the fields that matter of the default configurations of
+# Hugging Face's classes, and of pythia-1b, phi-2, falcon-7b, falcon-40b and clip-vit-large-patch14.
+COUNTED = [
+    (
+        "gpt_neox",
+        {"hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 8, "intermediate_size": 8192},
+        50304,
+        1011781632,
+    ),
+    (
+        "gemma",
+        {
+            "hidden_size": 3072,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 16,
+            "intermediate_size": 24576,
+        },
+        256000,
+        8537680896,
+    ),
+    (
+        "gemma2",
+        {
+            "hidden_size": 2304,
+            "num_hidden_layers": 26,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "intermediate_size": 9216,
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+        },
+        256000,
+        2614341888,
+    ),
+    (
+        "gemma3_text",
+        {
+            "hidden_size": 2304,
+            "num_hidden_layers": 26,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "intermediate_size": 9216,
+        },
+        262208,
+        2628658432,
+    ),
+    (
+        "phi",
+        {"hidden_size": 2560, "num_hidden_layers": 32, "num_attention_heads": 32, "intermediate_size": 10240},
+        51200,
+        2779683840,
+    ),
+    (
+        "phi3",
+        {"hidden_size": 3072, "num_hidden_layers": 32, "num_attention_heads": 32, "intermediate_size": 8192},
+        32064,
+        3821079552,
+    ),
+    (
+        "opt",
+        {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "ffn_dim": 3072},
+        50272,
+        125239296,
+    ),
+    ("falcon", {"hidden_size": 4544, "num_hidden_layers": 32, "num_attention_heads": 71}, 65024, 6921720704),
+    (
+        "falcon",
+        {
+            "hidden_size": 8192,
+            "num_hidden_layers": 60,
+            "num_attention_heads": 128,
+            "num_kv_heads": 8,
+            "new_decoder_architecture": True,
+        },
+        65024,
+        41303293952,
+    ),
+    ("clip_text_model", {}, 49408, 63428096),
+    ("clip_vision_model", {}, 0, 87849216),
+    (
+        "clip_vision_model",
+        {
+            "hidden_size": 1024,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "intermediate_size": 4096,
+            "patch_size": 14,
+            "projection_dim": 768,
+        },
+        0,
+        303966208,
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "fields", "words", "parameters"), COUNTED)
+def test_parameters_of_families_are_those_of_the_implementation(kind, fields, words, parameters):
+    config = {"model_type": kind, **fields, **({"vocab_size": words} if words else {})}
+    assert from_config(config, "one").parameters == parameters
+
+
+@pytest.mark.parametrize(
+    ("config", "code"),
+    [
+        ({"model_type": "opt", "word_embed_proj_dim": 256}, "TRN586"),
+        ({"model_type": "falcon", "alibi": True}, "TRN586"),
+        ({"model_type": "gpt_neox", "rotary_pct": 0.01}, "TRN172"),
+        ({"model_type": "gemma2", "attn_logit_softcapping": "much"}, "TRN172"),
+        ({"model_type": "clip"}, "TRN172"),
+        ({"model_type": "gemma3"}, "TRN172"),
+    ],
+)
+def test_forms_of_families_that_have_no_stage(config, code):
+    """What is not computed here is refused, and not counted as something else."""
+    sizes = {"hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8, "vocab_size": 64}
+    with pytest.raises(UsageError) as error:
+        from_config({**sizes, "intermediate_size": 64, "ffn_dim": 64, **config}, "one")
+    assert error.value.code == code
+
+
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_parameters_are_those_of_the_implementation(name):
     assert model(name).parameters == PARAMETERS[name]
@@ -155,7 +276,7 @@ FAMILIES = [
     ({"_class_name": "UNet2DModel"}, "a U-Net"),
     ({"model_type": "deepfm"}, "tables of embeddings"),
     ({"model_type": "swin"}, "windows of attention"),
-    ({"model_type": "clip"}, "nothing is known of the blocks"),
+    ({"model_type": "perceiver"}, "nothing is known of the blocks"),
 ]
 
 

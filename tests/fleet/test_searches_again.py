@@ -25,7 +25,7 @@ from trnlab.fleet.search import candidates as searching
 from trnlab.fleet.search.candidates import SearchResult, search
 from trnlab.fleet.search.confirmed import are_one_program
 from trnlab.fleet.search.layout import columns_of
-from trnlab.fleet.search.shard_costs import Training, pieces_of
+from trnlab.fleet.search.shard_costs import Training, shard_keys_of
 from trnlab.fleet.search.steps import Planner
 from trnlab.runtime.session import Session
 
@@ -65,7 +65,7 @@ class MadeUp(Programs):
             int(5e8 * work / ways),
             int(1e8 * sequences),
             1e13 * work / ways,
-            lent=int(7e7 * len(blocks) * share.sharded),
+            gathered=int(7e7 * len(blocks) * share.sharded),
             late=0.0173 * work / ways,
         )
 
@@ -150,7 +150,7 @@ def test_the_best_is_compiled_as_it_is_and_is_the_best_of_all(name, gain, monkey
     assert (alone.total, alone.seconds, alone.bytes) == (best.total, best.seconds, best.bytes)
     layouts = searching._possible(SearchResult(), planner, training, {})
     whole = planner.steps(
-        training, layouts, {piece: planner.parts(training, piece) for piece in pieces_of(layouts)[0]}
+        training, layouts, {piece: planner.parts(training, piece) for piece in shard_keys_of(layouts)[0]}
     )
     every = whole.total[whole.memory <= whole.room].min()
     assert best.total <= every * 1.05

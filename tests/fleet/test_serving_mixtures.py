@@ -26,8 +26,8 @@ from trnlab.fleet.serving.offers import (
     degrees,
     of_batch,
     of_others,
-    of_prompt,
 )
+from trnlab.fleet.serving.prompts import of_prompt
 from trnlab.runtime.session import Session
 
 MIXTRAL = configurations.model("mixtral-8x7b")

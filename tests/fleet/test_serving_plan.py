@@ -72,6 +72,47 @@ def test_the_command(small, capsys):
     assert _told(small, capsys, "--qps", "40") == again
 
 
+def test_copies_that_were_asked_for(small, capsys):
+    """One program of the batch, on so many ranks, with such weights; less memory where they have a byte."""
+    found = _told(small, capsys, "--batch", "8", "--ranks", "2", "--beside", "")["choices"]
+    assert [(c["offer"]["tensor"], list(c["offer"]["engine"]["decode"])) for c in found] == [(2, ["8"])]
+    stored = _told(small, capsys, "--batch", "8", "--ranks", "2", "--weights", "int8", "--beside", "")["choices"]
+    assert stored[0]["offer"]["weights"] < found[0]["offer"]["weights"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (("--batch", "0"), "1 to 1024"),
+        (("--ranks", "-1"), "1 to 4096"),
+        (("--ranks", "3"), "ask for one of 1, 2"),
+        (("--weights", "int3"), "bf16, int8, fp8"),
+        (("--batch", "1024", "--prompt", "900", "--output", "100", "--ranks", "1"), ""),
+    ],
+)
+def test_copies_that_cannot_be(small, capsys, asked, said):
+    """Limit and way out are named, and the command fails."""
+    code = main(["serve-plan", *small, "--target", "inf2.xlarge", "--beside", "", *asked])
+    told = capsys.readouterr()
+    if said:
+        assert code != 0
+        assert said in told.err + told.out
+
+
+def test_long_prompts_come_in_chunks(small, capsys, tmp_path):
+    """More than 8,192 tokens: more time than in proportion, and a line with the places before each chunk."""
+    (tmp_path / "long.json").write_text(json.dumps(CONFIG | {"max_position_embeddings": 131072}))
+    told = []
+    for prompt in ("16384", "65536", "120000"):
+        command = ["serve-plan", str(tmp_path / "long.json"), *small[1:3], "--target", "inf2.xlarge", "--beside", ""]
+        assert main([*command, "--ranks", "1", "--batch", "1", "--prompt", prompt, "--json", "--p99", "1h"]) == 0
+        told.append(json.loads(capsys.readouterr().out)["choices"][0]["offer"]["engine"])
+    prefills, steps = ([e["prefill"] for e in told], [e["decode"]["1"] for e in told])
+    assert prefills[1] > 4 * prefills[0]
+    assert prefills[2] > 120000 / 65536 * prefills[1]
+    assert steps[0] < steps[1] < steps[2] < 4 * steps[1]
+
+
 def test_dollars_are_instances_by_price_over_tokens(small, capsys):
     for choice in _told(small, capsys, "--qps", "40")["choices"]:
         usd = choice["instances"] * choice["offer"]["price"]["usd_per_hour"]

@@ -11,8 +11,11 @@ from trnlab import chips
 from trnlab.compiler import compile
 from trnlab.errors import UsageError
 from trnlab.fabric.world import World, together
-from trnlab.fleet.layers.sizes import Attention, Dense, Experts
+from trnlab.fleet.layers.shares import heads_of_rank
+from trnlab.fleet.layers.sizes import ActivatedMlp, Attention, Dense, Experts
 from trnlab.fleet.models import configurations
+from trnlab.fleet.models.architectures.gemma import GemmaModel
+from trnlab.fleet.models.blocks import ParallelBlock, SandwichBlock
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.serving.costs import ServingCosts
 from trnlab.fleet.serving.graphs import MASKED, decode, prefill, supported
@@ -44,9 +47,38 @@ def _mixture() -> Model:
     return Model("small", HIDDEN, ((LAYERS, block),), PLACES, WORDS)
 
 
+def _neox() -> Model:
+    attention = Attention(4, 4, 8, 8, bias="all", rope_size=4)
+    network = Dense(48, gated=False, bias=True)
+    block = ParallelBlock(HIDDEN, attention, network, "layer", norms=2)
+    return Model("small", HIDDEN, ((LAYERS, block),), PLACES, WORDS)
+
+
+def _phi() -> Model:
+    attention = Attention(4, 2, 8, 8, bias="all", rope_size=4)
+    block = ParallelBlock(HIDDEN, attention, Dense(48, gated=False, bias=True), "layer")
+    return Model("small", HIDDEN, ((LAYERS, block),), PLACES, WORDS, head_bias=True)
+
+
+def _gemma() -> Model:
+    network = ActivatedMlp(48, gated=True, function="gelu")
+    block = SandwichBlock(HIDDEN, Attention(4, 2, 8, 8, norms=True, softcap=2.0), network)
+    return GemmaModel("small", HIDDEN, ((LAYERS, block),), PLACES, WORDS, softcap=3.0)
+
+
+def _opt() -> Model:
+    network = ActivatedMlp(48, gated=False, bias=True, function="relu")
+    block = Block(HIDDEN, Attention(4, 4, 8, 8, rope=False, bias="all"), network, "layer")
+    return Model("small", HIDDEN, ((LAYERS, block),), PLACES, WORDS, PLACES)
+
+
 def _angles():
-    turns = np.outer(np.arange(PLACES), 100.0 ** (-np.arange(4) / 4))
-    return {f"{n}_8": np.tile(f(turns), 2).astype(np.float32) for n, f in (("cosines", np.cos), ("sines", np.sin))}
+    found = {}
+    for size in (4, 8):
+        turns = np.outer(np.arange(PLACES), 100.0 ** (-np.arange(size // 2) / (size // 2)))
+        both = ("cosines", np.cos), ("sines", np.sin)
+        found |= {f"{n}_{size}": np.tile(f(turns), 2).astype(np.float32) for n, f in both}
+    return found
 
 
 def _weights(model):
@@ -61,28 +93,53 @@ def _plain(model, w, ids, routes=None):
     """Logits of the last of these tokens, by PyTorch's functions over all of them. routes: is told which experts the
     tokens of each layer go to."""
     w = {name: torch.from_numpy(value).double() for name, value in w.items()}
-    a, n = model.stacks[0][1].attention, len(ids)
-    x = w["table"][list(ids)] + (w["positions"][:n] if model.positions else 0)
+    block, n = model.stacks[0][1], len(ids)
+    a, gemma = block.attention, isinstance(model, GemmaModel)
+    x = w["table"][list(ids)] * (HIDDEN**0.5 if gemma else 1) + (w["positions"][:n] if model.positions else 0)
     for i in range(LAYERS):
         name = f"block_{i}_"
         linear = lambda y, m: y @ w[name + m] + w.get(name + m + "_bias", 0)  # noqa: B023, E731
         y = _normed(x, w, name + "1")
         q, k, v = (linear(y, m).unflatten(-1, (-1, 8)).transpose(0, 1) for m in "qkv")
+        if a.norms:
+            q, k = (F.rms_norm(t, (8,), w[f"{name}{m}_norm_scale"], 1e-5) for t, m in ((q, "q"), (k, "k")))
         if a.rope:
-            q, k = (
-                t * w["cosines_8"][:n] + torch.cat([-t[..., 4:], t[..., :4]], -1) * w["sines_8"][:n] for t in (q, k)
-            )
-        out = F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True, enable_gqa=True)[0]
-        x = x + linear(out.transpose(0, 1).flatten(1), "o")
+            q, k = (_turned(t, w, a.rope_size or 8) for t in (q, k))
+        attended = linear(_attended(a, q, k, v).transpose(0, 1).flatten(1), "o")
+        if isinstance(block, ParallelBlock):
+            z = _normed(x, w, name + "2") if block.norms > 1 else y
+            x = x + attended + linear(F.gelu(linear(z, "up")), "down")
+            continue
+        x = x + (_normed(attended, w, name + "1_after") if gemma else attended)
         y = _normed(x, w, name + "2")
         if name + "router" in w:
             if routes is not None:
                 routes.append(_choices(model.stacks[0][1].network, w, name, y)[0].numpy())
             x = x + _routed(model.stacks[0][1].network, w, name, y)
             continue
-        inner = F.silu(linear(y, "gate")) * linear(y, "up") if name + "gate" in w else F.gelu(linear(y, "up"))
-        x = x + linear(inner, "down")
-    return (_normed(x, w, "final") @ w["head"])[-1]
+        function = getattr(F, block.network.function)
+        gated = name + "gate" in w
+        inner = function(linear(y, "gate")) * linear(y, "up") if gated else function(linear(y, "up"))
+        inner = linear(inner, "down")
+        x = x + (_normed(inner, w, name + "2_after") if gemma else inner)
+    logits = (_normed(x, w, "final") @ w["head"])[-1] + w.get("head_bias", 0)
+    return model.softcap * torch.tanh(logits / model.softcap) if gemma else logits
+
+
+def _turned(x, w, part):
+    """The first columns of heads [N, T, D], by the angles of their places."""
+    t, n, half = x[..., :part], x.shape[1], part // 2
+    swapped = torch.cat([-t[..., half:], t[..., :half]], -1)
+    return torch.cat([t * w[f"cosines_{part}"][:n] + swapped * w[f"sines_{part}"][:n], x[..., part:]], -1)
+
+
+def _attended(a, q, k, v):
+    if not a.softcap:
+        return F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True, enable_gqa=True)[0]
+    k, v = (t.repeat_interleave(q.shape[0] // t.shape[0], 0) for t in (k, v))
+    scores = a.softcap * torch.tanh(q @ k.transpose(1, 2) * 8**-0.5 / a.softcap)
+    hidden = torch.ones(scores.shape[1:], dtype=torch.bool).triu(1)
+    return torch.softmax(scores.masked_fill(hidden, -torch.inf), -1) @ v
 
 
 def _choices(experts, w, name, y):
@@ -153,7 +210,7 @@ class _Engine:
             return np.ascontiguousarray(np.split(value, self.tensor, 0)[rank])
         if kind in ("q", "k", "v", "gate", "up", "head", "shared_gate", "shared_up"):
             return np.ascontiguousarray(np.split(value, self.tensor, 1)[rank])
-        if kind in ("q_bias", "k_bias", "v_bias", "up_bias"):
+        if kind in ("q_bias", "k_bias", "v_bias", "up_bias", "head_bias"):
             return np.ascontiguousarray(np.split(value, self.tensor, 0)[rank])
         return value
 
@@ -246,7 +303,11 @@ def _generate(engine, w=None):
 
 
 @pytest.mark.parametrize("tensor", [1, 2])
-@pytest.mark.parametrize("model", [_llama(), _gpt()], ids=["as Llama", "as GPT-2"])
+@pytest.mark.parametrize(
+    "model",
+    [_llama(), _gpt(), _neox(), _phi(), _gemma(), _opt()],
+    ids=["as Llama", "as GPT-2", "as GPT-NeoX", "as Phi", "as Gemma 2 and 3", "as OPT"],
+)
 def test_generated_tokens_are_those_of_plain_forward_passes(model, tensor):
     """Two prompts of different lengths in one batch: every token, and its logit to five digits."""
     w = _weights(model)
@@ -254,6 +315,34 @@ def test_generated_tokens_are_those_of_plain_forward_passes(model, tensor):
     wanted, expected = _wanted(model, w)
     assert tokens == wanted
     np.testing.assert_allclose(logits, expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("model", [_llama(), _neox()], ids=["as Llama", "as GPT-NeoX"])
+def test_a_chunk_of_a_prompt_is_its_part_of_the_whole(model):
+    """Keys, values and the likeliest word of the last eight of sixteen tokens, with the cache of the first."""
+    w, ids = _weights(model), np.arange(PLACES, dtype=np.int32) * 7 % WORDS
+
+    def run(share, **given):
+        graph = prefill(model, LAYERS, share)
+        program = compile(graph, CHIP, {"precision": "fp32"})
+        outputs = [np.zeros(v.shape, v.dtype.numpy) for v in graph.outputs]
+        inputs = [np.ascontiguousarray((w | given)[v.name]) for v in graph.inputs]
+        run_program(program, dict(zip(program.outputs, outputs)) | dict(zip(program.inputs, inputs)), CHIP)
+        return outputs
+
+    whole = run(ServingProgram(1, PLACES, form="float32"), ids=ids, last=np.array([PLACES - 1], np.int32))
+    half, kept = PLACES // 2, {}
+    for i in range(LAYERS):
+        kept[f"block_{i}_keys"], kept[f"block_{i}_values"] = whole[2 * i][..., :half], whole[2 * i + 1][:, :, :half]
+    places, last = np.arange(half, PLACES, dtype=np.int32), np.array([half - 1], np.int32)
+    chunk = run(
+        ServingProgram(1, half, form="float32", before=half), ids=ids[half:], places=places, last=last, **kept
+    )
+    for i in range(LAYERS):
+        np.testing.assert_allclose(chunk[2 * i], whole[2 * i][..., half:], rtol=2e-5, atol=2e-5)
+        np.testing.assert_allclose(chunk[2 * i + 1], whole[2 * i + 1][:, :, half:], rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(chunk[-2], whole[-2], rtol=2e-5)
+    assert chunk[-1] == whole[-1]
 
 
 @pytest.mark.parametrize(("tensor", "expert"), [(1, 1), (2, 1), (2, 2)])
@@ -308,6 +397,29 @@ def test_bytes_are_those_of_the_model():
     assert parts - table - norms - angles == (weights - table - norms - angles) // 8
 
 
+def test_weights_that_are_stored_in_a_byte():
+    """All matrices of blocks, with a number in float32 for each of their columns; all else stays."""
+    model, half = configurations.model("llama3-8b"), 2 * 128256 * 4096
+    block = model.stacks[0][1].parameters - 2 * 4096
+    (plain, cache), (stored, same) = (bytes_of(model, ServingProgram(1, 2304, stored=s)) for s in ("", "int8"))
+    columns = 4096 + 2 * 1024 + 4096 + 2 * 14336 + 4096
+    assert stored == plain - model.layers * (block - 4 * columns)
+    assert cache == same
+    assert stored > half
+
+
+def test_heads_that_ranks_do_not_divide_are_filled_up():
+    """As NxD Inference does: Llama-2-7B's 32 heads on 24 ranks are 48, Llama-3-70B's 64 and 8 are 72 and 24."""
+    assert heads_of_rank(32, 32, 24) == (2, 2)
+    assert heads_of_rank(64, 8, 24) == (3, 1)
+    assert heads_of_rank(64, 8, 32) == (2, 1)
+    assert heads_of_rank(40, 40, 32) == (2, 2)
+    graph = decode(_llama(), 1, ServingProgram(2, PLACES, 3), ((0, 1, 2),))
+    shapes = {v.name: v.shape for v in graph.inputs}
+    assert shapes["block_0_q"] == shapes["block_0_k"] == (HIDDEN, 16)
+    assert shapes["block_0_up"] == (HIDDEN, 16)
+
+
 def test_costs_are_kept_and_a_broken_file_is_none(tmp_path):
     share, session = ServingProgram(1, 128), Session(chips.target("inf2.xlarge"))
     found = ServingCosts(session, tmp_path).of("decode", MEDIUM, share)
@@ -327,7 +439,7 @@ def test_ranks_add_up_twice_a_layer():
     assert next(v.shape for v in graph.inputs if v.name == "block_0_keys") == (2, 1, 8, PLACES)
 
 
-@pytest.mark.parametrize("name", ["bert-large", "deepseek-v3", "t5-base", "whisper-small"])
+@pytest.mark.parametrize("name", ["bert-large", "deepseek-v3", "whisper-small"])
 def test_models_without_programs_are_refused(name):
     with pytest.raises(UsageError, match="TRN167"):
         supported(configurations.model(name))

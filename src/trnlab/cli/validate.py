@@ -13,6 +13,7 @@ from pathlib import Path
 
 from trnlab import policy
 from trnlab.cli import options
+from trnlab.documents import Document, text
 from trnlab.errors import UsageError
 from trnlab.runtime.settings import kept_folder
 from trnlab.validation import anchors, collectives, gpus, sources, training
@@ -75,23 +76,26 @@ def _all(args: argparse.Namespace, wanted: str) -> int:
     if not kernels and not uncovered and not runs and not jobs and not steps:
         raise _unknown(wanted)
     rows, network = sources.recorded(kernels), collectives.validate(runs)
-    if args.json:
-        found = {
-            "from_sources": json.loads(sources.to_json(rows)),
-            "not_covered": anchors.to_json(uncovered),
-            "collectives": collectives.to_json(network),
-            "training": training.to_json(jobs),
-            "gpus": gpus.to_json(steps),
-        }
-        print(json.dumps(found, indent=2))
-        return 0
-    parts = [sources.report(rows)] if rows else []
-    parts += [collectives.report(network)] if network else []
-    parts += [training.report(jobs)] if jobs else []
-    parts += [gpus.report(steps)] if steps else []
-    parts += [anchors.report(uncovered)] if uncovered else []
-    print("\n\n".join(parts))
+    sections = [
+        *sources.sections(rows),
+        *collectives.sections(network),
+        *training.sections(jobs),
+        *gpus.sections(steps),
+        *anchors.sections(uncovered),
+    ]
+    record = {
+        "from_sources": sources.to_json(rows),
+        "not_covered": anchors.to_json(uncovered),
+        "collectives": collectives.to_json(network),
+        "training": training.to_json(jobs),
+        "gpus": gpus.to_json(steps),
+    }
+    _told(args, Document("Predictions and measurements", sections, over="trnlab validate", record=lambda: record))
     return 0
+
+
+def _told(args: argparse.Namespace, found: Document) -> None:
+    print(found.json() if args.json else text(found))
 
 
 def _from_sources(args: argparse.Namespace, wanted: str) -> int:
@@ -105,12 +109,11 @@ def _from_sources(args: argparse.Namespace, wanted: str) -> int:
             got=", ".join(dict.fromkeys(k.repository for k in absent)),
             remedy="; ".join(sources.fetch_list(absent, folder)),
         )
-    folder = kept_folder(args)
-    kept = sources.RecordingCache(None if args.no_cache else folder / FOLDER)
+    kept = sources.RecordingCache(None if args.no_cache else kept_folder(args) / FOLDER)
     rows = sources.time_all(chosen, folder, _progress(), kept, band=args.band)
     if args.record:
         sources.record(rows)
-    print(sources.to_json(rows) if args.json else sources.report(rows))
+    _told(args, sources.document(rows))
     return int(any(row.timed.predicted is None for row in rows))
 
 
@@ -119,7 +122,7 @@ def _readings(args: argparse.Namespace) -> int:
     found = readings.recorded() if args.sources is None else readings.read(readings.dumps(args.sources))
     if args.record:
         readings.record(found)
-    print(json.dumps([asdict(r) for r in found], indent=2) if args.json else readings.report(found))
+    print(json.dumps([asdict(r) for r in found], indent=2) if args.json else text(readings.document(found)))
     return 0
 
 

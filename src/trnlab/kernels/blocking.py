@@ -33,9 +33,7 @@ _WIDTHS = (2048, 1024, 512, 256, 128)
 
 @dataclass(frozen=True, slots=True)
 class MatmulProblem:
-    """A product [M, K] x [K, N]. `*_k_rows`: the operand's rows are the contraction, as the PE array wants them.
-    `sink_cost`, `sink_moved`: as `cost` and `moved` of a `Sink`. `sums`: whether one operand is summed over the
-    contraction, too."""
+    """A product [M, K] x [K, N]. `*_k_rows`: the operand's rows are the contraction, as the PE array wants them."""
 
     m: int
     n: int
@@ -43,9 +41,11 @@ class MatmulProblem:
     dtype: str
     lhs_k_rows: bool
     rhs_k_rows: bool
+    # sink_cost, sink_moved: as `cost` and `moved` of a `Sink`
     sink_cost: float = 0.0
     sink_moved: int = 0
-    sums: bool = False
+    sums: bool = False  # whether one operand is summed over the contraction, too
+    batch: int = 1  # products of this shape in a row, whose loads go on from one to the next
 
     @property
     def itemsize(self) -> int:
@@ -81,18 +81,15 @@ class MatmulProblem:
 
 @dataclass(frozen=True, slots=True)
 class BlockedOperand:
-    """One operand in a blocking: its free size in all, of a block, of the pieces that are loaded; its SBUF tiles.
-
-    `unit`: free size of one matmul's operand. `raw_tiles`: SBUF tiles for pieces that wait to be transposed.
-    """
+    """One operand in a blocking: its free size in all, of a block, of the pieces that are loaded; its SBUF tiles."""
 
     size: int
-    unit: int
+    unit: int  # free size of one matmul's operand
     k_rows: bool
     block: int
     piece: int
     tiles: int
-    raw_tiles: int
+    raw_tiles: int  # SBUF tiles for pieces that wait to be transposed
 
     @property
     def blocks(self) -> int:
@@ -112,18 +109,15 @@ class BlockedOperand:
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """`lhs_resident` says which of the sides stays; `depth` counts the k tiles of a chunk.
-
-    `keep`: resident blocks keep all chunks. `spill`: sums wait in SBUF from chunk to chunk, not in PSUM.
-    """
+    """`lhs_resident` says which of the sides stays; `depth` counts the k tiles of a chunk."""
 
     lhs: BlockedOperand
     rhs: BlockedOperand
     lhs_resident: bool
     depth: int
     chunks: int
-    keep: bool
-    spill: bool = False
+    keep: bool  # resident blocks keep all chunks
+    spill: bool = False  # sums wait in SBUF from chunk to chunk, not in PSUM
 
     @property
     def resident(self) -> BlockedOperand:
@@ -196,7 +190,9 @@ def _candidates(problem: MatmulProblem, budget: int) -> Iterator[Blocking]:
             for width in _widths(*streamed[:2]):
                 tile = _tile_bytes(width, depth, problem.itemsize)
                 raw_tile = _raw_bytes(width, depth, problem.raw_itemsize)
-                for tiles, raw in product((4, 3, 2), (0,) if streamed[2] else (3, 2, 1)):
+                for tiles, raw in product(
+                    (8, 4, 3, 2) if problem.batch > 1 else (4, 3, 2), (0,) if streamed[2] else (3, 2, 1)
+                ):
                     left = budget - tiles * tile - raw * raw_tile
                     if left > 0:
                         side = BlockedOperand(*streamed, width, width, tiles, raw)
@@ -265,7 +261,7 @@ def estimate(problem: MatmulProblem, blocking: Blocking, chip: Chip) -> float:
         copies = max(sums, copies + sums * shared)
     steps = blocking.resident.blocks * blocking.streamed.blocks * blocking.chunks
     parts = (blocking.resident.pieces if blocking.spill else 1, 1)  # in which a step uses up an operand
-    paces = [_pace(flow, pe / steps / n, chip) for flow, n in zip(flows, parts)]
+    paces = [_pace(flow, pe / steps / n, chip, problem.batch) for flow, n in zip(flows, parts)]
     waits = [flow.pieces * pace for flow, pace in zip(flows, paces)][1 if blocking.keep else 0 :]
     exposed = sum(flow.load for flow in flows) + _exchange(blocking, flows[0].pieces * paces[0], pe)
     if problem.sink_cost:
@@ -336,9 +332,9 @@ def _flow(side: BlockedOperand, times: int, blocking: Blocking, problem: MatmulP
     return _Flow(side, count, load, ceil(side.piece / P) * depth * square, copying, jobs)
 
 
-def _pace(flow: _Flow, step: float, chip: Chip) -> float:
+def _pace(flow: _Flow, step: float, chip: Chip, batch: int) -> float:
     """Seconds from piece to piece: no faster than DMA, nor than tiles come free, `step` after being filled."""
-    if flow.pieces <= flow.side.tiles and flow.side.k_rows:
+    if flow.pieces * batch <= flow.side.tiles and flow.side.k_rows:
         return flow.load
     held = step if flow.side.k_rows else flow.turning
     places = flow.side.tiles if flow.side.k_rows else flow.side.raw_tiles

@@ -120,6 +120,7 @@ class BlockSource(Protocol):
 
     def open(self, work: Workspace) -> None:
         """Reserve what SBUF it needs beside the tiles that it fills."""
+        return None
 
     def load(self, b: Builder, dst: AP, row: int, col: int) -> None:
         """Bring rows [row, +dst.partitions) and columns [col, +dst.free) into the SBUF tile `dst`."""

@@ -21,9 +21,7 @@ ENOUGH = 3  # runs of a chip, in a format, for a band of their own; of fewer, th
 
 @dataclass(frozen=True, slots=True)
 class PlannedRow:
-    """A published run. measured: sequences or images a second of all instances; step_s, vendor_s: of the plan with
-    this layout, whose other columns are the command's choice, by trnlab's compiler and by the vendor's stack of the
-    run's release and library; sequence: 0 for the model's own; source: where it is not the vendor's table."""
+    """A published run."""
 
     name: str
     model: str
@@ -32,10 +30,12 @@ class PlannedRow:
     batch: int
     precision: str
     layout: str
-    measured: float
+    measured: float  # sequences or images a second of all instances
+    # step_s, vendor_s: of the plan with this layout, whose other columns are the command's choice, by trnlab's
+    # compiler and by the vendor's stack of the run's release and library
     step_s: float = 0.0
-    sequence: int = 0
-    source: str = ""
+    sequence: int = 0  # 0 for the model's own
+    source: str = ""  # where it is not the vendor's table
     release: str = NEWEST
     library: str = LIBRARIES[0]
     vendor_s: float = 0.0

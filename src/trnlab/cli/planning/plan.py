@@ -15,13 +15,12 @@ from trnlab.cli.planning.plan_script import STEPS, scripted
 from trnlab.errors import UsageError
 from trnlab.files import write_atomic
 from trnlab.fleet import quantities
-from trnlab.fleet.comparison import alternatives as besides
+from trnlab.fleet.comparison import alternatives
 from trnlab.fleet.gpus.catalogue import instances
 from trnlab.fleet.models.configurations import catalogue, model
 from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.models.unpartitioned import UnpartitionedModel
-from trnlab.fleet.planning import launch_files as handover
-from trnlab.fleet.planning import settings
+from trnlab.fleet.planning import launch_files, settings
 from trnlab.fleet.planning.plan import Plan, Question, plan
 from trnlab.fleet.report import settings_document
 from trnlab.fleet.report.beside_document import beside_document
@@ -98,7 +97,7 @@ def main(args: argparse.Namespace) -> int:
         return _compared(args, asked, folder)
     with helpers(args) as ahead:
         found, *apart = (_searched(args, one, folder, ahead) for one in (asked, *others))
-    beside = besides.others(asked, elsewhere, found.chosen.bill.days)
+    beside = alternatives.others(asked, elsewhere, found.chosen.bill.days)
     plans = (found, *apart)
     held = [planned.held(one.chosen.cluster.target.name, asked.precision, one.question.stack.name) for one in plans]
     said = document(found, beside, held[0], args.region, list(zip(plans, held)))
@@ -119,7 +118,7 @@ def _searched(args: argparse.Namespace, asked: Question, folder: Path | None, ah
 def _held(args: argparse.Namespace, found: Plan) -> None:
     """Within the power of the site."""
     if args.power:
-        besides.hold(found, quantities.parse(args.power, quantities.POWER, "--power"))
+        alternatives.hold(found, quantities.parse(args.power, quantities.POWER, "--power"))
 
 
 def _written(args: argparse.Namespace, found: Plan, said: documents.Document) -> None:
@@ -127,7 +126,7 @@ def _written(args: argparse.Namespace, found: Plan, said: documents.Document) ->
     if args.csv:
         write_atomic(args.csv, to_csv(found, len(found)).encode())
     if args.write:
-        for file in handover.write(found, args.write):
+        for file in launch_files.write(found, args.write):
             say(f"wrote {file}")
     if args.page:
         write_atomic(args.page, documents.page(said).encode())
@@ -158,7 +157,7 @@ def _come(found: Plan) -> None:
 
 def _elsewhere(args: argparse.Namespace, asked: Question, names: list[str]) -> int:
     """Nothing to compile: only what was published of others."""
-    beside = besides.others(asked, names)
+    beside = alternatives.others(asked, names)
     said = beside_document(beside, args.region)
     print(said.json() if args.json else documents.text(said))
     return 0

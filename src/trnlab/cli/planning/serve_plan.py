@@ -22,6 +22,7 @@ from trnlab.fleet.serving.offers import (
     logical_cores,
 )
 from trnlab.fleet.serving.plan import ServingChoice, ServingPlan, ServingQuestion, plan
+from trnlab.fleet.serving.prompts import CHUNK, FAR, WHOLE
 from trnlab.runtime.notices import say
 from trnlab.runtime.settings import kept_folder
 from trnlab.units import format_bytes
@@ -155,6 +156,14 @@ def _told(name: str, c: ServingChoice) -> list[str]:
 
 def _notes(found: ServingPlan) -> list[str]:
     notes = []
+    if found.question.request.padded > WHOLE:
+        far = (
+            f"; beyond {FAR:,} places the line is extrapolated" if found.question.request.padded > FAR + CHUNK else ""
+        )
+        notes.append(
+            f"a prompt of more than {WHOLE:,} tokens is prefilled in chunks of {CHUNK:,}, whose times grow by a line "
+            f"with the places before them{far}"
+        )
     if any(c.offer.basis == ROOFLINE for c in found.choices):
         notes.append(
             "roofline: operations at the best rate measured for a product, bytes at the memory's; nobody's "

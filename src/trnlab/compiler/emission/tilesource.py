@@ -18,28 +18,26 @@ from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass, re
 from trnlab.compiler.fusing.tiles import TileSpace
 from trnlab.graph.ir import Value
 from trnlab.isa.base import Engine, Memory
-from trnlab.kernels.blocks import dma_load, dma_store
+from trnlab.kernels.blocks import BANKS, dma_load, dma_store
 from trnlab.kernels.view import HbmView, TilePart, rectangle, view_of
 from trnlab.numerics.dtypes import DType, bfloat16, float32, int32
 from trnlab.program import AP, Builder, hbm_view
 from trnlab.program.access import MAX_FREE_DIMS, whole
 
+STEP = 32  # engines read and write partitions from a multiple of it on
 PSUM_COLS = 512  # fp32 elements of one bank
 
 
 @dataclass(frozen=True)
 class Domain:
-    """The loop of a group: R rows of C columns. `flat`: nothing fixed the columns, all values are seen as runs of
-    elements from `offset` on.
-
-    `parts`: few rows are cut into so many parts of equal length, which lie on partitions of their own; partition
-    i * R + r holds part i of row r.
-    """
+    """The loop of a group: R rows of C columns."""
 
     rows: int
     cols: int
     offset: int = 0
-    flat: bool = False
+    flat: bool = False  # nothing fixed the columns, all values are seen as runs of elements from `offset` on
+    # few rows are cut into so many parts of equal length, which lie on partitions of their own; partition i * R +
+    # r holds part i of row r
     parts: int = 1
 
     @property
@@ -187,7 +185,7 @@ class TileLoader:
             return self._keep(value)[: frame.rows]
         if cls is ValueClass.ROW:
             return self.load_rows(value, frame, None)
-        if cls is ValueClass.COL and resident(value, self.group):
+        if cls is ValueClass.COL and frame.domain.parts == 1 and resident(value, self.group):
             return self._keep(value)[: frame.rows, frame.col : frame.col + frame.cols]
         if cls is ValueClass.COL and self.group.kind is not GroupKind.ROWS:
             return self._columns(value, frame)[: frame.rows]
@@ -281,7 +279,7 @@ class TileLoader:
         return self._kept[value]
 
     def _fill(self, tile: AP, value: Value, cls: ValueClass, frame: SweepSlice) -> None:
-        if cls is ValueClass.COL and self._count(tile, value, frame):
+        if cls is ValueClass.COL and frame.domain.parts == 1 and self._count(tile, value, frame):
             return
         for piece in self._pieces(value, cls, frame):
             part = tile[piece.partition : piece.partition + piece.partitions, piece.col : piece.col + piece.cols]
@@ -397,14 +395,22 @@ class TileLoader:
 
 class PartSums:
     """Adds up the parts of rows that are cut into several: partitions apart by a multiple of 32, which engines reach
-    from each other's. No row meets another's numbers, which may be infinite."""
+    from each other's, or else beside each other in one partition, where the PE array puts them (`turns`). No row
+    meets another's numbers, which may be infinite."""
 
     def __init__(self, b: Builder, domain: Domain) -> None:
         self.b, self.rows, self.parts = b, domain.rows, domain.parts
+        self.turns = bool(domain.rows % STEP)
         self._moved = b.tile((128, 1), float32, name="part")
+        if self.turns:
+            self._line = b.tile((1, 128), float32, name="line")
+            self._bank = b.psum((128, 128), float32, name="turned", bank=BANKS - 1)
 
     def add(self, data: AP, dst: AP) -> None:
         """dst = for each partition the sum over the parts of its row; [P, 1] float32, maybe the same tile."""
+        if self.turns:
+            self._add_in_a_line(data, dst)
+            return
         b, rows, first = self.b, self.rows, dst[: self.rows]
         pieces = [slice(i * rows, (i + 1) * rows) for i in range(self.parts)]
         for i, piece in enumerate(pieces[1:]):
@@ -413,6 +419,20 @@ class PartSums:
             b.tensor_tensor(dst=first, data1=first if i else data[:rows], data2=moved, op="add", engine=Engine.VECTOR)
         for piece in pieces[1:]:
             b.tensor_copy(dst=dst[piece], src=first)
+
+    def _add_in_a_line(self, data: AP, dst: AP) -> None:
+        """The same through one partition: turned, added up, repeated for each part, and turned back."""
+        b, count = self.b, self.rows * self.parts
+        b.nc_transpose(dst=self._bank[:1, :count], data=data[:count], engine=Engine.TENSOR)
+        apart = self._bank[:1, :count].split(0, self.parts, self.rows).permute(1, 0)
+        total = self._line[:1, : self.rows]
+        b.tensor_reduce(dst=total, data=apart, op="add", axes=1)
+        line = self._line[:1, :count]
+        if self.parts > 1:
+            rest = line.split(0, self.parts, self.rows)[:, 1:]
+            b.tensor_copy(dst=rest, src=total.split(0, 1, self.rows).repeat(0, self.parts - 1), engine=Engine.VECTOR)
+        b.nc_transpose(dst=self._bank[:count, :1], data=line, engine=Engine.TENSOR)
+        b.tensor_copy(dst=dst[:count], src=self._bank[:count, :1], engine=Engine.VECTOR)
 
 
 def _together(parts: Sequence[Sequence[TilePart]], rows: int) -> Iterator[TilePart]:

@@ -147,8 +147,8 @@ def lower_dot(low: Lowering) -> None:
     for index, sink in zip(product(*(range(n) for n in batch)), sinks):
         last = sink
         if op.attrs.get("lhs_mx"):
-            left = MxOperand(lhs.source(index), lhs.k_rows, op.attrs["lhs_mx"])
-            matmul_mx(low.b, left, MxOperand(rhs.source(index), rhs.k_rows, op.attrs["rhs_mx"]), sink)
+            left = MxOperand(lhs.given(index), lhs.k_rows, op.attrs["lhs_mx"])
+            matmul_mx(low.b, left, MxOperand(rhs.given(index), rhs.k_rows, op.attrs["rhs_mx"]), sink)
             continue
         items.append(item(index, sink))
     batch_matmul(low.b, items, lhs_k_rows=lhs.k_rows, rhs_k_rows=rhs.k_rows)
@@ -183,10 +183,13 @@ class _Operand:
 
     def source(self, index: tuple[int, ...]) -> BlockSource:
         """The matrix of one batch element."""
-        view = self.view[index] if index else self.view
-        if self.cast and view.dtype.itemsize == 1:
-            return WidenedSource(view, rows=self.rows, dt=self.cast)
-        return ViewSource(view, rows=self.rows, dt=self.cast or None)
+        if self.cast and self.view.dtype.itemsize == 1:
+            return WidenedSource(self.view[index] if index else self.view, rows=self.rows, dt=self.cast)
+        return self.given(index)
+
+    def given(self, index: tuple[int, ...]) -> ViewSource:
+        """The same as transfers bring it."""
+        return ViewSource(self.view[index] if index else self.view, rows=self.rows, dt=self.cast or None)
 
 
 def _operands(low: Lowering, lhs: Value, rhs: Value) -> tuple[_Operand, _Operand]:

@@ -28,6 +28,7 @@ from trnlab.compiler.lowerings.context import Lowering, SbufTurns
 from trnlab.errors import CapacityError
 from trnlab.graph.ir import Op, Value
 from trnlab.graph.ops import ELEMENTWISE, OPS
+from trnlab.graph.passes.rewrite import made_by
 from trnlab.isa.base import Memory
 from trnlab.isa.rules import MAX_FREE
 from trnlab.kernels.blocks import BANK, BANKS
@@ -71,7 +72,8 @@ class RowLoop:
         if places:
             loader.kept = RowCache(b, self.read_again(), self.domain, self.width, places)
         parts = PartSums(b, self.domain) if self.domain.parts > 1 else None
-        psum = PsumSpace(b, self.width, self._banks_left()) if sizes is not None else None
+        left = self._banks_left() - (parts is not None and parts.turns)
+        psum = PsumSpace(b, self.width, left) if sizes is not None else None
         first = Emitter(b, self.low.group, self.low.part, loader, wide, narrow, psum, parts)
         emitters = [first, *(first.sibling() for _ in range(1, sizes.turns if sizes else 1))]
         rows, cols = range(0, self.domain.rows, 128), range(0, self.domain.width, self.width)
@@ -169,7 +171,7 @@ def domains(low: Lowering) -> list[Domain]:
     group = low.group
     if group.cols is not None and not _free_to_flatten(low):
         rows = group.size // group.cols
-        return [Domain(rows, group.cols, parts=_parts(group, rows))]
+        return [Domain(rows, group.cols, parts=_parts(low, rows))]
     if _free_to_flatten(low):
         main = group.size // 128
         tail = group.size - 128 * main
@@ -181,17 +183,23 @@ def domains(low: Lowering) -> list[Domain]:
     return [Domain(group.size // cols, cols)]
 
 
-def _parts(group: FusionGroup, rows: int) -> int:
-    """Into how many parts each row is cut, so that few rows fill the partitions: where no column is like another
-    row's, and sums along rows are all that partitions share."""
+def _parts(low: Lowering, rows: int) -> int:
+    """Into how many parts each row is cut, so that few rows fill the partitions: where sums along rows are all that
+    partitions share. Of one row alone the graph makes as many as there are partitions."""
+    group = low.group
     classes = {*group.classes.values(), *group.outer.values()}
-    alike = classes <= {ValueClass.FULL, ValueClass.ROW, ValueClass.SCALAR, ValueClass.FINAL} and all(
+    known = {ValueClass.FULL, ValueClass.ROW, ValueClass.COL, ValueClass.SCALAR, ValueClass.FINAL}
+    alike = classes <= known and all(
         (op.attrs["kind"] == "add" and op.result.dtype is float32)
         if op.name == "reduce"
         else OPS[op.name].kind == ELEMENTWISE or op.name == "trn.moments"
         for op in group.ops
     )
-    if not alike or group.cols is None or rows % PARTITION_STEP or sums_over_rows(group):
+    if not alike or group.cols is None or rows == 1 or sums_over_rows(group):
+        return 1
+    if any(made_by(low.part.strided(v).base, "iota") for v, c in group.outer.items() if c is ValueClass.COL):
+        return 1  # which GpSimdE counts
+    if rows % PARTITION_STEP and any(op.name == "trn.moments" for op in group.ops):
         return 1
     counts = range(128 // rows, 1, -1)
     return next((n for n in counts if group.cols % n == 0 and group.cols // n >= LEAST_PIECE), 1)

@@ -100,12 +100,12 @@ def _compiled(programs: TimedPrograms, cluster: Cluster, work: StepWork) -> Whol
     return Whole(seconds, {name: sum(getattr(memory, part) for part in parts) for name, parts in CLASSES.items()})
 
 
-def work_of(model: Model, share: ShardSpec, ranks: int, microbatches: int = 1) -> StepWork:
+def work_of(model: Model, spec: ShardSpec, ranks: int, microbatches: int = 1) -> StepWork:
     """The step of one of so many ranks, `share.tensor` of which share each layer. Takes decoders and encoders of text
     and images alike, without an encoder beside a decoder, experts or a divided context."""
-    groups = tuple(tuple(range(i, i + share.tensor)) for i in range(0, ranks, share.tensor))
-    apart = tuple(tuple(range(i, ranks, share.tensor)) for i in range(share.tensor))
-    layers = ShardedLayers(f"{model.name}_step", share, groups, apart)
+    groups = tuple(tuple(range(i, i + spec.tensor)) for i in range(0, ranks, spec.tensor))
+    apart = tuple(tuple(range(i, ranks, spec.tensor)) for i in range(spec.tensor))
+    layers = ShardedLayers(f"{model.name}_step", spec, groups, apart)
     loss = layers.through(model)
     layers.b.output(loss)
     gradients = layers.of_parts(loss)
@@ -146,8 +146,8 @@ class ShardedLayers(TrainingLayers):
     """Layers whose weights are gathered, a unit at a time. parts: of this rank, in float32, by name. apart: groups of
     ranks that divide weights."""
 
-    def __init__(self, name: str, share: ShardSpec, groups: Groups, apart: Groups) -> None:
-        super().__init__(name, share, groups)
+    def __init__(self, name: str, spec: ShardSpec, groups: Groups, apart: Groups) -> None:
+        super().__init__(name, spec, groups)
         self.apart, self.parts = apart, dict[str, Value]()
         self._later: dict[str, Shape] = {}
         self._sums: set[Value] = set()  # values whose gradients are not rounded on their way to the parts
@@ -219,9 +219,9 @@ def _steps(model: Model) -> list[Step]:
     return [lambda layers, _: model.embedding(layers), *map(through, range(len(blocks))), last]
 
 
-def _units(model: Model, share: ShardSpec) -> list[dict[str, Shape]]:
+def _units(model: Model, spec: ShardSpec) -> list[dict[str, Shape]]:
     """Weights of each unit, by name: those that it is the first to ask for."""
-    layers, found = TrainingLayers("units", share, ((*range(share.tensor),),)), list[dict[str, Shape]]()
+    layers, found = TrainingLayers("units", spec, ((*range(spec.tensor),),)), list[dict[str, Shape]]()
     x: Value | None = None
     for step in _steps(model):
         known = set(layers.weights)

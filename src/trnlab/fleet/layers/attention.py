@@ -28,22 +28,26 @@ def fused(b: GradientBuilder, q: Value, k: Value, v: Value, causal: bool, again:
     return _maybe_again(b, lambda q: b.attention(q, k, v, causal=causal)[0], q, again)
 
 
-def written(b: GradientBuilder, q: Value, k: Value, v: Value, causal: bool, again: bool) -> Value:
-    """As it is without a kernel for attention: scores of all pairs in memory, hidden ones included."""
+def written(b: GradientBuilder, q: Value, k: Value, v: Value, causal: bool, again: bool, cap: float = 0.0) -> Value:
+    """As it is without a kernel for attention: scores of all pairs in memory, hidden ones included. cap: scores s
+    become cap tanh(s / cap) where it is not 0."""
     form, heads, scale = q.dtype, ((0, 1), (0, 1)), q.shape[-1] ** -0.5
     grouped = b.reshape(q, (*k.shape[:2], q.shape[1] // k.shape[1], *q.shape[2:]))  # [B, G, H / G, T, D]
 
     def make(grouped: Value) -> Value:
         scores = b.optimization_barrier(b.dot_general(grouped, k, ((4,), (3,)), heads, dt=form))
+        if cap:
+            bent = b.tanh(b.multiply(b.convert(scores, float32), scale / cap))
+            scores = b.convert(b.multiply(bent, cap), form)
         (p,) = b.with_gradient(probabilities, [scores], back)
         return b.dot_general(p, v, ((4,), (2,)), heads, dt=form)
 
     def probabilities(scores: Value) -> tuple[Value, ...]:
-        found = softmax(b, b.multiply(b.convert(scores, float32), scale), causal)
+        found = softmax(b, b.multiply(b.convert(scores, float32), 1.0 if cap else scale), causal)
         return (b.optimization_barrier(b.convert(found, form)),)
 
     def back(d: Value, _: Sequence[Value], results: Sequence[Value]) -> list[Value]:
-        return [_of_scores(b, d, b.convert(results[0], float32), form, scale)]
+        return [_of_scores(b, d, b.convert(results[0], float32), form, 1.0 if cap else scale)]
 
     return b.reshape(_maybe_again(b, make, grouped, again), (*q.shape[:3], v.shape[3]))
 
@@ -107,11 +111,11 @@ def divided(
     front, end = ([b.slice_dim(x, 2, i * half, (i + 1) * half) for x in (q, k, v)] for i in range(2))
     first = fused(b, front[0], front[1], front[2], True, again)
     earlier = (b.slice_dim(x, 2, 0, before) for x in whole)
-    second = _in_two_pieces(b, end[0], tuple(earlier), (end[1], end[2]), again)
+    second = in_two_pieces(b, end[0], tuple(earlier), (end[1], end[2]), again)
     return b.concatenate([first, second], 2)
 
 
-def _in_two_pieces(
+def in_two_pieces(
     b: GradientBuilder, q: Value, earlier: tuple[Value, ...], own: tuple[Value, ...], again: bool
 ) -> Value:
     """Attention of the same queries to earlier keys and, causally, to their own, from that to each (Liu et al.,

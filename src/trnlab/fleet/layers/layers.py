@@ -100,8 +100,10 @@ class Layers:
             return self.b.add(x, y)
 
     def activation(self, x: Value, name: str) -> Value:
-        """ "gelu", "silu" or "relu"."""
+        """ "gelu", "silu", "relu", or "quick_gelu": x times the logistic function of 1.702 x (CLIP)."""
         with self.part_of("activation"):
+            if name == "quick_gelu":
+                return self.b.multiply(x, self.b.logistic(self.b.multiply(x, 1.702)))
             return self.b.maximum(x, 0.0) if name == "relu" else getattr(self.b, name)(x)
 
     # -- networks -------------------------------------------------------------------------------------------------
@@ -164,8 +166,17 @@ class Layers:
         if a.norms:
             q, k = (self.norm(f"{name}_{n}_norm", y) for y, n in ((q, "q"), (k, "k")))
         if a.rope:
-            q, k = self.turned(q, k)
+            q, k = self.turned_part(a, q, k)
         return q, k, v
+
+    def turned_part(self, a: Attention, *xs: Value) -> tuple[Value, ...]:
+        """Heads of whose columns the first `rope_size` are turned."""
+        last, part = len(xs[0].shape) - 1, a.rope_size or a.size
+        if part == a.size:
+            return self.turned(*xs)
+        found = self.turned(*(self.b.slice_dim(x, last, 0, part) for x in xs))
+        rest = (self.b.slice_dim(x, last, part, a.size) for x in xs)
+        return tuple(self.b.concatenate(list(pair), last) for pair in zip(found, rest))
 
     def compressed(self, name: str, a: Attention, x: Value) -> tuple[Value, Value, Value]:
         """The same by multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1): ranks of a tensor
@@ -232,7 +243,12 @@ class Layers:
         """x, and the row of a table for the segment that each token belongs to (BERT)."""
         raise NotImplementedError
 
-    def patches(self, inputs: int, hidden: int) -> Value:
+    def capped(self, scores: Value, cap: float) -> Value:
+        """Scores s as cap tanh(s / cap); themselves for 0."""
+        b = self.b
+        return b.multiply(b.tanh(b.multiply(scores, 1 / cap)), cap) if cap else scores
+
+    def patches(self, inputs: int, hidden: int, bias: bool = True) -> Value:
         """An image as a class token and a linear layer of its patches, of so many inputs each (ViT)."""
         raise NotImplementedError
 

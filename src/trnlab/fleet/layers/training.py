@@ -28,9 +28,9 @@ class TrainingLayers(Layers):
     in all blocks of a stage. frozen: weights that are not trained. received: what comes from other ranks, to whom its
     gradients go back."""
 
-    def __init__(self, name: str, share: ShardSpec, groups: Groups = ()) -> None:
-        super().__init__(name, dtype(share.form), share.tensor, groups)
-        self.share = share
+    def __init__(self, name: str, spec: ShardSpec, groups: Groups = ()) -> None:
+        super().__init__(name, dtype(spec.form), spec.tensor, groups)
+        self.share = spec
         self.memory: Value | None = None
         self.bias: Value | None = None
         self.frozen: set[str] = set()
@@ -156,12 +156,12 @@ class TrainingLayers(Layers):
             filling = a.size - a.value_size  # kernels ask for values as wide as keys
             if filling:
                 v = self.b.pad(v, (0, 0, 0, 0), (0, 0, 0, filling))
-            out = self._attended(q, k, v, a.causal)
+            out = self._attended(q, k, v, a)
             return self.b.slice_dim(out, 3, 0, a.value_size) if filling else out
 
-    def _attended(self, q: Value, k: Value, v: Value, causal: bool) -> Value:
-        share = self.share
-        written = share.attention in ("written", "again")
+    def _attended(self, q: Value, k: Value, v: Value, a: Attention) -> Value:
+        share, causal = self.share, a.causal
+        written = share.attention in ("written", "again") or a.softcap > 0  # which no kernel of attention has
         if share.context > 1 and written:
             raise UsageError(
                 "a divided context asks for a kernel of attention",
@@ -174,8 +174,9 @@ class TrainingLayers(Layers):
             shape = (*k.shape[:2], k.shape[2] * share.context, k.shape[3])
             whole = self.receive(shape), self.receive(shape)
             return attention.divided(self.b, q, k, v, whole, causal, share.again)
-        kind = attention.written if written else attention.fused
-        return kind(self.b, q, k, v, causal, share.again)
+        if written:
+            return attention.written(self.b, q, k, v, causal, share.again, a.softcap)
+        return attention.fused(self.b, q, k, v, causal, share.again)
 
     def cross_attention(self, name: str, a: Attention, x: Value) -> Value:
         """Attention to what the encoder made; x [B, D / t, H] -> the same."""
@@ -230,10 +231,10 @@ class TrainingLayers(Layers):
             x, self.b.take_rows(self.weight("segments", rows, x.shape[2]), self.given(x.shape[:2], int32))
         )
 
-    def patches(self, inputs: int, hidden: int) -> Value:
+    def patches(self, inputs: int, hidden: int, bias: bool = True) -> Value:
         """[B, S / t, H] of an image's patches and a class token, which is at the first place of a rank."""
         batch, length, _ = self.local(hidden)
-        x = self.linear("patches", self.given((batch, length - 1, inputs)), hidden, bias=True)
+        x = self.linear("patches", self.given((batch, length - 1, inputs)), hidden, bias)
         token = self.b.broadcast_in_dim(self.weight("class", 1, hidden), (batch, 1, hidden), (1, 2))
         return self.b.concatenate([token, x], 1)
 

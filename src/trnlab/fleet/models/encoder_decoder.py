@@ -32,12 +32,12 @@ class DecoderBlock(Block):
 
 @dataclass(frozen=True)
 class EncoderDecoderModel(Model):
-    """stacks: the encoder's blocks and the decoder's. decoded: tokens of the decoder for each sequence. written: rows
-    of the decoder's table of positions, 0 without. mels: channels of a frame of sound, which then is what the encoder
-    reads, in the place of tokens; `patch` is what one of its tokens is made of."""
+    """An encoder, and a decoder that attends to it: the two are its `stacks`."""
 
-    decoded: int = 128
-    written: int = 0
+    decoded: int = 128  # tokens of the decoder for each sequence
+    written: int = 0  # rows of the decoder's table of positions, 0 without
+    # channels of a frame of sound, which then is what the encoder reads, in the place of tokens; `patch` is what one
+    # of its tokens is made of
     mels: int = 0
 
     def embedding(self, layers: Layers) -> Value:
@@ -48,15 +48,23 @@ class EncoderDecoderModel(Model):
 
     def join(self, layers: Layers, encoded: Value) -> Value:
         """What enters the decoder; it attends to a norm of what the encoder's last block gives."""
+        self.read(layers, encoded)
+        return self.begin(layers)
+
+    def read(self, layers: Layers, encoded: Value) -> None:
+        """The norm of what the encoder's last block gives, which the decoder attends to."""
         layers.remember(layers.norm("read", encoded, self.stacks[0][1].norm))
+
+    def begin(self, layers: Layers) -> Value:
+        """What enters the decoder's first block."""
         x = layers.words(self.vocabulary, self.hidden)
         return layers.positions(self.written, x, "written") if self.written else x
 
-    def share(self, block: Block, share: ShardSpec) -> ShardSpec:
-        """A rank's share of this block, where that of the encoder's is `share`."""
+    def share(self, block: Block, spec: ShardSpec) -> ShardSpec:
+        """A rank's share of this block, where that of the encoder's is `spec`."""
         if not isinstance(block, DecoderBlock):
-            return share
-        return DecoderShare(**vars(share) | {"length": self.decoded}, memory=share.length)
+            return spec
+        return DecoderShare(**vars(spec) | {"length": self.decoded}, memory=spec.length)
 
     @property
     def unit(self) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -128,6 +129,27 @@ class ConfigurationFields:
         if len(found) != count:
             raise wrong(self.name, f"{field} is {value!r}, not {count} whole numbers")
         return found
+
+    def amount(self, field: str, default: float) -> float:
+        """A number from 0; the default where it is missing or null."""
+        value = self.config.get(field)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+            raise wrong(self.name, f"{field} is {value!r}, not a number from 0")
+        return float(value)
+
+    def part(self, field: str, default: float, whole: int) -> int:
+        """The even number that is such a part of a whole, from the field or from `rope_parameters`."""
+        rope = self.config.get("rope_parameters")
+        given = rope if isinstance(rope, Mapping) and "partial_rotary_factor" in rope else {}
+        value = ConfigurationFields({**given, **self.config}, self.name).amount(
+            field if field in self.config else "partial_rotary_factor", default
+        )
+        size = int(value * whole)
+        if not 0 < size <= whole or size % 2:
+            raise wrong(self.name, f"{field} is {value!r}, which gives {size} of {whole} columns positions")
+        return size
 
     @property
     def source(self) -> str:

@@ -55,25 +55,22 @@ UNPRICED = 1e30  # dollars, as it were, of what has no public price: after all t
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked for. instances: fewest and most of each target. deadline: seconds, None without one.
+    """What is asked for.
 
-    batch: sequences in a step. sequence: tokens of each; 0 for what the model is usually trained on. fixed: columns
-    of `Layouts` that are given. captured: a script's step that is divided by data alone, where nothing is known of
-    `model` but that. spelled: the model as words of a command line. epoch: tokens
-    of one pass over the data, 0 where nobody said. Raises UsageError (TRN178) for what contradicts itself, TRN577
-    for a model of which nothing says what it computes.
+    Raises UsageError (TRN178) for what contradicts itself, TRN577 for a model of which nothing says what it computes.
     """
 
     model: Model
     tokens: float
     targets: tuple[str, ...]
-    instances: tuple[int, int] = (1, 16)
-    deadline: float | None = None
-    batch: int = BATCH
-    sequence: int = 0
+    instances: tuple[int, int] = (1, 16)  # fewest and most of each target
+    deadline: float | None = None  # seconds, None without one
+    batch: int = BATCH  # sequences in a step
+    sequence: int = 0  # tokens of each; 0 for what the model is usually trained on
     precision: str = "bf16"
-    fixed: Mapping[str, int] = field(default_factory=dict)
+    fixed: Mapping[str, int] = field(default_factory=dict)  # columns of `Layouts` that are given
     reliability: Reliability = field(default_factory=Reliability)
+    # a script's step that is divided by data alone, where nothing is known of `model` but that
     captured: CapturedWork | None = None
     spelled: tuple[str, ...] = ()
     epoch: float = 0.0
@@ -132,19 +129,18 @@ class Question:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A layout on a cluster, and what the whole run of a model takes there. kept: what failures leave, of which
-    `goodput` is the share."""
+    """A layout on a cluster, and what the whole run of a model takes there."""
 
     cluster: Cluster
     step: PlannedStep
-    kept: Goodput
+    after_failures: Goodput  # what failures leave, of which `goodput` is the share
     bill: Bill
     model: Model
 
     @property
     def goodput(self) -> float:
         """The share of the time in which the run advances."""
-        return self.kept.share
+        return self.after_failures.share
 
     @property
     def padding(self) -> list[tuple[int, int]]:
@@ -154,22 +150,20 @@ class Candidate:
     @property
     def stall(self) -> float:
         """Seconds of a step that saves of checkpoints hold it up, on average."""
-        return self.kept.stall * self.step.total / self.kept.interval
+        return self.after_failures.stall * self.step.total / self.after_failures.interval
 
 
 @dataclass(frozen=True)
 class ClusterTable:
-    """All steps that fit on a cluster.
-
-    days, worth: [N]; worth is what is to be small: dollars where there is a price, else device hours. rounds: the
-    search that they come from, which goes on where one of them turns out to be something else; None of models that
-    are no stacks of blocks.
-    """
+    """All steps that fit on a cluster."""
 
     cluster: Cluster
     steps: PlannedSteps
+    # days, worth: [N]; worth is what is to be small: dollars where there is a price, else device hours
     days: Floats
     worth: Floats
+    # the search that they come from, which goes on where one of them turns out to be something else; None of models
+    # that are no stacks of blocks
     rounds: SearchRounds | None = None
 
     def open(self, model: Model) -> Bools:
@@ -368,25 +362,25 @@ def plan(
     question: Question,
     folder: Path | None = None,
     said: Callable[[str], None] = lambda _: None,
-    ahead: CompilePool | None = None,
+    pool: CompilePool | None = None,
     came: Callable[[Plan], None] = lambda _: None,
 ) -> Plan:
     """Search all targets and numbers of instances.
 
-    folder: where costs of programs and times of collectives are kept. said: hears of progress. ahead: compiles what
+    folder: where costs of programs and times of collectives are kept. said: hears of progress. pool: compiles what
     the search may ask for. came: is shown the plan so far after each cluster.
     """
     found = Plan(question, folder=folder)
     for name in question.targets:
-        if ahead is not None and question.model.stacks:
+        if pool is not None and question.model.stacks:
             planner = _planner(question, name, question.instances[0], folder)
-            ahead.look(planner, question.training, question.pinned)
-    stores = {name: _on(found, name, said, ahead, came) for name in question.targets}
+            pool.enqueue(planner, question.training, question.pinned)
+    stores = {name: _on(found, name, said, pool, came) for name in question.targets}
     return _confirmed(found, stores, said)
 
 
 def _on(
-    found: Plan, name: str, said: Callable[[str], None], ahead: CompilePool | None, came: Callable[[Plan], None]
+    found: Plan, name: str, said: Callable[[str], None], pool: CompilePool | None, came: Callable[[Plan], None]
 ) -> CostStore:
     """Search all numbers of instances of one target; returns where costs are kept."""
     question = found.question
@@ -408,7 +402,7 @@ def _on(
             tables = Tables(cluster, programs, exchange, form)
             _gather(found, cluster, tables.search(question.model, question.batch, question.pinned))
         else:
-            planner = PrefetchingPlanner(cluster, programs, exchange, ahead=ahead)
+            planner = PrefetchingPlanner(cluster, programs, exchange, pool=pool)
             _gather(found, cluster, search(planner, question.training, question.pinned))
         store.save()
         came(replace(found, tables=list(found.tables)))  # columns of a plan are made once, when they are asked for

@@ -39,8 +39,21 @@ from trnlab.units import SECONDS_PER_DAY, format_bytes, format_count
 ROWS, REASONS = 12, 12
 REGION = "us-east-1"  # whose grid is counted, where nobody says
 BARS = 7  # of the front on the page
-_COLOURS = ("tensor", "gpsimd", "cc", "reference", "dma", "latency", "vector", "scalar", "sync", "accent", "faint")
-_CAUSES = dict(zip(CAUSES, _COLOURS))
+_COLOURS = (
+    "tensor",
+    "gpsimd",
+    "cc",
+    "reference",
+    "dma",
+    "latency",
+    "vector",
+    "scalar",
+    "sync",
+    "accent",
+    "faint",
+    "edge",
+)
+_CAUSES = dict(zip(CAUSES, _COLOURS, strict=True))
 _CLASSES = dict(zip(CLASSES, ("tensor", "vector", "scalar", "gpsimd", "dma", "sync")))
 _ASSETS = files(__package__).joinpath("assets")
 _STEP = (
@@ -51,12 +64,12 @@ _STEP = (
 
 def document(
     plan: Plan,
-    beside: Sequence[Alternative] = (),
+    others: Sequence[Alternative] = (),
     held: PlanAccuracy = UNHELD,
     region: str = REGION,
     stacked: Sequence[tuple[Plan, PlanAccuracy]] = (),
 ) -> Document:
-    """The whole answer. beside: the same tokens elsewhere; held: how plans stand beside published runs; region: whose
+    """The whole answer. others: the same tokens elsewhere; held: how plans stand beside published runs; region: whose
     grid is counted; stacked: the plans of all stacks that were asked for, this one the first. Raises UsageError as
     `Plan.chosen`."""
     asked, c = plan.question, plan.chosen
@@ -74,12 +87,12 @@ def document(
             _memory(plan),
             *_tables(plan),
             Later(lambda: pictures.memory(plan), on=PAGE),
-            Later(lambda: pictures.alternatives(plan, beside, held), on=PAGE),
-            Later(lambda: pictures.leaning(plan), on=PAGE),
+            Later(lambda: pictures.alternatives(plan, others, held), on=PAGE),
+            Later(lambda: pictures.sensitivity(plan), on=PAGE),
             Section("none is both sooner and cheaper than these:", [_front(plan)], on=TERMINAL),
             Later(lambda: pictures.candidates(plan), on=PAGE),
             _refused(plan),
-            *sections(plan, beside, region, held),
+            *sections(plan, others, region, held),
         ],
         over=f"trnlab plan, {' or '.join(asked.targets)}",
         lede=f"Cheapest in time: {c.cluster.name}, {c.cluster.chips:,} chips, as {c.step.layout}.",
@@ -89,7 +102,7 @@ def document(
         record=lambda: {
             **to_json(plan),
             "stacks": stacks_to_json(stacked),
-            **beside_to_json(plan, beside, region),
+            **beside_to_json(plan, others, region),
         },
     )
 

@@ -89,9 +89,9 @@ def _besides(plan: Plan) -> dict[str, Any]:
     return {
         "seconds_besides": {"checkpoint": beside.checkpoint, "input": beside.input},
         "input_s": beside.brought,
-        "waste": dict(c.kept.waste),
-        "checkpoint_every_s": c.kept.interval,
-        "checkpoint_stall_s": c.kept.stall,
+        "waste": dict(c.after_failures.waste),
+        "checkpoint_every_s": c.after_failures.interval,
+        "checkpoint_stall_s": c.after_failures.stall,
         "usd_per_epoch": per * epoch / 1e6 if per is not None and epoch else None,
     }
 

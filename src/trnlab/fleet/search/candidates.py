@@ -28,7 +28,7 @@ from trnlab.fleet.arrays import Bools, Floats
 from trnlab.fleet.layers.shares import FILLED
 from trnlab.fleet.search.layout import RECOMPUTE, ZERO, Layout, Layouts, columns_of, obstacles
 from trnlab.fleet.search.layout_terms import LayoutTerms
-from trnlab.fleet.search.shard_costs import FULL, ShardCosts, ShardKey, Training, pieces_of
+from trnlab.fleet.search.shard_costs import FULL, ShardCosts, ShardKey, Training, shard_keys_of
 from trnlab.fleet.search.steps import PlannedStep, PlannedSteps, Planner
 
 MICROBATCHES = (1, 2, 4, 8, 16, 32)
@@ -43,12 +43,11 @@ TOO_LARGE = "does not fit in memory"
 
 @dataclass(frozen=True)
 class SmallestLayout:
-    """The layout whose weights, gradients and optimizer's state are least. bytes: of them, on the fullest rank; room:
-    bytes that it has."""
+    """The layout whose weights, gradients and optimizer's state are least."""
 
     layout: Layout
-    bytes: int
-    room: int
+    bytes: int  # of them, on the fullest rank
+    room: int  # bytes that it has
 
     @property
     def lacks(self) -> int:
@@ -58,15 +57,12 @@ class SmallestLayout:
 
 @dataclass
 class SearchResult:
-    """Steps that fit; how many layouts were looked at, and how many fell to which reason.
-
-    nearest: of the layouts that are too large, the one that lacks least; None where no layout came so far. least:
-    what is at least needed, where nothing was compiled since nothing can fit.
-    """
+    """Steps that fit; how many layouts were looked at, and how many fell to which reason."""
 
     steps: PlannedSteps | None = None
     looked_at: int = 0
     refused: Counter[str] = field(default_factory=Counter)
+    # of the layouts that are too large, the one that lacks least; None where no layout came so far
     nearest: PlannedStep | None = None
     least: SmallestLayout | None = None
     rounds: SearchRounds | None = None
@@ -138,7 +134,7 @@ class SearchRounds:
     @property
     def pieces(self) -> list[ShardKey]:
         """The shares of all layouts."""
-        return self._frame.pieces[0]
+        return self._frame.shard_keys[0]
 
     def run(self) -> PlannedSteps:
         """The steps of all layouts, those that were compiled before others that take as long."""
@@ -165,10 +161,10 @@ class SearchRounds:
 
     @cached_property
     def _frame(self) -> LayoutTerms:
-        return self.planner.frame(self.training, self.layouts)
+        return self.planner.terms(self.training, self.layouts)
 
-    def _compile(self, piece: ShardKey) -> None:
-        self.compiled[piece] = self.planner.parts(self.training, piece)
+    def _compile(self, shard: ShardKey) -> None:
+        self.compiled[shard] = self.planner.parts(self.training, shard)
 
     def _hopeful(self) -> ShardKey | None:
         """The shard, among those that are not compiled, of the layout which might be the best, if one might be
@@ -190,29 +186,29 @@ class SearchRounds:
         return None if steps.exact[worth == best].any() else self._piece(found)
 
     def _piece(self, i: int) -> ShardKey:
-        found, which = self._frame.pieces
+        found, which = self._frame.shard_keys
         return found[int(which[i])]
 
-    def _intermediate(self, piece: ShardKey) -> ShardKey:
-        """What is compiled on the way to a piece: of tensor groups each size, from the largest down, and of
+    def _intermediate(self, shard: ShardKey) -> ShardKey:
+        """What is compiled on the way to a shard: of tensor groups each size, from the largest down, and of
         microbatches of many tokens those half as large."""
-        pieces = self._frame.pieces[0]
+        pieces = self._frame.shard_keys[0]
         least = min(other.tensor for other in self.compiled)
-        between = [other for other in pieces if piece.tensor < other.tensor < least]
+        between = [other for other in pieces if shard.tensor < other.tensor < least]
         if between:
             return min(between, key=_first)
-        while self._tokens(piece) > TOKENS:
-            half = piece._replace(microbatch=piece.microbatch // 2)
+        while self._tokens(shard) > TOKENS:
+            half = shard._replace(microbatch=shard.microbatch // 2)
             if half in self.compiled or half not in pieces:
                 break
-            piece = half
-        return piece
+            shard = half
+        return shard
 
-    def _tokens(self, piece: ShardKey) -> int:
-        return piece.microbatch * self.training.sequence // piece.context
+    def _tokens(self, shard: ShardKey) -> int:
+        return shard.microbatch * self.training.sequence // shard.context
 
     def _steps(self, hopes: bool = False) -> PlannedSteps:
-        steps = self.planner.framed(self._frame, {piece: self._parts(piece, hopes) for piece in self.pieces})
+        steps = self.planner.steps_of_terms(self._frame, {piece: self._parts(piece, hopes) for piece in self.pieces})
         for row, whole in self.wholes.items():
             if whole is not None:
                 by = {name: whole.seconds[name] - float(column[row]) for name, column in steps.seconds.items()}
@@ -226,21 +222,21 @@ class SearchRounds:
         same[list(self.wholes)] = False
         return np.asarray(same)
 
-    def _parts(self, piece: ShardKey, hopes: bool) -> ShardCosts:
+    def _parts(self, shard: ShardKey, hopes: bool) -> ShardCosts:
         """As compiled; else reckoned from what is nearest. hopes: at best."""
-        if piece in self.compiled:
-            return self.compiled[piece]
-        near = min(self.compiled, key=lambda other: _apart(piece, other))
+        if shard in self.compiled:
+            return self.compiled[shard]
+        near = min(self.compiled, key=lambda other: _apart(shard, other))
         found = replace(self.compiled[near], exact=False)
-        if piece.context != near.context:
-            found = found.larger(near.context / piece.context)
-        if piece[:1] + piece[2:4] != near[:1] + near[2:4]:
-            found = found.divided(piece.tensor / near.tensor, HOPE if hopes else 1.0)
-        if piece.microbatch != near.microbatch:
-            found = found.larger(piece.microbatch / near.microbatch)
+        if shard.context != near.context:
+            found = found.larger(near.context / shard.context)
+        if shard[:1] + shard[2:4] != near[:1] + near[2:4]:
+            found = found.divided(shard.tensor / near.tensor, HOPE if hopes else 1.0)
+        if shard.microbatch != near.microbatch:
+            found = found.larger(shard.microbatch / near.microbatch)
             found = found.divided(1.0, _gain(self._tokens(near)) if hopes else 1.0)
-        if piece.again != near.again and FULL in (piece.again, near.again):
-            found = found.remade((LEAST_AGAIN if hopes else 1.0) if piece.again == FULL else 0.0)
+        if shard.again != near.again and FULL in (shard.again, near.again):
+            found = found.remade((LEAST_AGAIN if hopes else 1.0) if shard.again == FULL else 0.0)
         return found  # else what is made again costs time, and saves next to nothing; sums, too
 
 
@@ -249,16 +245,16 @@ def _gain(tokens: int) -> float:
     return 1.0 if tokens >= TOKENS else tokens / (tokens + START)
 
 
-def _apart(piece: ShardKey, other: ShardKey) -> tuple[float, ...]:
+def _apart(shard: ShardKey, other: ShardKey) -> tuple[float, ...]:
     """How far a compiled piece is from another: microbatches are reckoned from smaller ones, if there are any."""
-    ratios = (piece.tensor / other.tensor, piece.context / other.context, piece.expert / other.expert)
-    larger = math.log2(other.microbatch / piece.microbatch)
+    ratios = (shard.tensor / other.tensor, shard.context / other.context, shard.expert / other.expert)
+    larger = math.log2(other.microbatch / shard.microbatch)
     return (
         *(abs(math.log2(ratio)) for ratio in ratios),
         larger > 0,
         abs(larger),
-        piece.sharded != other.sharded,
-        abs(piece.again - other.again),
+        shard.sharded != other.sharded,
+        abs(shard.again - other.again),
     )
 
 
@@ -295,10 +291,10 @@ def _divisors(n: int, most: int | None = None) -> list[int]:
     return [i for i in range(1, min(n, most or n) + 1) if n % i == 0]
 
 
-def shares_of(planner: Planner, training: Training, fixed: Mapping[str, int]) -> list[tuple[ShardKey]]:
+def shards_of(planner: Planner, training: Training, fixed: Mapping[str, int]) -> list[tuple[ShardKey]]:
     """What a search on the planner's cluster may ask `Planner.parts` for, besides the training, in about the order in
     which it does."""
-    pieces = pieces_of(_possible(SearchResult(), planner, training, fixed))[0]
+    pieces = shard_keys_of(_possible(SearchResult(), planner, training, fixed))[0]
     least = min((piece.microbatch for piece in pieces), default=1)
     pieces = [piece for piece in pieces if piece.microbatch == least]
     plain = {piece.tensor for piece in pieces if not (piece.again or piece.sharded)}
@@ -306,6 +302,6 @@ def shares_of(planner: Planner, training: Training, fixed: Mapping[str, int]) ->
     return [(piece,) for piece in sorted(likely, key=_first)]
 
 
-def _first(piece: ShardKey) -> tuple[float, ...]:
+def _first(shard: ShardKey) -> tuple[float, ...]:
     """What sorts first is compiled first: of the largest tensor group what needs least memory."""
-    return -piece.tensor, piece.microbatch, piece.again, piece.sharded, piece.context, -piece.expert
+    return -shard.tensor, shard.microbatch, shard.again, shard.sharded, shard.context, -shard.expert

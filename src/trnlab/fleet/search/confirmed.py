@@ -17,7 +17,7 @@ from trnlab.fleet.costs.whole_steps import Whole, whole
 from trnlab.fleet.layers.sizes import Experts
 from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.search.layout import Layouts, columns_of
-from trnlab.fleet.search.shard_costs import Training, pieces_of
+from trnlab.fleet.search.shard_costs import Training, shard_keys_of
 from trnlab.fleet.search.steps import PlannedStep, Planner
 
 
@@ -35,13 +35,13 @@ def confirmed(planner: Planner, training: Training, step: PlannedStep) -> Planne
     layout, programs, columns = step.layout, planner.programs, columns_of([step.layout])
     if not are_one_program(training.model, columns).all():
         return None
-    ((piece,), _) = pieces_of(columns)
-    share, times = planner.share(training, piece), layout.microbatches(training.batch)
+    ((piece,), _) = shard_keys_of(columns)
+    spec, times = planner.spec_of(training, piece), layout.microbatches(training.batch)
     ends = replace(training.model, name="", source="")
-    key = f"whole step {ends} {share} {planner.cluster.ranks} of {planner.cluster.name} {times}"
+    key = f"whole step {ends} {spec} {planner.cluster.ranks} of {planner.cluster.name} {times}"
     if key not in programs.known:
         try:
-            programs.known[key] = asdict(whole(programs, planner.cluster, training.model, share, times))
+            programs.known[key] = asdict(whole(programs, planner.cluster, training.model, spec, times))
         except TrnlabError:
             return None
     found = Whole(**programs.known[key])

@@ -44,27 +44,23 @@ PLAIN = {"attention": "kernel", "network": "kept"}  # which a layout says only w
 
 @dataclass(frozen=True)
 class Layout:
-    """Ranks of each kind, and how they work.
-
-    microbatch: sequences that a rank takes at a time. interleave: stages that a pipeline's rank has. zero: what is
-    divided among the data parallel ranks: nothing (0), the optimizer's state (1), gradients and weights as well (3).
-    recompute: what the backward pass makes again: nothing, the core of attention (scores, softmax, product with the
-    values: Korthikanti et al. 2022), or all but what enters a layer. overlap: whether gradients and new weights are
-    exchanged while others are still computed. context: ranks that share a sequence. expert: ranks that share the
-    experts of a layer; they are among those of `data` and `context`. attention, network: see NAMED.
-    """
+    """Ranks of each kind, and how they work."""
 
     tensor: int = 1
     pipeline: int = 1
     data: int = 1
-    microbatch: int = 1
-    interleave: int = 1
+    microbatch: int = 1  # sequences that a rank takes at a time
+    interleave: int = 1  # stages that a pipeline's rank has
+    # what is divided among the data parallel ranks: nothing (0), the optimizer's state (1), gradients and weights
+    # as well (3)
     zero: int = 1
+    # what the backward pass makes again: nothing, the core of attention (scores, softmax, product with the
+    # values: Korthikanti et al. 2022), or all but what enters a layer
     recompute: str = "none"
-    overlap: bool = True
-    context: int = 1
-    expert: int = 1
-    attention: str = "kernel"
+    overlap: bool = True  # whether gradients and new weights are exchanged while others are still computed
+    context: int = 1  # ranks that share a sequence
+    expert: int = 1  # ranks that share the experts of a layer; they are among those of `data` and `context`
+    attention: str = "kernel"  # these two: see NAMED
     network: str = "kept"
 
     @property

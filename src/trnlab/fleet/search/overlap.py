@@ -34,15 +34,14 @@ SETTLED = 8  # layers after which each takes as long as the one before
 
 @dataclass(frozen=True)
 class PrefetchOverlap:
-    """Seconds of gathering weights (`asked`) and of spreading gradients (`given`) under ZeRO-3: [4, N] of the
-    embedding, of one layer, of the head, of the final norm."""
+    """Seconds of collectives under ZeRO-3: [4, N] of the embedding, of one layer, of the head, of the final norm."""
 
-    asked: Floats
-    given: Floats
+    gathering: Floats  # of weights
+    scattering: Floats  # of gradients
 
     def take(self, rows: Bools | Ints) -> PrefetchOverlap:
         """The same of some of the layouts."""
-        return PrefetchOverlap(self.asked[:, rows], self.given[:, rows])
+        return PrefetchOverlap(self.gathering[:, rows], self.scattering[:, rows])
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def streams_of(exchange: Exchange, training: Training, x: Layouts) -> PrefetchOv
     sizes = ((model.embedding_parameters, 0.0), (common / layers, experts / layers), (late - norm, 0.0), (norm, 0.0))
     kinds = ("all_gather", training.width), ("reduce_scatter", SUM)
     tensor = divided(model, x)
-    asked, given = (
+    gathering, scattering = (
         np.stack(
             [
                 summed(exchange, x, kind, 3, width, own / tensor, theirs / (tensor * x["expert"]))
@@ -94,7 +93,7 @@ def streams_of(exchange: Exchange, training: Training, x: Layouts) -> PrefetchOv
         )
         for kind, width in kinds
     )
-    return PrefetchOverlap(asked, given)
+    return PrefetchOverlap(gathering, scattering)
 
 
 def streamed(
@@ -103,11 +102,11 @@ def streamed(
     """[N] exposed seconds of gathering weights and of spreading gradients for a microbatch. rounded: [N] seconds in
     which a rank rounds its parts of all weights, for both passes, before anything else."""
     several, overlap = shares_layers(x), x["overlap"]
-    (first, each, last, _), given, layers = streams.asked, streams.given, model.layers
+    (first, each, last, _), given, layers = streams.gathering, streams.scattering, model.layers
     compute = passes.forward + passes.backward
     ready = rounded / 2 * model.embedding_parameters / model.parameters  # of the first unit, for the forward pass
-    whole = _forward(streams.asked, passes, layers, ready, rounded)
-    alone, both = (whole + _backward(streams.asked, spread, passes, layers) for spread in (given * 0.0, given))
+    whole = _forward(streams.gathering, passes, layers, ready, rounded)
+    alone, both = (whole + _backward(streams.gathering, spread, passes, layers) for spread in (given * 0.0, given))
     behind, late = BEHIND_FORWARD * passes.layer, BEHIND_BACKWARD * passes.layer_back
     hides = np.minimum(each, behind) * (layers - 1) + np.minimum(last, behind)
     open_ = rounded + first + 2 * last + 2 * layers * each
@@ -123,10 +122,10 @@ def shares_layers(x: Layouts) -> Bools:
     return np.asarray(x["tensor"] * x["context"] * x["expert"] > 1)
 
 
-def _forward(asked: Floats, passes: MicrobatchPasses, layers: int, ready: Floats, rounded: Floats) -> Floats:
+def _forward(gathering: Floats, passes: MicrobatchPasses, layers: int, ready: Floats, rounded: Floats) -> Floats:
     """[N] seconds until the loss is there. Nothing hides the weights of the embedding and of the first layer, with
     whose norm it is one call. ready: when the embedding's parts are rounded."""
-    (first, each, last, _), own = asked, passes.layer
+    (first, each, last, _), own = gathering, passes.layer
     more, there = layers - 1, ready + first + each
     begun = np.maximum(there, rounded) + passes.first
     if more:  # where the last layer begins
@@ -134,10 +133,10 @@ def _forward(asked: Floats, passes: MicrobatchPasses, layers: int, ready: Floats
     return np.asarray(begun + np.maximum(own, last) + np.maximum(passes.last, last))
 
 
-def _backward(asked: Floats, given: Floats, passes: MicrobatchPasses, layers: int) -> Floats:
+def _backward(gathering: Floats, scattering: Floats, passes: MicrobatchPasses, layers: int) -> Floats:
     """[N] seconds from the loss to the last gradient. The weights of the last two layers are asked for when the
     head's gradient is on its way; of others, when the second layer after them is done and its gradients are."""
-    (first, each, _, _), (first_back, each_back, last_back, norm_back) = asked, given
+    (first, each, _, _), (first_back, each_back, last_back, norm_back) = gathering, scattering
     own, done = passes.layer_back, passes.last_back
     stream = passes.last_back - passes.late + last_back
     ready = [stream + each, stream + 2 * each]  # of the next layer's weights, and of the one after it

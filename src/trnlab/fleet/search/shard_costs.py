@@ -68,7 +68,7 @@ class ShardKey(NamedTuple):
     network: int = 0
 
 
-def pieces_of(layouts: Layouts) -> tuple[list[ShardKey], Ints]:
+def shard_keys_of(layouts: Layouts) -> tuple[list[ShardKey], Ints]:
     """The pieces of layouts, each once, and [N] which one each layout has."""
     sharded = layouts["zero"] == 3
     found, which = distinct(
@@ -86,15 +86,14 @@ def pieces_of(layouts: Layouts) -> tuple[list[ShardKey], Ints]:
 
 @dataclass(frozen=True)
 class ShardCosts:
-    """What a share of a model costs: a layer of each kind, what precedes and follows them. entries: of each kind,
-    what a stage that has some makes once for all of them; join: what lies between an encoder and its decoder."""
+    """What a share of a model costs: a layer of each kind, what precedes and follows them."""
 
     layers: tuple[MicrobatchCost, ...]
     first: MicrobatchCost
     last: MicrobatchCost
     exact: bool = True
-    entries: tuple[MicrobatchCost, ...] = ()
-    join: MicrobatchCost = NOTHING
+    entries: tuple[MicrobatchCost, ...] = ()  # of each kind, what a stage that has some makes once for all of them
+    join: MicrobatchCost = NOTHING  # what lies between an encoder and its decoder
 
     @cached_property
     def table(self) -> Floats:
@@ -108,9 +107,9 @@ class ShardCosts:
         """For so many times as many sequences: what as many of one take, never less than all at once."""
         return self._each(lambda cost: cost.larger(times))
 
-    def divided(self, by: float, hope: float = 1.0) -> ShardCosts:
-        """Reckoned for a tensor group `by` times as large, whose work is `hope` of what follows from this."""
-        return self._each(lambda cost: cost.divided(by, hope))
+    def divided(self, by: float, optimism: float = 1.0) -> ShardCosts:
+        """Reckoned for a tensor group `by` times as large, whose work is `optimism` of what follows from this."""
+        return self._each(lambda cost: cost.divided(by, optimism))
 
     def remade(self, part: float) -> ShardCosts:
         """Reckoned for layers whose backward pass makes so much of the forward pass again, and nothing else."""

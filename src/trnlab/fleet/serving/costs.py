@@ -15,7 +15,7 @@ from trnlab.collectives import Groups
 from trnlab.fleet.costs.store import opened
 from trnlab.fleet.costs.timed import TimedPrograms
 from trnlab.fleet.models.transformer import Model
-from trnlab.fleet.serving.graphs import decode, prefill
+from trnlab.fleet.serving.graphs import cross, decode, encode, layers_of, prefill
 from trnlab.fleet.serving.layers import ServingProgram
 from trnlab.graph.flops import model_flops
 from trnlab.graph.ir import Graph
@@ -24,7 +24,7 @@ from trnlab.runtime.session import Session
 from trnlab.runtime.step_cost import FORWARD, StepCost
 
 Maker = Callable[[Model, int, ServingProgram, Groups], Graph]
-MAKERS: Mapping[str, Maker] = {"prefill": prefill, "decode": decode}
+MAKERS: Mapping[str, Maker] = {"prefill": prefill, "decode": decode, "encode": encode, "cross": cross}
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ServingCosts(TimedPrograms):
         """Costs of the whole model; kind: of MAKERS."""
         one, two = (self._kept(kind, model, layers, share) for layers in (1, 2))
         self.store.save()
-        more = model.layers - 1
+        more = layers_of(kind, model) - 1
         return ServingCost(
             one.seconds + more * max(two.seconds - one.seconds, 0.0),
             one.exposed + more * max(two.exposed - one.exposed, 0.0),

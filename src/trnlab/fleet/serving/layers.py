@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trnlab.collectives import Groups
+from trnlab.fleet.layers.attention import in_two_pieces, written
 from trnlab.fleet.layers.layers import Layers
 from trnlab.fleet.layers.sizes import Attention, Dense, Experts
 from trnlab.fleet.serving.mixtures import Matrix, Mixture
@@ -23,20 +24,22 @@ HEAD = "head"  # which stays as it is, like the words, where blocks' weights hav
 
 @dataclass(frozen=True)
 class ServingProgram:
-    """What one rank runs. batch sequences; length: tokens of the prompt, or places of the cache; tensor: ranks that
-    share each layer; expert: of these, ranks among which a layer's experts are divided, and those of one part share
-    the columns of each. read: experts that a rank reads, room: rows of each; 0 for all that there may be. stored:
-    format of the matrices of blocks in memory, where it is not that of all else: int8 or float8_e4m3, with a scale of
-    each column (as the vendor's libraries keep them: transformers-neuronx' quant_dtype "s8" and "f8e4m3fn")."""
+    """What one rank runs."""
 
-    batch: int
-    length: int
-    tensor: int = 1
+    batch: int  # sequences
+    length: int  # tokens of the prompt, or places of the cache
+    tensor: int = 1  # ranks that share each layer
     form: str = "bfloat16"
+    # of these, ranks among which a layer's experts are divided, and those of one part share the columns of each
     expert: int = 1
-    read: int = 0
-    room: int = 0
+    read: int = 0  # experts that a rank reads; 0 for all that there may be
+    room: int = 0  # rows of each; 0 for all that there may be
+    # format of the matrices of blocks in memory, where it is not that of all else: int8 or float8_e4m3, with a
+    # scale of each column (as the vendor's libraries keep them: transformers-neuronx' quant_dtype "s8" and
+    # "f8e4m3fn")
     stored: str = ""
+    before: int = 0  # places of the cache that a prompt's tokens find filled by those before them
+    memory: int = 0  # places that an encoder read, of whose keys and values its decoder has another cache
 
 
 class ServingLayers(Layers):
@@ -137,17 +140,23 @@ class ServingLayers(Layers):
 
 
 class PrefillLayers(ServingLayers):
-    """Of one prompt, padded: rows are its tokens."""
+    """Layers that read one prompt, padded: rows are its tokens."""
 
     def _tokens(self) -> tuple[Value, Value]:
         length = self.share.length
         return self.b.input("ids", (length,), int32), self.b.iota((length,), int32)
 
+    def over(self, name: str, a: Attention, apart: list[Value]) -> Value:
+        """Attention of queries, keys and values [1, heads, rows, columns]."""
+        if a.softcap:
+            return written(self.b, apart[0], apart[1], apart[2], a.causal, False, a.softcap)
+        return self.b.attention(apart[0], apart[1], apart[2], causal=a.causal)[0]
+
     def attended(self, name: str, a: Attention, q: Value, k: Value, v: Value) -> Value:
         """Causal, over the prompt itself; keys and values become outputs in the form of the cache."""
         b, rows = self.b, q.shape[0]
         apart = [b.reshape(b.transpose(x, (1, 0, 2)), (1, x.shape[1], rows, x.shape[2])) for x in (q, k, v)]
-        out, _ = b.attention(*apart, causal=True)
+        out = self.over(name, a, apart)
         b.output(b.transpose(apart[1], (0, 1, 3, 2)))
         b.output(apart[2])
         return b.transpose(b.reshape(out, out.shape[1:]), (1, 0, 2))
@@ -157,9 +166,28 @@ class PrefillLayers(ServingLayers):
         return mixture.of_prompt(x)
 
 
+class ChunkLayers(PrefillLayers):
+    """Of one chunk of a prompt, whose earlier ones are in the cache: tokens attend to these, all of which they see,
+    and to each other."""
+
+    def _tokens(self) -> tuple[Value, Value]:
+        length = self.share.length
+        return self.b.input("ids", (length,), int32), self.b.input("places", (length,), int32)
+
+    def over(self, name: str, a: Attention, apart: list[Value]) -> Value:
+        """In two pieces, put together by their sums."""
+        (_, shared, _, size), width = apart[1].shape, apart[2].shape[3]
+        keys = self.weight(name + "_keys", 1, shared, size, self.share.before)
+        values = self.weight(name + "_values", 1, shared, self.share.before, width)
+        earlier = self.b.transpose(keys, (0, 1, 3, 2)), values
+        return in_two_pieces(self.b, apart[0], earlier, (apart[1], apart[2]), False)
+
+
 class DecodeLayers(ServingLayers):
-    """Of one token of each sequence: rows are sequences. held: which places of the cache hold something, as 0 or a
-    score that hides them [B, L]."""
+    """Layers that generate one token of each sequence: rows are sequences.
+
+    held: which places of the cache hold something, as 0 or a score that hides them [B, L].
+    """
 
     def _tokens(self) -> tuple[Value, Value]:
         batch = self.share.batch
@@ -169,17 +197,17 @@ class DecodeLayers(ServingLayers):
 
     def attended(self, name: str, a: Attention, q: Value, k: Value, v: Value) -> Value:
         """Over the cache and the token's own key: softmax over both parts, whose largest score is subtracted."""
-        b, share, (batch, shared, size), width = self.b, self.share, k.shape, v.shape[2]
-        per = q.shape[1] // shared
-        keys = self.weight(name + "_keys", batch, shared, size, share.length)
-        values = self.weight(name + "_values", batch, shared, share.length, width)
-        grouped, scale = b.reshape(q, (batch, shared, per, size)), size**-0.5
-        pairs = ((0, 1), (0, 1))
+        b, (batch, shared, size), width = self.b, k.shape, v.shape[2]
+        per, pairs = q.shape[1] // shared, ((0, 1), (0, 1))
+        keys, values = self.cache(name, shared, self.share.length, size, width)
+        grouped, scale = b.reshape(q, (batch, shared, per, size)), self.scale(a)
         scores = b.multiply(b.dot_general(grouped, keys, ((3,), (2,)), pairs), scale)
-        scores = b.add(scores, b.broadcast_in_dim(self.held, scores.shape, (0, 3)))
+        scores = b.add(self.capped(scores, a.softcap), b.broadcast_in_dim(self.held, scores.shape, (0, 3)))
+        scores = self.by_distance(a, scores)
         own_key, own_value = (b.reshape(x, (batch, shared, 1, x.shape[2])) for x in (k, v))
         product = b.multiply(b.convert(grouped, float32), b.convert(own_key, float32))
-        own = b.multiply(b.reduce(product, (-1,), keepdims=True), scale)
+        own = self.capped(b.multiply(b.reduce(product, (-1,), keepdims=True), scale), a.softcap)
+        own = self.by_distance(a, own, own=True)
         top = b.maximum(b.reduce(scores, (-1,), "maximum", keepdims=True), own)
         weights, mine = b.exponential(b.subtract(scores, top)), b.exponential(b.subtract(own, top))
         total = b.add(b.reduce(weights, (-1,), keepdims=True), mine)
@@ -188,6 +216,20 @@ class DecodeLayers(ServingLayers):
         b.output(b.reshape(own_key, (batch, shared, size, 1)))
         b.output(own_value)
         return b.convert(b.reshape(out, (batch, shared * per, width)), self.form)
+
+    def cache(self, name: str, heads: int, places: int, size: int, width: int) -> tuple[Value, Value]:
+        """Keys [B, G, D, places] and values [B, G, places, D] of a layer."""
+        batch = self.share.batch
+        keys = self.weight(name + "_keys", batch, heads, size, places)
+        return keys, self.weight(name + "_values", batch, heads, places, width)
+
+    def scale(self, a: Attention) -> float:
+        """What scores are multiplied by."""
+        return float(a.size**-0.5)
+
+    def by_distance(self, a: Attention, scores: Value, own: bool = False) -> Value:
+        """Scores of places, or of the token itself, with what their distance adds."""
+        return scores
 
     def mixed(self, mixture: Mixture, x: Value) -> Value:
         """All rows through each expert that is met."""

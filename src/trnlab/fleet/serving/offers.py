@@ -19,11 +19,13 @@ from trnlab.fleet.gpus.catalogue import Instance, instance, instances
 from trnlab.fleet.layers.shares import FILLED, filled
 from trnlab.fleet.layers.sizes import Dense, Experts
 from trnlab.fleet.models import counts
+from trnlab.fleet.models.encoder_decoder import EncoderDecoderModel
 from trnlab.fleet.models.transformer import Block, Model
-from trnlab.fleet.serving.costs import ServingCosts
-from trnlab.fleet.serving.graphs import decode
+from trnlab.fleet.serving.costs import MAKERS, ServingCosts
+from trnlab.fleet.serving.graphs import decode, layers_of
 from trnlab.fleet.serving.layers import ServingProgram
 from trnlab.fleet.serving.mixtures import met
+from trnlab.fleet.serving.prompts import mixtures, prefill_cost
 from trnlab.fleet.serving.queue import ReplicaTimes
 from trnlab.graph.ir import Graph
 from trnlab.numerics.dtypes import dtype
@@ -32,6 +34,8 @@ BATCHES = (1, 4, 16, 64)
 OTHERS = (*BATCHES, 256)  # of a roofline, which costs nothing
 HALF = 2  # bytes of an element of weights and cache
 CACHE = ("_keys", "_values")
+GIVEN = ("ids", "places", "held", "seen", "buckets", "encoded")  # inputs that are neither weights nor cache
+UNREAD = "no roofline is made of a decoder behind an encoder"
 RESERVED = 0.1  # of a GPU's memory, for what is neither weights nor cache; assumed
 FULL = "weights and one request do not fit in memory"
 FEW = "no room for as many requests as experts that are divided take together"
@@ -63,16 +67,19 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class ReplicaSettings:
-    """What of a copy is given, None for what is chosen. batch: requests that decode together at most, in one program;
-    ranks: of a copy; weights: how those of blocks are stored, of STORED."""
+    """What of a copy is given, None for what is chosen."""
 
-    batch: int | None = None
-    ranks: int | None = None
-    weights: str = "bf16"
+    batch: int | None = None  # requests that decode together at most, in one program
+    ranks: int | None = None  # of a copy
+    weights: str = "bf16"  # how those of blocks are stored, of STORED
 
-    def share(self, request: GenerationRequest, tensor: int, expert: int) -> ServingProgram:
-        """A rank's program of one request."""
-        return ServingProgram(1, request.places, tensor, expert=expert, stored=STORED[self.weights])
+    def share(self, model: Model, request: GenerationRequest, tensor: int, expert: int) -> ServingProgram:
+        """A rank's program of one request. A decoder behind an encoder has places for the answer alone."""
+        stored = STORED[self.weights]
+        if isinstance(model, EncoderDecoderModel):
+            places = replace(request, prompt=0).places
+            return ServingProgram(1, places, tensor, expert=expert, stored=stored, memory=request.padded)
+        return ServingProgram(1, request.places, tensor, expert=expert, stored=stored)
 
     def room(self, most: int) -> str | None:
         """Why there is no room for the batch where there is for `most` requests."""
@@ -89,13 +96,12 @@ CHOSEN = ReplicaSettings()
 
 @dataclass(frozen=True)
 class Offer:
-    """A way to serve on one instance. tensor: ranks of a copy; copies: of the model on an instance; engine: what one
-    of them takes; bytes of a rank: weights, cache of a request, working, room."""
+    """A way to serve on one instance."""
 
     target: str
-    tensor: int
-    copies: int
-    engine: ReplicaTimes
+    tensor: int  # ranks of a copy
+    copies: int  # of the model on an instance
+    engine: ReplicaTimes  # what one of them takes; bytes of a rank: weights, cache of a request, working, room
     weights: int
     cache: int
     working: int
@@ -144,7 +150,7 @@ def _filled(block: Block, tensor: int) -> float:
 
 def _experts(model: Model, tensor: int) -> list[int]:
     """Ranks of a tensor group among which experts can be divided: the fewest and the most."""
-    networks = _mixtures(model)
+    networks = mixtures(model)
     able = [
         n
         for n in range(1, tensor + 1)
@@ -154,29 +160,16 @@ def _experts(model: Model, tensor: int) -> list[int]:
     return sorted({*able[:1], *able[-1:]}) if networks else [1]
 
 
-def of_prompt(model: Model, share: ServingProgram) -> ServingProgram:
-    """A rank's program of a prefill: experts that the prompt's tokens meet, with room for the fullest of them."""
-    networks = _mixtures(model)
-    if not networks:
-        return share
-    read, room = met(networks[0].count, networks[0].active, share.length, share.expert)
-    return replace(share, read=read, room=room)
-
-
 def of_batch(model: Model, share: ServingProgram) -> ServingProgram | None:
     """A rank's program of a decoding step, as NxD reads experts: those of each token, or all of them where that were
     as many; None for the first on ranks that divide the experts."""
-    networks = _mixtures(model)
+    networks = mixtures(model)
     if not networks:
         return share
     loaded = share.batch * networks[0].active / networks[0].count
     if loaded < SELECTIVE:
         return None if share.expert > 1 else replace(share, read=share.batch * networks[0].active)
     return replace(share, read=networks[0].count // share.expert)
-
-
-def _mixtures(model: Model) -> list[Experts]:
-    return [block.network for _, block in model.stacks if isinstance(block.network, Experts)]
 
 
 def of_neuron(
@@ -193,13 +186,13 @@ def of_neuron(
         if why is not None:
             yield RefusedOffer(target.name, tensor, why)
             continue
-        share = given.share(request, tensor, expert)
+        share = given.share(model, request, tensor, expert)
         weights, cache = bytes_of(model, share)
         why = FULL if weights + cache > have else given.room((have - weights) // cache)
         if why is not None:
             yield RefusedOffer(target.name, tensor, why)
             continue
-        before = costs.of("prefill", model, of_prompt(model, replace(share, length=request.padded)))
+        before = prefill_cost(costs, model, share, request.padded)
         steps, working, exposed = _steps(costs, model, share, (have, weights, cache, before.working), given)
         if not steps:
             full = given.room((have - weights - before.working) // cache) or FULL
@@ -256,21 +249,24 @@ def sizes(most: int, batches: tuple[int, ...]) -> list[int]:
 
 def bytes_of(model: Model, share: ServingProgram) -> tuple[int, int]:
     """Bytes of one rank: weights, and the cache of one request; exactly those of its programs' inputs."""
-    group = (tuple(range(share.tensor)),)
-    one, two = (_bytes(decode(model, layers, share, group)) for layers in (1, 2))
-    weights, cache = (a + (model.layers - 1) * (b - a) for a, b in zip(one, two))
-    return weights, cache // share.batch
+    group, made = (tuple(range(share.tensor)),), MAKERS if share.memory else {"decode": decode}
+    kinds = {kind: make for kind, make in made.items() if kind != "prefill"}
+    weights: dict[str, int] = {}
+    more = cache = 0
+    for kind, make in kinds.items():
+        one, two = (_bytes(make(model, layers, share, group)) for layers in (1, 2))
+        kept, added = ({n: size for n, size in found.items() if not n.endswith(CACHE)} for found in (one, two))
+        held, held_by_two = (sum(size for n, size in x.items() if n.endswith(CACHE)) for x in (one, two))
+        again = layers_of(kind, model) - 1
+        weights |= kept
+        more += again * (sum(added.values()) - sum(kept.values()))
+        cache += held + again * (held_by_two - held)
+    return sum(weights.values()) + more, cache // share.batch
 
 
-def _bytes(graph: Graph) -> tuple[int, int]:
-    weights = cache = 0
-    for value in graph.inputs:
-        nbytes = value.type.nbytes
-        if value.name.endswith(CACHE):
-            cache += nbytes
-        elif value.name not in ("ids", "places", "held"):
-            weights += nbytes
-    return weights, cache
+def _bytes(graph: Graph) -> dict[str, int]:
+    """Of weights and caches, by name."""
+    return {v.name: v.type.nbytes for v in graph.inputs if v.name not in GIVEN}
 
 
 def logical_cores(target: Target) -> int:
@@ -292,12 +288,15 @@ def of_others(
     """All ways on another vendor's instance: the larger of operations at the best rate that was measured for a
     product and of bytes at the memory's, and rings; no engine reaches it, so that it is a bound."""
     where = instance(name)
+    if isinstance(model, EncoderDecoderModel):
+        yield RefusedOffer(name, where.count, UNREAD)
+        return
     have = int(where.accelerator.memory * (1 - RESERVED))
     for tensor, expert, why in degrees(model, where.count, given.ranks):
         if why is not None:
             yield RefusedOffer(name, tensor, why)
             continue
-        shared = given.share(request, tensor, expert)
+        shared = given.share(model, request, tensor, expert)
         weights, cache = bytes_of(model, shared)
         most = (have - weights) // cache
         why = given.room(max(most, 0))

@@ -15,6 +15,7 @@ import numpy as np
 
 from trnlab import chips
 from trnlab.errors import UsageError
+from trnlab.fleet.models.encoder_decoder import EncoderDecoderModel
 from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.serving.costs import ServingCosts
 from trnlab.fleet.serving.graphs import supported
@@ -42,15 +43,14 @@ QUANTILES = (50, 90, 99)
 
 @dataclass(frozen=True)
 class ServingQuestion:
-    """rate: requests a second. first: seconds within which 99 of 100 requests have their first token; whole: and
-    their last, None where it does not matter."""
+    """What is to be served: a model, the requests, and how long they may take."""
 
     model: Model
     request: GenerationRequest
-    rate: float
+    rate: float  # requests a second
     targets: tuple[str, ...]
-    first: float
-    whole: float | None = None
+    first: float  # seconds within which 99 of 100 requests have their first token
+    whole: float | None = None  # and their last, None where it does not matter
     policy: str = PREFILL_FIRST
     given: ReplicaSettings = field(default_factory=ReplicaSettings)
     requests: int = REQUESTS
@@ -144,13 +144,16 @@ def _checked(question: ServingQuestion) -> None:
                 remedy="give a positive number",
             )
     length, most = question.request.prompt + question.request.output, question.model.sequence
+    if isinstance(question.model, EncoderDecoderModel):  # the answer has places of its own
+        length = max(question.request.prompt, question.request.output)
     if length > most:
         raise UsageError(
             f"{question.model.name} has no places for {length} tokens",
             code="TRN168",
             limit=f"{most} tokens",
             got=length,
-            remedy="shorten prompt or answer, or take a model of longer contexts",
+            remedy="shorten prompt or answer, take a model of longer contexts, or a config.json whose "
+            "max_position_embeddings is what its positions reach",
         )
     _check_given(question.given)
     if question.policy not in POLICIES:
