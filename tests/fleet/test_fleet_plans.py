@@ -81,15 +81,17 @@ def test_a_pinned_layout_is_the_one_that_is_planned(folder):
 
 
 def test_attention_and_networks_are_as_the_layout_says(folder):
-    """Programs of their own; of 256 tokens a kernel is no quicker than scores in memory."""
+    """Programs of their own, each with a time of its own; of 256 tokens a kernel is no quicker than scores that lie
+    in memory."""
     one = "tp=1,pp=1,mb=1,zero=1,overlap=1,recompute=none"
 
     def step(more):
         return plan(_asked(fixed=pinned(one + more), instances=(1, 1)), folder).chosen.step
 
     kernel, written, again, network = map(step, ("", ",attention=written", ",attention=again", ",network=again"))
-    assert kernel.total != written.total < again.total
-    assert kernel.total < network.total
+    assert len({kernel.total, written.total, again.total, network.total}) == 4
+    assert kernel.bytes["activations"] < written.bytes["activations"]
+    assert network.bytes["activations"] < kernel.bytes["activations"]
     assert written.layout.attention == "written"
     assert written.layout.spelled().endswith("attention=written")
     assert str(network.layout).endswith("network again")
