@@ -77,7 +77,7 @@ def forecast(
         result.memory = _least(work)
         _lay_out(result, target, many, work.learns)
         return result
-    result.memory = _memory(work, made)
+    result.memory = memory_of_step(work, made)
     result.compiling_s = sum(cost.executable.metadata["compile_seconds"] for _, cost in made)
     _time(result, made, own)
     if work.learns:
@@ -147,7 +147,7 @@ def _least(work: StepWork) -> MemoryReport:
     return memory.total((*work.resident, *most))
 
 
-def _memory(work: StepWork, made: Sequence[tuple[GraphRuns, StepCost]]) -> MemoryReport:
+def memory_of_step(work: StepWork, made: Sequence[tuple[GraphRuns, StepCost]]) -> MemoryReport:
     """That of the program with the largest need; what lies on the device beside it is added."""
     gradients = [t for t in work.resident if t.kind == "gradient"]
     each = [memory_of(part, cost, gradients if part.times == 1 else ()) for part, cost in made]

@@ -16,7 +16,7 @@ from trnlab.fleet.costs.activation_memory import activation_memory
 from trnlab.fleet.costs.stages import ENTRY, JOIN, Stage, stage
 from trnlab.fleet.costs.timed import TimedPrograms
 from trnlab.fleet.costs.updates import adamw
-from trnlab.fleet.layers.shares import ShardSpec
+from trnlab.fleet.layers.shares import ShardSpec, heads_of_rank
 from trnlab.fleet.layers.sizes import Dense, Experts, RelativeAttention
 from trnlab.fleet.models.encoder_decoder import DecoderBlock
 from trnlab.fleet.models.transformer import Block, Model
@@ -97,17 +97,22 @@ class Programs(TimedPrograms):
         self._read: dict[str, MicrobatchCost] = {}
 
     def layer(self, model: Model, block: Block, spec: ShardSpec) -> MicrobatchCost:
-        """Cost of one block between others."""
+        """Cost of one block between others. Operations are the model's."""
+        found, a = self._between(model, block, spec), block.attention
+        heads, keys = (n * spec.tensor for n in heads_of_rank(a.heads, a.kv_heads, spec.tensor))
+        own = spec.context == 1 and (heads, keys) == (a.heads, a.kv_heads)
+        return found if own else replace(found, flops=self._flops(model, block, spec))
+
+    def _between(self, model: Model, block: Block, spec: ShardSpec) -> MicrobatchCost:
         one, two = (self.stage(model, (block,) * n, spec) for n in (1, 2))
-        found = two.less(one)
-        return found if spec.context == 1 else replace(found, flops=self._flops(model, block, spec))
+        return two.less(one)
 
     def _flops(self, model: Model, block: Block, spec: ShardSpec) -> float:
-        """Operations of this rank's part of a layer: those of a whole context, of which hidden pairs count,
-        divided."""
-        whole = replace(spec, context=1)
+        """Operations of this rank's part of a layer: those of a whole context, of which hidden pairs count, and of
+        all heads, none of which is there twice or filled up, divided."""
+        whole = replace(spec, context=1, tensor=1)
         one, two = (model_flops(stage(model, (block,) * n, whole, self.ranks).graph) for n in (1, 2))
-        return float(two - one) / spec.context
+        return float(two - one) / (spec.context * spec.tensor)
 
     def ends(self, model: Model, spec: ShardSpec, first: bool, last: bool) -> MicrobatchCost:
         """Cost of what precedes and follows the blocks, by a stage of one block with them and without, as it is
@@ -118,7 +123,7 @@ class Programs(TimedPrograms):
         spec = replace(spec, length=spec.tokens, context=1, expert=1, attention=attention)
         if isinstance(block.network, Experts):
             block = replace(block, network=Dense(block.network.size, block.network.gated))
-        without = self.layer(model, block, spec) if first else self.stage(model, (block,), spec)
+        without = self._between(model, block, spec) if first else self.stage(model, (block,), spec)
         found = self.stage(model, (block,), spec, first, last)
         return replace(found.less(without), late=max(found.late - without.backward, 0.0))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+FILLED = 1.5  # heads of all ranks together, in multiples of the model's: with more a smaller group is as quick
+
 
 def heads_of_rank(heads: int, kv_heads: int, ranks: int) -> tuple[int, int]:
     """Heads of queries and of keys that each of so many ranks has. Where ranks do not divide them, heads that compute
@@ -17,6 +19,11 @@ def heads_of_rank(heads: int, kv_heads: int, ranks: int) -> tuple[int, int]:
         return -(-(heads // kv_heads) // (ranks // kv_heads)), 1
     each = -(-heads // ranks)
     return each, each
+
+
+def filled(heads: int, kv_heads: int, ranks: int) -> float:
+    """Heads of queries that so many ranks have together, as a multiple of the model's: 1.0 where they divide them."""
+    return heads_of_rank(heads, kv_heads, ranks)[0] * ranks / heads
 
 
 @dataclass(frozen=True)

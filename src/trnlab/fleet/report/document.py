@@ -137,7 +137,18 @@ def _chosen(plan: Plan) -> Section:
         f"{step.tokens_per_s / c.cluster.chips:,.0f} a chip; MFU {step.mfu:.1%} of all cores"
     )
     size = f"{c.cluster.chips:,} chips, {c.cluster.ranks:,} ranks"
-    return Section(f"cheapest in time: {c.cluster.name} ({size}), {step.layout}", [Note(said)], on=TERMINAL)
+    notes = [Note(said), *map(Note, filled_up(c))]
+    return Section(f"cheapest in time: {c.cluster.name} ({size}), {step.layout}", notes, on=TERMINAL)
+
+
+def filled_up(c: Candidate) -> list[str]:
+    """What is said of heads that ranks do not divide."""
+    ranks = c.step.layout.tensor
+    return [
+        f"{heads} heads are filled up to {all_ranks}, {all_ranks // ranks} on each of {ranks} ranks, as the vendor's "
+        "libraries do; what is added computes nothing, and counts in no MFU"
+        for heads, all_ranks in c.padding
+    ]
 
 
 def _stacks(stacked: Sequence[tuple[Plan, PlanAccuracy]]) -> Iterator[Section]:
@@ -301,5 +312,14 @@ def _refused(plan: Plan) -> Section:
     title = f"{plan.looked_at:,} layouts were looked at, {len(plan):,} fit{others}"
     rows = [(f"{count:,}", reason) for reason, count in plan.refused.most_common()]
     parts: list[Part] = [Table(rows, numbers=[0], most=REASONS)]
+    effort = plan.effort
+    if effort["shares"]:
+        parts.append(
+            Note(
+                f"{effort['compiled']:,} of {effort['shares']:,} shares of a rank were compiled, and "
+                f"{effort['wholes']:,} steps as a whole; {effort['reckoned']:,} layouts are reckoned from those: at "
+                "best none of them beats the best"
+            )
+        )
     say = f"{plan.looked_at:,} layouts were looked at, {len(plan):,} fit."
     return Section(title, parts, heading="What did not fit", say=say)

@@ -64,6 +64,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "looked_at": plan.looked_at,
         "fit": len(plan),
         "refused": dict(plan.refused.most_common()),
+        "search": plan.effort,
     }
 
 
@@ -108,6 +109,7 @@ def candidate(c: Candidate) -> dict[str, Any]:
         "layout": layout.spelled(),
         "step_s": c.step.total,
         "exact": c.step.exact,
+        "padded_heads": [{"heads": own, "filled_up_to": all_ranks} for own, all_ranks in c.padding],
         "seconds": dict(c.step.seconds),
         "bytes": dict(c.step.bytes),
         "room": c.step.room,

@@ -4,11 +4,13 @@
 Layouts are compiled best first: of all that are not, the one that might be the best is, until none might be better
 than the best of those that are. What is not compiled is reckoned from what is and is nearest, at best with `HOPE` of
 the work of another group and without what a microbatch takes however large it is; each program corrects what is
-reckoned from it.
-So the layout of choice is always compiled as it is. Programs of small tensor groups are large and take long to
-compile, so that groups are come to from the largest down; so do microbatches of many tokens, which are come to from
-those half as large. Contexts are divided in so few parts that each keeps `TOKENS`, unless a number is given. What is
-compiled depends on the question alone, never on what was asked before.
+reckoned from it. So the layout of choice is always compiled as it is. Where a step is one program, that is compiled
+as well (`confirmed`), takes the place of what parts add up to, and the search goes on.
+
+Programs of small tensor groups are large and take long to compile, so that groups are come to from the largest down;
+so do microbatches of many tokens, which are come to from those half as large. Contexts are divided in so few parts
+that each keeps `TOKENS`, unless a number is given. What is compiled depends on the question alone, never on what was
+asked before.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ from functools import cached_property
 import numpy as np
 
 from trnlab.fabric.cluster import Cluster
-from trnlab.fleet.arrays import Floats
-from trnlab.fleet.search.layout import RECOMPUTE, ZERO, Layout, Layouts, obstacles
+from trnlab.fleet.arrays import Bools, Floats
+from trnlab.fleet.layers.shares import FILLED
+from trnlab.fleet.search.layout import RECOMPUTE, ZERO, Layout, Layouts, columns_of, obstacles
 from trnlab.fleet.search.layout_terms import LayoutTerms
 from trnlab.fleet.search.shard_costs import FULL, ShardCosts, ShardKey, Training, shard_keys_of
 from trnlab.fleet.search.steps import PlannedStep, PlannedSteps, Planner
@@ -61,7 +64,8 @@ class SearchResult:
     refused: Counter[str] = field(default_factory=Counter)
     # of the layouts that are too large, the one that lacks least; None where no layout came so far
     nearest: PlannedStep | None = None
-    least: SmallestLayout | None = None  # what is at least needed, where nothing was compiled since nothing can fit
+    least: SmallestLayout | None = None
+    rounds: SearchRounds | None = None
 
 
 def search(planner: Planner, training: Training, fixed: Mapping[str, int] | None = None) -> SearchResult:
@@ -74,7 +78,8 @@ def search(planner: Planner, training: Training, fixed: Mapping[str, int] | None
     small = least <= planner.room
     found.refused[TOO_LARGE] += int((~small).sum())
     if small.any():
-        _settle(found, SearchRounds(planner, training, layouts.take(small)).run())
+        found.rounds = SearchRounds(planner, training, layouts.take(small))
+        _settle(found, found.rounds.run())
     else:
         found.least = _least(planner, layouts, least)
     found.refused += Counter()  # drops reasons of none
@@ -98,7 +103,8 @@ def _possible(found: SearchResult, planner: Planner, training: Training, fixed: 
     layouts = every(planner.cluster, training, fixed)
     found.looked_at += len(layouts)
     free = np.ones(len(layouts), np.bool_)
-    why = obstacles(layouts, training.model, planner.cluster, training.batch, training.sequence)
+    most = math.inf if "tensor" in fixed else FILLED
+    why = obstacles(layouts, training.model, planner.cluster, training.batch, training.sequence, most)
     for reason, rows in why.items():
         found.refused[reason] += len(rows)
         free[rows] = False
@@ -123,15 +129,35 @@ class SearchRounds:
     training: Training
     layouts: Layouts
     compiled: dict[ShardKey, ShardCosts] = field(default_factory=dict)
+    wholes: dict[int, PlannedStep | None] = field(default_factory=dict)  # by row
+
+    @property
+    def pieces(self) -> list[ShardKey]:
+        """The shares of all layouts."""
+        return self._frame.shard_keys[0]
 
     def run(self) -> PlannedSteps:
         """The steps of all layouts, those that were compiled before others that take as long."""
-        pieces = self._frame.shard_keys[0]
-        self._compile(min(pieces, key=_first))
+        if not self.compiled:
+            self._compile(min(self.pieces, key=_first))
         while (piece := self._hopeful()) is not None or (piece := self._best()) is not None:
             self._compile(self._intermediate(piece))
         steps = self._steps()
         return steps.take(np.argsort(~steps.exact, kind="stable"))
+
+    def knows(self, layout: Layout) -> bool:
+        """Whether it was asked for the whole step of a layout."""
+        return self._row(layout) in self.wholes
+
+    def learn(self, layout: Layout, step: PlannedStep | None) -> PlannedSteps:
+        """The steps of all layouts, now that one is known as a whole; None where there is no such program. Compiles
+        what might be better than the best that is left."""
+        self.wholes[self._row(layout)] = step
+        return self.run()
+
+    def _row(self, layout: Layout) -> int:
+        mine = columns_of([layout]).columns
+        return int(np.logical_and.reduce([self.layouts[name] == value for name, value in mine.items()]).argmax())
 
     @cached_property
     def _frame(self) -> LayoutTerms:
@@ -182,8 +208,19 @@ class SearchRounds:
         return shard.microbatch * self.training.sequence // shard.context
 
     def _steps(self, hopes: bool = False) -> PlannedSteps:
-        pieces = self._frame.shard_keys[0]
-        return self.planner.steps_of_terms(self._frame, {piece: self._parts(piece, hopes) for piece in pieces})
+        steps = self.planner.steps_of_terms(self._frame, {piece: self._parts(piece, hopes) for piece in self.pieces})
+        for row, whole in self.wholes.items():
+            if whole is not None:
+                by = {name: whole.seconds[name] - float(column[row]) for name, column in steps.seconds.items()}
+                steps = steps.longer(self._alike(row), by).replaced(row, whole)
+        return steps
+
+    def _alike(self, row: int) -> Bools:
+        """[N] which layouts differ from one in nothing but what they make again, whose parts are off by as much."""
+        names = [name for name in self.layouts.columns if name != "recompute"]
+        same = np.logical_and.reduce([self.layouts[name] == self.layouts[name][row] for name in names])
+        same[list(self.wholes)] = False
+        return np.asarray(same)
 
     def _parts(self, shard: ShardKey, hopes: bool) -> ShardCosts:
         """As compiled; else reckoned from what is nearest. hopes: at best."""
@@ -234,6 +271,8 @@ def every(cluster: Cluster, training: Training, fixed: Mapping[str, int]) -> Lay
         "overlap": (0, 1),
         "context": _divisors(ranks, max(training.sequence // TOKENS, 1)),
         "expert": _divisors(max(training.model.experts, 1)),
+        "attention": (0,),
+        "network": (0,),
     }
     choices |= {name: (value,) for name, value in fixed.items() if name != "data"}
     axes = dict(zip(choices, np.ix_(*(np.array(values, np.int64) for values in choices.values()))))

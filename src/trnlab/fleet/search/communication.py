@@ -11,6 +11,7 @@ import numpy as np
 from trnlab.fleet.arrays import Floats, Ints
 from trnlab.fleet.costs.exchange import Exchange
 from trnlab.fleet.layers.experts import places
+from trnlab.fleet.layers.shares import heads_of_rank
 from trnlab.fleet.layers.sizes import Experts
 from trnlab.fleet.models.transformer import Block
 from trnlab.fleet.search.layout import Layouts
@@ -55,7 +56,8 @@ def _rows(block: Block, training: Training, x: Layouts) -> Floats:
 def _keys(block: Block, training: Training, x: Layouts) -> Floats:
     """[N] bytes of the keys and values of all places of a microbatch's sequences."""
     a = block.attention
-    heads = np.maximum(a.kv_heads // x["tensor"], 1)
+    kinds, which = np.unique(x["tensor"], return_inverse=True)
+    heads = np.array([heads_of_rank(a.heads, a.kv_heads, n)[1] for n in kinds.tolist()])[which.reshape(-1)]
     return np.asarray(x["microbatch"] * training.sequence * heads * (2 * a.size) * training.width, np.float64)
 
 

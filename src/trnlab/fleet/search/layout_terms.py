@@ -16,7 +16,7 @@ from trnlab.fleet.arrays import Bools, Floats, Ints, distinct, rows_of
 from trnlab.fleet.costs.exchange import Exchange
 from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.search.communication import communication_of, summed
-from trnlab.fleet.search.layout import Layouts
+from trnlab.fleet.search.layout import Layouts, divided
 from trnlab.fleet.search.overlap import PrefetchOverlap, streams_of
 from trnlab.fleet.search.pipeline_times import (
     SUM,
@@ -106,4 +106,5 @@ def _fullest(model: Model, x: Layouts) -> tuple[Floats, Floats]:
     kinds, which = distinct(x["pipeline"], x["interleave"])
     for (p, v), rows in zip(kinds.tolist(), rows_of(which)):
         found[:, rows] = np.array([most.max() for most in parameters_of(model, counts_of(model, p, v), p)])[:, None]
-    return found[0] / x["tensor"], found[1] / (x["tensor"] * x["expert"])
+    tensor = divided(model, x)
+    return found[0] / tensor, found[1] / (tensor * x["expert"])

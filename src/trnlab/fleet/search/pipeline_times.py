@@ -14,7 +14,7 @@ import numpy as np
 from trnlab.fleet.arrays import Bools, Floats, Ints
 from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.search import pipeline
-from trnlab.fleet.search.layout import Layouts, layers_of
+from trnlab.fleet.search.layout import Layouts, divided, layers_of
 from trnlab.fleet.search.shard_costs import FIGURES, FULL, MASTER, MOMENTS, PartsOf, ShardKey, Training, shard_keys_of
 
 SUM = 4  # bytes for each parameter: of gradients, in float32
@@ -100,7 +100,7 @@ class PipelineShape:
     def held(self) -> dict[str, Floats]:
         """[N, R] bytes of weights, gradients and the optimizer's state."""
         common, experts = parameters_of(self.training.model, self.counts, self.ranks)
-        tensor, expert = self.layouts["tensor"][:, None], self.layouts["expert"][:, None]
+        tensor, expert = divided(self.training.model, self.layouts)[:, None], self.layouts["expert"][:, None]
         return held_of(self.training, self.layouts, common / tensor, experts / (tensor * expert))
 
     @cached_property
@@ -132,7 +132,7 @@ class PipelineShape:
         model, x = self.training.model, self.layouts
         layers = [block.parameters - block.expert_parameters * (1 - 1 / x["expert"]) for _, block in model.stacks]
         unit = np.max(np.stack([np.broadcast_to(layer, len(x)) for layer in layers]), axis=0)
-        return np.where(x["zero"] == 3, unit / x["tensor"] * self.training.width, 0.0)
+        return np.where(x["zero"] == 3, unit / divided(model, x) * self.training.width, 0.0)
 
 
 @dataclass(frozen=True)

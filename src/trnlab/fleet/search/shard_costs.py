@@ -55,8 +55,8 @@ class Training:
 
 class ShardKey(NamedTuple):
     """What of a layout decides its programs: ranks that share a layer, sequences at a time, ranks that share a
-    sequence and experts, what is made again (its place in RECOMPUTE), and whether weights and gradients are parts
-    that are gathered and spread (ZeRO-3)."""
+    sequence and experts, what is made again (its place in RECOMPUTE), whether weights and gradients are parts that
+    are gathered and spread (ZeRO-3), and how attention and networks are made (their places in NAMED)."""
 
     tensor: int
     microbatch: int
@@ -64,6 +64,8 @@ class ShardKey(NamedTuple):
     expert: int = 1
     again: int = 0
     sharded: bool = False
+    attention: int = 0
+    network: int = 0
 
 
 def shard_keys_of(layouts: Layouts) -> tuple[list[ShardKey], Ints]:
@@ -76,8 +78,10 @@ def shard_keys_of(layouts: Layouts) -> tuple[list[ShardKey], Ints]:
         layouts["expert"],
         layouts["recompute"],
         sharded.astype(np.int64),
+        layouts["attention"],
+        layouts["network"],
     )
-    return [ShardKey(t, b, c, e, a, bool(s)) for t, b, c, e, a, s in found.tolist()], which
+    return [ShardKey(t, b, c, e, a, bool(s), at, n) for t, b, c, e, a, s, at, n in found.tolist()], which
 
 
 @dataclass(frozen=True)

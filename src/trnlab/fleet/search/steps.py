@@ -15,14 +15,20 @@ from trnlab.estimate.job import room
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.arrays import Bools, Floats, Ints
 from trnlab.fleet.costs.exchange import Exchange
-from trnlab.fleet.costs.programs import MicrobatchCost, OfParts, Programs
+from trnlab.fleet.costs.programs import PLAIN, MicrobatchCost, OfParts, Programs
 from trnlab.fleet.costs.updates import rounding, sharded
 from trnlab.fleet.layers.shares import ShardSpec
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.search.communication import hidden
-from trnlab.fleet.search.layout import RECOMPUTE, Layout, Layouts, columns_of, layers_of
+from trnlab.fleet.search.layout import NAMED, RECOMPUTE, Layout, Layouts, columns_of, divided, layers_of
 from trnlab.fleet.search.layout_terms import LayoutTerms, terms_of
-from trnlab.fleet.search.overlap import MicrobatchPasses, streamed
+from trnlab.fleet.search.overlap import (
+    BEHIND_BACKWARD,
+    BEHIND_FORWARD,
+    MicrobatchPasses,
+    shares_layers,
+    streamed,
+)
 from trnlab.fleet.search.pipeline_times import PipelineTimes, held_of, parameters_of
 from trnlab.fleet.search.shard_costs import PartsOf, ShardCosts, ShardKey, Training, shard_keys_of
 from trnlab.precision import MODES
@@ -30,6 +36,7 @@ from trnlab.runtime.analysis.performance import MILLION
 from trnlab.stacks import WRITTEN
 
 AGAIN = {"fused": "remade", "written": "again", "again": "again"}  # attention that is made once more, by what it was
+SAID = {"written": "written", "again": "again"}  # attention of a share, where a layout says it
 CAUSES = (
     "compute",
     "recompute",
@@ -119,10 +126,18 @@ class PlannedSteps:
         )
 
     def replaced(self, i: int, step: PlannedStep) -> PlannedSteps:
-        """With other figures of one layout, or without it where it does not fit by these."""
-        if not step.fits:
-            return self.take(np.arange(len(self)) != i)
-        return replace(self, seconds=_put(self.seconds, i, step.seconds), bytes=_put(self.bytes, i, step.bytes))
+        """With other figures of one layout, from programs of its own."""
+        seconds, sizes = _put(self.seconds, i, step.seconds), _put(self.bytes, i, step.bytes)
+        exact = self.exact.copy()
+        exact[i] = True
+        return replace(self, seconds=seconds, bytes=sizes, exact=exact)
+
+    def longer(self, rows: Bools, by: Mapping[str, float]) -> PlannedSteps:
+        """With so many seconds more of each cause in some rows, never less than none."""
+        added = {
+            name: np.where(rows, np.maximum(column + by[name], 0.0), column) for name, column in self.seconds.items()
+        }
+        return replace(self, seconds=added)
 
     def step(self, i: int) -> PlannedStep:
         """One of them."""
@@ -175,14 +190,16 @@ class Planner:
         """What a rank of such groups has of a layer."""
         again = RECOMPUTE[shard.again]
         stack = self.programs.session.stack
-        attention = AGAIN[self._attention] if again == "selective" or stack.remakes else self._attention
+        attention = SAID.get(NAMED["attention"][shard.attention], self._attention)
+        network = "again" if stack.remakes or NAMED["network"][shard.network] == "again" else self.network
+        attention = AGAIN[attention] if again == "selective" or stack.remakes else attention
         return ShardSpec(
             shard.microbatch,
             training.sequence,
             shard.tensor,
             training.form,
             attention,
-            "again" if stack.remakes else self.network,
+            network,
             shard.context,
             shard.expert,
             shard.sharded,
@@ -210,14 +227,14 @@ class Planner:
         """One that makes something again says what that adds. Where that is all but what enters it, what is needed
         and kept for its own backward pass is as without: see `PipelineTimes`."""
         found = self.programs.layer(model, block, spec)
-        kept = replace(spec, attention=self._attention, block="kept")
+        kept = replace(spec, attention=PLAIN.get(spec.attention, spec.attention), block="kept")
         if spec == kept:
             return found
         before = self.programs.layer(model, block, kept)
-        if spec.block == "again":  # which a program may begin before it has the loss
-            again = max(found.forward + found.backward - before.forward - before.backward, 0.0)
+        again = max(found.forward + found.backward - before.forward - before.backward, 0.0)  # begun before the loss
+        if spec.block == "again":
             return replace(before, backward=before.backward + again, again=again)
-        return replace(found, again=max(found.backward - before.backward, 0.0))
+        return replace(found, again=again)
 
     @property
     def room(self) -> int:
@@ -241,7 +258,7 @@ class Planner:
             rows = layouts["pipeline"] == p
             some = layouts.take(rows)
             common, experts = parameters_of(model, layers_of(int(p), model.layers), int(p))
-            tensor, expert = some["tensor"][:, None], some["expert"][:, None]
+            tensor, expert = divided(model, some)[:, None], some["expert"][:, None]
             held = held_of(training, some, common / tensor, experts / (tensor * expert))
             found[rows] = np.sum(list(held.values()), axis=0).max(1)
         return found
@@ -274,16 +291,15 @@ class Planner:
     def _end_of_step(self, terms: LayoutTerms, passes: MicrobatchPasses) -> dict[str, Floats]:
         """Gradients added up over data and context parallel ranks, the update, and the new weights given back."""
         x, training = terms.layouts, terms.training
-        gradients = hidden(terms.spread, passes.backward, passes.layers, x["overlap"])
-        weights = hidden(terms.given, passes.forward, passes.layers, x["overlap"])
+        forward, backward = (np.where(shares_layers(x), part, 1.0) for part in (BEHIND_FORWARD, BEHIND_BACKWARD))
+        gradients = hidden(terms.spread, passes.backward * backward, passes.layers, x["overlap"])
+        weights = hidden(terms.given, passes.forward * forward, passes.layers, x["overlap"])
         third = np.flatnonzero(x["zero"] == 3)
         if len(third):
             of_third, rounded = x.take(third), self._of_parts(terms, third, rounding)
-            found = streamed(
-                terms.prefetch.take(third), passes.take(third), training.model, of_third["overlap"], rounded
-            )
-            gathering, given_back = (one * of_third.microbatches(training.batch) for one in found)
-            weights[third] += gathering
+            found = streamed(terms.prefetch.take(third), passes.take(third), training.model, of_third, rounded)
+            asked, given_back = (one * of_third.microbatches(training.batch) for one in found)
+            weights[third] += asked
             gradients[third] += given_back
         updates = self.programs.update(terms.updated, training.rounded)
         updates[third] = self._of_parts(terms, third, sharded)

@@ -16,7 +16,7 @@ from trnlab.estimate.job import room
 from trnlab.fabric.cluster import CORES_PER_RANK, parse
 from trnlab.fleet.gpus import efficiency
 from trnlab.fleet.gpus.catalogue import Instance, instance, instances
-from trnlab.fleet.layers.shares import heads_of_rank
+from trnlab.fleet.layers.shares import FILLED, filled
 from trnlab.fleet.layers.sizes import Dense, Experts
 from trnlab.fleet.models import counts
 from trnlab.fleet.models.encoder_decoder import EncoderDecoderModel
@@ -44,7 +44,6 @@ FEW = "no room for as many requests as experts that are divided take together"
 SELECTIVE = 1.0
 COMPILED, ROOFLINE = "compiled programs", "roofline"
 STORED = {"bf16": "", "int8": "int8", "fp8": "float8_e4m3"}  # how blocks' weights lie in memory, by name
-FILLED = 1.5  # heads of all ranks together, in multiples of the model's: with more a smaller group is as quick
 PADDED = "heads or columns would be filled up with some that compute nothing: --ranks asks for it"
 
 
@@ -146,7 +145,7 @@ def _filled(block: Block, tensor: int) -> float:
     """Heads of queries, or columns of a network, that so many ranks have together, as multiples of the model's."""
     a, network = block.attention, block.network
     wide = network.size if isinstance(network, Dense) else tensor
-    return max(heads_of_rank(a.heads, a.kv_heads, tensor)[0] * tensor / a.heads, -(-wide // tensor) * tensor / wide)
+    return max(filled(a.heads, a.kv_heads, tensor), -(-wide // tensor) * tensor / wide)
 
 
 def _experts(model: Model, tensor: int) -> list[int]:
