@@ -397,9 +397,9 @@ class TileLoader:
 
 
 class PartSums:
-    """Adds up (or takes the extreme of) the parts of rows that are cut into several: partitions apart by a multiple of 32, which engines reach
-    from each other's, or else beside each other in one partition, where the PE array puts them (`turns`). No row
-    meets another's numbers, which may be infinite."""
+    """Adds up (or takes the extreme of) the parts of rows that are cut into several: partitions apart by a multiple of
+    32, which engines reach from each other's, or else beside each other in one partition, where the PE array puts them
+    (`turns`). No row meets another's numbers, which may be infinite."""
 
     def __init__(self, b: Builder, domain: Domain) -> None:
         self.b, self.rows, self.parts = b, domain.rows, domain.parts
@@ -410,8 +410,8 @@ class PartSums:
             self._bank = b.psum((128, 128), float32, name="turned", bank=BANKS - 1)
 
     def add(self, data: AP, dst: AP, op: str) -> None:
-        """dst = for each partition the sum (or what `op` is) over the parts of its row; [P, 1] float32, maybe the same
-        tile."""
+        """dst = for each partition the sum (or what `op` is) over the parts of its row; [P, 1] float32, maybe the
+        same tile."""
         if self.turns:
             self._add_in_a_line(data, dst, op)
             return
