@@ -12,6 +12,7 @@ from pathlib import Path
 
 from training_rows import keep
 
+from trnlab.runtime.settings import kept_folder
 from trnlab.stacks import OWN
 from trnlab.validation.planned import load, step_of
 
@@ -23,7 +24,7 @@ def main() -> None:
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     for row in load():
         if wanted in row.name:
-            found = [float(f"{step_of(row, stack):.5g}") for stack in (OWN, row.stack)]
+            found = [float(f"{step_of(row, stack, kept_folder() / 'plans'):.5g}") for stack in (OWN, row.stack)]
             keep(row.name, dict(zip(("step_s", "vendor_s"), found)), "step_s|vendor_s", DATA)
             errors = [f"{row.batch / step_s / row.measured - 1:>+8.1%}  {step_s:.5g} s" for step_s in found]
             print(*errors, row.name, flush=True)
