@@ -33,7 +33,22 @@ def _normed(rows, width):
     return b.build()
 
 
-@pytest.mark.parametrize("rows", [2, 3, 4, 7, 16, 33, 64])
+@pytest.mark.parametrize("rows", [1, 3, 8, 32])
+def test_softmax_of_few_rows(rows):
+    """The largest of each row, and its sum, over all of its parts; scores that are hidden weigh nothing."""
+    random = np.random.default_rng(rows)
+    x = random.standard_normal((rows, 2304)).astype(np.float32)
+    x[:, 2000:] = -30000.0
+    b = GraphBuilder("softmax")
+    given = b.input("x", x.shape, float32)
+    grown = b.exponential(b.subtract(given, b.reduce(given, (-1,), "maximum", keepdims=True)))
+    b.output(b.divide(grown, b.reduce(grown, (-1,), keepdims=True)))
+    graph = b.build()
+    (found,), _ = _executed(graph, [x])
+    np.testing.assert_allclose(found, interpret(graph, [x])[0], rtol=2e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 16, 33, 64])
 def test_norms_of_few_rows(rows):
     """Sums over parts, and columns that each part has its own of."""
     random = np.random.default_rng(rows)

@@ -133,7 +133,7 @@ def test_without_the_recipes_their_examples_are_unknown():
 
     assert "trn.mish" not in OPS
     assert "midpoint" not in isa.REGISTRY
-    assert "falcon" not in READERS
+    assert "gptj" not in READERS
     assert "prices" not in COMMANDS
 
 

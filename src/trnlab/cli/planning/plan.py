@@ -16,6 +16,7 @@ from trnlab.errors import UsageError
 from trnlab.files import write_atomic
 from trnlab.fleet import quantities
 from trnlab.fleet.comparison import alternatives
+from trnlab.fleet.comparison.contenders import PlanAccuracy
 from trnlab.fleet.gpus.catalogue import instances
 from trnlab.fleet.models.configurations import catalogue, model
 from trnlab.fleet.models.transformer import Model
@@ -31,7 +32,7 @@ from trnlab.fleet.search.prefetch import CompilePool
 from trnlab.runtime.notices import say
 from trnlab.runtime.settings import kept_folder
 from trnlab.stacks import OURS
-from trnlab.validation import planned
+from trnlab.validation import mine, planned
 
 
 def arguments(command: argparse.ArgumentParser) -> None:
@@ -99,11 +100,18 @@ def main(args: argparse.Namespace) -> int:
         found, *apart = (_searched(args, one, folder, ahead) for one in (asked, *others))
     beside = alternatives.others(asked, elsewhere, found.chosen.bill.days)
     plans = (found, *apart)
-    held = [planned.held(one.chosen.cluster.target.name, asked.precision, one.question.stack.name) for one in plans]
+    held = [_accuracy(args, one) for one in plans]
     said = document(found, beside, held[0], args.region, list(zip(plans, held)))
     print(said.json() if args.json else documents.text(said))
     _written(args, found, said)
     return 0
+
+
+def _accuracy(args: argparse.Namespace, found: Plan) -> PlanAccuracy:
+    """How far plans like this one are off, in the user's own runs where there are enough."""
+    own = mine.kept(None if args.no_cache else kept_folder(args) / mine.FOLDER)
+    asked = found.question
+    return planned.held(found.chosen.cluster.target.name, asked.precision, asked.stack.name, own)
 
 
 def _searched(args: argparse.Namespace, asked: Question, folder: Path | None, ahead: CompilePool | None) -> Plan:
@@ -140,9 +148,7 @@ def _compared(args: argparse.Namespace, asked: Question, folder: Path | None) ->
     said = settings_document.document(found)
     print(said.json() if args.json else documents.text(said))
     cheapest = found.cheapest[0].found
-    by, target = cheapest.question, cheapest.chosen.cluster.target.name
-    held = planned.held(target, by.precision, by.stack.name)
-    _written(args, cheapest, document(cheapest, (), held, args.region))
+    _written(args, cheapest, document(cheapest, (), _accuracy(args, cheapest), args.region))
     return 0
 
 

@@ -184,18 +184,18 @@ def domains(low: Lowering) -> list[Domain]:
 
 
 def _parts(low: Lowering, rows: int) -> int:
-    """Into how many parts each row is cut, so that few rows fill the partitions: where sums along rows are all that
-    partitions share. Of one row alone the graph makes as many as there are partitions."""
+    """Into how many parts each row is cut, so that few rows fill the partitions: where sums and extremes along rows
+    are all that partitions share."""
     group = low.group
     classes = {*group.classes.values(), *group.outer.values()}
     known = {ValueClass.FULL, ValueClass.ROW, ValueClass.COL, ValueClass.SCALAR, ValueClass.FINAL}
     alike = classes <= known and all(
-        (op.attrs["kind"] == "add" and op.result.dtype is float32)
+        (op.attrs["kind"] in ("add", "maximum", "minimum") and op.result.dtype is float32)
         if op.name == "reduce"
         else OPS[op.name].kind == ELEMENTWISE or op.name == "trn.moments"
         for op in group.ops
     )
-    if not alike or group.cols is None or rows == 1 or sums_over_rows(group):
+    if not alike or group.cols is None or sums_over_rows(group):
         return 1
     if any(made_by(low.part.strided(v).base, "iota") for v, c in group.outer.items() if c is ValueClass.COL):
         return 1  # which GpSimdE counts

@@ -67,7 +67,7 @@ def combine(e: Emitter, op: Op, part: AP, engine: Engine = Engine.VECTOR) -> Non
     not wait for itself."""
     if e.frame.whole_row:
         if e.part_sums is not None:
-            e.part_sums.add(part, e.dst(op.result))
+            e.part_sums.add(part, e.dst(op.result), _alu(op))
             e.narrow.give(part)
         return
     if e.frame.first_cols:
@@ -90,7 +90,7 @@ def _round(e: Emitter, op: Op) -> None:
     total = e.rows[op.result]
     assert isinstance(total, AP)
     if e.part_sums is not None:
-        e.part_sums.add(total, total)
+        e.part_sums.add(total, total, _alu(op))
     if total.dtype is not op.result.dtype:
         e.rows[op.result] = e.narrow.take(e.frame.rows, 1, op.result.dtype)
         e.b.tensor_copy(dst=e.rows[op.result], src=total)
