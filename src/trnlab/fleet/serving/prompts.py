@@ -42,8 +42,8 @@ def prefill_cost(costs: ServingCosts, model: Model, share: ServingProgram, token
     """Of a prompt of so many tokens, padded, up to the first token of the answer. share: of a decoding step."""
     if share.memory:
         parts = [costs.of(kind, model, share) for kind in ("encode", "cross", "decode")]
-        sums = (sum(getattr(cost, name) for cost in parts) for name in ("seconds", "exposed"))
-        return ServingCost(*sums, max(cost.working for cost in parts), sum(cost.flops for cost in parts))
+        seconds, exposed = sum(cost.seconds for cost in parts), sum(cost.exposed for cost in parts)
+        return ServingCost(seconds, exposed, max(cost.working for cost in parts), sum(cost.flops for cost in parts))
     if tokens <= WHOLE:
         return costs.of("prefill", model, of_prompt(model, replace(share, length=tokens)))
     chunk = of_prompt(model, replace(share, length=CHUNK))
