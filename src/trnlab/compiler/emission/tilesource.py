@@ -397,9 +397,9 @@ class TileLoader:
 
 
 class PartSums:
-    """Adds up (or takes the extreme of) the parts of rows that are cut into several: partitions apart by a multiple of
-    32, which engines reach from each other's, or else beside each other in one partition, where the PE array puts them
-    (`turns`). No row meets another's numbers, which may be infinite."""
+    """Adds up (or takes the extreme of) the parts of rows that are cut into several: partitions apart by a multiple
+    of 32, which engines reach from each other's, or else beside each other in one partition, where the PE array puts
+    them (`turns`). No row meets another's numbers, which may be infinite."""
 
     def __init__(self, b: Builder, domain: Domain) -> None:
         self.b, self.rows, self.parts = b, domain.rows, domain.parts
