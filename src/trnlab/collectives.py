@@ -33,20 +33,16 @@ PURPOSES = ("gradient", "parameter", "tensor", "sequence", "pipeline", "expert",
 
 @dataclass(frozen=True)
 class Collective:
-    """One of `KINDS` over groups of ranks of the world, all of one size, each rank in at most one.
-
-    reduction: one of `REDUCTIONS`, of all_reduce and reduce_scatter. pairs: (source, target) ranks of
-    collective_permute, which has no groups; who is no target receives zeros. root: the position in its group of the
-    rank that has what collective_broadcast sends. gives, takes: of an all_to_all whose parts differ, how many
-    elements this rank, at `position` of its group, sends to each position and receives from it; of the others it
-    knows nothing.
-    """
+    """One of `KINDS` over groups of ranks of the world, all of one size, each rank in at most one."""
 
     kind: str
     groups: Groups = ()
-    reduction: str = "sum"
+    reduction: str = "sum"  # one of `REDUCTIONS`, of all_reduce and reduce_scatter
+    # (source, target) ranks of collective_permute, which has no groups; who is no target receives zeros
     pairs: tuple[tuple[int, int], ...] = ()
-    root: int = 0
+    root: int = 0  # the position in its group of the rank that has what collective_broadcast sends
+    # gives, takes: of an all_to_all whose parts differ, how many elements this rank, at `position` of its group,
+    # sends to each position and receives from it; of the others it knows nothing
     gives: tuple[int, ...] = ()
     takes: tuple[int, ...] = ()
     position: int = 0
@@ -69,41 +65,37 @@ class Collective:
         return given // self.ranks if self.kind == "reduce_scatter" else given
 
 
-def like_parts(asked: Collective, nbytes: int) -> tuple[Collective, int]:
+def like_parts(request: Collective, nbytes: int) -> tuple[Collective, int]:
     """What takes the time of a collective of so many bytes (of the larger of input and output), and of how many.
 
     An all-to-all whose parts differ takes that of a permutation where this rank sends to one other and receives from
     one, all ranks to those at the same distances; else that of equal parts as large as its largest (assumed: the
     vendor says of its AllToAllV only that it is there, and a rank knows its own parts alone).
     """
-    if not asked.gives:
-        return asked, nbytes
-    largest, whole = max(*asked.gives, *asked.takes), max(sum(asked.gives), sum(asked.takes), 1)
-    sent = [p for p, n in enumerate(asked.gives) if n and p != asked.position]
-    taken = [p for p, n in enumerate(asked.takes) if n and p != asked.position]
-    own = asked.gives[asked.position]
+    if not request.gives:
+        return request, nbytes
+    largest, whole = max(*request.gives, *request.takes), max(sum(request.gives), sum(request.takes), 1)
+    sent = [p for p, n in enumerate(request.gives) if n and p != request.position]
+    taken = [p for p, n in enumerate(request.takes) if n and p != request.position]
+    own = request.gives[request.position]
     if own or len(sent) > 1 or len(taken) > 1:
-        return Collective(asked.kind, asked.groups), nbytes * largest * asked.ranks // whole
-    steps = {(p - asked.position) % asked.ranks for p in sent} | {(asked.position - p) % asked.ranks for p in taken}
+        return Collective(request.kind, request.groups), nbytes * largest * request.ranks // whole
+    here, ranks = request.position, request.ranks
+    steps = {(p - here) % ranks for p in sent} | {(here - p) % ranks for p in taken}
     pairs = (
-        [
-            (group[p], group[(p + step) % asked.ranks])
-            for group in asked.groups
-            for step in steps
-            for p in range(asked.ranks)
-        ]
+        [(group[p], group[(p + step) % ranks]) for group in request.groups for step in steps for p in range(ranks)]
         if len(steps) == 1
-        else _own_pairs(asked, sent, taken)
+        else _own_pairs(request, sent, taken)
     )
     return Collective("collective_permute", pairs=tuple(pairs)), nbytes
 
 
-def _own_pairs(asked: Collective, sent: Sequence[int], taken: Sequence[int]) -> list[tuple[int, int]]:
+def _own_pairs(request: Collective, sent: Sequence[int], taken: Sequence[int]) -> list[tuple[int, int]]:
     """Who this rank sends to and receives from, in every group at the same positions."""
-    here = asked.position
+    here = request.position
     return [
         (group[a], group[b])
-        for group in asked.groups
+        for group in request.groups
         for a, b in (*((here, p) for p in sent), *((p, here) for p in taken))
     ]
 
@@ -121,30 +113,30 @@ class Communicator(Protocol):
         """Ranks of the world."""
         ...
 
-    def perform(self, asked: Collective, source: Array) -> Array:
+    def perform(self, request: Collective, source: Array) -> Array:
         """The result of this rank, in new memory: flat, as `source` is, which is contiguous and in the format of the
         tensor. Waits for the others of the group."""
         ...
 
 
-def perform(communicator: Communicator, asked: Collective, sources: Sequence[Array]) -> list[Array]:
+def perform(communicator: Communicator, request: Collective, sources: Sequence[Array]) -> list[Array]:
     """Several tensors at once, flat results in their order."""
     sizes = [source.size for source in sources]
     if len(sources) == 1:
-        return [communicator.perform(asked, np.ascontiguousarray(sources[0]).reshape(-1))]
-    return unpacked(asked, communicator.perform(asked, packed(asked, sources)), sizes)
+        return [communicator.perform(request, np.ascontiguousarray(sources[0]).reshape(-1))]
+    return unpacked(request, communicator.perform(request, packed(request, sources)), sizes)
 
 
-def packed(asked: Collective, sources: Sequence[Array]) -> Array:
+def packed(request: Collective, sources: Sequence[Array]) -> Array:
     """One buffer of several tensors: what goes to one rank lies together."""
-    parts = asked.ranks if asked.kind in ("reduce_scatter", "all_to_all") else 1
+    parts = request.ranks if request.kind in ("reduce_scatter", "all_to_all") else 1
     return np.concatenate([source.reshape(parts, -1) for source in sources], axis=1).reshape(-1)
 
 
-def unpacked(asked: Collective, result: Array, sizes: Sequence[int]) -> list[Array]:
+def unpacked(request: Collective, result: Array, sizes: Sequence[int]) -> list[Array]:
     """The tensors in the result of `packed` ones; `sizes`: elements that were given of each."""
-    parts = asked.ranks if asked.kind in ("all_gather", "all_to_all") else 1
-    ends = np.cumsum([asked.count(size) // parts for size in sizes])
+    parts = request.ranks if request.kind in ("all_gather", "all_to_all") else 1
+    ends = np.cumsum([request.count(size) // parts for size in sizes])
     return [piece.reshape(-1) for piece in np.split(result.reshape(parts, -1), ends[:-1], axis=1)]
 
 

@@ -23,18 +23,15 @@ from difflib import get_close_matches
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A place in the user's source. `line` counts from one; `text` is the source line when known.
-
-    `layer`: path of the module of a model whose code it is, such as "model.blocks.3.proj", where there is one.
-    `phase`: "forward" or "backward", where the framework says that the op is of a differentiated function.
-    """
+    """A place in the user's source. `line` counts from one; `text` is the source line when known."""
 
     file: str
     line: int
     function: str = ""
     text: str = ""
+    # path of the module of a model whose code it is, such as "model.blocks.3.proj", where there is one
     layer: str = ""
-    phase: str = ""
+    phase: str = ""  # "forward" or "backward", where the framework says that the op is of a differentiated function
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}"

@@ -34,17 +34,15 @@ class UserLine:
 
 @dataclass
 class Finding:
-    """Something in the way, or to know of.
-
-    severity: "error" (it does not run as it is), "warning" (it runs, not as meant), "note" (the vendor's software
-    treats it otherwise). subject: the operator or setting that it is about. places: where else, the first apart.
-    """
+    """Something in the way, or to know of."""
 
     code: str
+    # "error" (it does not run as it is), "warning" (it runs, not as meant), "note" (the vendor's software treats
+    # it otherwise)
     severity: str
     what: str
     place: UserLine
     why: str = ""
     do: str = ""
-    subject: str = ""
-    places: list[UserLine] = field(default_factory=list)
+    subject: str = ""  # the operator or setting that it is about
+    places: list[UserLine] = field(default_factory=list)  # where else, the first apart

@@ -34,7 +34,7 @@ class Resident:
         """The peak is what is in use now."""
         self._peak = self.bytes
 
-    def beside(self, own: int, inputs: int) -> int:
+    def other_bytes(self, own: int, inputs: int) -> int:
         """Bytes that lie beside the `own` of a program that is about to run, of which its inputs are so many; both
         count in the peak."""
         found = max(self.bytes - inputs, 0)

@@ -32,27 +32,25 @@ Value = str | float
 
 @dataclass(frozen=True)
 class Since:
-    """A value of the vendor's from a release on. basis: DOCUMENTED, INFERRED or ASSUMED. source: what it rests on."""
+    """A value of the vendor's from a release on."""
 
     release: str
     value: Value
-    basis: str
-    source: str
+    basis: str  # DOCUMENTED, INFERRED or ASSUMED
+    source: str  # what it rests on
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One choice over whole programs. ours: its value where trnlab compiles; vendor: by release, the oldest first;
-    libraries: where a library of the vendor's chips does otherwise. alternatives: values that the evidence leaves
-    open. choices: what it may be; none for a number."""
+    """One choice over whole programs."""
 
     name: str
     about: str
-    ours: Value
-    vendor: tuple[Since, ...]
-    libraries: Mapping[str, Since]
-    alternatives: tuple[Value, ...]
-    choices: tuple[str, ...]
+    ours: Value  # its value where trnlab compiles
+    vendor: tuple[Since, ...]  # by release, the oldest first
+    libraries: Mapping[str, Since]  # where a library of the vendor's chips does otherwise
+    alternatives: tuple[Value, ...]  # values that the evidence leaves open
+    choices: tuple[str, ...]  # what it may be; none for a number
 
     def of(self, release: str, library: str) -> Since:
         """The vendor's value in a release, under a library."""
@@ -86,13 +84,13 @@ def _choice(about: str, ours: Value, vendor: Sequence[Since], **more: Any) -> An
 
 @dataclass(frozen=True)
 class Stack:
-    """Whose compiler and libraries make programs of a model. name: OURS or VENDOR; release, library: of the vendor's,
-    "" in ours; text: as `parse` reads it."""
+    """Whose compiler and libraries make programs of a model."""
 
-    name: str = OURS
+    name: str = OURS  # OURS or VENDOR
+    # release, library: of the vendor's, "" in ours
     release: str = ""
     library: str = ""
-    text: str = OURS
+    text: str = OURS  # as `parse` reads it
 
     attention: str = _choice(
         "attention: a kernel that passes over what causality hides; a loop over all pairs that keeps the scores of "
@@ -122,8 +120,7 @@ class Stack:
     )
     fusion: str = _choice(
         "what one loop computes: all that one pass over its rows can; or operators with what is elementwise before "
-        "and after them, while a residual beside a product, a norm and a softmax are further passes over memory, "
-        "and so is the optimizer beside the gradient's product",
+        "and after them, while a residual beside a product, a norm and a softmax are further passes over memory",
         LOOPS,
         (Since("2.0", OPERATORS, INFERRED, "S01506: half of what the published step takes longer than ours"),),
         alternatives=(LOOPS,),
@@ -275,7 +272,7 @@ def _told(part: str) -> tuple[str, str]:
 
 
 def _number(release: str) -> tuple[int, int]:
-    """Of "2.18" or "2.18.1"."""
+    """Major and minor number of a release such as "2.18" or "2.18.1"."""
     major, minor, *_ = release.split(".")
     return int(major), int(minor)
 

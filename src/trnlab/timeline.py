@@ -65,11 +65,7 @@ _DTYPES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class OpInfo:
-    """What one kind of instruction is; the fields of `isa.Work`, and for DMA:
-
-    hbm_read, hbm_write: bytes. queue: -1 for no DMA. first_lane, lanes: DMA engines that take part, each for
-    lane_time picoseconds. active: picoseconds of a trigger's time that its instruction takes; 0: all of them.
-    """
+    """What one kind of instruction is; the fields of `isa.Work`, and for DMA."""
 
     name: str
     kind: str
@@ -78,13 +74,15 @@ class OpInfo:
     k: int
     dtype: str
     flops: int = 0
+    # hbm_read, hbm_write: bytes
     hbm_read: int = 0
     hbm_write: int = 0
-    queue: int = -1
+    queue: int = -1  # -1 for no DMA
+    # first_lane, lanes: DMA engines that take part, each for lane_time picoseconds
     first_lane: int = 0
     lanes: int = 0
     lane_time: int = 0
-    active: int = 0
+    active: int = 0  # picoseconds of a trigger's time that its instruction takes; 0: all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +99,7 @@ class CallInfo:
 
 @dataclass(eq=False)
 class Timeline:
-    """When the instructions of one run of a program were executed. Columns have one row per instruction:
-
-    start, end: the engine is occupied (DMA: the engine that triggers it). begin: data starts to flow (DMA) or start.
-    done: the result is usable. blocker, cause: the instruction that its start waited for last (-1: none), and why, as
-    an index of CAUSES. held: the transfer that this one waited for on its queue or DMA engines (-1: none).
-    engine: ENGINES index. op, call: indices into `ops` and `calls`.
-
-    meta: the chip's name, and for rooflines its peak_flops by format (FLOP/s) and hbm_bandwidth (bytes/s).
-    `total` is the time of the whole run; the first instruction does not start before `startup`. `completion` is the
-    part of a transfer's `done` that lies after its last byte.
-    """
+    """When the instructions of one run of a program were executed. Columns have one row per instruction."""
 
     name: str
     target: str
@@ -120,16 +108,22 @@ class Timeline:
     completion: int
     ops: tuple[OpInfo, ...]
     calls: tuple[CallInfo, ...]
+    # start, end: the engine is occupied (DMA: the engine that triggers it)
     start: Column
     end: Column
-    begin: Column
-    done: Column
+    begin: Column  # data starts to flow (DMA) or start
+    done: Column  # the result is usable
+    # blocker, cause: the instruction that its start waited for last (-1: none), and why, as an index of CAUSES
     blocker: Column
     cause: Column
-    held: Column
-    engine: Column
+    held: Column  # the transfer that this one waited for on its queue or DMA engines (-1: none)
+    engine: Column  # ENGINES index
+    # op, call: indices into `ops` and `calls`
     op: Column
     call: Column
+    # the chip's name, and for rooflines its peak_flops by format (FLOP/s) and hbm_bandwidth (bytes/s). `total` is
+    # the time of the whole run; the first instruction does not start before `startup`. `completion` is the part
+    # of a transfer's `done` that lies after its last byte.
     meta: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:

@@ -12,7 +12,7 @@ from random_graphs import Generator
 from random_whole_graphs import WholeGenerator
 
 from trnlab import chips
-from trnlab.compiler.probes import compile_tapped, read
+from trnlab.compiler.probes import compile_probed, read
 from trnlab.graph.interpret import interpret
 from trnlab.program import Program
 from trnlab.sim.functional import run_program
@@ -80,9 +80,9 @@ def test_random_graphs_of_hostile_floats(first):
         graph, inputs = made.graph(), made.inputs()
         chip = chips.get(("trn1", "trn2", "trn3")[seed % 3])
         values = list(graph.values())
-        tapped = compile_tapped(graph, values, chip, {"precision": "fp32"})
+        tapped = compile_probed(graph, values, chip, {"precision": "fp32"})
         memory, given = memory_after(tapped.program, inputs, chip), dict(zip(tapped.program.inputs, inputs))
-        have = {values[i]: read(t, (given if t.given else memory)[t.tensor]) for i, t in tapped.taps.items()}
+        have = {values[i]: read(t, (given if t.given else memory)[t.tensor]) for i, t in tapped.probes.items()}
         for op in graph.ops:
             if op.name == "constant":
                 number = np.asarray(op.attrs["value"]).astype(op.result.dtype.numpy)

@@ -95,7 +95,7 @@ def test_a_function_that_is_read_elsewhere_stays():
 
     graph = graph_of(function, X)
     assert not recognize_activations(graph)
-    graph.taps = 1
+    graph.num_probes = 1
     assert recognize_activations(graph)
 
 

@@ -314,7 +314,7 @@ def test_an_inner_result_that_is_only_looked_at_hinders_nothing():
     inputs = numbers()
     graph = build(lambda b, *values: attention(b, Form(miss="probabilities are returned"), *values), *inputs)
     simplify(graph)
-    graph.taps = len(graph.outputs) - 4
+    graph.num_probes = len(graph.outputs) - 4
     assert recognize_attention(graph)
     verify(graph)
 

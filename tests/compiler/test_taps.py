@@ -11,7 +11,7 @@ from random_graphs import Generator
 
 from trnlab import chips, compiler
 from trnlab.compiler.pipeline import PASSES, run_passes, with_chip
-from trnlab.compiler.probes import compile_tapped, read
+from trnlab.compiler.probes import compile_probed, read
 from trnlab.frontends.stablehlo import import_module
 from trnlab.graph.canonical import diff
 from trnlab.graph.interpret import interpret
@@ -41,7 +41,7 @@ def test_outputs_have_the_same_bits_with_taps_and_without(first):
         graph, inputs = made.graph(), made.inputs()
         values = [v for op in graph.ops for v in op.results]
         plain = compiler.compile(graph, chips.get("trn1"), OPTIONS)
-        tapped = compile_tapped(graph, values, chips.get("trn1"), OPTIONS)
+        tapped = compile_probed(graph, values, chips.get("trn1"), OPTIONS)
         before, after = run(plain, inputs), run(tapped.program, inputs)
         for a, b in zip(plain.outputs, tapped.program.outputs, strict=True):
             assert before[a].tobytes() == after[b].tobytes(), f"seed {seed}"
@@ -55,13 +55,13 @@ def check(graph, values, tapped, memory, inputs, seed):
     every = Graph("every", graph.inputs, graph.ops, values)
     expected = interpret(every, [np.array(x) for x in inputs])
     given = dict(zip(tapped.program.inputs, inputs))
-    for i, tap in tapped.taps.items():
+    for i, tap in tapped.probes.items():
         got = np.asarray(read(tap, (given if tap.given else memory)[tap.tensor]), np.float64)
         want = np.asarray(expected[i], np.float64)
         assert got.shape == want.shape
         error = np.abs(got - want).max(initial=0) / max(1.0, np.abs(want).max(initial=0))
         assert error <= 2.0**-7, f"seed {seed}, {values[i]}"
-    return len(tapped.taps)
+    return len(tapped.probes)
 
 
 def _attention(x, w):
@@ -101,7 +101,7 @@ def test_taps_decide_nothing(name, precision):
     tapped, options = plain.copy(), with_chip({"precision": precision}, chips.get("trn1"))
     count, values = len(tapped.outputs), list(tapped.values())
     tapped.outputs.extend(values)
-    tapped.taps = len(values)
+    tapped.num_probes = len(values)
     passes = PASSES[: [pass_ for pass_, _ in PASSES].index("legalize") + 1]
     written = plain.copy()
     for graph in (plain, tapped):

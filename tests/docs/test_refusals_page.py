@@ -30,7 +30,7 @@ def test_every_source_says_where() -> None:
 
 def test_a_limit_of_trnlab_says_so_to_the_user_and_is_rare() -> None:
     ours = [r for r in audit.refusals() if audit.kind_of(audit.source_of(r)) == "limit of trnlab"]
-    assert [r for r in ours if "trnlab" not in r.says] == []
+    assert [r for r in ours if "trnlab" not in r.message] == []
     assert 0 < len(ours) <= 12
 
 

@@ -48,7 +48,7 @@ def alone():
 
 def test_an_executor_changes_nothing_of_a_plan(alone):
     executor, came = Here(), []
-    found = plan(ASKED, ahead=CompilePool(executor, 2), came=lambda so_far: came.append(len(so_far)))
+    found = plan(ASKED, pool=CompilePool(executor, 2), came=lambda so_far: came.append(len(so_far)))
     assert executor.asked
     assert to_json(found) == to_json(alone)
     assert found.compiled >= alone.compiled
@@ -70,7 +70,7 @@ def test_who_hears_of_a_plan_changes_nothing_of_it():
 def test_what_is_known_is_not_asked_for(tmp_path, alone):
     plan(ASKED, tmp_path)
     executor = Here()
-    again = plan(ASKED, tmp_path, ahead=CompilePool(executor, 2))
+    again = plan(ASKED, tmp_path, pool=CompilePool(executor, 2))
     assert not executor.asked
     assert again.compiled == 0
     assert to_json(again) == to_json(alone)
@@ -82,7 +82,7 @@ def test_no_more_is_asked_for_than_there_are_workers():
     for name in ("trn1.2xlarge", "trn2.3xlarge"):
         session = Session(chips.target(name))
         planner = Planner(Cluster(session.target, 1), Programs(session), Exchange(session.target))
-        ahead.look(planner, ASKED.training, {})
+        ahead.enqueue(planner, ASKED.training, {})
     assert len(executor.asked) == 1
     ahead.end()
     assert executor.asked[0][1].cancelled()
@@ -126,7 +126,7 @@ def test_on_a_dask_cluster_of_two_workers(alone):
         helpers(Namespace(executor=f"dask://{cluster.scheduler_address.removeprefix('tcp://')}")) as ahead,
     ):
         assert ahead.workers == 2
-        found = plan(ASKED, ahead=ahead)
+        found = plan(ASKED, pool=ahead)
     assert to_json(found) == to_json(alone)
 
 

@@ -12,22 +12,30 @@ from trnlab import documents
 from trnlab.cli.main import main
 from trnlab.errors import UsageError
 from trnlab.fleet.comparison.bakeoff import MILLION, Bakeoff, to_json
-from trnlab.fleet.comparison.contenders import UNHELD, PlanAccuracy, neuron_side, of_others, off_by, spelled, work_of
+from trnlab.fleet.comparison.contenders import (
+    UNHELD,
+    PlanAccuracy,
+    gpu_contender,
+    neuron_contender,
+    off_by,
+    spelled,
+    work_of,
+)
 from trnlab.fleet.gpus import catalogue
 from trnlab.fleet.gpus.layouts import fastest
 from trnlab.fleet.models.configurations import model
 from trnlab.fleet.report.bakeoff_document import document
 
 BERT = work_of(model("bert-large"), 4096, 128)
-TRN1 = neuron_side("trn1.32xlarge", 2, 2.0e6, 0.3, PlanAccuracy((-0.2, 0.25), "two runs"))
+TRN1 = neuron_contender("trn1.32xlarge", 2, 2.0e6, 0.3, PlanAccuracy((-0.2, 0.25), "two runs"))
 
 
 def bakeoff(**changes):
-    return Bakeoff(**{"work": BERT, "a": TRN1, "b": of_others(BERT, "p4de.24xlarge", 2), "days": 14.0} | changes)
+    return Bakeoff(**{"work": BERT, "a": TRN1, "b": gpu_contender(BERT, "p4de.24xlarge", 2), "days": 14.0} | changes)
 
 
 def test_a_rate_is_the_published_share_of_the_peak():
-    side = of_others(BERT, "p4de.24xlarge", 2)
+    side = gpu_contender(BERT, "p4de.24xlarge", 2)
     assert side.known
     assert side.rate.value == pytest.approx(side.mfu.value * 16 * 312e12 / BERT.flops)
     assert side.step(BERT).value == pytest.approx(4096 * 128 / side.rate.value)
@@ -55,7 +63,9 @@ def test_the_band_of_neuron_is_how_far_published_runs_are_off():
 def test_where_nothing_is_published_only_the_band_is_shown():
     images = work_of(model("vit-base"), 1024)
     found = bakeoff(
-        work=images, b=of_others(images, "p5.48xlarge", 1), a=neuron_side("trn2.48xlarge", 1, 1e4, 0.3, UNHELD)
+        work=images,
+        b=gpu_contender(images, "p5.48xlarge", 1),
+        a=neuron_contender("trn2.48xlarge", 1, 1e4, 0.3, UNHELD),
     )
     side = to_json(found)["sides"][1]
     assert side["per_s"]["value"] is None
@@ -124,7 +134,7 @@ def test_sides_without_a_common_kind_of_price_are_not_compared():
 
 
 def test_claims_stand_beside_with_both_dates():
-    found = bakeoff(b=of_others(BERT, "p4d.24xlarge", 2))
+    found = bakeoff(b=gpu_contender(BERT, "p4d.24xlarge", 2))
     text = documents.text(document(found))
     assert "up to 50 % lower cost to train" in text
     assert "2022-10" in text
@@ -145,11 +155,11 @@ def test_layouts_that_are_chosen_fit_and_larger_models_are_divided():
         assert sum(best.roofline.bytes.values()) < 80 * 2**30
     assert fastest(model("llama3-405b"), p5, 1, 512, 4096).lacking > 0
     with pytest.raises(UsageError, match="TRN157"):
-        of_others(work_of(model("llama3-405b"), 512, 4096), "p5.48xlarge", 1)
+        gpu_contender(work_of(model("llama3-405b"), 512, 4096), "p5.48xlarge", 1)
 
 
 def test_more_of_the_same_instances_are_never_slower():
-    rates = [of_others(BERT, "p4de.24xlarge", n).rate.value for n in (1, 2, 4)]
+    rates = [gpu_contender(BERT, "p4de.24xlarge", n).rate.value for n in (1, 2, 4)]
     assert rates == sorted(rates)
 
 

@@ -40,17 +40,17 @@ def small(tmp_path_factory):
 def test_others_take_the_fewest_instances_that_are_as_fast():
     (slow,) = besides.others(LLAMA, ["p5.48xlarge"], 1e9)
     (fast,) = besides.others(LLAMA, ["p5.48xlarge"], 30.0)
-    assert slow.side.instances == 4
+    assert slow.contender.instances == 4
     assert fast.days.value <= 30.0
-    assert fast.side.instances > slow.side.instances
-    assert fast.side.instances in (8, 16, 32, 64)
-    assert besides.others(LLAMA, ["p5.48xlarge"], 1e-9)[0].side.instances == 64
+    assert fast.contender.instances > slow.contender.instances
+    assert fast.contender.instances in (8, 16, 32, 64)
+    assert besides.others(LLAMA, ["p5.48xlarge"], 1e-9)[0].contender.instances == 64
 
 
 def test_days_are_tokens_over_rate_and_goodput_and_dollars_follow():
     (other,) = besides.others(LLAMA, ["p5.48xlarge"], 30.0)
-    assert other.days.value == pytest.approx(1e12 / other.side.rate.value / other.goodput / 86400)
-    assert other.usd("on-demand").value == pytest.approx(other.days.value * 24 * other.side.instances * 55.04)
+    assert other.days.value == pytest.approx(1e12 / other.contender.rate.value / other.goodput / 86400)
+    assert other.usd("on-demand").value == pytest.approx(other.days.value * 24 * other.contender.instances * 55.04)
     assert other.usd("spot") is None
 
 

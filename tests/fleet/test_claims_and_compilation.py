@@ -13,15 +13,15 @@ from trnlab.fleet.ranges import PublishedRange
 
 def test_a_claim_of_before_the_cut_is_shown_with_the_prices_of_its_date():
     """Trn1 against p4d in October 2022: 32.77 then, 21.96 now; for the same hours the saving is gone today."""
-    (found,) = (b for b in claims.beside("trn1.32xlarge", "p4d.24xlarge", "on-demand", 1.0, 1.0) if b.comparable)
-    assert found.then[1].usd_per_hour == pytest.approx(32.7726)
+    (found,) = (b for b in claims.compare("trn1.32xlarge", "p4d.24xlarge", "on-demand", 1.0, 1.0) if b.comparable)
+    assert found.at_claim_date[1].usd_per_hour == pytest.approx(32.7726)
     assert found.now[1].usd_per_hour == pytest.approx(21.957642)
-    assert found.then[2] == pytest.approx(1 - 21.5 / 32.7726)
+    assert found.at_claim_date[2] == pytest.approx(1 - 21.5 / 32.7726)
     assert found.now[2] == pytest.approx(0.021, abs=0.001)
 
 
 def test_claims_about_something_else_are_marked():
-    found = claims.beside("trn2.48xlarge", "p5.48xlarge", "on-demand", 1.0, 1.0)
+    found = claims.compare("trn2.48xlarge", "p5.48xlarge", "on-demand", 1.0, 1.0)
     assert [b.comparable for b in found] == [False]
     assert found[0].now is None  # trn2 has no price on demand
     assert "P5e and P5en" in str(found[0].claim)

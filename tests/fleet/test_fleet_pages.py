@@ -21,7 +21,7 @@ from trnlab.fleet.layers.sizes import Attention, Dense
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.planning.overheads import overheads
 from trnlab.fleet.planning.plan import job_of
-from trnlab.fleet.planning.sensitivity import leanings
+from trnlab.fleet.planning.sensitivity import sensitivities
 from trnlab.fleet.reliability.goodput import Reliability
 from trnlab.fleet.report.document import document
 from trnlab.fleet.report.pictures import command, held
@@ -73,7 +73,7 @@ def test_a_command_asks_for_its_candidate(found):
 
 def test_more_of_anything_never_costs_more(found):
     """Bandwidth, faster links and cores, devices that fail less: never dearer; a dearer hour: dearer."""
-    for x in leanings(found):
+    for x in sensitivities(found):
         assert x.less.usd is not None
         assert x.base.usd is not None
         assert x.more.usd is not None
@@ -106,7 +106,7 @@ def test_others_stand_beside_it_with_bands(found):
 def test_what_a_step_waits_for_besides(found):
     c = found.chosen
     beside = overheads(found.question, c)
-    assert beside.checkpoint == pytest.approx(c.kept.stall * c.step.total / c.kept.interval)
+    assert beside.checkpoint == pytest.approx(c.after_failures.stall * c.step.total / c.after_failures.interval)
     sequences = found.question.batch / c.step.layout.data
     assert beside.brought == pytest.approx(sequences * 128 * 8 * 2 / 16e9)  # two ranks of a chip, tokens and labels
     assert beside.input == 0

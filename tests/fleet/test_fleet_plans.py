@@ -21,7 +21,7 @@ from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.report.document import document
 from trnlab.fleet.report.table import candidate, to_csv, to_json
 from trnlab.fleet.search import pipeline as pipes
-from trnlab.fleet.search.layout import Layout, pinned
+from trnlab.fleet.search.layout import Layout, padding, pinned
 from trnlab.fleet.search.steps import CAUSES, CLASSES
 
 SMALL = Model("small", 256, ((4, Block(256, Attention(4, 2, 64, 64), Dense(512))),), 256, 1024)
@@ -80,6 +80,36 @@ def test_a_pinned_layout_is_the_one_that_is_planned(folder):
     assert pinned(pin.chosen.step.layout.spelled()) == fixed | {"data": 4, "context": 1, "expert": 1}
 
 
+def test_attention_and_networks_are_as_the_layout_says(folder):
+    """Programs of their own; of 256 tokens a kernel is no quicker than scores in memory."""
+    one = "tp=1,pp=1,mb=1,zero=1,overlap=1,recompute=none"
+
+    def step(more):
+        return plan(_asked(fixed=pinned(one + more), instances=(1, 1)), folder).chosen.step
+
+    kernel, written, again, network = map(step, ("", ",attention=written", ",attention=again", ",network=again"))
+    assert kernel.total != written.total < again.total
+    assert kernel.total < network.total
+    assert written.layout.attention == "written"
+    assert written.layout.spelled().endswith("attention=written")
+    assert str(network.layout).endswith("network again")
+    assert pinned(network.layout.spelled())["network"] == 1
+
+
+def test_heads_that_ranks_do_not_divide_are_filled_up_and_it_is_said(folder):
+    """Five heads on four ranks are two on each; three ranks more than the heads allow are asked for, or are none."""
+    odd = replace(SMALL, stacks=((2, Block(320, Attention(5, 5, 64, 64), Dense(512))),), hidden=320)
+    found = plan(_asked(model=odd, fixed=pinned("tp=4,mb=1,pp=1,zero=1"), instances=(1, 1)), folder)
+    assert found.chosen.padding == [(5, 8)]
+    assert candidate(found.chosen)["padded_heads"] == [{"heads": 5, "filled_up_to": 8}]
+    assert "5 heads are filled up to 8, 2 on each of 4 ranks" in text(found)
+    whole = plan(_asked(model=odd, fixed=pinned("tp=1,mb=1,pp=1,zero=1"), instances=(1, 1)), folder).chosen.step
+    assert found.chosen.step.flops == pytest.approx(whole.flops, rel=1e-6)
+    assert padding(odd, 1) == []
+    searched = plan(_asked(model=odd, fixed=pinned("mb=1,pp=1,zero=1"), instances=(1, 1)), folder)
+    assert 4 not in {int(n) for table in searched.tables for n in table.steps.layouts["tensor"]}
+
+
 def test_of_a_deadline_the_cheapest_in_time_is_taken(found, folder):
     soonest = found.front[0].bill.days
     tight = plan(_asked(deadline=soonest * 1.01 * 86400), folder)
@@ -91,7 +121,7 @@ def test_of_a_deadline_the_cheapest_in_time_is_taken(found, folder):
     ("changes", "code", "said"),
     [
         ({"deadline": 1.0}, "TRN175", "times as long"),
-        ({"fixed": pinned("tp=3")}, "TRN174", "do not divide the heads"),
+        ({"fixed": pinned("tp=3")}, "TRN174", "do not divide the network"),
         ({"fixed": pinned("dp=5")}, "TRN174", "does not use all ranks"),
         ({"batch": 7, "instances": (1, 1), "fixed": pinned("dp=8")}, "TRN174", "the batch is not divided"),
     ],
@@ -103,7 +133,7 @@ def test_what_cannot_be_says_why(changes, code, said, folder):
 
 
 def test_a_model_that_is_too_large_names_the_nearest_and_what_would_do(folder):
-    huge = replace(SMALL, stacks=((50_600, SMALL.stacks[0][1]),))
+    huge = replace(SMALL, stacks=((45_540, SMALL.stacks[0][1]),))
     with pytest.raises(UsageError, match="TRN174") as caught:
         plan(_asked(model=huge, instances=(1, 1), fixed=pinned("tp=4,mb=1,recompute=full")), folder).chosen  # noqa: B018
     assert "lacks" in str(caught.value)

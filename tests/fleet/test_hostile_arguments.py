@@ -11,7 +11,7 @@ from trnlab.errors import UsageError
 from trnlab.fleet import quantities
 from trnlab.fleet.comparison import contenders as sides
 from trnlab.fleet.planning import plan as planning
-from trnlab.fleet.search.layout import SHORT, pinned
+from trnlab.fleet.search.layout import NAMED, SHORT, pinned
 
 PLAN = ["plan", "llama3-8b", "--tokens", "1T", "--target", "trn1.32xlarge"]
 BAKEOFF = ["bakeoff", "llama3-8b", "--a", "trn1.32xlarge", "--b", "p5.48xlarge"]
@@ -56,7 +56,7 @@ def _joined(words: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("short", SHORT)
 def test_no_part_of_a_layout_is_given_twice(short):
-    value = "full" if short == "recompute" else "1"
+    value = NAMED.get(short, "1")[-1]
     assert pinned(f"{short}={value}")
     with pytest.raises(UsageError, match="TRN177"):
         pinned(f"{short}={value},{short}={value}")

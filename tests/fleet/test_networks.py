@@ -12,7 +12,7 @@ import yaml
 from trnlab.cli.main import main
 from trnlab.errors import UsageError
 from trnlab.fleet import Question, plan
-from trnlab.fleet.comparison.contenders import of_others, work_of
+from trnlab.fleet.comparison.contenders import gpu_contender, work_of
 from trnlab.fleet.costs.networks import step
 from trnlab.fleet.costs.ranks import RankCost
 from trnlab.fleet.models.configurations import from_config, model
@@ -137,7 +137,7 @@ def test_basic_blocks_are_not_known():
 
 
 def test_nothing_is_published_of_them_on_gpus():
-    side = of_others(work_of(model("resnet50"), 1024), "p5.48xlarge", 1)
+    side = gpu_contender(work_of(model("resnet50"), 1024), "p5.48xlarge", 1)
     assert not side.known
     assert side.rate.low < side.rate.high
     assert "nothing is published for a convolutional network" in side.basis[0]

@@ -10,7 +10,7 @@ import pytest
 
 from trnlab.errors import UsageError
 from trnlab.fleet import Question, plan
-from trnlab.fleet.comparison.contenders import of_others, work_of
+from trnlab.fleet.comparison.contenders import gpu_contender, work_of
 from trnlab.fleet.costs.stages import ENTRY, JOIN, stage
 from trnlab.fleet.gpus import catalogue, roofline
 from trnlab.fleet.gpus.costs import TrainingWork
@@ -229,7 +229,7 @@ def test_what_goes_from_stage_to_stage_and_what_is_kept_of_it():
     shape = PipelineShape(training, layouts, np.arange(1), 4, 1, None)
     assert shape.join == 2
     np.testing.assert_array_equal(shape.entered, [[2 * READ * token] * 2 + [2 * WRITTEN * token] * 2])
-    np.testing.assert_array_equal(shape.lent, [[0, 0, READ * token, READ * token]])
+    np.testing.assert_array_equal(shape.encoder_outputs, [[0, 0, READ * token, READ * token]])
 
 
 SMALL = {
@@ -267,7 +267,7 @@ def test_layouts_of_a_small_one_add_up(folder):
 
 def test_what_nobody_compared_has_a_band_beside_its_roofline():
     found = from_config(SMALL, "small")
-    side = of_others(work_of(found, 128, 256), "p4d.24xlarge", 1)
+    side = gpu_contender(work_of(found, 128, 256), "p4d.24xlarge", 1)
     assert not side.known
     assert any("an encoder with a decoder" in line for line in side.basis)
     assert "roofline" in side.basis[-1]

@@ -75,7 +75,7 @@ def _training(model, precision):
 def _sent(model, precision, layout):
     """Bytes of a rank in all collectives of each kind."""
     planner = _planner(precision)
-    planner.frame(_training(model, precision), columns_of([layout]))
+    planner.terms(_training(model, precision), columns_of([layout]))
     return {kind: [size for size in sizes if size] for kind, sizes in planner.exchange.sent.items()}
 
 

@@ -14,7 +14,7 @@ from trnlab.cli.main import main
 from trnlab.errors import UsageError
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet import Question, plan
-from trnlab.fleet.comparison.contenders import of_others, work_of
+from trnlab.fleet.comparison.contenders import gpu_contender, work_of
 from trnlab.fleet.costs.exchange import Exchange
 from trnlab.fleet.costs.programs import Programs
 from trnlab.fleet.models.configurations import from_config, model
@@ -133,7 +133,7 @@ def test_forms_that_are_not_planned(changed, code, said):
 
 
 def test_nothing_is_published_of_them_on_gpus():
-    side = of_others(work_of(model("dlrm"), 65536), "p5.48xlarge", 1)
+    side = gpu_contender(work_of(model("dlrm"), 65536), "p5.48xlarge", 1)
     assert not side.known
     assert "nothing is published for a network with tables of embeddings" in side.basis[0]
 

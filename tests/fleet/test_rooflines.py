@@ -8,6 +8,7 @@ from statistics import mean
 
 import pytest
 
+from trnlab import documents
 from trnlab.errors import UsageError
 from trnlab.fleet.gpus import catalogue, efficiency
 from trnlab.fleet.gpus.blocks import GpuLayer, activations
@@ -141,7 +142,7 @@ def test_a_single_expert_is_a_dense_network_behind_a_router():
     assert one.parts().linears == pytest.approx(dense.parts().linears + router)
     assert one.parts().rest == pytest.approx(dense.parts().rest + 2 * moved)
     for direction in (0, 1):
-        assert one.passes()[direction].talk == dense.passes()[direction].talk
+        assert one.passes()[direction].communication == dense.passes()[direction].communication
         assert one.passes()[direction].sent == 0.0
 
 
@@ -154,7 +155,7 @@ def test_the_published_runs_of_experts_have_a_prediction_each():
 
 
 def test_reports_tell_checks_from_what_is_not_independent():
-    text = gpus.report(gpus.load())
+    text = "\n".join(documents.blocks(gpus.sections(gpus.load())))
     assert "BLOOM" in text
     assert "Calculon" in text
     assert {row["used_for"] for row in gpus.to_json(gpus.load())} == {"check"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,9 @@ from trnlab.fleet.costs.exchange import Exchange
 from trnlab.fleet.costs.programs import MicrobatchCost, Programs
 from trnlab.fleet.search import candidates as searching
 from trnlab.fleet.search.candidates import SearchResult, search
-from trnlab.fleet.search.shard_costs import Training, pieces_of
+from trnlab.fleet.search.confirmed import are_one_program
+from trnlab.fleet.search.layout import columns_of
+from trnlab.fleet.search.shard_costs import Training, shard_keys_of
 from trnlab.fleet.search.steps import Planner
 from trnlab.runtime.session import Session
 
@@ -62,7 +65,7 @@ class MadeUp(Programs):
             int(5e8 * work / ways),
             int(1e8 * sequences),
             1e13 * work / ways,
-            lent=int(7e7 * len(blocks) * share.sharded),
+            gathered=int(7e7 * len(blocks) * share.sharded),
             late=0.0173 * work / ways,
         )
 
@@ -147,10 +150,29 @@ def test_the_best_is_compiled_as_it_is_and_is_the_best_of_all(name, gain, monkey
     assert (alone.total, alone.seconds, alone.bytes) == (best.total, best.seconds, best.bytes)
     layouts = searching._possible(SearchResult(), planner, training, {})
     whole = planner.steps(
-        training, layouts, {piece: planner.parts(training, piece) for piece in pieces_of(layouts)[0]}
+        training, layouts, {piece: planner.parts(training, piece) for piece in shard_keys_of(layouts)[0]}
     )
     every = whole.total[whole.memory <= whole.room].min()
     assert best.total <= every * 1.05
+
+
+def test_what_takes_longer_as_a_whole_gives_its_place_to_what_is_compiled():
+    """The best of parts turns out to take twice as long; so does what differs from it in what is made again."""
+    training, planner = Training(model("llama3-70b"), 1024, 8192), _planner("trn2.48xlarge", 16)
+    rounds = search(planner, training, {"zero": 3}).rounds
+    steps = rounds.run()
+    best = steps.step(int(steps.total.argmin()))
+    assert are_one_program(training.model, columns_of([best.layout])).all()
+    assert not rounds.knows(best.layout)
+    seconds = {name: 2 * spent for name, spent in best.seconds.items()}
+    after = rounds.learn(best.layout, replace(best, seconds=seconds, total=2 * best.total))
+    assert rounds.knows(best.layout)
+    first = int(after.total.argmin())
+    assert after.exact[first]
+    assert after.layouts.layout(first) != best.layout
+    found = {after.layouts.layout(i): float(after.total[i]) for i in range(len(after))}
+    assert found[best.layout] == pytest.approx(2 * best.total)
+    assert found[replace(best.layout, recompute="selective")] >= found[best.layout] * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("largest", [5, 10**6, 2**61])

@@ -8,7 +8,7 @@ import pytest
 from trnlab import documents
 from trnlab.errors import UsageError
 from trnlab.fleet import Question, plan
-from trnlab.fleet.comparison.contenders import of_others, work_of
+from trnlab.fleet.comparison.contenders import gpu_contender, work_of
 from trnlab.fleet.costs.networks import step
 from trnlab.fleet.gpus.utilisation import class_of
 from trnlab.fleet.models.configurations import catalogue, from_config, model
@@ -97,7 +97,7 @@ def test_no_form_of_the_catalogue_is_another():
 
 
 def test_nothing_is_published_of_them_on_gpus():
-    side = of_others(work_of(model("sd15-unet"), 256), "p5.48xlarge", 1)
+    side = gpu_contender(work_of(model("sd15-unet"), 256), "p5.48xlarge", 1)
     assert not side.known
     assert "nothing is published for a U-Net" in side.basis[0]
 

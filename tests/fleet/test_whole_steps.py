@@ -10,8 +10,11 @@ import pytest
 from trnlab import chips
 from trnlab.estimate.forecast import forecast
 from trnlab.estimate.job import NullCommunicator
+from trnlab.fabric.cluster import Cluster
 from trnlab.fabric.world import World, together
 from trnlab.fleet import Question, plan
+from trnlab.fleet.costs import whole_steps
+from trnlab.fleet.costs.programs import Programs
 from trnlab.fleet.costs.stages import stage
 from trnlab.fleet.costs.whole_steps import work_of
 from trnlab.fleet.layers.shares import ShardSpec
@@ -103,3 +106,21 @@ def test_the_best_layout_of_a_plan_is_what_its_program_takes():
     alone = forecast(work_of(wide, ShardSpec(1, 128, sharded=True), 4), session.target, session, pytest.fail)
     assert chosen.total == pytest.approx(alone.step_s, rel=1e-9)
     assert sum(chosen.bytes.values()) == alone.memory.total
+
+
+def test_steps_of_many_blocks_are_lines_in_their_number(monkeypatch):
+    """Sixteen blocks as such, and put together from steps of four and of six; ranks share layers and weights. Blocks
+    as small as these differ by some percent among themselves, where updates of several are one call."""
+    block = Block(256, Attention(4, 4, 64, 64), Dense(512))
+    deep = Model("deep", 256, ((16, block),), 256, 512)
+    cluster, share = Cluster(chips.target("trn1.32xlarge"), 2), ShardSpec(1, 256, 4, sharded=True)
+
+    def of(most):
+        monkeypatch.setattr(whole_steps, "WHOLE", most)
+        return whole_steps.whole(Programs(Session(cluster.target)), cluster, deep, share, 2)
+
+    line, every = of(6), of(16)
+    assert sum(line.seconds.values()) == pytest.approx(sum(every.seconds.values()), rel=0.015)
+    assert sum(line.bytes.values()) == pytest.approx(sum(every.bytes.values()), rel=0.005)
+    exchanged = ("gradients", "weights", "tensor parallel")
+    assert [line.seconds[c] for c in exchanged] == pytest.approx([every.seconds[c] for c in exchanged], rel=5e-3)

@@ -209,7 +209,7 @@ def stepped(tmp_path_factory):
 def test_the_time_is_in_the_steps_profile(session):
     program, executable = step_of(session, 2)
     kernels = [call for call in program.calls if "gelu_forward" in call.label]
-    assert [(call.core, call.beside) for call in kernels] == [(0, False), (1, True)]
+    assert [(call.core, call.concurrent) for call in kernels] == [(0, False), (1, True)]
     assert (program.cores, executable.cores) == (2, 2), "the model runs on the logical core that the kernels ask for"
     t = executable.timeline
     assert t.cores == 2

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trnlab.guards.bytecode import Import, NameRead, ReferencedNames, mentions
+from trnlab.guards.bytecode import Import, NameRead, ReferencedNames, referenced_names
 
 # what a function does, what it must be found to mention
 ATTRIBUTES = {
@@ -48,7 +48,7 @@ def of(body: str) -> ReferencedNames:
     names: dict[str, Any] = {}
     lines = body.splitlines() if "\n" in body else [f"return {body}" if not body.startswith("from") else body]
     exec("class C:\n  def function(self):\n" + "\n".join(f"    {line}" for line in lines), names)
-    return mentions(names["C"].function.__code__)
+    return referenced_names(names["C"].function.__code__)
 
 
 @pytest.mark.parametrize("body", ATTRIBUTES)
@@ -91,7 +91,7 @@ def test_chains_of_attributes_and_cells():
 
         return inner
 
-    assert NameRead("cell", "cell", ("a", "b")) in mentions(outer().__code__).reads
+    assert NameRead("cell", "cell", ("a", "b")) in referenced_names(outer().__code__).reads
     assert NameRead("global", "x", ("a", "b")) in of("x.a.b").reads
 
 

@@ -17,6 +17,7 @@ import trnlab.nki.neuronxcc.isa as nisa
 import trnlab.nki.neuronxcc.language as nl
 from trnlab import policy
 from trnlab.errors import CapacityError
+from trnlab.program.passes.spill import _Leave, _reload_places
 
 P, F = 128, 512
 
@@ -260,3 +261,33 @@ def test_where_the_order_is_fixed_tiles_are_spilled_in_that_order(capsys):
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("total")]
     shown = [float(line.split()[1].strip("[]")) for line in lines]
     np.testing.assert_allclose(shown, np.cumsum([*range(1, 30), *reversed(range(30))]) * x[0, 0], rtol=1e-5)
+
+
+@nki.jit
+def kept_for_later(x):
+    """Blocks [128, 512] of x are changed and kept, all of them, before one is used; x [rows, 512]."""
+    count = x.shape[0] // P
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    kept = nl.ndarray((count, nl.par_dim(P), F), dtype=x.dtype, buffer=nl.sbuf)
+    for i in nl.sequential_range(count):
+        kept[i] = nl.exp(nl.load(x[nl.ds(i * P, P)]))
+    for i in nl.sequential_range(count):
+        nl.store(out[nl.ds(i * P, P)], nl.multiply(kept[i], 2.0))
+    return out
+
+
+def test_sbuf_is_spilled_in_the_order_of_the_kernel():
+    """K0048: nothing is computed later for want of room; 128 tiles of 2 KiB, of which SBUF holds less than all."""
+    x = normal(128 * P, F)
+    routine = kept_for_later.trace(x).routine
+    assert "demand" not in [change.option for change in routine.changes]
+    left = sum(s.saved for s in routine.spills) / x.nbytes
+    assert 0.3 < left < 0.7, "as many as do not fit beside room for several iterations"
+    np.testing.assert_allclose(kept_for_later(x), 2 * np.exp(x), rtol=1e-6)
+
+
+def test_tiles_come_back_before_they_are_needed():
+    """Each as soon as the eighth before it is needed, and no sooner than it has left."""
+    leaves = [_Leave(tile, after=10, before=100 + 10 * tile) for tile in range(12)]
+    late = _Leave(12, after=195, before=230)
+    assert _reload_places([*leaves, late])[7:] == [99, 109, 119, 129, 139, 195]

@@ -50,18 +50,18 @@ def test_a_slow_card_slows_what_takes_it_and_nothing_else(executable):
     (far,) = found.slowed
     assert (far.kind, far.ranks, far.bytes, far.count) == ("all_reduce", 4, 4 << 20, 3)
     assert far.healthy_s == well.cost(asked, 4 << 20).seconds
-    assert far.sick_s == sick.cost(asked, 4 << 20).seconds
+    assert far.degraded_s == sick.cost(asked, 4 << 20).seconds
     assert far.link == found.link
     assert found.link.startswith("efa:node1.rail0")
     assert found.healthy_s == pytest.approx(3 * executable.outline.total / 1e12)
-    assert found.sick_s - found.healthy_s == pytest.approx(3 * (far.sick_s - far.healthy_s), rel=0.01)
+    assert found.degraded_s - found.healthy_s == pytest.approx(3 * (far.degraded_s - far.healthy_s), rel=0.01)
     assert DegradedStep.from_json(json.loads(json.dumps(found.as_json()))) == found
 
 
 def test_several_faults_are_no_better_than_one(executable):
     few = compare([(executable, 1)], ("efa:node0.rail0=half",))
     more = compare([(executable, 1)], ("efa:node0.rail0=half", "dma:node1.0=0.1"))
-    assert few.healthy_s < few.sick_s < more.sick_s
+    assert few.healthy_s < few.degraded_s < more.degraded_s
     assert {each.ranks for each in more.slowed} == {2, 4}
 
 
@@ -72,8 +72,8 @@ def test_a_fault_elsewhere_changes_nothing(executable):
 
 def test_a_link_that_is_down_ends_the_job(executable):
     found = compare([(executable, 1)], ("efa:node1.rail0=down",))
-    assert (found.sick_s, found.slowdown) == (None, None)
-    assert [(each.ranks, each.sick_s) for each in found.slowed] == [(4, None)]
+    assert (found.degraded_s, found.slowdown) == (None, None)
+    assert [(each.ranks, each.degraded_s) for each in found.slowed] == [(4, None)]
     assert found.link.startswith("efa:node1.rail0")
     with pytest.raises(UsageError, match=r"efa:node1\.rail0") as error:
         require_links(on(executable.program, found.faults))

@@ -35,7 +35,7 @@ def test_the_vendors_variable_and_the_option_say_how_many_cores_are_one():
         assert from_environment({"TRNLAB_TARGET": "trn2", "NEURON_LOGICAL_NC_CONFIG": told}).pairs is both
     assert not from_environment({"TRNLAB_TARGET": "trn2"}).pairs
     args = parsed(["run", "--target", "trn2", "--lnc", "2", "train.py"])
-    assert from_settings(Settings.told({}, args)).pairs
+    assert from_settings(Settings.resolved({}, args)).pairs
     for target, told in (("trn1.2xlarge", "2"), ("trn2", "4"), ("trn2", "both")):
         with pytest.raises(UsageError, match="TRN194"):
             from_environment({"TRNLAB_TARGET": target, "NEURON_LOGICAL_NC_CONFIG": told})

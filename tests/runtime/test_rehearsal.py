@@ -81,7 +81,7 @@ def test_a_fault_strikes_at_its_step_and_once(tmp_path):
     with pytest.raises(RunError):
         first.begin(3, 0)
     of_rank("rank1:step3=ecc", **told).begin(3, 2)  # started again
-    assert [note["step"] for note in fault_injection.struck(tmp_path)] == [3]
+    assert [note["step"] for note in fault_injection.triggered(tmp_path)] == [3]
     of_rank("rank1:step3=ecc").begin(5, 4)  # done before this process began
     of_rank("rank1:step3=ecc", TORCHELASTIC_RESTART_COUNT="1").begin(3, 2)
 

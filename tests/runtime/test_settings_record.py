@@ -70,8 +70,8 @@ def test_every_setting_has_another_value_here():
 
 @pytest.mark.parametrize("name", [name for name, each in SETTINGS.items() if each.option])
 def test_the_command_line_tells_every_setting_that_has_an_option(name):
-    plain = Settings.told({}, parsed(["run", "train.py"]))
-    told = Settings.told({}, parsed(["run", *options(name), "train.py"]))
+    plain = Settings.resolved({}, parsed(["run", "train.py"]))
+    told = Settings.resolved({}, parsed(["run", *options(name), "train.py"]))
     differing = {field for field in SETTINGS if getattr(told, field) != getattr(plain, field)}
     assert differing == {name}
 
@@ -93,7 +93,7 @@ def settings(*names: str) -> Settings:
     variables = {SETTINGS[name].variable: OTHER[name] for name in names if not SETTINGS[name].option}
     words = [word for name in names if SETTINGS[name].option for word in options(name)]
     start = [] if "target" in names else ["--target", "trn2.48xlarge"]
-    return Settings.told(variables, parsed(["run", *start, *words, "train.py"]))
+    return Settings.resolved(variables, parsed(["run", *start, *words, "train.py"]))
 
 
 def effects(told: Settings) -> dict[str, object]:
@@ -101,9 +101,12 @@ def effects(told: Settings) -> dict[str, object]:
     told.hold()
     session = from_settings(told)
     kept = checkpoint_plan.plan({"TRNLAB_CHECKPOINT": "kept", **os.environ})
-    return {"session": session.told(), "checks": checks.configured(), "policy": policy.configured(), "plan": kept} | {
-        "kept": os.environ.get("TRNLAB_CHECKPOINT")
-    }
+    return {
+        "session": session.settings_to_send(),
+        "checks": checks.configured(),
+        "policy": policy.configured(),
+        "plan": kept,
+    } | {"kept": os.environ.get("TRNLAB_CHECKPOINT")}
 
 
 @pytest.mark.parametrize("name", list(SETTINGS))
@@ -115,8 +118,8 @@ def test_every_setting_reaches_the_session_or_the_process(name, folder, process)
 def test_another_session_does_as_it_is_told_in_everything(folder):
     first = from_settings(settings(*TOGETHER))
     other = Session(first.target)
-    other.do_as(first.told())
-    assert other.told() == first.told()
+    other.adopt(first.settings_to_send())
+    assert other.settings_to_send() == first.settings_to_send()
 
 
 def test_the_record_goes_through_json(folder):
@@ -126,23 +129,23 @@ def test_the_record_goes_through_json(folder):
 
 def test_zero_is_a_value_and_no_silence():
     args = parsed(["run", "--comm-threshold", "0", "train.py"])
-    assert Settings.told({"TRNLAB_COMM_THRESHOLD": "0.7"}, args).comm_threshold == 0.0
+    assert Settings.resolved({"TRNLAB_COMM_THRESHOLD": "0.7"}, args).comm_threshold == 0.0
 
 
 def test_no_stochastic_rounding_is_said_too():
     args = parsed(["run", "--no-stochastic-rounding", "train.py"])
-    assert Settings.told({}, args).stochastic_rounding is False
+    assert Settings.resolved({}, args).stochastic_rounding is False
 
 
 def test_a_share_that_is_none_is_refused_wherever_it_is_said():
     for command in ("run", "estimate"):
         with pytest.raises(UsageError, match="TRN192"):
-            Settings.told({}, parsed([command, "--comm-threshold", "-1", "train.py"]))
+            Settings.resolved({}, parsed([command, "--comm-threshold", "-1", "train.py"]))
 
 
 def test_what_is_kept_beside_programs_lies_in_the_first_folder_of_the_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("TRNLAB_CACHE", f"s3://team/cache,{tmp_path / 'mine'}")
-    assert kept_folder() == tmp_path / "mine" == Settings.told(os.environ).folder
+    assert kept_folder() == tmp_path / "mine" == Settings.resolved(os.environ).folder
     monkeypatch.setenv("TRNLAB_CACHE", "s3://team/cache")
     assert kept_folder() == tmp_path / "trnlab"

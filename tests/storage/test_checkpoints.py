@@ -60,8 +60,8 @@ def test_damage_is_said_and_the_one_before_is_taken(store: Store, damage: str) -
         other = store.read("step_00000005/rank_00000/state.pt")
         store.write(name, {"flip": bytes(content), "cut": bytes(content[:-1]), "swapped": other}[damage])
     assert kept.load_newest() == (5, files(5))
-    assert len(kept.told) == 1
-    assert "step 10 is not whole" in kept.told[0]
+    assert len(kept.messages) == 1
+    assert "step 10 is not whole" in kept.messages[0]
 
 
 def test_when_none_is_whole_nothing_begins_anew(store: Store) -> None:

@@ -66,7 +66,7 @@ def test_what_older_releases_wrote_is_read_and_said_not_to_be_covered(
         assert (status, made) == (0, bench.sound[reader][1]), reader
     kept = Checkpoints(bench.store)
     assert kept.load_newest(other_ranks=True) is not None
-    assert OLDER in kept.told[0]
+    assert OLDER in kept.messages[0]
 
 
 def test_an_older_record_that_is_damaged_is_an_error_with_a_code(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ import pytest
 from profile_samples import round_summary
 
 from trnlab.cli.main import main
+from trnlab.documents import text
 from trnlab.profile import schema
 from trnlab.profile.data import FILE
-from trnlab.validation.sensitivity import PICTURE, Sensitivity, table, tornado
+from trnlab.validation.sensitivity import PICTURE, Sensitivity, document, tornado
 
 
 def entry(figure, halved, doubled):
@@ -38,7 +39,7 @@ def test_the_band_adds_independent_changes():
 def test_without_assumptions_there_is_no_band():
     exact = Sensitivity(0.010, ())
     assert exact.band == (0.010, 0.010)
-    assert "no assumed figure" in table(exact)
+    assert "no assumed figure" in text(document(exact))
     ET.fromstring(tornado(exact))
 
 
@@ -51,8 +52,8 @@ def test_of_the_values_of_one_option_the_shortest_and_the_longest_count():
     low, high = found.band
     assert low == pytest.approx(0.010 * (1 - (0.03**2 + 0.04**2 + 0.03**2) ** 0.5))
     assert high == pytest.approx(0.010 * (1 + (0.06**2 + 0.04**2 + 0.08**2) ** 0.5))
-    assert "+8.00% if the compiler's window is 8" in table(found)
-    assert "-3.00% if the compiler's triggers is sync" in table(Sensitivity(0.010, (), choices))
+    assert "+8.00% if the compiler's window is 8" in text(document(found))
+    assert "-3.00% if the compiler's triggers is sync" in text(document(Sensitivity(0.010, (), choices)))
 
 
 def test_the_picture_has_two_bars_per_assumption_and_the_larger_change_is_the_wider():

@@ -4,7 +4,6 @@ come out right for a repository made here."""
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 import subprocess
@@ -12,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from trnlab import policy
+from trnlab import documents, policy
 from trnlab.cli.main import main
 from trnlab.errors import UsageError
 from trnlab.validation import sources
@@ -178,7 +177,7 @@ def test_what_is_recorded_is_read_back(tmp_path):
     later = KernelRow(TimedKernel(one, 6e6), "2026-01-03", "abe", "as written")
     sources.record([later], path)
     assert sources.recorded(path=path) == [later, rows[1]], "rows of other kernels stay"
-    text = sources.report(rows)
+    text = documents.text(sources.document(rows))
     assert "2026-01-01" in text
     assert "may say otherwise" in text
 
@@ -207,15 +206,15 @@ def test_the_summary_counts_what_matters():
     (found,) = summaries(results)
     assert (found.kernels, found.refused, found.worst) == (4, 1, 0.25)
     assert found.median == pytest.approx(12 / 102)
-    assert json.loads(sources.to_json(made(results)))["summary"][0]["refused"] == 1
+    assert sources.to_json(made(results))["summary"][0]["refused"] == 1
 
 
 def test_pairs_in_the_wrong_order_are_listed():
     assert pairs(timed((100, 110), (200, 150), (102, 90), (400, None))) == (2, []), "100 and 102 are not ordered"
     results = timed((100, 110), (200, 105), (300, 300))
     assert pairs(results) == (3, [(results[1], results[0])])
-    assert "2 of 3 pairs" in sources.report(made(results))
-    assert json.loads(sources.to_json(made(results)))["pairs"] == {"count": 3, "wrong": [["1", "0"]]}
+    assert "2 of 3 pairs" in documents.text(sources.document(made(results)))
+    assert sources.to_json(made(results))["pairs"] == {"count": 3, "wrong": [["1", "0"]]}
 
 
 @needs_git
@@ -229,7 +228,7 @@ def test_the_alternatives_of_the_policy_give_the_band(clones, monkeypatch):
     assert row.band == (row.timed.predicted, other)
     within = replace(row, timed=replace(row.timed, kernel=kernel(commit, measured=other - 1)))
     assert covered([row, within]) == {("kernels", Split.CHECK): (1 + (row.timed.predicted <= 10e6), 2)}
-    assert "reorder=off" in sources.report([row])
+    assert "reorder=off" in documents.text(sources.document([row]))
 
 
 @needs_git

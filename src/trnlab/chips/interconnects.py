@@ -22,18 +22,16 @@ GIGA = 1e9
 
 @dataclass(frozen=True)
 class Interconnect:
-    """The wires of one instance. `shape`: chips along each axis of a torus or ring, or (groups, chips per group).
-
-    `near`: byte/s to a neighbour. `far`: byte/s along the last axis of a torus of three, between racks of a switched
-    fabric, or to the same chip of a neighbouring instance of an UltraServer. `card`: byte/s of one EFA card.
-    """
+    """The wires of one instance."""
 
     kind: str  # single, ring, torus, switched
-    shape: tuple[int, ...]
-    near: Figure
+    shape: tuple[int, ...]  # chips along each axis of a torus or ring, or (groups, chips per group)
+    near: Figure  # byte/s to a neighbour
+    # byte/s along the last axis of a torus of three, between racks of a switched fabric, or to the same chip of a
+    # neighbouring instance of an UltraServer
     far: Figure
     cards: int
-    card: Figure
+    card: Figure  # byte/s of one EFA card
 
 
 @dataclass(frozen=True)

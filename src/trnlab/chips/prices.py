@@ -19,11 +19,12 @@ KINDS = ("on-demand", "capacity block", "reserved", "spot")
 
 @dataclass(frozen=True)
 class Price:
-    """US dollars an hour of one instance. low, high: between which it was seen; equal where it is one figure."""
+    """US dollars an hour of one instance."""
 
     instance: str
     kind: str
     usd_per_hour: float
+    # low, high: between which it was seen; equal where it is one figure
     low: float
     high: float
     date: str

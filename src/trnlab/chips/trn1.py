@@ -84,7 +84,11 @@ VECTOR = VectorEngine(
     two_inputs16=documented(1, _CYCLES, f"{ISA_OLD}:3888-3903"),
     reduce=documented(1, _CYCLES, f"{ISA_OLD}:4222-4233"),
     reduce16=documented(0.5, _CYCLES, f"{ISA_OLD}:4222-4233 bf16 in and out"),
-    reciprocal=documented(8, _CYCLES, f"{ISA_OLD}:4544"),
+    reciprocal=measured(
+        2.66,
+        _CYCLES,
+        f"{PUBLIC} K0052: VectorE is active 985 us for 448 reciprocals and products; {ISA_OLD}:4544 says 8",
+    ),
     scalar_operand=_ACCESS,
 )
 
@@ -128,9 +132,9 @@ DMA = Dma(
     trigger_ring=assumed(86, "ns", f"as on Trainium2 ({DMA_INTRO} timeline)"),
     trigger_lane=derived(0, "ns", "descriptors lie ready in a ring"),
     queue_interval=measured(
-        980,
+        330,
         "ns",
-        f"{PUBLIC} K0015, K0016, K0366, K0367: exact with 940 to 1070; {BANDWIDTH}:77-85 and its curve say 850",
+        f"{PUBLIC} K0366, K0367: 357 and 310 ns a transfer; K0004, if its loads were not joined, at most 320",
     ),
     stagger=assumed(10.7, "ns", "as on Trainium2"),
     stagger_read=assumed(31, "ns", "as on Trainium2"),

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trnlab import chips, documents, profile
+from trnlab import chips, documents, profile, stacks
 from trnlab.chips import Target
 from trnlab.cli import options
 from trnlab.cli.views import allowed, in_view, lend, report_of, with_effects
@@ -51,6 +51,7 @@ def arguments_of_estimates(command: argparse.ArgumentParser, page: bool = False)
         add("--rank", type=int, default=0, metavar="R", help="the rank to follow; default: 0")
         add("--batches", type=int, default=0, metavar="N", help="batches of all ranks; default: as the script says")
         options.settings(command, "comm_threshold", "fault")
+    options.stack(command, both=False)
     options.allow(command)
     options.cache(command, "look anew, compile all, keep nothing")
     add("script", metavar="SCRIPT", type=Path)
@@ -81,6 +82,7 @@ def examined(args: argparse.Namespace) -> Report:
         *(t.name for t in targets),
         session.precision,
         repr(session.rules),
+        repr(session.stack),
         str(session.rounds_stochastically),
         str(Path.cwd()),
         *_ranks(session, getattr(args, "rank", 0)),
@@ -238,7 +240,7 @@ def _session(targets: list[Target], args: argparse.Namespace) -> Session:
     refused: UsageError | None = None
     for target in targets:
         try:
-            session = from_settings(Settings.told(os.environ, args, target=target.name))
+            session = from_settings(Settings.resolved(os.environ, args, target=target.name))
         except UsageError as error:
             if error.code != "TRN245":
                 raise
@@ -247,6 +249,7 @@ def _session(targets: list[Target], args: argparse.Namespace) -> Session:
         if session.rules.needs("fp8", session.precision):
             session.target = min(targets, key=lambda t: t.chip.has("fp8_e4m3fn"))
             session.check_formats()
+        session.stack = stacks.parse(getattr(args, "stack", stacks.OURS))
         return session
     assert refused is not None
     raise refused

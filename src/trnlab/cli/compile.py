@@ -13,7 +13,7 @@ from typing import Any
 from trnlab.chips import Target
 from trnlab.cli import options
 from trnlab.cli.check import as_one_of, prepared, targets_of, whole_instance
-from trnlab.cli.views import in_view, lend, told
+from trnlab.cli.views import effect_lines, in_view, lend
 from trnlab.errors import UsageError
 from trnlab.estimate.text import vendor_words
 from trnlab.graph.ir import Graph
@@ -79,7 +79,7 @@ def main(args: argparse.Namespace) -> int:
         print(json.dumps(record, indent=2))
     else:
         _told(made, problems, followed, wall, args.jobs)
-        print("\n".join(told(needed.effects)))
+        print("\n".join(effect_lines(needed.effects)))
     return 0 if made and not problems and not any(m.problem for m in made) else 1
 
 
@@ -100,7 +100,7 @@ def _needed(args: argparse.Namespace, targets: list[Target], session: Session) -
     try:
         (found, codes), effects = in_view("trnlab.cli.compile:in_process", args, session)
     except ScriptExitedError as ended:
-        for line in told(ended.effects):
+        for line in effect_lines(ended.effects):
             say(line)
         raise ended.error() from None
     whole_instance(targets, session, codes, args)
@@ -149,7 +149,7 @@ def _predicted(needed: _Needed, session: Session, args: argparse.Namespace) -> i
             f"processes, {total.basis}"
         )
         print(vendor_words(vendor) if vendor else "nothing is known of the vendor's stack without parameters")
-        print("\n".join(told(needed.effects)))
+        print("\n".join(effect_lines(needed.effects)))
     return 0 if found and not needed.problems else 1
 
 

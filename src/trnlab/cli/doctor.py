@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trnlab.cli import options
 from trnlab.cli.check import FAILED, examined
-from trnlab.cli.views import told
+from trnlab.cli.views import effect_lines
 from trnlab.errors import UsageError
 from trnlab.fabric.cluster import parse
 from trnlab.operations import doctor
@@ -67,5 +67,5 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({**doctor.as_json(site, found), "effects": effects and effects.as_json()}, indent=2))
     else:
-        print("\n\n".join(part for part in (doctor.text(site, found), "\n".join(told(effects))) if part))
+        print("\n\n".join(part for part in (doctor.text(site, found), "\n".join(effect_lines(effects))) if part))
     return FAILED if doctor.failed(found) else 0

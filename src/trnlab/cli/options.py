@@ -9,7 +9,7 @@ from typing import Any
 
 from trnlab.errors import UsageError
 from trnlab.runtime.settings import SETTINGS
-from trnlab.stacks import OWN, VENDOR, Stack, parse
+from trnlab.stacks import OURS, OWN, VENDOR, Stack, parse
 
 
 def whole(least: int, most: int = 1 << 31) -> Callable[[str], int]:
@@ -68,13 +68,14 @@ def cache(command: argparse.ArgumentParser, without: str | None = None) -> None:
 BOTH = "both"
 
 
-def stack(command: argparse._ActionsContainer, default: str = BOTH) -> None:
-    """--stack."""
+def stack(command: argparse._ActionsContainer, both: bool = True) -> None:
+    """--stack. both: whether both are shown where nothing is said, else ours is."""
+    default, also = (BOTH, " or both") if both else (OURS, "")
     command.add_argument(
         "--stack",
         metavar="NAME",
         default=default,
-        help=f"whose software: ours, vendor (,release=2.18,...) or both; default: {default}; see `trnlab stacks`",
+        help=f"whose software: ours, vendor (,release=2.18,...){also}; default: {default}; see `trnlab stacks`",
     )
 
 

@@ -48,7 +48,7 @@ def main(args: argparse.Namespace) -> int:
     script = Script(args.script, args.arguments)
     script.file  # noqa: B018  (says at once when it cannot be read)
     install_imports()
-    session = for_kernels(Settings.told(os.environ, args))
+    session = for_kernels(Settings.resolved(os.environ, args))
     with activate(session), watching(lambda found: print(found, flush=True)):
         return execute(script)
 

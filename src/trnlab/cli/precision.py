@@ -44,7 +44,7 @@ def main(args: argparse.Namespace) -> int:
     """Run a script in several precisions, one after the other, each in a process of its own."""
     script = Script(args.script, args.arguments)
     script.file  # noqa: B018  (says at once when it cannot be read)
-    settings = Settings.told(os.environ, args, precision=REFERENCE)
+    settings = Settings.resolved(os.environ, args, precision=REFERENCE)
     target = from_settings(settings).target
     folder = args.out or new_folder(Path("runs"), script.path.stem)
     modes = []

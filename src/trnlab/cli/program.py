@@ -53,7 +53,7 @@ def _programs(args: argparse.Namespace) -> list[Program | Routine]:
     data = contents(args.file)
     written = _OURS.match(data)
     if written is None:
-        session = from_settings(Settings.told(os.environ, args))
+        session = from_settings(Settings.resolved(os.environ, args))
         return [compile_graph(graph, session).program for graph in graphs(args.file, data)]
     source, chip = data.decode("utf-8", "replace"), _chip(args, "") if args.target else None
     parse = parse_program if written[1] == b"program" else parse_routine

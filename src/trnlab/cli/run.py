@@ -101,7 +101,7 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError(
             "--every and --keep are of checkpoints", code="TRN534", remedy="say where: --checkpoint s3://team/run7"
         )
-    settings = Settings.told(os.environ, args)
+    settings = Settings.resolved(os.environ, args)
     settings.hold()
     plan()  # says at once what is wrong with it
     if args.ranks is None and (args.spares or args.max_restarts):

@@ -6,8 +6,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from trnlab.documents import text
 from trnlab.files import write_atomic
-from trnlab.validation.sensitivity import PICTURE, sensitivity, table, tornado
+from trnlab.validation.sensitivity import PICTURE, document, sensitivity, tornado
 
 
 def arguments(command: argparse.ArgumentParser) -> None:
@@ -18,7 +19,7 @@ def arguments(command: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Show which assumptions move a run's time, and leave the picture in its folder."""
     found = sensitivity(args.folder)
-    print(table(found))
+    print(text(document(found)))
     write_atomic(args.folder / PICTURE, tornado(found).encode())
     print(f"\npicture: {args.folder / PICTURE}")
     return 0

@@ -13,18 +13,23 @@ from pathlib import Path
 
 from trnlab import policy
 from trnlab.cli import options
+from trnlab.documents import Document, text
 from trnlab.errors import UsageError
+from trnlab.runtime.notices import say as notice
 from trnlab.runtime.settings import kept_folder
-from trnlab.validation import anchors, collectives, gpus, sources, training
+from trnlab.validation import anchors, collectives, gpus, mine, planned, sources, training
 from trnlab.validation.sources import readings
 
-FOLDER = "validation"  # in the cache
+FOLDER = mine.FOLDER
 MOST_NAMES = 6
 
 
 def arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `trnlab validate`."""
     command.add_argument("--json", action="store_true", help="the same as JSON, times in seconds")
+    command.add_argument(
+        "--mine", metavar="FILE", type=Path, help="runs that you measured (TOML): how far plans are off for them"
+    )
     command.add_argument("--only", metavar="TEXT", help="only measurements whose name contains this")
     command.add_argument("--sources", metavar="DIR", type=Path, help="time kernels now, from their sources in DIR")
     command.add_argument(
@@ -51,6 +56,8 @@ def main(args: argparse.Namespace) -> int:
     if args.fetch_list is not None:
         print("\n".join(sources.fetch_list(_kernels(wanted), args.fetch_list)))
         return 0
+    if args.mine is not None:
+        return _mine(args)
     if args.readings:
         return _readings(args)
     if args.sources is not None:
@@ -70,28 +77,34 @@ def _all(args: argparse.Namespace, wanted: str) -> int:
     kernels = [k for k in sources.load() if _named(k, wanted)]
     uncovered = [m for m in anchors.load() if wanted.lower() in m.name.lower()]
     runs = [run for run in collectives.load() if wanted.lower() in run.name.lower() or wanted == "collectives"]
+    plans = [row for row in planned.load() if wanted.lower() in row.name.lower() or wanted == "training"]
     jobs = [row for row in training.load() if wanted.lower() in row.name.lower() or wanted == "training"]
     steps = [row for row in gpus.load() if wanted.lower() in f"{row.table} {row.name}".lower() or wanted == "gpus"]
-    if not kernels and not uncovered and not runs and not jobs and not steps:
+    if not kernels and not uncovered and not runs and not plans and not jobs and not steps:
         raise _unknown(wanted)
     rows, network = sources.recorded(kernels), collectives.validate(runs)
-    if args.json:
-        found = {
-            "from_sources": json.loads(sources.to_json(rows)),
-            "not_covered": anchors.to_json(uncovered),
-            "collectives": collectives.to_json(network),
-            "training": training.to_json(jobs),
-            "gpus": gpus.to_json(steps),
-        }
-        print(json.dumps(found, indent=2))
-        return 0
-    parts = [sources.report(rows)] if rows else []
-    parts += [collectives.report(network)] if network else []
-    parts += [training.report(jobs)] if jobs else []
-    parts += [gpus.report(steps)] if steps else []
-    parts += [anchors.report(uncovered)] if uncovered else []
-    print("\n\n".join(parts))
+    sections = [
+        *planned.sections(plans),
+        *sources.sections(rows),
+        *collectives.sections(network),
+        *training.sections(jobs),
+        *gpus.sections(steps),
+        *anchors.sections(uncovered),
+    ]
+    record = {
+        "planned": planned.to_json(plans),
+        "from_sources": sources.to_json(rows),
+        "not_covered": anchors.to_json(uncovered),
+        "collectives": collectives.to_json(network),
+        "training": training.to_json(jobs),
+        "gpus": gpus.to_json(steps),
+    }
+    _told(args, Document("Predictions and measurements", sections, over="trnlab validate", record=lambda: record))
     return 0
+
+
+def _told(args: argparse.Namespace, found: Document) -> None:
+    print(found.json() if args.json else text(found))
 
 
 def _from_sources(args: argparse.Namespace, wanted: str) -> int:
@@ -105,13 +118,25 @@ def _from_sources(args: argparse.Namespace, wanted: str) -> int:
             got=", ".join(dict.fromkeys(k.repository for k in absent)),
             remedy="; ".join(sources.fetch_list(absent, folder)),
         )
-    folder = kept_folder(args)
-    kept = sources.RecordingCache(None if args.no_cache else folder / FOLDER)
+    kept = sources.RecordingCache(None if args.no_cache else kept_folder(args) / FOLDER)
     rows = sources.time_all(chosen, folder, _progress(), kept, band=args.band)
     if args.record:
         sources.record(rows)
-    print(sources.to_json(rows) if args.json else sources.report(rows))
+    _told(args, sources.document(rows))
     return int(any(row.timed.predicted is None for row in rows))
+
+
+def _mine(args: argparse.Namespace) -> int:
+    """A user's own runs beside plans of both stacks; they are kept for the bands of later plans."""
+    place = None if args.no_cache else kept_folder(args)
+    rows = mine.compared(mine.read(args.mine), place and place / "plans", notice)
+    if place is not None:
+        mine.keep(rows, place / FOLDER)
+    found = [*planned.sections(rows, "your runs, and as planned")]
+    _told(
+        args, Document("Your runs", found, over="trnlab validate", record=lambda: {"planned": planned.to_json(rows)})
+    )
+    return 0
 
 
 def _readings(args: argparse.Namespace) -> int:
@@ -119,7 +144,7 @@ def _readings(args: argparse.Namespace) -> int:
     found = readings.recorded() if args.sources is None else readings.read(readings.dumps(args.sources))
     if args.record:
         readings.record(found)
-    print(json.dumps([asdict(r) for r in found], indent=2) if args.json else readings.report(found))
+    print(json.dumps([asdict(r) for r in found], indent=2) if args.json else text(readings.document(found)))
     return 0
 
 

@@ -51,7 +51,7 @@ def main(args: argparse.Namespace) -> int:
             got=args.steps,
             remedy="give --steps a larger number",
         )
-    session = for_kernels(Settings.told(os.environ, args))
+    session = for_kernels(Settings.resolved(os.environ, args))
     _check_bounds(session)
     install_imports()
     vendor_imports.install()

@@ -110,7 +110,7 @@ def report_of(ended: ScriptExitedError, args: argparse.Namespace, session: Sessi
     return with_effects(report, ended.effects)
 
 
-def told(effects: Effects | None) -> Sequence[str]:
+def effect_lines(effects: Effects | None) -> Sequence[str]:
     """Lines for commands without a report."""
     from trnlab.documents import blocks
     from trnlab.estimate.document import effects as sections

@@ -40,17 +40,15 @@ PLAIN = {
 
 @dataclass(frozen=True)
 class ExecutionWorld:
-    """Who executes a program together, and how it overlaps with what they compute.
-
-    early, late: by how many gathers and scatters theirs are moved. fills: whether products follow starts.
-    """
+    """Who executes a program together, and how it overlaps with what they compute."""
 
     cluster: str = ""
     ranks: int = 1
     waits: bool = False
+    # early, late: by how many gathers and scatters theirs are moved
     early: int = 0
     late: int = 0
-    fills: bool = False
+    fills: bool = False  # whether products follow starts
 
 
 def world_of(options: Mapping[str, Any]) -> ExecutionWorld:

@@ -25,6 +25,7 @@ from trnlab.compiler.fusing.recompute import recompute
 from trnlab.compiler.fusing.signature import Signature, ports_of, signature
 from trnlab.compiler.fusing.tiles import exact_converts
 from trnlab.compiler.fusing.updates import join_updates
+from trnlab.compiler.in_place import _read, _reads_in_step
 from trnlab.compiler.loops import prepare_loops
 from trnlab.compiler.lowerings.attention import (
     fits_fused,
@@ -190,11 +191,10 @@ class Assembly:
         looks, copies = resolve_views(graph)
         self.part = Partition(graph, looks, copies, rules, operators)
         self.part.form()
-        if not operators:
-            join_updates(self.part)
+        join_updates(self.part)
         self.groups = self.part.ordered()
-        self.taps = {root for v in tapped if self._storable(root := self.part.root(v))}
-        self.stores = self._stored_values() | self.taps
+        self.probed = {root for v in tapped if self._storable(root := self.part.root(v))}
+        self.stores = self._stored_values() | self.probed
         self.stores_of: dict[FusionGroup, set[Value]] = {group: set() for group in self.groups}
         for value in self.stores:
             self.stores_of[self.part.owner[value]].add(value)
@@ -220,7 +220,7 @@ class Assembly:
         calls = self.calls()
         half = self.chip.sbuf.usable_bytes_per_partition // 2 // 64 * 64
         computing = [i for i, call in enumerate(calls) if collective_of(self.code[call.routine]) is None]
-        turns = accumulate(not calls[i].beside for i in computing)  # those beside each other are one
+        turns = accumulate(not calls[i].concurrent for i in computing)  # those beside each other are one
         for i, turn in zip(computing, turns):
             if turn % 2 == 0 and self.code[calls[i].routine].sbuf_bytes <= half:
                 calls[i] = replace(calls[i], sbuf_base=half)
@@ -413,7 +413,7 @@ class Assembly:
                 for value in ports_of(group, self.part, self.stores_of[group]):
                     if value not in self.tensor_of:
                         self._constant(value) if value.op and value.op.name in ("constant", "iota") else self._tensor(
-                            value, "output" if value in self.taps else "temp"
+                            value, "output" if value in self.probed else "temp"
                         )
 
     def _share_overwritten(self, op: Op) -> None:
@@ -472,39 +472,6 @@ class Assembly:
         offsets, peak = place(lifetimes_of([t for t in self.tensors if t.kind == "temp"], calls, self.code))
         self.tensors = [replace(t, address=offsets[t.id]) if t.id in offsets else t for t in self.tensors]
         return peak
-
-
-def _read(group: FusionGroup) -> set[Value]:
-    """What a group reads that others have computed, or the user has given."""
-    return {v for op in group.ops for v in op.operands} - set(group.classes)
-
-
-def _reads_in_step(group: FusionGroup, new: Value, old: Value, part: Partition) -> bool:
-    """Whether a group that reads `old` has read each element before it writes the new one there, and not again after.
-
-    It has when the new value is computed from the old one, so that its store waits for the load, and when all of a
-    row is done in one sweep.
-    """
-    staged = (group.cols or 1) > CHUNKS[-1] and any(op.name == "reduce" for op in group.ops)
-    if staged or not _depends_on(new, old, group, part):
-        return False
-    for op in group.ops:
-        for value in op.operands:
-            if part.root(value) is old:
-                seen = part.strided(value)
-                elementwise = group.kind is GroupKind.ROWS or op is not group.anchor
-                if not (elementwise and seen.is_contiguous and op.name not in ("gather", "reduce")):
-                    return False
-    return True
-
-
-def _depends_on(value: Value, old: Value, group: FusionGroup, part: Partition) -> bool:
-    """Whether the ops of a group compute `value` from `old`."""
-    reached = {old}
-    for op in group.ops:
-        if any(part.root(v) in reached for v in op.operands):
-            reached.update(op.results)
-    return value in reached
 
 
 def _check_stored(routine: Routine, low: Lowering) -> None:

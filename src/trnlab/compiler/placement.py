@@ -27,7 +27,7 @@ def lifetimes_of(tensors: Iterable[ProgramTensor], calls: Sequence[Call], code: 
     collective keeps its own until it is done."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
-    begins = [i for i, call in enumerate(calls) if not call.beside]
+    begins = [i for i, call in enumerate(calls) if not call.concurrent]
     for start, end in zip(begins, [*begins[1:], len(calls)]):
         for id in (id for call in calls[start:end] for id in call.args):
             first.setdefault(id, start)

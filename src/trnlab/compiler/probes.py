@@ -29,33 +29,30 @@ _LAST_SHARED = "legalize"  # the passes up to here see taps as outputs; those af
 
 @dataclass(frozen=True)
 class Probe:
-    """Where a tapped value is after a run: a strided look at a tensor of the program. Strides in elements.
-
-    moves: ops that move or widen the elements of what is there, where only such have been removed; they are exact.
-    given: whether it is an input of the graph, whose memory may hold something else after the run.
-    """
+    """Where a tapped value is after a run: a strided look at a tensor of the program. Strides in elements."""
 
     tensor: int
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    # ops that move or widen the elements of what is there, where only such have been removed; they are exact
     moves: tuple[Op, ...] = ()
-    given: bool = False
+    given: bool = False  # whether it is an input of the graph, whose memory may hold something else after the run
 
 
 @dataclass(frozen=True)
 class InstrumentedProgram:
     """A program and what can be read of it.
 
-    taps: by the number of the value among those asked for; what the compiler has removed, or keeps within one
+    probes: by the number of the value among those asked for; what the compiler has removed, or keeps within one
     instruction, is missing.
     """
 
     program: Program
-    taps: dict[int, Probe]
+    probes: dict[int, Probe]
 
 
-def compile_tapped(
+def compile_probed(
     graph: Graph, values: Sequence[Value], chip: Chip, options: Mapping[str, Any]
 ) -> InstrumentedProgram:
     """The program of `graph` that also writes out `values`, which are results or inputs of the graph.
@@ -66,13 +63,13 @@ def compile_tapped(
     twin = dict(zip(graph.values(), copied.values(), strict=True))
     count = len(copied.outputs)
     copied.outputs.extend(twin[v] for v in values)
-    copied.taps = len(values)
+    copied.num_probes = len(values)
     ends = [name for name, _ in pipeline.PASSES].index(_LAST_SHARED) + 1
     for _, run in pipeline.PASSES[:ends]:
         run(copied, options)
     found = copied.outputs[count:]
     del copied.outputs[count:]
-    copied.taps = 0
+    copied.num_probes = 0
     remove_dead_ops(copied)
     for _, run in pipeline.PASSES[ends:]:
         run(copied, options)

@@ -53,12 +53,12 @@ class ShuffleGroup:
 
 @dataclass(frozen=True)
 class Order:
-    """See the module. counts: samples of each block. seed: None for no shuffling: samples as they lie."""
+    """See the module."""
 
-    counts: tuple[int, ...]
+    counts: tuple[int, ...]  # samples of each block
     lanes: int = 1
     together: int = 8
-    seed: int | None = 0
+    seed: int | None = 0  # None for no shuffling: samples as they lie
 
     @cached_property
     def samples(self) -> int:

@@ -49,23 +49,21 @@ class ReadBlock:
 class Reader:
     """Batches of a data set, as rank `rank` of `ranks` gets them.
 
-    batch: samples of a rank's batch; all batches are as large, what is left of an epoch is not used. sequence: where
-    samples are rows of single numbers (tokens), how many make a sample; it has one more, the next. seed: of the
-    order, None for none. lanes: parts of an epoch that are walked side by side, a multiple of the ranks, their number
-    where it is None. together: blocks whose samples are mixed. prefetch: reads at once, while the batches before are
-    used; 0 reads when asked. block: bytes of a read. Raises UsageError (TRN573) for what cannot be.
+    Raises UsageError (TRN573) for what cannot be.
     """
 
     shards: Shards
-    batch: int
+    batch: int  # samples of a rank's batch; all batches are as large, what is left of an epoch is not used
     rank: int = 0
     ranks: int = 1
+    # where samples are rows of single numbers (tokens), how many make a sample; it has one more, the next
     sequence: int | None = None
-    seed: int | None = 0
+    seed: int | None = 0  # of the order, None for none
+    # parts of an epoch that are walked side by side, a multiple of the ranks, their number where it is None
     lanes: int | None = None
-    together: int = TOGETHER
-    prefetch: int = PREFETCH
-    block: int = BLOCK
+    together: int = TOGETHER  # blocks whose samples are mixed
+    prefetch: int = PREFETCH  # reads at once, while the batches before are used; 0 reads when asked
+    block: int = BLOCK  # bytes of a read
     epoch: int = 0
     taken: int = 0  # samples of each lane that were used in this epoch
 

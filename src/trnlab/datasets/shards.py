@@ -58,12 +58,12 @@ class Field:
 
 @dataclass(frozen=True)
 class File:
-    """A file of a shard. offset: bytes before its rows; crc32: of each `piece_rows` rows, None where unknown."""
+    """A file of a shard."""
 
     name: str
     size: int
-    offset: int
-    crc32: tuple[int, ...] | None = None
+    offset: int  # bytes before its rows
+    crc32: tuple[int, ...] | None = None  # of each `piece_rows` rows, None where unknown
 
 
 @dataclass(frozen=True)

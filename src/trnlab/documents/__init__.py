@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A result as a document: sections of tables, bars, curves and notes, for the terminal, as a page and as JSON."""
 
-from trnlab.documents.charts import Area, Curve
+from trnlab.documents.charts import Area, Curve, ScatterPoint
 from trnlab.documents.model import (
     BOTH,
     PAGE,
@@ -16,9 +16,14 @@ from trnlab.documents.model import (
     Later,
     Note,
     Part,
+    RangeBar,
+    RangeBars,
+    ScatterChart,
     Section,
     Slice,
     SplitBar,
+    SwingBar,
+    SwingBars,
     Table,
 )
 from trnlab.documents.terminal import blocks, text
@@ -40,9 +45,15 @@ __all__ = [
     "Later",
     "Note",
     "Part",
+    "RangeBar",
+    "RangeBars",
+    "ScatterChart",
+    "ScatterPoint",
     "Section",
     "Slice",
     "SplitBar",
+    "SwingBar",
+    "SwingBars",
     "Table",
     "blocks",
     "page",

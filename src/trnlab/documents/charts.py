@@ -47,6 +47,16 @@ class RooflinePoint:
 
 
 @dataclass(frozen=True)
+class ScatterPoint:
+    """A point with both values above 0, what it is, and whether it is drawn filled."""
+
+    x: float
+    y: float
+    name: str
+    filled: bool = False
+
+
+@dataclass(frozen=True)
 class PlotArea:
     """The drawing area within an SVG, and the two scales."""
 
@@ -122,6 +132,31 @@ def roofline(points: Sequence[RooflinePoint], peaks: Mapping[str, float], bandwi
             parts.append(_text(frame.right, frame.y(log(peak)) - 6, label, "end"))
         parts.append(_bandwidth(frame, max(peaks.values()), bandwidth, x_low, y_low))
         parts += [_point(frame, number, point) for number, point in reversed(list(enumerate(points, 1)))]
+        return "".join(parts)
+
+    return draw
+
+
+def scatter(points: Sequence[ScatterPoint], told_x: Callable[[float], str], told_y: Callable[[float], str]) -> Draw:
+    """Points that a line joins in their order. Both axes are logarithmic."""
+    xs, ys = ([math.log10(value) for value in values] for values in zip(*((p.x, p.y) for p in points)))
+    room = [max((max(v) - min(v)) * 0.08, 0.02) for v in (xs, ys)]
+    low, high = (min(xs) - room[0], min(ys) - room[1]), (max(xs) + room[0], max(ys) + room[1])
+
+    def draw(width: int, height: int) -> str:
+        frame = PlotArea(74, 12, width - 14, height - 34, low, high)
+        parts = [_y_mark(frame, y, told_y(10**y)) for y in ticks(low[1], high[1], 4) if low[1] <= y <= high[1]]
+        for x in ticks(low[0], high[0], 4 if width > 500 else 2):
+            if low[0] <= x <= high[0]:
+                parts.append(_text(frame.x(x), frame.bottom + 22, told_x(10**x), "middle"))
+        places = [(frame.x(x), frame.y(y)) for x, y in zip(xs, ys)]
+        parts.append(_path("curve", places, ' stroke="var(--accent)" stroke-opacity="0.5"'))
+        for point, (x, y) in zip(points, places):
+            fill = "var(--accent)" if point.filled else "var(--panel)"
+            parts.append(
+                f'<circle cx="{x}" cy="{y}" r="5" fill="{fill}" stroke="var(--accent)" stroke-width="2">'
+                f"<title>{escape(point.name)}</title></circle>"
+            )
         return "".join(parts)
 
     return draw

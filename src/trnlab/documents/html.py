@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -80,6 +81,44 @@ def bars(rows: Iterable[tuple[str, str, str]], style: str = "") -> str:
 def track(share: float, colour: str) -> str:
     """A bar of one part, on its track."""
     return f'<div class="track"><i style="--of:{colour};width:{min(share, 1):.3%}"></i></div>'
+
+
+def ranges(rows: Sequence[tuple[str, float, float, float | None]], told: Callable[[float], str]) -> str:
+    """Rows of (name, low, high, middle or None) on one logarithmic scale."""
+    least = math.log(min(low for _, low, _, _ in rows))
+    wide = max(math.log(max(high for _, _, high, _ in rows)) - least, 1e-9)
+
+    def at(value: float) -> float:
+        return (math.log(value) - least) / wide * 100
+
+    parts = []
+    for name, low, high, middle in rows:
+        left, right = at(low), at(high)
+        mark = "" if middle is None else f'<b style="left:{at(middle):.2f}%"></b>'
+        ends = f"{escape(told(low))} to {escape(told(high))}"
+        text = f"<small>{ends}</small>" if middle is None else f"{escape(told(middle))} <small>({ends})</small>"
+        bar = f'<i style="left:{left:.2f}%;width:{max(right - left, 0.4):.2f}%"></i>{mark}'
+        parts.append(f'<div>{escape(name)}</div><div class="line">{bar}</div><div class="value">{text}</div>')
+    return f'<div class="ranges">{"".join(parts)}</div>'
+
+
+def swings(rows: Sequence[tuple[str, float, float, str]]) -> str:
+    """Rows of (name, change with less, change with more, why), to both sides of the middle."""
+    most = max((abs(change) for _, less, more, _ in rows for change in (less, more)), default=0.0) or 1.0
+    parts = []
+    for name, less, more, why in rows:
+        line = "".join(_swing(change / most * 48, colour) for change, colour in ((less, "scalar"), (more, "accent")))
+        parts.append(
+            f'<div title="{escape(why)}">{escape(name)}</div><div class="line">{line}</div>'
+            f'<div class="value">{less:+.1%} / {more:+.1%}</div>'
+        )
+    return f'<div class="swings">{"".join(parts)}</div>'
+
+
+def _swing(share: float, colour: str) -> str:
+    """A bar from the middle on; share: in percent of the width."""
+    left, width = 50 + min(share, 0.0), abs(share)
+    return f'<i style="left:{left:.2f}%;width:{width:.2f}%;background:var(--{colour})"></i>'
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Iterable[int] = ()) -> str:

@@ -2,7 +2,7 @@
 """What a report is made of. Renderers: `terminal`, `page`, and `Document.json`.
 
 Texts are plain: the page escapes them. A part is for both renderers unless its `on` says which one has it; curves,
-keys of colours and drawings have no form in a terminal. Colours are CSS.
+points, keys of colours and drawings have no form in a terminal. Colours are CSS.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from trnlab.documents.charts import Area, Curve
+from trnlab.documents.charts import Area, Curve, ScatterPoint
 
 TERMINAL, PAGE, BOTH = "terminal", "page", "both"
 ACCENT = "var(--accent)"
@@ -36,25 +36,23 @@ class Note(Part):
 
 @dataclass(frozen=True)
 class Table(Part):
-    """Rows of cells. A row that is shorter than the head ends in a cell that spans what is left.
-
-    numbers: columns that are set to the right. most, most_on_page: rows that are shown there, 0 for all.
-    """
+    """Rows of cells. A row that is shorter than the head ends in a cell that spans what is left."""
 
     rows: Sequence[Sequence[str]]
     head: Sequence[str] = ()
-    numbers: Collection[int] = ()
+    numbers: Collection[int] = ()  # columns that are set to the right
+    # most, most_on_page: rows that are shown there, 0 for all
     most: int = 0
     most_on_page: int = 0
 
 
 @dataclass(frozen=True)
 class Slice:
-    """A piece of a bar. share: of the bar's full width, 0 to 1. value: as the page says it beside the name."""
+    """A piece of a bar."""
 
     name: str
-    share: float
-    value: str = ""
+    share: float  # of the bar's full width, 0 to 1
+    value: str = ""  # as the page says it beside the name
     colour: str = ACCENT
 
 
@@ -74,13 +72,12 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars(Part):
-    """Bars below each other. style: a class of the page's style sheet. bare: the terminal has their values alone.
-    most_on_page: bars that are shown there, 0 for all."""
+    """Bars below each other."""
 
     rows: Sequence[Bar]
-    style: str = "slim"
-    bare: bool = False
-    most_on_page: int = 0
+    style: str = "slim"  # a class of the page's style sheet
+    bare: bool = False  # the terminal has their values alone
+    most_on_page: int = 0  # bars that are shown there, 0 for all
 
 
 @dataclass(frozen=True)
@@ -88,6 +85,41 @@ class SplitBar(Part):
     """How one whole is divided, as one bar with the names and values of its slices."""
 
     slices: Sequence[Slice]
+
+
+@dataclass(frozen=True)
+class RangeBar:
+    """A value that lies between two others. middle: None where the two are all that is known."""
+
+    name: str
+    low: float
+    high: float
+    middle: float | None = None
+
+
+@dataclass(frozen=True)
+class RangeBars(Part):
+    """Ranges below each other on one logarithmic scale. told: makes text of a value."""
+
+    rows: Sequence[RangeBar]
+    told: Callable[[float], str]
+
+
+@dataclass(frozen=True)
+class SwingBar:
+    """How a result changes with less and with more of something, relative to what it is. why: explains the row."""
+
+    name: str
+    less: float
+    more: float
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class SwingBars(Part):
+    """Changes to both sides of nothing, below each other."""
+
+    rows: Sequence[SwingBar]
 
 
 @dataclass(frozen=True)
@@ -99,12 +131,21 @@ class Key(Part):
 
 @dataclass(frozen=True)
 class CurveChart(Part):
-    """Curves over their index, counted from one, above areas. title: of the picture. along: what is counted."""
+    """Curves over their index, counted from one, above areas."""
 
     curves: Sequence[Curve]
-    title: str
+    title: str  # of the picture
     areas: Sequence[Area] = ()
-    along: str = "step"
+    along: str = "step"  # what is counted
+
+
+@dataclass(frozen=True)
+class ScatterChart(Part):
+    """Points that a line joins in their order, on two logarithmic axes. told: makes text of a value of each axis."""
+
+    points: Sequence[ScatterPoint]
+    title: str
+    told: tuple[Callable[[float], str], Callable[[float], str]]
 
 
 @dataclass(frozen=True)
@@ -123,20 +164,15 @@ class Later(Part):
 
 @dataclass(frozen=True)
 class Section(Part):
-    """Parts under a title; within another section under a smaller one.
+    """Parts under a title; within another section under a smaller one."""
 
-    title: the first line in the terminal, whose parts are indented below it; without one they are not. heading: the
-    title on the page where that is another one. say: explains the section on the page. mark: stands before the title
-    in the colour of a warning. style: a class of the style sheet; without a title nothing is drawn around the parts.
-    """
-
-    title: str = ""
+    title: str = ""  # the first line in the terminal, whose parts are indented below it; without one they are not
     parts: Sequence[Part] = ()
-    heading: str = ""
-    say: str = ""
-    mark: str = ""
+    heading: str = ""  # the title on the page where that is another one
+    say: str = ""  # explains the section on the page
+    mark: str = ""  # stands before the title in the colour of a warning
     grave: bool = False
-    style: str = ""
+    style: str = ""  # a class of the style sheet; without a title nothing is drawn around the parts
 
 
 @dataclass(frozen=True)
@@ -150,13 +186,10 @@ class HeadlineFigure:
 
 @dataclass(frozen=True)
 class Document:
-    """A result for people and programs.
+    """A result for people and programs."""
 
-    title, over, lede, notice, about, figures: the head of the page: its heading, the line above, its first sentence,
-    a warning, details, large numbers. name: of the page's window. foot: its last line. scripts: files that its
-    drawings need. record: makes what `json` says.
-    """
-
+    # title, over, lede, notice, about, figures: the head of the page: its heading, the line above, its first
+    # sentence, a warning, details, large numbers
     title: str
     sections: Sequence[Part]
     over: str = ""
@@ -164,10 +197,10 @@ class Document:
     notice: str = ""
     about: str = ""
     figures: Sequence[HeadlineFigure] = ()
-    name: str = ""
-    foot: str = ""
-    scripts: Sequence[Traversable] = ()
-    record: Callable[[], Mapping[str, Any]] = field(default=dict)
+    name: str = ""  # of the page's window
+    foot: str = ""  # its last line
+    scripts: Sequence[Traversable] = ()  # files that its drawings need
+    record: Callable[[], Mapping[str, Any]] = field(default=dict)  # makes what `json` says
 
     def json(self) -> str:
         """The record as text."""

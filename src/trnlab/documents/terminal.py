@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from trnlab.documents.model import (
     TERMINAL,
@@ -12,9 +12,12 @@ from trnlab.documents.model import (
     Document,
     Note,
     Part,
+    RangeBar,
+    RangeBars,
     Section,
     Slice,
     SplitBar,
+    SwingBars,
     Table,
     parts_on,
 )
@@ -64,6 +67,10 @@ def _lines(part: Part) -> Iterator[str]:
         yield from _bars(part)
     elif isinstance(part, SplitBar):
         yield _named(part.slices)
+    elif isinstance(part, RangeBars):
+        yield from aligned([(row.name, _range(row, part.told)) for row in part.rows])
+    elif isinstance(part, SwingBars):
+        yield from aligned([(row.name, f"{row.less:+.1%}", f"{row.more:+.1%}") for row in part.rows], (1, 2))
     elif isinstance(part, Section):
         yield from _titled(part)
 
@@ -85,6 +92,11 @@ def _row(row: Bar) -> tuple[str, ...]:
     if len(row.slices) == 1:
         return row.name, *row.values, bar(row.slices[0].share)
     return row.name, *row.values[:-1], f"{row.values[-1]}:", _named(row.slices)
+
+
+def _range(row: RangeBar, told: Callable[[float], str]) -> str:
+    ends = f"{told(row.low)} to {told(row.high)}"
+    return ends if row.middle is None else f"{told(row.middle)} ({ends})"
 
 
 def _named(slices: Iterable[Slice]) -> str:

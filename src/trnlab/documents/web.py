@@ -18,9 +18,12 @@ from trnlab.documents.model import (
     Key,
     Note,
     Part,
+    RangeBars,
+    ScatterChart,
     Section,
     Slice,
     SplitBar,
+    SwingBars,
     Table,
     parts_on,
 )
@@ -117,6 +120,18 @@ def _curves(part: CurveChart) -> str:
     return charts.both(charts.line_chart(part.curves, part.areas, part.along), part.title)
 
 
+def _scatter(part: ScatterChart) -> str:
+    return charts.both(charts.scatter(part.points, *part.told), part.title)
+
+
+def _ranges(part: RangeBars) -> str:
+    return html.ranges([(r.name, r.low, r.high, r.middle) for r in part.rows], part.told)
+
+
+def _swings(part: SwingBars) -> str:
+    return html.swings([(r.name, r.less, r.more, r.why) for r in part.rows])
+
+
 def _drawing(part: Drawing) -> str:
     return part.html
 
@@ -129,5 +144,8 @@ _RENDERERS: dict[type[Part], Callable[[Any], str]] = {
     SplitBar: _split,
     Key: _key,
     CurveChart: _curves,
+    ScatterChart: _scatter,
+    RangeBars: _ranges,
+    SwingBars: _swings,
     Drawing: _drawing,
 }

@@ -30,40 +30,35 @@ from trnlab.units import PS_PER_S
 
 MODULES = 12
 OUTSIDE = "exchanged"  # what of a step is collectives outside of programs
+HOST = "host"  # and what the device waits for its host
 
 
 @dataclass(frozen=True)
 class GraphRuns:
-    """A graph of the step, and how often it runs in one.
-
-    kinds: "parameter", "state", "batch" and so on for each input. loss: the output that is the loss, in a graph of a
-    whole step; None in a graph of one phase. phase: which one, "" where its name says it. names: of inputs, for
-    people. by_lines: whether the lines of its ops say which of them are of the backward pass.
-    """
+    """A graph of the step, and how often it runs in one."""
 
     graph: Graph
     times: int = 1
-    kinds: tuple[str, ...] = ()
-    loss: int | None = None
-    phase: str = ""
-    names: tuple[str, ...] = ()
-    by_lines: bool = False
+    kinds: tuple[str, ...] = ()  # "parameter", "state", "batch" and so on for each input
+    loss: int | None = None  # the output that is the loss, in a graph of a whole step; None in a graph of one phase
+    phase: str = ""  # which one, "" where its name says it
+    names: tuple[str, ...] = ()  # of inputs, for people
+    by_lines: bool = False  # whether the lines of its ops say which of them are of the backward pass
 
 
 @dataclass
 class StepWork:
-    """A step as the walk found it. kept: what lies on the device beside the programs' own, of `torch.compile`.
-
-    batches: how many batches like this one all ranks of a job have together, 0 where that is not known. asked: what
-    the rank exchanges with others outside of the programs; the host waits for it, nothing hides it. learns: whether
-    it has a backward pass, so that there are gradients; a forward pass alone exchanges nothing with other batches.
-    """
+    """A step as tracing found it."""
 
     parts: list[GraphRuns] = field(default_factory=list)
-    kept: list[LargeTensor] = field(default_factory=list)
+    # what lies on the device beside the programs' own, of `torch.compile`
+    resident: list[LargeTensor] = field(default_factory=list)
     per_step: int = 0
-    batches: int = 0
-    asked: Sequence[UntimedCollective] = ()
+    batches: int = 0  # how many batches like this one all ranks of a job have together, 0 where that is not known
+    # what the rank exchanges with others outside of the programs; the host waits for it, nothing hides it
+    exchanged: Sequence[UntimedCollective] = ()
+    # whether it has a backward pass, so that there are gradients; a forward pass alone exchanges nothing with
+    # other batches
     learns: bool = True
 
 
@@ -82,9 +77,11 @@ def forecast(
         result.memory = _least(work)
         _lay_out(result, target, many, work.learns)
         return result
-    result.memory = _memory(work, made)
+    result.memory = memory_of_step(work, made)
     result.compiling_s = sum(cost.executable.metadata["compile_seconds"] for _, cost in made)
     _time(result, made, own)
+    if work.learns:
+        _trace(result, made, own)
     _lay_out(result, target, many, work.learns)
     if many:
         runs = [(cost.executable, part.times) for part, cost in made]
@@ -92,8 +89,8 @@ def forecast(
         outside = _outside(result, work, own)
         result.job = job_of(runs, result.step_s or 0.0, work.per_step, work.batches, own, graphs, outside)
         if session.faults:
-            sick = network_of(own, session.faults)
-            result.job.sick = compare(runs, session.faults, outside, sick)
+            degraded = network_of(own, session.faults)
+            result.job.degraded = compare(runs, session.faults, outside, degraded)
     else:
         _price(result, work, target)
     result.compiled_s = time.perf_counter() - started
@@ -126,7 +123,7 @@ def session_for(target: Target, session: Session) -> Session:
 def _outside(result: TargetResult, work: StepWork, session: Session) -> list[UncapturedCollective]:
     """What is exchanged outside of programs, timed on the healthy network; the step is longer by it."""
     network = network_of(session)
-    found = [each.timed(network) for each in work.asked]
+    found = [each.timed(network) for each in work.exchanged]
     seconds = sum(each.cost.seconds for each in found)
     result.step_s = (result.step_s or 0.0) + seconds
     if seconds:
@@ -137,7 +134,7 @@ def _outside(result: TargetResult, work: StepWork, session: Session) -> list[Unc
 def _least(work: StepWork) -> MemoryReport:
     """What is known of memory without programs: inputs, of the part that has most of them. What lies on the device
     beside the programs is counted there, and once."""
-    lying = {t.kind for t in work.kept}
+    lying = {t.kind for t in work.resident}
     parts = [
         [
             LargeTensor(v.name or "", kind, v.shape, v.dtype.name, v.type.nbytes)
@@ -147,15 +144,17 @@ def _least(work: StepWork) -> MemoryReport:
         for part in work.parts
     ]
     most = max(parts, key=lambda tensors: sum(t.bytes for t in tensors), default=[])
-    return memory.total((*work.kept, *most))
+    return memory.total((*work.resident, *most))
 
 
-def _memory(work: StepWork, made: Sequence[tuple[GraphRuns, StepCost]]) -> MemoryReport:
+def memory_of_step(work: StepWork, made: Sequence[tuple[GraphRuns, StepCost]]) -> MemoryReport:
     """That of the program with the largest need; what lies on the device beside it is added."""
-    gradients = [t for t in work.kept if t.kind == "gradient"]
+    gradients = [t for t in work.resident if t.kind == "gradient"]
     each = [memory_of(part, cost, gradients if part.times == 1 else ()) for part, cost in made]
     return (
-        memory.with_kept(work.kept, each) if work.kept else max(each, key=lambda m: m.total, default=MemoryReport())
+        memory.with_kept(work.resident, each)
+        if work.resident
+        else max(each, key=lambda m: m.total, default=MemoryReport())
     )
 
 
@@ -194,6 +193,17 @@ def _time(result: TargetResult, made: Sequence[tuple[GraphRuns, StepCost]], sess
         result.on_both = _on_both(made)
     result.parts = {name: parts[name] / PS_PER_S for name in (FORWARD, BACKWARD, UPDATE) if parts[name]}
     result.modules = [(name, ps / PS_PER_S) for name, ps in modules.most_common(MODULES)]
+
+
+def _trace(result: TargetResult, made: Sequence[tuple[GraphRuns, StepCost]], session: Session) -> None:
+    """Add what the host needs to trace the operators of a step, which begins when the loss of the one before was
+    read; see `stacks.Stack.tracing_us`."""
+    operators = sum(len(part.graph.ops) * part.times for part, _ in made)
+    seconds = operators * session.stack.tracing_us / MILLION
+    if seconds and result.step_s:
+        result.mfu = result.mfu * result.step_s / (result.step_s + seconds) if result.mfu else None
+        result.step_s += seconds
+        result.parts[HOST] = seconds
 
 
 def _on_both(made: Sequence[tuple[GraphRuns, StepCost]]) -> float:

@@ -30,28 +30,25 @@ if TYPE_CHECKING:  # it takes a while
 
 @dataclass
 class JobStep:
-    """A step of all ranks. Times in seconds.
-
-    rank: the one that was followed. batches: how many batches of the rank's size a step has altogether, 0 where that
-    is not known; rates and prices are of all of them. communication: as in docs/summary.md; None without collectives.
-    sick: what the faults that were asked for do to it; all else is of the healthy network. pipeline: schedule, stages
-    and ranks, see docs/check.md; None where the model is not divided so. input_s: that a step waits for its data, on
-    top of `step_s`; rates and prices have it.
-    """
+    """A step of all ranks. Times in seconds."""
 
     cluster: str = ""
     ranks: int = 1
-    rank: int = 0
+    rank: int = 0  # the one that was followed
+    # how many batches of the rank's size a step has altogether, 0 where that is not known; rates and prices are
+    # of all of them
     batches: int = 0
     step_s: float = 0.0
-    communication: dict[str, Any] | None = None
+    communication: dict[str, Any] | None = None  # as in docs/summary.md; None without collectives
     per_s: float = 0.0
     usd_per_hour: float = 0.0
     usd_per_step: float = 0.0
     usd_per_million: float = 0.0
-    sick: DegradedStep | None = None
+    # what the faults that were asked for do to it; all else is of the healthy network
+    degraded: DegradedStep | None = None
+    # schedule, stages and ranks, see docs/check.md; None where the model is not divided so
     pipeline: dict[str, Any] | None = None
-    input_s: float = 0.0
+    input_s: float = 0.0  # that a step waits for its data, on top of `step_s`; rates and prices have it
 
     def rate(self, batches: int, per_step: int) -> None:
         """Set how many batches a step has, of so many samples or tokens each, and what follows from it."""
@@ -75,12 +72,12 @@ class NullCommunicator:
     rank: int
     size: int
 
-    def perform(self, asked: Collective, source: Array) -> Array:
+    def perform(self, request: Collective, source: Array) -> Array:
         """Nobody answers. Raises UsageError (TRN190)."""
         raise UsageError(
             "a rank that is followed alone has no others to talk to",
             code="TRN190",
-            got=asked.kind,
+            got=request.kind,
             limit="what is followed has no values",
             remedy="run the script with torchrun for values",
         )
@@ -93,22 +90,22 @@ def job_of(
     batches: int,
     session: Session,
     graphs: dict[str, Graph],
-    outside: Sequence[UncapturedCollective] = (),
+    uncaptured: Sequence[UncapturedCollective] = (),
     retimes: bool = True,
 ) -> JobStep:
     """The job that a session's programs are part of.
 
     made: with how often each runs in a step. graphs: that they are of, by key. per_step: what one rank's batch
-    has. batches: see `JobStep`. outside: what is exchanged besides; `step_s` has it. retimes: whether the step is
+    has. batches: see `JobStep`. uncaptured: what is exchanged besides; `step_s` has it. retimes: whether the step is
     timed again with what would help.
     """
     others, target = session.communicator, session.target
     assert others is not None
     name = target.name if session.instances == 1 else f"{session.instances}x{target.name}"
     job = JobStep(name, others.size, others.rank, batches, step_s)
-    job.communication = communication(made, step_s, outside, network_of(session))
+    job.communication = communication(made, step_s, uncaptured, network_of(session))
     if job.communication is not None and not session.faults and retimes:
-        job.communication["remedies"] = remedies(Step(made, graphs, session, outside), step_s)
+        job.communication["remedies"] = remedies(Step(made, graphs, session, uncaptured), step_s)
     if target.price is not None:
         job.usd_per_hour = target.price.usd(session.instances)
         job.usd_per_step = target.price.usd_of(step_s, session.instances)

@@ -31,7 +31,7 @@ def job(found: JobStep, t: TargetResult, report: Report) -> Section:
     if found.usd_per_step:
         each = f", {found.usd_per_million:.3g} a million {unit}" if found.usd_per_million else ""
         parts.append(Note(f"$ {found.usd_per_hour:,.2f} an hour, {found.usd_per_step:.3g} a {what(report)}{each}"))
-    return Section(title, [*parts, *_collectives(found), *_pipeline(found.pipeline), *_degraded(found.sick)])
+    return Section(title, [*parts, *_collectives(found), *_pipeline(found.pipeline), *_degraded(found.degraded)])
 
 
 def _collectives(found: JobStep) -> Iterator[Part]:
@@ -70,19 +70,23 @@ def _degraded(found: DegradedStep | None) -> Iterator[Section]:
     """What faults of the network do to the step."""
     if found is None:
         return
-    sick = (
-        "never ends" if found.sick_s is None else f"takes {seconds(found.sick_s)}, {found.slowdown:.2f} times as long"
+    taken = (
+        "never ends"
+        if found.degraded_s is None
+        else f"takes {seconds(found.degraded_s)}, {found.slowdown:.2f} times as long"
     )
     rows = []
     for each in found.slowed:
-        longer = f"stops at {each.link}" if each.sick_s is None else f"{seconds(each.sick_s)}, held by {each.link}"
+        longer = (
+            f"stops at {each.link}" if each.degraded_s is None else f"{seconds(each.degraded_s)}, held by {each.link}"
+        )
         size = format_bytes(each.bytes)
         rows.append((each.kind, str(each.count), size, seconds(each.healthy_s), f"-> {longer}"))
     parts: list[Part] = [Table(rows, numbers=(1, 2, 3))] if rows else []
-    if found.sick_s is not None:
+    if found.degraded_s is not None:
         held = f"bottleneck: {found.link}, {seconds(found.link_s)} a step" if found.link else "nothing slows"
         parts.append(Note(held))
-    yield Section(f"with {', '.join(found.faults)} the step {sick}", parts)
+    yield Section(f"with {', '.join(found.faults)} the step {taken}", parts)
 
 
 def reading(t: TargetResult) -> Iterator[Section]:

@@ -59,12 +59,14 @@ def _timed(
 ) -> CoreLayout:
     gradients = memory.gradients or memory.parameters
     back = ("all_gather", memory.parameters), ("reduce_scatter", gradients)
-    talk = sum(
+    exchange = sum(
         _collective(name, nbytes // tensor, cores, target)
         for name, nbytes in (("all_gather", memory.parameters), *(back if learns else ()))
     )
     work = (step_s or 0.0) / tensor
-    return CoreLayout(cores, tensor, need, talk, (max(work, talk), work + talk), BASIS if learns else FORWARD)
+    return CoreLayout(
+        cores, tensor, need, exchange, (max(work, exchange), work + exchange), BASIS if learns else FORWARD
+    )
 
 
 def exchanged(memory: MemoryReport, cores: int, target: Target) -> float:

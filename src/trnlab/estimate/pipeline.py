@@ -29,40 +29,37 @@ BUBBLE = "bubble"  # what of a step the busiest rank waits for others
 
 @dataclass
 class PipelineStage:
-    """A stage of the model. forward, backward: graphs of one microbatch. sends: bytes that go on to the next."""
+    """A stage of the model."""
 
     index: int
     rank: int
+    # forward, backward: graphs of one microbatch
     forward: list[GraphRuns] = field(default_factory=list)
     backward: list[GraphRuns] = field(default_factory=list)
-    sends: int = 0
+    sends: int = 0  # bytes that go on to the next
 
 
 @dataclass
 class PipelineRank:
-    """A rank of the pipeline. rest: graphs of a step that are no pass, as of the optimizer. kept: what lies on the
-    device beside the programs' own; asked: what it exchanges besides, without what goes from stage to stage."""
+    """A rank of the pipeline."""
 
     rank: int
-    rest: list[GraphRuns] = field(default_factory=list)
-    kept: list[LargeTensor] = field(default_factory=list)
-    asked: Sequence[UntimedCollective] = ()
+    rest: list[GraphRuns] = field(default_factory=list)  # graphs of a step that are no pass, as of the optimizer
+    resident: list[LargeTensor] = field(default_factory=list)  # what lies on the device beside the programs' own
+    exchanged: Sequence[UntimedCollective] = ()  # what it exchanges besides, without what goes from stage to stage
 
 
 @dataclass
 class Pipeline:
-    """A step of all ranks of a pipeline, those in `members` in the order of their places in it.
-
-    orders: what each of them does. per_step: samples or tokens of all microbatches; batches: see `StepWork`.
-    """
+    """A step of all ranks of a pipeline, those in `members` in the order of their places in it."""
 
     schedule: str
     microbatches: int
-    orders: list[list[StagePass]]
+    orders: list[list[StagePass]]  # what each of them does
     stages: list[PipelineStage]
     members: list[PipelineRank]
-    per_step: int = 0
-    batches: int = 0
+    per_step: int = 0  # samples or tokens of all microbatches
+    batches: int = 0  # see `StepWork`
 
 
 @dataclass(frozen=True)
@@ -149,7 +146,7 @@ def forecast_pipeline(
         refused(error)
         result.why = str(error)
         return result
-    outside = [_seconds(member.asked, made.network) for member in work.members]
+    outside = [_seconds(member.exchanged, made.network) for member in work.members]
     result.step_s = run.total + max(a + b for a, b in zip(rest, outside))
     _parts(result, work, times, run, max(rest), max(outside))
     members = _members(result, made, run)
@@ -181,8 +178,8 @@ def _played(work: Pipeline, times: Sequence[StageTimes], activations: Sequence[i
     return run
 
 
-def _seconds(asked: Sequence[UntimedCollective], network: World) -> float:
-    return sum(each.timed(network).cost.seconds for each in asked)
+def _seconds(exchanged: Sequence[UntimedCollective], network: World) -> float:
+    return sum(each.timed(network).cost.seconds for each in exchanged)
 
 
 def _parts(
@@ -208,8 +205,8 @@ def _members(result: TargetResult, made: _Made, run: ScheduleResult) -> list[Mem
     for place, member in enumerate(made.work.members):
         parts = [p for s in made.work.stages if s.rank == member.rank for p in (*s.forward, *s.backward)]
         each = [made.memory(part) for part in (*parts, *member.rest)]
-        whole = memory.with_kept(member.kept, each, run.kept[place])
-        found.append(MemberMemory(member.rank, whole.total, run.held[place], run.kept[place]))
+        whole = memory.with_kept(member.resident, each, run.activation_bytes[place])
+        found.append(MemberMemory(member.rank, whole.total, run.held[place], run.activation_bytes[place]))
         if whole.total > result.memory.total:
             result.memory = whole
     return found
@@ -232,6 +229,6 @@ def _job(made: _Made, step_s: float, session: Session) -> JobStep:
     parts = [replace(p, times=p.times * work.microbatches) for s in stages for p in (*s.forward, *s.backward)]
     mine = [member for member in work.members if member.rank == others.rank]
     rest = [part for member in mine for part in member.rest]
-    outside = [each.timed(made.network) for member in mine for each in member.asked]
+    outside = [each.timed(made.network) for member in mine for each in member.exchanged]
     runs = [(made.of(part), part.times) for part in (*parts, *rest)]
     return job_of(runs, step_s, work.per_step, work.batches, made.session, {}, outside, retimes=False)

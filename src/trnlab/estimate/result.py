@@ -80,13 +80,10 @@ class CoreLayout:
 
 @dataclass
 class TargetResult:
-    """What a target makes of the step. Times in seconds; `why`: why there is no time.
+    """What a target makes of the step. Times in seconds.
 
     per_s is of all cores of the instance (or of the fewest that hold the step), per_s_of_core of one that holds it
-    alone. input_s: that a step waits for its data, on top of `step_s`; rates, MFU and prices have it. reading: of
-    each data set of the step, what reading it takes and costs, see docs/data.md. compiling_s: that compiling its
-    programs took here, now or when the cache got them. vendor: published minutes of compiling a step of so many
-    parameters, with tag and source.
+    alone.
     """
 
     name: str
@@ -107,21 +104,21 @@ class TargetResult:
     parts: dict[str, float] = field(default_factory=dict)  # seconds of forward, backward and update
     modules: list[tuple[str, float]] = field(default_factory=list)  # seconds by module, the largest first
     compiled_s: float = 0.0
-    why: str = ""
+    why: str = ""  # why there is no time
     job: JobStep | None = None  # of a cluster: the step of all ranks
-    on_both: float | None = (
-        None  # of a logical core: the share of its time, without collectives, that two cores share
-    )
-    input_s: float = 0.0
+    # of a logical core: the share of its time, without collectives, that two cores share
+    on_both: float | None = None
+    input_s: float = 0.0  # that a step waits for its data, on top of `step_s`; rates, MFU and prices have it
+    # of each data set of the step, what reading it takes and costs, see docs/data.md
     reading: list[dict[str, Any]] = field(default_factory=list)
-    compiling_s: float = 0.0
+    compiling_s: float = 0.0  # that compiling its programs took here, now or when the cache got them
+    # published minutes of compiling a step of so many parameters, with tag and source
     vendor: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class Report:
-    """What is known of a script. counted: what `per_step` counts, "tokens" or "samples". learns: whether its step has
-    a backward pass."""
+    """What is known of a script."""
 
     script: str
     precision: str = "bf16"
@@ -133,9 +130,9 @@ class Report:
     targets: list[TargetResult] = field(default_factory=list)
     parameters: int = 0
     per_step: int = 0
-    counted: str = ""
+    counted: str = ""  # what `per_step` counts, "tokens" or "samples"
     complete: bool = True
-    learns: bool = True
+    learns: bool = True  # whether its step has a backward pass
     cached: bool = False
     notes: list[str] = field(default_factory=list)
     effects: Effects | None = None  # what the script would have done besides, where it was kept from that
@@ -162,7 +159,8 @@ def to_json(report: Report) -> dict[str, Any]:
     for target, was in zip(record["targets"], report.targets):
         target["memory"]["total"] = was.memory.total
         if was.job is not None:
-            target["job"]["sick"] = was.job.sick.as_json() if was.job.sick is not None else None
+            del target["job"]["degraded"]  # which the record calls `sick`
+            target["job"]["sick"] = was.job.degraded.as_json() if was.job.degraded is not None else None
     record["effects"] = report.effects.as_json() if report.effects is not None else None
     return {"schema": SCHEMA, "version": VERSION, "failed": report.failed, **record}
 
@@ -198,4 +196,5 @@ def _target(record: dict[str, Any]) -> TargetResult:
 def _job(record: dict[str, Any]) -> JobStep:
     from trnlab.estimate.job import JobStep
 
-    return JobStep(**{**record, "sick": DegradedStep.from_json(record["sick"]) if record["sick"] else None})
+    fields = {key: value for key, value in record.items() if key != "sick"}
+    return JobStep(**fields, degraded=DegradedStep.from_json(record["sick"]) if record["sick"] else None)

@@ -24,7 +24,7 @@ class ScheduleResult:
     total: float
     busy: tuple[float, ...]
     held: tuple[int, ...]
-    kept: tuple[int, ...]
+    activation_bytes: tuple[int, ...]
 
     @property
     def bubble(self) -> float:
@@ -46,7 +46,7 @@ def played(
     """
     last = len(sends)
     at, clock, busy = [0] * len(orders), [0.0] * len(orders), [0.0] * len(orders)
-    held, kept = [_Peak() for _ in orders], [_Peak() for _ in orders]
+    held, stored = [_Peak() for _ in orders], [_Peak() for _ in orders]
     done: dict[StagePass, float] = {}
     left = sum(map(len, orders))
     while left:
@@ -62,12 +62,12 @@ def played(
                 busy[rank] += spent
                 way = -1 if work.backward else 1
                 held[rank].add(way)
-                kept[rank].add(way * activations[work.stage] if activations else 0)
+                stored[rank].add(way * activations[work.stage] if activations else 0)
                 at[rank] += 1
                 left -= 1
         if left == before:
             return None
-    return ScheduleResult(max(clock), tuple(busy), tuple(p.most for p in held), tuple(p.most for p in kept))
+    return ScheduleResult(max(clock), tuple(busy), tuple(p.most for p in held), tuple(p.most for p in stored))
 
 
 @dataclass

@@ -37,17 +37,15 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class PhaseStep:
-    """What one rank does in one repetition of a phase.
+    """What one rank does in one repetition of a phase."""
 
-    `sends`, `receives`: the slots that go to each partner, and how many come from it, in the order in which they lie
-    in the one message between the two; slots that follow each other are a slice, and need no copy. `rows`: what is
-    written then, in order: from whom (the rank itself for local copies), which piece of its message, into which slot,
-    and whether it is added there.
-    """
-
+    # sends, receives: the slots that go to each partner, and how many come from it, in the order in which they
+    # lie in the one message between the two; slots that follow each other are a slice, and need no copy
     sends: Mapping[int, Ints | slice]
     receives: Mapping[int, int]
     local: Ints
+    # what is written then, in order: from whom (the rank itself for local copies), which piece of its message,
+    # into which slot, and whether it is added there
     rows: tuple[tuple[int, int, int, bool], ...]
 
 
@@ -87,12 +85,12 @@ def execute(schedule: Schedule, rank: int, buffer: Array, transport: Transport, 
     return part(schedule, rank).run(buffer, transport, reduction)
 
 
-def exchanged(asked: Collective, rank: int, source: Array, transport: Transport) -> Array:
+def exchanged(request: Collective, rank: int, source: Array, transport: Transport) -> Array:
     """The result of `rank` of an all-to-all whose parts differ: straight from each rank to each. source: flat."""
-    group = asked.group_of(rank)
-    result = np.zeros(asked.count(source.size), source.dtype)
-    parts = _named(group, source, asked.gives)
-    places = _named(group, result, asked.takes)
+    group = request.group_of(rank)
+    result = np.zeros(request.count(source.size), source.dtype)
+    parts = _named(group, source, request.gives)
+    places = _named(group, result, request.takes)
     if rank in places:
         places[rank][...] = parts[rank]
     transport.exchange(

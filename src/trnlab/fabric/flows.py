@@ -21,10 +21,11 @@ _CLOSE = 1e-9  # relative: what ends or fills up within it does so at once
 
 @dataclass(frozen=True, eq=False)
 class Flows:
-    """`size[f]` bytes each. Row i of `flow`, `link`, `weight`: flow f takes `weight` bytes of link l per byte."""
+    """`size[f]` bytes each. Row i of `flow`"""
 
     size: Floats
     flow: Ints
+    # link, weight: flow f takes `weight` bytes of link l per byte
     link: Ints
     weight: Floats
 

@@ -36,18 +36,13 @@ BETWEEN = ("mesh", "rdh", "ring")
 
 @dataclass(frozen=True)
 class Suspect:
-    """A part, how bad it would be, and what the table would be then.
+    """A part, how bad it would be, and what the table would be then."""
 
-    kind: rail, link, latency or algorithm. parts: names that predict the same. severity: share of the rate left,
-    microseconds more, or how many times a step takes; 0 for an algorithm. off: how far the table stays off, the root
-    of mean squares of the logarithms of ratios.
-    """
-
-    kind: str
-    parts: tuple[str, ...]
-    severity: float
+    kind: str  # rail, link, latency or algorithm
+    parts: tuple[str, ...]  # names that predict the same
+    severity: float  # share of the rate left, microseconds more, or how many times a step takes; 0 for an algorithm
     times: Floats
-    off: float
+    off: float  # how far the table stays off, the root of mean squares of the logarithms of ratios
 
     @property
     def text(self) -> str:

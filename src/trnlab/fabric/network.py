@@ -35,33 +35,26 @@ SWITCHED = ("sled", "wire", "far")  # kinds of the levels of a switched fabric
 
 @dataclass(frozen=True)
 class Link:
-    """One direction of one wire, or a side of a card, or an engine. `kind`: wire, far, sled, card, hbm, dma.
+    """One direction of one wire, or a side of a card, or an engine."""
 
-    `ends`: the chips of a wire, the chip of an engine, the card; within the instance.
-    """
-
-    kind: str
+    kind: str  # wire, far, sled, card, hbm, dma
     rate: float  # byte/s
-    ends: tuple[int, ...]
+    ends: tuple[int, ...]  # the chips of a wire, the chip of an engine, the card; within the instance
     way: str = ""  # in, out; up, down
 
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """The links of a cluster. `template`: of one instance. `joints`: between chips of different instances.
-
-    `wires`: the number in the template of the wire between two chips of an instance. `rates`: of all links, byte/s.
-    `changed`: links that are not as they should be. `avoided`: wires that routes go around.
-    """
+    """The links of a cluster."""
 
     cluster: Cluster
     costs: Collectives
-    template: tuple[Link, ...]
-    wires: Mapping[tuple[int, int], int]
-    joints: tuple[tuple[int, int], ...]
-    rates: Floats
-    changed: frozenset[int] = frozenset()
-    avoided: frozenset[int] = frozenset()
+    template: tuple[Link, ...]  # of one instance
+    wires: Mapping[tuple[int, int], int]  # the number in the template of the wire between two chips of an instance
+    joints: tuple[tuple[int, int], ...]  # between chips of different instances
+    rates: Floats  # of all links, byte/s
+    changed: frozenset[int] = frozenset()  # links that are not as they should be
+    avoided: frozenset[int] = frozenset()  # wires that routes go around
 
     @cached_property
     def joined(self) -> Mapping[tuple[int, int], int]:

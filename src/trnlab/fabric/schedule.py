@@ -49,28 +49,25 @@ def moves(src: object, dst: object, unit: object, add: bool | object = False, ds
 
 @dataclass(frozen=True, eq=False)
 class Phase:
-    """One step, or `times` steps that differ only in the units that they carry.
-
-    `src`, `dst`, `units`: who sends how many units to whom in each repetition, in positions of the group. `reads` and
-    `writes`: how often each byte touches the HBM of the sender's and of the receiver's chip. `members`: the rank of
-    each position, a row per group. `slots`: makes the slots that each unit stands for, per group
-    [G, units, slots_per_unit], when values ask for them: timing needs `slots_per_unit` only. `level`: which part of a
-    hierarchy it belongs to. `adds`: steps at the receivers once all is there: 1 where they add up what has come.
-    """
+    """One step, or `times` steps that differ only in the units that they carry."""
 
     name: str
+    # src, dst, units: who sends how many units to whom in each repetition, in positions of the group
     src: Ints
     dst: Ints
     units: Ints
+    # reads, writes: how often each byte touches the HBM of the sender's and of the receiver's chip
     reads: Ints
     writes: Ints
     times: int
     moves: Callable[[int], Moves]
-    members: Ints
+    members: Ints  # the rank of each position, a row per group
+    # makes the slots that each unit stands for, per group [G, units, slots_per_unit], when values ask for them:
+    # timing needs `slots_per_unit` only
     slots: Callable[[], Ints]
     slots_per_unit: int = 1
-    level: str = ""
-    adds: int = 0
+    level: str = ""  # which part of a hierarchy it belongs to
+    adds: int = 0  # steps at the receivers once all is there: 1 where they add up what has come
 
     def over(self, members: Ints, slots: Callable[[], Ints], per_unit: int = 1, level: str = "") -> Phase:
         """This phase of one group laid over the groups `members` [G, n], whose unit u is `slots()[g, u]` [G, U, k].
@@ -178,21 +175,19 @@ class Algorithm:
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """What one collective does on the ranks of a world. `begin[r]`, `end[r]`: the slots that matter there.
-
-    `slots`: how many a rank has. `folds`: slots are copies of whole buffers, which each rank reduces in their order
-    at the end, into its first slot (single-step mesh). `group`: ranks that take part together.
-    """
+    """What one collective does on the ranks of a world. `begin[r]`, `end[r]`: the slots that matter there."""
 
     operation: str
     algorithm: str
     ranks: int
-    slots: int
+    slots: int  # how many a rank has
     phases: tuple[Phase, ...]
     begin: Ints
     end: Ints
+    # slots are copies of whole buffers, which each rank reduces in their order at the end, into its first slot
+    # (single-step mesh)
     folds: bool = False
-    group: int = 2
+    group: int = 2  # ranks that take part together
 
     @cached_property
     def steps(self) -> int:

@@ -32,38 +32,38 @@ COUNT = 4  # bytes of a number of elements: uint32
 FASTER_CARDS, DEALT = "cards of twice the rate", "ranks dealt out over instances"
 
 
-def schedule_of(asked: Collective, network: Network, placed: Ints, nbytes: int, **forced: str) -> Schedule:
+def schedule_of(request: Collective, network: Network, placed: Ints, nbytes: int, **forced: str) -> Schedule:
     """What serves a collective whose larger buffer, of a rank's input and output, has so many bytes.
 
     placed: the chip of each rank of the world. The ranks of the schedule are those of the world. forced: names of
     algorithms, as of `choice.algorithm`.
     """
-    if asked.kind == "collective_permute":
-        return collectives.permute(asked.pairs, len(placed))
-    if asked.kind == "all_to_all":
-        return collectives.all_to_all(asked.ranks, asked.groups)
-    if asked.kind == "collective_broadcast":
-        return collectives.broadcast(asked.ranks, asked.groups, asked.root)
-    first = asked.groups[0]
-    if asked.kind == "all_reduce" and not forced and choice.at_once(first, network, placed, nbytes):
-        return collectives.all_reduce_at_once(asked.ranks, asked.groups, choice.apart(first, network, placed))
+    if request.kind == "collective_permute":
+        return collectives.permute(request.pairs, len(placed))
+    if request.kind == "all_to_all":
+        return collectives.all_to_all(request.ranks, request.groups)
+    if request.kind == "collective_broadcast":
+        return collectives.broadcast(request.ranks, request.groups, request.root)
+    first = request.groups[0]
+    if request.kind == "all_reduce" and not forced and choice.at_once(first, network, placed, nbytes):
+        return collectives.all_reduce_at_once(request.ranks, request.groups, choice.apart(first, network, placed))
     make = {
         "all_reduce": collectives.all_reduce,
         "all_gather": collectives.all_gather,
         "reduce_scatter": collectives.reduce_scatter,
-    }[asked.kind]
-    return make(choice.algorithm(first, network, placed, nbytes, **forced), asked.groups)
+    }[request.kind]
+    return make(choice.algorithm(first, network, placed, nbytes, **forced), request.groups)
 
 
-def counted(parts: CollectiveCost, asked: Collective, network: Network, placed: Ints) -> CollectiveCost:
+def counted(parts: CollectiveCost, request: Collective, network: Network, placed: Ints) -> CollectiveCost:
     """The cost of an all-to-all of parts that differ: how many elements come is told first, to each by each.
 
     The vendor's AllToAllV takes counts of what is sent, and its runtime fills in those of what is received
     (nki/library/api/permute-a2av.rst, build-all-to-all-v-metadata.rst: "recv_counts_known: not currently supported");
     that they are a step of their own is assumed, with the launch of the whole.
     """
-    nbytes = COUNT * asked.ranks
-    told = cost(schedule_of(asked, network, placed, nbytes), network, placed, nbytes)
+    nbytes = COUNT * request.ranks
+    told = cost(schedule_of(request, network, placed, nbytes), network, placed, nbytes)
     return replace(
         parts,
         seconds=parts.seconds + told.seconds - told.launch,
@@ -74,16 +74,14 @@ def counted(parts: CollectiveCost, asked: Collective, network: Network, placed: 
 
 @dataclass(frozen=True)
 class World:
-    """So many ranks on a cluster, spelled as `4xtrn2.48xlarge`. Raises UsageError for what cannot be.
-
-    faults: of its network, see `fabric.faults`; schedules stay as they are, and take as long as what is left allows.
-    changes: what would be otherwise if somebody paid for it: `FASTER_CARDS` (network cards of twice the rate),
-    `DEALT` (neighbours in the order of ranks lie on different instances, as cards are dealt).
-    """
+    """So many ranks on a cluster, spelled as `4xtrn2.48xlarge`. Raises UsageError for what cannot be."""
 
     cluster_name: str
     size: int
+    # of its network, see `fabric.faults`; schedules stay as they are, and take as long as what is left allows
     faults: tuple[str, ...] = ()
+    # what would be otherwise if somebody paid for it: `FASTER_CARDS` (network cards of twice the rate), `DEALT`
+    # (neighbours in the order of ranks lie on different instances, as cards are dealt)
     changes: tuple[str, ...] = ()
     _costs: dict[tuple[Collective, int, bool], CollectiveCost] = field(
         default_factory=dict, compare=False, repr=False
@@ -113,29 +111,29 @@ class World:
             placed = np.ascontiguousarray(placed.reshape(self.cluster.instances, -1).T).reshape(-1)
         return placed
 
-    def schedule(self, asked: Collective, nbytes: int) -> Schedule:
+    def schedule(self, request: Collective, nbytes: int) -> Schedule:
         """See `schedule_of`."""
-        asked, nbytes = like_parts(asked, nbytes)
-        return schedule_of(asked, self.network, self.placed, nbytes)
+        request, nbytes = like_parts(request, nbytes)
+        return schedule_of(request, self.network, self.placed, nbytes)
 
-    def cost(self, asked: Collective, nbytes: int) -> CollectiveCost:
+    def cost(self, request: Collective, nbytes: int) -> CollectiveCost:
         """Time and links of a collective, whose larger buffer has so many bytes.
 
         Raises UsageError (TRN187) where data would have to take a link that is down.
         """
-        like, nbytes = like_parts(asked, nbytes)
-        key = like, nbytes, bool(asked.gives)
+        like, nbytes = like_parts(request, nbytes)
+        key = like, nbytes, bool(request.gives)
         if key not in self._costs:
             found = cost(self.schedule(like, nbytes), self.network, self.placed, nbytes)
-            uneven = asked.gives and like.kind == "all_to_all"
+            uneven = request.gives and like.kind == "all_to_all"
             self._costs[key] = counted(found, like, self.network, self.placed) if uneven else found
         return self._costs[key]
 
-    def part(self, asked: Collective, nbytes: int, rank: int) -> RankSchedule:
+    def part(self, request: Collective, nbytes: int, rank: int) -> RankSchedule:
         """What a rank does in it."""
-        key = asked, nbytes, rank
+        key = request, nbytes, rank
         if key not in self._parts:
-            self._parts[key] = part(self.schedule(asked, nbytes), rank)
+            self._parts[key] = part(self.schedule(request, nbytes), rank)
         return self._parts[key]
 
 
@@ -158,15 +156,15 @@ class Threads:
         """Ranks of the world."""
         return self.world.size
 
-    def perform(self, asked: Collective, source: Array) -> Array:
+    def perform(self, request: Collective, source: Array) -> Array:
         """This rank's part, once all others of its group have come."""
-        named = asked.pairs or len(asked.group_of(self.rank)) > 1
+        named = request.pairs or len(request.group_of(self.rank)) > 1
         if not named or not source.size:
             return source.copy()
-        if asked.gives:
-            return exchanged(asked, self.rank, source, self.transport)
-        nbytes = max(source.size, asked.count(source.size)) * source.itemsize
-        return self.world.part(asked, nbytes, self.rank).run(source, self.transport, asked.reduction)
+        if request.gives:
+            return exchanged(request, self.rank, source, self.transport)
+        nbytes = max(source.size, request.count(source.size)) * source.itemsize
+        return self.world.part(request, nbytes, self.rank).run(source, self.transport, request.reduction)
 
 
 def together(world: World, run: Callable[[Threads], T]) -> list[T]:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PublishedRange:
-    """value lies between low and high. tag: documented, press, derived, recalled or assumed; source: from where."""
+    """A figure that lies between two others."""
 
     value: float
     low: float
     high: float
-    tag: str = "derived"
-    source: str = ""
+    tag: str = "derived"  # documented, press, derived, recalled or assumed
+    source: str = ""  # from where
 
     def __post_init__(self) -> None:
         if not self.low <= self.value <= self.high:

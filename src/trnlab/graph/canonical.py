@@ -95,10 +95,10 @@ def _attr_key(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that changed. part: "input", "output", "constant", "op"; label: which one, for people."""
+    """One thing that changed."""
 
-    part: str
-    label: str
+    part: str  # "input", "output", "constant", "op"
+    label: str  # which one, for people
     old: str
     new: str
 

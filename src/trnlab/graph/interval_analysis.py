@@ -290,7 +290,8 @@ def _axes_before(op: Op, axes: list[int]) -> list[int] | None:
 
 
 def _dot_general(known: Intervals, op: Op) -> Interval | None:
-    """Of whole numbers only, which those that are rounded first stay: others are rounded as precision asks."""
+    """An interval where operands are whole numbers, which those that are rounded first stay: others are rounded as
+    precision asks."""
     if op.attrs["lhs_mx"] or op.attrs["rhs_mx"]:
         return None
     casts = (op.attrs["lhs_cast"], op.attrs["rhs_cast"])

@@ -45,16 +45,13 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """low <= x <= high for every x that is finite.
-
-    whole: all of these are whole numbers. infinite, nan: infinities, or NaN, may be among the elements.
-    """
+    """What is known of the elements of a tensor: low <= x <= high for every x that is finite."""
 
     low: float = -MOST
     high: float = MOST
-    whole: bool = False
-    infinite: bool = False
-    nan: bool = False
+    whole: bool = False  # all that are finite are whole numbers
+    infinite: bool = False  # infinities may be among the elements
+    nan: bool = False  # NaN may be
 
     @property
     def magnitude(self) -> float:
@@ -118,14 +115,13 @@ def of_format(dtype: DType) -> Interval:
 
 @dataclass(frozen=True, slots=True)
 class _Floats:
-    """A float format. most: its largest number. step: its smallest positive one. exact: it holds whole numbers up to
-    here. slack: relative width of what rounding may add. infinite: it has infinities, else NaN takes their place."""
+    """A float format."""
 
-    most: float
-    step: float
-    exact: int
-    slack: float
-    infinite: bool
+    most: float  # its largest number
+    step: float  # its smallest positive one
+    exact: int  # it holds whole numbers up to here
+    slack: float  # relative width of what rounding may add
+    infinite: bool  # it has infinities, else NaN takes their place
 
 
 @cache

@@ -156,11 +156,8 @@ class Graph:
     """A function of tensors. `aliases[i] = j`: output i overwrites input j in place (a donated buffer).
 
     When there are `checks`, the last output is int32 [len(checks)]: not zero where a check failed (`overflow`).
-    `limits[j]`: what must hold of input j; whoever runs the graph looks before it runs.
-    `bounds[i] = (low, high)`: whoever calls it promises that each element of input i is NaN or within.
-    `start`: of a graph with a state of its own; whoever runs the graph looks, compiling sees the graph alone.
-    `taps`: so many of the last outputs are there for whoever inspects what is computed. They keep values alive, and
-    decide nothing: a pass that asks who reads a value does what it does without them.
+    `limits[j]`: what must hold of input j; whoever runs the graph looks before it runs. `bounds[i] = (low, high)`:
+    whoever calls it promises that each element of input i is NaN or within.
     """
 
     name: str
@@ -172,12 +169,15 @@ class Graph:
     checks: tuple[Check, ...] = ()
     limits: dict[int, list[Check]] = field(default_factory=dict)
     bounds: dict[int, tuple[float, float]] = field(default_factory=dict)
+    # of a graph with a state of its own; whoever runs the graph looks, compiling sees the graph alone
     start: Start | None = None
-    taps: int = 0
+    # so many of the last outputs are there for whoever inspects what is computed. They keep values alive, and
+    # decide nothing: a pass that asks who reads a value does what it does without them.
+    num_probes: int = 0
 
     def wanted(self) -> set[Value]:
         """The outputs that are results, not taps."""
-        return set(self.outputs[: len(self.outputs) - self.taps])
+        return set(self.outputs[: len(self.outputs) - self.num_probes])
 
     def users(self) -> dict[Value, list[Op]]:
         """For each value the ops that read it, in order (outputs of the graph are not ops): those that a result
@@ -217,7 +217,7 @@ class Graph:
             self.checks,
             self.limits,
             dict(self.bounds),
-            taps=self.taps,
+            num_probes=self.num_probes,
         )
 
     def values(self) -> Iterator[Value]:

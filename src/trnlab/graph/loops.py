@@ -64,13 +64,12 @@ class Write:
 
 @dataclass(frozen=True)
 class Body:
-    """What a loop does in each of its `rounds`. reads: one per input of the graph; writes: one per output, which is a
-    result of the loop."""
+    """What a loop does in each of its `rounds`."""
 
     graph: Graph
     rounds: int
-    reads: tuple[LoopInput, ...]
-    writes: tuple[Write, ...]
+    reads: tuple[LoopInput, ...]  # one per input of the graph
+    writes: tuple[Write, ...]  # one per output, which is a result of the loop
     _memo: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property

@@ -55,16 +55,14 @@ class Attr:
 
 @dataclass(frozen=True, slots=True)
 class OpDef:
-    """What there is to know about an op besides its shapes (`infer`) and its meaning (`interpret`).
-
-    operands: names in order; the last `optional` of them may be missing; one that ends in "*" stands for one or more.
-    dtypes: what the data operands may be: "f" float, "i" integer, "n" float or integer, "l" integer or bool, "a"
-    anything.
-    """
+    """What there is to know about an op besides its shapes (`infer`) and its meaning (`interpret`)."""
 
     name: str
     kind: str
+    # names in order; the last `optional` of them may be missing; one that ends in "*" stands for one or more
     operands: tuple[str, ...]
+    # what the data operands may be: "f" float, "i" integer, "n" float or integer, "l" integer or bool, "a"
+    # anything
     dtypes: str = "a"
     attrs: Mapping[str, Attr] = field(default_factory=dict)
     results: tuple[str, ...] = ("result",)

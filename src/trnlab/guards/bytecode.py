@@ -92,22 +92,21 @@ class Import:
 
 @dataclass(frozen=True)
 class ReferencedNames:
-    """Names in one code object, those of functions that are defined inside of it included.
+    """Names in one code object, those of functions that are defined inside of it included."""
 
-    reads: what is read from outside. globals, attributes: all names of these kinds that are mentioned. any_attribute,
-    any_global: it looks names up in a way that does not show them, such as `vars(x)` or `getattr(x, name)`.
-    """
-
-    reads: tuple[NameRead, ...]
+    reads: tuple[NameRead, ...]  # what is read from outside
     imports: tuple[Import, ...]
+    # globals, attributes: all names of these kinds that are mentioned
     globals: frozenset[str]
     attributes: frozenset[str]
+    # any_attribute, any_global: it looks names up in a way that does not show them, such as `vars(x)` or
+    # `getattr(x, name)`
     any_attribute: bool
     any_global: bool
 
 
 @functools.lru_cache(maxsize=8192)
-def mentions(code: CodeType) -> ReferencedNames:
+def referenced_names(code: CodeType) -> ReferencedNames:
     """What `code` mentions."""
     instructions = [i for i in dis.get_instructions(code) if i.opname not in _IGNORED]
     reads: dict[NameRead, None] = {}
@@ -133,7 +132,7 @@ def mentions(code: CodeType) -> ReferencedNames:
             hidden |= not _says_the_name(instructions, at + 1, _BY_STRING[name])
     globals_ |= {read.name for read in reads if read.kind == "global"}
     own = ReferencedNames(tuple(reads), tuple(imports), frozenset(globals_), frozenset(attributes), hidden, False)
-    inner = [mentions(c) for c in code.co_consts if isinstance(c, CodeType)]
+    inner = [referenced_names(c) for c in code.co_consts if isinstance(c, CodeType)]
     return _with_inner(_with_strings(own, code), inner, code.co_freevars)
 
 

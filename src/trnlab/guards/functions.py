@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from trnlab.guards.bytecode import Import, NameRead, mentions
+from trnlab.guards.bytecode import Import, NameRead, referenced_names
 from trnlab.guards.installed import OURS, file_of, package_of
 from trnlab.guards.kinds import ENVIRONMENT, ENVIRONMENTS
 from trnlab.guards.snapshot import IdentitySnapshot, SnapshotReader, StandIn, TreeSnapshot, difference
@@ -189,7 +189,7 @@ class Guards:
         self._value(f"the defaults of {where}", defaults)
         self._value(f"the keyword defaults of {where}", keyword_defaults)
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
-        mentioned = mentions(function.__code__)
+        mentioned = referenced_names(function.__code__)
         for read in mentioned.reads:
             if read.kind == "global":
                 self._global(function.__globals__, read)

@@ -74,7 +74,7 @@ class StateNode:
                 self.known[key] = value
                 yield key, value
 
-    def beside(self) -> Iterable[Any]:
+    def also_reached(self) -> Iterable[Any]:
         """Objects that code reaches through this one and that are no parts: keys of a dictionary."""
         return ()
 
@@ -165,7 +165,7 @@ class ClassNode(AttributesNode):
         super().__init__(owner, label, names)
         self._bases = owner.__bases__
 
-    def beside(self) -> Iterable[Any]:
+    def also_reached(self) -> Iterable[Any]:
         return self.owner.__members__.values() if issubclass(self.owner, Enum) else ()
 
     def wanted(self, now: Mapping[Any, Any]) -> Iterable[Any]:
@@ -269,7 +269,7 @@ class ItemsNode(StateNode):
             found = dict(_plain(found).items(found))
         return found if self.skip is None else {k: v for k, v in found.items() if not self.skip(k)}
 
-    def beside(self) -> Iterable[Any]:
+    def also_reached(self) -> Iterable[Any]:
         return [key for key in self.read() if type(key) is not str and type(key) is not int]
 
     def bare(self) -> Any:
@@ -392,7 +392,7 @@ class MembersNode(SummaryNode):
         super().__init__(owner, label, summary)
         self.members = members
 
-    def beside(self) -> Iterable[Any]:
+    def also_reached(self) -> Iterable[Any]:
         return self.members(self.owner)
 
 

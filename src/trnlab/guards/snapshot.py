@@ -93,17 +93,13 @@ class TreeSnapshot:
 
 @dataclass
 class SnapshotReader:
-    """Reads values into snapshots.
-
-    identities: what was found inside that counts by identity. unstable: whether what was read can never be equal
-    again. mutable: whether it can change while it stays the same object. count: values read.
-    """
+    """Reads values into snapshots."""
 
     stand_in: StandIn | None = None
-    identities: list[Any] = field(default_factory=list)
-    unstable: bool = False
-    mutable: bool = False
-    count: int = 0
+    identities: list[Any] = field(default_factory=list)  # what was found inside that counts by identity
+    unstable: bool = False  # whether what was read can never be equal again
+    mutable: bool = False  # whether it can change while it stays the same object
+    count: int = 0  # values read
     _open: dict[int, int] = field(default_factory=dict)
 
     def read(self, value: Any) -> Hashable:

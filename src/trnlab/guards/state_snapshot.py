@@ -36,7 +36,7 @@ from types import (
 )
 from typing import Any, Protocol
 
-from trnlab.guards.bytecode import Import, mentions
+from trnlab.guards.bytecode import Import, referenced_names
 from trnlab.guards.changes import VALUES, AliasChange, StateChange, equal
 from trnlab.guards.closures import Closures
 from trnlab.guards.kinds import ENVIRONMENT, ENVIRONMENTS, OPEN, WHOLE, container, harmless, moves_on
@@ -132,7 +132,7 @@ class StateSnapshot:
         if getattr(namespace.get("__spec__"), "_initializing", False):
             return
         self._ran[id(code)] = code
-        found = mentions(code)
+        found = referenced_names(code)
         self._widen(found.attributes, found.any_attribute)
         self._names_of(namespace, found.globals, found.any_global)
         if (found.attributes | found.globals) & _OF_ENVIRONMENT:
@@ -163,7 +163,7 @@ class StateSnapshot:
 
     def mention_names(self, code: CodeType) -> None:
         """Code of the framework is about to run, which reads attributes of users' objects."""
-        self._widen(mentions(code).attributes, False)
+        self._widen(referenced_names(code).attributes, False)
         self._settle()
 
     def _widen(self, names: frozenset[str], anything: bool) -> None:
@@ -186,7 +186,7 @@ class StateSnapshot:
             node = self._waiting.popleft()
             for key, value in list(node.find()):
                 self._reach(value, node.at(key), (node, key))
-            for value in list(node.beside()):
+            for value in list(node.also_reached()):
                 self._reach(value, node.label)
 
     def _reach(self, value: Any, label: str, held: tuple[StateNode | None, Any] | None = None) -> None:

@@ -59,33 +59,33 @@ _OF_ITSELF = (
 _READS_FOR_OTHERS = ("numpy/lib/", "torch/serialization.py")
 
 
-def unrepeatable(image: StateSnapshot, function: Any, frame: FrameType) -> str | None:
+def unrepeatable(snapshot: StateSnapshot, function: Any, frame: FrameType) -> str | None:
     """What a call of a function written in C asked, for people; None where it can be repeated or is watched."""
     of = getattr(function, "__self__", None)
     if of is None:
         return None
-    known = image.opaque.get(id(of))
+    known = snapshot.opaque.get(id(of))
     if known is not None and known[0] is of:
         return f"calls {known[1]}.{function.__name__}(), of an object that cannot be watched"
     if type(of) is type and issubclass(of, datetime.date) and function.__name__ in _NOW:
-        return _asked("the clock", image, frame, installed=False)
+        return _asked("the clock", snapshot, frame, installed=False)
     try:
         clock, system = function in _CLOCK, function in _SYSTEM
     except TypeError:  # an object that has no hash
         return None
     if clock:
-        return _asked("the clock", image, frame, installed=False)
-    return _asked("the file system", image, frame, installed=True) if system else None
+        return _asked("the clock", snapshot, frame, installed=False)
+    return _asked("the file system", snapshot, frame, installed=True) if system else None
 
 
-def _asked(whom: str, image: StateSnapshot, frame: FrameType | None, installed: bool) -> str | None:
+def _asked(whom: str, snapshot: StateSnapshot, frame: FrameType | None, installed: bool) -> str | None:
     """Whether a user's line asked, by itself or through the standard library. installed: also one of a package."""
     while frame is not None and _passes_on(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
         return None
     file = frame.f_code.co_filename
-    if image.framework.library(file) or (not installed and "/site-packages/" in file):
+    if snapshot.framework.library(file) or (not installed and "/site-packages/" in file):
         return None
     return f"asks {whom} at {os.path.basename(file)}:{frame.f_lineno}"
 

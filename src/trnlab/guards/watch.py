@@ -26,8 +26,8 @@ class FunctionWatch:
     look like a part of the code that is watched.
     """
 
-    def __init__(self, image: StateSnapshot) -> None:
-        self.image = image
+    def __init__(self, snapshot: StateSnapshot) -> None:
+        self.snapshot = snapshot
         self.noted: list[str] = []  # what the code asked that another run may answer otherwise
         self._seen: dict[int, CodeType] = {}
         self._previous: Any = None
@@ -45,13 +45,13 @@ class FunctionWatch:
             sys.setprofile(self._previous)
         else:  # a profiler in C, whose hook Python shows as the profiler itself
             self._previous.enable()
-        self.image.closures.forget()
+        self.snapshot.closures.forget()
         if self._collects:
             gc.enable()
 
     def _event(self, frame: FrameType, event: str, function: Any) -> None:
         if event == "c_call" and function is not None:
-            asked = unrepeatable(self.image, function, frame)
+            asked = unrepeatable(self.snapshot, function, frame)
             if asked is not None:
                 self.noted.append(asked)
         if event != "call":
@@ -60,13 +60,13 @@ class FunctionWatch:
         if id(code) in self._seen:
             return
         self._seen[id(code)] = code
-        file, framework = code.co_filename, self.image.framework
+        file, framework = code.co_filename, self.snapshot.framework
         if not framework.library(file):
             if code.co_name in _OF_IMPORTS and _is_import(frame.f_back):
                 return
-            self.image.mention(code, frame.f_globals)
+            self.snapshot.mention(code, frame.f_globals)
         elif framework.names_only(file):
-            self.image.mention_names(code)
+            self.snapshot.mention_names(code)
 
 
 def _is_import(frame: FrameType | None) -> bool:

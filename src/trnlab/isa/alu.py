@@ -26,21 +26,17 @@ ALL_THREE = frozenset({Engine.VECTOR, Engine.GPSIMD, Engine.SCALAR})
 
 @dataclass(frozen=True, slots=True)
 class AluOp:
-    """One operator. `code` is what simulators switch on; `function` takes two arrays of one dtype.
-
-    reduces: legal in a reduction. integer: defined on 32-bit integers as well, exactly. unary: ignores its second
-    operand. engines: where it exists. feature: what the chip must have.
-    """
+    """One operator. `code` is what simulators switch on; `function` takes two arrays of one dtype."""
 
     name: str
     code: int
     function: Callable[[Any, Any], Any]
     bitvec: bool = False
-    reduces: bool = False
-    integer: bool = False
-    unary: bool = False
-    engines: frozenset[Engine] = VECTOR_GPSIMD
-    feature: str | None = None
+    reduces: bool = False  # legal in a reduction
+    integer: bool = False  # defined on 32-bit integers as well, exactly
+    unary: bool = False  # ignores its second operand
+    engines: frozenset[Engine] = VECTOR_GPSIMD  # where it exists
+    feature: str | None = None  # what the chip must have
     published: bool = True
 
     def __call__(self, x: Any, y: Any) -> Any:

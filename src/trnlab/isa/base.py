@@ -143,27 +143,24 @@ class Dataflow(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class OperandSpec:
-    """One operand slot. `immediate`: a Python number may stand in its place. `rw`: read as well as written (a dst).
-
-    shape: what its partition count and its elements per partition are called. Operands that use one letter must agree
-    on it; a number is itself; "" is not compared. dtypes: names of the formats it takes.
-    state: registers of the engine itself (accumulators, random states), which whoever records the program keeps in a
-    tile of their own, one row per lane. The engine's order alone orders their use, so they take no part in timing.
-    starts: where in a quadrant of 32 partitions it may start, in place of the rule by height.
-    index_of: the operand whose columns this one picks, see `isa.indirection`.
-    """
+    """One operand slot."""
 
     name: str
     role: str  # "dst" or "src"
     memories: frozenset[Memory] = ON_CHIP
     optional: bool = False
-    immediate: bool = False
-    rw: bool = False
+    immediate: bool = False  # a Python number may stand in its place
+    rw: bool = False  # read as well as written (a dst)
+    # what its partition count and its elements per partition are called. Operands that use one letter must agree
+    # on it; a number is itself; "" is not compared.
     shape: tuple[str, str] = ("P", "F")
-    dtypes: frozenset[str] = ANY_DTYPE
+    dtypes: frozenset[str] = ANY_DTYPE  # names of the formats it takes
+    # registers of the engine itself (accumulators, random states), which whoever records the program keeps in a
+    # tile of their own, one row per lane. The engine's order alone orders their use, so they take no part in
+    # timing.
     state: bool = False
-    starts: tuple[int, ...] = ()
-    index_of: str = ""
+    starts: tuple[int, ...] = ()  # where in a quadrant of 32 partitions it may start, in place of the rule by height
+    index_of: str = ""  # the operand whose columns this one picks, see `isa.indirection`
 
     @property
     def is_scalar(self) -> bool:
@@ -173,35 +170,25 @@ class OperandSpec:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How much an instruction has to do, in terms that no generation changes.
+    """How much an instruction has to do, in terms that no generation changes."""
 
-    kind: cost class, a key of `isa.costs.COST_CLASSES`, e.g. "pe.matmul", "vector.tensor_tensor", "dma.copy".
-    n: elements streamed per partition (PE: moving columns N; DMA: bytes of one descriptor).
-    m: second size (PE: stationary columns M; DMA: number of descriptors; else what the cost class says, or 0).
-    k: partitions (PE: contraction rows K; DMA: partitions on the SBUF side).
-    itemsize: bytes of the widest streamed operand's element.
-    dtype: the format that all streamed operands share, "float16" where bfloat16 and float16 mix, "mixed" otherwise
-        (PE: the wider input's).
-    psum: bit i set when operand i (in spec order) lies in PSUM.
-    strided: some streamed operand's inner step is not 1; wide_stride: it is more than 16 bytes.
-    nbytes: bytes moved (DMA).
-    flops: useful floating point operations (2*K*M*N for a matmul, else elements times operators).
-    part: row, column, rows and columns of the part of the PE array that is used; all of it when empty.
-    groups: the ranks that meet, group by group (collectives; of permutations the pairs).
-    """
-
-    kind: str
-    n: int
+    kind: str  # cost class, a key of `isa.costs.COST_CLASSES`, e.g. "pe.matmul", "vector.tensor_tensor", "dma.copy"
+    n: int  # elements streamed per partition (PE: moving columns N; DMA: bytes of one descriptor)
+    # second size (PE: stationary columns M; DMA: number of descriptors; else what the cost class says, or 0)
     m: int = 0
-    k: int = 128
-    itemsize: int = 4
+    k: int = 128  # partitions (PE: contraction rows K; DMA: partitions on the SBUF side)
+    itemsize: int = 4  # bytes of the widest streamed operand's element
+    # the format that all streamed operands share, "float16" where bfloat16 and float16 mix, "mixed" otherwise
+    # (PE: the wider input's)
     dtype: str = "float32"
-    psum: int = 0
-    strided: bool = False
-    nbytes: int = 0
-    flops: int = 0
-    wide_stride: bool = False
+    psum: int = 0  # bit i set when operand i (in spec order) lies in PSUM
+    strided: bool = False  # some streamed operand's inner step is not 1
+    nbytes: int = 0  # bytes moved (DMA)
+    flops: int = 0  # useful floating point operations (2*K*M*N for a matmul, else elements times operators)
+    wide_stride: bool = False  # it is more than 16 bytes
+    # row, column, rows and columns of the part of the PE array that is used; all of it when empty
     part: tuple[int, ...] = ()
+    # the ranks that meet, group by group (collectives; of permutations the pairs)
     groups: tuple[tuple[int, ...], ...] = ()
 
 

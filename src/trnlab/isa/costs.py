@@ -26,7 +26,7 @@ COST_CLASSES: Mapping[str, str] = {
     "gpsimd.tensor_scalar": "N plus the software's fixed cost; rsqrt (m = 1) takes about four times ScalarE's time",
     "vector.scalar_tensor_tensor": "2N; N when bfloat16 and m = 1 (subtract then multiply, N even)",
     "vector.tensor_reduce": "N of the input; N/2 when bfloat16 in and out and m = 1 (add or max)",
-    "vector.reciprocal": "8N",
+    "vector.reciprocal": "8N; as measured, 3N on NeuronCore-v2",
     "gpsimd.iota": "150 + N",
     "gpsimd.affine_select": "150 + N",
     "vector.select_reduce": "N when predicate and on_true are in different memories, 2N when both are in SBUF",

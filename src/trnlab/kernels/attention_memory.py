@@ -55,11 +55,12 @@ class Pack:
 
 @dataclass(eq=False)
 class Superblock:
-    """One superblock: queries [q0, q1) of each head of a pack. `starts`, `ends`: of its pack, of its group."""
+    """One superblock: queries [q0, q1) of each head of a pack."""
 
     pack: Pack
     q0: int
     q1: int
+    # starts, ends: of its pack, of its group
     starts: bool
     ends: bool
     shift: AP = field(init=False)  # -m as [1, heads, queries]

@@ -33,9 +33,7 @@ _WIDTHS = (2048, 1024, 512, 256, 128)
 
 @dataclass(frozen=True, slots=True)
 class MatmulProblem:
-    """A product [M, K] x [K, N]. `*_k_rows`: the operand's rows are the contraction, as the PE array wants them.
-    `sink_cost`, `sink_moved`: as `cost` and `moved` of a `Sink`. `sums`: whether one operand is summed over the
-    contraction, too. `batch`: products of this shape in a row, whose loads go on from one to the next."""
+    """A product [M, K] x [K, N]. `*_k_rows`: the operand's rows are the contraction, as the PE array wants them."""
 
     m: int
     n: int
@@ -43,10 +41,11 @@ class MatmulProblem:
     dtype: str
     lhs_k_rows: bool
     rhs_k_rows: bool
+    # sink_cost, sink_moved: as `cost` and `moved` of a `Sink`
     sink_cost: float = 0.0
     sink_moved: int = 0
-    sums: bool = False
-    batch: int = 1
+    sums: bool = False  # whether one operand is summed over the contraction, too
+    batch: int = 1  # products of this shape in a row, whose loads go on from one to the next
 
     @property
     def itemsize(self) -> int:
@@ -82,18 +81,15 @@ class MatmulProblem:
 
 @dataclass(frozen=True, slots=True)
 class BlockedOperand:
-    """One operand in a blocking: its free size in all, of a block, of the pieces that are loaded; its SBUF tiles.
-
-    `unit`: free size of one matmul's operand. `raw_tiles`: SBUF tiles for pieces that wait to be transposed.
-    """
+    """One operand in a blocking: its free size in all, of a block, of the pieces that are loaded; its SBUF tiles."""
 
     size: int
-    unit: int
+    unit: int  # free size of one matmul's operand
     k_rows: bool
     block: int
     piece: int
     tiles: int
-    raw_tiles: int
+    raw_tiles: int  # SBUF tiles for pieces that wait to be transposed
 
     @property
     def blocks(self) -> int:
@@ -113,18 +109,15 @@ class BlockedOperand:
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """`lhs_resident` says which of the sides stays; `depth` counts the k tiles of a chunk.
-
-    `keep`: resident blocks keep all chunks. `spill`: sums wait in SBUF from chunk to chunk, not in PSUM.
-    """
+    """`lhs_resident` says which of the sides stays; `depth` counts the k tiles of a chunk."""
 
     lhs: BlockedOperand
     rhs: BlockedOperand
     lhs_resident: bool
     depth: int
     chunks: int
-    keep: bool
-    spill: bool = False
+    keep: bool  # resident blocks keep all chunks
+    spill: bool = False  # sums wait in SBUF from chunk to chunk, not in PSUM
 
     @property
     def resident(self) -> BlockedOperand:

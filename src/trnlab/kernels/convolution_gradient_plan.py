@@ -99,17 +99,15 @@ class AccumulationPass(NamedTuple):
 
 
 class GradientTiling(NamedTuple):
-    """channels: of the input, at a time; held: whether all that is transposed stays on chip; whole: whether images
-    are loaded whole, else `loaded` rows of all bands; cols: columns of the result's gradient at a time; bufs: loads
-    in flight."""
+    """How the gradient of a convolution's weights is cut into tiles."""
 
     lanes: Lanes
-    channels: int
-    held: bool
-    whole: bool
-    cols: int
+    channels: int  # of the input, at a time
+    held: bool  # whether all that is transposed stays on chip
+    whole: bool  # whether images are loaded whole, else `loaded` rows of all bands
+    cols: int  # columns of the result's gradient at a time
     loaded: int
-    bufs: int
+    bufs: int  # loads in flight
 
 
 class Room(NamedTuple):

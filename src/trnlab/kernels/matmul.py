@@ -30,15 +30,14 @@ __all__ = ["BatchedProduct", "batch_matmul", "matmul"]
 
 
 class BatchedProduct(NamedTuple):
-    """One product of a batch. onezero: lhs is float32 of ones and zeros only, past which the array streams twice as
-    fast. sums: where the sums of lhs over the contraction go, fp32 [M]; sums_of_rhs: those of rhs, [N], instead."""
+    """One product of a batch."""
 
     lhs: BlockSource
     rhs: BlockSource
     sink: Sink
-    onezero: bool = False
-    sums: HbmView | None = None
-    sums_of_rhs: bool = False
+    onezero: bool = False  # lhs is float32 of ones and zeros only, past which the array streams twice as fast
+    sums: HbmView | None = None  # where the sums of lhs over the contraction go, fp32 [M]
+    sums_of_rhs: bool = False  # those of rhs, [N], instead
 
 
 def matmul(b: Builder, lhs: BlockSource, rhs: BlockSource, sink: Sink, *, lhs_k_rows: bool, rhs_k_rows: bool) -> None:
@@ -114,15 +113,13 @@ class _Piece:
 
 @dataclass(slots=True, eq=False)
 class _Group:
-    """One chunk of the product of some lhs pieces with some rhs pieces.
-
-    `bank`: of its first output tile; `begins` and `ends`: whether it is the first and the last chunk.
-    """
+    """One chunk of the product of some lhs pieces with some rhs pieces."""
 
     item: BatchedProduct
     lhs: list[_Piece]
     rhs: list[_Piece]
-    bank: int
+    bank: int  # of its first output tile
+    # begins, ends: whether it is the first and the last chunk
     begins: bool
     ends: bool
 

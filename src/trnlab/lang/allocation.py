@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from trnlab.isa.base import Memory
@@ -62,24 +62,33 @@ class _Fitting:
             raise replace(full, off=() if self.given else off)
 
     def _make_room(self, full: FullError) -> FullError | None:
-        """Order by demand; where that is not enough, spill: in whichever order fewer bytes are."""
-        as_written = self.b.state()
+        """Spill in the order of the kernel; but what does not fit into PSUM is ordered by demand where nothing has to
+        go to HBM then, and so is what nobody could spill.
+        """
+        if not self.policy.spill or self.given:
+            return self._by_demand(full)
+        as_written, passed = self.b.state(), self.changes
+        attempts = [self._spill, self._by_demand]
+        for attempt in [self._only_by_demand, *attempts] if full.memory is Memory.PSUM else attempts:
+            self.b.restore(as_written)
+            self.spills, self.changes = [], passed[:]
+            left = attempt(full)
+            if left is None:
+                break
+        return left
+
+    def _only_by_demand(self, full: FullError) -> FullError | None:
+        """Order by demand, and take it as failed where something has to go to HBM nevertheless."""
+        left = self._by_demand(full)
+        return full if any(s.target == "hbm" for s in self.spills) else left
+
+    def _by_demand(self, full: FullError) -> FullError | None:
+        """Order by demand, and spill where that is not enough."""
         change = passes.order_for_room(self.b, self._movable, self.policy) if self.policy.demand else None
-        ordered = full if change is None else self._place()
-        if ordered is not None and self.policy.spill and not self.given:
-            ordered = self._spill(ordered)
-            if change is not None and (ordered is not None or self.spills):
-                best = self.b.state(), self.spills, ordered
-                self.b.restore(as_written)
-                self.spills = []
-                written = self._spill(full)
-                if written is None and (ordered is not None or _cost(self.spills) < _cost(best[1])):
-                    return None
-                state, self.spills, ordered = best
-                self.b.restore(state)
         if change is not None:
             self.changes.append(change)
-        return ordered
+        left = full if change is None else self._place()
+        return self._spill(left) if left is not None and self.policy.spill and not self.given else left
 
     def _spill(self, full: FullError) -> FullError | None:
         """Spill and place again; where what is alive fits and the gaps between do not, spill as if for less room."""
@@ -118,8 +127,3 @@ class _Fitting:
             except DoesNotFitError as error:
                 return FullError(memory, error, limit)
         return None
-
-
-def _cost(spills: Sequence[Spill]) -> int:
-    """Bytes moved because of them."""
-    return sum(s.saved + s.reloaded for s in spills)

@@ -141,8 +141,12 @@ def format_of(kind: Any) -> Format:
 
     Raises TypeError or KeyError for what is not a format.
     """
-    if isinstance(kind, Format):
-        return kind
+    return kind if isinstance(kind, Format) else _looked_up(kind)
+
+
+@functools.lru_cache(maxsize=1024)
+def _looked_up(kind: Any) -> Format:
+    """`format_of` for what is none: the text of a NumPy dtype takes microseconds."""
     text = kind if isinstance(kind, str) else str(kind)
     if text.startswith("torch."):
         name = text.removeprefix("torch.").replace("float8_e4m3fnuz", "float8_e4m3")

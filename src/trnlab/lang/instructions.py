@@ -42,7 +42,7 @@ def matmul(name: str, dst: Tensor, accumulate: bool | None, **arguments: Any) ->
     if accumulate is None:
         accumulate = region in sums or any(_covers(known, dst) for known in sums)
     elif accumulate:
-        current().told.append(len(current().builder))
+        current().accumulating.append(len(current().builder))
     if not accumulate:
         _forget(dst)
         sums.add(region)

@@ -3,7 +3,8 @@
 
 A tile occupies its bytes from the first instruction that names it to the last. Tiles go round the memory as in a
 ring, each behind the one before, so that what is reused has been free for longest, and neighbours in time do not wait
-for each other's bytes; where that fragments the memory, they are packed.
+for each other's bytes; where that fragments the memory, they are packed: small ones go round a sixteenth of it
+then, or, where even that fragments it, none do.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 ALIGN = 64
+_NEAR = 16  # part of the memory that packed tiles go round
 
 
 @dataclass(slots=True, eq=False)
@@ -37,17 +39,19 @@ class DoesNotFitError(Exception):
 
 def place(demands: Sequence[Demand], limit: int, align: int = ALIGN) -> dict[int, int]:
     """An address for each demand. Raises DoesNotFitError when even packed tiles do not fit."""
-    try:
-        return _Placer(limit, align, spread=True).run(demands)
-    except DoesNotFitError:
-        return _Placer(limit, align, spread=False).run(demands)
+    for reach in (limit, limit // _NEAR):
+        try:
+            return _Placer(limit, align, reach).run(demands)
+        except DoesNotFitError:
+            pass
+    return _Placer(limit, align, 0).run(demands)
 
 
 class _Placer:
     """One sweep over time. Live tiles are kept sorted by address."""
 
-    def __init__(self, limit: int, align: int, *, spread: bool) -> None:
-        self.limit, self.align, self.spread = limit, align, spread
+    def __init__(self, limit: int, align: int, reach: int) -> None:
+        self.limit, self.align, self.reach = limit, align, reach
         self.live: list[tuple[int, int, Demand]] = []  # address, end
         self.ending: list[tuple[int, int, int, Demand]] = []  # last, address, end
         self.after = 0  # where the last tile ends
@@ -82,10 +86,14 @@ class _Placer:
             del self.live[at]
 
     def _find(self, size: int, blocked: list[tuple[int, int, Demand]]) -> int | None:
-        """The lowest gap behind the last tile, else the lowest of all."""
+        """The lowest gap behind the last tile, else the lowest of all. Not behind it where that is out of reach."""
         taken = sorted([*self.live, *blocked], key=lambda item: item[0]) if blocked else self.live
-        behind = self._gap(size, taken, self.after, bool(blocked)) if self.spread else None
-        return behind if behind is not None else self._gap(size, taken, 0, bool(blocked))
+        behind = self._gap(size, taken, self.after, bool(blocked)) if self.reach else None
+        if behind is not None and self.reach == self.limit:
+            return behind
+        lowest = self._gap(size, taken, 0, bool(blocked))
+        near = behind is not None and lowest is not None and behind + size <= lowest + self.reach
+        return behind if near else lowest
 
     def _gap(self, size: int, taken: list[tuple[int, int, Demand]], address: int, overlaps: bool) -> int | None:
         """The lowest address from `address` on with `size` bytes that nobody has taken. Live tiles are disjoint, so

@@ -83,47 +83,38 @@ class TileRecord:
 
 @dataclass(eq=False)
 class Recorder:
-    """Records one program (one point of the launch grid) of a kernel.
-
-    grid, program: the launch grid and this program's place in it. arrays: initial contents of HBM tensors that the
-    kernel brings along (constants), by position in the routine's parameters. memory: the tensors of the rank, which
-    the recorders of its cores have in common; static_dma: transfers that do not say otherwise find their descriptors
-    in a ring; numbers: for each parameter, its number there. rank: which rank this
-    is; cores: how many cores it has.
-
-    reader: whoever executes what has been recorded so far and says what a tensor holds then; lang itself runs
-    nothing. depends: the recorded instructions depend on data, because the reader was asked. dynamic: some view has
-    an address that is chosen at run time. watched: values were shown, so that each call must record anew. ordered:
-    inside of how many blocks that forbid reordering; loops: inside of which loops on the device. labels: the
-    instructions that the kernel named, by number. remarks: what it is warned of, by line and text. policy: what the
-    hardware's compiler is to make of it.
-    """
+    """Records one program (one point of the launch grid) of a kernel."""
 
     name: str
     chip: Chip
+    # grid, program: the launch grid and this program's place in it
     grid: tuple[int, ...] = ()
     program: tuple[int, ...] = ()
     tensor_type: type[Tensor] = Tensor
     builder: Builder = field(init=False)
-    rank: int = 0
-    cores: int = 1
+    rank: int = 0  # which rank this is
+    cores: int = 1  # how many cores it has
+    # the tensors of the rank, which the recorders of its cores have in common
     memory: HbmTensors = field(default_factory=HbmTensors)
-    static_dma: bool = False
+    static_dma: bool = False  # transfers that do not say otherwise find their descriptors in a ring
     hbm: list[Tensor] = field(default_factory=list)  # in the order of the routine's parameters
-    numbers: list[int] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)  # for each parameter, its number there
+    # initial contents of HBM tensors that the kernel brings along (constants), by position in the routine's
+    # parameters
     arrays: dict[int, np.ndarray[Any, Any]] = field(default_factory=dict)
+    # whoever executes what has been recorded so far and says what a tensor holds then; lang itself runs nothing
     reader: Callable[[Tensor], np.ndarray[Any, Any]] | None = None
-    depends: bool = False
-    dynamic: bool = False
-    watched: bool = False
-    ordered: int = 0
-    loops: list[int] = field(default_factory=list)
-    labels: dict[str, int] = field(default_factory=dict)
-    policy: Policy = field(default_factory=chosen)
+    depends: bool = False  # the recorded instructions depend on data, because the reader was asked
+    dynamic: bool = False  # some view has an address that is chosen at run time
+    watched: bool = False  # values were shown, so that each call must record anew
+    ordered: int = 0  # inside of how many blocks that forbid reordering
+    loops: list[int] = field(default_factory=list)  # inside of which loops on the device
+    labels: dict[str, int] = field(default_factory=dict)  # the instructions that the kernel named, by number
+    policy: Policy = field(default_factory=chosen)  # what the hardware's compiler is to make of it
     spans: Spans = field(default_factory=Spans)
-    told: list[int] = field(default_factory=list)
+    accumulating: list[int] = field(default_factory=list)
     free: list[int] = field(default_factory=list)
-    remarks: dict[Any, ConstraintError] = field(default_factory=dict)
+    remarks: dict[Any, ConstraintError] = field(default_factory=dict)  # what it is warned of, by line and text
     _shared: list[Tensor] = field(default_factory=list)
     _shared_turn: int = 0
     tiles: list[TileRecord] = field(default_factory=list)

@@ -34,20 +34,17 @@ _HBM = Memory.HBM  # to look a member up takes 200 ns in Python 3.11
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Storage:
-    """The memory that views share. row: elements of `format` per partition (on chip; 0 in HBM).
-
-    sums: regions of a PSUM tile that a matmul adds to if it does not say, see `lang.instructions.nc_matmul`. wrote:
-    all regions of it that were written. common: HBM that all cores of a rank see: arguments, whatever their region
-    says, and what is made in shared_hbm.
-    """
+    """The memory that views share. row: elements of `format` per partition (on chip; 0 in HBM)."""
 
     recorder: Recording
     buffer: Buffer
     region: MemorySpace
     shape: tuple[int, ...]
     format: Format
+    # regions of a PSUM tile that a matmul adds to if it does not say, see `lang.instructions.nc_matmul`
     sums: set[tuple[Any, ...]] = field(default_factory=set)
-    wrote: set[tuple[Any, ...]] = field(default_factory=set)
+    wrote: set[tuple[Any, ...]] = field(default_factory=set)  # all regions of it that were written
+    # HBM that all cores of a rank see: arguments, whatever their region says, and what is made in shared_hbm
     common: bool = False
 
     @property

@@ -54,18 +54,15 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Explained:
-    """What a policy made of a kernel. changes: by its passes, of all cores together. spills: what left a memory.
-
-    as_written: the kernel with everything off that can be. without: the kernel with one option switched off.
-    """
+    """What a policy made of a kernel."""
 
     name: str
     policy: Policy
     whole: Outcome
-    as_written: Outcome
-    without: dict[str, Outcome]
-    changes: tuple[PassChange, ...]
-    spills: tuple[Spill, ...]
+    as_written: Outcome  # the kernel with everything off that can be
+    without: dict[str, Outcome]  # the kernel with one option switched off
+    changes: tuple[PassChange, ...]  # by its passes, of all cores together
+    spills: tuple[Spill, ...]  # what left a memory
 
     def gain(self, option: str) -> int | None:
         """Picoseconds that the option takes off the kernel's time; None where it is refused without."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from trnlab.isa import REGISTRY
 from trnlab.isa.base import Engine
-from trnlab.lang import assignment, compose, registers, transfers
+from trnlab.lang import assignment, compose
 from trnlab.lang import instructions as ins
 from trnlab.lang.recorder import current
 from trnlab.lang.registers import VirtualRegister
@@ -40,7 +40,20 @@ from trnlab.nki.enums import (
     vector_engine,
 )
 from trnlab.nki.handles import NkiInstruction, issue, number
-from trnlab.nki.operators import alu_name, function_name, optional_alu_name, stage_name
+from trnlab.nki.isa_activations import _reducing
+from trnlab.nki.isa_activations import activate2 as activate2
+from trnlab.nki.isa_activations import activation as activation
+from trnlab.nki.isa_activations import activation_reduce as activation_reduce
+from trnlab.nki.isa_transfers import core_barrier as core_barrier
+from trnlab.nki.isa_transfers import dma_compute as dma_compute
+from trnlab.nki.isa_transfers import dma_copy as dma_copy
+from trnlab.nki.isa_transfers import dma_transpose as dma_transpose
+from trnlab.nki.isa_transfers import register_alloc as register_alloc
+from trnlab.nki.isa_transfers import register_load as register_load
+from trnlab.nki.isa_transfers import register_move as register_move
+from trnlab.nki.isa_transfers import register_store as register_store
+from trnlab.nki.isa_transfers import sendrecv as sendrecv
+from trnlab.nki.operators import alu_name, optional_alu_name
 from trnlab.nki.random import dropout, rand2, rand_get_state, rand_set_state, rng, set_rng_seed
 from trnlab.nki.target import default_chip, release
 
@@ -84,52 +97,6 @@ def get_nc_version() -> nc_version:
 def get_nc_sub_version() -> int:
     """Silicon revision."""
     return 0
-
-
-def dma_copy(
-    dst: Tensor,
-    src: Tensor,
-    priority: int | None = None,
-    oob_mode: Any = oob_mode.error,
-    dge_mode: Any = dge_mode.unknown,
-    engine: engine = engine.unknown,
-    name: str | None = None,
-) -> NkiInstruction:
-    """Move elements between HBM and SBUF, with a cast where the formats differ."""
-    on, options = _transfer(dge_mode, oob_mode, priority, chip_engine(engine))
-    transfers.dma_copy(dst, src, engine=on, **options)
-    return NkiInstruction(name)
-
-
-def dma_transpose(
-    dst: Tensor,
-    src: Tensor,
-    axes: Any = None,
-    priority: int | None = None,
-    dge_mode: Any = dge_mode.unknown,
-    oob_mode: Any = oob_mode.error,
-    name: str | None = None,
-) -> NkiInstruction:
-    """Move elements with their dimensions reversed as the rank says."""
-    order = tuple(axes) if axes else {2: (1, 0), 3: (2, 1, 0), 4: (3, 1, 2, 0)}.get(src.ndim, (1, 0))
-    on, options = _transfer(dge_mode, oob_mode, priority, None)
-    transfers.dma_transpose(dst, src, order, engine=on, **options)
-    return NkiInstruction(name)
-
-
-def _transfer(made_by: dge_mode, outside: oob_mode, priority: Any, on: Engine | None) -> tuple[Engine | None, Any]:
-    """The engine that triggers a transfer, and those attributes that are not what they would be anyway."""
-    options: dict[str, Any] = {} if priority is None else {"priority": priority}
-    made_by = dge_mode(made_by) if isinstance(made_by, int) else made_by  # by its number
-    if outside is _SKIP:
-        options["oob_mode"] = "skip"
-    if made_by not in (_OPEN, None):
-        options["dge_mode"] = made_by.name
-        on = Engine.GPSIMD if made_by is _SOFTWARE else on
-    return on, options
-
-
-_SKIP, _OPEN, _SOFTWARE = oob_mode.skip, dge_mode.unknown, dge_mode.swdge
 
 
 def tensor_copy(
@@ -317,125 +284,6 @@ def tensor_scalar_cumulative(
     )
 
 
-def activation(
-    dst: Tensor,
-    op: Any,
-    data: Tensor,
-    bias: Any = None,
-    scale: Any = 1.0,
-    reduce_op: Any = None,
-    reduce_res: Tensor | None = None,
-    reduce_cmd: reduce_cmd = reduce_cmd.idle,
-    name: str | None = None,
-) -> NkiInstruction:
-    """dst = op(data * scale + bias), optionally with the sum of each row."""
-    options = _reducing("activation", Engine.SCALAR, dst, reduce_cmd, reduce_res)
-    return _activation(dst, op, data, bias, scale, reduce_op, reduce_res, name, options)
-
-
-def _activation(
-    dst: Tensor,
-    op: Any,
-    data: Tensor,
-    bias: Any,
-    scale: Any,
-    reduce_op: Any,
-    reduce_res: Tensor | None,
-    name: str | None,
-    options: dict[str, Any],
-) -> NkiInstruction:
-    function = function_name(op)
-    # There is no parameter here: a slope of 0, as in activate2.
-    function = "relu" if function == "prelu" else function
-    return issue(
-        "activation",
-        name,
-        dst=dst,
-        op=function,
-        data=data,
-        bias=_bias(bias),
-        scale=number(scale),
-        reduce_op="add" if reduce_op is None else alu_name(reduce_op),
-        reduce_res=reduce_res,
-        **options,
-    )
-
-
-def _reducing(
-    instruction: str, on: Engine, dst: Tensor, command: reduce_cmd, result: Tensor | None, initial: Any = None
-) -> dict[str, Any]:
-    """How an instruction uses its engine's accumulators: nothing to say where it neither keeps nor shows a sum."""
-    if command is _IDLE and result is None:
-        return {}
-    options: dict[str, Any] = {"reduce_cmd": command.name, "accumulators": ins.accumulators(on, dst.shape[0])}
-    if command is _LOAD:
-        options["reduce_init"] = number(0.0 if initial is None else initial)
-    return options if ins.accepts(instruction, "reduce_cmd") else {}
-
-
-_IDLE, _LOAD, _RESET_REDUCE = reduce_cmd.idle, reduce_cmd.load_reduce, reduce_cmd.reset_reduce
-
-
-def _bias(bias: Any) -> Any:
-    """A number as bias is a tile on chips whose ScalarE takes none."""
-    if bias is None or isinstance(bias, Tensor) or not bias:
-        return bias if isinstance(bias, Tensor) else None
-    if current().chip.has("scalar_bias_immediate"):
-        return float(bias)
-    return current().once(("bias", float(bias)), lambda: compose.filled((128, 1), float(bias), "float32"))
-
-
-def activation_reduce(
-    dst: Tensor,
-    op: Any,
-    data: Tensor,
-    reduce_op: Any,
-    reduce_res: Tensor,
-    bias: Any = None,
-    scale: Any = 1.0,
-    name: str | None = None,
-) -> NkiInstruction:
-    """An activation that also sums each row; without reduce_res the sums stay in ScalarE's accumulators."""
-    options = _reducing("activation", Engine.SCALAR, dst, _RESET_REDUCE, reduce_res)
-    return _activation(dst, op, data, bias, scale, reduce_op, reduce_res, name, options)
-
-
-def activate2(
-    dst: Tensor,
-    op: Any,
-    data: Tensor,
-    imm0: Any,
-    imm1: Any,
-    op0: Any,
-    op1: Any,
-    relu_param: Any = 0.0,
-    reverse0: bool = False,
-    reverse1: bool = False,
-    reduce_op: Any = None,
-    reduce_res: Tensor | None = None,
-    reduce_cmd: reduce_cmd = reduce_cmd.idle,
-    name: str | None = None,
-) -> NkiInstruction:
-    """op((data op0 imm0) op1 imm1), optionally reduced."""
-    return issue(
-        "activate2",
-        name,
-        dst=dst,
-        op=function_name(op),
-        data=data,
-        imm0=imm0,
-        imm1=imm1,
-        op0=stage_name(op0),
-        op1=stage_name(op1),
-        relu_param=relu_param,
-        reverse0=reverse0,
-        reverse1=reverse1,
-        reduce_op="add" if reduce_op is None else alu_name(reduce_op),
-        reduce_res=reduce_res,
-        **_reducing("activate2", Engine.SCALAR, dst, reduce_cmd, reduce_res),
-    )
-
-
 def iota(
     dst: Tensor, pattern: Any, offset: int = 0, channel_multiplier: int = 0, name: str | None = None
 ) -> NkiInstruction:
@@ -591,77 +439,6 @@ def select_reduce(
         reverse_pred=reverse_pred,
         **_reducing("select_reduce", Engine.VECTOR, dst, reduce_cmd, reduce_res),
     )
-
-
-def dma_compute(
-    dst: Tensor,
-    srcs: list[Tensor],
-    reduce_op: Any,
-    scales: Any = None,
-    unique_indices: bool = True,
-    oob_mode: Any = oob_mode.error,
-    name: str | None = None,
-) -> NkiInstruction:
-    """dst = the sum of the sources, added while they move."""
-    options: dict[str, Any] = {} if scales is None else {"scales": tuple(float(s) for s in scales)}
-    if not unique_indices:
-        options["unique_indices"] = False
-    if oob_mode is _SKIP:
-        options["oob_mode"] = "skip"
-    transfers.dma_compute(dst, srcs, alu_name(reduce_op), **options)
-    return NkiInstruction(name)
-
-
-def core_barrier(data: Tensor, cores: Any, engine: engine = engine.gpsimd, name: str | None = None) -> NkiInstruction:
-    """Wait for the other core of the pair."""
-    return issue("core_barrier", name, on=engine, data=data, cores=tuple(cores))
-
-
-def sendrecv(
-    src: Tensor,
-    dst: Tensor,
-    send_to_rank: int,
-    recv_from_rank: int,
-    pipe_id: int,
-    dma_engine: dma_engine = dma_engine.dma,
-    name: str | None = None,
-) -> NkiInstruction:
-    """Exchange tiles with the other core of the pair; pipe_id tells exchanges apart that may pass each other.
-
-    dma_engine.gpsimd_dma uses the one inside GpSimd, which then triggers it.
-    """
-    on = engine.gpsimd if dma_engine.name == "gpsimd_dma" else None
-    return issue(
-        "sendrecv",
-        name,
-        on=on,
-        dst=dst,
-        src=src,
-        send_to_rank=send_to_rank,
-        recv_from_rank=recv_from_rank,
-        pipe_id=pipe_id,
-        dma_engine=dma_engine.name,
-    )
-
-
-def register_alloc(x: Any = None) -> VirtualRegister:
-    """A register, holding nothing yet, a number, or the one element of a tensor."""
-    return registers.allocate(x)
-
-
-def register_move(dst: VirtualRegister, src: Any) -> None:
-    """dst = src, a number or another register."""
-    registers.move(dst, src)
-
-
-def register_load(dst: VirtualRegister, src: Tensor) -> None:
-    """dst = the one element of src, in HBM or SBUF."""
-    registers.load(dst, src)
-
-
-def register_store(dst: Tensor, src: VirtualRegister) -> None:
-    """The one element of dst, in HBM or SBUF, = src."""
-    registers.store(dst, src)
 
 
 # -- instructions that are called as they are declared ---------------------------------------------------------------

@@ -17,18 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from trnlab.chips.spec import Chip
 from trnlab.lang import compose, registers
 from trnlab.lang import instructions as ins
 from trnlab.lang.formats import FORMATS, format_of
-from trnlab.lang.recorder import current, recording
+from trnlab.lang.recorder import current
 from trnlab.lang.storage import MemorySpace as MemoryRegion
 from trnlab.lang.storage import refuse
 from trnlab.lang.tensor import IndexWindow
 from trnlab.lang.tensor import Tensor as NkiTensor
 from trnlab.nki import isa
-from trnlab.nki.objects import NKIObject
-from trnlab.nki.target import default_chip
+from trnlab.nki.objects import NKIObject as NKIObject
+from trnlab.nki.tile_sizes import _TileSize as _TileSize
+from trnlab.nki.tile_sizes import tile_size as tile_size
 
 DType = str
 bool_ = FORMATS["bool"]
@@ -48,47 +48,6 @@ average = "average"
 prelu = "prelu"
 bypass = "bypass"
 fp32 = np.finfo(np.float32)
-
-
-class _TileSize(NKIObject):
-    """Sizes of tiles that the hardware takes, for the chip at hand."""
-
-    pmax = 128
-    psum_fmax = psum_bank_fmax = 512
-    psum_bank_fmax_bytes = 2048
-    gemm_stationary_fmax = 128
-    gemm_moving_fmax = 512
-    bn_stats_fmax = 512
-    psum_min_align = sbuf_min_align = 4
-
-    @property
-    def psum_num_banks(self) -> int:
-        """PSUM banks of a partition."""
-        return _chip().psum.num_banks
-
-    @property
-    def sbuf_size_bytes(self) -> int:
-        """SBUF of all partitions."""
-        return int(_chip().sbuf.bytes_per_partition.value) * self.pmax
-
-    @property
-    def sbuf_fmax_bytes(self) -> int:
-        """SBUF that kernels may use in one partition."""
-        return _chip().sbuf.usable_bytes_per_partition
-
-    total_available_sbuf_size = sbuf_fmax_bytes
-
-    @property
-    def sbuf_fmax(self) -> int:
-        """The same in float32 elements."""
-        return self.sbuf_fmax_bytes // 4
-
-
-tile_size = _TileSize()
-
-
-def _chip() -> Chip:
-    return current().chip if recording() else default_chip()
 
 
 def is_hbm(buffer: Any) -> bool:

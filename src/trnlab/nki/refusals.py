@@ -50,14 +50,14 @@ _DEFAULTS = {"refuse": "TRN409", "self.refuse": "TRN400", "instr.refuse": "TRN40
 
 @dataclass(frozen=True)
 class Refusal:
-    """One place that refuses. function: its name with its class; codes: usually one; says: all texts of the call."""
+    """One place that refuses."""
 
     file: str
-    function: str
-    codes: tuple[str, ...]
+    function: str  # its name with its class
+    codes: tuple[str, ...]  # usually one
     what: str
     limit: str
-    says: str
+    message: str  # all texts of the call
 
 
 @cache

@@ -49,11 +49,7 @@ class HostFinding:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """What is known of a host, and of the job that it is for.
-
-    limits: soft limits of memlock (bytes) and nofile, -1 for none. free: bytes of free disk by folder. year: of the
-    clock; synchronised: whether something keeps it, None where that is not known. cache, checkpoints: places.
-    """
+    """What is known of a host, and of the job that it is for."""
 
     cluster: Cluster
     ranks: int
@@ -63,11 +59,12 @@ class HostFacts:
     kernel: tuple[int, ...]
     devices: int
     adapters: int
-    limits: Mapping[str, int]
-    free: Mapping[str, int]
-    year: int
-    synchronised: bool | None
+    limits: Mapping[str, int]  # soft limits of memlock (bytes) and nofile, -1 for none
+    free: Mapping[str, int]  # bytes of free disk by folder
+    year: int  # of the clock
+    synchronised: bool | None  # whether something keeps it, None where that is not known
     memory: Mapping[str, int]
+    # cache, checkpoints: places
     cache: str
     checkpoints: str | None = None
     keep: int = 3

@@ -69,16 +69,14 @@ class InstructionPair:
 
 @dataclass(frozen=True)
 class Comparison:
-    """totals: of both steps, in picoseconds. pairs: instruction by instruction, for the same kernel in both.
-    measured: one of the two is of the vendor's profiler.
-    """
+    """Two steps, compared."""
 
     names: tuple[str, str]
-    totals: tuple[int, int]
+    totals: tuple[int, int]  # of both steps, in picoseconds
     changes: dict[str, list[ActivityDelta]]
-    pairs: list[InstructionPair]
+    pairs: list[InstructionPair]  # instruction by instruction, for the same kernel in both
     unpaired: tuple[dict[str, int], dict[str, int]]
-    measured: bool
+    measured: bool  # one of the two is of the vendor's profiler
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; times in picoseconds."""

@@ -22,16 +22,15 @@ _CC = ENGINES.index("cc")
 
 @dataclass(frozen=True)
 class Pieces:
-    """The chain in order of time, without gaps. kind: an index of KINDS; latency is what neither an engine nor a DMA
-    engine worked at: semaphores, and the way of a transfer from its trigger to the first byte and after the last.
-    place: of the piece's instruction in the chain.
-    """
+    """The chain in order of time, without gaps."""
 
     instruction: Ints
     since: Ints
     until: Ints
+    # an index of KINDS; latency is what neither an engine nor a DMA engine worked at: semaphores, and the way of
+    # a transfer from its trigger to the first byte and after the last
     kind: Ints
-    place: Ints
+    place: Ints  # of the piece's instruction in the chain
 
 
 def pieces(step: Step) -> Pieces:

@@ -41,35 +41,30 @@ class Occupancy:
 @dataclass(frozen=True)
 class Step:
     """One training step. `text`, `source` and `buffer` have one row per instruction, indices into `texts`, `sources`
-    and `buffers`; a buffer is the tensor that the instruction waited for, -1 for none.
-
-    critical: the instructions of the longest chain of dependencies, first to last. occupancy: of "sbuf" and "psum".
-    spilled: bytes saved to and reloaded from scratch memory in HBM.
-    """
+    and `buffers`; a buffer is the tensor that the instruction waited for, -1 for none."""
 
     timeline: Timeline
     texts: tuple[str, ...]
     sources: tuple[Source, ...]
     text: Ints
     source: Ints
-    critical: Ints
+    critical: Ints  # the instructions of the longest chain of dependencies, first to last
     buffers: tuple[str, ...]
     buffer: Ints
-    occupancy: Mapping[str, Occupancy]
-    spilled: tuple[int, int] = (0, 0)
+    occupancy: Mapping[str, Occupancy]  # of "sbuf" and "psum"
+    spilled: tuple[int, int] = (0, 0)  # bytes saved to and reloaded from scratch memory in HBM
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A run. `step` is None when it ended before anything could be timed. kinds: one of each kind of step, as in the
-    summary's `step_kinds`; empty when there is only one. together: a step of all ranks, where there are several.
-    """
+    """A run. `step` is None when it ended before anything could be timed."""
 
     folder: Path
     summary: dict[str, Any]
     step: Step | None
+    # one of each kind of step, as in the summary's `step_kinds`; empty when there is only one
     kinds: tuple[Step, ...] = ()
-    together: dict[str, Any] | None = None
+    together: dict[str, Any] | None = None  # a step of all ranks, where there are several
 
 
 def load(folder: Path) -> Profile:

@@ -20,17 +20,14 @@ QUEUES = 64  # more than an engine has
 
 @dataclass(frozen=True)
 class LaneRow:
-    """Bars that do not overlap, in order of time. `refs` are calls in the lane "calls", else instructions.
+    """Bars that do not overlap, in order of time. `refs` are calls in the lane "calls", else instructions."""
 
-    lane: "calls", "critical", an engine, or "dma". kinds: of the bars in the lane "critical", as in `Pieces`.
-    """
-
-    lane: str
+    lane: str  # "calls", "critical", an engine, or "dma"
     name: str
     start: Ints
     end: Ints
     refs: Ints
-    kinds: Ints | None = None
+    kinds: Ints | None = None  # of the bars in the lane "critical", as in `Pieces`
 
 
 def rows(timeline: Timeline, chain: Pieces) -> list[LaneRow]:

@@ -13,17 +13,13 @@ from trnlab.units import PS_PER_S
 
 @dataclass(frozen=True)
 class RoutineUse:
-    """All calls with one label.
-
-    time: picoseconds from the first start to the last result of each, summed; calls overlap. flops: operations on all
-    engines. bytes: through HBM, both ways.
-    """
+    """All calls with one label."""
 
     label: str
     calls: int
-    time: int
-    flops: int
-    bytes: int
+    time: int  # picoseconds from the first start to the last result of each, summed; calls overlap
+    flops: int  # operations on all engines
+    bytes: int  # through HBM, both ways
 
     @property
     def intensity(self) -> float:

@@ -24,17 +24,14 @@ QUEUE = "queue"  # cause of a transfer that waited for another on its queue or D
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Picoseconds of the critical path spent waiting for an engine or a DMA queue.
-
-    part: for what of it, one of PARTS: its work, the way of a transfer to its first byte, or the way from a result to
-    whoever waits for it. cause: why the next instruction of the chain waited, one of `timeline.CAUSES` or QUEUE; ""
-    for the last one. buffer: the tensor that it waited for, "" for none.
-    """
+    """Picoseconds of the critical path spent waiting for an engine or a DMA queue."""
 
     waiting_for: str
+    # for what of it, one of PARTS: its work, the way of a transfer to its first byte, or the way from a result to
+    # whoever waits for it
     part: str
-    cause: str
-    buffer: str
+    cause: str  # why the next instruction of the chain waited, one of `timeline.CAUSES` or QUEUE; "" for the last one
+    buffer: str  # the tensor that it waited for, "" for none
     time: int
 
 

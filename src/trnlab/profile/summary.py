@@ -194,7 +194,7 @@ def price(s: Summary) -> str:
     return f"${cost['usd_per_million_tokens']:.3g} per million tokens{cores} ({rate})"
 
 
-def leans(s: Summary) -> str:
+def assumption_line(s: Summary) -> str:
     """How many assumed figures the step's time depends on, and which of them the most."""
     assumed = s["assumptions"]
     if not assumed:
@@ -282,8 +282,8 @@ def _timed(s: Summary) -> Iterable[tuple[str, str]]:
     for i, choice in enumerate(s.get("choices", ())):
         yield "" if i else "otherwise", f"{choice['change']:+.1%} if {choice['option']}={choice['value']}"
     if only_kernels(s):
-        yield "leans on", leans(s)
+        yield "leans on", assumption_line(s)
         return
     yield "cost", price(s)
     yield "", f"price from: {s['cost']['price_source']}" if s["cost"]["price_source"] else "no source of prices"
-    yield "leans on", leans(s)
+    yield "leans on", assumption_line(s)

@@ -52,23 +52,20 @@ class Grid:
 
 @dataclass(slots=True, unsafe_hash=True)  # frozen ones take three times as long to make, and kernels make many
 class Buffer:
-    """Memory that instructions of one routine read and write. It never changes.
-
-    nbytes: bytes per partition on chip, all bytes in HBM. address: byte offset within the partition (on chip), or
-    within the routine's scratch (HBM scratch); parameters get theirs when the routine is called.
-    Dependencies between instructions are tracked per slot, see `routine.Routine`; `slot_bytes` is the piece of this
-    buffer that makes one slot (0: a tile that is cut where its accesses begin and end), `grid` another way to cut
-    memory in HBM.
-    """
+    """Memory that instructions of one routine read and write. It never changes."""
 
     id: int
     name: str
     memory: Memory
     shape: tuple[int, ...]
     dtype: DType
-    nbytes: int
+    nbytes: int  # bytes per partition on chip, all bytes in HBM
     first_partition: int = 0
     partitions: int = 1
+    # byte offset within the partition (on chip), or within the routine's scratch (HBM scratch); parameters get
+    # theirs when the routine is called. Dependencies between instructions are tracked per slot, see
+    # `routine.Routine`; `slot_bytes` is the piece of this buffer that makes one slot (0: a tile that is cut where
+    # its accesses begin and end), `grid` another way to cut memory in HBM.
     address: int = 0
     slot_bytes: int = 1
     kind: str = "tile"  # "param", "scratch" or "tile"
@@ -116,14 +113,13 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pattern:
-    """What access patterns of one form share, wherever they lie. There is one object per form, see `pattern_of`.
-
-    columns: dtype, partitions, partition_step, then step and count of the four free dimensions, padded in front; as
-    in `routine.OPERAND_COLUMNS`. low, high: first and last byte touched, from the pattern's offset.
-    """
+    """What access patterns of one form share, wherever they lie. There is one object per form, see `pattern_of`."""
 
     number: int
+    # dtype, partitions, partition_step, then step and count of the four free dimensions, padded in front; as in
+    # `routine.OPERAND_COLUMNS`
     columns: tuple[int, ...]
+    # low, high: first and last byte touched, from the pattern's offset
     low: int
     high: int
     is_hbm: int

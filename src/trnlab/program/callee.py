@@ -23,20 +23,17 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KernelCallee:
-    """The program of a kernel, a call for each core, and what each of its tensors is of the op.
-
-    tensors: per tensor of the program ("operand", i), ("result", i), ("constant", i) or ("scratch", 0). updates:
-    results that start as an operand and are overwritten, as result -> operand. run: results from operands on the
-    simulated chip.
-    """
+    """The program of a kernel, a call for each core, and what each of its tensors is of the op."""
 
     name: str
     program: Program
     operands: tuple[TensorType, ...]
     results: tuple[TensorType, ...]
+    # per tensor of the program ("operand", i), ("result", i), ("constant", i) or ("scratch", 0)
     tensors: tuple[tuple[str, int], ...]
-    run: Callable[[Sequence[Array]], list[Array]]
+    run: Callable[[Sequence[Array]], list[Array]]  # results from operands on the simulated chip
     constants: tuple[Array, ...] = ()
+    # results that start as an operand and are overwritten, as result -> operand
     updates: Mapping[int, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:

@@ -29,16 +29,15 @@ class PassChange:
 
 @dataclass(frozen=True, slots=True)
 class Spill:
-    """A tile that left a memory for want of room. source, target: "psum", "sbuf" or "hbm".
-
-    where: the line that made the tile. times: how often it left. saved, reloaded: bytes there, and back.
-    """
+    """A tile that left a memory for want of room."""
 
     tile: str
-    where: Location | None
+    where: Location | None  # the line that made the tile
+    # source, target: "psum", "sbuf" or "hbm"
     source: str
     target: str
-    times: int
+    times: int  # how often it left
+    # saved, reloaded: bytes there, and back
     saved: int
     reloaded: int
 

@@ -98,7 +98,7 @@ def program_of(name: str, members: Sequence[GangMember], tensors: Sequence[Buffe
         for i, b in enumerate(tensors)
     )
     calls = tuple(
-        Call(i, m.tensors, label=name, core=m.place.core, beside=i > 0, rank=m.place.rank)
+        Call(i, m.tensors, label=name, core=m.place.core, concurrent=i > 0, rank=m.place.rank)
         for i, m in enumerate(members)
     )
     outputs = tuple(t.id for t in held if t.kind == "output")
@@ -130,7 +130,9 @@ def joined(programs: Sequence[Program]) -> Program:
     for other in others:
         tensors, routines = len(first.tensors), len(first.routines)
         more = tuple(
-            replace(call, routine=call.routine + routines, args=tuple(a + tensors for a in call.args), beside=True)
+            replace(
+                call, routine=call.routine + routines, args=tuple(a + tensors for a in call.args), concurrent=True
+            )
             for call in _placed(other)
         )
         first = replace(

@@ -53,15 +53,12 @@ Attrs = tuple[tuple[str, Any], ...]
 
 @dataclass(frozen=True)
 class Print:
-    """The elements of an operand, shown before instruction `at` when the routine runs.
-
-    operand: columns as in `OPERAND_COLUMNS`. shape: of the tensor, for people.
-    """
+    """The elements of an operand, shown before instruction `at` when the routine runs."""
 
     at: int
     prefix: str
-    operand: tuple[int, ...]
-    shape: tuple[int, ...]
+    operand: tuple[int, ...]  # columns as in `OPERAND_COLUMNS`
+    shape: tuple[int, ...]  # of the tensor, for people
 
 
 @dataclass(frozen=True)
@@ -129,25 +126,21 @@ class ProgramTensor:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One execution of a routine: its HBM parameters are bound to `args` (tensor ids).
-
-    `sbuf_base`: bytes added to every SBUF address of the routine, so that neighbouring calls overlap. `offsets`: for
-    each argument the byte where the parameter begins within the tensor, which may be longer; empty: parameters are
-    whole tensors. `purpose`: of a collective, one of `collectives.PURPOSES`. `core`: which of a rank's cores executes
-    it; cores share tensors, and nothing else. `beside`: at the same time as the call before it, neither waits for the
-    other but where both meet (`gang`). `rank`: whose core, of ranks that one program is for, in one process.
-    """
+    """One execution of a routine: its HBM parameters are bound to `args` (tensor ids)."""
 
     routine: int
     args: tuple[int, ...]
-    sbuf_base: int = 0
+    sbuf_base: int = 0  # bytes added to every SBUF address of the routine, so that neighbouring calls overlap
     label: str = ""
     loc: Location | None = None
+    # for each argument the byte where the parameter begins within the tensor, which may be longer; empty:
+    # parameters are whole tensors
     offsets: tuple[int, ...] = ()
-    purpose: str = ""
-    core: int = 0
-    beside: bool = False
-    rank: int = 0
+    purpose: str = ""  # of a collective, one of `collectives.PURPOSES`
+    core: int = 0  # which of a rank's cores executes it; cores share tensors, and nothing else
+    # at the same time as the call before it, neither waits for the other but where both meet (`gang`)
+    concurrent: bool = False
+    rank: int = 0  # whose core, of ranks that one program is for, in one process
 
     @property
     def place(self) -> CorePlace:
@@ -158,14 +151,7 @@ class Call:
 @dataclass(frozen=True)
 class Program:
     """All that one rank executes in one step, on one core or on several; of a kernel on simulated ranks, what all of
-    them do. An output that updates an input in place has
-    that input's tensor id.
-
-    cluster, ranks: of a program that so many ranks execute together, each its own (`communication`): where they are,
-    as `fabric.cluster.parse` reads it. waits: the ranks do nothing else while a collective is on its way. faults: of
-    the network between them (`fabric.faults`), changes: what else is otherwise (`fabric.world`), and streams: how
-    many of their collectives are on their way at once; these decide times alone, and are set where a program is run.
-    """
+    them do. An output that updates an input in place has that input's tensor id."""
 
     name: str
     target: str
@@ -176,12 +162,16 @@ class Program:
     outputs: tuple[int, ...]
     constants: dict[int, np.ndarray[Any, Any]] = field(default_factory=dict)
     hbm_bytes: int = 0  # peak of the arena
+    # cluster, ranks: of a program that so many ranks execute together, each its own (`communication`): where they
+    # are, as `fabric.cluster.parse` reads it
     cluster: str = ""
     ranks: int = 1
-    waits: bool = False
-    faults: tuple[str, ...] = ()
+    waits: bool = False  # the ranks do nothing else while a collective is on its way
+    faults: tuple[str, ...] = ()  # of the network between them (`fabric.faults`)
+    # how many of their collectives are on their way at once; these decide times alone, and are set where a
+    # program is run
     streams: int = 1
-    changes: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()  # what else is otherwise (`fabric.world`)
 
     def __iter__(self) -> Iterator[tuple[Call, Routine]]:
         for call in self.calls:
@@ -216,7 +206,7 @@ class Program:
         """The calls in order, those that run beside each other at once."""
         found: list[Call] = []
         for call in self.calls:
-            if found and not call.beside:
+            if found and not call.concurrent:
                 yield found
                 found = []
             found.append(call)

@@ -13,14 +13,11 @@ from trnlab.errors import Location
 
 @dataclass(frozen=True)
 class LoopSpan:
-    """One execution of a loop, or a launch grid. buffers: how many there were when it began; those are outside of it.
+    """One execution of a loop, or a launch grid."""
 
-    kind: "loop" or "grid". where: the line of the loop.
-    """
-
-    kind: str
-    buffers: int
-    where: Location | None = None
+    kind: str  # "loop" or "grid"
+    buffers: int  # how many there were when it began; those are outside of it
+    where: Location | None = None  # the line of the loop
 
 
 @dataclass

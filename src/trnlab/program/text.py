@@ -138,7 +138,7 @@ def _call(c: Call) -> str:
     loc = f" loc {_location(c.loc)}" if c.loc is not None else ""
     begins = f" from {', '.join(map(str, c.offsets))}" if c.offsets else ""
     purpose = f" for {c.purpose}" if c.purpose else ""
-    core = (f" core {c.core}" if c.core else "") + (" beside" if c.beside else "")
+    core = (f" core {c.core}" if c.core else "") + (" beside" if c.concurrent else "")
     core += f" rank {c.rank}" if c.rank else ""
     return f"call {c.routine} ({_list(c.args)}){begins}{base}{purpose}{core}{label}{loc}"
 

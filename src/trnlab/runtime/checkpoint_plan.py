@@ -15,11 +15,11 @@ USUAL_EVERY, USUAL_KEEP = 200, 3
 
 @dataclass(frozen=True)
 class CheckpointPlan:
-    """place: a folder or URL. every: steps between two checkpoints. keep: how many stay."""
+    """Where and how often checkpoints are written."""
 
-    place: str
-    every: int = USUAL_EVERY
-    keep: int = USUAL_KEEP
+    place: str  # a folder or URL
+    every: int = USUAL_EVERY  # steps between two checkpoints
+    keep: int = USUAL_KEEP  # how many stay
 
     def __post_init__(self) -> None:
         for value, what in ((self.every, "steps between checkpoints"), (self.keep, "checkpoints that are kept")):

@@ -34,15 +34,12 @@ _CLASSES = {
 
 @dataclass(frozen=True)
 class UncapturedCollective:
-    """A collective that a script asks for outside of compiled programs: the host waits for it, nothing hides it.
+    """A collective that a script asks for outside of compiled programs: the host waits for it, nothing hides it."""
 
-    nbytes: that this rank gives. buffer: bytes of the larger of input and output.
-    """
-
-    asked: Collective
+    request: Collective
     purpose: str
-    nbytes: int
-    buffer: int
+    nbytes: int  # that this rank gives
+    buffer: int  # bytes of the larger of input and output
     cost: CollectiveCost
 
 
@@ -50,7 +47,7 @@ class UncapturedCollective:
 class UntimedCollective:
     """As `UncapturedCollective`, of a rank that is followed alone: not timed yet."""
 
-    asked: Collective
+    request: Collective
     purpose: str
     nbytes: int
     buffer: int
@@ -58,7 +55,7 @@ class UntimedCollective:
     def timed(self, network: World) -> UncapturedCollective:
         """On the network of the job."""
         return UncapturedCollective(
-            self.asked, self.purpose, self.nbytes, self.buffer, network.cost(self.asked, self.buffer)
+            self.request, self.purpose, self.nbytes, self.buffer, network.cost(self.request, self.buffer)
         )
 
 
@@ -104,7 +101,7 @@ class _Sums:
 def communication(
     calls: Sequence[tuple[Executable, int]],
     step_s: float,
-    outside: Iterable[UncapturedCollective] = (),
+    uncaptured: Iterable[UncapturedCollective] = (),
     network: World | None = None,
     threshold: float = THRESHOLD,
 ) -> dict[str, Any] | None:
@@ -117,9 +114,9 @@ def communication(
     for executable, times in calls:
         if executable.program.ranks > 1:
             _add(sums, executable, times)
-    for each in outside:
+    for each in uncaptured:
         time = round(each.cost.seconds * PS_PER_S)
-        sums.add(each.purpose, each.asked.kind, each.nbytes, time, time, 1)
+        sums.add(each.purpose, each.request.kind, each.nbytes, time, time, 1)
         if network is not None:
             sums.load(network, each.cost.loads, 1)
     if not sums.kinds:

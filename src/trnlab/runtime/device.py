@@ -69,7 +69,7 @@ class Loaded:
             if id not in bindings:
                 bindings[id] = np.empty(program.tensors[id].shape, program.tensors[id].dtype.numpy)
         machine = core(self.session)
-        others = self.executable.beside()
+        others = self.executable.other_hbm_bytes()
         if self.session.run is not None:
             self.session.run.begins()
         run_program(program, bindings, self.executable.chip, machine=machine, ranks=self.session.communicator)

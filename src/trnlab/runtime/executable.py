@@ -18,23 +18,19 @@ from trnlab.timeline import Timeline
 
 @dataclass(frozen=True, eq=False)
 class Executable:
-    """A compiled graph. `metadata` is what its cache entry says about it; see `device`.
-
-    cache: "hit", "miss" or "off". seconds: what this process spent to get it, by compiling or by reading.
-    policy: what the hardware's compiler is taken to make of the kernels in it. alternatives: of a kernel, its time in
-    picoseconds with another value of an option of the policy, where that was asked for. cores: one or two, that share
-    the program in its times.
-    """
+    """A compiled graph. `metadata` is what its cache entry says about it; see `device`."""
 
     program: Program
     graph: str
     metadata: dict[str, Any]
     chip: Chip
-    cache: str
-    seconds: float
+    cache: str  # "hit", "miss" or "off"
+    seconds: float  # what this process spent to get it, by compiling or by reading
+    # what the hardware's compiler is taken to make of the kernels in it
     policy: Policy = field(default_factory=chosen)
+    # of a kernel, its time in picoseconds with another value of an option of the policy, where that was asked for
     alternatives: dict[tuple[str, str], int] = field(default_factory=dict)
-    cores: int = 1
+    cores: int = 1  # one or two, that share the program in its times
 
     @property
     def key(self) -> str:
@@ -84,7 +80,7 @@ class Executable:
         """HBM that one execution takes at its peak."""
         return forecast_program(self.program, self.chip, self.cores)
 
-    def beside(self) -> int:
-        """Bytes of HBM in use beside its own, where it is about to run: see `Resident.beside`."""
+    def other_hbm_bytes(self) -> int:
+        """Bytes of HBM in use beside its own, where it is about to run: see `Resident.other_bytes`."""
         given = set(self.program.inputs)
-        return HBM.beside(self.forecast.peak_bytes, sum(t.nbytes for t in self.program.tensors if t.id in given))
+        return HBM.other_bytes(self.forecast.peak_bytes, sum(t.nbytes for t in self.program.tensors if t.id in given))

@@ -38,14 +38,14 @@ _LIKE = re.compile(r"(rank|node)\d*:")
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to whom at which step. where: "rank" or "node"; factor: of the time, where it is slow."""
+    """What happens to whom at which step."""
 
     text: str
-    where: str
+    where: str  # "rank" or "node"
     number: int
     step: int
     kind: str
-    factor: float = 2.0
+    factor: float = 2.0  # of the time, where it is slow
 
     def strikes(self, rank: int, node: int) -> bool:
         """Whether this rank, on this instance, is struck."""
@@ -163,7 +163,7 @@ class FaultInjector:
         return self.folder / f"{re.sub('[^a-z0-9.]', '-', fault.text)}.{self.rank}.json"
 
 
-def struck(folder: Path) -> list[dict[str, object]]:
+def triggered(folder: Path) -> list[dict[str, object]]:
     """What was noted there, by step and rank."""
     found = [dict(json.loads(path.read_bytes())) for path in sorted(folder.glob("*.json"))]
     return sorted(found, key=lambda each: (str(each["step"]).zfill(9), str(each["rank"]).zfill(9)))

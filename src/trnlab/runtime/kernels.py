@@ -38,7 +38,7 @@ def called(program: Program, chip: Chip, policy: Policy, *, executed: bool = Tru
     if now.run is not None:
         key = _key(program, policy)
         executable = now.run.executables.get(key) or _executable(program, chip, policy, key)
-        now.run.executed(executable, executable.beside())
+        now.run.executed(executable, executable.other_hbm_bytes())
 
 
 def timed_otherwise(program: Program, policy: Policy, times: Callable[[], dict[tuple[str, str], int]]) -> None:

@@ -79,7 +79,7 @@ class RunRecord:
         self._read: list[Callable[[float | None], dict[str, Any]]] = []  # of each data set, what reading it came to
         self._started = datetime.now(UTC)
         self._clock = self._step_clock = self._saved = time.perf_counter()
-        self.rehearsal = FaultInjector(session.rehearsed, session.instances)
+        self.fault_injector = FaultInjector(session.rehearsed, session.instances)
         self.beacon = status_file.StatusFile(self._tell)
         self.beacon.renew(now=True)
         again = is_plain(folder / data.FILE)
@@ -92,7 +92,7 @@ class RunRecord:
         """An executable is about to run. Raises what is rehearsed for this step, see `FaultInjector.begin`."""
         counters = self.session.counters
         done = counters.resumed + max(len(self.losses), len(self._updates))
-        self.rehearsal.begin(done + 1, counters.resumed)
+        self.fault_injector.begin(done + 1, counters.resumed)
 
     def executed(self, executable: Executable, beside: int = 0) -> None:
         """`executable` ran once, with so many bytes of HBM in use beside its own."""
@@ -154,8 +154,8 @@ class RunRecord:
         """The script raised this and did not catch it."""
         ours = error if isinstance(error, TrnlabError) else None
         self.failure = self.failure or (f"{ours.code}: {ours.what}" if ours else f"{type(error).__name__}: {error}")
-        if self.rehearsal.ecc:
-            self.beacon.ecc["mem_ecc_uncorrected"] = self.rehearsal.ecc
+        if self.fault_injector.ecc:
+            self.beacon.ecc["mem_ecc_uncorrected"] = self.fault_injector.ecc
         self.beacon.failed(error)
 
     def reference(self, losses: Sequence[float]) -> None:
@@ -192,7 +192,7 @@ class RunRecord:
         """Lane of a rank of several: its typical step, for the picture of all."""
         fabric, order = self.session.counters.fabric, self._orders.get(self.step_calls)
         if fabric is not None and order:
-            written = lanes.slowed(lanes.items(order, self.executables, fabric.rank), self.rehearsal.slow)
+            written = lanes.slowed(lanes.items(order, self.executables, fabric.rank), self.fault_injector.slow)
             self._write(lanes.FILE, json.dumps(written, separators=(",", ":")).encode())
 
     def save(self, status: str, *, timed: bool = False) -> dict[str, Any]:

@@ -63,14 +63,14 @@ class TrafficSource(Protocol):
 
 @dataclass
 class Counters:
-    """What happened so far. `host`: operators that ran on the host. `shapes`: what compiled code was called on.
-    products: by graph, how many are in which format of the precision, and which were left as they are, and why."""
+    """What happened so far."""
 
     steps: int = 0
     resumed: int = 0  # steps that were done before this process began
     instructions: int = 0
-    host: HostOps = field(default_factory=HostOps)
-    shapes: Seen = field(default_factory=Seen)
+    host: HostOps = field(default_factory=HostOps)  # operators that ran on the host
+    shapes: Seen = field(default_factory=Seen)  # what compiled code was called on
+    # by graph, how many are in which format of the precision, and which were left as they are, and why
     products: dict[str, dict[str, Any]] = field(default_factory=dict)
     fabric: TrafficSource | None = None  # where this process is one rank of several
 
@@ -117,52 +117,48 @@ class RunObserver(Protocol):
 
 @dataclass
 class Session:
-    """The settings of one run and what it counted.
-
-    chosen: whether somebody chose the target. Kernels have a default of their own (`for_kernels`), models have none.
-    precision: one of `MODES`: "bf16" (matmul operands rounded to bfloat16, sums in float32), "fp32",
-    "bf16-all" (all that is stored, too), "fp8" or "mxfp8" (operands of matrix products). rules: for single modules.
-    stochastic_rounding: None for what the mode and NEURON_RT_STOCHASTIC_ROUNDING_EN say.
-    seed: of stochastic rounding and of the device's random streams. check_nan: stop at the first NaN or infinity.
-    emit: called with each graph that is compiled or found in the cache, and its key.
-    instances: how many of the target the ranks of a job lie on. communicator: the connection with the other ranks,
-    where this process is one. overlap, bucket_mib: see `compiler.communication` and `compiler.collectives`.
-    faults: of the network between the ranks, see `fabric.faults`. streams: how many of a rank's collectives are on
-    their way at once, see `sim.timing.streams`. pairs: whether two cores share what a rank does, as on a logical core
-    (`sim.timing.logical_core`; NEURON_LOGICAL_NC_CONFIG). All three decide times alone. rehearsed: failures of ranks,
-    see `fault_injection`.
-    known: by graph with collectives, what was made for it, see `compiler.compile`.
-    comm_threshold: share of a step from which the exchange of gradients is worth a warning.
-    band: time the kernels that a script calls under the alternatives of the policy, too.
-    stack: whose compiler makes the programs; those of another than ours are timed and never run.
-    """
+    """The settings of one run and what it counted."""
 
     target: chips.Target
+    # one of `MODES`: "bf16" (matmul operands rounded to bfloat16, sums in float32), "fp32", "bf16-all" (all that
+    # is stored, too), "fp8" or "mxfp8" (operands of matrix products)
+    # one of `MODES`: "bf16" (matmul operands rounded to bfloat16, sums in float32), "fp32", "bf16-all" (all that
+    # is stored, too), "fp8" or "mxfp8" (operands of matrix products)
     precision: str = "bf16"
-    rules: PrecisionRules = field(default_factory=PrecisionRules)
-    stochastic_rounding: bool | None = None
-    seed: int = 0
-    check_nan: bool = False
-    band: bool = False
+    rules: PrecisionRules = field(default_factory=PrecisionRules)  # for single modules
+    stochastic_rounding: bool | None = None  # None for what the mode and NEURON_RT_STOCHASTIC_ROUNDING_EN say
+    seed: int = 0  # of stochastic rounding and of the device's random streams
+    check_nan: bool = False  # stop at the first NaN or infinity
+    band: bool = False  # time the kernels that a script calls under the alternatives of the policy, too
     cache: Cache | None = field(default=None, metadata=OWN)
     run: RunObserver | None = field(default=None, metadata=OWN)
+    # called with each graph that is compiled or found in the cache, and its key
     emit: Callable[[Graph, str], None] | None = field(default=None, metadata=OWN)
     counters: Counters = field(default_factory=Counters, metadata=OWN)
     # by key: compiled or read in this process
     executables: dict[str, Executable] = field(default_factory=dict, metadata=OWN)
     compiled: dict[str, LastCompiled] = field(default_factory=dict, metadata=OWN)  # the latest of each graph name
     core: Machine | None = field(default=None, metadata=OWN)  # made when something first runs
+    # whether somebody chose the target. Kernels have a default of their own (`for_kernels`), models have none.
     chosen: bool = True
-    instances: int = 1
+    instances: int = 1  # how many of the target the ranks of a job lie on
+    # the connection with the other ranks, where this process is one
     communicator: Communicator | None = field(default=None, metadata=OWN)
+    # overlap, bucket_mib: see `compiler.communication` and `compiler.collectives`
     overlap: str = "prefetch"
     bucket_mib: int = 50
-    faults: tuple[str, ...] = ()
-    rehearsed: tuple[fault_injection.Fault, ...] = ()
-    streams: int = 1
+    faults: tuple[str, ...] = ()  # of the network between the ranks, see `fabric.faults`
+    rehearsed: tuple[fault_injection.Fault, ...] = ()  # failures of ranks, see `fault_injection`
+    streams: int = 1  # how many of a rank's collectives are on their way at once, see `sim.timing.streams`
+    # whether two cores share what a rank does, as on a logical core (`sim.timing.logical_core`;
+    # NEURON_LOGICAL_NC_CONFIG). All three decide times alone.
+    # whether two cores share what a rank does, as on a logical core (`sim.timing.logical_core`;
+    # NEURON_LOGICAL_NC_CONFIG). All three decide times alone.
     pairs: bool = False
+    # whose compiler makes the programs; those of another than ours are timed and never run
     stack: Stack = field(default=OWN_STACK, metadata=OWN)
-    comm_threshold: float = 0.25
+    comm_threshold: float = 0.25  # share of a step from which the exchange of gradients is worth a warning
+    # by graph with collectives, what was made for it, see `compiler.compile`
     known: dict[Any, dict[Any, Any]] = field(default_factory=dict, metadata=OWN)
     # what a front end has to do before the end
     unfinished: list[Callable[[], None]] = field(default_factory=list, metadata=OWN)
@@ -177,15 +173,15 @@ class Session:
             )
         self.check_formats()
 
-    def told(self) -> dict[str, Any]:
-        """Its settings and the place of its cache, to be sent to another process of the same job (`do_as`)."""
-        return {name: getattr(self, name) for name in _told_names()} | {"cache": self.cache and self.cache.place}
+    def settings_to_send(self) -> dict[str, Any]:
+        """Its settings and the place of its cache, to be sent to another process of the same job (`adopt`)."""
+        return {name: getattr(self, name) for name in _sent_names()} | {"cache": self.cache and self.cache.place}
 
-    def do_as(self, told: Mapping[str, Any]) -> None:
+    def adopt(self, told: Mapping[str, Any]) -> None:
         """Take over the settings of another process's session, before anything ran in this one."""
         from trnlab.runtime.cache.executables import open_cache
 
-        for name in _told_names():
+        for name in _sent_names():
             setattr(self, name, told[name])
         self.cache = open_cache(told["cache"]) if told["cache"] else None
 
@@ -264,7 +260,7 @@ class Session:
         return options | {"overlap": self.overlap, "bucket_mib": self.bucket_mib}
 
 
-def _told_names() -> tuple[str, ...]:
+def _sent_names() -> tuple[str, ...]:
     """The fields of a session that are settings."""
     return tuple(each.name for each in fields(Session) if not each.metadata.get("own"))
 
@@ -338,7 +334,7 @@ def computing(precision: str | None, rules: PrecisionRules | str | Path | None =
 
 def from_environment(environment: Mapping[str, str]) -> Session:
     """The session that environment variables describe. Raises what `from_settings` raises."""
-    return from_settings(Settings.told(environment))
+    return from_settings(Settings.resolved(environment))
 
 
 def from_settings(settings: Settings) -> Session:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The settings of a run: one record, whose fields say how environment and command line tell each, and what it is.
 
-    Settings.told(os.environ)          # what the environment says
-    Settings.told(os.environ, args)    # what the command line says, and where it is silent the environment
+    Settings.resolved(os.environ)          # what the environment says
+    Settings.resolved(os.environ, args)    # what the command line says, and where it is silent the environment
 
 `session.from_settings` makes a session of it. The options of the commands (`cli.options.setting`) and the
 tables of docs/settings.md are derived from the same fields.
@@ -94,24 +94,17 @@ def _bucket(told: str) -> int:
 
 @dataclass(frozen=True)
 class Setting:
-    """How one setting is told.
+    """How one setting is told."""
 
-    about: what it says, for help and documentation. default: where nobody says anything. variable: of the
-    environment. option: of the command line; `argument` has the rest of what `argparse` is told. read: from text to
-    the value; raises UsageError. code: of the error for a value that cannot be. usual: what is done where nobody says
-    anything, in words, where the default does not say it. otherwise: what other variables, such as the vendor's, say.
-    late: the variable is read where the setting is needed, since scripts set it while they run.
-    """
-
-    about: str
-    default: Any = ""
-    variable: str = ""
-    option: str = ""
-    read: Callable[[str], Any] = str
-    code: str = ""
-    usual: str = ""
-    otherwise: Callable[[Mapping[str, str]], str | None] = _nothing
-    late: bool = False
+    about: str  # what it says, for help and documentation
+    default: Any = ""  # where nobody says anything
+    variable: str = ""  # of the environment
+    option: str = ""  # of the command line; `argument` has the rest of what `argparse` is told
+    read: Callable[[str], Any] = str  # from text to the value; raises UsageError
+    code: str = ""  # of the error for a value that cannot be
+    usual: str = ""  # what is done where nobody says anything, in words, where the default does not say it
+    otherwise: Callable[[Mapping[str, str]], str | None] = _nothing  # what other variables, such as the vendor's, say
+    late: bool = False  # the variable is read where the setting is needed, since scripts set it while they run
     argument: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -319,7 +312,7 @@ class Settings:
     )
 
     @classmethod
-    def told(cls, environment: Mapping[str, str], given: object = None, **instead: Any) -> Settings:
+    def resolved(cls, environment: Mapping[str, str], given: object = None, **instead: Any) -> Settings:
         """What the command line says, and where it says nothing the environment.
 
         given: the command's arguments, as attributes of the fields' names; those that a command does not take are
@@ -362,7 +355,7 @@ SETTINGS: Mapping[str, Setting] = {each.name: each.metadata["setting"] for each 
 
 
 def said(name: str, environment: Mapping[str, str], given: object = None) -> Any:
-    """One setting alone; see `Settings.told`."""
+    """One setting alone; see `Settings.resolved`."""
     return SETTINGS[name].said(environment, getattr(given, name, None))
 
 

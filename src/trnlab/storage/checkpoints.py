@@ -70,12 +70,12 @@ GRACE_S = 10.0  # for the others' parts, once the job has failed
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One of a store. done: whether all ranks wrote theirs. size: bytes of its files; created: seconds since 1970."""
+    """One of a store."""
 
     step: int
-    done: bool
-    size: int
-    created: float
+    done: bool  # whether all ranks wrote theirs
+    size: int  # bytes of its files
+    created: float  # seconds since 1970
 
     @property
     def name(self) -> str:
@@ -106,7 +106,7 @@ class Checkpoints:
     rank: int = 0
     ranks: int = 1
     keep: int = 3
-    told: list[str] = field(default_factory=list)  # lines to say
+    messages: list[str] = field(default_factory=list)  # lines to say
     agreement: Agreement | None = None
     index: Callable[[list[dict[str, Any]]], Mapping[str, bytes]] | None = None
     failed: threading.Event = field(default_factory=threading.Event)  # set: the job ends, other ranks may be gone
@@ -239,7 +239,7 @@ class Checkpoints:
             if whole and files is not None:
                 self._say_of_older(step)
                 return step, files
-            self.told.append(
+            self.messages.append(
                 f"the checkpoint of step {step} is not whole, the one before it is taken: "
                 f"{problem or 'another rank says so'}"
             )
@@ -256,7 +256,7 @@ class Checkpoints:
     def _say_of_older(self, step: int) -> None:
         with contextlib.suppress(OSError, RunError):
             if self.rank == 0 and not self.finished(step).covered:
-                self.told.append(f"the checkpoint of step {step} was {OLDER}")
+                self.messages.append(f"the checkpoint of step {step} was {OLDER}")
 
     def _candidates(self) -> list[int]:
         """The steps that are done, newest first; the same for all ranks where they can agree."""

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import enum
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+from trnlab.documents import Section, Table
 from trnlab.units import PS_PER_S, format_time
 
 
@@ -44,16 +45,15 @@ MEANING = {
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """One measured quantity. value: in picoseconds, or a share of the total time when `unit` is "%".
+    """One measured quantity."""
 
-    quantity: "total" and "span" (from the first trigger or instruction to the last result) of a run; "active ENGINE";
-    of an instruction "duration", "interval" (start to start), and of a transfer "trigger", "lead" (trigger to first
-    byte), "transfer" (first to last byte), "tail" (last byte to semaphore), "arrival" (trigger to semaphore). An
-    instruction is named by its cost class, elements a partition and format, "@i" being the i-th and else the median.
-    """
-
+    # "total" and "span" (from the first trigger or instruction to the last result) of a run; "active ENGINE"; of
+    # an instruction "duration", "interval" (start to start), and of a transfer "trigger", "lead" (trigger to
+    # first byte), "transfer" (first to last byte), "tail" (last byte to semaphore), "arrival" (trigger to
+    # semaphore). An instruction is named by its cost class, elements a partition and format, "@i" being the i-th
+    # and else the median.
     quantity: str
-    value: float
+    value: float  # in picoseconds, or a share of the total time when `unit` is "%"
     unit: str
     split: Split
     note: str = ""
@@ -100,22 +100,21 @@ def _anchor(entry: dict[str, str], split: str | None) -> Anchor:
     )
 
 
-def report(measurements: Sequence[Measurement]) -> str:
-    """A line for each measured quantity, by why nothing is held against it."""
-    lines = [f"not covered: {len(measurements)} measurements"]
+def sections(measurements: Sequence[Measurement]) -> Iterator[Section]:
+    """A line for each measured quantity, by why nothing is held against it; nothing where there is none."""
+    parts = []
     for why in Uncovered:
-        mine = [m for m in measurements if m.why is why]
-        if mine:
-            lines += ["", f"{why.value}: {MEANING[why]}", *(line for m in mine for line in _lines(m))]
-    return "\n".join(lines)
+        rows = [row for m in measurements if m.why is why for row in _rows(m)]
+        if rows:
+            parts.append(Section(f"{why.value}: {MEANING[why]}", [Table(rows, numbers=[1])]))
+    if parts:
+        yield Section(f"not covered: {len(measurements)} measurements", parts)
 
 
-def _lines(m: Measurement) -> list[str]:
-    return [f"  {m.name} ({m.chip})", *map(_line, m.anchors)]
-
-
-def _line(a: Anchor) -> str:
-    return f"    {a.quantity:<42}{_shown(a):>11}  {a.split.value}" + (f"  ({a.note})" if a.note else "")
+def _rows(m: Measurement) -> Iterator[tuple[str, ...]]:
+    yield (f"{m.name} ({m.chip})",)
+    for a in m.anchors:
+        yield f"  {a.quantity}", _shown(a), a.split.value, f"({a.note})" if a.note else ""
 
 
 def _shown(anchor: Anchor) -> str:

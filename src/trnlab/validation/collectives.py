@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from statistics import median
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from trnlab.chips.interconnects import RUNTIMES
+from trnlab.documents import Section, Table
 from trnlab.fabric import network
 from trnlab.fabric.cluster import parse
 from trnlab.fabric.collectives import permute
@@ -27,12 +28,7 @@ FEW = 3  # rows: runs of fewer are checks
 
 @dataclass(frozen=True, slots=True)
 class PublishedRun:
-    """One command that somebody ran: rows of bytes, microseconds and what they may be used for.
-
-    group: ranks of each replica group, 0 for all. pairs: of a permute, by default each rank and the next. inside: the
-    algorithm within an instance, where it is known. times: operations that a row is of. counted: whether parts
-    differ, so that ranks tell each other how many elements come (`fabric.world.counted`).
-    """
+    """One command that somebody ran: rows of bytes, microseconds and what they may be used for."""
 
     name: str
     operation: str
@@ -41,10 +37,11 @@ class PublishedRun:
     runtime: str
     source: str
     rows: tuple[tuple[int, float, Split], ...]
-    group: int = 0
-    pairs: tuple[tuple[int, int], ...] = ()
-    inside: str = ""
-    times: int = 1
+    group: int = 0  # ranks of each replica group, 0 for all
+    pairs: tuple[tuple[int, int], ...] = ()  # of a permute, by default each rank and the next
+    inside: str = ""  # the algorithm within an instance, where it is known
+    times: int = 1  # operations that a row is of
+    # whether parts differ, so that ranks tell each other how many elements come (`fabric.world.counted`)
     counted: bool = False
 
 
@@ -124,17 +121,21 @@ def to_json(rows: Sequence[TimedRow]) -> list[dict[str, Any]]:
     ]
 
 
-def report(rows: Sequence[TimedRow]) -> str:
-    """Every row with its error, then median and worst by what rows were used for."""
-    lines = ["collectives, as printed", ""]
+def sections(rows: Sequence[TimedRow]) -> Iterator[Section]:
+    """Every row with its error, then median and worst by what rows were used for; nothing where there is none."""
+    if not rows:
+        return
+    lines: list[tuple[str, ...]] = []
     for run in dict.fromkeys(row.run for row in rows):
-        lines.append(f"{run.name} ({run.target}, assumed; {run.runtime})")
+        lines.append((f"{run.name} ({run.target}, assumed; {run.runtime})",))
         lines += [_line(row) for row in rows if row.run is run]
-    lines += ["", f"{'':<40}{'rows':>6}{'median':>9}{'worst':>9}  the worst one"]
-    return "\n".join([*lines, *(_summary(title, chosen) for title, chosen in sections(rows))])
+    yield Section("collectives, as printed", [Table(lines, numbers=range(4))])
+    totals = [_summary(title, chosen) for title, chosen in groups(rows)]
+    table = Table(totals, ("", "rows", "median", "worst", "the worst one"), (1, 2, 3))
+    yield Section(heading="Errors of collectives", parts=[table])
 
 
-def sections(rows: Sequence[TimedRow]) -> list[tuple[str, list[TimedRow]]]:
+def groups(rows: Sequence[TimedRow]) -> list[tuple[str, list[TimedRow]]]:
     """Lines of the summary with their rows: of each split all, and by what bounds them."""
     return [
         (f"{title}, {split.value}", chosen)
@@ -152,14 +153,13 @@ def _large(row: TimedRow) -> bool:
     return row.size > MIB
 
 
-def _line(row: TimedRow) -> str:
-    return (
-        f"  {row.size:>12} B{row.measured:>13.2f} us{row.predicted:>13.2f} us{row.error:>+9.1%}  "
-        f"{row.algorithm:<18}{row.split.value}"
-    )
+def _line(row: TimedRow) -> tuple[str, ...]:
+    times = f"{row.measured:.2f} us", f"{row.predicted:.2f} us"
+    return f"  {row.size} B", *times, f"{row.error:+.1%}", row.algorithm, row.split.value
 
 
-def _summary(title: str, chosen: Sequence[TimedRow]) -> str:
+def _summary(title: str, chosen: Sequence[TimedRow]) -> tuple[str, ...]:
     worst = max(chosen, key=lambda row: abs(row.error))
     errors = [abs(row.error) for row in chosen]
-    return f"{title:<40}{len(chosen):>6}{median(errors):>9.1%}{max(errors):>9.1%}  {worst.run.name}, {worst.size} B"
+    shares = f"{median(errors):.1%}", f"{max(errors):.1%}"
+    return title, str(len(chosen)), *shares, f"{worst.run.name}, {worst.size} B"

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.resources import files
 from statistics import mean
 from typing import Any
 
+from trnlab.documents import Note, Part, Section, Table
+from trnlab.documents.html import first_up
 from trnlab.fleet.gpus import catalogue
 from trnlab.fleet.gpus.costs import Software, TrainingWork
 from trnlab.fleet.gpus.roofline import Roofline, step
@@ -20,17 +22,18 @@ from trnlab.fleet.models.configurations import model as catalogued
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.search.layout import Layout
 
+_TITLE = "steps on GPUs, as published, and the roofline that Trainium is compared with (no figure was fitted)"
+
 
 @dataclass(frozen=True)
 class GpuRow:
-    """One published step. measured: seconds. independent: whether no figure of the roofline comes from somebody who
-    compared with this row."""
+    """One published step."""
 
     table: str
     name: str
     job: TrainingWork
-    measured: float
-    independent: bool
+    measured: float  # seconds
+    independent: bool  # whether no figure of the roofline comes from somebody who compared with this row
     source: str
 
     @cached_property
@@ -107,18 +110,24 @@ def to_json(rows: Sequence[GpuRow]) -> list[dict[str, Any]]:
     ]
 
 
-def report(rows: Sequence[GpuRow]) -> str:
-    """Every row with its error, and mean and worst of each table."""
-    lines = ["steps on GPUs, as published, and the roofline that Trainium is compared with (no figure was fitted)"]
-    for name in dict.fromkeys(r.table for r in rows):
-        mine = [r for r in rows if r.table == name]
-        wide = 2 + max(len(r.name) for r in mine)
-        lines += ["", f"{name}: {mine[0].source}"]
-        for r in mine:
-            how = f"{r.job.accelerators} accelerators, {r.job.layout}, recomputes {r.job.layout.recompute}"
-            lines.append(f"  {r.name:<{wide}}{r.measured:>9.5g} s{r.predicted:>9.5g} s{r.error:>+8.1%}  {how}")
-        errors = [abs(r.error) for r in mine]
-        lines.append(f"  {len(mine)} of {len(mine)} are checks: mean {mean(errors):.1%}, worst {max(errors):.1%}")
-        if not mine[0].independent:
-            lines.append("  which costs count was settled with this table in view, and so were Calculon's curves")
-    return "\n".join(lines)
+def sections(rows: Sequence[GpuRow]) -> Iterator[Section]:
+    """Every row with its error, and mean and worst of each table; nothing where there is none."""
+    tables = [_section([r for r in rows if r.table == name]) for name in dict.fromkeys(r.table for r in rows)]
+    if tables:
+        yield Section(_TITLE, tables, heading="Steps on GPUs", say=f"{first_up(_TITLE)}.")
+
+
+def _section(rows: Sequence[GpuRow]) -> Section:
+    """The rows of one published table."""
+    lines = [_line(r) for r in rows]
+    errors = [abs(r.error) for r in rows]
+    checks = f"{len(rows)} of {len(rows)} are checks: mean {mean(errors):.1%}, worst {max(errors):.1%}"
+    parts: list[Part] = [Table(lines, numbers=(1, 2, 3)), Note(checks)]
+    if not rows[0].independent:
+        parts.append(Note("which costs count was settled with this table in view, and so were Calculon's curves"))
+    return Section(f"{rows[0].table}: {rows[0].source}", parts)
+
+
+def _line(r: GpuRow) -> tuple[str, ...]:
+    how = f"{r.job.accelerators} accelerators, {r.job.layout}, recomputes {r.job.layout.recompute}"
+    return r.name, f"{r.measured:.5g} s", f"{r.predicted:.5g} s", f"{r.error:+.1%}", how

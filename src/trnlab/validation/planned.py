@@ -8,22 +8,29 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
 
 from trnlab.chips.catalog import TARGETS
+from trnlab.documents import Note, Section, Table
 from trnlab.fleet.comparison.contenders import PlanAccuracy
-from trnlab.stacks import LIBRARIES, NEWEST, OURS, VENDOR, Stack, parse
+from trnlab.fleet.models.configurations import model
+from trnlab.fleet.planning.plan import Question, plan
+from trnlab.fleet.search.layout import pinned
+from trnlab.stacks import LIBRARIES, NAMES, NEWEST, OURS, VENDOR, Stack, parse
 
 ENOUGH = 3  # runs of a chip, in a format, for a band of their own; of fewer, those of all chips serve
+STEPS = 1000.0  # that a plan of a row is of; a step's time does not depend on it
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRow:
-    """A published run. measured: sequences or images a second of all instances; step_s, vendor_s: of the plan with
-    this layout, whose other columns are the command's choice, by trnlab's compiler and by the vendor's stack of the
-    run's release and library; sequence: 0 for the model's own; source: where it is not the vendor's table."""
+    """A published run."""
 
     name: str
     model: str
@@ -32,13 +39,16 @@ class PlannedRow:
     batch: int
     precision: str
     layout: str
-    measured: float
+    measured: float  # sequences or images a second of all instances
+    # step_s, vendor_s: of the plan with this layout, whose other columns are the command's choice, by trnlab's
+    # compiler and by the vendor's stack of the run's release and library
     step_s: float = 0.0
-    sequence: int = 0
-    source: str = ""
+    sequence: int = 0  # 0 for the model's own
+    source: str = ""  # where it is not the vendor's table
     release: str = NEWEST
     library: str = LIBRARIES[0]
     vendor_s: float = 0.0
+    split: str = "check"  # calibration where the stack's figures were fitted to it
 
     @property
     def stack(self) -> Stack:
@@ -58,16 +68,99 @@ def load() -> tuple[PlannedRow, ...]:
     return tuple(PlannedRow(**entry) for entry in tomllib.loads(text)["row"])
 
 
-def held(target: str, precision: str, stack: str = OURS) -> PlanAccuracy:
-    """How far plans for an instance type are off, under OURS or VENDOR: in the published runs of its chip, or of all
-    where these are few. Plans in fp32 are held beside runs in fp32, those of every other mode beside runs in bf16."""
-    alike = [row for row in load() if (row.precision == "fp32") == (precision == "fp32")]
+def step_of(row: PlannedRow, stack: Stack, folder: Path | None = None) -> float:
+    """Seconds of the step that a plan with the row's layout has under a stack. folder: of costs that are kept. Raises
+    UsageError as `plan` does."""
+    known = model(row.model)
+    question = Question(
+        known,
+        STEPS * row.batch * (row.sequence or known.sequence),
+        (row.target,),
+        (row.instances, row.instances),
+        batch=row.batch,
+        sequence=row.sequence,
+        precision=row.precision,
+        fixed=pinned(row.layout),
+        stack=stack,
+    )
+    return float(plan(question, folder).chosen.step.total)
+
+
+def held(target: str, precision: str, stack: str = OURS, own: Sequence[PlannedRow] = ()) -> PlanAccuracy:
+    """How far plans for an instance type are off, under OURS or VENDOR: in a user's own runs of its chip where there
+    are enough of them, else in the published ones, or in those of all chips where these are few. Plans in fp32 are
+    held beside runs in fp32, those of every other mode beside runs in bf16."""
     chip = TARGETS[target].chip if target in TARGETS else None
-    own = [row for row in alike if chip is not None and TARGETS[row.target].chip.name == chip.name]
-    form = alike[0].precision
-    if chip is not None and len(own) >= ENOUGH:
-        return PlanAccuracy(
-            tuple(row.error(stack) for row in own), f"{len(own)} published runs of {chip.title} in {form}"
+
+    def alike(rows: Sequence[PlannedRow]) -> tuple[list[PlannedRow], list[PlannedRow]]:
+        form = [row for row in rows if (row.precision == "fp32") == (precision == "fp32")]
+        return form, [row for row in form if chip is not None and TARGETS[row.target].chip.name == chip.name]
+
+    def of(rows: Sequence[PlannedRow], runs: str) -> PlanAccuracy:
+        return PlanAccuracy(tuple(row.error(stack) for row in rows), runs)
+
+    mine, (every, published) = alike(own)[1], alike(load())
+    form = every[0].precision
+    if chip is not None and len(mine) >= ENOUGH:
+        return of(mine, f"{len(mine)} runs of yours on {chip.title} in {form}")
+    if chip is not None and len(published) >= ENOUGH:
+        return of(published, f"{len(published)} published runs of {chip.title} in {form}")
+    few = f", {len(published)} of them of {chip.title}" if chip is not None else ""
+    return of(every, f"{len(every)} published runs in {form}{few}")
+
+
+def sections(
+    rows: Sequence[PlannedRow], title: str = "training runs, as published, and as planned"
+) -> Iterator[Section]:
+    """Rates as measured, and as plans of both stacks have them; how far these are off."""
+    if not rows:
+        return
+    lines = [
+        (
+            row.name,
+            row.split,
+            f"{row.measured:.5g}",
+            *(
+                f"{row.batch / seconds:.5g} {row.error(stack):+.1%}"
+                for stack, seconds in ((VENDOR, row.vendor_s), (OURS, row.step_s))
+            ),
         )
-    few = f", {len(own)} of them of {chip.title}" if chip is not None else ""
-    return PlanAccuracy(tuple(row.error(stack) for row in alike), f"{len(alike)} published runs in {form}{few}")
+        for row in rows
+    ]
+    head = ("run, sequences or images a second", "split", "measured", "the vendor's stack", "ours")
+    notes = [
+        Note(f"{stack}, {split}: {summary([row.error(stack) for row in rows if row.split == split])}")
+        for stack in (VENDOR, OURS)
+        for split in dict.fromkeys(row.split for row in rows)
+    ]
+    say = "Each with the layout of its source, the vendor's stack in the run's release and library (docs/stacks.md)."
+    yield Section(title, [Table(lines, head, (2, 3, 4)), *notes], say=say)
+
+
+def summary(errors: Sequence[float]) -> str:
+    """Median, nine of ten, worst and bias of errors."""
+    sizes = sorted(abs(error) for error in errors)
+    most = quantiles(sizes, n=10, method="inclusive")[-1] if len(sizes) > 1 else sizes[-1]
+    return (
+        f"{len(sizes)} runs, median {median(sizes):.1%}, nine of ten within {most:.1%}, worst {sizes[-1]:.1%}, "
+        f"middle of the signs {median(errors):+.1%}"
+    )
+
+
+def to_json(rows: Sequence[PlannedRow]) -> list[dict[str, Any]]:
+    """Every row, rates a second."""
+    return [
+        {
+            "run": row.name,
+            "target": row.target,
+            "instances": row.instances,
+            "layout": row.layout,
+            "split": row.split,
+            "release": row.release,
+            "library": row.library,
+            "measured": row.measured,
+            "predicted": {VENDOR: row.batch / row.vendor_s, OURS: row.batch / row.step_s},
+            "error": {stack: row.error(stack) for stack in NAMES},
+        }
+        for row in rows
+    ]

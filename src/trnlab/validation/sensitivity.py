@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which assumptions a run's time leans on: what its summary says, as a table, a band and a tornado picture.
+"""Which assumptions a run's time leans on: what its summary says, as a document with a band, and a tornado picture.
 
 A run times its step again with half and with twice of every figure that nobody has published. The band takes all
 of them at once, as if each were off by a factor of two in either direction and independent of the others: the square
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trnlab import profile
+from trnlab.documents import TERMINAL, Document, Note, Part, Table
 from trnlab.errors import RunError
 from trnlab.profile.band import band
 from trnlab.units import PS_PER_S, format_time
@@ -23,6 +24,7 @@ from trnlab.units import PS_PER_S, format_time
 PICTURE = "sensitivity.svg"
 WIDTH, ROW, TOP, LABELS, NUMBERS = 900, 26, 56, 300, 90  # pixels of the picture
 MOST_BARS = 20
+_HEAD = ("figure", "value", "half", "twice", "why this value")
 
 Assumption = Mapping[str, Any]  # an entry of "assumptions" in a run's summary
 
@@ -54,25 +56,23 @@ def sensitivity(folder: Path) -> Sensitivity:
     return Sensitivity(summary["step_time_s"], tuple(summary["assumptions"]), tuple(summary.get("choices", ())))
 
 
-def table(found: Sensitivity) -> str:
+def document(found: Sensitivity) -> Document:
     """The step's time with its band, and a line per assumption."""
     low, high = (_time(value) for value in found.band)
-    lines = [
-        f"step {_time(found.step_s)}, between {low} and {high} if the figures below are off by a factor of two",
-        "",
-    ]
+    between = f", between {low} and {high}" if found.assumptions or low != high else ""
+    off = " if the figures below are off by a factor of two" if found.assumptions else ""
+    said = f"step {_time(found.step_s)}{between}{off}"
+    parts: list[Part] = [Note("it depends on no assumed figure")]
+    if found.assumptions:
+        parts = [Note("", on=TERMINAL), Table(list(map(_row, found.assumptions)), _HEAD, (1, 2, 3))]
     others = [f"{c['change']:+.2%} if the compiler's {c['option']} is {c['value']}" for c in found.choices]
-    if not found.assumptions:
-        between = lines[0] if low == high else f"step {_time(found.step_s)}, between {low} and {high}"
-        return "\n".join(
-            [between.partition(",")[0] if low == high else between, "it depends on no assumed figure", *others]
-        )
-    width = max(len(a["figure"]) for a in found.assumptions)
-    lines.append(f"{'figure':<{width}}{'value':>20}{'half':>9}{'twice':>9}  why this value")
-    for a in found.assumptions:
-        value = f"{a['value']:g} {a['unit']}"
-        lines.append(f"{a['figure']:<{width}}{value:>20}{a['halved']:>+9.2%}{a['doubled']:>+9.2%}  {a['reason']}")
-    return "\n".join([*lines, *others])
+    return Document(
+        "What a step's time leans on", [Note(said), *parts, *map(Note, others)], over="trnlab sensitivity"
+    )
+
+
+def _row(a: Assumption) -> tuple[str, ...]:
+    return a["figure"], f"{a['value']:g} {a['unit']}", f"{a['halved']:+.2%}", f"{a['doubled']:+.2%}", a["reason"]
 
 
 def tornado(found: Sensitivity) -> str:

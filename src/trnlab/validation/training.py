@@ -9,22 +9,18 @@ A job is a script that `trnlab estimate` follows, or a model with a layout that 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from statistics import median
 from typing import Any
 
+from trnlab.documents import Note, Section, Table
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingRow:
-    """A published run: `measured` sequences or images a second of all ranks.
-
-    first_s, more_s: estimated seconds of a step of one and of two micro-batches of a script, 0 where there is none.
-    layout: of a planned job: model, sequence, fields of `fleet.layout.Layout`, of `Planner` how stages are made;
-    seconds: of its step, by cause; source: where the job's options are from. precision: of the estimate; published:
-    of the run, with its optimizer and release. without: what the estimated job lacks, or why there is no estimate.
-    """
+    """A published run: `measured` sequences or images a second of all ranks."""
 
     name: str
     target: str
@@ -32,18 +28,21 @@ class TrainingRow:
     measured: float
     global_batch: int
     microbatch: int
-    precision: str
-    published: str
-    without: str = ""
+    precision: str  # of the estimate
+    published: str  # of the run, with its optimizer and release
+    without: str = ""  # what the estimated job lacks, or why there is no estimate
     script: str = ""
     arguments: str = ""
     more: str = ""
+    # first_s, more_s: estimated seconds of a step of one and of two micro-batches of a script, 0 where there is
+    # none
     first_s: float = 0.0
     more_s: float = 0.0
     model: str = ""
-    source: str = ""
+    source: str = ""  # where the job's options are from
+    # of a planned job: model, sequence, fields of `fleet.layout.Layout`, of `Planner` how stages are made
     layout: dict[str, Any] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)  # of its step, by cause
 
     @property
     def microbatches(self) -> int:
@@ -95,19 +94,25 @@ def to_json(rows: Sequence[TrainingRow]) -> list[dict[str, Any]]:
     ]
 
 
-def report(rows: Sequence[TrainingRow]) -> str:
-    """Every row with its error and what it leans on, then the median."""
-    lines = ["training, as published (checks alone; sequences or images a second)", ""]
-    for r in rows:
-        lines.append(f"{r.name} ({r.target}, {r.ranks} ranks; published: {r.published})")
-        if r.predicted is None or r.error is None:
-            lines.append(f"  {r.measured:>10.5g}  without {r.without}")
-            continue
-        how = f"{r.precision}, estimated {r.model}, without {r.without}"
-        lines.append(f"  {r.measured:>10.5g}{r.predicted:>12.5g}{r.error:>+9.1%}  {how}")
-        if r.seconds:
-            lines.append(" " * 33 + ", ".join(f"{name} {s:.3g} s" for name, s in r.seconds.items() if s))
+def sections(rows: Sequence[TrainingRow]) -> Iterator[Section]:
+    """Every row with its error and what it leans on, then the median; nothing where there is none."""
+    if not rows:
+        return
+    title = "training, as published (checks alone; sequences or images a second)"
+    yield Section(title, [Table([line for r in rows for line in _lines(r)], numbers=range(3))])
     errors = [abs(r.error) for r in rows if r.error is not None]
     if errors:
-        lines += ["", f"{len(errors)} of {len(rows)} rows, median {median(errors):.1%}, worst {max(errors):.1%}"]
-    return "\n".join(lines)
+        said = f"{len(errors)} of {len(rows)} rows, median {median(errors):.1%}, worst {max(errors):.1%}"
+        yield Section(parts=[Note(said)])
+
+
+def _lines(r: TrainingRow) -> Iterator[tuple[str, ...]]:
+    """What was run; below it measured, predicted, error and how; below that seconds by cause."""
+    yield (f"{r.name} ({r.target}, {r.ranks} ranks; published: {r.published})",)
+    if r.predicted is None or r.error is None:
+        yield f"  {r.measured:.5g}", f"without {r.without}"
+        return
+    how = f"{r.precision}, estimated {r.model}, without {r.without}"
+    yield f"  {r.measured:.5g}", f"{r.predicted:.5g}", f"{r.error:+.1%}", how
+    if r.seconds:
+        yield "", "", "", ", ".join(f"{name} {s:.3g} s" for name, s in r.seconds.items() if s)

@@ -15,17 +15,14 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Worst:
-    """The element that lies farthest outside of its bound, in units of the bound (`ratio`; infinite for a NaN).
-
-    wrong: how many elements lie outside. bound: of that element, absolute.
-    """
+    """The element that lies farthest outside of its bound, in units of the bound (`ratio`; infinite for a NaN)."""
 
     index: tuple[int, ...]
     chip: float
     reference: float
-    bound: float
+    bound: float  # of that element, absolute
     ratio: float
-    wrong: int
+    wrong: int  # how many elements lie outside
 
 
 def within(chip: Array, reference: Array, bound: Array | float, format: str) -> Worst:

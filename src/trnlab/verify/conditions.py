@@ -28,17 +28,14 @@ REMEDIES = {
 
 @dataclass(frozen=True)
 class Situation:
-    """What is known about a difference: the worst element, the format, the largest finite operand (0: unknown).
-
-    finite: whether all operands on the chip are. lost: share of the tensor's length that became zero.
-    grown: how much larger, relatively, the result's error is than those of its operands, and how large it is.
-    """
+    """What is known about a difference: the worst element, the format, the largest finite operand (0: unknown)."""
 
     worst: Worst
     format: str
     operand: float = 0.0
-    finite: bool = True
-    lost: float = 0.0
+    finite: bool = True  # whether all operands on the chip are
+    lost: float = 0.0  # share of the tensor's length that became zero
+    # how much larger, relatively, the result's error is than those of its operands, and how large it is
     grown: tuple[float, float] = (0.0, 0.0)
 
 

@@ -46,14 +46,14 @@ class LayerPrecision:
 
 @dataclass
 class Mode:
-    """One run. step_s: on the chip. memory: most bytes in use. failed: what it said when it could not be run."""
+    """One run."""
 
     name: str
     losses: list[float] = field(default_factory=list)
-    step_s: float | None = None
-    memory: int | None = None
+    step_s: float | None = None  # on the chip
+    memory: int | None = None  # most bytes in use
     layers: list[LayerPrecision] = field(default_factory=list)
-    failed: str = ""
+    failed: str = ""  # what it said when it could not be run
 
     def gap(self, reference: Mode) -> float:
         """Mean difference of the losses in the last quarter of the steps; NaN where a loss is no number."""

@@ -28,27 +28,24 @@ class OpLocation:
 
 @dataclass(frozen=True)
 class OpResult:
-    """One result of one op in one step (counted from one).
-
-    order: position among the step's ops. gradient: of the way back. ratio: the worst element's error in units of its
-    bound. error: of the result as a vector, against the reference run, relative; None where that was not computed.
-    """
+    """One result of one op in one step (counted from one)."""
 
     step: int
-    order: int
+    order: int  # position among the step's ops
     op: str
-    gradient: bool
+    gradient: bool  # of the way back
     place: OpLocation
     shape: tuple[int, ...]
     format: str
     kind: str
     status: str
-    ratio: float = 0.0
+    ratio: float = 0.0  # the worst element's error in units of its bound
     wrong: int = 0
     index: tuple[int, ...] = ()
     chip: float = 0.0
     reference: float = 0.0
     bound: float = 0.0
+    # of the result as a vector, against the reference run, relative; None where that was not computed
     error: float | None = None
     condition: str = ""
     remedy: str = ""

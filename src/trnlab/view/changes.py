@@ -20,12 +20,12 @@ _CACHED = (".pyc", ".nbi", ".nbc")
 
 @dataclass(frozen=True)
 class FileChange:
-    """kind: written, deleted or changed (its rights or times alone). new: nothing was there. size: in bytes."""
+    """A change that a script made to a file of its view."""
 
-    kind: str
+    kind: str  # written, deleted or changed (its rights or times alone)
     path: str
-    size: int = 0
-    new: bool = False
+    size: int = 0  # in bytes
+    new: bool = False  # nothing was there
 
 
 def changes(layers: Iterable[OverlayLayer]) -> list[FileChange]:

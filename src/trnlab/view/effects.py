@@ -25,22 +25,19 @@ _LIMITS = {
 
 @dataclass
 class Effects:
-    """What the code in a view did there. protection: what kept it from this machine; room: bytes for what it wrote.
+    """What the code in a view did there."""
 
-    written, deleted, changed: files by path; moved: from where to where; started: commands; sent: addresses. allowed:
-    what was not kept from it. read_only: file systems that no view is possible of.
-    """
-
-    protection: str = NAMESPACES
-    room: int = 0
-    allowed: list[str] = field(default_factory=list)
-    read_only: list[str] = field(default_factory=list)
+    protection: str = NAMESPACES  # what kept it from this machine
+    room: int = 0  # bytes for what it wrote
+    allowed: list[str] = field(default_factory=list)  # what was not kept from it
+    read_only: list[str] = field(default_factory=list)  # file systems that no view is possible of
+    # written, deleted, changed: files by path
     written: list[dict[str, Any]] = field(default_factory=list)
     deleted: list[dict[str, Any]] = field(default_factory=list)
     changed: list[dict[str, Any]] = field(default_factory=list)
-    moved: list[dict[str, Any]] = field(default_factory=list)
-    started: list[dict[str, Any]] = field(default_factory=list)
-    sent: list[dict[str, Any]] = field(default_factory=list)
+    moved: list[dict[str, Any]] = field(default_factory=list)  # from where to where
+    started: list[dict[str, Any]] = field(default_factory=list)  # commands
+    sent: list[dict[str, Any]] = field(default_factory=list)  # addresses
     refused: list[dict[str, Any]] = field(default_factory=list)
     why_not: str = ""
 

@@ -46,10 +46,10 @@ class OverlayLayer:
 
 @dataclass
 class ViewLayout:
-    """layers: what this process can read of them. read_only: places of file systems that no overlay takes."""
+    """The file systems that a view consists of."""
 
-    layers: list[OverlayLayer] = field(default_factory=list)
-    read_only: list[str] = field(default_factory=list)
+    layers: list[OverlayLayer] = field(default_factory=list)  # what this process can read of them
+    read_only: list[str] = field(default_factory=list)  # places of file systems that no overlay takes
 
 
 def leave(network: bool) -> None:

@@ -11,16 +11,15 @@ from trnlab.view.effects import NAMESPACES
 
 @dataclass(frozen=True)
 class ViewRequest:
-    """work: "module:function" and what it is called with. allowed: of `effects.ALLOWED`. places: where the script is
-    likely to write. carried: folders, and how files end, that this command keeps for itself: new ones come back.
-    ready: "module:function" that is called once in a process which others are copied from."""
+    """What a process in a view is asked to do."""
 
-    work: str
+    work: str  # "module:function" and what it is called with
     given: tuple[Any, ...]
-    allowed: frozenset[str] = frozenset()
-    places: tuple[str, ...] = ()
+    allowed: frozenset[str] = frozenset()  # of `effects.ALLOWED`
+    places: tuple[str, ...] = ()  # where the script is likely to write
+    # folders, and how files end, that this command keeps for itself: new ones come back
     carried: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    ready: str = ""
+    ready: str = ""  # "module:function" that is called once in a process which others are copied from
     protection: str = NAMESPACES
     room: int = 0
     scratch: str = ""

@@ -19,71 +19,27 @@ import shutil
 import socket
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from trnlab.view.changes import FileChange
+from trnlab.view.file_calls import (
+    ATTRIBUTES,
+    CHANGING,
+    FREE,
+    LINKS,
+    NATIVE,
+    READING,
+    WITH_FOLDER,
+    as_function,
+    no_other_database,
+    opens_to_write,
+)
+from trnlab.view.layered_entries import Entries, LayeredEntry
 from trnlab.view.listening import EventWriter
 
 REFUSED = "TRN582"
-_FREE = frozenset(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "stdout", "stderr", "tty"))
-_CHANGING = {  # events, and how many paths they begin with
-    "os.remove": 1,
-    "os.rmdir": 1,
-    "os.mkdir": 1,
-    "os.truncate": 1,
-    "os.chmod": 1,
-    "os.chown": 1,
-    "os.utime": 1,
-    "os.setxattr": 1,
-    "os.removexattr": 1,
-    "os.link": 2,
-    "os.rename": 2,
-    "os.symlink": 2,
-    "os.chflags": 1,
-}
-_NATIVE = frozenset(
-    (
-        "open",
-        "open64",
-        "openat",
-        "creat",
-        "fopen",
-        "fopen64",
-        "freopen",
-        "unlink",
-        "unlinkat",
-        "remove",
-        "rename",
-        "renameat",
-        "renameat2",
-        "rmdir",
-        "truncate",
-        "truncate64",
-        "mkdir",
-        "mkdirat",
-        "link",
-        "symlink",
-        "chmod",
-        "fchmod",
-        "chown",
-        "lchown",
-        "utime",
-        "utimes",
-        "utimensat",
-        "mknod",
-        "syscall",
-        "connect",
-        "sendto",
-        "sendmsg",
-        "kill",
-    )
-)
-_READING = ("stat", "access", "readlink", "chdir", "statvfs", "getxattr", "listxattr")
-_ATTRIBUTES = ("truncate", "chmod", "chown", "lchown", "utime", "setxattr", "removexattr")
-_LINKS = 40  # that a path may lead through
-_ATTACH = 24  # what SQLite calls the opening of another database
 
 
 def deleted(root: str) -> Iterator[FileChange]:
@@ -93,65 +49,6 @@ def deleted(root: str) -> Iterator[FileChange]:
     for path in gone:
         if os.path.lexists(path) and not gone.intersection(map(str, Path(path).parents)):
             yield FileChange("deleted", path, os.lstat(path).st_size)
-
-
-class LayeredEntry:
-    """What `os.scandir` finds, for folders that are partly in the layer."""
-
-    def __init__(self, folder: Any, name: str, actual: str) -> None:
-        self.name, self.path = name, os.path.join(folder, name)
-        self._actual = actual
-
-    def __fspath__(self) -> str:
-        return self.path
-
-    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """See `os.DirEntry`, as the next ones."""
-        return os.stat(self.path, follow_symlinks=follow_symlinks)
-
-    def inode(self) -> int:
-        """Its number."""
-        return self.stat(follow_symlinks=False).st_ino
-
-    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        """Whether it is a folder."""
-        return self._is(stat.S_ISDIR, follow_symlinks)
-
-    def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        """Whether it is a regular file."""
-        return self._is(stat.S_ISREG, follow_symlinks)
-
-    def is_symlink(self) -> bool:
-        """Whether it is a link."""
-        return self._is(stat.S_ISLNK, False)
-
-    def _is(self, kind: Callable[[int], bool], follow: bool) -> bool:
-        try:
-            return kind(self.stat(follow_symlinks=follow).st_mode)
-        except FileNotFoundError:
-            return False
-
-
-class _Entries:
-    """An iterator that is a block, too, as that of `os.scandir`."""
-
-    def __init__(self, entries: list[LayeredEntry]) -> None:
-        self._entries = iter(entries)
-
-    def __iter__(self) -> Iterator[LayeredEntry]:
-        return self._entries
-
-    def __next__(self) -> LayeredEntry:
-        return next(self._entries)
-
-    def __enter__(self) -> _Entries:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 class Scratch:
@@ -181,7 +78,7 @@ class Scratch:
                 found = here
                 continue
             links += 1
-            if links > _LINKS:
+            if links > LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fsdecode(path))
             parts = os.path.normpath(os.path.join(found or "/", target)).split("/")[1:] + parts
             found = ""
@@ -238,7 +135,7 @@ class Scratch:
     def for_writing(self, path: Any, create: bool, empty: bool, follow: bool = True, new: bool = False) -> str:
         """Where a file is to be written, with what was in it unless it is to be emptied. Raises OSError."""
         found = self.path_of(path, follow)
-        if self._inside(found) or found in _FREE or found.startswith(("/proc/self/fd/", "/dev/fd/", "/dev/pts/")):
+        if self._inside(found) or found in FREE or found.startswith(("/proc/self/fd/", "/dev/fd/", "/dev/pts/")):
             return found
         place = f"{self._files}{found}"
         there = self._there(place) or self._is_real(found)
@@ -345,8 +242,8 @@ class Scratch:
 
     def _functions(self) -> dict[str, Any]:
         """What stands for functions of `os`, by name."""
-        found = {name: self._reads(name) for name in _READING if name in self._real}
-        found |= {name: self._changes(name) for name in _ATTRIBUTES if name in self._real}
+        found = {name: self._reads(name) for name in READING if name in self._real}
+        found |= {name: self._changes(name) for name in ATTRIBUTES if name in self._real}
         found |= {
             "open": self._os_open,
             "lstat": self._lstat,
@@ -363,7 +260,7 @@ class Scratch:
             "mkfifo": self._make("mkfifo"),
             "mknod": self._make("mknod"),
         }
-        return {name: _function(function) for name, function in found.items()}
+        return {name: as_function(function) for name, function in found.items()}
 
     def _reads(self, name: str) -> Any:
         real = self._real[name]
@@ -408,7 +305,7 @@ class Scratch:
         if dir_fd is not None:
             return int(real(path, flags, mode, dir_fd=dir_fd))
         follow = not flags & getattr(os, "O_NOFOLLOW", 0)
-        if not _writes(flags):
+        if not opens_to_write(flags):
             return int(real(self.for_reading(path, follow), flags, mode))
         temporary = getattr(os, "O_TMPFILE", 0)
         if temporary and flags & temporary == temporary:
@@ -437,7 +334,7 @@ class Scratch:
         if isinstance(path, int | bytes):
             return self._real["scandir"](path)
         found = self.path_of(path)
-        return _Entries([LayeredEntry(os.fspath(path), name, f"{found}/{name}") for name in self.names(path)])
+        return Entries([LayeredEntry(os.fspath(path), name, f"{found}/{name}") for name in self.names(path)])
 
     def _mkdir(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
         if dir_fd is not None:
@@ -557,7 +454,7 @@ class Scratch:
             elif text not in ("", ":memory:"):
                 text = self._database(text)
             made = real(text, *args, **kwargs)
-            made.set_authorizer(_no_other_database)
+            made.set_authorizer(no_other_database)
             return made
 
         sqlite3.connect = sqlite3.dbapi2.connect = connect
@@ -588,14 +485,15 @@ class Scratch:
     def _guard(self, event: str, args: tuple[Any, ...]) -> None:
         if event == "open":
             path, mode, flags = args
-            writes = set("wax+") & set(mode) if isinstance(mode, str) else isinstance(flags, int) and _writes(flags)
+            by_flags = isinstance(flags, int) and opens_to_write(flags)
+            writes = set("wax+") & set(mode) if isinstance(mode, str) else by_flags
             if writes and not isinstance(path, int):
                 self._allow("write", path)
-        elif event in _CHANGING:
-            for path in args[1:2] if event == "os.symlink" else args[: _CHANGING[event]]:
+        elif event in CHANGING:
+            for path in args[1:2] if event == "os.symlink" else args[: CHANGING[event]]:
                 if isinstance(path, int):
                     path = self._of_handle(path)
-                folder = args[-1] if isinstance(args[-1], int) and args[-1] >= 0 and event in _WITH_FOLDER else None
+                folder = args[-1] if isinstance(args[-1], int) and args[-1] >= 0 and event in WITH_FOLDER else None
                 if folder is not None and not os.path.isabs(os.fsdecode(path)):
                     path = os.path.join(self._of_handle(folder), os.fsdecode(path))
                 self._allow(event.removeprefix("os."), path)
@@ -603,7 +501,7 @@ class Scratch:
             path = os.fsdecode(args[0]).removeprefix("file:").partition("?")[0]
             if path not in ("", ":memory:") and "mode=memory" not in os.fsdecode(args[0]):
                 self._allow("database", path)
-        elif event == "ctypes.dlsym" and args[1] in _NATIVE:
+        elif event == "ctypes.dlsym" and args[1] in NATIVE:
             self._refuse("native", f"{args[1]}() of the C library")
 
     def _of_handle(self, handle: int) -> str:
@@ -614,7 +512,7 @@ class Scratch:
 
     def _allow(self, what: str, path: Any) -> None:
         found = os.path.abspath(os.fsdecode(path))
-        free = found in _FREE or found.startswith(("/proc/self/", "/dev/fd/", "/dev/pts/", "/dev/shm/"))
+        free = found in FREE or found.startswith(("/proc/self/", "/dev/fd/", "/dev/pts/", "/dev/shm/"))
         if not free and not self._inside(found) and not found.startswith("/memfd:"):
             self._refuse(what, found)
 
@@ -623,23 +521,3 @@ class Scratch:
         raise PermissionError(
             errno.EACCES, f"{REFUSED}: not changed for a script that is only followed ({what})", path
         )
-
-
-_WITH_FOLDER = ("os.remove", "os.rmdir", "os.mkdir")
-
-
-def _no_other_database(action: int, first: Any, *_: Any) -> int:
-    return 1 if action == _ATTACH and first not in ("", ":memory:", None) else 0
-
-
-def _writes(flags: int) -> bool:
-    return bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC))
-
-
-def _function(bound: Any) -> Any:
-    """A plain function, which may have a name."""
-
-    def function(*args: Any, **kwargs: Any) -> Any:
-        return bound(*args, **kwargs)
-
-    return function

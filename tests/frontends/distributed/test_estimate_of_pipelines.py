@@ -124,4 +124,4 @@ def test_ranks_that_wait_for_each_other_come_to_no_end():
         [0.5],
         [7, 9],
     )
-    assert (run.total, run.busy, run.held, run.kept) == (5.0, (2.0, 2.0), (1, 1), (7, 9))
+    assert (run.total, run.busy, run.held, run.activation_bytes) == (5.0, (2.0, 2.0), (1, 1), (7, 9))

@@ -35,7 +35,7 @@ def floats(count, device="neuron"):
 
 
 def noted(ledger):
-    return [(a.asked.kind, a.nbytes, a.buffer) for a in ledger.take()]
+    return [(a.request.kind, a.nbytes, a.buffer) for a in ledger.take()]
 
 
 def test_what_a_collective_gives_and_its_larger_buffer_are_written_down(group, ledger):
@@ -66,7 +66,7 @@ def test_messages_are_between_two_ranks_and_who_receives_gives_nothing(group, le
     group.recv([floats(3)], 0)
     group.recv_anysource([floats(3)])
     found = ledger.take()
-    assert [(a.asked.pairs, a.nbytes, a.buffer) for a in found] == [
+    assert [(a.request.pairs, a.nbytes, a.buffer) for a in found] == [
         (((5, 6),), 12, 12),
         (((4, 5),), 0, 12),
         (((6, 5),), 0, 12),

@@ -223,7 +223,7 @@ def test_sums_onto_what_no_matmul_made() -> None:
         (TRN3, (3,), []),
     ):
         for value in (0.0, 1.0):
-            assert codes(matmuls(chip, "memset", "continue", "read", value=value), told=told) == expected
+            assert codes(matmuls(chip, "memset", "continue", "read", value=value), accumulating=told) == expected
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_sums_onto_what_no_matmul_made() -> None:
 def test_onto_zeros_any_sum_is_right(steps: tuple[str, ...], harmless: list[bool]) -> None:
     b = matmuls(TRN2, *steps)
     told = (2 + steps.index("continue"),)  # two instructions come before the first step
-    assert [f.harmless for f in found(b, told=told)] == harmless
+    assert [f.harmless for f in found(b, accumulating=told)] == harmless
 
 
 def placed(*tiles: tuple[int, int]) -> tuple[Builder, list[AP], frozenset[int]]:

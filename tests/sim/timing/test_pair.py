@@ -26,7 +26,7 @@ from trnlab.sim.timing import (
     time_pair,
     time_program,
 )
-from trnlab.sim.timing.core_split import halves
+from trnlab.sim.timing.core_split import split_cores
 from trnlab.sim.timing.schedule import planned
 
 CHIP = chips.get("trn2")
@@ -64,7 +64,7 @@ def test_halves_on_cores_that_share_hbm_alone_make_the_same_bits(name):
     program = program_of(make, *shapes)
     shared = 0
     for routine in program.routines:
-        found = halves(routine, planned(routine, CHIP, chosen("trn2")))
+        found = split_cores(routine, planned(routine, CHIP, chosen("trn2")))
         if found is None:
             continue
         shared += 1

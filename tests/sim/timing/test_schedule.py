@@ -135,6 +135,20 @@ def test_only_open_engines_are_chosen():
         assert engines == ({"vector", "scalar"} if named is None else {"vector"})
 
 
+@pytest.mark.parametrize(("op", "engine"), [("multiply", "scalar"), ("add", "scalar"), ("max", "vector")])
+def test_scale_and_shift_go_to_scalar_engine(op, engine):
+    """nki.isa.tensor_scalar leaves its engine open: ScalarE multiplies and adds sooner, but has no maximum."""
+    b = Builder("scales", chips.get("trn1"))
+    b.leaves_order = True
+    for _ in range(6):
+        tile = b.tile((128, 512), "float32")
+        b.memset(dst=tile, value=1.0, engine=Engine.GPSIMD)
+        b.tensor_scalar(dst=tile, data=tile, op0=op, operand0=2.0)
+    t = time_routine(b.build(), chips.get("trn1"), policy=SCHEDULED)
+    used = {ENGINES[t.engine[i]] for i in range(len(t)) if t.ops[t.op[i]].name == "tensor_scalar"}
+    assert used == {engine}
+
+
 def test_compiled_programs_are_timed_as_they_are_written():
     routine = random_routine(TRN2, 5)
     assert not len(routine.left_open)

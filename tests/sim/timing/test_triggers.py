@@ -9,8 +9,9 @@ import pytest
 import trnlab.nki.neuronxcc as nki
 import trnlab.nki.neuronxcc.language as nl
 from trnlab import chips, policy
-from trnlab.isa.base import Engine
+from trnlab.isa.base import Engine, Work
 from trnlab.sim.timing import time_routine
+from trnlab.sim.timing.cost import dma_cost
 from trnlab.sim.timing.schedule import planned
 from trnlab.sim.timing.summary import engine_use
 
@@ -59,7 +60,18 @@ def test_arguments_and_results_are_gpsimds():
 def test_other_policies():
     assert triggers(through_hbm("trn2"), chips.get("trn2"), triggers="sync") == ({Engine.SYNC: 16}, 8)
     assert triggers(through_hbm("trn2", "--disable-dge"), chips.get("trn2")) == ({Engine.SYNC: 16}, 1)
-    assert triggers(through_hbm("trn1"), chips.get("trn1")) == ({Engine.SYNC: 16}, 4), "one for each tensor and way"
+    assert triggers(through_hbm("trn1"), chips.get("trn1")) == ({Engine.SYNC: 16}, 1)
+
+
+def test_rings_of_later_chips_follow_each_other_at_once():
+    """K0388: 129 transfers in 28 us. On NeuronCore-v2, and where descriptors are made, there is time between two."""
+    trn1, trn2 = chips.get("trn1"), chips.get("trn2")
+    ring, made = (Work(kind, n=512, m=128, nbytes=65536) for kind in ("dma.ring", "dma.copy"))
+    between = [
+        dma_cost(work, chip, Engine.SYNC, from_hbm=True, to_hbm=False).interval
+        for work, chip in ((ring, trn2), (made, trn2), (made, trn1))
+    ]
+    assert between == [0, round(trn2.dma.queue_interval.value * 1000), 330_000]
 
 
 def test_software_takes_a_transfer_up_late_but_not_slowly():

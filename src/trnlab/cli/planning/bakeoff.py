@@ -16,9 +16,9 @@ from trnlab.fleet.comparison.bakeoff import Bakeoff
 from trnlab.fleet.comparison.contenders import (
     Contender,
     Workload,
-    neuron_side,
+    gpu_contender,
+    neuron_contender,
     of_neuron,
-    of_others,
     spelled,
     work_of,
 )
@@ -30,6 +30,7 @@ from trnlab.fleet.reliability.goodput import Reliability
 from trnlab.fleet.report.bakeoff_document import document
 from trnlab.precision import MODES
 from trnlab.runtime.settings import kept_folder
+from trnlab.stacks import Stack
 from trnlab.units import SECONDS_PER_DAY
 from trnlab.validation import planned
 
@@ -53,6 +54,7 @@ def arguments(command: argparse.ArgumentParser) -> None:
     )
     add("--region", default="us-east-1", metavar="NAME", help="whose grid is counted; default: us-east-1")
     add("--json", action="store_true", help="everything as JSON, see docs/bakeoff.md")
+    options.stack(command)
     options.cache(command)
     add("--porting", type=float, default=0.0, metavar="DAYS", help="engineer days that moving to side a takes")
     add("--day-rate", default="$1000", metavar="MONEY", help="of one of those days; default: $1000, assumed")
@@ -66,15 +68,20 @@ def main(args: argparse.Namespace) -> int:
     days = _days(args.days)
     asked = parse(args.epoch, COUNT, "--epoch") if args.epoch else 0.0
     port = (args.porting, parse(args.day_rate, MONEY, "--day-rate")) if args.porting else None
-    if args.what.endswith(".py"):
-        work, sides = _of_script(args)
-    else:
-        work = work_of(model(args.what), args.batch, args.sequence)
-        sides = [_side(args, work, text) for text in (args.a, args.b)]
-    epoch = asked or _epoch(work)
-    between = Reliability().between(sides[0].accelerators)
-    found = Bakeoff(work, sides[0], sides[1], days, epoch, args.region, between, port)
-    said = document(found)
+    stacks = options.stacks_of(args)
+    neuron = any(spelled(text)[1] in TARGETS for text in (args.a, args.b))
+    found = []
+    for stack in stacks if neuron else stacks[:1]:
+        if args.what.endswith(".py"):
+            work, sides = _of_script(args, stack)
+        else:
+            work = work_of(model(args.what), args.batch, args.sequence)
+            sides = [_side(args, work, text, stack) for text in (args.a, args.b)]
+        between = Reliability().between(sides[0].accelerators)
+        found.append(
+            Bakeoff(work, sides[0], sides[1], days, asked or _epoch(work), args.region, between, port, stack)
+        )
+    said = document(found[0], found if neuron else ())
     print(said.json() if args.json else documents.text(said))
     return 0
 
@@ -91,15 +98,15 @@ def _days(text: str) -> float:
     return parse(f"{text}d" if text.replace(".", "", 1).isdecimal() else text, TIME, "--days") / SECONDS_PER_DAY
 
 
-def _side(args: argparse.Namespace, work: Workload, text: str) -> Contender:
+def _side(args: argparse.Namespace, work: Workload, text: str, stack: Stack) -> Contender:
     count, name = spelled(text)
     if name not in TARGETS:
-        return of_others(work, name, count, args.precision)
+        return gpu_contender(work, name, count, args.precision)
     folder = None if args.no_cache else kept_folder(args) / PROGRAMS
-    return of_neuron(work, name, count, planned.held(name, FORM), folder)
+    return of_neuron(work, name, count, planned.held(name, FORM, stack.name), folder, stack)
 
 
-def _of_script(args: argparse.Namespace) -> tuple[Workload, list[Contender]]:
+def _of_script(args: argparse.Namespace, stack: Stack) -> tuple[Workload, list[Contender]]:
     """A script's step, as `trnlab estimate` has it for the Neuron side; its operations are those of the other."""
     from trnlab.cli.check import examined
 
@@ -113,7 +120,7 @@ def _of_script(args: argparse.Namespace) -> tuple[Workload, list[Contender]]:
             limit="one side of Neuron",
             remedy="give a model's name to compare others among themselves",
         )
-    found = {text: examined(_estimate(args, text)) for text in neuron}
+    found = {text: examined(_estimate(args, text, stack)) for text in neuron}
     first = found[neuron[0]]
     target = next(iter(first.targets), None)
     if target is None or target.step_s is None or target.mfu is None or not first.per_step:
@@ -136,10 +143,10 @@ def _of_script(args: argparse.Namespace) -> tuple[Workload, list[Contender]]:
             job = result.job
             rate = job.per_s if job is not None else (result.per_s or 0.0) * count
             waits = _waits(job)
-            held = planned.held(name, first.precision)
-            sides.append(neuron_side(name, count, rate, result.mfu or 0.0, held, "as the script has it", waits))
+            held = planned.held(name, first.precision, stack.name)
+            sides.append(neuron_contender(name, count, rate, result.mfu or 0.0, held, "as the script has it", waits))
         else:
-            sides.append(of_others(work, name, count, args.precision))
+            sides.append(gpu_contender(work, name, count, args.precision))
     return work, sides
 
 
@@ -150,7 +157,7 @@ def _waits(job: JobStep | None) -> float | None:
     return float(sum(kind["exposed_s"] for kind in job.communication["kinds"].values()) / job.step_s)
 
 
-def _estimate(args: argparse.Namespace, target: str) -> argparse.Namespace:
+def _estimate(args: argparse.Namespace, target: str, stack: Stack) -> argparse.Namespace:
     """What `trnlab estimate` would be called with."""
     return argparse.Namespace(
         script=Path(args.what),
@@ -165,4 +172,5 @@ def _estimate(args: argparse.Namespace, target: str) -> argparse.Namespace:
         batches=0,
         comm_threshold=None,
         fault=None,
+        stack=stack.text,
     )

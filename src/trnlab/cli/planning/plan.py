@@ -15,13 +15,13 @@ from trnlab.cli.planning.plan_script import STEPS, scripted
 from trnlab.errors import UsageError
 from trnlab.files import write_atomic
 from trnlab.fleet import quantities
-from trnlab.fleet.comparison import alternatives as besides
+from trnlab.fleet.comparison import alternatives
+from trnlab.fleet.comparison.contenders import PlanAccuracy
 from trnlab.fleet.gpus.catalogue import instances
 from trnlab.fleet.models.configurations import catalogue, model
 from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.models.unpartitioned import UnpartitionedModel
-from trnlab.fleet.planning import launch_files as handover
-from trnlab.fleet.planning import settings
+from trnlab.fleet.planning import launch_files, settings
 from trnlab.fleet.planning.plan import Plan, Question, plan
 from trnlab.fleet.report import settings_document
 from trnlab.fleet.report.beside_document import beside_document
@@ -32,7 +32,7 @@ from trnlab.fleet.search.prefetch import CompilePool
 from trnlab.runtime.notices import say
 from trnlab.runtime.settings import kept_folder
 from trnlab.stacks import OURS
-from trnlab.validation import planned
+from trnlab.validation import mine, planned
 
 
 def arguments(command: argparse.ArgumentParser) -> None:
@@ -98,13 +98,20 @@ def main(args: argparse.Namespace) -> int:
         return _compared(args, asked, folder)
     with helpers(args) as ahead:
         found, *apart = (_searched(args, one, folder, ahead) for one in (asked, *others))
-    beside = besides.others(asked, elsewhere, found.chosen.bill.days)
+    beside = alternatives.others(asked, elsewhere, found.chosen.bill.days)
     plans = (found, *apart)
-    held = [planned.held(one.chosen.cluster.target.name, asked.precision, one.question.stack.name) for one in plans]
+    held = [_accuracy(args, one) for one in plans]
     said = document(found, beside, held[0], args.region, list(zip(plans, held)))
     print(said.json() if args.json else documents.text(said))
     _written(args, found, said)
     return 0
+
+
+def _accuracy(args: argparse.Namespace, found: Plan) -> PlanAccuracy:
+    """How far plans like this one are off, in the user's own runs where there are enough."""
+    own = mine.kept(None if args.no_cache else kept_folder(args) / mine.FOLDER)
+    asked = found.question
+    return planned.held(found.chosen.cluster.target.name, asked.precision, asked.stack.name, own)
 
 
 def _searched(args: argparse.Namespace, asked: Question, folder: Path | None, ahead: CompilePool | None) -> Plan:
@@ -119,7 +126,7 @@ def _searched(args: argparse.Namespace, asked: Question, folder: Path | None, ah
 def _held(args: argparse.Namespace, found: Plan) -> None:
     """Within the power of the site."""
     if args.power:
-        besides.hold(found, quantities.parse(args.power, quantities.POWER, "--power"))
+        alternatives.hold(found, quantities.parse(args.power, quantities.POWER, "--power"))
 
 
 def _written(args: argparse.Namespace, found: Plan, said: documents.Document) -> None:
@@ -127,7 +134,7 @@ def _written(args: argparse.Namespace, found: Plan, said: documents.Document) ->
     if args.csv:
         write_atomic(args.csv, to_csv(found, len(found)).encode())
     if args.write:
-        for file in handover.write(found, args.write):
+        for file in launch_files.write(found, args.write):
             say(f"wrote {file}")
     if args.page:
         write_atomic(args.page, documents.page(said).encode())
@@ -141,9 +148,7 @@ def _compared(args: argparse.Namespace, asked: Question, folder: Path | None) ->
     said = settings_document.document(found)
     print(said.json() if args.json else documents.text(said))
     cheapest = found.cheapest[0].found
-    by, target = cheapest.question, cheapest.chosen.cluster.target.name
-    held = planned.held(target, by.precision, by.stack.name)
-    _written(args, cheapest, document(cheapest, (), held, args.region))
+    _written(args, cheapest, document(cheapest, (), _accuracy(args, cheapest), args.region))
     return 0
 
 
@@ -158,7 +163,7 @@ def _come(found: Plan) -> None:
 
 def _elsewhere(args: argparse.Namespace, asked: Question, names: list[str]) -> int:
     """Nothing to compile: only what was published of others."""
-    beside = besides.others(asked, names)
+    beside = alternatives.others(asked, names)
     said = beside_document(beside, args.region)
     print(said.json() if args.json else documents.text(said))
     return 0

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trnlab.cli.check import as_one_of, prepared
-from trnlab.cli.views import in_view, lend, told
+from trnlab.cli.views import effect_lines, in_view, lend
 from trnlab.errors import UsageError
 from trnlab.estimate.job import NullCommunicator
 from trnlab.fabric.cluster import Cluster
@@ -29,14 +29,13 @@ STEPS = 1000  # that are planned where no number of tokens is given
 
 @dataclass(frozen=True)
 class Scripted:
-    """model: what the script trains; captured: its step, where that is only divided by data; spelled: as words of a
-    command line; sequence: tokens of each of its sequences; why: what its model was not recognised for."""
+    """The training of a script, as far as a plan needs it."""
 
-    model: Model
-    captured: CapturedWork | None
-    spelled: tuple[str, ...]
-    sequence: int
-    why: str = ""
+    model: Model  # what the script trains
+    captured: CapturedWork | None  # its step, where that is only divided by data
+    spelled: tuple[str, ...]  # as words of a command line
+    sequence: int  # tokens of each of its sequences
+    why: str = ""  # what its model was not recognised for
 
 
 def scripted(args: argparse.Namespace, target: str) -> Scripted:
@@ -88,9 +87,9 @@ def in_process(args: argparse.Namespace) -> CapturedWork:
 
 def _say_all(effects: Effects) -> None:
     if not effects.none:
-        for line in told(effects):
+        for line in effect_lines(effects):
             say(line)
 
 
 def _settings(args: argparse.Namespace, target: str) -> Settings:
-    return Settings.told(os.environ, args, target=target or ANY)
+    return Settings.resolved(os.environ, args, target=target or ANY)

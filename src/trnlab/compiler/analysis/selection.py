@@ -24,17 +24,13 @@ EVERY: Formats = FLOATS | INTEGERS | BOOLS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SelectionRule:
-    """Instructions for one op, which mean what the op means for everything that the rule declares.
+    """Instructions for one op, which mean what the op means for everything that the rule declares."""
 
-    emit: records them, given an `Emitter`; None where a kernel computes the op, or where nothing is computed.
-    formats: of the operands that hold data (see `data_of`). results: of the result, where the op does not give it.
-    when: what else must hold of the op and of its operands' ranges.
-    """
-
+    # records them, given an `Emitter`; None where a kernel computes the op, or where nothing is computed
     emit: Callable[[Any, Op], None] | None
-    formats: Formats
-    results: Formats = EVERY
-    when: Condition | None = None
+    formats: Formats  # of the operands that hold data (see `data_of`)
+    results: Formats = EVERY  # of the result, where the op does not give it
+    when: Condition | None = None  # what else must hold of the op and of its operands' ranges
 
     def covers(self, op: Op, known: Ranges) -> bool:
         """Whether the op lies within what is declared."""

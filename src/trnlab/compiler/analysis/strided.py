@@ -52,7 +52,7 @@ def is_filled(value: Value) -> bool:
     )
 
 
-def look(op: Op, source: ValueView) -> ValueView | None:
+def as_view(op: Op, source: ValueView) -> ValueView | None:
     """The result of view op `op` whose operand is `source`; None when it cannot be a view."""
     if op.name == BARRIER:
         return source
@@ -71,7 +71,7 @@ def look(op: Op, source: ValueView) -> ValueView | None:
     return source.like(source.offset, op.result.shape, tuple(strides_out))
 
 
-def look_back(value: Value) -> ValueView:
+def view_of_origin(value: Value) -> ValueView:
     """A value as a look at the last one before it whose elements lie in an order that these strides can say.
 
     Reshapes and transposes are looked through, nothing else.
@@ -79,7 +79,7 @@ def look_back(value: Value) -> ValueView:
     op = value.op
     if op is None or op.name not in ("reshape", "transpose"):
         return identity(value)
-    seen = look(op, look_back(op.operands[0])) or look(op, identity(op.operands[0]))
+    seen = as_view(op, view_of_origin(op.operands[0])) or as_view(op, identity(op.operands[0]))
     return identity(value) if seen is None else seen
 
 
@@ -142,11 +142,11 @@ def _one_pass(graph: Graph, layouts: dict[Value, ValueView]) -> tuple[dict[Value
         if op.name not in LOOK_OPS:
             continue
         operand = op.operands[0]
-        seen = look(op, looks.get(operand) or identity(operand))
+        seen = as_view(op, looks.get(operand) or identity(operand))
         if seen is None and operand.op is not None and operand.op.name in LOOK_OPS:
             copies.add(operand)
             looks.pop(operand, None)
-            seen = look(op, identity(operand))
+            seen = as_view(op, identity(operand))
         if seen is None:
             stuck.add(operand)
         elif op.result in copies:

@@ -30,17 +30,14 @@ PSUM_COLS = 512  # fp32 elements of one bank
 
 @dataclass(frozen=True)
 class Domain:
-    """The loop of a group: R rows of C columns. `flat`: nothing fixed the columns, all values are seen as runs of
-    elements from `offset` on.
-
-    `parts`: few rows are cut into so many parts of equal length, which lie on partitions of their own; partition
-    i * R + r holds part i of row r.
-    """
+    """The loop of a group: R rows of C columns."""
 
     rows: int
     cols: int
     offset: int = 0
-    flat: bool = False
+    flat: bool = False  # nothing fixed the columns, all values are seen as runs of elements from `offset` on
+    # few rows are cut into so many parts of equal length, which lie on partitions of their own; partition i * R +
+    # r holds part i of row r
     parts: int = 1
 
     @property

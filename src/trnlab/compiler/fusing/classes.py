@@ -14,12 +14,12 @@ class Classes:
     """Which group computes each value (`owner`), what values look at (`looks`), and their classes in loops."""
 
     def __init__(self, looks: dict[Value, ValueView]) -> None:
-        self.looks = looks
+        self.views = looks
         self.owner: dict[Value, FusionGroup] = {}
 
     def root(self, value: Value) -> Value:
         """The value in memory (or in a group) that `value` is a look at."""
-        return self.looks[value].base if value in self.looks else value
+        return self.views[value].base if value in self.views else value
 
     def inside(self, value: Value, group: FusionGroup) -> bool:
         """Whether `value`, or what it looks at, is computed by the group."""
@@ -39,8 +39,8 @@ class Classes:
 
     def strided(self, value: Value) -> ValueView:
         """How a value lies in memory. An iota lies in 0, 1, 2, ...: strides along its dimension only."""
-        if value in self.looks:
-            return self.looks[value]
+        if value in self.views:
+            return self.views[value]
         return identity(value)
 
     def class_of(self, value: Value, group: FusionGroup, cols: int | None) -> tuple[int | None, ValueClass] | None:

@@ -46,10 +46,11 @@ class ValueClass(enum.StrEnum):
 
 @dataclass(eq=False)
 class FusionGroup:
-    """Ops that become one routine. `size` and `cols`: see the module; cols is None while nothing has fixed it."""
+    """Ops that become one routine."""
 
     id: int
     kind: GroupKind
+    # size, cols: see the module; cols is None while nothing has fixed it
     size: int
     cols: int | None = None
     update: bool = False  # computes nothing but in-place updates of the state (the optimizer)

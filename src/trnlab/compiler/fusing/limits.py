@@ -3,7 +3,7 @@
 
 A product takes along what is elementwise behind it and reads nothing as large as itself (a bias, an activation). A
 loop over rows ends with the sums of its rows: what reads them, as the rest of a norm or of a softmax, is a further
-pass over memory. Updates of the optimizer are one loop, as elsewhere.
+pass over memory. Updates of the optimizer, and sums that gradients are added to, are made as elsewhere.
 """
 
 from __future__ import annotations

@@ -115,22 +115,17 @@ class PsumSpace:
 
 @dataclass
 class TilePlan:
-    """What one sweep over a tile computes: ops in order, what it stores, who folds into whom.
-
-    uses: how often each value is still read (a store counts once); readers: by whom, reader: the last of them.
-    converted: a value whose one reader is a `convert` that the instruction computing it can do on its way out.
-    summed: a value whose row sum the same instruction gives.
-    per_row: row values only, computed once for the rows at hand and kept for the sweeps that follow.
-    """
+    """What one sweep over a tile computes: ops in order, what it stores, who folds into whom."""
 
     ops: list[Op]
     stores: set[Value]
-    per_row: bool = False
-    uses: Counter[Value] = field(default_factory=Counter)
-    reader: dict[Value, Op] = field(default_factory=dict)
-    readers: dict[Value, list[Op]] = field(default_factory=dict)
+    per_row: bool = False  # row values only, computed once for the rows at hand and kept for the sweeps that follow
+    uses: Counter[Value] = field(default_factory=Counter)  # how often each value is still read (a store counts once)
+    reader: dict[Value, Op] = field(default_factory=dict)  # the last of them
+    readers: dict[Value, list[Op]] = field(default_factory=dict)  # by whom
+    # a value whose one reader is a `convert` that the instruction computing it can do on its way out
     converted: dict[Value, Op] = field(default_factory=dict)
-    summed: dict[Value, Op] = field(default_factory=dict)
+    summed: dict[Value, Op] = field(default_factory=dict)  # a value whose row sum the same instruction gives
 
 
 def origin(value: Value, group: FusionGroup) -> Value:

@@ -16,17 +16,13 @@ from trnlab.program import AP, Builder
 
 @dataclass
 class Lowering:
-    """One group on its way to a routine.
-
-    ports: the routine's HBM parameter for each value in memory that the group reads or writes.
-    stores: values the group must write out.
-    """
+    """One group on its way to a routine."""
 
     b: Builder
     group: FusionGroup
     part: Partition
-    ports: dict[Value, AP]
-    stores: set[Value]
+    ports: dict[Value, AP]  # the routine's HBM parameter for each value in memory that the group reads or writes
+    stores: set[Value]  # values the group must write out
 
     def view(self, value: Value) -> HbmView:
         """A value as a strided view of its port."""

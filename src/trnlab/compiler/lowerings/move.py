@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from math import prod
 
-from trnlab.compiler.analysis.strided import look
+from trnlab.compiler.analysis.strided import as_view
 from trnlab.compiler.lowerings.context import Lowering
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocks import dma_store, next_queue
@@ -33,7 +33,7 @@ def lower_move(low: Lowering) -> None:
     elif op.name == "pad":
         _pad(low, out)
     else:
-        seen = look(op, low.part.strided(op.operands[0]))
+        seen = as_view(op, low.part.strided(op.operands[0]))
         assert seen is not None
         copy(low, view_of(low.ports[seen.base], seen), out)
 

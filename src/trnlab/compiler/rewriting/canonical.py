@@ -14,7 +14,7 @@ from math import prod
 
 import numpy as np
 
-from trnlab.compiler.analysis.strided import LOOK_OPS, look_back
+from trnlab.compiler.analysis.strided import LOOK_OPS, view_of_origin
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.intervals import limits
 from trnlab.graph.ir import Graph, Op, Value
@@ -36,7 +36,7 @@ def canonicalize(graph: Graph) -> None:
 
 
 def _transpose(op: Op, b: GraphBuilder) -> Value | None:
-    seen = look_back(op.result)
+    seen = view_of_origin(op.result)
     if seen.base is op.result or not seen.is_contiguous:
         return None
     return b.reshape(seen.base, op.result.shape)

@@ -94,10 +94,11 @@ def _moved(b: GraphBuilder, x: Value, source: int, target: int) -> Value:
 
 @dataclass
 class _Bucket:
-    """Reductions that become one. members, before: they, and the collectives that they wait for, as bits."""
+    """Reductions that become one."""
 
     ops: list[Op] = field(default_factory=list)
     nbytes: int = 0
+    # members, before: they, and the collectives that they wait for, as bits
     members: int = 0
     before: int = 0
 

@@ -23,7 +23,7 @@ from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.passes.rewrite import rewrite
 from trnlab.kernels.attention_blocks import WIDEST
 from trnlab.numerics.dtypes import float32, int32
-from trnlab.stacks import KERNEL, SOFTMAX
+from trnlab.stacks import KERNEL, WRITTEN
 
 _KEPT = frozenset({*VIEW_OPS, "convert", "add", "minimum"})  # of 0 and -inf they make nothing else
 
@@ -36,11 +36,20 @@ def expand_composites(graph: Graph) -> None:
 
 def attention_of_stack(graph: Graph, options: Mapping[str, object]) -> None:
     """Attention as a compiler without a kernel for it has it, where `options` say so (`stacks.Stack.attention`): of
-    all pairs under a mask in memory, or spelled out."""
+    all pairs under a mask in memory, and where it is written out, spelled out."""
     kind = options.get("attention", KERNEL)
-    change = _masked() if kind == SOFTMAX else _spelled_out
     if kind != KERNEL:
+        change = _masked()
         rewrite(graph, {"trn.attention": change, "trn.attention_backward": change})
+    if kind == WRITTEN:
+        rewrite(graph, {"trn.attention": _spelled_out, "trn.attention_backward": _written_again})
+
+
+def _written_again(op: Op, b: GraphBuilder) -> tuple[Value, ...]:
+    """The gradient spelled out, whose scores are made again and not kept since the forward pass: selective
+    recomputation, which the scripts of such releases ask for."""
+    dout, q, *rest = op.operands
+    return _spelled_out(op, b, (dout, b.optimization_barrier(q), *rest))
 
 
 def _masked() -> Callable[[Op, GraphBuilder], tuple[Value, ...] | None]:
@@ -105,10 +114,10 @@ def _backward(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
     return b.negate(dq) if negative else dq, dk, dv
 
 
-def _spelled_out(op: Op, b: GraphBuilder) -> tuple[Value, ...]:
-    """The op's definition, whose products have the precision that the op has."""
+def _spelled_out(op: Op, b: GraphBuilder, operands: tuple[Value, ...] = ()) -> tuple[Value, ...]:
+    """The op's definition, whose products have the precision that the op has. operands: in the place of its own."""
     begin = len(b.graph.ops)
-    results = define(op.name, op.operands, op.attrs, b)
+    results = define(op.name, operands or op.operands, op.attrs, b)
     for part in b.graph.ops[begin:]:
         if part.name == "dot_general":
             part.attrs["precision"] = op.attrs["precision"]

@@ -17,13 +17,14 @@ from trnlab.chips.prices import Price, history
 
 @dataclass(frozen=True)
 class Claim:
-    """low, high: the share by which one of `ours` is said to cost less than one of `theirs`."""
+    """What somebody claims of prices or performance."""
 
-    says: str
+    statement: str
     by: str
     date: str
     ours: tuple[str, ...]
     theirs: tuple[str, ...]
+    # low, high: the share by which one of `ours` is said to cost less than one of `theirs`
     low: float
     high: float
     measure: str
@@ -31,7 +32,7 @@ class Claim:
 
     def __str__(self) -> str:
         compared = f", compared with {', '.join(self.theirs)}" if self.theirs else ", compared with: not said"
-        return f'"{self.says}" ({self.by}, {self.date}{compared}; {self.tag})'
+        return f'"{self.statement}" ({self.by}, {self.date}{compared}; {self.tag})'
 
 
 @cache
@@ -59,7 +60,7 @@ def about(instance: str) -> list[Claim]:
     return [claim for claim in claims() if instance in claim.ours]
 
 
-def then(instance: str, date: str, kind: str) -> Price | None:
+def price_near(instance: str, date: str, kind: str) -> Price | None:
     """The price of a kind that is known from nearest the date; None without any."""
     mine = [p for p in history(instance) if p.kind == kind]
     return min(mine, key=lambda p: (abs(_months(p.date) - _months(date)), p.date), default=None)
@@ -78,15 +79,17 @@ class ClaimComparison:
     claim: Claim
     comparable: bool
     now: tuple[Price, Price, float] | None
-    then: tuple[Price, Price, float] | None
+    at_claim_date: tuple[Price, Price, float] | None
 
 
-def beside(ours: str, theirs: str, kind: str, ours_hours: float, theirs_hours: float) -> list[ClaimComparison]:
+def compare(ours: str, theirs: str, kind: str, ours_hours: float, theirs_hours: float) -> list[ClaimComparison]:
     """Claims about an instance, beside the cost of the same work: so many hours of instances on both sides."""
     found = []
     for claim in about(ours):
-        now = _saved(then(ours, "9999", kind), then(theirs, "9999", kind), ours_hours, theirs_hours)
-        past = _saved(then(ours, claim.date, kind), then(theirs, claim.date, kind), ours_hours, theirs_hours)
+        now = _saved(price_near(ours, "9999", kind), price_near(theirs, "9999", kind), ours_hours, theirs_hours)
+        past = _saved(
+            price_near(ours, claim.date, kind), price_near(theirs, claim.date, kind), ours_hours, theirs_hours
+        )
         found.append(ClaimComparison(claim, theirs in claim.theirs, now, past))
     return found
 

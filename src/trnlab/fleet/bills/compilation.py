@@ -45,13 +45,13 @@ def minutes(parameters: float) -> PublishedRange:
 
 @dataclass(frozen=True)
 class Recompiles:
-    """Recompiles of a run. without: times that it compiles when nothing is kept: at its start, at each change of
-    its step, and after each restart. with_cache: what is left when programs are kept. hours: of all instances,
-    waiting."""
+    """Recompiles of a run."""
 
     minutes: PublishedRange
+    # times that it compiles when nothing is kept: at its start, at each change of its step, and after each
+    # restart
     without: float
-    with_cache: float
+    with_cache: float  # what is left when programs are kept. hours: of all instances, waiting
     instances: int
     price: Price | None
 

@@ -23,14 +23,12 @@ ORDERED, HALVING, DEALT = (
 
 @dataclass(frozen=True)
 class BisectionTraffic:
-    """A way to add up gradients. nbytes: that cross from one half of the network to the other, each way, in a step;
-    seconds: on the network as it is; bearable: times fewer links between the halves, at which it takes `share` of a
-    step."""
+    """A way to add up gradients."""
 
     name: str
-    nbytes: float
-    seconds: float
-    bearable: float
+    nbytes: float  # that cross from one half of the network to the other, each way, in a step
+    seconds: float  # on the network as it is
+    bearable: float  # times fewer links between the halves, at which it takes `share` of a step
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from trnlab.errors import UsageError
 from trnlab.fleet.bills import energy
 from trnlab.fleet.bills.claims import about
 from trnlab.fleet.bills.compilation import Recompiles, recompiles
-from trnlab.fleet.comparison.contenders import Contender, of_others, work_of
+from trnlab.fleet.comparison.contenders import Contender, gpu_contender, work_of
 from trnlab.fleet.gpus import catalogue
 from trnlab.fleet.planning.plan import Candidate, Plan, Question
 from trnlab.fleet.ranges import PublishedRange
@@ -27,20 +27,22 @@ STATE = 14.0  # bytes of a parameter in a checkpoint: weights in bf16, master, m
 class Alternative:
     """A side that trains on the tokens of a question. days: with failures, at the goodput of that many devices."""
 
-    side: Contender
+    contender: Contender
     days: PublishedRange
     tokens: float
     goodput: float
 
     def usd(self, kind: str) -> PublishedRange | None:
         """Dollars of the whole run by a kind of price; None without one."""
-        price = latest(self.side.instance).get(kind)
-        return None if price is None else self.days.times(price.usd(HOURS_PER_DAY * self.side.instances))
+        price = latest(self.contender.instance).get(kind)
+        return None if price is None else self.days.times(price.usd(HOURS_PER_DAY * self.contender.instances))
 
     @property
     def energy(self) -> energy.Energy:
         """Energy of the whole run, of about as many days as it takes."""
-        return energy.energy(self.side.accelerator, self.side.accelerators, self.days.value * 24.0, self.goodput)
+        return energy.energy(
+            self.contender.accelerator, self.contender.accelerators, self.days.value * 24.0, self.goodput
+        )
 
 
 def others(question: Question, names: Sequence[str], days: float | None = None) -> list[Alternative]:
@@ -77,7 +79,7 @@ def _other(question: Question, name: str, wanted: float) -> Alternative:
     found, refused = None, None
     for instances in _numbers(*question.instances):
         try:
-            side = of_others(work, name, instances)
+            side = gpu_contender(work, name, instances)
         except UsageError as error:
             if error.code != "TRN157":
                 raise
@@ -116,9 +118,9 @@ def compiling(plan: Plan) -> Recompiles:
     return recompiles(plan.question.model.parameters, c.bill.days, c.cluster.instances, between, price)
 
 
-def to_json(plan: Plan | None, beside: Sequence[Alternative], region: str) -> dict[str, Any]:
+def to_json(plan: Plan | None, others: Sequence[Alternative], region: str) -> dict[str, Any]:
     """Fields that stand beside those of a plan, see docs/plan.md."""
-    found: dict[str, Any] = {"others": [_json(other, region) for other in beside]}
+    found: dict[str, Any] = {"others": [_json(other, region) for other in others]}
     if plan is not None:
         drawn, made = of_plan(plan.chosen), compiling(plan)
         found |= {
@@ -140,17 +142,17 @@ def to_json(plan: Plan | None, beside: Sequence[Alternative], region: str) -> di
 
 
 def _json(other: Alternative, region: str) -> dict[str, Any]:
-    known = other.side.known
-    prices = {kind: (price, other.usd(kind)) for kind, price in latest(other.side.instance).items()}
+    known = other.contender.known
+    prices = {kind: (price, other.usd(kind)) for kind, price in latest(other.contender.instance).items()}
     return {
-        "cluster": other.side.name,
-        "accelerator": other.side.accelerator,
-        "accelerators": other.side.accelerators,
-        "layout": other.side.how,
+        "cluster": other.contender.name,
+        "accelerator": other.contender.accelerator,
+        "accelerators": other.contender.accelerators,
+        "layout": other.contender.how,
         "published": known,
         "days": _span(other.days, known),
         "goodput": other.goodput,
-        "mfu": _span(other.side.mfu, known),
+        "mfu": _span(other.contender.mfu, known),
         "kwh": other.energy.total.as_json(),
         "kg_co2e": other.energy.kg(region).as_json(),
         "usd": {
@@ -158,7 +160,7 @@ def _json(other: Alternative, region: str) -> dict[str, Any]:
             for kind, (price, usd) in prices.items()
             if usd is not None
         },
-        "basis": list(other.side.basis),
+        "basis": list(other.contender.basis),
     }
 
 

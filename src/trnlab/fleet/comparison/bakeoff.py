@@ -11,10 +11,11 @@ from typing import Any
 
 from trnlab.chips.prices import Price, alike, chosen, latest
 from trnlab.fleet.bills import energy
-from trnlab.fleet.bills.claims import ClaimComparison, beside
+from trnlab.fleet.bills.claims import ClaimComparison, compare
 from trnlab.fleet.bills.compilation import PortingPayback, Recompiles, recompiles
 from trnlab.fleet.comparison.contenders import Contender, Workload
 from trnlab.fleet.ranges import PublishedRange
+from trnlab.stacks import OWN, Stack
 from trnlab.units import HOURS_PER_DAY, SECONDS_PER_DAY
 
 SCHEMA, VERSION = "trnlab-bakeoff", 1
@@ -23,20 +24,20 @@ MILLION = 1e6
 
 @dataclass(frozen=True)
 class Bakeoff:
-    """a and b do the same work. days: of each run. epoch: units of one pass over the data, 0 without. between:
-    seconds from one restart of a's job to the next. port: engineer days of moving to a, and dollars of one."""
+    """a and b do the same work."""
 
     work: Workload
     a: Contender
     b: Contender
-    days: float
-    epoch: float = 0.0
+    days: float  # of each run
+    epoch: float = 0.0  # units of one pass over the data, 0 without
     region: str = energy.REGION
-    between: float = 0.0
-    port: tuple[float, float] | None = None
+    between: float = 0.0  # seconds from one restart of a's job to the next
+    port: tuple[float, float] | None = None  # engineer days of moving to a, and dollars of one
+    stack: Stack = OWN  # whose compiler made the programs of Neuron
 
     @property
-    def sides(self) -> tuple[Contender, Contender]:
+    def contenders(self) -> tuple[Contender, Contender]:
         """Both."""
         return self.a, self.b
 
@@ -45,21 +46,21 @@ class Bakeoff:
         """Whether both sides have more than a band."""
         return self.a.known and self.b.known
 
-    def units(self, side: Contender) -> PublishedRange:
+    def units(self, contender: Contender) -> PublishedRange:
         """That a side does in the days."""
-        return side.rate.times(self.days * SECONDS_PER_DAY)
+        return contender.rate.times(self.days * SECONDS_PER_DAY)
 
-    def usd(self, side: Contender, price: Price, units: float) -> PublishedRange:
+    def usd(self, contender: Contender, price: Price, units: float) -> PublishedRange:
         """Dollars of so many units."""
-        return side.hours(units).times(price.usd(1.0))
+        return contender.hours(units).times(price.usd(1.0))
 
-    def energy(self, side: Contender) -> energy.Energy:
+    def energy(self, contender: Contender) -> energy.Energy:
         """Energy of the days."""
-        return energy.energy(side.accelerator, side.accelerators, self.days * HOURS_PER_DAY)
+        return energy.energy(contender.accelerator, contender.accelerators, self.days * HOURS_PER_DAY)
 
-    def kwh(self, side: Contender, units: float) -> PublishedRange:
+    def kwh(self, contender: Contender, units: float) -> PublishedRange:
         """Kilowatt-hours of so many units."""
-        total, done = self.energy(side).total, self.units(side)
+        total, done = self.energy(contender).total, self.units(contender)
         return PublishedRange(
             total.value * units / done.value, total.low * units / done.high, total.high * units / done.low
         )
@@ -77,7 +78,7 @@ class Bakeoff:
         """Claims of the vendor about a, beside what comes out here at the kind of price that both have."""
         kinds = [kind for kind, *_ in self.ratios()]
         hours = self.a.hours(MILLION).value, self.b.hours(MILLION).value
-        return beside(self.a.instance, self.b.instance, kinds[0] if kinds else "on-demand", *hours)
+        return compare(self.a.instance, self.b.instance, kinds[0] if kinds else "on-demand", *hours)
 
     def porting(self) -> tuple[str, PortingPayback, PortingPayback] | None:
         """By the first kind of price that both have: what a saves in a run, for the work that it does in the days, at
@@ -107,6 +108,7 @@ def to_json(found: Bakeoff) -> dict[str, Any]:
         "version": VERSION,
         "days": found.days,
         "region": found.region,
+        "stack": found.stack.text,
         "work": {
             "name": found.work.name,
             "class": found.work.kind,
@@ -115,7 +117,7 @@ def to_json(found: Bakeoff) -> dict[str, Any]:
             "parameters": found.work.parameters,
             "batch": found.work.batch,
         },
-        "sides": [_side(found, side) for side in found.sides],
+        "sides": [_side(found, side) for side in found.contenders],
         "ratios": [
             {"kind": kind, "of_a": _price(one), "of_b": _price(other), "cost_of_a_in_b": _span(span, found.known)}
             for kind, one, other, span in found.ratios()
@@ -126,31 +128,33 @@ def to_json(found: Bakeoff) -> dict[str, Any]:
     }
 
 
-def _side(found: Bakeoff, side: Contender) -> dict[str, Any]:
-    step, drawn = side.step(found.work), found.energy(side)
+def _side(found: Bakeoff, contender: Contender) -> dict[str, Any]:
+    step, drawn = contender.step(found.work), found.energy(contender)
     return {
-        "name": side.name,
-        "accelerator": side.accelerator,
-        "accelerators": side.accelerators,
-        "layout": side.how,
-        "per_s": _span(side.rate, side.known),
-        "mfu": _span(side.mfu, side.known),
-        "step_s": _span(step, side.known) if step is not None else None,
-        "exchange_share": side.exchange,
-        "units": _span(found.units(side), side.known),
+        "name": contender.name,
+        "accelerator": contender.accelerator,
+        "accelerators": contender.accelerators,
+        "layout": contender.how,
+        "per_s": _span(contender.rate, contender.known),
+        "mfu": _span(contender.mfu, contender.known),
+        "step_s": _span(step, contender.known) if step is not None else None,
+        "exchange_share": contender.exchange,
+        "units": _span(found.units(contender), contender.known),
         "kwh": drawn.total.as_json(),
         "kg_co2e": drawn.kg(found.region).as_json(),
-        "kwh_per_million": _span(found.kwh(side, MILLION), side.known),
+        "kwh_per_million": _span(found.kwh(contender, MILLION), contender.known),
         "usd": [
             {
                 **_price(price),
-                "of_run": price.usd(side.instances * found.days * HOURS_PER_DAY),
-                "per_million": _span(found.usd(side, price, MILLION), side.known),
-                "per_epoch": _span(found.usd(side, price, found.epoch), side.known) if found.epoch else None,
+                "of_run": price.usd(contender.instances * found.days * HOURS_PER_DAY),
+                "per_million": _span(found.usd(contender, price, MILLION), contender.known),
+                "per_epoch": _span(found.usd(contender, price, found.epoch), contender.known)
+                if found.epoch
+                else None,
             }
-            for price in latest(side.instance).values()
+            for price in latest(contender.instance).values()
         ],
-        "basis": [*side.basis, *drawn.basis],
+        "basis": [*contender.basis, *drawn.basis],
     }
 
 
@@ -171,10 +175,10 @@ def _price(price: Price) -> dict[str, Any]:
 def _claim(b: ClaimComparison) -> dict[str, Any]:
     saved = {
         name: {"of_a": _price(found[0]), "of_b": _price(found[1]), "saved": found[2]} if found is not None else None
-        for name, found in (("now", b.now), ("then", b.then))
+        for name, found in (("now", b.now), ("then", b.at_claim_date))
     }
     return {
-        "says": b.claim.says,
+        "says": b.claim.statement,
         "by": b.claim.by,
         "date": b.claim.date,
         "compared": list(b.claim.theirs),

@@ -20,6 +20,7 @@ from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.models.unpartitioned import UnpartitionedModel
 from trnlab.fleet.planning.plan import Question, plan
 from trnlab.fleet.ranges import PublishedRange
+from trnlab.stacks import OWN, Stack
 from trnlab.units import SECONDS_PER_HOUR
 
 TOKENS = 1e12  # that a plan is asked for; rates do not depend on it
@@ -28,16 +29,14 @@ _SPELLING = re.compile(r"(?:(\d+)x)?([A-Za-z][\w.-]*)")
 
 @dataclass(frozen=True)
 class Workload:
-    """What is trained. kind: its class, see `utilisation`. unit: what is counted: "tokens", "images" or "clips".
-    flops: of one unit, forward and backward. parameters: that a unit meets. batch: units of a step, 0 where it is not
-    known."""
+    """What is trained."""
 
     name: str
-    kind: str
-    unit: str
-    flops: float
-    parameters: float
-    batch: int = 0
+    kind: str  # its class, see `utilisation`
+    unit: str  # what is counted: "tokens", "images" or "clips"
+    flops: float  # of one unit, forward and backward
+    parameters: float  # that a unit meets
+    batch: int = 0  # units of a step, 0 where it is not known
     model: Model | None = None
     sequences: int = 0
     sequence: int = 0
@@ -46,19 +45,19 @@ class Workload:
 
 @dataclass(frozen=True)
 class Contender:
-    """rate: units a second of all instances. known: whether its middle is more than that of a band. exchange: the
-    share of a step in which ranks wait for the network, None where nothing says it. basis: what all that leans on."""
+    """One side of a comparison: so many instances of a type, and the rate at which they train."""
 
     instance: str
     instances: int
     accelerator: str
     accelerators: int
-    rate: PublishedRange
-    known: bool
+    rate: PublishedRange  # units a second of all instances
+    known: bool  # whether its middle is more than that of a band
     mfu: PublishedRange
     how: str = ""
+    # the share of a step in which ranks wait for the network, None where nothing says it
     exchange: float | None = None
-    basis: tuple[str, ...] = field(default_factory=tuple)
+    basis: tuple[str, ...] = field(default_factory=tuple)  # what all that leans on
 
     @property
     def name(self) -> str:
@@ -117,10 +116,10 @@ def work_of(model: Model, sequences: int, sequence: int = 0) -> Workload:
 
 @dataclass(frozen=True)
 class PlanAccuracy:
-    """How plans stand beside published runs. errors: planned rate over measured, less 1; runs: which they are."""
+    """How plans stand beside published runs."""
 
-    errors: tuple[float, ...] = ()
-    runs: str = ""
+    errors: tuple[float, ...] = ()  # planned rate over measured, less 1
+    runs: str = ""  # which they are
 
     def __str__(self) -> str:
         if not self.errors:
@@ -147,8 +146,9 @@ def of_neuron(
     instances: int,
     held: PlanAccuracy,
     folder: Path | None = None,
+    stack: Stack = OWN,
 ) -> Contender:
-    """By the fastest layout of a plan. held: beside published runs.
+    """By the fastest layout of a plan under a stack. held: beside published runs.
     Raises UsageError as `plan` does."""
     assert work.model is not None
     question = Question(
@@ -158,15 +158,16 @@ def of_neuron(
         (instances, instances),
         batch=work.sequences,
         sequence=work.sequence,
+        stack=stack,
     )
     chosen = plan(question, folder).chosen
     step = chosen.step
     rate = step.tokens_per_s / (1 if work.unit == "tokens" else work.sequence)
     exchange = sum(step.seconds.get(k, 0.0) for k in ("tensor parallel", "gradients", "weights", "rows")) / step.total
-    return neuron_side(name, instances, rate, step.mfu, held, str(step.layout), exchange)
+    return neuron_contender(name, instances, rate, step.mfu, held, str(step.layout), exchange)
 
 
-def neuron_side(
+def neuron_contender(
     name: str,
     instances: int,
     rate: float,
@@ -184,7 +185,7 @@ def neuron_side(
     )
 
 
-def of_others(work: Workload, name: str, instances: int, form: str = "bf16") -> Contender:
+def gpu_contender(work: Workload, name: str, instances: int, form: str = "bf16") -> Contender:
     """By what was published of the accelerator; the roofline of the fastest layout says what is exchanged."""
     instance = catalogue.instance(name)
     used = utilisation(work.kind, instance.accelerator, form, work.parameters)

@@ -19,30 +19,32 @@ from trnlab.runtime.step_cost import FORWARD, Life, StepCost
 
 @dataclass(frozen=True)
 class ActivationMemory:
-    """Bytes: kept between the passes; needed besides at the fullest moment, less than nothing where that comes when
-    some of what was kept is gone; gathered weights and new gradients that are there then."""
+    """Bytes: saved between the passes; needed besides at the fullest moment, less than nothing where that comes when
+    some of what was saved is gone; gathered weights and new gradients that are there then."""
 
-    kept: int
+    saved: int
     working: int
-    lent: int
+    gathered: int
 
 
-def holding(cost: StepCost, made: Stage) -> ActivationMemory:
+def activation_memory(cost: StepCost, made: Stage) -> ActivationMemory:
     """Memory of the program of a stage."""
     program, own, (first, last) = cost.program, cost.temporary_bytes, cost.lives
     turn = max((i for i, name in enumerate(cost.phase) if name == FORWARD), default=-1)
-    kept = sum(t.nbytes for t in cost.temporaries if first[t.id] <= turn < last[t.id])
+    saved = sum(t.nbytes for t in cost.temporaries if first[t.id] <= turn < last[t.id])
     gaps = program.arena_bytes - max(own, default=0)
-    lent = cost.alive(_lent(program, made, first, last, turn) if made.sharded else [])
-    at = max(range(len(own)), key=lambda i: own[i] + lent[i], default=0)
+    gathered = cost.alive(_gathered(program, made, first, last, turn) if made.sharded else [])
+    at = max(range(len(own)), key=lambda i: own[i] + gathered[i], default=0)
     return (
-        ActivationMemory(kept, own[at] - kept + gaps, lent[at])
+        ActivationMemory(saved, own[at] - saved + gaps, gathered[at])
         if own
         else ActivationMemory(0, program.scratch_bytes, 0)
     )
 
 
-def _lent(program: Program, made: Stage, first: Mapping[int, int], last: Mapping[int, int], turn: int) -> list[Life]:
+def _gathered(
+    program: Program, made: Stage, first: Mapping[int, int], last: Mapping[int, int], turn: int
+) -> list[Life]:
     """From when to when weights and gradients are there, and their bytes. Of a weight the backward pass alone: it is
     gathered again for that, before which the forward pass has let go of it."""
     size = {t.id: t.nbytes for t in program.tensors}

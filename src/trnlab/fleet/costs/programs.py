@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from trnlab.fleet.arrays import Floats
-from trnlab.fleet.costs.activation_memory import holding
+from trnlab.fleet.costs.activation_memory import activation_memory
 from trnlab.fleet.costs.stages import ENTRY, JOIN, Stage, stage
 from trnlab.fleet.costs.timed import TimedPrograms
 from trnlab.fleet.costs.updates import adamw
-from trnlab.fleet.layers.shares import ShardSpec
+from trnlab.fleet.layers.shares import ShardSpec, heads_of_rank
 from trnlab.fleet.layers.sizes import Dense, Experts, RelativeAttention
 from trnlab.fleet.models.encoder_decoder import DecoderBlock
 from trnlab.fleet.models.transformer import Block, Model
@@ -30,26 +30,26 @@ from trnlab.units import PS_PER_S
 PLAIN = {"remade": "fused", "again": "written"}  # attention that is not made once more
 UPDATED = 1 << 24  # parameters of the update that is timed
 OfParts = Callable[[Model, Sequence[Block], int], Graph]
-HELD = ("working", "lent")  # bytes that layers one after the other have in the same place
+HELD = ("working", "gathered")  # bytes that layers one after the other have in the same place
 
 
 @dataclass(frozen=True)
 class MicrobatchCost:
     """Cost of one microbatch on one rank: seconds forward and backward, what of both is exposed communication of its
     tensor group, and what of the backward pass makes something once more; bytes kept from one to the other, needed
-    besides, and of its weights and gradients where these come and go; operations of its products; late: seconds of
-    the backward pass after the first gradient of a weight is there; traced, tensors: how many operators of its graph
-    a host traces, and how many weights it has."""
+    besides, and of its weights and gradients where these come and go; operations of its products.
+    """
 
     forward: float = 0.0
     backward: float = 0.0
     exposed: float = 0.0
-    kept: int = 0
+    saved: int = 0
     working: int = 0
     flops: float = 0.0
     again: float = 0.0
-    lent: int = 0
-    late: float = 0.0
+    gathered: int = 0
+    late: float = 0.0  # seconds of the backward pass after the first gradient of a weight is there
+    # traced, tensors: how many operators of its graph a host traces, and how many weights it has
     traced: float = 0.0
     tensors: float = 0.0
 
@@ -65,14 +65,14 @@ class MicrobatchCost:
     def larger(self, times: float) -> MicrobatchCost:
         """The same stage for so many times as many sequences, or a part of each; weights are as large as before."""
         grown = {f.name: getattr(self, f.name) * times for f in fields(self)}
-        same = {name: getattr(self, name) for name in ("lent", "traced", "tensors")}
+        same = {name: getattr(self, name) for name in ("gathered", "traced", "tensors")}
         return MicrobatchCost(**grown | same | {"working": max(grown["working"], self.working)})
 
-    def divided(self, by: float, hope: float) -> MicrobatchCost:
-        """The same stage of a tensor group `by` times as large: less work, `hope` of it, and as much exchanged."""
-        talk = self.exposed / (self.forward + self.backward) if self.exposed else 0.0
-        rest = (1 - talk) / by * hope + talk
-        part = {name: int(getattr(self, name) / by) for name in ("kept", *HELD)}
+    def divided(self, by: float, optimism: float) -> MicrobatchCost:
+        """The same stage of a tensor group `by` times as large: less work, `optimism` of it, as much exchanged."""
+        exchanged = self.exposed / (self.forward + self.backward) if self.exposed else 0.0
+        rest = (1 - exchanged) / by * optimism + exchanged
+        part = {name: int(getattr(self, name) / by) for name in ("saved", *HELD)}
         times = {name: getattr(self, name) * rest for name in ("forward", "backward", "again", "late")}
         same = {name: getattr(self, name) for name in ("exposed", "traced", "tensors")}
         return MicrobatchCost(**times, **same, **part, flops=self.flops / by)
@@ -96,59 +96,64 @@ class Programs(TimedPrograms):
         self.known: MutableMapping[str, Any] = {} if known is None else known
         self._read: dict[str, MicrobatchCost] = {}
 
-    def layer(self, model: Model, block: Block, share: ShardSpec) -> MicrobatchCost:
-        """Cost of one block between others."""
-        one, two = (self.stage(model, (block,) * n, share) for n in (1, 2))
-        found = two.less(one)
-        return found if share.context == 1 else replace(found, flops=self._flops(model, block, share))
+    def layer(self, model: Model, block: Block, spec: ShardSpec) -> MicrobatchCost:
+        """Cost of one block between others. Operations are the model's."""
+        found, a = self._between(model, block, spec), block.attention
+        heads, keys = (n * spec.tensor for n in heads_of_rank(a.heads, a.kv_heads, spec.tensor))
+        own = spec.context == 1 and (heads, keys) == (a.heads, a.kv_heads)
+        return found if own else replace(found, flops=self._flops(model, block, spec))
 
-    def _flops(self, model: Model, block: Block, share: ShardSpec) -> float:
-        """Operations of this rank's part of a layer: those of a whole context, of which hidden pairs count,
-        divided."""
-        whole = replace(share, context=1)
+    def _between(self, model: Model, block: Block, spec: ShardSpec) -> MicrobatchCost:
+        one, two = (self.stage(model, (block,) * n, spec) for n in (1, 2))
+        return two.less(one)
+
+    def _flops(self, model: Model, block: Block, spec: ShardSpec) -> float:
+        """Operations of this rank's part of a layer: those of a whole context, of which hidden pairs count, and of
+        all heads, none of which is there twice or filled up, divided."""
+        whole = replace(spec, context=1, tensor=1)
         one, two = (model_flops(stage(model, (block,) * n, whole, self.ranks).graph) for n in (1, 2))
-        return float(two - one) / share.context
+        return float(two - one) / (spec.context * spec.tensor)
 
-    def ends(self, model: Model, share: ShardSpec, first: bool, last: bool) -> MicrobatchCost:
+    def ends(self, model: Model, spec: ShardSpec, first: bool, last: bool) -> MicrobatchCost:
         """Cost of what precedes and follows the blocks, by a stage of one block with them and without, as it is
         between others and at the beginning; what is in the block does not matter to them, so that it is a plain
         one."""
         block = model.stacks[0 if first else -1][1]
-        attention = PLAIN.get(share.attention, share.attention)
-        share = replace(share, length=share.tokens, context=1, expert=1, attention=attention)
+        attention = PLAIN.get(spec.attention, spec.attention)
+        spec = replace(spec, length=spec.tokens, context=1, expert=1, attention=attention)
         if isinstance(block.network, Experts):
             block = replace(block, network=Dense(block.network.size, block.network.gated))
-        without = self.layer(model, block, share) if first else self.stage(model, (block,), share)
-        found = self.stage(model, (block,), share, first, last)
+        without = self._between(model, block, spec) if first else self.stage(model, (block,), spec)
+        found = self.stage(model, (block,), spec, first, last)
         return replace(found.less(without), late=max(found.late - without.backward, 0.0))
 
-    def join(self, model: Model, block: Block, share: ShardSpec) -> MicrobatchCost:
+    def join(self, model: Model, block: Block, spec: ShardSpec) -> MicrobatchCost:
         """Cost of what lies between an encoder and this block of its decoder."""
         if not isinstance(block, DecoderBlock):
             return MicrobatchCost()
-        share = replace(share, attention=PLAIN.get(share.attention, share.attention))
-        return self.stage(model, (block,), share, also=JOIN).less(self.layer(model, block, share))
+        spec = replace(spec, attention=PLAIN.get(spec.attention, spec.attention))
+        return self.stage(model, (block,), spec, also=JOIN).less(self.layer(model, block, spec))
 
-    def entry(self, model: Model, block: Block, share: ShardSpec) -> MicrobatchCost:
+    def entry(self, model: Model, block: Block, spec: ShardSpec) -> MicrobatchCost:
         """Cost of what each stage of such blocks makes once for all of them."""
         if not isinstance(block.attention, RelativeAttention):
             return MicrobatchCost()
-        share = replace(share, attention=PLAIN.get(share.attention, share.attention))
-        return self.stage(model, (block,), share, also=ENTRY).less(self.stage(model, (block,), share))
+        spec = replace(spec, attention=PLAIN.get(spec.attention, spec.attention))
+        return self.stage(model, (block,), spec, also=ENTRY).less(self.stage(model, (block,), spec))
 
     def stage(
         self,
         model: Model,
         blocks: tuple[Block, ...],
-        share: ShardSpec,
+        spec: ShardSpec,
         first: bool = False,
         last: bool = False,
         also: str = "",
     ) -> MicrobatchCost:
         """Cost of these blocks, with the embedding or the head; also: see `stages.stage`."""
-        key = _key(model if first or last or also == JOIN else None, blocks, share, first, last)
+        key = _key(model if first or last or also == JOIN else None, blocks, spec, first, last)
         return self._kept(
-            f"{key} {also}" if also else key, lambda: stage(model, blocks, share, self.ranks, first, last, also)
+            f"{key} {also}" if also else key, lambda: stage(model, blocks, spec, self.ranks, first, last, also)
         )
 
     def kept(self, key: str, make: Callable[[], Stage]) -> MicrobatchCost:
@@ -187,26 +192,26 @@ class Programs(TimedPrograms):
         return _measured(self.executable(made.graph, key), made, float(model_flops(made.graph)))
 
 
-def _key(model: Model | None, blocks: tuple[Block, ...], share: ShardSpec, first: bool, last: bool) -> str:
+def _key(model: Model | None, blocks: tuple[Block, ...], spec: ShardSpec, first: bool, last: bool) -> str:
     """What was asked, as text. model: where its ends take part."""
     ends = replace(model, name="", stacks=(), source="", sequence=0) if model is not None else None
-    return repr((ends, blocks, share, first, last))
+    return repr((ends, blocks, spec, first, last))
 
 
 def _measured(executable: Executable, made: Stage, flops: float) -> MicrobatchCost:
     program = executable.program
     cost = StepCost(executable, phases(program, program.outputs[made.forward_end], ()))
-    spent, held = cost.phase_ps, holding(cost, made)
+    spent, held = cost.phase_ps, activation_memory(cost, made)
     forward, backward = spent[FORWARD] / PS_PER_S, (spent[BACKWARD] + spent[UPDATE]) / PS_PER_S
     late = backward - _until_gradient(cost, made) / PS_PER_S
     return MicrobatchCost(
         forward,
         backward,
         cost.exposed_s,
-        held.kept,
+        held.saved,
         held.working,
         flops,
-        lent=held.lent,
+        gathered=held.gathered,
         late=late,
         traced=len(made.graph.ops),
         tensors=len(made.weights),

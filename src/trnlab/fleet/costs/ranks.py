@@ -20,18 +20,19 @@ from trnlab.runtime.step_cost import BACKWARD, FORWARD, UPDATE
 
 @dataclass(frozen=True)
 class RankCost:
-    """samples: of its batch, of `units` each. count: parameters of `layers` units of exchange. flops: of its
-    products. Seconds of each pass; others: what a program takes to start and what no pass is known of. Bytes of
-    parameters, copies of them, gradients, the optimizer's state, activations, and all else."""
+    """What a step costs one rank: seconds of each pass, and bytes by class."""
 
-    samples: int
+    samples: int  # of its batch, of `units` each
     units: int
-    count: int
+    count: int  # parameters of `layers` units of exchange
     layers: int
+    # of its products. Seconds of each pass
     flops: float
     forward: float
     backward: float
     update: float
+    # what a program takes to start and what no pass is known of. Bytes of parameters, copies of them, gradients,
+    # the optimizer's state, activations, and all else.
     others: float
     parameters: int
     copies: int
@@ -49,13 +50,12 @@ class RankCost:
 
 @dataclass
 class Ranks:
-    """Ranks of a session's target, compiled when they are asked for. source: a captured step, or a model that says
-    what it computes, whose ranks are `kept` by what was asked; form: that it is kept in."""
+    """Ranks of a session's target, compiled when they are asked for."""
 
-    source: CapturedWork | UnpartitionedModel
+    source: CapturedWork | UnpartitionedModel  # a captured step, or a model that says what it computes
     session: Session
-    kept: MutableMapping[str, Any]
-    form: str = "bfloat16"
+    cache: MutableMapping[str, Any]  # its ranks by what was asked
+    form: str = "bfloat16"  # that it is kept in
     compiled: int = 0
 
     @property
@@ -76,9 +76,9 @@ class Ranks:
         if isinstance(self.source, CapturedWork):
             return self._compiled(self.source)
         key = f"rank {self.source.network!r} {microbatch} {again} {self.form}"
-        if key not in self.kept:
-            self.kept[key] = asdict(self._compiled(step(self.source, microbatch, again, self.form)))
-        return RankCost(**self.kept[key])
+        if key not in self.cache:
+            self.cache[key] = asdict(self._compiled(step(self.source, microbatch, again, self.form)))
+        return RankCost(**self.cache[key])
 
     def _compiled(self, made: CapturedWork) -> RankCost:
         target, refused = self.session.target, list[TrnlabError]()

@@ -19,23 +19,20 @@ JOIN, ENTRY = "join", "entry"  # what a stage has besides: what joins a decoder 
 
 @dataclass(frozen=True)
 class Stage:
-    """A graph of forward and backward.
-
-    forward_end: the output that the forward pass ends with. weights, gradients: inputs and outputs that are
-    parameters and their gradients; sharded: whether ranks have parts of both, which come and go, see `ShardSpec`.
-    """
+    """A graph of forward and backward."""
 
     graph: Graph
-    forward_end: int
+    forward_end: int  # the output that the forward pass ends with
+    # weights, gradients: inputs and outputs that are parameters and their gradients
     weights: tuple[int, ...] = ()
     gradients: tuple[int, ...] = ()
-    sharded: bool = False
+    sharded: bool = False  # whether ranks have parts of both, which come and go, see `ShardSpec`
 
 
 def stage(
     model: Model,
     blocks: tuple[Block, ...],
-    share: ShardSpec,
+    spec: ShardSpec,
     ranks: int,
     first: bool = False,
     last: bool = False,
@@ -46,9 +43,9 @@ def stage(
     ranks: all that work at the same time, in tensor groups of neighbours. also: JOIN, what lies between an encoder
     and these first blocks of a decoder; ENTRY, what each stage makes for all of its blocks.
     """
-    count = share.tensor
+    count = spec.tensor
     groups = tuple(tuple(range(i, i + count)) for i in range(0, ranks, count))
-    layers = TrainingLayers(f"{model.name}_stage", share, groups)
+    layers = TrainingLayers(f"{model.name}_stage", spec, groups)
     entered, x = _entering(model, layers, first, also)
     relative = next((a for a in (block.attention for block in blocks) if isinstance(a, RelativeAttention)), None)
     if relative is not None:  # once, for all blocks
@@ -57,7 +54,7 @@ def stage(
         x = layers.block(partial(block.forward, layers, f"block_{i}"), x)
     if last:
         x = layers.loss(model.head(layers, x))
-    return differentiated(layers, x, entered, summed=not share.sharded)
+    return differentiated(layers, x, entered, summed=not spec.sharded)
 
 
 def _entering(model: Model, layers: TrainingLayers, first: bool, also: str) -> tuple[Value | None, Value]:

@@ -25,10 +25,11 @@ class TimedPrograms:
         self.compiled = 0
         self._routines: dict[Any, Routine] = {}
 
-    def executable(self, graph: Graph, key: str) -> Executable:
-        """Compiled for timing. What two graphs have in common, such as a block of one share, is recorded once."""
+    def executable(self, graph: Graph, key: str, session: Session | None = None) -> Executable:
+        """Compiled for timing. What two graphs have in common, such as a block of one share, is recorded once.
+        session: of a cluster, whose ranks are more than the target's own."""
         self.compiled += 1
-        options = device.options_of(graph, self.session)
+        options = device.options_of(graph, session or self.session)
         program = compiler.compile(graph, self.session.chip, options, self._routines)
         about = {"key": key, "name": graph.name}
         return Executable(program, "", about, self.session.chip, "off", 0.0, cores=self.cores)

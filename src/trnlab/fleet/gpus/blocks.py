@@ -28,31 +28,30 @@ class LayerPass:
     ranks; rows sent to experts and back."""
 
     work: float = 0.0
-    talk: float = 0.0
+    communication: float = 0.0
     sent: float = 0.0
 
     def __add__(self, other: LayerPass) -> LayerPass:
-        return LayerPass(self.work + other.work, self.talk + other.talk, self.sent + other.sent)
+        return LayerPass(self.work + other.work, self.communication + other.communication, self.sent + other.sent)
 
     def times(self, n: float) -> LayerPass:
         """So many of it."""
-        return LayerPass(self.work * n, self.talk * n, self.sent * n)
+        return LayerPass(self.work * n, self.communication * n, self.sent * n)
 
     @property
     def total(self) -> float:
         """The sum of all."""
-        return self.work + self.talk + self.sent
+        return self.work + self.communication + self.sent
 
 
 @dataclass(frozen=True)
 class LayerSeconds:
-    """Seconds of a layer, forward. linears: products with weights. products: of attention's core. streams: of its
-    scores through memory. rest: norms, dropouts, activations, rows put in order of their experts."""
+    """Seconds of a layer, forward."""
 
-    linears: float
-    products: float
-    streams: float
-    rest: float
+    linears: float  # products with weights
+    products: float  # of attention's core
+    streams: float  # of its scores through memory
+    rest: float  # norms, dropouts, activations, rows put in order of their experts
 
     @property
     def work(self) -> float:

@@ -22,18 +22,17 @@ LINK_DIRECTIONS = 2  # links are written down with both directions added up
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One GPU or TPU chip. peaks: operations a second by format. bandwidth: of HBM, byte/s. link: of what joins the
-    accelerators of a domain, byte/s in one direction. watts: at full load."""
+    """One GPU or TPU chip."""
 
     name: str
     vendor: str
-    peaks: dict[str, float]
+    peaks: dict[str, float]  # operations a second by format
     memory: float
-    bandwidth: float
-    link: float
+    bandwidth: float  # of HBM, byte/s
+    link: float  # of what joins the accelerators of a domain, byte/s in one direction
     tag: str
     source: str
-    watts: PublishedRange
+    watts: PublishedRange  # at full load
 
     def peak(self, form: str) -> float:
         """Operations a second in a format. Raises UsageError (TRN155) for one that it has not."""
@@ -50,16 +49,15 @@ class Accelerator:
 
 @dataclass(frozen=True)
 class Instance:
-    """So many accelerators that are rented together. domain: how many the fast links join. scaleout: byte/s of the
-    whole instance to others, in one direction."""
+    """So many accelerators that are rented together."""
 
     name: str
     provider: str
     accelerator: Accelerator
     count: int
-    domain: int
+    domain: int  # how many the fast links join
     topology: str
-    scaleout: float
+    scaleout: float  # byte/s of the whole instance to others, in one direction
     source: str
     note: str
 

@@ -19,15 +19,12 @@ HALF, FULL = 2, 4  # bytes of an element
 
 @dataclass(frozen=True)
 class Software:
-    """What the training library does. fused: attention without its scores in memory (FlashAttention). overlap:
-    gradients are exchanged while the last backward pass is still under way. sequence_parallel: what lies between
-    products is divided among tensor parallel ranks as well. network: between instances, where it is not the
-    provider's own."""
+    """What the training library does."""
 
-    fused: bool = True
-    overlap: bool = True
-    sequence_parallel: bool = True
-    network: str = ""
+    fused: bool = True  # attention without its scores in memory (FlashAttention)
+    overlap: bool = True  # gradients are exchanged while the last backward pass is still under way
+    sequence_parallel: bool = True  # what lies between products is divided among tensor parallel ranks as well
+    network: str = ""  # between instances, where it is not the provider's own
 
 
 @dataclass(frozen=True)

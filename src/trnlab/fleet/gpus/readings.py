@@ -60,21 +60,21 @@ class TensorExchange:
 
 @dataclass(frozen=True)
 class Reading:
-    """A forward pass. products: rows, columns that are added up, columns, and how many of them. streams: bytes read
-    and written. sent: bytes of a rank's rows for experts, each time that they go or come back. kept: bytes of
-    activations, without those of scores. entering, leaving: elements of what goes in and out."""
+    """A forward pass."""
 
+    # rows, columns that are added up, columns, and how many of them
     products: tuple[tuple[float, int, int, int], ...]
     cores: tuple[AttentionCore, ...]
-    streams: tuple[float, ...]
+    streams: tuple[float, ...]  # bytes read and written
     exchanges: tuple[TensorExchange, ...]
-    sent: tuple[float, ...]
-    kept: float
+    sent: tuple[float, ...]  # bytes of a rank's rows for experts, each time that they go or come back
+    kept: float  # bytes of activations, without those of scores
+    # entering, leaving: elements of what goes in and out
     entering: float
     leaving: float
 
     def times(self, n: float) -> Reading:
-        """Of n times as many sequences."""
+        """The reading of n times as many sequences."""
         return Reading(
             tuple((n * rows, added, width, count) for rows, added, width, count in self.products),
             tuple(replace(core, count=n * core.count) for core in self.cores),
@@ -88,33 +88,33 @@ class Reading:
 
 
 @cache
-def of_block(block: Any, share: ShardSpec, spread: int) -> Reading:
+def of_block(block: Any, spec: ShardSpec, spread: int) -> Reading:
     """A block (see `transformer.Block`) on a rank with this share. spread: ranks that divide what lies between
     products."""
-    return _of_block(block, replace(share, batch=MANY), spread).times(share.batch / MANY)
+    return _of_block(block, replace(spec, batch=MANY), spread).times(spec.batch / MANY)
 
 
 @cache
-def of_head(model: Any, share: ShardSpec, spread: int) -> Reading:
+def of_head(model: Any, spec: ShardSpec, spread: int) -> Reading:
     """What follows the last block of a model (see `transformer.Model`)."""
-    return _of_head(model, replace(share, batch=MANY), spread).times(share.batch / MANY)
+    return _of_head(model, replace(spec, batch=MANY), spread).times(spec.batch / MANY)
 
 
 @cache
-def _of_block(block: Any, share: ShardSpec, spread: int) -> Reading:
-    return _read(lambda layers, x: block.forward(layers, "block", x), block.hidden, share, spread)
+def _of_block(block: Any, spec: ShardSpec, spread: int) -> Reading:
+    return _read(lambda layers, x: block.forward(layers, "block", x), block.hidden, spec, spread)
 
 
 @cache
-def _of_head(model: Any, share: ShardSpec, spread: int) -> Reading:
-    return _read(model.head, model.hidden, share, spread)
+def _of_head(model: Any, spec: ShardSpec, spread: int) -> Reading:
+    return _read(model.head, model.hidden, spec, spread)
 
 
 class _Layers(Counting):
     """Layers with all rows on each rank. cores: what each attention is, with what it reads and makes."""
 
-    def __init__(self, share: ShardSpec) -> None:
-        super().__init__("read", share)
+    def __init__(self, spec: ShardSpec) -> None:
+        super().__init__("read", spec)
         self.cores: list[tuple[AttentionCore, tuple[Value, ...]]] = []
         self._gathered: dict[Value, Value] = {}
 
@@ -152,8 +152,8 @@ class _Layers(Counting):
         return out
 
 
-def _read(forward: Callable[[_Layers, Value], Value], hidden: int, share: ShardSpec, spread: int) -> Reading:
-    layers = _Layers(share)
+def _read(forward: Callable[[_Layers, Value], Value], hidden: int, spec: ShardSpec, spread: int) -> Reading:
+    layers = _Layers(spec)
     x = layers.given(layers.local(hidden))
     y = forward(layers, x)
     for value in (y, *(value for _, values in layers.cores for value in values)):
@@ -193,7 +193,7 @@ class _Reader:
         self.kernels = _kernels(layers)
 
     def reading(self, x: Value, y: Value) -> Reading:
-        """Of layers that make y of x."""
+        """The reading of layers that make y of x."""
         return Reading(
             products=self._products(),
             cores=tuple(core for core, _ in self.layers.cores),

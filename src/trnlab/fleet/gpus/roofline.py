@@ -74,7 +74,7 @@ class _Step:
         seconds = {
             "compute": m * (counts[slow] * (forward.work + backward.work) + own + sums),
             "recompute": m * counts[slow] * again.work,
-            "tensor parallel": m * counts[slow] * layer.talk,
+            "tensor parallel": m * counts[slow] * layer.communication,
             "experts": m * counts[slow] * layer.sent,
             "bubble": (p - 1) / v * passing,
             "pipeline sends": 2 * v * m * self.costs.between.send(self._entering()) if p > 1 else 0.0,

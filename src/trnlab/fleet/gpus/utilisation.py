@@ -51,26 +51,26 @@ TWINS = {"h200": "h100", "a100-40": "a100-80", "a100-80": "a100-40"}  # the same
 
 @dataclass(frozen=True)
 class PublishedUtilisation:
-    """A published run. parameters: that a token meets. count: accelerators. mfu: share of the dense peak."""
+    """A published run."""
 
     kind: str
     accelerator: str
     form: str
-    parameters: float
-    count: int
-    mfu: float
+    parameters: float  # that a token meets
+    count: int  # accelerators
+    mfu: float  # share of the dense peak
     tag: str
     source: str
 
 
 @dataclass(frozen=True)
 class Utilisation:
-    """value: None where nothing was published for the pair. basis: what value and band lean on."""
+    """The share of its peak that an accelerator reaches in trainings of a kind."""
 
-    value: float | None
+    value: float | None  # None where nothing was published for the pair
     low: float
     high: float
-    basis: str
+    basis: str  # what value and band lean on
     anchors: tuple[PublishedUtilisation, ...] = ()
 
     @property

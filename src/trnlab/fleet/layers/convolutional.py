@@ -27,8 +27,8 @@ class ConvolutionalLayers(TrainingLayers):
     """See the head of this module. averages: running averages of norms, each with its new value;
     overflows: of their counts of batches."""
 
-    def __init__(self, name: str, share: ShardSpec) -> None:
-        super().__init__(name, share)
+    def __init__(self, name: str, spec: ShardSpec) -> None:
+        super().__init__(name, spec)
         self.averages: list[tuple[Value, Value]] = []
         self.overflows: list[Value] = []
 

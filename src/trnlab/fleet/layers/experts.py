@@ -107,8 +107,8 @@ def routed(b: GradientBuilder, x: Value, weight: Value, active: int) -> Value:
 
 
 def chosen(b: GraphBuilder, logits: Value, active: int) -> tuple[list[Value], list[Value], Value]:
-    """Of logits [T, E] the `active` largest in turn: where each is [T, E], how much it grew [T, 1], and the sum of
-    all."""
+    """Choose the `active` largest of logits [T, E] in turn: where each is [T, E], how much it grew [T, 1], and the
+    sum of all."""
     left = b.exponential(b.subtract(logits, b.reduce(logits, (1,), "maximum", keepdims=True)))
     hits, tops = [], []
     for _ in range(active):

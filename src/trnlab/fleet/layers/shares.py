@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+FILLED = 1.5  # heads of all ranks together, in multiples of the model's: with more a smaller group is as quick
+
 
 def heads_of_rank(heads: int, kv_heads: int, ranks: int) -> tuple[int, int]:
     """Heads of queries and of keys that each of so many ranks has. Where ranks do not divide them, heads that compute
@@ -19,31 +21,41 @@ def heads_of_rank(heads: int, kv_heads: int, ranks: int) -> tuple[int, int]:
     return each, each
 
 
+def filled(heads: int, kv_heads: int, ranks: int) -> float:
+    """Heads of queries that so many ranks have together, as a multiple of the model's: 1.0 where they divide them."""
+    return heads_of_rank(heads, kv_heads, ranks)[0] * ranks / heads
+
+
 @dataclass(frozen=True)
 class ShardSpec:
     """What of a model's work one rank has: `batch` sequences of `length` tokens, 1 / `context` of each, 1 / `tensor`
-    of each layer, 1 / `expert` of the experts.
-
-    network: "kept", or "again" where the backward pass makes what is inside a network once more. attention: "fused",
-    or "remade" where the backward pass makes it once more; "written" and "again" are the same for releases before
-    there were kernels of it, see `attention.written`. block: "kept", or "again" where the backward pass makes
-    what is inside a block once more, and keeps what enters it alone. sharded: whether ranks have parts of weights and
-    gradients alone (ZeRO-3), so that gradients go to others in float32, and no sums of a whole layer are kept.
-    residual: "divided" by the sequence among the ranks of a tensor group, or "whole" on each of them, which then
-    exchange twice as much at a time and compute what lies between layers each for themselves (Megatron-LM's tensor
-    parallelism without sequence parallelism).
-    """
+    of each layer, 1 / `expert` of the experts."""
 
     batch: int
     length: int
     tensor: int = 1
     form: str = "bfloat16"
+    # "fused", or "remade" where the backward pass makes it once more; "written" and "again" are the same for
+    # releases before there were kernels of it, see `attention.written`
+    # "fused", or "remade" where the backward pass makes it once more; "written" and "again" are the same for
+    # releases before there were kernels of it, see `attention.written`
     attention: str = "fused"
-    network: str = "kept"
+    network: str = "kept"  # "kept", or "again" where the backward pass makes what is inside a network once more
     context: int = 1
     expert: int = 1
+    # whether ranks have parts of weights and gradients alone (ZeRO-3), so that gradients go to others in float32,
+    # and no sums of a whole layer are kept
+    # whether ranks have parts of weights and gradients alone (ZeRO-3), so that gradients go to others in float32,
+    # and no sums of a whole layer are kept
     sharded: bool = False
+    # "kept", or "again" where the backward pass makes what is inside a block once more, and keeps what enters it
+    # alone
+    # "kept", or "again" where the backward pass makes what is inside a block once more, and keeps what enters it
+    # alone
     block: str = "kept"
+    # "divided" by the sequence among the ranks of a tensor group, or "whole" on each of them, which then exchange
+    # twice as much at a time and compute what lies between layers each for themselves (Megatron-LM's tensor
+    # parallelism without sequence parallelism)
     residual: str = "divided"
 
     @property

@@ -8,13 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Attention:
-    """Heads of `size` for queries and keys, and of `value_size` for values; fewer of keys where they are shared.
-
-    bias: of the four projections: "all", "qkv", "unkeyed" (all but the keys'), "out" or "none". q_rank, kv_rank: of
-    the low-rank projections that DeepSeek's models have in the place of full ones (multi-head latent attention), 0
-    without; rope_size: the part of `size` that carries positions, 0 for all of it. norms: of queries and keys, each
-    of a head's size. softcap: scores s become softcap tanh(s / softcap), 0 without (Gemma 2).
-    """
+    """Heads of `size` for queries and keys, and of `value_size` for values; fewer of keys where they are shared."""
 
     heads: int
     kv_heads: int
@@ -22,16 +16,18 @@ class Attention:
     value_size: int
     causal: bool = True
     rope: bool = True
-    bias: str = "none"
+    bias: str = "none"  # of the four projections: "all", "qkv", "unkeyed" (all but the keys'), "out" or "none"
+    # q_rank, kv_rank: of the low-rank projections that DeepSeek's models have in the place of full ones
+    # (multi-head latent attention), 0 without
     q_rank: int = 0
     kv_rank: int = 0
-    rope_size: int = 0
-    norms: bool = False
-    softcap: float = 0.0
+    rope_size: int = 0  # the part of `size` that carries positions there
+    norms: bool = False  # of queries and keys, each of a head's size
+    softcap: float = 0.0  # scores s become softcap tanh(s / softcap), 0 without (Gemma 2)
 
     @property
     def biased(self) -> str:
-        """Of which projections there is a bias: letters of "qkvo"."""
+        """The projections that have a bias: letters of "qkvo"."""
         return {"none": "", "qkv": "qkv", "all": "qkvo", "unkeyed": "qvo", "out": "o"}[self.bias]
 
 
@@ -65,14 +61,11 @@ class ActivatedMlp(Dense):
 
 @dataclass(frozen=True)
 class Experts:
-    """`count` networks, of which a router takes `active` for each token; `shared`: the size of one that all take.
-
-    capacity: places for rows of an expert, in multiples of what an even router sends.
-    """
+    """`count` networks, of which a router takes `active` for each token."""
 
     count: int
     active: int
     size: int
-    shared: int = 0
+    shared: int = 0  # the size of one that all take
     gated: bool = True
-    capacity: float = 1.0
+    capacity: float = 1.0  # places for rows of an expert, in multiples of what an even router sends

@@ -28,9 +28,9 @@ class TrainingLayers(Layers):
     in all blocks of a stage. frozen: weights that are not trained. received: what comes from other ranks, to whom its
     gradients go back."""
 
-    def __init__(self, name: str, share: ShardSpec, groups: Groups = ()) -> None:
-        super().__init__(name, dtype(share.form), share.tensor, groups)
-        self.share = share
+    def __init__(self, name: str, spec: ShardSpec, groups: Groups = ()) -> None:
+        super().__init__(name, dtype(spec.form), spec.tensor, groups)
+        self.share = spec
         self.memory: Value | None = None
         self.bias: Value | None = None
         self.frozen: set[str] = set()

@@ -32,15 +32,14 @@ _NUMBERED = re.compile(r"(?P<before>.*?)\.?\b(?P<number>\d+)\.(?P<inside>.+)")
 
 @dataclass(frozen=True)
 class CapturedWork:
-    """A step of one rank. work: its programs; samples: sequences or images of its batch, of so many `units` each:
-    tokens, or 1 of an image. parameters: shapes by name. source: the script."""
+    """A step of one rank."""
 
     name: str
-    work: StepWork
-    samples: int
+    work: StepWork  # its programs
+    samples: int  # sequences or images of its batch, of so many `units` each: tokens, or 1 of an image
     units: int
-    parameters: Mapping[str, Shape]
-    source: str = ""
+    parameters: Mapping[str, Shape]  # shapes by name
+    source: str = ""  # the script
 
     @property
     def count(self) -> int:
@@ -69,10 +68,10 @@ class CapturedWork:
 
 @dataclass(frozen=True)
 class RecognisedModel:
-    """model: None where the step is no stack of equal blocks; why: what was in the way."""
+    """The model that a captured step trains."""
 
-    model: Model | None
-    why: str = ""
+    model: Model | None  # None where the step is no stack of equal blocks
+    why: str = ""  # what was in the way
 
 
 def whole(step: CapturedWork) -> UnpartitionedModel:

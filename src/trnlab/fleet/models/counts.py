@@ -37,12 +37,11 @@ class Weights:
 
 @dataclass(frozen=True)
 class Asked:
-    """The weights that a definition asks for. shapes: by name; together: those that are multiplied with the same
-    thing, in order; experts: those of experts, one after another in their first dimension."""
+    """The weights that a definition asks for."""
 
-    shapes: Mapping[str, tuple[int, ...]]
-    together: tuple[tuple[str, ...], ...]
-    experts: frozenset[str]
+    shapes: Mapping[str, tuple[int, ...]]  # by name
+    together: tuple[tuple[str, ...], ...]  # those that are multiplied with the same thing, in order
+    experts: frozenset[str]  # those of experts, one after another in their first dimension
 
     @property
     def size(self) -> int:
@@ -74,8 +73,8 @@ class Counting(TrainingLayers):
         return self.b.pad(q, (0,) * 4, (0, 0, 0, v.shape[3] - size)) if v.shape[3] != size else q
 
 
-def _counting(share: ShardSpec | None = None) -> Counting:
-    return Counting("counted", share or DecoderShare(1, TOKENS, memory=TOKENS))
+def _counting(spec: ShardSpec | None = None) -> Counting:
+    return Counting("counted", spec or DecoderShare(1, TOKENS, memory=TOKENS))
 
 
 def _size(layers: TrainingLayers) -> int:
@@ -117,7 +116,7 @@ class Counted:
 
 @cache
 def of_network(network: Any) -> Counted:
-    """Of `unpartitioned.UnpartitionedNetwork`, which is asked for its `loss`, with the operations of the forward
+    """Count an `unpartitioned.UnpartitionedNetwork` by its `loss`, with the operations of the forward
     pass."""
     layers = ConvolutionalLayers("counted", ShardSpec(1, 1))
     network.loss(layers)
@@ -128,7 +127,7 @@ def of_network(network: Any) -> Counted:
 
 @cache
 def operations_of_network(network: Any) -> float:
-    """Of a sample, forward and backward."""
+    """Operations of one sample, forward and backward."""
     layers = ConvolutionalLayers("counted", ShardSpec(1, 1))
     loss = network.loss(layers)
     for value in (loss, *layers.gradients({loss: layers.b.constant(1.0, loss.dtype)}, ()).values()):

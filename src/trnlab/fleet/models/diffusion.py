@@ -39,21 +39,17 @@ MOST = 8  # latents of 64 x 64 of a microbatch: as many fit on a core of Trn1, b
 @dataclass(frozen=True)
 class UNet:
     """Levels down, a middle, levels up, each of which takes what the same level down gave: for each level its width,
-    whether it attends, heads, and transformer layers after a residual block.
-
-    depth: residual blocks of a level on the way down. text: width of a text's words. pooled: numbers that describe an
-    image beside its text, 0 for none. colours: of a latent, which is `side` wide.
-    """
+    whether it attends, heads, and transformer layers after a residual block."""
 
     widths: tuple[int, ...]
     attends: tuple[int, ...]
     heads: tuple[int, ...]
     transformers: tuple[int, ...]
-    depth: int
-    text: int
-    pooled: int
+    depth: int  # residual blocks of a level on the way down
+    text: int  # width of a text's words
+    pooled: int  # numbers that describe an image beside its text, 0 for none
     groups: int
-    colours: int
+    colours: int  # of a latent, which is `side` wide
     side: int
     update: ClassVar[str] = "adamw"
 

@@ -32,12 +32,12 @@ class DecoderBlock(Block):
 
 @dataclass(frozen=True)
 class EncoderDecoderModel(Model):
-    """stacks: the encoder's blocks and the decoder's. decoded: tokens of the decoder for each sequence. written: rows
-    of the decoder's table of positions, 0 without. mels: channels of a frame of sound, which then is what the encoder
-    reads, in the place of tokens; `patch` is what one of its tokens is made of."""
+    """An encoder, and a decoder that attends to it: the two are its `stacks`."""
 
-    decoded: int = 128
-    written: int = 0
+    decoded: int = 128  # tokens of the decoder for each sequence
+    written: int = 0  # rows of the decoder's table of positions, 0 without
+    # channels of a frame of sound, which then is what the encoder reads, in the place of tokens; `patch` is what one
+    # of its tokens is made of
     mels: int = 0
 
     def embedding(self, layers: Layers) -> Value:
@@ -60,11 +60,11 @@ class EncoderDecoderModel(Model):
         x = layers.words(self.vocabulary, self.hidden)
         return layers.positions(self.written, x, "written") if self.written else x
 
-    def share(self, block: Block, share: ShardSpec) -> ShardSpec:
-        """A rank's share of this block, where that of the encoder's is `share`."""
+    def share(self, block: Block, spec: ShardSpec) -> ShardSpec:
+        """A rank's share of this block, where that of the encoder's is `spec`."""
         if not isinstance(block, DecoderBlock):
-            return share
-        return DecoderShare(**vars(share) | {"length": self.decoded}, memory=share.length)
+            return spec
+        return DecoderShare(**vars(spec) | {"length": self.decoded}, memory=spec.length)
 
     @property
     def unit(self) -> str:

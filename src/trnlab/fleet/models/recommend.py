@@ -28,12 +28,12 @@ NUMBER = 4  # bytes of a number that comes from the host, and of a label
 
 @dataclass(frozen=True)
 class Recommender(UnpartitionedModel):
-    """dense: numbers of a sample; rows: of each table; width: of a row; bottom, top: widths of both networks, from
-    what goes in to what comes out."""
+    """A recommender: embedding tables between two networks (DLRM)."""
 
-    dense: int = 0
-    rows: tuple[int, ...] = ()
-    width: int = 0
+    dense: int = 0  # numbers of a sample
+    rows: tuple[int, ...] = ()  # of each table
+    width: int = 0  # of a row
+    # bottom, top: widths of both networks, from what goes in to what comes out
     bottom: tuple[int, ...] = ()
     top: tuple[int, ...] = ()
 

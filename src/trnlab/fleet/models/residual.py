@@ -18,11 +18,11 @@ IMAGENET = 1_281_167  # images of ILSVRC 2012's training set
 
 @dataclass(frozen=True)
 class ResNet:
-    """depths: blocks of each stage; widths: channels that each gives; stem: of what precedes them. Images have
-    `colours` and are `side` pixels wide and high."""
+    """A residual network on images that have `colours` and are `side` pixels wide and high."""
 
-    depths: tuple[int, ...]
-    widths: tuple[int, ...]
+    depths: tuple[int, ...]  # blocks of each stage
+    widths: tuple[int, ...]  # channels that each gives
+    # of what precedes them. Images have `colours` and are `side` pixels wide and high.
     stem: int
     side: int
     colours: int

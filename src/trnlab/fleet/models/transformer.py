@@ -52,32 +52,24 @@ class Block:
 
 @dataclass(frozen=True)
 class Model:
-    """A name, its blocks in order, and what stands before and after them.
-
-    stacks: how many of which block. vocabulary: rows of the embedding. positions: rows of a learned table of
-    positions, 0 without. tied: whether the head is the embedding. types: rows of a table of segments (BERT).
-    sequence: tokens that it is usually trained on. final_norm: whether a norm follows the last block. embedding_norm:
-    whether one precedes the first. patch: inputs of one patch of an image (ViT), which replace the vocabulary.
-    classes: of a head that is no vocabulary, with a bias. transform: whether a matrix, an activation and a norm stand
-    before the head, which then has a bias (BERT); head_bias: whether it has one without. source: where the sizes
-    are from.
-    """
+    """A name, its blocks in order, and what stands before and after them."""
 
     name: str
     hidden: int
-    stacks: tuple[tuple[int, Block], ...]
-    sequence: int
-    vocabulary: int = 0
-    positions: int = 0
-    tied: bool = False
-    types: int = 0
-    final_norm: bool = True
-    embedding_norm: bool = False
-    patch: int = 0
-    classes: int = 0
+    stacks: tuple[tuple[int, Block], ...]  # how many of which block
+    sequence: int  # tokens that it is usually trained on
+    vocabulary: int = 0  # rows of the embedding
+    positions: int = 0  # rows of a learned table of positions, 0 without
+    tied: bool = False  # whether the head is the embedding
+    types: int = 0  # rows of a table of segments (BERT)
+    final_norm: bool = True  # whether a norm follows the last block
+    embedding_norm: bool = False  # whether one precedes the first
+    patch: int = 0  # inputs of one patch of an image (ViT), which replace the vocabulary
+    classes: int = 0  # of a head that is no vocabulary, with a bias
+    # whether a matrix, an activation and a norm stand before the head, which then has a bias (BERT)
     transform: bool = False
-    head_bias: bool = False
-    source: str = ""
+    head_bias: bool = False  # whether the head has a bias where no transform stands before it
+    source: str = ""  # where the sizes are from
 
     @property
     def layers(self) -> int:
@@ -118,9 +110,9 @@ class Model:
         """What enters the first block of a decoder; see `encoder_decoder.EncoderDecoderModel`."""
         raise NotImplementedError
 
-    def share(self, block: Block, share: ShardSpec) -> ShardSpec:
-        """A rank's share of this block, where that of the model's first blocks is `share`."""
-        return share
+    def share(self, block: Block, spec: ShardSpec) -> ShardSpec:
+        """A rank's share of this block, where that of the model's first blocks is `spec`."""
+        return spec
 
     @property
     def parameters(self) -> int:

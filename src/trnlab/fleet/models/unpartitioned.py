@@ -42,19 +42,14 @@ class UnpartitionedNetwork(Protocol):
 
 @dataclass(frozen=True)
 class UnpartitionedModel(Model):
-    """A model whose step is divided by data alone, or as it says itself.
+    """A model whose step is divided by data alone, or as it says itself."""
 
-    items: what its samples are called, where they have no tokens. kind: its class, see `gpus.utilisation`; "" where
-    it is that of its units. network: what it computes; figures: its numbers, where that is not known here. epoch:
-    samples of the usual data set, 0 where there is none. optimizer: in words, "" where nobody says it.
-    """
-
-    items: str = "samples"
-    kind: str = ""
-    network: UnpartitionedNetwork | None = None
-    figures: Counted | None = None
-    epoch: int = 0
-    optimizer: str = ""
+    items: str = "samples"  # what its samples are called, where they have no tokens
+    kind: str = ""  # its class, see `gpus.utilisation`; "" where it is that of its units
+    network: UnpartitionedNetwork | None = None  # what it computes
+    figures: Counted | None = None  # its numbers, where that is not known here
+    epoch: int = 0  # samples of the usual data set, 0 where there is none
+    optimizer: str = ""  # in words, "" where nobody says it
 
     @property
     def _figures(self) -> Counted:

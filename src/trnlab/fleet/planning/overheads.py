@@ -15,16 +15,15 @@ TOKEN = 8  # bytes that come from the host: a token and its label in int32
 
 @dataclass(frozen=True)
 class Overheads:
-    """Seconds of a step. checkpoint: that saves hold it up, spread over the steps between two of them; input: that it
-    waits for its batch; brought: that a chip's host takes to send it, beside the step before."""
+    """Seconds of a step."""
 
-    checkpoint: float
-    input: float
-    brought: float
+    checkpoint: float  # that saves hold it up, spread over the steps between two of them
+    input: float  # that it waits for its batch
+    brought: float  # that a chip's host takes to send it, beside the step before
 
     def lines(self, c: Candidate) -> Iterator[tuple[str, float, str]]:
         """Name, seconds, and why."""
-        kept = c.kept
+        kept = c.after_failures
         yield "checkpoint", self.checkpoint, f"{kept.stall:.3g} s for a save each {kept.interval:,.0f} s of work"
         yield "input", self.input, f"{self.brought:.3g} s from the host, beside the step before"
 

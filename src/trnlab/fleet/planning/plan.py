@@ -24,16 +24,16 @@ from trnlab.fleet.bills.money import Bill, bill
 from trnlab.fleet.costs.exchange import Exchange
 from trnlab.fleet.costs.programs import Programs
 from trnlab.fleet.costs.ranks import Ranks
-from trnlab.fleet.costs.store import opened
+from trnlab.fleet.costs.store import CostStore, opened
 from trnlab.fleet.models.captured import CapturedWork
 from trnlab.fleet.models.recommend import Recommender
 from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.models.unpartitioned import UnpartitionedModel
 from trnlab.fleet.reliability.goodput import Goodput, Reliability
 from trnlab.fleet.reliability.measures import SCATTER, Job
-from trnlab.fleet.search.candidates import SearchResult, SmallestLayout, least, search
-from trnlab.fleet.search.confirmed import confirmed, is_one_program
-from trnlab.fleet.search.layout import Layout
+from trnlab.fleet.search.candidates import TOO_LARGE, SearchResult, SearchRounds, SmallestLayout, least, search
+from trnlab.fleet.search.confirmed import are_one_program, confirmed
+from trnlab.fleet.search.layout import padding
 from trnlab.fleet.search.prefetch import CompilePool, PrefetchingPlanner
 from trnlab.fleet.search.replicas import Replicas
 from trnlab.fleet.search.shard_costs import Training
@@ -48,32 +48,29 @@ BATCH = 1024
 FORMS = {"bf16": "bfloat16", "fp32": "float32"}  # of a precision: what weights and activations are kept in
 FURTHER = 5  # doublings of the instances that are looked at for a way out, where nothing fits or is in time
 ROOMIER = 6  # the same, where only room for weights, gradients and the optimizer is looked for
-CONFIRMED = 4  # layouts that are compiled as wholes after a search, at most
+WHOLE_HOPE = 0.95  # of what parts add up to: what a step that is one program takes at best
 STATE = "weights, gradients and the optimizer's state alone"
 UNPRICED = 1e30  # dollars, as it were, of what has no public price: after all that has one, by device hours
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked for. instances: fewest and most of each target. deadline: seconds, None without one.
+    """What is asked for.
 
-    batch: sequences in a step. sequence: tokens of each; 0 for what the model is usually trained on. fixed: columns
-    of `Layouts` that are given. captured: a script's step that is divided by data alone, where nothing is known of
-    `model` but that. spelled: the model as words of a command line. epoch: tokens
-    of one pass over the data, 0 where nobody said. Raises UsageError (TRN178) for what contradicts itself, TRN577
-    for a model of which nothing says what it computes.
+    Raises UsageError (TRN178) for what contradicts itself, TRN577 for a model of which nothing says what it computes.
     """
 
     model: Model
     tokens: float
     targets: tuple[str, ...]
-    instances: tuple[int, int] = (1, 16)
-    deadline: float | None = None
-    batch: int = BATCH
-    sequence: int = 0
+    instances: tuple[int, int] = (1, 16)  # fewest and most of each target
+    deadline: float | None = None  # seconds, None without one
+    batch: int = BATCH  # sequences in a step
+    sequence: int = 0  # tokens of each; 0 for what the model is usually trained on
     precision: str = "bf16"
-    fixed: Mapping[str, int] = field(default_factory=dict)
+    fixed: Mapping[str, int] = field(default_factory=dict)  # columns of `Layouts` that are given
     reliability: Reliability = field(default_factory=Reliability)
+    # a script's step that is divided by data alone, where nothing is known of `model` but that
     captured: CapturedWork | None = None
     spelled: tuple[str, ...] = ()
     epoch: float = 0.0
@@ -132,36 +129,51 @@ class Question:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A layout on a cluster, and what the whole run takes there. kept: what failures leave, of which `goodput` is the
-    share."""
+    """A layout on a cluster, and what the whole run of a model takes there."""
 
     cluster: Cluster
     step: PlannedStep
-    kept: Goodput
+    after_failures: Goodput  # what failures leave, of which `goodput` is the share
     bill: Bill
+    model: Model
 
     @property
     def goodput(self) -> float:
         """The share of the time in which the run advances."""
-        return self.kept.share
+        return self.after_failures.share
+
+    @property
+    def padding(self) -> list[tuple[int, int]]:
+        """Of each kind of block heads that a tensor group does not divide, and to how many they are filled up."""
+        return padding(self.model, self.step.layout.tensor)
 
     @property
     def stall(self) -> float:
         """Seconds of a step that saves of checkpoints hold it up, on average."""
-        return self.kept.stall * self.step.total / self.kept.interval
+        return self.after_failures.stall * self.step.total / self.after_failures.interval
 
 
 @dataclass(frozen=True)
 class ClusterTable:
-    """All steps that fit on a cluster.
-
-    days, worth: [N]; worth is what is to be small: dollars where there is a price, else device hours.
-    """
+    """All steps that fit on a cluster."""
 
     cluster: Cluster
     steps: PlannedSteps
+    # days, worth: [N]; worth is what is to be small: dollars where there is a price, else device hours
     days: Floats
     worth: Floats
+    # the search that they come from, which goes on where one of them turns out to be something else; None of models
+    # that are no stacks of blocks
+    rounds: SearchRounds | None = None
+
+    def open(self, model: Model) -> Bools:
+        """[N] which steps are one program and were not compiled as such."""
+        if self.rounds is None:
+            return np.zeros(len(self.days), np.bool_)
+        rows = np.flatnonzero(are_one_program(model, self.steps.layouts))
+        found = np.zeros(len(self.days), np.bool_)
+        found[[i for i in rows.tolist() if not self.rounds.knows(self.steps.layouts.layout(i))]] = True
+        return found
 
 
 @dataclass
@@ -208,7 +220,11 @@ class Plan:
         cluster, asked = table.cluster, self.question
         kept = job_of(asked, cluster, step.total).goodput(asked.reliability)
         return Candidate(
-            cluster, step, kept, bill(asked.tokens, step.tokens_per_s, kept.share, cluster.target, cluster.instances)
+            cluster,
+            step,
+            kept,
+            bill(asked.tokens, step.tokens_per_s, kept.share, cluster.target, cluster.instances),
+            asked.model,
         )
 
     @cached_property
@@ -227,6 +243,33 @@ class Plan:
         if not len(self) or not self._in_time.any():
             return None
         i = int(np.lexsort((days, np.where(self._in_time, worth, np.inf)))[0])
+        return int(tables[i]), int(rows[i])
+
+    @property
+    def effort(self) -> dict[str, int]:
+        """How much of the search was compiled: shares of a rank that layouts have and that were compiled; steps that
+        were compiled as a whole; layouts that were reckoned, of which none might beat the best."""
+        rounds = [(table.cluster.target.name, table.rounds) for table in self.tables if table.rounds is not None]
+        return {
+            "shares": len({(name, piece) for name, each in rounds for piece in each.pieces}),
+            "compiled": len({(name, piece) for name, each in rounds for piece in each.compiled}),
+            "wholes": sum(step is not None for _, each in rounds for step in each.wholes.values()),
+            "reckoned": sum(int((~table.steps.exact).sum()) for table in self.tables),
+        }
+
+    def unconfirmed(self) -> tuple[int, int] | None:
+        """Table and row of the step that is to be compiled as a whole next: of those that are one program the best,
+        if it might be better than the best that is known as it is; None where none might."""
+        tables, rows, _, worth = self._columns
+        if self.place is None:
+            return None
+        worth = np.where(self._in_time, worth, np.inf)
+        open_ = np.concatenate([table.open(self.question.model) for table in self.tables])
+        exact = np.concatenate([table.steps.exact for table in self.tables])
+        hoped = np.where(open_ & exact, worth * WHOLE_HOPE, np.inf)
+        i = int(hoped.argmin())
+        if not hoped[i] < worth[exact & ~open_].min(initial=np.inf):
+            return None
         return int(tables[i]), int(rows[i])
 
     def best(self, count: int) -> list[Candidate]:
@@ -319,28 +362,27 @@ def plan(
     question: Question,
     folder: Path | None = None,
     said: Callable[[str], None] = lambda _: None,
-    ahead: CompilePool | None = None,
+    pool: CompilePool | None = None,
     came: Callable[[Plan], None] = lambda _: None,
 ) -> Plan:
     """Search all targets and numbers of instances.
 
-    folder: where costs of programs and times of collectives are kept. said: hears of progress. ahead: compiles what
+    folder: where costs of programs and times of collectives are kept. said: hears of progress. pool: compiles what
     the search may ask for. came: is shown the plan so far after each cluster.
     """
     found = Plan(question, folder=folder)
     for name in question.targets:
-        if ahead is not None and question.model.stacks:
+        if pool is not None and question.model.stacks:
             planner = _planner(question, name, question.instances[0], folder)
-            ahead.look(planner, question.training, question.pinned)
-    for name in question.targets:
-        _on(found, name, said, ahead, came)
-    return _confirmed(found, said)
+            pool.enqueue(planner, question.training, question.pinned)
+    stores = {name: _on(found, name, said, pool, came) for name in question.targets}
+    return _confirmed(found, stores, said)
 
 
 def _on(
-    found: Plan, name: str, said: Callable[[str], None], ahead: CompilePool | None, came: Callable[[Plan], None]
-) -> None:
-    """Search all numbers of instances of one target."""
+    found: Plan, name: str, said: Callable[[str], None], pool: CompilePool | None, came: Callable[[Plan], None]
+) -> CostStore:
+    """Search all numbers of instances of one target; returns where costs are kept."""
     question = found.question
     session = question.session(chips.target(name))
     store = opened(found.folder, session.target, question.precision, question.stack)
@@ -360,43 +402,43 @@ def _on(
             tables = Tables(cluster, programs, exchange, form)
             _gather(found, cluster, tables.search(question.model, question.batch, question.pinned))
         else:
-            planner = PrefetchingPlanner(cluster, programs, exchange, ahead=ahead)
+            planner = PrefetchingPlanner(cluster, programs, exchange, pool=pool)
             _gather(found, cluster, search(planner, question.training, question.pinned))
         store.save()
         came(replace(found, tables=list(found.tables)))  # columns of a plan are made once, when they are asked for
     found.compiled += programs.compiled + (ranks.compiled if ranks is not None else 0)
+    return store
 
 
-def _confirmed(found: Plan, said: Callable[[str], None]) -> Plan:
-    """With the best layouts compiled as wholes, where a rank's step is one program, until the best one is."""
-    question, known = found.question, set[tuple[str, Layout]]()
-    for _ in range(CONFIRMED):
-        place = found.place
-        if place is None or not question.model.stacks:
-            return found
+def _confirmed(found: Plan, stores: Mapping[str, CostStore], said: Callable[[str], None]) -> Plan:
+    """With steps that are one program compiled as such, as long as one that is not is the best, or might be."""
+    while (place := found.unconfirmed()) is not None:
         table = found.tables[place[0]]
-        name, layout = table.cluster.name, table.steps.layouts.layout(place[1])
-        if (name, layout) in known or not is_one_program(question.model, layout):
-            return found
-        known.add((name, layout))
-        said(f"{name}: compiling all of {layout}")
-        target, store = (
-            table.cluster.target,
-            opened(found.folder, table.cluster.target, question.precision, question.stack),
-        )
-        session = question.session(target)
-        planner = Planner(table.cluster, Programs(session, store.programs), Exchange(target, store.exchange))
-        step = confirmed(planner, question.training, table.steps.step(place[1]))
-        store.save()
-        if step is None:
-            return found
-        tables = list(found.tables)
-        steps = table.steps.replaced(place[1], step)
-        tables[place[0]] = _table(question, table.cluster, steps)
-        lacking = None if step.fits else (table.cluster, step)
-        made = found.compiled + planner.programs.compiled
-        found = replace(found, tables=tables, compiled=made, nearest=found.nearest or lacking)
+        rounds, step = table.rounds, table.steps.step(place[1])
+        assert rounds is not None
+        said(f"{table.cluster.name}: compiling all of {step.layout}")
+        programs = rounds.planner.programs
+        made = programs.compiled
+        whole = confirmed(rounds.planner, found.question.training, step)
+        steps = rounds.learn(step.layout, whole)
+        stores[table.cluster.target.name].save()
+        found.compiled += programs.compiled - made
+        found = _again(found, place[0], steps)
+        if whole is not None and not whole.fits and found.nearest is None:
+            found.nearest = table.cluster, whole
     return found
+
+
+def _again(found: Plan, number: int, steps: PlannedSteps) -> Plan:
+    """The plan with other steps on one cluster."""
+    table, tables = found.tables[number], list(found.tables)
+    fits = steps.memory <= steps.room
+    found.refused[TOO_LARGE] += len(table.steps) - int(fits.sum())
+    found.refused += Counter()
+    tables[number : number + 1] = (
+        [_table(found.question, table.cluster, steps.take(fits), table.rounds)] if fits.any() else []
+    )
+    return replace(found, tables=tables)
 
 
 def _planner(question: Question, name: str, instances: int, folder: Path | None) -> Planner:
@@ -424,7 +466,7 @@ def _gather(plan: Plan, cluster: Cluster, found: SearchResult) -> None:
     plan.looked_at += found.looked_at
     plan.refused += found.refused
     if found.steps is not None:
-        plan.tables.append(_table(plan.question, cluster, found.steps))
+        plan.tables.append(_table(plan.question, cluster, found.steps, found.rounds))
     if found.nearest is not None:
         step = found.nearest
         if plan.nearest is None or sum(step.bytes.values()) < sum(plan.nearest[1].bytes.values()):
@@ -439,13 +481,13 @@ def job_of(question: Question, cluster: Cluster, step: float) -> Job:
     return Job(cluster.target, cluster.chips, question.model.parameters, step, state=state)
 
 
-def _table(question: Question, cluster: Cluster, steps: PlannedSteps) -> ClusterTable:
+def _table(question: Question, cluster: Cluster, steps: PlannedSteps, rounds: SearchRounds | None) -> ClusterTable:
     goodput = job_of(question, cluster, 0.0).shares(question.reliability, steps.total)
     with np.errstate(divide="ignore"):
         seconds = question.tokens / (steps.tokens / steps.total * goodput)
     hours, price = seconds / SECONDS_PER_HOUR * cluster.instances, cluster.target.price
     worth = hours * price.usd(1.0) if price is not None else UNPRICED + hours * cluster.target.chips
-    return ClusterTable(cluster, steps, seconds / SECONDS_PER_DAY, worth)
+    return ClusterTable(cluster, steps, seconds / SECONDS_PER_DAY, worth, rounds)
 
 
 def _no_step(model: Model) -> UsageError:

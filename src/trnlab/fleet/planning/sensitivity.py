@@ -27,13 +27,14 @@ TALK = ("tensor parallel", "context parallel", "experts", "gradients", "weights"
 
 @dataclass(frozen=True)
 class FigureSensitivity:
-    """What one figure does. less, more: the bill with a fifth less or more of it, `base` as it is; how: in words."""
+    """What one figure does."""
 
     name: str
+    # less, more: the bill with a fifth less or more of it, `base` as it is
     less: Bill
     base: Bill
     more: Bill
-    how: str
+    how: str  # in words
 
     @property
     def swing(self) -> float:
@@ -42,7 +43,7 @@ class FigureSensitivity:
         return (high - low) / _cost(self.base) if _cost(self.base) else 0.0
 
 
-def leanings(plan: Plan) -> list[FigureSensitivity]:
+def sensitivities(plan: Plan) -> list[FigureSensitivity]:
     """Sensitivity to each figure, what moves the plan most first."""
     return sorted(_each(plan), key=lambda x: -x.swing)
 

@@ -76,10 +76,10 @@ def _unreadable(part: str) -> UsageError:
 
 @dataclass(frozen=True)
 class SearchedSetting:
-    """values: one of each axis, as they were written. found: all that was searched under them."""
+    """A setting of a sweep, and what was found under it."""
 
-    values: Mapping[str, str]
-    found: Plan
+    values: Mapping[str, str]  # one of each axis, as they were written
+    found: Plan  # all that was searched under them
 
     @cached_property
     def best(self) -> Candidate | None:
@@ -171,7 +171,7 @@ def compare(
     compared: Axes,
     folder: Path | None = None,
     said: Callable[[str], None] = lambda _: None,
-    ahead: CompilePool | None = None,
+    pool: CompilePool | None = None,
     held: Callable[[Plan], None] = lambda _: None,
 ) -> SettingComparison:
     """Search each combination of values. held: takes what is not to be out of each plan; the rest as `plan`.
@@ -195,7 +195,7 @@ def compare(
     for values in _combined(compared):
         asked = _asked(question, values)
         said(f"setting {len(made) + 1}: {','.join(f'{k}={v}' for k, v in values.items())}")
-        found = plan(asked, folder, said, ahead)
+        found = plan(asked, folder, said, pool)
         held(found)
         made.append(SearchedSetting(values, found))
     return SettingComparison(question, tuple(made))

@@ -29,14 +29,13 @@ NETWORK: Mapping[str, Figure] = {  # of instances that reach less than a store g
 
 @dataclass(frozen=True)
 class Reads:
-    """How a data set is read. request_bytes: of one; step_bytes: of a rank's batch; group_bytes: that a rank has in
-    one group, which the first batch waits for. prefetch: requests of a rank at once, 0: one, when it is needed."""
+    """How a data set is read."""
 
     data_bytes: float
-    request_bytes: float
-    step_bytes: float
-    group_bytes: float
-    prefetch: int
+    request_bytes: float  # of one
+    step_bytes: float  # of a rank's batch
+    group_bytes: float  # that a rank has in one group, which the first batch waits for
+    prefetch: int  # requests of a rank at once, 0: one, when it is needed
     ranks: int
     epoch_steps: int
 
@@ -57,21 +56,19 @@ def reads_of(reader: Reader, batches: int = 1, ranks: int | None = None) -> Read
 
 @dataclass(frozen=True)
 class DataCost:
-    """Simulated. rate: byte/s of a rank, held by `bound`; reading: seconds that a step's samples take to be read;
-    wait, first: seconds that each step and the first batch are waited for; ahead: whether it is read ahead; requests:
-    of an epoch, all ranks. prefetch: the least that hides all waits, None where none does.
-    usd: dollars of an epoch's requests, of keeping the data a month, and of instances that wait in an epoch, None
-    without a price.
-    """
+    """Simulated."""
 
     store: str
-    rate: float
+    rate: float  # byte/s of a rank, held by `bound`
     bound: str
-    reading: float
-    ahead: bool
+    reading: float  # seconds that a step's samples take to be read
+    ahead: bool  # whether it is read ahead
+    # wait, first: seconds that each step and the first batch are waited for
     wait: float
     first: float
-    requests: float
+    requests: float  # of an epoch, all ranks
+    # the least that hides all waits, None where none does. usd: dollars of an epoch's requests, of keeping the
+    # data a month, and of instances that wait in an epoch, None without a price
     prefetch: int | None
     usd_requests: float
     usd_month: float

@@ -23,11 +23,11 @@ Draw = Callable[[], float]
 
 @dataclass(frozen=True)
 class SimulatedGoodput:
-    """What a simulation saw. share: of the time, what advanced; error: its standard error; stops: how many."""
+    """What a simulation saw."""
 
-    share: float
-    error: float
-    stops: int
+    share: float  # of the time, what advanced
+    error: float  # its standard error
+    stops: int  # how many
 
     def agrees(self, share: float, errors: float = 4.0) -> bool:
         """Whether a share lies within so many standard errors."""

@@ -58,25 +58,21 @@ FIGURES: Mapping[str, Figure] = {
 
 @dataclass(frozen=True)
 class Goodput:
-    """Goodput of a job. share: of the time, what advances it; with `waste`, by cause, 1. Times in seconds.
+    """Goodput of a job."""
 
-    interval: of work between two saves; young: what Young's formula says. between: from one failure of any device
-    to the next. stall: that a save holds the job up; upload: until it counts. phases: of a restart. spares: instances
-    beside the job. first_order: the share as Daly's formula has it, None where it does not apply (blast radius).
-    """
-
+    # of the time, what advances it; with `waste`, by cause, 1. Times in seconds.
     share: float
     waste: dict[str, float]
-    interval: float
-    young: float
-    between: float
-    stall: float
-    upload: float
-    phases: dict[str, float]
-    spares: int
+    interval: float  # of work between two saves
+    young: float  # what Young's formula says
+    between: float  # from one failure of any device to the next
+    stall: float  # that a save holds the job up
+    upload: float  # until it counts
+    phases: dict[str, float]  # of a restart
+    spares: int  # instances beside the job
     spared: float  # probability that a spare is free
     instances: int
-    first_order: float | None
+    first_order: float | None  # the share as Daly's formula has it, None where it does not apply (blast radius)
     file_system_tib: float
 
     @property
@@ -91,21 +87,16 @@ class Goodput:
 
 @dataclass(frozen=True)
 class Reliability:
-    """What fails how often, and what is done about it; figures and sources: `FIGURES`. Times in seconds.
+    """What fails how often, and what is done about it; figures and sources: `FIGURES`. Times in seconds."""
 
-    device_hours: between stops, per device. store: where checkpoints go, see `stores`. asynchronous: a save holds the
-    job up for the copy to the host's memory only. interval: seconds of work between saves, None for the best.
-    spares: instances that stand by, None for as many as leave a failure without one 1 time in 1000. blast: devices
-    that stop when one of them fails while the others go on, None for all of the job; a smaller part takes replicas
-    that can leave and come back, with their state from another replica. total: share of failures that stop all even
-    then.
-    """
-
-    device_hours: float = DEVICE_HOURS.value
-    store: str = "s3"
-    asynchronous: bool = True
-    interval: float | None = None
+    device_hours: float = DEVICE_HOURS.value  # between stops, per device
+    store: str = "s3"  # where checkpoints go, see `stores`
+    asynchronous: bool = True  # a save holds the job up for the copy to the host's memory only
+    interval: float | None = None  # seconds of work between saves, None for the best
+    # instances that stand by, None for as many as leave a failure without one 1 time in 1000
     spares: int | None = None
+    # devices that stop when one of them fails while the others go on, None for all of the job; a smaller part
+    # takes replicas that can leave and come back, with their state from another replica
     blast: int | None = None
     detection: float = DETECTION.value
     replacement: float = REPLACEMENT.value
@@ -113,7 +104,7 @@ class Reliability:
     warm_up: float = WARM_UP.value
     regroup: float = REGROUP.value
     away: float = AWAY.value * SECONDS_PER_HOUR
-    total: float = TOTAL.value
+    total: float = TOTAL.value  # share of failures that stop all even then
     file_system_tib: float = 0.0  # 0: as large as `KEPT` checkpoints
     requests: float = 0.0  # in which a state is written, and read, by all ranks together
 

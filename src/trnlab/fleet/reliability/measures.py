@@ -29,15 +29,14 @@ LIVES = 4000
 
 @dataclass(frozen=True)
 class Job:
-    """A training on so many chips of a target. step: seconds; replica: chips of one copy of the model, 0 for the
-    fewest that hold it; state: bytes of a parameter in a checkpoint."""
+    """A training on so many chips of a target."""
 
     target: Target
     chips: int
     parameters: float
-    step: float = 10.0
-    replica: int = 0
-    state: int = STATE
+    step: float = 10.0  # seconds
+    replica: int = 0  # chips of one copy of the model, 0 for the fewest that hold it
+    state: int = STATE  # bytes of a parameter in a checkpoint
 
     @property
     def state_bytes(self) -> float:
@@ -87,12 +86,11 @@ class Measure:
 @dataclass(frozen=True)
 class MeasureLimits:
     """How far one thing may go, all else as in the last measure, until goodput falls below the target; None where it
-    is below whatever it is. blast: devices that stop together; pause: seconds from a failure until the others go on;
-    device_hours: between failures of a device."""
+    is below whatever it is."""
 
-    blast: int | None
-    pause: float | None
-    device_hours: float | None
+    blast: int | None  # devices that stop together
+    pause: float | None  # seconds from a failure until the others go on
+    device_hours: float | None  # between failures of a device
 
 
 @dataclass(frozen=True)

@@ -28,22 +28,23 @@ HOST_LINK = assumed(
 
 @dataclass(frozen=True)
 class StorageService:
-    """A place for checkpoints and data. client: byte/s of one instance; whole: byte/s of all together; write, read:
-    byte/s of each TiB of a file system; usd: dollars for a GB and month. gets, puts: requests a second to a prefix;
-    usd_get, usd_put: dollars for one; latency: seconds to the first byte; stream: byte/s of one request. None: no
-    such bound, nothing beyond the instances."""
+    """A place for checkpoints and data."""
 
     name: str
-    client: Figure
-    whole: Figure | None = None
+    client: Figure  # byte/s of one instance
+    whole: Figure | None = None  # byte/s of all together
+    # write, read: byte/s of each TiB of a file system
     write: Figure | None = None
     read: Figure | None = None
-    usd: Figure | None = None
+    usd: Figure | None = None  # dollars for a GB and month
+    # gets, puts: requests a second to a prefix
     gets: Figure | None = None
     puts: Figure | None = None
+    # usd_get, usd_put: dollars for one
     usd_get: Figure | None = None
     usd_put: Figure | None = None
-    latency: Figure | None = None
+    latency: Figure | None = None  # seconds to the first byte
+    # byte/s of one request. None: no such bound, nothing beyond the instances.
     stream: Figure | None = None
 
     def seconds(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from trnlab.chips.prices import Price, latest
 from trnlab.documents import TERMINAL, Document, Note, Section, Table
@@ -17,8 +17,8 @@ from trnlab.units import DAYS_PER_WEEK
 Row = tuple[str, str, str]
 
 
-def document(found: Bakeoff) -> Document:
-    """All of it."""
+def document(found: Bakeoff, stacked: Sequence[Bakeoff] = ()) -> Document:
+    """All of it. stacked: by all stacks that were asked for, this one the first."""
     about = _about(found)
     return Document(
         f"{found.a.name} and {found.b.name}",
@@ -26,6 +26,7 @@ def document(found: Bakeoff) -> Document:
             Note(f"{found.work.name} {about}", on=TERMINAL),
             Section(heading="Side by side", parts=[Table(list(_rows(found)), ("", found.a.name, found.b.name))]),
             Section(heading="What the same work costs", parts=list(_ratios(found))),
+            *_stacks(stacked),
             Section(heading="Claims of the vendor", parts=_claims(found)) if found.claims() else Section(),
             *_compiling(found),
             *_porting(found),
@@ -34,8 +35,28 @@ def document(found: Bakeoff) -> Document:
         over="trnlab bakeoff",
         lede=f"{found.work.name} {about}.",
         name=f"bake-off of {found.work.name}",
-        record=lambda: to_json(found),
+        record=lambda: to_json(found) | {"stacks": [to_json(one) for one in stacked]},
     )
+
+
+def _stacks(stacked: Sequence[Bakeoff]) -> Iterator[Section]:
+    """What programs of each stack make of it."""
+    if not stacked:
+        return
+    unit = stacked[0].work.unit
+    head = (
+        "by",
+        *(f"{unit} a second, {side.name}" for side in stacked[0].contenders),
+        "kind of price",
+        "cost of a in b",
+    )
+    rows = []
+    for one in stacked:
+        about = (one.stack.title, *(_show(side.rate, side) for side in one.contenders))
+        ratios = [(kind, f"{span.value:.2f} ({span.low:.2f} to {span.high:.2f})") for kind, *_, span in one.ratios()]
+        rows += [(*about, *ratio) for ratio in ratios or [("-", "-")]]
+    say = "The chip is the same; which instructions reach it is not."
+    yield Section("by whose software", [Table(rows, head)], say=say)
 
 
 def _about(found: Bakeoff) -> str:
@@ -47,9 +68,9 @@ def _about(found: Bakeoff) -> str:
 
 def _rows(found: Bakeoff) -> Iterator[Row]:
     """What is set against each other: its name, and the value of each side."""
-    unit, (a, b) = found.work.unit, found.sides
+    unit, (a, b) = found.work.unit, found.contenders
     yield "layout", a.how or "-", b.how or "-"
-    steps = [side.step(found.work) for side in found.sides]
+    steps = [side.step(found.work) for side in found.contenders]
     if steps[0] is not None and steps[1] is not None:
         yield "a step", _show(steps[0], a, "s"), _show(steps[1], b, "s")
     yield f"{unit} a second", _show(a.rate, a), _show(b.rate, b)
@@ -57,18 +78,18 @@ def _rows(found: Bakeoff) -> Iterator[Row]:
     yield "waiting for the network", _share(a.exchange), _share(b.exchange)
     yield f"{unit} in {found.days:g} days", _show(found.units(a), a), _show(found.units(b), b)
     if found.epoch:
-        epochs = [_show(found.units(side).times(1 / found.epoch), side) for side in found.sides]
+        epochs = [_show(found.units(side).times(1 / found.epoch), side) for side in found.contenders]
         yield "epochs", epochs[0], epochs[1]
     yield from _dollars(found)
-    drawn = [found.energy(side) for side in found.sides]
+    drawn = [found.energy(side) for side in found.contenders]
     yield "kWh of the run", _span(drawn[0].total), _span(drawn[1].total)
     yield f"kWh a million {unit}", _show(found.kwh(a, MILLION), a), _show(found.kwh(b, MILLION), b)
     yield f"kg CO2e in {found.region}", _span(drawn[0].kg(found.region)), _span(drawn[1].kg(found.region))
 
 
 def _dollars(found: Bakeoff) -> Iterator[Row]:
-    """Of the run, a million units and an epoch, by each kind of price that one of both has."""
-    first, second = (latest(side.instance) for side in found.sides)
+    """Dollars of the run, of a million units and of an epoch, by each kind of price that one of both has."""
+    first, second = (latest(side.instance) for side in found.contenders)
     for kind in dict.fromkeys((*first, *second)):
         a, b = _priced(found, found.a, first.get(kind)), _priced(found, found.b, second.get(kind))
         yield f"{kind}: the run", a[0], b[0]
@@ -107,7 +128,7 @@ def _meaning(b: ClaimComparison, found: Bakeoff) -> str:
     if not b.comparable:
         return f"it is not about {found.b.instance}; {b.claim.measure}"
     parts = []
-    for when, saved in (("at today's prices", b.now), (f"at prices of {b.claim.date}", b.then)):
+    for when, saved in (("at today's prices", b.now), (f"at prices of {b.claim.date}", b.at_claim_date)):
         if saved is not None and found.b.known:
             parts.append(f"{saved[2]:+.0%} {when} (${saved[0].usd_per_hour:.2f} and ${saved[1].usd_per_hour:.2f})")
     if not parts:
@@ -154,7 +175,9 @@ def _porting(found: Bakeoff) -> Iterator[Section]:
 
 
 def _basis(found: Bakeoff) -> Section:
-    rows = [(f"{side.name}:", line) for side in found.sides for line in (*side.basis, *found.energy(side).basis[:1])]
+    rows = [
+        (f"{side.name}:", line) for side in found.contenders for line in (*side.basis, *found.energy(side).basis[:1])
+    ]
     rows += [("both:", line) for line in found.energy(found.a).basis[1:]]
     title = "what this leans on (failures are left out on both sides: see trnlab goodput)"
     return Section(title, [Table(rows)])

@@ -39,7 +39,7 @@ def sections(
 
 
 def _energy(plan: Plan, region: str) -> Section:
-    """Of the chosen run, what it emits in some regions, and what both lean on."""
+    """The energy of the chosen run, what it emits in some regions, and what both lean on."""
     c = plan.chosen
     drawn, load = of_plan(c), energy.full_load(c.cluster.target.chip.name).times(c.cluster.chips / 1e3)
     title = f"energy: {_amount(drawn.total, ENERGY)}, of which accelerators {_amount(drawn.accelerators, ENERGY)}"
@@ -82,7 +82,7 @@ def others(beside: Sequence[Alternative], plan: Plan | None = None, held: PlanAc
         return
     head = ("", "days", "price", "$ of the run", "energy")
     rows = [row for other in beside for row in _rows(other)]
-    basis = [(f"{other.side.name}:", line) for other in beside for line in other.side.basis]
+    basis = [(f"{other.contender.name}:", line) for other in beside for line in other.contender.basis]
     ratios = map(Note, _ratios(beside, plan, held))
     yield Section(
         _OTHERS, [Table(rows, head), *ratios, Table(basis)], heading="On other accelerators", say=sentence(_OTHERS)
@@ -92,13 +92,13 @@ def others(beside: Sequence[Alternative], plan: Plan | None = None, held: PlanAc
 def _rows(other: Alternative) -> Iterator[tuple[str, ...]]:
     """One for each kind of price, the first with what is of all of them."""
     ends = f"{other.days.low:.3g} to {other.days.high:.3g}"
-    days = f"{other.days.value:.3g} ({ends})" if other.side.known else ends
-    first = (other.side.name, days), _amount(other.energy.total, ENERGY)
+    days = f"{other.days.value:.3g} ({ends})" if other.contender.known else ends
+    first = (other.contender.name, days), _amount(other.energy.total, ENERGY)
     paid = [(kind, usd) for kind in KINDS if (usd := other.usd(kind)) is not None]
-    if not latest(other.side.instance):
+    if not latest(other.contender.instance):
         yield *first[0], "none known", "-", first[1]
     for kind, usd in paid:
-        yield *first[0], kind, _usd(usd, other.side.known), first[1]
+        yield *first[0], kind, _usd(usd, other.contender.known), first[1]
         first = ("", ""), ""
 
 
@@ -110,17 +110,17 @@ def _ratios(beside: Sequence[Alternative], plan: Plan | None, held: PlanAccuracy
     hours, band = c.bill.device_hours / c.cluster.target.chips, off_by(held)
     yield f"the plan's rate has a band, too: {held}"
     for other in beside:
-        pairs = alike(c.cluster.target.name, other.side.instance)
+        pairs = alike(c.cluster.target.name, other.contender.instance)
         if not pairs:
-            yield f"no kind of price is known of both {c.cluster.target.name} and {other.side.instance}"
+            yield f"no kind of price is known of both {c.cluster.target.name} and {other.contender.instance}"
         for mine, theirs in pairs:
             usd = other.usd(theirs.kind)
             assert usd is not None
             paid = mine.usd(hours)
             low, high = paid / band.high / usd.high, paid / band.low / usd.low
             ends = f"{low:.2f} to {high:.2f}" + (" (undecided)" if low < 1 < high else "")
-            ratio = f"{paid / usd.value:.2f}, {ends}" if other.side.known else ends
-            yield f"{mine.kind} ({mine.date}; {theirs.date}): the plan costs {ratio} of {other.side.name}"
+            ratio = f"{paid / usd.value:.2f}, {ends}" if other.contender.known else ends
+            yield f"{mine.kind} ({mine.date}; {theirs.date}): the plan costs {ratio} of {other.contender.name}"
 
 
 def _band(held: PlanAccuracy) -> Section:

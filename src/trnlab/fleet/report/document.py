@@ -39,8 +39,21 @@ from trnlab.units import SECONDS_PER_DAY, format_bytes, format_count
 ROWS, REASONS = 12, 12
 REGION = "us-east-1"  # whose grid is counted, where nobody says
 BARS = 7  # of the front on the page
-_COLOURS = ("tensor", "gpsimd", "cc", "reference", "dma", "latency", "vector", "scalar", "sync", "accent", "faint")
-_CAUSES = dict(zip(CAUSES, _COLOURS))
+_COLOURS = (
+    "tensor",
+    "gpsimd",
+    "cc",
+    "reference",
+    "dma",
+    "latency",
+    "vector",
+    "scalar",
+    "sync",
+    "accent",
+    "faint",
+    "edge",
+)
+_CAUSES = dict(zip(CAUSES, _COLOURS, strict=True))
 _CLASSES = dict(zip(CLASSES, ("tensor", "vector", "scalar", "gpsimd", "dma", "sync")))
 _ASSETS = files(__package__).joinpath("assets")
 _STEP = (
@@ -51,12 +64,12 @@ _STEP = (
 
 def document(
     plan: Plan,
-    beside: Sequence[Alternative] = (),
+    others: Sequence[Alternative] = (),
     held: PlanAccuracy = UNHELD,
     region: str = REGION,
     stacked: Sequence[tuple[Plan, PlanAccuracy]] = (),
 ) -> Document:
-    """The whole answer. beside: the same tokens elsewhere; held: how plans stand beside published runs; region: whose
+    """The whole answer. others: the same tokens elsewhere; held: how plans stand beside published runs; region: whose
     grid is counted; stacked: the plans of all stacks that were asked for, this one the first. Raises UsageError as
     `Plan.chosen`."""
     asked, c = plan.question, plan.chosen
@@ -74,12 +87,12 @@ def document(
             _memory(plan),
             *_tables(plan),
             Later(lambda: pictures.memory(plan), on=PAGE),
-            Later(lambda: pictures.alternatives(plan, beside, held), on=PAGE),
-            Later(lambda: pictures.leaning(plan), on=PAGE),
+            Later(lambda: pictures.alternatives(plan, others, held), on=PAGE),
+            Later(lambda: pictures.sensitivity(plan), on=PAGE),
             Section("none is both sooner and cheaper than these:", [_front(plan)], on=TERMINAL),
             Later(lambda: pictures.candidates(plan), on=PAGE),
             _refused(plan),
-            *sections(plan, beside, region, held),
+            *sections(plan, others, region, held),
         ],
         over=f"trnlab plan, {' or '.join(asked.targets)}",
         lede=f"Cheapest in time: {c.cluster.name}, {c.cluster.chips:,} chips, as {c.step.layout}.",
@@ -89,7 +102,7 @@ def document(
         record=lambda: {
             **to_json(plan),
             "stacks": stacks_to_json(stacked),
-            **beside_to_json(plan, beside, region),
+            **beside_to_json(plan, others, region),
         },
     )
 
@@ -124,7 +137,18 @@ def _chosen(plan: Plan) -> Section:
         f"{step.tokens_per_s / c.cluster.chips:,.0f} a chip; MFU {step.mfu:.1%} of all cores"
     )
     size = f"{c.cluster.chips:,} chips, {c.cluster.ranks:,} ranks"
-    return Section(f"cheapest in time: {c.cluster.name} ({size}), {step.layout}", [Note(said)], on=TERMINAL)
+    notes = [Note(said), *map(Note, filled_up(c))]
+    return Section(f"cheapest in time: {c.cluster.name} ({size}), {step.layout}", notes, on=TERMINAL)
+
+
+def filled_up(c: Candidate) -> list[str]:
+    """What is said of heads that ranks do not divide."""
+    ranks = c.step.layout.tensor
+    return [
+        f"{heads} heads are filled up to {all_ranks}, {all_ranks // ranks} on each of {ranks} ranks, as the vendor's "
+        "libraries do; what is added computes nothing, and counts in no MFU"
+        for heads, all_ranks in c.padding
+    ]
 
 
 def _stacks(stacked: Sequence[tuple[Plan, PlanAccuracy]]) -> Iterator[Section]:
@@ -288,5 +312,14 @@ def _refused(plan: Plan) -> Section:
     title = f"{plan.looked_at:,} layouts were looked at, {len(plan):,} fit{others}"
     rows = [(f"{count:,}", reason) for reason, count in plan.refused.most_common()]
     parts: list[Part] = [Table(rows, numbers=[0], most=REASONS)]
+    effort = plan.effort
+    if effort["shares"]:
+        parts.append(
+            Note(
+                f"{effort['compiled']:,} of {effort['shares']:,} shares of a rank were compiled, and "
+                f"{effort['wholes']:,} steps as a whole; {effort['reckoned']:,} layouts are reckoned from those: at "
+                "best none of them beats the best"
+            )
+        )
     say = f"{plan.looked_at:,} layouts were looked at, {len(plan):,} fit."
     return Section(title, parts, heading="What did not fit", say=say)

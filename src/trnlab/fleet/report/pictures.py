@@ -4,18 +4,29 @@ what the cost leans on, and a table of candidates that sorts."""
 
 from __future__ import annotations
 
-import math
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 
 from trnlab.chips.prices import latest
-from trnlab.documents import CurveChart, Drawing, Key, Section, charts
+from trnlab.documents import (
+    CurveChart,
+    Drawing,
+    Key,
+    RangeBar,
+    RangeBars,
+    ScatterChart,
+    ScatterPoint,
+    Section,
+    SwingBar,
+    SwingBars,
+    charts,
+)
 from trnlab.fleet.comparison.alternatives import Alternative, of_plan
 from trnlab.fleet.comparison.contenders import PlanAccuracy, off_by
 from trnlab.fleet.models.unpartitioned import UnpartitionedModel
 from trnlab.fleet.planning.plan import Candidate, Plan
-from trnlab.fleet.planning.sensitivity import FigureSensitivity, leanings
+from trnlab.fleet.planning.sensitivity import FigureSensitivity, sensitivities
 from trnlab.fleet.ranges import PublishedRange
 from trnlab.fleet.report.beside_document import ENERGY, scaled
 from trnlab.fleet.search import pipeline
@@ -63,51 +74,36 @@ def memory(plan: Plan) -> Iterator[Section]:
     yield Section(heading="Memory over time", say=say, parts=[chart, keys])
 
 
-def alternatives(plan: Plan, beside: Sequence[Alternative], runs: PlanAccuracy) -> Iterator[Section]:
+def alternatives(plan: Plan, others: Sequence[Alternative], runs: PlanAccuracy) -> Iterator[Section]:
     """Dollars by kind of price, and energy, of the plan and of others, each as a band."""
     c = plan.chosen
     slower = off_by(runs)
     longer = PublishedRange(1.0, 1 / slower.high, 1 / slower.low)
     hours = c.bill.device_hours / c.cluster.target.chips
     usd = [
-        (f"{c.cluster.name}, {kind}", longer.times(price.usd(hours)), True)
+        _range(f"{c.cluster.name}, {kind}", longer.times(price.usd(hours)))
         for kind, price in latest(c.cluster.target.name).items()
     ]
     usd += [
-        (f"{other.side.name}, {kind}", spent, other.side.known)
-        for other in beside
-        for kind in latest(other.side.instance)
+        _range(f"{other.contender.name}, {kind}", spent, other.contender.known)
+        for other in others
+        for kind in latest(other.contender.instance)
         if (spent := other.usd(kind)) is not None
     ]
-    drawn = [(c.cluster.name, of_plan(c).total.times(longer), True)]
-    drawn += [(other.side.name, other.energy.total, other.side.known) for other in beside]
+    drawn = [_range(c.cluster.name, of_plan(c).total.times(longer))]
+    drawn += [_range(other.contender.name, other.energy.total, other.contender.known) for other in others]
     say = "The same tokens. A bar is a band, its mark the middle; a band without a mark is all that is known. "
     say += "Scales are logarithmic. "
     say += "The plan's bands are those by which published runs were predicted wrongly."
     if usd:
-        bands = Drawing(_bands(usd, lambda x: f"${x:,.0f}"))
-        yield Section(heading="Dollars, beside others", say=say, parts=[bands])
-    energy = Drawing(_bands(drawn, lambda x: scaled(x, ENERGY)))
+        yield Section(heading="Dollars, beside others", say=say, parts=[RangeBars(usd, lambda x: f"${x:,.0f}")])
+    energy = RangeBars(drawn, lambda x: scaled(x, ENERGY))
     yield Section(heading="Energy, beside others", say="With hosts and site.", parts=[energy])
 
 
-def _bands(rows: Sequence[tuple[str, PublishedRange, bool]], told: Callable[[float], str]) -> str:
-    """Bars on one logarithmic scale."""
-    low = math.log(min(span.low for _, span, _ in rows))
-    wide = max(math.log(max(span.high for _, span, _ in rows)) - low, 1e-9)
-
-    def at(value: float) -> float:
-        return (math.log(value) - low) / wide * 100
-
-    parts = []
-    for name, span, known in rows:
-        left, right = at(span.low), at(span.high)
-        mark = f'<b style="left:{at(span.value):.2f}%"></b>' if known else ""
-        ends = f"{told(span.low)} to {told(span.high)}"
-        text = f"{told(span.value)} <small>({ends})</small>" if known else f"<small>{ends}</small>"
-        bar = f'<i style="left:{left:.2f}%;width:{max(right - left, 0.4):.2f}%"></i>{mark}'
-        parts.append(f'<div>{escape(name)}</div><div class="line">{bar}</div><div class="value">{text}</div>')
-    return f'<div class="bands">{"".join(parts)}</div>'
+def _range(name: str, span: PublishedRange, known: bool = True) -> RangeBar:
+    """known: whether more is known than the ends."""
+    return RangeBar(name, span.low, span.high, span.value if known else None)
 
 
 def command(plan: Plan, c: Candidate) -> str:
@@ -147,58 +143,27 @@ def front(plan: Plan) -> Iterator[Section]:
     if len(found) < 2:
         return
     say = "None is both sooner and cheaper than these. Both axes are logarithmic; the chosen one is filled."
-    picture = charts.both(_scatter(found, plan.chosen), "days and dollars")
-    yield Section(heading="Days and dollars", say=say, parts=[Drawing(picture)])
+    points = [ScatterPoint(c.bill.days, c.bill.usd or 0.0, _said(c), c == plan.chosen) for c in found]
+    chart = ScatterChart(points, "days and dollars", (lambda x: f"{x:.3g} days", lambda y: f"${_short(y)}"))
+    yield Section(heading="Days and dollars", say=say, parts=[chart])
 
 
-def _scatter(found: Sequence[Candidate], chosen: Candidate) -> charts.Draw:
-    xs = [math.log10(c.bill.days) for c in found]
-    ys = [math.log10(c.bill.usd or 1.0) for c in found]
-    room = [max((max(v) - min(v)) * 0.08, 0.02) for v in (xs, ys)]
-    low, high = (min(xs) - room[0], min(ys) - room[1]), (max(xs) + room[0], max(ys) + room[1])
-
-    def draw(width: float, height: float) -> str:
-        frame = charts.PlotArea(74, 12, width - 14, height - 34, low, high)
-        parts = [
-            f'<path class="grid" d="M{frame.left} {frame.y(y):.1f}H{frame.right}"/>'
-            f'<text x="{frame.left - 8}" y="{frame.y(y) + 4:.1f}" text-anchor="end">${_short(10**y)}</text>'
-            for y in charts.ticks(low[1], high[1], 4)
-            if low[1] <= y <= high[1]
-        ]
-        parts += [
-            f'<text x="{frame.x(x):.1f}" y="{frame.bottom + 22}" text-anchor="middle">{10**x:.3g} days</text>'
-            for x in charts.ticks(low[0], high[0], 4 if width > 500 else 2)
-            if low[0] <= x <= high[0]
-        ]
-        path = " L".join(f"{frame.x(x):.1f} {frame.y(y):.1f}" for x, y in zip(xs, ys))
-        parts.append(f'<path class="curve" stroke="var(--accent)" stroke-opacity="0.5" d="M{path}"/>')
-        for c, x, y in zip(found, xs, ys):
-            fill = "var(--accent)" if c == chosen else "var(--panel)"
-            said = f"{c.cluster.name}, {c.step.layout}: {c.bill.days:.3g} days, ${c.bill.usd or 0:,.0f}"
-            parts.append(
-                f'<circle cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="5" fill="{fill}" stroke="var(--accent)" '
-                f'stroke-width="2"><title>{escape(said)}</title></circle>'
-            )
-        return "".join(parts)
-
-    return draw
+def _said(c: Candidate) -> str:
+    return f"{c.cluster.name}, {c.step.layout}: {c.bill.days:.3g} days, ${c.bill.usd or 0:,.0f}"
 
 
 def _short(value: float) -> str:
     return format_count(value).replace(" ", "").replace("G", "B")
 
 
-def leaning(plan: Plan) -> Iterator[Section]:
+def sensitivity(plan: Plan) -> Iterator[Section]:
     """What the cost leans on."""
-    found = leanings(plan)
-    most = max((x.swing for x in found), default=0.0) or 1.0
-    rows = "".join(_leaning(x, most) for x in found)
     say = "The chosen layout's cost with a fifth less of each (orange), and a fifth more (blue)."
-    drawn = Drawing(f'<div class="tornado">{rows}</div>')
-    yield Section(heading="What it leans on", say=say, parts=[drawn])
+    rows = SwingBars([_sensitivity_bar(x) for x in sensitivities(plan)])
+    yield Section(heading="What it leans on", say=say, parts=[rows])
 
 
-def _leaning(x: FigureSensitivity, most: float) -> str:
+def _sensitivity_bar(x: FigureSensitivity) -> SwingBar:
     def change(other: float | None, base: float | None) -> float:
         return other / base - 1 if other is not None and base else 0.0
 
@@ -206,15 +171,7 @@ def _leaning(x: FigureSensitivity, most: float) -> str:
         change(b.device_hours, x.base.device_hours) if x.base.usd is None else change(b.usd, x.base.usd)
         for b in (x.less, x.more)
     )
-    bars = ""
-    for value, colour in ((less, "scalar"), (more, "accent")):
-        share = min(abs(value) / most, 1.0) * 48
-        left = 50 - share if value < 0 else 50
-        bars += f'<i style="left:{left:.2f}%;width:{share:.2f}%;background:var(--{colour})"></i>'
-    return (
-        f'<div title="{escape(x.how)}">{escape(x.name)}</div><div class="line">{bars}</div>'
-        f'<div class="value">{less:+.1%} / {more:+.1%}</div>'
-    )
+    return SwingBar(x.name, less, more, x.how)
 
 
 def candidates(plan: Plan) -> Iterator[Section]:

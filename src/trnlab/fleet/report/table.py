@@ -64,6 +64,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "looked_at": plan.looked_at,
         "fit": len(plan),
         "refused": dict(plan.refused.most_common()),
+        "search": plan.effort,
     }
 
 
@@ -88,9 +89,9 @@ def _besides(plan: Plan) -> dict[str, Any]:
     return {
         "seconds_besides": {"checkpoint": beside.checkpoint, "input": beside.input},
         "input_s": beside.brought,
-        "waste": dict(c.kept.waste),
-        "checkpoint_every_s": c.kept.interval,
-        "checkpoint_stall_s": c.kept.stall,
+        "waste": dict(c.after_failures.waste),
+        "checkpoint_every_s": c.after_failures.interval,
+        "checkpoint_stall_s": c.after_failures.stall,
         "usd_per_epoch": per * epoch / 1e6 if per is not None and epoch else None,
     }
 
@@ -108,6 +109,7 @@ def candidate(c: Candidate) -> dict[str, Any]:
         "layout": layout.spelled(),
         "step_s": c.step.total,
         "exact": c.step.exact,
+        "padded_heads": [{"heads": own, "filled_up_to": all_ranks} for own, all_ranks in c.padding],
         "seconds": dict(c.step.seconds),
         "bytes": dict(c.step.bytes),
         "room": c.step.room,

@@ -4,11 +4,13 @@
 Layouts are compiled best first: of all that are not, the one that might be the best is, until none might be better
 than the best of those that are. What is not compiled is reckoned from what is and is nearest, at best with `HOPE` of
 the work of another group and without what a microbatch takes however large it is; each program corrects what is
-reckoned from it.
-So the layout of choice is always compiled as it is. Programs of small tensor groups are large and take long to
-compile, so that groups are come to from the largest down; so do microbatches of many tokens, which are come to from
-those half as large. Contexts are divided in so few parts that each keeps `TOKENS`, unless a number is given. What is
-compiled depends on the question alone, never on what was asked before.
+reckoned from it. So the layout of choice is always compiled as it is. Where a step is one program, that is compiled
+as well (`confirmed`), takes the place of what parts add up to, and the search goes on.
+
+Programs of small tensor groups are large and take long to compile, so that groups are come to from the largest down;
+so do microbatches of many tokens, which are come to from those half as large. Contexts are divided in so few parts
+that each keeps `TOKENS`, unless a number is given. What is compiled depends on the question alone, never on what was
+asked before.
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ from functools import cached_property
 import numpy as np
 
 from trnlab.fabric.cluster import Cluster
-from trnlab.fleet.arrays import Floats
-from trnlab.fleet.search.layout import RECOMPUTE, ZERO, Layout, Layouts, obstacles
+from trnlab.fleet.arrays import Bools, Floats
+from trnlab.fleet.layers.shares import FILLED
+from trnlab.fleet.search.layout import RECOMPUTE, ZERO, Layout, Layouts, columns_of, obstacles
 from trnlab.fleet.search.layout_terms import LayoutTerms
-from trnlab.fleet.search.shard_costs import FULL, ShardCosts, ShardKey, Training, pieces_of
+from trnlab.fleet.search.shard_costs import FULL, ShardCosts, ShardKey, Training, shard_keys_of
 from trnlab.fleet.search.steps import PlannedStep, PlannedSteps, Planner
 
 MICROBATCHES = (1, 2, 4, 8, 16, 32)
@@ -40,12 +43,11 @@ TOO_LARGE = "does not fit in memory"
 
 @dataclass(frozen=True)
 class SmallestLayout:
-    """The layout whose weights, gradients and optimizer's state are least. bytes: of them, on the fullest rank; room:
-    bytes that it has."""
+    """The layout whose weights, gradients and optimizer's state are least."""
 
     layout: Layout
-    bytes: int
-    room: int
+    bytes: int  # of them, on the fullest rank
+    room: int  # bytes that it has
 
     @property
     def lacks(self) -> int:
@@ -55,17 +57,15 @@ class SmallestLayout:
 
 @dataclass
 class SearchResult:
-    """Steps that fit; how many layouts were looked at, and how many fell to which reason.
-
-    nearest: of the layouts that are too large, the one that lacks least; None where no layout came so far. least:
-    what is at least needed, where nothing was compiled since nothing can fit.
-    """
+    """Steps that fit; how many layouts were looked at, and how many fell to which reason."""
 
     steps: PlannedSteps | None = None
     looked_at: int = 0
     refused: Counter[str] = field(default_factory=Counter)
+    # of the layouts that are too large, the one that lacks least; None where no layout came so far
     nearest: PlannedStep | None = None
     least: SmallestLayout | None = None
+    rounds: SearchRounds | None = None
 
 
 def search(planner: Planner, training: Training, fixed: Mapping[str, int] | None = None) -> SearchResult:
@@ -78,7 +78,8 @@ def search(planner: Planner, training: Training, fixed: Mapping[str, int] | None
     small = least <= planner.room
     found.refused[TOO_LARGE] += int((~small).sum())
     if small.any():
-        _settle(found, SearchRounds(planner, training, layouts.take(small)).run())
+        found.rounds = SearchRounds(planner, training, layouts.take(small))
+        _settle(found, found.rounds.run())
     else:
         found.least = _least(planner, layouts, least)
     found.refused += Counter()  # drops reasons of none
@@ -102,7 +103,8 @@ def _possible(found: SearchResult, planner: Planner, training: Training, fixed: 
     layouts = every(planner.cluster, training, fixed)
     found.looked_at += len(layouts)
     free = np.ones(len(layouts), np.bool_)
-    why = obstacles(layouts, training.model, planner.cluster, training.batch, training.sequence)
+    most = math.inf if "tensor" in fixed else FILLED
+    why = obstacles(layouts, training.model, planner.cluster, training.batch, training.sequence, most)
     for reason, rows in why.items():
         found.refused[reason] += len(rows)
         free[rows] = False
@@ -127,22 +129,42 @@ class SearchRounds:
     training: Training
     layouts: Layouts
     compiled: dict[ShardKey, ShardCosts] = field(default_factory=dict)
+    wholes: dict[int, PlannedStep | None] = field(default_factory=dict)  # by row
+
+    @property
+    def pieces(self) -> list[ShardKey]:
+        """The shares of all layouts."""
+        return self._frame.shard_keys[0]
 
     def run(self) -> PlannedSteps:
         """The steps of all layouts, those that were compiled before others that take as long."""
-        pieces = self._frame.pieces[0]
-        self._compile(min(pieces, key=_first))
+        if not self.compiled:
+            self._compile(min(self.pieces, key=_first))
         while (piece := self._hopeful()) is not None or (piece := self._best()) is not None:
             self._compile(self._intermediate(piece))
         steps = self._steps()
         return steps.take(np.argsort(~steps.exact, kind="stable"))
 
+    def knows(self, layout: Layout) -> bool:
+        """Whether it was asked for the whole step of a layout."""
+        return self._row(layout) in self.wholes
+
+    def learn(self, layout: Layout, step: PlannedStep | None) -> PlannedSteps:
+        """The steps of all layouts, now that one is known as a whole; None where there is no such program. Compiles
+        what might be better than the best that is left."""
+        self.wholes[self._row(layout)] = step
+        return self.run()
+
+    def _row(self, layout: Layout) -> int:
+        mine = columns_of([layout]).columns
+        return int(np.logical_and.reduce([self.layouts[name] == value for name, value in mine.items()]).argmax())
+
     @cached_property
     def _frame(self) -> LayoutTerms:
-        return self.planner.frame(self.training, self.layouts)
+        return self.planner.terms(self.training, self.layouts)
 
-    def _compile(self, piece: ShardKey) -> None:
-        self.compiled[piece] = self.planner.parts(self.training, piece)
+    def _compile(self, shard: ShardKey) -> None:
+        self.compiled[shard] = self.planner.parts(self.training, shard)
 
     def _hopeful(self) -> ShardKey | None:
         """The shard, among those that are not compiled, of the layout which might be the best, if one might be
@@ -164,46 +186,57 @@ class SearchRounds:
         return None if steps.exact[worth == best].any() else self._piece(found)
 
     def _piece(self, i: int) -> ShardKey:
-        found, which = self._frame.pieces
+        found, which = self._frame.shard_keys
         return found[int(which[i])]
 
-    def _intermediate(self, piece: ShardKey) -> ShardKey:
-        """What is compiled on the way to a piece: of tensor groups each size, from the largest down, and of
+    def _intermediate(self, shard: ShardKey) -> ShardKey:
+        """What is compiled on the way to a shard: of tensor groups each size, from the largest down, and of
         microbatches of many tokens those half as large."""
-        pieces = self._frame.pieces[0]
+        pieces = self._frame.shard_keys[0]
         least = min(other.tensor for other in self.compiled)
-        between = [other for other in pieces if piece.tensor < other.tensor < least]
+        between = [other for other in pieces if shard.tensor < other.tensor < least]
         if between:
             return min(between, key=_first)
-        while self._tokens(piece) > TOKENS:
-            half = piece._replace(microbatch=piece.microbatch // 2)
+        while self._tokens(shard) > TOKENS:
+            half = shard._replace(microbatch=shard.microbatch // 2)
             if half in self.compiled or half not in pieces:
                 break
-            piece = half
-        return piece
+            shard = half
+        return shard
 
-    def _tokens(self, piece: ShardKey) -> int:
-        return piece.microbatch * self.training.sequence // piece.context
+    def _tokens(self, shard: ShardKey) -> int:
+        return shard.microbatch * self.training.sequence // shard.context
 
     def _steps(self, hopes: bool = False) -> PlannedSteps:
-        pieces = self._frame.pieces[0]
-        return self.planner.framed(self._frame, {piece: self._parts(piece, hopes) for piece in pieces})
+        steps = self.planner.steps_of_terms(self._frame, {piece: self._parts(piece, hopes) for piece in self.pieces})
+        for row, whole in self.wholes.items():
+            if whole is not None:
+                by = {name: whole.seconds[name] - float(column[row]) for name, column in steps.seconds.items()}
+                steps = steps.longer(self._alike(row), by).replaced(row, whole)
+        return steps
 
-    def _parts(self, piece: ShardKey, hopes: bool) -> ShardCosts:
+    def _alike(self, row: int) -> Bools:
+        """[N] which layouts differ from one in nothing but what they make again, whose parts are off by as much."""
+        names = [name for name in self.layouts.columns if name != "recompute"]
+        same = np.logical_and.reduce([self.layouts[name] == self.layouts[name][row] for name in names])
+        same[list(self.wholes)] = False
+        return np.asarray(same)
+
+    def _parts(self, shard: ShardKey, hopes: bool) -> ShardCosts:
         """As compiled; else reckoned from what is nearest. hopes: at best."""
-        if piece in self.compiled:
-            return self.compiled[piece]
-        near = min(self.compiled, key=lambda other: _apart(piece, other))
+        if shard in self.compiled:
+            return self.compiled[shard]
+        near = min(self.compiled, key=lambda other: _apart(shard, other))
         found = replace(self.compiled[near], exact=False)
-        if piece.context != near.context:
-            found = found.larger(near.context / piece.context)
-        if piece[:1] + piece[2:4] != near[:1] + near[2:4]:
-            found = found.divided(piece.tensor / near.tensor, HOPE if hopes else 1.0)
-        if piece.microbatch != near.microbatch:
-            found = found.larger(piece.microbatch / near.microbatch)
+        if shard.context != near.context:
+            found = found.larger(near.context / shard.context)
+        if shard[:1] + shard[2:4] != near[:1] + near[2:4]:
+            found = found.divided(shard.tensor / near.tensor, HOPE if hopes else 1.0)
+        if shard.microbatch != near.microbatch:
+            found = found.larger(shard.microbatch / near.microbatch)
             found = found.divided(1.0, _gain(self._tokens(near)) if hopes else 1.0)
-        if piece.again != near.again and FULL in (piece.again, near.again):
-            found = found.remade((LEAST_AGAIN if hopes else 1.0) if piece.again == FULL else 0.0)
+        if shard.again != near.again and FULL in (shard.again, near.again):
+            found = found.remade((LEAST_AGAIN if hopes else 1.0) if shard.again == FULL else 0.0)
         return found  # else what is made again costs time, and saves next to nothing; sums, too
 
 
@@ -212,16 +245,16 @@ def _gain(tokens: int) -> float:
     return 1.0 if tokens >= TOKENS else tokens / (tokens + START)
 
 
-def _apart(piece: ShardKey, other: ShardKey) -> tuple[float, ...]:
+def _apart(shard: ShardKey, other: ShardKey) -> tuple[float, ...]:
     """How far a compiled piece is from another: microbatches are reckoned from smaller ones, if there are any."""
-    ratios = (piece.tensor / other.tensor, piece.context / other.context, piece.expert / other.expert)
-    larger = math.log2(other.microbatch / piece.microbatch)
+    ratios = (shard.tensor / other.tensor, shard.context / other.context, shard.expert / other.expert)
+    larger = math.log2(other.microbatch / shard.microbatch)
     return (
         *(abs(math.log2(ratio)) for ratio in ratios),
         larger > 0,
         abs(larger),
-        piece.sharded != other.sharded,
-        abs(piece.again - other.again),
+        shard.sharded != other.sharded,
+        abs(shard.again - other.again),
     )
 
 
@@ -238,6 +271,8 @@ def every(cluster: Cluster, training: Training, fixed: Mapping[str, int]) -> Lay
         "overlap": (0, 1),
         "context": _divisors(ranks, max(training.sequence // TOKENS, 1)),
         "expert": _divisors(max(training.model.experts, 1)),
+        "attention": (0,),
+        "network": (0,),
     }
     choices |= {name: (value,) for name, value in fixed.items() if name != "data"}
     axes = dict(zip(choices, np.ix_(*(np.array(values, np.int64) for values in choices.values()))))
@@ -256,10 +291,10 @@ def _divisors(n: int, most: int | None = None) -> list[int]:
     return [i for i in range(1, min(n, most or n) + 1) if n % i == 0]
 
 
-def shares_of(planner: Planner, training: Training, fixed: Mapping[str, int]) -> list[tuple[ShardKey]]:
+def shards_of(planner: Planner, training: Training, fixed: Mapping[str, int]) -> list[tuple[ShardKey]]:
     """What a search on the planner's cluster may ask `Planner.parts` for, besides the training, in about the order in
     which it does."""
-    pieces = pieces_of(_possible(SearchResult(), planner, training, fixed))[0]
+    pieces = shard_keys_of(_possible(SearchResult(), planner, training, fixed))[0]
     least = min((piece.microbatch for piece in pieces), default=1)
     pieces = [piece for piece in pieces if piece.microbatch == least]
     plain = {piece.tensor for piece in pieces if not (piece.again or piece.sharded)}
@@ -267,6 +302,6 @@ def shares_of(planner: Planner, training: Training, fixed: Mapping[str, int]) ->
     return [(piece,) for piece in sorted(likely, key=_first)]
 
 
-def _first(piece: ShardKey) -> tuple[float, ...]:
+def _first(shard: ShardKey) -> tuple[float, ...]:
     """What sorts first is compiled first: of the largest tensor group what needs least memory."""
-    return -piece.tensor, piece.microbatch, piece.again, piece.sharded, piece.context, -piece.expert
+    return -shard.tensor, shard.microbatch, shard.again, shard.sharded, shard.context, -shard.expert

@@ -11,6 +11,7 @@ import numpy as np
 from trnlab.fleet.arrays import Floats, Ints
 from trnlab.fleet.costs.exchange import Exchange
 from trnlab.fleet.layers.experts import places
+from trnlab.fleet.layers.shares import heads_of_rank
 from trnlab.fleet.layers.sizes import Experts
 from trnlab.fleet.models.transformer import Block
 from trnlab.fleet.search.layout import Layouts
@@ -20,7 +21,7 @@ from trnlab.fleet.search.shard_costs import Training
 SENDS = 2  # of rows, in each pass: to the experts, and back
 
 
-def talk_of(exchange: Exchange, training: Training, x: Layouts) -> CommunicationSeconds:
+def communication_of(exchange: Exchange, training: Training, x: Layouts) -> CommunicationSeconds:
     """What a microbatch exchanges, of each layout."""
     stride = np.where(x["pipeline"] > 1, x["tensor"] * x["context"] * x["data"], 0)
     blocks, tokens = [block for _, block in training.model.stacks], training.model.between(training.sequence)
@@ -31,14 +32,14 @@ def talk_of(exchange: Exchange, training: Training, x: Layouts) -> Communication
         return np.stack([exchange.seconds(kind, x["tensor"], count, size) for size in sizes.T], axis=1)
 
     gathered, scattered = (each(kind, x["context"], keys) for kind in ("all_gather", "reduce_scatter"))
-    lent = np.where(x["context"][:, None] > 1, 2 * keys, 0.0)  # and their gradients
+    gradients = np.where(x["context"][:, None] > 1, 2 * keys, 0.0)  # and their gradients
     arriving = np.where(x["expert"][:, None] > 1, rows, 0.0)
     return CommunicationSeconds(
         exchange.send(stride, entering(training, x, tokens)),
         SENDS * each("all_to_all", x["expert"], rows),
         gathered,
         gathered + scattered,
-        (lent + arriving).max(1),
+        (gradients + arriving).max(1),
     )
 
 
@@ -55,7 +56,8 @@ def _rows(block: Block, training: Training, x: Layouts) -> Floats:
 def _keys(block: Block, training: Training, x: Layouts) -> Floats:
     """[N] bytes of the keys and values of all places of a microbatch's sequences."""
     a = block.attention
-    heads = np.maximum(a.kv_heads // x["tensor"], 1)
+    kinds, which = np.unique(x["tensor"], return_inverse=True)
+    heads = np.array([heads_of_rank(a.heads, a.kv_heads, n)[1] for n in kinds.tolist()])[which.reshape(-1)]
     return np.asarray(x["microbatch"] * training.sequence * heads * (2 * a.size) * training.width, np.float64)
 
 
@@ -70,7 +72,7 @@ def summed(
     return found + exchange.seconds(kind, x["tensor"] * x["expert"], fewer, experts * width)
 
 
-def hidden(talk: Floats, beside: Floats, layers: Floats, overlap: Ints) -> Floats:
+def hidden(exchange: Floats, compute: Floats, layers: Floats, overlap: Ints) -> Floats:
     """What stays exposed of an exchange beside a pass, whose gradients (or weights) become ready layer by layer: at
     least that of one layer."""
-    return np.where(overlap > 0, np.maximum(talk - beside * (1 - 1 / layers), talk / layers), talk)
+    return np.where(overlap > 0, np.maximum(exchange - compute * (1 - 1 / layers), exchange / layers), exchange)

@@ -7,38 +7,44 @@ divided among data parallel ranks, the step of a rank is one program, and needs 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
+
+import numpy as np
 
 from trnlab.errors import TrnlabError
-from trnlab.fleet.costs.whole_steps import whole
+from trnlab.fleet.arrays import Bools
+from trnlab.fleet.costs.whole_steps import Whole, whole
 from trnlab.fleet.layers.sizes import Experts
 from trnlab.fleet.models.transformer import Model
-from trnlab.fleet.search.layout import Layout, columns_of
-from trnlab.fleet.search.shard_costs import Training, pieces_of
+from trnlab.fleet.search.layout import Layouts, columns_of
+from trnlab.fleet.search.shard_costs import Training, shard_keys_of
 from trnlab.fleet.search.steps import PlannedStep, Planner
 
 
-def is_one_program(model: Model, layout: Layout) -> bool:
-    """Whether a rank's step of a layout is one program that is made here."""
-    if layout.pipeline * layout.context * layout.expert > 1 or layout.zero != 3 or not layout.overlap:
-        return False
-    return not (model.decoded or any(isinstance(block.network, Experts) for _, block in model.stacks))
+def are_one_program(model: Model, x: Layouts) -> Bools:
+    """[N] whether a rank's step of each layout is one program that is made here."""
+    if model.decoded or any(isinstance(block.network, Experts) for _, block in model.stacks) or len(model.stacks) > 1:
+        return np.zeros(len(x), np.bool_)
+    alone = x["pipeline"] * x["context"] * x["expert"] == 1
+    return np.asarray(alone & (x["zero"] == 3) & (x["overlap"] > 0))
 
 
 def confirmed(planner: Planner, training: Training, step: PlannedStep) -> PlannedStep | None:
     """The same step from its own program; None where it is none, or where the compiler refuses it. Which part of it
     is made again is as the parts have it."""
-    layout, programs = step.layout, planner.programs
-    if not is_one_program(training.model, layout):
+    layout, programs, columns = step.layout, planner.programs, columns_of([step.layout])
+    if not are_one_program(training.model, columns).all():
         return None
-    ((piece,), _) = pieces_of(columns_of([layout]))
-    share = planner.share(training, piece)
-    times, known = layout.microbatches(training.batch), len(programs.known)
-    try:
-        found = whole(programs.session, planner.cluster, training.model, share, times, programs.known)
-    except TrnlabError:
-        return None
-    programs.compiled += len(programs.known) - known
+    ((piece,), _) = shard_keys_of(columns)
+    spec, times = planner.spec_of(training, piece), layout.microbatches(training.batch)
+    ends = replace(training.model, name="", source="")
+    key = f"whole step {ends} {spec} {planner.cluster.ranks} of {planner.cluster.name} {times}"
+    if key not in programs.known:
+        try:
+            programs.known[key] = asdict(whole(programs, planner.cluster, training.model, spec, times))
+        except TrnlabError:
+            return None
+    found = Whole(**programs.known[key])
     again = min(step.seconds["recompute"], found.seconds["compute"])
     seconds = {cause: found.seconds.get(cause, 0.0) for cause in step.seconds}
     seconds |= {"compute": seconds["compute"] - again, "recompute": again}

@@ -15,9 +15,10 @@ import numpy as np
 
 from trnlab.errors import UsageError
 from trnlab.fabric.cluster import Cluster
-from trnlab.fleet.arrays import Bools, Ints
+from trnlab.fleet.arrays import Bools, Floats, Ints
+from trnlab.fleet.layers.shares import FILLED, filled, heads_of_rank
 from trnlab.fleet.layers.sizes import Experts
-from trnlab.fleet.models.transformer import Model
+from trnlab.fleet.models.transformer import Block, Model
 
 RECOMPUTE = ("none", "selective", "full")
 ZERO = (0, 1, 3)
@@ -32,31 +33,35 @@ SHORT = {
     "overlap": "overlap",
     "cp": "context",
     "ep": "expert",
+    "attention": "attention",
+    "network": "network",
 }
+# Values that have names, of columns where they stand by their places; attention is by a kernel, written out with its
+# scores in memory, or written out and made again; of a network what is inside is kept, or made again.
+NAMED = {"recompute": RECOMPUTE, "attention": ("kernel", "written", "again"), "network": ("kept", "again")}
+PLAIN = {"attention": "kernel", "network": "kept"}  # which a layout says only where it is something else
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Ranks of each kind, and how they work.
-
-    microbatch: sequences that a rank takes at a time. interleave: stages that a pipeline's rank has. zero: what is
-    divided among the data parallel ranks: nothing (0), the optimizer's state (1), gradients and weights as well (3).
-    recompute: what the backward pass makes again: nothing, the core of attention (scores, softmax, product with the
-    values: Korthikanti et al. 2022), or all but what enters a layer. overlap: whether gradients and new weights are
-    exchanged while others are still computed. context: ranks that share a sequence. expert: ranks that share the
-    experts of a layer; they are among those of `data` and `context`.
-    """
+    """Ranks of each kind, and how they work."""
 
     tensor: int = 1
     pipeline: int = 1
     data: int = 1
-    microbatch: int = 1
-    interleave: int = 1
+    microbatch: int = 1  # sequences that a rank takes at a time
+    interleave: int = 1  # stages that a pipeline's rank has
+    # what is divided among the data parallel ranks: nothing (0), the optimizer's state (1), gradients and weights
+    # as well (3)
     zero: int = 1
+    # what the backward pass makes again: nothing, the core of attention (scores, softmax, product with the
+    # values: Korthikanti et al. 2022), or all but what enters a layer
     recompute: str = "none"
-    overlap: bool = True
-    context: int = 1
-    expert: int = 1
+    overlap: bool = True  # whether gradients and new weights are exchanged while others are still computed
+    context: int = 1  # ranks that share a sequence
+    expert: int = 1  # ranks that share the experts of a layer; they are among those of `data` and `context`
+    attention: str = "kernel"  # these two: see NAMED
+    network: str = "kept"
 
     @property
     def ranks(self) -> int:
@@ -73,11 +78,14 @@ class Layout:
         parts += [f"DP{self.data}", f"MB{self.microbatch}"]
         parts += [f"ZeRO-{self.zero}"] if self.zero else []
         parts += [f"recompute {self.recompute}"] if self.recompute != "none" else []
-        return " ".join([*parts, *([] if self.overlap else ["no overlap"])])
+        parts += [] if self.overlap else ["no overlap"]
+        own = {name: getattr(self, name) for name in PLAIN}
+        return " ".join([*parts, *(f"{name} {value}" for name, value in own.items() if value != PLAIN[name])])
 
     def spelled(self) -> str:
         """As the option --layout takes it."""
         values = ((short, getattr(self, name)) for short, name in SHORT.items())
+        values = ((short, value) for short, value in values if PLAIN.get(short) != value)
         return ",".join(f"{short}={int(v) if isinstance(v, bool) else v}" for short, v in values)
 
 
@@ -89,9 +97,9 @@ def pinned(text: str) -> dict[str, int]:
         short, value = short.strip(), value.strip()
         if SHORT.get(short, short) in found:
             raise _twice(short, text)
-        if short == "recompute" and value in RECOMPUTE:
-            found[short] = RECOMPUTE.index(value)  # whose column has the same name
-        elif short in SHORT and short != "recompute" and value.isdecimal():
+        if value in NAMED.get(short, ()):
+            found[short] = NAMED[short].index(value)  # whose column has the same name
+        elif short in SHORT and short not in NAMED and value.isdecimal():
             if (short == "zero" and int(value) not in ZERO) or (short == "overlap" and int(value) > 1):
                 raise _unreadable(part)
             if short not in ("zero", "overlap") and int(value) < 1:
@@ -113,19 +121,20 @@ def _twice(short: str, text: str) -> UsageError:
 
 
 def _unreadable(part: str) -> UsageError:
+    numbers = ", ".join(name for name in SHORT if name not in NAMED)
+    names = "; ".join(f"{name}=" + " or ".join(values) for name, values in NAMED.items())
     return UsageError(
         f"--layout cannot be read at {part!r}",
         code="TRN177",
         got=part,
-        limit=f"NAME=NUMBER of {', '.join(SHORT)}; zero=0, 1 or 3; overlap=0 or 1; "
-        f"recompute={' or '.join(RECOMPUTE)}",
+        limit=f"NAME=NUMBER of {numbers}; zero=0, 1 or 3; overlap=0 or 1; {names}",
         remedy="write it as --layout tp=8,pp=4",
     )
 
 
 @dataclass(frozen=True)
 class Layouts:
-    """Many layouts, as a column of each field of `Layout`; `recompute` as its place in RECOMPUTE."""
+    """Many layouts, as a column of each field of `Layout`; what has names by their places in NAMED."""
 
     columns: Mapping[str, Ints]
 
@@ -138,8 +147,8 @@ class Layouts:
     def layout(self, i: int) -> Layout:
         """One of them."""
         values = {name: int(column[i]) for name, column in self.columns.items()}
-        changed = {"recompute": RECOMPUTE[values["recompute"]], "overlap": bool(values["overlap"])}
-        return Layout(**(values | changed))  # type: ignore[arg-type]
+        named = {name: of[values[name]] for name, of in NAMED.items()}
+        return Layout(**(values | named | {"overlap": bool(values["overlap"])}))  # type: ignore[arg-type]
 
     def take(self, which: Bools | Ints) -> Layouts:
         """Some of them."""
@@ -153,17 +162,20 @@ class Layouts:
 def columns_of(layouts: Sequence[Layout]) -> Layouts:
     """Layouts as columns."""
     names = [f.name for f in fields(Layout)]
-    found = {name: [getattr(x, name) for x in layouts] for name in names if name != "recompute"}
-    found["recompute"] = [RECOMPUTE.index(x.recompute) for x in layouts]
+    found = {name: [getattr(x, name) for x in layouts] for name in names}
+    found |= {name: [of.index(value) for value in found[name]] for name, of in NAMED.items()}
     return Layouts({name: np.array(found[name], np.int64) for name in names})
 
 
-def obstacles(layouts: Layouts, model: Model, cluster: Cluster, batch: int, sequence: int) -> dict[str, Ints]:
-    """Why layouts are impossible: of each reason that is met, which ones; each layout under the first reason only."""
+def obstacles(
+    layouts: Layouts, model: Model, cluster: Cluster, batch: int, sequence: int, most: float = FILLED
+) -> dict[str, Ints]:
+    """Why layouts are impossible: of each reason that is met, which ones; each layout under the first reason only.
+    most: heads that all ranks may have together, as a multiple of the model's."""
     found: dict[str, Ints] = {}
     free = np.ones(len(layouts), np.bool_)
     with np.errstate(divide="ignore"):
-        for reason, fails in _conditions(layouts, model, cluster, batch, sequence):
+        for reason, fails in _conditions(layouts, model, cluster, batch, sequence, most):
             hit = free & fails
             if hit.any():
                 found[reason] = np.flatnonzero(hit)
@@ -171,16 +183,18 @@ def obstacles(layouts: Layouts, model: Model, cluster: Cluster, batch: int, sequ
     return found
 
 
-def _conditions(x: Layouts, model: Model, cluster: Cluster, batch: int, sequence: int) -> list[tuple[str, Bools]]:
+def _conditions(
+    x: Layouts, model: Model, cluster: Cluster, batch: int, sequence: int, most: float
+) -> list[tuple[str, Bools]]:
     tensor, pipeline, data, several = x["tensor"], x["pipeline"], x["data"], x["interleave"] > 1
     context, expert = x["context"], x["expert"]
     stages, replicas = pipeline * x["interleave"], data * context
-    heads, widths, experts = _undivided(x, model)
+    heads, widths, experts = _undivided(x, model, most)
     each = np.maximum(batch // np.maximum(data * x["microbatch"], 1), 1)
     on_instance = cluster.target.chips * cluster.ranks_per_chip
     return [
         ("tensor parallel ranks would lie on several instances", tensor > on_instance),
-        ("tensor parallel ranks do not divide the heads", heads),
+        ("tensor parallel ranks do not divide the heads, which would be filled up by more than a half", heads),
         ("tensor parallel ranks do not divide the network", widths),
         ("tensor parallel ranks do not divide the sequence", (sequence // context) % tensor != 0),
         ("tensor parallel ranks do not divide what is decoded", model.decoded % tensor != 0),
@@ -201,12 +215,43 @@ def _conditions(x: Layouts, model: Model, cluster: Cluster, batch: int, sequence
     ]
 
 
-def _undivided(x: Layouts, model: Model) -> tuple[Bools, Bools, Bools]:
-    """Whose heads, columns of networks and experts are not divided by the ranks that share them."""
+def padding(model: Model, tensor: int) -> list[tuple[int, int]]:
+    """Heads of queries of each kind of block that so many ranks do not divide, and to how many they are filled up."""
+    found = []
+    for _, block in model.stacks:
+        a = block.attention
+        all_ranks = heads_of_rank(a.heads, a.kv_heads, tensor)[0] * tensor
+        if all_ranks > a.heads:
+            found.append((a.heads, all_ranks))
+    return found
+
+
+def divided(model: Model, x: Layouts) -> Floats:
+    """[N] by how much a tensor group divides the parameters of blocks: its ranks, less what heads are filled up with
+    and heads of keys that several of them have."""
+    kinds, which = np.unique(x["tensor"], return_inverse=True)
+    found = [n / max((_grown(block, n) for _, block in model.stacks), default=1.0) for n in kinds.tolist()]
+    return np.array(found, np.float64)[which.reshape(-1)]
+
+
+def _grown(block: Block, tensor: int) -> float:
+    """Parameters of a block that all ranks of a group have together, as a multiple of its own."""
+    a = block.attention
+    heads, keys = (n * tensor for n in heads_of_rank(a.heads, a.kv_heads, tensor))
+    keyed = 0 if a.kv_rank else keys - a.kv_heads
+    more = block.hidden * (heads - a.heads + keyed) * (a.size + a.value_size)
+    return 1.0 + max(more, 0) / block.parameters
+
+
+def _undivided(x: Layouts, model: Model, most: float) -> tuple[Bools, Bools, Bools]:
+    """Whose heads would be filled up by too many, and whose columns of networks and experts are not divided by the
+    ranks that share them."""
     heads, widths, experts = (np.zeros(len(x), np.bool_) for _ in range(3))
     several, networks = x["expert"] > 1, [block.network for _, block in model.stacks]
     for _, block in model.stacks:
-        heads |= block.attention.heads % x["tensor"] != 0
+        a, (kinds, which) = block.attention, np.unique(x["tensor"], return_inverse=True)
+        more = np.array([filled(a.heads, a.kv_heads, n) > most if n else True for n in kinds.tolist()])
+        heads |= more[which.reshape(-1)]
     for network in networks:
         widths |= network.size % x["tensor"] != 0
         if isinstance(network, Experts):

@@ -15,8 +15,8 @@ import numpy as np
 from trnlab.fleet.arrays import Bools, Floats, Ints, distinct, rows_of
 from trnlab.fleet.costs.exchange import Exchange
 from trnlab.fleet.models.transformer import Model
-from trnlab.fleet.search.communication import summed, talk_of
-from trnlab.fleet.search.layout import Layouts
+from trnlab.fleet.search.communication import communication_of, summed
+from trnlab.fleet.search.layout import Layouts, divided
 from trnlab.fleet.search.overlap import PrefetchOverlap, streams_of
 from trnlab.fleet.search.pipeline_times import (
     SUM,
@@ -26,53 +26,53 @@ from trnlab.fleet.search.pipeline_times import (
     parameters_of,
     part_of,
 )
-from trnlab.fleet.search.shard_costs import ShardKey, Training, pieces_of
+from trnlab.fleet.search.shard_costs import ShardKey, Training, shard_keys_of
 
 
 @dataclass(frozen=True)
 class LayoutTerms:
-    """Terms of N layouts. spread, given: [N] seconds of gradients added up and of new weights given back at the
-    end of a step, without ZeRO-3; updated: [N] parameters that the fullest rank's optimizer has; normed: [N]
-    seconds in which all ranks add up what each knows of the norm of gradients."""
+    """Terms of N layouts."""
 
     training: Training
     layouts: Layouts
-    talk: CommunicationSeconds
+    communication: CommunicationSeconds
+    # spread, given: [N] seconds of gradients added up and of new weights given back at the end of a step, without
+    # ZeRO-3
     spread: Floats
     given: Floats
-    streams: PrefetchOverlap
-    updated: Floats
-    normed: Floats
+    prefetch: PrefetchOverlap
+    updated: Floats  # [N] parameters that the fullest rank's optimizer has
+    normed: Floats  # [N] seconds in which all ranks add up what each knows of the norm of gradients
 
     def take(self, which: Bools | Ints) -> LayoutTerms:
         """The same of some of the layouts."""
         return LayoutTerms(
             self.training,
             self.layouts.take(which),
-            self.talk.take(which),
+            self.communication.take(which),
             self.spread[which],
             self.given[which],
-            self.streams.take(which),
+            self.prefetch.take(which),
             self.updated[which],
             self.normed[which],
         )
 
     @cached_property
-    def pieces(self) -> tuple[list[ShardKey], Ints]:
+    def shard_keys(self) -> tuple[list[ShardKey], Ints]:
         """See `pieces_of`."""
-        return pieces_of(self.layouts)
+        return shard_keys_of(self.layouts)
 
     @cached_property
     def shapes(self) -> list[PipelineShape]:
         """Layouts with the same stages together."""
         kinds, which = distinct(self.layouts["pipeline"], self.layouts["interleave"])
         return [
-            PipelineShape(self.training, self.layouts.take(rows), rows, p, v, self.talk.take(rows))
+            PipelineShape(self.training, self.layouts.take(rows), rows, p, v, self.communication.take(rows))
             for (p, v), rows in zip(kinds.tolist(), rows_of(which))
         ]
 
 
-def frame_of(exchange: Exchange, training: Training, x: Layouts) -> LayoutTerms:
+def terms_of(exchange: Exchange, training: Training, x: Layouts) -> LayoutTerms:
     """Terms of layouts that have no obstacle."""
     model = training.model
     common, experts = _fullest(model, x)
@@ -84,7 +84,7 @@ def frame_of(exchange: Exchange, training: Training, x: Layouts) -> LayoutTerms:
     return LayoutTerms(
         training,
         x,
-        talk_of(exchange, training, x),
+        communication_of(exchange, training, x),
         spread,
         given,
         streams_of(exchange, training, x),
@@ -106,4 +106,5 @@ def _fullest(model: Model, x: Layouts) -> tuple[Floats, Floats]:
     kinds, which = distinct(x["pipeline"], x["interleave"])
     for (p, v), rows in zip(kinds.tolist(), rows_of(which)):
         found[:, rows] = np.array([most.max() for most in parameters_of(model, counts_of(model, p, v), p)])[:, None]
-    return found[0] / x["tensor"], found[1] / (x["tensor"] * x["expert"])
+    tensor = divided(model, x)
+    return found[0] / tensor, found[1] / (tensor * x["expert"])

@@ -14,8 +14,8 @@ import numpy as np
 from trnlab.fleet.arrays import Bools, Floats, Ints
 from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.search import pipeline
-from trnlab.fleet.search.layout import Layouts, layers_of
-from trnlab.fleet.search.shard_costs import FIGURES, FULL, MASTER, MOMENTS, PartsOf, ShardKey, Training, pieces_of
+from trnlab.fleet.search.layout import Layouts, divided, layers_of
+from trnlab.fleet.search.shard_costs import FIGURES, FULL, MASTER, MOMENTS, PartsOf, ShardKey, Training, shard_keys_of
 
 SUM = 4  # bytes for each parameter: of gradients, in float32
 UPDATE_OPERATORS = 12  # of AdamW, for each tensor (torch.optim.adamw, without foreach)
@@ -30,13 +30,13 @@ class CommunicationSeconds:
     sent: Floats
     experts: Floats
     context: Floats
-    back: Floats
+    context_backward: Floats
     buffers: Floats
 
     def take(self, rows: Bools | Ints) -> CommunicationSeconds:
         """The same of some of the layouts."""
         return CommunicationSeconds(
-            self.sent[rows], self.experts[rows], self.context[rows], self.back[rows], self.buffers[rows]
+            self.sent[rows], self.experts[rows], self.context[rows], self.context_backward[rows], self.buffers[rows]
         )
 
 
@@ -50,7 +50,7 @@ class PipelineShape:
     rows: Ints
     ranks: int
     chunks: int
-    talk: CommunicationSeconds
+    communication: CommunicationSeconds
 
     @cached_property
     def counts(self) -> list[int]:
@@ -80,7 +80,7 @@ class PipelineShape:
     @cached_property
     def pieces(self) -> tuple[list[ShardKey], Ints]:
         """See `pieces_of`."""
-        return pieces_of(self.layouts)
+        return shard_keys_of(self.layouts)
 
     @cached_property
     def full(self) -> Bools:
@@ -90,13 +90,17 @@ class PipelineShape:
     @cached_property
     def sent(self) -> tuple[Floats, Floats, Floats]:
         """[N, S] seconds of a microbatch: of rows to experts in one pass, of contexts forward, and backward."""
-        return self.talk.experts @ self.kinds.T, self.talk.context @ self.kinds.T, self.talk.back @ self.kinds.T
+        return (
+            self.communication.experts @ self.kinds.T,
+            self.communication.context @ self.kinds.T,
+            self.communication.context_backward @ self.kinds.T,
+        )
 
     @cached_property
     def held(self) -> dict[str, Floats]:
         """[N, R] bytes of weights, gradients and the optimizer's state."""
         common, experts = parameters_of(self.training.model, self.counts, self.ranks)
-        tensor, expert = self.layouts["tensor"][:, None], self.layouts["expert"][:, None]
+        tensor, expert = divided(self.training.model, self.layouts)[:, None], self.layouts["expert"][:, None]
         return held_of(self.training, self.layouts, common / tensor, experts / (tensor * expert))
 
     @cached_property
@@ -116,7 +120,7 @@ class PipelineShape:
         return np.asarray(stages.reshape(self.chunks, self.ranks, -1).mean(0).T)
 
     @cached_property
-    def lent(self) -> Floats:
+    def encoder_outputs(self) -> Floats:
         """[N, R] bytes of what an encoder made, on ranks that have blocks of a decoder that attends to it."""
         has = (self.kinds[:, -1:] > 0) & (self.training.model.decoded > 0)
         size = entering(self.training, self.layouts, self.training.sequence)
@@ -128,7 +132,7 @@ class PipelineShape:
         model, x = self.training.model, self.layouts
         layers = [block.parameters - block.expert_parameters * (1 - 1 / x["expert"]) for _, block in model.stacks]
         unit = np.max(np.stack([np.broadcast_to(layer, len(x)) for layer in layers]), axis=0)
-        return np.where(x["zero"] == 3, unit / x["tensor"] * self.training.width, 0.0)
+        return np.where(x["zero"] == 3, unit / divided(model, x) * self.training.width, 0.0)
 
 
 @dataclass(frozen=True)
@@ -199,7 +203,7 @@ class PipelineTimes:
     def seconds(self) -> dict[str, Floats]:
         """By cause, without the end of the step."""
         m = self.shape.microbatches
-        total = pipeline.total(self.times, self.shape.ranks, m, self.shape.talk.sent)
+        total = pipeline.total(self.times, self.shape.ranks, m, self.shape.communication.sent)
         rest = self.busy - self.again - self.exposed - self.context - self.experts
         return {
             "compute": rest * m,
@@ -242,19 +246,21 @@ class PipelineTimes:
         of yet, between a decoder and its encoder, and in the embedding, when of that microbatch nothing else is
         left."""
         shape = self.shape
-        kept, (first, join, last) = self._own(self._stages["kept"]) / shape.chunks, self._of_ends("kept")
+        kept, (first, join, last) = self._own(self._stages["saved"]) / shape.chunks, self._of_ends("saved")
         block = (kept * shape.chunks - first - join - last) / np.maximum(shape.blocks.sum(0), 1.0)
-        each = np.where(shape.full, shape.entered, kept) + shape.lent
+        each = np.where(shape.full, shape.entered, kept) + shape.encoder_outputs
         before, gone = each * shape.under_way, np.where(shape.full, 0.0, last)
-        own = np.where(shape.full, block, 0.0) + shape.talk.buffers[:, None]
-        needs, has = self._of_ends("working") + self._of_ends("lent"), self._has()
+        own = np.where(shape.full, block, 0.0) + shape.communication.buffers[:, None]
+        needs, has = self._of_ends("working") + self._of_ends("gathered"), self._has()
         there = ((shape.layouts["zero"] != 3) | (shape.microbatches > 1))[:, None] + np.zeros(kept.shape)
         two, one = (shape.gathered[:, None] * (shape.blocks.sum(0) > n) for n in (2, 1))  # what is gathered next
         left = each * (shape.under_way - 1) + first + block
         found = [
             PeakMemory(before - gone, self._working() + own + two, there),
             PeakMemory(before * has[2], (needs[2] + own + one + last - gone) * has[2], there),
-            PeakMemory(left * has[0], (needs[0] + shape.talk.buffers[:, None]) * has[0], np.ones_like(there)),
+            PeakMemory(
+                left * has[0], (needs[0] + shape.communication.buffers[:, None]) * has[0], np.ones_like(there)
+            ),
         ]
         if shape.training.model.decoded:
             kept, late = (before - self._decoded()) * has[1], np.maximum(there, self._late)
@@ -265,9 +271,9 @@ class PipelineTimes:
         """[N, R] bytes that a decoder's blocks and head keep, on the rank where it begins, which are gone when its
         backward pass has come to the encoder."""
         shape, count = self.shape, self.shape.kinds.shape[1]
-        table = self._table[FIGURES.index("kept")][self.which]
+        table = self._table[FIGURES.index("saved")][self.which]
         size = table[:, count - 1] * shape.kinds[shape.join, -1] + table[:, 2 * count - 1]
-        found = self._of_ends("kept")[2]
+        found = self._of_ends("saved")[2]
         found[:, shape.join % shape.ranks] += size
         return np.where(shape.full, 0.0, found)
 
@@ -292,7 +298,7 @@ class PipelineTimes:
 
     def _working(self) -> Floats:
         """[N, R] bytes that the layer which needs most of a rank needs besides what is kept."""
-        table = self._table[FIGURES.index("working")] + self._table[FIGURES.index("lent")]  # [n, 2 K + 3]
+        table = self._table[FIGURES.index("working")] + self._table[FIGURES.index("gathered")]  # [n, 2 K + 3]
         has = np.tile(self.shape.kinds > 0, 2)
         stages = np.max(np.where(has, table[:, None, :-3], 0.0), axis=2)
         ranks = stages.reshape(len(stages), self.shape.chunks, self.shape.ranks).max(1)

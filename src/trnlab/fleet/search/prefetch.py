@@ -19,7 +19,7 @@ from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.costs.exchange import Exchange
 from trnlab.fleet.costs.programs import MicrobatchCost, Programs
 from trnlab.fleet.costs.stages import Stage
-from trnlab.fleet.search.candidates import shares_of
+from trnlab.fleet.search.candidates import shards_of
 from trnlab.fleet.search.shard_costs import ShardCosts, Training
 from trnlab.fleet.search.steps import Planner
 from trnlab.runtime.session import Session
@@ -33,37 +33,37 @@ class CompileRequest(NamedTuple):
     target: str
     precision: str
     training: Training
-    share: tuple[Any, ...]
+    spec: tuple[Any, ...]
     stack: Stack = OWN_STACK
 
 
 @dataclass
 class CompilePool:
-    """Shares that are compiled by an executor, as many at a time as it has workers. said: hears of progress."""
+    """Shares that are compiled by an executor, as many at a time as it has workers. progress: hears of progress."""
 
     executor: Executor
     workers: int
-    said: Callable[[str], None] = lambda _: None
+    progress: Callable[[str], None] = lambda _: None
     _waiting: list[CompileRequest] = field(default_factory=list)
     _made: dict[CompileRequest, Future[Mapping[str, Any]]] = field(default_factory=dict)
 
-    def look(self, planner: Planner, training: Training, fixed: Mapping[str, int]) -> None:
+    def enqueue(self, planner: Planner, training: Training, fixed: Mapping[str, int]) -> None:
         """Take note of what a search on the planner's cluster may ask for, unless it is known."""
-        for share in shares_of(planner, training, fixed):
+        for share in shards_of(planner, training, fixed):
             asked = _asked(planner, training, share)
             if asked not in self._made and asked not in self._waiting and not _known(planner, training, share):
                 self._waiting.append(asked)
         self._fill()
 
-    def costs(self, asked: CompileRequest) -> Mapping[str, Any]:
+    def costs(self, request: CompileRequest) -> Mapping[str, Any]:
         """What a worker made of it; nothing where it was never looked for."""
-        if asked in self._waiting:
-            self._waiting.remove(asked)
-            self._submit(asked)
-        if asked not in self._made:
+        if request in self._waiting:
+            self._waiting.remove(request)
+            self._submit(request)
+        if request not in self._made:
             return {}
-        found = self._made[asked].result()
-        self.said(f"{asked.target}: a rank's share of {asked.share} is compiled, {len(self._made)} so far")
+        found = self._made[request].result()
+        self.progress(f"{request.target}: a rank's share of {request.spec} is compiled, {len(self._made)} so far")
         self._fill()
         return found
 
@@ -77,20 +77,20 @@ class CompilePool:
         while self._waiting and sum(not future.done() for future in self._made.values()) < self.workers:
             self._submit(self._waiting.pop(0))
 
-    def _submit(self, asked: CompileRequest) -> None:
-        self._made[asked] = self.executor.submit(compiled, asked)
+    def _submit(self, request: CompileRequest) -> None:
+        self._made[request] = self.executor.submit(compiled, request)
 
 
 @dataclass
 class PrefetchingPlanner(Planner):
     """A planner whose shares others compile."""
 
-    ahead: CompilePool | None = None
+    pool: CompilePool | None = None
 
     def parts(self, training: Training, *share: Any) -> ShardCosts:
         """The costs of a share, from whoever has them."""
-        if self.ahead is not None:
-            for key, value in self.ahead.costs(_asked(self, training, share)).items():
+        if self.pool is not None:
+            for key, value in self.pool.costs(_asked(self, training, share)).items():
                 if key not in self.programs.known:
                     self.programs.known[key] = value
                     self.programs.compiled += 1
@@ -102,13 +102,13 @@ def _asked(planner: Planner, training: Training, share: tuple[Any, ...]) -> Comp
     return CompileRequest(planner.cluster.target.name, session.precision, training, share, session.stack)
 
 
-def compiled(asked: CompileRequest) -> dict[str, Any]:
+def compiled(request: CompileRequest) -> dict[str, Any]:
     """What a worker does: all costs of a share, as a store keeps them."""
-    session = Session(chips.target(asked.target), precision=asked.precision, stack=asked.stack)
+    session = Session(chips.target(request.target), precision=request.precision, stack=request.stack)
     session.cache = None
     programs = Programs(session, {})
     planner = Planner(Cluster(session.target, 1), programs, Exchange(session.target))
-    planner.parts(asked.training, *asked.share)
+    planner.parts(request.training, *request.spec)
     return {key: value if isinstance(value, dict) else asdict(value) for key, value in programs.known.items()}
 
 

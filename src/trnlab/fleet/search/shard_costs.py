@@ -55,8 +55,8 @@ class Training:
 
 class ShardKey(NamedTuple):
     """What of a layout decides its programs: ranks that share a layer, sequences at a time, ranks that share a
-    sequence and experts, what is made again (its place in RECOMPUTE), and whether weights and gradients are parts
-    that are gathered and spread (ZeRO-3)."""
+    sequence and experts, what is made again (its place in RECOMPUTE), whether weights and gradients are parts that
+    are gathered and spread (ZeRO-3), and how attention and networks are made (their places in NAMED)."""
 
     tensor: int
     microbatch: int
@@ -64,9 +64,11 @@ class ShardKey(NamedTuple):
     expert: int = 1
     again: int = 0
     sharded: bool = False
+    attention: int = 0
+    network: int = 0
 
 
-def pieces_of(layouts: Layouts) -> tuple[list[ShardKey], Ints]:
+def shard_keys_of(layouts: Layouts) -> tuple[list[ShardKey], Ints]:
     """The pieces of layouts, each once, and [N] which one each layout has."""
     sharded = layouts["zero"] == 3
     found, which = distinct(
@@ -76,21 +78,22 @@ def pieces_of(layouts: Layouts) -> tuple[list[ShardKey], Ints]:
         layouts["expert"],
         layouts["recompute"],
         sharded.astype(np.int64),
+        layouts["attention"],
+        layouts["network"],
     )
-    return [ShardKey(t, b, c, e, a, bool(s)) for t, b, c, e, a, s in found.tolist()], which
+    return [ShardKey(t, b, c, e, a, bool(s), at, n) for t, b, c, e, a, s, at, n in found.tolist()], which
 
 
 @dataclass(frozen=True)
 class ShardCosts:
-    """What a share of a model costs: a layer of each kind, what precedes and follows them. entries: of each kind,
-    what a stage that has some makes once for all of them; join: what lies between an encoder and its decoder."""
+    """What a share of a model costs: a layer of each kind, what precedes and follows them."""
 
     layers: tuple[MicrobatchCost, ...]
     first: MicrobatchCost
     last: MicrobatchCost
     exact: bool = True
-    entries: tuple[MicrobatchCost, ...] = ()
-    join: MicrobatchCost = NOTHING
+    entries: tuple[MicrobatchCost, ...] = ()  # of each kind, what a stage that has some makes once for all of them
+    join: MicrobatchCost = NOTHING  # what lies between an encoder and its decoder
 
     @cached_property
     def table(self) -> Floats:
@@ -104,9 +107,9 @@ class ShardCosts:
         """For so many times as many sequences: what as many of one take, never less than all at once."""
         return self._each(lambda cost: cost.larger(times))
 
-    def divided(self, by: float, hope: float = 1.0) -> ShardCosts:
-        """Reckoned for a tensor group `by` times as large, whose work is `hope` of what follows from this."""
-        return self._each(lambda cost: cost.divided(by, hope))
+    def divided(self, by: float, optimism: float = 1.0) -> ShardCosts:
+        """Reckoned for a tensor group `by` times as large, whose work is `optimism` of what follows from this."""
+        return self._each(lambda cost: cost.divided(by, optimism))
 
     def remade(self, part: float) -> ShardCosts:
         """Reckoned for layers whose backward pass makes so much of the forward pass again, and nothing else."""

@@ -15,20 +15,28 @@ from trnlab.estimate.job import room
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.arrays import Bools, Floats, Ints
 from trnlab.fleet.costs.exchange import Exchange
-from trnlab.fleet.costs.programs import MicrobatchCost, OfParts, Programs
+from trnlab.fleet.costs.programs import PLAIN, MicrobatchCost, OfParts, Programs
 from trnlab.fleet.costs.updates import rounding, sharded
 from trnlab.fleet.layers.shares import ShardSpec
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.search.communication import hidden
-from trnlab.fleet.search.layout import RECOMPUTE, Layout, Layouts, columns_of, layers_of
-from trnlab.fleet.search.layout_terms import LayoutTerms, frame_of
-from trnlab.fleet.search.overlap import MicrobatchPasses, streamed
+from trnlab.fleet.search.layout import NAMED, RECOMPUTE, Layout, Layouts, columns_of, divided, layers_of
+from trnlab.fleet.search.layout_terms import LayoutTerms, terms_of
+from trnlab.fleet.search.overlap import (
+    BEHIND_BACKWARD,
+    BEHIND_FORWARD,
+    MicrobatchPasses,
+    shares_layers,
+    streamed,
+)
 from trnlab.fleet.search.pipeline_times import PipelineTimes, held_of, parameters_of
-from trnlab.fleet.search.shard_costs import PartsOf, ShardCosts, ShardKey, Training, pieces_of
+from trnlab.fleet.search.shard_costs import PartsOf, ShardCosts, ShardKey, Training, shard_keys_of
 from trnlab.precision import MODES
 from trnlab.runtime.analysis.performance import MILLION
+from trnlab.stacks import WRITTEN
 
 AGAIN = {"fused": "remade", "written": "again", "again": "again"}  # attention that is made once more, by what it was
+SAID = {"written": "written", "again": "again"}  # attention of a share, where a layout says it
 CAUSES = (
     "compute",
     "recompute",
@@ -48,19 +56,17 @@ CLASSES = ("weights", "gradients", "optimizer", "activations", "working", "table
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """A step of all ranks. seconds: by cause, which add up to `total`; bytes: by class, of the rank with most;
-    flops: of the model's products, all ranks together; peak: FLOP/s of all chips. exact: whether its stages were
-    compiled as they are, and not reckoned from others."""
+    """A step of all ranks."""
 
     layout: Layout
     total: float
-    seconds: dict[str, float]
-    bytes: dict[str, int]
+    seconds: dict[str, float]  # by cause, which add up to `total`
+    bytes: dict[str, int]  # by class, of the rank with most
     room: int
-    flops: float
-    peak: float
+    flops: float  # of the model's products, all ranks together
+    peak: float  # FLOP/s of all chips
     tokens: int
-    exact: bool = True
+    exact: bool = True  # whether its stages were compiled as they are, and not reckoned from others
 
     @property
     def fits(self) -> bool:
@@ -120,10 +126,18 @@ class PlannedSteps:
         )
 
     def replaced(self, i: int, step: PlannedStep) -> PlannedSteps:
-        """With other figures of one layout, or without it where it does not fit by these."""
-        if not step.fits:
-            return self.take(np.arange(len(self)) != i)
-        return replace(self, seconds=_put(self.seconds, i, step.seconds), bytes=_put(self.bytes, i, step.bytes))
+        """With other figures of one layout, from programs of its own."""
+        seconds, sizes = _put(self.seconds, i, step.seconds), _put(self.bytes, i, step.bytes)
+        exact = self.exact.copy()
+        exact[i] = True
+        return replace(self, seconds=seconds, bytes=sizes, exact=exact)
+
+    def longer(self, rows: Bools, by: Mapping[str, float]) -> PlannedSteps:
+        """With so many seconds more of each cause in some rows, never less than none."""
+        added = {
+            name: np.where(rows, np.maximum(column + by[name], 0.0), column) for name, column in self.seconds.items()
+        }
+        return replace(self, seconds=added)
 
     def step(self, i: int) -> PlannedStep:
         """One of them."""
@@ -151,12 +165,12 @@ def _put(columns: Mapping[str, Floats], i: int, values: Mapping[str, float]) -> 
 
 @dataclass
 class Planner:
-    """Steps of trainings on a cluster, from the same programs and collectives. attention, network: of the stages, see
-    `ShardSpec`."""
+    """Steps of trainings on a cluster, from the same programs and collectives."""
 
     cluster: Cluster
     programs: Programs
     exchange: Exchange
+    # attention, network: of the stages, see `ShardSpec`
     attention: str = "fused"
     network: str = "kept"
     _parts: dict[tuple[str, ShardSpec], ShardCosts] = field(default_factory=dict)
@@ -164,31 +178,38 @@ class Planner:
     def step(self, training: Training, layout: Layout) -> PlannedStep:
         """The step of a layout that has no obstacle, from its own programs."""
         layouts = columns_of([layout])
-        parts = {piece: self.parts(training, piece) for piece in pieces_of(layouts)[0]}
+        parts = {piece: self.parts(training, piece) for piece in shard_keys_of(layouts)[0]}
         return self.steps(training, layouts, parts).step(0)
 
-    def share(self, training: Training, piece: ShardKey) -> ShardSpec:
+    @property
+    def _attention(self) -> str:
+        """How attention is computed in stages where nothing is made again."""
+        return WRITTEN if self.programs.session.stack.attention == WRITTEN else self.attention
+
+    def spec_of(self, training: Training, shard: ShardKey) -> ShardSpec:
         """What a rank of such groups has of a layer."""
-        again = RECOMPUTE[piece.again]
+        again = RECOMPUTE[shard.again]
         stack = self.programs.session.stack
-        attention = AGAIN[self.attention] if again == "selective" or stack.remakes else self.attention
+        attention = SAID.get(NAMED["attention"][shard.attention], self._attention)
+        network = "again" if stack.remakes or NAMED["network"][shard.network] == "again" else self.network
+        attention = AGAIN[attention] if again == "selective" or stack.remakes else attention
         return ShardSpec(
-            piece.microbatch,
+            shard.microbatch,
             training.sequence,
-            piece.tensor,
+            shard.tensor,
             training.form,
             attention,
-            "again" if stack.remakes else self.network,
-            piece.context,
-            piece.expert,
-            piece.sharded,
+            network,
+            shard.context,
+            shard.expert,
+            shard.sharded,
             "again" if again == "full" else "kept",
             stack.residual,
         )
 
-    def parts(self, training: Training, piece: ShardKey) -> ShardCosts:
+    def parts(self, training: Training, shard: ShardKey) -> ShardCosts:
         """The costs of a share, compiled unless they are known."""
-        model, share = training.model, self.share(training, piece)
+        model, share = training.model, self.spec_of(training, shard)
         key = model.name, share
         if key not in self._parts:
             programs, blocks = self.programs, [block for _, block in model.stacks]
@@ -202,18 +223,18 @@ class Planner:
             self._parts[key] = ShardCosts(layers, first, last, entries=entries, join=join)
         return self._parts[key]
 
-    def _layer(self, model: Model, block: Block, share: ShardSpec) -> MicrobatchCost:
+    def _layer(self, model: Model, block: Block, spec: ShardSpec) -> MicrobatchCost:
         """One that makes something again says what that adds. Where that is all but what enters it, what is needed
         and kept for its own backward pass is as without: see `PipelineTimes`."""
-        found = self.programs.layer(model, block, share)
-        kept = replace(share, attention=self.attention, block="kept")
-        if share == kept:
+        found = self.programs.layer(model, block, spec)
+        kept = replace(spec, attention=PLAIN.get(spec.attention, spec.attention), block="kept")
+        if spec == kept:
             return found
         before = self.programs.layer(model, block, kept)
-        if share.block == "again":  # which a program may begin before it has the loss
-            again = max(found.forward + found.backward - before.forward - before.backward, 0.0)
+        again = max(found.forward + found.backward - before.forward - before.backward, 0.0)  # begun before the loss
+        if spec.block == "again":
             return replace(before, backward=before.backward + again, again=again)
-        return replace(found, again=max(found.backward - before.backward, 0.0))
+        return replace(found, again=again)
 
     @property
     def room(self) -> int:
@@ -237,25 +258,25 @@ class Planner:
             rows = layouts["pipeline"] == p
             some = layouts.take(rows)
             common, experts = parameters_of(model, layers_of(int(p), model.layers), int(p))
-            tensor, expert = some["tensor"][:, None], some["expert"][:, None]
+            tensor, expert = divided(model, some)[:, None], some["expert"][:, None]
             held = held_of(training, some, common / tensor, experts / (tensor * expert))
             found[rows] = np.sum(list(held.values()), axis=0).max(1)
         return found
 
     def steps(self, training: Training, layouts: Layouts, parts: PartsOf) -> PlannedSteps:
         """The steps of layouts that have no obstacle. parts: of every piece that they have."""
-        return self.framed(self.frame(training, layouts), parts)
+        return self.steps_of_terms(self.terms(training, layouts), parts)
 
-    def frame(self, training: Training, layouts: Layouts) -> LayoutTerms:
+    def terms(self, training: Training, layouts: Layouts) -> LayoutTerms:
         """What no program changes of the steps of layouts that have no obstacle."""
-        return frame_of(self.exchange, training, layouts)
+        return terms_of(self.exchange, training, layouts)
 
-    def framed(self, frame: LayoutTerms, parts: PartsOf) -> PlannedSteps:
+    def steps_of_terms(self, terms: LayoutTerms, parts: PartsOf) -> PlannedSteps:
         """The steps of a frame's layouts."""
-        n = len(frame.layouts)
+        n = len(terms.layouts)
         seconds, sizes = ({name: np.zeros(n) for name in names} for names in (CAUSES, CLASSES))
         flops, exact, passes = np.zeros(n), np.zeros(n, np.bool_), np.zeros((len(fields(MicrobatchPasses)), n))
-        for shape in frame.shapes:
+        for shape in terms.shapes:
             pipes, rows = PipelineTimes(shape, parts), shape.rows
             for name, column in pipes.seconds().items():
                 seconds[name][rows] = column
@@ -264,33 +285,32 @@ class Planner:
             flops[rows], exact[rows] = pipes.flops, pipes.exact
             seconds["host"][rows] = pipes.traced(self.programs.session.stack.tracing_us / MILLION)
             passes[:, rows] = pipes.forward, pipes.backward, pipes.layers, *pipes.units()
-        seconds |= self._end_of_step(frame, MicrobatchPasses(*passes))
-        return PlannedSteps(frame.layouts, seconds, sizes, flops, exact, self.room, self.peak, frame.training.tokens)
+        seconds |= self._end_of_step(terms, MicrobatchPasses(*passes))
+        return PlannedSteps(terms.layouts, seconds, sizes, flops, exact, self.room, self.peak, terms.training.tokens)
 
-    def _end_of_step(self, frame: LayoutTerms, passes: MicrobatchPasses) -> dict[str, Floats]:
+    def _end_of_step(self, terms: LayoutTerms, passes: MicrobatchPasses) -> dict[str, Floats]:
         """Gradients added up over data and context parallel ranks, the update, and the new weights given back."""
-        x, training = frame.layouts, frame.training
-        gradients = hidden(frame.spread, passes.backward, passes.layers, x["overlap"])
-        weights = hidden(frame.given, passes.forward, passes.layers, x["overlap"])
+        x, training = terms.layouts, terms.training
+        forward, backward = (np.where(shares_layers(x), part, 1.0) for part in (BEHIND_FORWARD, BEHIND_BACKWARD))
+        gradients = hidden(terms.spread, passes.backward * backward, passes.layers, x["overlap"])
+        weights = hidden(terms.given, passes.forward * forward, passes.layers, x["overlap"])
         third = np.flatnonzero(x["zero"] == 3)
         if len(third):
-            of_third, rounded = x.take(third), self._of_parts(frame, third, rounding)
-            found = streamed(
-                frame.streams.take(third), passes.take(third), training.model, of_third["overlap"], rounded
-            )
+            of_third, rounded = x.take(third), self._of_parts(terms, third, rounding)
+            found = streamed(terms.prefetch.take(third), passes.take(third), training.model, of_third, rounded)
             asked, given_back = (one * of_third.microbatches(training.batch) for one in found)
             weights[third] += asked
             gradients[third] += given_back
-        updates = self.programs.update(frame.updated, training.rounded)
-        updates[third] = self._of_parts(frame, third, sharded)
-        return {"gradients": gradients, "weights": weights, "optimizer": updates + frame.normed}
+        updates = self.programs.update(terms.updated, training.rounded)
+        updates[third] = self._of_parts(terms, third, sharded)
+        return {"gradients": gradients, "weights": weights, "optimizer": updates + terms.normed}
 
-    def _of_parts(self, frame: LayoutTerms, third: Ints, make: OfParts) -> Floats:
+    def _of_parts(self, terms: LayoutTerms, third: Ints, make: OfParts) -> Floats:
         """[N] seconds of what layouts of ZeRO-3, in rows `third`, do with their parts of all parameters."""
-        x, found = frame.layouts, np.zeros(len(third))
-        if make is rounding and not frame.training.rounded:
+        x, found = terms.layouts, np.zeros(len(third))
+        if make is rounding and not terms.training.rounded:
             return found
         ways = (x["tensor"] * x["data"] * x["context"])[third]
         for ranks in np.unique(ways).tolist():
-            found[ways == ranks] = self.programs.of_parts(frame.training.model, ranks, make)
+            found[ways == ranks] = self.programs.of_parts(terms.training.model, ranks, make)
         return found

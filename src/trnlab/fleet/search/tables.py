@@ -108,7 +108,7 @@ class Tables:
             "optimizer": update.forward + update.backward,
         }
         sizes = self.held(model) | {
-            "activations": float(networks.kept),
+            "activations": float(networks.saved),
             "working": float(networks.working + looked * ID + 2 * sent),
         }
         return self._of(model, layout, batch, seconds, sizes)

@@ -24,24 +24,22 @@ HEAD = "head"  # which stays as it is, like the words, where blocks' weights hav
 
 @dataclass(frozen=True)
 class ServingProgram:
-    """What one rank runs. batch sequences; length: tokens of the prompt, or places of the cache; tensor: ranks that
-    share each layer; expert: of these, ranks among which a layer's experts are divided, and those of one part share
-    the columns of each. read: experts that a rank reads, room: rows of each; 0 for all that there may be. stored:
-    format of the matrices of blocks in memory, where it is not that of all else: int8 or float8_e4m3, with a scale of
-    each column (as the vendor's libraries keep them: transformers-neuronx' quant_dtype "s8" and "f8e4m3fn"). before:
-    places of the cache that a prompt's tokens find filled by those before them. memory: places that an encoder read,
-    of whose keys and values its decoder has another cache."""
+    """What one rank runs."""
 
-    batch: int
-    length: int
-    tensor: int = 1
+    batch: int  # sequences
+    length: int  # tokens of the prompt, or places of the cache
+    tensor: int = 1  # ranks that share each layer
     form: str = "bfloat16"
+    # of these, ranks among which a layer's experts are divided, and those of one part share the columns of each
     expert: int = 1
-    read: int = 0
-    room: int = 0
+    read: int = 0  # experts that a rank reads; 0 for all that there may be
+    room: int = 0  # rows of each; 0 for all that there may be
+    # format of the matrices of blocks in memory, where it is not that of all else: int8 or float8_e4m3, with a
+    # scale of each column (as the vendor's libraries keep them: transformers-neuronx' quant_dtype "s8" and
+    # "f8e4m3fn")
     stored: str = ""
-    before: int = 0
-    memory: int = 0
+    before: int = 0  # places of the cache that a prompt's tokens find filled by those before them
+    memory: int = 0  # places that an encoder read, of whose keys and values its decoder has another cache
 
 
 class ServingLayers(Layers):
@@ -142,7 +140,7 @@ class ServingLayers(Layers):
 
 
 class PrefillLayers(ServingLayers):
-    """Of one prompt, padded: rows are its tokens."""
+    """Layers that read one prompt, padded: rows are its tokens."""
 
     def _tokens(self) -> tuple[Value, Value]:
         length = self.share.length
@@ -186,8 +184,10 @@ class ChunkLayers(PrefillLayers):
 
 
 class DecodeLayers(ServingLayers):
-    """Of one token of each sequence: rows are sequences. held: which places of the cache hold something, as 0 or a
-    score that hides them [B, L]."""
+    """Layers that generate one token of each sequence: rows are sequences.
+
+    held: which places of the cache hold something, as 0 or a score that hides them [B, L].
+    """
 
     def _tokens(self) -> tuple[Value, Value]:
         batch = self.share.batch

@@ -16,7 +16,7 @@ from trnlab.estimate.job import room
 from trnlab.fabric.cluster import CORES_PER_RANK, parse
 from trnlab.fleet.gpus import efficiency
 from trnlab.fleet.gpus.catalogue import Instance, instance, instances
-from trnlab.fleet.layers.shares import heads_of_rank
+from trnlab.fleet.layers.shares import FILLED, filled
 from trnlab.fleet.layers.sizes import Dense, Experts
 from trnlab.fleet.models import counts
 from trnlab.fleet.models.encoder_decoder import EncoderDecoderModel
@@ -44,7 +44,6 @@ FEW = "no room for as many requests as experts that are divided take together"
 SELECTIVE = 1.0
 COMPILED, ROOFLINE = "compiled programs", "roofline"
 STORED = {"bf16": "", "int8": "int8", "fp8": "float8_e4m3"}  # how blocks' weights lie in memory, by name
-FILLED = 1.5  # heads of all ranks together, in multiples of the model's: with more a smaller group is as quick
 PADDED = "heads or columns would be filled up with some that compute nothing: --ranks asks for it"
 
 
@@ -68,12 +67,11 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class ReplicaSettings:
-    """What of a copy is given, None for what is chosen. batch: requests that decode together at most, in one program;
-    ranks: of a copy; weights: how those of blocks are stored, of STORED."""
+    """What of a copy is given, None for what is chosen."""
 
-    batch: int | None = None
-    ranks: int | None = None
-    weights: str = "bf16"
+    batch: int | None = None  # requests that decode together at most, in one program
+    ranks: int | None = None  # of a copy
+    weights: str = "bf16"  # how those of blocks are stored, of STORED
 
     def share(self, model: Model, request: GenerationRequest, tensor: int, expert: int) -> ServingProgram:
         """A rank's program of one request. A decoder behind an encoder has places for the answer alone."""
@@ -98,13 +96,12 @@ CHOSEN = ReplicaSettings()
 
 @dataclass(frozen=True)
 class Offer:
-    """A way to serve on one instance. tensor: ranks of a copy; copies: of the model on an instance; engine: what one
-    of them takes; bytes of a rank: weights, cache of a request, working, room."""
+    """A way to serve on one instance."""
 
     target: str
-    tensor: int
-    copies: int
-    engine: ReplicaTimes
+    tensor: int  # ranks of a copy
+    copies: int  # of the model on an instance
+    engine: ReplicaTimes  # what one of them takes; bytes of a rank: weights, cache of a request, working, room
     weights: int
     cache: int
     working: int
@@ -148,7 +145,7 @@ def _filled(block: Block, tensor: int) -> float:
     """Heads of queries, or columns of a network, that so many ranks have together, as multiples of the model's."""
     a, network = block.attention, block.network
     wide = network.size if isinstance(network, Dense) else tensor
-    return max(heads_of_rank(a.heads, a.kv_heads, tensor)[0] * tensor / a.heads, -(-wide // tensor) * tensor / wide)
+    return max(filled(a.heads, a.kv_heads, tensor), -(-wide // tensor) * tensor / wide)
 
 
 def _experts(model: Model, tensor: int) -> list[int]:

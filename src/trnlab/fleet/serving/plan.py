@@ -43,15 +43,14 @@ QUANTILES = (50, 90, 99)
 
 @dataclass(frozen=True)
 class ServingQuestion:
-    """rate: requests a second. first: seconds within which 99 of 100 requests have their first token; whole: and
-    their last, None where it does not matter."""
+    """What is to be served: a model, the requests, and how long they may take."""
 
     model: Model
     request: GenerationRequest
-    rate: float
+    rate: float  # requests a second
     targets: tuple[str, ...]
-    first: float
-    whole: float | None = None
+    first: float  # seconds within which 99 of 100 requests have their first token
+    whole: float | None = None  # and their last, None where it does not matter
     policy: str = PREFILL_FIRST
     given: ReplicaSettings = field(default_factory=ReplicaSettings)
     requests: int = REQUESTS

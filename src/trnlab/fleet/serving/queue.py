@@ -28,10 +28,11 @@ POLICIES = {
 
 @dataclass(frozen=True)
 class ReplicaTimes:
-    """What one copy of a model takes. prefill: seconds of a request's; decode: seconds of a step by the size of the
-    batch's program, in which a smaller batch is padded; the largest is how many requests there may be."""
+    """What one copy of a model takes."""
 
-    prefill: float
+    prefill: float  # seconds of a request's
+    # seconds of a step by the size of the batch's program, in which a smaller batch is padded; the largest is how
+    # many requests there may be
     decode: Mapping[int, float]
     policy: str = PREFILL_FIRST
 
@@ -52,17 +53,15 @@ class ReplicaTimes:
 
 @dataclass(frozen=True)
 class RequestLatencies:
-    """What happened to each request, in seconds: from arrival to its first token, and to its last. span: from the
-    first arrival to the last departure. batch: requests decoding, mean over the time of decoding. busy: share of the
-    time in which the engine works; present: requests in it or waiting, mean over the time."""
+    """What happened to each request, in seconds: from arrival to its first token, and to its last."""
 
     first: Array
     whole: Array
     output: int
-    span: float
-    batch: float
-    busy: float
-    present: float
+    span: float  # from the first arrival to the last departure
+    batch: float  # requests decoding, mean over the time of decoding
+    busy: float  # share of the time in which the engine works
+    present: float  # requests in it or waiting, mean over the time
 
     @property
     def each(self) -> Array:

@@ -37,15 +37,13 @@ _INDEX = re.compile(r"\[\d+\]|^\w+")
 
 @dataclass
 class FunctionMetadata:
-    """See the head of this module. names: of the arguments that are used; results: paths in what is returned.
-
-    inputs, outputs: shapes and formats in the same orders; None for what is no plain array.
-    """
+    """See the head of this module."""
 
     name: str
     source: str
-    names: list[str] | None
-    results: list[str] | None
+    names: list[str] | None  # of the arguments that are used
+    results: list[str] | None  # paths in what is returned
+    # inputs, outputs: shapes and formats in the same orders; None for what is no plain array
     inputs: list[Kind | None]
     outputs: list[Kind | None]
     obstacle: str = ""

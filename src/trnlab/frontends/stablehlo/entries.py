@@ -50,21 +50,21 @@ class Update:
 
 @dataclass(eq=False)
 class TracedValue:
-    """One value. known: its elements. value: in the graph of `segment`. slot: its number among the program's.
+    """One value.
 
-    `home` is the tracer that it belongs to; known numbers belong to nobody. error: why there is no such
-    value, for whoever needs it. each, update: only in the round of a loop (`rolled`): its elements in each of the
-    rounds, [rounds, ...]; a tensor of which one window is written.
+    `home` is the tracer that it belongs to; known numbers belong to nobody.
     """
 
     type: TensorType
-    known: Array | None = None
+    known: Array | None = None  # its elements
     recipe: ConstantOrigin | None = None
-    value: Value | None = None
+    value: Value | None = None  # in the graph of `segment`
     segment: Any = None
-    slot: int | None = None
+    slot: int | None = None  # its number among the program's
     home: Any = None
-    error: TrnlabError | None = None
+    error: TrnlabError | None = None  # why there is no such value, for whoever needs it
+    # each, update: only in the round of a loop (`rolled`): its elements in each of the rounds, [rounds, ...]; a
+    # tensor of which one window is written
     each: Array | None = None
     update: Update | None = None
 

@@ -33,39 +33,35 @@ class GraphRun:
 
 @dataclass
 class WhileLoop:
-    """Rounds of `body` as long as `condition` says so.
-
-    state: slots that hold what goes round, first before the loop, in the end after it, from the slots `start`.
-    shared: slots of what both programs read beside it; each lists them after the state. where: the user's line.
-    """
+    """Rounds of `body` as long as `condition` says so."""
 
     condition: SegmentedProgram
     body: SegmentedProgram
     start: list[int]
+    # slots that hold what goes round, first before the loop, in the end after it, from the slots `start`. shared:
+    # slots of what both programs read beside it; each lists them after the state
     state: list[int]
     condition_shared: list[int]
     body_shared: list[int]
-    where: Location | None = None
+    where: Location | None = None  # the user's line
 
 
 @dataclass
 class SegmentedProgram:
-    """Steps over numbered slots. constants: slots that hold numbers from the start.
-
-    inputs: the slot of each argument, None where nobody reads it. outputs: the slot of each result. types: of the
-    arguments and of the results, in the formats of the module (64-bit ones among them). donated: the result that
-    takes the place of an argument, by the argument's number. states: slots of float32, by shape, that are zero at
-    first and keep from call to call what was written to them.
-    """
+    """Steps over numbered slots."""
 
     name: str
-    inputs: list[int | None]
+    inputs: list[int | None]  # the slot of each argument, None where nobody reads it
+    # the slot of each result. types: of the arguments and of the results, in the formats of the module (64-bit
+    # ones among them)
     outputs: list[int]
     argument_types: list[TensorType]
     result_types: list[TensorType]
     steps: list[GraphRun | WhileLoop] = field(default_factory=list)
-    constants: dict[int, Array] = field(default_factory=dict)
+    constants: dict[int, Array] = field(default_factory=dict)  # slots that hold numbers from the start
+    # the result that takes the place of an argument, by the argument's number
     donated: Mapping[int, int] = field(default_factory=dict)
+    # slots of float32, by shape, that are zero at first and keep from call to call what was written to them
     states: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property

@@ -63,11 +63,11 @@ def roll(site: OpSite) -> list[TracedValue] | None:
 
 @dataclass
 class _Counted:
-    """How many rounds there are. values: what counters are in each, by place in the state; last: after the last."""
+    """How many rounds there are."""
 
     rounds: int
-    values: dict[int, Array]
-    last: dict[int, Array]
+    values: dict[int, Array]  # what counters are in each, by place in the state
+    last: dict[int, Array]  # after the last
 
 
 def _count(site: OpSite, state: Sequence[TracedValue]) -> _Counted | None:
@@ -200,11 +200,11 @@ class _Seen:
 
 @dataclass
 class _RoundTracer(Tracer):
-    """Reads the round of a loop. windows: what it sees of sequences; whole: arguments that are carried, so that no
-    window of them is kept apart."""
+    """Reads the round of a loop."""
 
     rounds: int = 0
-    windows: list[_Seen] = field(default_factory=list)
+    windows: list[_Seen] = field(default_factory=list)  # what it sees of sequences
+    # arguments that are carried, so that no window of them is kept apart
     whole: set[TracedValue] = field(default_factory=set)
 
     @property

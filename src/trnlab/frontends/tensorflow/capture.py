@@ -29,19 +29,16 @@ from trnlab.runtime import session
 
 @dataclass
 class CapturedFunction:
-    """A captured function: a program, and what its arguments and results are.
-
-    captures: variables and constant tensors, which `place` of roles counts. kinds: dtypes of the results that are the
-    function's own; after them come the variables that it writes, in the order of `written`. result: what the function
-    returned, with a `ResultTensor` for each tensor.
-    """
+    """A captured function: a program, and what its arguments and results are."""
 
     program: SegmentedProgram
     inputs: list[Role]
-    captures: list[tf.Variable | tf.Tensor]
+    captures: list[tf.Variable | tf.Tensor]  # variables and constant tensors, which `place` of roles counts
+    # dtypes of the results that are the function's own; after them come the variables that it writes, in the
+    # order of `written`
     kinds: list[tf.DType]
     written: list[tf.Variable]
-    result: Any
+    result: Any  # what the function returned, with a `ResultTensor` for each tensor
 
     @property
     def graph(self) -> Graph | None:

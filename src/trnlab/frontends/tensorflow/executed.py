@@ -47,14 +47,12 @@ class NotWorthIt(Exception):  # noqa: N818
 
 @dataclass
 class _Loaded:
-    """A program, and what its arguments and results are. given: which arguments of the call the module has.
-
-    own: how many results are the function's; after them come the variables at these places of the arguments.
-    """
+    """A program, and what its arguments and results are."""
 
     program: SegmentedProgram
     run: Callable[[Sequence[Array]], list[Array]]
-    given: list[int]
+    given: list[int]  # which arguments of the call the module has
+    # how many results are the function's; after them come the variables at these places of the arguments
     own: list[tf.DType]
     written: list[int]
 

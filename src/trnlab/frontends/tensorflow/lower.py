@@ -30,14 +30,13 @@ _DYNAMIC = re.compile(r"tensor<[^>]*(\?|#stablehlo\.bounds)")
 
 @dataclass
 class Lowered:
-    """text: the module. captures: what follows the tensors among its arguments: variables and constant tensors.
+    """A function of TensorFlow as a module of StableHLO."""
 
-    results: dtypes of the function's own results. aliases[i] = j: result i of the module is the new value of the
-    variable that is argument j.
-    """
-
-    text: str
+    text: str  # the module
+    # what follows the tensors among its arguments: variables and constant tensors
     captures: list[tf.Variable | tf.Tensor]
+    # dtypes of the function's own results. aliases[i] = j: result i of the module is the new value of the
+    # variable that is argument j
     results: list[tf.DType]
     aliases: dict[int, int]
     lines: Lines

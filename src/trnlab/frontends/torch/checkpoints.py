@@ -239,9 +239,9 @@ def newest(kept: Checkpoints, objects: Mapping[str, Any] | None = None) -> tuple
     objects: what it is to be put into: with them it may be of any other layout, whose slices are put together.
     """
     found = kept.load_newest(other_ranks=objects is not None)
-    for line in kept.told:
+    for line in kept.messages:
         say(line)
-    kept.told.clear()
+    kept.messages.clear()
     if found is None:
         return None
     step, files = found

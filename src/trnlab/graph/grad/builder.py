@@ -29,13 +29,12 @@ _EXPANDING = ("convert", "reshape", "broadcast_in_dim")
 
 @dataclass
 class GradientRegion:
-    """Ops that are differentiated as one. inputs: what of it comes from outside and is treated apart; backward: its
-    derivative, or None where the backward pass computes its ops once more."""
+    """Ops that are differentiated as one."""
 
     nodes: list[Node]
-    inputs: tuple[Value, ...]
+    inputs: tuple[Value, ...]  # what of it comes from outside and is treated apart
     results: tuple[Value, ...]
-    backward: Backward | None
+    backward: Backward | None  # its derivative, or None where the backward pass computes its ops once more
 
 
 Node = Op | GradientRegion

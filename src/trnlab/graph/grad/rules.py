@@ -145,7 +145,7 @@ def _select(p: BackwardPass, op: Op, d: Value) -> Gradients:
 
 @rule("clamp")
 def _clamp(p: BackwardPass, op: Op, d: Value) -> Gradients:
-    """Of the middle operand; bounds are taken for numbers."""
+    """The gradient of the middle operand; bounds are taken for numbers."""
     b, (low, x, high) = p.b, op.operands
     low, high = (b.broadcast_to(bound, x.shape) for bound in (low, high))
     inside = b.and_(b.compare(x, "GE", low), b.compare(x, "LE", high))
@@ -203,7 +203,7 @@ def _concatenate(p: BackwardPass, op: Op, d: Value) -> Gradients:
 
 @rule("pad")
 def _pad(p: BackwardPass, op: Op, d: Value) -> Gradients:
-    """Of what is padded; what is filled in is taken for a number."""
+    """The gradient of what is padded; what is filled in is taken for a number."""
     (x, _), a = op.operands, op.attrs
     low, high, inside = a["edge_padding_low"], a["edge_padding_high"], a["interior_padding"]
     whole = p.b.pad(d, [-min(n, 0) for n in low], [-min(n, 0) for n in high])
@@ -214,7 +214,7 @@ def _pad(p: BackwardPass, op: Op, d: Value) -> Gradients:
 
 @rule("reduce")
 def _reduce(p: BackwardPass, op: Op, d: Value) -> Gradients:
-    """Of sums, and of extremes, which share a gradient among all elements that are one."""
+    """Gradients of sums, and of extremes, which share a gradient among all elements that are one."""
     b, (x,), kind = p.b, op.operands, op.attrs["kind"]
     kept = [at for at in range(len(x.shape)) if at not in op.attrs["dimensions"]]
     spread = b.broadcast_in_dim(d, x.shape, kept)
@@ -249,7 +249,7 @@ def _max_pool(p: BackwardPass, op: Op, d: Value) -> Gradients:
 
 @rule("trn.attention")
 def _attention(p: BackwardPass, op: Op, d: Value | None, of_sums: Value | None = None) -> Gradients:
-    """Of queries, keys and values; the sums have none."""
+    """Gradients of queries, keys and values; the sums have none."""
     if d is None or of_sums is not None:
         raise no_derivative(op, "the second result of attention")
     operands = (d, *op.operands[:3], *op.results, *op.operands[3:])

@@ -48,17 +48,15 @@ IsGradient = Callable[[Value], bool]
 
 @dataclass
 class Quantized:
-    """What the pass did.
+    """What the pass did."""
 
-    state: the input of the graph that holds the histories of amax, and is overwritten by an output; None where no
-    scale is delayed. histories: of the delayed scales. replaced: products, and what stands for them. counts: of
-    products, by format. left: products that were meant to be in a scaled format and are not: where they are, and why.
-    """
-
+    # the input of the graph that holds the histories of amax, and is overwritten by an output; None where no
+    # scale is delayed
     state: Value | None = None
-    histories: Histories | None = None
-    replaced: dict[Value, Value] = field(default_factory=dict)
-    counts: Counter[str] = field(default_factory=Counter)
+    histories: Histories | None = None  # of the delayed scales
+    replaced: dict[Value, Value] = field(default_factory=dict)  # products, and what stands for them
+    counts: Counter[str] = field(default_factory=Counter)  # of products, by format
+    # products that were meant to be in a scaled format and are not: where they are, and why
     left: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 

@@ -45,15 +45,12 @@ def amax_of(wide: Value, b: GraphBuilder) -> Value:
 
 @dataclass
 class _Entry:
-    """An operand. rows: the largest magnitude of each of its rows now.
-
-    scale: a number, in the end made of the state.
-    """
+    """An operand."""
 
     kind: DType
     layer: str
-    rows: Value
-    scale: Value
+    rows: Value  # the largest magnitude of each of its rows now
+    scale: Value  # a number, in the end made of the state
     place: int = 0
 
 

@@ -14,6 +14,10 @@ from trnlab.isa.alu import AluOp, alu_op, with_scalar
 from trnlab.isa.base import Array, Arrays, Dataflow, Engine, Instruction, Operand, OperandSpec, Work
 from trnlab.isa.opcheck import check_alu, check_bits
 
+RSQRT, ON_SCALAR = 1, 2  # of `Work.m`
+# What an activation computes before its function. The sides of an operator do not matter, since both commute.
+_SCALE_AND_SHIFT = (["multiply", "add"], ["multiply"], ["add"])
+
 
 @register
 class TensorScalar(Instruction):
@@ -105,7 +109,7 @@ class TensorScalar(Instruction):
 
     def _check_combination(self, names: list[str], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         if engine is Engine.SCALAR:
-            plain = names in (["multiply", "add"], ["multiply"], ["add"])
+            plain = names in _SCALE_AND_SHIFT
             legal = chip.has("scalar_alu") or (plain and not attrs["reverse0"] and not attrs["reverse1"])
         else:
             legal = "rsqrt" in names and set(names) <= {"rsqrt", "add", "multiply"}
@@ -134,6 +138,7 @@ class TensorScalar(Instruction):
         return {"dst": result}
 
     def work(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine) -> Work:
-        """N elements for one operator or two; m = 1 when one is rsqrt."""
+        """N elements for one operator or two; m = 1 when one is rsqrt, 2 when ScalarE could do it, too."""
         used = [alu_op(attrs[name]).name for name in ("op0", "op1") if attrs[name] is not None]
-        return self.streaming(ops, engine, m=int("rsqrt" in used), flops=len(used))
+        m = RSQRT if "rsqrt" in used else ON_SCALAR if used in _SCALE_AND_SHIFT else 0
+        return self.streaming(ops, engine, m=m, flops=len(used))

@@ -14,8 +14,7 @@ ERROR, WARNING = "error", "warning"
 class LintFinding:
     """One thing that the vendor's compiler would refuse (error), or may refuse or will one day (warning).
 
-    line and column count from one. function: the kernel, or the function that a kernel calls. source: who says so.
-    times: how often it is found in the file, this being the first place.
+    line and column count from one.
     """
 
     file: str
@@ -25,10 +24,10 @@ class LintFinding:
     severity: str
     what: str
     remedy: str
-    source: str
-    function: str = ""
+    source: str  # who says so
+    function: str = ""  # the kernel, or the function that a kernel calls
     text: str = ""
-    times: int = 1
+    times: int = 1  # how often it is found in the file, this being the first place
 
     def __str__(self) -> str:
         often = "" if self.times == 1 else f" ({self.times} times)"

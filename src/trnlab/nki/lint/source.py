@@ -20,15 +20,12 @@ _MAKERS = frozenset(
 
 @dataclass(frozen=True)
 class KernelSource:
-    """A function that becomes a kernel. made_by: what makes it one, e.g. "nki.jit"; dialect: NEW or OLD.
-
-    target: the platform_target of what makes it one, or "".
-    """
+    """A function that becomes a kernel."""
 
     node: ast.FunctionDef
-    made_by: str
-    dialect: str
-    target: str = ""
+    made_by: str  # what makes it one, e.g. "nki.jit"
+    dialect: str  # NEW or OLD
+    target: str = ""  # the platform_target of what makes it one, or ""
 
 
 @dataclass

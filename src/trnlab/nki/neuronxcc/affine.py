@@ -32,6 +32,7 @@ _TRUTH: dict[str, Callable[[int, int], bool]] = {
     "is_equal": operator.eq,
     "not_equal": operator.ne,
 }
+_ALL = slice(None)
 
 
 class Affine:
@@ -59,6 +60,12 @@ class Affine:
 
     def __getitem__(self, key: Any) -> Affine:
         """Insert broadcast axes with None; other axes stay whole."""
+        if key.__class__ is tuple and len(key) == 2 and len(self.extents) == 1:  # nl.arange(n)[:, None] and [None, :]
+            first, last = key
+            if last is None and first.__class__ is slice and first == _ALL:
+                return Affine((self.extents[0], 1), (self.coefficients[0], 0), self.constant)
+            if first is None and last.__class__ is slice and last == _ALL:
+                return Affine((1, self.extents[0]), (0, self.coefficients[0]), self.constant)
         extents: list[int] = []
         coefficients: list[int] = []
         axes = iter(zip(self.extents, self.coefficients))
@@ -66,7 +73,7 @@ class Affine:
             if k is None:
                 extents.append(1)
                 coefficients.append(0)
-            elif k == slice(None):
+            elif k == _ALL:
                 extent, coefficient = next(axes)
                 extents.append(extent)
                 coefficients.append(coefficient)

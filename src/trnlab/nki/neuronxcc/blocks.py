@@ -73,7 +73,12 @@ class BlockedTensor:
         return self.shape[0]
 
     def __getitem__(self, key: Any) -> Any:
-        keys = self._expand(key if isinstance(key, tuple) else (key,))
+        keys = key if key.__class__ is tuple else (key,)
+        first = keys[: self._blocks]
+        if len(first) == self._blocks and self._inside(first):  # as most kernels index
+            tile, rest = self._make((*self._index, *first)), keys[self._blocks :]
+            return tile[rest] if rest else tile
+        keys = self._expand(keys)
         chosen: list[int] = []
         for dim, k in enumerate(keys[: self._blocks]):
             if all(isinstance(other, slice) and other == slice(None) for other in keys[dim:]):
@@ -84,6 +89,10 @@ class BlockedTensor:
             return BlockedTensor(self.shape[len(chosen) :], left, self._make, (*self._index, *chosen))
         tile, rest = self._tile(tuple(chosen)), keys[self._blocks :]
         return tile[rest] if rest else tile
+
+    def _inside(self, keys: tuple[Any, ...]) -> bool:
+        """Whether these are numbers of tiles, counted from the first."""
+        return all(k.__class__ is int and 0 <= k < size for k, size in zip(keys, self.shape))
 
     def _expand(self, keys: tuple[Any, ...]) -> tuple[Any, ...]:
         at = next((i for i, k in enumerate(keys) if k is Ellipsis), None)

@@ -29,7 +29,7 @@ from trnlab.nki.enums import chip_engine, dge_mode, engine, nc_version, oob_mode
 from trnlab.nki.isa import get_nc_version
 from trnlab.nki.neuronxcc import declared
 from trnlab.nki.neuronxcc.affine import Affine, Mask
-from trnlab.nki.neuronxcc.defined import Box, defined, record
+from trnlab.nki.neuronxcc.defined import defined, record
 from trnlab.nki.neuronxcc.elementwise import (
     binary_result,
     column,
@@ -37,9 +37,21 @@ from trnlab.nki.neuronxcc.elementwise import (
     copied,
     not_both_psum,
     result,
-    row_result,
     same_rank,
 )
+from trnlab.nki.neuronxcc.isa_reductions import bn_stats as bn_stats
+from trnlab.nki.neuronxcc.isa_reductions import max8 as max8
+from trnlab.nki.neuronxcc.isa_reductions import nc_find_index8 as nc_find_index8
+from trnlab.nki.neuronxcc.isa_reductions import nc_match_replace8 as nc_match_replace8
+from trnlab.nki.neuronxcc.isa_reductions import reduce as reduce
+from trnlab.nki.neuronxcc.isa_reductions import tensor_partition_reduce as tensor_partition_reduce
+from trnlab.nki.neuronxcc.isa_reductions import tensor_reduce as tensor_reduce
+from trnlab.nki.neuronxcc.isa_transfers import accumulated as accumulated
+from trnlab.nki.neuronxcc.isa_transfers import dma_copy as dma_copy
+from trnlab.nki.neuronxcc.isa_transfers import dma_transpose as dma_transpose
+from trnlab.nki.neuronxcc.isa_transfers import local_gather as local_gather
+from trnlab.nki.neuronxcc.isa_transfers import nc_stream_shuffle as nc_stream_shuffle
+from trnlab.nki.neuronxcc.isa_transfers import sequence_bounds as sequence_bounds
 from trnlab.nki.neuronxcc.masked import boxed, cut, rows_of, trimmed
 from trnlab.nki.neuronxcc.zeros import settle
 from trnlab.nki.operators import alu_name
@@ -399,102 +411,6 @@ def tensor_scalar_cumulative(
 
 
 # -- reductions ---------------------------------------------------------------------------------------------------
-def tensor_reduce(
-    op: Any,
-    data: Tensor,
-    axis: Any,
-    *,
-    mask: Any = None,
-    dtype: Any = None,
-    negate: bool = False,
-    keepdims: bool = False,
-    **_: Any,
-) -> Tensor:
-    """Fold free dimensions."""
-    return reduce(alu_name(op), data, axis, dtype, mask, keepdims, negate)
-
-
-def reduce(
-    op: str,
-    data: Tensor,
-    axis: Any,
-    dtype: Any = None,
-    mask: Any = None,
-    keepdims: bool = False,
-    negate: bool = False,
-) -> Tensor:
-    """Fold free dimensions of what the mask leaves."""
-    axes = compose.reduced_axes(data.ndim, axis)
-    out = result(compose.kept(data, axes, keepdims), dtype or data.format)
-    settle(data)
-    box: Box = {a: edges for a, edges in defined(data).items() if a not in axes}
-    box |= boxed(mask, data.shape)
-    if not box:
-        compose.reduction(op, data, axes, negate=negate, dst=out, keepdims=keepdims)
-        record(out, box)
-        return out
-    if any(low >= high for low, high in box.values()):
-        return out
-    kept = [a for a in range(data.ndim) if keepdims or a not in axes]
-    into = {kept.index(a): edges for a, edges in box.items() if a not in axes}
-    compose.reduction(op, cut(data, box), axis, negate=negate, dst=cut(out, into), keepdims=keepdims)
-    record(out, into)
-    return out
-
-
-def tensor_partition_reduce(op: Any, data: Tensor, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tensor:
-    """Fold the partitions of what the mask leaves."""
-    out = result((1, *data.shape[1:]), dtype or data.format)
-    box = {**defined(data), **boxed(mask, data.shape)}
-    if not any(low >= high for low, high in box.values()):
-        into = {a: edges for a, edges in box.items() if a}
-        new.tensor_partition_reduce(cut(out, into), op, cut(data, box))
-        record(out, into)
-    return out
-
-
-def max8(*, src: Tensor, mask: Any = None, dtype: Any = None, **_: Any) -> Tensor:
-    """The eight largest of each partition, descending."""
-    return row_result(src, mask, (src.shape[0], 8), dtype or src.format, lambda out, src, _box: new.max8(out, src))
-
-
-def nc_find_index8(*, data: Tensor, vals: Tensor, mask: Any = None, dtype: Any = None, **_: Any) -> Tensor:
-    """Where eight values occur first. A mask applies to data."""
-    return row_result(
-        data,
-        mask,
-        (data.shape[0], 8),
-        dtype or "uint32",
-        lambda out, data, box: new.nc_find_index8(out, data, cut(vals, rows_of(box))),
-    )
-
-
-def nc_match_replace8(
-    *,
-    data: Tensor,
-    vals: Tensor,
-    imm: float,
-    dst_idx: Tensor | None = None,
-    mask: Any = None,
-    dtype: Any = None,
-    **_: Any,
-) -> Tensor:
-    """data with the first occurrence of each of eight values replaced. A mask applies to data."""
-
-    def emit(out: Tensor, data: Tensor) -> None:
-        rows = rows_of(box)
-        places = None if dst_idx is None else cut(dst_idx, rows)
-        new.nc_match_replace8(out, data, cut(vals, rows), float(imm), places)
-
-    box = boxed(mask, data.shape)
-    return computed(data.shape, dtype or data.format, mask, (data,), emit)
-
-
-def bn_stats(data: Tensor, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tensor:
-    """Count, mean and variance * count of the even and the odd elements."""
-    return row_result(
-        data, mask, (data.shape[0], 6), dtype or FLOAT32, lambda out, data, _box: new.bn_stats(out, data)
-    )
 
 
 # -- constants and selections ---------------------------------------------------------------------------------------
@@ -560,86 +476,6 @@ def _selected(expression: Affine, compare: str, data: Tensor, on_false: Any, mas
 
 
 # -- data movement --------------------------------------------------------------------------------------------------
-def dma_copy(
-    *,
-    dst: Tensor,
-    src: Tensor,
-    mask: Any = None,
-    dst_rmw_op: Any = None,
-    oob_mode: Any = oob_mode.error,
-    mode: Any = None,
-    dge_mode: Any = dge_mode.unknown,
-    **_: Any,
-) -> None:
-    """Move elements between HBM and SBUF; dst_rmw_op=np.add adds them to what dst holds."""
-    parts = trimmed(mask, dst, src)
-    if not parts:
-        return
-    if dst_rmw_op is not None:
-        accumulated(parts[0], parts[1], dst_rmw_op)
-    else:
-        new.dma_copy(parts[0], parts[1], oob_mode=mode or oob_mode, dge_mode=dge_mode)
-
-
-def accumulated(dst: Tensor, value: Tensor, op: Any) -> None:
-    """dst = dst + value, added while it moves. Raises ConstraintError for another operator."""
-    if alu_name(op) != "add":
-        refuse(
-            "a transfer can only add to what it overwrites",
-            limit="np.add",
-            got=op,
-            remedy="load, compute and store",
-            code="TRN411",
-        )
-    new.dma_compute(dst, [value, dst], "add", scales=[1.0, 1.0])
-
-
-def dma_transpose(
-    src: Tensor, *, axes: Any = None, mask: Any = None, dtype: Any = None, dge_mode: Any = dge_mode.unknown, **_: Any
-) -> Tensor:
-    """The transpose, moved by DMA into SBUF."""
-    order = tuple(axes) if axes else {2: (1, 0), 3: (2, 1, 0), 4: (3, 1, 2, 0)}[src.ndim]
-    out = result(tuple(src.shape[a] for a in order), dtype or src.format)
-    box = boxed(mask, src.shape)
-    if not any(low >= high for low, high in box.values()):
-        into = {order.index(a): edges for a, edges in box.items()}
-        new.dma_transpose(cut(out, into), cut(src, box), order, dge_mode=dge_mode)
-        record(out, into)
-    return out
-
-
-def local_gather(
-    src_buffer: Tensor,
-    index: Tensor,
-    num_elem_per_idx: int = 1,
-    num_valid_indices: Any = None,
-    *,
-    mask: Any = None,
-    **_: Any,
-) -> Tensor:
-    """Each GpSimd core gathers along the free dimension for its 16 partitions."""
-    count = num_valid_indices or index.shape[1] * 16
-    out = result((src_buffer.shape[0], count, num_elem_per_idx), src_buffer.format)
-    new.local_gather(out, src_buffer, index, num_elem_per_idx, num_valid_indices)
-    record(out, {})
-    return out
-
-
-def nc_stream_shuffle(
-    src: Tensor, dst: Tensor, shuffle_mask: Any, *, dtype: Any = None, mask: Any = None, **_: Any
-) -> None:
-    """Shuffle partitions within each 32."""
-    parts = trimmed(mask, dst, src)
-    if parts:
-        new.nc_stream_shuffle(parts[0], parts[1], shuffle_mask)
-
-
-def sequence_bounds(*, segment_ids: Tensor, dtype: Any = None, **_: Any) -> Tensor:
-    """Start and end of each element's segment."""
-    out = result((1, 2, *segment_ids.shape[1:]), dtype or segment_ids.format)
-    new.sequence_bounds(out, segment_ids)
-    record(out, {})
-    return out
 
 
 # -- instructions that are called as they are declared ---------------------------------------------------------------

@@ -17,6 +17,7 @@ from trnlab.lang.recorder import current
 from trnlab.lang.storage import Storage
 from trnlab.lang.tensor import Tensor
 from trnlab.nki.neuronxcc.defined import boxes
+from trnlab.program.strided import row_major
 
 _ZERO = "zero when first read"
 _PSUM = Memory.PSUM  # to look a member up takes 200 ns in Python 3.11
@@ -41,6 +42,11 @@ def settle(tensor: Tensor) -> None:
 def _fill_gaps(storage: Storage) -> None:
     """Zero what no instruction has written of what is defined, runs of elements of rows that are alike at a time."""
     rows, row = storage.shape[0], storage.row
+    if any(
+        offset == 0 and shape == storage.shape and strides == row_major(shape)
+        for offset, shape, strides in storage.wrote
+    ):
+        return
     gap = np.zeros(storage.shape, bool)
     box = boxes().get(storage, {})
     gap[tuple(slice(*box.get(axis, (0, n))) for axis, n in enumerate(storage.shape))] = True
@@ -70,7 +76,7 @@ def adds(target: Tensor) -> None:
     """
     storage = target.storage
     region = (target.offset, target.shape, target.strides)
-    if region in storage.sums:
+    if region in storage.sums or not storage.wrote:
         return
     wrote = np.zeros(storage.row * storage.shape[0], np.bool_)
     for known in storage.wrote:

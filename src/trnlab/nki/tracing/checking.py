@@ -50,7 +50,7 @@ def findings(
         observed=observed,
         results=results,
         explicit=explicit(recorder),
-        told=tuple(recorder.told),
+        accumulating=tuple(recorder.accumulating),
         free=tuple(recorder.free),
         spans=recorder.spans,
         lines=recorder.lines_of_tiles,

@@ -39,31 +39,23 @@ class KernelResult:
 
 @dataclass(frozen=True)
 class CallSignature:
-    """What a call would give. results: the returned structure with zeros of the right shapes and formats.
+    """What a call would give."""
 
-    written: the names of the arguments that the kernel writes to.
-    """
-
-    results: Any
-    written: tuple[str, ...]
+    results: Any  # the returned structure with zeros of the right shapes and formats
+    written: tuple[str, ...]  # the names of the arguments that the kernel writes to
 
 
 @dataclass(frozen=True)
 class Trace:
-    """A recorded kernel: the stream of each core, and what to bind to the tensors that they use.
+    """A recorded kernel: the stream of each core, and what to bind to the tensors that they use."""
 
-    program: a call for each core, beside each other; its first `arguments` tensors are the caller's arrays.
-    arrays: contents of constants. results: the returned structure with `KernelResult` where tensors were. content: of
-    the caller's arrays, where the instructions depend on it; empty where every call must record anew. findings: what
-    the checks found wrong; every call hears of it.
-    """
-
-    program: Program
+    program: Program  # a call for each core, beside each other; its first `arguments` tensors are the caller's arrays
     arguments: int
-    arrays: dict[int, Array]
-    results: Any
+    arrays: dict[int, Array]  # contents of constants
+    results: Any  # the returned structure with `KernelResult` where tensors were
+    # of the caller's arrays, where the instructions depend on it; empty where every call must record anew
     content: bytes | None = None
-    findings: tuple[CheckFinding, ...] = ()
+    findings: tuple[CheckFinding, ...] = ()  # what the checks found wrong; every call hears of it
 
     @property
     def routine(self) -> Routine:

@@ -58,7 +58,7 @@ def document(c: Comparison, runs: Sequence[Profile] = ()) -> Document:
 
 
 def _timelines(c: Comparison, runs: Sequence[Profile]) -> Section:
-    """Of both, one above the other."""
+    """The timelines of both, one above the other."""
     return Section(parts=[_drawn(run, name) for run, name in zip(runs, c.names)], style="linked")
 
 
@@ -92,7 +92,7 @@ def _lists(c: Comparison) -> Iterator[Section]:
 
 
 def _pairs(c: Comparison) -> list[tuple[str, ...]]:
-    """Of each opcode: engine, pairs, the median duration in both runs, and how far those of a pair lie apart."""
+    """A row for each opcode: engine, pairs, the median duration in both runs, and how far pairs lie apart."""
     return [
         (name, engine, str(count), nice_time(x), nice_time(y), f"{error:.1%}")
         for name, engine, count, x, y, error in by_opcode(c.pairs)

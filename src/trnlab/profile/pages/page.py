@@ -49,7 +49,7 @@ def document(profile: Profile) -> Document:
 
 
 def _sections(profile: Profile) -> Iterator[Section]:
-    """Of the page."""
+    """The sections of the page."""
     s, step = profile.summary, profile.step
     yield from pictures.loss(s)
     if step is not None:

@@ -33,14 +33,12 @@ from trnlab.program.passes.versions import rename_overwritten
 
 @dataclass(frozen=True)
 class Pass:
-    """change: what it does to a draft. takes_room: in these memories tiles live longer, so it is left out where they
-    do not fit.
-    middle_end: `nki.compiler.skip_middle_end_transformations` leaves it out.
-    """
+    """A pass of the compiler over the draft of a kernel."""
 
-    change: Callable[[Draft], None]
+    change: Callable[[Draft], None]  # what it does to a draft
+    # in these memories tiles live longer, so it is left out where they do not fit
     takes_room: tuple[Memory, ...] = ()
-    middle_end: bool = False
+    middle_end: bool = False  # `nki.compiler.skip_middle_end_transformations` leaves it out
 
 
 PASSES: dict[str, Pass] = {

@@ -5,9 +5,9 @@
         nl.store(out[i], tile)              # four stores of [128, 128]: one of [128, 4, 128]
 
 The tiles become columns of one. A transfer is made of as many as `coalesce_bytes` allow: the profiles show merged
-transfers of two, four and eight tiles, and none that is larger. Loads are merged only where their results go to
-different places: those in the inner loop of a matmul, whose products go into one sum, stay apart, as in the vendor's
-tutorial; and so do tiles of one element a partition, as in public kernels that add vectors.
+transfers of two, four and eight tiles, and none that is larger. So are loads in the inner loop of a matmul, of blocks
+that lie behind each other along the sum (ADR 122). Tiles of one element a partition stay apart, as in public kernels
+that add vectors.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class _Search:
             return False
         if move.place - run[0].place > _NEAR or not self._whole([*run, move]):
             return False
-        return self._may_move(run, move) and (self.storing or self._independent(run, move))
+        return self._may_move(run, move)
 
     def _whole(self, run: list[Move]) -> bool:
         """Different tiles are all of theirs, used by nobody before they are loaded, and the compiler's to place."""
@@ -226,24 +226,6 @@ class _Search:
             and use.at not in own
             for use in uses[low:high]
         )
-
-    def _independent(self, run: list[Move], move: Move) -> bool:
-        """Whether what is computed of the tiles is the same instruction's, or goes to different places."""
-        one, other = self._readers(run[-1]), self._readers(move)
-        return bool(one & other) or not self._results(one) & self._results(other)
-
-    def _readers(self, move: Move) -> set[int]:
-        uses = self.uses[self.owner[move.chip]]
-        low, high = self.first[move.chip], self.last[move.chip]
-        return {u.at for u in uses if not u.writes and u.first <= high and low <= u.last}
-
-    def _results(self, instructions: set[int]) -> set[int]:
-        draft, found = self.draft, set()
-        for i in instructions:
-            for k in range(draft.first_list[i], draft.first_list[i + 1]):
-                if self.access[k] & WRITES:
-                    found.add(self.owner[k])
-        return found
 
     def steps(self, first: Move, move: Move, count: int) -> tuple[int, int] | None:
         """Bytes from one transfer to the next in HBM, and on chip in one tile, if `move` is `count` behind."""

@@ -6,7 +6,8 @@ compiler moves what makes a tile to where the tile is used. Here instructions th
 and each is preceded by just what it depends on that has not been done yet. Dependencies are those of the recording
 (read after write, write after read, write after write), so that no value changes.
 
-It is applied only where a kernel does not fit as it is written.
+It is applied only where a kernel does not fit into PSUM as it is written and then needs no memory in HBM, and to what
+could not be spilled (ADR 123).
 """
 
 from __future__ import annotations

@@ -259,16 +259,14 @@ def _dims(free: list[int]) -> Dims:
 
 @dataclass(eq=False)
 class _Held:
-    """A copy that was left out. tile: in PSUM, of so many banks, read there from place `since` to `until`. before:
-    what its readers were.
-    """
+    """A copy that was left out."""
 
     copy: int
-    tile: int
+    tile: int  # in PSUM, of so many banks, read there from place `since` to `until`
     banks: int
     since: int
     until: int
-    before: list[tuple[int, list[int]]]
+    before: list[tuple[int, list[int]]]  # what its readers were
 
 
 def _held(

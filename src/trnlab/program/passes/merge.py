@@ -39,14 +39,11 @@ class Forms(NamedTuple):
 
 
 class Merged(NamedTuple):
-    """What becomes of the loops of a nest.
+    """What becomes of the loops of a nest."""
 
-    ids: the instructions in their new order. size: per instruction, of how many it is made; 0 for those that go into
-    another. group, place: of each buffer, the group of tiles that it is one of (-1: none), and which.
-    """
-
-    ids: Ints
-    size: Ints
+    ids: Ints  # the instructions in their new order
+    size: Ints  # per instruction, of how many it is made; 0 for those that go into another
+    # group, place: of each buffer, the group of tiles that it is one of (-1: none), and which
     group: Ints
     place: Ints
 

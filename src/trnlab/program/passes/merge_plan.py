@@ -54,17 +54,13 @@ _ROOM = 2  # tiles that wait for a merged instruction take at most 1 / _ROOM of 
 
 
 class Code(NamedTuple):
-    """What is asked of instructions and of operands.
-
-    merges: whether an instruction may be merged; begins: where its operands begin. The rest is per operand. part:
-    _STREAMED, _SCALAR, or _NONE where it forbids merging; elements: per partition; low, high: the first and the last
-    piece of memory that it touches, of `pieces` in all.
-    """
+    """What is asked of instructions and of operands."""
 
     opcode: Ints
     engine: Ints
     attr: Ints
-    merges: Bools
+    merges: Bools  # whether an instruction may be merged
+    # where its operands begin. The rest is per operand.
     begins: Ints
     role: Ints
     pattern: Ints
@@ -72,21 +68,21 @@ class Code(NamedTuple):
     start: Ints
     offset: Ints
     access: Ints
-    part: Ints
-    elements: Ints
+    part: Ints  # _STREAMED, _SCALAR, or _NONE where it forbids merging
+    elements: Ints  # per partition
+    # low, high: the first and the last piece of memory that it touches, of `pieces` in all
     low: Ints
     high: Ints
     pieces: int
 
 
 class Tiles(NamedTuple):
-    """What is asked of buffers. form: equal for those that can be columns of one tile, -1 for those that cannot be;
-    bank: bytes of a PSUM bank for tiles in PSUM, else 0; sbuf: whether it lies there."""
+    """What is asked of buffers."""
 
     nbytes: Ints
-    form: Ints
-    bank: Ints
-    sbuf: Bools
+    form: Ints  # equal for those that can be columns of one tile, -1 for those that cannot be
+    bank: Ints  # bytes of a PSUM bank for tiles in PSUM, else 0
+    sbuf: Bools  # whether it lies there
 
 
 class MergePlan(NamedTuple):

@@ -17,24 +17,21 @@ from trnlab.program.spans import Spans
 
 
 class Nest(NamedTuple):
-    """All loops of one depth.
+    """All loops of one depth."""
 
-    iterations: where the iterations of each loop begin in `begin` and `end`, and where the last end. begin, end:
-    where the instructions of an iteration lie in `ids`, the numbers of all instructions in order. length: how many
-    instructions all iterations of a loop have in common, which are its positions; 0 where iterations differ.
-    positions: where the positions of each loop begin in `match`, which says where in `ids` the first iteration has
-    each; it may have others between them (what later iterations need not do again). slot: per instruction of `ids`
-    2 p + 1 at position p, 2 p for what lies before it.
-    """
-
-    iterations: Ints
+    iterations: Ints  # where the iterations of each loop begin in `begin` and `end`, and where the last end
+    # begin, end: where the instructions of an iteration lie in `ids`, the numbers of all instructions in order
     begin: Ints
     end: Ints
     ids: Ints
+    # how many instructions all iterations of a loop have in common, which are its positions; 0 where iterations
+    # differ
     length: Ints
+    # where the positions of each loop begin in `match`, which says where in `ids` the first iteration has each;
+    # it may have others between them (what later iterations need not do again)
     positions: Ints
     match: Ints
-    slot: Ints
+    slot: Ints  # per instruction of `ids` 2 p + 1 at position p, 2 p for what lies before it
 
 
 def nests(draft: Draft, spans: Spans, fixed: Any) -> Iterator[Nest]:

@@ -4,8 +4,8 @@
 A tile of PSUM that nobody writes any more is copied to SBUF, where all later readers find it. A tile of SBUF goes to
 HBM and comes back before its next use, which costs two transfers: ordinary instructions of the routine, through
 scratch memory named after the tile, which reports count as spills. Its copy in HBM stays good until it is written
-again. Of the tiles that could leave, the one whose next use is furthest away does (Belady's rule). Moving bits
-changes no value.
+again. Of the tiles that could leave, the one whose next use is furthest away does (Belady's rule). Several reloads
+are under way at a time, so that engines compute meanwhile (ADR 123). Moving bits changes no value.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from trnlab.program.passes.draft import OWNER, ROLE, WORK, WRITES, Draft, Ints
 from trnlab.program.routine import COL
 
 MOST_ROUNDS = 24
-_FILLED = 0.97  # of SBUF: tiles of different sizes leave gaps
+_FILLED = 0.87  # of SBUF, see `Policy.loads_share`: the rest is for tiles of several iterations
+_AHEAD = 8  # reloads that are under way at a time
 _QUEUES = 8  # rings that transfers take turns on
 
 
@@ -173,14 +174,16 @@ def _tiles(draft: Draft, memory: Memory) -> dict[int, _Tile]:
     place = np.empty(len(draft), np.int64)
     place[draft.order] = np.arange(len(draft))
     tiles: dict[int, _Tile] = {}
-    inside = np.array([b.memory is memory for b in draft.buffers])[draft.owner]
-    at, owner, access = place[draft.of[inside]], draft.owner[inside], draft.access[inside]
-    for k in np.argsort(at, kind="stable").tolist():
-        tile = tiles.setdefault(int(owner[k]), _Tile(draft.buffers[int(owner[k])], [], -1))
-        if not tile.places or tile.places[-1] != at[k]:
-            tile.places.append(int(at[k]))
-        if access[k] & WRITES:
-            tile.last_write = int(at[k])
+    buffers = draft.buffers
+    inside = (draft.columns().memory == int(memory))[draft.owner]
+    at, owner, writes = place[draft.of[inside]], draft.owner[inside], draft.access[inside] & WRITES != 0
+    uses = np.unique(np.stack([owner, at], axis=1), axis=0)  # by tile, and in order
+    numbers, begin = np.unique(uses[:, 0], return_index=True)
+    last_write = np.full(len(buffers), -1, np.int64)
+    np.maximum.at(last_write, owner[writes], at[writes])
+    ends, places = [*begin[1:].tolist(), len(uses)], uses[:, 1].tolist()
+    for number, first, end in zip(numbers.tolist(), begin.tolist(), ends):
+        tiles[number] = _Tile(buffers[number], places[first:end], int(last_write[number]))
     return tiles
 
 
@@ -191,6 +194,7 @@ def _apply(draft: Draft, leaves: list[_Leave], log: _Log) -> Draft:
     added: list[tuple[int, int]] = []  # (place behind which, instruction)
     rebound: list[tuple[int, int, int]] = []  # (tile, from place, buffer)
     line = b.location
+    back = _reload_places(leaves)
     for turn, leave in enumerate(leaves):
         log.add(draft, leave)
         old, b.location = b.buffers[leave.tile], b.made_at.get(leave.tile)
@@ -207,10 +211,22 @@ def _apply(draft: Draft, leaves: list[_Leave], log: _Log) -> Draft:
                 _move(b, copy, whole(old), turn)
                 added.append((leave.after, len(b) - 1))
             _move(b, kept, copy, turn)
-            added.append((leave.before - 1, len(b) - 1))
+            added.append((back[turn], len(b) - 1))
         rebound.append((leave.tile, leave.before, kept.buffer.id))
     b.location = line
     return _rebound(draft, len(order), added, rebound)
+
+
+def _reload_places(leaves: list[_Leave]) -> list[int]:
+    """Behind which place each tile comes back: `_AHEAD` reloads before the one that it is needed by, so that the chip
+    computes meanwhile, and no sooner than it has left.
+    """
+    order = sorted(range(len(leaves)), key=lambda turn: leaves[turn].before)
+    places = [0] * len(leaves)
+    for n, turn in enumerate(order):
+        leave, sooner = leaves[turn], leaves[order[max(n - _AHEAD, 0)]]
+        places[turn] = max(min(sooner.before, leave.before) - 1, leave.after)
+    return places
 
 
 def _move(b: Builder, dst: AP, src: AP, turn: int) -> None:

@@ -51,16 +51,13 @@ _FIXED = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """cost: a name for programs. about: a source line or "". what: the cost in words. way: what to do about it.
+    """One way to shorten a run."""
 
-    gain: picoseconds that the run would be shorter without the cost.
-    """
-
-    cost: str
-    about: str
-    what: str
-    way: str
-    gain: int
+    cost: str  # a name for programs
+    about: str  # a source line or ""
+    what: str  # the cost in words
+    way: str  # what to do about it
+    gain: int  # picoseconds that the run would be shorter without the cost
 
 
 def advice(

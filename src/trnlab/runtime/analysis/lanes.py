@@ -42,7 +42,7 @@ def items(step: Sequence[str | UncapturedCollective], executables: Mapping[str, 
                 known[each] = _work(executables[each])
             found.append(known[each])
         else:
-            asked = each.asked
+            asked = each.request
             who = asked.pairs[0] if asked.pairs else asked.group_of(rank)
             found.append(
                 {

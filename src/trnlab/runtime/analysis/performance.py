@@ -36,7 +36,7 @@ class Fullest(NamedTuple):
 
     peak_bytes: int = 0
     executable: str = ""
-    beside: int = 0
+    other_bytes: int = 0
 
     @classmethod
     def of(cls, executable: Executable, beside: int) -> Fullest:
@@ -49,21 +49,18 @@ NOTHING = Fullest()
 
 @dataclass(frozen=True)
 class ExecutedSteps:
-    """What a run executed. By key: executables, details of them, how often each ran in all.
-
-    typical: the calls of a typical step. patterns: those of each step, in order. tokens: of a typical step. outside:
-    what the last step of a pattern asked of the other ranks between its executables. fullest: of the typical step.
-    """
+    """What a run executed. By key: executables, details of them, how often each ran in all."""
 
     session: Session
     executables: Mapping[str, Executable]
     details: dict[str, dict[str, Any]]
     calls: Mapping[str, int]
-    typical: StepCalls
-    patterns: Sequence[StepCalls]
-    tokens: int
+    typical: StepCalls  # the calls of a typical step
+    patterns: Sequence[StepCalls]  # those of each step, in order
+    tokens: int  # of a typical step
+    # what the last step of a pattern asked of the other ranks between its executables
     outside: Mapping[StepCalls, Sequence[UncapturedCollective]] = field(default_factory=dict)
-    fullest: Fullest = NOTHING
+    fullest: Fullest = NOTHING  # of the typical step
 
     def programs(self, pattern: StepCalls) -> StepPrograms:
         """A step of the pattern."""
@@ -226,7 +223,7 @@ def _memory(executables: Mapping[str, Executable], fullest: Fullest) -> dict[str
         name = "updated in place" if t.id in updated else f"{t.kind}s"
         parts[name] += t.nbytes
     parts["scratch"] = forecast.peak_bytes - sum(parts.values())
-    parts["of other programs"] = fullest.beside
+    parts["of other programs"] = fullest.other_bytes
     return {
         "peak_bytes": fullest.peak_bytes,
         "capacity_bytes": forecast.capacity_bytes,

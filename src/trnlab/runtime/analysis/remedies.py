@@ -204,4 +204,4 @@ def _outside_s(job: RankStep, **network: Any) -> float:
         return 0.0
     given = {"cluster": job.cluster.name, "size": job.ranks, "faults": job.session.faults, **network}
     world = world_of(**given)
-    return sum(world.cost(each.asked, each.buffer).seconds for each in job.outside)
+    return sum(world.cost(each.request, each.buffer).seconds for each in job.outside)

@@ -63,11 +63,11 @@ class Traffic:
         with self.lock:
             self.healthy += healthy
             self.by_purpose[each.purpose].add(each.nbytes, each.cost.seconds)
-            self.by_operation[each.asked.kind].add(each.nbytes, each.cost.seconds)
+            self.by_operation[each.request.kind].add(each.nbytes, each.cost.seconds)
             self.loads = self.loads + each.cost.loads
-        self.hear(each)
+        self.note(each)
 
-    def hear(self, each: UncapturedCollective) -> None:
+    def note(self, each: UncapturedCollective) -> None:
         """The step takes longer by it."""
         with self.lock:
             if len(self.recent) < MOST:
@@ -124,16 +124,16 @@ class Fabric:
         each = self.network.cluster.target.chips
         return {"instance": chip // each, "chip": chip % each, "core": core}
 
-    def perform(self, asked: Collective, source: Array, transport: Transport) -> Array:
+    def perform(self, request: Collective, source: Array, transport: Transport) -> Array:
         """This rank's part of a collective; the result is a new flat array."""
-        return self.world.part(asked, _nbytes(asked, source), self.rank).run(source, transport, asked.reduction)
+        return self.world.part(request, _nbytes(request, source), self.rank).run(source, transport, request.reduction)
 
-    def count(self, asked: Collective, source: Array, purpose: str) -> None:
+    def count(self, request: Collective, source: Array, purpose: str) -> None:
         """A collective was done: add its time on the fabric."""
-        nbytes = _nbytes(asked, source)
-        healthy = self.well.cost(asked, nbytes).seconds if self.world.faults else 0.0
+        nbytes = _nbytes(request, source)
+        healthy = self.well.cost(request, nbytes).seconds if self.world.faults else 0.0
         self.traffic.add(
-            UncapturedCollective(asked, purpose, source.nbytes, nbytes, self.world.cost(asked, nbytes)), healthy
+            UncapturedCollective(request, purpose, source.nbytes, nbytes, self.world.cost(request, nbytes)), healthy
         )
 
     def take(self) -> list[UncapturedCollective]:
@@ -143,7 +143,7 @@ class Fabric:
     def count_receipt(self, source: int, target: int, array: Array, purpose: str) -> None:
         """A message came: this rank waited for it as long as its sender; it gave nothing."""
         asked = Collective("collective_permute", pairs=((source, target),))
-        self.traffic.hear(UncapturedCollective(asked, purpose, 0, array.nbytes, self.world.cost(asked, array.nbytes)))
+        self.traffic.note(UncapturedCollective(asked, purpose, 0, array.nbytes, self.world.cost(asked, array.nbytes)))
 
     def count_transfer(self, source: int, target: int, array: Array, purpose: str) -> None:
         """The same of a message from one rank to another."""
@@ -170,9 +170,9 @@ class Fabric:
         }
 
 
-def _nbytes(asked: Collective, source: Array) -> int:
+def _nbytes(request: Collective, source: Array) -> int:
     """Bytes of the larger of input and output."""
-    return max(source.size, asked.count(source.size)) * source.itemsize
+    return max(source.size, request.count(source.size)) * source.itemsize
 
 
 def instances(session: Session, ranks: int) -> int:

@@ -26,15 +26,14 @@ _BUFFER, _FIRST, _LAST, _ROLE = COL["buffer"], COL["first"], COL["last"], COL["r
 
 @dataclass(frozen=True)
 class TensorUsage:
-    """names: tensors and tiles. buffer: per instruction the one whose last use let it go, as an index of names; -1
-    where it waited for no tensor. occupancy: per memory its capacity in bytes, and times in picoseconds at which the
-    bytes in use change to what. spilled: bytes written to and read from the scratch memory in HBM.
-    """
+    """What tensors occupied on chip while a program ran."""
 
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # tensors and tiles
+    # per instruction the one whose last use let it go, as an index of names; -1 where it waited for no tensor
     buffer: Ints
+    # per memory its capacity in bytes, and times in picoseconds at which the bytes in use change to what
     occupancy: dict[str, tuple[int, Ints, Ints]]
-    spilled: tuple[int, int]
+    spilled: tuple[int, int]  # bytes written to and read from the scratch memory in HBM
 
 
 def usage(program: Program, timeline: Timeline, chip: Chip) -> TensorUsage:

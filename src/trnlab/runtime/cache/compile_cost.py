@@ -25,10 +25,11 @@ ENOUGH = 5  # entries from which on they say how far off a prediction is
 
 @dataclass(frozen=True)
 class GraphSize:
-    """ops: of a graph. distinct_ops: of them, those that differ in more than their place: layers that are alike count
-    once, as their routines are compiled once."""
+    """The size of a graph, as far as the time of compiling it goes by that."""
 
-    ops: int
+    ops: int  # of a graph
+    # of them, those that differ in more than their place: layers that are alike count once, as their routines are
+    # compiled once
     distinct_ops: int
 
     @property

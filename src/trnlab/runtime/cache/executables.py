@@ -49,16 +49,13 @@ NOTICED_AFTER_S = 2.0
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """One executable of the cache. `problem` is None for a sound one; then `metadata` is complete.
-
-    hits: how often it was used, None where the store does not count. used: when it last was, in seconds since 1970.
-    """
+    """One executable of the cache. `problem` is None for a sound one; then `metadata` is complete."""
 
     key: str
     size: int
     modified: float
-    used: float
-    hits: int | None
+    used: float  # when it last was, in seconds since 1970
+    hits: int | None  # how often it was used, None where the store does not count
     metadata: dict[str, Any]
     problem: CacheError | None = None
 

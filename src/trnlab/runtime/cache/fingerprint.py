@@ -29,11 +29,11 @@ _SETTINGS = ("target", "figures of the chip", "compiler version")
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """`key`: 64 hexadecimal digits. `parts`: label to value, most telling first ("input x": "float32[8, 128]")."""
+    """The key of a program in the cache, and what it was made of."""
 
-    key: str
+    key: str  # 64 hexadecimal digits
     name: str
-    parts: Mapping[str, str]
+    parts: Mapping[str, str]  # label to value, most telling first ("input x": "float32[8, 128]")
 
     def differences(self, old: Fingerprint) -> list[str]:
         """What changed from `old` to this, one line each, at most MAX_SHOWN; empty when the keys are equal."""

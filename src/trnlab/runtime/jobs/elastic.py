@@ -72,22 +72,20 @@ def parse(text: str) -> tuple[int, int]:
 
 @dataclass
 class Attempt:
-    """One start of a job. first, last: steps that it began with and that it finished, of the job. dead: ranks.
-
-    lost_steps: done and not in a checkpoint. lost_tokens: as the ranks report them, all ranks together. lost_s: on
-    the devices; lost_usd: of all instances for that time. None: not known.
-    """
+    """One start of a job."""
 
     ranks: int
     folder: str
     status: int
+    # first, last: steps that it began with and that it finished, of the job
     first: int = 1
     last: int = 0
-    dead: list[int] = field(default_factory=list)
-    struck: list[str] = field(default_factory=list)
-    lost_steps: int = 0
-    lost_tokens: int = 0
-    lost_s: float | None = None
+    dead: list[int] = field(default_factory=list)  # ranks
+    triggered: list[str] = field(default_factory=list)
+    lost_steps: int = 0  # done and not in a checkpoint
+    lost_tokens: int = 0  # as the ranks report them, all ranks together
+    lost_s: float | None = None  # on the devices
+    # of all instances for that time. None: not known.
     lost_usd: float | None = None
 
 
@@ -162,9 +160,9 @@ def _judged(ended: ranks.JobExit, folder: Path, session: Session) -> Attempt:
     resumed = max((int(each.get("resumed", 0)) for each in said), default=0)
     attempt.first, attempt.last = resumed + 1, resumed + max((int(each.get("steps", 0)) for each in said), default=0)
     attempt.dead = [rank for rank, status in enumerate(ended.ranks) if _died(status, said[rank])]
-    notes = fault_injection.struck(folder_of_notes(folder))
+    notes = fault_injection.triggered(folder_of_notes(folder))
     number = int(folder.name) if folder.parent.name == "restarts" else 0
-    attempt.struck = [f"{note['fault']} on rank {note['rank']}" for note in notes if note["attempt"] == number]
+    attempt.triggered = [f"{note['fault']} on rank {note['rank']}" for note in notes if note["attempt"] == number]
     if attempt.status and attempt.status not in _ASKED:
         _lost(attempt, said, session)
     return attempt
@@ -208,7 +206,7 @@ def _say(attempt: Attempt) -> None:
     who = f"ranks {', '.join(map(str, attempt.dead))} died" if attempt.dead else "a rank failed"
     if len(attempt.dead) == 1:
         who = f"rank {attempt.dead[0]} died"
-    why = f" ({'; '.join(attempt.struck)})" if attempt.struck else ""
+    why = f" ({'; '.join(attempt.triggered)})" if attempt.triggered else ""
     money = "" if attempt.lost_usd is None else f", ${attempt.lost_usd:.3g}"
     spent = "" if attempt.lost_s is None else f", {attempt.lost_s:.3g} s of the devices{money}"
     when = f"after step {attempt.last}" if attempt.last else "before a step of compiled code, which alone is counted"
@@ -228,5 +226,8 @@ def _summary(folder: Path) -> dict[str, Any]:
 
 
 def _write(root: Path, attempts: Sequence[Attempt]) -> None:
-    record = {"schema": "trnlab.job", "version": 1, "attempts": [asdict(each) for each in attempts]}
+    rows = [
+        {"struck" if key == "triggered" else key: value for key, value in asdict(each).items()} for each in attempts
+    ]
+    record = {"schema": "trnlab.job", "version": 1, "attempts": rows}
     write_atomic(root / FILE, json.dumps(record, indent=2).encode())

@@ -58,7 +58,7 @@ class Scene:
     observed: frozenset[int] | None = None
     results: tuple[Returned, ...] = ()
     explicit: frozenset[int] = frozenset()
-    told: tuple[int, ...] = ()
+    accumulating: tuple[int, ...] = ()
     free: tuple[int, ...] = ()
     spans: Spans = field(default_factory=Spans)
     lines: Callable[[], Mapping[int, Location]] = dict
@@ -70,7 +70,7 @@ class _Pass:
 
     def __init__(self, routine: Routine, scene: Scene, patterns: Array, regions: Regions) -> None:
         flags, what = usage(routine)
-        what[list(scene.told)] |= w.TOLD
+        what[list(scene.accumulating)] |= w.TOLD
         what[list(scene.free)] |= w.FREE
         self.routine, self.ranges, self.regions, self.flags, self.what = routine, patterns, regions, flags, what
         self.span_of, self.spans = scene.spans.of_instructions(len(routine)), scene.spans.columns()

@@ -182,12 +182,12 @@ class Partner:
             assert self._job is not None
             try:
                 self._job()
-            except BaseException as error:  # it belongs to the owner, who is told in `beside`
+            except BaseException as error:  # it belongs to the owner, who is told in `run_both`
                 self._error = error
             self._job = None
             self._done.release()
 
-    def beside(self, theirs: Callable[[], None], mine: Callable[[], None]) -> None:
+    def run_both(self, theirs: Callable[[], None], mine: Callable[[], None]) -> None:
         """Run both at the same time; returns when both have ended. Raises what the first of them raised."""
         self._job, self._error = theirs, None
         self._start.release()

@@ -147,7 +147,7 @@ class Machine:
         self._hbm = np.zeros(0, np.uint8)
         self._others: dict[CorePlace, Machine] = {}
 
-    def beside(self, place: CorePlace, sbuf_bytes: int) -> Machine:
+    def other_core(self, place: CorePlace, sbuf_bytes: int) -> Machine:
         """Another core of a program that this one executes, with so much of SBUF at least."""
         other = self._others.get(place)
         if other is None or other.sbuf.shape[1] < sbuf_bytes:
@@ -195,7 +195,7 @@ class Machine:
         else:
             self._partner = self._partner or Partner()
             lanes, orders = self._lanes, frame.pace.orders
-            self._partner.beside(
+            self._partner.run_both(
                 lambda: self._execute(frame, lanes[0], orders[0], 0),
                 lambda: self._execute(frame, lanes[1], orders[1], 1),
             )

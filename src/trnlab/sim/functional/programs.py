@@ -72,7 +72,7 @@ class _Running:
         self.machines = {places[0]: machine}
         for place in places[1:]:
             top = max(call.sbuf_base + routine.sbuf_bytes for call, routine in program if call.place == place)
-            self.machines[place] = machine.beside(place, top)
+            self.machines[place] = machine.other_core(place, top)
 
     def addresses(self, call: Call) -> Array:
         """Where the arguments of a call begin."""

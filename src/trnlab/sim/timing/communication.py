@@ -36,9 +36,9 @@ def world(program: Program) -> World:
     return world_of(program.cluster, program.ranks, program.faults, program.changes)
 
 
-def cost_of(program: Program, routine: Routine, asked: Collective) -> CollectiveCost:
+def cost_of(program: Program, routine: Routine, request: Collective) -> CollectiveCost:
     """What one call of a collective's routine costs. Raises UsageError (TRN187) when a link on its way is down."""
-    return world(program).cost(asked, buffer_bytes(routine))
+    return world(program).cost(request, buffer_bytes(routine))
 
 
 def uses_of(program: Program, chip: Chip) -> dict[int, StreamUse]:

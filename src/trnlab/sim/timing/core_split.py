@@ -39,7 +39,7 @@ class CoreSplit(NamedTuple):
     second: Array
 
 
-def halves(routine: Routine, p: TimingPlan) -> CoreSplit | None:
+def split_cores(routine: Routine, p: TimingPlan) -> CoreSplit | None:
     """How two cores share a routine; None where its work does not split along its results."""
     key = "halves"
     if key not in routine._memo:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from trnlab.chips.spec import Chip, EngineSpec, Figure
 from trnlab.isa.base import Engine, Work
+from trnlab.isa.elementwise.tensor_scalar import RSQRT
 from trnlab.sim.timing.collective import collective_time
 from trnlab.units import PS_PER_NS, PS_PER_S, cycles_to_ps
 
@@ -80,7 +81,7 @@ def dma_cost(work: Work, chip: Chip, engine: Engine, *, from_hbm: bool, to_hbm: 
     trigger -= 0 if work.kind == "dma.ring" else fewer
     start += dma.read_latency.value if from_hbm else 0
     stagger = dma.stagger_read if from_hbm else dma.stagger
-    interval = _ns(dma.queue_interval.value - fewer)
+    interval = 0 if work.kind == "dma.ring" else _ns(dma.queue_interval.value - fewer)
     wake = dma.wake_gpsimd.value if by_software(work, engine) else 0
     return DmaCost(_ns(trigger), _ns(start), round(share), lanes, _ns(stagger.value), interval, _ns(wake))
 
@@ -156,7 +157,9 @@ def _vector(work: Work, chip: Chip) -> InstructionCost:
 def _scalar(work: Work, chip: Chip) -> InstructionCost:
     scalar = chip.scalar
     table = work.m if work.kind.startswith("scalar.activat") else 0
-    issue, latency = (scalar.function_issue, scalar.function_latency) if table else (scalar.issue, scalar.latency)
+    # Without an instruction of its own, scale and shift are an activation by the identity.
+    activates = table or (work.kind == "scalar.tensor_scalar" and not chip.has("scalar_tensor_scalar"))
+    issue, latency = (scalar.function_issue, scalar.function_latency) if activates else (scalar.issue, scalar.latency)
     copies = work.kind in ("scalar.tensor_copy", "scalar.tensor_scalar")
     fast = copies and chip.has("scalar_fast_modes") and _narrow(work, chip)
     streamed = work.n * _stride_factor(work, chip) * (0.5 if fast else 1.0)  # trainium3_arch.rst:56, 218
@@ -171,7 +174,7 @@ def _gpsimd(work: Work, chip: Chip) -> InstructionCost:
         cycles = _GPSIMD_CYCLES[work.kind](work, chip)
         return _engine_cost(gpsimd, cycles, issue=gpsimd.issue.value, latency=gpsimd.latency.value)
     rate = 1.0 if work.kind in ("gpsimd.iota", "gpsimd.affine_select") else gpsimd.elementwise.value
-    if work.kind == "gpsimd.tensor_scalar" and work.m:
+    if work.kind == "gpsimd.tensor_scalar" and work.m == RSQRT:
         rate = gpsimd.rsqrt.value
     return _engine_cost(gpsimd, work.n * rate, issue=gpsimd.issue.value, latency=gpsimd.latency.value)
 

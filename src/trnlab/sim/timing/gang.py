@@ -23,7 +23,7 @@ from trnlab.timeline import CAUSES
 _PEER = CAUSES.index("peer")
 
 
-def beside(
+def time_concurrent(
     program: Program,
     calls: Sequence[Call],
     gang: Gang,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time of a program on a logical core of two NeuronCores (LNC 2), which share one HBM and nothing else.
 
-Calls whose work splits along their results (`halves`) are executed by both cores at once, each its half of the
+Calls whose work splits along their results (`split_cores`) are executed by both cores at once, each its half of the
 instructions, on its own engines, SBUF, PSUM and DMA rings; other calls run on the first core, collectives are managed
 by its CC cores. Kernels that were written for both cores run as they are. A core waits for what the other has written
 to HBM as it waits for its own stores, by semaphores, and so does who overwrites what the other reads: what the halves
@@ -27,8 +27,8 @@ from trnlab.program.gang import gang_of
 from trnlab.program.routine import Program, Routine
 from trnlab.sim.timing.communication import uses_of
 from trnlab.sim.timing.core import Core, PassColumns
-from trnlab.sim.timing.core_split import halves
-from trnlab.sim.timing.gang import beside
+from trnlab.sim.timing.core_split import split_cores
+from trnlab.sim.timing.gang import time_concurrent
 from trnlab.sim.timing.memory import Memories
 from trnlab.sim.timing.order import Array, Ints
 from trnlab.sim.timing.plan import TimingPlan
@@ -91,7 +91,7 @@ def calls_on_both(
         split = parts[call.routine]
         if gang is not None:
             on = [(cores[c.core], memories[c.core]) for c in at_once]
-            yield from beside(program, at_once, gang, plans, on, out, first)
+            yield from time_concurrent(program, at_once, gang, plans, on, out, first)
         else:
             busy = memories if split is not None else memories[:1]
             slots = [memory.enter(call, routine) for memory in busy]
@@ -110,7 +110,7 @@ def calls_on_both(
 
 def _parts(routine: Routine, p: TimingPlan) -> tuple[_Half, ...] | None:
     """What each core executes of a routine that splits."""
-    found = halves(routine, p)
+    found = split_cores(routine, p)
     return found and tuple(_Half(which, _part(p, which)) for which in found)
 
 
@@ -118,7 +118,7 @@ def on_both(program: Program, chip: Chip, policy: Policy | None = None) -> list[
     """For each call, whether both cores are at work on it; None for collectives."""
     policy, uses = policy or chosen(chip.name), uses_of(program, chip)
     code = program.routines
-    split = [None if n in uses else halves(r, planned(r, chip, policy)) is not None for n, r in enumerate(code)]
+    split = [None if n in uses else split_cores(r, planned(r, chip, policy)) is not None for n, r in enumerate(code)]
     return [split[c.routine] if len(at_once) == 1 else True for at_once in program.together() for c in at_once]
 
 

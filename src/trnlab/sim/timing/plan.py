@@ -15,6 +15,7 @@ import numpy as np
 from trnlab import isa
 from trnlab.chips.spec import Chip
 from trnlab.isa.base import Engine, Work
+from trnlab.isa.elementwise.tensor_scalar import ON_SCALAR
 from trnlab.loops import compiled
 from trnlab.numerics import dtypes
 from trnlab.program.routine import Routine
@@ -137,6 +138,8 @@ def alternatives(routine: Routine, p: TimingPlan, chip: Chip) -> tuple[Ints, tup
         kind = _ELSEWHERE.get(work.kind)
         if kind is None or (kind[0] is Engine.GPSIMD and work.psum):
             continue
+        if work.kind == "vector.tensor_scalar" and work.m != ON_SCALAR:
+            continue
         moved, work = key._replace(engine=kind[0]), replace(work, kind=kind[1])
         other[number] = len(rows)
         rows.append(_row(moved, work, chip))
@@ -161,8 +164,10 @@ def triggered_by(
     return replace(p, rows=made, ops=tuple(ops), keys=tuple(keys), row_of=row_of)
 
 
-# Who else can do the same work: of the instructions that leave their engine open (nki.isa.tensor_copy, memset).
+# Who else can do the same work: of the instructions that leave their engine open (nki.isa.tensor_copy, memset,
+# tensor_scalar).
 _ELSEWHERE = {
+    "vector.tensor_scalar": (Engine.SCALAR, "scalar.tensor_scalar"),
     "vector.tensor_copy": (Engine.SCALAR, "scalar.tensor_copy"),
     "vector.memset": (Engine.GPSIMD, "gpsimd.memset"),
 }

@@ -14,12 +14,12 @@ from trnlab.policy import Policy, chosen
 from trnlab.program.part import part_of
 from trnlab.program.routine import Call, Program
 from trnlab.sim.timing.communication import uses_of
-from trnlab.sim.timing.core_split import halves
+from trnlab.sim.timing.core_split import split_cores
 from trnlab.sim.timing.schedule import planned
 
 
 def on_two_cores(program: Program, chip: Chip, policy: Policy | None = None) -> Program:
-    """`program` with each call whose work splits along its results (`halves`) as two, on cores 0 and 1.
+    """`program` with each call whose work splits along its results (`split_cores`) as two, on cores 0 and 1.
 
     An instruction that both halves need is executed by both. Collectives and what does not split stay on core 0,
     kernels that were written for both on theirs.
@@ -28,7 +28,7 @@ def on_two_cores(program: Program, chip: Chip, policy: Policy | None = None) -> 
     policy, uses = policy or chosen(chip.name), uses_of(program, chip)
     routines, parts = list(program.routines), dict[int, tuple[int, int]]()
     for number, routine in enumerate(program.routines):
-        found = None if number in uses else halves(routine, planned(routine, chip, policy))
+        found = None if number in uses else split_cores(routine, planned(routine, chip, policy))
         if found is not None:
             parts[number] = len(routines), len(routines) + 1
             routines += [part_of(routine, which) for which in found]
@@ -40,6 +40,6 @@ def on_two_cores(program: Program, chip: Chip, policy: Policy | None = None) -> 
         else:
             calls += [
                 replace(at_once[0], routine=of[0]),
-                replace(at_once[0], routine=of[1], core=1, beside=True),
+                replace(at_once[0], routine=of[1], core=1, concurrent=True),
             ]
     return replace(program, routines=tuple(routines), calls=tuple(calls))

@@ -18,7 +18,7 @@ from trnlab.program.routine import Call, Program, ProgramTensor, Routine
 from trnlab.sim.timing import order
 from trnlab.sim.timing.communication import uses_of, with_collectives
 from trnlab.sim.timing.core import Core, PassColumns, to_ps
-from trnlab.sim.timing.gang import beside
+from trnlab.sim.timing.gang import time_concurrent
 from trnlab.sim.timing.memory import Memories
 from trnlab.sim.timing.plan import TimingPlan
 from trnlab.sim.timing.schedule import planned
@@ -89,7 +89,7 @@ def calls_in_order(
         out.base = 0 if whole else first
         gang, call = gang_of(program, at_once), at_once[0]
         if gang is not None:
-            yield from beside(program, at_once, gang, plans, [seats[c.place] for c in at_once], out, first)
+            yield from time_concurrent(program, at_once, gang, plans, [seats[c.place] for c in at_once], out, first)
         else:
             (core, memory), routine, p = seats[call.place], program.routines[call.routine], plans[call.routine]
             slots = memory.enter(call, routine)

@@ -3,9 +3,8 @@
 
 In the profiles of kernels on NeuronCore-v3, descriptors are made when a transfer is triggered. Arguments and results,
 whose addresses are bound at run time, are moved by GpSimdE, whose software makes the descriptors; other memory in HBM
-is loaded by SyncE and stored by ScalarE, whose descriptors the hardware makes. Each has one queue. Where descriptors
-lie ready in rings, as on NeuronCore-v2, every tensor has a queue for each direction, and on later chips there is one
-ring: a transfer of 128 rows takes a public kernel as long as with descriptors that are made (ADR 29).
+is loaded by SyncE and stored by ScalarE, whose descriptors the hardware makes. Each has one queue (ADR 29). Where
+descriptors lie ready in rings, as on NeuronCore-v2, all transfers of a kernel share one queue (ADR 120).
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ from trnlab.sim.timing import order
 from trnlab.sim.timing.order import Array, Ints
 from trnlab.sim.timing.plan import TimingPlan, triggered_by
 
-_QUEUES = 16
-
 
 def with_triggers(routine: Routine, base: TimingPlan, chip: Chip, policy: Policy) -> TimingPlan:
     """The plan with an engine and a queue for each transfer that leaves its engine open."""
@@ -33,15 +30,12 @@ def with_triggers(routine: Routine, base: TimingPlan, chip: Chip, policy: Policy
         return base
     loaded, stored = _tensors(routine, base)
     engine = np.full(len(routine), Engine.SYNC, np.int64)
-    queue = np.zeros(len(routine), np.int64)
     if chip.has("hwdge"):
         inside, made = _inside(routine, loaded, stored), ~_in_ring(routine)
         moved = np.where(stored >= 0, stored, loaded)
         engine[made & (stored >= 0) & inside[stored]] = Engine.SCALAR
         engine[made & (moved >= 0) & ~inside[moved]] = Engine.GPSIMD
-    else:
-        queue = np.maximum(np.where(stored >= 0, 2 * stored + 1, 2 * loaded), 0) % _QUEUES
-    return triggered_by(routine, base, chip, chosen, engine, queue)
+    return triggered_by(routine, base, chip, chosen, engine, np.zeros(len(routine), np.int64))
 
 
 def _tensors(routine: Routine, base: TimingPlan) -> tuple[Ints, Ints]:

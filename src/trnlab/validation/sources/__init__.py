@@ -10,7 +10,7 @@ reads them out of clones that lie in DIR, `run` times them, `results` holds what
 from trnlab.validation.sources.catalogue import SourceKernel, load
 from trnlab.validation.sources.checkout import fetch_list, missing
 from trnlab.validation.sources.recording_cache import RecordingCache
-from trnlab.validation.sources.report import report, to_json
+from trnlab.validation.sources.report import document, sections, to_json
 from trnlab.validation.sources.results import KernelRow, TimedKernel, record, recorded
 from trnlab.validation.sources.run import time_all
 
@@ -19,12 +19,13 @@ __all__ = [
     "RecordingCache",
     "SourceKernel",
     "TimedKernel",
+    "document",
     "fetch_list",
     "load",
     "missing",
     "record",
     "recorded",
-    "report",
+    "sections",
     "time_all",
     "to_json",
 ]

@@ -24,12 +24,7 @@ class CatalogueCall:
 class SourceKernel:
     """A kernel in a public repository and its measured latency in picoseconds.
 
-    Several launches are measured one by one, and `measured` is their sum. lines: first and last line of the source;
-    None for the whole file. edits: pairs (regular expression, replacement) that make the variant that was measured.
-    flags: of the hardware's compiler. statistic: "p50" or "p99" of the benchmark's latency, or "profile", the total
-    time under the profiler. group: what the kernel is listed under. problem: what it computes, in words; kernels of
-    one chip with the same problem are variants of each other. profile: where the full JSON of the profiler lies in
-    the repository, if it does; then more than the total is compared, see `observed`.
+    Several launches are measured one by one, and `measured` is their sum.
     """
 
     id: str
@@ -41,14 +36,18 @@ class SourceKernel:
     chip: str
     launches: tuple[CatalogueCall, ...]
     measured: float
-    statistic: str
-    lines: tuple[int, int] | None = None
+    statistic: str  # "p50" or "p99" of the benchmark's latency, or "profile", the total time under the profiler
+    lines: tuple[int, int] | None = None  # first and last line of the source; None for the whole file
+    # pairs (regular expression, replacement) that make the variant that was measured
     edits: tuple[tuple[str, str], ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
-    flags: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()  # of the hardware's compiler
     note: str = ""
-    group: str = "kernels"
+    group: str = "kernels"  # what the kernel is listed under
+    # what it computes, in words; kernels of one chip with the same problem are variants of each other
     problem: str = ""
+    # where the full JSON of the profiler lies in the repository, if it does; then more than the total is
+    # compared, see `observed`
     profile: str = ""
 
 

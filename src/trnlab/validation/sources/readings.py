@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from trnlab import chips
+from trnlab.documents import Document, Table
 from trnlab.files import write_atomic
 from trnlab.profile.vendor import CONTROL, size_of
 from trnlab.units import PS_PER_NS
@@ -94,14 +95,18 @@ def _path() -> Path:
     return Path(str(files("trnlab.validation").joinpath("data", "readings.json")))
 
 
-def report(found: Sequence[FigureReadings]) -> str:
+def document(found: Sequence[FigureReadings]) -> Document:
     """A line a reading: the figure as it is, how many values, their middle 90 % and median."""
     figures = dict(chips.figures(chips.get("trn2")))
-    lines = [f"{'figure':<26}{'is':>14}{'values':>8}{'5 %':>12}{'median':>12}{'95 %':>12}  unit, what was read"]
+    head = ("figure", "is", "values", "5 %", "median", "95 %", "unit, what was read")
+    rows = []
     for r in found:
-        cells = f"{figures[r.figure].value:>14,.2f}{r.count:>8}{r.low:>12,.2f}{r.median:>12,.2f}{r.high:>12,.2f}"
-        lines.append(f"{r.figure:<26}{cells}  {figures[r.figure].unit}, {r.about}")
-    return "\n".join(lines)
+        shares = (f"{share:,.2f}" for share in (r.low, r.median, r.high))
+        figure = figures[r.figure]
+        rows.append((r.figure, f"{figure.value:,.2f}", str(r.count), *shares, f"{figure.unit}, {r.about}"))
+    return Document(
+        "What calibration profiles say", [Table(rows, head, range(1, 6))], over="trnlab validate --readings"
+    )
 
 
 def read(dumps: Sequence[Dump]) -> list[FigureReadings]:

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of kernels timed from their sources, as text and as JSON."""
+"""Results of kernels timed from their sources, as sections of a document and as JSON."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from statistics import median
+from typing import Any
 
+from trnlab.documents import TERMINAL, Document, Note, Section, Table
+from trnlab.documents.html import first_up
 from trnlab.units import format_bytes, format_time
 from trnlab.validation.anchors import Split
 from trnlab.validation.sources.observed import Quantity
@@ -31,22 +33,44 @@ class ErrorSummary:
 
 
 SPLITS = (Split.CALIBRATION, Split.CHECK)
+_HEAD = ("kernel", "used for", "measured", "predicted", "error")
 DISTINCT = 0.05  # variants that differ by less are not ordered
 
 
-def report(rows: Sequence[KernelRow]) -> str:
+def document(rows: Sequence[KernelRow]) -> Document:
+    """Kernels alone."""
+    return Document("Kernels", list(sections(rows)), over="trnlab validate --sources", record=lambda: to_json(rows))
+
+
+def sections(rows: Sequence[KernelRow]) -> Iterator[Section]:
     """When and by what it was made, and a line a kernel, with what was compared of those with profiles; then by group
-    and split median, 90th percentile and worst error and refusals; then the order of variants."""
+    and split median, 90th percentile and worst error and refusals; then the order of variants. Nothing where there
+    is no row."""
+    if not rows:
+        return
     results = [row.timed for row in rows]
-    return "\n".join([*origin(rows), "", *map(_row, rows), "", *_summary_lines(results), *_band_lines(rows)])
+    kernels = Table([line for row in rows for line in _lines(row)], _HEAD, (2, 3, 4))
+    made = [Note(said) for said in origin(rows)]
+    yield Section(heading="Kernels from their own sources", parts=[*made, Note("", on=TERMINAL), kernels])
+    yield Section(heading="Errors of kernels", parts=[_summaries(results)])
+    yield from _quantities(results)
+    yield from _order(results)
+    yield from _bands(rows)
 
 
-def _row(row: KernelRow) -> str:
-    if row.band is None:
-        return line(row.timed)
-    low, high = map(format_time, row.band)
-    names = [f"{name} {format_time(ps)}" for name, ps in row.alternatives if ps != row.timed.predicted]
-    return f"{line(row.timed)}\n      {low} to {high}{': ' if names else ''}{', '.join(names)}"
+def _lines(row: KernelRow) -> Iterator[tuple[str, ...]]:
+    """One kernel: measured, predicted, error; below it what its profile says, and what other choices would give."""
+    timed, kernel = row.timed, row.timed.kernel
+    start = (f"{kernel.id} {kernel.name}", kernel.split.value, format_time(kernel.measured))
+    if timed.predicted is None:
+        yield *start, f"refused  {timed.refusal}"
+    else:
+        yield *start, format_time(timed.predicted), f"{timed.error:+.1%}"
+        yield from map(_quantity, timed.quantities)
+    if row.band is not None:
+        low, high = map(format_time, row.band)
+        names = [f"{name} {format_time(ps)}" for name, ps in row.alternatives if ps != timed.predicted]
+        yield (f"      {low} to {high}{': ' if names else ''}{', '.join(names)}",)
 
 
 def covered(rows: Sequence[KernelRow]) -> dict[tuple[str, Split], tuple[int, int]]:
@@ -60,12 +84,13 @@ def covered(rows: Sequence[KernelRow]) -> dict[tuple[str, Split], tuple[int, int
     return found
 
 
-def _band_lines(rows: Sequence[KernelRow]) -> list[str]:
+def _bands(rows: Sequence[KernelRow]) -> Iterator[Section]:
     lines = [
-        f"{f'{group}, {split.value}':<28}{inside:>4} of {count}"
+        (f"{group}, {split.value}", f"{inside} of {count}")
         for (group, split), (inside, count) in covered(rows).items()
     ]
-    return ["", "measured within the band of the alternatives", *lines] if lines else []
+    if lines:
+        yield Section("measured within the band of the alternatives", [Table(lines, numbers=[1])])
 
 
 def origin(rows: Sequence[KernelRow]) -> list[str]:
@@ -79,27 +104,17 @@ def origin(rows: Sequence[KernelRow]) -> list[str]:
     ]
 
 
-def line(timed: TimedKernel) -> str:
-    """One kernel: measured, predicted, error."""
-    kernel = timed.kernel
-    start = f"{kernel.id} {kernel.name:<58}{kernel.split.value:<12}{format_time(kernel.measured):>10}"
-    if timed.predicted is None:
-        return f"{start}   refused  {timed.refusal}"
-    first = f"{start}{format_time(timed.predicted):>11}{timed.error:>+9.1%}"
-    return "\n".join([first, *map(_quantity, timed.quantities)])
-
-
-def _quantity(q: Quantity) -> str:
+def _quantity(q: Quantity) -> tuple[str, ...]:
     error = "" if q.error is None else f"{q.error:+.1%}"
-    return f"      {q.name:<70}{_show(q.measured, q.unit):>11}{_show(q.predicted, q.unit):>11}{error:>9}"
+    return f"      {q.name}", "", _show(q.measured, q.unit), _show(q.predicted, q.unit), error
 
 
 def _show(value: float, unit: str) -> str:
     return format_time(value) if unit == "ps" else format_bytes(value) if unit == "B" else f"{value:.0f}"
 
 
-def to_json(rows: Sequence[KernelRow]) -> str:
-    """The same as JSON: times in seconds."""
+def to_json(rows: Sequence[KernelRow]) -> dict[str, Any]:
+    """The same as JSON data: times in seconds."""
     results = [row.timed for row in rows]
     kernels = [
         {
@@ -124,9 +139,7 @@ def to_json(rows: Sequence[KernelRow]) -> str:
     ]
     count, wrong = pairs(results)
     ordered = {"count": count, "wrong": [[slow.kernel.id, fast.kernel.id] for slow, fast in wrong]}
-    return json.dumps(
-        {"kernels": kernels, "summary": [asdict(s) for s in summaries(results)], "pairs": ordered}, indent=2
-    )
+    return {"kernels": kernels, "summary": [asdict(s) for s in summaries(results)], "pairs": ordered}
 
 
 def _plain(q: Quantity) -> dict[str, object]:
@@ -180,36 +193,35 @@ def typical_errors(results: Sequence[TimedKernel]) -> dict[str, dict[Split, list
     return sizes
 
 
-def _summary_lines(results: Sequence[TimedKernel]) -> list[str]:
-    lines = [f"{'':<28}{'kernels':>8}{'refused':>9}{'median':>9}{'90 %':>9}{'worst':>9}"]
+def _summaries(results: Sequence[TimedKernel]) -> Table:
+    rows = []
     for s in summaries(results):
-        shares = [f"{x:>9.1%}" if x is not None else f"{'-':>9}" for x in (s.median, s.percentile_90, s.worst)]
-        lines.append(f"{f'{s.group}, {s.split.value}':<28}{s.kernels:>8}{s.refused:>9}{''.join(shares)}")
-    return [*lines, *_quantity_lines(results), *_pair_lines(results)]
+        shares = [f"{x:.1%}" if x is not None else "-" for x in (s.median, s.percentile_90, s.worst)]
+        rows.append((f"{s.group}, {s.split.value}", str(s.kernels), str(s.refused), *shares))
+    return Table(rows, ("", "kernels", "refused", "median", "90 %", "worst"), range(1, 6))
 
 
-def _quantity_lines(results: Sequence[TimedKernel]) -> list[str]:
-    rows = typical_errors(results)
-    if not rows:
-        return []
-    head = "".join(f"{s.value:>16}{'worst':>9}" for s in SPLITS)
-    lines = ["", f"{'median errors in the profiles':<36}{head}"]
-    for name, by_split in rows.items():
+def _quantities(results: Sequence[TimedKernel]) -> Iterator[Section]:
+    rows = []
+    for name, by_split in typical_errors(results).items():
         found = [by_split.get(s, []) for s in SPLITS]
-        shares = [f"{median(v):>16.1%}{max(v):>9.1%}" if v else f"{'-':>16}{'-':>9}" for v in found]
-        lines.append(f"{name:<36}{''.join(shares)}")
-    return lines
+        shares = [share for v in found for share in ((f"{median(v):.1%}", f"{max(v):.1%}") if v else ("-", "-"))]
+        rows.append((name, *shares))
+    if rows:
+        head = ("median errors in the profiles", *(cell for s in SPLITS for cell in (s.value, "worst")))
+        yield Section(heading="Errors in the profiles", parts=[Table(rows, head, range(1, 5))])
 
 
-def _pair_lines(results: Sequence[TimedKernel]) -> list[str]:
+def _order(results: Sequence[TimedKernel]) -> Iterator[Section]:
     count, wrong = pairs(results)
     if not count:
-        return []
+        return
     head = f"{count - len(wrong)} of {count} pairs of variants that differ by more than {DISTINCT:.0%} are in order"
-    return ["", head + (", not these (the slower one first):" if wrong else ""), *map(_pair, wrong)]
+    title = head + (", not these (the slower one first):" if wrong else "")
+    yield Section(title, [Note(_pair(pair)) for pair in wrong], heading="Order of variants", say=first_up(title))
 
 
 def _pair(pair: tuple[TimedKernel, TimedKernel]) -> str:
     slow, fast = (f"{format_time(r.kernel.measured)} ({format_time(r.predicted or 0)} predicted)" for r in pair)
     names = (f"{r.kernel.id} {r.kernel.name}" for r in pair)
-    return "  " + ", ".join(f"{name}: {time}" for name, time in zip(names, (slow, fast)))
+    return ", ".join(f"{name}: {time}" for name, time in zip(names, (slow, fast)))

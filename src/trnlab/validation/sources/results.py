@@ -25,16 +25,14 @@ SCHEMA, VERSION = "trnlab.validation", 1
 
 @dataclass(frozen=True, slots=True)
 class TimedKernel:
-    """A kernel with what came out: picoseconds, or why it was refused. seconds: what recording and timing took.
-
-    quantities: measured and predicted, by name, of kernels that have a profile; see `observed`.
-    """
+    """A kernel with what came out: picoseconds, or why it was refused."""
 
     kernel: SourceKernel
     predicted: float | None
     refusal: str = ""
     instructions: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # what recording and timing took
+    # measured and predicted, by name, of kernels that have a profile; see `observed`
     quantities: tuple[Quantity, ...] = ()
 
     @property

@@ -35,15 +35,16 @@ _TOLERANCE = {float32: 1e-5, bfloat16: 2.0**-7}  # of coefficients, written in t
 
 @dataclass(frozen=True)
 class ActivationMatch:
-    """inside: the argument of the function f, in x. beside: the argument of an exponential that is h, if there is
-    one. itself, slope: the activation and its derivative. write, write_slope: as ops."""
+    """An activation in the terms by which it is recognised."""
 
-    inside: Mapping[Powers, float]
+    inside: Mapping[Powers, float]  # the argument of the function f, in x
+    # itself, slope: the activation and its derivative
     itself: Mapping[Powers, float]
     slope: Mapping[Powers, float]
+    # write, write_slope: as ops
     write: Callable[[GraphBuilder, Value], Value]
     write_slope: Callable[[GraphBuilder, Value], Value] | None
-    beside: Mapping[Powers, float] | None = None
+    exponent: Mapping[Powers, float] | None = None  # the argument of an exponential that is h, if there is one
 
 
 _TANH = ActivationMatch(
@@ -127,10 +128,10 @@ def _ends(
     place: Mapping[Op, int],
 ) -> dict[Op, Callable[[GraphBuilder], Value]]:
     functions, tolerance = {op: 0}, _TOLERANCE[op.result.dtype]
-    if kind.beside is not None:
+    if kind.exponent is not None:
         reader = PolynomialReader(x, {})
         functions |= {
-            e: 1 for e in _exponentials(x, users) if close(reader.read(e.operands[0]), kind.beside, tolerance)
+            e: 1 for e in _exponentials(x, users) if close(reader.read(e.operands[0]), kind.exponent, tolerance)
         }
     reader = PolynomialReader(x, functions)
     ends: dict[Op, Callable[[GraphBuilder], Value]] = {}

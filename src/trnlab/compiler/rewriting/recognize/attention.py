@@ -26,20 +26,16 @@ _GRADIENTS = ("dq", "dk", "dv")
 
 @dataclass(eq=False)
 class AttentionMatch:
-    """One attention, with the ops whose results it replaces.
-
-    groups: axes of batch, heads, queries and keys; shared: of key heads. factor: of the gradients dq and dk as
-    written.
-    """
+    """One attention, with the ops whose results it replaces."""
 
     region: AttentionRegion
-    groups: tuple[Dim, Dim, Dim, Dim]
-    shared: Dim
+    groups: tuple[Dim, Dim, Dim, Dim]  # axes of batch, heads, queries and keys
+    shared: Dim  # of key heads
     scale: float
     hiding: Hiding
     out: RegionProduct
     gradients: dict[str, RegionProduct] = field(default_factory=dict)
-    factor: float = 1.0
+    factor: float = 1.0  # of the gradients dq and dk as written
     masked: bool = False
 
     @property

@@ -18,11 +18,11 @@ from trnlab.graph.ir import Op, Value
 
 @dataclass(eq=False, slots=True)
 class Axis:
-    """parts: what it was split into, or the axis that it stands for. free: its name is not known yet."""
+    """An axis of attention, as its sizes tell it from others."""
 
     size: int
-    free: bool = False
-    parts: tuple[Axis, ...] = ()
+    free: bool = False  # its name is not known yet
+    parts: tuple[Axis, ...] = ()  # what it was split into, or the axis that it stands for
 
 
 Dim = tuple[Axis, ...]

@@ -28,17 +28,15 @@ FORMATS = (float32, bfloat16)
 
 @dataclass(frozen=True)
 class ScoreStep:
-    """One op on the way from the product to the scores.
+    """One op on the way from the product to the scores."""
 
-    kind: "scale" (by `number`), "add" (`value`, `number` times), or "hide" (`number` where `value`, a truth value, is
-    not `visible`). dims: what the dimensions of `value` stand for.
-    """
-
+    # "scale" (by `number`), "add" (`value`, `number` times), or "hide" (`number` where `value`, a truth value, is
+    # not `visible`)
     kind: str
     number: float
     value: Value | None = None
     visible: bool = True
-    dims: Dims = field(default=(), compare=False)
+    dims: Dims = field(default=(), compare=False)  # what the dimensions of `value` stand for
 
 
 Steps = tuple[ScoreStep, ...]
@@ -78,12 +76,12 @@ class Shifted:
 
 @dataclass(frozen=True)
 class Terms:
-    """A sum of products. gradient: the op that makes g. masked: whether it is zero where a score is hidden."""
+    """A sum of products."""
 
     steps: Steps
     sum: dict[Powers, float]
-    gradient: Op | None = None
-    masked: bool = False
+    gradient: Op | None = None  # the op that makes g
+    masked: bool = False  # whether it is zero where a score is hidden
 
 
 Fact = Scores | Highest | Test | Shifted | Terms

@@ -34,15 +34,12 @@ _MOST_OPS = 100
 
 @dataclass(frozen=True)
 class Hiding:
-    """The masks of one attention.
+    """The masks of one attention."""
 
-    causal, known: the causal mask; any other that is the same in every step, true where visible, [T, S] or more.
-    steps: otherwise, masks that depend on data, in all of which `number` stands for hidden scores.
-    """
-
+    # causal, known: the causal mask; any other that is the same in every step, true where visible, [T, S] or more
     causal: bool = False
     known: Array | None = None
-    steps: Steps = ()
+    steps: Steps = ()  # otherwise, masks that depend on data, in all of which `number` stands for hidden scores
     number: float | None = None
 
 

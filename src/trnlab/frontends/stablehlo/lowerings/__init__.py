@@ -26,6 +26,9 @@ from trnlab.frontends.stablehlo.lowerings import (
     reduce as reduce,
 )
 from trnlab.frontends.stablehlo.lowerings import (
+    scatter as scatter,
+)
+from trnlab.frontends.stablehlo.lowerings import (
     shape as shape,
 )
 from trnlab.frontends.stablehlo.lowerings import (

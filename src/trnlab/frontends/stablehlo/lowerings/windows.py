@@ -27,12 +27,13 @@ Body = Callable[..., Sequence[TracedValue]]
 
 @dataclass(frozen=True)
 class WindowDimensions:
-    """Windows of the dimensions of a tensor: sizes, and how they lie. low, high: padding."""
+    """Windows of the dimensions of a tensor: sizes, and how they lie."""
 
     window: tuple[int, ...]
     strides: tuple[int, ...]
     spread: tuple[int, ...]
     dilation: tuple[int, ...]
+    # low, high: padding
     low: tuple[int, ...]
     high: tuple[int, ...]
 

@@ -101,12 +101,12 @@ class Dependencies:
 
     def __init__(
         self,
-        image: StateSnapshot,
+        snapshot: StateSnapshot,
         leaves: Sequence[Any],
         tensors: Sequence[Tensor],
         modules: Iterable[tuple[str, Any]] = (),
     ) -> None:
-        self.image, self._leaves, self._tensors = image, list(leaves), list(tensors)
+        self.snapshot, self._leaves, self._tensors = snapshot, list(leaves), list(tensors)
         self._buffers = [_Buffers(name, module) for name, module in modules]
         self.places: list[TensorLocation] = []
         self.effects: list[Effect] = []
@@ -135,7 +135,7 @@ class Dependencies:
     def _place(self, real: Tensor) -> TensorLocation:
         if self._index is None:
             self._index = {}
-            for node in self.image.nodes.values():
+            for node in self.snapshot.nodes.values():
                 for key, value in node.known.items():
                     if isinstance(value, Tensor):
                         self._index.setdefault(id(value), []).append(TensorLocation(node.at(key), node, key))
@@ -153,10 +153,10 @@ class Dependencies:
         self._values += [(self._place(real), values) for real, values in outside.read]
         self._place(torch.empty(0))
         self._note_cells()
-        self.changes = self.image.done()
+        self.changes = self.snapshot.done()
         later = random_states()
         self.drawn = [name for name, state in self._random.items() if later.get(name) != state]
-        self.noted += [f"takes from {label}, which does not say how far it is" for label in self.image.unreadable]
+        self.noted += [f"takes from {label}, which does not say how far it is" for label in self.snapshot.unreadable]
         known = {id(t) for t in (*self._leaves, *self._tensors, *outside.made)}
         self.noted += [
             f"reads {place.label}, and nothing that can be watched leads to it"
@@ -171,7 +171,7 @@ class Dependencies:
         for id_, places in (self._index or {}).items():
             for place in places:
                 tensor = place.node.known[place.key] if place.node else None
-                if isinstance(tensor, Tensor) and not self.image.framework.is_traced(tensor):
+                if isinstance(tensor, Tensor) and not self.snapshot.framework.is_traced(tensor):
                     self._cells.append(_Cell(place, form(tensor), own.get(id_)))
                     own.setdefault(id_, ("cell", len(self._cells) - 1))
         now = [cell.place.node.known[cell.place.key] for cell in self._cells if cell.place.node is not None]
@@ -183,17 +183,17 @@ class Dependencies:
         found = self._failed(leaves, tensors)
         if found is None:
             self._leaves, self._tensors = list(leaves), list(tensors)
-            self.image.accept()
+            self.snapshot.accept()
         else:
-            self.image.reject()
+            self.snapshot.reject()
         return found
 
     def _failed(self, leaves: Sequence[Any], tensors: Sequence[Tensor]) -> str | None:
         for what, given, now in (("batch", self._leaves, leaves), ("tensor", self._tensors, tensors)):
             for i, (known, value) in enumerate(zip(given, now)):
-                if known is not value and not self.image.same(known, value):
+                if known is not value and not self.snapshot.same(known, value):
                     return f"{what}[{i}] is another"
-        change = self.image.failed()
+        change = self.snapshot.failed()
         if change is not None:
             return f"{change}{self._own(change)}"
         return next(self._moved(leaves, tensors), None) or next(filter(None, (g.failed() for g in self.others)), None)
@@ -278,10 +278,10 @@ def _storable(dependencies: Dependencies) -> Iterator[StateChange]:
             yield change
 
 
-def _traced_parts(image: StateSnapshot) -> Iterator[StateChange]:
-    for node in image.nodes.values():
+def _traced_parts(snapshot: StateSnapshot) -> Iterator[StateChange]:
+    for node in snapshot.nodes.values():
         for key, value in node.known.items():
-            if image.framework.is_traced(value) and not isinstance(node, GlobalsNode):
+            if snapshot.framework.is_traced(value) and not isinstance(node, GlobalsNode):
                 yield StateChange(node, key, None, value)
 
 
@@ -289,13 +289,13 @@ def restore(dependencies: Dependencies) -> None:
     """The capture is over: take its tensors out of the user's objects, and put those back that the first run reads.
     Each run does to them what the step did."""
     repeated = {(id(e.change.node), e.change.key) for e in dependencies.effects if e.change.key is not ORDER}
-    for change in dependencies.image.done():
+    for change in dependencies.snapshot.done():
         leaves = pytree.tree_leaves((change.before, change.after))
-        traced = any(map(dependencies.image.framework.is_traced, leaves))
+        traced = any(map(dependencies.snapshot.framework.is_traced, leaves))
         moved = (id(change.node), change.key) in repeated and any(isinstance(x, Tensor) for x in leaves)
         if traced or moved:
             change.node.store(change.key, change.before)
-    dependencies.image.accept()
+    dependencies.snapshot.accept()
 
 
 def _check_alone(name: str, tensor: Tensor, inputs: Sequence[Tensor]) -> None:

@@ -67,16 +67,15 @@ class Imported:
     `states`.
 
     `outputs[i]` is the place, among the FX graph's outputs, of graph output i; the updates of `states` follow them.
-    states: names of inputs that are the program's own state, float32, zero at first: they overwrite themselves.
-    exact: names of placeholders that stay float32 where all else is narrowed. shards: which shard of a tensor draws
-    from a seed, by the name of its input, for `draws.new_seed`.
     """
 
     graph: Graph
     inputs: tuple[str | None, ...]
     outputs: tuple[int, ...]
+    # names of inputs that are the program's own state, float32, zero at first: they overwrite themselves
     states: tuple[str, ...] = ()
-    exact: frozenset[str] = frozenset()
+    exact: frozenset[str] = frozenset()  # names of placeholders that stay float32 where all else is narrowed
+    # which shard of a tensor draws from a seed, by the name of its input, for `draws.new_seed`
     shards: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -17,7 +17,7 @@ from torch.distributions import Distribution, Transform
 from torch.nn.modules import module as nn_module
 
 import trnlab
-from trnlab.frontends.torch.distributed.environment import surroundings
+from trnlab.frontends.torch.distributed.environment import job_environment
 from trnlab.frontends.torch.pytorch.dispatcher import is_traceable_wrapper_subclass
 from trnlab.frontends.torch.pytorch.fakes import FakeTensor
 from trnlab.frontends.torch.sparse import parts as sparse
@@ -129,11 +129,11 @@ class TorchState:
         return BuiltinNode(value, label, {"function": ""}) if isinstance(value, Kernel) else None
 
 
-def visit_hooks(image: StateSnapshot) -> None:
+def visit_hooks(snapshot: StateSnapshot) -> None:
     """Hooks that apply to all modules."""
     for name, table in vars(nn_module).items():
         if name.startswith("_global_") and isinstance(table, dict):
-            image.visit(table, name)
+            snapshot.visit(table, name)
 
 
 def ambient() -> Mapping[str, Hashable]:
@@ -147,4 +147,4 @@ def ambient() -> Mapping[str, Hashable]:
     for device in ("neuron", "cpu"):
         enabled = torch.is_autocast_enabled(device)
         found[f"autocast of {device!r}"] = torch.get_autocast_dtype(device) if enabled else "off"
-    return found | surroundings()
+    return found | job_environment()

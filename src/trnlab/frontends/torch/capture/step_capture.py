@@ -52,17 +52,12 @@ LossFunction = Callable[..., Any]
 
 @dataclass
 class CapturedStep(Captured):
-    """A captured step. `dependencies`: what it depended on that is no input, and where inputs from outside are.
+    """A captured step."""
 
-    result: what the loss function returned, with a `LossOutput` for each tensor. strides: of each output in eager
-    mode.
-    numbers: what the optimizer keeps as Python numbers and has changed.
-    """
-
-    dependencies: Dependencies
-    result: Any
-    strides: list[tuple[int, ...]]
-    numbers: list[OptimizerNumber]
+    dependencies: Dependencies  # what it depended on that is no input, and where inputs from outside are
+    result: Any  # what the loss function returned, with a `LossOutput` for each tensor
+    strides: list[tuple[int, ...]]  # of each output in eager mode
+    numbers: list[OptimizerNumber]  # what the optimizer keeps as Python numbers and has changed
 
 
 @dataclass(frozen=True)
@@ -114,12 +109,12 @@ class _Capture:
         self.results: list[Role] = []
         self.numbers: list[OptimizerNumber] = []
         self._lay_out()
-        self.image = self._image()
+        self.snapshot = self._image()
         # Read before the trace, in which a rate that is a tensor would count as a value that the step asked for.
         self.ordinary_rates, self.given = subject.ordinary_rates(), subject.numbers()
-        self.watch = FunctionWatch(self.image)
+        self.watch = FunctionWatch(self.snapshot)
         own = [t for *_, t in subject.tensors]
-        self.dependencies = Dependencies(self.image, self.leaves, own, subject.model.named_modules())
+        self.dependencies = Dependencies(self.snapshot, self.leaves, own, subject.model.named_modules())
 
     def _image(self) -> StateSnapshot:
         image = StateSnapshot(TorchState(self.subject.model.modules()))

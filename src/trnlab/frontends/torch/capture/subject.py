@@ -29,14 +29,15 @@ Place = tuple[int, str, int | None]
 class Subject:
     """What is trained, in a fixed order: parameters, buffers, and where the optimizer keeps what.
 
-    Parameters are the model's, then those that only the optimizer has. exact_counts: step counts that the optimizer
-    keeps as Python numbers are settings of a program, not inputs, which makes a program of each step. scheduled:
-    numbers of the optimizer's groups that are inputs as learning rates are, because they change between steps.
+    Parameters are the model's, then those that only the optimizer has.
     """
 
     model: nn.Module
     optimizer: torch.optim.Optimizer | None
+    # step counts that the optimizer keeps as Python numbers are settings of a program, not inputs, which makes a
+    # program of each step
     exact_counts: bool = False
+    # numbers of the optimizer's groups that are inputs as learning rates are, because they change between steps
     scheduled: frozenset[Place] = frozenset()
     parameters: dict[str, Tensor] = field(init=False)
     buffers: dict[str, Tensor] = field(init=False)

@@ -53,14 +53,14 @@ class LedgerTransport(GroupTransport):
         self._ranks, self._ledger, self._asked = tuple(ranks), ledger, 0
 
     @property
-    def asked(self) -> int:
+    def num_requests(self) -> int:
         """See `GroupTransport`, as all others."""
         return self._asked
 
     def collective(self, exchange: GroupExchange) -> list[PendingCall]:
         """In the ledger; of the values only small ones are handed on."""
         self._asked += 1
-        asked, source = exchange.asked, exchange.source
+        asked, source = exchange.request, exchange.source
         if exchange.purpose:
             buffer = max(source.nbytes, asked.count(source.elements) * source.tensors[0].element_size())
             self._note(asked, exchange.purpose, source, source.nbytes, buffer)
@@ -100,14 +100,14 @@ class LedgerTransport(GroupTransport):
     def close(self) -> None:
         """There is no connection."""
 
-    def _note(self, asked: Collective, purpose: str, tensors: Flat, nbytes: int, buffer: int) -> None:
+    def _note(self, request: Collective, purpose: str, tensors: Flat, nbytes: int, buffer: int) -> None:
         dlpack.before_host(tensors.tensors[0], False)
-        self._ledger.note(UntimedCollective(asked, purpose, nbytes, buffer))
+        self._ledger.note(UntimedCollective(request, purpose, nbytes, buffer))
 
     def _hand_on(self, exchange: GroupExchange) -> None:
         """Put the values of a small tensor wherever the other ranks' would be, and what this rank scatters where its
         own part goes."""
-        source, result, kind = exchange.source, exchange.result, exchange.asked.kind
+        source, result, kind = exchange.source, exchange.result, exchange.request.kind
         times = len(self._ranks) if kind == "all_gather" else 1
         scatters = kind == "collective_broadcast" and self._ranks[exchange.root] == self.rank
         if not result.tensors or not (scatters or kind == "all_gather"):

@@ -41,13 +41,13 @@ def listening() -> Iterator[None]:
 
 
 def _breaking(original: Callable[..., Any]) -> Callable[..., Any]:
-    def told(self: Any, code_options: Any, reason: str, exc: Any, *args: Any, **kwargs: Any) -> Any:
+    def noting(self: Any, code_options: Any, reason: str, exc: Any, *args: Any, **kwargs: Any) -> Any:
         survey = active()
         if survey is not None and not exc.logged:
             _note_break(survey, exc, reason)
         return original(self, code_options, reason, exc, *args, **kwargs)
 
-    return told
+    return noting
 
 
 def _note_break(survey: Survey, exc: Any, reason: str) -> None:
@@ -73,14 +73,14 @@ def _note_break(survey: Survey, exc: Any, reason: str) -> None:
 
 
 def _recompiling(original: Callable[..., Any]) -> Callable[..., Any]:
-    def told(entries: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+    def noting(entries: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
         reasons = original(entries, frame, *args, **kwargs)
         survey = active()
         if survey is not None:
             _note_again(survey, frame.f_code, str(reasons[0]) if reasons else "")
         return reasons
 
-    return told
+    return noting
 
 
 def _note_again(survey: Survey, code: Any, reason: str) -> None:

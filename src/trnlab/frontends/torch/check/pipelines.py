@@ -38,15 +38,14 @@ class StageRuns:
 
 @dataclass
 class PipelineRanks:
-    """The pipeline that a rank is part of. ranks: of the world, by place; sends: by stage of this rank, bytes of what
-    a microbatch hands on."""
+    """The pipeline that a rank is part of."""
 
     schedule: str
     microbatches: int
     stages: int
-    ranks: tuple[int, ...]
+    ranks: tuple[int, ...]  # of the world, by place
     orders: list[list[StagePass]]
-    sends: dict[int, int] = field(default_factory=dict)
+    sends: dict[int, int] = field(default_factory=dict)  # by stage of this rank, bytes of what a microbatch hands on
 
 
 class PipelineObserver(Protocol):

@@ -16,12 +16,11 @@ from trnlab.runtime.session import Session
 
 @dataclass
 class RequiredPrograms:
-    """graphs: of the first steps, in the order in which they ran. problems: what is in the script's way, a line each.
-    parameters: of the model."""
+    """The programs that a script's first steps need."""
 
-    graphs: list[Graph] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    parameters: int = 0
+    graphs: list[Graph] = field(default_factory=list)  # of the first steps, in the order in which they ran
+    problems: list[str] = field(default_factory=list)  # what is in the script's way, a line each
+    parameters: int = 0  # of the model
 
 
 def graphs_of(script: Script, session: Session) -> RequiredPrograms:

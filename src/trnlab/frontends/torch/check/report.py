@@ -57,7 +57,7 @@ def examine(script: Script, targets: Sequence[Target], session: Session) -> Repo
         work = work_of(walk, step)
     work.batches = batches
     if session.communicator is not None:
-        work.asked = walk.asked
+        work.exchanged = walk.asked
         report.notes += ranks.notes(targets)
     report.parameters, report.learns = parameters_of(work), work.learns or not work.parts
     walk.loaders.tell(walk.survey)
@@ -71,8 +71,8 @@ def examine(script: Script, targets: Sequence[Target], session: Session) -> Repo
         report.targets[-1].vendor = vendor_minutes(report.parameters)
     _nothing(walk, step)
     report.findings = walk.survey.findings
-    if work.asked and not work.parts:
-        report.notes += [_exchanged(work.asked, replace(session, target=target)) for target in targets]
+    if work.exchanged and not work.parts:
+        report.notes += [_exchanged(work.exchanged, replace(session, target=target)) for target in targets]
     if step.host and not step.graphs:
         report.notes.append("no time, memory or price is told, because nothing of the step is compiled")
     if step.drawn:
@@ -90,7 +90,7 @@ def _divided(report: Report, pipeline: Pipeline, walk: ScriptTrace, batches: int
     """What a report says of all ranks of a pipeline."""
     report.per_step = pipeline.per_step
     pipeline.batches = batches or int(len(pipeline.members) == size)
-    report.parameters = sum(prod(t.shape) for m in pipeline.members for t in m.kept if t.kind == "parameter")
+    report.parameters = sum(prod(t.shape) for m in pipeline.members for t in m.resident if t.kind == "parameter")
     if walk.compiled:
         report.notes.append("eager stages are timed as torch.compile(stage, backend='neuron') makes them")
     eager = sum((walk.typical or TracedStep()).host.values())
@@ -98,11 +98,11 @@ def _divided(report: Report, pipeline: Pipeline, walk: ScriptTrace, batches: int
         report.notes.append(f"{eager} operators of a rank's step are outside of compiled code: no time here has them")
 
 
-def _exchanged(asked: Sequence[UntimedCollective], session: Session) -> str:
+def _exchanged(exchanged: Sequence[UntimedCollective], session: Session) -> str:
     """What a step of which nothing is compiled exchanges with other ranks."""
     network = network_of(session)
-    found = [each.timed(network) for each in asked]
-    kinds = Counter(each.asked.kind for each in found)
+    found = [each.timed(network) for each in exchanged]
+    kinds = Counter(each.request.kind for each in found)
     named = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
     return (
         f"{network.network.cluster.name}: a step exchanges {format_bytes(sum(each.buffer for each in found))} "
@@ -277,5 +277,5 @@ def _tensor(name: str, kind: str, tensor: Any) -> LargeTensor:
 def parameters_of(work: StepWork) -> int:
     """Parameters of the model that a step trains."""
     named = [(p.graph.inputs, p.kinds) for p in work.parts]
-    kept = sum(prod(t.shape) for t in work.kept if t.kind == "parameter")
+    kept = sum(prod(t.shape) for t in work.resident if t.kind == "parameter")
     return kept or sum(prod(v.shape) for values, kinds in named for v, k in zip(values, kinds) if k == "parameter")

@@ -295,7 +295,7 @@ class ScriptTrace(TracedRecordings):
         """The step that is over."""
         self.loaders.in_step()
         self.now.seen.clear()
-        self.now.asked += ranks.asked()
+        self.now.exchanged += ranks.asked()
         self.now.read = self.loaders.taken()
         self._learning, self._pending, self._learned = False, False, {}
         return self.now
@@ -320,13 +320,13 @@ class ScriptTrace(TracedRecordings):
             self._tell(self.now)
             self.steps.append(self.now)
         if len(self.steps) == 1:  # what follows the only step is of no other
-            self.steps[0].asked += ranks.asked()
+            self.steps[0].exchanged += ranks.asked()
 
     def trial(self, run: Callable[[], Any]) -> list[Graph]:
         """The graphs that a step runs which the script only wants to have timed; it is no step of the walk."""
         recording.flush()
         kept, self.now, self._trial = self.now, TracedStep(), True
-        kept.asked += ranks.asked()
+        kept.exchanged += ranks.asked()
         try:
             with surveyed(Survey()):
                 run()
@@ -354,7 +354,7 @@ class ScriptTrace(TracedRecordings):
     @property
     def asked(self) -> list[UntimedCollective]:
         """What a step exchanges outside of graphs: the third, since replicas agree on their buckets in the second."""
-        return self.steps[min(2, len(self.steps) - 1)].asked if self.steps else []
+        return self.steps[min(2, len(self.steps) - 1)].exchanged if self.steps else []
 
 
 def follow(script: Script, session: Session, mail: dict[tuple[int, int], Any] | None = None) -> ScriptTrace:

@@ -94,7 +94,7 @@ class TracedPipeline:
             self.per_step = step.per_step * walk.divided.microbatches
         parts = [GraphRuns(g, count, self._kinds_of(step, g)) for g, count in rest.items()]
         asked = [each for each in walk.asked if each.purpose != "pipeline"]
-        self.members[rank] = PipelineRank(rank, parts, work.kept, asked)
+        self.members[rank] = PipelineRank(rank, parts, work.resident, asked)
 
 
 def _stuck(waiting: list[int]) -> UsageError:

@@ -26,7 +26,7 @@ class TracedStep:
     captured: CapturedStep | None = None
     host: Counter[str] = field(default_factory=Counter)
     host_places: Counter[Location] = field(default_factory=Counter)
-    asked: list[UntimedCollective] = field(default_factory=list)  # exchanged with other ranks outside of graphs
+    exchanged: list[UntimedCollective] = field(default_factory=list)  # exchanged with other ranks outside of graphs
     passes: dict[tuple[int, bool], StageRuns] = field(default_factory=dict)  # of a pipeline, by stage and direction
     per_step: int = 0
     counted: str = ""

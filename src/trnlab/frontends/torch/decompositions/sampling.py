@@ -21,16 +21,14 @@ ZEROS, BORDER = 0, 1  # padding_mode; 2 reflects
 
 @dataclass(frozen=True)
 class Corner:
-    """One of the pixels that samples are made of. ids: rows of the table, [N * h * w].
+    """One of the pixels that samples are made of."""
 
-    across, down: the share of the pixel in a sample by either direction, [N, h, w]; 0 of what lies in no picture,
-    NaN of a point that is nowhere.
-    right, below: on which side of the sample.
-    """
-
-    ids: Tensor
+    ids: Tensor  # rows of the table, [N * h * w]
+    # across, down: the share of the pixel in a sample by either direction, [N, h, w]; 0 of what lies in no
+    # picture, NaN of a point that is nowhere
     across: Tensor
     down: Tensor
+    # right, below: on which side of the sample
     right: int
     below: int
 

@@ -33,11 +33,10 @@ class Known(NamedTuple):
 
 
 class PendingRecording(NamedTuple):
-    """What a recording has. gone: storages that nobody else has; results: bytes and dtypes of those not computed yet
-    that somebody has."""
+    """What a recording has."""
 
-    gone: set[int]
-    results: dict[int, tuple[int, torch.dtype]]
+    gone: set[int]  # storages that nobody else has
+    results: dict[int, tuple[int, torch.dtype]]  # bytes and dtypes of those not computed yet that somebody has
 
 
 _known: dict[int, Known] = {}

@@ -17,20 +17,16 @@ COMPARED = {"operation": "operation", "dtype": "format", "elements": "size", "re
 
 @dataclass(frozen=True)
 class CollectiveCall:
-    """One collective or transfer, as one rank asks for it.
-
-    `elements`: of its tensor, -1 where ranks may differ. `root`: position in the group, -1 where there is none.
-    `number`: counts the calls of a group from one. `site`: the line of the user's script. `gives`, `takes`: how many
-    elements go to and come from each position, where parts are not equal.
-    """
+    """One collective or transfer, as one rank asks for it."""
 
     operation: str
     dtype: str = ""
-    elements: int = -1
+    elements: int = -1  # of its tensor, -1 where ranks may differ
     reduction: str = ""
-    root: int = -1
-    number: int = 0
-    site: str = ""
+    root: int = -1  # position in the group, -1 where there is none
+    number: int = 0  # counts the calls of a group from one
+    site: str = ""  # the line of the user's script
+    # gives, takes: how many elements go to and come from each position, where parts are not equal
     gives: tuple[int, ...] = ()
     takes: tuple[int, ...] = ()
 

@@ -19,7 +19,7 @@ from trnlab.frontends.torch.pytorch.places import RINGS
 _STAYS = "trnlab.attention_backward.default"  # in place from the first attention on (`sharded_attention.install`)
 
 
-def surroundings() -> dict[str, Hashable]:
+def job_environment() -> dict[str, Hashable]:
     """Names for people, and plain values; nothing where no process group is there, nor what is not loaded."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -50,11 +50,11 @@ def _handled(operators: Iterable[Any]) -> tuple[str, ...]:
 
 def now() -> str:
     """The same as a text, which a guard of Dynamo compares."""
-    return repr(surroundings())
+    return repr(job_environment())
 
 
 def guard() -> None:
-    """What Dynamo compiles at the moment is compiled again once the surroundings have changed.
+    """What Dynamo compiles at the moment is compiled again once that environment has changed.
 
     To be called while Dynamo waits for its backend: guards are put together afterwards. A function that was compiled
     before there were process groups is guarded too, since `now` says that there are none.

@@ -120,7 +120,7 @@ class NeuronProcessGroup(dist.ProcessGroup):
     rank, size = getRank, getSize
 
     def _get_sequence_number_for_group(self) -> int:
-        return self.transport.asked
+        return self.transport.num_requests
 
     def _set_sequence_number_for_group(self) -> None:
         """Nothing: calls are counted from one."""

@@ -26,18 +26,14 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class GroupExchange:
-    """One collective of a group. source: what this rank gives; result: where what comes out goes.
+    """One collective of a group."""
 
-    purpose: one of `collectives.PURPOSES`; "" of tensors of the host, which are not counted. root: the position that
-    all ranks have to name, -1 where there is none.
-    """
-
-    asked: Collective
-    source: Flat
-    result: Flat
-    purpose: str = ""
+    request: Collective
+    source: Flat  # what this rank gives
+    result: Flat  # where what comes out goes
+    purpose: str = ""  # one of `collectives.PURPOSES`; "" of tensors of the host, which are not counted
     reduction: ReduceOp | None = None
-    root: int = -1
+    root: int = -1  # the position that all ranks have to name, -1 where there is none
 
 
 class GroupTransport(ABC):
@@ -54,7 +50,7 @@ class GroupTransport(ABC):
 
     @property
     @abstractmethod
-    def asked(self) -> int:
+    def num_requests(self) -> int:
         """How many collectives were asked for."""
 
     @abstractmethod
@@ -104,13 +100,13 @@ class WorldTransport(GroupTransport):
         world.fabric.check_group(groups)
 
     @property
-    def asked(self) -> int:
+    def num_requests(self) -> int:
         """See `GroupTransport`, as all others."""
         return self._channel.asked
 
     def collective(self, exchange: GroupExchange) -> list[PendingCall]:
         """Queued behind what the group was asked for before; the source is read now."""
-        asked, reduction, source = exchange.asked, exchange.reduction, exchange.source.read()
+        asked, reduction, source = exchange.request, exchange.reduction, exchange.source.read()
         if asked.gives:
             return [self._uneven(exchange, source)]
         if reduction is not None:
@@ -128,7 +124,7 @@ class WorldTransport(GroupTransport):
         """Parts of different sizes: straight from each rank to each. Where each rank has a part for one at most, that
         is a permutation. Else it takes the time of equal parts as large as the largest (assumed: the vendor says of
         its AllToAllV only that it is there)."""
-        asked, channel, fabric = exchange.asked, self._channel, self._world.fabric
+        asked, channel, fabric = exchange.request, self._channel, self._world.fabric
 
         def body(job: PendingCall, calls: Mapping[int, CollectiveCall]) -> None:
             values = channel.all_to_all(source, asked.gives, asked.takes)
@@ -160,11 +156,11 @@ class WorldTransport(GroupTransport):
             raise self._world.watch.late(job, limit_s or 0.0)
 
     def set_timeout(self, seconds: float) -> None:
-        """Of all groups of the world."""
+        """Set the seconds after which a collective fails, for all groups of the world."""
         self._world.watch.timeout_s = seconds
 
     def drain(self) -> None:
-        """Of all groups of the world."""
+        """Wait for what is under way in all groups of the world."""
         self._world.watch.drain()
 
     def close(self) -> None:

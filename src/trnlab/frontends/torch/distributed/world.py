@@ -66,26 +66,26 @@ class ProcessWorld:
         """The instances that the ranks are on."""
         return self.fabric.world.cluster
 
-    def perform(self, asked: Collective, source: Array) -> Array:
+    def perform(self, request: Collective, source: Array) -> Array:
         """One collective of a compiled program: blocks, and returns a new flat array.
 
         `source`: flat. Raises CollectiveError when ranks disagree or one is gone.
         """
-        group = asked.group_of(self.rank) if asked.groups else self.ranks
-        if asked.gives:
-            return self._exchanged(asked, group, source)
+        group = request.group_of(self.rank) if request.groups else self.ranks
+        if request.gives:
+            return self._exchanged(request, group, source)
         if len(group) == 1 or not source.size:
             return source.copy()
-        call = CollectiveCall(asked.kind, source.dtype.name, source.size, asked.reduction, asked.root)
-        job = self.channel("programs", group).collective(asked, source, _same, "program", call, counted=False)
+        call = CollectiveCall(request.kind, source.dtype.name, source.size, request.reduction, request.root)
+        job = self.channel("programs", group).collective(request, source, _same, "program", call, counted=False)
         job.wait()
         result: Array = job.result
         return result
 
-    def _exchanged(self, asked: Collective, group: tuple[int, ...], source: Array) -> Array:
+    def _exchanged(self, request: Collective, group: tuple[int, ...], source: Array) -> Array:
         channel = self.channel("programs", group)
-        call = CollectiveCall(asked.kind, source.dtype.name, gives=asked.gives, takes=asked.takes)
-        job = channel.ask(call, lambda job, calls: exchanged(asked, self.rank, source, channel))
+        call = CollectiveCall(request.kind, source.dtype.name, gives=request.gives, takes=request.takes)
+        job = channel.ask(call, lambda job, calls: exchanged(request, self.rank, source, channel))
         job.wait()
         result: Array = job.result
         return result
@@ -183,7 +183,7 @@ class Channel:
 
     def collective(
         self,
-        asked: Collective,
+        request: Collective,
         source: Array,
         sink: Callable[[Array], Any],
         purpose: str,
@@ -194,10 +194,10 @@ class Channel:
         fabric = self.world.fabric
 
         def body(job: PendingCall, _: Mapping[int, CollectiveCall]) -> Any:
-            result = fabric.perform(asked, source, self)
+            result = fabric.perform(request, source, self)
             if not job.done:
                 if counted:
-                    fabric.count(asked, source, purpose)
+                    fabric.count(request, source, purpose)
                 return sink(result)
             return None
 

@@ -24,6 +24,7 @@ from trnlab.frontends.torch.lowerings import (
     shape,
     sorting,
     sources,
+    strided,
 )
 from trnlab.frontends.torch.lowerings.registry import (
     LOWERINGS,
@@ -61,4 +62,5 @@ __all__ = [
     "shape",
     "sorting",
     "sources",
+    "strided",
 ]

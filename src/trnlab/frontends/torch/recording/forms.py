@@ -37,12 +37,11 @@ class Factor:
 
 @dataclass(frozen=True, eq=False)
 class OperatorForm:
-    """A call of an operator in one form: `number` tells it from others. forms: of new results, in order. template:
-    the arguments by name."""
+    """A call of an operator in one form: `number` tells it from others."""
 
     number: int
-    forms: tuple[TensorMeta, ...]
-    template: dict[str, Any]
+    forms: tuple[TensorMeta, ...]  # of new results, in order
+    template: dict[str, Any]  # the arguments by name
     written: frozenset[int]
     returned: Callable[[Iterator[Tensor], dict[str, Any]], Any]
 

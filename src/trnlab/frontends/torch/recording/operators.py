@@ -21,25 +21,23 @@ MODERATE = 2.0**40  # up to here, and down to one over this, what is divided by 
 
 @dataclass(frozen=True, eq=False)
 class OperatorSchema:
-    """An operator. names: of its arguments. written, outs: those that it writes to, and of these the ones that the
-    caller gives for results. factors: those whose floats may be inputs of a program. returned: for each result the
-    argument that it is, None for a new one. recordable: whether it can be computed later.
-    in_place: whether it may write to the very memory that it reads. over_self: whether it may to that of its first
-    tensor, as PyTorch's own form in place does, which calls it so."""
+    """An operator."""
 
     op: Any
     number: int
     name: str
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of its arguments
+    # written, outs: those that it writes to, and of these the ones that the caller gives for results
     written: frozenset[str]
     outs: frozenset[str]
-    factors: frozenset[str]
-    returned: tuple[str | None, ...]
+    factors: frozenset[str]  # those whose floats may be inputs of a program
+    returned: tuple[str | None, ...]  # for each result the argument that it is, None for a new one
     lists: tuple[bool, ...]
-    recordable: bool
+    recordable: bool  # whether it can be computed later
     fused: bool
     draws: bool
-    in_place: bool
+    in_place: bool  # whether it may write to the very memory that it reads
+    # whether it may to that of its first tensor, as PyTorch's own form in place does, which calls it so
     over_self: bool
 
 

@@ -78,18 +78,16 @@ Ref = tuple[Slot | HostNumber, TensorMeta, int]  # and the offset
 
 @dataclass(slots=True)
 class RecordedOperator:
-    """One operator. `made`: what is known of its results; refs: its tensors in order. numbers: its
-    floats that may be inputs. updates: whether an optimizer called it. where: the user's line, an entry of a
-    formatted stack. grad: whether autograd listened."""
+    """One operator."""
 
     about: OperatorSchema
-    made: OperatorForm
-    refs: list[Ref]
+    made: OperatorForm  # what is known of its results
+    refs: list[Ref]  # its tensors in order
     results: list[Ref]
-    numbers: list[float]
-    updates: bool
-    where: str | None = None
-    grad: bool = False
+    numbers: list[float]  # its floats that may be inputs
+    updates: bool  # whether an optimizer called it
+    where: str | None = None  # the user's line, an entry of a formatted stack
+    grad: bool = False  # whether autograd listened
 
 
 @dataclass(slots=True)

@@ -68,19 +68,16 @@ class MemoryView:
 
 @dataclass(frozen=True, eq=False)
 class OperatorCall:
-    """An operator. made: its arguments, and the forms of what it makes. given: what it reads, and memory that it
-    writes to; views: for each of its tensors the place in `given`, and where it lies in that memory. written: places
-    in `given`. numbers: its floats, and which inputs of the graph they are. results: memory that it makes. where: the
-    user's line."""
+    """An operator."""
 
     about: OperatorSchema
-    made: OperatorForm
-    given: tuple[Place, ...]
-    views: tuple[Place, ...]
-    written: tuple[int, ...]
-    numbers: tuple[tuple[float, int | None], ...]
-    results: tuple[tuple[int, TensorMeta], ...]
-    where: str | None
+    made: OperatorForm  # its arguments, and the forms of what it makes
+    given: tuple[Place, ...]  # what it reads, and memory that it writes to
+    views: tuple[Place, ...]  # for each of its tensors the place in `given`, and where it lies in that memory
+    written: tuple[int, ...]  # places in `given`
+    numbers: tuple[tuple[float, int | None], ...]  # its floats, and which inputs of the graph they are
+    results: tuple[tuple[int, TensorMeta], ...]  # memory that it makes
+    where: str | None  # the user's line
 
     @property
     def floats(self) -> tuple[int, ...]:

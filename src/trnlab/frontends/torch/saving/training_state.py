@@ -27,11 +27,11 @@ from trnlab.runtime import device, session
 
 @dataclass(frozen=True)
 class TensorShard:
-    """This rank's part of a tensor that is spread over ranks. shape: of the whole; offsets: where the part begins."""
+    """This rank's part of a tensor that is spread over ranks."""
 
     tensor: Tensor
-    shape: tuple[int, ...]
-    offsets: tuple[int, ...]
+    shape: tuple[int, ...]  # of the whole
+    offsets: tuple[int, ...]  # where the part begins
 
 
 class ModuleState(dict[str, Any]):

@@ -32,18 +32,15 @@ LAYOUTS = tuple(_MADE_OF)
 
 @dataclass(frozen=True)
 class SparseComponents:
-    """A sparse tensor taken apart. indices: one tensor in COO, else what is compressed and what is plain.
-
-    split: how many dimensions the indices number, and how many lie dense behind. merged: no place occurs twice.
-    each: where one does, each of its values is that of the place, as in gradients; otherwise they are parts of it.
-    """
+    """A sparse tensor taken apart."""
 
     layout: torch.layout
     shape: tuple[int, ...]
-    indices: tuple[Tensor, ...]
+    indices: tuple[Tensor, ...]  # one tensor in COO, else what is compressed and what is plain
     values: Tensor
-    split: tuple[int, int]
-    merged: bool
+    split: tuple[int, int]  # how many dimensions the indices number, and how many lie dense behind
+    merged: bool  # no place occurs twice
+    # where one does, each of its values is that of the place, as in gradients; otherwise they are parts of it
     each: bool = False
 
     @property

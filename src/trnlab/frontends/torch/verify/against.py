@@ -39,15 +39,15 @@ _QUIET = frozenset(
 
 @dataclass(frozen=True)
 class Record:
-    """One result, of a function or of a module. order: in time, in its script. options: arguments but tensors."""
+    """One result, of a function or of a module."""
 
-    order: int
+    order: int  # in time, in its script
     step: int
     layer: str
     name: str
     place: OpLocation
     value: Tensor
-    options: str = ""
+    options: str = ""  # arguments but tensors
     gradient: bool = False
 
 

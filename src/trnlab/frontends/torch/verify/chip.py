@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from trnlab.compiler.probes import InstrumentedProgram, compile_tapped, read
+from trnlab.compiler.probes import InstrumentedProgram, compile_probed, read
 from trnlab.frontends.common.engine import DeviceEngine
 from trnlab.frontends.torch.device.buffers import tensor_from
 from trnlab.frontends.torch.findings import provenance
@@ -103,7 +103,7 @@ class InstrumentedGraph:
     def tapped(self) -> InstrumentedProgram:
         """Compiled on first use."""
         if self._tapped is None:
-            self._tapped = compile_tapped(self.graph, self.wanted, self.now.chip, self.now.compile_options())
+            self._tapped = compile_probed(self.graph, self.wanted, self.now.chip, self.now.compile_options())
         return self._tapped
 
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> tuple[Mapping[Value, Array], bool]:
@@ -121,7 +121,7 @@ class InstrumentedGraph:
         after = {**program.constants, **memory}
         found = {
             self.wanted[i]: read(tap, (first if tap.given else after)[tap.tensor])
-            for i, tap in self.tapped.taps.items()
+            for i, tap in self.tapped.probes.items()
         }
         found.update(zip(self.graph.inputs, inputs))
         found.update(zip(self.graph.outputs, outputs))

@@ -70,9 +70,8 @@ class GraphEvaluation:
         self.local: dict[fx.Node, Any] = {}  # what the chip has
         self.total: dict[fx.Node, Any] = {}  # what exact arithmetic would have come to
         self.random: list[Tensor] = []
-        self.layers: dict[str, list[Tensor]] | None = (
-            None  # where results of the way forward go, by layer, if anywhere
-        )
+        # where results of the way forward go, by layer, if anywhere
+        self.layers: dict[str, list[Tensor]] | None = None
 
     def run(self, inputs: Mapping[str, Tensor]) -> Iterator[OpResult]:
         """Results of all ops; `inputs`: tensors by the names of placeholders."""

@@ -44,12 +44,12 @@ FLOAT64 = "float64"
 
 @dataclass
 class VerifyRequest:
-    """What to verify. reference: "fp32" or "float64". other: a script to compare with on the host, not the chip."""
+    """What to verify."""
 
     script: Script
     steps: int = 3
-    reference: str = "fp32"
-    other: Script | None = None
+    reference: str = "fp32"  # "fp32" or "float64"
+    other: Script | None = None  # a script to compare with on the host, not the chip
     runs: int = RUNS
 
 

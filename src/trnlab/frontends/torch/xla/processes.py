@@ -84,11 +84,11 @@ class _Settings:
 
     @classmethod
     def of(cls, here: session.Session) -> _Settings:
-        return cls(here.told(), checks.configured(), policy.configured())
+        return cls(here.settings_to_send(), checks.configured(), policy.configured())
 
     def hold(self) -> None:
         """Have this process do as it is told."""
-        session.current().do_as(self.options)
+        session.current().adopt(self.options)
         checks.configure(self.levels)
         if self.schedule is not None:
             policy.configure(self.schedule)
