@@ -9,6 +9,8 @@ import pytest
 from trnlab.fleet.costs.stages import stage
 from trnlab.fleet.layers.shares import ShardSpec
 from trnlab.fleet.layers.sizes import Attention, Dense
+from trnlab.fleet.models.architectures.gemma import GemmaModel
+from trnlab.fleet.models.blocks import ParallelBlock, SandwichBlock
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.graph.interpret import interpret
 
@@ -17,8 +19,15 @@ F = torch.nn.functional
 HIDDEN, LENGTH, BATCH, WORDS = 16, 8, 2, 24
 
 
-def _model(gated: bool) -> Model:
-    if gated:
+def _model(kind: str) -> Model:
+    if kind == "as Gemma 2":
+        own = SandwichBlock(HIDDEN, Attention(4, 2, 4, 4, softcap=2.0), Dense(32))
+        return GemmaModel("small", HIDDEN, ((2, own),), LENGTH, WORDS, softcap=3.0)
+    if kind == "as GPT-NeoX":
+        network = Dense(32, gated=False, bias=True)
+        beside = ParallelBlock(HIDDEN, Attention(4, 4, 4, 4, bias="all"), network, "layer", norms=2)
+        return Model("small", HIDDEN, ((2, beside),), LENGTH, WORDS, head_bias=True)
+    if kind == "as Llama":
         block = Block(HIDDEN, Attention(4, 2, 4, 4), Dense(32))
     else:
         block = Block(
@@ -58,28 +67,38 @@ def _through(block, w, name, x, angles=()):
     q, k, v = (linear(y, n).unflatten(-1, (-1, a.size)).transpose(1, 2) for n in "qkv")
     if angles:
         q, k = (_rotated(t, *angles) for t in (q, k))
-    out = F.scaled_dot_product_attention(q, k, v, is_causal=a.causal, enable_gqa=True)
-    x = x + linear(out.transpose(1, 2).flatten(-2), "o")
-    y = _normed(x, w, name + "_2")
+    if a.softcap:
+        k, v = (t.repeat_interleave(a.heads // a.kv_heads, 1) for t in (k, v))
+        scores = a.softcap * torch.tanh(q @ k.transpose(2, 3) * a.size**-0.5 / a.softcap)
+        hidden = torch.ones(scores.shape[2:], dtype=torch.bool).triu(1)
+        out = torch.softmax(scores.masked_fill(hidden, -torch.inf), -1) @ v
+    else:
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=a.causal, enable_gqa=True)
+    out, before = linear(out.transpose(1, 2).flatten(-2), "o"), x
+    x = x + (_normed(out, w, name + "_1_after") if isinstance(block, SandwichBlock) else out)
+    y = _normed(before if isinstance(block, ParallelBlock) else x, w, name + "_2")
     opened = F.silu(linear(y, "gate")) * linear(y, "up") if block.network.gated else F.gelu(linear(y, "up"))
-    return x + linear(opened, "down")
+    inner = linear(opened, "down")
+    return x + (_normed(inner, w, name + "_2_after") if isinstance(block, SandwichBlock) else inner)
 
 
-def _reference(block, w, given):
+def _reference(model, w, given):
     """The loss of two blocks with embedding and head, written with PyTorch's functions."""
+    block, gemma = model.stacks[0][1], isinstance(model, GemmaModel)
     angles = [given[f"given_{i}"] for i in (2, 3)] if block.attention.rope else []
     labels = given["given_4" if angles else "given_2"]
-    x = F.embedding(given["given_1"].long(), w["table"])
+    x = F.embedding(given["given_1"].long(), w["table"]) * (HIDDEN**0.5 if gemma else 1)
     for i in range(2):
         x = _through(block, w, f"block_{i}", x, angles)
-    logits = F.linear(_normed(x, w, "final"), w["head"])
+    logits = F.linear(_normed(x, w, "final"), w["head"], w.get("head_bias"))
+    logits = model.softcap * torch.tanh(logits / model.softcap) if gemma else logits
     return F.cross_entropy(logits.flatten(0, 1), labels.long().flatten())
 
 
 @pytest.mark.parametrize(("attention", "network"), [("fused", "kept"), ("written", "again"), ("again", "kept")])
-@pytest.mark.parametrize("gated", [True, False], ids=["as Llama", "as GPT-2"])
-def test_losses_and_gradients_are_those_of_pytorch(gated, attention, network):
-    model = _model(gated)
+@pytest.mark.parametrize("kind", ["as Llama", "as GPT-2", "as GPT-NeoX", "as Gemma 2"])
+def test_losses_and_gradients_are_those_of_pytorch(kind, attention, network):
+    model = _model(kind)
     block = model.stacks[0][1]
     graph = stage(
         model,
@@ -93,7 +112,7 @@ def test_losses_and_gradients_are_those_of_pytorch(gated, attention, network):
     loss, *sums = interpret(graph, values)
     named = {v.name: torch.from_numpy(value) for v, value in zip(graph.inputs, values)}
     weights = {n: t.requires_grad_() for n, t in named.items() if not n.startswith(("given", "sum_"))}
-    expected = _reference(block, weights, named)
+    expected = _reference(model, weights, named)
     expected.backward()
     assert loss == pytest.approx(expected.item(), rel=1e-5)
     targets = [graph.inputs[source].name.removeprefix("sum_") for source in graph.aliases.values()]
