@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trnlab.lang.placement import Demand, DoesNotFitError, place
+from trnlab.lang.placement import Demand, DoesNotFitError, _Placer, place
 
 LIVES = st.lists(st.tuples(st.integers(1, 300), st.integers(0, 50), st.integers(0, 20)), min_size=1, max_size=40)
 
@@ -51,3 +51,11 @@ def test_what_does_not_fit_names_the_tiles_in_the_way():
         place(demands, limit=128)
     assert caught.value.demand.name == "late"
     assert [d.name for d in caught.value.alive] == ["big"]
+
+
+def test_small_tiles_go_round_a_part_where_memory_is_packed():
+    """One after the other, 64 bytes each: within the reach, and no two neighbours in time at one place."""
+    tiles = [Demand(n, f"t{n}", 64, n, n) for n in range(20)]
+    near = list(_Placer(16384, 64, 1024).run(tiles).values())
+    assert near[:17] == [64 * n for n in range(16)] + [0]
+    assert set(_Placer(16384, 64, 0).run(tiles).values()) == {0}
