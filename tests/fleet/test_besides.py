@@ -14,7 +14,8 @@ from trnlab.fleet.bills import energy
 from trnlab.fleet.comparison import alternatives as besides
 from trnlab.fleet.comparison.contenders import PlanAccuracy
 from trnlab.fleet.models.configurations import model
-from trnlab.fleet.planning.plan import Question, plan
+from trnlab.fleet.planning.plan import plan
+from trnlab.fleet.planning.question import Question
 from trnlab.fleet.report.document import document
 
 SMALL = {

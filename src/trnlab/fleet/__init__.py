@@ -9,6 +9,7 @@ found.chosen.bill.days
 from __future__ import annotations
 
 from trnlab.fleet.models.configurations import model
-from trnlab.fleet.planning.plan import Candidate, Plan, Question, plan
+from trnlab.fleet.planning.plan import Candidate, Plan, plan
+from trnlab.fleet.planning.question import Question
 
 __all__ = ["Candidate", "Plan", "Question", "model", "plan"]

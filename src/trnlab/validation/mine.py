@@ -23,7 +23,7 @@ from typing import Any
 
 from trnlab.chips.catalog import TARGETS
 from trnlab.errors import UsageError
-from trnlab.fleet.planning.plan import FORMS
+from trnlab.fleet.planning.question import FORMS
 from trnlab.stacks import LIBRARIES, NEWEST, OWN
 from trnlab.storage.content import ContentStore
 from trnlab.validation.planned import PlannedRow, step_of

@@ -20,7 +20,8 @@ from trnlab.chips.catalog import TARGETS
 from trnlab.documents import Note, Section, Table
 from trnlab.fleet.comparison.contenders import PlanAccuracy
 from trnlab.fleet.models.configurations import model
-from trnlab.fleet.planning.plan import Question, plan
+from trnlab.fleet.planning.plan import plan
+from trnlab.fleet.planning.question import Question
 from trnlab.fleet.search.layout import pinned
 from trnlab.stacks import LIBRARIES, NAMES, NEWEST, OURS, VENDOR, Stack, parse
 

@@ -22,7 +22,8 @@ from trnlab.fleet.models.configurations import catalogue, model
 from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.models.unpartitioned import UnpartitionedModel
 from trnlab.fleet.planning import launch_files, settings
-from trnlab.fleet.planning.plan import Plan, Question, plan
+from trnlab.fleet.planning.plan import Plan, plan
+from trnlab.fleet.planning.question import Question
 from trnlab.fleet.report import settings_document
 from trnlab.fleet.report.beside_document import beside_document
 from trnlab.fleet.report.document import document

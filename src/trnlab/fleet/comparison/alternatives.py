@@ -16,7 +16,8 @@ from trnlab.fleet.bills.claims import about
 from trnlab.fleet.bills.compilation import Recompiles, recompiles
 from trnlab.fleet.comparison.contenders import Contender, gpu_contender, work_of
 from trnlab.fleet.gpus import catalogue
-from trnlab.fleet.planning.plan import Candidate, Plan, Question
+from trnlab.fleet.planning.plan import Candidate, Plan
+from trnlab.fleet.planning.question import Question
 from trnlab.fleet.ranges import PublishedRange
 from trnlab.units import HOURS_PER_DAY, SECONDS_PER_DAY
 

@@ -18,7 +18,8 @@ from trnlab.fleet.gpus.layouts import fastest
 from trnlab.fleet.gpus.utilisation import class_of, utilisation
 from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.models.unpartitioned import UnpartitionedModel
-from trnlab.fleet.planning.plan import Question, plan
+from trnlab.fleet.planning.plan import plan
+from trnlab.fleet.planning.question import Question
 from trnlab.fleet.ranges import PublishedRange
 from trnlab.stacks import OWN, Stack
 from trnlab.units import SECONDS_PER_HOUR

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trnlab.fleet.models.unpartitioned import UnpartitionedModel
-from trnlab.fleet.planning.plan import Candidate, Question
+from trnlab.fleet.planning.plan import Candidate
+from trnlab.fleet.planning.question import Question
 from trnlab.fleet.reliability.stores import HOST_LINK
 
 TOKEN = 8  # bytes that come from the host: a token and its label in int32

@@ -25,106 +25,25 @@ from trnlab.fleet.costs.exchange import Exchange
 from trnlab.fleet.costs.programs import Programs
 from trnlab.fleet.costs.ranks import Ranks
 from trnlab.fleet.costs.store import CostStore, opened
-from trnlab.fleet.models.captured import CapturedWork
 from trnlab.fleet.models.recommend import Recommender
 from trnlab.fleet.models.transformer import Model
-from trnlab.fleet.models.unpartitioned import UnpartitionedModel
-from trnlab.fleet.reliability.goodput import Goodput, Reliability
+from trnlab.fleet.planning.question import FORMS, Question
+from trnlab.fleet.reliability.goodput import Goodput
 from trnlab.fleet.reliability.measures import SCATTER, Job
 from trnlab.fleet.search.candidates import TOO_LARGE, SearchResult, SearchRounds, SmallestLayout, least, search
 from trnlab.fleet.search.confirmed import are_one_program, confirmed
 from trnlab.fleet.search.layout import padding
 from trnlab.fleet.search.prefetch import CompilePool, PrefetchingPlanner
 from trnlab.fleet.search.replicas import Replicas
-from trnlab.fleet.search.shard_costs import Training
 from trnlab.fleet.search.steps import PlannedStep, PlannedSteps, Planner
 from trnlab.fleet.search.tables import ROW, Tables
-from trnlab.runtime.session import Session
-from trnlab.stacks import OWN as OWN_STACK
-from trnlab.stacks import Stack
 from trnlab.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, format_bytes
 
-BATCH = 1024
-FORMS = {"bf16": "bfloat16", "fp32": "float32"}  # of a precision: what weights and activations are kept in
 FURTHER = 5  # doublings of the instances that are looked at for a way out, where nothing fits or is in time
 ROOMIER = 6  # the same, where only room for weights, gradients and the optimizer is looked for
 WHOLE_HOPE = 0.95  # of what parts add up to: what a step that is one program takes at best
 STATE = "weights, gradients and the optimizer's state alone"
 UNPRICED = 1e30  # dollars, as it were, of what has no public price: after all that has one, by device hours
-
-
-@dataclass(frozen=True)
-class Question:
-    """What is asked for.
-
-    Raises UsageError (TRN178) for what contradicts itself, TRN577 for a model of which nothing says what it computes.
-    """
-
-    model: Model
-    tokens: float
-    targets: tuple[str, ...]
-    instances: tuple[int, int] = (1, 16)  # fewest and most of each target
-    deadline: float | None = None  # seconds, None without one
-    batch: int = BATCH  # sequences in a step
-    sequence: int = 0  # tokens of each; 0 for what the model is usually trained on
-    precision: str = "bf16"
-    fixed: Mapping[str, int] = field(default_factory=dict)  # columns of `Layouts` that are given
-    reliability: Reliability = field(default_factory=Reliability)
-    # a script's step that is divided by data alone, where nothing is known of `model` but that
-    captured: CapturedWork | None = None
-    spelled: tuple[str, ...] = ()
-    epoch: float = 0.0
-    stack: Stack = OWN_STACK
-
-    def __post_init__(self) -> None:
-        if self.precision not in FORMS:
-            raise _contradiction(
-                f"plans are made in {' and '.join(FORMS)}",
-                ", ".join(FORMS),
-                self.precision,
-                "`trnlab precision SCRIPT` compares the others for a script",
-            )
-        positions, model = self.training.sequence, self.model
-        if model.positions and positions > model.positions:
-            raise _contradiction(
-                f"{model.name} has {model.positions} learned positions",
-                model.positions,
-                positions,
-                "take a shorter --sequence, or a model with more positions",
-            )
-        if self.tokens < self.training.tokens:
-            raise _contradiction(
-                f"the {model.counted} do not fill one step",
-                f"{self.training.tokens:,} in a step",
-                f"{self.tokens:,.0f}",
-                "take a smaller --global-batch or --sequence, or more --tokens or --samples",
-            )
-        if isinstance(model, UnpartitionedModel) and not isinstance(model, Recommender) and self.source is None:
-            raise _no_step(model)
-        if not self.targets:
-            raise _contradiction("no target was named", "a target", "none", "name one: --target trn2.48xlarge")
-
-    @property
-    def source(self) -> CapturedWork | UnpartitionedModel | None:
-        """Where steps come from that are divided by data alone; None for other models."""
-        model = self.model
-        return self.captured or (
-            model if isinstance(model, UnpartitionedModel) and model.network is not None else None
-        )
-
-    @property
-    def pinned(self) -> Mapping[str, int]:
-        """Columns of `Layouts` that are given, by whoever asks or by the stack."""
-        return {**self.stack.layout, **self.fixed}
-
-    def session(self, target: Target) -> Session:
-        """In which programs are compiled for a target."""
-        return Session(target, precision=self.precision, stack=self.stack)
-
-    @property
-    def training(self) -> Training:
-        """What a step has to do."""
-        return Training(self.model, self.batch, self.sequence or self.model.sequence, FORMS[self.precision])
 
 
 @dataclass(frozen=True)
@@ -144,7 +63,7 @@ class Candidate:
 
     @property
     def padding(self) -> list[tuple[int, int]]:
-        """Of each kind of block heads that a tensor group does not divide, and to how many they are filled up."""
+        """Heads of each kind of block that a tensor group does not divide, and to how many they are filled up."""
         return padding(self.model, self.step.layout.tensor)
 
     @property
@@ -488,17 +407,3 @@ def _table(question: Question, cluster: Cluster, steps: PlannedSteps, rounds: Se
     hours, price = seconds / SECONDS_PER_HOUR * cluster.instances, cluster.target.price
     worth = hours * price.usd(1.0) if price is not None else UNPRICED + hours * cluster.target.chips
     return ClusterTable(cluster, steps, seconds / SECONDS_PER_DAY, worth, rounds)
-
-
-def _no_step(model: Model) -> UsageError:
-    return UsageError(
-        f"{model.name} is no stack of blocks, and nothing says what its step is",
-        code="TRN577",
-        got="no step",
-        limit="captured=: a step",
-        remedy="give the step that a script was captured as: Question(..., captured=step)",
-    )
-
-
-def _contradiction(what: str, limit: object, got: object, remedy: str) -> UsageError:
-    return UsageError(what, code="TRN178", limit=limit, got=got, remedy=remedy)

@@ -14,7 +14,8 @@ from trnlab.fleet.costs.programs import Programs
 from trnlab.fleet.costs.ranks import Ranks
 from trnlab.fleet.costs.store import opened
 from trnlab.fleet.models.recommend import Recommender
-from trnlab.fleet.planning.plan import FORMS, Candidate, Plan, job_of
+from trnlab.fleet.planning.plan import Candidate, Plan, job_of
+from trnlab.fleet.planning.question import FORMS
 from trnlab.fleet.search.layout import columns_of
 from trnlab.fleet.search.replicas import Replicas
 from trnlab.fleet.search.steps import PlannedStep, Planner

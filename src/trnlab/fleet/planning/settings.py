@@ -16,7 +16,8 @@ from pathlib import Path
 
 from trnlab.errors import UsageError
 from trnlab.fleet.bills.compilation import Recompiles, recompiles
-from trnlab.fleet.planning.plan import FORMS, Candidate, Plan, Question, plan
+from trnlab.fleet.planning.plan import Candidate, Plan, plan
+from trnlab.fleet.planning.question import FORMS, Question
 from trnlab.fleet.ranges import PublishedRange
 from trnlab.fleet.search.layout import RECOMPUTE, SHORT, ZERO, pinned
 from trnlab.fleet.search.prefetch import CompilePool

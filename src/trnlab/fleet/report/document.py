@@ -28,7 +28,8 @@ from trnlab.fleet.comparison.alternatives import to_json as beside_to_json
 from trnlab.fleet.comparison.contenders import UNHELD, PlanAccuracy
 from trnlab.fleet.models.recommend import Recommender
 from trnlab.fleet.planning.overheads import overheads
-from trnlab.fleet.planning.plan import Candidate, Plan, Question
+from trnlab.fleet.planning.plan import Candidate, Plan
+from trnlab.fleet.planning.question import Question
 from trnlab.fleet.report import pictures
 from trnlab.fleet.report.beside_document import sections
 from trnlab.fleet.report.table import stacks_to_json, to_json

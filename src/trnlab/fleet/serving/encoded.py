@@ -17,8 +17,8 @@ from trnlab.numerics.dtypes import float32, int32
 
 
 class EncodeLayers(PrefillLayers):
-    """Of a prompt, all of whose tokens see each other; what is padded is hidden by its score. encoded: what the
-    decoder attends to [P, H]."""
+    """Layers that read a prompt, all of whose tokens see each other; what is padded is hidden by its score. encoded:
+    what the decoder attends to [P, H]."""
 
     encoded: Value | None = None
     _bias: Value | None = None
@@ -63,7 +63,7 @@ class CrossLayers(PrefillLayers):
 
 
 class DecoderLayers(DecodeLayers):
-    """Of one token of each sequence, over what was written and over what the encoder read."""
+    """Layers that generate one token of each sequence, over what was written and over what the encoder read."""
 
     _bias: Value | None = None
 

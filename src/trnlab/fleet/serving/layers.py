@@ -167,8 +167,8 @@ class PrefillLayers(ServingLayers):
 
 
 class ChunkLayers(PrefillLayers):
-    """Of one chunk of a prompt, whose earlier ones are in the cache: tokens attend to these, all of which they see,
-    and to each other."""
+    """Layers that read one chunk of a prompt, whose earlier ones are in the cache: tokens attend to these, all of
+    which they see, and to each other."""
 
     def _tokens(self) -> tuple[Value, Value]:
         length = self.share.length

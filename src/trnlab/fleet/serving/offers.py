@@ -265,7 +265,7 @@ def bytes_of(model: Model, share: ServingProgram) -> tuple[int, int]:
 
 
 def _bytes(graph: Graph) -> dict[str, int]:
-    """Of weights and caches, by name."""
+    """Bytes of weights and caches, by name."""
     return {v.name: v.type.nbytes for v in graph.inputs if v.name not in GIVEN}
 
 

@@ -39,7 +39,7 @@ def of_prompt(model: Model, share: ServingProgram) -> ServingProgram:
 
 
 def prefill_cost(costs: ServingCosts, model: Model, share: ServingProgram, tokens: int) -> ServingCost:
-    """Of a prompt of so many tokens, padded, up to the first token of the answer. share: of a decoding step."""
+    """The cost of a prompt of so many tokens, padded, up to the answer's first token. share: of a decoding step."""
     if share.memory:
         parts = [costs.of(kind, model, share) for kind in ("encode", "cross", "decode")]
         seconds, exposed = sum(cost.seconds for cost in parts), sum(cost.exposed for cost in parts)
