@@ -79,3 +79,10 @@ def test_docstrings_are_sentences():
             if says and says.startswith("Of "):
                 found.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
     assert not found
+
+
+def test_no_folder_holds_more_than_a_reader_can_see():
+    """At most 25 modules side by side."""
+    folders = {path.parent for path in ROOT.rglob("*.py")}
+    wide = {str(each.relative_to(ROOT)): count for each in folders if (count := len(list(each.glob("*.py")))) > 25}
+    assert not wide

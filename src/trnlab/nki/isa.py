@@ -40,19 +40,19 @@ from trnlab.nki.enums import (
     vector_engine,
 )
 from trnlab.nki.handles import NkiInstruction, issue, number
-from trnlab.nki.isa_activations import _reducing
-from trnlab.nki.isa_activations import activate2 as activate2
-from trnlab.nki.isa_activations import activation as activation
-from trnlab.nki.isa_activations import activation_reduce as activation_reduce
-from trnlab.nki.isa_transfers import core_barrier as core_barrier
-from trnlab.nki.isa_transfers import dma_compute as dma_compute
-from trnlab.nki.isa_transfers import dma_copy as dma_copy
-from trnlab.nki.isa_transfers import dma_transpose as dma_transpose
-from trnlab.nki.isa_transfers import register_alloc as register_alloc
-from trnlab.nki.isa_transfers import register_load as register_load
-from trnlab.nki.isa_transfers import register_move as register_move
-from trnlab.nki.isa_transfers import register_store as register_store
-from trnlab.nki.isa_transfers import sendrecv as sendrecv
+from trnlab.nki.instructions.activations import _reducing
+from trnlab.nki.instructions.activations import activate2 as activate2
+from trnlab.nki.instructions.activations import activation as activation
+from trnlab.nki.instructions.activations import activation_reduce as activation_reduce
+from trnlab.nki.instructions.transfers import core_barrier as core_barrier
+from trnlab.nki.instructions.transfers import dma_compute as dma_compute
+from trnlab.nki.instructions.transfers import dma_copy as dma_copy
+from trnlab.nki.instructions.transfers import dma_transpose as dma_transpose
+from trnlab.nki.instructions.transfers import register_alloc as register_alloc
+from trnlab.nki.instructions.transfers import register_load as register_load
+from trnlab.nki.instructions.transfers import register_move as register_move
+from trnlab.nki.instructions.transfers import register_store as register_store
+from trnlab.nki.instructions.transfers import sendrecv as sendrecv
 from trnlab.nki.operators import alu_name, optional_alu_name
 from trnlab.nki.random import dropout, rand2, rand_get_state, rand_set_state, rng, set_rng_seed
 from trnlab.nki.target import default_chip, release

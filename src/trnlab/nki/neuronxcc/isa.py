@@ -39,19 +39,19 @@ from trnlab.nki.neuronxcc.elementwise import (
     result,
     same_rank,
 )
-from trnlab.nki.neuronxcc.isa_reductions import bn_stats as bn_stats
-from trnlab.nki.neuronxcc.isa_reductions import max8 as max8
-from trnlab.nki.neuronxcc.isa_reductions import nc_find_index8 as nc_find_index8
-from trnlab.nki.neuronxcc.isa_reductions import nc_match_replace8 as nc_match_replace8
-from trnlab.nki.neuronxcc.isa_reductions import reduce as reduce
-from trnlab.nki.neuronxcc.isa_reductions import tensor_partition_reduce as tensor_partition_reduce
-from trnlab.nki.neuronxcc.isa_reductions import tensor_reduce as tensor_reduce
-from trnlab.nki.neuronxcc.isa_transfers import accumulated as accumulated
-from trnlab.nki.neuronxcc.isa_transfers import dma_copy as dma_copy
-from trnlab.nki.neuronxcc.isa_transfers import dma_transpose as dma_transpose
-from trnlab.nki.neuronxcc.isa_transfers import local_gather as local_gather
-from trnlab.nki.neuronxcc.isa_transfers import nc_stream_shuffle as nc_stream_shuffle
-from trnlab.nki.neuronxcc.isa_transfers import sequence_bounds as sequence_bounds
+from trnlab.nki.neuronxcc.instructions.reductions import bn_stats as bn_stats
+from trnlab.nki.neuronxcc.instructions.reductions import max8 as max8
+from trnlab.nki.neuronxcc.instructions.reductions import nc_find_index8 as nc_find_index8
+from trnlab.nki.neuronxcc.instructions.reductions import nc_match_replace8 as nc_match_replace8
+from trnlab.nki.neuronxcc.instructions.reductions import reduce as reduce
+from trnlab.nki.neuronxcc.instructions.reductions import tensor_partition_reduce as tensor_partition_reduce
+from trnlab.nki.neuronxcc.instructions.reductions import tensor_reduce as tensor_reduce
+from trnlab.nki.neuronxcc.instructions.transfers import accumulated as accumulated
+from trnlab.nki.neuronxcc.instructions.transfers import dma_copy as dma_copy
+from trnlab.nki.neuronxcc.instructions.transfers import dma_transpose as dma_transpose
+from trnlab.nki.neuronxcc.instructions.transfers import local_gather as local_gather
+from trnlab.nki.neuronxcc.instructions.transfers import nc_stream_shuffle as nc_stream_shuffle
+from trnlab.nki.neuronxcc.instructions.transfers import sequence_bounds as sequence_bounds
 from trnlab.nki.neuronxcc.masked import boxed, cut, rows_of, trimmed
 from trnlab.nki.neuronxcc.zeros import settle
 from trnlab.nki.operators import alu_name
