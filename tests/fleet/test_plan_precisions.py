@@ -110,7 +110,8 @@ def test_activations_rows_and_keys_are_sent_as_wide_as_they_are(precision):
 @pytest.mark.parametrize("zero", [0, 3])
 def test_a_rank_holds_weights_as_wide_as_they_are(precision, zero, monkeypatch):
     monkeypatch.setattr(planning, "Programs", MadeUp)
-    monkeypatch.setattr(planning, "CONFIRMED", 0)  # what is made up is never compiled
+    # what is made up is never compiled
+    monkeypatch.setattr(planning, "are_one_program", lambda _, layouts: np.zeros(len(layouts), np.bool_))
     fixed = pinned(f"tp=1,pp=1,mb=1,zero={zero},overlap=1,recompute=none")
     asked = Question(SMALL, 1e9, ("trn1.2xlarge",), (1, 1), batch=2, precision=precision, fixed=fixed)
     found = plan(asked).chosen

@@ -152,6 +152,8 @@ def test_the_command_prints_settings_and_writes_the_cheapest(folder, capsys, mon
     words = [
         "plan",
         "small.json",
+        "--stack",
+        "ours",
         "--tokens",
         "1T",
         "--target",

@@ -11,7 +11,7 @@ from typing import Any
 from trnlab import chips
 from trnlab.chips.catalog import Target
 from trnlab.sources import TOP, source_digest
-from trnlab.stacks import Stack
+from trnlab.stacks import OWN, Stack
 from trnlab.storage.content import ContentStore
 
 # What programs, their times and those of collectives depend on.
@@ -60,7 +60,7 @@ class CostStore:
         self._saved = len(self.programs) + len(self.exchange)
 
 
-def opened(folder: Path | None, target: Target, precision: str, stack: Stack) -> CostStore:
+def opened(folder: Path | None, target: Target, precision: str, stack: Stack = OWN) -> CostStore:
     """The store of a target under a stack. folder: of all stores; None for one that is forgotten."""
     if folder is None:
         return CostStore()
