@@ -15,6 +15,7 @@ import pytest
 
 from tools.storage.flips import READERS, STEP, Bench, damaged, flips
 from trnlab import checkpoint
+from trnlab.cli import commands
 from trnlab.cli import main as cli
 from trnlab.errors import RunError
 from trnlab.storage import open_store
@@ -28,7 +29,7 @@ OF_STEP = name_of(STEP)
 
 @pytest.fixture(autouse=True)
 def one_parser(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "parser", functools.cache(cli.parser))
+    monkeypatch.setattr(commands, "parser", functools.cache(commands.parser))
 
 
 @pytest.mark.parametrize("kind", ["folder", "memory"])
