@@ -15,6 +15,7 @@ from trnlab.fleet.models.configurations import model
 from trnlab.graph.builder import GraphBuilder
 from trnlab.numerics.dtypes import float32
 from trnlab.runtime.session import Session
+from trnlab.runtime.step_cost import host_wait
 
 
 def test_the_newest_release_is_meant_where_none_is_named():
@@ -117,3 +118,24 @@ def test_the_vendors_layer_takes_longer_and_traces_its_operators():
     assert theirs.backward > ours.backward
     assert theirs.traced == ours.traced > 100
     assert theirs.flops == ours.flops
+
+
+@pytest.mark.parametrize(
+    ("runs", "waits"),
+    [
+        ([(2.0, 10.0, 1)], 2.0),  # the first is traced while nothing runs
+        ([(2.0, 10.0, 5)], 2.0),  # the others are behind it
+        ([(10.0, 2.0, 5)], 42.0),  # a host that is slower than the device holds it up each time
+        ([(2.0, 10.0, 1), (15.0, 1.0, 1)], 7.0),  # a short step's update: 17 traced, 11 done
+        ([(2.0, 10.0, 3), (15.0, 1.0, 1)], 2.0),
+        ([(0.0, 10.0, 3)], 0.0),
+    ],
+)
+def test_the_device_waits_for_what_the_host_has_not_traced(runs, waits):
+    assert host_wait(runs) == pytest.approx(waits)
+    ended = traced = 0.0  # one execution at a time
+    for trace, device, times in runs:
+        for _ in range(times):
+            traced += trace
+            ended = max(ended, traced) + device
+    assert host_wait(runs) == pytest.approx(ended - sum(device * times for _, device, times in runs))

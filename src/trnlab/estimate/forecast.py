@@ -24,7 +24,16 @@ from trnlab.runtime.communication import UncapturedCollective, UntimedCollective
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.faults import compare
 from trnlab.runtime.session import Session
-from trnlab.runtime.step_cost import BACKWARD, FORWARD, UPDATE, StepCost, StepPrograms, phases, phases_by_lines
+from trnlab.runtime.step_cost import (
+    BACKWARD,
+    FORWARD,
+    UPDATE,
+    StepCost,
+    StepPrograms,
+    host_wait,
+    phases,
+    phases_by_lines,
+)
 from trnlab.sim.timing import on_both
 from trnlab.units import PS_PER_S
 
@@ -196,14 +205,15 @@ def _time(result: TargetResult, made: Sequence[tuple[GraphRuns, StepCost]], sess
 
 
 def _trace(result: TargetResult, made: Sequence[tuple[GraphRuns, StepCost]], session: Session) -> None:
-    """Add what the host needs to trace the operators of a step, which begins when the loss of the one before was
-    read; see `stacks.Stack.tracing_us`."""
-    operators = sum(len(part.graph.ops) * part.times for part, _ in made)
-    seconds = operators * session.stack.tracing_us / MILLION
-    if seconds and result.step_s:
-        result.mfu = result.mfu * result.step_s / (result.step_s + seconds) if result.mfu else None
-        result.step_s += seconds
-        result.parts[HOST] = seconds
+    """Add what the device waits for the host's tracing of the step's operators."""
+    each = session.stack.tracing_us / MILLION
+    if not each or not result.step_s:
+        return
+    runs = [(len(p.graph.ops) * each, cost.executable.total_ps / PS_PER_S, p.times) for p, cost in made]
+    seconds = float(host_wait(runs))
+    result.mfu = result.mfu * result.step_s / (result.step_s + seconds) if result.mfu else None
+    result.step_s += seconds
+    result.parts[HOST] = seconds
 
 
 def _on_both(made: Sequence[tuple[GraphRuns, StepCost]]) -> float:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from trnlab.program.digest import written_params
 from trnlab.program.routine import Call, Program, ProgramTensor
 from trnlab.runtime.communication import THRESHOLD, UncapturedCollective, communication
@@ -134,6 +136,20 @@ class StepCost:
             total += by
             found.append(total)
         return found
+
+
+def host_wait(runs: Iterable[tuple[Any, Any, Any]]) -> Any:
+    """Seconds of a step in which its device waits for the host, which traces each execution anew (see
+    `stacks.Stack.tracing_us`) while the device is at those before it, and begins when the step does.
+
+    runs: in order, seconds of tracing, seconds on the device, and how often; numbers, or arrays of many steps alike.
+    """
+    traced = ended = busy = 0.0
+    for trace, device, times in runs:
+        ended = np.maximum(ended, traced + trace) + times * device
+        ended = np.maximum(ended, traced + times * trace + device)
+        traced, busy = traced + times * trace, busy + times * device
+    return ended - busy
 
 
 def phases(program: Program, loss: int | None, updated: Sequence[int]) -> list[str]:

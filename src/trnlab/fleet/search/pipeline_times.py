@@ -16,6 +16,7 @@ from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.search import pipeline
 from trnlab.fleet.search.layout import Layouts, divided, layers_of
 from trnlab.fleet.search.shard_costs import FIGURES, FULL, MASTER, MOMENTS, PartsOf, ShardKey, Training, shard_keys_of
+from trnlab.runtime.step_cost import host_wait
 
 SUM = 4  # bytes for each parameter: of gradients, in float32
 UPDATE_OPERATORS = 12  # of AdamW, for each tensor (torch.optim.adamw, without foreach)
@@ -215,16 +216,13 @@ class PipelineTimes:
         }
 
     def traced(self, each: float) -> Floats:
-        """[N] seconds that ranks wait for their host, which needs `each` for an operator: of the first microbatch,
-        as a step begins when the one before is done; of others and of the update where tracing takes longer than
-        what the device has to do meanwhile."""
+        """[N] seconds that ranks wait for their host, which needs `each` for an operator of a microbatch, and of the
+        update after them, whose own seconds stand elsewhere."""
         if not each:
             return np.zeros(len(self.busy))
         own = self._own(np.stack([self._stages["traced"], self._stages["tensors"] * UPDATE_OPERATORS]))
         one, update = own.max(2) * each
-        m, device = self.shape.microbatches, self.busy
-        ends = np.maximum(one + m * device, m * one + np.maximum(device, update))
-        return np.asarray(ends - m * device)
+        return np.asarray(host_wait([(one, self.busy, self.shape.microbatches), (update, 0.0, 1)]))
 
     def bytes(self) -> dict[str, Floats]:
         """By class, of the rank with most, when it has most."""
