@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from trnlab import documents
-from trnlab.cli import commands
+from trnlab.cli import commands, options
 from trnlab.cli.planning import plan as command_line
 from trnlab.fleet import Question, plan
 from trnlab.fleet.comparison.alternatives import others
@@ -64,6 +64,7 @@ def test_every_candidate_is_a_row_with_its_command(found, html):
 def test_a_command_asks_for_its_candidate(found):
     words = shlex.split(command(found, found.chosen))[1:]
     words[1] = "llama3-8b"  # a model by name, in the place of ours
+    assert options.stacks_of(commands.parsed(words)) == [found.question.stack]
     asked = command_line.question(commands.parsed(words))
     layout = found.chosen.step.layout
     assert asked.fixed == pinned(layout.spelled())

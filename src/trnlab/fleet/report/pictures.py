@@ -117,6 +117,7 @@ def command(plan: Plan, c: Candidate) -> str:
         "--sequence": asked.training.sequence,
         "--precision": asked.precision,
         "--layout": c.step.layout.spelled(),
+        "--stack": asked.stack.text,
     }
     if isinstance(asked.model, UnpartitionedModel):
         del options["--sequence"]  # the step has its own
