@@ -93,7 +93,7 @@ class Stack:
     text: str = OURS  # as `parse` reads it
 
     attention: str = _choice(
-        "attention: a kernel that passes over what causality hides; a loop over all pairs that keeps the scores of "
+        "a kernel that passes over what causality hides; a loop over all pairs that keeps the scores of "
         "some rows on chip, under a mask in memory; or written out, scores of all pairs in memory",
         KERNEL,
         (
