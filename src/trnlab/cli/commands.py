@@ -65,6 +65,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         Command("data", "show, verify or index a data set", STORES),
     ),
     "Write kernels": (
+        Command("bench", "judge kernels against a reference: right, how fast, and why"),
         Command("isa", "show the instructions of a NeuronCore"),
         Command("lint", "find what the vendor's compiler would refuse in kernels"),
         Command("graph", "show a module of StableHLO as a graph, and check it"),

@@ -10,6 +10,22 @@ from trnlab.view.effects import NAMESPACES
 
 
 @dataclass(frozen=True)
+class ResourceLimits:
+    """What the processes of a view may use together; the first that is passed ends them all.
+
+    seconds: of the clock, from the start of the view. processor_s: of one process. memory: bytes in all of them;
+    of one process also what it asks for. processes: how many at once, threads not counted. said: bytes that come
+    back from them in one piece, and bytes of standard error that are shown.
+    """
+
+    seconds: float = 120.0
+    processor_s: float = 120.0
+    memory: int = 4 << 30
+    processes: int = 8
+    said: int = 256 << 20
+
+
+@dataclass(frozen=True)
 class ViewRequest:
     """What a process in a view is asked to do."""
 
@@ -23,3 +39,4 @@ class ViewRequest:
     protection: str = NAMESPACES
     room: int = 0
     scratch: str = ""
+    limits: ResourceLimits | None = None  # None: a script of the user's own, which may take what it needs
