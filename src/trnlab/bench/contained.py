@@ -70,4 +70,4 @@ def imported() -> None:
     import trnlab.lang.recorder
     import trnlab.nki.language
     import trnlab.nki.neuronxcc
-    import trnlab.nki.tracing.portable  # noqa: F401
+    import trnlab.nki.portable  # noqa: F401

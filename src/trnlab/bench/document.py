@@ -75,7 +75,15 @@ def _ladder(report: BenchReport) -> Table:
         low, high = j.band
         band = f"{format_time(low)} to {format_time(high)}" if j.others else ""
         rows.append(
-            (str(number + 1), e.candidate.name, j.verdict, format_time(j.total), band, f"{j.total / best:.2f}", _note(e))
+            (
+                str(number + 1),
+                e.candidate.name,
+                j.verdict,
+                format_time(j.total),
+                band,
+                f"{j.total / best:.2f}",
+                _note(e),
+            )
         )
     return Table(rows, ("", "kernel", "is", "time", "the evidence leaves open", "to best", "remarks"), (3, 5))
 
@@ -107,9 +115,7 @@ def _remark(good: Sequence[LadderEntry]) -> str:
 
 
 def _wrong(wrong: Sequence[LadderEntry]) -> Table:
-    rows = [
-        (e.candidate.name, o.name, *_worst(o)) for e in wrong for o in e.judgement.cases if not o.right
-    ]
+    rows = [(e.candidate.name, o.name, *_worst(o)) for e in wrong for o in e.judgement.cases if not o.right]
     return Table(rows, ("kernel", "inputs", "got", "wanted", "off by, of what is allowed", "where"), (2, 3, 4))
 
 

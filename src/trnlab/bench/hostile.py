@@ -37,7 +37,7 @@ def is_float(value: Any) -> bool:
     """Whether it is an array of floats, those of ml_dtypes among them."""
     if not isinstance(value, np.ndarray):
         return False
-    return value.dtype.kind == "f" or value.dtype.name.startswith(("bfloat", "float"))
+    return bool(value.dtype.kind == "f" or value.dtype.name.startswith(("bfloat", "float")))
 
 
 def _outliers(a: Array, rng: Generator) -> Array:

@@ -18,8 +18,8 @@ from trnlab.bench.recording import RecordingJob
 from trnlab.bench.tolerance import Exact, comparable, exact, narrowest
 from trnlab.chips.spec import Chip
 from trnlab.errors import TrnlabError, UsageError
+from trnlab.nki import portable
 from trnlab.nki.target import default_chip
-from trnlab.nki.tracing import portable
 from trnlab.nki.tracing.arrays import to_host
 from trnlab.runtime import session
 from trnlab.runtime.analysis.counters import counters
@@ -179,14 +179,18 @@ def _outcome(
         return None
     arrays = [to_host(a) for a in each.case.arguments if isinstance(a, np.ndarray)]
     if len(arrays) != kernel.trace.arguments:
-        return CaseOutcome(each.case.name, np.inf, said=f"{kernel.trace.arguments} tensors taken, {len(arrays)} given")
+        return CaseOutcome(
+            each.case.name, np.inf, said=f"{kernel.trace.arguments} tensors taken, {len(arrays)} given"
+        )
     with np.errstate(all="ignore"):
         results, memory = kernel.run(arrays, chip)
     found = results if results is not None else tuple(memory[n] for n in kernel.trace.written)
     try:
         got = made.results(found, [e.value for e in each.exact])
     except Exception as error:  # of the reference's own code, for results that it does not expect
-        return CaseOutcome(each.case.name, np.inf, said=f"its results cannot be read: {type(error).__name__}: {error}")
+        return CaseOutcome(
+            each.case.name, np.inf, said=f"its results cannot be read: {type(error).__name__}: {error}"
+        )
     return compared(each.case.name, got, each.exact, narrow, spec.tolerance)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bench of several candidates: recorded in contained processes, judged in parallel, each once by content, ranked."""
+"""A bench of several candidates: recorded in contained processes, judged in parallel, once by content, ranked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class LadderEntry:
-    """A candidate and its judgement. same_as: an earlier one with the same instructions, which was judged for both."""
+    """A candidate and its judgement. same_as: an earlier one with the same instructions, judged for both."""
 
     candidate: Candidate
     judgement: Judgement
@@ -49,7 +49,9 @@ class Bench:
 
     def job(self, candidate: Candidate, arguments: Sequence[Any]) -> RecordingJob:
         """What is recorded of a candidate; it is told the shapes of its arguments, not what is in them."""
-        names = [str(p) for p in policy.alternatives(policy.chosen(default_chip().name)).values()] if self.band else []
+        names = (
+            [str(p) for p in policy.alternatives(policy.chosen(default_chip().name)).values()] if self.band else []
+        )
         given = tuple(stand_in(a) if isinstance(a, np.ndarray) else a for a in arguments)
         path, words = str(candidate.path.resolve()), dict(candidate.constants)
         return RecordingJob(
@@ -127,7 +129,10 @@ def _recorded(
 
 
 def _judged(
-    work: Mapping[int, tuple[Any, ...]], candidates: Sequence[Candidate], executor: Executor | None, progress: Progress
+    work: Mapping[int, tuple[Any, ...]],
+    candidates: Sequence[Candidate],
+    executor: Executor | None,
+    progress: Progress,
 ) -> dict[int, Judgement]:
     found: dict[int, Judgement] = {}
     for number, outcome in zip(work, _mapped(judging.judge, list(work.values()), executor)):
@@ -137,7 +142,9 @@ def _judged(
     return found
 
 
-def _mapped(function: Callable[..., Any], words: Sequence[tuple[Any, ...]], executor: Executor | None) -> Iterator[Any]:
+def _mapped(
+    function: Callable[..., Any], words: Sequence[tuple[Any, ...]], executor: Executor | None
+) -> Iterator[Any]:
     """The results in order; RunError in the place of one whose process ended."""
     if executor is None:
         yield from (function(*each) for each in words)

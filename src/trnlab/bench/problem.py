@@ -185,7 +185,7 @@ def _making(module: Any, path: Path) -> Callable[[np.random.Generator], Sequence
 
 
 def drawn(texts: Sequence[str]) -> Callable[[np.random.Generator], Sequence[Any]]:
-    """Arguments that are drawn as texts say: float32[512,512], int32[128], or a number. Raises UsageError (TRN844)."""
+    """Arguments that are drawn as texts say: float32[512,512], int32[128], or a number. Raises UsageError: TRN844."""
     if not texts:
         raise UsageError(
             "nobody says what the kernels are given",
@@ -203,7 +203,7 @@ def _kind(text: str) -> Any:
             return ast.literal_eval(text.rpartition("=")[2])
         shape = tuple(int(n) for n in found[3].split(",") if n.strip())
         return format_of(found[2]).dtype, shape
-    except (ValueError, SyntaxError, KeyError) as error:
+    except (ValueError, SyntaxError, KeyError, TypeError) as error:
         raise UsageError(
             "an input cannot be read",
             code=NO_INPUT,
@@ -221,4 +221,4 @@ def _drawn(kind: Any, rng: np.random.Generator) -> Any:
         return rng.integers(0, 100, shape).astype(form)
     if np.dtype(form).kind == "b":
         return rng.integers(0, 2, shape).astype(bool)
-    return rng.standard_normal(shape, dtype=np.float32).astype(form)
+    return np.asarray(rng.standard_normal(shape, dtype=np.float32)).astype(form)

@@ -18,9 +18,9 @@ import numpy as np
 
 from trnlab import policy
 from trnlab.errors import TrnlabError, UsageError
+from trnlab.nki import portable
 from trnlab.nki.imports import install_imports
 from trnlab.nki.kernel import Kernel
-from trnlab.nki.tracing import portable
 from trnlab.runtime import session
 from trnlab.runtime.settings import Settings
 

@@ -51,7 +51,9 @@ class Exact:
         return bound
 
 
-def exact(reference: Reference, given: Sequence[Any], formats: Sequence[str], rng: np.random.Generator) -> list[Exact]:
+def exact(
+    reference: Reference, given: Sequence[Any], formats: Sequence[str], rng: np.random.Generator
+) -> list[Exact]:
     """What is right for these inputs. formats: those that some candidate computes in. Raises what the reference
     raises in float64."""
     wide = [_wide(value) for value in given]

@@ -33,7 +33,13 @@ def arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `trnlab bench`."""
     add = command.add_argument
     add("--reference", metavar="FILE[:NAME]", help="what is right: reference(...) or forward(...), and inputs(rng)")
-    add("--input", metavar="SHAPE", action="append", default=[], help="an argument, such as 'float32[512,512]' or 1e-5")
+    add(
+        "--input",
+        metavar="SHAPE",
+        action="append",
+        default=[],
+        help="an argument, such as 'float32[512,512]' or 1e-5",
+    )
     add("--inputs", metavar="A,B,...", help=f"hostile kinds beside usual ones; default: {','.join(hostile.FAMILIES)}")
     add("--tolerance", metavar="X", type=float, help="relative to the largest result; default: what formats explain")
     add("--target", metavar="NAME", help="the chip, e.g. trn2; default: that of kernels")
@@ -100,5 +106,3 @@ def _workers(jobs: int | None, work: int) -> Iterator[Executor | None]:
 def _progress(what: str, number: int, of: int) -> None:
     if of > 1:
         say(f"{number} of {of}: {what}")
-
-

@@ -10,6 +10,7 @@ Raises ConstraintError for the first rule broken:
     TRN425  a call whose tensors do not match the parameters of its routine
     TRN426  a tensor written through two parameters of one call: dependencies between the two would not be seen
     TRN427  a constant that is written, or an output that is not
+    TRN429  an instruction whose amount of work is not that of its operands: its time would be another
     TRN428  two tensors that live at the same time and share bytes
 """
 
@@ -24,7 +25,7 @@ import numpy as np
 from trnlab import isa
 from trnlab.chips.spec import Chip
 from trnlab.errors import ConstraintError, Location
-from trnlab.isa.base import Engine, Memory
+from trnlab.isa.base import Engine, Memory, Work
 from trnlab.numerics.dtypes import BY_CODE
 from trnlab.program.access import AP, Buffer
 from trnlab.program.routine import COL, Call, Program, ProgramTensor, Routine
@@ -129,7 +130,7 @@ def _buffer(routine: Routine, b: Buffer, chip: Chip) -> None:
 def _operands(routine: Routine, chip: Chip) -> None:
     """Every operand within its buffer, its slots those of its bytes, every instruction legal."""
     bytes_touched = routine.operands.copy()
-    legal: set[tuple[object, ...]] = set()
+    legal: dict[tuple[object, ...], Work] = {}
     row = 0
     for i in range(len(routine)):
         where = routine.locs[int(routine.loc[i])]
@@ -148,9 +149,14 @@ def _operands(routine: Routine, chip: Chip) -> None:
         attrs = routine.attr_table[int(routine.attr[i])]
         engine = Engine(int(routine.engine[i]))
         key = (instr.opcode, engine, attrs, *(op.recorded()[1] for op in ops.values()))
-        if key not in legal:
-            isa.validate(instr, ops, dict(attrs), engine, chip, where)
-            legal.add(key)
+        work = legal.get(key)
+        if work is None:
+            work = legal[key] = isa.validate(instr, ops, dict(attrs), engine, chip, where)
+        claimed = routine.works[int(routine.work[i])]
+        if claimed != work:
+            _fail(
+                "TRN429", f"{instr.name}, instruction {i} of routine {routine.name!r}", where, limit=work, got=claimed
+            )
     slots = assign_slots(routine.buffers, bytes_touched, chip.psum)
     if slots.hbm != routine.hbm_slot or (bytes_touched != routine.operands).any():
         wrong = np.flatnonzero((bytes_touched != routine.operands).any(axis=1))

@@ -28,11 +28,10 @@ def hold(limits: ResourceLimits, room: int) -> None:
         resource.RLIMIT_CORE: (0, 0),
         resource.RLIMIT_FSIZE: (max(room, _LARGEST_LOG), max(room, _LARGEST_LOG)),
     }
-    for which, (soft, hard) in wanted.items():
+    for which, pair in wanted.items():
         with contextlib.suppress(OSError, ValueError):  # a lower one holds already
             highest = resource.getrlimit(which)[1]
-            least = (lambda value, highest=highest: value if highest < 0 else min(value, highest))
-            resource.setrlimit(which, (least(soft), least(hard)))
+            resource.setrlimit(which, tuple(value if highest < 0 else min(value, highest) for value in pair))
 
 
 class UsageWatch:

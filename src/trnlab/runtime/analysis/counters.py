@@ -78,7 +78,9 @@ def _on_chip_bytes(routine: Routine) -> np.ndarray[Any, np.dtype[np.int64]]:
     nbytes = nbytes * np.prod(operands[:, _COUNTS], axis=1)
     opcode = np.repeat(routine.opcode, np.diff(routine.first_operand)).astype(np.int64)
     pairs, which = np.unique(np.stack([opcode, operands[:, COL["role"]]], axis=1), axis=0, return_inverse=True)
-    writes = np.array([BY_OPCODE[o].operands[r].role == "dst" for o, r in pairs.tolist()], np.bool_)[which.reshape(-1)]
+    writes = np.array([BY_OPCODE[o].operands[r].role == "dst" for o, r in pairs.tolist()], np.bool_)[
+        which.reshape(-1)
+    ]
     sides = ((Memory.SBUF, False), (Memory.SBUF, True), (Memory.PSUM, False), (Memory.PSUM, True))
     return np.array([nbytes[(memory == place) & (writes == side)].sum() for place, side in sides], np.int64)
 

@@ -83,9 +83,7 @@ def loads(content: bytes, chip: Chip) -> PortableKernel:
     verify_program(program, chip)
     try:
         results = _results(metadata["results"], len(program.tensors))
-        trace = Trace(
-            replace(program, constants={}), int(metadata["arguments"]), dict(program.constants), results
-        )
+        trace = Trace(replace(program, constants={}), int(metadata["arguments"]), dict(program.constants), results)
         for result in objects_of(results, KernelResult):
             _within(result, trace)
         words = str(metadata["name"]), str(metadata["dialect"]), tuple(map(str, metadata["off"]))
