@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trnlab import policy
+from trnlab.bench import variants
 from trnlab.errors import TrnlabError, UsageError
 from trnlab.nki import portable
 from trnlab.nki.imports import install_imports
@@ -47,6 +49,7 @@ class RecordingJob:
     grid: int = 0  # cores; 0 for one, as the kernel stands there
     flags: str = ""  # of the hardware's compiler
     policies: tuple[str, ...] = ("",)
+    changed: Mapping[str, Any] = field(default_factory=dict)  # parameters with other values, see `variants`
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ def record_all(jobs: Sequence[RecordingJob]) -> list[Recording]:
 def _recording(job: RecordingJob) -> Recording:
     settings = Settings.resolved(os.environ) if not job.target else Settings(target=job.target)
     try:
-        with session.activate(session.for_kernels(settings)), _module(Path(job.path)) as module:
+        with session.activate(session.for_kernels(settings)), _module(Path(job.path), job) as module:
             kernel = _kernel(module, job)
             found = {name: _recorded(kernel, job, name) for name in job.policies}
     except TrnlabError as error:
@@ -92,10 +95,10 @@ def _recorded(kernel: Kernel, job: RecordingJob, name: str) -> bytes:
 
 
 @contextmanager
-def _module(path: Path) -> Iterator[ModuleType]:
+def _module(path: Path, job: RecordingJob) -> Iterator[ModuleType]:
     """The file as a module, as `python FILE` would find what lies beside it."""
     name = f"_candidate_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(name, _changed(path, job))
     if spec is None or spec.loader is None:
         raise UsageError("a candidate is no Python file", code=NO_KERNEL, got=str(path))
     module = importlib.util.module_from_spec(spec)
@@ -107,6 +110,16 @@ def _module(path: Path) -> Iterator[ModuleType]:
     finally:
         sys.path.pop(0)
         del sys.modules[name]
+
+
+def _changed(path: Path, job: RecordingJob) -> Path:
+    """The file, or one with other values of its parameters; it goes with the view."""
+    if not job.changed:
+        return path
+    source = variants.edited(path.read_text(encoding="utf-8"), job.function, job.changed)
+    place = Path(tempfile.mkdtemp(prefix="trnlab-")) / path.name
+    place.write_text(source, encoding="utf-8")
+    return place
 
 
 def _kernel(module: ModuleType, job: RecordingJob) -> Kernel:

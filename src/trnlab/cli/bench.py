@@ -29,8 +29,8 @@ from trnlab.runtime.settings import Settings
 USUAL_ONLY = "usual"
 
 
-def arguments(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of `trnlab bench`."""
+def problem_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what says what kernels are to compute, where, and within which limits."""
     add = command.add_argument
     add("--reference", metavar="FILE[:NAME]", help="what is right: reference(...) or forward(...), and inputs(rng)")
     add(
@@ -45,13 +45,19 @@ def arguments(command: argparse.ArgumentParser) -> None:
     add("--target", metavar="NAME", help="the chip, e.g. trn2; default: that of kernels")
     add("--cores", metavar="N", type=options.whole(1), default=1, help="that a kernel runs on; default: 1")
     add("--flags", metavar="TEXT", default="", help="of the hardware's compiler, such as --disable-dge")
-    add("--no-band", action="store_true", help="time only what the compiler is most likely to make of them")
     add("--jobs", metavar="N", type=options.whole(1), help="candidates at once; default: the processors here")
     add("--seconds", metavar="N", type=float, default=120.0, help="that recording one may take; default: 120")
     add("--memory", metavar="GIB", type=float, default=4.0, help="that recording one may take; default: 4")
     add("--seed", metavar="N", type=int, help="of the inputs; default: one that no candidate can know")
     add("--json", action="store_true", help="everything as JSON")
     add("--out", metavar="DIR", type=Path, help="write bench.html and bench.json there")
+
+
+def arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `trnlab bench`."""
+    problem_arguments(command)
+    add = command.add_argument
+    add("--no-band", action="store_true", help="time only what the compiler is most likely to make of them")
     add("kernels", metavar="KERNEL", nargs="+", help="FILE, FILE:FUNCTION, or a folder of files")
 
 
@@ -60,18 +66,11 @@ def main(args: argparse.Namespace) -> int:
     found = candidates(args.kernels)
     if not found:
         raise UsageError("there is no kernel in the folder", code="TRN840", got=", ".join(args.kernels))
-    seed = secrets.randbits(31) if args.seed is None else args.seed
-    spec = ProblemSpec(args.reference, tuple(args.input), seed, families(args.inputs), (), args.tolerance)
-    limits = replace(
-        contained.LIMITS, seconds=args.seconds, processor_s=args.seconds, memory=int(args.memory * (1 << 30))
-    )
-    settings = Settings(target=args.target) if args.target else Settings()
-    grid = args.cores if args.cores > 1 else 0
-    with session.activate(session.for_kernels(settings)), _workers(args.jobs, len(found)) as executor:
-        bench = ladder.Bench(spec, args.target or "", grid, args.flags, not args.no_band, limits)
+    with session.activate(session.for_kernels(settings_of(args))), workers(args.jobs, len(found)) as executor:
+        bench = bench_of(args, not args.no_band)
         entries = ladder.run(bench, found, executor, _progress)
         cases = tuple(o.name for o in entries[0].judgement.cases)
-        report = BenchReport(default_chip().name, args.reference or "", cases, seed, entries)
+        report = BenchReport(default_chip().name, args.reference or "", cases, bench.spec.seed, entries)
     said = document(report)
     if args.out is not None:
         args.out.mkdir(parents=True, exist_ok=True)
@@ -79,6 +78,20 @@ def main(args: argparse.Namespace) -> int:
         write_atomic(args.out / "bench.json", said.json().encode())
     print(said.json() if args.json else documents.text(said))
     return int(any(e.judgement.verdict in (WRONG, REFUSED) for e in entries))
+
+
+def settings_of(args: argparse.Namespace) -> Settings:
+    """The target that was asked for, else that of kernels."""
+    return Settings(target=args.target) if args.target else Settings()
+
+
+def bench_of(args: argparse.Namespace, band: bool) -> ladder.Bench:
+    """How candidates are judged, as a command line says."""
+    seed = secrets.randbits(31) if args.seed is None else args.seed
+    spec = ProblemSpec(args.reference, tuple(args.input), seed, families(args.inputs), (), args.tolerance)
+    memory = int(args.memory * (1 << 30))
+    limits = replace(contained.LIMITS, seconds=args.seconds, processor_s=args.seconds, memory=memory)
+    return ladder.Bench(spec, args.target or "", args.cores if args.cores > 1 else 0, args.flags, band, limits)
 
 
 def families(text: str | None) -> tuple[str, ...]:
@@ -92,7 +105,7 @@ def families(text: str | None) -> tuple[str, ...]:
 
 
 @contextmanager
-def _workers(jobs: int | None, work: int) -> Iterator[Executor | None]:
+def workers(jobs: int | None, work: int) -> Iterator[Executor | None]:
     """Processes that judge; None where one is enough, or none can be copied."""
     count = min(jobs or os.cpu_count() or 1, work)
     if count == 1 or "fork" not in multiprocessing.get_all_start_methods():

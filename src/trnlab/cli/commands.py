@@ -65,6 +65,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         Command("data", "show, verify or index a data set", STORES),
     ),
     "Write kernels": (
+        Command("tune", "search a kernel's parameters for its fastest right form"),
         Command("bench", "judge kernels against a reference: right, how fast, and why"),
         Command("isa", "show the instructions of a NeuronCore"),
         Command("lint", "find what the vendor's compiler would refuse in kernels"),
