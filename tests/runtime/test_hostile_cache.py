@@ -16,7 +16,7 @@ from trnlab.runtime.cache.executables import Cache
 from trnlab.storage.folder import FolderStore
 from trnlab.storage.plain_files import NotPlainFileError
 
-METADATA = {"name": "step", "target": "trn1", "parts": {}, "created": "now", "compile_seconds": 1.0, "options": ""}
+METADATA = {"name": "step", "target": "trn1", "parts": {}, "created": "now", "compile_seconds": 1.0, "options": {}}
 
 
 def sparse(path: Path, victim: Path) -> None:

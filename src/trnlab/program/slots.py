@@ -39,32 +39,43 @@ def distinct(values: Ints) -> Ints:
 
 def assign_slots(buffers: Sequence[Buffer], operands: Ints, psum: Psum) -> Slots:
     """Turn the byte ranges of `operands` (columns first, last) into slot ranges, in place."""
-    cuts = _sbuf_cuts(buffers, operands)
+    slots = slots_with(buffers, _sbuf_cuts(buffers, operands), psum)
+    put_in_slots(buffers, operands, psum, slots)
+    return slots
+
+
+def slots_with(buffers: Sequence[Buffer], cuts: Ints, psum: Psum) -> Slots:
+    """The slots of a routine whose SBUF is cut at `cuts`."""
     top = psum.num_banks + len(cuts)
     hbm_slot = []
     for buffer in buffers:
         hbm_slot.append(top if buffer.memory is Memory.HBM else -1)
         top += buffer.hbm_slots if buffer.memory is Memory.HBM else 0
-    if len(operands):
-        in_grid = _in_grids(buffers, operands, hbm_slot)
-        memory = np.array([b.memory for b in buffers])
-        address = np.array([b.address for b in buffers], np.int64)
-        slot_bytes = np.array([max(b.slot_bytes, 1) for b in buffers], np.int64)
-        base = np.array(hbm_slot, np.int64)
-        owner = operands[:, COL["buffer"]]
-        for column in (_FIRST, _LAST):
-            byte = operands[:, column]
-            absolute = byte + address[owner]
-            slot = np.where(memory[owner] == Memory.HBM, base[owner] + byte // slot_bytes[owner], 0)
-            slot = np.where(memory[owner] == Memory.PSUM, absolute // psum.bank_bytes_per_partition, slot)
-            in_sbuf = memory[owner] == Memory.SBUF
-            if in_sbuf.any():
-                interval = np.searchsorted(cuts, absolute, side="right") - 1 + psum.num_banks
-                slot = np.where(in_sbuf, interval, slot)
-            operands[:, column] = slot
-        for chosen, first, last in in_grid:
-            operands[chosen, _FIRST], operands[chosen, _LAST] = first, last
     return Slots(top, tuple(hbm_slot), cuts)
+
+
+def put_in_slots(buffers: Sequence[Buffer], operands: Ints, psum: Psum, slots: Slots) -> None:
+    """Turn the byte ranges of `operands` (columns first, last) into ranges of these slots, in place."""
+    if not len(operands):
+        return
+    in_grid = _in_grids(buffers, operands, slots.hbm)
+    memory = np.array([b.memory for b in buffers])
+    address = np.array([b.address for b in buffers], np.int64)
+    slot_bytes = np.array([max(b.slot_bytes, 1) for b in buffers], np.int64)
+    base = np.array(slots.hbm, np.int64)
+    owner = operands[:, COL["buffer"]]
+    for column in (_FIRST, _LAST):
+        byte = operands[:, column]
+        absolute = byte + address[owner]
+        slot = np.where(memory[owner] == Memory.HBM, base[owner] + byte // slot_bytes[owner], 0)
+        slot = np.where(memory[owner] == Memory.PSUM, absolute // psum.bank_bytes_per_partition, slot)
+        in_sbuf = memory[owner] == Memory.SBUF
+        if in_sbuf.any():
+            interval = np.searchsorted(slots.sbuf_cuts, absolute, side="right") - 1 + psum.num_banks
+            slot = np.where(in_sbuf, interval, slot)
+        operands[:, column] = slot
+    for chosen, first, last in in_grid:
+        operands[chosen, _FIRST], operands[chosen, _LAST] = first, last
 
 
 def _in_grids(buffers: Sequence[Buffer], operands: Ints, hbm_slot: Sequence[int]) -> list[tuple[Ints, Ints, Ints]]:

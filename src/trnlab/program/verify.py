@@ -10,202 +10,106 @@ Raises ConstraintError for the first rule broken:
     TRN425  a call whose tensors do not match the parameters of its routine
     TRN426  a tensor written through two parameters of one call: dependencies between the two would not be seen
     TRN427  a constant that is written, or an output that is not
-    TRN429  an instruction whose amount of work is not that of its operands: its time would be another
     TRN428  two tensors that live at the same time and share bytes
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from math import prod
 
-import numpy as np
-
-from trnlab import isa
 from trnlab.chips.spec import Chip
-from trnlab.errors import ConstraintError, Location
-from trnlab.isa.base import Engine, Memory, Work
-from trnlab.numerics.dtypes import BY_CODE
-from trnlab.program.access import AP, Buffer
-from trnlab.program.routine import COL, Call, Program, ProgramTensor, Routine
-from trnlab.program.slots import assign_slots
-from trnlab.program.text import operands_of
+from trnlab.collectives import PURPOSES
+from trnlab.program.routine import Call, Program, ProgramTensor, Routine
+from trnlab.program.routine_rules import ParameterUsage, accesses, fail, verify_routine
 
+__all__ = ["ParameterUsage", "accesses", "verify_program", "verify_routine"]
 
-@dataclass(frozen=True)
-class ParameterUsage:
-    """What a routine does with its parameters, by position: those it needs filled, and those it writes."""
-
-    needs: frozenset[int]
-    writes: frozenset[int]
-
-
-def verify_routine(routine: Routine, chip: Chip) -> ParameterUsage:
-    """Check one routine; returns how it uses its parameters."""
-    _columns(routine)
-    for buffer in routine.buffers:
-        _buffer(routine, buffer, chip)
-    _operands(routine, chip)
-    return _reads_and_writes(routine)
+_KINDS = ("input", "output", "constant", "temp")
+_MOST = 1 << 52  # bytes of a tensor, and of an address
+_CORES = 2  # of a rank
+_ALIGN = 4096  # bytes that an arena may be longer than what lies in it
 
 
 def verify_program(program: Program, chip: Chip) -> None:
-    """Check every routine, every call, and the life of every tensor."""
+    """Check every routine, every call, and the life of every tensor. Raises ConstraintError."""
+    _tensors(program)
     usages = [verify_routine(routine, chip) for routine in program.routines]
     tensors = {tensor.id: tensor for tensor in program.tensors}
     written: set[int] = set()
     filled = {*program.inputs, *program.constants}
-    for call, routine in program:
-        _call(program, call, routine, tensors, chip)
-        usage = usages[call.routine]
-        _bound_twice(call, routine, usage, tensors)
-        for tensor in (call.args[position] for position in sorted(usage.needs)):
-            if tensor not in filled:
-                _fail(
-                    "TRN424",
-                    f"call of {routine.name!r} reads tensor {tensors[tensor].name!r}",
-                    call.loc,
-                    limit="inputs, constants, and what earlier calls wrote",
-                    got="nothing wrote it",
-                )
-        written |= {call.args[position] for position in usage.writes}
+    for call in program.calls:
+        _call(program, call, tensors, chip)
+        _bound_twice(call, program.routines[call.routine], usages[call.routine], tensors)
+    for calls in program.together():
+        if len(calls) > 1:  # what one writes another may read, behind a meeting
+            filled |= {call.args[position] for call in calls for position in usages[call.routine].writes}
+        for call in calls:
+            _is_filled(program, call, usages[call.routine], filled)
+            written |= {call.args[position] for position in usages[call.routine].writes}
         filled |= written
     _results(program, tensors, written)
+    _constants(program, tensors)
     _lives(program)
 
 
-def _fail(
-    code: str, what: str, where: Location | None = None, *, limit: object = None, got: object = None
-) -> NoReturn:
-    raise ConstraintError(what, code=code, where=where, limit=limit, got=got)
-
-
-# -- routines -------------------------------------------------------------------------------------------------------
-def _columns(routine: Routine) -> None:
-    count, name = len(routine), routine.name
-    sizes = {c: len(getattr(routine, c)) for c in ("opcode", "engine", "queue", "work", "attr", "loc")}
-    if set(sizes.values()) - {count} or len(routine.first_operand) != count + 1:
-        _fail("TRN421", f"columns of routine {name!r} differ in length", limit=count, got=sizes)
-    tables = (("attr", routine.attr_table), ("loc", routine.locs), ("work", routine.works))
-    for column, table in tables:
-        values = getattr(routine, column)
-        if count and not 0 <= values.min() <= values.max() < len(table):
-            got = (int(values.min()), int(values.max()))
-            _fail("TRN421", f"column {column!r} of routine {name!r} leaves its table", limit=len(table), got=got)
-    unknown = set(routine.opcode.tolist()) - set(isa.BY_OPCODE)
-    if unknown or set(routine.engine.tolist()) - set(Engine):
-        _fail("TRN421", f"routine {name!r} has unknown opcodes or engines", got=sorted(unknown))
-    first = routine.first_operand
-    if first[0] != 0 or (np.diff(first) < 0).any() or first[-1] != len(routine.operands):
-        _fail("TRN421", f"first_operand of routine {name!r} does not cover its operands")
-    owners = routine.operands[:, COL["buffer"]]
-    if len(owners) and not 0 <= owners.min() <= owners.max() < len(routine.buffers):
-        _fail("TRN421", f"an operand of routine {name!r} has no buffer", limit=len(routine.buffers), got=owners.max())
-    params = [b.id for b in routine.buffers if b.kind == "param"]
-    if sorted(routine.params) != params:
-        _fail("TRN421", f"parameters of routine {name!r}", limit=params, got=routine.params)
-
-
-def _buffer(routine: Routine, b: Buffer, chip: Chip) -> None:
-    psum = chip.psum.num_banks * chip.psum.bank_bytes_per_partition
-    room = {
-        "tile": {Memory.SBUF: chip.sbuf.usable_bytes_per_partition, Memory.PSUM: psum}.get(b.memory, 0),
-        "scratch": routine.scratch_bytes,
-        "param": b.address + b.nbytes,
-    }[b.kind]
-    if b.memory is Memory.SBUF:
-        room = min(room, routine.sbuf_bytes)
-    if b.address < 0 or b.address + b.nbytes > room:
-        _fail(
-            "TRN422",
-            f"buffer {b.name!r} of routine {routine.name!r} leaves {b.memory.name}",
-            limit=f"{room} bytes",
-            got=f"{b.nbytes} bytes at {b.address}",
-        )
-    if b.memory is not Memory.HBM and b.first_partition + b.partitions > chip.num_partitions:
-        _fail("TRN422", f"buffer {b.name!r} has too many partitions", limit=chip.num_partitions, got=b.partitions)
-
-
-def _operands(routine: Routine, chip: Chip) -> None:
-    """Every operand within its buffer, its slots those of its bytes, every instruction legal."""
-    bytes_touched = routine.operands.copy()
-    legal: dict[tuple[object, ...], Work] = {}
-    row = 0
-    for i in range(len(routine)):
-        where = routine.locs[int(routine.loc[i])]
-        instr = isa.BY_OPCODE[int(routine.opcode[i])]
-        ops: dict[str, AP] = {}
-        for role, ap in operands_of(routine, i):
-            if role >= len(instr.operands) or ap.dtype.code not in BY_CODE:
-                _fail("TRN421", f"{instr.name} has no operand {role}", where)
-            try:
-                ap.recorded()
-            except ConstraintError as error:
-                _fail("TRN422", f"{instr.name}: {error.what}", where, limit=error.limit, got=error.got)
-            bytes_touched[row, [COL["first"], COL["last"]]] = ap.extent()
-            ops[instr.operands[role].name] = ap
-            row += 1
-        attrs = routine.attr_table[int(routine.attr[i])]
-        engine = Engine(int(routine.engine[i]))
-        key = (instr.opcode, engine, attrs, *(op.recorded()[1] for op in ops.values()))
-        work = legal.get(key)
-        if work is None:
-            work = legal[key] = isa.validate(instr, ops, dict(attrs), engine, chip, where)
-        claimed = routine.works[int(routine.work[i])]
-        if claimed != work:
-            _fail(
-                "TRN429", f"{instr.name}, instruction {i} of routine {routine.name!r}", where, limit=work, got=claimed
-            )
-    slots = assign_slots(routine.buffers, bytes_touched, chip.psum)
-    if slots.hbm != routine.hbm_slot or (bytes_touched != routine.operands).any():
-        wrong = np.flatnonzero((bytes_touched != routine.operands).any(axis=1))
-        _fail("TRN423", f"slots of routine {routine.name!r}", got=f"operands {wrong[:5].tolist()} differ")
-
-
-def accesses(routine: Routine, i: int) -> Iterator[tuple[np.ndarray[Any, Any], bool, bool]]:
-    """(operand record, is read, is written) of instruction i."""
-    instr = isa.BY_OPCODE[int(routine.opcode[i])]
-    attrs = dict(routine.attr_table[int(routine.attr[i])])
-    for record in routine.operands[int(routine.first_operand[i]) : int(routine.first_operand[i + 1])]:
-        spec = instr.operands[int(record[COL["role"]])]
-        read = spec.role == "src" or (spec.rw and instr.reads_destination(attrs))
-        yield record, read, spec.role == "dst"
-
-
-def _reads_and_writes(routine: Routine) -> ParameterUsage:
-    """Which parameters need contents; TRN424 where a tile or scratch is read before it is written, slot by slot."""
-    position = {buffer: i for i, buffer in enumerate(routine.params)}
-    filled = np.zeros(routine.num_slots, bool)
-    needs: set[int] = set()
-    writes: set[int] = set()
-    for i in range(len(routine)):
-        found = list(accesses(routine, i))
-        for record, read, _ in found:
-            owner = int(record[COL["buffer"]])
-            if read and not filled[record[COL["first"]] : record[COL["last"]] + 1].all():
-                if owner in position:
-                    needs.add(position[owner])
-                    continue
-                name = isa.BY_OPCODE[int(routine.opcode[i])].name
-                _fail(
-                    "TRN424",
-                    f"{name}, instruction {i} of routine {routine.name!r}, reads what nothing wrote",
-                    routine.locs[int(routine.loc[i])],
-                    got=f"buffer {routine.buffers[owner].name!r}",
-                )
-        for record, _, written in found:
-            if written:
-                filled[record[COL["first"]] : record[COL["last"]] + 1] = True
-                owner = int(record[COL["buffer"]])
-                writes |= {position[owner]} if owner in position else set()
-    return ParameterUsage(frozenset(needs), frozenset(writes))
-
-
 # -- programs -------------------------------------------------------------------------------------------------------
-def _call(program: Program, call: Call, routine: Routine, tensors: dict[int, ProgramTensor], chip: Chip) -> None:
+def _tensors(program: Program) -> None:
+    """Tensors are found by their place in the list, and have the bytes that their shape says."""
+    for place, t in enumerate(program.tensors):
+        size = prod(t.shape) * t.dtype.itemsize
+        sound = t.id == place and t.kind in _KINDS and min(t.shape, default=0) >= 0 and -1 <= t.address <= _MOST
+        if not sound or t.nbytes != size or size > _MOST:
+            fail(
+                "TRN425",
+                f"tensor {t.name!r} of program {program.name!r} at place {place}",
+                limit=f"{size} bytes of {t.dtype}{list(t.shape)}, {' or '.join(_KINDS)}",
+                got=f"{t.nbytes} bytes, {t.kind} {t.id}",
+            )
+    given = [*program.inputs, *program.outputs, *program.constants]
+    if not {*given} <= {*range(len(program.tensors))} or program.ranks < 1:
+        fail("TRN425", f"inputs and outputs of program {program.name!r}", limit=len(program.tensors), got=given)
+    top = max((t.address + t.nbytes for t in program.tensors if t.address >= 0), default=0)
+    if not 0 <= program.hbm_bytes <= top + _ALIGN:
+        fail("TRN422", f"the arena of program {program.name!r}", limit=f"{top} bytes", got=program.hbm_bytes)
+
+
+def _is_filled(program: Program, call: Call, usage: ParameterUsage, filled: set[int]) -> None:
+    """What a call reads was given, or written before."""
+    for tensor in (call.args[position] for position in sorted(usage.needs)):
+        if tensor not in filled:
+            fail(
+                "TRN424",
+                f"call of {program.routines[call.routine].name!r} reads tensor {program.tensors[tensor].name!r}",
+                call.loc,
+                limit="inputs, constants, and what earlier calls wrote",
+                got="nothing wrote it",
+            )
+
+
+def _constants(program: Program, tensors: dict[int, ProgramTensor]) -> None:
+    """The values of constants are as many as the tensor has bytes, in its format."""
+    for number, array in program.constants.items():
+        t = tensors[number]
+        if array.nbytes != t.nbytes or array.dtype != t.dtype.numpy:
+            fail(
+                "TRN425",
+                f"the values of constant {t.name!r}",
+                limit=f"{t.nbytes} bytes of {t.dtype}",
+                got=f"{array.nbytes} bytes of {array.dtype}",
+            )
+
+
+def _call(program: Program, call: Call, tensors: dict[int, ProgramTensor], chip: Chip) -> None:
+    """A call of a routine that there is, on a core that there is, with tensors for its parameters."""
+    if not (0 <= call.routine < len(program.routines) and 0 <= call.core < _CORES and 0 <= call.rank < program.ranks):
+        got = (call.routine, call.core, call.rank)
+        fail("TRN425", f"a call of program {program.name!r}", limit="a routine, core and rank that it has", got=got)
+    routine = program.routines[call.routine]
+    if len(call.offsets) not in (0, len(call.args)) or (call.purpose and call.purpose not in PURPOSES):
+        fail("TRN425", f"call of {routine.name!r}", call.loc, got=(call.offsets, call.purpose))
     if len(call.args) != len(routine.params) or any(t not in tensors for t in call.args):
-        _fail(
+        fail(
             "TRN425",
             f"call of {routine.name!r} in program {program.name!r}",
             call.loc,
@@ -217,7 +121,7 @@ def _call(program: Program, call: Call, routine: Routine, tensors: dict[int, Pro
         buffer = routine.buffers[number]
         whole = buffer.nbytes == tensor.nbytes if offset is None else 0 <= offset <= tensor.nbytes - buffer.nbytes
         if not whole or buffer.dtype != tensor.dtype:
-            _fail(
+            fail(
                 "TRN425",
                 f"tensor {tensor.name!r} for parameter {buffer.name!r} of {routine.name!r}",
                 call.loc,
@@ -226,7 +130,7 @@ def _call(program: Program, call: Call, routine: Routine, tensors: dict[int, Pro
             )
     top = call.sbuf_base + routine.sbuf_bytes
     if call.sbuf_base < 0 or top > chip.sbuf.usable_bytes_per_partition:
-        _fail(
+        fail(
             "TRN422",
             f"call of {routine.name!r} leaves SBUF",
             call.loc,
@@ -240,16 +144,16 @@ def _bound_twice(call: Call, routine: Routine, usage: ParameterUsage, tensors: d
     for tensor in set(targets):
         if targets.count(tensor) > 1:
             name = tensors[tensor].name
-            _fail("TRN426", f"two parameters of {routine.name!r} write tensor {name!r} in one call", call.loc)
+            fail("TRN426", f"two parameters of {routine.name!r} write tensor {name!r} in one call", call.loc)
 
 
 def _results(program: Program, tensors: dict[int, ProgramTensor], written: set[int]) -> None:
     spoilt = written & set(program.constants)
     if spoilt:
-        _fail("TRN427", "a constant is written", got=[tensors[t].name for t in sorted(spoilt)])
+        fail("TRN427", "a constant is written", got=[tensors[t].name for t in sorted(spoilt)])
     missing = set(program.outputs) - written - set(program.inputs)
     if missing:
-        _fail("TRN427", "an output is never written", got=[tensors[t].name for t in sorted(missing)])
+        fail("TRN427", "an output is never written", got=[tensors[t].name for t in sorted(missing)])
 
 
 def _lives(program: Program) -> None:
@@ -263,13 +167,13 @@ def _lives(program: Program) -> None:
     placed = sorted((t for t in program.tensors if t.address >= 0 and t.id in first), key=lambda t: t.address)
     for t in placed:
         if t.address + t.nbytes > program.hbm_bytes:
-            _fail("TRN422", f"tensor {t.name!r} leaves the arena", limit=program.hbm_bytes, got=t.address + t.nbytes)
+            fail("TRN422", f"tensor {t.name!r} leaves the arena", limit=program.hbm_bytes, got=t.address + t.nbytes)
     for i, t in enumerate(placed):
         for u in placed[i + 1 :]:
             if u.address >= t.address + t.nbytes:
                 break
             if first[t.id] <= last[u.id] and first[u.id] <= last[t.id] and u.nbytes:
-                _fail(
+                fail(
                     "TRN428",
                     f"tensors {t.name!r} and {u.name!r} share bytes while both are alive",
                     got=f"calls {first[t.id]}..{last[t.id]} and {first[u.id]}..{last[u.id]}",

@@ -152,13 +152,13 @@ def _obtain(graph: Graph, wanted: Fingerprint, session: Session) -> Executable:
     started = time.perf_counter()
     cache = session.cache
     with cache.building(wanted.key) if cache is not None and not cache.has(wanted.key) else contextlib.nullcontext():
-        found = _from_cache(wanted, session, started)
+        found = _from_cache(graph, wanted, session, started)
         return found or _build(graph, wanted, session, started)
 
 
-def _from_cache(wanted: Fingerprint, session: Session, started: float) -> Executable | None:
+def _from_cache(graph: Graph, wanted: Fingerprint, session: Session, started: float) -> Executable | None:
     cache = session.cache
-    stored = cache.get(wanted.key) if cache is not None else None
+    stored = cache.get(wanted.key, session.chip, _identity(graph, wanted, session)) if cache is not None else None
     if stored is None:
         return None
     seconds = time.perf_counter() - started
@@ -214,7 +214,8 @@ def _on_network(program: Program, session: Session) -> Program:
     return replace(program, faults=session.faults, streams=session.streams)
 
 
-def _metadata(graph: Graph, wanted: Fingerprint, session: Session, seconds: float) -> dict[str, Any]:
+def _identity(graph: Graph, wanted: Fingerprint, session: Session) -> dict[str, Any]:
+    """What every executable of the graph says of itself, whoever compiled it."""
     return {
         "key": wanted.key,
         "name": graph.name,
@@ -225,6 +226,12 @@ def _metadata(graph: Graph, wanted: Fingerprint, session: Session, seconds: floa
         "outputs": [list(v.shape) for v in graph.outputs],
         "aliases": [list(pair) for pair in sorted(graph.aliases.items())],
         "model_flops": model_flops(graph),
+    }
+
+
+def _metadata(graph: Graph, wanted: Fingerprint, session: Session, seconds: float) -> dict[str, Any]:
+    return {
+        **_identity(graph, wanted, session),
         "compile_seconds": seconds,
         **asdict(size_of(graph)),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),

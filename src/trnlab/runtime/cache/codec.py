@@ -12,6 +12,7 @@ Integer arrays are narrowed for storage to the smallest type that holds them, co
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
@@ -25,6 +26,7 @@ from trnlab.numerics.dtypes import ALL, DType, dtype
 from trnlab.program.access import Buffer, Grid
 from trnlab.program.changes import PassChange, RecordingSize, Spill
 from trnlab.program.routine import Call, Print, Program, ProgramTensor, Routine
+from trnlab.runtime.cache.fields import tests_of
 
 Array = np.ndarray[Any, Any]
 Json = Any  # what the json module reads and writes
@@ -51,14 +53,15 @@ _ARRAY_DTYPES = {d.name: d for d in (*(d.numpy for d in ALL), *_HOST_DTYPES)}
 _SIGNED, _UNSIGNED = ("int8", "int16", "int32", "int64"), ("uint8", "uint16", "uint32", "uint64")
 
 
-def field_names(cls: type[Any]) -> list[str]:
+@functools.cache
+def field_names(cls: type[Any]) -> tuple[str, ...]:
     """The fields that are stored: all but memos."""
-    return [f.name for f in fields(cls) if not f.name.startswith("_")]
+    return tuple(f.name for f in fields(cls) if not f.name.startswith("_"))
 
 
 def schema() -> dict[str, list[str]]:
     """The classes and fields of this version; a file with another schema is of another version."""
-    return {name: field_names(cls) for name, cls in CLASSES.items()}
+    return {name: list(field_names(cls)) for name, cls in CLASSES.items()}
 
 
 @dataclass
@@ -107,13 +110,21 @@ def decode(tree: Json, arrays: Sequence[Array]) -> Any:
         raise ValueError("an object with more than one member")
     ((tag, body),) = tree.items()
     if tag in CLASSES:
-        cls = CLASSES[tag]
-        return cls(**dict(zip(field_names(cls), (decode(v, arrays) for v in body), strict=True)))
+        return _object(CLASSES[tag], [decode(v, arrays) for v in body])
     if tag in _ENUMS:
         return _ENUMS[tag](body)
     if tag not in _PLAIN:
         raise ValueError(f"unknown object {tag!r}")
     return _PLAIN[tag](body, arrays)
+
+
+def _object(cls: type[Any], values: list[Any]) -> Any:
+    """An object of a class, each field of the type that the class declares."""
+    names = field_names(cls)
+    for name, value, is_sound in zip(names, values, tests_of(cls, names), strict=True):
+        if not is_sound(value):
+            raise ValueError(f"{name} of a {cls.__name__} that is a {type(value).__name__}")
+    return cls(**dict(zip(names, values)))
 
 
 _PLAIN: dict[str, Callable[[Json, Sequence[Array]], Any]] = {

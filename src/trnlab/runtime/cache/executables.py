@@ -14,15 +14,16 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from trnlab.chips.spec import Chip
 from trnlab.errors import CacheError, UsageError
 from trnlab.files import one_line
 from trnlab.program.routine import Program
-from trnlab.runtime.cache import serialize
+from trnlab.runtime.cache import admission, serialize
 from trnlab.runtime.cache.fingerprint import Fingerprint
 from trnlab.runtime.notices import Say, say
 from trnlab.storage import Item, Lease, Store, open_store
@@ -110,10 +111,15 @@ class Cache:
             self._go_on_without_reading(error)
             return False
 
-    def get(self, key: str) -> serialize.Stored | None:
-        """The executable of `key`, checked, or None. Trouble is told in one line and counts as a miss."""
+    def get(
+        self, key: str, chip: Chip | None = None, wanted: Mapping[str, Any] | None = None
+    ) -> serialize.Stored | None:
+        """The executable of `key`, checked and verified, or None. Trouble is told in one line and counts as a miss.
+
+        chip, wanted: that it is to run on, and metadata that it has to have, see `admission.admit`.
+        """
         content = self.content(key)
-        stored = self._checked(key, content) if content is not None else None
+        stored = self._checked(key, content, chip, wanted) if content is not None else None
         self.metrics.hits += stored is not None
         self.metrics.misses += stored is None
         if stored is not None and content is not None:
@@ -246,12 +252,14 @@ class Cache:
         return len(entries), sum(e.size for e in entries)
 
     # -- within -------------------------------------------------------------------------------------------------
-    def _checked(self, key: str, content: bytes) -> serialize.Stored | None:
+    def _checked(
+        self, key: str, content: bytes, chip: Chip | None, wanted: Mapping[str, Any] | None
+    ) -> serialize.Stored | None:
         name = key + SUFFIX
         try:
             stored = serialize.loads(content, name)
-            if stored.metadata.get("key") != key:
-                raise serialize.damaged(name, "it holds another executable")
+            admission.require_metadata(stored.metadata, key, name)
+            admission.admit(stored, name, chip, wanted)
         except CacheError as error:
             self._replaceable.add(key)
             self.metrics.damaged += 1
@@ -279,14 +287,17 @@ class Cache:
     def _metadata(self, item: Item, key: str, check: bool) -> dict[str, Any]:
         name = key + SUFFIX
         if check:
-            metadata = serialize.loads(self.store.read(item.name, most=_most()), name).metadata
-            if metadata.get("key") != key:
-                raise serialize.damaged(name, "it holds another executable")
-            return metadata
+            stored = serialize.loads(self.store.read(item.name, most=_most()), name)
+            admission.require_metadata(stored.metadata, key, name)
+            admission.admit(stored, name)
+            return stored.metadata
         head = self.store.read(item.name, HEAD)
         if len(head) < (needed := serialize.header_size(head)):
-            head = self.store.read(item.name, needed)
-        return serialize.loads_metadata(head, name)
+            head = self.store.read(item.name, min(needed, _most()))
+        metadata = serialize.loads_metadata(head, name)
+        admission.require_metadata(metadata, key, name)
+        admission.require_complete(metadata, name)
+        return metadata
 
     def _note_use(self, key: str) -> None:
         if self._writable:
@@ -359,12 +370,14 @@ class LayeredCache(Cache):
         """See `Cache`."""
         return super().has(key) or any(other.has(key) for other in self.others)
 
-    def get(self, key: str) -> serialize.Stored | None:
+    def get(
+        self, key: str, chip: Chip | None = None, wanted: Mapping[str, Any] | None = None
+    ) -> serialize.Stored | None:
         """See `Cache`."""
-        if super().has(key) and (found := super().get(key)) is not None:
+        if super().has(key) and (found := super().get(key, chip, wanted)) is not None:
             return found
         for other in self.others:
-            if (found := other.get(key)) is not None:
+            if (found := other.get(key, chip, wanted)) is not None:
                 self.put(key, found.program, found.metadata, found.graph)
                 return found
         return None
