@@ -46,18 +46,26 @@ def recorded_with_effects(job: RecordingJob, limits: ResourceLimits = LIMITS) ->
 def _contained(jobs: Sequence[RecordingJob], limits: ResourceLimits) -> tuple[list[Recording], Effects]:
     """Raises UsageError for a process that ended without a result (TRN583), for its limits (TRN589), and for a result
     that nobody of us made."""
-    request = ViewRequest(WORK, (list(jobs),), ready=READY, room=_ROOM, limits=limits)
-    shown = io.StringIO()
+    found, effects = _followed(WORK, (list(jobs),), limits)
+    if not isinstance(found, list) or len(found) != len(jobs) or not all(isinstance(r, Recording) for r in found):
+        raise UsageError("what a candidate's process says is no recording", code="TRN583", got=type(found).__name__)
+    return found, effects
+
+
+def called(work: str, given: tuple[Any, ...], limits: ResourceLimits = LIMITS) -> Any:
+    """What the function `work`, "module:name", returns in a contained process of its own."""
+    return _followed(work, given, limits)[0]
+
+
+def _followed(work: str, given: tuple[Any, ...], limits: ResourceLimits) -> tuple[Any, Effects]:
+    request = ViewRequest(work, given, ready=READY, room=_ROOM, limits=limits)
     try:
-        with redirect_stderr(shown):
-            found, effects = follow(request, _nothing)
+        with redirect_stderr(io.StringIO()):
+            return follow(request, _nothing)
     except ScriptExitedError as ended:
         raise ended.error() from None
     except RuntimeError as error:  # what it raised, as text
         raise UsageError("a candidate could not be recorded", code="TRN842", got=str(error)[-2000:]) from None
-    if not isinstance(found, list) or len(found) != len(jobs) or not all(isinstance(r, Recording) for r in found):
-        raise UsageError("what a candidate's process says is no recording", code="TRN583", got=type(found).__name__)
-    return found, effects
 
 
 def _nothing(*question: Any) -> Any:

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from trnlab import policy
-from trnlab.bench.contained import LIMITS, recordings
+from trnlab.bench.contained import LIMITS, called, recordings
 from trnlab.bench.hostile import is_float
 from trnlab.bench.problem import Case, Problem, problem
 from trnlab.bench.recording import RecordingJob
@@ -28,6 +28,7 @@ from trnlab.verify.bounds import roundoff
 
 RIGHT, WRONG, REFUSED, TIMED = "right", "wrong", "refused", "timed"
 BFLOAT16, FLOAT32 = "bfloat16", "float32"
+_LARGEST = 2 << 30  # bytes of the cases of a contained reference
 Array = np.ndarray[Any, Any]
 
 
@@ -41,6 +42,7 @@ class ProblemSpec:
     families: tuple[str, ...]
     formats: tuple[str, ...] = ()
     tolerance: float | None = None  # relative to the largest result, in the place of what formats explain
+    contained: bool = False  # the reference is somebody else's code, too, and gets a process of its own
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,13 @@ def prepared(spec: ProblemSpec) -> tuple[Problem, tuple[PreparedCase, ...]]:
 
     Raises UsageError (TRN841) for a reference that fails, or whose usual results are no finite numbers.
     """
+    if spec.contained and spec.reference is not None:
+        return Problem(spec.reference, _elsewhere, _elsewhere), tuple(_contained(spec))
+    return here(spec)
+
+
+def here(spec: ProblemSpec) -> tuple[Problem, tuple[PreparedCase, ...]]:
+    """The cases of a problem, made in this process."""
     made, rng, found = problem(spec.reference, spec.inputs), np.random.default_rng(spec.seed + 1), []
     for case in made.cases(spec.seed, spec.families if made.reference is not None else ()):
         if made.reference is None:
@@ -119,6 +128,46 @@ def prepared(spec: ProblemSpec) -> tuple[Problem, tuple[PreparedCase, ...]]:
                 "the reference gives no finite numbers for its usual inputs", code="TRN841", got=case.name
             )
     return made, tuple(found)
+
+
+def cases_alone(spec: ProblemSpec) -> list[PreparedCase]:
+    """What a process with the reference's code in it tells of the cases: kernels' arguments and what is right."""
+    made, cases = here(replace(spec, contained=False))
+    if made.from_kernel is not None:
+        raise UsageError(
+            "a reference that nobody has read cannot translate results",
+            code="TRN841",
+            got="transform_nki_outputs",
+            remedy="give results the shapes of the kernel's",
+        )
+    return [PreparedCase(Case(each.case.name, (), each.case.arguments), each.exact) for each in cases]
+
+
+def arguments_of(spec: ProblemSpec) -> tuple[Any, ...]:
+    """What kernels are given in the first case."""
+    if spec.contained and spec.reference is not None:
+        found = called(f"{__name__}:{_first.__name__}", (spec,), replace(LIMITS, said=_LARGEST))
+        if not isinstance(found, tuple):
+            raise UsageError("what the reference's process says is no input", code="TRN841", got=type(found).__name__)
+        return found
+    return _first(spec)
+
+
+def _first(spec: ProblemSpec) -> tuple[Any, ...]:
+    made = problem(spec.reference, spec.inputs)
+    return next(iter(made.cases(spec.seed, ()))).arguments
+
+
+def _contained(spec: ProblemSpec) -> list[PreparedCase]:
+    found = called(f"{__name__}:{cases_alone.__name__}", (spec,), replace(LIMITS, said=_LARGEST))
+    if not isinstance(found, list) or not all(isinstance(each, PreparedCase) for each in found):
+        raise UsageError("what the reference's process says is no case", code="TRN841", got=type(found).__name__)
+    return found
+
+
+def _elsewhere(*values: Any) -> Any:
+    """The reference's code is not in this process."""
+    raise AssertionError("a contained reference is called in its own process")
 
 
 def judge(contents: Mapping[str, bytes], job: RecordingJob, spec: ProblemSpec) -> Judgement:
@@ -158,8 +207,6 @@ def _of_case(kernel: portable.PortableKernel, job: RecordingJob, each: PreparedC
     """The recording for a case: of one whose instructions depend on contents it is made anew."""
     if not kernel.recorded_anew:
         return kernel
-    from dataclasses import replace
-
     (found,) = recordings([replace(job, arguments=each.case.arguments, policies=("",))], LIMITS)
     if found.error is not None:
         raise found.error

@@ -16,7 +16,6 @@ from trnlab import policy
 from trnlab.bench import contained, judging
 from trnlab.bench.candidate import Candidate
 from trnlab.bench.judging import REFUSED, RIGHT, TIMED, Judgement, ProblemSpec
-from trnlab.bench.problem import problem
 from trnlab.bench.recording import Recording, RecordingJob, stand_in
 from trnlab.errors import RunError
 from trnlab.nki.target import default_chip
@@ -60,8 +59,7 @@ class Bench:
 
     def arguments(self) -> Sequence[Any]:
         """What kernels are given, as in the first usual case."""
-        made = problem(self.spec.reference, self.spec.inputs)
-        return next(iter(made.cases(self.spec.seed, ()))).arguments
+        return judging.arguments_of(self.spec)
 
 
 def run(

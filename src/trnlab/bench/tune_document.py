@@ -86,8 +86,10 @@ def to_json(task: TuneTask, result: TuneResult) -> dict[str, Any]:
 def _trials(result: TuneResult) -> Iterator[dict[str, Any]]:
     for t in [*result.ranked(), *(t for t in result.trials if t.refused)]:
         yield {
-            "values": {name: value if isinstance(value, int | float | str | bool) else repr(value)
-                       for name, value in t.values.items()},
+            "values": {
+                name: value if isinstance(value, int | float | str | bool) else repr(value)
+                for name, value in t.values.items()
+            },
             "time_ps": t.total or None,
             "instructions": t.instructions,
             "refused": t.refused or None,

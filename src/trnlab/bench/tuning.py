@@ -113,7 +113,9 @@ class _Known:
         self._task, self._store, self.reused = task, store, 0
 
     def file(self, values: Mapping[str, Any]) -> Path | None:
-        return self._store.file([self._task.made_from, sorted((k, repr(v)) for k, v in values.items())], prefix="tune-")
+        return self._store.file(
+            [self._task.made_from, sorted((k, repr(v)) for k, v in values.items())], prefix="tune-"
+        )
 
     def find(self, values: Mapping[str, Any]) -> Trial | None:
         record = self._store.record(self.file(values))
@@ -165,7 +167,9 @@ def _sampled(
     """As Optuna proposes, a batch at a time; each point once."""
     optuna = _optuna()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=task.spec.seed % (1 << 32), constant_liar=True))
+    study = optuna.create_study(
+        sampler=optuna.samplers.TPESampler(seed=task.spec.seed % (1 << 32), constant_liar=True)
+    )
     seen: dict[str, Trial] = {}
     stale = 0
     while len(seen) < budget and stale < 4 * budget:

@@ -72,7 +72,10 @@ def _declared(source: str) -> dict[str, list[Any]]:
                 return {str(name): list(of) for name, of in found.items()}
             except (ValueError, AttributeError, TypeError) as error:
                 raise UsageError(
-                    f"{DECLARED} cannot be read", code=NO_PARAMETER, got=str(error), limit="a dict of lists of constants"
+                    f"{DECLARED} cannot be read",
+                    code=NO_PARAMETER,
+                    got=str(error),
+                    limit="a dict of lists of constants",
                 ) from error
     return {}
 

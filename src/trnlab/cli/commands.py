@@ -66,6 +66,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
     ),
     "Write kernels": (
         Command("tune", "search a kernel's parameters for its fastest right form"),
+        Command("mcp", "serve the laboratory of kernels to programs that write them"),
         Command("bench", "judge kernels against a reference: right, how fast, and why"),
         Command("isa", "show the instructions of a NeuronCore"),
         Command("lint", "find what the vendor's compiler would refuse in kernels"),

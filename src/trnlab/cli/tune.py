@@ -80,5 +80,7 @@ class _Progress:
             self._best = trial
         if time.monotonic() >= self._next or number == of:
             self._next = time.monotonic() + _EVERY_S
-            best = "none runs yet" if self._best is None else f"{format_time(self._best.total)} with {said(self._best)}"
+            best = (
+                "none runs yet" if self._best is None else f"{format_time(self._best.total)} with {said(self._best)}"
+            )
             say(f"{number} of {of} points, the best so far: {best}")

@@ -287,7 +287,9 @@ def _distinct(routine: Routine) -> list[int]:
         )
         offset = operands[:, COL["offset"]]
         within = np.where(memory == Memory.PSUM, offset, offset % 64)
-        pattern = operands[:, [COL["role"], COL["dtype"], COL["partitions"], COL["partition_step"], *_STEPS, *_COUNTS]]
+        pattern = operands[
+            :, [COL["role"], COL["dtype"], COL["partitions"], COL["partition_step"], *_STEPS, *_COUNTS]
+        ]
         kinds = np.column_stack([memory, lane + operands[:, COL["start_partition"]], within, pattern])
     _, kind = np.unique(kinds, axis=0, return_inverse=True)
     width = int(np.diff(routine.first_operand).max())
