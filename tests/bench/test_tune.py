@@ -27,8 +27,8 @@ def tuned(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
 def test_the_best_is_the_fastest_of_all_and_the_winner_is_its_source(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    winner, cache = tmp_path / "best.py", ("--cache", tmp_path / "cache")
-    words = ("--param", "columns=512,2048", "--param", "rows=64,128,256", "--winner", winner)
+    winner = tmp_path / "best.py"
+    words = ("--no-cache", "--param", "columns=512,2048", "--param", "rows=64,128,256", "--winner", winner)
     found = tuned(capsys, *words)
     times = {(t["values"]["columns"], t["values"]["rows"]): t["time_ps"] for t in found["trials"]}
     assert len(times) == 6
@@ -40,7 +40,6 @@ def test_the_best_is_the_fastest_of_all_and_the_winner_is_its_source(
     assert main(["bench", "--json", "--no-band", "--reference", WORDS[-1], str(winner)]) == 0
     judged = json.loads(capsys.readouterr().out)["candidates"][0]
     assert (judged["verdict"], judged["time_ps"]) == ("right", found["best"]["time_ps"])
-    del cache
 
 
 def test_what_was_tried_is_not_tried_again(

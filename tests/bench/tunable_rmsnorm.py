@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows divided by the root of their mean square, with parameters: rows at a time, columns of a tile, who multiplies."""
+"""Rows divided by the root of their mean square, with parameters: rows at a time, columns of a tile."""
 
 import neuronxcc.nki as nki
 import neuronxcc.nki.language as nl

@@ -8,8 +8,8 @@ enough for a model to read, that end in the next step. `trnlab mcp` serves the s
     laboratory.explain(source, inputs=["float32[512,512]"])
 
 kernel: the path of a file (FILE or FILE:FUNCTION), or the source itself. reference: the same. inputs: for each
-argument "float32[512,512]" or a number; not needed where the reference has inputs(rng). What is wrong with a request or
-a kernel is an answer, {"error": ..., "do": ...}, and no exception. All code runs in contained processes
+argument "float32[512,512]" or a number; not needed where the reference has inputs(rng). What is wrong with a request
+or a kernel is an answer, {"error": ..., "do": ...}, and no exception. All code runs in contained processes
 (`trnlab.bench.contained`), the reference's too.
 """
 
@@ -66,7 +66,7 @@ def _error(error: TrnlabError) -> Answer:
 def judge(
     kernel: str, reference: str | None = None, inputs: Sequence[str] = (), target: str = "", hostile: bool = True
 ) -> Answer:
-    """Whether a kernel is right, and how long it takes. hostile: also for inputs that kernels meet once in a while."""
+    """Whether a kernel is right, and how long it takes. hostile: also for inputs that kernels seldom meet."""
     with _problem([kernel], reference, inputs, target, hostile) as (bench, (one,)):
         (entry,) = ladder.run(bench, [one], None, _silent)
         found = _judgement(entry.judgement)

@@ -3,8 +3,8 @@
 
 What does not fit or breaks a documented rule is refused while it is recorded, before anything is timed. The fastest
 are held against the reference in the order of their times until one is right: what is fast and wrong is told so.
-Where the space is small every point is tried; else Optuna's sampler proposes. What was tried is kept, so that a search
-that was stopped goes on where it was.
+Where the space is small every point is tried; else Optuna's sampler proposes. What was tried is kept, so that a
+search that was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def _sampled(
     seen: dict[str, Trial] = {}
     stale = 0
     while len(seen) < budget and stale < 4 * budget:
-        asked = []
+        asked: list[tuple[Any, str, dict[str, Any]]] = []
         while len(asked) < BATCH and len(seen) + len(asked) < budget and stale < 4 * budget:
             trial = study.ask()
             point = {name: of[trial.suggest_int(name, 0, len(of) - 1)] for name, of in task.space.values.items()}

@@ -25,9 +25,9 @@ TOOLS = (
 )
 _TEXTS = ("kernel", "kernels", "reference")  # arguments that are sources, or paths of files
 _ABOUT = (
-    "A laboratory for kernels of AWS Trainium in NKI: whether a kernel is right, how long it takes on the chip, why, and "
-    "what would help. A kernel is given as source, or as the path of a file in the folder that this server was started "
-    "in. Begin with `judge`; each answer ends in the next step."
+    "A laboratory for kernels of AWS Trainium in NKI: whether a kernel is right, how long it takes on the chip, why, "
+    "and what would help. A kernel is given as source, or as the path of a file in the folder that this server was "
+    "started in. Begin with `judge`; each answer ends in the next step."
 )
 
 
