@@ -15,12 +15,12 @@ NO_CANDIDATE = "TRN840"
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A kernel in a file. function: "" for the only one there. constants: keyword arguments that are no tensors."""
+class KernelCandidate:
+    """A kernel in a file."""
 
     path: Path
-    function: str = ""
-    constants: Mapping[str, Any] = field(default_factory=dict)
+    function: str = ""  # "" for the only one there
+    constants: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments that are no tensors
 
     @property
     def name(self) -> str:
@@ -34,7 +34,7 @@ class Candidate:
         return hashlib.sha256(self.path.read_bytes()).hexdigest()
 
 
-def candidate(text: str) -> Candidate:
+def candidate(text: str) -> KernelCandidate:
     """FILE or FILE:FUNCTION. Raises UsageError (TRN840) where there is no such file."""
     file, colon, function = text.rpartition(":")
     path = Path(file if colon and function.isidentifier() else text)
@@ -46,17 +46,17 @@ def candidate(text: str) -> Candidate:
             limit="FILE or FILE:FUNCTION",
             remedy="name a Python file, and the kernel in it where it has several: softmax.py:fused",
         )
-    return Candidate(path, function if path == Path(file) else "")
+    return KernelCandidate(path, function if path == Path(file) else "")
 
 
-def candidates(texts: list[str]) -> list[Candidate]:
+def candidates(texts: list[str]) -> list[KernelCandidate]:
     """Those of all texts; a folder stands for the Python files in it, in the order of their names."""
     found = []
     for text in texts:
         folder = Path(text)
         if folder.is_dir():
             files = sorted(p for p in folder.glob("*.py") if not p.name.startswith(("_", ".")))
-            found += [Candidate(path) for path in files]
+            found += [KernelCandidate(path) for path in files]
         else:
             found.append(candidate(text))
     return found

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stderr
 from typing import Any
 
-from trnlab.bench.recording import Recording, RecordingJob, record_all
+from trnlab.bench.recording import CandidateRecording, RecordingJob, record_all
 from trnlab.errors import TrnlabError, UsageError
 from trnlab.view.effects import Effects
 from trnlab.view.followed import ScriptExitedError, follow
@@ -21,7 +21,7 @@ LIMITS = ResourceLimits()
 _ROOM = 64 << 20  # bytes of files that a candidate may write, all of which are thrown away
 
 
-def recordings(jobs: Sequence[RecordingJob], limits: ResourceLimits = LIMITS) -> list[Recording]:
+def recordings(jobs: Sequence[RecordingJob], limits: ResourceLimits = LIMITS) -> list[CandidateRecording]:
     """Record jobs in one contained process, in order. Where that ends before it has told of all of them, each is
     recorded in a process of its own, so that one that fails takes no other with it."""
     if not jobs:
@@ -30,24 +30,30 @@ def recordings(jobs: Sequence[RecordingJob], limits: ResourceLimits = LIMITS) ->
         return _contained(jobs, limits)[0]
     except TrnlabError as error:
         if len(jobs) == 1:
-            return [Recording(error=error)]
+            return [CandidateRecording(error=error)]
     return [recordings([job], limits)[0] for job in jobs]
 
 
-def recorded_with_effects(job: RecordingJob, limits: ResourceLimits = LIMITS) -> tuple[Recording, Effects | None]:
+def recorded_with_effects(
+    job: RecordingJob, limits: ResourceLimits = LIMITS
+) -> tuple[CandidateRecording, Effects | None]:
     """Record one job; also what else its code did. Effects: None where nobody could tell."""
     try:
         (found,), effects = _contained([job], limits)
         return found, effects
     except TrnlabError as error:
-        return Recording(error=error), getattr(error, "effects", None)
+        return CandidateRecording(error=error), getattr(error, "effects", None)
 
 
-def _contained(jobs: Sequence[RecordingJob], limits: ResourceLimits) -> tuple[list[Recording], Effects]:
+def _contained(jobs: Sequence[RecordingJob], limits: ResourceLimits) -> tuple[list[CandidateRecording], Effects]:
     """Raises UsageError for a process that ended without a result (TRN583), for its limits (TRN589), and for a result
     that nobody of us made."""
     found, effects = _followed(WORK, (list(jobs),), limits)
-    if not isinstance(found, list) or len(found) != len(jobs) or not all(isinstance(r, Recording) for r in found):
+    if (
+        not isinstance(found, list)
+        or len(found) != len(jobs)
+        or not all(isinstance(r, CandidateRecording) for r in found)
+    ):
         raise UsageError("what a candidate's process says is no recording", code="TRN583", got=type(found).__name__)
     return found, effects
 

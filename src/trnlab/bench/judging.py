@@ -47,17 +47,16 @@ class ProblemSpec:
 
 @dataclass(frozen=True)
 class CaseOutcome:
-    """A candidate in a case. ratio: of the worst element's error to what it may be; above 1 it is wrong. at: its
-    place in result number `result`. said: what else there is to say, such as another shape."""
+    """A candidate in a case: its worst element."""
 
     name: str
-    ratio: float
+    ratio: float  # of its error to what it may be; above 1 it is wrong
     error: float = 0.0
-    result: int = 0
+    result: int = 0  # which of the results it is in
     at: tuple[int, ...] = ()
     got: float = 0.0
     wanted: float = 0.0
-    said: str = ""
+    said: str = ""  # what else there is to say, such as another shape
 
     @property
     def right(self) -> bool:
@@ -67,11 +66,11 @@ class CaseOutcome:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What became of a candidate. total: picoseconds. others: the same under each policy that is not excluded."""
+    """What became of a candidate."""
 
     verdict: str
-    total: int = 0
-    others: Mapping[str, int] = field(default_factory=dict)
+    total: int = 0  # picoseconds
+    others: Mapping[str, int] = field(default_factory=dict)  # the same under each policy that is not excluded
     cases: tuple[CaseOutcome, ...] = ()
     counters: Mapping[str, Any] = field(default_factory=dict)
     instructions: int = 0
@@ -171,7 +170,7 @@ def _elsewhere(*values: Any) -> Any:
 
 
 def judge(contents: Mapping[str, bytes], job: RecordingJob, spec: ProblemSpec) -> Judgement:
-    """Judge what was recorded of a job. contents: by policy, as `recording.Recording` has them."""
+    """Judge what was recorded of a job. contents: by policy, as `recording.CandidateRecording` has them."""
     settings = Settings(target=job.target) if job.target else Settings()
     try:
         with session.activate(session.for_kernels(settings)):

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trnlab.bench import contained, judging, ladder, tuning, variants
-from trnlab.bench.candidate import Candidate, candidate
+from trnlab.bench.candidate import KernelCandidate, candidate
 from trnlab.bench.explanation import explained
 from trnlab.bench.hostile import FAMILIES
 from trnlab.bench.judging import Judgement, ProblemSpec
@@ -165,7 +165,7 @@ def _silent(what: str, number: int, of: int) -> None:
     """Nobody reads progress here."""
 
 
-def _recorded(bench: ladder.Bench, one: Candidate) -> bytes:
+def _recorded(bench: ladder.KernelBench, one: KernelCandidate) -> bytes:
     job = replace(bench.job(one, bench.arguments()), policies=("",))
     (found,) = contained.recordings([job], bench.limits)
     if found.error is not None:
@@ -211,7 +211,7 @@ def _after(j: Judgement) -> str:
 @contextmanager
 def _problem(
     kernels: Sequence[str], reference: str | None, inputs: Sequence[str], target: str, hostile: bool
-) -> Iterator[tuple[ladder.Bench, list[Candidate]]]:
+) -> Iterator[tuple[ladder.KernelBench, list[KernelCandidate]]]:
     texts = [*kernels, *([reference] if reference is not None else [])]
     with _files(texts) as files, _session(target):
         some = files[: len(kernels)]
@@ -219,7 +219,7 @@ def _problem(
         where = None if right is None else f"{right.path}" + (f":{right.function}" if right.function else "")
         families = tuple(FAMILIES) if hostile else ()
         spec = ProblemSpec(where, tuple(inputs), secrets.randbits(31), families, contained=True)
-        yield ladder.Bench(spec, target), some
+        yield ladder.KernelBench(spec, target), some
 
 
 @contextmanager
@@ -234,7 +234,7 @@ def is_source(text: str) -> bool:
 
 
 @contextmanager
-def _files(texts: Sequence[str]) -> Iterator[list[Candidate]]:
+def _files(texts: Sequence[str]) -> Iterator[list[KernelCandidate]]:
     """A file for each text that is a source; it goes when it was used."""
     with tempfile.TemporaryDirectory(prefix="trnlab-") as folder:
         found = []
@@ -242,7 +242,7 @@ def _files(texts: Sequence[str]) -> Iterator[list[Candidate]]:
             if is_source(text):
                 path = Path(folder) / f"kernel_{number}.py"
                 path.write_text(text, encoding="utf-8")
-                found.append(Candidate(path))
+                found.append(KernelCandidate(path))
             else:
                 found.append(candidate(text))
         yield found

@@ -14,9 +14,9 @@ import numpy as np
 
 from trnlab import policy
 from trnlab.bench import contained, judging
-from trnlab.bench.candidate import Candidate
+from trnlab.bench.candidate import KernelCandidate
 from trnlab.bench.judging import REFUSED, RIGHT, TIMED, Judgement, ProblemSpec
-from trnlab.bench.recording import Recording, RecordingJob, stand_in
+from trnlab.bench.recording import CandidateRecording, RecordingJob, stand_in
 from trnlab.errors import RunError
 from trnlab.nki.target import default_chip
 from trnlab.view.request import ResourceLimits
@@ -29,24 +29,23 @@ Progress = Callable[[str, int, int], None]
 class LadderEntry:
     """A candidate and its judgement. same_as: an earlier one with the same instructions, judged for both."""
 
-    candidate: Candidate
+    candidate: KernelCandidate
     judgement: Judgement
     same_as: str = ""
 
 
 @dataclass(frozen=True)
-class Bench:
-    """How candidates are judged. target: "" for that of kernels. band: time them under what the evidence leaves open,
-    too. limits: of the processes that run their code."""
+class KernelBench:
+    """How candidates are judged."""
 
     spec: ProblemSpec
-    target: str = ""
+    target: str = ""  # "" for that of kernels
     grid: int = 0
     flags: str = ""
-    band: bool = True
-    limits: ResourceLimits = contained.LIMITS
+    band: bool = True  # time them under what the evidence leaves open, too
+    limits: ResourceLimits = contained.LIMITS  # of the processes that run their code
 
-    def job(self, candidate: Candidate, arguments: Sequence[Any]) -> RecordingJob:
+    def job(self, candidate: KernelCandidate, arguments: Sequence[Any]) -> RecordingJob:
         """What is recorded of a candidate; it is told the shapes of its arguments, not what is in them."""
         names = (
             [str(p) for p in policy.alternatives(policy.chosen(default_chip().name)).values()] if self.band else []
@@ -63,7 +62,7 @@ class Bench:
 
 
 def run(
-    bench: Bench, candidates: Sequence[Candidate], executor: Executor | None, progress: Progress
+    bench: KernelBench, candidates: Sequence[KernelCandidate], executor: Executor | None, progress: Progress
 ) -> list[LadderEntry]:
     """Judge candidates; the ladder, best first. executor: None for this process alone."""
     arguments = bench.arguments()
@@ -113,22 +112,22 @@ def _key(contents: Mapping[str, bytes]) -> str:
 
 
 def _recorded(
-    bench: Bench,
+    bench: KernelBench,
     jobs: Sequence[RecordingJob],
-    candidates: Sequence[Candidate],
+    candidates: Sequence[KernelCandidate],
     executor: Executor | None,
     progress: Progress,
-) -> Iterator[Recording]:
+) -> Iterator[CandidateRecording]:
     """Each in a contained process of its own."""
     words = [([job], bench.limits) for job in jobs]
     for number, found in enumerate(_mapped(contained.recordings, words, executor)):
         progress(f"{candidates[number].name} is recorded", number + 1, len(jobs))
-        yield Recording(error=found) if isinstance(found, RunError) else found[0]
+        yield CandidateRecording(error=found) if isinstance(found, RunError) else found[0]
 
 
 def _judged(
     work: Mapping[int, tuple[Any, ...]],
-    candidates: Sequence[Candidate],
+    candidates: Sequence[KernelCandidate],
     executor: Executor | None,
     progress: Progress,
 ) -> dict[int, Judgement]:

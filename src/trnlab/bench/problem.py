@@ -39,11 +39,11 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """Inputs of one kind. given: as the reference takes them. arguments: as kernels do, on the host."""
+    """Inputs of one kind."""
 
     name: str
-    given: tuple[Any, ...]
-    arguments: tuple[Any, ...]
+    given: tuple[Any, ...]  # as the reference takes them
+    arguments: tuple[Any, ...]  # as kernels do, on the host
 
 
 @dataclass(frozen=True)

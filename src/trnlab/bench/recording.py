@@ -35,48 +35,44 @@ _USUAL = ("kernel", "optimized_kernel", "nki_kernel", "solution", "test")  # wha
 
 @dataclass(frozen=True)
 class RecordingJob:
-    """What is to be recorded: a function of a file with arguments, on a chip.
-
-    arguments: arrays, whose contents count only where the kernel's instructions depend on them, and constants.
-    policies: under which it is recorded, as `--schedule` names them; "" is the usual one.
-    """
+    """What is to be recorded: a function of a file with arguments, on a chip."""
 
     path: str
     function: str
-    arguments: tuple[Any, ...]
+    arguments: tuple[Any, ...]  # arrays, whose contents count only where instructions depend on them, and constants
     constants: Mapping[str, Any] = field(default_factory=dict)
     target: str = ""
     grid: int = 0  # cores; 0 for one, as the kernel stands there
     flags: str = ""  # of the hardware's compiler
-    policies: tuple[str, ...] = ("",)
+    policies: tuple[str, ...] = ("",)  # under which it is recorded, as `--schedule` names them; "" is the usual one
     changed: Mapping[str, Any] = field(default_factory=dict)  # parameters with other values, see `variants`
 
 
 @dataclass(frozen=True)
-class Recording:
+class CandidateRecording:
     """What became of a job: the recordings by policy, as `portable` has them, or what stands in the way."""
 
     contents: Mapping[str, bytes] = field(default_factory=dict)
     error: TrnlabError | None = None
 
 
-def record_all(jobs: Sequence[RecordingJob]) -> list[Recording]:
+def record_all(jobs: Sequence[RecordingJob]) -> list[CandidateRecording]:
     """Record each job. What one raises is its own; one that ends the process ends all."""
     install_imports()
     return [_recording(job) for job in jobs]
 
 
-def _recording(job: RecordingJob) -> Recording:
+def _recording(job: RecordingJob) -> CandidateRecording:
     settings = Settings.resolved(os.environ) if not job.target else Settings(target=job.target)
     try:
         with session.activate(session.for_kernels(settings)), _module(Path(job.path), job) as module:
             kernel = _kernel(module, job)
             found = {name: _recorded(kernel, job, name) for name in job.policies}
     except TrnlabError as error:
-        return Recording(error=_alone(error))
+        return CandidateRecording(error=_alone(error))
     except Exception as error:
-        return Recording(error=_failed(error, job.path))
-    return Recording({name: content for name, content in found.items() if content})
+        return CandidateRecording(error=_failed(error, job.path))
+    return CandidateRecording({name: content for name, content in found.items() if content})
 
 
 def _recorded(kernel: Kernel, job: RecordingJob, name: str) -> bytes:

@@ -34,10 +34,10 @@ Reference = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Exact:
-    """What is right in a case. value: float64. moved: by format, how far u of it moves each element."""
+    """What is right in a case."""
 
-    value: Array
-    moved: dict[str, Array]
+    value: Array  # float64
+    moved: dict[str, Array]  # by format: how far its u moves each element
 
     def bound(self, result: str, narrow: str | None) -> Array:
         """How far a result in a format may be off. narrow: the narrowest format it was computed in, if one is."""

@@ -85,13 +85,13 @@ def settings_of(args: argparse.Namespace) -> Settings:
     return Settings(target=args.target) if args.target else Settings()
 
 
-def bench_of(args: argparse.Namespace, band: bool) -> ladder.Bench:
+def bench_of(args: argparse.Namespace, band: bool) -> ladder.KernelBench:
     """How candidates are judged, as a command line says."""
     seed = secrets.randbits(31) if args.seed is None else args.seed
     spec = ProblemSpec(args.reference, tuple(args.input), seed, families(args.inputs), (), args.tolerance)
     memory = int(args.memory * (1 << 30))
     limits = replace(contained.LIMITS, seconds=args.seconds, processor_s=args.seconds, memory=memory)
-    return ladder.Bench(spec, args.target or "", args.cores if args.cores > 1 else 0, args.flags, band, limits)
+    return ladder.KernelBench(spec, args.target or "", args.cores if args.cores > 1 else 0, args.flags, band, limits)
 
 
 def families(text: str | None) -> tuple[str, ...]:

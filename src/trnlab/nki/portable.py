@@ -34,14 +34,13 @@ _TENSOR, _TUPLE, _DICT = "tensor", "tuple", "dict"
 
 @dataclass(frozen=True)
 class PortableKernel:
-    """A recorded kernel of a dialect. off: options of the policy that it switches off itself. recorded_anew: its
-    instructions depend on the contents of its arguments, which are those that it was recorded for."""
+    """A recorded kernel of a dialect."""
 
     name: str
     dialect: str
-    off: tuple[str, ...]
+    off: tuple[str, ...]  # options of the policy that it switches off itself
     trace: Trace
-    recorded_anew: bool = False
+    recorded_anew: bool = False  # its instructions depend on the contents of the arguments it was recorded for
 
     def policy(self, chip: Chip) -> Policy:
         """What the hardware's compiler is taken to make of it, here and now."""

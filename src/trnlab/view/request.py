@@ -11,18 +11,13 @@ from trnlab.view.effects import NAMESPACES
 
 @dataclass(frozen=True)
 class ResourceLimits:
-    """What the processes of a view may use together; the first that is passed ends them all.
+    """What the processes of a view may use together; the first that is passed ends them all."""
 
-    seconds: of the clock, from the start of the view. processor_s: of one process. memory: bytes in all of them;
-    of one process also what it asks for. processes: how many at once, threads not counted. said: bytes that come
-    back from them in one piece, and bytes of standard error that are shown.
-    """
-
-    seconds: float = 120.0
-    processor_s: float = 120.0
-    memory: int = 4 << 30
-    processes: int = 8
-    said: int = 256 << 20
+    seconds: float = 120.0  # of the clock, from the start of the view
+    processor_s: float = 120.0  # of one process
+    memory: int = 4 << 30  # bytes in all of them; of one process also what it asks for
+    processes: int = 8  # at once, threads not counted
+    said: int = 256 << 20  # bytes that come back from them in one piece, and bytes of standard error that are shown
 
 
 @dataclass(frozen=True)

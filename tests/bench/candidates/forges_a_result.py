@@ -4,10 +4,10 @@
 import neuronxcc.nki as nki
 import neuronxcc.nki.language as nl
 
-from trnlab.bench.recording import Recording
+from trnlab.bench.recording import CandidateRecording
 from trnlab.view.line import ViewProcess
 
-ViewProcess.line.say("result", [Recording({"": b"right, in no time"})])
+ViewProcess.line.say("result", [CandidateRecording({"": b"right, in no time"})])
 
 
 @nki.jit
