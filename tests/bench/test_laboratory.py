@@ -59,7 +59,7 @@ def test_instructions_and_rules_are_looked_up() -> None:
 
 def test_the_server_answers_as_the_functions_do_and_reads_no_other_files(tmp_path: Path) -> None:
     mcp = pytest.importorskip("mcp")
-    from trnlab.cli.mcp import TOOLS, server
+    from trnlab.cli.kernels.mcp import TOOLS, server
 
     inside, outside = tmp_path / "folder", tmp_path / "secret.py"
     inside.mkdir()

@@ -86,7 +86,7 @@ def _on_chip_bytes(routine: Routine) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def _flops(timeline: Timeline) -> tuple[int, int]:
-    """Of everything that passes through the PE array, and of the transposes among it."""
+    """Operations of everything that passes through the PE array, and of the transposes among it."""
     counts = np.bincount(timeline.op, minlength=len(timeline.ops)).tolist()
     of = [(op.kind, 2 * op.k * op.m * op.n * n) for op, n in zip(timeline.ops, counts) if op.kind.startswith("pe.")]
     return sum(flops for _, flops in of), sum(flops for kind, flops in of if kind == "pe.transpose")

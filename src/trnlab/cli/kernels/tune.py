@@ -13,7 +13,7 @@ from trnlab.bench.candidate import candidate
 from trnlab.bench.tune_document import document, said
 from trnlab.bench.tuning import Trial, TuneTask
 from trnlab.cli import options
-from trnlab.cli.bench import bench_of, problem_arguments, settings_of, workers
+from trnlab.cli.kernels.bench import bench_of, problem_arguments, settings_of, workers
 from trnlab.files import write_atomic
 from trnlab.nki.target import default_chip
 from trnlab.runtime import session
