@@ -21,6 +21,7 @@ from trnlab.nki.tracing.arrays import Array, HostArray
 from trnlab.nki.tracing.traces import KernelResult, Trace, memory_of, result_of
 from trnlab.policy import Policy, chosen
 from trnlab.program.verify import verify_program
+from trnlab.runtime.analysis.counters import counters
 from trnlab.runtime.cache import serialize
 from trnlab.sim.functional import Machine, RunOptions, run_program
 from trnlab.sim.timing import time_program
@@ -57,6 +58,11 @@ class PortableKernel:
     def timeline(self, chip: Chip, policy: Policy | None = None) -> Timeline:
         """When each of its instructions runs. policy: another one than its own."""
         return time_program(self.trace.program, chip, policy=policy or self.policy(chip))
+
+    def profiled(self, chip: Chip) -> Timeline:
+        """Its timeline, with the counters of the vendor's profiler."""
+        found = self.timeline(chip)
+        return replace(found, meta={**found.meta, "counters": counters(self.trace.program, found, chip)})
 
 
 def dump(kernel: Kernel, trace: Trace, chip: Chip) -> bytes:
