@@ -44,8 +44,8 @@ class Benchmark:
     """A kernel that is timed when it is called; its numbers are not computed.
 
     program, trace: files to write, replacing what is there: the recorded kernel (`portable`), where the vendor's
-    tools have an executable, and the timeline with the profiler's counters, which `timeline.load` and the stand-in for
-    neuron-profile (`vendor_tools`) read. None writes nothing.
+    tools have an executable, and the timeline with the profiler's counters, which `timeline.load` and the stand-in
+    for neuron-profile (`vendor_tools`) read. None writes nothing.
     """
 
     def __init__(
