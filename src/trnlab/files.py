@@ -105,11 +105,6 @@ def _written_beside(path: Path, parts: Iterable[bytes | memoryview]) -> Iterator
             temporary.unlink(missing_ok=True)
 
 
-def one_line(text: object) -> str:
-    """A name as it can be shown: what is no character to see, such as the start of an escape sequence, is a `?`."""
-    return "".join(c if c.isprintable() else "?" for c in str(text))
-
-
 def json_of(content: str | bytes | bytearray | memoryview) -> Any:
     """The value that JSON describes. Raises ValueError for all else, what is nested too deeply included."""
     try:

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from trnlab.cli.commands import COMMANDS as COMMANDS_OF_TRNLAB
+from trnlab.cli.commands import parser
 from trnlab.cli.main import main
 
 COMMANDS = [
@@ -25,6 +29,25 @@ def test_a_number_out_of_its_range_is_refused(
 ) -> None:
     assert main(_joined(command, number)) == 2
     assert "TRN569" in capsys.readouterr().err
+
+
+def test_every_number_of_the_command_line_has_a_range() -> None:
+    """Options of a plain number take any; those of `cli.options` say what can be. A seed may be any number, and what
+    settings read themselves has ranges there."""
+    known = {"--seed", "--every", "--keep", "--comm-threshold"}
+    for name in COMMANDS_OF_TRNLAB:
+        for action in _actions(parser(name)):
+            if action.type in (int, float):
+                assert {*action.option_strings} & known, f"{name} {action.option_strings}"
+
+
+def _actions(of: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    for action in of._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                yield from _actions(each)
+        else:
+            yield action
 
 
 def _joined(command: list[str], number: str) -> list[str]:

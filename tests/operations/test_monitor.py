@@ -232,7 +232,7 @@ def test_what_a_session_says(monkeypatch):
 )
 def test_requests_that_cannot_be_are_refused(place, capsys, arguments):
     assert main(["monitor", *arguments]) == 2
-    assert "TRN553" in capsys.readouterr().err
+    assert "TRN569" in capsys.readouterr().err
 
 
 def test_watching_what_is_switched_off_is_refused(monkeypatch, capsys):

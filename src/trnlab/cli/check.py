@@ -47,9 +47,20 @@ def arguments_of_estimates(command: argparse.ArgumentParser, page: bool = False)
     if page:
         add("--page", metavar="FILE", type=Path, help="write it as a page, too")
     else:
-        add("--ranks", type=int, metavar="N", help="of a cluster such as 4xtrn2.48xlarge; default: all that it holds")
-        add("--rank", type=int, default=0, metavar="R", help="the rank to follow; default: 0")
-        add("--batches", type=int, default=0, metavar="N", help="batches of all ranks; default: as the script says")
+        add(
+            "--ranks",
+            type=options.RANKS,
+            metavar="N",
+            help="of a cluster such as 4xtrn2.48xlarge; default: all that it holds",
+        )
+        add("--rank", type=options.RANK, default=0, metavar="R", help="the rank to follow; default: 0")
+        add(
+            "--batches",
+            type=options.whole(0),
+            default=0,
+            metavar="N",
+            help="batches of all ranks; default: as the script says",
+        )
         options.settings(command, "comm_threshold", "fault")
     options.stack(command, both=False)
     options.allow(command)

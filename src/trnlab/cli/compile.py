@@ -38,11 +38,16 @@ def arguments(command: argparse.ArgumentParser) -> None:
         help="one target, such as trn2.3xlarge or 4xtrn2.48xlarge; default: $TRNLAB_TARGET",
     )
     options.settings(command, "precision", "precision_rules")
-    add("--jobs", type=int, default=1, metavar="N", help="processes that compile; default: 1")
+    add("--jobs", type=options.JOBS, default=1, metavar="N", help="processes that compile; default: 1")
     add("--dry-run", action="store_true", help="compile nothing; say what that would take")
     add("--json", action="store_true", help="everything as JSON")
-    add("--ranks", type=int, metavar="N", help="of a cluster such as 4xtrn2.48xlarge; default: all that it holds")
-    add("--rank", type=int, default=0, metavar="R", help="the rank to follow; default: 0")
+    add(
+        "--ranks",
+        type=options.RANKS,
+        metavar="N",
+        help="of a cluster such as 4xtrn2.48xlarge; default: all that it holds",
+    )
+    add("--rank", type=options.RANK, default=0, metavar="R", help="the rank to follow; default: 0")
     options.setting(command, "fault")
     options.allow(command)
     options.cache(command, "")

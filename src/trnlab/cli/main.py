@@ -3,17 +3,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from trnlab.cli.commands import COMMANDS, parsed, unknown
 from trnlab.errors import TrnlabError
 from trnlab.files import why
+from trnlab.quoting import visible
 from trnlab.runtime.notices import say, tell
 
 USAGE, INTERRUPTED = 2, 130
+_OWN_OUTPUT = ("run", "verify", "precision", "monitor")  # scripts write in this process, or a page is drawn again
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,8 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(problem)
         return USAGE
     try:
-        args = parsed(words)
-        status: int = COMMANDS[args.command].load().main(args)
+        with _shown(sys.stderr):
+            args = parsed(words)
+        with contextlib.nullcontext() if args.command in _OWN_OUTPUT else _shown(sys.stdout):
+            status: int = COMMANDS[args.command].load().main(args)
         sys.stdout.flush()
     except TrnlabError as error:
         tell(error)
@@ -45,6 +51,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         return status
     return USAGE
+
+
+class _Shown:
+    """An output on which names do nothing: what is no character to see is a `?`."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write what can be seen of it."""
+        self._stream.write(visible(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def _shown(stream: Any) -> Iterator[None]:
+    """This output, stdout or stderr, shows names only, for a while."""
+    name = "stdout" if stream is sys.stdout else "stderr"
+    setattr(sys, name, _Shown(stream))
+    try:
+        yield
+    finally:
+        setattr(sys, name, stream)
 
 
 def _open_closed_outputs() -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from trnlab.cli import options
 from trnlab.errors import TrnlabError, UsageError
 from trnlab.operations import monitor, monitor_text
 from trnlab.operations.monitor import MonitorSnapshot
@@ -37,21 +38,24 @@ def arguments(command: argparse.ArgumentParser) -> None:
     how.add_argument("--top", action="store_true", help="a page for people, renewed on a terminal; the default")
     how.add_argument("--json", action="store_true", help="as neuron-monitor: an object for each instance and period")
     how.add_argument("--prometheus", action="store_true", help="as neuron-monitor-prometheus.py: all metrics, once")
-    add("--port", type=int, metavar="N", help="with --prometheus: serve them to this host at /metrics, until stopped")
-    add("--period", type=float, default=5.0, metavar="SECONDS", help="between two reports; default: 5")
-    add("--samples", type=int, metavar="N", help="reports; default: until stopped, or one page into a file")
+    add(
+        "--port",
+        type=options.whole(0, 65535),
+        metavar="N",
+        help="with --prometheus: serve them to this host at /metrics, until stopped",
+    )
+    add(
+        "--period",
+        type=options.real(SHORTEST_S, 86400),
+        default=5.0,
+        metavar="SECONDS",
+        help="between two reports; default: 5",
+    )
+    add("--samples", type=options.COUNT, metavar="N", help="reports; default: until stopped, or one page into a file")
 
 
 def main(args: argparse.Namespace) -> int:
     """Say what runs on simulated devices of this host and user, once or again and again."""
-    if args.period < SHORTEST_S or (args.samples is not None and args.samples < 1):
-        raise UsageError(
-            "a period or number of samples that cannot be",
-            code="TRN553",
-            got=f"{args.period} s, {args.samples}",
-            limit=f"periods of {SHORTEST_S} s and more, samples of 1 and more",
-            remedy="such as --period 5 --samples 3",
-        )
     place = status_file.folder()
     if place is None:
         told = os.environ.get(status_file.PLACE, "")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ def whole(least: int, most: int = 1 << 31) -> Callable[[str], int]:
         except ValueError:
             found = None
         if found is None or not least <= found <= most:
-            limit = f"a whole number from {least}" + (f" to {most}" if most < 1 << 31 else "")
+            limit = f"a whole number from {least}" + (f" to {most}" if most != 1 << 31 else "")
             raise UsageError(
                 "a number on the command line cannot be",
                 code="TRN569",
@@ -32,6 +33,35 @@ def whole(least: int, most: int = 1 << 31) -> Callable[[str], int]:
         return found
 
     return number
+
+
+def real(least: float, most: float, *, above: bool = False) -> Callable[[str], float]:
+    """Reads a number in a range: the `type` of an option. above: the least itself is none of them. Raises UsageError
+    (TRN569) for one that is not."""
+
+    def number(text: str) -> float:
+        try:
+            found = float(text) if len(text) < 100 else math.nan
+        except ValueError:
+            found = math.nan
+        if not least <= found <= most or (above and found == least):
+            raise UsageError(
+                "a number on the command line cannot be",
+                code="TRN569",
+                got=text[:60],
+                limit=f"a number {'above' if above else 'from'} {least:g} to {most:g}",
+                remedy="see --help for what it is of",
+            )
+        return found
+
+    return number
+
+
+RANKS = whole(1, 1 << 20)
+RANK = whole(0, (1 << 20) - 1)
+SEED = whole(0, (1 << 63) - 1)
+COUNT = whole(1)
+JOBS = whole(1, 1 << 10)
 
 
 def setting(command: argparse._ActionsContainer, name: str, **instead: Any) -> None:

@@ -67,8 +67,20 @@ def arguments(command: argparse.ArgumentParser) -> None:
     options.settings(command, "target", "precision", "precision_rules")
     add("--out", metavar="DIR", type=Path, help="folder of the run; default: runs/<script>-<n>")
     add("--ranks", metavar="N", help="start it as so many ranks of torch.distributed, a core each; 2:4: at least 2")
-    add("--max-restarts", type=int, default=0, metavar="N", help="when ranks die, start again so often; default: 0")
-    add("--spares", type=int, default=0, metavar="N", help="ranks that take the place of those that die; default: 0")
+    add(
+        "--max-restarts",
+        type=options.whole(0, 1 << 20),
+        default=0,
+        metavar="N",
+        help="when ranks die, start again so often; default: 0",
+    )
+    add(
+        "--spares",
+        type=options.whole(0, 1 << 20),
+        default=0,
+        metavar="N",
+        help="ranks that take the place of those that die; default: 0",
+    )
     options.settings(
         command, "lnc", "fault", "comm_threshold", "stochastic_rounding", "seed", "set", "schedule", "band"
     )

@@ -26,7 +26,7 @@ VERIFIED = ("bf16", "fp32")
 def arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `trnlab verify`."""
     add = command.add_argument
-    add("--steps", type=int, default=3, metavar="N", help="steps to verify; default: 3")
+    add("--steps", type=options.COUNT, default=3, metavar="N", help="steps to verify; default: 3")
     options.setting(command, "target")
     options.settings(command, "precision", "precision_rules")
     add("--reference", choices=("fp32", "float64"), default="fp32", help="how the host computes; default: fp32")

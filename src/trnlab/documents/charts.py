@@ -6,8 +6,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 
+from trnlab.quoting import markup as escape
 from trnlab.units import format_count
 
 WIDE, NARROW = (1060, 300), (420, 270)  # drawn for both; the style sheet shows one

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from html import escape
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+
+from trnlab.quoting import markup as escape
 
 _STYLE = files(__package__).joinpath("assets", "report.css")
 _PAGE = """\

@@ -21,6 +21,7 @@ from trnlab.documents.model import (
     Table,
     parts_on,
 )
+from trnlab.quoting import one_line
 
 WIDTH = 24  # columns of a full bar
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -51,7 +52,7 @@ def blocks(parts: Iterable[Part]) -> Iterator[str]:
 
 def _titled(section: Section) -> Iterator[str]:
     """The title, and the parts under it; the parts alone where it has none."""
-    title = f"{section.mark}  {section.title}".strip()
+    title = one_line(f"{section.mark}  {section.title}".strip())
     if title:
         yield title
     for part in parts_on(TERMINAL, section.parts):
@@ -60,7 +61,7 @@ def _titled(section: Section) -> Iterator[str]:
 
 def _lines(part: Part) -> Iterator[str]:
     if isinstance(part, Note):
-        yield from part.text.splitlines() or [""]
+        yield from map(one_line, part.text.split("\n"))
     elif isinstance(part, Table):
         yield from _table(part)
     elif isinstance(part, Bars):
@@ -100,7 +101,7 @@ def _range(row: RangeBar, told: Callable[[float], str]) -> str:
 
 
 def _named(slices: Iterable[Slice]) -> str:
-    return ", ".join(f"{s.name} {s.value}" for s in slices if s.share)
+    return one_line(", ".join(f"{s.name} {s.value}" for s in slices if s.share))
 
 
 def bar(share: float, width: int = WIDTH) -> str:
@@ -111,6 +112,7 @@ def bar(share: float, width: int = WIDTH) -> str:
 
 def aligned(rows: Sequence[Sequence[str]], numbers: Collection[int] = ()) -> Iterator[str]:
     """A line for each row, columns two blanks apart. What spans columns is the last cell of a short row."""
+    rows = [[*map(one_line, row)] for row in rows]
     columns = max(map(len, rows), default=0)
     widths = [
         max((len(row[i]) for row in rows if i < len(row) - (len(row) < columns)), default=0) for i in range(columns)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from html import escape
 from typing import Any
 
 from trnlab.documents import charts, html
@@ -27,6 +26,7 @@ from trnlab.documents.model import (
     Table,
     parts_on,
 )
+from trnlab.quoting import markup as escape
 
 
 def page(document: Document) -> str:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ class QuantityKind:
     units: Mapping[str, float]
     example: str
     dollar: bool = False
+    most: float = 1e18  # that any can be: a limit of what is reckoned with, far beyond what there is
 
 
 TOKENS = QuantityKind("tokens", _COUNTS, "2T")
@@ -40,8 +40,9 @@ TIME = QuantityKind(
         "y": 365 * SECONDS_PER_DAY,
     },
     "30d or 12h",
+    most=1e12,
 )
-POWER = QuantityKind("power", {"W": 1.0, "kW": 1e3, "MW": 1e6, "GW": 1e9}, "2GW")
+POWER = QuantityKind("power", {"W": 1.0, "kW": 1e3, "MW": 1e6, "GW": 1e9}, "2GW", most=1e15)
 MONEY = QuantityKind("money", _COUNTS, "$1M", dollar=True)
 
 
@@ -51,7 +52,7 @@ def parse(text: str, kind: QuantityKind, option: str) -> float:
     if found is None or found[3] not in kind.units or bool(found[1]) > kind.dollar:
         raise _wrong(text, kind, option)
     value = float(re.sub("[_,]", "", found[2])) * kind.units[found[3]]
-    if not 0 < value < math.inf:
+    if not 0 < value <= kind.most:
         raise _wrong(text, kind, option)
     return value
 
@@ -77,7 +78,7 @@ def _wrong(text: str, kind: QuantityKind, option: str) -> UsageError:
     return UsageError(
         f"{option} takes {'a count' if kind is COUNT else f'an amount of {kind.name}'}",
         code="TRN173",
-        limit=f"a positive finite number{f' with one of {units}' if units else ''}",
+        limit=f"a number above 0, of at most {kind.most:g}{f' with one of {units}' if units else ''}",
         got=text,
         remedy=f"write it as {kind.example}",
     )

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trnlab.documents import Bar, Bars, Document, Note, Section, Table, text
+from trnlab.quoting import metric_label
 from trnlab.runtime.status_file import State
 from trnlab.units import format_bytes
 
@@ -41,7 +42,7 @@ class MetricSamples:
         for name, (kind, help, samples) in self._samples.items():
             lines += [f"# HELP {name} {help}", f"# TYPE {name} {kind}"]
             for labels, value in samples:
-                told = ",".join(f'{key}="{_escaped(labels[key])}"' for key in sorted(labels))
+                told = ",".join(f'{key}="{metric_label(labels[key])}"' for key in sorted(labels))
                 lines.append(f"{name}{{{told}}} {float(value)!r}")
         return "\n".join(lines) + "\n"
 
@@ -122,10 +123,6 @@ def _system(metrics: MetricSamples, system: Mapping[str, Any], labels: Labels) -
             {**labels, "usage_type": kind},
             percent / 100,
         )
-
-
-def _escaped(value: object) -> str:
-    return str(value).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 # -- for people ----------------------------------------------------------------------------------------------------

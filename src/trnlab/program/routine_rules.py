@@ -17,6 +17,7 @@ from trnlab import isa
 from trnlab.chips.spec import Chip
 from trnlab.errors import ConstraintError, Location
 from trnlab.isa.base import Engine, Memory
+from trnlab.isa.collectives.collective import CollectiveInstruction
 from trnlab.numerics.dtypes import BY_CODE
 from trnlab.program.access import Buffer, Grid
 from trnlab.program.routine import COL, OPERAND_COLUMNS, Routine
@@ -170,10 +171,9 @@ def _bounds(routine: Routine, operands: Array) -> None:
     if not len(operands):
         return
     owner = operands[:, COL["buffer"]]
-    nbytes, lanes, in_hbm = (
-        np.array([pick(b) for b in routine.buffers], np.int64)[owner]
-        for pick in (lambda b: b.nbytes, lambda b: b.partitions, lambda b: b.memory is Memory.HBM)
-    )
+    nbytes = np.array([b.nbytes for b in routine.buffers], np.int64)[owner]
+    lanes = np.array([b.partitions for b in routine.buffers], np.int64)[owner]
+    in_hbm = np.array([b.memory is Memory.HBM for b in routine.buffers], np.bool_)[owner]
     start, rows = operands[:, COL["start_partition"]], operands[:, COL["partitions"]]
     low, high = extents(operands, in_hbm)
     outside = (low < 0) | (high >= nbytes) | (operands[:, COL["is_hbm"]] != in_hbm)
@@ -281,10 +281,8 @@ def _distinct(routine: Routine) -> list[int]:
     kinds = np.zeros((len(operands), 0), np.int64)
     if len(operands):
         of = operands[:, COL["buffer"]]
-        memory, lane = (
-            np.array([pick(b) for b in routine.buffers], np.int64)[of]
-            for pick in (lambda b: b.memory, lambda b: b.first_partition)
-        )
+        memory = np.array([b.memory for b in routine.buffers], np.int64)[of]
+        lane = np.array([b.first_partition for b in routine.buffers], np.int64)[of]
         offset = operands[:, COL["offset"]]
         within = np.where(memory == Memory.PSUM, offset, offset % 64)
         pattern = operands[
@@ -303,12 +301,14 @@ def _distinct(routine: Routine) -> list[int]:
 
 # -- what is read and written ---------------------------------------------------------------------------------------
 def accesses(routine: Routine, i: int) -> Iterator[tuple[Array, bool, bool]]:
-    """(operand record, is read, is written) of instruction i."""
+    """(operand record, is read, is written) of instruction i. What a collective leaves where no group names the rank
+    is no read: nobody needs it filled."""
     instr = isa.BY_OPCODE[int(routine.opcode[i])]
     attrs = dict(routine.attr_table[int(routine.attr[i])])
     for record in routine.operands[int(routine.first_operand[i]) : int(routine.first_operand[i + 1])]:
         spec = instr.operands[int(record[COL["role"]])]
-        read = spec.role == "src" or (spec.rw and instr.reads_destination(attrs))
+        kept = spec.rw and not isinstance(instr, CollectiveInstruction) and instr.reads_destination(attrs)
+        read = spec.role == "src" or kept
         yield record, read, spec.role == "dst"
 
 

@@ -15,7 +15,7 @@ Raises ConstraintError for the first rule broken:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import prod
 
 from trnlab.chips.spec import Chip
@@ -31,8 +31,11 @@ _CORES = 2  # of a rank
 _ALIGN = 4096  # bytes that an arena may be longer than what lies in it
 
 
-def verify_program(program: Program, chip: Chip) -> None:
-    """Check every routine, every call, and the life of every tensor. Raises ConstraintError."""
+def verify_program(program: Program, chip: Chip, empty: Collection[int] = ()) -> None:
+    """Check every routine, every call, and the life of every tensor. Raises ConstraintError.
+
+    empty: outputs that stand for tensors without elements, which nobody has to write.
+    """
     _tensors(program)
     usages = [verify_routine(routine, chip) for routine in program.routines]
     tensors = {tensor.id: tensor for tensor in program.tensors}
@@ -48,7 +51,7 @@ def verify_program(program: Program, chip: Chip) -> None:
             _is_filled(program, call, usages[call.routine], filled)
             written |= {call.args[position] for position in usages[call.routine].writes}
         filled |= written
-    _results(program, tensors, written)
+    _results(program, tensors, written | {*empty})
     _constants(program, tensors)
     _lives(program)
 

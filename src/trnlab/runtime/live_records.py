@@ -16,7 +16,8 @@ from typing import Any
 
 from trnlab import chips
 from trnlab.errors import TrnlabError
-from trnlab.files import json_of, one_line
+from trnlab.files import json_of
+from trnlab.quoting import one_line
 from trnlab.storage import plain_files
 
 SCHEMA, VERSION = "trnlab.live", 1

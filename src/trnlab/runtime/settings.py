@@ -373,6 +373,13 @@ def local_folder(cache: str) -> Path:
 # What is no setting of a run but of the part that reads it; processes inherit it with the environment.
 OF_PARTS = (
     Setting(
+        "file with the key of a team, which entries of caches are sealed with (docs/trust.md)",
+        "",
+        "TRNLAB_CACHE_KEY",
+        code="TRN605",
+        usual="none: who writes a cache is trusted",
+    ),
+    Setting(
         "how operators outside of compiled code run: steps, operators or host (docs/operators.md)",
         "steps",
         "TRNLAB_EAGER",

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from trnlab import profile
 from trnlab.documents import TERMINAL, Document, Note, Part, Table
 from trnlab.errors import RunError
 from trnlab.profile.band import band
+from trnlab.quoting import markup as escape
 from trnlab.units import PS_PER_S, format_time
 
 PICTURE = "sensitivity.svg"

@@ -45,8 +45,8 @@ def arguments(command: argparse.ArgumentParser) -> None:
     for side, example in (("a", "trn2.48xlarge"), ("b", "p5.48xlarge")):
         add(f"--{side}", required=True, metavar="NAME", help=f"one side, e.g. {example} or 4x{example}")
     add("--days", default="2", metavar="DAYS", help="of the run; default: 2")
-    add("--batch", type=int, default=1024, metavar="N", help="sequences or images of a step; default: 1024")
-    add("--sequence", type=int, default=0, metavar="N", help="tokens of each; default: the model's")
+    add("--batch", type=options.COUNT, default=1024, metavar="N", help="sequences or images of a step; default: 1024")
+    add("--sequence", type=options.whole(0), default=0, metavar="N", help="tokens of each; default: the model's")
     add("--epoch", metavar="N", help="tokens or images of one pass over the data; default: ImageNet's images")
     add("--precision", choices=("bf16", "fp8"), default="bf16", help="of the other side's products; default: bf16")
     add(
@@ -56,7 +56,13 @@ def arguments(command: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="everything as JSON, see docs/bakeoff.md")
     options.stack(command)
     options.cache(command)
-    add("--porting", type=float, default=0.0, metavar="DAYS", help="engineer days that moving to side a takes")
+    add(
+        "--porting",
+        type=options.real(0, 1e6),
+        default=0.0,
+        metavar="DAYS",
+        help="engineer days that moving to side a takes",
+    )
     add("--day-rate", default="$1000", metavar="MONEY", help="of one of those days; default: $1000, assumed")
     add("--arguments", default="", metavar="TEXT", help="of the script, as a shell would split them")
 

@@ -42,9 +42,9 @@ def arguments(command: argparse.ArgumentParser) -> None:
     add("-b", "--minbytes", metavar="BYTES", help="default: 32M, or as many as --maxbytes")
     add("-e", "--maxbytes", metavar="BYTES", default="32M", help="default: 32M")
     add("-i", "--stepbytes", metavar="BYTES", help="from size to size; default: a tenth of the way")
-    add("-f", "--stepfactor", type=int, metavar="FACTOR", help="from size to size")
+    add("-f", "--stepfactor", type=options.whole(2), metavar="FACTOR", help="from size to size")
     add("-c", "--check", nargs="?", const="random", choices=("random", "all_ones"), help="run it on data, too")
-    add("--seed", type=int, default=0, help="of the data; default: 0")
+    add("--seed", type=options.SEED, default=0, help="of the data; default: 0")
     add("--show-algorithm", action="store_true", help="a column with the algorithm")
     add("--show-input-output-size", action="store_true", help="two columns with the bytes in and out")
     add("--report-to-json-file", type=Path, metavar="FILE", help="write the table as JSON")
@@ -53,9 +53,14 @@ def arguments(command: argparse.ArgumentParser) -> None:
 def _collective_arguments(action: argparse.ArgumentParser) -> None:
     """Which ranks take part, and with what."""
     add = action.add_argument
-    add("-r", "--nworkers", type=int, metavar="RANKS", help="default: all that the target holds")
+    add("-r", "--nworkers", type=options.RANKS, metavar="RANKS", help="default: all that the target holds")
     add("-d", "--datatype", default="uint8", metavar="TYPE", help="such as fp32 or bf16; default: uint8")
-    add("--data-parallel-dimension", type=int, metavar="SIZE", help="groups of this size, as far apart as possible")
+    add(
+        "--data-parallel-dimension",
+        type=options.RANKS,
+        metavar="SIZE",
+        help="groups of this size, as far apart as possible",
+    )
     add("--custom-replica-groups", type=Path, metavar="FILE", help="groups of ranks, as JSON")
     add("--custom-src-target-pairs", type=Path, metavar="FILE", help="pairs of permute, as JSON")
 
@@ -65,7 +70,7 @@ def _health_arguments(action: argparse.ArgumentParser) -> None:
     add("file", metavar="REAL", type=Path, help="JSON of --report-to-json-file, or the table that was printed")
     add("--operation", default="allr", metavar="NAME", help="which collective it was; default: allr")
     add("--baseline", type=Path, metavar="FILE", help="the same test when all was well")
-    add("--tolerance", type=float, metavar="SHARE", help="how far a size may be off; default: 0.1")
+    add("--tolerance", type=options.real(0, 100), metavar="SHARE", help="how far a size may be off; default: 0.1")
     add("--json", action="store_true", help="for programs")
 
 

@@ -10,6 +10,7 @@ from dataclasses import asdict
 
 from trnlab import chips
 from trnlab.chips.spec import Figure
+from trnlab.cli import options
 from trnlab.errors import UsageError
 from trnlab.fleet.bills.energy import HOST, PUE, WATTS
 from trnlab.fleet.bills.site import HALL, Site
@@ -31,25 +32,42 @@ def arguments(command: argparse.ArgumentParser) -> None:
     size = command.add_mutually_exclusive_group()
     size.add_argument("--model", metavar="NAME", help="a model by name, or its config.json")
     size.add_argument("--parameters", metavar="N", default="1T", help="of a model; default: 1T")
-    add("--above", metavar="SHARE", type=float, default=0.9, help="goodput that is to be kept; default: 0.9")
+    add(
+        "--above",
+        metavar="SHARE",
+        type=options.real(0, 1, above=True),
+        default=0.9,
+        help="goodput that is to be kept; default: 0.9",
+    )
     add("--step", metavar="TIME", default="10s", help="of one step; default: 10s")
-    add("--replica", metavar="N", type=int, help="chips of one copy of the model; default: the fewest that hold it")
+    add(
+        "--replica",
+        metavar="N",
+        type=options.COUNT,
+        help="chips of one copy of the model; default: the fewest that hold it",
+    )
     add("--store", metavar="NAME", help="of checkpoints: s3, lustre-125 to lustre-1000, neighbour; default: s3")
     add(
         "--device-hours",
         metavar="H",
-        type=float,
+        type=options.real(0, 1e12, above=True),
         help="between failures of a device; default: that of Llama 3's H100",
     )
     add(
         "--spares",
         metavar="N",
-        type=int,
+        type=options.whole(0),
         help="instances that stand by; default: as many as are nearly always enough",
     )
-    add("--oversubscription", metavar="X", type=float, default=1.0, help="of the network's halves; default: 1")
+    add(
+        "--oversubscription",
+        metavar="X",
+        type=options.real(1, 1e6),
+        default=1.0,
+        help="of the network's halves; default: 1",
+    )
     add("--power", metavar="WATTS", help="that there are, e.g. 2GW")
-    add("--seed", type=int, default=0, help="of the simulation; default: 0")
+    add("--seed", type=options.SEED, default=0, help="of the simulation; default: 0")
     add("--json", action="store_true", help="everything as JSON, see docs/goodput.md")
 
 

@@ -46,7 +46,12 @@ def arguments(command: argparse.ArgumentParser) -> None:
     add("--models", action="store_true", help="list the models that are known by name")
     add("--tokens", metavar="N", help="to train on, such as 2T; of a script: 1,000 steps unless given")
     add("--samples", metavar="N", help="the same in sequences, images or whatever the model's samples are")
-    add("--epochs", metavar="N", type=float, help="the same in passes over the data, see --epoch")
+    add(
+        "--epochs",
+        metavar="N",
+        type=options.real(0, 1e9, above=True),
+        help="the same in passes over the data, see --epoch",
+    )
     add("--epoch", metavar="N", help="tokens (or images) of one pass over the data: what one costs is told, too")
     add("--target", metavar="A,B,C", help="instance types, such as trn2.48xlarge,p5.48xlarge")
     add("--instances", metavar="FEW..MOST", default="1..16", help="of each target; default: 1..16")
@@ -65,7 +70,13 @@ def arguments(command: argparse.ArgumentParser) -> None:
         metavar="precision=fp32:bf16,recompute,...",
         help="settings side by side, each with its own best layout, and when each repays compiling it",
     )
-    add("--jobs", metavar="N", type=int, default=1, help="processes that compile at the same time; default: 1")
+    add(
+        "--jobs",
+        metavar="N",
+        type=options.JOBS,
+        default=1,
+        help="processes that compile at the same time; default: 1",
+    )
     add("--executor", metavar="dask://HOST:PORT", help="machines that compile at the same time: Dask's scheduler")
     add("--power", metavar="WATTS", help="that the site has, such as 2GW: hosts and cooling with it")
     add("--region", metavar="NAME", default="us-east-1", help="whose grid is counted; default: us-east-1")

@@ -39,16 +39,27 @@ def arguments(command: argparse.ArgumentParser) -> None:
         default="p5.48xlarge,g6e.xlarge",
         help="other vendors' instances, by a roofline; default: p5.48xlarge,g6e.xlarge",
     )
-    add("--prompt", metavar="TOKENS", type=int, default=2000, help="of each request; default: 2000")
-    add("--output", metavar="TOKENS", type=int, default=300, help="of each answer; default: 300")
-    add("--qps", metavar="RATE", type=float, default=1.0, help="requests a second, at random; default: 1")
+    add("--prompt", metavar="TOKENS", type=options.COUNT, default=2000, help="of each request; default: 2000")
+    add("--output", metavar="TOKENS", type=options.COUNT, default=300, help="of each answer; default: 300")
+    add(
+        "--qps",
+        metavar="RATE",
+        type=options.real(0, 1e9, above=True),
+        default=1.0,
+        help="requests a second, at random; default: 1",
+    )
     add("--p99", metavar="TIME", default="2s", help="within which 99 of 100 have their first token; default: 2s")
     add("--p99-request", metavar="TIME", help="within which 99 of 100 have their last token; default: whenever")
     add("--policy", metavar="NAME", default="prefill-first", help="prefill-first or turns; default: prefill-first")
-    add("--batch", metavar="N", type=int, help="requests that decode together at most; default: chosen")
-    add("--ranks", metavar="N", type=int, help="that share a copy of the model; default: all sizes are tried")
+    add("--batch", metavar="N", type=options.COUNT, help="requests that decode together at most; default: chosen")
+    add(
+        "--ranks",
+        metavar="N",
+        type=options.RANKS,
+        help="that share a copy of the model; default: all sizes are tried",
+    )
     add("--weights", metavar="FORMAT", default="bf16", help="of blocks in memory: bf16, fp8 or int8; default: bf16")
-    add("--seed", type=int, default=0, help="of the arrivals; default: 0")
+    add("--seed", type=options.SEED, default=0, help="of the arrivals; default: 0")
     add("--json", action="store_true", help="everything as JSON, see docs/serving.md")
     options.cache(command)
 

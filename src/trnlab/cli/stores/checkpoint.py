@@ -47,7 +47,7 @@ def _conversion_arguments(actions: argparse._SubParsersAction[argparse.ArgumentP
         action = actions.add_parser(name, help=about)
         add = action.add_argument
         add("url", metavar="SRC", help="trnlab's checkpoints, a DCP folder, the vendor's layout, or safetensors")
-        add("--step", type=int, metavar="N", help="which one; default: the newest")
+        add("--step", type=options.whole(0, 1 << 62), metavar="N", help="which one; default: the newest")
         add("--cut", action="append", default=[], metavar="PATTERN=DIM", help="how tensor parallelism cuts tensors")
         if name == "show":
             continue

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 
+from trnlab.cli import options
 from trnlab.datasets import Reader, Shards, index
 from trnlab.datasets.writing import damaged
 from trnlab.documents import Document, Note, Table, text
@@ -34,12 +35,24 @@ def arguments(command: argparse.ArgumentParser) -> None:
             continue
         add("--target", required=True, metavar="NAME", help="instances, such as 4xtrn2.48xlarge")
         add("--step", required=True, metavar="TIME", help="of the training, such as 250ms: see trnlab estimate")
-        add("--batch", required=True, type=int, metavar="N", help="samples of a rank in a step")
-        add("--sequence", type=int, metavar="N", help="tokens of a sample, where rows are tokens")
-        add("--ranks", type=int, metavar="N", help="that read; default: all of the instances")
-        add("--prefetch", type=int, metavar="N", default=8, help="requests of a rank at once; default: 8")
-        add("--together", type=int, metavar="N", default=8, help="blocks whose samples are mixed; default: 8")
-        add("--block", type=int, metavar="MIB", default=8, help="of a read; default: 8")
+        add("--batch", required=True, type=options.COUNT, metavar="N", help="samples of a rank in a step")
+        add("--sequence", type=options.COUNT, metavar="N", help="tokens of a sample, where rows are tokens")
+        add("--ranks", type=options.RANKS, metavar="N", help="that read; default: all of the instances")
+        add(
+            "--prefetch",
+            type=options.whole(1, 1 << 16),
+            metavar="N",
+            default=8,
+            help="requests of a rank at once; default: 8",
+        )
+        add(
+            "--together",
+            type=options.whole(1, 1 << 16),
+            metavar="N",
+            default=8,
+            help="blocks whose samples are mixed; default: 8",
+        )
+        add("--block", type=options.whole(1, 1 << 16), metavar="MIB", default=8, help="of a read; default: 8")
         add("--store", action="append", metavar="NAME", help="s3, lustre-125 to lustre-1000; default: all")
         add("--json", action="store_true", help="for programs")
 

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from pathlib import Path
 from typing import Any
 
 from trnlab.chips.prices import latest
 from trnlab.fabric.cluster import CORES_PER_RANK
-from trnlab.files import one_line, write_atomic
+from trnlab.files import write_atomic
 from trnlab.fleet.planning.plan import Candidate, Plan
 from trnlab.fleet.search.layout import SHORT
+from trnlab.quoting import shell_comment, shell_value
 from trnlab.units import SECONDS_PER_DAY
 
 PORT = 44000  # reserved for collectives by the vendor's guides
@@ -54,16 +54,9 @@ def name_of(plan: Plan) -> str:
     return f"train-{''.join(x if x.isascii() and x.isalnum() else '-' for x in name)}"[:50].rstrip("-")
 
 
-def _comment(text: str) -> str:
-    """A line that no shell acts on: names that stand in it may have been chosen to end it."""
-    return f"# {one_line(text)}"
-
-
 def _value(value: str) -> str:
-    """A value between double quotes; `$` is the shell's in those that this module wrote."""
-    if value in (_CACHE, _HEAD):
-        return f'"{value}"'
-    return '"' + re.sub(r'(["\\$`])', r"\\\1", one_line(value)) + '"'
+    """A value; `$` is the shell's in those that this module wrote."""
+    return f'"{value}"' if value in (_CACHE, _HEAD) else shell_value(value)
 
 
 def environment(plan: Plan, c: Candidate) -> list[tuple[str, str, str]]:
@@ -106,7 +99,7 @@ def launch(plan: Plan, c: Candidate) -> str:
     per = c.cluster.target.chips * c.cluster.ranks_per_chip
     lines = [
         "#!/bin/bash",
-        _comment(f"{plan.question.model.name} on {c.cluster.name}: {c.step.layout}"),
+        shell_comment(f"{plan.question.model.name} on {c.cluster.name}: {c.step.layout}"),
         f"# planned: {c.step.total:.3g} s a step, {c.bill.days:.3g} days",
         "# usage: HEAD=address-of-the-first NODE=0 launch.sh train.py ...   on every instance, NODE counting up",
         "set -euo pipefail",
@@ -115,7 +108,7 @@ def launch(plan: Plan, c: Candidate) -> str:
         "",
     ]
     for name, value, why in environment(plan, c):
-        lines += [_comment(why), f"export {name}={_value(value)}"]
+        lines += [shell_comment(why), f"export {name}={_value(value)}"]
     lines += [
         "",
         f"# {per} ranks on each of {c.cluster.instances} instances; they meet at $HEAD",

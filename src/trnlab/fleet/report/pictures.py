@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from html import escape
 
 from trnlab.chips.prices import latest
 from trnlab.documents import (
@@ -30,6 +29,7 @@ from trnlab.fleet.planning.sensitivity import FigureSensitivity, sensitivities
 from trnlab.fleet.ranges import PublishedRange
 from trnlab.fleet.report.beside_document import ENERGY, scaled
 from trnlab.fleet.search import pipeline
+from trnlab.quoting import markup as escape
 from trnlab.units import format_bytes, format_count
 
 ROWS = 200  # of the table of candidates

@@ -14,6 +14,7 @@ from trnlab.fleet.comparison.contenders import PlanAccuracy
 from trnlab.fleet.planning.overheads import overheads
 from trnlab.fleet.planning.plan import Candidate, Plan
 from trnlab.fleet.search.steps import CAUSES, CLASSES
+from trnlab.quoting import csv_cell
 
 SCHEMA = 1
 _PLAIN = (
@@ -136,6 +137,6 @@ def to_csv(plan: Plan, count: int) -> str:
     for c in plan.best(count):
         row = candidate(c)
         writer.writerow(
-            [*(row[name] for name in _PLAIN), *c.step.seconds.values(), *c.step.bytes.values(), c.step.room]
+            [*(csv_cell(row[name]) for name in _PLAIN), *c.step.seconds.values(), *c.step.bytes.values(), c.step.room]
         )
     return out.getvalue()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from html import escape
 from typing import Any
 
 from trnlab.documents import Bar, Bars, Drawing, Section, Slice, SplitBar, Table
@@ -14,6 +13,7 @@ from trnlab.profile.names import nice_time, short_place
 from trnlab.profile.pages.pictures import COLOURS
 from trnlab.profile.stall_attribution import ENDS
 from trnlab.profile.words import advice_text, waited
+from trnlab.quoting import markup as escape
 from trnlab.timeline import ENGINES
 from trnlab.units import PS_PER_S
 

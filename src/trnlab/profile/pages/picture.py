@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from trnlab.profile.critical import KINDS, Pieces, pieces
 from trnlab.profile.data import Ints, Profile, Step
 from trnlab.profile.lanes import LaneRow, rows
 from trnlab.profile.names import nice_time, short_label
+from trnlab.quoting import markup as escape
 from trnlab.timeline import Timeline
 
 WIDTH, LEFT, RIGHT = 960, 96, 16

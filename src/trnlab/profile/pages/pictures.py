@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from typing import Any
 
 from trnlab.documents import Bar, Bars, Curve, CurveChart, Drawing, Key, Section, Slice, SplitBar, Table
@@ -17,6 +16,7 @@ from trnlab.profile.data import Ints, Step, join
 from trnlab.profile.names import nice_time, short_label
 from trnlab.profile.routines import RoutineUse, uses
 from trnlab.profile.view import MOST, packed
+from trnlab.quoting import markup as escape
 from trnlab.units import format_bytes, format_count
 
 STEP = "One step, instruction by instruction"

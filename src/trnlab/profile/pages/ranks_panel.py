@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from html import escape
 from typing import Any
 
 from trnlab.documents import Drawing, Key, Section
 from trnlab.profile.communication import NAMES
 from trnlab.profile.names import nice_time
 from trnlab.profile.summary import named
+from trnlab.quoting import markup as escape
 
 COLOURS = {
     "gradient": "var(--scalar)",

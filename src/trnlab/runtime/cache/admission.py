@@ -9,7 +9,7 @@ computes what its graph says, only a key shows, see `seals`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from trnlab import chips
@@ -22,9 +22,10 @@ from trnlab.runtime.cache.serialize import Stored, damaged
 
 # What the rules raise for values that no rule thought of: a program of them is none either.
 _OTHER = (ValueError, KeyError, TypeError, IndexError, AttributeError, AssertionError, ArithmeticError, MemoryError)
-# Fields of metadata that follow from the graph and the session; the others are of the time when it was compiled.
-ASKED = ("name", "target", "options", "parts", "inputs", "outputs", "aliases", "model_flops")
-_FIELDS = {
+# Fields of metadata that follow from what the key is of. Names are not among them: graphs that differ in no more than
+# names share an entry.
+ASKED = ("target", "options", "inputs", "outputs", "aliases", "model_flops")
+_FIELDS: Mapping[str, type[Any] | tuple[type[Any], ...]] = {
     "key": str,
     "name": str,
     "target": str,
@@ -68,15 +69,15 @@ def admit(stored: Stored, name: str, chip: Chip | None = None, wanted: Mapping[s
                 raise damaged(name, f"its {field} is of another graph")
         if not _is_of(stored.program, stored.metadata):
             raise damaged(name, "its program is of another graph")
-    require_sound(stored.program, name, chip)
+    require_sound(stored.program, name, chip, _empty(stored))
 
 
-def require_sound(program: Program, name: str, chip: Chip | None = None) -> None:
-    """Raises CacheError (TRN601) for a program that breaks a rule."""
+def require_sound(program: Program, name: str, chip: Chip | None = None, empty: Collection[int] = ()) -> None:
+    """Raises CacheError (TRN601) for a program that breaks a rule. empty: see `verify_program`."""
     try:
         if program.ranks > 1 or program.cluster:
             cluster.parse(program.cluster)
-        verify_program(program, chip or chips.get(program.target))
+        verify_program(program, chip or chips.get(program.target), empty)
     except (TrnlabError, RecursionError, *_OTHER) as error:
         raise _refused(name, error) from error
 
@@ -94,8 +95,14 @@ def _refused(name: str, error: BaseException) -> CacheError:
     return damaged(name, f"it breaks a rule of programs ({said})")
 
 
+def _empty(stored: Stored) -> set[int]:
+    """Outputs of the graph that have no elements; on the chip they have one, which means nothing."""
+    shapes = stored.metadata.get("outputs", ())
+    return {out for out, shape in zip(stored.program.outputs, shapes) if isinstance(shape, list) and 0 in shape}
+
+
 def _is_of(program: Program, metadata: Mapping[str, Any]) -> bool:
     """Whether the program takes and gives as many values, of as many elements, as its metadata says."""
     if len(program.inputs) != len(metadata["inputs"]) or len(program.outputs) != len(metadata["outputs"]):
         return False
-    return program.name == metadata["name"] and program.target == metadata["target"]
+    return bool(program.name == metadata["name"] and program.target == metadata["target"])

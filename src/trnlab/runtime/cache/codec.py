@@ -26,7 +26,7 @@ from trnlab.numerics.dtypes import ALL, DType, dtype
 from trnlab.program.access import Buffer, Grid
 from trnlab.program.changes import PassChange, RecordingSize, Spill
 from trnlab.program.routine import Call, Print, Program, ProgramTensor, Routine
-from trnlab.runtime.cache.fields import tests_of
+from trnlab.runtime.cache.fields import Test, tests_of
 
 Array = np.ndarray[Any, Any]
 Json = Any  # what the json module reads and writes
@@ -53,10 +53,16 @@ _ARRAY_DTYPES = {d.name: d for d in (*(d.numpy for d in ALL), *_HOST_DTYPES)}
 _SIGNED, _UNSIGNED = ("int8", "int16", "int32", "int64"), ("uint8", "uint16", "uint32", "uint64")
 
 
-@functools.cache
 def field_names(cls: type[Any]) -> tuple[str, ...]:
     """The fields that are stored: all but memos."""
     return tuple(f.name for f in fields(cls) if not f.name.startswith("_"))
+
+
+@functools.cache
+def _fields_of(tag: str) -> tuple[tuple[str, Test], ...]:
+    """The fields that are stored of a class by its name in files, and a test for the type of each."""
+    names = field_names(CLASSES[tag])
+    return tuple(zip(names, tests_of(CLASSES[tag], names)))
 
 
 def schema() -> dict[str, list[str]]:
@@ -96,7 +102,7 @@ class Encoder:
         if name in _ENUMS:
             return {name: int(value)}
         if name in CLASSES:
-            return {name: [self.encode(getattr(value, f)) for f in field_names(type(value))]}
+            return {name: [self.encode(getattr(value, f)) for f, _ in _fields_of(name)]}
         raise TypeError(f"{type(value).__name__} has no place in an executable file")
 
 
@@ -110,7 +116,7 @@ def decode(tree: Json, arrays: Sequence[Array]) -> Any:
         raise ValueError("an object with more than one member")
     ((tag, body),) = tree.items()
     if tag in CLASSES:
-        return _object(CLASSES[tag], [decode(v, arrays) for v in body])
+        return _object(tag, [decode(v, arrays) for v in body])
     if tag in _ENUMS:
         return _ENUMS[tag](body)
     if tag not in _PLAIN:
@@ -118,13 +124,14 @@ def decode(tree: Json, arrays: Sequence[Array]) -> Any:
     return _PLAIN[tag](body, arrays)
 
 
-def _object(cls: type[Any], values: list[Any]) -> Any:
+def _object(tag: str, values: list[Any]) -> Any:
     """An object of a class, each field of the type that the class declares."""
-    names = field_names(cls)
-    for name, value, is_sound in zip(names, values, tests_of(cls, names), strict=True):
+    told = {}
+    for (name, is_sound), value in zip(_fields_of(tag), values, strict=True):
         if not is_sound(value):
-            raise ValueError(f"{name} of a {cls.__name__} that is a {type(value).__name__}")
-    return cls(**dict(zip(names, values)))
+            raise ValueError(f"{name} of a {tag} that is a {type(value).__name__}")
+        told[name] = value
+    return CLASSES[tag](**told)
 
 
 _PLAIN: dict[str, Callable[[Json, Sequence[Array]], Any]] = {

@@ -14,21 +14,22 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from trnlab.chips.spec import Chip
 from trnlab.errors import CacheError, UsageError
-from trnlab.files import one_line
 from trnlab.program.routine import Program
+from trnlab.quoting import one_line
 from trnlab.runtime.cache import admission, serialize
 from trnlab.runtime.cache.fingerprint import Fingerprint
 from trnlab.runtime.notices import Say, say
 from trnlab.storage import Item, Lease, Store, open_store
 from trnlab.storage.folder import USES as HITS
 from trnlab.storage.folder import FolderStore
+from trnlab.storage.keys import SEAL_BYTES, VARIABLE, team_key
 from trnlab.storage.plain_files import NotPlainFileError
 from trnlab.storage.remote import USES
 from trnlab.storage.store_errors import explained, reason
@@ -81,7 +82,9 @@ class CacheMetrics:
 class Cache:
     """A cache in a folder, made when first written to, or at a URL.
 
-    Raises UsageError: TRN122 when `root` is a file, TRN520 for a URL of no known kind or without its package.
+    With a team's key (`storage.keys`) entries end in a seal, and those without are not read.
+    Raises UsageError: TRN122 when `root` is a file, TRN520 for a URL of no known kind or without its package, TRN605
+    for a key that is none.
     """
 
     def __init__(self, root: Path | str | Store, say: Say = say, *, writable: bool = True) -> None:
@@ -90,6 +93,7 @@ class Cache:
             self.store.guarded = True  # others may write there, and any file may have the name of an entry
         self.metrics = CacheMetrics()
         self._say = say
+        self._key = team_key()
         self._readable, self._writable = True, writable
         self.sizes: dict[str, int] = {}  # bytes of the entries that this process read or wrote, by key
         self._replaceable: set[str] = set()  # keys whose entry was found damaged, or of another version
@@ -128,11 +132,15 @@ class Cache:
         return stored
 
     def content(self, key: str) -> bytes | None:
-        """The bytes of an entry, not checked, or None. Trouble is told in one line."""
+        """The bytes of an entry, not checked but for the seal of a team's key where there is one; or None. Trouble is
+        told in one line."""
         if not self._readable:
             return None
         try:
-            return self.store.read(_name(key), most=_most())
+            return self._opened(key, self.store.read(_name(key), most=_most()))
+        except CacheError as error:
+            self._replace(key, error)
+            return None
         except FileNotFoundError as error:
             if "bucket" in str(error):
                 self._go_on_without_reading(error)
@@ -155,10 +163,10 @@ class Cache:
         try:
             self._sweep()
             if key in self._replaceable:
-                self.store.write(_name(key), *parts)
+                self.store.write(_name(key), *self._sealed(key, parts))
                 self._replaceable.discard(key)
             else:
-                self.store.create(_name(key), *parts)
+                self.store.create(_name(key), *self._sealed(key, parts))
         except NotPlainFileError as error:
             self._pass_over(key, error)
             return False
@@ -234,7 +242,7 @@ class Cache:
     def overwrite(self, key: str, content: bytes) -> None:
         """Store what `serialize.dump` made, whatever is there. Raises CacheError when that fails."""
         try:
-            self.store.write(_name(key), content)
+            self.store.write(_name(key), *self._sealed(key, (content,)))
         except OSError as error:
             raise self._error("written", error) from error
 
@@ -261,11 +269,32 @@ class Cache:
             admission.require_metadata(stored.metadata, key, name)
             admission.admit(stored, name, chip, wanted)
         except CacheError as error:
-            self._replaceable.add(key)
-            self.metrics.damaged += 1
-            self._say(f"cache entry {key[:12]} is not usable and is rebuilt ({error.what})")
+            self._replace(key, error)
             return None
         return stored
+
+    def _replace(self, key: str, error: CacheError) -> None:
+        self._replaceable.add(key)
+        self.metrics.damaged += 1
+        self._say(f"cache entry {key[:12]} is not usable and is rebuilt ({one_line(error.what)})")
+
+    def _sealed(self, key: str, parts: Sequence[bytes | memoryview]) -> Sequence[bytes | memoryview]:
+        """The parts of an entry, behind them the team's seal where there is a key."""
+        return parts if self._key is None else [*parts, self._key.seal(_name(key), *parts)]
+
+    def _opened(self, key: str, content: bytes) -> bytes:
+        """An entry without its seal. Raises CacheError (TRN604) for one that lacks the seal that is asked for."""
+        if self._key is None:
+            return content
+        entry, seal = memoryview(content)[:-SEAL_BYTES], content[-SEAL_BYTES:]
+        if not self._key.fits(seal, _name(key), entry):
+            raise CacheError(
+                f"{key}{SUFFIX} has not the seal of the team's key",
+                code="TRN604",
+                limit=f"the key that {VARIABLE} names",
+                remedy="it is rebuilt by the next run; `trnlab cache prune` removes it",
+            )
+        return bytes(entry)
 
     def _entry(self, item: Item, items: dict[str, Item], check: bool) -> CacheEntry | None:
         key = item.name.removeprefix(FOLDER).removesuffix(SUFFIX)
@@ -287,7 +316,7 @@ class Cache:
     def _metadata(self, item: Item, key: str, check: bool) -> dict[str, Any]:
         name = key + SUFFIX
         if check:
-            stored = serialize.loads(self.store.read(item.name, most=_most()), name)
+            stored = serialize.loads(self._opened(key, self.store.read(item.name, most=_most())), name)
             admission.require_metadata(stored.metadata, key, name)
             admission.admit(stored, name)
             return stored.metadata

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import types
 import typing
 from collections.abc import Callable
@@ -14,7 +13,6 @@ import numpy as np
 Test = Callable[[Any], bool]
 
 
-@functools.cache
 def tests_of(cls: type[Any], names: tuple[str, ...]) -> tuple[Test, ...]:
     """A test for each of these fields of a class, in their order."""
     hints = typing.get_type_hints(cls)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trnlab.errors import CacheError, UsageError
-from trnlab.runtime.cache import serialize
+from trnlab.runtime.cache import admission, serialize
 from trnlab.runtime.cache.executables import SUFFIX, Cache, CacheEntry
 from trnlab.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, SECONDS_PER_WEEK
 
@@ -54,7 +54,7 @@ def prune(cache: Cache, limits: CacheLimits, *, dry_run: bool = False) -> list[C
     """
     entries, now = cache.entries(), time.time()
     kept = sorted(entries, key=lambda entry: (entry.used, entry.key))
-    gone = [e for e in kept if e.problem is not None and e.problem.code == "TRN601"]
+    gone = [e for e in kept if e.problem is not None and e.problem.code in ("TRN601", "TRN604")]
     if limits.age_s is not None:
         gone += [e for e in kept if e not in gone and now - e.used > limits.age_s]
     kept = [e for e in kept if e not in gone]
@@ -94,9 +94,12 @@ def copy(source: Cache, target: Cache, keys: Sequence[str] = ()) -> CopyReport:
 def _copy_one(source: Cache, target: Cache, entry: CacheEntry, done: CopyReport) -> None:
     content = source.content(entry.key)
     try:
-        if content is None or serialize.loads(content, entry.key + SUFFIX).metadata.get("key") != entry.key:
+        if content is None:
             done.damaged.append(entry)
             return
+        stored = serialize.loads(content, entry.key + SUFFIX)
+        admission.require_metadata(stored.metadata, entry.key, entry.key + SUFFIX)
+        admission.admit(stored, entry.key + SUFFIX)
     except CacheError as error:
         (done.others if error.code == "TRN602" else done.damaged).append(entry)
         return

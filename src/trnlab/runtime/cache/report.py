@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trnlab.documents import Document, Note, Part, Section, Table
 from trnlab.errors import UsageError
-from trnlab.files import one_line
+from trnlab.quoting import one_line
 from trnlab.runtime.cache import compile_cost
 from trnlab.runtime.cache.executables import Cache, CacheEntry
 from trnlab.runtime.cache.maintenance import CopyReport

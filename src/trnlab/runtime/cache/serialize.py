@@ -10,6 +10,7 @@
     ...                  program, JSON (see `codec`)
     ...                  graph, text
     ...                  arrays, raw, little-endian, in the order of the table
+    ...                  seal of a team's key, 32 bytes, see `storage.keys`; where there is one
 
 No pickle, nothing imported or run on load. The header can be read alone, so that a folder of executables lists fast.
 """
@@ -28,6 +29,7 @@ from trnlab.errors import CacheError
 from trnlab.files import json_of
 from trnlab.program.routine import Program
 from trnlab.runtime.cache.codec import Encoder, Json, decode, pack, schema, unpack
+from trnlab.storage.keys import SEAL_BYTES
 
 MAGIC = b"trnlab\x1a\n"
 FORMAT = 1
@@ -81,6 +83,8 @@ def loads(content: bytes, name: str) -> Stored:
     data = memoryview(content)
     header, start = _header(data, name)
     body = data[start:]
+    if len(body) == header["body_bytes"] + SEAL_BYTES:  # of a team whose key this process has not, or did not ask for
+        body = body[:-SEAL_BYTES]
     if len(body) != header["body_bytes"]:
         raise damaged(name, f"{len(body)} bytes of content instead of {header['body_bytes']}")
     if hashlib.sha256(body).hexdigest() != header["body_sha256"]:

@@ -69,6 +69,7 @@ class LentCache(Cache):
     def __init__(self, place: str) -> None:
         store: Store = _Nowhere(place)
         super().__init__(store)
+        self._key = None  # the process outside has it
 
     def has(self, key: str) -> bool:
         """See `Cache`, as the next ones."""

@@ -17,6 +17,7 @@ from trnlab.errors import CacheError
 from trnlab.policy import Policy, chosen
 from trnlab.program.routine import Program, Routine
 from trnlab.runtime.cache import serialize
+from trnlab.runtime.cache.admission import require_sound_routine
 from trnlab.storage.content import ContentStore
 from trnlab.validation.sources import results
 from trnlab.validation.sources.catalogue import SourceKernel
@@ -46,9 +47,10 @@ class RecordingCache:
     def recordings(self, content: list[Any], make: Callable[[], list[StoredRecording]]) -> list[StoredRecording]:
         """The recordings of a kernel with this content, made by `make` where they are not kept."""
         path = self._store.file([version(RECORDING), content], "recording")
-        if path is not None:
-            with contextlib.suppress(OSError, CacheError, KeyError):
-                return _recordings(serialize.load(path))
+        kept = self._store.read(path)
+        if kept is not None and path is not None:
+            with contextlib.suppress(CacheError, KeyError, TypeError, ValueError):
+                return _recordings(serialize.loads(kept, path.name), path.name)
         made = make()
         if path is not None and made:
             first, kinds = made[0].routine, [[r.dialect, list(r.off)] for r in made]
@@ -68,6 +70,9 @@ class RecordingCache:
         return row
 
 
-def _recordings(stored: serialize.Stored) -> list[StoredRecording]:
+def _recordings(stored: serialize.Stored, name: str) -> list[StoredRecording]:
+    """Raises CacheError for a recording that breaks a rule of routines, KeyError and others for what is none."""
     kinds = stored.metadata["recordings"]
+    for routine in stored.program.routines:
+        require_sound_routine(routine, name)
     return [StoredRecording(r, dialect, tuple(off)) for r, (dialect, off) in zip(stored.program.routines, kinds)]
