@@ -9,11 +9,13 @@ import sys
 import numpy as np
 import pytest
 
-from trnlab import timeline
+from trnlab import chips, timeline
 from trnlab.errors import ConstraintError
 from trnlab.nki import neuronxcc as nki
+from trnlab.nki import portable
 from trnlab.nki.neuronxcc import isa as nisa
 from trnlab.nki.neuronxcc import language as nl
+from trnlab.program.text import routine_text
 
 RNG = np.random.default_rng(1)
 
@@ -142,7 +144,8 @@ def test_benchmark_writes_the_files_that_scripts_move_away(tmp_path, monkeypatch
     bench = nki.benchmark(blocked_matmul, save_neff_name="file.neff", save_trace_name="mine.ntff")
     for _ in range(2):  # the second call replaces what the first one wrote
         bench(normal(256, 64), normal(256, 128))
-        assert "nc_matmul" in (tmp_path / "file.neff").read_text()
+        recorded = portable.loads((tmp_path / "file.neff").read_bytes(), chips.get("trn2"))
+        assert "nc_matmul" in routine_text(recorded.trace.routine)
         (tmp_path / "file.neff").rename("mine.neff")
         found = timeline.load(tmp_path / "mine.ntff")
         assert found.total == blocked_matmul.timeline(normal(256, 64), normal(256, 128)).total

@@ -239,7 +239,8 @@ def double(x):
     return out
 
 
-def test_modes_and_targets():
+def test_modes_and_targets(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     x = normal(4, 4)
     for kernel in (
         nki.jit(mode="simulation")(double),

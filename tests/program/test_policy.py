@@ -11,7 +11,7 @@ import pytest
 import trnlab.nki.neuronxcc as nki
 import trnlab.nki.neuronxcc.language as nl
 from trnlab import policy
-from trnlab.cli.passes import listed
+from trnlab.cli.kernels.passes import listed
 from trnlab.errors import UsageError
 from trnlab.nki import schedule
 from trnlab.nki.target import default_chip

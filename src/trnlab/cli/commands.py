@@ -31,7 +31,7 @@ class Command:
         return importlib.import_module(self.module)
 
 
-PLANNING, STORES = "trnlab.cli.planning", "trnlab.cli.stores"
+PLANNING, STORES, KERNELS = "trnlab.cli.planning", "trnlab.cli.stores", "trnlab.cli.kernels"
 GROUPS: dict[str, tuple[Command, ...]] = {
     "Run": (
         Command("run", "run a training script or kernels on a simulated Trainium"),
@@ -65,11 +65,14 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         Command("data", "show, verify or index a data set", STORES),
     ),
     "Write kernels": (
-        Command("isa", "show the instructions of a NeuronCore"),
-        Command("lint", "find what the vendor's compiler would refuse in kernels"),
+        Command("bench", "judge kernels against a reference: right, how fast, and why", KERNELS),
+        Command("tune", "search a kernel's parameters for its fastest right form", KERNELS),
+        Command("lint", "find what the vendor's compiler would refuse in kernels", KERNELS),
+        Command("passes", "show what the compiler makes of kernels, and what each pass gains", KERNELS),
+        Command("isa", "show the instructions of a NeuronCore", KERNELS),
+        Command("mcp", "serve the laboratory of kernels to programs that write them", KERNELS),
         Command("graph", "show a module of StableHLO as a graph, and check it"),
         Command("program", "show the instructions that a graph becomes, and check them"),
-        Command("passes", "show what the compiler makes of kernels, and what each pass gains"),
         Command("validate", "compare predicted times with measurements of real chips"),
     ),
 }

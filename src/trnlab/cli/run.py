@@ -16,6 +16,7 @@ from trnlab.files import write_atomic
 from trnlab.frontends import unedited, vendor_imports
 from trnlab.graph.ir import Graph
 from trnlab.graph.stablehlo import to_stablehlo
+from trnlab.nki import vendor_tools
 from trnlab.nki.imports import install_imports
 from trnlab.runtime.checkpoint_plan import CheckpointUse, plan
 from trnlab.runtime.jobs import elastic, ranks
@@ -140,7 +141,7 @@ def main(args: argparse.Namespace) -> int:
     script.file  # noqa: B018  (says at once when it cannot be read)
     install_imports(override=args.own_nki)
     vendor_imports.install(override=args.own_nki)
-    with unedited.reaching_the_chip(session):
+    with unedited.reaching_the_chip(session), vendor_tools.on_path(args.own_nki):
         status = run_script(script, session, args.out)
     _tell_of_checkpoints(session)
     return status

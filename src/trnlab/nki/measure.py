@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trnlab.chips.spec import Chip
 from trnlab.errors import RunError
 from trnlab.files import write_atomic
-from trnlab.nki import explain
+from trnlab.nki import explain, portable
 from trnlab.nki.kernel import Kernel
 from trnlab.nki.target import default_chip
 from trnlab.nki.tracing.arguments import map_objects
+from trnlab.nki.tracing.traces import Trace
 from trnlab.nki.typing import TensorAnnotation
-from trnlab.program.text import routine_text
-from trnlab.timeline import Timeline, save
+from trnlab.timeline import save
 from trnlab.units import PS_PER_US
 
 
@@ -42,8 +43,9 @@ class BenchmarkResult:
 class Benchmark:
     """A kernel that is timed when it is called; its numbers are not computed.
 
-    program, trace: files to write, replacing what is there: the recorded instructions as text, where the vendor's
-    tools have an executable, and the timeline, which `timeline.load` reads. None writes nothing.
+    program, trace: files to write, replacing what is there: the recorded kernel (`portable`), where the vendor's
+    tools have an executable, and the timeline with the profiler's counters, which `timeline.load` and the stand-in
+    for neuron-profile (`vendor_tools`) read. None writes nothing.
     """
 
     def __init__(
@@ -65,15 +67,40 @@ class Benchmark:
         kernels.called(trace.program, chip, self.kernel.policy(chip), executed=False)
         explain.called(self.kernel, trace.routine, args, kwargs)
         self.benchmark_result = BenchmarkResult(Latency(timeline.total))
-        if self.program is not None:
-            write_atomic(self.program, routine_text(trace.routine).encode())
-        if self.trace is not None:
-            save(timeline, self.trace)
+        save_files(self.kernel, trace, chip, self.program, self.trace)
         if not self.quiet:
             name = self.kernel.function.__name__
             time = f"{timeline.total / PS_PER_US:.2f} us"
             print(f"{name}: {time} predicted for {timeline.target}, {len(timeline)} instructions")
         return self.benchmark_result
+
+
+def save_files(kernel: Kernel, trace: Trace, chip: Chip, program: Path | None, ntff: Path | None) -> None:
+    """Write what scripts look for after a run: the executable and the profile."""
+    if program is None and ntff is None:
+        return
+    content = portable.dump(kernel, trace, chip)
+    if program is not None:
+        write_atomic(program, content)
+    if ntff is not None:
+        save(portable.loads(content, chip).profiled(chip), ntff)
+
+
+class SavingKernel:
+    """A kernel that runs, and leaves the files that a script looks for."""
+
+    def __init__(self, kernel: Kernel, program: Path | None, ntff: Path | None) -> None:
+        self.kernel, self.program, self.ntff = kernel, program, ntff
+
+    def __getitem__(self, grid: Any) -> SavingKernel:
+        return SavingKernel(self.kernel[grid], self.program, self.ntff)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run on arrays."""
+        result = self.kernel(*args, **kwargs)
+        chip = self.kernel.chip or default_chip()
+        save_files(self.kernel, self.kernel.trace(*args, **kwargs), chip, self.program, self.ntff)
+        return result
 
 
 class KernelProfiler(Benchmark):
@@ -108,8 +135,11 @@ class KernelProfiler(Benchmark):
         reports = self.folder / "json_reports"
         self._make_room(reports)
         result = super().__call__(*args, **kwargs)
-        timeline = self.kernel.timeline(*args, **kwargs)
-        report = json.dumps(_report(self.kernel, timeline), indent=2).encode()
+        chip = self.kernel.chip or default_chip()
+        recorded = portable.loads(portable.dump(self.kernel, self.kernel.trace(*args, **kwargs), chip), chip)
+        timeline = recorded.profiled(chip)
+        about = {"kernel": self.kernel.function.__name__, "target": timeline.target}
+        report = json.dumps({"metadata": about, "summary": [timeline.meta["counters"]]}, indent=2).encode()
         stem, suffix = Path(self.names[1]).stem, Path(self.names[1]).suffix
         for number in self.executions:
             name = stem if number == 1 else f"{stem}_exec_{number}"
@@ -128,19 +158,6 @@ class KernelProfiler(Benchmark):
                 remedy="choose another working_directory, or pass overwrite=True",
             )
         reports.mkdir(parents=True, exist_ok=True)
-
-
-def _report(kernel: Kernel, timeline: Timeline) -> dict[str, Any]:
-    """Times in seconds and shares of the total, under the names of the vendor's summary."""
-    from trnlab.sim.timing.summary import engine_use
-
-    summary: dict[str, Any] = {"total_time": timeline.total / 1e12}
-    for use in engine_use(timeline):
-        engine = use.name if use.name == "dma" else f"{use.name}_engine"
-        summary[f"{engine}_active_time"] = use.active / 1e12
-        summary[f"{engine}_active_time_percent"] = use.active / timeline.total
-        summary[f"{engine}_instruction_count"] = use.instructions
-    return {"metadata": {"kernel": kernel.function.__name__, "target": timeline.target}, "summary": [summary]}
 
 
 def benchmark(

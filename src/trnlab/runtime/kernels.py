@@ -37,7 +37,7 @@ def called(program: Program, chip: Chip, policy: Policy, *, executed: bool = Tru
         now.counters.instructions += program.num_instructions
     if now.run is not None:
         key = _key(program, policy)
-        executable = now.run.executables.get(key) or _executable(program, chip, policy, key)
+        executable = now.run.executables.get(key) or kernel_executable(program, chip, policy, key)
         now.run.executed(executable, executable.other_hbm_bytes())
 
 
@@ -58,7 +58,9 @@ def _key(program: Program, policy: Policy) -> str:
     return hashlib.sha256("".join(same).encode()).hexdigest()
 
 
-def _executable(program: Program, chip: Chip, policy: Policy, key: str) -> Executable:
+def kernel_executable(program: Program, chip: Chip, policy: Policy, key: str = "") -> Executable:
+    """A kernel's program as an executable. key: "" makes one of what it executes."""
+    key = key or _key(program, policy)
     return Executable(program, "", _metadata(program, key), chip, "off", 0.0, policy)
 
 

@@ -40,6 +40,7 @@ class Effects:
     sent: list[dict[str, Any]] = field(default_factory=list)  # addresses
     refused: list[dict[str, Any]] = field(default_factory=list)
     why_not: str = ""
+    stopped: str = ""  # the limit that ended it, and how much it had used
 
     @property
     def limit(self) -> str:

@@ -25,10 +25,10 @@ from typing import Any
 from trnlab.errors import UsageError
 from trnlab.view import frames
 from trnlab.view.effects import FILES, HOOKS, NAMESPACES, OPEN, Effects, effects_of
-from trnlab.view.request import ViewRequest
+from trnlab.view.request import ResourceLimits, ViewRequest
 
 CHOICE, ROOM = "TRNLAB_VIEW", "TRNLAB_VIEW_ROOM"
-ENDED, NO_VIEW = "TRN583", "TRN584"
+ENDED, NO_VIEW, STOPPED = "TRN583", "TRN584", "TRN589"
 LINGERS_S = 10.0  # that a script's threads and exit handlers have after its result is known
 _FRAMEWORKS = ("torch", "jax", "tensorflow")
 Serve = Callable[..., Any]
@@ -43,6 +43,13 @@ class ScriptExitedError(Exception):
 
     def error(self) -> UsageError:
         """As a command tells it."""
+        if self.effects.stopped:
+            return UsageError(
+                "the code passed a limit of the process in which it ran",
+                code=STOPPED,
+                limit=self.effects.stopped,
+                remedy="it was ended with all that it had started; allow it more, or have it use less",
+            )
         how = f"exit status {os.waitstatus_to_exitcode(self.status)}"
         if os.WIFSIGNALED(self.status):
             how = f"signal {signal.Signals(os.WTERMSIG(self.status)).name}"
@@ -133,7 +140,7 @@ def _followed(request: ViewRequest, serve: Serve) -> tuple[Any, Effects]:
         os.close(tells)
         os.close(ends)
         given.clear()
-        conversation = _Conversation(ours, hears, serve)
+        conversation = _Conversation(ours, hears, serve, request.limits)
         try:
             while not conversation.over:
                 if conversation.lingers():
@@ -181,8 +188,10 @@ def _forked(request: ViewRequest, given: Sequence[int], others: Sequence[int]) -
 class _Conversation:
     """With the processes of the view, until the first of them says that all is over."""
 
-    def __init__(self, script: socket.socket, first: int, serve: Serve) -> None:
+    def __init__(self, script: socket.socket, first: int, serve: Serve, limits: ResourceLimits | None) -> None:
         self.over = False
+        self._most = limits.said if limits is not None else None
+        self._to_show = limits.said if limits is not None else 1 << 62  # characters of standard error
         self._script, self._first, self._serve = script.fileno(), first, serve
         self._result: tuple[Any, ...] = ()
         self._end: tuple[Any, ...] = ()
@@ -213,11 +222,13 @@ class _Conversation:
                 return
 
     def _hear_script(self) -> None:
-        words = frames.receive(self._script)
+        words = frames.receive(self._script, self._most)
         if words is None:
             self._selector.unregister(self._script)
         elif words[0] == "said":
-            sys.stderr.write(words[1])
+            shown = words[1][: self._to_show]
+            self._to_show -= len(shown)
+            sys.stderr.write(shown)
             sys.stderr.flush()
         elif words[0] == "ask":
             try:

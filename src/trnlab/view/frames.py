@@ -80,10 +80,14 @@ def send(handle: int, *words: Any) -> None:
         left = left[os.write(handle, left) :]
 
 
-def receive(handle: int) -> tuple[Any, ...] | None:
-    """The next frame; None where there are no more. Raises OSError, and ValueError for what nobody of us wrote."""
+def receive(handle: int, most: int | None = None) -> tuple[Any, ...] | None:
+    """The next frame; None where there are no more. most: bytes that it may have. Raises OSError, and ValueError for
+    what nobody of us wrote, or is longer."""
     head = _exactly(handle, _LENGTH.size)
-    content = _exactly(handle, _LENGTH.unpack(head)[0]) if head is not None else None
+    size = _LENGTH.unpack(head)[0] if head is not None else 0
+    if most is not None and size > most:
+        raise ValueError(f"{size:,} bytes in one piece, at most {most:,}")
+    content = _exactly(handle, size) if head is not None else None
     if content is None:
         return None
     try:

@@ -10,6 +10,17 @@ from trnlab.view.effects import NAMESPACES
 
 
 @dataclass(frozen=True)
+class ResourceLimits:
+    """What the processes of a view may use together; the first that is passed ends them all."""
+
+    seconds: float = 120.0  # of the clock, from the start of the view
+    processor_s: float = 120.0  # of one process
+    memory: int = 4 << 30  # bytes in all of them; of one process also what it asks for
+    processes: int = 8  # at once, threads not counted
+    said: int = 256 << 20  # bytes that come back from them in one piece, and bytes of standard error that are shown
+
+
+@dataclass(frozen=True)
 class ViewRequest:
     """What a process in a view is asked to do."""
 
@@ -23,3 +34,4 @@ class ViewRequest:
     protection: str = NAMESPACES
     room: int = 0
     scratch: str = ""
+    limits: ResourceLimits | None = None  # None: a script of the user's own, which may take what it needs

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 from trnlab.errors import TrnlabError
 from trnlab.view import calls, effects, frames
 from trnlab.view.changes import FileChange, changes
+from trnlab.view.limits import LOOKS_S, UsageWatch, hold
 from trnlab.view.line import ViewChannel, ViewProcess, ViewStderr
 from trnlab.view.listening import EventWriter
 from trnlab.view.namespaces import OverlayLayer, ViewLayout, build, leave, listening_sockets
@@ -79,13 +80,14 @@ def _first(
         finally:
             os._exit(1)
     os.close(script)
-    status = _waited(child, ends)
+    watch = UsageWatch(request.limits, built is not None) if request.limits is not None else None
+    status, stopped = _waited(child, ends, watch)
     _end_all(alone=built is not None)
     found = _changes(request, built)
     os.lseek(log, 0, os.SEEK_SET)
     noted = b"".join(iter(lambda: os.read(log, 1 << 20), b""))
     made = effects.collected(request.protection, request.room if built is not None else 0, found, noted)
-    made.allowed = sorted(request.allowed)
+    made.allowed, made.stopped = sorted(request.allowed), stopped
     made.read_only = list(built.read_only) if built is not None else []
     with contextlib.suppress(OSError):
         frames.send(tells, "done", status, made.as_json(), list(_carried(request, built)))
@@ -103,21 +105,22 @@ def _log(request: ViewRequest) -> int:
     return handle
 
 
-def _waited(child: int, ends: int) -> int:
-    """The status of the script's process, which is ended when the process outside wants that, or is gone."""
+def _waited(child: int, ends: int, watch: UsageWatch | None) -> tuple[int, str]:
+    """The status of the script's process, which is ended when the process outside wants that, or is gone, or the
+    script uses too much: then with the limit that it passed."""
     watched: int | None = None
     with contextlib.suppress(OSError, AttributeError):
         watched = os.pidfd_open(child)
+    looks = LOOKS_S if watch is not None else 0.05 if watched is None else None
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
-            return status
-        ready = select.select(
-            [ends] if watched is None else [ends, watched], [], [], 0.05 if watched is None else None
-        )
-        if ends in ready[0]:
+            return status, ""
+        ready = select.select([ends] if watched is None else [ends, watched], [], [], looks)
+        passed = watch.passed() if watch is not None else ""
+        if passed or ends in ready[0]:
             os.kill(child, signal.SIGKILL)
-            return os.waitpid(child, 0)[1]
+            return os.waitpid(child, 0)[1], passed
 
 
 def _end_all(alone: bool) -> None:
@@ -178,6 +181,8 @@ def _script(request: ViewRequest, built: ViewLayout | None, script: int, log: in
     sys.stdout, sys.stderr = open(os.devnull, "w", encoding="utf-8"), ViewStderr(line)  # noqa: SIM115  (for good)
     if built is not None:
         calls.let_go_of_powers()
+    if request.limits is not None:
+        hold(request.limits, request.room)
     guarded(request.protection, request.scratch, log, request.allowed, sockets)
     try:
         module, _, name = request.work.partition(":")

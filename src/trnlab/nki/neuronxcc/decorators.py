@@ -140,11 +140,13 @@ def trace(func: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 
 def baremetal(kernel: Any = None, **options: Any) -> Any:
-    """As `jit`: run without a framework."""
+    """As `jit`: run without a framework. save_neff_name, save_trace_name: files, see `measure.SavingKernel`."""
     if kernel is None:
         return lambda function: baremetal(function, **options)
     _check("baremetal", options)
-    return kernel_of(kernel, options.get("platform_target"), _flags(options))
+    made = kernel_of(kernel, options.get("platform_target"), _flags(options))
+    files = [Path(name) if name else None for name in map(options.get, ("save_neff_name", "save_trace_name"))]
+    return measure.SavingKernel(made, *files) if any(files) else made
 
 
 def simulate_kernel(kernel: Any, *args: Any, **kwargs: Any) -> Any:

@@ -49,7 +49,7 @@ def usage(program: Program, timeline: Timeline, chip: Chip) -> TensorUsage:
         mine = memory == kind
         times, used = _steps(start[mine], end[mine], size[mine], timeline.total)
         occupancy[name] = (capacity[name], times, np.minimum(used, capacity[name]))
-    return TensorUsage(tables.names, _waited(tables, timeline), occupancy, _spilled(program, timeline))
+    return TensorUsage(tables.names, _waited(tables, timeline), occupancy, spilled(program, timeline))
 
 
 class _Tables:
@@ -215,7 +215,7 @@ def _steps(start: Ints, end: Ints, size: Ints, total: int) -> tuple[Ints, Ints]:
     return edges, peaks
 
 
-def _spilled(program: Program, timeline: Timeline) -> tuple[int, int]:
+def spilled(program: Program, timeline: Timeline) -> tuple[int, int]:
     """Bytes to and from the routines' scratch memory in HBM."""
     read = np.array([op.hbm_read for op in timeline.ops], np.int64)
     write = np.array([op.hbm_write for op in timeline.ops], np.int64)

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ends its process."""
+
+import ctypes
+
+import neuronxcc.nki as nki
+import neuronxcc.nki.language as nl
+
+ctypes.string_at(0)
+
+
+@nki.jit
+def softmax(x):
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    for r in nl.affine_range(x.shape[0] // 128):
+        nl.store(out[r * 128 : (r + 1) * 128, :], nl.load(x[r * 128 : (r + 1) * 128, :]))
+    return out
