@@ -27,7 +27,7 @@ def algorithms(target, ranks):
     network = build(parse(target))
     placed = network.cluster.placed(ranks)
     for inside in choice.NAMES:
-        yield choice.algorithm(range(ranks), network, placed, 1 << 20, inside=inside)
+        yield choice.algorithm(range(ranks), network, placed, inside=inside)
 
 
 def same(schedule, inputs, reduction="sum"):

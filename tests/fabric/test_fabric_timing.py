@@ -14,19 +14,20 @@ from trnlab import chips
 from trnlab.chips import interconnects
 from trnlab.collectives import Collective
 from trnlab.errors import UsageError
-from trnlab.fabric import choice, cluster, collectives, faults, network
+from trnlab.fabric import choice, cluster, faults, network
 from trnlab.fabric.flows import Flows, duration, fair
+from trnlab.fabric.selection import cost_of, schedule_of
 from trnlab.fabric.timing import cost
-from trnlab.fabric.world import World, schedule_of
+from trnlab.fabric.world import World
 
 TARGETS = ["trn1.32xlarge", "trn2.48xlarge", "2xtrn2.48xlarge", "inf2.48xlarge", "u-trn2x64", "trn3-gen2-ultraserver"]
 
 
-def spent(target, nbytes, make=collectives.all_reduce, change=lambda net: net, **forced):
+def spent(target, nbytes, change=lambda net: net, **forced):
     place = cluster.parse(target)
     net, placed = change(network.build(place)), place.placed(place.ranks)
-    group = range(place.ranks)
-    return cost(make(choice.algorithm(group, net, placed, nbytes, **forced), [group]), net, placed, nbytes), net
+    asked = Collective("all_reduce", (tuple(range(place.ranks)),))
+    return cost_of(asked, net, placed, nbytes, **forced), net
 
 
 def test_every_instance_of_the_catalogue_has_wires_with_a_source():
@@ -44,7 +45,7 @@ def test_no_link_is_above_its_rate_and_more_bytes_take_longer(target, nbytes):
     assert one.busy <= one.seconds - one.launch
     assert (one.loads <= net.rates * (one.seconds - one.launch) * (1 + 1e-9)).all()
     assert one.seconds >= one.launch + net.costs.step.value * 1e-9
-    assert spent(target, nbytes * 2)[0].seconds >= one.seconds * 0.2  # another algorithm may be the better one
+    assert spent(target, nbytes * 2)[0].seconds >= one.seconds
 
 
 @pytest.mark.parametrize("name", choice.NAMES)
@@ -78,7 +79,9 @@ def test_a_slower_link_never_helps_and_a_faster_one_never_hurts():
 def test_between_instances_cards_and_their_latency_count():
     near, _ = spent("trn2.48xlarge", 1 << 10)
     far, net = spent("2xtrn2.48xlarge", 1 << 10)
-    assert far.seconds > near.seconds + 2 * 15e-6  # scatter and gather, a step each
+    assert far.seconds > near.seconds + 15e-6  # a single step, whose bytes are still worth less than another one
+    twice, _ = spent("2xtrn2.48xlarge", 1 << 10, inside="mesh")
+    assert twice.seconds > near.seconds + 2 * 15e-6  # scatter and gather, a step each
     large, _ = spent("2xtrn2.48xlarge", 1 << 30)
     card = net.rates[net.cards]
     assert large.seconds > 2 * (1 << 30) / 2 / (16 * card)  # half of the buffer leaves each instance, twice
@@ -181,7 +184,7 @@ def test_ranks_that_do_not_fit_and_groups_that_are_not_the_same_everywhere_are_r
             place.placed(ranks)
     placed = place.placed(64)
     with pytest.raises(UsageError, match="TRN183"):
-        choice.algorithm([0, 1, 2, 32], network.build(place), placed, 1024)
+        choice.algorithm([0, 1, 2, 32], network.build(place), placed)
     alone = cluster.parse("2xinf2.48xlarge")
     with pytest.raises(UsageError, match="TRN182"):
         spent(alone.name, 1024)
@@ -189,7 +192,7 @@ def test_ranks_that_do_not_fit_and_groups_that_are_not_the_same_everywhere_are_r
 
 def test_a_thousand_instances_are_timed_by_what_differs():
     """65536 ranks, every transfer between instances a flow of its own; memory stays small."""
-    one, _ = spent("1024xtrn2.48xlarge", 1 << 30)
+    one, _ = spent("1024xtrn2.48xlarge", 1 << 30, inside="rdh", between="ring")
     assert one.seconds > 2 * 1023 * 15e-6  # a ring through all instances, twice
 
 

@@ -142,8 +142,8 @@ def test_what_the_runtime_would_take_gives_the_right_sums_at_every_size(target, 
     group = np.random.default_rng(1).permutation(ranks).tolist()
     inputs = [np.random.default_rng(rank).integers(-9, 9, 100).astype(np.int32) for rank in range(ranks)]
     names = set()
-    for nbytes in (64, 2 << 20, 1 << 30):
-        algorithm = choice.algorithm(group, net, placed, nbytes)
+    for inside, between, _ in choice.candidates(group, net, placed):
+        algorithm = choice.algorithm(group, net, placed, inside=inside, between=between)
         names.add((algorithm.name, algorithm.channels, tuple(step.name for step in algorithm.all_gather())))
         for got in values.run(collectives.all_reduce(algorithm, [group]), inputs):
             np.testing.assert_array_equal(got, sum(inputs))
@@ -155,8 +155,8 @@ def test_groups_with_more_ranks_on_one_chip_than_on_another_are_served(group):
     place = cluster.parse("2xtrn2.48xlarge")
     net, placed = network.build(place), np.concatenate([np.arange(32) // 4, 16 + np.arange(32) // 4])
     inputs = [np.random.default_rng(rank).integers(-9, 9, 100).astype(np.int32) for rank in range(max(group) + 1)]
-    for nbytes in (64, 1 << 30):
-        algorithm = choice.algorithm(group, net, placed, nbytes)
+    for inside in ("mesh", "kangaring"):
+        algorithm = choice.algorithm(group, net, placed, inside=inside)
         got = values.run(collectives.all_reduce(algorithm, [group]), inputs)
         for rank in group:
             np.testing.assert_array_equal(got[rank], sum(inputs[r] for r in group))

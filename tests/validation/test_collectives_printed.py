@@ -46,9 +46,9 @@ def test_runs_are_as_their_commands_say():
     assert sorted(b for _, b in permute.pairs) == list(range(permute.ranks))
 
 
-@pytest.mark.parametrize(("split", "middle", "worst"), [(Split.CALIBRATION, 0.1, 0.80), (Split.CHECK, 0.12, 0.55)])
+@pytest.mark.parametrize(("split", "middle", "worst"), [(Split.CALIBRATION, 0.05, 0.35), (Split.CHECK, 0.12, 0.40)])
 def test_errors_are_no_larger_than_reported(split, middle, worst):
-    """The aim is 15 % in the middle, 40 % at worst: the second is missed, and docs/validation.md says by what."""
+    """The aim is 15 % in the middle, 40 % at worst."""
     errors = [abs(row.error) for row in collectives.validate() if row.split is split]
     assert median(errors) <= middle
     assert max(errors) <= worst

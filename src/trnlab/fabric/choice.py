@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which algorithm serves a collective: by operation, size and how the group lies on chips, as the vendor's runtime.
+"""Which algorithms may serve a collective: by operation, size and how the group lies on chips, as the vendor's do.
 
-The windows within an instance are the vendor's (intranode-collective-comm.rst: mesh below 1 MB, recursive doubling
-and halving from 1 to 56 MB, KangaRing above, ring as the fallback); those between instances and of the single-step
-mesh are assumed from its words (internode-collective-comm.rst: mesh for small groups and messages, recursive for
-medium and large groups of 2^p, ring for large messages).
+Those within an instance and their windows of size are the vendor's (intranode-collective-comm.rst: mesh below 1 MB,
+recursive doubling and halving from 1 to 56 MB, KangaRing above, ring as the fallback), and so are those between
+instances (internode-collective-comm.rst: mesh for small groups and messages, recursive for medium and large groups of
+2^p, ring for large messages, the single-step mesh while the step that it saves is worth more than the bytes that it
+adds). The runtime has a table of limits for each operation and group (nec.h), which is not published: of those whose
+windows have not ended, the fastest is taken (`selection`), so that no larger buffer takes less time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -26,24 +29,23 @@ NAMES = ("mesh", "rdh", "kangaring", "ring")
 
 @dataclass(frozen=True)
 class AlgorithmThresholds:
-    """Up to how many bytes each algorithm is taken. `name`: of the runtime whose choices these are."""
+    """Below how many bytes each algorithm may be taken. `name`: of the runtime whose choices these are."""
 
     name: str = "2.32"
-    at_once: int = 96 * KIB  # that a rank sends to all others: single-step mesh, for all-reduce, while it is faster
-    mesh: int = MIB
-    rdh: int = 56 * MIB
-    between_mesh: int = MIB
-    between_mesh_instances: int = 8
-    between_rdh: int = 256 * MIB
+    mesh: float = MIB  # where recursive doubling and halving can follow
+    rdh: float = 56 * MIB
+    at_once: float = inf  # that a rank sends to all others: single-step mesh
+    mesh_instances: int = 8  # of a mesh between them; assumed
 
 
-# Older runtimes printed "kangaring" for 32 MiB (nccom-test.rst, --show-algorithm); their steps took so long that one
-# less was worth more bytes.
+# Of undated runs little is printed of what was chosen: of 16 ranks of Trainium2 "mesh", to 8 KiB in half the time of
+# 128 KiB, and "kangaring" for 32 MiB (nccom-test.rst, --show-algorithm).
 WINDOWS = {
     w.name: w
     for w in (
         AlgorithmThresholds(),
-        *(AlgorithmThresholds(name, at_once=128 * KIB, rdh=32 * MIB) for name in ("older", "2.28")),
+        AlgorithmThresholds("trn1-undated", mesh=inf, rdh=inf, at_once=128 * KIB),
+        AlgorithmThresholds("trn2-undated", rdh=32 * MIB, at_once=128 * KIB),
     )
 }
 
@@ -70,10 +72,11 @@ def shape_of(group: Sequence[int], network: Network, placed: Ints) -> GroupShape
     order = np.argsort(chips, kind="stable")
     instance = chips[order] // network.cluster.target.chips
     local = chips[order] % network.cluster.target.chips
-    instances = len(np.unique(instance))
+    counts = np.unique(instance, return_counts=True)[1]
+    instances = len(counts)
     per_chip = np.unique(local, return_counts=True)[1] // instances
-    rows = [tuple(int(chip) for chip in local[instance == i]) for i in np.unique(instance)]
-    if len(set(rows)) > 1:
+    row = tuple(local[: counts[0]].tolist())
+    if (counts != counts[0]).any() or (local.reshape(instances, -1) != row).any():
         raise UsageError(
             "a replica group is not the same on every instance",
             code="TRN183",
@@ -82,8 +85,8 @@ def shape_of(group: Sequence[int], network: Network, placed: Ints) -> GroupShape
             remedy="make groups of ranks with equal places on every instance",
         )
     if len(set(per_chip)) > 1:
-        return GroupShape(order.reshape(instances, -1, 1), rows[0])
-    return GroupShape(order.reshape(instances, -1, int(per_chip[0])), tuple(dict.fromkeys(rows[0])))
+        return GroupShape(order.reshape(instances, -1, 1), row)
+    return GroupShape(order.reshape(instances, -1, int(per_chip[0])), tuple(dict.fromkeys(row)))
 
 
 def windows_of(network: Network) -> AlgorithmThresholds:
@@ -91,15 +94,21 @@ def windows_of(network: Network) -> AlgorithmThresholds:
     return WINDOWS[network.costs.runtime]
 
 
-def at_once(group: Sequence[int], network: Network, placed: Ints, nbytes: float) -> bool:
-    """Whether an all-reduce of a group is served by the single-step mesh (`collectives.all_reduce_at_once`).
+def window_ends(instances: int, windows: AlgorithmThresholds = WINDOWS["2.32"]) -> list[float]:
+    """Bytes of a group on so many instances at which an algorithm's window ends, whatever is faster."""
+    return [limit * instances for limit in (windows.mesh, windows.rdh) if limit < inf]
 
-    Small buffers are, and any of two ranks, who send no more in one step than in two; within one instance.
+
+def at_once(group: Sequence[int], network: Network, placed: Ints) -> float:
+    """Below how many bytes the single-step mesh (`collectives.all_reduce_at_once`) may serve an all-reduce.
+
+    Any of two ranks, who send no more in one step than in two.
     """
-    others = len(group) - 1
-    if others < 1 or (others > 1 and nbytes * others > windows_of(network).at_once):
-        return False
-    return len(np.unique(placed[ints(group)] // network.cluster.target.chips)) == 1
+    windows, others = windows_of(network), len(group) - 1
+    instances = len(np.unique(placed[ints(group)] // network.cluster.target.chips))
+    if others < 1 or instances > windows.mesh_instances:
+        return 0.0
+    return inf if others == 1 else np.nextafter(windows.at_once / others, inf)
 
 
 def apart(group: Sequence[int], network: Network, placed: Ints) -> bool:
@@ -108,46 +117,62 @@ def apart(group: Sequence[int], network: Network, placed: Ints) -> bool:
 
 
 def algorithm(
-    group: Sequence[int],
-    network: Network,
-    placed: Ints,
-    nbytes: float,
-    *,
-    inside: str | None = None,
-    between: str | None = None,
+    group: Sequence[int], network: Network, placed: Ints, *, inside: str = "mesh", between: str = "mesh"
 ) -> Algorithm:
-    """The algorithm for a group whose buffer has `nbytes`; `inside` and `between` force one by name."""
+    """The algorithms of these names for a group, or what serves it in their place where they cannot."""
     if len(group) == 1:
         return SingleRank(1)
-    shape, windows = shape_of(group, network, placed), windows_of(network)
+    shape = shape_of(group, network, placed)
     instances, chips, ranks = shape.order.shape
-    local = _inside(shape, network, nbytes / instances, windows, inside) if chips * ranks > 1 else None
-    outer = _between(instances, nbytes, windows, between) if instances > 1 else None
+    local = _inside(shape, network, inside) if chips * ranks > 1 else None
+    outer = _between(instances, between) if instances > 1 else None
     both = Hierarchy(outer, local) if outer and local else outer or local
     assert both is not None
     return Relabelled(both, shape.order.reshape(-1))
 
 
-def _between(instances: int, nbytes: float, windows: AlgorithmThresholds, forced: str | None) -> Algorithm:
-    name = forced or _between_name(instances, nbytes, windows)
+def candidates(group: Sequence[int], network: Network, placed: Ints) -> list[tuple[str, str, float]]:
+    """Names of algorithms within and between instances that may serve a group, and below how many bytes each pair.
+
+    What the names of two pairs would stand for alike is listed once; the last pair has no limit.
+    """
+    if len(group) == 1:
+        return [("mesh", "mesh", inf)]
+    shape, windows = shape_of(group, network, placed), windows_of(network)
+    instances = len(shape.order)
+    outer = _names_between(instances, windows)
+    return [
+        (inside, between, limit * instances) for inside, limit in _names_inside(shape, windows) for between in outer
+    ]
+
+
+def _names_between(instances: int, windows: AlgorithmThresholds) -> list[str]:
+    if instances == 1:
+        return ["mesh"]
+    mesh = ["mesh"] if instances <= windows.mesh_instances else []
+    return [*mesh, *(["rdh"] if _is_power(instances) else []), "ring"]
+
+
+def _names_inside(shape: GroupShape, windows: AlgorithmThresholds) -> list[tuple[str, float]]:
+    """Names of algorithms within an instance, each with the bytes of an instance at which its window ends."""
+    _, chips, _ = shape.order.shape
+    if chips == 1:
+        return [("mesh", inf)]
+    if shape.uneven or not _is_power(chips):
+        return [("mesh", inf), ("kangaring", inf)]
+    return [("mesh", windows.mesh), ("rdh", windows.rdh), ("kangaring", inf)]
+
+
+def _between(instances: int, name: str) -> Algorithm:
     if name == "rdh" and _is_power(instances):
         return Recursive(instances)
     return DirectMesh(instances, apart=True) if name == "mesh" else Ring([range(instances)])
 
 
-def _between_name(instances: int, nbytes: float, windows: AlgorithmThresholds) -> str:
-    if nbytes < windows.between_mesh and instances <= windows.between_mesh_instances:
-        return "mesh"
-    return "rdh" if nbytes < windows.between_rdh and _is_power(instances) else "ring"
-
-
-def _inside(
-    shape: GroupShape, network: Network, nbytes: float, windows: AlgorithmThresholds, forced: str | None
-) -> Algorithm:
+def _inside(shape: GroupShape, network: Network, name: str) -> Algorithm:
     """Within an instance: chips joined by one algorithm, the ranks of each chip by a mesh; or rings over all."""
     _, chips, ranks = shape.order.shape
-    name = forced or ("mesh" if nbytes < windows.mesh else "rdh" if nbytes < windows.rdh else "kangaring")
-    if chips == 1 and (forced is None or name != "kangaring"):  # a ring within a chip moves more than an exchange
+    if chips == 1 and name != "kangaring":  # a ring within a chip moves more than an exchange
         return DirectMesh(ranks)
     if shape.uneven:
         return DirectMesh(chips, True) if name == "mesh" else Ring([range(chips), range(chips - 1, -1, -1)])

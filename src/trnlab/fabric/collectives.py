@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from trnlab.fabric.algorithms import DirectMesh
-from trnlab.fabric.schedule import Algorithm, Phase, Schedule, ints, moves, phase
+from trnlab.fabric.schedule import Algorithm, Moves, Phase, Schedule, ints, moves, patterned, phase
 
 Groups = Sequence[Sequence[int]]
 
@@ -43,8 +43,16 @@ def all_reduce_at_once(size: int, groups: Groups, apart: bool = False) -> Schedu
 
 def all_to_all(size: int, groups: Groups) -> Schedule:
     """Part q of position p goes to position q, who ends with the parts in the order of positions."""
-    src, dst = (axis.reshape(-1) for axis in np.meshgrid(np.arange(size), np.arange(size), indexing="ij"))
-    step = phase("mesh", moves(src, dst, dst, dst_unit=size + src), units=2 * size, positions=size)
+    here = np.arange(size)
+    src, dst = np.broadcast_arrays(here[:, None], here)
+    one = np.broadcast_to(ints(1), src.shape)
+
+    def moved(_: int) -> Moves:
+        ends = src.reshape(-1), dst.reshape(-1)
+        return moves(*ends, ends[1], dst_unit=size + ends[0])
+
+    step = patterned("mesh", moved, src, dst, one, one, one, units=2 * size, positions=size)
+    step = replace(step, complete=True)
     world = _world(groups)
     mine = np.broadcast_to(np.arange(size), (world, size))
     return Schedule(

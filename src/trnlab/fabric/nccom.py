@@ -18,8 +18,8 @@ from trnlab.errors import UsageError
 from trnlab.fabric import values
 from trnlab.fabric.network import Network
 from trnlab.fabric.schedule import Ints, Schedule
-from trnlab.fabric.timing import CollectiveCost, cost
-from trnlab.fabric.world import schedule_of
+from trnlab.fabric.selection import cost_of, schedule_of
+from trnlab.fabric.timing import CollectiveCost
 from trnlab.units import GIB
 
 OPERATIONS = {
@@ -112,7 +112,7 @@ class Bench:
             nbytes,
             count,
             self.dtype,
-            cost(schedule, self.network, self.placed, nbytes),
+            cost_of(self.asked, self.network, self.placed, nbytes),
             _factor(self.operation, ranks),
             schedule.algorithm,
             *sizes,

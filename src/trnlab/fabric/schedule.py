@@ -68,6 +68,8 @@ class Phase:
     slots_per_unit: int = 1
     level: str = ""  # which part of a hierarchy it belongs to
     adds: int = 0  # steps at the receivers once all is there: 1 where they add up what has come
+    # each position sends as much to every one, itself included; `src` to `writes` are [n, n] then, and take no memory
+    complete: bool = False
 
     def over(self, members: Ints, slots: Callable[[], Ints], per_unit: int = 1, level: str = "") -> Phase:
         """This phase of one group laid over the groups `members` [G, n], whose unit u is `slots()[g, u]` [G, U, k].
@@ -198,9 +200,9 @@ class Schedule:
         """Bytes that each rank sends, of slots of this size."""
         total = np.zeros(self.ranks)
         for part in self.phases:
-            amount = part.units * part.slots_per_unit * slot_bytes * part.times
+            amount = (part.units * part.slots_per_unit * slot_bytes * part.times).reshape(-1)
             for row in part.members:
-                np.add.at(total, row[part.src], amount)
+                np.add.at(total, row[part.src].reshape(-1), amount)
         return total
 
     def levels(self) -> Iterator[tuple[str, list[Phase]]]:

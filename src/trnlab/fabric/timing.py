@@ -3,8 +3,8 @@
 
 A step takes the latency of its farthest transfer and the time of its flows (`flows`). Steps follow each other; those
 that repeat work in two slices, so that latency hides behind what moves (the vendor's page of rings pipelines so); of
-levels of a hierarchy that use different links, large buffers are cut into `PIPELINE` pieces that follow each other
-through the levels (the vendor's header nec.h shows three stages).
+levels of a hierarchy that use different links, buffers are cut into `PIPELINE` pieces that follow each other
+through the levels, where that is faster (the vendor's header nec.h shows three stages).
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ import numpy as np
 from trnlab.errors import UsageError
 from trnlab.fabric.flows import Floats, Flows, duration, loads
 from trnlab.fabric.network import Network
-from trnlab.fabric.schedule import Ints, Phase, Schedule
+from trnlab.fabric.schedule import Ints, Phase, Schedule, ints
 
 PIPELINE = 3
 SLICES = 2  # of what a repeated step carries: one waits while the other moves
-PIPELINED_FROM = 1 << 20  # bytes of a rank's buffer; assumed
 
 
 @dataclass(frozen=True)
@@ -49,23 +48,61 @@ class LaidOutPhase:
 Layouts = dict[tuple[Phase, bool], LaidOutPhase]  # by phase, and whether every group is looked at
 
 
+@dataclass(frozen=True, eq=False)
+class TimedSchedule:
+    """A schedule on one network, for any number of bytes: its time is linear in them, piece by piece.
+
+    stages: of each level of a hierarchy its phases, as (repetitions, seconds of latency of one, seconds that one
+    moves for each byte of the buffer). loads: bytes over each link, for each byte of the buffer. busiest: the link
+    that is busy longest, and seconds that it is for each byte.
+    """
+
+    stages: tuple[tuple[tuple[int, float, float], ...], ...]
+    launch: float
+    loads: Floats
+    busiest: str
+    busy: float
+
+    @property
+    def latency(self) -> float:
+        """Seconds of latency of all steps."""
+        return sum(times * wait for stage in self.stages for times, wait, _ in stage)
+
+    def seconds(self, buffer_bytes: Floats) -> Floats:
+        """The time of each of many sizes."""
+        nothing = np.zeros(len(buffer_bytes))
+        stages = [sum((_repeated(*step, buffer_bytes) for step in stage), nothing) for stage in self.stages]
+        return self.launch + _pipelined(stages, self.latency, self.busy * buffer_bytes)
+
+    def cost(self, buffer_bytes: float) -> CollectiveCost:
+        """All of one size."""
+        (seconds,) = self.seconds(np.array([buffer_bytes], np.float64)).tolist()
+        busy = self.busy * buffer_bytes
+        return CollectiveCost(seconds, self.launch, self.latency, self.loads * buffer_bytes, self.busiest, busy)
+
+
 def cost(
     schedule: Schedule, network: Network, placed: Ints, buffer_bytes: float, known: Layouts | None = None
 ) -> CollectiveCost:
-    """What the collective costs when a rank's larger buffer, of input and output, has so many bytes.
+    """What the collective costs when a rank's larger buffer, of input and output, has so many bytes; see `timed`."""
+    return timed(schedule, network, placed, known).cost(buffer_bytes)
 
-    `placed`: the chip of each rank. Loads are those of one instance where all instances do the same. `known`: who
-    asks again, of networks that differ in rates and latencies alone, keeps in it what does not change. Raises
-    UsageError (TRN187) where data would have to take a link that is down.
+
+def timed(schedule: Schedule, network: Network, placed: Ints, known: Layouts | None = None) -> TimedSchedule:
+    """A schedule on a network. `placed`: the chip of each rank.
+
+    Loads are those of one instance where all instances do the same. `known`: who asks again, of networks that differ
+    in rates and latencies alone, keeps in it what does not change. Raises UsageError (TRN187) where data would have
+    to take a link that is down.
     """
-    slot = buffer_bytes / max(schedule.begin.shape[1], schedule.end.shape[1])
+    slots = max(schedule.begin.shape[1], schedule.end.shape[1])
     load = np.zeros(len(network.rates))
-    latency, stages = 0.0, []
+    stages = []
     for _, phases in schedule.levels():
-        times = [_phase(part, _laid(part, network, placed, known), network, slot, load) for part in phases]
-        latency += sum(wait for wait, _ in times)
-        stages.append(sum(whole for _, whole in times))
-    launch = _launch(schedule, network)
+        laid = [(part, _laid(part, network, placed, known)) for part in phases]
+        for part, over in laid:
+            load += over.loads * (part.times / slots)
+        stages.append(tuple(_step(part, over, network, slots) for part, over in laid if len(over.flows.size)))
     dead = np.flatnonzero((load > 0) & (network.rates <= 0))
     if len(dead):
         raise UsageError(
@@ -77,9 +114,8 @@ def cost(
         )
     busy = load / np.maximum(network.rates, 1)
     most = int(busy.argmax()) if len(busy) else 0
-    name = network.name(most) if len(busy) and busy[most] > 0 else ""
-    seconds = launch + _pipelined(stages, latency, float(busy.max(initial=0)), buffer_bytes)
-    return CollectiveCost(seconds, launch, latency, load, name, float(busy[most]) if len(busy) else 0.0)
+    named = network.name(most) if len(busy) and busy[most] > 0 else ""
+    return TimedSchedule(tuple(stages), _launch(schedule, network), load, named, float(busy.max(initial=0)))
 
 
 def _launch(schedule: Schedule, network: Network) -> float:
@@ -88,29 +124,33 @@ def _launch(schedule: Schedule, network: Network) -> float:
     return (costs.launch.value + costs.launch_rank.value * schedule.group) * 1e-9 if schedule.phases else 0.0
 
 
-def _pipelined(stages: list[float], latency: float, busy: float, buffer_bytes: float) -> float:
-    """Stages one after the other, or in pieces that overlap where the buffer is large: whichever is faster.
+def _pipelined(stages: Sequence[Floats], latency: float, busy: Floats) -> Floats:
+    """Stages one after the other, or in pieces that overlap: whichever is faster.
 
     `busy`: how long the busiest link is; stages that share it do not overlap on it.
     """
-    whole = sum(stages)
-    if len(stages) < 2 or buffer_bytes < PIPELINED_FROM:
+    whole = sum(stages, np.zeros(len(busy)))
+    if len(stages) < 2:
         return whole
     pieces = PIPELINE
-    longest = max(busy, *stages)
-    return min(whole, whole / pieces + (pieces - 1) / pieces * longest + (pieces - 1) * latency / pieces)
+    longest = np.maximum.reduce([busy, *stages])
+    cut = whole / pieces + (pieces - 1) / pieces * longest + (pieces - 1) * latency / pieces
+    faster: Floats = np.minimum(whole, cut)
+    return faster
 
 
-def _phase(part: Phase, laid: LaidOutPhase, network: Network, slot: float, load: Floats) -> tuple[float, float]:
-    """Seconds of latency, and altogether, of all repetitions. Adds to the loads of links."""
-    if not len(laid.flows.size):
-        return 0.0, 0.0
-    load += laid.loads * slot * part.times
-    flows = replace(laid.flows, size=laid.flows.size * slot)
+def _repeated(times: int, wait: float, moving: float, buffer_bytes: Floats) -> Floats:
+    """Seconds of all repetitions of a phase."""
+    moved = moving * buffer_bytes
+    spent: Floats = wait + moved + (times - 1) * np.maximum(moved, wait + moved / SLICES)
+    return spent
+
+
+def _step(part: Phase, laid: LaidOutPhase, network: Network, slots: int) -> tuple[int, float, float]:
+    """A phase as in `TimedSchedule.stages`. Flows that all grow alike keep their shares of the links."""
     step = network.costs.network_step if laid.outside else network.costs.step  # beyond its bytes
-    wait, moving = step.value * 1e-9, duration(flows, network.rates)
-    wait += part.adds * network.costs.step.value * 1e-9
-    return part.times * wait, wait + moving + (part.times - 1) * max(moving, wait + moving / SLICES)
+    wait = (step.value + part.adds * network.costs.step.value) * 1e-9
+    return part.times, wait, duration(laid.flows, network.rates) / slots
 
 
 def _laid(part: Phase, network: Network, placed: Ints, known: Layouts | None) -> LaidOutPhase:
@@ -122,21 +162,52 @@ def _laid(part: Phase, network: Network, placed: Ints, known: Layouts | None) ->
 
 def _lay(part: Phase, network: Network, placed: Ints) -> LaidOutPhase:
     """Flows that are alike are laid as one with the weight of all: their rates are equal at every moment."""
-    members = _distinct(part, network, placed)
-    src, dst = placed[members[:, part.src]].reshape(-1), placed[members[:, part.dst]].reshape(-1)
+    folded = part.complete and _instances_alike(part, network, placed)
+    src, dst, kinds = _of_one_instance(part, network, placed) if folded else _ends(part, network, placed)
     if not len(src):
         none, nothing = np.empty(0, np.int64), np.empty(0)
         return LaidOutPhase(Flows(nothing, none, none, nothing), np.zeros(len(network.rates)), False)
     chips = network.cluster.instances * network.cluster.target.chips
-    kinds = np.stack([part.units, part.reads, part.writes])
     bounds = kinds.max(axis=1) + 1
-    kind = np.tile(np.ravel_multi_index(tuple(kinds), tuple(bounds)), len(members))
+    kind = np.tile(np.ravel_multi_index(tuple(kinds), tuple(bounds)), len(src) // kinds.shape[1])
     _, first, alike = np.unique((src * chips + dst) * bounds.prod() + kind, return_index=True, return_counts=True)
     numbers, which = np.unique(src[first] * chips + dst[first], return_inverse=True)
     pairs = np.stack(np.divmod(numbers, chips), axis=1)
     units, *touched = kinds[:, first % kinds.shape[1]]
     flows = _flows(network, pairs, which.reshape(-1), units * part.slots_per_unit, touched, alike)
+    if folded:
+        flows = replace(flows, link=flows.link % len(network.template))
     return LaidOutPhase(flows, loads(flows, len(network.rates)), bool(network.outside(pairs).any()))
+
+
+def _ends(part: Phase, network: Network, placed: Ints) -> tuple[Ints, Ints, Ints]:
+    """The chips at both ends of every transfer, and per transfer of a group units, reads and writes."""
+    members = _distinct(part, network, placed)
+    src, dst = (placed[members[:, end]].reshape(-1) for end in (part.src, part.dst))
+    return src, dst, np.stack([column.reshape(-1) for column in (part.units, part.reads, part.writes)])
+
+
+def _instances_alike(part: Phase, network: Network, placed: Ints) -> bool:
+    """Whether every group has equal places on every instance, and all instances reach each other over cards alone."""
+    count, each = network.cluster.instances, network.cluster.target.chips
+    if network.changed or network.joints or count == 1 or part.members.shape[1] % count:
+        return False
+    chips = np.sort(placed[part.members], axis=1).reshape(len(part.members), count, -1)
+    return bool((chips == chips[:, :1] % each + each * np.arange(count)[:, None]).all())
+
+
+def _of_one_instance(part: Phase, network: Network, placed: Ints) -> tuple[Ints, Ints, Ints]:
+    """As `_ends` of a complete exchange, for senders on the first instance; the second one stands for all others.
+
+    Instances may change places without a transfer becoming another one, so what leaves one is what each does, and
+    what enters it comes over the same links as what it sends to another.
+    """
+    each = network.cluster.target.chips
+    chips = placed[part.members]
+    group, position = np.nonzero(chips < each)
+    local = chips % each + each * (chips >= each)
+    src = np.repeat(chips[group, position], part.members.shape[1])
+    return src, local[group].reshape(-1), ints([[part.units[0, 0]], [part.reads[0, 0]], [part.writes[0, 0]]])
 
 
 def _distinct(part: Phase, network: Network, placed: Ints) -> Ints:
@@ -146,8 +217,12 @@ def _distinct(part: Phase, network: Network, placed: Ints) -> Ints:
     instance = chips // each
     if network.changed or network.cluster.instances == 1 or (instance != instance[:, :1]).any():
         return part.members
-    kinds = {(chips[instance[:, 0] == i] - i * each).tobytes() for i in np.unique(instance[:, 0])}
-    return part.members if len(kinds) > 1 else part.members[instance[:, 0] == instance[0, 0]]
+    number, count = np.unique(instance[:, 0], return_counts=True)
+    order = np.argsort(instance[:, 0], kind="stable")
+    local = (chips % each)[order]
+    if (count != count[0]).any() or (local.reshape(len(number), -1) != local[: count[0]].reshape(-1)).any():
+        return part.members
+    return part.members[order[: count[0]]]
 
 
 def _flows(network: Network, pairs: Ints, which: Ints, size: Ints, touched: Sequence[Ints], alike: Ints) -> Flows:

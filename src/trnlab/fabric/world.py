@@ -17,42 +17,20 @@ import numpy as np
 import numpy.typing as npt
 
 from trnlab.collectives import Collective, like_parts
-from trnlab.fabric import choice, collectives
 from trnlab.fabric.cluster import Cluster, parse
 from trnlab.fabric.execute import RankSchedule, exchanged, part
 from trnlab.fabric.faults import applied
+from trnlab.fabric.flows import Floats
 from trnlab.fabric.network import Network, build
 from trnlab.fabric.schedule import Ints, Schedule
+from trnlab.fabric.selection import cost_of, schedule_of, seconds_of
 from trnlab.fabric.threads import Hub, Queues
-from trnlab.fabric.timing import CollectiveCost, cost
+from trnlab.fabric.timing import CollectiveCost
 
 Array = npt.NDArray[Any]
 T = TypeVar("T")
 COUNT = 4  # bytes of a number of elements: uint32
 FASTER_CARDS, DEALT = "cards of twice the rate", "ranks dealt out over instances"
-
-
-def schedule_of(request: Collective, network: Network, placed: Ints, nbytes: int, **forced: str) -> Schedule:
-    """What serves a collective whose larger buffer, of a rank's input and output, has so many bytes.
-
-    placed: the chip of each rank of the world. The ranks of the schedule are those of the world. forced: names of
-    algorithms, as of `choice.algorithm`.
-    """
-    if request.kind == "collective_permute":
-        return collectives.permute(request.pairs, len(placed))
-    if request.kind == "all_to_all":
-        return collectives.all_to_all(request.ranks, request.groups)
-    if request.kind == "collective_broadcast":
-        return collectives.broadcast(request.ranks, request.groups, request.root)
-    first = request.groups[0]
-    if request.kind == "all_reduce" and not forced and choice.at_once(first, network, placed, nbytes):
-        return collectives.all_reduce_at_once(request.ranks, request.groups, choice.apart(first, network, placed))
-    make = {
-        "all_reduce": collectives.all_reduce,
-        "all_gather": collectives.all_gather,
-        "reduce_scatter": collectives.reduce_scatter,
-    }[request.kind]
-    return make(choice.algorithm(first, network, placed, nbytes, **forced), request.groups)
 
 
 def counted(parts: CollectiveCost, request: Collective, network: Network, placed: Ints) -> CollectiveCost:
@@ -63,7 +41,7 @@ def counted(parts: CollectiveCost, request: Collective, network: Network, placed
     that they are a step of their own is assumed, with the launch of the whole.
     """
     nbytes = COUNT * request.ranks
-    told = cost(schedule_of(request, network, placed, nbytes), network, placed, nbytes)
+    told = cost_of(request, network, placed, nbytes)
     return replace(
         parts,
         seconds=parts.seconds + told.seconds - told.launch,
@@ -112,7 +90,7 @@ class World:
         return placed
 
     def schedule(self, request: Collective, nbytes: int) -> Schedule:
-        """See `schedule_of`."""
+        """See `selection.schedule_of`."""
         request, nbytes = like_parts(request, nbytes)
         return schedule_of(request, self.network, self.placed, nbytes)
 
@@ -124,10 +102,14 @@ class World:
         like, nbytes = like_parts(request, nbytes)
         key = like, nbytes, bool(request.gives)
         if key not in self._costs:
-            found = cost(self.schedule(like, nbytes), self.network, self.placed, nbytes)
+            found = cost_of(like, self.network, self.placed, nbytes)
             uneven = request.gives and like.kind == "all_to_all"
             self._costs[key] = counted(found, like, self.network, self.placed) if uneven else found
         return self._costs[key]
+
+    def seconds(self, request: Collective, nbytes: Floats) -> Floats:
+        """The time of each of many sizes, on the healthy network; parts of an all-to-all are equal."""
+        return seconds_of(request, self.network, self.placed, nbytes)
 
     def part(self, request: Collective, nbytes: int, rank: int) -> RankSchedule:
         """What a rank does in it."""

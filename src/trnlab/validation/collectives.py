@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from trnlab.chips.interconnects import RUNTIMES
+from trnlab.chips.interconnects import RUNTIMES, beside_others
 from trnlab.documents import Section, Table
 from trnlab.fabric import network
 from trnlab.fabric.cluster import parse
 from trnlab.fabric.collectives import permute
 from trnlab.fabric.nccom import Bench
+from trnlab.fabric.selection import cost_of
 from trnlab.fabric.timing import cost
 from trnlab.fabric.world import counted
 from trnlab.units import MIB
@@ -41,6 +42,7 @@ class PublishedRun:
     pairs: tuple[tuple[int, int], ...] = ()  # of a permute, by default each rank and the next
     inside: str = ""  # the algorithm within an instance, where it is known
     times: int = 1  # operations that a row is of
+    streams: int = 1  # that were at work at once
     # whether parts differ, so that ranks tell each other how many elements come (`fabric.world.counted`)
     counted: bool = False
 
@@ -80,7 +82,8 @@ def validate(runs: Iterable[PublishedRun] | None = None) -> list[TimedRow]:
 
 
 def _timed(run: PublishedRun) -> Iterable[TimedRow]:
-    net = network.build(parse(run.target), RUNTIMES[run.runtime])
+    costs = RUNTIMES[run.runtime]
+    net = network.build(parse(run.target), beside_others(costs) if run.streams > 1 else costs)
     if run.operation == "write":
         pairs = [(chip, run.ranks + chip) for chip in range(run.ranks)]
         each = net.cluster.target.chips
@@ -94,8 +97,9 @@ def _timed(run: PublishedRun) -> Iterable[TimedRow]:
     groups = [range(first, first + each) for first in range(0, run.ranks, each)]
     bench = Bench(run.operation, net, net.cluster.placed(run.ranks), groups, "uint8", pairs)
     for size, measured, split in run.rows:
-        schedule = bench.schedule(size, **({"inside": run.inside} if run.inside else {}))
-        found = cost(schedule, net, bench.placed, size)
+        forced = {"inside": run.inside} if run.inside else {}
+        schedule = bench.schedule(size, **forced)
+        found = cost_of(bench.asked, net, bench.placed, size, **forced)
         if run.counted:
             found = counted(found, bench.asked, net, bench.placed)
         seconds = run.times * found.seconds

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from trnlab.chips.interconnects import RUNTIMES
+from trnlab.chips.interconnects import RUNTIMES, beside_others
 from trnlab.cli import options
 from trnlab.errors import UsageError
 from trnlab.fabric import faults, measured
@@ -21,6 +21,11 @@ from trnlab.fabric.show import text
 from trnlab.files import write_atomic
 from trnlab.units import GIB, KIB, MIB
 
+NEWEST = next(iter(RUNTIMES))
+_RUNTIME = (
+    f"whose launches and steps: {', '.join(RUNTIMES)}; the last two, of tens of microseconds, are of runs of these "
+    f"chips that the vendor prints with neither date nor release; default: {NEWEST}"
+)
 _UNITS = {"": 1, "k": KIB, "m": MIB, "g": GIB}
 
 
@@ -34,7 +39,10 @@ def arguments(command: argparse.ArgumentParser) -> None:
     for action in (show, test, health):
         action.add_argument("--target", required=True, metavar="NAME", help="trn2.48xlarge, or 4xtrn1.32xlarge")
         options.setting(action, "fault")
-        action.add_argument("--runtime", default="2.32", metavar="NAME", help="2.32 or older; default: 2.32")
+        action.add_argument("--runtime", default=NEWEST, metavar="NAME", help=_RUNTIME)
+        action.add_argument(
+            "--streams", type=options.whole(1), default=1, metavar="COUNT", help="at work at once; default: 1"
+        )
     for action in (test, health):
         _collective_arguments(action)
     add = test.add_argument
@@ -77,7 +85,9 @@ def _health_arguments(action: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Show a network, or test a collective on it."""
     _known("runtime", args.runtime, list(RUNTIMES))
-    network = faults.applied(build(parse(args.target), RUNTIMES[args.runtime]), args.fault or [])
+    costs = RUNTIMES[args.runtime]
+    costs = beside_others(costs) if args.streams > 1 else costs
+    network = faults.applied(build(parse(args.target), costs), args.fault or [])
     if args.action == "show":
         print(text(network))
         return 0

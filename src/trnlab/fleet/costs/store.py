@@ -41,7 +41,7 @@ class CostStore:
 
     file: Path | None = None
     programs: MutableMapping[str, Any] = field(default_factory=dict)
-    exchange: MutableMapping[str, float] = field(default_factory=dict)
+    exchange: MutableMapping[str, list[list[float]]] = field(default_factory=dict)
     _saved: int = 0
 
     def save(self) -> None:

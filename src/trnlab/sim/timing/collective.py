@@ -24,8 +24,7 @@ from trnlab.collectives import Collective
 from trnlab.fabric.cluster import Cluster
 from trnlab.fabric.network import Network, build
 from trnlab.fabric.schedule import Ints
-from trnlab.fabric.timing import cost
-from trnlab.fabric.world import schedule_of
+from trnlab.fabric.selection import seconds_of
 from trnlab.isa.base import Work
 from trnlab.units import PS_PER_NS, PS_PER_S
 
@@ -63,7 +62,7 @@ def _seconds(name: str, groups: tuple[tuple[int, ...], ...], nbytes: int, of_a_c
         asked = Collective(kind, pairs=tuple((a, b) for a, b in groups))
     else:
         asked = Collective(kind, groups)
-    return cost(schedule_of(asked, network, placed, nbytes), network, placed, nbytes).seconds
+    return float(seconds_of(asked, network, placed, np.array([nbytes], np.float64))[0])
 
 
 @lru_cache(maxsize=64)
