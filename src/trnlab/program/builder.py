@@ -444,10 +444,12 @@ class Builder:
         """What is shown when the routine runs."""
         return self._prints
 
-    def recorded(self) -> tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.int64]]]:
-        """Copies of the rows of all instructions (`COLUMNS`) and of their operands (`REFERENCE`)."""
-        rows = np.array(self._rows, np.int64).reshape(-1, COLUMNS)
-        return rows, np.array(self._operands, np.int64).reshape(-1, REFERENCE)
+    def recorded(
+        self, start: int = 0
+    ) -> tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.int64]]]:
+        """Copies of the rows of the instructions from `start` on (`COLUMNS`) and of their operands (`REFERENCE`)."""
+        rows, operands = self._rows[start * COLUMNS :], self._operands[self._first(start) * REFERENCE :]
+        return np.array(rows, np.int64).reshape(-1, COLUMNS), np.array(operands, np.int64).reshape(-1, REFERENCE)
 
     def state(self) -> tuple[Any, ...]:
         """All that passes and placement may change, for `restore`."""

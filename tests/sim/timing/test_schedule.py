@@ -12,11 +12,12 @@ from streams import random_routine
 from trnlab import chips, isa, policy
 from trnlab.errors import UsageError
 from trnlab.isa.base import Engine
+from trnlab.loops.heap import pop, push
 from trnlab.policy import AS_WRITTEN, SCHEDULED
 from trnlab.program import Builder
 from trnlab.program.routine import COL, OPEN_ENGINE, OPEN_ORDER, OPEN_PLACE
 from trnlab.sim.timing import time_routine
-from trnlab.sim.timing.schedule import _pop, _push, planned
+from trnlab.sim.timing.schedule import planned
 from trnlab.timeline import ENGINES
 
 TRN2 = chips.get("trn2")
@@ -182,10 +183,10 @@ def test_waiting_instructions_come_by_time_then_number_however_long_a_kernel_tak
     due = np.array([2**50, 3, 2**50, 2**40, 3, 2**62], np.int64)
     heap, size = np.empty(6, np.int64), 0
     for i in (5, 2, 0, 4, 3, 1):
-        size = _push(heap, size, i, due)
+        size = push(heap, size, i, due)
     found = []
     while size:
-        first, size = _pop(heap, size, due)
+        first, size = pop(heap, size, due)
         found.append(int(first))
     assert found == [1, 4, 3, 0, 2, 5]
 

@@ -86,7 +86,8 @@ def spill_tiles(
     b: Builder, movable: frozenset[int], policy: Policy, memory: Memory, limit: int, unit: int
 ) -> list[Spill]:
     """Let tiles leave `memory` of `limit` bytes, in multiples of `unit`; returns those that did."""
-    draft, spills = spill(Draft(b, movable, policy), memory, limit, unit)
+    draft = Draft(b, movable, policy)
+    spills = spill(draft, memory, limit, unit)
     if spills:
         draft.commit()
     return spills

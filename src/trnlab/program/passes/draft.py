@@ -53,7 +53,7 @@ class Draft:
         self.deleted = np.zeros(len(self.rows), np.bool_)
         self.order = np.arange(len(self.rows))  # in which the instructions are handed back
         self._columns, self._forms = array("q"), dict[Any, int]()
-        self.access = self._access()
+        self.access = self._access(self.rows, self.references)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -147,28 +147,40 @@ class Draft:
         """Hand everything back to the builder, in the order chosen, without the instructions that were deleted."""
         self.b.replace(self.rows, self.references, self.order[~self.deleted[self.order]])
 
-    def _access(self) -> Ints:
-        """See the class."""
-        opcode, attrs = self.rows[self.of, OPCODE], self.rows[self.of, ATTR]
-        access = _roles()[opcode, self.references[:, ROLE]].astype(np.int64)
+    def take_in(self) -> None:
+        """The instructions that the builder has recorded since the draft was made of it come behind the others."""
+        rows, references = self.b.recorded(len(self))
+        self.access = np.concatenate([self.access, self._access(rows, references)])
+        self.rows, self.references = np.concatenate([self.rows, rows]), np.concatenate([self.references, references])
+        self.deleted = np.concatenate([self.deleted, np.zeros(len(rows), np.bool_)])
+        self.order = np.concatenate([self.order, np.arange(len(self) - len(rows), len(self))])
+        for known in ("of_list", "first_list"):
+            self.__dict__.pop(known, None)
+
+    def _access(self, rows: Ints, references: Ints) -> Ints:
+        """See the class; of the last instructions of the draft, or of those that come behind them."""
+        ends = rows[:, END]
+        of = np.repeat(np.arange(len(rows)), np.diff(ends, prepend=ends[-1] - len(references) if len(rows) else 0))
+        opcode, attrs = rows[of, OPCODE], rows[of, ATTR]
+        access = _roles()[opcode, references[:, ROLE]].astype(np.int64)
         both = access == READS | WRITES
         for code, attr in np.unique(np.stack([opcode[both], attrs[both]], 1), axis=0).tolist():
             if not isa.BY_OPCODE[code].reads_destination(dict(self.b.attributes[attr])):
                 access[both & (opcode == code) & (attrs == attr)] = WRITES
-        found: Ints = access | np.where((access & WRITES != 0) & self._covers(), COVERS, 0)
+        found: Ints = access | np.where((access & WRITES != 0) & self._covers(references), COVERS, 0)
         return found
 
-    def _covers(self) -> Bools:
+    def _covers(self, references: Ints) -> Bools:
         """Which operands are all of an on-chip buffer: every partition, and every byte of each exactly once."""
-        if not len(self.references):
+        if not len(references):
             return np.zeros(0, np.bool_)
-        buffers, owner, offset = self.columns(), self.owner, self.references[:, OFFSET]
-        table, row = forms(self.references[:, PATTERN])
+        buffers, owner, offset = self.columns(), references[:, OWNER], references[:, OFFSET]
+        table, row = forms(references[:, PATTERN])
         packed = np.array([is_packed(tuple(d)) for d in table[:, COL["step0"] : COL["count3"] + 1].tolist()])
         on_chip, partitions = table[:, COL["is_hbm"]] == 0, table[:, COL["partitions"]]
         low, high = table[:, COL["first"]][row] + offset, table[:, COL["last"]][row] + offset
         whole = (low == 0) & (high == buffers.nbytes[owner] - 1)
-        rows = (self.references[:, START] == 0) & (partitions[row] == buffers.partitions[owner])
+        rows = (references[:, START] == 0) & (partitions[row] == buffers.partitions[owner])
         return np.asarray(whole & rows & (packed & on_chip)[row])
 
 

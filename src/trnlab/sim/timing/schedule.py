@@ -12,7 +12,6 @@ is the policy's (`trnlab.policy`): reorder, balance, rotate, window.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from trnlab.chips.spec import Chip
 from trnlab.isa.base import Memory
 from trnlab.isa.collectives.meeting import Meeting
 from trnlab.loops import compiled
+from trnlab.loops.heap import pop, push
 from trnlab.policy import Policy
 from trnlab.program.routine import COL, OPEN_ENGINE, OPEN_ORDER, OPEN_PLACE, Routine
 from trnlab.sim.timing import order
@@ -208,45 +208,6 @@ def _sort(values: Ints, count: int) -> None:
 
 
 @compiled
-def _before(a: int, b: int, due: Ints) -> bool:
-    """The order of a heap of instructions: by when they are due, where that is given, then by number."""
-    if due.shape[0] > 0 and due[a] != due[b]:
-        return bool(due[a] < due[b])
-    return a < b
-
-
-@compiled
-def _push(heap: Ints, size: int, i: int, due: Ints) -> int:
-    """Add an instruction to a binary heap, the first in front. due: fixed times by number, or empty."""
-    k = size
-    heap[k] = i
-    while k > 0 and _before(heap[k], heap[(k - 1) >> 1], due):
-        heap[k], heap[(k - 1) >> 1] = heap[(k - 1) >> 1], heap[k]
-        k = (k - 1) >> 1
-    return size + 1
-
-
-@compiled
-def _pop(heap: Ints, size: int, due: Ints) -> Any:
-    """Take the first instruction of a heap."""
-    first = heap[0]
-    size -= 1
-    heap[0] = heap[size]
-    k = 0
-    while True:
-        child = 2 * k + 1
-        if child >= size:
-            break
-        if child + 1 < size and _before(heap[child + 1], heap[child], due):
-            child += 1
-        if not _before(heap[child], heap[k], due):
-            break
-        heap[k], heap[child] = heap[child], heap[k]
-        k = child
-    return first, size
-
-
-@compiled
 def _list(
     rows: Ints,
     row_of: Array,
@@ -299,11 +260,11 @@ def _list(
         if engine < 0:
             return False
         while num_late[engine] > 0 and ready[late[engine, 0]] <= best:
-            i, num_late[engine] = _pop(late[engine], num_late[engine], ready)
-            num_here[engine] = _push(here[engine], num_here[engine], i, rank)
+            i, num_late[engine] = pop(late[engine], num_late[engine], ready)
+            num_here[engine] = push(here[engine], num_here[engine], i, rank)
         if here[engine, 0] >= lowest + window and rows[row_of[here[engine, 0]], order.RING] < 0:
             continue
-        i, num_here[engine] = _pop(here[engine], num_here[engine], rank)
+        i, num_here[engine] = pop(here[engine], num_here[engine], rank)
         start, waits = max(free[engine], ready[i]), False
         for k in range(first_use[i], first_use[i + 1]):
             tile = tiles[k]
@@ -351,7 +312,7 @@ def _list(
         if closed or num_stuck > 0:  # whose turn it is may have changed, too
             for m in range(num_stuck):
                 e = rows[row_of[stuck[m]], order.ENGINE]
-                num_here[e] = _push(here[e], num_here[e], stuck[m], rank)
+                num_here[e] = push(here[e], num_here[e], stuck[m], rank)
             num_stuck = 0
         for e in range(first_edge[i], first_edge[i + 1]):
             after = edges[e, 1]
@@ -385,4 +346,4 @@ def _release(
             row_of[i] = r = choice[i]
     engine = rows[r, order.ENGINE]
     backlog[engine] += rows[r, order.ISSUE_GAP]
-    num_late[engine] = _push(late[engine], num_late[engine], i, ready)
+    num_late[engine] = push(late[engine], num_late[engine], i, ready)
