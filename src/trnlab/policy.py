@@ -137,6 +137,14 @@ class Policy:
         alternatives=(75, 100),
         evidence="no calibration row decides it; what is left is for tiles of several iterations",
     )
+    rearranged: bool = _option(
+        RECORDING,
+        "what was only loaded, transposed and copied is not rearranged a second time",
+        True,
+        differs=_AS_SPECIFIED,
+        evidence="profiles of two public kernels that transpose an operand in every iteration of a loop count the "
+        "transposes of one iteration (K0040, K0048)",
+    )
     reuse: bool = _option(
         RECORDING,
         "what was computed from the same operands before is not computed again",

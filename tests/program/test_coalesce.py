@@ -41,6 +41,24 @@ def test_as_many_as_4_kib_of_a_partition(width, expected):
     np.testing.assert_array_equal(kernel(x), 2 * x)
 
 
+def test_what_is_transposed_on_its_way_stays_apart():
+    """Every element is a descriptor: eight stores of 16,384 are no transfer of 131,072, which nothing could hide."""
+
+    @nki.jit
+    def kernel(x):
+        out = nl.ndarray((128 * 8, 128), dtype=x.dtype, buffer=nl.shared_hbm)
+        rows, columns = nl.arange(128)[:, None], nl.arange(128)[None, :]
+        for i in nl.affine_range(8):
+            nl.store(out[128 * i + columns, rows], nl.negative(nl.load(x[:, nl.ds(128 * i, 128)])))
+        return out
+
+    x = RNG.standard_normal((128, 1024)).astype(np.float32)
+    routine = kernel.trace(x).routine
+    rows = [routine.works[w].m for w in routine.work[routine.opcode == DMA].tolist()]
+    assert sorted(rows) == [128] + [128 * 128] * 8, "the loads are one"
+    np.testing.assert_array_equal(kernel(x), -x.T)
+
+
 def test_strips_of_columns():
     """Distances within rows."""
 

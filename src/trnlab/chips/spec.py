@@ -158,6 +158,7 @@ class EngineSpec:
 class TensorEngine(EngineSpec):
     """The 128 x 128 PE array: LoadStationary, then one moving column a cycle and pass."""
 
+    issue32: Figure  # as `issue`, for float32, which takes two instructions
     weight_columns_per_cycle: Figure  # LoadStationary speed
     rate_window: Figure  # ns; after each the array decides whether to run the next at full or at half rate
     full_rate_above: (

@@ -45,6 +45,11 @@ TENSOR = TensorEngine(
     clock=documented(2.8e9, "Hz", f"{ARCH1}:67"),
     min_interval=documented(64, "cycle", f"{ARCH1}:266-268 a matmul takes max(N, 64) cycles"),
     issue=assumed(7, "cycle", "as on NeuronCore-v3, where 128 and 512 columns were seen to take 5 and 9 cycles more"),
+    issue32=measured(
+        196,
+        "cycle",
+        f"{PUBLIC} K0049: 11,264 float32 products in 9.61 ms, 393 cycles each beyond their columns; K0040 allows 221",
+    ),
     latency=measured(440, "cycle", f"{PERF} fig18 and fig20: 219 and 188 ns for matmuls of 128 columns"),
     weight_columns_per_cycle=documented(4, "column/cycle", f"{ARCH1}:298 LoadStationary up to 4x faster"),
     rate_window=assumed(8192 / 2.8, "ns", "as many cycles as on NeuronCore-v3"),

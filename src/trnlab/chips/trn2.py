@@ -48,6 +48,7 @@ TENSOR = TensorEngine(
         f"{PROFILES}: passes of float32 follow 6 to 13 cycles after their 128 or 512 columns; of bf16 there are none "
         "at full rate",
     ),
+    issue32=derived(7, "cycle", "as issue, which was read from float32"),
     latency=measured(392, "cycle", f"{PROFILES}: matmuls end 163 to 168 ns after their last column"),
     weight_columns_per_cycle=assumed(4, "column/cycle", f"as on NeuronCore-v2 ({ARCH1}:298)"),
     rate_window=measured(8192 / 2.4, "ns", f"{PROFILES}: half-rate windows are multiples of 8192 cycles"),

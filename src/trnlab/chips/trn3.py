@@ -31,6 +31,7 @@ TENSOR = replace(
     min_interval=assumed(64, "cycle", f"as on NeuronCore-v2 ({ARCH1}:266-268)"),
     weight_columns_per_cycle=assumed(4, "column/cycle", f"as on NeuronCore-v2 ({ARCH1}:298)"),
     issue=assumed(7, "cycle", f"{_V3}, whose clock it has"),
+    issue32=assumed(7, "cycle", f"{_V3}, whose clock it has"),
     latency=assumed(392, "cycle", f"{_V3}, whose clock it has"),
     rate_window=assumed(8192 / 2.4, "ns", f"{_V3}, whose clock it has"),
     full_rate_above=assumed(0.375, "ratio", _V3),

@@ -66,6 +66,7 @@ class Builder:
         self._works: dict[Work, int] = {}
         self.leaves_order = self.leaves_places = False  # to the hardware's compiler, as kernels do
         self.made_at: dict[int, Location | None] = {}  # the lines that made unplaced tiles, where they are known
+        self.arrays: set[int] = set()  # tiles of arrays that the kernel declares outside of its loops
         self.spans: Spans | None = None  # the loops of the recording, before any pass
         self._prints: list[Print] = []
         self._after: list[tuple[int, int]] = []

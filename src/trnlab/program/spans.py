@@ -39,6 +39,11 @@ class Spans:
     spans: list[IterationSpan] = field(default_factory=list)
     _open: list[int] = field(default_factory=list)
 
+    @property
+    def inside(self) -> bool:
+        """Whether an iteration of a loop is open, the launch grid's aside."""
+        return any(self.loops[self.spans[span].loop].kind == "loop" for span in self._open)
+
     def loop(self, kind: str, buffers: int, where: Location | None = None) -> int:
         """Number of a loop that begins."""
         self.loops.append(LoopSpan(kind, buffers, where))

@@ -149,10 +149,13 @@ def make(shape: Any, dtype: Any, buffer: Any, name: str = "", fill: Callable[[Te
         first(whole)
         return whole
     tiles: dict[Index, Tensor] = {}
+    outside = not current().spans.inside
 
     def tile(index: Index) -> Tensor:
         if index not in tiles:
             tiles[index] = _tile(plain[at:], dtype, buffer, index, name and f"{name}{list(index)}")
+            if outside:
+                current().builder.arrays.add(tiles[index].storage.buffer.id)
             first(tiles[index])
         return tiles[index]
 

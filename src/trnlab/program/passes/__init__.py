@@ -26,6 +26,7 @@ from trnlab.program.passes.draft import Draft
 from trnlab.program.passes.forward import forward_copies
 from trnlab.program.passes.loads import keep_loaded
 from trnlab.program.passes.merge import merge_iterations
+from trnlab.program.passes.rearranged import keep_rearranged
 from trnlab.program.passes.reuse import reuse_results
 from trnlab.program.passes.spill import spill
 from trnlab.program.passes.versions import rename_overwritten
@@ -45,6 +46,8 @@ PASSES: dict[str, Pass] = {
     "versions": Pass(rename_overwritten),
     "accumulate": Pass(accumulate_in_psum),
     "loads": Pass(keep_loaded, takes_room=(Memory.SBUF,)),
+    # It takes room, too, but what it keeps is spilled where there is none (ADR 125).
+    "rearranged": Pass(keep_rearranged, middle_end=True),
     "reuse": Pass(reuse_results, takes_room=(Memory.SBUF,), middle_end=True),
     # It changes the order, by which later passes must go; `forward` counts banks in that order.
     "merge": Pass(merge_iterations, takes_room=(Memory.SBUF, Memory.PSUM), middle_end=True),

@@ -6,8 +6,9 @@
 
 The tiles become columns of one. A transfer is made of as many as `coalesce_bytes` allow: the profiles show merged
 transfers of two, four and eight tiles, and none that is larger. So are loads in the inner loop of a matmul, of blocks
-that lie behind each other along the sum (ADR 122). Tiles of one element a partition stay apart, as in public kernels
-that add vectors.
+that lie behind each other along the sum (ADR 122). Transfers element by element stay apart: public kernels that add
+vectors in tiles of one element a partition take the time of each (K0355, K0366, K0367), and what is transposed on its
+way has as many descriptors as elements.
 """
 
 from __future__ import annotations
@@ -169,7 +170,9 @@ class _Search:
             return False
         width = self.last[move.chip] - self.first[move.chip] + 1
         small = width * (len(run) + 1) <= self.draft.policy.coalesce_bytes
-        if not small or not _shape(self.references[move.chip][PATTERN]).dims:
+        work = self.draft.b.works[self.rows[move.at][WORK]]
+        single = work.n <= work.itemsize or not _shape(self.references[move.chip][PATTERN]).dims
+        if not small or single:
             return False
         if self.storing and not self._apart(move, steps[0], len(run) + 1):
             return False

@@ -50,7 +50,7 @@ _PIECEWISE = frozenset(
         "tensor_tensor",
     }
 )
-_ROOM = 2  # tiles that wait for a merged instruction take at most 1 / _ROOM of SBUF
+_ROOM = 2  # groups of iterations that have room in SBUF: one that is read while the next is filled
 
 
 class Code(NamedTuple):
@@ -196,8 +196,7 @@ def plan(draft: Draft, nest: Nest, code: Code, tiles: Tiles, columns: int) -> Me
     _find(nest, code, tiles, columns, width, step)
     if width.any():
         _keep_order(nest, code, width)
-        sbuf = draft.b.sbuf_limit // _ROOM
-        _keep_room(nest, code, tiles, sbuf, draft.b.chip.psum.num_banks, width, together)
+        _keep_room(nest, code, tiles, draft.b.sbuf_limit, draft.b.chip.psum.num_banks, width, together)
     return MergePlan(width, together, step)
 
 
@@ -346,7 +345,9 @@ def some(values: Ints, begin: int, end: int) -> bool:  # pragma: no cover
 def _keep_room(
     nest: Nest, code: Code, tiles: Tiles, sbuf: int, banks: int, width: Ints, together: Ints
 ) -> None:  # pragma: no cover
-    """Do only so many iterations together that what they fill before a merged position has room."""
+    """Do only so many iterations together that what they fill before a merged position has room: in SBUF beside the
+    tiles that several iterations use, those of one iteration, and as many of the iterations that follow.
+    """
     count = tiles.nbytes.shape[0]
     user, begin, end = np.full(count, -1, np.int64), np.zeros(count, np.int64), np.zeros(count, np.int64)
     for loop in range(nest.length.shape[0]):
@@ -356,6 +357,10 @@ def _keep_room(
         first, last = nest.iterations[loop], nest.iterations[loop + 1]
         for i in range(first, last):
             _note_uses(nest, code, i, first, user, begin, end)
+        room = sbuf
+        for tile in range(count):
+            if tiles.sbuf[tile] and (user[tile] == first + 1 or user[tile] == -2 - first):
+                room -= tiles.nbytes[tile]
         waiting, filled = np.zeros(2 * size + 3, np.int64), np.zeros(2 * size + 3, np.int64)
         for at in range(nest.begin[first + 1], nest.end[first + 1]):
             for k in range(code.begins[nest.ids[at]], code.begins[nest.ids[at] + 1]):
@@ -376,7 +381,7 @@ def _keep_room(
         for slot in range(1, 2 * size + 3):
             waiting[slot] += waiting[slot - 1]
             filled[slot] += filled[slot - 1]
-        together[loop] = _limit(width[top : top + size], waiting, filled, sbuf, banks)
+        together[loop] = _limit(width[top : top + size], waiting, filled, max(room, 0) // _ROOM, banks)
 
 
 @compiled

@@ -133,7 +133,8 @@ def _tensor(work: Work, chip: Chip) -> InstructionCost:
     instructions = max(1.0, passes / 2)  # the array does two passes per instruction pair
     streamed = max(work.n, pe.min_interval.value) * passes
     load = work.m / pe.weight_columns_per_cycle.value * passes
-    busy = cycles_to_ps(max(streamed, load) + pe.issue.value * instructions, pe.clock.value)
+    issue = (pe.issue32 if work.dtype == "float32" else pe.issue).value
+    busy = cycles_to_ps(max(streamed, load) + issue * instructions, pe.clock.value)
     slow = max(cycles_to_ps(2 * max(streamed, load), pe.clock.value), busy)  # the gaps between instructions vanish
     usable = cycles_to_ps(streamed + pe.latency.value, pe.clock.value)
     if work.kind == "pe.transpose" and chip.has("background_transpose"):
