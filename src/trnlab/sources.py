@@ -10,6 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent
 TOP = "."  # the modules that lie in no package
+_MADE = {".pyc", ".loops", ".nbi", ".nbc"}  # suffixes of files that are made of sources
 
 
 @functools.cache
@@ -25,6 +26,18 @@ def source_digest(*places: str) -> str:
             source = path.read_bytes()
             digest.update(f"{path.relative_to(ROOT).as_posix()} {len(source)}\n".encode())
             digest.update(source)
+    return digest.hexdigest()
+
+
+@functools.cache
+def package_digest() -> str:
+    """The same of all files of the package, figures and tables among them, but not of what Python and Numba make of
+    its sources."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in ROOT.rglob("*") if path.suffix not in _MADE and path.is_file()):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(ROOT).as_posix()} {len(content)}\n".encode())
+        digest.update(content)
     return digest.hexdigest()
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from trnlab import documents
 from trnlab.cli import commands, options
-from trnlab.cli.planning import plan as command_line
+from trnlab.cli.planning import plan_answer as command_line
 from trnlab.fleet import Question, plan
 from trnlab.fleet.comparison.alternatives import others
 from trnlab.fleet.comparison.contenders import PlanAccuracy

@@ -7,7 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from trnlab.cli.main import main
+from trnlab.cli.planning import bakeoff
 from trnlab.errors import UsageError
+from trnlab.fleet.comparison.contenders import neuron_contender
 from trnlab.stacks import OURS, VENDOR
 from trnlab.validation import mine, planned
 
@@ -82,3 +85,24 @@ def test_a_release_that_there_is_not_is_refused(tmp_path):
     with pytest.raises(UsageError) as said:
         mine.read(_file(tmp_path, RUN.replace("2.20", "newest")))
     assert said.value.code == "TRN587"
+
+
+def test_bake_offs_read_the_runs_that_are_kept(tmp_path, monkeypatch):
+    known = planned.load()[0]
+    rows = [replace(known, split="yours", vendor_s=known.vendor_s * (1 + i / 100)) for i in range(planned.ENOUGH)]
+    mine.keep(rows, tmp_path / mine.FOLDER)
+    asked = []
+
+    def of_neuron(work, name, count, held, *rest):
+        asked.append(held)
+        return neuron_contender(name, count, 1.0, 0.5, held)
+
+    monkeypatch.setattr(bakeoff, "of_neuron", of_neuron)
+    words = ["bakeoff", "llama3-8b", "--a", "trn1.32xlarge", "--b", "p5.48xlarge"]
+    assert main([*words, "--cache", str(tmp_path)]) == main([*words, "--no-cache"]) == 0
+    vendor, ours, without, _ = asked
+    assert vendor == planned.held("trn1.32xlarge", "bf16", VENDOR, rows)
+    assert ours == planned.held("trn1.32xlarge", "bf16", OURS, rows)
+    assert "yours" in vendor.runs
+    assert "yours" in ours.runs
+    assert without == planned.held("trn1.32xlarge", "bf16", VENDOR)

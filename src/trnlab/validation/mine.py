@@ -23,9 +23,11 @@ from typing import Any
 
 from trnlab.chips.catalog import TARGETS
 from trnlab.errors import UsageError
+from trnlab.fleet.comparison.contenders import PlanAccuracy
 from trnlab.fleet.planning.question import FORMS
 from trnlab.stacks import LIBRARIES, NEWEST, OWN
 from trnlab.storage.content import ContentStore
+from trnlab.validation import planned
 from trnlab.validation.planned import PlannedRow, step_of
 
 FOLDER, FILE = "validation", "mine.json"  # in the cache
@@ -96,6 +98,12 @@ def kept(folder: Path | None) -> list[PlannedRow]:
         return [PlannedRow(**entry) for entry in found.get("runs", ())]
     except TypeError:  # of another version
         return []
+
+
+def held(target: str, precision: str, stack: str, cache: Path | None) -> PlanAccuracy:
+    """How far plans for an instance type are off under OURS or VENDOR, in the runs that a cache keeps where there are
+    enough of them, else in published ones (`planned.held`). cache: None where nothing is kept."""
+    return planned.held(target, precision, stack, kept(None if cache is None else cache / FOLDER))
 
 
 def _unreadable(file: Path, got: str) -> UsageError:

@@ -22,6 +22,7 @@ from trnlab.fleet.comparison.contenders import (
     spelled,
     work_of,
 )
+from trnlab.fleet.costs.timed import SharedRoutines
 from trnlab.fleet.models.configurations import model
 from trnlab.fleet.models.residual import IMAGENET
 from trnlab.fleet.models.unpartitioned import UnpartitionedModel
@@ -32,7 +33,7 @@ from trnlab.precision import MODES
 from trnlab.runtime.settings import kept_folder
 from trnlab.stacks import Stack
 from trnlab.units import SECONDS_PER_DAY
-from trnlab.validation import planned
+from trnlab.validation import mine
 
 FORM = "bf16"  # of the Neuron side
 PROGRAMS = "plans"  # in the cache, as of trnlab plan
@@ -76,13 +77,13 @@ def main(args: argparse.Namespace) -> int:
     port = (args.porting, parse(args.day_rate, MONEY, "--day-rate")) if args.porting else None
     stacks = options.stacks_of(args)
     neuron = any(spelled(text)[1] in TARGETS for text in (args.a, args.b))
-    found = []
+    found, routines = [], SharedRoutines()
     for stack in stacks if neuron else stacks[:1]:
         if args.what.endswith(".py"):
             work, sides = _of_script(args, stack)
         else:
             work = work_of(model(args.what), args.batch, args.sequence)
-            sides = [_side(args, work, text, stack) for text in (args.a, args.b)]
+            sides = [_side(args, work, text, stack, routines) for text in (args.a, args.b)]
         between = Reliability().between(sides[0].accelerators)
         found.append(
             Bakeoff(work, sides[0], sides[1], days, asked or _epoch(work), args.region, between, port, stack)
@@ -104,12 +105,13 @@ def _days(text: str) -> float:
     return parse(f"{text}d" if text.replace(".", "", 1).isdecimal() else text, TIME, "--days") / SECONDS_PER_DAY
 
 
-def _side(args: argparse.Namespace, work: Workload, text: str, stack: Stack) -> Contender:
+def _side(args: argparse.Namespace, work: Workload, text: str, stack: Stack, routines: SharedRoutines) -> Contender:
     count, name = spelled(text)
     if name not in TARGETS:
         return gpu_contender(work, name, count, args.precision)
-    folder = None if args.no_cache else kept_folder(args) / PROGRAMS
-    return of_neuron(work, name, count, planned.held(name, FORM, stack.name), folder, stack)
+    cache = None if args.no_cache else kept_folder(args)
+    folder = None if cache is None else cache / PROGRAMS
+    return of_neuron(work, name, count, mine.held(name, FORM, stack.name, cache), folder, stack, routines)
 
 
 def _of_script(args: argparse.Namespace, stack: Stack) -> tuple[Workload, list[Contender]]:
@@ -149,7 +151,7 @@ def _of_script(args: argparse.Namespace, stack: Stack) -> tuple[Workload, list[C
             job = result.job
             rate = job.per_s if job is not None else (result.per_s or 0.0) * count
             waits = _waits(job)
-            held = planned.held(name, first.precision, stack.name)
+            held = mine.held(name, first.precision, stack.name, None if args.no_cache else kept_folder(args))
             sides.append(neuron_contender(name, count, rate, result.mfu or 0.0, held, "as the script has it", waits))
         else:
             sides.append(gpu_contender(work, name, count, args.precision))

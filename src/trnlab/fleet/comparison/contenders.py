@@ -12,6 +12,7 @@ from pathlib import Path
 
 from trnlab.chips.catalog import TARGETS
 from trnlab.errors import UsageError
+from trnlab.fleet.costs.timed import SharedRoutines
 from trnlab.fleet.gpus import catalogue
 from trnlab.fleet.gpus.catalogue import Instance
 from trnlab.fleet.gpus.layouts import fastest
@@ -148,8 +149,9 @@ def of_neuron(
     held: PlanAccuracy,
     folder: Path | None = None,
     stack: Stack = OWN,
+    routines: SharedRoutines | None = None,
 ) -> Contender:
-    """By the fastest layout of a plan under a stack. held: beside published runs.
+    """By the fastest layout of a plan under a stack. held: beside published runs; routines: see `plan`.
     Raises UsageError as `plan` does."""
     assert work.model is not None
     question = Question(
@@ -161,7 +163,7 @@ def of_neuron(
         sequence=work.sequence,
         stack=stack,
     )
-    chosen = plan(question, folder).chosen
+    chosen = plan(question, folder, routines=routines).chosen
     step = chosen.step
     rate = step.tokens_per_s / (1 if work.unit == "tokens" else work.sequence)
     exchange = sum(step.seconds.get(k, 0.0) for k in ("tensor parallel", "gradients", "weights", "rows")) / step.total

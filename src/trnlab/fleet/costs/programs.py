@@ -14,7 +14,7 @@ from typing import Any
 from trnlab.fleet.arrays import Floats
 from trnlab.fleet.costs.activation_memory import activation_memory
 from trnlab.fleet.costs.stages import ENTRY, JOIN, Stage, stage
-from trnlab.fleet.costs.timed import TimedPrograms
+from trnlab.fleet.costs.timed import Routines, TimedPrograms
 from trnlab.fleet.costs.updates import adamw
 from trnlab.fleet.layers.shares import ShardSpec, heads_of_rank
 from trnlab.fleet.layers.sizes import Dense, Experts, RelativeAttention
@@ -68,14 +68,16 @@ class MicrobatchCost:
         same = {name: getattr(self, name) for name in ("gathered", "traced", "tensors")}
         return MicrobatchCost(**grown | same | {"working": max(grown["working"], self.working)})
 
-    def divided(self, by: float, optimism: float) -> MicrobatchCost:
-        """The same stage of a tensor group `by` times as large: less work, `optimism` of it, as much exchanged."""
+    def divided(self, by: float, optimism: float, spread: bool = False) -> MicrobatchCost:
+        """The same stage of a tensor group `by` times as large: less work and memory, `optimism` of them, as much
+        exchanged; spread: less of that, too."""
         exchanged = self.exposed / (self.forward + self.backward) if self.exposed else 0.0
-        rest = (1 - exchanged) / by * optimism + exchanged
-        part = {name: int(getattr(self, name) / by) for name in ("saved", *HELD)}
+        left = 1 / by if spread else 1.0  # of what is exchanged
+        rest = (1 - exchanged) / by * optimism + exchanged * left
+        part = {name: int(getattr(self, name) / by * optimism) for name in ("saved", *HELD)}
         times = {name: getattr(self, name) * rest for name in ("forward", "backward", "again", "late")}
-        same = {name: getattr(self, name) for name in ("exposed", "traced", "tensors")}
-        return MicrobatchCost(**times, **same, **part, flops=self.flops / by)
+        same = {name: getattr(self, name) for name in ("traced", "tensors")}
+        return MicrobatchCost(**times, **same, **part, exposed=self.exposed * left, flops=self.flops / by)
 
     def remade(self, part: float) -> MicrobatchCost:
         """With so much of the forward pass made again in the backward pass, and nothing else."""
@@ -89,10 +91,16 @@ class MicrobatchCost:
 
 
 class Programs(TimedPrograms):
-    """Costs of stages on a session's chip, compiled once. known: costs by what was asked, which are added to."""
+    """Costs of stages on a session's chip, compiled once. known: costs by what was asked, which are added to;
+    routines: see `TimedPrograms`."""
 
-    def __init__(self, session: Session, known: MutableMapping[str, Any] | None = None) -> None:
-        super().__init__(session)
+    def __init__(
+        self,
+        session: Session,
+        known: MutableMapping[str, Any] | None = None,
+        routines: Routines | None = None,
+    ) -> None:
+        super().__init__(session, routines)
         self.known: MutableMapping[str, Any] = {} if known is None else known
         self._read: dict[str, MicrobatchCost] = {}
 

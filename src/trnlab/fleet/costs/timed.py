@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from trnlab import compiler
+from trnlab.chips.spec import Chip
 from trnlab.estimate.job import NullCommunicator
 from trnlab.fabric.cluster import CORES_PER_RANK, parse
 from trnlab.graph.ir import Graph
@@ -14,16 +16,31 @@ from trnlab.runtime import device
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.session import Session
 
+Routines = dict[Any, Routine]  # by what they do
+
+
+@dataclass
+class SharedRoutines:
+    """Routines that programs of several stacks have in common. A stack decides which operations are a routine; what
+    becomes of them is the same for all, on one chip and in one precision."""
+
+    _known: dict[tuple[Chip, str], Routines] = field(default_factory=dict)
+
+    def of(self, session: Session) -> Routines:
+        """Those of a session's chip and precision, which are added to."""
+        return self._known.setdefault((session.chip, session.precision), {})
+
 
 class TimedPrograms:
-    """Programs for the ranks of a session's target. cores: that share a rank's work; compiled: how many were made."""
+    """Programs for the ranks of a session's target. cores: that share a rank's work; compiled: how many were made.
+    routines: that others made, which are added to."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, routines: Routines | None = None) -> None:
         self.session, self.ranks = session, parse(session.target.name).ranks
         session.communicator = NullCommunicator(0, self.ranks) if self.ranks > 1 else None
         self.cores = CORES_PER_RANK.get(session.chip.name, 1) if self.ranks > 1 else 1
         self.compiled = 0
-        self._routines: dict[Any, Routine] = {}
+        self._routines: Routines = {} if routines is None else routines
 
     def executable(self, graph: Graph, key: str, session: Session | None = None) -> Executable:
         """Compiled for timing. What two graphs have in common, such as a block of one share, is recorded once.

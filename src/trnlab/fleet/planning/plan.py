@@ -25,6 +25,7 @@ from trnlab.fleet.costs.exchange import Exchange
 from trnlab.fleet.costs.programs import Programs
 from trnlab.fleet.costs.ranks import Ranks
 from trnlab.fleet.costs.store import CostStore, opened
+from trnlab.fleet.costs.timed import SharedRoutines
 from trnlab.fleet.models.recommend import Recommender
 from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.planning.question import FORMS, Question
@@ -171,7 +172,9 @@ class Plan:
         rounds = [(table.cluster.target.name, table.rounds) for table in self.tables if table.rounds is not None]
         return {
             "shares": len({(name, piece) for name, each in rounds for piece in each.pieces}),
-            "compiled": len({(name, piece) for name, each in rounds for piece in each.compiled}),
+            "compiled": len(
+                {(name, piece) for name, each in rounds for piece in each.compiled if piece in each.pieces}
+            ),
             "wholes": sum(step is not None for _, each in rounds for step in each.wholes.values()),
             "reckoned": sum(int((~table.steps.exact).sum()) for table in self.tables),
         }
@@ -283,31 +286,40 @@ def plan(
     said: Callable[[str], None] = lambda _: None,
     pool: CompilePool | None = None,
     came: Callable[[Plan], None] = lambda _: None,
+    routines: SharedRoutines | None = None,
 ) -> Plan:
     """Search all targets and numbers of instances.
 
     folder: where costs of programs and times of collectives are kept. said: hears of progress. pool: compiles what
-    the search may ask for. came: is shown the plan so far after each cluster.
+    the search may ask for. came: is shown the plan so far after each cluster. routines: what plans of other stacks
+    have recorded.
     """
-    found = Plan(question, folder=folder)
+    found, routines = Plan(question, folder=folder), routines or SharedRoutines()
     for name in question.targets:
         if pool is not None and question.model.stacks:
             planner = _planner(question, name, question.instances[0], folder)
             pool.enqueue(planner, question.training, question.pinned)
-    stores = {name: _on(found, name, said, pool, came) for name in question.targets}
+    stores = {name: _on(found, name, said, pool, came, routines) for name in question.targets}
     return _confirmed(found, stores, said)
 
 
 def _on(
-    found: Plan, name: str, said: Callable[[str], None], pool: CompilePool | None, came: Callable[[Plan], None]
+    found: Plan,
+    name: str,
+    said: Callable[[str], None],
+    pool: CompilePool | None,
+    came: Callable[[Plan], None],
+    routines: SharedRoutines,
 ) -> CostStore:
     """Search all numbers of instances of one target; returns where costs are kept."""
     question = found.question
     session = question.session(chips.target(name))
     store = opened(found.folder, session.target, question.precision, question.stack)
-    programs, exchange = Programs(session, store.programs), Exchange(session.target, store.exchange)
+    programs = Programs(session, store.programs, routines.of(session))
+    exchange = Exchange(session.target, store.exchange)
     source, form = question.source, FORMS[question.precision]
     ranks = Ranks(source, session, store.programs, form) if source is not None else None
+    before: SearchRounds | None = None
     for instances in _numbers(*question.instances):
         if instances > max(question.instances[0], 1) and not _joined(session.target):
             said(f"{name} has no network cards: several of it cannot train together")
@@ -322,7 +334,9 @@ def _on(
             _gather(found, cluster, tables.search(question.model, question.batch, question.pinned))
         else:
             planner = PrefetchingPlanner(cluster, programs, exchange, pool=pool)
-            _gather(found, cluster, search(planner, question.training, question.pinned))
+            result = search(planner, question.training, question.pinned, before)
+            before = result.rounds or before
+            _gather(found, cluster, result)
         store.save()
         came(replace(found, tables=list(found.tables)))  # columns of a plan are made once, when they are asked for
     found.compiled += programs.compiled + (ranks.compiled if ranks is not None else 0)

@@ -5,7 +5,8 @@ Layouts are compiled best first: of all that are not, the one that might be the 
 than the best of those that are. What is not compiled is reckoned from what is and is nearest, at best with `HOPE` of
 the work of another group and without what a microbatch takes however large it is; each program corrects what is
 reckoned from it. So the layout of choice is always compiled as it is. Where a step is one program, that is compiled
-as well (`confirmed`), takes the place of what parts add up to, and the search goes on.
+as well (`confirmed`), takes the place of what parts add up to, and the search goes on. Of a share its layers are
+compiled first, of which a model has many; what precedes and follows them only where the layout is hopeful even so.
 
 Programs of small tensor groups are large and take long to compile, so that groups are come to from the largest down;
 so do microbatches of many tokens, which are come to from those half as large. Contexts are divided in so few parts
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -25,6 +26,7 @@ import numpy as np
 
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.arrays import Bools, Floats
+from trnlab.fleet.costs.programs import MicrobatchCost
 from trnlab.fleet.layers.shares import FILLED
 from trnlab.fleet.search.layout import RECOMPUTE, ZERO, Layout, Layouts, columns_of, obstacles
 from trnlab.fleet.search.layout_terms import LayoutTerms
@@ -34,7 +36,10 @@ from trnlab.fleet.search.steps import PlannedStep, PlannedSteps, Planner
 MICROBATCHES = (1, 2, 4, 8, 16, 32)
 INTERLEAVES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16)
 TOKENS = 8192  # of a microbatch, beyond which more of them are not hoped to gain
-HOPE = 0.95  # of the work of a larger group, for the same share of it
+# Of the work of another group, for the same share of it: at best; of a smaller one where nothing says what a group of
+# half the ranks gains. See `SearchRounds._hope`.
+HOPE, FIRST_HOPE = 0.95, 0.8
+BEGINS = 4  # times as many ranks an instance has as the tensor group that is compiled first
 LEAST_AGAIN = 0.75  # of a forward pass: what full recomputation makes again at best
 START = 512  # tokens whose work takes at most as long as what a program takes whatever its microbatch is
 SAME = 1 - 1e-9  # times the best: what is less is better
@@ -68,8 +73,14 @@ class SearchResult:
     rounds: SearchRounds | None = None
 
 
-def search(planner: Planner, training: Training, fixed: Mapping[str, int] | None = None) -> SearchResult:
-    """Look at every layout of the planner's cluster. fixed: values of columns of `Layouts` that are given."""
+def search(
+    planner: Planner,
+    training: Training,
+    fixed: Mapping[str, int] | None = None,
+    before: SearchRounds | None = None,
+) -> SearchResult:
+    """Look at every layout of the planner's cluster. fixed: values of columns of `Layouts` that are given. before:
+    the search of the same training on other instances of the target, whose shares are known."""
     found = SearchResult()
     layouts = _possible(found, planner, training, fixed or {})
     if not len(layouts):
@@ -79,6 +90,9 @@ def search(planner: Planner, training: Training, fixed: Mapping[str, int] | None
     found.refused[TOO_LARGE] += int((~small).sum())
     if small.any():
         found.rounds = SearchRounds(planner, training, layouts.take(small))
+        if before is not None:
+            found.rounds.compiled.update(before.compiled)
+            found.rounds.begun.update(before.begun)
         _settle(found, found.rounds.run())
     else:
         found.least = _least(planner, layouts, least)
@@ -129,6 +143,7 @@ class SearchRounds:
     training: Training
     layouts: Layouts
     compiled: dict[ShardKey, ShardCosts] = field(default_factory=dict)
+    begun: dict[ShardKey, ShardCosts] = field(default_factory=dict)  # of which layers are compiled, and no ends
     wholes: dict[int, PlannedStep | None] = field(default_factory=dict)  # by row
 
     @property
@@ -139,7 +154,7 @@ class SearchRounds:
     def run(self) -> PlannedSteps:
         """The steps of all layouts, those that were compiled before others that take as long."""
         if not self.compiled:
-            self._compile(min(self.pieces, key=_first))
+            self._compile(min(self.pieces, key=_order(self.planner.cluster)))
         while (piece := self._hopeful()) is not None or (piece := self._best()) is not None:
             self._compile(self._intermediate(piece))
         steps = self._steps()
@@ -164,7 +179,12 @@ class SearchRounds:
         return self.planner.terms(self.training, self.layouts)
 
     def _compile(self, shard: ShardKey) -> None:
-        self.compiled[shard] = self.planner.parts(self.training, shard)
+        """Of the first share all, of others the layers; their ends when they are still hopeful then."""
+        if shard in self.begun or not self.compiled:
+            self.begun.pop(shard, None)
+            self.compiled[shard] = self.planner.parts(self.training, shard)
+        else:
+            self.begun[shard] = self.planner.layers(self.training, shard)
 
     def _hopeful(self) -> ShardKey | None:
         """The shard, among those that are not compiled, of the layout which might be the best, if one might be
@@ -192,14 +212,15 @@ class SearchRounds:
     def _intermediate(self, shard: ShardKey) -> ShardKey:
         """What is compiled on the way to a shard: of tensor groups each size, from the largest down, and of
         microbatches of many tokens those half as large."""
-        pieces = self._frame.shard_keys[0]
-        least = min(other.tensor for other in self.compiled)
+        pieces, first = self.pieces, _order(self.planner.cluster)
+        least = min(other.tensor for other in (*self.compiled, *self.begun))
         between = [other for other in pieces if shard.tensor < other.tensor < least]
         if between:
-            return min(between, key=_first)
+            largest = max(other.tensor for other in between)
+            return min((other for other in between if other.tensor == largest), key=first)
         while self._tokens(shard) > TOKENS:
             half = shard._replace(microbatch=shard.microbatch // 2)
-            if half in self.compiled or half not in pieces:
+            if half in self.compiled or half in self.begun or half not in pieces:
                 break
             shard = half
         return shard
@@ -223,21 +244,52 @@ class SearchRounds:
         return np.asarray(same)
 
     def _parts(self, shard: ShardKey, hopes: bool) -> ShardCosts:
-        """As compiled; else reckoned from what is nearest. hopes: at best."""
+        """As compiled; else reckoned from what is nearest, ends from what has some. hopes: at best."""
         if shard in self.compiled:
             return self.compiled[shard]
-        near = min(self.compiled, key=lambda other: _apart(shard, other))
-        found = replace(self.compiled[near], exact=False)
+        if shard in self.begun:
+            own, ends = self.begun[shard], self._reckoned(shard, self.compiled, hopes)
+            if hopes:
+                ends = replace(ends, first=_weightless(ends.first), last=_weightless(ends.last))
+            return replace(ends, layers=own.layers, entries=own.entries)
+        return self._reckoned(shard, (*self.compiled, *self.begun), hopes)
+
+    def _reckoned(self, shard: ShardKey, known: Iterable[ShardKey], hopes: bool) -> ShardCosts:
+        near = min(known, key=lambda other: _apart(shard, other))
+        found = replace(self._parts(near, hopes), exact=False)
         if shard.context != near.context:
             found = found.larger(near.context / shard.context)
         if shard[:1] + shard[2:4] != near[:1] + near[2:4]:
-            found = found.divided(shard.tensor / near.tensor, HOPE if hopes else 1.0)
+            hope = self._hope(shard, near) if hopes else 1.0
+            found = found.divided(shard.tensor / near.tensor, hope, hopes and shard.tensor > near.tensor)
         if shard.microbatch != near.microbatch:
             found = found.larger(shard.microbatch / near.microbatch)
             found = found.divided(1.0, _gain(self._tokens(near)) if hopes else 1.0)
         if shard.again != near.again and FULL in (shard.again, near.again):
             found = found.remade((LEAST_AGAIN if hopes else 1.0) if shard.again == FULL else 0.0)
         return found  # else what is made again costs time, and saves next to nothing; sums, too
+
+    def _hope(self, shard: ShardKey, near: ShardKey) -> float:
+        """The share of the work of another tensor group, at best, for as much of a layer. What each rank does of its
+        own whatever the group is, such as reading what enters a product, halves with the group, so that all halvings
+        to come gain no more together than the last one did."""
+        if shard.tensor >= near.tensor:
+            return HOPE
+        double = near._replace(tensor=2 * near.tensor)
+        known = self.compiled.get(double) or self.begun.get(double)
+        if known is None:
+            return FIRST_HOPE
+        return min(HOPE, 2.0 - 2 * self._work(known) / self._work(self._parts(near, hopes=False)))
+
+    def _work(self, costs: ShardCosts) -> float:
+        """Seconds of a rank in all layers, without what it exchanges in them."""
+        each = zip(costs.layers, self.training.model.stacks)
+        return sum((cost.forward + cost.backward - cost.exposed) * count for cost, (count, _) in each)
+
+
+def _weightless(cost: MicrobatchCost) -> MicrobatchCost:
+    """The same without memory: the least that it may need."""
+    return replace(cost, saved=0, working=0, gathered=0)
 
 
 def _gain(tokens: int) -> float:
@@ -299,9 +351,16 @@ def shards_of(planner: Planner, training: Training, fixed: Mapping[str, int]) ->
     pieces = [piece for piece in pieces if piece.microbatch == least]
     plain = {piece.tensor for piece in pieces if not (piece.again or piece.sharded)}
     likely = [piece for piece in pieces if not (piece.again or piece.sharded) or piece.tensor not in plain]
-    return [(piece,) for piece in sorted(likely, key=_first)]
+    return [(piece,) for piece in sorted(likely, key=_order(planner.cluster))]
 
 
-def _first(shard: ShardKey) -> tuple[float, ...]:
-    """What sorts first is compiled first: of the largest tensor group what needs least memory."""
-    return -shard.tensor, shard.microbatch, shard.again, shard.sharded, shard.context, -shard.expert
+def _order(cluster: Cluster) -> Callable[[ShardKey], tuple[float, ...]]:
+    """What sorts first is compiled first: of a tensor group in the middle what needs least memory. Programs of small
+    groups are large; those of large ones say little of smaller ones."""
+    middle = math.log2(max(cluster.target.chips * cluster.ranks_per_chip / BEGINS, 1))
+
+    def key(shard: ShardKey) -> tuple[float, ...]:
+        away = abs(math.log2(shard.tensor) - middle)
+        return away, -shard.tensor, shard.microbatch, shard.again, shard.sharded, shard.context, -shard.expert
+
+    return key

@@ -30,7 +30,7 @@ from trnlab.fleet.search.overlap import (
     streamed,
 )
 from trnlab.fleet.search.pipeline_times import PipelineTimes, held_of, parameters_of
-from trnlab.fleet.search.shard_costs import PartsOf, ShardCosts, ShardKey, Training, shard_keys_of
+from trnlab.fleet.search.shard_costs import NOTHING, PartsOf, ShardCosts, ShardKey, Training, shard_keys_of
 from trnlab.precision import MODES
 from trnlab.runtime.analysis.performance import MILLION
 from trnlab.stacks import WRITTEN
@@ -174,6 +174,7 @@ class Planner:
     attention: str = "fused"
     network: str = "kept"
     _parts: dict[tuple[str, ShardSpec], ShardCosts] = field(default_factory=dict)
+    _layers: dict[tuple[str, ShardSpec], ShardCosts] = field(default_factory=dict)
 
     def step(self, training: Training, layout: Layout) -> PlannedStep:
         """The step of a layout that has no obstacle, from its own programs."""
@@ -212,16 +213,27 @@ class Planner:
         model, share = training.model, self.spec_of(training, shard)
         key = model.name, share
         if key not in self._parts:
-            programs, blocks = self.programs, [block for _, block in model.stacks]
-            shares = [model.share(block, share) for block in blocks]
-            each = list(zip(blocks, shares))
-            layers = tuple(self._layer(model, block, own) for block, own in each)
-            kept = [replace(own, block="kept") for own in shares]
-            first, last = (programs.ends(model, kept[0 if i else -1], i, not i) for i in (True, False))
-            entries = tuple(programs.entry(model, block, own) for block, own in zip(blocks, kept))
-            join = programs.join(model, blocks[-1], kept[-1])
-            self._parts[key] = ShardCosts(layers, first, last, entries=entries, join=join)
+            within, kept = self.layers(training, shard), self._kept(model, share)
+            first, last = (self.programs.ends(model, kept[0 if i else -1], i, not i) for i in (True, False))
+            join = self.programs.join(model, model.stacks[-1][1], kept[-1])
+            self._parts[key] = replace(within, first=first, last=last, join=join, exact=True)
         return self._parts[key]
+
+    def layers(self, training: Training, shard: ShardKey) -> ShardCosts:
+        """The costs of a share's layers, compiled unless they are known, without what precedes and follows them."""
+        model, share = training.model, self.spec_of(training, shard)
+        key = model.name, share
+        if key not in self._layers:
+            blocks = [block for _, block in model.stacks]
+            layers = tuple(self._layer(model, block, model.share(block, share)) for block in blocks)
+            entries = tuple(self.programs.entry(model, *each) for each in zip(blocks, self._kept(model, share)))
+            self._layers[key] = ShardCosts(layers, NOTHING, NOTHING, False, entries)
+        return self._layers[key]
+
+    @staticmethod
+    def _kept(model: Model, share: ShardSpec) -> list[ShardSpec]:
+        """What a rank has of each kind of block, none of which is made again."""
+        return [replace(model.share(block, share), block="kept") for _, block in model.stacks]
 
     def _layer(self, model: Model, block: Block, spec: ShardSpec) -> MicrobatchCost:
         """One that makes something again says what that adds. Where that is all but what enters it, what is needed
