@@ -3,6 +3,7 @@
 # make test     formatting, lint, types, layers, tests
 # make test-all the same, with the tests that take long (CONTRIBUTING.md lists them)
 # make bench    the speed table
+# make attack  what docs/trust.md promises, attacked: poisoned caches, hostile folders and names, kills, faults
 # make opdb     PyTorch's own operator tests on the chip, and the table of operators
 # make jaxgrid  functions of JAX on the chip, and their table
 # make versions  each supported PyTorch, JAX, TensorFlow and Python, in an environment of its own, and the table of versions
@@ -32,7 +33,7 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraint
 
 LOOPS := $(BIN)/python -m trnlab.loops
 
-.PHONY: demo test test-all check bench opdb jaxgrid versions zoo scripts wheel format clean
+.PHONY: demo test test-all check attack bench opdb jaxgrid versions zoo scripts wheel format clean
 
 demo: $(DEMO)
 	@$(LOOPS)
@@ -77,6 +78,9 @@ scripts: .venv-scripts/.ready
 	@.venv-scripts/bin/python -m pip install -q --no-deps --target .venv-scripts/triton triton==3.9.0
 	@.venv-scripts/bin/python -m pip install -q --no-deps --target .venv-scripts/transformers-4.53 transformers==4.53.3 tokenizers==0.21.2 huggingface-hub==0.32.4 accelerate==1.7.0 datasets==2.21.0 dill==0.3.8 multiprocess==0.70.16
 	@touch $@
+
+attack: $(READY)
+	$(BIN)/python -m tools.attack
 
 opdb: $(READY)
 	$(BIN)/python -m tools.opdb --jobs 2 --json .opdb_cache/results.jsonl

@@ -48,7 +48,7 @@ def test_the_launch_has_the_ranks_of_the_plan_and_explains_each_line(found, fold
     exports = [i for i, line in enumerate(lines) if line.startswith("export")]
     assert len(exports) > 12
     assert all(lines[i - 1].startswith("# ") for i in exports)
-    assert 'export PLAN_TENSOR="2"' in lines
+    assert "export PLAN_TENSOR=2" in lines
 
 
 def test_the_cluster_job_has_a_pod_for_each_instance(folder):

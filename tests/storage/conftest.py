@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from s3 import Proxy, environment, serving
 
+from tools.storage.s3 import Proxy, environment, serving
 from trnlab.storage import Store, open_store
 
 

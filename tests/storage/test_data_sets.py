@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from s3 import Proxy
 
+from tools.storage.s3 import Proxy
 from trnlab.cli.main import main
 from trnlab.datasets import Order, Reader, Shards, index, write
 from trnlab.datasets.shards import BEGUN, INDEX

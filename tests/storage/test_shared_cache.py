@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from s3 import Proxy, environment
 
 from tests import processes
 from tests.runtime.runtime_samples import program
+from tools.storage.s3 import Proxy, environment
 from trnlab.cli.main import main
 from trnlab.errors import CacheError, UsageError
 from trnlab.runtime.cache import maintenance as cache_care

@@ -8,8 +8,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from s3 import Proxy
 
+from tools.storage.s3 import Proxy
 from trnlab.errors import UsageError
 from trnlab.storage import Store, open_store
 from trnlab.storage.remote import RemoteStore

@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 
+from trnlab.cli import commands
 from trnlab.cli import main as cli
 from trnlab.errors import RunError
 from trnlab.frontends.torch.saving import state_files
@@ -140,7 +141,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--place", help="a folder or URL; default: one that goes away")
     args = parser.parse_args()
-    cli.parser = functools.cache(cli.parser)
+    commands.parser = functools.cache(commands.parser)
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         found = flips(args.inputs, args.seed, args.place or folder, lambda number: READERS)
     for reader, names in found.items():

@@ -13,6 +13,7 @@ from typing import Any
 from trnlab.cli.commands import COMMANDS, parsed, unknown
 from trnlab.errors import TrnlabError
 from trnlab.files import why
+from trnlab.interrupts import raise_again
 from trnlab.quoting import visible
 from trnlab.runtime.notices import say, tell
 
@@ -36,7 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _shown(sys.stderr):
             args = parsed(words)
         with contextlib.nullcontext() if args.command in _OWN_OUTPUT else _shown(sys.stdout):
-            status: int = COMMANDS[args.command].load().main(args)
+            command = COMMANDS[args.command].load()
+            raise_again()
+            status: int = command.main(args)
         sys.stdout.flush()
     except TrnlabError as error:
         tell(error)

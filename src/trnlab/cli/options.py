@@ -57,6 +57,11 @@ def real(least: float, most: float, *, above: bool = False) -> Callable[[str], f
     return number
 
 
+def is_range(reads: object) -> bool:
+    """Whether this `type` of an option is one of those that `whole` and `real` make."""
+    return getattr(reads, "__qualname__", "") in ("whole.<locals>.number", "real.<locals>.number")
+
+
 RANKS = whole(1, 1 << 20)
 RANK = whole(0, (1 << 20) - 1)
 SEED = whole(0, (1 << 63) - 1)

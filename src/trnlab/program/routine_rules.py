@@ -224,7 +224,7 @@ def _slots(routine: Routine, chip: Chip) -> None:
     """Slots as the buffers and the cuts of SBUF make them, and each operand's those of its bytes. Of an operand that
     an index picks from they may be more: how far the index reaches is not written down."""
     cuts, name = routine.sbuf_cuts, routine.name
-    if not len(cuts) or cuts[0] != 0 or (np.diff(cuts) <= 0).any() or cuts[-1] > _MOST:
+    if not len(cuts) or cuts[0] != 0 or (np.diff(cuts) <= 0).any() or cuts[-1] > routine.sbuf_bytes:
         fail("TRN423", f"cuts of SBUF in routine {name!r}", got=cuts[:8].tolist())
     slots = slots_with(routine.buffers, cuts, chip.psum)
     total = slots.total + len(routine.after)

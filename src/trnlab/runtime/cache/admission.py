@@ -69,7 +69,18 @@ def admit(stored: Stored, name: str, chip: Chip | None = None, wanted: Mapping[s
                 raise damaged(name, f"its {field} is of another graph")
         if not _is_of(stored.program, stored.metadata):
             raise damaged(name, "its program is of another graph")
+    _require_runnable(stored.program, name)
     require_sound(stored.program, name, chip, _empty(stored))
+
+
+def _require_runnable(program: Program, name: str) -> None:
+    """What is decided where a program is run is not decided in it, and all of its tensors have a place."""
+    if (program.streams, program.faults, program.changes) != (1, (), ()):
+        raise damaged(name, "its program says how it is to be run")
+    given = {*program.inputs, *program.outputs, *program.constants}
+    lost = [t.name for t in program.tensors if t.id not in given and t.address < 0]
+    if lost:
+        raise damaged(name, f"tensor {lost[0]!r} of its program is neither bound nor placed")
 
 
 def require_sound(program: Program, name: str, chip: Chip | None = None, empty: Collection[int] = ()) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from typing import Any
 from trnlab.errors import CacheError
 from trnlab.files import json_of
 from trnlab.program.routine import Program
-from trnlab.runtime.cache.codec import Encoder, Json, decode, pack, schema, unpack
+from trnlab.runtime.cache.codec import Array, Encoder, Json, decode, pack, schema, unpack
 from trnlab.storage.keys import SEAL_BYTES
 
 MAGIC = b"trnlab\x1a\n"
@@ -48,10 +48,15 @@ class Stored:
 def dump(program: Program, metadata: Mapping[str, Any], graph: str = "") -> list[bytes]:
     """The file's bytes, in parts. `metadata` is plain JSON data. Raises TypeError for values it does not know."""
     encoder = Encoder()
-    tree = _json(encoder.encode(program))
-    text = graph.encode()
+    tree = encoder.encode(program)
+    return dump_tree(tree, encoder.arrays, metadata, graph)
+
+
+def dump_tree(encoded: Json, arrays: Sequence[Array], metadata: Mapping[str, Any], graph: str = "") -> list[bytes]:
+    """The same of a program that is encoded already."""
+    tree, text = _json(encoded), graph.encode()
     table, raw = [], []
-    for array in encoder.arrays:
+    for array in arrays:
         entry, columns = pack(array)
         table.append(entry)
         raw.extend(columns)

@@ -25,6 +25,7 @@ class Proxy(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
+        """Where it is."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
 
@@ -57,7 +58,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(answer.status, headers, body)
         connection.close()
 
-    do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = _pass
+    do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = _pass  # noqa: N815
 
     def _content(self) -> bytes:
         if "chunked" not in self.headers.get("Transfer-Encoding", ""):

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ctrl-C while the command line is still being imported, and when it is done: no traceback of Python's import.
+
+Python raises KeyboardInterrupt wherever it is, and in a callback of an import loses it. Until the command itself
+runs, which ends its work as it should, the process ends at once. What comes before this module is Python's own start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from types import FrameType
+
+STATUS = 130  # as shells have it of a process that Ctrl-C ended
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, b"trnlab: interrupted\n")
+    os._exit(STATUS)
+
+
+def end_at_once() -> None:
+    """Let Ctrl-C end the process, where nobody decided otherwise: nohup has it ignored."""
+    with contextlib.suppress(ValueError):  # not the main thread
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _end)
+
+
+def raise_again() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt again, where `end_at_once` was called."""
+    if signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

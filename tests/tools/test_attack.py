@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small part of `make attack`: nothing of what docs/trust.md promises is broken."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tools.attack import places, poison, ports, words
+from tools.attack.__main__ import ATTACKS
+
+
+def test_a_poisoned_cache_ends_no_run() -> None:
+    outcome = poison.without_a_key(60, 11)
+    assert outcome.failures == []
+    assert outcome.counts["refused"] > 30
+
+
+def test_programs_that_left_their_memory_once_are_refused(tmp_path: Path) -> None:
+    """Found by the attack: cuts of SBUF behind its end, streams without number, tensors without a place."""
+    import dataclasses
+
+    import numpy as np
+
+    from trnlab.runtime.cache import serialize
+
+    bench = poison.Bench(tmp_path)
+    program = bench.sound.program
+    first = program.routines[0]
+    cuts = np.append(first.sbuf_cuts, 1 << 40)
+    changed = (
+        dataclasses.replace(program, streams=1 << 40),
+        dataclasses.replace(program, outputs=(0,)),
+        dataclasses.replace(program, routines=(dataclasses.replace(first, sbuf_cuts=cuts), *program.routines[1:])),
+    )
+    for each in changed:
+        content = b"".join(serialize.dump(each, bench.sound.metadata, bench.sound.graph))
+        assert not bench.taken(content)
+
+
+def test_nothing_without_the_key_is_used() -> None:
+    outcome = poison.with_a_key(30, 12)
+    assert outcome.failures == []
+    assert outcome.counts["refused"] > 20
+
+
+def test_numbers_that_cannot_be_are_refused() -> None:
+    outcome = words.numbers(1, 0)
+    assert outcome.failures == []
+    assert outcome.counts["refused"] > 500
+
+
+def test_results_and_records_of_others_are_passed_over() -> None:
+    assert places.results(40, 1).failures == []
+    assert places.records(40, 1).failures == []
+
+
+def test_the_port_answers_its_own_names_and_goes_on() -> None:
+    assert ports.listening(4, 1).failures == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_an_interrupt_is_no_traceback_of_ours() -> None:
+    assert words.interrupts(6, 1).failures == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["names", "network with faults", "folder of a cache"])
+def test_so_do_the_longer_ones(name: str) -> None:
+    (attack,) = (each for each in ATTACKS if each.name == name)
+    assert attack.run(max(1, attack.inputs // 20), 1).failures == []
