@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 
 from trnlab.cli import options
+from trnlab.cli.kernels import vendor_tools
 from trnlab.errors import UsageError
 from trnlab.files import write_atomic
 from trnlab.frontends import unedited, vendor_imports
 from trnlab.graph.ir import Graph
 from trnlab.graph.stablehlo import to_stablehlo
-from trnlab.nki import vendor_tools
 from trnlab.nki.imports import install_imports
 from trnlab.runtime.checkpoint_plan import CheckpointUse, plan
 from trnlab.runtime.jobs import elastic, ranks

@@ -19,6 +19,8 @@ MODULES = {
     "nki.isa.constants": "trnlab.nki.enums",
     "nki.dtype": "trnlab.nki.dtype",
     "nki.experimental": "trnlab.nki.experimental",
+    "nki.framework": "trnlab.nki.framework_compiled",
+    "nki.framework.compiled": "trnlab.nki.framework_compiled",
     "nki.language": "trnlab.nki.language",
     "nki.language.constants": "trnlab.nki.neuronxcc.constants",
     "nki.typing": "trnlab.nki.typing",
@@ -68,7 +70,6 @@ ELSEWHERE = {
     "neuronxcc.starfish": "the vendor's compiler itself, whose internals have no counterpart here",
     "nki.compiler": "the vendor's compiler itself; here @nki.jit records a kernel, and nki.simulate runs it",
     "nki.runtime": "the vendor's runtime; here a kernel is called on arrays",
-    "nki.framework": "the vendor's bridge to frameworks; here a kernel takes arrays of any of them",
 }
 
 ROOTS = tuple(dict.fromkeys(name.split(".")[0] for name in MODULES))

@@ -12,7 +12,7 @@ from typing import Any
 from trnlab.chips.spec import Chip
 from trnlab.errors import RunError
 from trnlab.files import write_atomic
-from trnlab.nki import explain, portable
+from trnlab.nki import explain
 from trnlab.nki.kernel import Kernel
 from trnlab.nki.target import default_chip
 from trnlab.nki.tracing.arguments import map_objects
@@ -79,6 +79,8 @@ def save_files(kernel: Kernel, trace: Trace, chip: Chip, program: Path | None, n
     """Write what scripts look for after a run: the executable and the profile."""
     if program is None and ntff is None:
         return
+    from trnlab.nki import portable  # with everything that executes and times
+
     content = portable.dump(kernel, trace, chip)
     if program is not None:
         write_atomic(program, content)
@@ -135,6 +137,8 @@ class KernelProfiler(Benchmark):
         reports = self.folder / "json_reports"
         self._make_room(reports)
         result = super().__call__(*args, **kwargs)
+        from trnlab.nki import portable
+
         chip = self.kernel.chip or default_chip()
         recorded = portable.loads(portable.dump(self.kernel, self.kernel.trace(*args, **kwargs), chip), chip)
         timeline = recorded.profiled(chip)

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from trnlab.cli.kernels import vendor_tools
 from trnlab.nki import neuronxcc as nki
-from trnlab.nki import vendor_tools
 from trnlab.nki.neuronxcc import language as nl
 
 

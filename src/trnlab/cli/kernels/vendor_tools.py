@@ -28,7 +28,7 @@ from trnlab.files import write_atomic
 
 TOOLS = ("neuron-profile", "neuron-ls")
 SUMMARY, FULL = "summary-json", "json"
-_LINES = '#!/bin/sh\nexec "{python}" -m trnlab.nki.vendor_tools {tool} "$@"\n'
+_LINES = '#!/bin/sh\nexec "{python}" -m trnlab.cli.kernels.vendor_tools {tool} "$@"\n'
 
 
 @contextmanager
