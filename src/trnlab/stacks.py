@@ -125,7 +125,14 @@ class Stack:
         "what one loop computes: all that one pass over its rows can; or operators with what is elementwise before "
         "and after them, while a residual beside a product, a norm and a softmax are further passes over memory",
         LOOPS,
-        (Since("2.0", OPERATORS, INFERRED, "S01506: half of what the published step takes longer than ours"),),
+        (
+            Since(
+                "2.0",
+                OPERATORS,
+                INFERRED,
+                "S01774, which is 5 % farther off with loops; S00415 and S01144 are 3 % nearer with them: left open",
+            ),
+        ),
         alternatives=(LOOPS,),
         choices=(LOOPS, OPERATORS),
     )

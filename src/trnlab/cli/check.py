@@ -73,12 +73,13 @@ def main(args: argparse.Namespace) -> int:
 
 
 def held(report: Report) -> Callable[[str, str], str]:
-    """Of a target and the text of a stack, how far plans like a training step's estimate were off in published runs;
-    nothing of a forward pass."""
-    from trnlab.validation import planned  # which brings the planner
+    """Of a target and the text of a stack, how far plans like a training step's estimate were off in published runs,
+    or forward passes like this one."""
+    from trnlab.validation import inference, planned  # which bring the planner
 
     def of(target: str, stack: str) -> str:
-        return str(planned.held(target, report.precision, stacks.parse(stack).name)) if report.learns else ""
+        name = stacks.parse(stack).name
+        return str(planned.held(target, report.precision, name) if report.learns else inference.held(False, name))
 
     return of
 

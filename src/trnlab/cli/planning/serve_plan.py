@@ -30,6 +30,7 @@ from trnlab.runtime.notices import say
 from trnlab.runtime.settings import kept_folder
 from trnlab.stacks import OURS, Stack
 from trnlab.units import format_bytes
+from trnlab.validation import inference
 
 HEAD = (
     f"{'ranks':>5} {'number':>6} {'$/h':>8} {'$/Mtok':>7} {'first token p50/p90/p99':>24} {'each token p50/p99':>19} "
@@ -137,7 +138,8 @@ def _by_stack(plans: Sequence[ServingPlan]) -> list[str]:
             c = each.best.get(name)
             told = "not in time, or not at all" if c is None else _figures(c)
             lines.append(f"{name:<18} {each.question.stack.title:<27} {told}")
-    return lines
+    stacks = [one.question.stack for one in plans]
+    return [*lines, *(f"{stack.title}: rates {inference.held(True, stack.name)}" for stack in stacks)]
 
 
 def _refused(found: ServingPlan) -> dict[tuple[str, str], str]:
@@ -248,4 +250,5 @@ def _stack_to_json(found: ServingPlan) -> dict[str, object]:
     """The cheapest way of each target of Neuron, under a stack."""
     stack, best = found.question.stack, found.best
     chosen = {name: _choice_to_json(c, found.question) for name, c in best.items() if is_neuron(name)}
-    return {"stack": stack.text, "about": stack.title, "best": chosen}
+    held = inference.held(True, stack.name)
+    return {"stack": stack.text, "about": stack.title, "best": chosen, "published": asdict(held)}
