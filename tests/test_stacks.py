@@ -27,8 +27,8 @@ def test_the_newest_release_is_meant_where_none_is_named():
 @pytest.mark.parametrize(
     ("release", "attention", "products"),
     [
-        ("2.6", "written", "bf16"),
-        ("2.15", "written", "bf16"),
+        ("2.6", "softmax", "bf16"),
+        ("2.15", "softmax", "bf16"),
         ("2.16", "softmax", "bf16"),
         ("2.18.1", "softmax", "bf16"),
         ("2.19", "kernel", "bf16"),

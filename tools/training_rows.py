@@ -43,6 +43,8 @@ def seconds(row: TrainingRow, arguments: str) -> float:
         str(row.ranks),
         "--precision",
         row.precision,
+        "--stack",
+        "ours",
         row.script,
         *arguments.split(),
     ]

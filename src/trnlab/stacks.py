@@ -99,9 +99,11 @@ class Stack:
         (
             Since(
                 "2.0",
-                WRITTEN,
+                SOFTMAX,
                 INFERRED,
-                "S00434 and S00415: published steps are 1.5 times those with scores kept on chip",
+                "S00040, S00415 and S00434, with what their scripts make again: written out they would be 22, 29 and "
+                "26 % slower than published. NEURON_FUSE_SOFTMAX=1 is in scripts of neuronx-nemo-megatron (4813f8b, "
+                "2023-06-15; c074b13, release 2.13.1)",
             ),
             Since(
                 "2.16",
@@ -116,13 +118,21 @@ class Stack:
                 "release notes of NxD Core 0.8.0 and neuronx-nemo-megatron 0.6.0, 2024-07-03: flash attention kernel",
             ),
         ),
+        alternatives=(WRITTEN,),
         choices=(KERNEL, SOFTMAX, WRITTEN),
     )
     fusion: str = _choice(
         "what one loop computes: all that one pass over its rows can; or operators with what is elementwise before "
         "and after them, while a residual beside a product, a norm and a softmax are further passes over memory",
         LOOPS,
-        (Since("2.0", OPERATORS, INFERRED, "S01506: half of what the published step takes longer than ours"),),
+        (
+            Since(
+                "2.0",
+                OPERATORS,
+                INFERRED,
+                "S01774, which is 5 % farther off with loops; S00415 and S01144 are 3 % nearer with them: left open",
+            ),
+        ),
         alternatives=(LOOPS,),
         choices=(LOOPS, OPERATORS),
     )
@@ -192,7 +202,15 @@ class Stack:
         "microseconds of the host for each operator of a step, which it traces anew while the device computes what "
         "came before; a step begins when the loss of the one before was read",
         0.0,
-        (Since("2.0", 30.0, INFERRED, "S01506: a step of two microbatches, whose end nothing else explains"),),
+        (
+            Since(
+                "2.0",
+                30.0,
+                INFERRED,
+                "between S00040, none of whose 512 microbatches of two sequences can be sooner than its operators "
+                "are traced (27), and S01506, a step of two microbatches, whose end nothing else explains (40)",
+            ),
+        ),
         libraries={"axlearn": Since("2.0", 0.0, DOCUMENTED, "jax.jit traces once")},
         alternatives=(0.0, 60.0),
     )

@@ -85,6 +85,32 @@ def test_a_second_call_is_answered_from_the_first_until_something_changes(folder
     assert not record["cached"]
 
 
+def test_both_stacks_are_answered_the_vendors_first(folder, call):
+    done = call("estimate", "--target", "trn1.2xlarge,trn2.3xlarge", "--json", "train.py")
+    record = json.loads(done.stdout)
+    assert [each["stack"] for each in record["stacks"]] == ["vendor", "ours"]
+    vendor, ours = (each["targets"] for each in record["stacks"])
+    assert record["targets"] == vendor
+    for theirs, own in zip(vendor, ours, strict=True):
+        assert theirs["step_s"] > own["step_s"]
+        assert theirs["usd_per_step"] > own["usd_per_step"]
+        assert theirs["parts"]["host"] > 0
+        assert "host" not in own["parts"]
+    said = call("estimate", "--target", "trn1.2xlarge,trn2.3xlarge", "train.py").stdout
+    assert "from the last check" in said
+    assert "by whose software" in said
+    assert "published runs of Trainium1" in said
+    assert said.splitlines()[0].count("by the vendor's release") == 1
+
+
+def test_one_stack_may_be_asked_for(folder, call):
+    done = call("check", "--target", "trn1.2xlarge", "--stack", "ours", "train.py")
+    assert "by whose software" not in done.stdout
+    record = json.loads(call("check", "--target", "trn1.2xlarge", "--stack", "ours", "--json", "train.py").stdout)
+    assert [(each["stack"], each["targets"]) for each in record["stacks"]] == [("ours", record["targets"])]
+    assert call("check", "--target", "trn1.2xlarge", "--stack", "theirs", "train.py").returncode == 2
+
+
 def test_the_exit_status_tells_ci(folder, call):
     (folder / "train.py").write_text(SCRIPT.format(loss="m(x).erfinv()"))
     done = call("check", "--target", "trn1.2xlarge,trn2.3xlarge", "--page", "out/page.html", "train.py")

@@ -43,7 +43,21 @@ def found(tmp_path_factory):
         with pytest.MonkeyPatch.context() as patch:
             said = []
             patch.setattr("builtins.print", lambda *text, said=said, **_: said.append(" ".join(map(str, text))))
-            assert main(["estimate", "--json", "--no-cache", "--target", "inf2.xlarge", str(folder / "one.py")]) == 0
+            assert (
+                main(
+                    [
+                        "estimate",
+                        "--stack",
+                        "ours",
+                        "--json",
+                        "--no-cache",
+                        "--target",
+                        "inf2.xlarge",
+                        str(folder / "one.py"),
+                    ]
+                )
+                == 0
+            )
         out.write_text("\n".join(said))
         records[name] = json.loads(out.read_text())
     return records
@@ -116,7 +130,16 @@ def _estimated(tmp_path, text):
     said = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("builtins.print", lambda *text, **_: said.append(" ".join(map(str, text))))
-        command = ["estimate", "--json", "--no-cache", "--target", "trn1.32xlarge", str(tmp_path / "one.py")]
+        command = [
+            "estimate",
+            "--stack",
+            "ours",
+            "--json",
+            "--no-cache",
+            "--target",
+            "trn1.32xlarge",
+            str(tmp_path / "one.py"),
+        ]
         assert main(command) == 0
     return json.loads("\n".join(said))
 

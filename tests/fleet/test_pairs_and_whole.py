@@ -117,7 +117,21 @@ def both(tmp_path_factory):
     script.write_text(SCRIPT)
     with contextlib.redirect_stdout(said):
         assert (
-            main(["estimate", "--json", "--no-cache", "--target", "trn1.32xlarge", "--ranks", "32", str(script)]) == 0
+            main(
+                [
+                    "estimate",
+                    "--stack",
+                    "ours",
+                    "--json",
+                    "--no-cache",
+                    "--target",
+                    "trn1.32xlarge",
+                    "--ranks",
+                    "32",
+                    str(script),
+                ]
+            )
+            == 0
         )
     fixed = pinned("tp=1,pp=1,mb=1,zero=3,overlap=1,recompute=none")
     question = Question(from_config(SIZES, "small"), 1e9, ("trn1.32xlarge",), (1, 1), batch=32, fixed=fixed)

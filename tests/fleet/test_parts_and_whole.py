@@ -49,6 +49,8 @@ def _whole(folder, sizes, target, ranks, precision, again):
     sys.modules.pop("train_llama", None)  # the script changes it
     asked = [
         "estimate",
+        "--stack",
+        "ours",
         "--json",
         "--no-cache",
         "--target",

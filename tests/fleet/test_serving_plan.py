@@ -72,6 +72,35 @@ def test_the_command(small, capsys):
     assert _told(small, capsys, "--qps", "40") == again
 
 
+def test_both_stacks_are_answered_the_vendors_first(small, capsys):
+    found = _told(small, capsys, "--qps", "40")
+    vendor, ours = found["stacks"]
+    assert (vendor["stack"], ours["stack"], found["stack"]) == ("vendor", "ours", "vendor")
+    assert set(vendor["best"]) == set(ours["best"]) == {"inf2.xlarge"}
+    mine, theirs = (each["best"]["inf2.xlarge"]["offer"]["engine"] for each in (ours, vendor))
+    assert mine["prefill"] < theirs["prefill"]
+    assert next(c["offer"]["engine"] for c in found["choices"] if c["offer"]["target"] == "inf2.xlarge") == theirs
+    alone = _told(small, capsys, "--qps", "40", "--stack", "ours")
+    assert alone["compiled"] == 0
+    assert alone["stacks"] == [ours]
+    assert main(["serve-plan", *small, "--target", "inf2.xlarge", "--qps", "40"]) == 0
+    said = capsys.readouterr().out
+    assert "by whose software" in said
+    assert "trnlab's compiler" in said
+
+
+def test_heads_that_are_filled_up_are_told(tmp_path, capsys):
+    (tmp_path / "odd.json").write_text(
+        json.dumps(CONFIG | {"num_attention_heads": 3, "num_key_value_heads": 3, "hidden_size": 192})
+    )
+    asked = [str(tmp_path / "odd.json"), "--no-cache", "--prompt", "100", "--output", "50", "--target", "inf2.xlarge"]
+    asked += ["--ranks", "2", "--batch", "1", "--beside", "", "--stack", "ours"]
+    assert main(["serve-plan", *asked]) == 0
+    assert "3 heads are filled up to 4, 2 on each of 2 ranks" in capsys.readouterr().out
+    assert main(["serve-plan", *asked, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["choices"][0]["padded_heads"] == [{"heads": 3, "filled_up_to": 4}]
+
+
 def test_copies_that_were_asked_for(small, capsys):
     """One program of the batch, on so many ranks, with such weights; less memory where they have a byte."""
     found = _told(small, capsys, "--batch", "8", "--ranks", "2", "--beside", "")["choices"]

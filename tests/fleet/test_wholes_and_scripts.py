@@ -131,7 +131,18 @@ def ranks(name: str, again: bool, file: Path) -> tuple[RankCost, RankCost]:
 
 def command(file: Path) -> list[str]:
     """That times it."""
-    return ["estimate", "--json", "--no-cache", "--target", TARGET, "--ranks", str(RANKS), str(file)]
+    return [
+        "estimate",
+        "--stack",
+        "ours",
+        "--json",
+        "--no-cache",
+        "--target",
+        TARGET,
+        "--ranks",
+        str(RANKS),
+        str(file),
+    ]
 
 
 ALONE = [  # a network, whether it makes activations again, and by which part of a step and of its memory it differs

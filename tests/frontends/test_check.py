@@ -19,8 +19,10 @@ from trnlab.estimate.result import Report, from_json, to_json
 from trnlab.frontends.torch.check.live_objects import alive, only_new_ones
 from trnlab.frontends.torch.check.report import examine
 from trnlab.frontends.torch.check.unmaterialized import Unwritten, is_large
+from trnlab.runtime import device
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session
+from trnlab.stacks import parse
 
 pytestmark = pytest.mark.torch
 
@@ -56,6 +58,21 @@ def test_what_is_planted_is_found_and_nothing_else(name, tmp_path):
         assert f.what
         assert f.do
         assert not f.place.file or Path(f.place.file).name == "script.py"
+
+
+def test_stacks_that_compile_alike_share_programs(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(device, "_build", lambda *given, build=device._build: made.append(given) or build(*given))
+    path = tmp_path / "script.py"
+    path.write_text(next(iter(CLEAN.values())))
+    target = chips.target("trn1.2xlarge")
+    asked = [parse(text) for text in ("vendor,fusion=loops", "vendor,fusion=loops,tracing_us=0", "ours")]
+    report = examine(Script(path), [target], Session(target), asked)
+    slow, *same = report.results
+    assert len(made) == len({id(graph) for graph, *_ in made}) > 0
+    assert slow.step_s > same[0].step_s == same[1].step_s
+    assert report.targets == [slow]
+    assert from_json(json.loads(json.dumps(to_json(report)))) == report
 
 
 @pytest.fixture(scope="module")

@@ -86,5 +86,5 @@ def test_what_compiling_would_take_is_said_and_nothing_is_compiled(
     said = capsys.readouterr().out
     assert "2 programs, 0 to compile" in said
     assert "on the vendor's stack 13 to 40 minutes, assumed: nothing published so small or large" in said
-    assert main(["estimate", "--target", "trn1.2xlarge", str(tmp_path / "train.py")]) == 0
+    assert main(["estimate", "--stack", "ours", "--target", "trn1.2xlarge", str(tmp_path / "train.py")]) == 0
     assert re.search(r"compiling took .* here, measured; on the vendor's stack 13 to 40", capsys.readouterr().out)

@@ -134,7 +134,7 @@ def estimated(place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     (tmp_path / "train.py").write_text(SCRIPT)
 
     def run(block: int, prefetch: int, *options: str) -> dict[str, Any]:
-        command = ["estimate", "--json", "--cache", str(tmp_path / "cache"), *options]
+        command = ["estimate", "--stack", "ours", "--json", "--cache", str(tmp_path / "cache"), *options]
         capsys.readouterr()
         assert main([*command, str(tmp_path / "train.py"), place, str(block), str(prefetch)]) == 0
         return dict(json.loads(capsys.readouterr().out)["targets"][0])
@@ -177,7 +177,7 @@ def test_the_text_of_an_estimate_says_what_a_step_waits_for(
     estimated: Any, place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["--target", "trn1.2xlarge", "--cache", str(tmp_path / "cache"), str(tmp_path / "train.py"), place]
-    assert main(["estimate", *command, "200", "8"]) == 0
+    assert main(["estimate", "--stack", "ours", *command, "200", "8"]) == 0
     said = capsys.readouterr().out
     assert "  and then " in said
     assert "for its data and takes" in said

@@ -27,7 +27,7 @@ def script(folder, name="compile_step"):
 
 def estimated(folder, capsys, *arguments, name="compile_step"):
     """What `trnlab estimate --json` says."""
-    main(["estimate", "--json", "--no-cache", *arguments, script(folder, name)])
+    main(["estimate", "--stack", "ours", "--json", "--no-cache", *arguments, script(folder, name)])
     return json.loads(capsys.readouterr().out)
 
 
@@ -83,6 +83,6 @@ def test_a_rule_changes_what_is_told_and_what_was_kept(tmp_path, capsys) -> None
     for content in ("", RULES, RULES.replace("mxfp8", "fp32")):
         rules.write_text(content)
         arguments = ["--target", "trn3", "--cache", str(tmp_path / "cache"), "--precision-rules", str(rules)]
-        main(["estimate", "--json", *arguments, script(tmp_path)])
+        main(["estimate", "--stack", "ours", "--json", *arguments, script(tmp_path)])
         times.append(json.loads(capsys.readouterr().out)["targets"][0]["step_s"])
     assert len(set(times)) == 3

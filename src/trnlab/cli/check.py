@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from trnlab.fabric.cluster import Cluster, parse
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session, from_settings
 from trnlab.runtime.settings import Settings, kept_folder, said
+from trnlab.stacks import OWN, Stack
 from trnlab.view.followed import ScriptExitedError
 
 FAILED = 1
@@ -62,7 +63,7 @@ def arguments_of_estimates(command: argparse.ArgumentParser, page: bool = False)
             help="batches of all ranks; default: as the script says",
         )
         options.settings(command, "comm_threshold", "fault")
-    options.stack(command, both=False)
+    options.stack(command)
     options.allow(command)
     options.cache(command, "look anew, compile all, keep nothing")
     add("script", metavar="SCRIPT", type=Path)
@@ -72,7 +73,7 @@ def arguments_of_estimates(command: argparse.ArgumentParser, page: bool = False)
 def main(args: argparse.Namespace) -> int:
     """Check a script; returns 0 where it runs and fits, 1 where something is refused or does not fit."""
     report = examined(args)
-    said = document.check(report)
+    said = document.check(report, held(report))
     if args.page:
         args.page.parent.mkdir(parents=True, exist_ok=True)
         profile.write(args.page, documents.page(said).encode())
@@ -80,6 +81,18 @@ def main(args: argparse.Namespace) -> int:
     if args.page and not args.json:
         print(f"\npage    {args.page}")
     return FAILED if report.failed else 0
+
+
+def held(report: Report) -> Callable[[str, str], str]:
+    """Of a target and the text of a stack, how far plans like a training step's estimate were off in published runs,
+    or forward passes like this one."""
+    from trnlab.validation import inference, planned  # which bring the planner
+
+    def of(target: str, stack: str) -> str:
+        name = stacks.parse(stack).name
+        return str(planned.held(target, report.precision, name) if report.learns else inference.held(False, name))
+
+    return of
 
 
 def examined(args: argparse.Namespace) -> Report:
@@ -93,7 +106,7 @@ def examined(args: argparse.Namespace) -> Report:
         *(t.name for t in targets),
         session.precision,
         repr(session.rules),
-        repr(session.stack),
+        repr(_stacks(args)),
         str(session.rounds_stochastically),
         str(Path.cwd()),
         *_ranks(session, getattr(args, "rank", 0)),
@@ -168,7 +181,7 @@ def _become(session: Session, cluster: Cluster, size: int, rank: int) -> None:
 
 def _told(report: Report, session: Session, args: argparse.Namespace) -> None:
     """What the command line says of a job, whatever was found or kept."""
-    for target in report.targets:
+    for target in report.results:
         if target.job is not None:
             target.job.judge(session.comm_threshold)
             target.job.rate(getattr(args, "batches", 0) or target.job.batches, report.per_step)
@@ -186,12 +199,12 @@ def _followed(
     from trnlab.frontends.torch.check.report import examine  # PyTorch takes a while
 
     with as_one_of(cluster, session):
-        report = examine(script, targets, session)
+        report = examine(script, targets, session, _stacks(args))
     whole = whole_instance(targets, session, (found.code for found in report.findings), args)
     if whole is None:
         return report
     with as_one_of(whole, session):
-        report = examine(script, targets, session)
+        report = examine(script, targets, session, _stacks(args))
     report.notes.append(
         f"the script is of several ranks, and gets all {whole.ranks} of {whole.name}; --ranks N says another number"
     )
@@ -260,10 +273,15 @@ def _session(targets: list[Target], args: argparse.Namespace) -> Session:
         if session.rules.needs("fp8", session.precision):
             session.target = min(targets, key=lambda t: t.chip.has("fp8_e4m3fn"))
             session.check_formats()
-        session.stack = stacks.parse(getattr(args, "stack", stacks.OURS))
+        session.stack = _stacks(args)[0]
         return session
     assert refused is not None
     raise refused
+
+
+def _stacks(args: argparse.Namespace) -> list[Stack]:
+    """Whose software the step is timed under; ours in commands that do not ask."""
+    return options.stacks_of(args) if hasattr(args, "stack") else [OWN]
 
 
 def _ranks(session: Session, rank: int) -> list[str]:

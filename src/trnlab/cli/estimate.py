@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 
 from trnlab import documents
-from trnlab.cli.check import FAILED, arguments_of_estimates, examined
+from trnlab.cli.check import FAILED, arguments_of_estimates, examined, held
 from trnlab.estimate import document
 
 
@@ -18,6 +18,6 @@ def arguments(command: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print time, memory and cost of a script's step; returns 1 where there is no time to tell."""
     report = examined(args)
-    said = document.estimate(report)
+    said = document.estimate(report, held(report))
     print(said.json() if args.json else documents.text(said))
     return 0 if any(t.step_s for t in report.targets) else FAILED

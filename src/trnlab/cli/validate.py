@@ -17,7 +17,7 @@ from trnlab.documents import Document, text
 from trnlab.errors import UsageError
 from trnlab.runtime.notices import say as notice
 from trnlab.runtime.settings import kept_folder
-from trnlab.validation import anchors, collectives, gpus, mine, planned, sources, training
+from trnlab.validation import anchors, collectives, gpus, inference, mine, planned, sources, training
 from trnlab.validation.sources import readings
 
 FOLDER = mine.FOLDER
@@ -78,13 +78,15 @@ def _all(args: argparse.Namespace, wanted: str) -> int:
     uncovered = [m for m in anchors.load() if wanted.lower() in m.name.lower()]
     runs = [run for run in collectives.load() if wanted.lower() in run.name.lower() or wanted == "collectives"]
     plans = [row for row in planned.load() if wanted.lower() in row.name.lower() or wanted == "training"]
+    passes = [row for row in inference.load() if wanted.lower() in row.name.lower() or wanted == "inference"]
     jobs = [row for row in training.load() if wanted.lower() in row.name.lower() or wanted == "training"]
     steps = [row for row in gpus.load() if wanted.lower() in f"{row.table} {row.name}".lower() or wanted == "gpus"]
-    if not kernels and not uncovered and not runs and not plans and not jobs and not steps:
+    if not kernels and not uncovered and not runs and not plans and not passes and not jobs and not steps:
         raise _unknown(wanted)
     rows, network = sources.recorded(kernels), collectives.validate(runs)
     sections = [
         *planned.sections(plans),
+        *inference.sections(passes),
         *sources.sections(rows),
         *collectives.sections(network),
         *training.sections(jobs),
@@ -93,6 +95,7 @@ def _all(args: argparse.Namespace, wanted: str) -> int:
     ]
     record = {
         "planned": planned.to_json(plans),
+        "inference": inference.to_json(passes),
         "from_sources": sources.to_json(rows),
         "not_covered": anchors.to_json(uncovered),
         "collectives": collectives.to_json(network),

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from trnlab.documents import BOTH, PAGE, TERMINAL, Bar, Bars, Document, Key, Note, Part, Section, Slice, Table
@@ -17,9 +17,10 @@ from trnlab.units import format_bytes
 from trnlab.view.effects import NAMESPACES, Effects
 
 VENDOR_COMPILE = (
-    "no model of the vendor's compiler is made here. Published of it: 13 minutes for a step of BERT-Large with "
+    "how long the vendor's compiler takes is not modelled. Published of it: 13 minutes for a step of BERT-Large with "
     "parallel compilation and 40 without, 30 to 60 minutes from 70 billion parameters on"
 )
+Held = Callable[[str, str], str]
 _MOST_OPERATORS, _MOST_EFFECTS, _MOST_TENSORS = 12, 12, 5
 _KINDS = {
     "parameters": "var(--tensor)",
@@ -43,9 +44,15 @@ _PRICES = (
 _AND_GRADIENTS = ", the exchange of gradients counted in full"
 
 
-def check(report: Report) -> Document:
-    """All that is known. Where a step's time goes stands on the page alone."""
-    sections = [*_findings(report.ordered()), *_operators(report), *_targets(report), *_times(report, PAGE)]
+def _unheld(_target: str, _stack: str) -> str:
+    """Nothing is known."""
+    return ""
+
+
+def check(report: Report, held: Held = _unheld) -> Document:
+    """All that is known. Where a step's time goes stands on the page alone. held: see `by_stack`."""
+    sections = [*_findings(report.ordered()), *_operators(report), *_targets(report), *by_stack(report, held)]
+    sections += _times(report, PAGE)
     sections += [*_operators_by_name(report), *effects(report.effects), *_vendor(report)]
     said = text.conclusion(report)
     return Document(
@@ -60,10 +67,10 @@ def check(report: Report) -> Document:
     )
 
 
-def estimate(report: Report) -> Document:
-    """What a step takes, without what is only in the way."""
+def estimate(report: Report, held: Held = _unheld) -> Document:
+    """What a step takes, without what is only in the way. held: see `by_stack`."""
     sections = [*_findings(f for f in report.ordered() if f.severity == ERROR), *_targets(report)]
-    sections += [*_times(report, TERMINAL), *effects(report.effects)]
+    sections += [*by_stack(report, held), *_times(report, TERMINAL), *effects(report.effects)]
     return Document(Path(report.script).name, [Note(text.head(report)), *sections], record=lambda: to_json(report))
 
 
@@ -171,6 +178,45 @@ def side_by_side(report: Report, on: str = BOTH) -> list[Part]:
     of = f"rates and {of}" if report.learns else f"rates of an instance and {of}"
     table = Table(rows, head, range(2, len(head)), on=on)
     return [table, *([Note(of, on=on)] if any(t.per_s for t in report.targets) else [])]
+
+
+def by_stack(report: Report, held: Held) -> Iterator[Section]:
+    """What each target makes of it by programs of each stack. held: of a target and the text of a stack, how far
+    estimates like these were off in published runs."""
+    if len(report.stacks) < 2:
+        return
+    unit, what = report.counted or "tokens", text.what(report)
+    head = ("target", "by", what, "MFU", f"{unit}/s", f"$/{what}", f"$/million {unit}", "published runs")
+    rows = [
+        (
+            name.name,
+            each.about,
+            seconds(t.step_s if t.job is None else t.job.step_s),
+            f"{100 * t.mfu:.1f} %" if t.mfu is not None else "-",
+            *_spent(t),
+            held(t.name, each.stack),
+        )
+        for i, name in enumerate(report.targets)
+        for each in report.stacks
+        for t in [each.targets[i]]
+    ]
+    columns = [n for n in range(len(head)) if n != len(head) - 1 or any(row[-1] for row in rows)]
+    table = Table([tuple(row[n] for n in columns) for row in rows], [head[n] for n in columns], range(2, 7))
+    first = report.stacks[0]
+    say = (
+        "What the vendor's software makes of it, and what this hardware can do by programs that trnlab compiles; all "
+        f"else here is by {first.about}."
+    )
+    yield Section("by whose software", [table, Note(f"all else here is by {first.about}", on=TERMINAL)], say=say)
+
+
+def _spent(t: TargetResult) -> tuple[str, str, str]:
+    """Rate, and dollars of a step and of a million of what it counts: of the job where there is one."""
+    of = t.job or t
+    return tuple(  # type: ignore[return-value]
+        format(value, form) if value else "-"
+        for value, form in ((of.per_s, ",.0f"), (of.usd_per_step, ".3g"), (of.usd_per_million, ".3g"))
+    )
 
 
 def _not_alone(report: Report) -> Iterator[Section]:

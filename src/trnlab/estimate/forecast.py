@@ -69,16 +69,23 @@ class StepWork:
     # whether it has a backward pass, so that there are gradients; a forward pass alone exchanges nothing with
     # other batches
     learns: bool = True
+    # whether a host may trace its operators anew in each step, as PyTorch/XLA does; jax.jit traces once
+    retraced: bool = True
 
 
 def forecast(
-    work: StepWork, target: Target, session: Session, refused: Callable[[TrnlabError], object]
+    work: StepWork,
+    target: Target,
+    session: Session,
+    refused: Callable[[TrnlabError], object],
+    known: dict[str, Executable] | None = None,
 ) -> TargetResult:
-    """Compile and time the step for a target. An error of the compiler is handed to `refused`, and told in `why`."""
+    """Compile and time the step for a target. An error of the compiler is handed to `refused`, and told in `why`.
+    known: programs of other stacks for this target, by key, to which what is compiled here is added."""
     started = time.perf_counter()
     result, many = begun(target, session), session.communicator is not None
     try:
-        own = session_for(target, session)
+        own = session_for(target, session, known)
         made = [(part, cost_of(part, device.obtain(part.graph, own))) for part in work.parts]
     except TrnlabError as error:
         refused(error)
@@ -89,7 +96,7 @@ def forecast(
     result.memory = memory_of_step(work, made)
     result.compiling_s = sum(cost.executable.metadata["compile_seconds"] for _, cost in made)
     _time(result, made, own)
-    if work.learns:
+    if work.learns and work.retraced:
         _trace(result, made, own)
     _lay_out(result, target, many, work.learns)
     if many:
@@ -116,12 +123,12 @@ def begun(target: Target, session: Session) -> TargetResult:
     return result
 
 
-def session_for(target: Target, session: Session) -> Session:
-    """The session in which a step is compiled for a target."""
+def session_for(target: Target, session: Session, known: dict[str, Executable] | None = None) -> Session:
+    """The session in which a step is compiled for a target. known: see `forecast`."""
     return replace(
         session,
         target=target,
-        executables={},
+        executables={} if known is None else known,
         compiled={},
         core=None,
         faults=(),

@@ -128,12 +128,16 @@ class _Made:
 
 
 def forecast_pipeline(
-    work: Pipeline, target: Target, session: Session, refused: Callable[[TrnlabError], object]
+    work: Pipeline,
+    target: Target,
+    session: Session,
+    refused: Callable[[TrnlabError], object],
+    known: dict[str, Executable] | None = None,
 ) -> TargetResult:
-    """As `forecast`, of a pipeline. An error of the compiler is handed to `refused`, and told in `why`."""
+    """As `forecast`, of a pipeline."""
     started = time.perf_counter()
     result = forecast.begun(target, session)
-    own = forecast.session_for(target, session)
+    own = forecast.session_for(target, session, known)
     made = _Made(work, own)
     try:
         times = [

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from trnlab.findings import ERROR, SEVERITIES, Finding, UserLine
@@ -117,8 +117,18 @@ class TargetResult:
 
 
 @dataclass
+class StackTargets:
+    """What targets make of the step under one stack. stack: as `stacks.parse` reads it; about: for people."""
+
+    stack: str
+    about: str
+    targets: list[TargetResult] = field(default_factory=list)
+
+
+@dataclass
 class Report:
-    """What is known of a script."""
+    """What is known of a script. targets: of the first stack; stacks: of all that were asked for, this one the
+    first, and none where there is no step."""
 
     script: str
     precision: str = "bf16"
@@ -128,6 +138,7 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     operators: list[OperatorReport] = field(default_factory=list)
     targets: list[TargetResult] = field(default_factory=list)
+    stacks: list[StackTargets] = field(default_factory=list)
     parameters: int = 0
     per_step: int = 0
     counted: str = ""  # what `per_step` counts, "tokens" or "samples"
@@ -136,6 +147,12 @@ class Report:
     cached: bool = False
     notes: list[str] = field(default_factory=list)
     effects: Effects | None = None  # what the script would have done besides, where it was kept from that
+
+    @property
+    def results(self) -> Iterator[TargetResult]:
+        """Of all stacks."""
+        for each in self.stacks:
+            yield from each.targets
 
     def having(self, severity: str) -> list[Finding]:
         """Findings of one severity."""
@@ -154,15 +171,24 @@ class Report:
 
 def to_json(report: Report) -> dict[str, Any]:
     """The record, see docs/check.md."""
-    record = asdict(report)
+    record = asdict(replace(report, targets=[], stacks=[]))
     record["findings"] = [asdict(f) for f in report.ordered()]
-    for target, was in zip(record["targets"], report.targets):
-        target["memory"]["total"] = was.memory.total
-        if was.job is not None:
-            del target["job"]["degraded"]  # which the record calls `sick`
-            target["job"]["sick"] = was.job.degraded.as_json() if was.job.degraded is not None else None
+    record["targets"] = [_target_to_json(target) for target in report.targets]
+    record["stacks"] = [
+        {"stack": each.stack, "about": each.about, "targets": [_target_to_json(target) for target in each.targets]}
+        for each in report.stacks
+    ]
     record["effects"] = report.effects.as_json() if report.effects is not None else None
     return {"schema": SCHEMA, "version": VERSION, "failed": report.failed, **record}
+
+
+def _target_to_json(target: TargetResult) -> dict[str, Any]:
+    record = asdict(target)
+    record["memory"]["total"] = target.memory.total
+    if target.job is not None:
+        del record["job"]["degraded"]  # which the record calls `sick`
+        record["job"]["sick"] = target.job.degraded.as_json() if target.job.degraded is not None else None
+    return record
 
 
 def from_json(record: dict[str, Any]) -> Report:
@@ -170,7 +196,10 @@ def from_json(record: dict[str, Any]) -> Report:
     fields = {k: v for k, v in record.items() if k not in ("schema", "version", "failed")}
     fields["findings"] = [_finding(f) for f in record["findings"]]
     fields["operators"] = [OperatorReport(**o) for o in record["operators"]]
-    fields["targets"] = [_target(t) for t in record["targets"]]
+    fields["stacks"] = [
+        StackTargets(each["stack"], each["about"], [_target(t) for t in each["targets"]]) for each in record["stacks"]
+    ]
+    fields["targets"] = fields["stacks"][0].targets if fields["stacks"] else []
     fields["effects"] = effects_of(record.get("effects"))
     return Report(**fields)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from trnlab.estimate.result import Report, TargetResult
 from trnlab.findings import ERROR, NOTE, WARNING
+from trnlab.stacks import OURS
 from trnlab.units import format_bytes
 from trnlab.view.effects import Effects
 
@@ -27,7 +28,8 @@ def head(report: Report) -> str:
     size = f", {report.parameters:,} parameters" if report.parameters else ""
     per = f", {report.per_step:,} {report.counted or 'tokens'} a {what(report)}" if report.per_step else ""
     known = ", from the last check" if report.cached else ""
-    return f"{report.script}: {how}, {report.precision} matrix products, {steps}{size}{per}{known}"
+    by = f", by {report.stacks[0].about}" if report.stacks and report.stacks[0].stack != OURS else ""
+    return f"{report.script}: {how}, {report.precision} matrix products, {steps}{size}{per}{by}{known}"
 
 
 def conclusion(report: Report) -> str:

@@ -14,7 +14,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any
+from typing import Any, Protocol
 
 from trnlab.chips.catalog import TARGETS
 from trnlab.documents import Note, Section, Table
@@ -26,6 +26,7 @@ from trnlab.fleet.search.layout import pinned
 from trnlab.stacks import LIBRARIES, NAMES, NEWEST, OURS, VENDOR, Stack, parse
 
 ENOUGH = 3  # runs of a chip, in a format, for a band of their own; of fewer, those of all chips serve
+LAID_OUT = "Each with the layout of its source, the vendor's stack in the run's release and library (docs/stacks.md)."
 STEPS = 1000.0  # that a plan of a row is of; a step's time does not depend on it
 
 
@@ -56,10 +57,40 @@ class PlannedRow:
         """The vendor's that the run was published with."""
         return parse(f"{VENDOR},release={self.release},library={self.library}")
 
+    def rate(self, stack: str) -> float:
+        """Sequences or images a second, as planned. stack: OURS or VENDOR."""
+        return self.batch / (self.step_s if stack == OURS else self.vendor_s)
+
     def error(self, stack: str) -> float:
-        """Error of the planned rate, relative to what was measured; positive when the plan is too fast. stack: OURS
-        or VENDOR."""
-        return self.batch / (self.step_s if stack == OURS else self.vendor_s) / self.measured - 1
+        """Error of the planned rate, relative to what was measured; positive when the plan is too fast."""
+        return self.rate(stack) / self.measured - 1
+
+
+class MeasuredRate(Protocol):
+    """A published run of any kind, beside what trnlab says of it under both stacks."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        ...
+
+    @property
+    def split(self) -> str:
+        """Calibration or check."""
+        ...
+
+    @property
+    def measured(self) -> float:
+        """A second."""
+        ...
+
+    def rate(self, stack: str) -> float:
+        """The same as predicted."""
+        ...
+
+    def error(self, stack: str) -> float:
+        """Of the rate, relative to what was measured."""
+        ...
 
 
 @cache
@@ -111,9 +142,13 @@ def held(target: str, precision: str, stack: str = OURS, own: Sequence[PlannedRo
 
 
 def sections(
-    rows: Sequence[PlannedRow], title: str = "training runs, as published, and as planned"
+    rows: Sequence[MeasuredRate],
+    title: str = "training runs, as published, and as planned",
+    counted: str = "run, sequences or images a second",
+    say: str = LAID_OUT,
 ) -> Iterator[Section]:
-    """Rates as measured, and as plans of both stacks have them; how far these are off."""
+    """Rates as measured, and as both stacks have them; how far these are off. counted: what rates are of; say: how
+    they were made."""
     if not rows:
         return
     lines = [
@@ -121,20 +156,16 @@ def sections(
             row.name,
             row.split,
             f"{row.measured:.5g}",
-            *(
-                f"{row.batch / seconds:.5g} {row.error(stack):+.1%}"
-                for stack, seconds in ((VENDOR, row.vendor_s), (OURS, row.step_s))
-            ),
+            *(f"{row.rate(stack):.5g} {row.error(stack):+.1%}" for stack in (VENDOR, OURS)),
         )
         for row in rows
     ]
-    head = ("run, sequences or images a second", "split", "measured", "the vendor's stack", "ours")
+    head = (counted, "split", "measured", "the vendor's stack", "ours")
     notes = [
         Note(f"{stack}, {split}: {summary([row.error(stack) for row in rows if row.split == split])}")
         for stack in (VENDOR, OURS)
         for split in dict.fromkeys(row.split for row in rows)
     ]
-    say = "Each with the layout of its source, the vendor's stack in the run's release and library (docs/stacks.md)."
     yield Section(title, [Table(lines, head, (2, 3, 4)), *notes], say=say)
 
 
@@ -160,7 +191,7 @@ def to_json(rows: Sequence[PlannedRow]) -> list[dict[str, Any]]:
             "release": row.release,
             "library": row.library,
             "measured": row.measured,
-            "predicted": {VENDOR: row.batch / row.vendor_s, OURS: row.batch / row.step_s},
+            "predicted": {stack: row.rate(stack) for stack in NAMES},
             "error": {stack: row.error(stack) for stack in NAMES},
         }
         for row in rows

@@ -40,7 +40,7 @@ def estimate(capsys, tmp_path, schedule, each=1, rank=0):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.format(schedule=schedule, each=each))
     arguments = ["--cache", str(tmp_path / "cache"), "--target", "trn1.32xlarge", "--ranks", "4", "--rank", str(rank)]
-    status = command.main(["estimate", "--json", *arguments, str(script)])
+    status = command.main(["estimate", "--stack", "ours", "--json", *arguments, str(script)])
     out = capsys.readouterr()
     return status, json.loads(out.out) if status == 0 else out.out + out.err
 

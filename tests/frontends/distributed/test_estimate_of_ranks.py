@@ -45,7 +45,9 @@ REPLICA = {
 def estimate(capsys, tmp_path, parts, *arguments):
     script = tmp_path / "train.py"
     script.write_text(HEAD.format(**parts))
-    status = command.main(["estimate", "--json", "--cache", str(tmp_path / "cache"), *arguments, str(script)])
+    status = command.main(
+        ["estimate", "--stack", "ours", "--json", "--cache", str(tmp_path / "cache"), *arguments, str(script)]
+    )
     out = capsys.readouterr()
     return status, json.loads(out.out) if status == 0 else out.out + out.err
 
@@ -219,7 +221,7 @@ def test_the_text_says_what_is_communication_and_warns(capsys, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(HEAD.format(**REPLICA))
     job = ["--target", "trn1.32xlarge", "--ranks", "32", "--comm-threshold", "0.1"]
-    assert command.main(["estimate", "--no-cache", *job, str(script)]) == 0
+    assert command.main(["estimate", "--stack", "ours", "--no-cache", *job, str(script)]) == 0
     out = capsys.readouterr().out
     assert "trn1.32xlarge, 32 ranks, as rank 0 does it" in out
     assert "all_reduce" in out
@@ -236,7 +238,10 @@ def test_what_the_script_exchanges_by_itself_is_part_of_the_step(capsys, tmp_pat
         script = tmp_path / "train.py"
         script.write_text(HEAD.format(**REPLICA).replace("    step(x, y)", f"    loss = step(x, y){around}"))
         arguments = ["--json", "--target", "2xtrn1.32xlarge", "--fault", "efa:node1.rail3=0.1"]
-        assert command.main(["estimate", "--cache", str(tmp_path / "cache"), *arguments, str(script)]) == 0
+        assert (
+            command.main(["estimate", "--stack", "ours", "--cache", str(tmp_path / "cache"), *arguments, str(script)])
+            == 0
+        )
         reports.append(json.loads(capsys.readouterr().out)["targets"][0])
     before, after = reports
     cost = world_of("2xtrn1.32xlarge", 64).cost(Collective("all_reduce", (tuple(range(64)),)), 4).seconds
@@ -269,7 +274,7 @@ def test_hooks_of_replicas_that_are_not_captured_are_counted(capsys, tmp_path):
     """The reducer of PyTorch's own asks for them, in C++: a part of the step, which is recorded."""
     script = tmp_path / "train.py"
     script.write_text(EAGER)
-    command.main(["estimate", "--no-cache", "--target", "2xtrn1.32xlarge", str(script)])
+    command.main(["estimate", "--stack", "ours", "--no-cache", "--target", "2xtrn1.32xlarge", str(script)])
     out = capsys.readouterr().out
     assert "operators recorded" in out
     assert "exposed (1, 16.2 KiB)" in out

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from trnlab import chips
 from trnlab.cli import options
 from trnlab.errors import UsageError
 from trnlab.fleet.models import configurations
+from trnlab.fleet.models.transformer import Model
 from trnlab.fleet.quantities import TIME, parse
+from trnlab.fleet.search.layout import filled_up, padding
 from trnlab.fleet.serving.offers import (
     COMPILED,
     ROOFLINE,
@@ -21,11 +24,18 @@ from trnlab.fleet.serving.offers import (
     is_neuron,
     logical_cores,
 )
-from trnlab.fleet.serving.plan import ServingChoice, ServingPlan, ServingQuestion, plan
+from trnlab.fleet.serving.plan import ServingChoice, ServingPlan, ServingQuestion, of_stacks
 from trnlab.fleet.serving.prompts import CHUNK, FAR, WHOLE
 from trnlab.runtime.notices import say
 from trnlab.runtime.settings import kept_folder
+from trnlab.stacks import OURS, Stack
 from trnlab.units import format_bytes
+from trnlab.validation import inference
+
+HEAD = (
+    f"{'ranks':>5} {'number':>6} {'$/h':>8} {'$/Mtok':>7} {'first token p50/p90/p99':>24} {'each token p50/p99':>19} "
+    f"{'request p50/p99':>16} {'batch':>5}"
+)
 
 
 def arguments(command: argparse.ArgumentParser) -> None:
@@ -59,6 +69,7 @@ def arguments(command: argparse.ArgumentParser) -> None:
         help="that share a copy of the model; default: all sizes are tried",
     )
     add("--weights", metavar="FORMAT", default="bf16", help="of blocks in memory: bf16, fp8 or int8; default: bf16")
+    options.stack(command)
     add("--seed", type=options.SEED, default=0, help="of the arrivals; default: 0")
     add("--json", action="store_true", help="everything as JSON, see docs/serving.md")
     options.cache(command)
@@ -66,8 +77,10 @@ def arguments(command: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Print the plan. 1 where a target that was asked for, and not only named beside, cannot serve."""
-    found = plan(_question(args), None if args.no_cache else kept_folder(args) / "serving", say)
-    print(json.dumps(to_json(found), indent=2) if args.json else text(found))
+    folder = None if args.no_cache else kept_folder(args) / "serving"
+    found, *others = stacked = of_stacks(_question(args), options.stacks_of(args), folder, say)
+    record = to_json(found) | {"stacks": [_stack_to_json(one) for one in stacked]}
+    print(json.dumps(record, indent=2) if args.json else text(found, others))
     missed = [name for name in dict.fromkeys(args.target.split(",")) if name and name not in found.best]
     if missed:
         say(f"{' and '.join(missed)} cannot serve this")
@@ -93,16 +106,15 @@ def _question(args: argparse.Namespace) -> ServingQuestion:
     )
 
 
-def text(found: ServingPlan) -> str:
-    """For people."""
+def text(found: ServingPlan, others: Sequence[ServingPlan] = ()) -> str:
+    """For people. others: the plans under other stacks."""
     q = found.question
     bound = f"{q.first:g} s to the first token" + (f", {q.whole:g} s to the last" if q.whole else "")
     lines = [
         f"{q.model.name}: {q.rate:g} requests a second of {q.request.prompt} + {q.request.output} tokens; 99 of 100 "
-        f"within {bound}; {q.policy}{_given(q.given)}",
+        f"within {bound}; {q.policy}{_given(q.given)}{_by(q.stack)}",
         "",
-        f"{'target':<18} {'ranks':>5} {'number':>6} {'$/h':>8} {'$/Mtok':>7} {'first token p50/p90/p99':>24} "
-        f"{'each token p50/p99':>19} {'request p50/p99':>16} {'batch':>5}  basis",
+        f"{'target':<18} {HEAD}  basis",
     ]
     lines += [_row(choice) for choice in found.choices]
     for late in found.late:
@@ -111,9 +123,10 @@ def text(found: ServingPlan) -> str:
             f"{_s(late.whole)} to the last, alone"
         )
     lines += [f"{target:<18} not on {ranks} ranks: {why}" for (target, why), ranks in _refused(found).items()]
+    lines += _by_stack([found, *others]) if others else []
     lines += ["", "$/Mtok: of a million tokens of answers. number: instances; ranks: that share a copy of the model."]
     for name, choice in found.best.items():
-        lines += ["", *_told(name, choice)]
+        lines += ["", *_told(name, choice, q.model)]
     return "\n".join([*lines, "", *_notes(found)])
 
 
@@ -122,6 +135,22 @@ def _given(given: ReplicaSettings) -> str:
     parts = [f"{given.batch} together" if given.batch else "", f"{given.ranks} ranks" if given.ranks else ""]
     parts += [f"weights of blocks in {given.weights}" if given.weights != "bf16" else ""]
     return "".join(f"; {part}" for part in parts if part)
+
+
+def _by(stack: Stack) -> str:
+    return "" if stack.name == OURS else f"; programs as {stack.title} makes them"
+
+
+def _by_stack(plans: Sequence[ServingPlan]) -> list[str]:
+    """The cheapest of each target of Neuron, under each stack."""
+    lines = ["", f"{'by whose software':<46} {HEAD}"]
+    for name in filter(is_neuron, plans[0].question.targets):
+        for each in plans:
+            c = each.best.get(name)
+            told = "not in time, or not at all" if c is None else _figures(c)
+            lines.append(f"{name:<18} {each.question.stack.title:<27} {told}")
+    stacks = [one.question.stack for one in plans]
+    return [*lines, *(f"{stack.title}: rates {inference.held(True, stack.name)}" for stack in stacks)]
 
 
 def _refused(found: ServingPlan) -> dict[tuple[str, str], str]:
@@ -133,14 +162,15 @@ def _refused(found: ServingPlan) -> dict[tuple[str, str], str]:
 
 
 def _row(c: ServingChoice) -> str:
-    o = c.offer
+    return f"{c.offer.target:<18} {_figures(c)}  {c.offer.basis}"
+
+
+def _figures(c: ServingChoice) -> str:
+    """Under HEAD."""
     usd = f"{c.usd_per_hour:8.2f} {c.usd_per_million:7.3f}" if c.usd_per_hour is not None else f"{'-':>8} {'-':>7}"
     first = "/".join(_s(c.first[q]) for q in (50, 90, 99))
     each, whole = ("/".join(_s(v[q]) for q in (50, 99)) for v in (c.each, c.whole))
-    return (
-        f"{o.target:<18} {_ranks(o):>5} {c.instances:>6} {usd} {first:>24} {each:>19} {whole:>16} "
-        f"{c.batch:>5.1f}  {o.basis}"
-    )
+    return f"{_ranks(c.offer):>5} {c.instances:>6} {usd} {first:>24} {each:>19} {whole:>16} {c.batch:>5.1f}"
 
 
 def _ranks(o: Offer) -> str:
@@ -148,7 +178,7 @@ def _ranks(o: Offer) -> str:
     return f"{o.tensor}" if o.expert == 1 else f"{o.tensor}/{o.expert}"
 
 
-def _told(name: str, c: ServingChoice) -> list[str]:
+def _told(name: str, c: ServingChoice, model: Model) -> list[str]:
     o = c.offer
     steps = ", ".join(f"{batch}: {_s(seconds)}" for batch, seconds in o.engine.decode.items())
     free = o.room - o.weights - o.working
@@ -160,6 +190,8 @@ def _told(name: str, c: ServingChoice) -> list[str]:
         f"{format_bytes(o.working)} working; room for {free // o.cache} requests in {format_bytes(o.room)}",
         f"  price: {o.price or 'none is public'}",
     ]
+    if is_neuron(name):
+        lines += [f"  {line}" for line in filled_up(padding(model, o.tensor), o.tensor)]
     if is_neuron(name) and logical_cores(chips.target(name)) > 1:
         lines.append("  a rank is a logical core of two NeuronCores, which share what divides along its results")
     return lines
@@ -210,10 +242,24 @@ def to_json(found: ServingPlan) -> dict[str, object]:
         "policy": q.policy,
         "given": asdict(q.given),
         "compiled": found.compiled,
-        "choices": [asdict(c) | {"tokens_per_s": q.rate * q.request.output / c.instances} for c in found.choices],
+        "stack": q.stack.text,
+        "choices": [_choice_to_json(c, q) for c in found.choices],
         "late": [
             {"target": x.offer.target, "tensor": x.offer.tensor, "first_s": x.first, "whole_s": x.whole}
             for x in found.late
         ],
         "refused": [asdict(r) for r in found.refused],
     }
+
+
+def _choice_to_json(c: ServingChoice, q: ServingQuestion) -> dict[str, object]:
+    heads = [{"heads": own, "filled_up_to": ranks} for own, ranks in padding(q.model, c.offer.tensor)]
+    return asdict(c) | {"tokens_per_s": q.rate * q.request.output / c.instances, "padded_heads": heads}
+
+
+def _stack_to_json(found: ServingPlan) -> dict[str, object]:
+    """The cheapest way of each target of Neuron, under a stack."""
+    stack, best = found.question.stack, found.best
+    chosen = {name: _choice_to_json(c, found.question) for name, c in best.items() if is_neuron(name)}
+    held = inference.held(True, stack.name)
+    return {"stack": stack.text, "about": stack.title, "best": chosen, "published": asdict(held)}

@@ -60,12 +60,18 @@ class CostStore:
         self._saved = len(self.programs) + len(self.exchange)
 
 
+def _decisive(stack: Stack) -> tuple[dict[str, str], str]:
+    """What of a stack the program of a graph depends on; which graphs there are stands in the keys of programs."""
+    return stack.compile_options(), stack.products
+
+
 def opened(folder: Path | None, target: Target, precision: str, stack: Stack = OWN) -> CostStore:
-    """The store of a target under a stack. folder: of all stores; None for one that is forgotten."""
+    """The store of a target under a stack; stacks whose programs are alike have one. folder: of all stores; None for
+    one that is forgotten."""
     if folder is None:
         return CostStore()
     store = ContentStore(folder)
-    made_from = [chips.to_toml(target.chip), precision, repr(stack), source_digest(*_SOURCES)]
+    made_from = [chips.to_toml(target.chip), precision, repr(_decisive(stack)), source_digest(*_SOURCES)]
     file = store.file(made_from, prefix=f"{target.name}-")
     kept = store.record(file) or {}
     programs, exchange = dict(kept.get("programs", {})), dict(kept.get("exchange", {}))

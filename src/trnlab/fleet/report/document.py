@@ -33,6 +33,7 @@ from trnlab.fleet.planning.question import Question
 from trnlab.fleet.report import pictures
 from trnlab.fleet.report.beside_document import sections
 from trnlab.fleet.report.table import stacks_to_json, to_json
+from trnlab.fleet.search.layout import filled_up
 from trnlab.fleet.search.steps import CAUSES, CLASSES
 from trnlab.fleet.search.tables import ROW
 from trnlab.units import SECONDS_PER_DAY, format_bytes, format_count
@@ -138,18 +139,8 @@ def _chosen(plan: Plan) -> Section:
         f"{step.tokens_per_s / c.cluster.chips:,.0f} a chip; MFU {step.mfu:.1%} of all cores"
     )
     size = f"{c.cluster.chips:,} chips, {c.cluster.ranks:,} ranks"
-    notes = [Note(said), *map(Note, filled_up(c))]
+    notes = [Note(said), *map(Note, filled_up(c.padding, c.step.layout.tensor))]
     return Section(f"cheapest in time: {c.cluster.name} ({size}), {step.layout}", notes, on=TERMINAL)
-
-
-def filled_up(c: Candidate) -> list[str]:
-    """What is said of heads that ranks do not divide."""
-    ranks = c.step.layout.tensor
-    return [
-        f"{heads} heads are filled up to {all_ranks}, {all_ranks // ranks} on each of {ranks} ranks, as the vendor's "
-        "libraries do; what is added computes nothing, and counts in no MFU"
-        for heads, all_ranks in c.padding
-    ]
 
 
 def _stacks(stacked: Sequence[tuple[Plan, PlanAccuracy]]) -> Iterator[Section]:

@@ -8,7 +8,7 @@ the data and context parallel ranks, as Megatron-LM does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -212,6 +212,15 @@ def _conditions(
         ("ZeRO needs several data parallel ranks", (x["zero"] > 0) & (replicas == 1)),
         ("ZeRO-3 would gather weights for each microbatch of a pipeline", (x["zero"] == 3) & (pipeline > 1)),
         ("nothing is exchanged that could overlap", (x["overlap"] == 0) & (replicas == 1)),
+    ]
+
+
+def filled_up(padding: Iterable[tuple[int, int]], ranks: int) -> list[str]:
+    """What is said of heads that so many ranks do not divide. padding: as of `padding`."""
+    return [
+        f"{heads} heads are filled up to {all_ranks}, {all_ranks // ranks} on each of {ranks} ranks, as the vendor's "
+        "libraries do; what is added computes nothing, and counts in no MFU"
+        for heads, all_ranks in padding
     ]
 
 

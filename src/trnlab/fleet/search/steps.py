@@ -33,7 +33,7 @@ from trnlab.fleet.search.pipeline_times import PipelineTimes, held_of, parameter
 from trnlab.fleet.search.shard_costs import NOTHING, PartsOf, ShardCosts, ShardKey, Training, shard_keys_of
 from trnlab.precision import MODES
 from trnlab.runtime.analysis.performance import MILLION
-from trnlab.stacks import WRITTEN
+from trnlab.stacks import SOFTMAX, WRITTEN
 
 AGAIN = {"fused": "remade", "written": "again", "again": "again"}  # attention that is made once more, by what it was
 SAID = {"written": "written", "again": "again"}  # attention of a share, where a layout says it
@@ -193,7 +193,9 @@ class Planner:
         stack = self.programs.session.stack
         attention = SAID.get(NAMED["attention"][shard.attention], self._attention)
         network = "again" if stack.remakes or NAMED["network"][shard.network] == "again" else self.network
-        attention = AGAIN[attention] if again == "selective" or stack.remakes else attention
+        # a loop that keeps scores on chip makes them again in its backward pass, which is all that selective means
+        selective = again == "selective" and stack.attention != SOFTMAX
+        attention = AGAIN[attention] if selective or stack.remakes else attention
         return ShardSpec(
             shard.microbatch,
             training.sequence,

@@ -7,8 +7,8 @@ found = plan(Question(model("llama3-8b"), Request(2000, 300), 20.0, ("inf2.48xla
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +31,7 @@ from trnlab.fleet.serving.offers import (
 )
 from trnlab.fleet.serving.queue import POLICIES, PREFILL_FIRST, Array, RequestLatencies, serve
 from trnlab.runtime.session import Session
+from trnlab.stacks import OWN, Stack
 from trnlab.units import SECONDS_PER_HOUR
 
 REQUESTS = 4000  # of a simulation
@@ -55,6 +56,8 @@ class ServingQuestion:
     given: ReplicaSettings = field(default_factory=ReplicaSettings)
     requests: int = REQUESTS
     seed: int = 0
+    # whose compiler makes Neuron's programs; what a host traces does not matter to compiled ones
+    stack: Stack = OWN
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,34 @@ def plan(
     Raises UsageError for a model that has no programs (TRN167), amounts that cannot be (TRN168), and where nothing
     fits or is in time (TRN169).
     """
+    found = searched(question, folder, said)
+    if not found.choices:
+        raise _nothing(found)
+    return found
+
+
+def of_stacks(
+    question: ServingQuestion,
+    stacks: Sequence[Stack],
+    folder: Path | None = None,
+    said: Callable[[str], None] = lambda _: None,
+) -> list[ServingPlan]:
+    """The plan under each stack; instances of other vendors are in that of the first alone. Raises UsageError as
+    `plan` where none of them has a choice."""
+    found: list[ServingPlan] = []
+    for stack in stacks:
+        targets = question.targets if not found else tuple(filter(is_neuron, question.targets))
+        said(f"as {stack.title} has it")
+        found.append(searched(replace(question, stack=stack, targets=targets), folder, said))
+    if not any(one.choices for one in found):
+        raise _nothing(found[0])
+    return found
+
+
+def searched(
+    question: ServingQuestion, folder: Path | None = None, said: Callable[[str], None] = lambda _: None
+) -> ServingPlan:
+    """As `plan`, also where there is no choice."""
     supported(question.model)
     _checked(question)
     found = ServingPlan(question)
@@ -121,8 +152,6 @@ def plan(
             else:
                 _settle(found, offer)
     found.choices.sort(key=lambda c: (c.usd_per_hour is None, c.usd_per_hour or 0.0, c.instances, c.whole[99]))
-    if not found.choices:
-        raise _nothing(found)
     return found
 
 
@@ -191,7 +220,7 @@ def _offers(
 ) -> list[Offer | RefusedOffer]:
     if not is_neuron(name):
         return list(of_others(name, question.model, question.request, question.policy, question.given))
-    costs = ServingCosts(Session(chips.target(name)), folder)
+    costs = ServingCosts(Session(chips.target(name), stack=question.stack), folder)
     offers = list(of_neuron(costs, question.model, question.request, question.policy, question.given))
     found.compiled += costs.compiled
     return offers

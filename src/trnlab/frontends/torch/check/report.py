@@ -17,7 +17,7 @@ from trnlab.errors import Location
 from trnlab.estimate.forecast import GraphRuns, StepWork, forecast
 from trnlab.estimate.job import network_of
 from trnlab.estimate.pipeline import Pipeline, forecast_pipeline
-from trnlab.estimate.result import LargeTensor, OperatorReport, Report, TargetResult
+from trnlab.estimate.result import LargeTensor, OperatorReport, Report, StackTargets, TargetResult
 from trnlab.estimate.text import seconds
 from trnlab.findings import ERROR, WARNING
 from trnlab.frontends.torch.check import ranks, reading
@@ -29,17 +29,20 @@ from trnlab.frontends.torch.check.vendor import vendor_minutes
 from trnlab.frontends.torch.device.types import is_narrowed
 from trnlab.graph.ir import Graph
 from trnlab.runtime.communication import UntimedCollective
+from trnlab.runtime.executable import Executable
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session, activate
 from trnlab.runtime.step_cost import FORWARD
+from trnlab.stacks import Stack
 from trnlab.units import format_bytes
 
 _KINDS = {"parameter": "parameter", "buffer": "buffer", "state": "state", "batch": "batch", "outside": "batch"}
 _STATUS = {"refused": 0, "host": 1, "supported": 2}
 
 
-def examine(script: Script, targets: Sequence[Target], session: Session) -> Report:
-    """Follow the script, then compile and time its step for each target."""
+def examine(script: Script, targets: Sequence[Target], session: Session, stacks: Sequence[Stack] = ()) -> Report:
+    """Follow the script, then compile and time its step for each target under each stack; under that of the session
+    where none is named."""
     started = time.perf_counter()
     mail: dict[tuple[int, int], Any] = {}
     walk = follow(script, session, mail)
@@ -65,10 +68,12 @@ def examine(script: Script, targets: Sequence[Target], session: Session) -> Repo
     if pipeline is not None:
         assert session.communicator is not None
         _divided(report, pipeline, walk, batches, session.communicator.size)
-    for target in targets if work.parts and (pipeline is not None or found is None) else ():
-        report.targets.append(_of_target(walk, pipeline or work, target, session))
-        reading.account(report.targets[-1], step.read, target, session)
-        report.targets[-1].vendor = vendor_minutes(report.parameters)
+    if work.parts and (pipeline is not None or found is None):
+        report.stacks = _of_stacks(walk, pipeline or work, targets, session, stacks or [session.stack])
+        report.targets = report.stacks[0].targets
+    for result, target in zip(report.results, [*targets] * len(report.stacks)):
+        reading.account(result, step.read, target, session)
+        result.vendor = vendor_minutes(report.parameters)
     _nothing(walk, step)
     report.findings = walk.survey.findings
     if work.exchanged and not work.parts:
@@ -118,17 +123,30 @@ def _how(step: TracedStep) -> str:
     return step.how or ("torch.compile" if step.graphs else "eager")
 
 
-def _of_target(walk: ScriptTrace, work: StepWork | Pipeline, target: Target, session: Session) -> TargetResult:
-    if isinstance(work, Pipeline):
-        result = forecast_pipeline(work, target, session, walk.survey.raised)
-    else:
-        result = forecast(work, target, session, walk.survey.raised)
-    if not result.fits:
-        _too_large(walk, result)
-    return result
+def _of_stacks(
+    walk: ScriptTrace,
+    work: StepWork | Pipeline,
+    targets: Sequence[Target],
+    session: Session,
+    stacks: Sequence[Stack],
+) -> list[StackTargets]:
+    """What the targets make of the step under each stack. What two of them compile alike is compiled once."""
+    found = [StackTargets(stack.text, stack.title) for stack in stacks]
+    for target in targets:
+        known: dict[str, Executable] = {}
+        for each, stack in zip(found, stacks):
+            own = replace(session, stack=stack)
+            if isinstance(work, Pipeline):
+                each.targets.append(forecast_pipeline(work, target, own, walk.survey.raised, known))
+            else:
+                each.targets.append(forecast(work, target, own, walk.survey.raised, known))
+        large = next((each for each in found if not each.targets[-1].fits), None)
+        if large is not None:
+            _too_large(walk, large.targets[-1], f" by {large.about}" if len(found) > 1 else "")
+    return found
 
 
-def _too_large(walk: ScriptTrace, result: TargetResult) -> None:
+def _too_large(walk: ScriptTrace, result: TargetResult, by: str) -> None:
     m, largest = result.memory, ", ".join(f"{t.name} {format_bytes(t.bytes)}" for t in result.memory.largest[:3])
     cores = f"at least {result.layout.cores} cores" if result.layout is not None else "no number of cores is enough"
     of = "one core"
@@ -136,7 +154,7 @@ def _too_large(walk: ScriptTrace, result: TargetResult) -> None:
         of, cores = "one rank", "divide more of it among the ranks"
     walk.survey.note(
         "TRN258",
-        f"the step does not fit in the HBM of {of} of {result.chip}: {format_bytes(m.total)} of "
+        f"the step{by} does not fit in the HBM of {of} of {result.chip}: {format_bytes(m.total)} of "
         f"{format_bytes(result.capacity)}",
         None,
         why=f"parameters {format_bytes(m.parameters)}, gradients {format_bytes(m.gradients)}, optimizer state "
@@ -222,7 +240,7 @@ def work_of(walk: ScriptTrace, step: TracedStep) -> StepWork:
         GraphRuns(g, n // passes, _kinds(step, g), _loss(g) if step.how and learns else None, phase=phase)
         for g, n in times.items()
     ]
-    return StepWork(parts, kept, step.per_step, learns=learns)
+    return StepWork(parts, kept, step.per_step, learns=learns, retraced=not step.how)
 
 
 def _recorded(walk: ScriptTrace, step: TracedStep) -> StepWork:
