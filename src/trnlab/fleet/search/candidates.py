@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -210,20 +210,32 @@ class SearchRounds:
         return found[int(which[i])]
 
     def _intermediate(self, shard: ShardKey) -> ShardKey:
-        """What is compiled on the way to a shard: of tensor groups each size, from the largest down, and of
-        microbatches of many tokens those half as large."""
-        pieces, first = self.pieces, _order(self.planner.cluster)
-        least = min(other.tensor for other in (*self.compiled, *self.begun))
-        between = [other for other in pieces if shard.tensor < other.tensor < least]
-        if between:
-            largest = max(other.tensor for other in between)
-            return min((other for other in between if other.tensor == largest), key=first)
+        """What is compiled on the way to a shard: of tensor groups each size between it and those that are known; on
+        the way to smaller ones first of all what is of its kind in the smallest that is known, which has most of its
+        routines from there; of microbatches of many tokens those half as large."""
+        known = {*self.compiled, *self.begun}
+        sizes = [other.tensor for other in known]
+        least, most = min(sizes), max(sizes)
+        if shard.tensor < least:
+            alike = shard._replace(tensor=least, microbatch=min(k.microbatch for k in known if k.tensor == least))
+            if alike in self.pieces and alike not in known:
+                return alike
+            shard = self._nearest(shard, [p for p in self.pieces if shard.tensor <= p.tensor < least], least)
+        elif shard.tensor > most:
+            shard = self._nearest(shard, [p for p in self.pieces if most < p.tensor <= shard.tensor], most)
         while self._tokens(shard) > TOKENS:
             half = shard._replace(microbatch=shard.microbatch // 2)
-            if half in self.compiled or half in self.begun or half not in pieces:
+            if half in known or half not in self.pieces:
                 break
             shard = half
         return shard
+
+    def _nearest(self, shard: ShardKey, between: Sequence[ShardKey], known: int) -> ShardKey:
+        """Of the shards between one and a size of tensor groups that is known those nearest to that: the same kind of
+        share, if layouts have it."""
+        nearest = min((other.tensor for other in between), key=lambda tensor: abs(math.log2(tensor / known)))
+        own, first = shard._replace(tensor=nearest), _order(self.planner.cluster)
+        return own if own in between else min((other for other in between if other.tensor == nearest), key=first)
 
     def _tokens(self, shard: ShardKey) -> int:
         return shard.microbatch * self.training.sequence // shard.context
@@ -275,11 +287,11 @@ class SearchRounds:
         to come gain no more together than the last one did."""
         if shard.tensor >= near.tensor:
             return HOPE
-        double = near._replace(tensor=2 * near.tensor)
-        known = self.compiled.get(double) or self.begun.get(double)
-        if known is None:
-            return FIRST_HOPE
-        return min(HOPE, 2.0 - 2 * self._work(known) / self._work(self._parts(near, hopes=False)))
+        known = self.begun | self.compiled
+        of_half = (other for other in known if other.tensor == near.tensor)
+        pairs = ((known.get(other._replace(tensor=2 * near.tensor)), known[other]) for other in of_half)
+        ratio = next((self._work(double) / self._work(half) for double, half in pairs if double is not None), None)
+        return FIRST_HOPE if ratio is None else min(HOPE, 2.0 - 2 * ratio)
 
     def _work(self, costs: ShardCosts) -> float:
         """Seconds of a rank in all layers, without what it exchanges in them."""
