@@ -108,8 +108,8 @@ class ShardCosts:
         return self._each(lambda cost: cost.larger(times))
 
     def divided(self, by: float, optimism: float = 1.0, spread: bool = False) -> ShardCosts:
-        """Reckoned for a tensor group `by` times as large, whose work is `optimism` of what follows from this; spread:
-        which exchanges less as well."""
+        """Reckoned for a tensor group `by` times as large, whose work is `optimism` of what follows from this.
+        spread: it exchanges less as well."""
         return self._each(lambda cost: cost.divided(by, optimism, spread))
 
     def remade(self, part: float) -> ShardCosts:

@@ -301,9 +301,10 @@ class Planner:
         return PlannedSteps(terms.layouts, seconds, sizes, flops, exact, self.room, self.peak, terms.training.tokens)
 
     def _end_of_step(self, terms: LayoutTerms, passes: MicrobatchPasses, exact: Bools) -> dict[str, Floats]:
-        """Gradients added up over data and context parallel ranks, the update, and the new weights given back. What is
-        done with parts of parameters is compiled where the rest is `exact`; elsewhere they are updated at memory's
-        pace, and rounded in no time."""
+        """Gradients added up over data and context parallel ranks, the update, and the new weights given back.
+
+        What is done with parts of parameters is compiled where the rest is `exact`; elsewhere they are updated at
+        memory's pace, and rounded in no time."""
         x, training = terms.layouts, terms.training
         forward, backward = (np.where(shares_layers(x), part, 1.0) for part in (BEHIND_FORWARD, BEHIND_BACKWARD))
         gradients = hidden(terms.spread, passes.backward * backward, passes.layers, x["overlap"])
