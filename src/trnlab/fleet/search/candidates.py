@@ -3,15 +3,16 @@
 
 Layouts are compiled best first: of all that are not, the one that might be the best is, until none might be better
 than the best of those that are. What is not compiled is reckoned from what is and is nearest, at best with what
-`SearchRounds._hope` leaves of the work of another group, which is assumed, and without what a microbatch takes however
-large it is; each program corrects what is reckoned from it. So the layout of choice is always compiled as it is. Where a step is one program, that is compiled
-as well (`confirmed`), takes the place of what parts add up to, and the search goes on. Of a share its layers are
-compiled first, of which a model has many; what precedes and follows them only where the layout is hopeful even so.
+`SearchRounds._hope` leaves of the work of another group, which is assumed, and without what a microbatch takes
+however large it is; each program corrects what is reckoned from it. So the layout of choice is always compiled as it
+is. Where a step is one program, that is compiled as well (`confirmed`), takes the place of what parts add up to, and
+the search goes on. Of a share its layers are compiled first, of which a model has many; what precedes and follows
+them only where the layout is hopeful even so.
 
 Programs of small tensor groups are large and take long to compile, so that a search begins in the middle and comes to
-others size by size; so do microbatches of many tokens, which are come to from those half as large. Contexts are divided in so few parts
-that each keeps `TOKENS`, unless a number is given. What is compiled depends on the question alone, never on what was
-asked before.
+others size by size; so do microbatches of many tokens, which are come to from those half as large. Contexts are
+divided in so few parts that each keeps `TOKENS`, unless a number is given. What is compiled depends on the question
+alone, never on what was asked before.
 """
 
 from __future__ import annotations
