@@ -273,8 +273,9 @@ class SearchRounds:
         if shard.context != near.context:
             found = found.larger(near.context / shard.context)
         if shard[:1] + shard[2:4] != near[:1] + near[2:4]:
-            hope = self._hope(shard, near) if hopes else 1.0
-            found = found.divided(shard.tensor / near.tensor, hope, hopes and shard.tensor > near.tensor)
+            by, hope = shard.tensor / near.tensor, self._hope(shard, near) if hopes else 1.0
+            left = 0.0 if shard.tensor == 1 else 1 / by if hopes and by > 1 else 1.0  # one rank exchanges nothing
+            found = found.divided(by, hope, left)
         if shard.microbatch != near.microbatch:
             found = found.larger(shard.microbatch / near.microbatch)
             found = found.divided(1.0, _gain(self._tokens(near)) if hopes else 1.0)
