@@ -68,11 +68,10 @@ class MicrobatchCost:
         same = {name: getattr(self, name) for name in ("gathered", "traced", "tensors")}
         return MicrobatchCost(**grown | same | {"working": max(grown["working"], self.working)})
 
-    def divided(self, by: float, optimism: float, spread: bool = False) -> MicrobatchCost:
-        """The same stage of a tensor group `by` times as large: less work and memory, `optimism` of them, as much
-        exchanged; spread: less of that, too."""
+    def divided(self, by: float, optimism: float, left: float = 1.0) -> MicrobatchCost:
+        """The same stage of a tensor group `by` times as large: less work and memory, `optimism` of them. left: of
+        what is exchanged."""
         exchanged = self.exposed / (self.forward + self.backward) if self.exposed else 0.0
-        left = 1 / by if spread else 1.0  # of what is exchanged
         rest = (1 - exchanged) / by * optimism + exchanged * left
         part = {name: int(getattr(self, name) / by * optimism) for name in ("saved", *HELD)}
         times = {name: getattr(self, name) * rest for name in ("forward", "backward", "again", "late")}

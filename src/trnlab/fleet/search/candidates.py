@@ -2,23 +2,24 @@
 """All layouts of a training on a cluster: why some cannot be, and what the others take.
 
 Layouts are compiled best first: of all that are not, the one that might be the best is, until none might be better
-than the best of those that are. What is not compiled is reckoned from what is and is nearest, at best with `HOPE` of
-the work of another group and without what a microbatch takes however large it is; each program corrects what is
-reckoned from it. So the layout of choice is always compiled as it is. Where a step is one program, that is compiled
-as well (`confirmed`), takes the place of what parts add up to, and the search goes on. Of a share its layers are
-compiled first, of which a model has many; what precedes and follows them only where the layout is hopeful even so.
+than the best of those that are. What is not compiled is reckoned from what is and is nearest, at best with what
+`SearchRounds._hope` leaves of the work of another group, which is assumed, and without what a microbatch takes
+however large it is; each program corrects what is reckoned from it. So the layout of choice is always compiled as it
+is. Where a step is one program, that is compiled as well (`confirmed`), takes the place of what parts add up to, and
+the search goes on. Of a share its layers are compiled first, of which a model has many; what precedes and follows
+them only where the layout is hopeful even so.
 
-Programs of small tensor groups are large and take long to compile, so that groups are come to from the largest down;
-so do microbatches of many tokens, which are come to from those half as large. Contexts are divided in so few parts
-that each keeps `TOKENS`, unless a number is given. What is compiled depends on the question alone, never on what was
-asked before.
+Programs of small tensor groups are large and take long to compile, so that a search begins in the middle and comes to
+others size by size; so do microbatches of many tokens, which are come to from those half as large. Contexts are
+divided in so few parts that each keeps `TOKENS`, unless a number is given. What is compiled depends on the question
+alone, never on what was asked before.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -210,20 +211,32 @@ class SearchRounds:
         return found[int(which[i])]
 
     def _intermediate(self, shard: ShardKey) -> ShardKey:
-        """What is compiled on the way to a shard: of tensor groups each size, from the largest down, and of
-        microbatches of many tokens those half as large."""
-        pieces, first = self.pieces, _order(self.planner.cluster)
-        least = min(other.tensor for other in (*self.compiled, *self.begun))
-        between = [other for other in pieces if shard.tensor < other.tensor < least]
-        if between:
-            largest = max(other.tensor for other in between)
-            return min((other for other in between if other.tensor == largest), key=first)
+        """What is compiled on the way to a shard: of tensor groups each size between it and those that are known; on
+        the way to smaller ones first of all what is of its kind in the smallest that is known, which has most of its
+        routines from there; of microbatches of many tokens those half as large."""
+        known = {*self.compiled, *self.begun}
+        sizes = [other.tensor for other in known]
+        least, most = min(sizes), max(sizes)
+        if shard.tensor < least:
+            alike = shard._replace(tensor=least, microbatch=min(k.microbatch for k in known if k.tensor == least))
+            if alike in self.pieces and alike not in known:
+                return alike
+            shard = self._nearest(shard, [p for p in self.pieces if shard.tensor <= p.tensor < least], least)
+        elif shard.tensor > most:
+            shard = self._nearest(shard, [p for p in self.pieces if most < p.tensor <= shard.tensor], most)
         while self._tokens(shard) > TOKENS:
             half = shard._replace(microbatch=shard.microbatch // 2)
-            if half in self.compiled or half in self.begun or half not in pieces:
+            if half in known or half not in self.pieces:
                 break
             shard = half
         return shard
+
+    def _nearest(self, shard: ShardKey, between: Sequence[ShardKey], known: int) -> ShardKey:
+        """Of the shards between one and a size of tensor groups that is known those nearest to that: the same kind of
+        share, if layouts have it."""
+        nearest = min((other.tensor for other in between), key=lambda tensor: abs(math.log2(tensor / known)))
+        own, first = shard._replace(tensor=nearest), _order(self.planner.cluster)
+        return own if own in between else min((other for other in between if other.tensor == nearest), key=first)
 
     def _tokens(self, shard: ShardKey) -> int:
         return shard.microbatch * self.training.sequence // shard.context
@@ -260,8 +273,9 @@ class SearchRounds:
         if shard.context != near.context:
             found = found.larger(near.context / shard.context)
         if shard[:1] + shard[2:4] != near[:1] + near[2:4]:
-            hope = self._hope(shard, near) if hopes else 1.0
-            found = found.divided(shard.tensor / near.tensor, hope, hopes and shard.tensor > near.tensor)
+            by, hope = shard.tensor / near.tensor, self._hope(shard, near) if hopes else 1.0
+            left = 0.0 if shard.tensor == 1 else 1 / by if hopes and by > 1 else 1.0  # one rank exchanges nothing
+            found = found.divided(by, hope, left)
         if shard.microbatch != near.microbatch:
             found = found.larger(shard.microbatch / near.microbatch)
             found = found.divided(1.0, _gain(self._tokens(near)) if hopes else 1.0)
@@ -275,11 +289,11 @@ class SearchRounds:
         to come gain no more together than the last one did."""
         if shard.tensor >= near.tensor:
             return HOPE
-        double = near._replace(tensor=2 * near.tensor)
-        known = self.compiled.get(double) or self.begun.get(double)
-        if known is None:
-            return FIRST_HOPE
-        return min(HOPE, 2.0 - 2 * self._work(known) / self._work(self._parts(near, hopes=False)))
+        known = self.begun | self.compiled
+        of_half = (other for other in known if other.tensor == near.tensor)
+        pairs = ((known.get(other._replace(tensor=2 * near.tensor)), known[other]) for other in of_half)
+        ratio = next((self._work(double) / self._work(half) for double, half in pairs if double is not None), None)
+        return FIRST_HOPE if ratio is None else min(HOPE, 2.0 - 2 * ratio)
 
     def _work(self, costs: ShardCosts) -> float:
         """Seconds of a rank in all layers, without what it exchanges in them."""

@@ -86,15 +86,26 @@ class PrefetchingPlanner(Planner):
     """A planner whose shares others compile."""
 
     pool: CompilePool | None = None
+    _fetched: set[CompileRequest] = field(default_factory=set)
 
     def parts(self, training: Training, *share: Any) -> ShardCosts:
         """The costs of a share, from whoever has them."""
-        if self.pool is not None:
-            for key, value in self.pool.costs(_asked(self, training, share)).items():
-                if key not in self.programs.known:
-                    self.programs.known[key] = value
-                    self.programs.compiled += 1
+        self._fetch(_asked(self, training, share))
         return super().parts(training, *share)
+
+    def layers(self, training: Training, *share: Any) -> ShardCosts:
+        """The costs of its layers, which come with all others from whoever has them."""
+        self._fetch(_asked(self, training, share))
+        return super().layers(training, *share)
+
+    def _fetch(self, asked: CompileRequest) -> None:
+        if self.pool is None or asked in self._fetched:
+            return
+        self._fetched.add(asked)
+        for key, value in self.pool.costs(asked).items():
+            if key not in self.programs.known:
+                self.programs.known[key] = value
+                self.programs.compiled += 1
 
 
 def _asked(planner: Planner, training: Training, share: tuple[Any, ...]) -> CompileRequest:
@@ -127,9 +138,10 @@ class _Kept(Programs):
 
 
 def _known(planner: Planner, training: Training, share: tuple[Any, ...]) -> bool:
+    """Whether its layers are kept; a search that left it at those wants no more."""
     kept = _Kept(planner.programs.session, planner.programs.known)
     try:
-        Planner(planner.cluster, kept, planner.exchange).parts(training, *share)
+        Planner(planner.cluster, kept, planner.exchange).layers(training, *share)
     except _UnknownError:
         return False
     return True

@@ -107,10 +107,10 @@ class ShardCosts:
         """For so many times as many sequences: what as many of one take, never less than all at once."""
         return self._each(lambda cost: cost.larger(times))
 
-    def divided(self, by: float, optimism: float = 1.0, spread: bool = False) -> ShardCosts:
-        """Reckoned for a tensor group `by` times as large, whose work is `optimism` of what follows from this; spread:
-        which exchanges less as well."""
-        return self._each(lambda cost: cost.divided(by, optimism, spread))
+    def divided(self, by: float, optimism: float = 1.0, left: float = 1.0) -> ShardCosts:
+        """Reckoned for a tensor group `by` times as large, whose work is `optimism` of what follows from this, and
+        what it exchanges so much of it as is `left`."""
+        return self._each(lambda cost: cost.divided(by, optimism, left))
 
     def remade(self, part: float) -> ShardCosts:
         """Reckoned for layers whose backward pass makes so much of the forward pass again, and nothing else."""

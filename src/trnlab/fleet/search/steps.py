@@ -299,32 +299,37 @@ class Planner:
             flops[rows], exact[rows] = pipes.flops, pipes.exact
             seconds["host"][rows] = pipes.traced(self.programs.session.stack.tracing_us / MILLION)
             passes[:, rows] = pipes.forward, pipes.backward, pipes.layers, *pipes.units()
-        seconds |= self._end_of_step(terms, MicrobatchPasses(*passes))
+        seconds |= self._end_of_step(terms, MicrobatchPasses(*passes), exact)
         return PlannedSteps(terms.layouts, seconds, sizes, flops, exact, self.room, self.peak, terms.training.tokens)
 
-    def _end_of_step(self, terms: LayoutTerms, passes: MicrobatchPasses) -> dict[str, Floats]:
-        """Gradients added up over data and context parallel ranks, the update, and the new weights given back."""
+    def _end_of_step(self, terms: LayoutTerms, passes: MicrobatchPasses, exact: Bools) -> dict[str, Floats]:
+        """Gradients added up over data and context parallel ranks, the update, and the new weights given back.
+
+        What is done with parts of parameters is compiled where the rest is `exact`; elsewhere they are updated at
+        memory's pace, and rounded in no time."""
         x, training = terms.layouts, terms.training
         forward, backward = (np.where(shares_layers(x), part, 1.0) for part in (BEHIND_FORWARD, BEHIND_BACKWARD))
         gradients = hidden(terms.spread, passes.backward * backward, passes.layers, x["overlap"])
         weights = hidden(terms.given, passes.forward * forward, passes.layers, x["overlap"])
         third = np.flatnonzero(x["zero"] == 3)
         if len(third):
-            of_third, rounded = x.take(third), self._of_parts(terms, third, rounding)
+            of_third, rounded = x.take(third), self._of_parts(terms, third, rounding, exact)
             found = streamed(terms.prefetch.take(third), passes.take(third), training.model, of_third, rounded)
             asked, given_back = (one * of_third.microbatches(training.batch) for one in found)
             weights[third] += asked
             gradients[third] += given_back
         updates = self.programs.update(terms.updated, training.rounded)
-        updates[third] = self._of_parts(terms, third, sharded)
+        whole = third[exact[third]]
+        updates[whole] = self._of_parts(terms, whole, sharded, exact)
         return {"gradients": gradients, "weights": weights, "optimizer": updates + terms.normed}
 
-    def _of_parts(self, terms: LayoutTerms, third: Ints, make: OfParts) -> Floats:
-        """[N] seconds of what layouts of ZeRO-3, in rows `third`, do with their parts of all parameters."""
+    def _of_parts(self, terms: LayoutTerms, third: Ints, make: OfParts, exact: Bools) -> Floats:
+        """[N] seconds of what layouts of ZeRO-3, in rows `third`, do with their parts of all parameters; 0 where they
+        are not `exact`."""
         x, found = terms.layouts, np.zeros(len(third))
         if make is rounding and not terms.training.rounded:
             return found
-        ways = (x["tensor"] * x["data"] * x["context"])[third]
-        for ranks in np.unique(ways).tolist():
+        ways = np.where(exact, x["tensor"] * x["data"] * x["context"], 0)[third]
+        for ranks in np.unique(ways[ways > 0]).tolist():
             found[ways == ranks] = self.programs.of_parts(terms.training.model, ranks, make)
         return found
