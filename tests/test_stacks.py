@@ -107,12 +107,12 @@ def test_no_stack_changes_a_value(options):
     assert len(other.calls) > len(plain.calls)
 
 
-def test_the_vendors_layer_takes_longer_and_traces_its_operators():
+def test_a_layer_of_operators_takes_longer_and_traces_its_operators():
     known, share = model("bert-large"), ShardSpec(4, 128)
     block = known.stacks[0][1]
     ours, theirs = (
         Programs(Session(chips.target("trn1.2xlarge"), stack=stacks.parse(text))).layer(known, block, share)
-        for text in ("ours", "vendor")
+        for text in ("ours", "vendor,fusion=operators")
     )
     assert theirs.forward > ours.forward
     assert theirs.backward > ours.backward

@@ -128,12 +128,13 @@ class Stack:
         (
             Since(
                 "2.0",
-                OPERATORS,
+                LOOPS,
                 INFERRED,
-                "S01774, which is 5 % farther off with loops; S00415 and S01144 are 3 % nearer with them: left open",
+                "by operators S00415, S01144 and all eight of inference are farther off, S00434 as far; S01774 alone "
+                "is nearer, by 5 %",
             ),
         ),
-        alternatives=(LOOPS,),
+        alternatives=(OPERATORS,),
         choices=(LOOPS, OPERATORS),
     )
     products: str = _choice(
