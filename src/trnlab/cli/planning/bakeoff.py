@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 from trnlab import documents
@@ -12,6 +13,7 @@ from trnlab.chips.catalog import TARGETS
 from trnlab.cli import options
 from trnlab.errors import UsageError
 from trnlab.estimate.job import JobStep
+from trnlab.fleet.bills import energy
 from trnlab.fleet.comparison.bakeoff import Bakeoff
 from trnlab.fleet.comparison.contenders import (
     Contender,
@@ -32,7 +34,7 @@ from trnlab.precision import MODES
 from trnlab.runtime.settings import kept_folder
 from trnlab.stacks import Stack
 from trnlab.units import SECONDS_PER_DAY
-from trnlab.validation import planned
+from trnlab.validation import mine, planned
 
 FORM = "bf16"  # of the Neuron side
 PROGRAMS = "plans"  # in the cache, as of trnlab plan
@@ -45,8 +47,14 @@ def arguments(command: argparse.ArgumentParser) -> None:
     for side, example in (("a", "trn2.48xlarge"), ("b", "p5.48xlarge")):
         add(f"--{side}", required=True, metavar="NAME", help=f"one side, e.g. {example} or 4x{example}")
     add("--days", default="2", metavar="DAYS", help="of the run; default: 2")
-    add("--batch", type=int, default=1024, metavar="N", help="sequences or images of a step; default: 1024")
-    add("--sequence", type=int, default=0, metavar="N", help="tokens of each; default: the model's")
+    add(
+        "--batch",
+        type=options.whole(1),
+        default=1024,
+        metavar="N",
+        help="sequences or images a step; default: 1024",
+    )
+    add("--sequence", type=options.whole(0), default=0, metavar="N", help="tokens of each; default: the model's")
     add("--epoch", metavar="N", help="tokens or images of one pass over the data; default: ImageNet's images")
     add("--precision", choices=("bf16", "fp8"), default="bf16", help="of the other side's products; default: bf16")
     add(
@@ -56,7 +64,7 @@ def arguments(command: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="everything as JSON, see docs/bakeoff.md")
     options.stack(command)
     options.cache(command)
-    add("--porting", type=float, default=0.0, metavar="DAYS", help="engineer days that moving to side a takes")
+    add("--porting", metavar="DAYS", help="engineer days that moving to side a takes")
     add("--day-rate", default="$1000", metavar="MONEY", help="of one of those days; default: $1000, assumed")
     add("--arguments", default="", metavar="TEXT", help="of the script, as a shell would split them")
 
@@ -65,9 +73,10 @@ def main(args: argparse.Namespace) -> int:
     """Compare two sides of the same training."""
     for text in (args.a, args.b):  # what cannot be read is said before a search
         spelled(text)
+    energy.intensity(args.region)
     days = _days(args.days)
     asked = parse(args.epoch, COUNT, "--epoch") if args.epoch else 0.0
-    port = (args.porting, parse(args.day_rate, MONEY, "--day-rate")) if args.porting else None
+    port = (_days(args.porting, "--porting"), parse(args.day_rate, MONEY, "--day-rate")) if args.porting else None
     stacks = options.stacks_of(args)
     neuron = any(spelled(text)[1] in TARGETS for text in (args.a, args.b))
     found = []
@@ -93,9 +102,9 @@ def _epoch(work: Workload) -> float:
     return IMAGENET if work.unit == "images" else 0.0
 
 
-def _days(text: str) -> float:
+def _days(text: str, option: str = "--days") -> float:
     """A number of days alone, or an amount of time. Raises UsageError (TRN173)."""
-    return parse(f"{text}d" if text.replace(".", "", 1).isdecimal() else text, TIME, "--days") / SECONDS_PER_DAY
+    return parse(f"{text}d" if text.replace(".", "", 1).isdecimal() else text, TIME, option) / SECONDS_PER_DAY
 
 
 def _side(args: argparse.Namespace, work: Workload, text: str, stack: Stack) -> Contender:
@@ -103,7 +112,14 @@ def _side(args: argparse.Namespace, work: Workload, text: str, stack: Stack) -> 
     if name not in TARGETS:
         return gpu_contender(work, name, count, args.precision)
     folder = None if args.no_cache else kept_folder(args) / PROGRAMS
-    return of_neuron(work, name, count, planned.held(name, FORM, stack.name), folder, stack)
+    found = of_neuron(work, name, count, planned.held(name, FORM, stack.name, _own(args)), folder, stack)
+    assert found.measure is not None
+    return replace(found, measure=replace(found.measure, model=args.what))
+
+
+def _own(args: argparse.Namespace) -> list[planned.PlannedRow]:
+    """The user's measured runs, which make the bands of chips of which there are enough."""
+    return mine.kept(None if args.no_cache else kept_folder(args) / mine.FOLDER)
 
 
 def _of_script(args: argparse.Namespace, stack: Stack) -> tuple[Workload, list[Contender]]:
@@ -143,7 +159,7 @@ def _of_script(args: argparse.Namespace, stack: Stack) -> tuple[Workload, list[C
             job = result.job
             rate = job.per_s if job is not None else (result.per_s or 0.0) * count
             waits = _waits(job)
-            held = planned.held(name, first.precision, stack.name)
+            held = planned.held(name, first.precision, stack.name, _own(args))
             sides.append(neuron_contender(name, count, rate, result.mfu or 0.0, held, "as the script has it", waits))
         else:
             sides.append(gpu_contender(work, name, count, args.precision))

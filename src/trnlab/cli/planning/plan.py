@@ -15,6 +15,7 @@ from trnlab.cli.planning.plan_script import STEPS, scripted
 from trnlab.errors import UsageError
 from trnlab.files import write_atomic
 from trnlab.fleet import quantities
+from trnlab.fleet.bills.energy import intensity
 from trnlab.fleet.comparison import alternatives
 from trnlab.fleet.comparison.contenders import PlanAccuracy
 from trnlab.fleet.gpus.catalogue import instances
@@ -88,6 +89,7 @@ def main(args: argparse.Namespace) -> int:
             known = model(name)
             print(f"{name:<16} {known.parameters / 1e9:>8.2f} B parameters   {known.source}")
         return 0
+    intensity(args.region)  # what cannot be read is said before a search
     first = question(args)
     asked, *others = (replace(first, stack=stack) for stack in options.stacks_of(args))
     folder = None if args.no_cache else kept_folder(args) / "plans"
