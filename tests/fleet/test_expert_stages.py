@@ -147,7 +147,7 @@ def test_compressed_keys_are_those_of_pytorch():
     _agree(found, sums, w, y + F.linear(inner, w[n + "down"]), gradient="given_4")
 
 
-@pytest.mark.parametrize("attention", ["fused", "remade"])
+@pytest.mark.parametrize("attention", ["kernel", "remade"])
 def test_a_part_of_a_context_attends_to_all_of_it(attention):
     """The first of two ranks, with the first and the last quarter of a sequence: its outputs, and the gradients of
     what others lent it, are those of the whole sequence where its own places count."""

@@ -95,7 +95,7 @@ def _reference(model, w, given):
     return F.cross_entropy(logits.flatten(0, 1), labels.long().flatten())
 
 
-@pytest.mark.parametrize(("attention", "network"), [("fused", "kept"), ("written", "again"), ("again", "kept")])
+@pytest.mark.parametrize(("attention", "network"), [("kernel", "kept"), ("written", "again"), ("again", "kept")])
 @pytest.mark.parametrize("kind", ["as Llama", "as GPT-2", "as GPT-NeoX", "as Gemma 2"])
 def test_losses_and_gradients_are_those_of_pytorch(kind, attention, network):
     model = _model(kind)

@@ -32,6 +32,13 @@ BAKEOFF = ["bakeoff", "llama3-8b", "--a", "trn1.32xlarge", "--b", "p5.48xlarge"]
         ([*BAKEOFF, "--days", "0"], "TRN173"),
         ([*BAKEOFF, "--days", "1e999"], "TRN173"),
         ([*BAKEOFF, "--epoch", "none"], "TRN173"),
+        ([*BAKEOFF, "--batch", "0"], "TRN569"),
+        ([*BAKEOFF, "--batch", "-4"], "TRN569"),
+        ([*BAKEOFF, "--sequence", "-1"], "TRN569"),
+        ([*BAKEOFF, "--porting", "-3"], "TRN173"),
+        ([*BAKEOFF, "--porting", "3", "--day-rate", "x"], "TRN173"),
+        ([*BAKEOFF, "--region", "nosuch"], "TRN159"),
+        ([*PLAN, "--region", "nosuch"], "TRN159"),
     ],
     ids=lambda value: "_".join(value[-2:])[:30] if isinstance(value, list) else value,
 )

@@ -64,7 +64,7 @@ def _inputs(graph, seed=0):
             yield random.standard_normal(v.shape).astype(np.float32) * 0.3
 
 
-def _made(config, also="", decoder=True, first=False, last=False, blocks=1, attention="fused"):
+def _made(config, also="", decoder=True, first=False, last=False, blocks=1, attention="kernel"):
     """A stage, its inputs as tensors that gradients are taken of, and its outputs."""
     model = from_config(config, "small")
     block = model.stacks[int(decoder)][1]
@@ -119,7 +119,7 @@ def _near(got, wanted, name=""):
     np.testing.assert_allclose(got, wanted, rtol=0, atol=bound, err_msg=name)
 
 
-@pytest.mark.parametrize("attention", ["fused", "remade"])
+@pytest.mark.parametrize("attention", ["kernel", "remade"])
 @pytest.mark.parametrize("config", [T5, WHISPER], ids=["T5", "Whisper"])
 def test_a_decoder_attends_to_what_was_read(config, attention):
     """Two of its blocks with the head: the gradients of weights, of what entered and of what the encoder made."""

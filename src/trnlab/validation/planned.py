@@ -18,14 +18,13 @@ from typing import Any, Protocol
 
 from trnlab.chips.catalog import TARGETS
 from trnlab.documents import Note, Section, Table
-from trnlab.fleet.comparison.contenders import PlanAccuracy
+from trnlab.fleet.comparison.contenders import ENOUGH, PlanAccuracy
 from trnlab.fleet.models.configurations import model
 from trnlab.fleet.planning.plan import plan
 from trnlab.fleet.planning.question import Question
 from trnlab.fleet.search.layout import pinned
 from trnlab.stacks import LIBRARIES, NAMES, NEWEST, OURS, VENDOR, Stack, parse
 
-ENOUGH = 3  # runs of a chip, in a format, for a band of their own; of fewer, those of all chips serve
 LAID_OUT = "Each with the layout of its source, the vendor's stack in the run's release and library (docs/stacks.md)."
 STEPS = 1000.0  # that a plan of a row is of; a step's time does not depend on it
 

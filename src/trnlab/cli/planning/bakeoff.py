@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 from trnlab import documents
@@ -12,6 +13,7 @@ from trnlab.chips.catalog import TARGETS
 from trnlab.cli import options
 from trnlab.errors import UsageError
 from trnlab.estimate.job import JobStep
+from trnlab.fleet.bills import energy
 from trnlab.fleet.comparison.bakeoff import Bakeoff
 from trnlab.fleet.comparison.contenders import (
     Contender,
@@ -57,13 +59,7 @@ def arguments(command: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="everything as JSON, see docs/bakeoff.md")
     options.stack(command)
     options.cache(command)
-    add(
-        "--porting",
-        type=options.real(0, 1e6),
-        default=0.0,
-        metavar="DAYS",
-        help="engineer days that moving to side a takes",
-    )
+    add("--porting", metavar="DAYS", help="engineer days that moving to side a takes")
     add("--day-rate", default="$1000", metavar="MONEY", help="of one of those days; default: $1000, assumed")
     add("--arguments", default="", metavar="TEXT", help="of the script, as a shell would split them")
 
@@ -72,9 +68,10 @@ def main(args: argparse.Namespace) -> int:
     """Compare two sides of the same training."""
     for text in (args.a, args.b):  # what cannot be read is said before a search
         spelled(text)
+    energy.intensity(args.region)
     days = _days(args.days)
     asked = parse(args.epoch, COUNT, "--epoch") if args.epoch else 0.0
-    port = (args.porting, parse(args.day_rate, MONEY, "--day-rate")) if args.porting else None
+    port = (_days(args.porting, "--porting"), parse(args.day_rate, MONEY, "--day-rate")) if args.porting else None
     stacks = options.stacks_of(args)
     neuron = any(spelled(text)[1] in TARGETS for text in (args.a, args.b))
     found, routines = [], SharedRoutines()
@@ -100,9 +97,9 @@ def _epoch(work: Workload) -> float:
     return IMAGENET if work.unit == "images" else 0.0
 
 
-def _days(text: str) -> float:
+def _days(text: str, option: str = "--days") -> float:
     """A number of days alone, or an amount of time. Raises UsageError (TRN173)."""
-    return parse(f"{text}d" if text.replace(".", "", 1).isdecimal() else text, TIME, "--days") / SECONDS_PER_DAY
+    return parse(f"{text}d" if text.replace(".", "", 1).isdecimal() else text, TIME, option) / SECONDS_PER_DAY
 
 
 def _side(args: argparse.Namespace, work: Workload, text: str, stack: Stack, routines: SharedRoutines) -> Contender:
@@ -111,7 +108,10 @@ def _side(args: argparse.Namespace, work: Workload, text: str, stack: Stack, rou
         return gpu_contender(work, name, count, args.precision)
     cache = None if args.no_cache else kept_folder(args)
     folder = None if cache is None else cache / PROGRAMS
-    return of_neuron(work, name, count, mine.held(name, FORM, stack.name, cache), folder, stack, routines)
+    held = mine.held(name, FORM, stack.name, cache)
+    found = of_neuron(work, name, count, held, folder, stack, routines)
+    assert found.measure is not None
+    return replace(found, measure=replace(found.measure, model=args.what))
 
 
 def _of_script(args: argparse.Namespace, stack: Stack) -> tuple[Workload, list[Contender]]:

@@ -16,6 +16,7 @@ from trnlab.cli.planning.plan_script import STEPS, scripted
 from trnlab.errors import UsageError
 from trnlab.files import write_atomic
 from trnlab.fleet import quantities
+from trnlab.fleet.bills.energy import intensity
 from trnlab.fleet.comparison import alternatives
 from trnlab.fleet.comparison.contenders import PlanAccuracy
 from trnlab.fleet.costs.timed import SharedRoutines
@@ -42,6 +43,7 @@ Answer = tuple[documents.Document, Callable[[], None]]  # and what writes the fi
 
 def answer(args: argparse.Namespace) -> Answer:
     """Search. Raises UsageError as `question` and `Plan.chosen`."""
+    intensity(args.region)  # what cannot be read is said before a search
     first = question(args)
     asked, *others = (replace(first, stack=stack) for stack in options.stacks_of(args))
     folder = None if args.no_cache else kept_folder(args) / "plans"

@@ -13,7 +13,8 @@ from trnlab.chips.prices import Price, alike, chosen, latest
 from trnlab.fleet.bills import energy
 from trnlab.fleet.bills.claims import ClaimComparison, compare
 from trnlab.fleet.bills.compilation import PortingPayback, Recompiles, recompiles
-from trnlab.fleet.comparison.contenders import Contender, Workload
+from trnlab.fleet.comparison.contenders import Contender, RunToMeasure, Workload
+from trnlab.fleet.comparison.deciding import as_json, undecided
 from trnlab.fleet.ranges import PublishedRange
 from trnlab.stacks import OWN, Stack
 from trnlab.units import HOURS_PER_DAY, SECONDS_PER_DAY
@@ -74,6 +75,12 @@ class Bakeoff:
             found.append((first.kind, first, second, span))
         return found
 
+    def would_decide(self) -> list[RunToMeasure]:
+        """Runs that would narrow the bands of a verdict that these leave open; none where all is decided."""
+        if not any(undecided(span) for *_, span in self.ratios()):
+            return []
+        return [side.measure for side in self.contenders if side.measure is not None]
+
     def claims(self) -> list[ClaimComparison]:
         """Claims of the vendor about a, beside what comes out here at the kind of price that both have."""
         kinds = [kind for kind, *_ in self.ratios()]
@@ -119,9 +126,16 @@ def to_json(found: Bakeoff) -> dict[str, Any]:
         },
         "sides": [_side(found, side) for side in found.contenders],
         "ratios": [
-            {"kind": kind, "of_a": _price(one), "of_b": _price(other), "cost_of_a_in_b": _span(span, found.known)}
+            {
+                "kind": kind,
+                "of_a": _price(one),
+                "of_b": _price(other),
+                "cost_of_a_in_b": _span(span, found.known),
+                "undecided": undecided(span),
+            }
             for kind, one, other, span in found.ratios()
         ],
+        "would_decide": [as_json(run) for run in found.would_decide()],
         "claims": [_claim(b) for b in found.claims()],
         "compilation": _compiling(found.compiling()),
         "porting": _porting(found),

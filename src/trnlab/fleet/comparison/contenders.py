@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trnlab.chips.catalog import TARGETS
@@ -25,6 +25,7 @@ from trnlab.fleet.ranges import PublishedRange
 from trnlab.stacks import OWN, Stack
 from trnlab.units import SECONDS_PER_HOUR
 
+ENOUGH = 3  # runs of a chip, in a format, for a band of their own; of fewer, those of all chips serve
 TOKENS = 1e12  # that a plan is asked for; rates do not depend on it
 _SPELLING = re.compile(r"(?:(\d+)x)?([A-Za-z][\w.-]*)")
 
@@ -46,6 +47,19 @@ class Workload:
 
 
 @dataclass(frozen=True)
+class RunToMeasure:
+    """A training run whose measured step would narrow a band; fields as `trnlab validate --mine` has them."""
+
+    model: str
+    target: str
+    instances: int
+    batch: int  # sequences of a step
+    sequence: int
+    layout: str
+    precision: str
+
+
+@dataclass(frozen=True)
 class Contender:
     """One side of a comparison: so many instances of a type, and the rate at which they train."""
 
@@ -60,6 +74,7 @@ class Contender:
     # the share of a step in which ranks wait for the network, None where nothing says it
     exchange: float | None = None
     basis: tuple[str, ...] = field(default_factory=tuple)  # what all that leans on
+    measure: RunToMeasure | None = None  # what would narrow its band; None where no run of ours stands for it
 
     @property
     def name(self) -> str:
@@ -167,7 +182,12 @@ def of_neuron(
     step = chosen.step
     rate = step.tokens_per_s / (1 if work.unit == "tokens" else work.sequence)
     exchange = sum(step.seconds.get(k, 0.0) for k in ("tensor parallel", "gradients", "weights", "rows")) / step.total
-    return neuron_contender(name, instances, rate, step.mfu, held, str(step.layout), exchange)
+    found = neuron_contender(name, instances, rate, step.mfu, held, str(step.layout), exchange)
+    spelled_layout = step.layout.spelled()
+    measure = RunToMeasure(
+        work.model.name, name, instances, work.sequences, work.sequence, spelled_layout, question.precision
+    )
+    return replace(found, measure=measure)
 
 
 def neuron_contender(

@@ -16,7 +16,7 @@ from trnlab.fleet.costs.activation_memory import activation_memory
 from trnlab.fleet.costs.stages import ENTRY, JOIN, Stage, stage
 from trnlab.fleet.costs.timed import Routines, TimedPrograms
 from trnlab.fleet.costs.updates import adamw
-from trnlab.fleet.layers.shares import ShardSpec, heads_of_rank
+from trnlab.fleet.layers.shares import ONCE, ShardSpec, heads_of_rank
 from trnlab.fleet.layers.sizes import Dense, Experts, RelativeAttention
 from trnlab.fleet.models.encoder_decoder import DecoderBlock
 from trnlab.fleet.models.transformer import Block, Model
@@ -27,7 +27,6 @@ from trnlab.runtime.session import Session
 from trnlab.runtime.step_cost import BACKWARD, FORWARD, UPDATE, StepCost, phases
 from trnlab.units import PS_PER_S
 
-PLAIN = {"remade": "fused", "again": "written"}  # attention that is not made once more
 UPDATED = 1 << 24  # parameters of the update that is timed
 OfParts = Callable[[Model, Sequence[Block], int], Graph]
 HELD = ("working", "gathered")  # bytes that layers one after the other have in the same place
@@ -126,7 +125,7 @@ class Programs(TimedPrograms):
         between others and at the beginning; what is in the block does not matter to them, so that it is a plain
         one."""
         block = model.stacks[0 if first else -1][1]
-        attention = PLAIN.get(spec.attention, spec.attention)
+        attention = ONCE.get(spec.attention, spec.attention)
         spec = replace(spec, length=spec.tokens, context=1, expert=1, attention=attention)
         if isinstance(block.network, Experts):
             block = replace(block, network=Dense(block.network.size, block.network.gated))
@@ -138,14 +137,14 @@ class Programs(TimedPrograms):
         """Cost of what lies between an encoder and this block of its decoder."""
         if not isinstance(block, DecoderBlock):
             return MicrobatchCost()
-        spec = replace(spec, attention=PLAIN.get(spec.attention, spec.attention))
+        spec = replace(spec, attention=ONCE.get(spec.attention, spec.attention))
         return self.stage(model, (block,), spec, also=JOIN).less(self.layer(model, block, spec))
 
     def entry(self, model: Model, block: Block, spec: ShardSpec) -> MicrobatchCost:
         """Cost of what each stage of such blocks makes once for all of them."""
         if not isinstance(block.attention, RelativeAttention):
             return MicrobatchCost()
-        spec = replace(spec, attention=PLAIN.get(spec.attention, spec.attention))
+        spec = replace(spec, attention=ONCE.get(spec.attention, spec.attention))
         return self.stage(model, (block,), spec, also=ENTRY).less(self.stage(model, (block,), spec))
 
     def stage(

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trnlab.stacks import KERNEL, WRITTEN
+
 FILLED = 1.5  # heads of all ranks together, in multiples of the model's: with more a smaller group is as quick
 
 
@@ -26,6 +28,10 @@ def filled(heads: int, kv_heads: int, ranks: int) -> float:
     return heads_of_rank(heads, kv_heads, ranks)[0] * ranks / heads
 
 
+AGAIN = {KERNEL: "remade", WRITTEN: "again"}  # attention that the backward pass makes once more, by what it was
+ONCE = {again: once for once, again in AGAIN.items()}
+
+
 @dataclass(frozen=True)
 class ShardSpec:
     """What of a model's work one rank has: `batch` sequences of `length` tokens, 1 / `context` of each, 1 / `tensor`
@@ -35,21 +41,15 @@ class ShardSpec:
     length: int
     tensor: int = 1
     form: str = "bfloat16"
-    # "fused", or "remade" where the backward pass makes it once more; "written" and "again" are the same for
+    # "kernel", or "remade" where the backward pass makes it once more; "written" and "again" are the same for
     # releases before there were kernels of it, see `attention.written`
-    # "fused", or "remade" where the backward pass makes it once more; "written" and "again" are the same for
-    # releases before there were kernels of it, see `attention.written`
-    attention: str = "fused"
+    attention: str = KERNEL
     network: str = "kept"  # "kept", or "again" where the backward pass makes what is inside a network once more
     context: int = 1
     expert: int = 1
     # whether ranks have parts of weights and gradients alone (ZeRO-3), so that gradients go to others in float32,
     # and no sums of a whole layer are kept
-    # whether ranks have parts of weights and gradients alone (ZeRO-3), so that gradients go to others in float32,
-    # and no sums of a whole layer are kept
     sharded: bool = False
-    # "kept", or "again" where the backward pass makes what is inside a block once more, and keeps what enters it
-    # alone
     # "kept", or "again" where the backward pass makes what is inside a block once more, and keeps what enters it
     # alone
     block: str = "kept"
@@ -66,7 +66,7 @@ class ShardSpec:
     @property
     def again(self) -> bool:
         """Whether the backward pass makes attention once more."""
-        return self.attention in ("remade", "again")
+        return self.attention in ONCE
 
 
 @dataclass(frozen=True)

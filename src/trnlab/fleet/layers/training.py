@@ -14,10 +14,11 @@ from trnlab.errors import UsageError
 from trnlab.fleet.layers import attention
 from trnlab.fleet.layers.experts import ExpertRows, places, routed, through
 from trnlab.fleet.layers.layers import Layers
-from trnlab.fleet.layers.shares import DecoderShare, ShardSpec
+from trnlab.fleet.layers.shares import AGAIN, DecoderShare, ShardSpec
 from trnlab.fleet.layers.sizes import Attention, Dense, Experts, RelativeAttention
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import DType, dtype, float32, int32
+from trnlab.stacks import WRITTEN
 
 TAPS = 3  # frames that each of an audio encoder's two convolutions looks at (arXiv:2212.04356, section 2.2)
 STRIDE = 2  # frames that the second of them makes one token of
@@ -161,7 +162,7 @@ class TrainingLayers(Layers):
 
     def _attended(self, q: Value, k: Value, v: Value, a: Attention) -> Value:
         share, causal = self.share, a.causal
-        written = share.attention in ("written", "again") or a.softcap > 0  # which no kernel of attention has
+        written = share.attention in (WRITTEN, AGAIN[WRITTEN]) or a.softcap > 0  # which no kernel of attention has
         if share.context > 1 and written:
             raise UsageError(
                 "a divided context asks for a kernel of attention",

@@ -11,6 +11,7 @@ from trnlab.fleet.bills import money
 from trnlab.fleet.bills.claims import ClaimComparison
 from trnlab.fleet.comparison.bakeoff import MILLION, Bakeoff, to_json
 from trnlab.fleet.comparison.contenders import Contender
+from trnlab.fleet.comparison.deciding import undecided, words
 from trnlab.fleet.ranges import PublishedRange
 from trnlab.units import DAYS_PER_WEEK
 
@@ -115,9 +116,12 @@ def _ratios(found: Bakeoff) -> Iterator[Note | Section]:
     for kind, first, second, span in ratios:
         ends = f"{span.low:.2f} to {span.high:.2f}"
         middle = f"{span.value:.2f} ({ends})" if found.known else ends
-        undecided = " - the bands overlap: undecided" if span.low < 1 < span.high else ""
-        title = f"{kind}: the same work on {found.a.name} costs {middle} of what it does on {found.b.name}{undecided}"
+        left_open = " - the bands overlap: undecided" if undecided(span) else ""
+        title = f"{kind}: the same work on {found.a.name} costs {middle} of what it does on {found.b.name}{left_open}"
         yield Section(title, [Note(str(first)), Note(str(second))])
+    for run in found.would_decide():
+        what, line = words(run)
+        yield Section(what, [Note(line)])
 
 
 def _claims(found: Bakeoff) -> list[Section]:

@@ -13,12 +13,18 @@ from trnlab.fleet.bills import energy
 from trnlab.fleet.bills.claims import about
 from trnlab.fleet.comparison.alternatives import Alternative, compiling, of_plan, to_json
 from trnlab.fleet.comparison.contenders import UNHELD, PlanAccuracy, off_by
+from trnlab.fleet.comparison.deciding import KEPT, OPEN, days_of, deadline, words
+from trnlab.fleet.comparison.deciding import of_plan as of_run
 from trnlab.fleet.planning.plan import Plan
 from trnlab.fleet.ranges import PublishedRange
 from trnlab.units import DAYS_PER_WEEK
 
 ENERGY, POWER, MASS = (("kWh", "MWh", "GWh"), ("kW", "MW", "GW"), ("kg", "t", "kt"))  # by thousands
 NEAR, FAR = 3, 2  # regions that are shown, of the cleanest and of the others
+_deadline = {
+    KEPT: "the deadline is kept at both ends of the band",
+    OPEN: "the deadline is kept at one end of the band and missed at the other: undecided",
+}
 _OTHERS = "the same tokens on other accelerators, by what was published of them (a band alone where nothing was):"
 
 
@@ -35,7 +41,7 @@ def sections(
     yield _compiling(plan)
     yield from claims(plan.chosen.cluster.target.name)
     yield from others(beside, plan, held)
-    yield _band(held)
+    yield _band(plan, held)
 
 
 def _energy(plan: Plan, region: str) -> Section:
@@ -123,14 +129,28 @@ def _ratios(beside: Sequence[Alternative], plan: Plan | None, held: PlanAccuracy
             yield f"{mine.kind} ({mine.date}; {theirs.date}): the plan costs {ratio} of {other.contender.name}"
 
 
-def _band(held: PlanAccuracy) -> Section:
+def _band(plan: Plan, held: PlanAccuracy) -> Section:
     """How far off the plan's rate may be, as far as anything is known."""
     band = off_by(held)
     times = f"{band.low:.2f} to {band.high:.2f} times"
     title = f"band: the rate is {times} the plan's, if it is as far off as others were:"
     behind = ", planned as this one is, and reached with the vendor's compiler of their release"
-    said = f"{held}{behind if held.errors else ''}"
-    return Section(title, [Note(said)], heading="How far off it may be", say=sentence(title))
+    notes = [f"{held}{behind if held.errors else ''}", _within(plan, held)]
+    verdict = deadline(plan, held)
+    if verdict is not None:
+        notes.append(_deadline[verdict])
+    run = of_run(plan)
+    if verdict == OPEN and run is not None:
+        notes += words(run)
+    return Section(title, [Note(said) for said in notes], heading="How far off it may be", say=sentence(title))
+
+
+def _within(plan: Plan, held: PlanAccuracy) -> str:
+    """Days and dollars of the whole run at both ends."""
+    days, usd, band = days_of(plan, held), plan.chosen.bill.usd, off_by(held)
+    said = f"so the run takes {days.low:,.3g} to {days.high:,.3g} days"
+    paid = f" and ${usd / band.high:,.0f} to ${usd / band.low:,.0f}" if usd is not None else ""
+    return f"{said}{paid}, all instances together"
 
 
 def _usd(span: PublishedRange, known: bool) -> str:

@@ -26,6 +26,7 @@ from trnlab.documents import (
 from trnlab.fleet.comparison.alternatives import Alternative
 from trnlab.fleet.comparison.alternatives import to_json as beside_to_json
 from trnlab.fleet.comparison.contenders import UNHELD, PlanAccuracy
+from trnlab.fleet.comparison.deciding import plan_to_json
 from trnlab.fleet.models.recommend import Recommender
 from trnlab.fleet.planning.overheads import overheads
 from trnlab.fleet.planning.plan import Candidate, Plan
@@ -103,6 +104,7 @@ def document(
         scripts=[_ASSETS.joinpath("plan.js")],
         record=lambda: {
             **to_json(plan),
+            "band": plan_to_json(plan, held),
             "stacks": stacks_to_json(stacked),
             **beside_to_json(plan, others, region),
         },
@@ -135,7 +137,7 @@ def _chosen(plan: Plan) -> Section:
     c, step = plan.chosen, plan.chosen.step
     rate = f"{step.tokens_per_s:,.0f} {plan.question.model.counted}/s"
     said = (
-        f"{c.bill.days:.3g} days at a goodput of {c.goodput:.1%}; {rate}, "
+        f"{c.bill.days:.3g} days at a goodput of {c.goodput:.1%}; {rate} of all instances, "
         f"{step.tokens_per_s / c.cluster.chips:,.0f} a chip; MFU {step.mfu:.1%} of all cores"
     )
     size = f"{c.cluster.chips:,} chips, {c.cluster.ranks:,} ranks"

@@ -16,9 +16,10 @@ import numpy as np
 from trnlab.errors import UsageError
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.arrays import Bools, Floats, Ints
-from trnlab.fleet.layers.shares import FILLED, filled, heads_of_rank
+from trnlab.fleet.layers.shares import AGAIN, FILLED, filled, heads_of_rank
 from trnlab.fleet.layers.sizes import Experts
 from trnlab.fleet.models.transformer import Block, Model
+from trnlab.stacks import KERNEL, WRITTEN
 
 RECOMPUTE = ("none", "selective", "full")
 ZERO = (0, 1, 3)
@@ -38,8 +39,8 @@ SHORT = {
 }
 # Values that have names, of columns where they stand by their places; attention is by a kernel, written out with its
 # scores in memory, or written out and made again; of a network what is inside is kept, or made again.
-NAMED = {"recompute": RECOMPUTE, "attention": ("kernel", "written", "again"), "network": ("kept", "again")}
-PLAIN = {"attention": "kernel", "network": "kept"}  # which a layout says only where it is something else
+NAMED = {"recompute": RECOMPUTE, "attention": (KERNEL, WRITTEN, AGAIN[WRITTEN]), "network": ("kept", "again")}
+PLAIN = {"attention": KERNEL, "network": "kept"}  # which a layout says only where it is something else
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Layout:
     overlap: bool = True  # whether gradients and new weights are exchanged while others are still computed
     context: int = 1  # ranks that share a sequence
     expert: int = 1  # ranks that share the experts of a layer; they are among those of `data` and `context`
-    attention: str = "kernel"  # these two: see NAMED
+    attention: str = KERNEL  # these two: see NAMED
     network: str = "kept"
 
     @property

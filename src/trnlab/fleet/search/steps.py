@@ -15,9 +15,9 @@ from trnlab.estimate.job import room
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.arrays import Bools, Floats, Ints
 from trnlab.fleet.costs.exchange import Exchange
-from trnlab.fleet.costs.programs import PLAIN, MicrobatchCost, OfParts, Programs
+from trnlab.fleet.costs.programs import MicrobatchCost, OfParts, Programs
 from trnlab.fleet.costs.updates import rounding, sharded
-from trnlab.fleet.layers.shares import ShardSpec
+from trnlab.fleet.layers.shares import AGAIN, ONCE, ShardSpec
 from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.search.communication import hidden
 from trnlab.fleet.search.layout import NAMED, RECOMPUTE, Layout, Layouts, columns_of, divided, layers_of
@@ -33,10 +33,8 @@ from trnlab.fleet.search.pipeline_times import PipelineTimes, held_of, parameter
 from trnlab.fleet.search.shard_costs import NOTHING, PartsOf, ShardCosts, ShardKey, Training, shard_keys_of
 from trnlab.precision import MODES
 from trnlab.runtime.analysis.performance import MILLION
-from trnlab.stacks import SOFTMAX, WRITTEN
+from trnlab.stacks import KERNEL, SOFTMAX, WRITTEN
 
-AGAIN = {"fused": "remade", "written": "again", "again": "again"}  # attention that is made once more, by what it was
-SAID = {"written": "written", "again": "again"}  # attention of a share, where a layout says it
 CAUSES = (
     "compute",
     "recompute",
@@ -171,7 +169,7 @@ class Planner:
     programs: Programs
     exchange: Exchange
     # attention, network: of the stages, see `ShardSpec`
-    attention: str = "fused"
+    attention: str = KERNEL
     network: str = "kept"
     _parts: dict[tuple[str, ShardSpec], ShardCosts] = field(default_factory=dict)
     _layers: dict[tuple[str, ShardSpec], ShardCosts] = field(default_factory=dict)
@@ -191,11 +189,12 @@ class Planner:
         """What a rank of such groups has of a layer."""
         again = RECOMPUTE[shard.again]
         stack = self.programs.session.stack
-        attention = SAID.get(NAMED["attention"][shard.attention], self._attention)
+        said = NAMED["attention"][shard.attention]
+        attention = self._attention if said == KERNEL else said
         network = "again" if stack.remakes or NAMED["network"][shard.network] == "again" else self.network
         # a loop that keeps scores on chip makes them again in its backward pass, which is all that selective means
         selective = again == "selective" and stack.attention != SOFTMAX
-        attention = AGAIN[attention] if selective or stack.remakes else attention
+        attention = AGAIN.get(attention, attention) if selective or stack.remakes else attention
         return ShardSpec(
             shard.microbatch,
             training.sequence,
@@ -241,7 +240,7 @@ class Planner:
         """One that makes something again says what that adds. Where that is all but what enters it, what is needed
         and kept for its own backward pass is as without: see `PipelineTimes`."""
         found = self.programs.layer(model, block, spec)
-        kept = replace(spec, attention=PLAIN.get(spec.attention, spec.attention), block="kept")
+        kept = replace(spec, attention=ONCE.get(spec.attention, spec.attention), block="kept")
         if spec == kept:
             return found
         before = self.programs.layer(model, block, kept)
