@@ -52,8 +52,8 @@ class Draft:
         self.rows, self.references = b.recorded()
         self.deleted = np.zeros(len(self.rows), np.bool_)
         self.order = np.arange(len(self.rows))  # in which the instructions are handed back
-        # Of the first `_looked_at` buffers; see `columns`.
-        self._columns, self._forms, self._looked_at = np.empty((len(BufferColumns._fields), 0), np.int64), {}, 0
+        self._looked_at, self._forms = 0, dict[Any, int]()
+        self._columns = np.empty((len(BufferColumns._fields), 0), np.int64)  # of the first `_looked_at` buffers
         self.access = self._access(self.rows, self.references)
 
     def __len__(self) -> int:
