@@ -17,6 +17,7 @@ import trnlab.nki.neuronxcc.isa as nisa
 import trnlab.nki.neuronxcc.language as nl
 from trnlab import policy
 from trnlab.errors import CapacityError
+from trnlab.lang.allocation import _Fitting
 from trnlab.program.passes.spill import _Leave, _reload_places
 
 P, F = 128, 512
@@ -293,4 +294,36 @@ def test_tiles_come_back_before_they_are_needed():
     """Each as soon as the eighth before it is needed, and no sooner than it has left."""
     leaves = [_Leave(tile, after=10, before=100 + 10 * tile) for tile in range(12)]
     late = _Leave(12, after=195, before=230)
-    assert _reload_places([*leaves, late])[7:] == [99, 109, 119, 129, 139, 195]
+    assert _reload_places([*leaves, late], 8)[7:] == [99, 109, 119, 129, 139, 195]
+
+
+def test_reloads_that_do_not_run_ahead_come_when_their_tile_is_needed():
+    leaves = [_Leave(tile, after=10, before=100 + 10 * tile) for tile in range(3)]
+    assert _reload_places(leaves, 0) == [99, 109, 119]
+
+
+@nki.jit
+def neighbours(x, tiles):
+    """x [tiles * 128, 4096]: each tile plus the next one, all loaded before the first sum."""
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    kept = nl.ndarray((tiles, nl.par_dim(P), x.shape[1]), dtype=x.dtype, buffer=nl.sbuf)
+    for t in nl.affine_range(tiles):
+        kept[t] = nl.load(x[nl.ds(t * P, P), :])
+    for t in nl.affine_range(tiles):
+        nl.store(out[nl.ds(t * P, P), :], nl.add(kept[t], kept[(t + 1) % tiles]))
+    return out
+
+
+def test_what_reloads_ahead_leave_no_room_for_is_reloaded_when_it_is_needed(monkeypatch):
+    """NKIBench's matmul of 4096 x 5120 x 12288 needs this; here the attempts before it are taken to have failed."""
+    spill, used = _Fitting._spill, []
+
+    def only_late(self, full, ahead=8):
+        used.append(ahead)
+        return full if ahead else spill(self, full, ahead)
+
+    monkeypatch.setattr(_Fitting, "_spill", only_late)
+    monkeypatch.setattr(_Fitting, "_by_demand", lambda self, full: full)
+    x = normal(16 * P, 4096)
+    close(neighbours(x, 16), x + np.roll(x, -P, axis=0))
+    assert used[-1] == 0

@@ -32,6 +32,7 @@ from trnlab.sim.functional import RunOptions
 SIZE, SEQUENCE, HEAD = 2048, 4096, 128
 SMALL = 10_000  # instructions of the kernel that does next to nothing
 ROUNDS = 7
+MOST_LINES = 4000  # of plain Python, in the time of an instruction of a kernel that does not fit
 Array = np.ndarray[Any, Any]
 
 
@@ -148,6 +149,32 @@ def old_steps(x: Any) -> Any:
     return out
 
 
+@neuronxcc.jit
+def old_blocks(lhs: Any, rhs: Any) -> Any:
+    """lhs [m, 128, k, 128] times rhs [k, 128, 1024] as compilers write kernels: a tile for each value of loops. All
+    of rhs is loaded first, which SBUF does not have room for, so that the passes spill it."""
+    (rows, _, depth, _), wide, halves = lhs.shape, rhs.shape[2], 2
+    out = old.ndarray((rows, 128, wide), dtype=np.float32, buffer=old.shared_hbm)
+    b = old.ndarray((depth, old.par_dim(128), wide), dtype=np.float32, buffer=old.sbuf)
+    a = old.ndarray((rows, depth, old.par_dim(128), 128), dtype=np.float32, buffer=old.sbuf)
+    sums = old.zeros((rows, halves, old.par_dim(128), 512), dtype=np.float32, buffer=old.psum)
+    result = old.ndarray((rows, old.par_dim(128), wide), dtype=np.float32, buffer=old.sbuf)
+    p = old.arange(128)[:, None]
+    for k in old.affine_range(depth):
+        b[k, p, old.arange(wide)[None, :]] = old.load(rhs[k, p, old.arange(wide)[None, :]])
+    for m in old.affine_range(rows):
+        for k in old.affine_range(depth):
+            a[m, k, p, old.arange(128)[None, :]] = old.load(lhs[m, p, k, old.arange(128)[None, :]])
+        for h in old.affine_range(halves):
+            for k in old.affine_range(depth):
+                sums[m, h, p, old.arange(512)[None, :]] += old_isa.nc_matmul(
+                    a[m, k, p, old.arange(128)[None, :]], b[k, p, 512 * h + old.arange(512)[None, :]]
+                )
+            result[m, p, 512 * h + old.arange(512)[None, :]] = old.copy(sums[m, h, p, old.arange(512)[None, :]])
+        old.store(out[m, p, old.arange(wide)[None, :]], value=result[m, p, old.arange(wide)[None, :]])
+    return out
+
+
 # -- measuring ----------------------------------------------------------------------------------------------------
 def bf16(rng: np.random.Generator, *shape: int) -> Array:
     """Normal random numbers in bfloat16."""
@@ -207,11 +234,13 @@ def overhead_lines() -> list[lines.Line]:
     """What recording, passes and checks cost in both dialects, and that the second call records nothing."""
     x = np.zeros((128, 8), np.float32)
 
-    def anew(kernel: Any) -> Any:
-        return type(kernel)(kernel.function).trace(x)
+    def anew(kernel: Any, *arguments: Any) -> Any:
+        return type(kernel)(kernel.function).trace(*(arguments or (x,)))
 
     small_steps.trace(x)
     routine = old_steps.trace(x).routine
+    blocks = np.zeros((16, 128, 64, 128), np.float32), np.zeros((64, 128, 1024), np.float32)
+    spilled = old_blocks.trace(*blocks).routine
     scene = Scene(filled=frozenset(routine.params), masks=True)
     functions = [
         lambda: anew(small_steps),
@@ -219,18 +248,29 @@ def overhead_lines() -> list[lines.Line]:
         lambda: small_steps.trace(x),
         yardstick,
         lambda: check_routine(routine, default_chip(), scene),
+        lambda: anew(old_blocks, *blocks),
     ]
-    recording, older, again, python, checks = lines.in_turns(functions, ROUNDS)
+    recording, older, again, python, checks, spilling = lines.in_turns(functions, ROUNDS)
     each, of_old = recording / SMALL * 1e6, older / SMALL * 1e6
     note = f"{SMALL} instructions; a line of plain Python takes {python / YARDS * 1e9:.0f} ns here"
     return [
         lines.at_most("recording and checks, small instruction", each, 10, "us", note),
         lines.at_most("  in the older dialect", of_old, 10, "us", "index expressions, a tile for each result"),
         lines.at_most("    of that, checks", checks / SMALL * 1e6, 2, "us", "undefined values, races, overlaps"),
+        _spilling_line(spilled, spilling, python),
         lines.at_most(
             "the same kernel once more / first time", again / recording, 0.01, "x", f"{again * 1e6:.0f} us"
         ),
     ]
+
+
+def _spilling_line(routine: Any, seconds: float, python: float) -> lines.Line:
+    """An instruction of a large kernel, in lines of plain Python. python: seconds of `yardstick`."""
+    count = routine.changes[0].before.instructions
+    moved = sum(spill.times for spill in routine.spills)
+    note = f"{seconds / count * 1e6:.0f} us; {count} instructions recorded, {moved} tiles leave SBUF"
+    each = seconds / count / (python / YARDS)
+    return lines.at_most("recording and spilling, an instruction / a line of Python", each, MOST_LINES, "x", note)
 
 
 YARDS = 20_000

@@ -12,6 +12,7 @@ from trnlab.policy import Policy
 from trnlab.program import passes
 from trnlab.program.builder import Builder
 from trnlab.program.changes import PassChange, Spill, together
+from trnlab.program.passes.spill import AHEAD
 from trnlab.program.routine import Routine
 
 _ROUNDS = 8  # of spilling and placing
@@ -64,11 +65,14 @@ class _Fitting:
     def _make_room(self, full: FullError) -> FullError | None:
         """Spill in the order of the kernel; but what does not fit into PSUM is ordered by demand where nothing has to
         go to HBM then, and so is what nobody could spill.
+
+        Reloads that run ahead take room, from which others leave, and come back ahead in turn; where that has no end,
+        they come when they are needed.
         """
         if not self.policy.spill or self.given:
             return self._by_demand(full)
         as_written, passed = self.b.state(), self.changes
-        attempts = [self._spill, self._by_demand]
+        attempts = [self._spill, self._by_demand, self._spill_with_late_reloads]
         for attempt in [self._only_by_demand, *attempts] if full.memory is Memory.PSUM else attempts:
             self.b.restore(as_written)
             self.spills, self.changes = [], passed[:]
@@ -90,12 +94,16 @@ class _Fitting:
         left = full if change is None else self._place()
         return self._spill(left) if left is not None and self.policy.spill and not self.given else left
 
-    def _spill(self, full: FullError) -> FullError | None:
+    def _spill_with_late_reloads(self, full: FullError) -> FullError | None:
+        return self._spill(full, ahead=0)
+
+    def _spill(self, full: FullError, ahead: int = AHEAD) -> FullError | None:
         """Spill and place again; where what is alive fits and the gaps between do not, spill as if for less room."""
         gaps = 0
         for _ in range(_ROUNDS):
             unit = 64 if full.memory is Memory.SBUF else self.b.chip.psum.bank_bytes_per_partition
-            left = passes.spill_tiles(self.b, self._movable, self.policy, full.memory, full.limit - gaps, unit)
+            room = full.limit - gaps
+            left = passes.spill_tiles(self.b, self._movable, self.policy, full.memory, room, unit, ahead)
             self.spills += left
             if not left:
                 gaps += full.error.demand.size

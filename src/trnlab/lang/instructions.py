@@ -37,17 +37,27 @@ def nc_matmul(
 
 def matmul(name: str, dst: Tensor, accumulate: bool | None, **arguments: Any) -> None:
     """An instruction that sums products in PSUM; accumulate=None adds where a matmul has written before."""
-    sums = dst.storage.sums
-    region = (dst.offset, dst.shape, dst.strides)
     if accumulate is None:
-        accumulate = region in sums or any(_covers(known, dst) for known in sums)
+        accumulate = _continues_sum(dst)
     elif accumulate:
         current().accumulating.append(len(current().builder))
     if not accumulate:
-        _forget(dst)
-        sums.add(region)
-        dst.storage.wrote.add(region)
-    current().emit(name, dst=dst, accumulate=bool(accumulate), **arguments)
+        _starts_sum(dst)
+    current().record(name, None, {"dst": dst, "accumulate": bool(accumulate), **arguments})
+
+
+def _continues_sum(dst: Tensor) -> bool:
+    """Whether a matmul has written there, to which another one adds."""
+    sums = dst.storage.sums
+    return (dst.offset, dst.shape, dst.strides) in sums or any(_covers(known, dst) for known in sums)
+
+
+def _starts_sum(dst: Tensor) -> None:
+    """A matmul overwrites what is there."""
+    _forget(dst)
+    region = (dst.offset, dst.shape, dst.strides)
+    dst.storage.sums.add(region)
+    dst.storage.wrote.add(region)
 
 
 def _covers(known: tuple[int, tuple[int, ...], tuple[int, ...]], dst: Tensor) -> bool:
@@ -247,7 +257,14 @@ def redirect(value: Tensor, dst: Tensor, accumulate: bool | None = False) -> boo
     """
     if value.format is not dst.format and value.format != dst.format and str(value.format) != "float32":
         return False
-    if accumulate is False and _is_known(dst) and current().redirect(value, dst):
+    if current().last_sums():
+        if accumulate is not True and _is_known(dst):
+            adds = accumulate is None and _continues_sum(dst)
+            if current().redirect(value, dst, accumulate=adds):
+                if not adds:
+                    _starts_sum(dst)
+                return True
+    elif accumulate is False and _is_known(dst) and current().redirect(value, dst):
         written(dst)
         return True
     taken = current().take_back(value)

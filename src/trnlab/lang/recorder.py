@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 _active: list[Recorder] = []
 # To look a member up takes 200 ns in Python 3.11.
 _HBM, _IN_SHARED_HBM, _IN_PRIVATE_HBM = Memory.HBM, MemorySpace.shared_hbm, MemorySpace.private_hbm
+_SUMS = ("nc_matmul", "nc_matmul_mx")  # of products, in PSUM
 _QUEUES = {Engine.SYNC: 8, Engine.SCALAR: 2, Engine.GPSIMD: 4}  # rings that an engine's transfers take turns on
 
 
@@ -347,9 +348,16 @@ class Recorder:
             return "", {}
         return (self._last[0], self._last[2]) if dst is value or dst.size == value.size else ("", {})
 
-    def redirect(self, value: Tensor, dst: Tensor) -> bool:
+    def last_sums(self) -> bool:
+        """Whether the last instruction sums products, and may as well add them to what is elsewhere."""
+        if self._last is None:
+            return False
+        name, engine, arguments = self._last
+        return name in _SUMS and engine is None and arguments.get("accumulate") is False
+
+    def redirect(self, value: Tensor, dst: Tensor, **changed: bool) -> bool:
         """Let the last instruction write to `dst` what it wrote to `value`, if that is all that it wrote; False, with
-        nothing done, where that takes more than to change its destination.
+        nothing done, where that takes more than to change its destination, and the attributes `changed`.
         """
         if self._last is None or self.dynamic:
             return False
@@ -364,9 +372,11 @@ class Recorder:
         if instr.operands[0].rw and instr.reads_destination({**instr.attrs, **arguments}):
             return False
         self.builder.location = user_line()
-        if not self.builder.redirect(dst):
+        if not self.builder.redirect(dst, changed):
             return False
-        self._last = (name, engine, {**arguments, "dst": dst})
+        if instr.is_dma:  # its turn comes again, as if it were taken back
+            self.builder.requeue(self._queue(engine or instr.engines[0]))
+        self._last = (name, engine, {**arguments, "dst": dst, **changed})
         return True
 
     def take_back(self, value: Tensor) -> tuple[str, Engine | None, dict[str, Any]] | None:
@@ -454,7 +464,7 @@ def _room(full: FullError) -> str:
 @cache
 def _is_redirectable(instr: isa.Instruction) -> bool:
     """Whether its first operand is all that it writes, and nothing more than its place changes with it."""
-    return not instr.is_dma and not instr.accumulates and instr.operands[0].name == "dst"
+    return (instr.name in _SUMS or not instr.accumulates) and instr.operands[0].name == "dst"
 
 
 def elements(ap: AP) -> int:

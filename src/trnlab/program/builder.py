@@ -78,6 +78,7 @@ class Builder:
         self._legal: dict[tuple[object, ...], tuple[int, int]] = {}
         self._verdicts = verdicts(chip)
         self._last: tuple[Any, ...] = ()  # by what the last instruction is legal, while it can be redirected
+        self._roles: tuple[tuple[int, str], ...] = ()  # of its arguments
 
     # -- memory -------------------------------------------------------------------------------------------------
     def param(self, name: str, shape: tuple[int, ...], dt: DType | str, *, slot_rows: int | None = None) -> AP:
@@ -306,6 +307,7 @@ class Builder:
             else:
                 key.append(value)
         self._last = form = tuple(key)
+        self._roles = roles
         known = self._legal.get(form)
         if known is None:
             known = self._legal[form] = self._judged(form, instr, engine, arguments)
@@ -369,13 +371,20 @@ class Builder:
             self._line_now = known
         return self._line_now[1]
 
-    def redirect(self, dst: Reference) -> bool:
-        """Let the last instruction write to `dst`, its first operand, instead; False, with nothing done, where no
-        such instruction was recorded before, so that it has to be checked.
+    def redirect(self, dst: Reference, changed: Mapping[str, Any]) -> bool:
+        """Let the last instruction write to `dst`, its first operand, instead, with other attributes; False, with
+        nothing done, where no such instruction was recorded before, so that it has to be checked.
+
+        changed: attributes among those that it was given.
         """
         (number, *place), rules = dst._recorded or dst.recorded()
+        if not self._last:
+            return False
         form = (*self._last[:2], rules, *self._last[3:])
-        known = self._legal.get(form) if self._last else None
+        for name, value in changed.items():
+            at = 2 + next(n for n, (_, known_name) in enumerate(self._roles) if known_name == name)
+            form = (*form[:at], value, *form[at + 1 :])
+        known = self._legal.get(form)
         if known is None:
             return False
         row, operand = (len(self) - 1) * COLUMNS, self._first(len(self) - 1) * REFERENCE
@@ -383,6 +392,10 @@ class Builder:
         self._rows[row + 3 : row + 6] = array("i", (*known, self._line()))
         self._last = form
         return True
+
+    def requeue(self, queue: int) -> None:
+        """Put the last instruction, a transfer, on another queue."""
+        self._rows[(len(self) - 1) * COLUMNS + 2] = queue
 
     def retract(self) -> None:
         """Take back the last instruction; kernels that assign a result to a tile redirect it there."""

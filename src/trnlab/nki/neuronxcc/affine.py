@@ -38,10 +38,12 @@ _ALL = slice(None)
 class Affine:
     """constant + sum of coefficients * indices; extents has 1 where the axis is broadcast. It never changes."""
 
-    __slots__ = ("coefficients", "constant", "extents")
+    __slots__ = ("_column", "_row", "coefficients", "constant", "extents")
 
     def __init__(self, extents: tuple[int, ...], coefficients: tuple[int, ...], constant: int = 0) -> None:
         self.extents, self.coefficients, self.constant = extents, coefficients, constant
+        self._column: Affine | None = None  # [:, None] and [None, :] of it, which kernels write in every index
+        self._row: Affine | None = None
 
     def __repr__(self) -> str:
         return f"Affine(extents={self.extents}, coefficients={self.coefficients}, constant={self.constant})"
@@ -63,9 +65,13 @@ class Affine:
         if key.__class__ is tuple and len(key) == 2 and len(self.extents) == 1:  # nl.arange(n)[:, None] and [None, :]
             first, last = key
             if last is None and first.__class__ is slice and first == _ALL:
-                return Affine((self.extents[0], 1), (self.coefficients[0], 0), self.constant)
+                if self._column is None:
+                    self._column = Affine((self.extents[0], 1), (self.coefficients[0], 0), self.constant)
+                return self._column
             if first is None and last.__class__ is slice and last == _ALL:
-                return Affine((1, self.extents[0]), (0, self.coefficients[0]), self.constant)
+                if self._row is None:
+                    self._row = Affine((1, self.extents[0]), (0, self.coefficients[0]), self.constant)
+                return self._row
         extents: list[int] = []
         coefficients: list[int] = []
         axes = iter(zip(self.extents, self.coefficients))
@@ -346,8 +352,16 @@ def _aligned(a: Affine, b: Affine) -> tuple[Affine, Affine]:
 
 def arange(*bounds: int) -> Affine:
     """start, start + 1, ... before stop."""
+    if len(bounds) == 1 and bounds[0].__class__ is int:
+        return _first(bounds[0])
     start, stop = (0, *bounds) if len(bounds) == 1 else bounds[:2]
     return Affine((int(stop) - int(start),), (1,), int(start))
+
+
+@lru_cache(maxsize=1024)
+def _first(count: int) -> Affine:
+    """The first numbers, from zero on: one object for all indices that begin with them."""
+    return Affine((count,), (1,), 0)
 
 
 class IndexGrid(tuple[Affine, ...]):

@@ -86,11 +86,14 @@ def order_for_room(b: Builder, movable: frozenset[int], policy: Policy) -> PassC
 
 
 def spill_tiles(
-    b: Builder, movable: frozenset[int], policy: Policy, memory: Memory, limit: int, unit: int
+    b: Builder, movable: frozenset[int], policy: Policy, memory: Memory, limit: int, unit: int, ahead: int
 ) -> list[Spill]:
-    """Let tiles leave `memory` of `limit` bytes, in multiples of `unit`; returns those that did."""
+    """Let tiles leave `memory` of `limit` bytes, in multiples of `unit`; returns those that did.
+
+    ahead: reloads that are under way at a time; where that is 0, each comes when its tile is needed.
+    """
     draft = Draft(b, movable, policy)
-    spills = spill(draft, memory, limit, unit)
+    spills = spill(draft, memory, limit, unit, ahead)
     if spills:
         draft.commit()
     return spills

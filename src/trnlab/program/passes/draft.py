@@ -52,7 +52,8 @@ class Draft:
         self.rows, self.references = b.recorded()
         self.deleted = np.zeros(len(self.rows), np.bool_)
         self.order = np.arange(len(self.rows))  # in which the instructions are handed back
-        self._columns, self._forms = array("q"), dict[Any, int]()
+        self._looked_at, self._forms = 0, dict[Any, int]()
+        self._columns = np.empty((len(BufferColumns._fields), 0), np.int64)  # of the first `_looked_at` buffers
         self.access = self._access(self.rows, self.references)
 
     def __len__(self) -> int:
@@ -91,16 +92,20 @@ class Draft:
         return self.references[:, OWNER]
 
     def columns(self) -> BufferColumns:
-        """All buffers by id. A pass only ever adds to them, so that each is looked at once."""
-        width, known = len(BufferColumns._fields), self._forms
-        for b in self.buffers[len(self._columns) // width :]:
+        """All buffers by id, to read. A pass only ever adds to them, so that each is looked at once."""
+        known, found = self._forms, array("q")
+        for b in self.buffers[self._looked_at :]:
             memory = int(b.memory)
             key = (memory, b.dtype.code, b.shape, b.nbytes, b.first_partition)
             form = known.setdefault(key, len(known))
-            self._columns.extend(
-                (memory, b.nbytes, b.address, b.first_partition, b.partitions, form, b.id in self.movable)
-            )
-        return BufferColumns(*np.array(self._columns, np.int64).reshape(-1, width).T.copy())
+            found.extend((memory, b.nbytes, b.address, b.first_partition, b.partitions, form, b.id in self.movable))
+        before, self._looked_at = self._looked_at, len(self.buffers)
+        if self._looked_at > self._columns.shape[1]:  # room for as many again
+            grown = np.empty((len(BufferColumns._fields), 2 * self._looked_at), np.int64)
+            grown[:, :before] = self._columns[:, :before]
+            self._columns = grown
+        self._columns[:, before : self._looked_at] = np.array(found, np.int64).reshape(-1, len(self._columns)).T
+        return BufferColumns(*self._columns[:, : self._looked_at])
 
     def again(self, origin: int, mark: str) -> int:
         """A new movable tile like `origin`; returns its id."""

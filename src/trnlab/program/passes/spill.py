@@ -25,7 +25,7 @@ from trnlab.program.routine import COL
 
 MOST_ROUNDS = 24
 _FILLED = 0.87  # of SBUF, see `Policy.loads_share`: the rest is for tiles of several iterations
-_AHEAD = 8  # reloads that are under way at a time
+AHEAD = 8  # reloads that are under way at a time
 _QUEUES = 8  # rings that transfers take turns on
 
 
@@ -63,7 +63,7 @@ class _Log:
         )
 
 
-def spill(draft: Draft, memory: Memory, limit: int, unit: int) -> list[Spill]:
+def spill(draft: Draft, memory: Memory, limit: int, unit: int, ahead: int = AHEAD) -> list[Spill]:
     """Move tiles out of `memory` until those alive at once take at most `limit` bytes, in multiples of `unit`.
 
     Returns what left; nothing where nothing could leave.
@@ -75,7 +75,7 @@ def spill(draft: Draft, memory: Memory, limit: int, unit: int) -> list[Spill]:
         chosen = _chosen(draft, (wanted, limit), unit, log)
         if not chosen:
             break
-        _apply(draft, chosen, log)
+        _apply(draft, chosen, log, ahead)
     return log.spills
 
 
@@ -97,13 +97,13 @@ def _chosen(draft: Draft, room: tuple[int, int], unit: int, log: _Log) -> list[_
     return [_Leave(number, after, before, saved=bool(saved)) for number, (after, before, saved) in rows]
 
 
-def _apply(draft: Draft, leaves: list[_Leave], log: _Log) -> None:
+def _apply(draft: Draft, leaves: list[_Leave], log: _Log, ahead: int) -> None:
     """Add copies out (and back), and bind later uses to where the tile is then."""
     b = draft.b
     added: list[tuple[int, int]] = []  # (place behind which, instruction)
     rebound: list[tuple[int, int, int]] = []  # (tile, from place, buffer)
     line = b.location
-    back = _reload_places(leaves)
+    back = _reload_places(leaves, ahead)
     for turn, one in enumerate(leaves):
         log.add(draft, one)
         old, b.location = b.buffers[one.tile], b.made_at.get(one.tile)
@@ -126,14 +126,14 @@ def _apply(draft: Draft, leaves: list[_Leave], log: _Log) -> None:
     _rebind(draft, added, rebound)
 
 
-def _reload_places(leaves: list[_Leave]) -> list[int]:
-    """Behind which place each tile comes back: `_AHEAD` reloads before the one that it is needed by, so that the chip
+def _reload_places(leaves: list[_Leave], ahead: int) -> list[int]:
+    """Behind which place each tile comes back: `ahead` reloads before the one that it is needed by, so that the chip
     computes meanwhile, and no sooner than it has left.
     """
     order = sorted(range(len(leaves)), key=lambda turn: leaves[turn].before)
     places = [0] * len(leaves)
     for n, turn in enumerate(order):
-        leave, sooner = leaves[turn], leaves[order[max(n - _AHEAD, 0)]]
+        leave, sooner = leaves[turn], leaves[order[max(n - ahead, 0)]]
         places[turn] = max(min(sooner.before, leave.before) - 1, leave.after)
     return places
 
