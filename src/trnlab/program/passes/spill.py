@@ -218,13 +218,13 @@ def _apply(draft: Draft, leaves: list[_Leave], log: _Log) -> Draft:
 
 
 def _reload_places(leaves: list[_Leave]) -> list[int]:
-    """Behind which place each tile comes back: `_AHEAD` reloads before the one that it is needed by, so that the chip
-    computes meanwhile, and no sooner than it has left.
+    """Behind which place each tile comes back: when all but `_AHEAD` - 1 of the reloads before it have been needed,
+    so that the chip computes meanwhile, and no sooner than it has left.
     """
     order = sorted(range(len(leaves)), key=lambda turn: leaves[turn].before)
     places = [0] * len(leaves)
     for n, turn in enumerate(order):
-        leave, sooner = leaves[turn], leaves[order[max(n - _AHEAD, 0)]]
+        leave, sooner = leaves[turn], leaves[order[max(n - _AHEAD + 1, 0)]]
         places[turn] = max(min(sooner.before, leave.before) - 1, leave.after)
     return places
 
