@@ -291,3 +291,10 @@ def test_tiles_come_back_before_they_are_needed():
     leaves = [_Leave(tile, after=10, before=100 + 10 * tile) for tile in range(12)]
     late = _Leave(12, after=195, before=230)
     assert _reload_places([*leaves, late])[7:] == [99, 109, 119, 129, 139, 195]
+
+
+def test_large_tiles_come_back_one_by_one():
+    """Eight of 28 KiB would fill SBUF, so that others had to leave for them (ADR 123)."""
+    leaves = [_Leave(tile, after=10, before=100 + 10 * tile) for tile in range(4)]
+    assert _reload_places(leaves, [28672] * 4, 23429) == [99, 109, 119, 129]
+    assert _reload_places(leaves, [10240] * 4, 23429) == [99, 99, 109, 119]

@@ -11,7 +11,7 @@ are under way at a time, so that engines compute meanwhile (ADR 123). Moving bit
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
@@ -27,7 +27,7 @@ from trnlab.program.routine import COL
 
 MOST_ROUNDS = 24
 _FILLED = 0.87  # of SBUF, see `Policy.loads_share`: the rest is for tiles of several iterations
-_AHEAD = 8  # reloads that are under way at a time
+_AHEAD = 8  # reloads that are under way at a time, as far as the rest has room for them
 _QUEUES = 8  # rings that transfers take turns on
 
 
@@ -194,7 +194,8 @@ def _apply(draft: Draft, leaves: list[_Leave], log: _Log) -> Draft:
     added: list[tuple[int, int]] = []  # (place behind which, instruction)
     rebound: list[tuple[int, int, int]] = []  # (tile, from place, buffer)
     line = b.location
-    back = _reload_places(leaves)
+    room = int(b.sbuf_limit * (1 - _FILLED))
+    back = _reload_places(leaves, [b.buffers[leave.tile].nbytes for leave in leaves], room)
     for turn, leave in enumerate(leaves):
         log.add(draft, leave)
         old, b.location = b.buffers[leave.tile], b.made_at.get(leave.tile)
@@ -217,14 +218,21 @@ def _apply(draft: Draft, leaves: list[_Leave], log: _Log) -> Draft:
     return _rebound(draft, len(order), added, rebound)
 
 
-def _reload_places(leaves: list[_Leave]) -> list[int]:
-    """Behind which place each tile comes back: when all but `_AHEAD` - 1 of the reloads before it have been needed,
-    so that the chip computes meanwhile, and no sooner than it has left.
+def _reload_places(leaves: list[_Leave], sizes: Sequence[int] = (), room: int = 0) -> list[int]:
+    """Behind which place each tile comes back: when no more than `_AHEAD` reloads are on their way with it, so that
+    the chip computes meanwhile, and no sooner than it has left.
+
+    sizes: bytes of each tile, of which `room` are on their way at a time, or a single tile.
     """
     order = sorted(range(len(leaves)), key=lambda turn: leaves[turn].before)
     places = [0] * len(leaves)
+    first = under_way = 0
     for n, turn in enumerate(order):
-        leave, sooner = leaves[turn], leaves[order[max(n - _AHEAD + 1, 0)]]
+        under_way += sizes[turn] if sizes else 0
+        while n - first >= _AHEAD or (under_way > room and first < n):
+            under_way -= sizes[order[first]] if sizes else 0
+            first += 1
+        leave, sooner = leaves[turn], leaves[order[first]]
         places[turn] = max(min(sooner.before, leave.before) - 1, leave.after)
     return places
 
