@@ -102,10 +102,7 @@ def test_four_times_the_instructions_are_four_times_the_work_of_a_pass(name):
     assert large <= MOST * small + 200
 
 
-SPILLED = pytest.mark.xfail(reason="spilling grows 5.1 times where the kernel grows 4 times (ADR 123)", strict=True)
-
-
-@pytest.mark.parametrize("hoarded", [0, pytest.param(8, marks=SPILLED)])
+@pytest.mark.parametrize("hoarded", [0, 8])
 def test_all_passes_with_placement_and_spilling_are_linear(hoarded):
     def make(rounds: int) -> Callable[[], Any]:
         builder = recorded(rounds, hoarded * rounds // SMALL).builder

@@ -287,14 +287,18 @@ def test_sbuf_is_spilled_in_the_order_of_the_kernel():
     np.testing.assert_allclose(kept_for_later(x), 2 * np.exp(x), rtol=1e-6)
 
 
-@pytest.mark.xfail(
-    reason="spilling in the order of the kernel has the first two reloads at once (ADR 123)", strict=True
-)
 def test_tiles_come_back_before_they_are_needed():
-    """Each as soon as the eighth before it is needed, and no sooner than it has left."""
+    """Eight are on their way at a time, and none comes back sooner than it has left."""
     leaves = [_Leave(tile, after=10, before=100 + 10 * tile) for tile in range(12)]
     late = _Leave(12, after=195, before=230)
     assert _reload_places([*leaves, late], 8)[7:] == [99, 109, 119, 129, 139, 195]
+
+
+def test_large_tiles_come_back_one_by_one():
+    """Eight of 28 KiB would fill SBUF, so that others had to leave for them (ADR 123)."""
+    leaves = [_Leave(tile, after=10, before=100 + 10 * tile) for tile in range(4)]
+    assert _reload_places(leaves, 8, [28672] * 4, 23429) == [99, 109, 119, 129]
+    assert _reload_places(leaves, 8, [10240] * 4, 23429) == [99, 99, 109, 119]
 
 
 def test_reloads_that_do_not_run_ahead_come_when_their_tile_is_needed():

@@ -10,6 +10,7 @@ are under way at a time, so that engines compute meanwhile (ADR 123). Moving bit
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,7 +26,7 @@ from trnlab.program.routine import COL
 
 MOST_ROUNDS = 24
 _FILLED = 0.87  # of SBUF, see `Policy.loads_share`: the rest is for tiles of several iterations
-AHEAD = 8  # reloads that are under way at a time
+AHEAD = 8  # reloads that are under way at a time, as far as the rest has room for them
 _QUEUES = 8  # rings that transfers take turns on
 
 
@@ -103,7 +104,8 @@ def _apply(draft: Draft, leaves: list[_Leave], log: _Log, ahead: int) -> None:
     added: list[tuple[int, int]] = []  # (place behind which, instruction)
     rebound: list[tuple[int, int, int]] = []  # (tile, from place, buffer)
     line = b.location
-    back = _reload_places(leaves, ahead)
+    room = int(b.sbuf_limit * (1 - _FILLED))
+    back = _reload_places(leaves, ahead, [b.buffers[one.tile].nbytes for one in leaves], room)
     for turn, one in enumerate(leaves):
         log.add(draft, one)
         old, b.location = b.buffers[one.tile], b.made_at.get(one.tile)
@@ -126,14 +128,21 @@ def _apply(draft: Draft, leaves: list[_Leave], log: _Log, ahead: int) -> None:
     _rebind(draft, added, rebound)
 
 
-def _reload_places(leaves: list[_Leave], ahead: int) -> list[int]:
-    """Behind which place each tile comes back: `ahead` reloads before the one that it is needed by, so that the chip
-    computes meanwhile, and no sooner than it has left.
+def _reload_places(leaves: list[_Leave], ahead: int, sizes: Sequence[int] = (), room: int = 0) -> list[int]:
+    """Behind which place each tile comes back: when no more than `ahead` reloads are on their way with it, so that
+    the chip computes meanwhile, and no sooner than it has left.
+
+    sizes: bytes of each tile, of which `room` are on their way at a time, or a single tile.
     """
     order = sorted(range(len(leaves)), key=lambda turn: leaves[turn].before)
     places = [0] * len(leaves)
+    first = under_way = 0
     for n, turn in enumerate(order):
-        leave, sooner = leaves[turn], leaves[order[max(n - ahead, 0)]]
+        under_way += sizes[turn] if sizes else 0
+        while first < n and (n - first >= ahead or under_way > room):
+            under_way -= sizes[order[first]] if sizes else 0
+            first += 1
+        leave, sooner = leaves[turn], leaves[order[first]]
         places[turn] = max(min(sooner.before, leave.before) - 1, leave.after)
     return places
 

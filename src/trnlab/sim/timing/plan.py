@@ -136,7 +136,7 @@ def alternatives(routine: Routine, p: TimingPlan, chip: Chip) -> tuple[Ints, tup
     for number, key in enumerate(p.keys):
         work = routine.works[key.work]
         kind = _ELSEWHERE.get(work.kind)
-        if kind is None or (kind[0] is Engine.GPSIMD and work.psum):
+        if kind is None or (kind[0] is Engine.GPSIMD and (work.psum or not chip.has("parallel_ports"))):
             continue
         if work.kind == "vector.tensor_scalar" and work.m != ON_SCALAR:
             continue
@@ -165,7 +165,7 @@ def triggered_by(
 
 
 # Who else can do the same work: of the instructions that leave their engine open (nki.isa.tensor_copy, memset,
-# tensor_scalar).
+# tensor_scalar). GpSimdE saves nothing where VectorE waits for the port that they share, see `_ports`.
 _ELSEWHERE = {
     "vector.tensor_scalar": (Engine.SCALAR, "scalar.tensor_scalar"),
     "vector.tensor_copy": (Engine.SCALAR, "scalar.tensor_copy"),
