@@ -123,13 +123,13 @@ def test_small_jobs_and_instances_without_cards(target, chips, capsys):
         (["--chips", "16", "--target", "inf2.48xlarge", "--store", "neighbour"], "TRN164"),
         (["--chips", "0"], "TRN173"),
         (["--chips", "2GW"], "TRN173"),
-        (["--chips", "16", "--above", "90"], "TRN166"),
+        (["--chips", "16", "--above", "90"], "TRN569"),
         (["--chips", "16", "--store", "s4"], "TRN164"),
         (["--chips", "16", "--target", "trn9"], "TRN101"),
-        (["--chips", "16", "--replica", "0"], "TRN165"),
-        (["--chips", "16", "--device-hours", "-1"], "TRN165"),
+        (["--chips", "16", "--replica", "0"], "TRN569"),
+        (["--chips", "16", "--device-hours", "-1"], "TRN569"),
         (["--chips", "16", "--model", "llama9"], "TRN171"),
-        (["--chips", "16", "--oversubscription", "0"], "TRN165"),
+        (["--chips", "16", "--oversubscription", "0"], "TRN569"),
     ],
 )
 def test_mistakes_are_told(arguments, code, capsys):

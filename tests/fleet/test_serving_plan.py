@@ -223,9 +223,9 @@ def test_a_roofline_adds_up_over_ranks_what_the_decoders_layers_do():
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (["--qps", "0"], "TRN168"),
-        (["--qps", "nan"], "TRN168"),
-        (["--prompt", "0"], "TRN168"),
+        (["--qps", "0"], "TRN569"),
+        (["--qps", "nan"], "TRN569"),
+        (["--prompt", "0"], "TRN569"),
         (["--prompt", "2000"], "TRN168"),
         (["--p99", "2"], "TRN173"),
         (["--policy", "last-first"], "TRN168"),

@@ -12,6 +12,7 @@ import pytest
 from tools.storage.s3 import Proxy
 from trnlab.errors import UsageError
 from trnlab.storage import Store, open_store
+from trnlab.storage.plain_files import NotPlainFileError
 from trnlab.storage.remote import RemoteStore
 from trnlab.storage.store_errors import explained, reason
 
@@ -132,3 +133,14 @@ def test_file_urls_are_folders(tmp_path: Path) -> None:
     store = open_store(f"file://{tmp_path}/x")
     store.write("a", b"1")
     assert (tmp_path / "x" / "a").read_bytes() == b"1"
+
+
+def test_what_is_too_large_is_no_object_of_ours(store: Store) -> None:
+    store.write("large", b"x" * 11)
+    store.write("empty", b"")
+    assert store.read("large", most=11) == b"x" * 11
+    assert store.read("empty", most=0) == b""
+    with pytest.raises(NotPlainFileError, match=r"11 bytes|more than 10 bytes"):
+        store.read("large", most=10)
+    with pytest.raises(FileNotFoundError):
+        store.read("never", most=10)

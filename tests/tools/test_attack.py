@@ -55,6 +55,7 @@ def test_numbers_that_cannot_be_are_refused() -> None:
 def test_results_and_records_of_others_are_passed_over() -> None:
     assert places.results(40, 1).failures == []
     assert places.records(40, 1).failures == []
+    assert places.checkpoints(30, 1).failures == []
 
 
 def test_the_port_answers_its_own_names_and_goes_on() -> None:

@@ -71,6 +71,7 @@ ATTACKS = (
     Attack("folder of a cache", 88, _of("places", "caches")),
     Attack("folder of live records", 1000, _of("places", "records")),
     Attack("folder of results", 500, _of("places", "results")),
+    Attack("folder of checkpoints", 500, _of("places", "checkpoints")),
     Attack("names", 3000, _of("names", "names")),
     Attack("numbers", 1, _of("words", "numbers")),
     Attack("interrupts", 100, _of("words", "interrupts")),

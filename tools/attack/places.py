@@ -28,6 +28,8 @@ from trnlab.runtime import device, status_file
 from trnlab.runtime.cache.executables import Cache
 from trnlab.runtime.cache.fingerprint import fingerprint
 from trnlab.runtime.session import Session
+from trnlab.storage import open_store
+from trnlab.storage.checkpoints import Checkpoints
 from trnlab.storage.content import ContentStore
 
 VALUES = (None, -1, 1 << 70, "x\x1b[2J\n", "<b>", [], {}, 1e308, True, "\u202e", [[]], {"a": None})
@@ -238,3 +240,44 @@ def results(inputs: int, seed: int) -> Outcome:
                 outcome.failures.append(f"{kind}: {type(error).__name__} {str(error)[:200]}")
             outcome.counts["folders"] += 1
     return outcome
+
+
+def checkpoints(inputs: int, seed: int) -> Outcome:
+    """A file of the newest checkpoint is something else: the one before is taken, and nothing is changed for it."""
+    outcome = Outcome()
+    for number in range(inputs):
+        pick = random.Random(f"{seed} {number}")
+        with tempfile.TemporaryDirectory() as folder:
+            victim, place = Path(folder, "theirs", "victim"), Path(folder, "kept")
+            victim.parent.mkdir()
+            victim.write_bytes(b"mine")
+            kept = Checkpoints(open_store(place))
+            for step in (1, 2):
+                kept.save(step, {"state.pt": bytes([step]) * 99, "more/of.it": b"x"})
+            files = [p.relative_to(place).as_posix() for p in place.rglob("*") if p.is_file()]
+            name = pick.choice([each for each in files if each.startswith("step_00000002/") or each == "newest"])
+            kind = pick.choice([*MAKE])
+            (place / name).unlink()
+            MAKE[kind](place / name, victim)
+            try:
+                with _in_time():
+                    _resume(place, name)
+                    said = _said("checkpoint", "verify", str(place))
+                    assert "Traceback" not in said, said
+                assert victim.read_bytes() == b"mine", "somebody's file was changed"
+            except Exception as error:
+                outcome.failures.append(f"{name} is {kind}: {type(error).__name__} {str(error)[:200]}")
+            outcome.counts["checkpoints"] += 1
+    return outcome
+
+
+def _resume(place: Path, name: str) -> None:
+    """What is taken, and that a third is written beside it, after which the first goes."""
+    found = Checkpoints(open_store(place)).load_newest()
+    assert found is not None, "nothing is taken"
+    step, files = found
+    assert files["state.pt"] == bytes([step]) * 99, "a checkpoint is another"
+    assert step == 2 or name != "newest", "the newest is passed over for its name alone"
+    kept = Checkpoints(open_store(place), keep=2)
+    kept.save(3, {"state.pt": b"\3" * 99})
+    assert kept.load(3) == {"state.pt": b"\3" * 99}

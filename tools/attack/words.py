@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from tools.attack import Outcome
 from trnlab.cli.commands import COMMANDS, parser
-from trnlab.cli.options import is_range
+from trnlab.cli.options import NumberRange
 from trnlab.errors import UsageError
 
 NUMBERS = (
@@ -44,7 +44,7 @@ def numbers(inputs: int, seed: int) -> Outcome:
         for read, option in _ranged(parser(name)):
             for told in NUMBERS:
                 try:
-                    value = read(told)  # type: ignore[operator]
+                    value = read(told)
                 except UsageError as error:
                     outcome.counts["refused"] += error.code == "TRN569"
                 except Exception as error:
@@ -56,12 +56,12 @@ def numbers(inputs: int, seed: int) -> Outcome:
     return outcome
 
 
-def _ranged(of: argparse.ArgumentParser) -> Iterator[tuple[object, str]]:
+def _ranged(of: argparse.ArgumentParser) -> Iterator[tuple[NumberRange, str]]:
     for action in of._actions:
         if isinstance(action, argparse._SubParsersAction):
             for each in action.choices.values():
                 yield from _ranged(each)
-        elif is_range(action.type):
+        elif isinstance(action.type, NumberRange):
             yield action.type, "/".join(action.option_strings)
 
 

@@ -104,7 +104,10 @@ def parser(chosen: str | None = None) -> argparse.ArgumentParser:
         about = f"{command.about[0].upper()}{command.about[1:]}."
         of_command = commands.add_parser(command.name, description=about)
         if command.name == chosen:
+            from trnlab.cli.options import name_numbers  # with the settings, which the help of `trnlab` does not need
+
             command.load().arguments(of_command)
+            name_numbers(of_command)
     return top
 
 

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
-from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trnlab.errors import UsageError
@@ -13,53 +14,64 @@ from trnlab.runtime.settings import SETTINGS
 from trnlab.stacks import OURS, OWN, VENDOR, Stack, parse
 
 
-def whole(least: int, most: int = 1 << 31) -> Callable[[str], int]:
-    """Reads a whole number in a range: the `type` of an option. Raises UsageError (TRN569) for one that is not."""
+@dataclass(frozen=True)
+class NumberRange:
+    """The `type` of an option that takes a number: reads one that lies in the range.
 
-    def number(text: str) -> int:
-        try:
-            found = int(text) if len(text) < 100 else None
-        except ValueError:
-            found = None
-        if found is None or not least <= found <= most:
-            limit = f"a whole number from {least}" + (f" to {most}" if most != 1 << 31 else "")
+    above: the least itself is none of them. option: whose it is, for the error, see `name_numbers`.
+    Raises UsageError (TRN569) for all else.
+    """
+
+    least: float
+    most: float
+    whole: bool = True
+    above: bool = False
+    option: str = ""
+
+    def __call__(self, text: str) -> float:
+        """The number that a text is."""
+        found = math.nan
+        with contextlib.suppress(ValueError):
+            found = (int if self.whole else float)(text) if len(text) < _LONGEST else math.nan
+        if not self.least <= found <= self.most or (self.above and found == self.least):
             raise UsageError(
-                "a number on the command line cannot be",
+                f"{self.option or 'a number on the command line'} cannot be {text[:_LONGEST]!r}",
                 code="TRN569",
-                got=text[:60],
-                limit=limit,
+                limit=self.limit,
                 remedy="see --help for what it is of",
             )
         return found
 
-    return number
+    @property
+    def limit(self) -> str:
+        """The range in words."""
+        kind = "a whole number" if self.whole else "a number"
+        start = f"{kind} {'above' if self.above else 'from'} {self.least:{'' if self.whole else 'g'}}"
+        return start if self.most == _MOST else f"{start} to {self.most:{'' if self.whole else 'g'}}"
 
 
-def real(least: float, most: float, *, above: bool = False) -> Callable[[str], float]:
-    """Reads a number in a range: the `type` of an option. above: the least itself is none of them. Raises UsageError
-    (TRN569) for one that is not."""
-
-    def number(text: str) -> float:
-        try:
-            found = float(text) if len(text) < 100 else math.nan
-        except ValueError:
-            found = math.nan
-        if not least <= found <= most or (above and found == least):
-            raise UsageError(
-                "a number on the command line cannot be",
-                code="TRN569",
-                got=text[:60],
-                limit=f"a number {'above' if above else 'from'} {least:g} to {most:g}",
-                remedy="see --help for what it is of",
-            )
-        return found
-
-    return number
+_LONGEST = 100  # characters of a number
+_MOST = 1 << 31
 
 
-def is_range(reads: object) -> bool:
-    """Whether this `type` of an option is one of those that `whole` and `real` make."""
-    return getattr(reads, "__qualname__", "") in ("whole.<locals>.number", "real.<locals>.number")
+def whole(least: int, most: int = _MOST) -> NumberRange:
+    """A whole number from `least` to `most`."""
+    return NumberRange(least, most)
+
+
+def real(least: float, most: float, *, above: bool = False) -> NumberRange:
+    """A number from `least` to `most`; above: the least itself is none of them."""
+    return NumberRange(least, most, whole=False, above=above)
+
+
+def name_numbers(command: argparse.ArgumentParser) -> None:
+    """Tell each range in a command's parser whose it is."""
+    for action in command._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                name_numbers(each)
+        elif isinstance(action.type, NumberRange):
+            action.type = replace(action.type, option=max(action.option_strings, key=len, default=action.dest))
 
 
 RANKS = whole(1, 1 << 20)

@@ -26,6 +26,7 @@ from trnlab.program.text import operands_of
 
 Array = np.ndarray[Any, Any]
 QUEUES = 16  # of an engine that a row of the timing simulator has room for
+_ALIGN = 4096  # bytes that scratch may be longer than what lies in it
 MOST_SLOTS = 1 << 28  # of a routine (assumed): more are no program that was compiled
 _MOST = 1 << 52  # of any number in a column, and of any sum of them: floats count so far exactly
 _TYPES = {
@@ -56,6 +57,7 @@ def verify_routine(routine: Routine, chip: Chip) -> ParameterUsage:
     _columns(routine)
     for number, buffer in enumerate(routine.buffers):
         _buffer(routine, number, buffer, chip)
+    _scratch(routine)
     _bounds(routine, routine.operands)
     _prints(routine)
     _slots(routine, chip)
@@ -154,6 +156,13 @@ def _buffer(routine: Routine, number: int, b: Buffer, chip: Chip) -> None:
         fail("TRN422", f"buffer {b.name!r} has too many partitions", limit=chip.num_partitions, got=b.partitions)
     if b.slot_bytes < (b.memory is Memory.HBM and b.grid is None) or not _is_grid(b.grid):
         fail("TRN423", f"how buffer {b.name!r} of routine {routine.name!r} is cut", got=b.slot_bytes)
+
+
+def _scratch(routine: Routine) -> None:
+    """No more scratch than its buffers take: it is memory that every call of it needs."""
+    top = max((b.address + b.nbytes for b in routine.buffers if b.kind == "scratch"), default=0)
+    if not top <= routine.scratch_bytes < top + _ALIGN:
+        fail("TRN422", f"scratch of routine {routine.name!r}", limit=f"{top} bytes", got=routine.scratch_bytes)
 
 
 def _is_grid(grid: Grid | None) -> bool:

@@ -41,6 +41,7 @@ from trnlab.storage.finished_checkpoint import (
     read_record,
     record_of,
 )
+from trnlab.storage.plain_files import NotPlainFileError
 from trnlab.storage.seals import Content, described, pieces, sealed
 from trnlab.storage.store import Store
 from trnlab.storage.store_errors import reason
@@ -187,7 +188,10 @@ class Checkpoints:
             self.store.write(f"{name}/{file}", content)
             known[file] = described(content)
         self.store.write(f"{name}/{DONE}", sealed({"step": step, "ranks": self.ranks, "files": known}))
-        self.store.write(NEWEST, name.encode())
+        try:
+            self.store.write(NEWEST, name.encode())
+        except IsADirectoryError:  # it is a hint, for listings that are not of now
+            self.messages.append(f"{NEWEST} is a folder, and does not name the checkpoint of step {step}")
 
     def _prune(self, newest: int) -> None:
         """Keep the newest, and take away the others and what was never finished, `done` first."""
@@ -340,7 +344,7 @@ class Checkpoints:
             told = self.store.read(NEWEST, 1 << 10).decode()
         except FileNotFoundError:
             return ""
-        except UnicodeDecodeError:
+        except (UnicodeDecodeError, NotPlainFileError):
             return f"{NEWEST} is damaged"
         plain = bool(told) and told.isprintable() and not {"", ".", ".."} & {*told.split("/")}
         return "" if plain and self.store.exists(f"{told}/{DONE}") else f"{NEWEST} names no checkpoint that is done"
@@ -349,7 +353,7 @@ class Checkpoints:
         """The newest, where a listing may not have it yet."""
         try:
             match = _STEP.match(self.store.read(NEWEST, 1 << 10).decode())
-        except (FileNotFoundError, UnicodeDecodeError):
+        except (FileNotFoundError, NotPlainFileError, UnicodeDecodeError):
             return set()
         if match is None or not self.store.exists(f"{match[0]}/{DONE}"):
             return set()

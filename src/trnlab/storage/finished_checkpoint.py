@@ -14,6 +14,7 @@ from typing import Any
 
 from trnlab.errors import RunError
 from trnlab.files import json_of
+from trnlab.storage.plain_files import NotPlainFileError
 from trnlab.storage.seals import described, is_as_described, unsealed
 from trnlab.storage.store import Store
 
@@ -23,6 +24,7 @@ OLDER = "written before records had a digest: damage to them may stay unnoticed"
 _RECORD = re.compile(r"rank_\d{5,}\.json")
 _OLDER_FIELDS = ("step", "ranks", "files")
 _MOST_RANKS = 1 << 20
+_MOST_BYTES = 1 << 28  # of `done`, and of a rank's record (assumed)
 _SHOWN = 8  # problems after which no more are looked for
 _MALFORMED = (ValueError, KeyError, TypeError, AttributeError)
 
@@ -45,7 +47,7 @@ def record_of(rank: int) -> str:
 def read_record(store: Store, step: int, rank: int, within: str | None = None) -> tuple[dict[str, Any], bytes]:
     """A rank's record and its bytes, not checked. Raises OSError, RunError (TRN532) for what is no record."""
     name = f"{name_of(step)}/{record_of(rank)}" if within is None else within + record_of(rank)
-    content = store.read(name)
+    content = _read(store, name)
     try:
         record = json_of(content)
         if record["step"] == step and _is_count(record["ranks"]) and _are_files(record["files"]):
@@ -66,7 +68,7 @@ class FinishedCheckpoint:
         self.store, self._within = store, within
         self._sound: set[str] = set()
         try:
-            done, self.covered = unsealed(store.read(within + DONE), _OLDER_FIELDS)
+            done, self.covered = unsealed(_read(store, within + DONE), _OLDER_FIELDS)
             known = done.get("files", {})
             of_this = type(done["step"]) is int and step in (None, done["step"])
             if not of_this or not _is_count(done["ranks"]) or not _are_files(known):
@@ -99,7 +101,7 @@ class FinishedCheckpoint:
         for file, about in self.record(rank)["files"].items():
             if not names or file in names:
                 name = f"{self._within}{folder_of(rank)}/{file}"
-                content = self.store.read(name)
+                content = _read(self.store, name, about["bytes"])
                 if not _is(content, about):
                     raise _changed(name)
                 found[file] = content
@@ -159,6 +161,14 @@ def _told(checks: Iterable[tuple[Any, str]]) -> list[str]:
 
 def _is(content: bytes, about: Mapping[str, Any]) -> bool:
     return described(content) == {"bytes": about["bytes"], "sha256": about["sha256"]}
+
+
+def _read(store: Store, name: str, most: int = _MOST_BYTES) -> bytes:
+    """A file of at most so many bytes. Raises OSError, RunError (TRN532) for what is larger, or no file."""
+    try:
+        return store.read(name, most=most)
+    except NotPlainFileError:
+        raise _changed(name) from None
 
 
 def _changed(name: str) -> RunError:

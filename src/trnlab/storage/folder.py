@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -91,6 +92,10 @@ class FolderStore:
             self.path(name).stat()
         except FileNotFoundError:
             return False
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            return False  # a link that leads nowhere
         return True
 
     def items(self, prefix: str = "") -> list[Item]:

@@ -16,9 +16,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
 from trnlab.errors import UsageError
+from trnlab.storage.plain_files import NotPlainFileError
 from trnlab.storage.store import Item, StoreUsage
 from trnlab.storage.store_errors import is_passing, translated
 from trnlab.units import SECONDS_PER_HOUR
@@ -52,12 +54,18 @@ class RemoteStore:
 
     # -- objects ------------------------------------------------------------------------------------------------
     def read(self, name: str, first: int | None = None, most: int | None = None) -> bytes:
-        """See `Store`."""
-        options = {} if first is None else {"start": 0, "end": first}
-        content: bytes = self._asked(name, lambda fs, path: fs.cat_file(path, **options))
+        """See `Store`. Of an object that is too large no more is read than shows that it is."""
+        end = first if first is not None else most + 1 if most is not None else None
+        options = {} if end is None else {"start": 0, "end": end}
+        try:
+            content: bytes = self._asked(name, lambda fs, path: fs.cat_file(path, **options))
+        except OSError as error:
+            if end is None or error.errno != errno.EINVAL:
+                raise
+            content = b""  # an empty object has no range
         self.usage.read_bytes += len(content)
-        if most is not None and len(content) > most:
-            raise OSError(errno.EFBIG, f"an object of {len(content)} bytes, and {most} are the most", self.url)
+        if first is None and most is not None and len(content) > most:
+            raise NotPlainFileError(Path(name), f"an object of more than {most} bytes")
         return content
 
     def read_at(self, name: str, start: int, size: int) -> bytes:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trnlab.files import json_of
+from trnlab.storage.plain_files import NotPlainFileError
 from trnlab.storage.store import Store
 
 Content = bytes | memoryview | Sequence[bytes | memoryview]  # in one piece, or in several
@@ -38,7 +39,10 @@ def is_as_described(store: Store, name: str, about: Mapping[str, Any]) -> bool:
     """Whether an object has these bytes and digest; of a large one a piece is in memory at a time. Raises OSError."""
     size = about["bytes"]
     if size <= PIECE:
-        return described(store.read(name)) == {each: about[each] for each in ("bytes", "sha256")}
+        try:
+            return described(store.read(name, most=size)) == {each: about[each] for each in ("bytes", "sha256")}
+        except NotPlainFileError:  # larger, or no file
+            return False
     digest, found = hashlib.sha256(), 0
     while found < size:
         wanted = min(PIECE, size - found)
