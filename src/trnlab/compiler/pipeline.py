@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -43,6 +45,7 @@ from trnlab.compiler.lowerings.rows import CHUNKS, lower_rows
 from trnlab.compiler.lowerings.scatter import lower_scatter
 from trnlab.compiler.placement import lifetimes_of, place
 from trnlab.compiler.progress import counted
+from trnlab.compiler.residence import Residence, settle
 from trnlab.compiler.rewriting.canonical import canonicalize, compute_outputs, own_operands, updates_of
 from trnlab.compiler.rewriting.channels import channels_first
 from trnlab.compiler.rewriting.collectives import bucket_reductions, canonical_collectives
@@ -55,16 +58,20 @@ from trnlab.compiler.rewriting.recognize import recognize
 from trnlab.compiler.rewriting.rounding import round_last
 from trnlab.compiler.supported import select_rules
 from trnlab.errors import CapacityError, UnsupportedOpError
+from trnlab.fabric.cluster import CORES_PER_RANK
 from trnlab.graph.collectives import has_collectives
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.loops import Body
 from trnlab.graph.passes import simplify
 from trnlab.graph.purposes import name_purposes
+from trnlab.isa.base import Memory
 from trnlab.kernels.blocks import casts_freely
+from trnlab.kernels.residence import Home, keep, of
 from trnlab.program import Buffer, Builder, Call, Program, ProgramTensor, Routine
 from trnlab.program.callee import KernelCallee
 from trnlab.program.communication import collective_of
-from trnlab.program.digest import written_params
+from trnlab.program.digest import written_buffers
+from trnlab.program.moved import moved
 
 Array = np.ndarray[Any, Any]
 Known = dict[Any, Any]  # routines by what they do, and groups by the options that they depend on
@@ -199,30 +206,44 @@ class Assembly:
         for value in self.stores:
             self.stores_of[self.part.owner[value]].add(value)
         for group in self.groups:
-            if group.kind is GroupKind.ROWS:
+            if group.kind in (GroupKind.ROWS, GroupKind.DOT):
                 group.exact = exact_converts(group, self.stores)
+        self.stays = not operators and chip.name not in CORES_PER_RANK  # cores that share a call share no SBUF
+        self.spoilt: set[int] = set()
+        self._begin()
+        if around is not None:
+            self.routines, self.code = around.routines, around.code
+        self.world = ExecutionWorld()
+        self.known: Known = {} if around is None else around.known
+
+    def _begin(self) -> None:
+        """Nothing is assembled yet."""
         self.tensors: list[ProgramTensor] = []
         self.tensor_of: dict[Value, int] = {}
         self.constants: dict[int, np.ndarray[Any, Any]] = {}
-        self.routines: dict[Signature | str, int] = {} if around is None else around.routines
-        self.code: list[Routine] = [] if around is None else around.code
-        self.world = ExecutionWorld()
-        self.known: Known = {} if around is None else around.known
+        self.routines: dict[Signature | str, int] = {}
+        self.code: list[Routine] = []
+        self.residence: Residence | None = None
+        self.settled: set[int] = set()  # calls that have their place in SBUF
+        self._next_base = 0  # of the next of them
+        self._bases: dict[Any, list[int]] = {}  # by what they are, where they begin
+        self._latest = 0, 0  # the bytes that the last of them has
 
     def afresh(self) -> Assembly:
         """The same groups, of which nothing is assembled yet."""
         other = copy(self)
-        other.tensors, other.tensor_of, other.constants, other.routines, other.code = [], {}, {}, {}, []
+        other.spoilt = set()
+        other._begin()
         return other
 
     def program(self) -> Program:
         """All calls in order, and all tensors in their places."""
-        calls = self.calls()
-        half = self.chip.sbuf.usable_bytes_per_partition // 2 // 64 * 64
+        calls = self.calls(resident=True)
+        half = self._half(0)
         computing = [i for i, call in enumerate(calls) if collective_of(self.code[call.routine]) is None]
         turns = accumulate(not calls[i].concurrent for i in computing)  # those beside each other are one
         for i, turn in zip(computing, turns):
-            if turn % 2 == 0 and self.code[calls[i].routine].sbuf_bytes <= half:
+            if turn % 2 == 0 and i not in self.settled and self.code[calls[i].routine].sbuf_bytes <= half:
                 calls[i] = replace(calls[i], sbuf_base=half)
         peak = self._place(calls)
         ids = [self.tensor_of[v] for v in self.graph.inputs], [self.tensor_of[v] for v in self.graph.outputs]
@@ -241,11 +262,34 @@ class Assembly:
             self.world.waits,
         )
 
-    def calls(self) -> list[Call]:
-        """All calls in order."""
+    def calls(self, resident: bool = False) -> list[Call]:
+        """All calls in order. resident: whether tensors may stay in SBUF between them."""
         units = filled(shifted(pack(self.groups, self.part), self.part, self.world), self.part, self.world)
+        if resident and self.stays and not has_collectives(self.graph):
+            self.residence = settle(self.part, units, self._may_stay(), self.chip, self.spoilt)
         self._name_tensors(units)
-        return [call for unit in counted(units) for call in self._calls(unit)]
+        calls: list[Call] = []
+        for i, unit in counted(list(enumerate(units))):
+            if self.residence is None or not self.residence.meets[i]:
+                calls += self._calls(unit)
+                continue
+            try:
+                calls.append(self._call_beside_residents(unit))
+            except CapacityError:
+                self.spoilt.add(i)
+                self._begin()
+                return self.calls(resident)
+            self.settled.add(len(calls) - 1)
+        return calls
+
+    def _may_stay(self) -> list[Value]:
+        """Values that are in memory between two calls, and nowhere seen."""
+        seen = {*self.graph.outputs, *self.probed}
+        return [v for g in self.groups for op in g.ops for v in op.results if v in self.stores and v not in seen]
+
+    def _half(self, taken: int) -> int:
+        """Half of SBUF less what is taken of it."""
+        return (self.chip.sbuf.usable_bytes_per_partition - taken) // 2 // 64 * 64
 
     # -- routines -----------------------------------------------------------------------------------------------
     def _calls(self, unit: Unit) -> Iterable[Call]:
@@ -279,14 +323,74 @@ class Assembly:
     def _call(self, unit: Unit) -> Call:
         stores = [self.stores_of[g] for g in unit]
         key = tuple(signature(g, self.part, s) for g, s in zip(unit, stores))
+        return self._call_of(unit, self._routine(key, partial(self._lower, unit, stores)), 0)
+
+    def _routine(self, key: Signature, make: Callable[[], Routine]) -> int:
+        """The number of the routine of a key, made if there is none yet."""
         if key not in self.routines:
-            self.routines[key] = len(self.code)
             if key not in self.known:
-                self.known[key] = self._lower(unit, stores)
+                self.known[key] = make()
+            self.routines[key] = len(self.code)
             self.code.append(self.known[key])
-        args = [self.tensor_of[v] for g, s in zip(unit, stores) for v in ports_of(g, self.part, s)]
+        return self.routines[key]
+
+    def _call_of(self, unit: Unit, routine: int, base: int) -> Call:
+        ports = (v for g in unit for v in ports_of(g, self.part, self.stores_of[g]))
+        args = [self.tensor_of[v] for v in ports if self._home(v) is None]
         purpose = str(unit[0].anchor.attrs["purpose"]) if unit[0].kind is GroupKind.COLLECTIVE else ""
-        return Call(self.routines[key], tuple(args), 0, label(unit), unit[0].ops[0].loc, purpose=purpose)
+        return Call(routine, tuple(args), base, label(unit), unit[0].ops[0].loc, purpose=purpose)
+
+    def _call_beside_residents(self, unit: Unit) -> Call:
+        """The call of a unit while tensors stay in SBUF, within half of what is left, or all of it. Calls lie one
+        behind the other there and begin anew at its end, so that what the next ones load waits for none of the last.
+
+        Raises CapacityError where it is too little, or for a kernel that has to move what stays.
+        """
+        assert self.residence is not None
+        stores = [self.stores_of[g] for g in unit]
+        signatures = tuple(signature(g, self.part, s) for g, s in zip(unit, stores))
+        ports = [v for g, s in zip(unit, stores) for v in ports_of(g, self.part, s)]
+        homes = {v: home for v in ports if (home := self._home(v)) is not None}
+        room = self.residence.first
+        half = self._half(self.chip.sbuf.usable_bytes_per_partition - room)
+        for limit in (half, room):
+            key = (*signatures, limit, tuple(replace(homes[v], address=0) if v in homes else None for v in ports))
+            try:
+                if key not in self.known:
+                    self.known[key] = self._lower(unit, stores, (limit,), homes)
+            except CapacityError as error:
+                failure = error
+                continue
+            return self._call_of(unit, *self._placed(key, [h.address for h in homes.values()], room))
+        raise failure
+
+    def _placed(self, key: Signature, homes: list[int], room: int) -> tuple[int, int]:
+        """The number of a routine, recorded for whatever places, with residents at these bytes; and where its own
+        tiles begin."""
+        routine: Routine = self.known[key]
+        tiles = [b for b in routine.buffers if b.memory is Memory.SBUF and b.kind != "resident"]
+        size = max((b.address + b.nbytes for b in tiles), default=0)
+        base = self._base((*key, *homes), size, room)
+        residents = [b.id for b in routine.buffers if b.kind == "resident"]
+        places = dict(zip(residents, (address - base for address in homes), strict=True))
+        return self._routine((*key, *places.values()), partial(moved, routine, places, self.chip)), base
+
+    def _base(self, key: Signature, size: int, room: int) -> int:
+        """Where a call's own tiles begin: where those of the same call in an earlier layer did, unless the call just
+        before has these bytes, for which loads would wait; else behind the call before."""
+        chosen = self._next_base if self._next_base + size <= room else 0
+        known = self._bases.setdefault(key, [])
+        low, high = self._latest
+        base = next((b for b in known if b + size <= low or high <= b), chosen)
+        if base not in known:
+            known.append(base)
+        self._next_base = -(-(base + size) // 64) * 64
+        self._latest = base, base + size
+        return base
+
+    def _home(self, value: Value) -> Home | None:
+        """Where a value stays in SBUF, if it does."""
+        return self.residence.homes.get(value) if self.residence is not None else None
 
     def _calls_of_kernel(self, op: Op) -> Iterable[Call]:
         """Its calls as they are, one for each core, whose tensors are bound to the op's operands and results."""
@@ -325,10 +429,17 @@ class Assembly:
             self.constants[index] = data
         return index
 
-    def _lower(self, unit: Unit, stores: list[set[Value]]) -> Routine:
+    def _lower(
+        self,
+        unit: Unit,
+        stores: list[set[Value]],
+        limits: Sequence[int] = (),
+        homes: Mapping[Value, Home] = MappingProxyType({}),
+    ) -> Routine:
         """The first form that fits, within half of SBUF if possible, so that neighbouring calls overlap.
 
-        Convolutions, and loops over very long rows, gain more by having all of it.
+        Convolutions, and loops over very long rows, gain more by having all of it. limits: bytes of SBUF that it may
+        have instead, the best first. homes: of the tensors that stay in SBUF beside them.
 
         Raises CapacityError, with the user's line, when none does.
         """
@@ -340,9 +451,9 @@ class Assembly:
         long = len(unit) == 1 and alone and sum(v.type.size for v in _read(first)) >= LONG
         forms = [form for form, applies in LOWERINGS[unit[0].kind] if applies(unit[0])]
         for form in forms:
-            for limit in (usable,) if long else (usable // 2 // 64 * 64, usable):
+            for limit in limits or ((usable,) if long else (self._half(0), usable)):
                 try:
-                    return self._build(unit, stores, limit, form)
+                    return self._build(unit, stores, limit, form, homes)
                 except CapacityError as error:
                     failure = error
         failure.where = failure.where or unit[0].ops[0].loc
@@ -351,12 +462,22 @@ class Assembly:
         )
         raise failure
 
-    def _build(self, unit: Unit, stores: list[set[Value]], limit: int, form: Callable[[Lowering], None]) -> Routine:
+    def _build(
+        self,
+        unit: Unit,
+        stores: list[set[Value]],
+        limit: int,
+        form: Callable[[Lowering], None],
+        homes: Mapping[Value, Home],
+    ) -> Routine:
         b = Builder(label(unit), self.chip, sbuf_limit=limit)
         lowerings = []
         for group, stored in zip(unit, stores):
             ports = {}
             for value in ports_of(group, self.part, stored):
+                if value in homes:
+                    ports[value] = keep(b, value.name or "resident", homes[value])
+                    continue
                 shape = _memory_shape(value)
                 ports[value] = b.param(value.name or f"t{self.tensor_of[value]}", shape, value.dtype)
             lowerings.append(Lowering(b, group, self.part, ports, stored))
@@ -411,7 +532,7 @@ class Assembly:
         for unit in units:
             for group in unit:
                 for value in ports_of(group, self.part, self.stores_of[group]):
-                    if value not in self.tensor_of:
+                    if value not in self.tensor_of and self._home(value) is None:
                         self._constant(value) if value.op and value.op.name in ("constant", "iota") else self._tensor(
                             value, "output" if value in self.probed else "temp"
                         )
@@ -476,9 +597,11 @@ class Assembly:
 
 def _check_stored(routine: Routine, low: Lowering) -> None:
     """Raise UnsupportedOpError where a value that is read elsewhere is never written: it must not pass as zeros."""
-    written = {routine.params[position] for position in written_params(routine)}
+    written = written_buffers(routine)
     for value in low.stores:
-        if value.type.size and low.ports[value].buffer.id not in written:
+        buffer = low.ports[value].buffer
+        kept = of(low.b, buffer)
+        if value.type.size and (buffer if kept is None else kept.tile.buffer).id not in written:
             where = value.op.loc if value.op is not None else None
             raise UnsupportedOpError(
                 f"the lowering of {low.group.ops[0].name} does not write {value.type}; this is a defect of trnlab",

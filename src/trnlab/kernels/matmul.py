@@ -4,7 +4,7 @@
 The work is a list of *groups*, each the product of some pieces of both operands over one chunk of the contraction;
 pieces lie in SBUF tiles used in rotation. A load is recorded as soon as the last group that reads the tile's previous
 piece has been, so that DMA runs as far ahead as memory allows. An operand that lies the wrong way round is transposed
-on the PE array one group ahead, in between the matmuls of the group before, so that copies out of PSUM are hidden.
+on the PE array two groups ahead, in between the matmuls of the groups before, so that copies out of PSUM are hidden.
 
 Letters: M stationary free, N moving free, K contraction; "resident" and "streamed" are defined in `blocking`.
 """
@@ -27,6 +27,9 @@ from trnlab.program.access import AP, hbm_view
 from trnlab.program.builder import Builder
 
 __all__ = ["BatchedProduct", "batch_matmul", "matmul"]
+
+
+AHEAD = 2  # groups: so far ahead operands are transposed, as tiles come free
 
 
 class BatchedProduct(NamedTuple):
@@ -164,6 +167,7 @@ class _Feed:
         self._tiles = [_Tile(b.tile(shape, dt, name="tile", slots=depth)) for _ in range(side.tiles)]
         turned = dtype(raw_format(dt.name))
         self._raw = [b.tile(raw, turned, name="raw", slots=raw[1]) for _ in range(side.raw_tiles)]
+        self._at_home: dict[int, AP] = {}  # pieces that lie in SBUF already, by their number
         self._width = min(BANK * 4 // turned.itemsize, side.piece)  # columns transposed side by side
         self._room = BANK * 4 // turned.itemsize  # columns of a bank
 
@@ -187,7 +191,10 @@ class _Feed:
         """Record the load of the next piece."""
         piece, index = self.pieces[self.loaded], self.loaded
         self.loaded += 1
-        if self.side.k_rows:
+        if self._find(piece, index):
+            piece.widened = self.work.begun
+            self.ready = self.loaded if self.side.k_rows else self.ready
+        elif self.side.k_rows:
             piece.tile = self._tiles[index % len(self._tiles)]
             load_rows(self.b, piece.source, piece.tile.ap[:, :, : piece.cols], piece.k_rows, piece.k, piece.col)
             piece.widened, self.ready = self.work.begun, self.loaded
@@ -195,6 +202,18 @@ class _Feed:
             raw = self._raw[index % len(self._raw)]
             load_rows(self.b, piece.source, raw[:, :, : piece.k_rows], piece.cols, piece.col, piece.k)
             self.work.widen_until(self.work.begun)
+
+    def _find(self, piece: _Piece, index: int) -> bool:
+        """Whether a piece lies in SBUF already, where it is read then."""
+        rows, cols = (piece.k, piece.k_rows), (piece.col, piece.cols)
+        found = piece.source.on_chip(self.b, *(rows + cols if self.side.k_rows else cols + rows))
+        if found is None:
+            return False
+        if self.side.k_rows:
+            piece.tile = _Tile(found)
+        else:
+            self._at_home[index] = found
+        return True
 
     def backlog(self, group: int) -> int:
         """Number of transposing jobs that groups up to `group` still wait for."""
@@ -214,10 +233,11 @@ class _Feed:
             piece.tile = self._tiles[index % len(self._tiles)]
             if self.loaded == index:
                 self.load()
+            raw = self._at_home.pop(index, self._raw[index % len(self._raw)])
             for k, tiles in self._steps(piece):
                 for col in range(0, piece.cols, self._width):
                     cols = min(self._width, piece.cols - col)
-                    yield _Job(piece, self._raw[index % len(self._raw)], k, tiles, col, cols)
+                    yield _Job(piece, raw, k, tiles, col, cols)
             self.ready += 1
 
     def _steps(self, piece: _Piece) -> list[tuple[int, int]]:
@@ -349,8 +369,8 @@ class _Multiplier:
         """Record the matmuls of a group, the transposes of the next one spread among them."""
         tiles, chunk_alone = group.tiles(), self.blocking.spill
         self.work.widen_until(max(piece.widened for piece in (*group.lhs, *group.rhs)))
-        ahead = self._transposes(now + 1, now)
-        step = sum(feed.backlog(now + 1) for feed in self._feeds) / (len(tiles) * ceil(group.rhs[0].k_rows / P))
+        ahead = self._transposes(now + AHEAD, now)
+        step = sum(feed.backlog(now + AHEAD) for feed in self._feeds) / (len(tiles) * ceil(group.rhs[0].k_rows / P))
         due, record = 0.0, self.b.nc_matmul
         self._announce(group.item)
         mode = {"is_stationary_onezero": True} if group.item.onezero else {}

@@ -6,7 +6,7 @@ Raises ConstraintError for the first rule broken:
     TRN421  the columns of a routine do not agree with each other
     TRN422  an operand that does not lie within its buffer, or a buffer that does not lie within its memory
     TRN423  the slots of an operand are not those of its bytes
-    TRN424  memory that is read before anything wrote it
+    TRN424  memory that is read before anything wrote it, or that other tiles have had since
     TRN425  a call whose tensors do not match the parameters of its routine
     TRN426  a tensor written through two parameters of one call: dependencies between the two would not be seen
     TRN427  a constant that is written, or an output that is not
@@ -25,7 +25,8 @@ from trnlab import isa
 from trnlab.chips.spec import Chip
 from trnlab.errors import ConstraintError, Location
 from trnlab.isa.base import Engine, Memory
-from trnlab.numerics.dtypes import BY_CODE
+from trnlab.isa.collectives.meeting import CorePlace
+from trnlab.numerics.dtypes import BY_CODE, DType
 from trnlab.program.access import AP, Buffer
 from trnlab.program.routine import COL, Call, Program, ProgramTensor, Routine
 from trnlab.program.slots import assign_slots
@@ -34,10 +35,13 @@ from trnlab.program.text import operands_of
 
 @dataclass(frozen=True)
 class ParameterUsage:
-    """What a routine does with its parameters, by position: those it needs filled, and those it writes."""
+    """What a routine does with its parameters, by position: those it needs filled, and those it writes; and with
+    what stays in SBUF between calls."""
 
     needs: frozenset[int]
     writes: frozenset[int]
+    finds: frozenset[int] = frozenset()  # buffers that stay in SBUF, by number, that it needs filled
+    leaves: frozenset[int] = frozenset()  # those that it fills
 
 
 def verify_routine(routine: Routine, chip: Chip) -> ParameterUsage:
@@ -55,10 +59,12 @@ def verify_program(program: Program, chip: Chip) -> None:
     tensors = {tensor.id: tensor for tensor in program.tensors}
     written: set[int] = set()
     filled = {*program.inputs, *program.constants}
+    at_home: dict[CorePlace, set[_Tile]] = {}
     for call, routine in program:
         _call(program, call, routine, tensors, chip)
         usage = usages[call.routine]
         _bound_twice(call, routine, usage, tensors)
+        at_home[call.place] = _held_after(call, routine, usage, at_home.get(call.place, set()))
         for tensor in (call.args[position] for position in sorted(usage.needs)):
             if tensor not in filled:
                 _fail(
@@ -111,6 +117,7 @@ def _buffer(routine: Routine, b: Buffer, chip: Chip) -> None:
     room = {
         "tile": {Memory.SBUF: chip.sbuf.usable_bytes_per_partition, Memory.PSUM: psum}.get(b.memory, 0),
         "scratch": routine.scratch_bytes,
+        "resident": chip.sbuf.usable_bytes_per_partition if b.memory is Memory.SBUF else 0,
         "param": b.address + b.nbytes,
     }[b.kind]
     if b.memory is Memory.SBUF:
@@ -173,6 +180,8 @@ def _reads_and_writes(routine: Routine) -> ParameterUsage:
     filled = np.zeros(routine.num_slots, bool)
     needs: set[int] = set()
     writes: set[int] = set()
+    finds: set[int] = set()
+    leaves: set[int] = set()
     for i in range(len(routine)):
         found = list(accesses(routine, i))
         for record, read, _ in found:
@@ -180,6 +189,9 @@ def _reads_and_writes(routine: Routine) -> ParameterUsage:
             if read and not filled[record[COL["first"]] : record[COL["last"]] + 1].all():
                 if owner in position:
                     needs.add(position[owner])
+                    continue
+                if routine.buffers[owner].kind == "resident":
+                    finds.add(owner)
                     continue
                 name = isa.BY_OPCODE[int(routine.opcode[i])].name
                 _fail(
@@ -193,7 +205,8 @@ def _reads_and_writes(routine: Routine) -> ParameterUsage:
                 filled[record[COL["first"]] : record[COL["last"]] + 1] = True
                 owner = int(record[COL["buffer"]])
                 writes |= {position[owner]} if owner in position else set()
-    return ParameterUsage(frozenset(needs), frozenset(writes))
+                leaves |= {owner} if routine.buffers[owner].kind == "resident" else set()
+    return ParameterUsage(frozenset(needs), frozenset(writes), frozenset(finds), frozenset(leaves))
 
 
 # -- programs -------------------------------------------------------------------------------------------------------
@@ -227,6 +240,32 @@ def _call(program: Program, call: Call, routine: Routine, tensors: dict[int, Pro
             limit=chip.sbuf.usable_bytes_per_partition,
             got=top,
         )
+
+
+_Tile = tuple[int, int, DType, tuple[int, ...]]  # of SBUF: first byte of a partition, the one behind, format, shape
+
+
+def _held_after(call: Call, routine: Routine, usage: ParameterUsage, held: set[_Tile]) -> set[_Tile]:
+    """What stays in SBUF after a call, of what was `held` there before it; TRN424 where it finds something else."""
+
+    def tile(b: Buffer) -> _Tile:
+        start = call.sbuf_base + b.address
+        return start, start + b.nbytes, b.dtype, b.shape
+
+    for number in usage.finds:
+        if tile(routine.buffers[number]) not in held:
+            _fail(
+                "TRN424",
+                f"call of {routine.name!r} finds something else in SBUF",
+                call.loc,
+                limit=f"{routine.buffers[number].name!r}, as an earlier call left it",
+                got="nothing wrote it, or another tile had its bytes since",
+            )
+    kept = {tile(b) for b in routine.buffers if b.kind == "resident"}
+    used = {tile(b) for b in routine.buffers if b.memory is Memory.SBUF} - kept
+    spoilt = used | {tile(routine.buffers[number]) for number in usage.leaves}
+    alive = {t for t in held if t in kept or not any(s[0] < t[1] and t[0] < s[1] for s in spoilt)}
+    return alive | {tile(routine.buffers[number]) for number in usage.leaves}
 
 
 def _bound_twice(call: Call, routine: Routine, usage: ParameterUsage, tensors: dict[int, ProgramTensor]) -> None:
