@@ -8,7 +8,6 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -18,16 +17,16 @@ from trnlab import stacks
 from trnlab.chips.spec import Chip
 from trnlab.compiler import loops
 from trnlab.compiler.analysis.selection import SelectionRule
-from trnlab.compiler.analysis.strided import compute_roots, is_filled, resolve_views
+from trnlab.compiler.analysis.strided import compute_roots, resolve_views
 from trnlab.compiler.communication import ExecutionWorld, filled, shifted, world_of
 from trnlab.compiler.fusing.fusion import Partition
-from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass
+from trnlab.compiler.fusing.groups import FusionGroup, GroupKind
 from trnlab.compiler.fusing.packing import Unit, label, pack
 from trnlab.compiler.fusing.recompute import recompute
 from trnlab.compiler.fusing.signature import Signature, ports_of, signature
 from trnlab.compiler.fusing.tiles import exact_converts
 from trnlab.compiler.fusing.updates import join_updates
-from trnlab.compiler.in_place import _read, _reads_in_step
+from trnlab.compiler.in_place import _read
 from trnlab.compiler.loops import prepare_loops
 from trnlab.compiler.lowerings.attention import (
     fits_fused,
@@ -43,10 +42,10 @@ from trnlab.compiler.lowerings.move import lower_move
 from trnlab.compiler.lowerings.pool import lower_pool
 from trnlab.compiler.lowerings.rows import CHUNKS, lower_rows
 from trnlab.compiler.lowerings.scatter import lower_scatter
-from trnlab.compiler.placement import lifetimes_of, place
+from trnlab.compiler.memory_table import MemoryTable, memory_shape
 from trnlab.compiler.progress import counted
-from trnlab.compiler.residence import Residence, settle
-from trnlab.compiler.rewriting.canonical import canonicalize, compute_outputs, own_operands, updates_of
+from trnlab.compiler.residence import Ring, settle
+from trnlab.compiler.rewriting.canonical import canonicalize, compute_outputs, own_operands
 from trnlab.compiler.rewriting.channels import channels_first
 from trnlab.compiler.rewriting.collectives import bucket_reductions, canonical_collectives
 from trnlab.compiler.rewriting.composites import attention_of_stack, expand_composites
@@ -67,7 +66,7 @@ from trnlab.graph.purposes import name_purposes
 from trnlab.isa.base import Memory
 from trnlab.kernels.blocks import casts_freely
 from trnlab.kernels.residence import Home, keep, of
-from trnlab.program import Buffer, Builder, Call, Program, ProgramTensor, Routine
+from trnlab.program import Builder, Call, Program, ProgramTensor, Routine
 from trnlab.program.callee import KernelCallee
 from trnlab.program.communication import collective_of
 from trnlab.program.digest import written_buffers
@@ -181,7 +180,7 @@ def with_chip(options: Mapping[str, Any], chip: Chip) -> dict[str, Any]:
     return {**options, "casting_loads": casts_freely(chip)}
 
 
-class Assembly:
+class Assembly(MemoryTable):
     """A canonical graph on its way to a program. around: of a loop's round, the assembly of the loop; they share
     their routines. operators: see `Partition`."""
 
@@ -210,24 +209,17 @@ class Assembly:
                 group.exact = exact_converts(group, self.stores)
         self.stays = not operators and chip.name not in CORES_PER_RANK  # cores that share a call share no SBUF
         self.spoilt: set[int] = set()
-        self._begin()
-        if around is not None:
-            self.routines, self.code = around.routines, around.code
+        self._begin(around)
         self.world = ExecutionWorld()
         self.known: Known = {} if around is None else around.known
 
-    def _begin(self) -> None:
-        """Nothing is assembled yet."""
-        self.tensors: list[ProgramTensor] = []
-        self.tensor_of: dict[Value, int] = {}
-        self.constants: dict[int, np.ndarray[Any, Any]] = {}
-        self.routines: dict[Signature | str, int] = {}
-        self.code: list[Routine] = []
-        self.residence: Residence | None = None
+    def _begin(self, around: Assembly | None = None) -> None:
+        """Nothing is assembled yet, but the routines of what is around it."""
+        self._name_nothing()
+        self.routines: dict[Signature | str, int] = {} if around is None else around.routines
+        self.code: list[Routine] = [] if around is None else around.code
         self.settled: set[int] = set()  # calls that have their place in SBUF
-        self._next_base = 0  # of the next of them
-        self._bases: dict[Any, list[int]] = {}  # by what they are, where they begin
-        self._latest = 0, 0  # the bytes that the last of them has
+        self.ring = Ring()
 
     def afresh(self) -> Assembly:
         """The same groups, of which nothing is assembled yet."""
@@ -332,7 +324,8 @@ class Assembly:
                 self.known[key] = make()
             self.routines[key] = len(self.code)
             self.code.append(self.known[key])
-        return self.routines[key]
+        number: int = self.routines[key]
+        return number
 
     def _call_of(self, unit: Unit, routine: int, base: int) -> Call:
         ports = (v for g in unit for v in ports_of(g, self.part, self.stores_of[g]))
@@ -364,34 +357,6 @@ class Assembly:
             return self._call_of(unit, *self._placed(key, [h.address for h in homes.values()], room))
         raise failure
 
-    def _placed(self, key: Signature, homes: list[int], room: int) -> tuple[int, int]:
-        """The number of a routine, recorded for whatever places, with residents at these bytes; and where its own
-        tiles begin."""
-        routine: Routine = self.known[key]
-        tiles = [b for b in routine.buffers if b.memory is Memory.SBUF and b.kind != "resident"]
-        size = max((b.address + b.nbytes for b in tiles), default=0)
-        base = self._base((*key, *homes), size, room)
-        residents = [b.id for b in routine.buffers if b.kind == "resident"]
-        places = dict(zip(residents, (address - base for address in homes), strict=True))
-        return self._routine((*key, *places.values()), partial(moved, routine, places, self.chip)), base
-
-    def _base(self, key: Signature, size: int, room: int) -> int:
-        """Where a call's own tiles begin: where those of the same call in an earlier layer did, unless the call just
-        before has these bytes, for which loads would wait; else behind the call before."""
-        chosen = self._next_base if self._next_base + size <= room else 0
-        known = self._bases.setdefault(key, [])
-        low, high = self._latest
-        base = next((b for b in known if b + size <= low or high <= b), chosen)
-        if base not in known:
-            known.append(base)
-        self._next_base = -(-(base + size) // 64) * 64
-        self._latest = base, base + size
-        return base
-
-    def _home(self, value: Value) -> Home | None:
-        """Where a value stays in SBUF, if it does."""
-        return self.residence.homes.get(value) if self.residence is not None else None
-
     def _calls_of_kernel(self, op: Op) -> Iterable[Call]:
         """Its calls as they are, one for each core, whose tensors are bound to the op's operands and results."""
         callee: KernelCallee = op.attrs["callee"]
@@ -420,14 +385,16 @@ class Assembly:
             return self.tensor_of[self.part.root(op.operands[i]) if kind == "operand" else op.results[i]]
         return self._own_memory(tensor, callee.constants[i] if kind == "constant" else None)
 
-    def _own_memory(self, buffer: Buffer | ProgramTensor, data: Array | None) -> int:
-        """A tensor that only one call knows: a constant of its own, or scratch."""
-        index = len(self.tensors)
-        kind = "temp" if data is None else "constant"
-        self.tensors.append(ProgramTensor(index, buffer.name, buffer.shape, buffer.dtype, buffer.nbytes, kind))
-        if data is not None:
-            self.constants[index] = data
-        return index
+    def _placed(self, key: Signature, homes: list[int], room: int) -> tuple[int, int]:
+        """The number of a routine, recorded for whatever places, with residents at these bytes; and where its own
+        tiles begin."""
+        routine: Routine = self.known[key]
+        tiles = [b for b in routine.buffers if b.memory is Memory.SBUF and b.kind != "resident"]
+        size = max((b.address + b.nbytes for b in tiles), default=0)
+        base = self.ring.place((*key, *homes), size, room)
+        residents = [b.id for b in routine.buffers if b.kind == "resident"]
+        places = dict(zip(residents, (address - base for address in homes), strict=True))
+        return self._routine((*key, *places.values()), partial(moved, routine, places, self.chip)), base
 
     def _lower(
         self,
@@ -478,7 +445,7 @@ class Assembly:
                 if value in homes:
                     ports[value] = keep(b, value.name or "resident", homes[value])
                     continue
-                shape = _memory_shape(value)
+                shape = memory_shape(value)
                 ports[value] = b.param(value.name or f"t{self.tensor_of[value]}", shape, value.dtype)
             lowerings.append(Lowering(b, group, self.part, ports, stored))
         with SbufTurns(b) as turns:
@@ -492,107 +459,6 @@ class Assembly:
         for low in lowerings:
             _check_stored(routine, low)
         return routine
-
-    # -- tensors ------------------------------------------------------------------------------------------------
-    def _storable(self, value: Value) -> bool:
-        """Whether a group computes the value in a form that it can write out: not one element among many."""
-        group = self.part.owner.get(value)
-        return group is not None and (
-            value.type.size == group.size or group.classes.get(value) is not ValueClass.SCALAR
-        )
-
-    def _stored_values(self) -> set[Value]:
-        """Values that must be in memory: read by another group, or by the user."""
-        stored = {v for v in self.graph.outputs if v in self.part.owner}
-        whole = (GroupKind.CALL, GroupKind.LOOP, GroupKind.COLLECTIVE)
-        stored.update(v for g in self.groups if g.kind in whole for v in g.anchor.results)
-        for group in self.groups:
-            for op in group.ops:
-                for value in op.operands:
-                    root = self.part.root(value)
-                    owner = self.part.owner.get(root)
-                    if owner is not None and owner is not group:
-                        stored.add(root)
-        return stored
-
-    def _name_tensors(self, units: list[Unit]) -> None:
-        for value in self.graph.inputs:
-            self._tensor(value, "input")
-        in_place = self._in_place(units)
-        for value in self.graph.outputs:
-            if value in self.tensor_of:
-                continue
-            if value in in_place:
-                self.tensor_of[value] = self.tensor_of[in_place[value]]
-            else:
-                self._tensor(value, "output")
-        for group in self.groups:
-            if group.kind in (GroupKind.CALL, GroupKind.LOOP):
-                self._share_overwritten(group.anchor)
-        for unit in units:
-            for group in unit:
-                for value in ports_of(group, self.part, self.stores_of[group]):
-                    if value not in self.tensor_of and self._home(value) is None:
-                        self._constant(value) if value.op and value.op.name in ("constant", "iota") else self._tensor(
-                            value, "output" if value in self.probed else "temp"
-                        )
-
-    def _share_overwritten(self, op: Op) -> None:
-        """A result that starts as an operand is that operand's memory: of a copy, which nobody else reads."""
-        for result, operand in updates_of(op).items():
-            value = op.results[result]
-            if value not in self.tensor_of:
-                self._tensor(value, "temp")
-            self.tensor_of[self.part.root(op.operands[operand])] = self.tensor_of[value]
-
-    def _tensor(self, value: Value, kind: str) -> int:
-        index = len(self.tensors)
-        shape = _memory_shape(value)
-        nbytes = prod(shape) * value.dtype.itemsize
-        self.tensors.append(ProgramTensor(index, value.name or f"t{index}", shape, value.dtype, nbytes, kind))
-        self.tensor_of[value] = index
-        return index
-
-    def _constant(self, value: Value) -> None:
-        assert value.op is not None
-        attrs = value.op.attrs
-        if value.op.name == "iota":
-            data = np.arange(value.shape[attrs["iota_dimension"]]).astype(value.dtype.numpy)
-            index = len(self.tensors)
-            self.tensors.append(ProgramTensor(index, "iota", data.shape, value.dtype, data.nbytes, "constant"))
-            self.tensor_of[value] = index
-        else:
-            data = np.ascontiguousarray(attrs["value"]).astype(value.dtype.numpy).reshape(_memory_shape(value))
-            index = self._tensor(value, "constant")
-        self.constants[index] = data
-
-    def _in_place(self, units: list[Unit]) -> dict[Value, Value]:
-        """Outputs that may be written straight into the input they replace: nobody reads the old value afterwards."""
-        position = {g: i for i, unit in enumerate(units) for g in unit}
-        last_read: dict[Value, int] = {}
-        readers: dict[Value, set[FusionGroup]] = {}
-        for group in self.groups:
-            for op in group.ops:
-                for value in op.operands:
-                    root = self.part.root(value)
-                    last_read[root] = max(last_read.get(root, -1), position[group])
-                    readers.setdefault(root, set()).add(group)
-        found = {}
-        for out, source in self.graph.aliases.items():
-            value, old = self.graph.outputs[out], self.graph.inputs[source]
-            writer = self.part.owner.get(value)
-            if writer is None or value.type != old.type:
-                continue
-            before = all(position[g] < position[writer] or g is writer for g in readers.get(old, ()))
-            apart = writer not in readers.get(old, ())
-            if before and (apart or _reads_in_step(writer, value, old, self.part)):
-                found[value] = old
-        return found
-
-    def _place(self, calls: list[Call]) -> int:
-        offsets, peak = place(lifetimes_of([t for t in self.tensors if t.kind == "temp"], calls, self.code))
-        self.tensors = [replace(t, address=offsets[t.id]) if t.id in offsets else t for t in self.tensors]
-        return peak
 
 
 def _check_stored(routine: Routine, low: Lowering) -> None:
@@ -609,9 +475,3 @@ def _check_stored(routine: Routine, low: Lowering) -> None:
                 where=where,
                 remedy="report it, and write the line in another way until it is mended",
             )
-
-
-def _memory_shape(value: Value) -> tuple[int, ...]:
-    if value.op is not None and value.op.name == "iota":
-        return (value.shape[value.op.attrs["iota_dimension"]],)
-    return (1,) if is_filled(value) and value.type.size else value.shape or (1,)

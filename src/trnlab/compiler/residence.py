@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from trnlab.chips.spec import Chip
 from trnlab.compiler.analysis.strided import split_rows
@@ -36,6 +37,28 @@ class Residence:
     homes: Mapping[Value, Home]
     first: int
     meets: Sequence[bool]
+
+
+class Ring:
+    """Where calls have their own tiles while others stay: one behind the other, and from the first byte on again."""
+
+    def __init__(self) -> None:
+        self._next, self._latest = 0, (0, 0)  # the byte behind the last call's tiles, and which bytes they have
+        self._known: dict[Any, list[int]] = {}
+
+    def place(self, key: Any, size: int, room: int) -> int:
+        """The first byte for a call of some kind with tiles of `size` bytes, of `room`: where those of the same call
+        in an earlier layer began, unless the call just before has these bytes, for which its loads would wait; else
+        behind the call before."""
+        known = self._known.setdefault(key, [])
+        low, high = self._latest
+        behind = self._next if self._next + size <= room else 0
+        base = next((b for b in known if b + size <= low or high <= b), behind)
+        if base not in known:
+            known.append(base)
+        self._next = -(-(base + size) // 64) * 64
+        self._latest = base, base + size
+        return base
 
 
 def settle(

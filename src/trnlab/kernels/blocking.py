@@ -190,7 +190,8 @@ def _deeper(found: Blocking, problem: MatmulProblem, budget: int) -> Blocking:
         room = budget - found.sbuf_bytes(problem.itemsize, problem.raw_itemsize)
         if not side.k_rows:
             more = max(min(pieces - side.raw_tiles, room // one), 0)
-            found = replace(found, **{name: replace(side, raw_tiles=side.raw_tiles + more)})
+            grown = replace(side, raw_tiles=side.raw_tiles + more)
+            found = replace(found, lhs=grown) if name == "lhs" else replace(found, rhs=grown)
     return found
 
 
