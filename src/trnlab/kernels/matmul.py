@@ -181,6 +181,11 @@ class _Feed:
         piece.last = group
         return piece
 
+    @property
+    def at_home(self) -> bool:
+        """Whether its pieces lie in SBUF already, to be transposed there."""
+        return bool(self.pieces) and not self.side.k_rows and self._where(self.pieces[0]) is not None
+
     def can_load(self, now: int) -> bool:
         """Whether there is a piece left to load whose place is free before group `now`."""
         if self.loaded == len(self.pieces):
@@ -205,8 +210,7 @@ class _Feed:
 
     def _find(self, piece: _Piece, index: int) -> bool:
         """Whether a piece lies in SBUF already, where it is read then."""
-        rows, cols = (piece.k, piece.k_rows), (piece.col, piece.cols)
-        found = piece.source.on_chip(self.b, *(rows + cols if self.side.k_rows else cols + rows))
+        found = self._where(piece)
         if found is None:
             return False
         if self.side.k_rows:
@@ -214,6 +218,11 @@ class _Feed:
         else:
             self._at_home[index] = found
         return True
+
+    def _where(self, piece: _Piece) -> AP | None:
+        """Where a piece lies in SBUF already, if it does."""
+        rows, cols = (piece.k, piece.k_rows), (piece.col, piece.cols)
+        return piece.source.on_chip(self.b, *(rows + cols if self.side.k_rows else cols + rows))
 
     def backlog(self, group: int) -> int:
         """Number of transposing jobs that groups up to `group` still wait for."""
@@ -341,7 +350,7 @@ class _Multiplier:
         """Emit everything, in the order that lets engines run ahead."""
         for now, group in enumerate(self.groups):
             self._load_ahead(now)
-            for _ in self._transposes(now, now):
+            for _ in self._first_transposes() if now == 0 else self._transposes(now, now):
                 pass
             self._multiply(group, now)
             if now + 1 == len(self.groups) or self.groups[now + 1].item is not group.item:
@@ -356,6 +365,21 @@ class _Multiplier:
             if not waiting:
                 return
             min(waiting, key=lambda feed: feed.pieces[feed.loaded].first).load()
+
+    def _first_transposes(self) -> Iterator[None]:
+        """Those of the first group: before what lies in SBUF already, which the call before may still be computing,
+        the other operand's of as many groups as are turned ahead; then as much of it, or all of a single block."""
+        home = [feed for feed in self._feeds if feed.at_home]
+        for feed in (feed for feed in self._feeds if home and not feed.at_home):
+            for job in feed.jobs(min(AHEAD, len(self.groups)) - 1, 0):
+                feed.transpose(job)
+                yield
+        for feed in home:
+            count = len(self.groups) if feed.side.size <= P else min(AHEAD, len(self.groups))
+            for job in feed.jobs(count - 1, 0):
+                feed.transpose(job)
+                yield
+        yield from self._transposes(0, 0)
 
     def _transposes(self, group: int, now: int) -> Iterator[None]:
         """Record, one a step, the transposes that groups up to `group` need, if possible before group `now`."""
