@@ -84,8 +84,8 @@ def main(args: argparse.Namespace) -> int:
 
 
 def held(report: Report) -> Callable[[str, str], str]:
-    """Of a target and the text of a stack, how far plans like a training step's estimate were off in published runs,
-    or forward passes like this one."""
+    """A function that says of a target and the text of a stack how far plans like a training step's estimate were off
+    in published runs, or forward passes like this one."""
     from trnlab.validation import inference, planned  # which bring the planner
 
     def of(target: str, stack: str) -> str:

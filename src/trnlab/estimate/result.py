@@ -118,17 +118,16 @@ class TargetResult:
 
 @dataclass
 class StackTargets:
-    """What targets make of the step under one stack. stack: as `stacks.parse` reads it; about: for people."""
+    """What targets make of the step under one stack."""
 
-    stack: str
-    about: str
+    stack: str  # as `stacks.parse` reads it
+    about: str  # for people
     targets: list[TargetResult] = field(default_factory=list)
 
 
 @dataclass
 class Report:
-    """What is known of a script. targets: of the first stack; stacks: of all that were asked for, this one the
-    first, and none where there is no step."""
+    """What is known of a script."""
 
     script: str
     precision: str = "bf16"
@@ -137,7 +136,8 @@ class Report:
     seconds: float = 0.0
     findings: list[Finding] = field(default_factory=list)
     operators: list[OperatorReport] = field(default_factory=list)
-    targets: list[TargetResult] = field(default_factory=list)
+    targets: list[TargetResult] = field(default_factory=list)  # of the first stack
+    # of all stacks that were asked for, in their order; none where there is no step
     stacks: list[StackTargets] = field(default_factory=list)
     parameters: int = 0
     per_step: int = 0
@@ -150,7 +150,7 @@ class Report:
 
     @property
     def results(self) -> Iterator[TargetResult]:
-        """Of all stacks."""
+        """What targets make of it, of all stacks."""
         for each in self.stacks:
             yield from each.targets
 

@@ -88,7 +88,7 @@ class MeasuredRate(Protocol):
         ...
 
     def error(self, stack: str) -> float:
-        """Of the rate, relative to what was measured."""
+        """Error of the rate, relative to what was measured."""
         ...
 
 
