@@ -33,22 +33,39 @@ _LINES = '#!/bin/sh\nexec "{python}" -m trnlab.cli.kernels.vendor_tools {tool} "
 
 @contextmanager
 def on_path(override: bool) -> Iterator[None]:
-    """Within the block the tools are found on the path. override: also where the vendor's are installed."""
-    wanted = [tool for tool in TOOLS if override or shutil.which(tool) is None]
+    """Within the block the tools are found on the path. override: also where the vendor's are installed.
+
+    Where no file can be written they are not there: that is said by whoever needs one, and most scripts need none.
+    """
     before = os.environ.get("PATH")
-    with tempfile.TemporaryDirectory(prefix="trnlab-tools-") as folder:
-        for tool in wanted:
-            path = Path(folder) / tool
-            path.write_text(_LINES.format(python=sys.executable, tool=tool), encoding="utf-8")
-            path.chmod(path.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    folder = _written([tool for tool in TOOLS if override or shutil.which(tool) is None])
+    if folder is not None:
         os.environ["PATH"] = os.pathsep.join([folder, *([before] if before else [])])
-        try:
-            yield
-        finally:
+    try:
+        yield
+    finally:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
             if before is None:
                 del os.environ["PATH"]
             else:
                 os.environ["PATH"] = before
+
+
+def _written(tools: Sequence[str]) -> str | None:
+    """A folder with a program for each tool; None where it cannot be written."""
+    folder = None
+    try:
+        folder = tempfile.mkdtemp(prefix="trnlab-tools-")
+        for tool in tools:
+            path = Path(folder) / tool
+            path.write_text(_LINES.format(python=sys.executable, tool=tool), encoding="utf-8")
+            path.chmod(path.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    except OSError:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        return None
+    return folder
 
 
 def main(argv: Sequence[str]) -> int:
