@@ -163,8 +163,8 @@ def test_layouts_that_would_divide_its_model_are_refused_with_the_reason(alone):
 def test_a_rank_takes_what_an_estimate_says(alone, tmp_path, capsys):
     file = tmp_path / "alone.py"
     file.write_text(ALONE)
-    common = ["--target", "trn1.2xlarge", "--no-cache", "--json"]
-    assert main(["estimate", "--stack", "ours", *common, str(file)]) == 0
+    common = ["--target", "trn1.2xlarge", "--no-cache", "--json", "--stack", "ours"]
+    assert main(["estimate", *common, str(file)]) == 0
     estimate = json.loads(capsys.readouterr().out)["targets"][0]
     assert (
         main(
