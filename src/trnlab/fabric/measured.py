@@ -27,7 +27,7 @@ def read(path: Path) -> list[Measured]:
     try:
         text = path.read_text(encoding="utf-8")
         rows = [_row(found) for found in _records(text)]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise _refused(path, str(error)) from None
     if not rows or any(row.size < 1 or not 0 < row.microseconds < float("inf") for row in rows):
         raise _refused(path, f"{len(rows)} rows")
