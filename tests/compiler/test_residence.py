@@ -16,7 +16,7 @@ from trnlab import chips
 from trnlab.compiler import compile
 from trnlab.compiler.pipeline import Assembly, assembled
 from trnlab.errors import ConstraintError
-from trnlab.kernels.residence import Home, Matrix
+from trnlab.kernels.residence import Home, HomeMatrix
 from trnlab.program.parse import parse_program
 from trnlab.program.strided import Strided
 from trnlab.program.text import program_text
@@ -145,14 +145,14 @@ def test_a_layer_of_many_rows_goes_through_memory():
 
 def test_where_views_of_a_home_lie():
     home = Home((256, 64), (0,), "bfloat16")
-    assert home.matrix(Strided(None, 0, (256, 64), (64, 1)), 1) == Matrix(0, 256, 0, 64)
-    assert home.matrix(Strided(None, 0, (2, 128, 4, 16), (8192, 64, 16, 1)), 2) == Matrix(0, 256, 0, 64)
-    assert home.matrix(Strided(None, 8192 + 32, (128, 16), (64, 1)), 1) == Matrix(128, 128, 32, 16)
+    assert home.matrix(Strided(None, 0, (256, 64), (64, 1)), 1) == HomeMatrix(0, 256, 0, 64)
+    assert home.matrix(Strided(None, 0, (2, 128, 4, 16), (8192, 64, 16, 1)), 2) == HomeMatrix(0, 256, 0, 64)
+    assert home.matrix(Strided(None, 8192 + 32, (128, 16), (64, 1)), 1) == HomeMatrix(128, 128, 32, 16)
     assert home.matrix(Strided(None, 0, (64, 256), (1, 64)), 1) is None  # columns as rows
     assert home.matrix(Strided(None, 0, (128, 64), (128, 1)), 1) is None  # every second row
     assert home.matrix(Strided(None, 0, (128, 128), (128, 1)), 1) is None  # two rows as one
     assert home.matrix(Strided(None, 0, (256, 64), (0, 1)), 1) is None
     heads = Home((2, 4, 128, 16), (0, 2), "bfloat16")
-    assert heads.matrix(Strided(None, 0, (2, 128, 4, 16), (8192, 16, 2048, 1)), 2) == Matrix(0, 256, 0, 64)
-    assert heads.matrix(Strided(None, 8192, (128, 4, 16), (16, 2048, 1)), 1) == Matrix(128, 128, 0, 64)
+    assert heads.matrix(Strided(None, 0, (2, 128, 4, 16), (8192, 16, 2048, 1)), 2) == HomeMatrix(0, 256, 0, 64)
+    assert heads.matrix(Strided(None, 8192, (128, 4, 16), (16, 2048, 1)), 1) == HomeMatrix(128, 128, 0, 64)
     assert np.prod(heads.shape) == heads.rows * heads.cols

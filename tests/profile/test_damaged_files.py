@@ -66,7 +66,7 @@ def test_json_files(run_folder: Path, twin: Path, where: str) -> None:
     for _ in range(150):
         path.write_text(json.dumps(damaged(whole, rng)))
         found.append(outcome(twin, run_folder))
-    assert set(found) == {"read", "TRN812"}
+    assert {"read", "TRN812"} <= set(found) <= {"read", "TRN812", "TRN811"}  # 811: it names a file that is not there
     assert found.count("TRN812") > 100
 
 

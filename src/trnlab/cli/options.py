@@ -18,15 +18,14 @@ from trnlab.stacks import OURS, OWN, VENDOR, Stack, parse
 class NumberRange:
     """The `type` of an option that takes a number: reads one that lies in the range.
 
-    above: the least itself is none of them. option: whose it is, for the error, see `name_numbers`.
     Raises UsageError (TRN569) for all else.
     """
 
     least: float
     most: float
     whole: bool = True
-    above: bool = False
-    option: str = ""
+    above: bool = False  # the least itself is none of them
+    option: str = ""  # whose it is, for the error, see `name_numbers`
 
     def __call__(self, text: str) -> float:
         """The number that a text is."""

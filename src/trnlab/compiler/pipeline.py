@@ -44,7 +44,7 @@ from trnlab.compiler.lowerings.rows import CHUNKS, lower_rows
 from trnlab.compiler.lowerings.scatter import lower_scatter
 from trnlab.compiler.memory_table import MemoryTable, memory_shape
 from trnlab.compiler.progress import counted
-from trnlab.compiler.residence import Ring, settle
+from trnlab.compiler.residence import SbufRing, settle
 from trnlab.compiler.rewriting.canonical import canonicalize, compute_outputs, own_operands
 from trnlab.compiler.rewriting.channels import channels_first
 from trnlab.compiler.rewriting.collectives import bucket_reductions, canonical_collectives
@@ -219,7 +219,7 @@ class Assembly(MemoryTable):
         self.routines: dict[Signature | str, int] = {} if around is None else around.routines
         self.code: list[Routine] = [] if around is None else around.code
         self.settled: set[int] = set()  # calls that have their place in SBUF
-        self.ring = Ring()
+        self.ring = SbufRing()
 
     def afresh(self) -> Assembly:
         """The same groups, of which nothing is assembled yet."""

@@ -31,15 +31,14 @@ FOREIGN = (GroupKind.CALL, GroupKind.LOOP)  # whose calls lie where they like
 
 @dataclass(frozen=True)
 class Residence:
-    """homes: of the tensors that stay, addresses counted from the first byte of SBUF. first: where they begin.
-    meets: for each unit whether any of them lives then."""
+    """Which tensors stay in SBUF, and where."""
 
-    homes: Mapping[Value, Home]
-    first: int
-    meets: Sequence[bool]
+    homes: Mapping[Value, Home]  # addresses are counted from the first byte of SBUF
+    first: int  # where they begin
+    meets: Sequence[bool]  # for each unit whether any of them lives then
 
 
-class Ring:
+class SbufRing:
     """Where calls have their own tiles while others stay: one behind the other, and from the first byte on again."""
 
     def __init__(self) -> None:

@@ -33,7 +33,7 @@ _MAKE = {
 
 
 @dataclass(frozen=True, eq=False)
-class Option:
+class ServingAlgorithm:
     """A schedule that may serve a collective below so many bytes, and its time."""
 
     schedule: Schedule
@@ -64,7 +64,7 @@ def seconds_of(request: Collective, network: Network, placed: Ints, nbytes: Floa
     return least
 
 
-def _option(request: Collective, network: Network, placed: Ints, nbytes: float, **forced: str) -> Option:
+def _option(request: Collective, network: Network, placed: Ints, nbytes: float, **forced: str) -> ServingAlgorithm:
     healthy = _healthy(network.cluster, network.costs) if network.changed else network
     options = _options(request, healthy, placed.tobytes(), tuple(sorted(forced.items())))
     size = np.array([nbytes], np.float64)
@@ -79,11 +79,11 @@ def _healthy(cluster: Cluster, costs: Collectives) -> Network:
 @lru_cache(maxsize=128)
 def _options(
     request: Collective, network: Network, placed: bytes, forced: tuple[tuple[str, str], ...]
-) -> tuple[Option, ...]:
+) -> tuple[ServingAlgorithm, ...]:
     """All that may serve it, each timed; the last one at any size."""
     chips = np.frombuffer(placed, np.int64)
     return tuple(
-        Option(schedule, timed(schedule, network, chips), limit)
+        ServingAlgorithm(schedule, timed(schedule, network, chips), limit)
         for schedule, limit in _schedules(request, network, chips, dict(forced))
     )
 

@@ -50,18 +50,15 @@ Layouts = dict[tuple[Phase, bool], LaidOutPhase]  # by phase, and whether every 
 
 @dataclass(frozen=True, eq=False)
 class TimedSchedule:
-    """A schedule on one network, for any number of bytes: its time is linear in them, piece by piece.
+    """A schedule on one network, for any number of bytes: its time is linear in them, piece by piece."""
 
-    stages: of each level of a hierarchy its phases, as (repetitions, seconds of latency of one, seconds that one
-    moves for each byte of the buffer). loads: bytes over each link, for each byte of the buffer. busiest: the link
-    that is busy longest, and seconds that it is for each byte.
-    """
-
+    # of each level of a hierarchy its phases: repetitions, seconds of latency of one, seconds that one moves for each
+    # byte of the buffer
     stages: tuple[tuple[tuple[int, float, float], ...], ...]
     launch: float
-    loads: Floats
-    busiest: str
-    busy: float
+    loads: Floats  # bytes over each link, for each byte of the buffer
+    busiest: str  # the link that is busy longest
+    busy: float  # seconds that it is for each byte
 
     @property
     def latency(self) -> float:

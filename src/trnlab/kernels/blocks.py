@@ -174,7 +174,7 @@ class ViewSource(BlockSource):
         self.dtype = view.dtype if dt is None else dtype(dt)
 
     def on_chip(self, b: Builder, row: int, rows: int, col: int, cols: int) -> AP | None:
-        """Of a view of a tensor that stays in SBUF."""
+        """The rows and columns in SBUF, where the view is of a tensor that stays there; None where it is not."""
         resident = residence.of(b, self.view.base)
         blocks = resident.blocks(self.view, self.rows) if resident is not None else None
         if blocks is None or row % P or self.dtype is not self.view.dtype:

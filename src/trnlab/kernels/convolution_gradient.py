@@ -23,7 +23,7 @@ from trnlab.kernels.blocks import BANK, BANKS, P, Workspace, dma_load, dma_store
 from trnlab.kernels.convolution_gradient_lanes import weight_gradient_in_lanes
 from trnlab.kernels.convolution_gradient_plan import pays
 from trnlab.kernels.packs import Packs
-from trnlab.kernels.steps import Step, interleave
+from trnlab.kernels.transpose import Step, interleave
 from trnlab.kernels.view import HbmView
 from trnlab.kernels.windows import Taps
 from trnlab.numerics.dtypes import float32, uint8

@@ -30,7 +30,7 @@ from trnlab.kernels.convolution_gradient_plan import (
     WeightGradientProblem,
     choose,
 )
-from trnlab.kernels.steps import Step, interleave
+from trnlab.kernels.transpose import Step, interleave
 from trnlab.kernels.view import HbmView
 from trnlab.kernels.windows import Taps
 from trnlab.program.access import AP

@@ -3,7 +3,7 @@
 
 Such a tensor has a home: a tile [128, blocks, columns] whose partition p of block i is row 128 i + p, the layout in
 which loads bring rows into SBUF anyway. Kernels know a tensor by views of HBM; of one that stays on chip the view is
-of a stand-in, a buffer that no instruction can name, and `Resident.blocks` says where in the tile its elements lie. A
+of a stand-in, a buffer that no instruction can name, and `ResidentTensor.blocks` says where in the tile its elements lie. A
 kernel that has no use for the tile as it is names the stand-in after all, and is refused when its routine is built.
 """
 
@@ -23,7 +23,7 @@ P = 128  # partitions, and rows of a block
 SLOT = 256  # columns on which dependencies are tracked separately, where they divide a row
 
 
-class Matrix(NamedTuple):
+class HomeMatrix(NamedTuple):
     """Rows [row, +rows) and columns [col, +cols) of a home, all of its rows and columns counted through."""
 
     row: int
@@ -57,7 +57,7 @@ class Home:
         """Bytes of each partition."""
         return -(-self.rows // P) * self.cols * self.dtype.itemsize
 
-    def matrix(self, seen: Strided[Any], row_dims: int) -> Matrix | None:
+    def matrix(self, seen: Strided[Any], row_dims: int) -> HomeMatrix | None:
         """Where the elements of a view of the tensor lie, its first `row_dims` dimensions being rows, the others
         columns; None where they are no block of adjacent rows and columns in that order."""
         starts, steps = self._start(seen.offset), list[tuple[bool, int, int]]()
@@ -79,7 +79,7 @@ class Home:
             return None
         row = sum(starts[d] * self._weight(d) for d in self.row_dims)
         col = sum(s * self._weight(d) for d, s in enumerate(starts) if d not in self.row_dims)
-        return Matrix(row, sizes[0], col, sizes[1])
+        return HomeMatrix(row, sizes[0], col, sizes[1])
 
     def _start(self, offset: int) -> list[int]:
         """The indices of the element at an offset in memory."""
@@ -115,7 +115,7 @@ def _adjacent(steps: list[tuple[bool, int, int]], rows: bool) -> int | None:
 
 
 @dataclass(frozen=True)
-class Resident:
+class ResidentTensor:
     """A tensor at home in a routine: `tile` is [128, blocks, columns], of fewer partitions where rows are fewer."""
 
     home: Home
@@ -137,11 +137,11 @@ def keep(b: Builder, name: str, home: Home) -> AP:
     tile = b.resident(shape, home.dtype, home.address, name=name, slots=slots)
     nbytes = prod(home.shape) * home.dtype.itemsize
     stand_in = Buffer(-1 - len(b.residents), name, Memory.HBM, home.shape, home.dtype, nbytes, kind="resident")
-    b.residents[stand_in.id] = Resident(home, tile)
+    b.residents[stand_in.id] = ResidentTensor(home, tile)
     return whole(stand_in)
 
 
-def of(b: Builder, buffer: Buffer) -> Resident | None:
+def of(b: Builder, buffer: Buffer) -> ResidentTensor | None:
     """The tensor at home that a buffer stands in for, if it does."""
-    found: Resident | None = b.residents.get(buffer.id)
+    found: ResidentTensor | None = b.residents.get(buffer.id)
     return found

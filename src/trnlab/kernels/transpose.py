@@ -6,6 +6,7 @@ Letters: R rows and C columns of the source.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import ceil
 
 from trnlab.isa.base import Engine
@@ -63,3 +64,20 @@ def _turn(b: Builder, bank: AP, tile: AP, col: int) -> None:
         count = min(P, rows - at)
         data = tile[:count, at // P, col : col + cols]
         b.nc_transpose(dst=bank[:, at : at + count], data=data, engine=Engine.TENSOR)
+
+
+Step = Callable[[], object]
+"""Records some instructions."""
+
+
+def interleave(first: Sequence[Step], second: Sequence[Step]) -> None:
+    """Record both, each in its order, spread evenly: the PE array multiplies while others copy what it transposed."""
+    done = 0
+    for i, step in enumerate(first):
+        step()
+        due = len(second) * (i + 1) // len(first)
+        for other in second[done:due]:
+            other()
+        done = due
+    for other in second[done:]:
+        other()

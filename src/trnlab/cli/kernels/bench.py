@@ -41,14 +41,31 @@ def problem_arguments(command: argparse.ArgumentParser) -> None:
         help="an argument, such as 'float32[512,512]' or 1e-5",
     )
     add("--inputs", metavar="A,B,...", help=f"hostile kinds beside usual ones; default: {','.join(hostile.FAMILIES)}")
-    add("--tolerance", metavar="X", type=float, help="relative to the largest result; default: what formats explain")
+    add(
+        "--tolerance",
+        metavar="X",
+        type=options.real(0, 1e6, above=True),
+        help="relative to the largest result; default: what formats explain",
+    )
     add("--target", metavar="NAME", help="the chip, e.g. trn2; default: that of kernels")
     add("--cores", metavar="N", type=options.whole(1), default=1, help="that a kernel runs on; default: 1")
     add("--flags", metavar="TEXT", default="", help="of the hardware's compiler, such as --disable-dge")
     add("--jobs", metavar="N", type=options.whole(1), help="candidates at once; default: the processors here")
-    add("--seconds", metavar="N", type=float, default=120.0, help="that recording one may take; default: 120")
-    add("--memory", metavar="GIB", type=float, default=4.0, help="that recording one may take; default: 4")
-    add("--seed", metavar="N", type=int, help="of the inputs; default: one that no candidate can know")
+    add(
+        "--seconds",
+        metavar="N",
+        type=options.real(0, 1e6, above=True),
+        default=120.0,
+        help="that recording one may take; default: 120",
+    )
+    add(
+        "--memory",
+        metavar="GIB",
+        type=options.real(0, 1e6, above=True),
+        default=4.0,
+        help="that recording one may take; default: 4",
+    )
+    add("--seed", metavar="N", type=options.SEED, help="of the inputs; default: one that no candidate can know")
     add("--json", action="store_true", help="everything as JSON")
     add("--out", metavar="DIR", type=Path, help="write bench.html and bench.json there")
 

@@ -52,7 +52,7 @@ class Answers:
 
 
 def _digest(file: Path) -> str:
-    """Of the content of a file; "" where there is none."""
+    """What tells the content of a file from others; "" where there is none."""
     try:
         return hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError:

@@ -180,7 +180,7 @@ class SearchRounds:
         return self.planner.terms(self.training, self.layouts)
 
     def _compile(self, shard: ShardKey) -> None:
-        """Of the first share all, of others the layers; their ends when they are still hopeful then."""
+        """All of the first share, the layers of others; their ends when they are still hopeful then."""
         if shard in self.begun or not self.compiled:
             self.begun.pop(shard, None)
             self.compiled[shard] = self.planner.parts(self.training, shard)
@@ -232,8 +232,8 @@ class SearchRounds:
         return shard
 
     def _nearest(self, shard: ShardKey, between: Sequence[ShardKey], known: int) -> ShardKey:
-        """Of the shards between one and a size of tensor groups that is known those nearest to that: the same kind of
-        share, if layouts have it."""
+        """The shards nearest to a size of tensor groups that is known, of those between: the same kind of share, if
+        layouts have it."""
         nearest = min((other.tensor for other in between), key=lambda tensor: abs(math.log2(tensor / known)))
         own, first = shard._replace(tensor=nearest), _order(self.planner.cluster)
         return own if own in between else min((other for other in between if other.tensor == nearest), key=first)
