@@ -181,17 +181,18 @@ def choose(problem: MatmulProblem, budget: int, chip: Chip) -> Blocking:
 
 
 def _deeper(found: Blocking, problem: MatmulProblem, budget: int) -> Blocking:
-    """The blocking with as many tiles for what waits to be transposed as there are pieces of the larger operand, and
-    room: they are loaded while the call before works."""
-    name = "rhs" if problem.n >= problem.m else "lhs"
-    side: BlockedOperand = getattr(found, name)
-    if side.k_rows:
-        return found
-    room = budget - found.sbuf_bytes(problem.itemsize, problem.raw_itemsize)
-    most = ceil(side.size / side.piece) * found.chunks - side.raw_tiles
-    more = max(min(most, room // _raw_bytes(side.piece, found.depth, problem.raw_itemsize)), 0)
-    grown = replace(side, raw_tiles=side.raw_tiles + more)
-    return replace(found, rhs=grown) if name == "rhs" else replace(found, lhs=grown)
+    """The blocking with as many tiles for what waits to be transposed as there are pieces, and room: they are loaded
+    while the call before works."""
+    for name in ("lhs", "rhs"):
+        side: BlockedOperand = getattr(found, name)
+        pieces = ceil(side.size / side.piece) * found.chunks
+        one = _raw_bytes(side.piece, found.depth, problem.raw_itemsize)
+        room = budget - found.sbuf_bytes(problem.itemsize, problem.raw_itemsize)
+        if not side.k_rows:
+            more = max(min(pieces - side.raw_tiles, room // one), 0)
+            grown = replace(side, raw_tiles=side.raw_tiles + more)
+            found = replace(found, lhs=grown) if name == "lhs" else replace(found, rhs=grown)
+    return found
 
 
 def _candidates(problem: MatmulProblem, budget: int) -> Iterator[Blocking]:

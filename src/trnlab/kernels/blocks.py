@@ -16,7 +16,7 @@ from math import prod
 from typing import Protocol
 
 from trnlab.chips.spec import Chip
-from trnlab.isa.base import Engine, Memory
+from trnlab.isa.base import Engine
 from trnlab.kernels import residence
 from trnlab.kernels.view import HbmView, TilePart, rectangle
 from trnlab.numerics.dtypes import DType, dtype
@@ -88,8 +88,7 @@ class Workspace:
         vector, scalar = self._b.chip.vector, self._b.chip.scalar
         on_vector = self._vector + (src.free + vector.issue.value) / vector.clock.value
         on_scalar = self._scalar + (src.free + scalar.issue.value) / scalar.clock.value
-        apart = src.memory is not Memory.PSUM or self._b.chip.has("parallel_ports")
-        if on_vector <= on_scalar and apart:
+        if on_vector <= on_scalar and self._b.chip.has("parallel_ports"):
             self._vector = on_vector
             self._b.tensor_copy(dst=dst, src=src, engine=Engine.VECTOR)
         else:
