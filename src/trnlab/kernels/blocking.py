@@ -12,7 +12,7 @@ Letters: M stationary free, N moving free, K contraction; R resident, S streamed
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import ceil
@@ -177,22 +177,7 @@ def choose(problem: MatmulProblem, budget: int, chip: Chip) -> Blocking:
             chip=chip.name,
             remedy="give the routine more SBUF, or release tiles before the call",
         )
-    return _deeper(best, problem, budget)
-
-
-def _deeper(found: Blocking, problem: MatmulProblem, budget: int) -> Blocking:
-    """The blocking with as many tiles for what waits to be transposed as there are pieces, and room: they are loaded
-    while the call before works."""
-    for name in ("lhs", "rhs"):
-        side: BlockedOperand = getattr(found, name)
-        pieces = ceil(side.size / side.piece) * found.chunks
-        one = _raw_bytes(side.piece, found.depth, problem.raw_itemsize)
-        room = budget - found.sbuf_bytes(problem.itemsize, problem.raw_itemsize)
-        if not side.k_rows:
-            more = max(min(pieces - side.raw_tiles, room // one), 0)
-            grown = replace(side, raw_tiles=side.raw_tiles + more)
-            found = replace(found, lhs=grown) if name == "lhs" else replace(found, rhs=grown)
-    return found
+    return best
 
 
 def _candidates(problem: MatmulProblem, budget: int) -> Iterator[Blocking]:
@@ -257,12 +242,6 @@ def _widths(size: int, unit: int) -> list[int]:
 def estimate(problem: MatmulProblem, blocking: Blocking, chip: Chip) -> float:
     """Seconds, roughly and for comparing: of the busiest of PE array, copies and DMA, plus what cannot overlap."""
     return _estimates(problem, chip)(blocking)
-
-
-def _at_the_end(blocking: Blocking) -> float:
-    """The share of the results that are finished by the last piece that comes: nothing is left that hides them."""
-    blocks = blocking.resident.blocks * blocking.streamed.blocks
-    return 1 / blocks / (blocking.resident.pieces if blocking.chunks == 1 else 1)
 
 
 class _Flow(NamedTuple):
@@ -333,8 +312,6 @@ class _Estimates:
             sinking = max(self.sunk, self.moved / self.bandwidth)
             exposed += min(pe, self.sunk) * self._held_back(blocking)
             exposed += min(max(pe, dma - self.moved / self.bandwidth), sinking) * _before_results(blocking)
-        else:
-            exposed += self.sunk * _at_the_end(blocking)
         if not problem.lhs_k_rows or not problem.rhs_k_rows:
             exposed += steps * 0.5 * self.turn_latency
         return _together(pe, copies, dma, triggers, turns / self.turning, *waits) + exposed
