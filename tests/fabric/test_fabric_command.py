@@ -146,7 +146,7 @@ def test_groups_and_pairs_come_from_files_of_the_vendors_format(capsys, tmp_path
         (("test", "allx", "--target", "trn1.32xlarge"), "TRN185"),
         (("test", "allr", "--target", "trn1.32xlarge", "-d", "fp64"), "TRN185"),
         (("test", "allr", "--target", "trn1.32xlarge", "-b", "2x"), "TRN185"),
-        (("test", "allr", "--target", "trn1.32xlarge", "-f", "1"), "TRN185"),
+        (("test", "allr", "--target", "trn1.32xlarge", "-f", "1"), "TRN569"),
         (("test", "allr", "--target", "trn1.32xlarge", "-r", "33"), "TRN180"),
         (("test", "allr", "--target", "p5.48xlarge"), "TRN101"),
         (("test", "allr", "--target", "2xinf2.24xlarge"), "TRN182"),

@@ -61,11 +61,11 @@ def arguments(command: argparse.ArgumentParser) -> None:
     add("--p99", metavar="TIME", default="2s", help="within which 99 of 100 have their first token; default: 2s")
     add("--p99-request", metavar="TIME", help="within which 99 of 100 have their last token; default: whenever")
     add("--policy", metavar="NAME", default="prefill-first", help="prefill-first or turns; default: prefill-first")
-    add("--batch", metavar="N", type=options.COUNT, help="requests that decode together at most; default: chosen")
+    add("--batch", metavar="N", type=options.whole(1, 1024), help="requests that decode together at most; default: chosen")
     add(
         "--ranks",
         metavar="N",
-        type=options.RANKS,
+        type=options.whole(1, 4096),
         help="that share a copy of the model; default: all sizes are tried",
     )
     add("--weights", metavar="FORMAT", default="bf16", help="of blocks in memory: bf16, fp8 or int8; default: bf16")
