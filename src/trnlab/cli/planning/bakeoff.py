@@ -110,7 +110,8 @@ def _side(args: argparse.Namespace, work: Workload, text: str, stack: Stack, rou
     folder = None if cache is None else cache / PROGRAMS
     held = mine.held(name, FORM, stack.name, cache)
     found = of_neuron(work, name, count, held, folder, stack, routines)
-    assert found.measure is not None
+    if found.measure is None:
+        return found
     return replace(found, measure=replace(found.measure, model=args.what))
 
 
