@@ -47,7 +47,7 @@ class Counted(Exchange):
 class MadeUp(Programs):
     """Stages that cost next to nothing; what of an optimizer's step was asked for."""
 
-    def __init__(self, session, known=None):
+    def __init__(self, session, known=None, routines=None):
         super().__init__(session, known)
         self.asked, self.updated = [], []
 
