@@ -224,4 +224,4 @@ def test_a_script_that_cannot_be_verified_says_why(tmp_path, code, body):
 def test_no_steps_are_refused(tmp_path, capsys):
     path = scripts.write(tmp_path, "net", scripts.SUM)
     assert main(["verify", "--target", "trn1", "--steps", "0", str(path)]) == 2
-    assert "TRN163" in capsys.readouterr().err
+    assert "TRN569" in capsys.readouterr().err
