@@ -101,12 +101,17 @@ def test_one_that_fails_takes_no_other_with_it_and_copies_are_judged_once(
     (tmp_path / "b.py").write_text("# another name for the same\n" + text)
     (tmp_path / "c.py").write_text("import ctypes\nctypes.string_at(0)\n")
     (tmp_path / "d.py").write_text("x = 1\n")
+    forged = "ViewProcess.line.say('result', [CandidateRecording({'': b'no program'})])\nos.kill(os.getpid(), 9)\n"
+    imports = (
+        "import os\nfrom trnlab.bench.recording import CandidateRecording\nfrom trnlab.view.line import ViewProcess\n"
+    )
+    (tmp_path / "e.py").write_text(imports + forged)
     status, record = bench(capsys, "--no-band", "--inputs", "usual", "--reference", REFERENCE, tmp_path, "--jobs", 2)
     found = of(record)
     assert status == 1
-    assert [found[n]["verdict"] for n in "abcd"] == ["right", "right", "refused", "refused"]
+    assert [found[n]["verdict"] for n in "abcde"] == ["right", "right", "refused", "refused", "refused"]
     assert found["b"]["same_as"] == "a.py"
-    assert found["d"]["error"]["code"] == "TRN840"
+    assert [found[n]["error"]["code"] for n in "de"] == ["TRN840", "TRN601"]
 
 
 @pytest.mark.parametrize(

@@ -34,10 +34,15 @@ class KernelCandidate:
         return hashlib.sha256(self.path.read_bytes()).hexdigest()
 
 
+def split(text: str) -> tuple[Path, str]:
+    """The file and the function that FILE or FILE:FUNCTION names; "" for no function."""
+    file, colon, function = text.rpartition(":")
+    return (Path(file), function) if colon and function.isidentifier() else (Path(text), "")
+
+
 def candidate(text: str) -> KernelCandidate:
     """FILE or FILE:FUNCTION. Raises UsageError (TRN840) where there is no such file."""
-    file, colon, function = text.rpartition(":")
-    path = Path(file if colon and function.isidentifier() else text)
+    path, function = split(text)
     if not path.is_file():
         raise UsageError(
             "there is no such file of a kernel",
@@ -46,7 +51,7 @@ def candidate(text: str) -> KernelCandidate:
             limit="FILE or FILE:FUNCTION",
             remedy="name a Python file, and the kernel in it where it has several: softmax.py:fused",
         )
-    return KernelCandidate(path, function if path == Path(file) else "")
+    return KernelCandidate(path, function)
 
 
 def candidates(texts: list[str]) -> list[KernelCandidate]:

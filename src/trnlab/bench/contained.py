@@ -11,7 +11,6 @@ from typing import Any
 
 from trnlab.bench.recording import CandidateRecording, RecordingJob, record_all
 from trnlab.errors import TrnlabError, UsageError
-from trnlab.view.effects import Effects
 from trnlab.view.followed import ScriptExitedError, follow
 from trnlab.view.request import ResourceLimits, ViewRequest
 
@@ -27,47 +26,32 @@ def recordings(jobs: Sequence[RecordingJob], limits: ResourceLimits = LIMITS) ->
     if not jobs:
         return []
     try:
-        return _contained(jobs, limits)[0]
+        return _contained(jobs, limits)
     except TrnlabError as error:
         if len(jobs) == 1:
             return [CandidateRecording(error=error)]
     return [recordings([job], limits)[0] for job in jobs]
 
 
-def recorded_with_effects(
-    job: RecordingJob, limits: ResourceLimits = LIMITS
-) -> tuple[CandidateRecording, Effects | None]:
-    """Record one job; also what else its code did. Effects: None where nobody could tell."""
-    try:
-        (found,), effects = _contained([job], limits)
-        return found, effects
-    except TrnlabError as error:
-        return CandidateRecording(error=error), getattr(error, "effects", None)
-
-
-def _contained(jobs: Sequence[RecordingJob], limits: ResourceLimits) -> tuple[list[CandidateRecording], Effects]:
+def _contained(jobs: Sequence[RecordingJob], limits: ResourceLimits) -> list[CandidateRecording]:
     """Raises UsageError for a process that ended without a result (TRN583), for its limits (TRN589), and for a result
     that nobody of us made."""
-    found, effects = _followed(WORK, (list(jobs),), limits)
+    found = called(WORK, (list(jobs),), limits)
     if (
         not isinstance(found, list)
         or len(found) != len(jobs)
         or not all(isinstance(r, CandidateRecording) for r in found)
     ):
         raise UsageError("what a candidate's process says is no recording", code="TRN583", got=type(found).__name__)
-    return found, effects
+    return found
 
 
 def called(work: str, given: tuple[Any, ...], limits: ResourceLimits = LIMITS) -> Any:
     """What the function `work`, "module:name", returns in a contained process of its own."""
-    return _followed(work, given, limits)[0]
-
-
-def _followed(work: str, given: tuple[Any, ...], limits: ResourceLimits) -> tuple[Any, Effects]:
     request = ViewRequest(work, given, ready=READY, room=_ROOM, limits=limits)
     try:
         with redirect_stderr(io.StringIO()):
-            return follow(request, _nothing)
+            return follow(request, _nothing)[0]
     except ScriptExitedError as ended:
         raise ended.error() from None
     except RuntimeError as error:  # what it raised, as text

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,16 +14,14 @@ from trnlab import policy
 from trnlab.bench.contained import LIMITS, called, recordings
 from trnlab.bench.hostile import is_float
 from trnlab.bench.problem import Case, Problem, problem
-from trnlab.bench.recording import RecordingJob
+from trnlab.bench.recording import RecordingJob, on_target
 from trnlab.bench.tolerance import Exact, comparable, exact, narrowest
 from trnlab.chips.spec import Chip
 from trnlab.errors import TrnlabError, UsageError
 from trnlab.nki import portable
 from trnlab.nki.target import default_chip
 from trnlab.nki.tracing.arrays import to_host
-from trnlab.runtime import session
 from trnlab.runtime.analysis.counters import counters
-from trnlab.runtime.settings import Settings
 from trnlab.verify.bounds import roundoff
 
 RIGHT, WRONG, REFUSED, TIMED = "right", "wrong", "refused", "timed"
@@ -171,9 +169,8 @@ def _elsewhere(*values: Any) -> Any:
 
 def judge(contents: Mapping[str, bytes], job: RecordingJob, spec: ProblemSpec) -> Judgement:
     """Judge what was recorded of a job. contents: by policy, as `recording.CandidateRecording` has them."""
-    settings = Settings(target=job.target) if job.target else Settings()
     try:
-        with session.activate(session.for_kernels(settings)):
+        with on_target(job.target):
             chip = default_chip()
             return _judged(contents, job, spec, chip)
     except TrnlabError as error:
@@ -272,13 +269,10 @@ def _worst(
     )
 
 
-def formats_of(contents: Sequence[Mapping[str, bytes]], arguments: Sequence[Any], chip: Chip) -> tuple[str, ...]:
-    """Formats narrower than float32 that a kernel for these arguments may compute in: bfloat16 and what float16 is
+def formats_of(kernels: Iterable[portable.PortableKernel], arguments: Sequence[Any]) -> tuple[str, ...]:
+    """Formats narrower than float32 that kernels for these arguments may compute in: bfloat16 and what float16 is
     as good as, and narrower ones that the arguments have themselves."""
     given = {a.dtype.name for a in arguments if is_float(a)}
     allowed = {BFLOAT16, "float16", *(name for name in given if roundoff(name) > roundoff(FLOAT32))}
-    used: set[str] = set()
-    for content in contents:
-        kernel = portable.loads(content[""], chip)
-        used |= set(narrowest(kernel.trace.program, ())[1])
+    used = {name for kernel in kernels for name in narrowest(kernel.trace.program, ())[1]}
     return tuple(sorted(used & allowed))

@@ -29,11 +29,10 @@ from trnlab.bench.candidate import KernelCandidate, candidate
 from trnlab.bench.explanation import explained
 from trnlab.bench.hostile import FAMILIES
 from trnlab.bench.judging import Judgement, ProblemSpec
+from trnlab.bench.recording import on_target
 from trnlab.errors import TrnlabError
 from trnlab.nki import portable
 from trnlab.nki.target import default_chip
-from trnlab.runtime import session
-from trnlab.runtime.settings import Settings
 from trnlab.storage.content import ContentStore
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ def lint(kernel: str, target: str = "") -> Answer:
     """What the vendor's compiler would refuse in a kernel's source, without running it."""
     from trnlab.nki.lint import lint_file
 
-    with _files([kernel]) as (one,), _session(target):
+    with _files([kernel]) as (one,), on_target(target):
         found, kernels = lint_file(one.path, default_chip(), bool(target))
         rows = [{"line": f.line, "severity": f.severity, "what": f.what, "do": f.remedy} for f in found]
         return {"kernels": kernels, "findings": rows, "next": "mend these" if rows else "judge it"}
@@ -213,19 +212,13 @@ def _problem(
     kernels: Sequence[str], reference: str | None, inputs: Sequence[str], target: str, hostile: bool
 ) -> Iterator[tuple[ladder.KernelBench, list[KernelCandidate]]]:
     texts = [*kernels, *([reference] if reference is not None else [])]
-    with _files(texts) as files, _session(target):
+    with _files(texts) as files, on_target(target):
         some = files[: len(kernels)]
         right = files[-1] if reference is not None else None
         where = None if right is None else f"{right.path}" + (f":{right.function}" if right.function else "")
         families = tuple(FAMILIES) if hostile else ()
         spec = ProblemSpec(where, tuple(inputs), secrets.randbits(31), families, contained=True)
         yield ladder.KernelBench(spec, target), some
-
-
-@contextmanager
-def _session(target: str) -> Iterator[None]:
-    with session.activate(session.for_kernels(Settings(target=target) if target else Settings())):
-        yield
 
 
 def is_source(text: str) -> bool:

@@ -17,8 +17,11 @@ from trnlab.bench import contained, judging
 from trnlab.bench.candidate import KernelCandidate
 from trnlab.bench.judging import REFUSED, RIGHT, TIMED, Judgement, ProblemSpec
 from trnlab.bench.recording import CandidateRecording, RecordingJob, stand_in
-from trnlab.errors import RunError
+from trnlab.errors import RunError, TrnlabError
+from trnlab.nki import portable
+from trnlab.nki.portable import PortableKernel
 from trnlab.nki.target import default_chip
+from trnlab.program.digest import routine_digest
 from trnlab.view.request import ResourceLimits
 
 TIE = 0.05  # relative: times nearer than that are not told apart
@@ -68,24 +71,33 @@ def run(
     arguments = bench.arguments()
     jobs = [bench.job(candidate, arguments) for candidate in candidates]
     recorded = list(_recorded(bench, jobs, candidates, executor, progress))
-    fine = [r.contents for r in recorded if r.error is None]
-    spec = replace(bench.spec, formats=judging.formats_of(fine, arguments, default_chip()))
+    read = [_read(each) for each in recorded]
+    kernels = {n: kernel for n, kernel in enumerate(read) if isinstance(kernel, PortableKernel)}
+    spec = replace(bench.spec, formats=judging.formats_of(kernels.values(), arguments))
     judging.prepared(spec)  # says at once what is wrong with it, and is inherited by processes that are copied
-    first: dict[str, int] = {}
-    for number, each in enumerate(recorded):
-        if each.error is None:
-            first.setdefault(_key(each.contents), number)
-    work = {n: (recorded[n].contents, jobs[n], spec) for n in first.values()}
+    keys = {number: _key(kernel) for number, kernel in kernels.items()}
+    first = {key: number for number, key in reversed(keys.items())}
+    work = {n: (recorded[n].contents, jobs[n], spec) for n in sorted(first.values())}
     judged = _judged(work, candidates, executor, progress)
     entries = []
-    for number, (candidate, each) in enumerate(zip(candidates, recorded)):
-        if each.error is not None:
-            entries.append(LadderEntry(candidate, Judgement(REFUSED, error=each.error)))
+    for number, (candidate, each) in enumerate(zip(candidates, read)):
+        if isinstance(each, TrnlabError):
+            entries.append(LadderEntry(candidate, Judgement(REFUSED, error=each)))
             continue
-        original = first[_key(each.contents)]
+        original = first[keys[number]]
         same = "" if original == number else candidates[original].name
         entries.append(LadderEntry(candidate, judged[original], same))
     return ranked(entries)
+
+
+def _read(recording: CandidateRecording) -> PortableKernel | TrnlabError:
+    """The kernel of a recording, verified; or why there is none, which is the candidate's own fault."""
+    if recording.error is not None:
+        return recording.error
+    try:
+        return portable.loads(recording.contents[""], default_chip())
+    except TrnlabError as error:
+        return error
 
 
 def ranked(entries: Sequence[LadderEntry]) -> list[LadderEntry]:
@@ -101,13 +113,9 @@ def told_apart(a: Judgement, b: Judgement) -> bool:
     return all(one < other for one, other in both) and b.total >= a.total * (1 + TIE)
 
 
-def _key(contents: Mapping[str, bytes]) -> str:
+def _key(kernel: PortableKernel) -> str:
     """What tells one program from another; names and lines of the source are not in it."""
-    from trnlab.program.digest import routine_digest
-    from trnlab.runtime.cache import serialize
-
-    stored = serialize.loads(contents[""], "a recorded kernel")
-    same = [repr(stored.metadata["results"]), *(routine_digest(r) for r in stored.program.routines)]
+    same = [repr(kernel.trace.results), *(routine_digest(r) for r in kernel.trace.program.routines)]
     return hashlib.sha256("".join(same).encode()).hexdigest()
 
 

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from trnlab.bench import hostile
+from trnlab.bench.candidate import split
 from trnlab.errors import UsageError
 from trnlab.lang.formats import format_of
 from trnlab.nki.imports import install_imports
@@ -79,11 +80,6 @@ class Problem:
         arguments = [to_numpy(value) for value in self.to_kernel(given)]
         return Case(name, tuple(given), tuple(arguments))
 
-    def expected(self, given: Sequence[Any], results: Any = None) -> list[Array]:
-        """What the reference makes of inputs, as arrays of float64 or integers."""
-        assert self.reference is not None
-        return flat(self.reference(*given))
-
     def results(self, found: Any, wanted: Sequence[Array]) -> list[Array]:
         """A kernel's results in the shapes of the reference's."""
         if self.from_kernel is not None:
@@ -125,8 +121,7 @@ def problem(reference: str | None, inputs: Sequence[str]) -> Problem:
     """The problem of `--reference FILE[:FUNCTION]` and `--input ...`. Raises UsageError (TRN841, TRN844)."""
     if reference is None:
         return Problem("", None, drawn(inputs), source=repr(list(inputs)))
-    file, colon, function = reference.rpartition(":")
-    path = Path(file if colon and function.isidentifier() else reference)
+    path, function = split(reference)
     if not path.is_file():
         raise UsageError(
             "there is no such file of a reference",
@@ -135,7 +130,7 @@ def problem(reference: str | None, inputs: Sequence[str]) -> Problem:
             remedy="name a Python file with a function reference(...), and one inputs(rng)",
         )
     module = _imported(path)
-    names = (function,) if path == Path(file) and function else _FUNCTIONS
+    names = (function,) if function else _FUNCTIONS
     found = next((getattr(module, n) for n in names if callable(getattr(module, n, None))), None)
     if found is None:
         raise UsageError(

@@ -10,7 +10,7 @@ import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -62,10 +62,17 @@ def record_all(jobs: Sequence[RecordingJob]) -> list[CandidateRecording]:
     return [_recording(job) for job in jobs]
 
 
+@contextmanager
+def on_target(name: str) -> Iterator[None]:
+    """Within the block kernels are for this target; "": for the one that the environment names, else for kernels'."""
+    settings = Settings(target=name) if name else Settings.resolved(os.environ)
+    with session.activate(session.for_kernels(settings)):
+        yield
+
+
 def _recording(job: RecordingJob) -> CandidateRecording:
-    settings = Settings.resolved(os.environ) if not job.target else Settings(target=job.target)
     try:
-        with session.activate(session.for_kernels(settings)), _module(Path(job.path), job) as module:
+        with on_target(job.target), _module(Path(job.path), job) as module:
             kernel = _kernel(module, job)
             found = {name: _recorded(kernel, job, name) for name in job.policies}
     except TrnlabError as error:
@@ -162,8 +169,3 @@ def _failed(error: BaseException, path: str) -> UsageError:
 def stand_in(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """An array of the same shape and format that says nothing of the contents."""
     return np.zeros(array.shape, array.dtype)
-
-
-def with_contents(job: RecordingJob, arguments: Sequence[Any]) -> RecordingJob:
-    """The job with the arrays that a kernel reads while it is recorded."""
-    return replace(job, arguments=tuple(arguments))

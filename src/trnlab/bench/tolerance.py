@@ -21,7 +21,6 @@ import numpy as np
 
 from trnlab.bench.hostile import is_float
 from trnlab.bench.problem import flat
-from trnlab.isa import BY_OPCODE
 from trnlab.numerics.dtypes import BY_CODE
 from trnlab.program.routine import COL, Program
 from trnlab.verify.bounds import COMPOSITE, FLOAT32, FUNCTION, largest, roundoff, smallest
@@ -84,11 +83,6 @@ def narrowest(program: Program, allowed: Sequence[str]) -> tuple[str | None, tup
     narrow = sorted((f for f in found if roundoff(f) > roundoff(FLOAT32)), key=roundoff)
     counted = [f for f in narrow if f in allowed]
     return (counted[-1] if counted else None), tuple(narrow)
-
-
-def instructions(program: Program) -> int:
-    """How many instructions of the chip it has that move or compute data."""
-    return sum(len(routine) for _, routine in program if len(BY_OPCODE))
 
 
 def _wide(value: Any) -> Any:

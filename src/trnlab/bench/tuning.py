@@ -18,13 +18,11 @@ from typing import Any
 
 from trnlab.bench import contained, judging
 from trnlab.bench.judging import Judgement, ProblemSpec
-from trnlab.bench.recording import RecordingJob
+from trnlab.bench.recording import RecordingJob, on_target
 from trnlab.bench.variants import SearchSpace
 from trnlab.errors import TrnlabError, UsageError
 from trnlab.nki import portable
 from trnlab.nki.target import default_chip
-from trnlab.runtime import session
-from trnlab.runtime.settings import Settings
 from trnlab.storage.content import ContentStore
 from trnlab.view.request import ResourceLimits
 
@@ -76,8 +74,7 @@ class TuneResult:
 def trials_of(job: RecordingJob, points: Sequence[Mapping[str, Any]], limits: ResourceLimits) -> list[Trial]:
     """Record points in one contained process, and time them here."""
     found = contained.recordings([replace(job, changed=dict(point)) for point in points], limits)
-    settings = Settings(target=job.target) if job.target else Settings()
-    with session.activate(session.for_kernels(settings)):
+    with on_target(job.target):
         chip = default_chip()
         trials = []
         for point, recording in zip(points, found):
@@ -224,7 +221,8 @@ def _check(task: TuneTask, result: TuneResult) -> None:
         spec = task.spec
         if spec.reference is not None:
             arguments = [a for a in job.arguments if hasattr(a, "dtype")]
-            spec = replace(spec, formats=judging.formats_of([recording.contents], arguments, default_chip()))
+            kernel = portable.loads(recording.contents[""], default_chip())
+            spec = replace(spec, formats=judging.formats_of([kernel], arguments))
         judgement = judging.judge(recording.contents, job, spec)
         result.judged.append((trial, judgement))
         if judgement.verdict in (judging.RIGHT, judging.TIMED):

@@ -18,7 +18,8 @@ from trnlab.nki.target import default_chip
 from trnlab.nki.tracing.arguments import map_objects
 from trnlab.nki.tracing.traces import Trace
 from trnlab.nki.typing import TensorAnnotation
-from trnlab.timeline import save
+from trnlab.program.routine import Program
+from trnlab.timeline import Timeline, save
 from trnlab.units import PS_PER_US
 
 
@@ -67,7 +68,10 @@ class Benchmark:
         kernels.called(trace.program, chip, self.kernel.policy(chip), executed=False)
         explain.called(self.kernel, trace.routine, args, kwargs)
         self.benchmark_result = BenchmarkResult(Latency(timeline.total))
-        save_files(self.kernel, trace, chip, self.program, self.trace)
+        if self.program is not None:
+            save_program(self.kernel, trace, chip, self.program)
+        if self.trace is not None:
+            save_profile(timeline, trace.program, chip, self.trace)
         if not self.quiet:
             name = self.kernel.function.__name__
             time = f"{timeline.total / PS_PER_US:.2f} us"
@@ -75,17 +79,18 @@ class Benchmark:
         return self.benchmark_result
 
 
-def save_files(kernel: Kernel, trace: Trace, chip: Chip, program: Path | None, ntff: Path | None) -> None:
-    """Write what scripts look for after a run: the executable and the profile."""
-    if program is None and ntff is None:
-        return
+def save_program(kernel: Kernel, trace: Trace, chip: Chip, path: Path) -> None:
+    """Write the recorded kernel, where the vendor's tools have an executable."""
     from trnlab.nki import portable  # with everything that executes and times
 
-    content = portable.dump(kernel, trace, chip)
-    if program is not None:
-        write_atomic(program, content)
-    if ntff is not None:
-        save(portable.loads(content, chip).profiled(chip), ntff)
+    write_atomic(path, portable.dump(kernel, trace, chip))
+
+
+def save_profile(timeline: Timeline, program: Program, chip: Chip, path: Path) -> None:
+    """Write a timeline of a kernel's program with the profiler's counters."""
+    from trnlab.runtime.analysis.counters import with_counters
+
+    save(with_counters(timeline, program, chip), path)
 
 
 class SavingKernel:
@@ -100,8 +105,11 @@ class SavingKernel:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on arrays."""
         result = self.kernel(*args, **kwargs)
-        chip = self.kernel.chip or default_chip()
-        save_files(self.kernel, self.kernel.trace(*args, **kwargs), chip, self.program, self.ntff)
+        chip, trace = self.kernel.chip or default_chip(), self.kernel.trace(*args, **kwargs)
+        if self.program is not None:
+            save_program(self.kernel, trace, chip, self.program)
+        if self.ntff is not None:
+            save_profile(self.kernel.timeline(*args, **kwargs), trace.program, chip, self.ntff)
         return result
 
 
@@ -137,11 +145,10 @@ class KernelProfiler(Benchmark):
         reports = self.folder / "json_reports"
         self._make_room(reports)
         result = super().__call__(*args, **kwargs)
-        from trnlab.nki import portable
+        from trnlab.runtime.analysis.counters import with_counters
 
-        chip = self.kernel.chip or default_chip()
-        recorded = portable.loads(portable.dump(self.kernel, self.kernel.trace(*args, **kwargs), chip), chip)
-        timeline = recorded.profiled(chip)
+        chip, trace = self.kernel.chip or default_chip(), self.kernel.trace(*args, **kwargs)
+        timeline = with_counters(self.kernel.timeline(*args, **kwargs), trace.program, chip)
         about = {"kernel": self.kernel.function.__name__, "target": timeline.target}
         report = json.dumps({"metadata": about, "summary": [timeline.meta["counters"]]}, indent=2).encode()
         stem, suffix = Path(self.names[1]).stem, Path(self.names[1]).suffix

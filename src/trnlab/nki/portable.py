@@ -21,7 +21,7 @@ from trnlab.nki.tracing.arrays import Array, HostArray
 from trnlab.nki.tracing.traces import KernelResult, Trace, memory_of, result_of
 from trnlab.policy import Policy, chosen
 from trnlab.program.verify import verify_program
-from trnlab.runtime.analysis.counters import counters
+from trnlab.runtime.analysis.counters import with_counters
 from trnlab.runtime.cache import serialize
 from trnlab.sim.functional import Machine, RunOptions, run_program
 from trnlab.sim.timing import time_program
@@ -61,8 +61,7 @@ class PortableKernel:
 
     def profiled(self, chip: Chip) -> Timeline:
         """Its timeline, with the counters of the vendor's profiler."""
-        found = self.timeline(chip)
-        return replace(found, meta={**found.meta, "counters": counters(self.trace.program, found, chip)})
+        return with_counters(self.timeline(chip), self.trace.program, chip)
 
 
 def dump(kernel: Kernel, trace: Trace, chip: Chip) -> bytes:

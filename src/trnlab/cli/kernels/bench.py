@@ -18,13 +18,12 @@ from trnlab.bench import contained, hostile, ladder
 from trnlab.bench.candidate import candidates
 from trnlab.bench.document import BenchReport, document
 from trnlab.bench.judging import REFUSED, WRONG, ProblemSpec
+from trnlab.bench.recording import on_target
 from trnlab.cli import options
 from trnlab.errors import UsageError
 from trnlab.files import write_atomic
 from trnlab.nki.target import default_chip
-from trnlab.runtime import session
 from trnlab.runtime.notices import say
-from trnlab.runtime.settings import Settings
 
 USUAL_ONLY = "usual"
 
@@ -83,7 +82,7 @@ def main(args: argparse.Namespace) -> int:
     found = candidates(args.kernels)
     if not found:
         raise UsageError("there is no kernel in the folder", code="TRN840", got=", ".join(args.kernels))
-    with session.activate(session.for_kernels(settings_of(args))), workers(args.jobs, len(found)) as executor:
+    with on_target(args.target or ""), workers(args.jobs, len(found)) as executor:
         bench = bench_of(args, not args.no_band)
         entries = ladder.run(bench, found, executor, _progress)
         cases = tuple(o.name for o in entries[0].judgement.cases)
@@ -95,11 +94,6 @@ def main(args: argparse.Namespace) -> int:
         write_atomic(args.out / "bench.json", said.json().encode())
     print(said.json() if args.json else documents.text(said))
     return int(any(e.judgement.verdict in (WRONG, REFUSED) for e in entries))
-
-
-def settings_of(args: argparse.Namespace) -> Settings:
-    """The target that was asked for, else that of kernels."""
-    return Settings(target=args.target) if args.target else Settings()
 
 
 def bench_of(args: argparse.Namespace, band: bool) -> ladder.KernelBench:

@@ -10,13 +10,13 @@ from pathlib import Path
 from trnlab import documents
 from trnlab.bench import tuning, variants
 from trnlab.bench.candidate import candidate
+from trnlab.bench.recording import on_target
 from trnlab.bench.tune_document import document, said
 from trnlab.bench.tuning import Trial, TuneTask
 from trnlab.cli import options
-from trnlab.cli.kernels.bench import bench_of, problem_arguments, settings_of, workers
+from trnlab.cli.kernels.bench import bench_of, problem_arguments, workers
 from trnlab.files import write_atomic
 from trnlab.nki.target import default_chip
-from trnlab.runtime import session
 from trnlab.runtime.notices import say
 from trnlab.runtime.settings import kept_folder
 from trnlab.storage.content import ContentStore
@@ -45,7 +45,7 @@ def main(args: argparse.Namespace) -> int:
     space = variants.space(source, args.param)
     variants.edited(source, wanted.function, next(iter(space)))  # says at once which names there are not
     count = max(1, min(len(space), args.budget) // tuning.BATCH)
-    with session.activate(session.for_kernels(settings_of(args))), workers(args.jobs, count) as executor:
+    with on_target(args.target or ""), workers(args.jobs, count) as executor:
         bench = bench_of(args, band=False)
         arguments = bench.arguments()
         job = bench.job(wanted, arguments)

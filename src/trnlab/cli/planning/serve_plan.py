@@ -61,7 +61,12 @@ def arguments(command: argparse.ArgumentParser) -> None:
     add("--p99", metavar="TIME", default="2s", help="within which 99 of 100 have their first token; default: 2s")
     add("--p99-request", metavar="TIME", help="within which 99 of 100 have their last token; default: whenever")
     add("--policy", metavar="NAME", default="prefill-first", help="prefill-first or turns; default: prefill-first")
-    add("--batch", metavar="N", type=options.whole(1, 1024), help="requests that decode together at most; default: chosen")
+    add(
+        "--batch",
+        metavar="N",
+        type=options.whole(1, 1024),
+        help="requests that decode together at most; default: chosen",
+    )
     add(
         "--ranks",
         metavar="N",

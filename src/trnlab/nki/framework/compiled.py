@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trnlab.nki.kernel import Kernel
-from trnlab.nki.measure import save_files
+from trnlab.nki.measure import save_program
 from trnlab.nki.target import default_chip
 
 FILE = "kernel.neff"
@@ -30,5 +30,5 @@ class CompileKernel:
         result = self.kernel(*args, **kwargs)
         self.folder.mkdir(parents=True, exist_ok=True)
         chip = self.kernel.chip or default_chip()
-        save_files(self.kernel, self.kernel.trace(*args, **kwargs), chip, self.folder / FILE, None)
+        save_program(self.kernel, self.kernel.trace(*args, **kwargs), chip, self.folder / FILE)
         return result

@@ -10,6 +10,7 @@ counts their sum.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,11 @@ def counters(program: Program, timeline: Timeline, chip: Chip) -> dict[str, Any]
         "mbu_estimated_percent": moved / bandwidth * share,
         **_instructions(timeline),
     }
+
+
+def with_counters(timeline: Timeline, program: Program, chip: Chip) -> Timeline:
+    """The timeline of a program with its counters, as a profile of the vendor's has them."""
+    return replace(timeline, meta={**timeline.meta, "counters": counters(program, timeline, chip)})
 
 
 def on_chip_bytes(program: Program) -> dict[str, int]:
