@@ -41,6 +41,7 @@ class Table(Part):
     rows: Sequence[Sequence[str]]
     head: Sequence[str] = ()
     numbers: Collection[int] = ()  # columns that are set to the right
+    links: Sequence[str] = ()  # of each row: where its first cell leads to on a page, "" for nowhere
     # most, most_on_page: rows that are shown there, 0 for all
     most: int = 0
     most_on_page: int = 0

@@ -59,6 +59,7 @@ _COLOURS = (
 _CAUSES = dict(zip(CAUSES, _COLOURS, strict=True))
 _CLASSES = dict(zip(CLASSES, ("tensor", "vector", "scalar", "gpsimd", "dma", "sync")))
 _ASSETS = files(__package__).joinpath("assets")
+SCRIPT = _ASSETS.joinpath("plan.js")
 _STEP = (
     "Of the chosen layout, and beside it of others by cause. pipeline: waiting for other stages. Checkpoints and "
     "input are what a step waits for on average, within the goodput."
@@ -101,7 +102,7 @@ def document(
         lede=f"Cheapest in time: {c.cluster.name}, {c.cluster.chips:,} chips, as {c.step.layout}.",
         figures=list(_figures(plan)),
         name=f"plan {asked.model.name}",
-        scripts=[_ASSETS.joinpath("plan.js")],
+        scripts=[SCRIPT],
         record=lambda: {
             **to_json(plan),
             "band": plan_to_json(plan, held),
