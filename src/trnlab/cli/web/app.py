@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from trnlab.cli.web import chips_view, instructions_view, runs_view, stores_view
+from trnlab.cli.web import bakeoff_view, chips_view, instructions_view, plan_view, runs_view, stores_view
 from trnlab.cli.web.guard import PageGuard
 from trnlab.cli.web.shell import View, page, trouble
 from trnlab.cli.web.site import ServedSite
@@ -30,6 +30,8 @@ MakesPart = Callable[[ServedSite, Asked], Mapping[str, object]]  # plain values
 VIEWS: Mapping[str, MakesView] = {
     "/runs": runs_view.runs,
     "/run": runs_view.run,
+    "/plan": plan_view.plan,
+    "/bakeoff": bakeoff_view.bakeoff,
     "/cache": stores_view.cache,
     "/checkpoints": stores_view.checkpoints,
     "/chips": chips_view.chips,
@@ -39,6 +41,13 @@ VIEWS: Mapping[str, MakesView] = {
 PARTS: Mapping[str, MakesPart] = {
     "/runs/part": runs_view.runs_part,
     "/run/part": runs_view.run_part,
+    "/plan/part": plan_view.plan_part,
+    "/bakeoff/part": bakeoff_view.bakeoff_part,
+}
+# what buttons do
+ACTS: Mapping[str, MakesPart] = {
+    "/plan/cancel": plan_view.plan_cancel,
+    "/bakeoff/cancel": bakeoff_view.bakeoff_cancel,
 }
 _OWN = files(__package__).joinpath("assets")
 _KINDS = {"css": "text/css", "js": "text/javascript"}
@@ -52,6 +61,7 @@ def made(site: ServedSite) -> PageGuard:
         Route("/assets/{name}", _asset(assets)),
         *(Route(path, _view(site, view)) for path, view in VIEWS.items()),
         *(Route(path, _part(site, part)) for path, part in PARTS.items()),
+        *(Route(path, _part(site, act), methods=["POST"]) for path, act in ACTS.items()),
     ]
     return PageGuard(Starlette(routes=routes, exception_handlers={404: _nowhere}), site)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trnlab.cli.web.folders import FoundRuns
+from trnlab.cli.web.jobs import Workplace
 from trnlab.runtime.settings import said
 
 
@@ -21,6 +22,7 @@ class ServedSite:
     token: str
     port: int
     runs: FoundRuns = field(init=False)
+    work: Workplace = field(default_factory=Workplace)
 
     def __post_init__(self) -> None:
         self.runs = FoundRuns(self.folders)
@@ -38,3 +40,4 @@ class ServedSite:
 
     def close(self) -> None:
         """End what works for it."""
+        self.work.close()

@@ -6,6 +6,7 @@ plan(Question(model("llama3-8b"), tokens=1e12, targets=("trn1.32xlarge",), insta
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -111,6 +112,7 @@ class Plan:
     least: tuple[Cluster, SmallestLayout] | None = None
     compiled: int = 0
     folder: Path | None = None
+    stores: Mapping[str, CostStore] = field(default_factory=dict, repr=False)  # of costs, by target
 
     def __len__(self) -> int:
         return sum(len(table.days) for table in self.tables)
@@ -299,8 +301,24 @@ def plan(
         if pool is not None and question.model.stacks:
             planner = _planner(question, name, question.instances[0], folder)
             pool.enqueue(planner, question.training, question.pinned)
-    stores = {name: _on(found, name, said, pool, came, routines) for name in question.targets}
-    return _confirmed(found, stores, said)
+    found.stores = {name: _on(found, name, said, pool, came, routines) for name in question.targets}
+    return _confirmed(found, said)
+
+
+def differs_in_steps(first: Question, second: Question) -> bool:
+    """Whether two questions have other steps; tokens, deadline and prices change none."""
+    alike = {"tokens": math.inf, "deadline": None, "prices": {}}
+    return repr(replace(first, **alike)) != repr(replace(second, **alike))
+
+
+def asked_again(found: Plan, question: Question, said: Callable[[str], None] = lambda _: None) -> Plan:
+    """The plan of a question from one of a question with the same steps, see `differs_in_steps`."""
+    tables = []
+    for t in found.tables:
+        cluster = replace(t.cluster, target=question.priced(chips.target(t.cluster.target.name)))
+        tables.append(_table(question, cluster, t.steps, t.rounds))
+    again = replace(found, question=question, tables=tables, refused=Counter(found.refused), compiled=0)
+    return _confirmed(again, said)
 
 
 def _on(
@@ -324,7 +342,7 @@ def _on(
         if instances > max(question.instances[0], 1) and not _joined(session.target):
             said(f"{name} has no network cards: several of it cannot train together")
             break
-        cluster = Cluster(session.target, instances)
+        cluster = Cluster(question.priced(session.target), instances)
         made = programs.compiled + (ranks.compiled if ranks is not None else 0)
         said(f"{cluster.name}: {len(found):,} layouts fit so far, {made} programs compiled")
         if ranks is not None:
@@ -343,7 +361,7 @@ def _on(
     return store
 
 
-def _confirmed(found: Plan, stores: Mapping[str, CostStore], said: Callable[[str], None]) -> Plan:
+def _confirmed(found: Plan, said: Callable[[str], None]) -> Plan:
     """With steps that are one program compiled as such, as long as one that is not is the best, or might be."""
     while (place := found.unconfirmed()) is not None:
         table = found.tables[place[0]]
@@ -354,7 +372,7 @@ def _confirmed(found: Plan, stores: Mapping[str, CostStore], said: Callable[[str
         made = programs.compiled
         whole = confirmed(rounds.planner, found.question.training, step)
         steps = rounds.learn(step.layout, whole)
-        stores[table.cluster.target.name].save()
+        found.stores[table.cluster.target.name].save()
         found.compiled += programs.compiled - made
         found = _again(found, place[0], steps)
         if whole is not None and not whole.fits and found.nearest is None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 
-from trnlab.chips.prices import KINDS, latest, sources
+from trnlab.chips.prices import KINDS, TOLD, latest, sources
 from trnlab.documents import (
     PAGE,
     TERMINAL,
@@ -184,7 +184,8 @@ def _dollars(plan: Plan) -> Section:
     known = latest(target.name)
     blank = ("",) * (3 if epoch else 2)
     rows: list[tuple[str, ...]] = []
-    for kind in KINDS:
+    known |= {TOLD: target.told} if target.told is not None else {}
+    for kind in (*((TOLD,) if target.told is not None else ()), *KINDS):
         price = known.get(kind)
         if price is None:
             rows.append((kind, "none", *blank, f"none published for {target.name}"))
