@@ -13,7 +13,17 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from trnlab.cli.web import bakeoff_view, chips_view, instructions_view, plan_view, runs_view, stores_view
+from trnlab.cli.web import (
+    bakeoff_view,
+    chips_view,
+    compare_view,
+    instructions_view,
+    kernels_view,
+    plan_view,
+    runs_view,
+    stores_view,
+    timeline_view,
+)
 from trnlab.cli.web.guard import PageGuard
 from trnlab.cli.web.shell import View, page, trouble
 from trnlab.cli.web.site import ServedSite
@@ -30,8 +40,11 @@ MakesPart = Callable[[ServedSite, Asked], Mapping[str, object]]  # plain values
 VIEWS: Mapping[str, MakesView] = {
     "/runs": runs_view.runs,
     "/run": runs_view.run,
+    "/timeline": timeline_view.timeline,
+    "/compare": compare_view.compare,
     "/plan": plan_view.plan,
     "/bakeoff": bakeoff_view.bakeoff,
+    "/kernels": kernels_view.kernels,
     "/cache": stores_view.cache,
     "/checkpoints": stores_view.checkpoints,
     "/chips": chips_view.chips,
@@ -46,6 +59,8 @@ PARTS: Mapping[str, MakesPart] = {
 }
 # what buttons do
 ACTS: Mapping[str, MakesPart] = {
+    "/kernels/part": kernels_view.kernels_part,
+    "/kernels/cancel": kernels_view.kernels_cancel,
     "/plan/cancel": plan_view.plan_cancel,
     "/bakeoff/cancel": bakeoff_view.bakeoff_cancel,
 }

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trnlab.cli.commands import COMMANDS
 from trnlab.cli.web.jobs import ANSWERED
 from trnlab.cli.web.shell import View
 from trnlab.cli.web.site import ServedSite
@@ -23,7 +24,9 @@ def options(said: Mapping[str, str]) -> list[str]:
 
 
 def shown(words: Sequence[str]) -> str:
-    """The command line that says the same."""
+    """The command line that says the same, where there is one."""
+    if words[0] not in COMMANDS:
+        return ""
     told = [word for word in words if not word.startswith("--cache=") and word != "--"]
     return f'<p class="over">The same on a command line: <code>trnlab {escape(shlex.join(told))}</code></p>'
 
@@ -40,6 +43,15 @@ def asking(site: ServedSite, title: str, here: str, before: str, words: Words | 
     state = "" if over else ' data-working="yes"'
     body = f'{before}<div class="answer" data-answer="{here}/part"{state}>{shown(words)}{content}</div>'
     return View(title, body, found.get("scripts", []), here=here)
+
+
+def asking_first(site: ServedSite, title: str, here: str, before: str, words: Words | None, about: str) -> View:
+    """The same of what runs the user's code: begun by a button, and never by an address."""
+    if words is not None and site.work.known(words):
+        return asking(site, title, here, before, words, about)
+    said = "" if words is None else shown(words)
+    body = f'{before}<div class="answer" data-answer="{here}/part">{said}<p class="say">{escape(about)}</p></div>'
+    return View(title, body, [], here=here)
 
 
 def part(site: ServedSite, words: Words) -> dict[str, Any]:

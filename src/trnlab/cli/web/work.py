@@ -86,6 +86,8 @@ def main(connection: Connection) -> None:
 def answered(words: Words, plans: RememberedPlans) -> dict[str, Any]:
     """What a command answers, as HTML with the scripts that it needs, or what is wrong with it."""
     try:
+        if words[0] == "timeline":
+            return _timeline(words, plans)
         found = _DOCUMENTS[words[0]](words, plans)
     except TrnlabError as error:
         return {"html": trouble(error), "scripts": []}
@@ -117,6 +119,31 @@ def _bench(words: Words, plans: RememberedPlans) -> Document:
     from trnlab.cli.kernels.bench import judged
 
     return document(judged(parsed(words)))
+
+
+def _timeline(words: Words, plans: RememberedPlans) -> dict[str, Any]:
+    """The timeline of a kernel that is recorded in a contained process, and its source."""
+    from trnlab.bench import contained
+    from trnlab.bench.candidate import candidates
+    from trnlab.bench.explanation import recorded_step
+    from trnlab.bench.recording import on_target
+    from trnlab.cli.kernels.bench import bench_of
+    from trnlab.cli.web.timeline_view import NAMES, beside
+    from trnlab.nki import portable
+    from trnlab.nki.target import default_chip
+    from trnlab.profile.pages import pictures
+
+    args = parsed(("bench", *words[1:]))
+    first = candidates(args.kernels)[0]
+    with on_target(args.target or ""):
+        bench = bench_of(args, False)
+        (found,) = contained.recordings([bench.job(first, bench.arguments())], bench.limits)
+        if found.error is not None:
+            raise found.error
+        step = recorded_step(portable.loads(found.contents[""], default_chip()), default_chip())
+    script = str(first.path)
+    section = pictures.timeline({"script": script}, step, (), f"{first.name} on {default_chip().name}")
+    return {"html": beside(section, step, script), "scripts": NAMES}
 
 
 _DOCUMENTS: dict[str, Callable[[Words, RememberedPlans], Document]] = {

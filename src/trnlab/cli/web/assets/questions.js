@@ -53,7 +53,7 @@
 
   async function get(address) {
     try {
-      const found = await fetch(address);
+      const found = await fetch(address, { method: form.dataset.question === "press" ? "POST" : "GET" });
       return found.ok ? await found.json() : null;
     } catch {
       return null;
@@ -69,6 +69,7 @@
     answer.classList.remove("stale");
     answer.dataset.seconds = told.seconds ?? "";
     answer.innerHTML = told.html || '<p class="say">Cancelled. Move anything, or press the button, to ask again.</p>';
+    if (answer.querySelector(".timeline")) return location.reload(); // whose scripts start with the page
     for (const name of told.scripts || []) {
       const script = document.createElement("script"); // what the answer's tables need, once more for the new ones
       script.src = `/assets/${name}`;
