@@ -26,6 +26,7 @@ from trnlab.documents.model import (
     Table,
     parts_on,
 )
+from trnlab.documents.notebooks import LOW, framed, shows
 from trnlab.quoting import markup as escape
 
 
@@ -154,3 +155,6 @@ _RENDERERS: dict[type[Part], Callable[[Any], str]] = {
     SwingBars: _swings,
     Drawing: _drawing,
 }
+
+shows(Document, lambda made: framed(page(made)))
+shows(Table, lambda made: framed(page(Document("", [made])), LOW))

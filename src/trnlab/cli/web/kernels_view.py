@@ -16,7 +16,7 @@ from trnlab.cli.web.folders import BENCH, called, walked
 from trnlab.cli.web.questions import SCRIPT, asking_first, cancelled, options, part
 from trnlab.cli.web.shell import View, address, choice, field, form
 from trnlab.cli.web.site import ServedSite
-from trnlab.cli.web.timeline_view import NAMES
+from trnlab.cli.web.source import NAMES
 from trnlab.cli.web.work import Words
 from trnlab.documents import Document, Note, Part, Section, Table
 from trnlab.errors import RunError, UsageError, did_you_mean

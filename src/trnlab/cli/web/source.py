@@ -8,13 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trnlab import documents
+from trnlab.documents import Document, Section
 from trnlab.profile.critical import pieces
 from trnlab.profile.data import Step
 from trnlab.profile.names import nice_time
+from trnlab.profile.pages.page import SCRIPTS
 from trnlab.profile.stall_attribution import lines
 from trnlab.quoting import markup as escape
 from trnlab.storage import plain_files
 
+NAMES = [*(script.name for script in SCRIPTS), "beside.js"]  # of scripts that draw both
 LARGEST = 1 << 20  # bytes of a file that is shown
 MOST_FILES = 12
 AROUND = 3  # lines of a long file around one that takes time
@@ -30,6 +34,12 @@ class LineTime:
     critical: int = 0  # picoseconds of the critical path
     instructions: int = 0
     sources: list[int] = field(default_factory=list)  # numbers in the step's table
+
+
+def beside(section: Section, step: Step, script: str) -> str:
+    """A timeline and its source."""
+    drawn = documents.body(Document("", [section]))
+    return f'<div class="beside"><div>{drawn}</div>{panel(step, script)}</div>'
 
 
 def panel(step: Step, script: str) -> str:

@@ -12,15 +12,12 @@ from trnlab.cli.web.folders import FoundRun
 from trnlab.cli.web.live import executed
 from trnlab.cli.web.shell import View, address
 from trnlab.cli.web.site import ServedSite
-from trnlab.cli.web.source import panel
+from trnlab.cli.web.source import NAMES, beside
 from trnlab.documents import Document, Note, Section
-from trnlab.profile.data import FILE, Step, join
+from trnlab.profile.data import FILE, join
 from trnlab.profile.pages import findings, pictures
-from trnlab.profile.pages.page import SCRIPTS
 from trnlab.quoting import markup as escape
 
-SCRIPT = "beside.js"
-NAMES = [*(script.name for script in SCRIPTS), SCRIPT]
 Asked = Mapping[str, str]
 
 
@@ -34,12 +31,6 @@ def timeline(site: ServedSite, asked: Asked) -> View:
     else:
         body = _now(site, run)
     return View(f"timeline of {run.name}", f"{back}{head}{body}", NAMES, here="/runs")
-
-
-def beside(section: Section, step: Step, script: str) -> str:
-    """A timeline and its source."""
-    drawn = documents.body(Document("", [section]))
-    return f'<div class="beside"><div>{drawn}</div>{panel(step, script)}</div>'
 
 
 @lru_cache(maxsize=4)

@@ -128,7 +128,7 @@ def _timeline(words: Words, plans: RememberedPlans) -> dict[str, Any]:
     from trnlab.bench.explanation import recorded_step
     from trnlab.bench.recording import on_target
     from trnlab.cli.kernels.bench import bench_of
-    from trnlab.cli.web.timeline_view import NAMES, beside
+    from trnlab.cli.web.source import NAMES, beside
     from trnlab.nki import portable
     from trnlab.nki.target import default_chip
     from trnlab.profile.pages import pictures

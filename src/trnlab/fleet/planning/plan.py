@@ -18,6 +18,7 @@ import numpy as np
 from trnlab import chips
 from trnlab.chips import interconnects
 from trnlab.chips.catalog import Target
+from trnlab.documents.notebooks import ShownInNotebooks
 from trnlab.errors import UsageError
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.arrays import Bools, Floats, Ints
@@ -98,7 +99,7 @@ class ClusterTable:
 
 
 @dataclass
-class Plan:
+class Plan(ShownInNotebooks):
     """All that fits, and why the rest does not.
 
     chosen: the cheapest that keeps the deadline; without prices, the one with fewest device hours.
@@ -307,8 +308,8 @@ def plan(
 
 def differs_in_steps(first: Question, second: Question) -> bool:
     """Whether two questions have other steps; tokens, deadline and prices change none."""
-    alike = {"tokens": math.inf, "deadline": None, "prices": {}}
-    return repr(replace(first, **alike)) != repr(replace(second, **alike))
+    one, other = (repr(replace(q, tokens=math.inf, deadline=None, prices={})) for q in (first, second))
+    return one != other
 
 
 def asked_again(found: Plan, question: Question, said: Callable[[str], None] = lambda _: None) -> Plan:
