@@ -140,8 +140,11 @@ def _settle(found: SearchResult, steps: PlannedSteps) -> None:
 @dataclass
 class SearchRounds:
     """Costs of shares, compiled as far as they matter: the most hopeful layout's first, until the best of all is one
-    that was compiled as it is, and no other might be better. matters: whether the best may be the answer, if steps are
-    as short as is hoped; where it says no, nothing more is compiled."""
+    that was compiled as it is, and no other might be better.
+
+    matters: whether the best may be the answer, if steps are as short as is hoped; where it says no, nothing more is
+    compiled.
+    """
 
     planner: Planner
     training: Training
