@@ -12,7 +12,7 @@ from trnlab import chips
 from trnlab.fleet.costs.stages import stage
 from trnlab.fleet.layers.shares import ShardSpec
 from trnlab.fleet.models.configurations import model
-from trnlab.graph.asked import AskedWork, asked
+from trnlab.graph.flops import AskedWork, asked
 from trnlab.precision import MODES
 from trnlab.runtime import device
 from trnlab.runtime.analysis.limits import limit_of, limit_of_step

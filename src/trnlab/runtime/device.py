@@ -24,9 +24,9 @@ import numpy as np
 from trnlab import compiler
 from trnlab.compiler.progress import watched
 from trnlab.errors import RunError
-from trnlab.graph.asked import asked
 from trnlab.graph.canonical import diff
 from trnlab.graph.collectives import has_collectives
+from trnlab.graph.flops import asked
 from trnlab.graph.ir import Graph
 from trnlab.graph.text import to_text
 from trnlab.program.callee import needs_two_cores

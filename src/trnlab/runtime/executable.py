@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from trnlab.chips.spec import Chip
-from trnlab.graph.asked import AskedWork
+from trnlab.graph.flops import AskedWork
 from trnlab.hbm import HBM
 from trnlab.policy import Policy, chosen
 from trnlab.program.routine import Program

@@ -11,12 +11,12 @@ A time below it is wrong. Three limits stand beside each other, and the longest 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trnlab.chips.spec import Chip
-from trnlab.graph.asked import AskedWork
+from trnlab.graph.flops import AskedWork
 from trnlab.isa.products.nc_matmul import FP8
 from trnlab.program.digest import matmul_flops
 from trnlab.runtime.executable import Executable
@@ -58,12 +58,12 @@ class LeastStepTime:
 def limit_of_step(calls: Iterable[tuple[Executable, int]], mode: str) -> LeastStepTime | None:
     """The limit of programs that are executed one after the other, so many times each; None where nothing is known
     of any. mode: the format that operands of products are rounded to."""
-    spent: Counter[str] = Counter()
+    spent: defaultdict[str, float] = defaultdict(float)
     for executable, times in calls:
         limit = limit_of(executable, mode)
         if limit is not None:
             spent[limit.by] += limit.seconds * times
-    return LeastStepTime(sum(spent.values()), spent.most_common(1)[0][0]) if spent else None
+    return LeastStepTime(sum(spent.values()), max(spent, key=lambda name: spent[name])) if spent else None
 
 
 def limit_of(executable: Executable, mode: str) -> ChipLimit | None:
