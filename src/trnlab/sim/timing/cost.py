@@ -47,7 +47,8 @@ class DmaCost(NamedTuple):
 
     trigger: the issuing engine is busy. start: from then to the first byte. share: one DMA engine is busy. lanes: how
     many of them take part. stagger: each of them starts so much after the one before. interval: at least from the
-    transfer before in its queue. wake: more than a semaphore from when its operands are ready to the trigger.
+    transfer before in its queue. wake: more than a semaphore from when its operands are ready to the trigger. turn: from the
+    last byte of a transfer that went the other way to the first of this one.
     """
 
     trigger: int
@@ -57,6 +58,7 @@ class DmaCost(NamedTuple):
     stagger: int
     interval: int
     wake: int
+    turn: int
 
 
 def work_cost(work: Work, chip: Chip) -> InstructionCost:
@@ -83,7 +85,8 @@ def dma_cost(work: Work, chip: Chip, engine: Engine, *, from_hbm: bool, to_hbm: 
     stagger = dma.stagger_read if from_hbm else dma.stagger
     interval = 0 if work.kind == "dma.ring" else _ns(dma.queue_interval.value - fewer)
     wake = dma.wake_gpsimd.value if by_software(work, engine) else 0
-    return DmaCost(_ns(trigger), _ns(start), round(share), lanes, _ns(stagger.value), interval, _ns(wake))
+    turn = share * dma.turnaround.value if hbm_sides == 1 else 0.0
+    return DmaCost(_ns(trigger), _ns(start), round(share), lanes, _ns(stagger.value), interval, _ns(wake), round(turn))
 
 
 def _issue(work: Work, chip: Chip, engine: Engine) -> tuple[float, float]:
