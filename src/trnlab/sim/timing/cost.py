@@ -47,8 +47,8 @@ class DmaCost(NamedTuple):
 
     trigger: the issuing engine is busy. start: from then to the first byte. share: one DMA engine is busy. lanes: how
     many of them take part. stagger: each of them starts so much after the one before. interval: at least from the
-    transfer before in its queue. wake: more than a semaphore from when its operands are ready to the trigger. turn: from the
-    last byte of a transfer that went the other way to the first of this one.
+    transfer before in its queue. wake: more than a semaphore from when its operands are ready to the trigger. turn:
+    from the last byte of a transfer that went the other way to the first of this one.
     """
 
     trigger: int
