@@ -140,7 +140,7 @@ def _tensor(work: Work, chip: Chip) -> InstructionCost:
     load = work.m / pe.weight_columns_per_cycle.value * passes
     issue = (pe.issue32 if work.dtype == "float32" else pe.issue).value * instructions
     # As on other engines, the least interval has room for what an instruction takes beyond its columns.
-    busy = cycles_to_ps(max(work.n * passes + issue, streamed, load + issue), pe.clock.value)
+    busy = cycles_to_ps(max(work.n * passes + issue, streamed, load), pe.clock.value)
     slow = max(cycles_to_ps(2 * max(streamed, load), pe.clock.value), busy)  # the gaps between instructions vanish
     usable = cycles_to_ps(streamed + pe.latency.value, pe.clock.value)
     if work.kind == "pe.transpose" and chip.has("background_transpose"):
