@@ -47,9 +47,9 @@ TENSOR = TensorEngine(
     issue=documented(
         60,
         "cycle",
-        f"{ARCH1}:773 static overhead of a memory access request, of each pass; {PUBLIC} K0006 says 67, K0040 78",
+        f"{ARCH1}:773 static overhead of a memory access request, of each pass; {PUBLIC} K0006 says 68, K0040 69",
     ),
-    issue32=derived(120, "cycle", f"of two passes, as issue; {PUBLIC} K0018 says 122, K0040 156, K0049 196"),
+    issue32=derived(120, "cycle", f"of two passes, as issue; {PUBLIC} K0018 says 124, K0040 138, K0049 196"),
     latency=measured(440, "cycle", f"{PERF} fig18 and fig20: 219 and 188 ns for matmuls of 128 columns"),
     weight_columns_per_cycle=documented(4, "column/cycle", f"{ARCH1}:298 LoadStationary up to 4x faster"),
     rate_window=assumed(8192 / 2.8, "ns", "as many cycles as on NeuronCore-v3"),
@@ -148,7 +148,7 @@ DMA = Dma(
     turnaround=measured(
         0.5,
         "ratio",
-        f"{PUBLIC} that load and store at a time: K0015 and K0016 say 0.54, K0052 0.62, K0048 0.18",
+        f"{PUBLIC} that load and store at a time: K0015 and K0016 say 0.54, K0052 0.63, K0048 0.14",
     ),
     start=derived(1084, "ns", f"{BANDWIDTH}:39-43 about 1300 ns from semaphore to data, less trigger and reading"),
     start_indirect=assumed(
