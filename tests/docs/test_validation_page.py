@@ -77,8 +77,8 @@ def _pairs(results: Sequence[TimedKernel]) -> str:
     ladders = [r for r in results if r.kernel.group == "kernels"]
     text = (
         f"Kendall's tau {_tau('of the ladders of kernels', ladders)}, aim 0.9; {_tau('of all variants', results)}. "
-        "(A pair counts where the chip tells its two apart by 5 %; nothing was fitted to it. `trnlab validate` lists the "
-        "problems.)\n\n"
+        "(A pair counts where the chip tells its two apart by 5 %; nothing was fitted to it. `trnlab validate` lists "
+        "the problems.)\n\n"
         f"Of {count} pairs of variants that differ by more than 5 % on the chip {count - len(wrong)} are in order"
     )
     if not wrong:

@@ -62,9 +62,15 @@ def correlations(results: Sequence[TimedKernel]) -> list[RankCorrelation]:
 
 def overall(found: Sequence[RankCorrelation]) -> RankCorrelation:
     """All pairs together; variants of different problems are never compared."""
-    tied = (sum(c.tied[0] for c in found), sum(c.tied[1] for c in found))
-    sums = (sum(getattr(c, name) for c in found) for name in ("variants", "concordant", "discordant", "equal"))
-    return RankCorrelation("all", "", *sums, tied)
+    return RankCorrelation(
+        "all",
+        "",
+        sum(c.variants for c in found),
+        sum(c.concordant for c in found),
+        sum(c.discordant for c in found),
+        sum(c.equal for c in found),
+        (sum(c.tied[0] for c in found), sum(c.tied[1] for c in found)),
+    )
 
 
 def _correlation(problem: str, chip: str, family: Sequence[TimedKernel]) -> RankCorrelation:
@@ -72,8 +78,8 @@ def _correlation(problem: str, chip: str, family: Sequence[TimedKernel]) -> Rank
     signs = [((a.predicted or 0) > (b.predicted or 0)) - ((a.predicted or 0) < (b.predicted or 0)) for a, b in told]
     ties = [(a, b) for a, b in combinations(family, 2) if not _apart(a.kernel.measured, b.kernel.measured)]
     here = sum(not _apart(a.predicted or 0, b.predicted or 0) for a, b in ties)
-    counts = signs.count(1), signs.count(-1), signs.count(0)
-    return RankCorrelation(problem, chip, len(family), *counts, (here, len(ties)))
+    like, unlike, equal = (signs.count(sign) for sign in (1, -1, 0))
+    return RankCorrelation(problem, chip, len(family), like, unlike, equal, (here, len(ties)))
 
 
 def _told_apart(family: Sequence[TimedKernel]) -> Iterator[Pair]:

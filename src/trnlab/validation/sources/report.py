@@ -209,9 +209,9 @@ def _order(results: Sequence[TimedKernel]) -> Iterator[Section]:
     title = head + (", not these (the slower one first):" if wrong else "")
     yield Section(title, [Note(_pair(pair)) for pair in wrong], heading="Order of variants", say=first_up(title))
     ranks = [c for c in correlations(results) if c.pairs]
-    rows = [_rank(c) for c in [*ranks, overall(ranks)]]
-    head = ("Kendall's tau", "chip", "variants", "pairs", "tau", "ties of the chip that are ties here")
-    yield Section(heading="Rank correlation of variants", parts=[Table(rows, head, range(2, 6))])
+    lines = [_rank(c) for c in [*ranks, overall(ranks)]]
+    columns = ("Kendall's tau", "chip", "variants", "pairs", "tau", "ties of the chip that are ties here")
+    yield Section(heading="Rank correlation of variants", parts=[Table(lines, columns, range(2, 6))])
 
 
 def _rank(c: RankCorrelation) -> tuple[str, ...]:
