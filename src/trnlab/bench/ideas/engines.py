@@ -86,12 +86,14 @@ def _change(
     routine: Routine, group: _Group, target: Engine, step: int, words: str, active: tuple[float, float]
 ) -> KernelChange:
     name, where = isa.BY_OPCODE[group.opcode].name, routine.locs[group.line]
+    is_open = len(routine.left_open) and routine.left_open[group.of(routine)[0]] & OPEN_ENGINE
+    before = "the compiler's choice" if is_open else _NAMES[group.engine]
     line = f"line {where.line}" if where is not None else "no line"
     which = "every second one of the" if step == 2 else "the"
-    condition = words + (f" for every second one, {_NAMES[group.engine]} for the others" if step == 2 else "")
+    condition = words + (f" for every second one, {before} for the others" if step == 2 else "")
     return KernelChange(
         f"engine:{name}@{where.line if where else 0}:{_NAMES[target]}" + ("/2" if step == 2 else ""),
-        f"{which} {name} of {line} on {_NAMES[target]} in the place of {_NAMES[group.engine]}",
+        f"{which} {name} of {line} on {_NAMES[target]} in the place of {before}",
         _TRIGGERS
         if isa.BY_OPCODE[group.opcode].is_dma
         else f"{_NAMES[group.engine]} is active {active[0]:.0%} of the time, {_NAMES[target]} {active[1]:.0%}",

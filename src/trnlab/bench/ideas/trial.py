@@ -69,10 +69,11 @@ class KernelTrial:
         return self.kernel.timeline(self.chip).total
 
     def tried(self) -> Iterator[TriedChange]:
-        """All changes that can be made, timed; whether the bits are the same is not looked at yet."""
-        mine = _digest(self.kernel)
+        """All changes that can be made, each program once, timed; whether the bits are the same is not looked at yet."""
+        known = {_digest(self.kernel)}
         for change, kernel in (*self._recorded(), *self._rewritten()):
-            if _digest(kernel) != mine:
+            if _digest(kernel) not in known:
+                known.add(_digest(kernel))
                 yield TriedChange(change, kernel, kernel.timeline(self.chip).total)
 
     def checked(self, tried: TriedChange) -> TriedChange:
