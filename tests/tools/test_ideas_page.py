@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of public kernels in docs/bench.md is that of rows.json; with clones at hand, a part of it is remade.
 
-    TRNLAB_KERNEL_CLONES=DIR pytest tests/tools/test_ideas_page.py      # `python -m tools.ideas --fetch-list DIR | sh`
+TRNLAB_KERNEL_CLONES=DIR pytest tests/tools/test_ideas_page.py      # `python -m tools.ideas --fetch-list DIR | sh`
 """
 
 from __future__ import annotations
