@@ -16,8 +16,8 @@ import pytest
 
 from trnlab import chips, policy
 from trnlab.bench import laboratory
-from trnlab.bench.ideas import bits, engines, fusing, rows, search
-from trnlab.bench.ideas.change import KernelChange
+from trnlab.bench.ideas import bits, engines, fusing, rows, search, sources
+from trnlab.bench.ideas.change import KernelChange, SourceEdit
 from trnlab.bench.ideas.trial import KernelTrial, TriedChange
 from trnlab.cli.main import main
 from trnlab.errors import TrnlabError, UsageError
@@ -263,6 +263,27 @@ def test_the_command_proposes_and_writes_what_it_made(tmp_path: Path, capsys: py
     assert written.timeline(CHIP).total == best["time_ps"]
     assert (out / "ideas.html").exists()
     assert main([*words, "--apply", "no-such"]) != 0
+
+
+def test_an_engine_is_written_into_the_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit = sources.edited
+    assert edit("y = nisa.f(a, b)\n", [SourceEdit(1, "f", "engine.x")]) == "y = nisa.f(a, b, engine=nisa.engine.x)\n"
+    named = edit("y = m.f(\n    a, engine=m.engine.y,\n    b=1,\n)\n", [SourceEdit(3, "f", "engine.x")])
+    assert named == "y = m.f(\n    a, engine=m.engine.x,\n    b=1,\n)\n"
+    assert edit("y = m.f(\n    a,\n)\n", [SourceEdit(1, "f", "z_engine")]) == "y = m.f(\n    a,\nengine=m.z_engine)\n"
+    assert edit("y = m.f(m.f(a))\n", [SourceEdit(1, "f", "engine.x")]) is None  # which of the two?
+    assert edit("y = m.g(a)\n", [SourceEdit(1, "f", "engine.x")]) is None
+    assert edit("y = m.f(a, # )\n)\n", [SourceEdit(1, "f", "e")]) == "y = m.f(a, # )\nengine=m.e)\n"
+    file, out = tmp_path / "blocks.py", tmp_path / "out"
+    file.write_text(BLOCKS)
+    words = ["ideas", str(file), "--json", "--input", "float32[256,512]", "--input", "float32[128,512]"]
+    name = "engine:dma_copy@15:scalar"
+    assert main([*words, "--apply", name, "--out", str(out)]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (out / "blocks.py").read_text().splitlines()[14].endswith("engine=nisa.engine.scalar)")
+    assert main(["bench", "--json", "--no-band", *words[3:], str(out / "blocks.py")]) == 0
+    judged = json.loads(capsys.readouterr().out)["candidates"][0]
+    assert judged["time_ps"] == pytest.approx(said["made"][0]["time_ps"], rel=0.02)
 
 
 def test_programs_get_the_same() -> None:

@@ -31,6 +31,7 @@ from trnlab.bench.hostile import FAMILIES
 from trnlab.bench.ideas import search
 from trnlab.bench.ideas.candidates import trial_of
 from trnlab.bench.ideas.document import plain
+from trnlab.bench.ideas.sources import written
 from trnlab.bench.judging import Judgement, ProblemSpec
 from trnlab.bench.recording import on_target
 from trnlab.errors import TrnlabError
@@ -118,12 +119,18 @@ def ideas(
                 "next": "write the first that keeps the bits, or apply several" if proposals else NOTHING,
             }
         changed, steps = search.climbed(trial) if list(apply) == ["all"] else search.applied(trial, apply)
+        source = written(bench, one, steps)  # where all of them are arguments of calls
         return {
             "time_us": trial.total / 1e6,
             "changed_time_us": changed.total / 1e6,
             "faster_by": round(trial.total / max(changed.total, 1), 3),
             "made": [plain(s.tried, s.before) for s in steps],
-            "next": "write these changes into the source, in this order, then judge it" if steps else NOTHING,
+            "source": None if source is None else source[0],
+            "next": (
+                "judge the source" if source else "write these changes into the source, in this order, then judge it"
+            )
+            if steps
+            else NOTHING,
         }
 
 

@@ -20,9 +20,19 @@ _NOTHING = AS_WRITTEN.with_options(spill=False, demand=False)
 
 
 @dataclass(frozen=True)
+class SourceEdit:
+    """An engine that a call names: its line, the function's name, and the engine as an attribute of its module."""
+
+    line: int
+    call: str
+    engine: str
+
+
+@dataclass(frozen=True)
 class KernelChange:
     """A change to a kernel. name: how a command line asks for it. options: of the recording, for one that is made
-    there; make: the changed instructions of others, None where there is nothing to change."""
+    there; make: the changed instructions of others, None where there is nothing to change. edit: what it is in the
+    source, where that is an argument of a call."""
 
     name: str
     what: str
@@ -31,6 +41,7 @@ class KernelChange:
     how: str  # in the words of the kernel language
     options: Mapping[str, bool | int | str] = field(default_factory=dict)
     make: Callable[[Routine, Chip], Routine | None] | None = None
+    edit: SourceEdit | None = None
 
 
 def placed(draft: Draft) -> Routine | None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from trnlab import isa
-from trnlab.bench.ideas.change import KernelChange
+from trnlab.bench.ideas.change import KernelChange, SourceEdit
 from trnlab.chips.spec import Chip
 from trnlab.errors import ConstraintError
 from trnlab.isa.base import Engine, Work
@@ -100,6 +100,7 @@ def _change(
         isa.BY_OPCODE[group.opcode].source,
         f"nisa.{name}(..., engine=E) in {line}, E {condition}" + (f": {where.text.strip()}" if where else ""),
         make=partial(_moved, group=group, target=target, step=step),
+        edit=SourceEdit(where.line, name, words.partition(".")[2]) if where is not None and step == 1 else None,
     )
 
 

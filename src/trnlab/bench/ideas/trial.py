@@ -69,7 +69,7 @@ class KernelTrial:
         return self.kernel.timeline(self.chip).total
 
     def tried(self) -> Iterator[TriedChange]:
-        """All changes that can be made, each program once, timed; whether the bits are the same is not looked at yet."""
+        """All changes that can be made, each program once, timed; whether they keep the bits is not looked at yet."""
         known = {_digest(self.kernel)}
         for change, kernel in (*self._recorded(), *self._rewritten()):
             if _digest(kernel) not in known:

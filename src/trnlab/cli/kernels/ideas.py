@@ -13,11 +13,13 @@ from trnlab.bench.explanation import explained
 from trnlab.bench.ideas import search
 from trnlab.bench.ideas.candidates import trial_of
 from trnlab.bench.ideas.document import IdeasReport, document
+from trnlab.bench.ideas.sources import written
 from trnlab.bench.ideas.trial import KernelTrial
 from trnlab.bench.recording import on_target
 from trnlab.cli.kernels.bench import bench_of, problem_arguments
 from trnlab.files import write_atomic
 from trnlab.runtime.notices import say
+from trnlab.units import format_time
 
 ALL = "all"
 
@@ -38,7 +40,8 @@ def main(args: argparse.Namespace) -> int:
     """Propose changes to a kernel that keep its numbers, or make them."""
     wanted = candidate(args.kernel)
     with on_target(args.target or ""):
-        trial = trial_of(bench_of(args, band=False), wanted)
+        bench = bench_of(args, band=False)
+        trial = trial_of(bench, wanted)
         report, changed = _made(args, trial, wanted.name) if args.apply else (_proposed(trial, wanted.name), None)
         said = document(report)
         if args.out is not None:
@@ -47,6 +50,7 @@ def main(args: argparse.Namespace) -> int:
             write_atomic(args.out / "ideas.json", said.json().encode())
             if changed is not None:
                 _write(changed, args.out, wanted.path.stem)
+                _write_source(written(bench, wanted, report.steps), args.out / wanted.path.name)
     print(said.json() if args.json else documents.text(said))
     return 0
 
@@ -63,6 +67,15 @@ def _made(args: argparse.Namespace, trial: KernelTrial, name: str) -> tuple[Idea
     else:
         changed, steps = search.applied(trial, args.apply.split(","))
     return IdeasReport(name, trial.chip.name, trial.total, (), steps, len(steps)), changed
+
+
+def _write_source(found: tuple[str, int] | None, path: Path) -> None:
+    """The changed source, where all changes can be written into it."""
+    if found is None:
+        say("these changes are described, and not written into the source")
+    else:
+        write_atomic(path, found[0].encode())
+        say(f"{path} has them in its source: {format_time(found[1])}")
 
 
 def _write(changed: KernelTrial, folder: Path, stem: str) -> None:
