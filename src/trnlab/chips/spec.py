@@ -236,6 +236,9 @@ class Dma:
     stagger_read: Figure  # the same when the source lies in HBM
     read_latency: Figure  # ns more until the first byte when the source lies in HBM
     cast_rate: Figure  # speed of a transfer that changes the format
+    turnaround: (
+        Figure  # how much longer a transfer takes right behind one that went the other way, into or out of HBM
+    )
     completion: Figure  # ns from the last byte to the semaphore
 
 

@@ -44,12 +44,12 @@ _CYCLES = "cycle/element"
 TENSOR = TensorEngine(
     clock=documented(2.8e9, "Hz", f"{ARCH1}:67"),
     min_interval=documented(64, "cycle", f"{ARCH1}:266-268 a matmul takes max(N, 64) cycles"),
-    issue=assumed(7, "cycle", "as on NeuronCore-v3, where 128 and 512 columns were seen to take 5 and 9 cycles more"),
-    issue32=measured(
-        196,
+    issue=documented(
+        60,
         "cycle",
-        f"{PUBLIC} K0049: 11,264 float32 products in 9.61 ms, 393 cycles each beyond their columns; K0040 allows 221",
+        f"{ARCH1}:773 static overhead of a memory access request, of each pass; {PUBLIC} K0006 says 68, K0040 69",
     ),
+    issue32=derived(120, "cycle", f"of two passes, as issue; {PUBLIC} K0018 says 124, K0040 138, K0049 196"),
     latency=measured(440, "cycle", f"{PERF} fig18 and fig20: 219 and 188 ns for matmuls of 128 columns"),
     weight_columns_per_cycle=documented(4, "column/cycle", f"{ARCH1}:298 LoadStationary up to 4x faster"),
     rate_window=assumed(8192 / 2.8, "ns", "as many cycles as on NeuronCore-v3"),
@@ -145,6 +145,11 @@ DMA = Dma(
     stagger_read=assumed(31, "ns", "as on Trainium2"),
     read_latency=assumed(130, "ns", "as on Trainium2"),
     cast_rate=assumed(1.0, "ratio", "as measured on NeuronCore-v3"),
+    turnaround=measured(
+        0.5,
+        "ratio",
+        f"{PUBLIC} that load and store at a time: K0015 and K0016 say 0.54, K0052 0.63, K0048 0.14",
+    ),
     start=derived(1084, "ns", f"{BANDWIDTH}:39-43 about 1300 ns from semaphore to data, less trigger and reading"),
     start_indirect=assumed(
         1214, "ns", "software makes the descriptors; its time is not published for this generation"

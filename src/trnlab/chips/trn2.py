@@ -152,6 +152,9 @@ DMA = Dma(
     stagger_read=measured(31, "ns", f"{PROFILES}: from HBM, the last engine starts 180 to 750 ns after the first"),
     read_latency=measured(130, "ns", f"{PROFILES}: first byte of a small load 80 to 150 ns later than of a store"),
     cast_rate=measured(1.0, "ratio", f"{PROFILES}: stores of fp32 rows take 28 ns a row, with or without a cast"),
+    turnaround=measured(
+        0.0, "ratio", f"{PUBLIC} K0388: 2,258 packets of loads and stores take 399 us, 21 GB/s each, as loads alone"
+    ),
     completion=measured(
         354,
         "ns",

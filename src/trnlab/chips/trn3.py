@@ -109,6 +109,7 @@ DMA = replace(
     stagger_read=assumed(31, "ns", _V3),
     read_latency=assumed(130, "ns", _V3),
     cast_rate=assumed(1.0, "ratio", f"{ARCH3}:264-272 arithmetic at the full rate"),
+    turnaround=assumed(0.0, "ratio", _V3),
     completion=assumed(354, "ns", f"{_V3} ({DMA_INTRO})"),
 )
 

@@ -422,3 +422,57 @@ def test_a_tensor_may_be_an_input_and_an_output_of_one_call(chip):
     store = next(i for i in range(n) if t.ops[t.op[i]].hbm_write)
     load = next(i for i in range(n, 2 * n) if t.ops[t.op[i]].hbm_read)
     assert t.start[load] >= t.done[store]
+
+
+def streams_of(chip, stores):
+    """Transfers of [128, 1024] float32 on one queue, whose tiles are ready: which of them are stores."""
+    b = Builder("ways", chip)
+    rows = [b.param(f"h{n}", (128, 1024), "float32") for n in range(len(stores))]
+    tiles = [b.tile((128, 1024), "float32") for _ in stores]
+    for tile in tiles:
+        b.memset(dst=tile, value=0.0, engine=Engine.VECTOR)
+    for row, tile, store in zip(rows, tiles, stores):
+        b.dma_copy(dst=row if store else tile, src=tile if store else row)
+    return b.build()
+
+
+def time_between(chip, stores):
+    """From the first byte of the first to the last byte of the last transfer."""
+    t = time_routine(streams_of(chip, stores), chip)
+    moving = np.array([op.lanes > 0 for op in t.ops])[t.op]
+    return int(t.done[moving].max() - t.completion - t.begin[moving].min())
+
+
+@both
+def test_dma_engines_turn_round_between_loads_and_stores(chip):
+    """Alternating takes longer by half of each transfer but the first on NeuronCore-v2, by nothing on v3."""
+    still = chips.with_figures(chip, {"dma.turnaround": 0.0})
+    alternating, one_way = (False, True) * 4, (False,) * 8
+    assert time_between(chip, one_way) == time_between(still, one_way)
+    share = {op.lane_time for op in time_routine(streams_of(chip, one_way), chip).ops if op.lanes}
+    assert len(share) == 1
+    more = time_between(chip, alternating) - time_between(still, alternating)
+    assert more == pytest.approx(7 * chip.dma.turnaround.value * share.pop(), rel=0.1, abs=10)
+
+
+@both
+def test_turning_round_is_hidden_where_dma_engines_are_idle(chip):
+    """A store that waits for what an engine makes of a load comes long after it."""
+    b = Builder("waits", chip)
+    source, result = b.param("x", (128, 64), "float32"), b.param("y", (128, 64), "float32")
+    tile = b.tile((128, 64), "float32")
+    b.dma_copy(dst=tile, src=source)
+    b.reciprocal(dst=tile, data=tile)
+    b.dma_copy(dst=result, src=tile)
+    routine = b.build()
+    still = chips.with_figures(chip, {"dma.turnaround": 0.0})
+    assert time_routine(routine, chip).total == time_routine(routine, still).total
+
+
+@both
+def test_the_least_interval_of_a_product_has_room_for_its_fixed_cycles(chip):
+    """One column takes the documented least interval, 512 the fixed cycles of each instruction more."""
+    cycle = 1e12 / chip.tensor.clock.value
+    cost = {n: work_cost(Work("pe.matmul", n, 64, 128, 0, "bfloat16"), chip).busy / cycle for n in (1, 512)}
+    assert cost[1] == pytest.approx(chip.tensor.min_interval.value, abs=1)
+    assert cost[512] == pytest.approx(512 + chip.tensor.issue.value, abs=1)

@@ -5,7 +5,8 @@ A routine's stores to its parameters are cut, in the order of the program, so th
 work. A half is those stores and every instruction that something it executes reads from: found backwards, cell by
 cell of SBUF and PSUM, four bytes of 32 partitions each. A value that both halves need is loaded or computed by both,
 as on two cores that share nothing but HBM. What overwrites a cell as a whole ends the need of it; what covers it in
-part does not, so that a half may have too much and never too little.
+part does not, so that a half may have too much and never too little. One pass finds the first and the last store that
+each instruction is for, which answers for every cut.
 """
 
 from __future__ import annotations
@@ -58,10 +59,11 @@ def _halves(routine: Routine, p: TimingPlan) -> CoreSplit | None:
     if np.count_nonzero(main) < 2:
         return None
     work = _Work(p)
+    readers, total = _readers(routine, access, main), np.cumsum(stored * main)
     cut, best = 0.5, None
     low, high = 0.0, 1.0
     for _ in range(TRIES):
-        found = _cut(routine, access, stored * main, cut)
+        found = _cut(readers, total, cut)
         if found is None:
             break
         sizes = [work.of(half) for half in found]
@@ -76,14 +78,12 @@ def _halves(routine: Routine, p: TimingPlan) -> CoreSplit | None:
     return _finished(routine, access, best[1], little)
 
 
-def _cut(routine: Routine, access: Array, stored: Ints, at: float) -> list[Array] | None:
-    """The instructions of both halves where the first has a share `at` of what is stored."""
-    total = np.cumsum(stored)
-    late = total > total[-1] * at
-    stores = [(stored > 0) & mine for mine in (~late, late)]
-    if not all(mine.any() for mine in stores):
-        return None
-    return [np.flatnonzero(_needed(routine, access, mine)) for mine in stores]
+def _cut(readers: Array, total: Ints, at: float) -> list[Array] | None:
+    """The instructions of both halves where the first has a share `at` of what is stored up to each one, `total`.
+    readers: see `_readers`."""
+    late = int(np.searchsorted(total, total[-1] * at, side="right"))  # the first store of the second half
+    halves = [np.flatnonzero(readers[:, 0] < late), np.flatnonzero(readers[:, 1] >= late)]
+    return halves if all(half.size for half in halves) else None
 
 
 def _finished(routine: Routine, access: Array, found: list[Array], little: Array) -> CoreSplit | None:
@@ -94,7 +94,7 @@ def _finished(routine: Routine, access: Array, found: list[Array], little: Array
         done[half] = True
     if (
         len(routine) - np.count_nonzero(done) > FEW * len(routine)
-        or not (done | _needed(routine, access, little)).all()
+        or not (done | (_readers(routine, access, little)[:, 1] >= 0)).all()
     ):
         return None
     rest = np.flatnonzero(~done)
@@ -173,8 +173,9 @@ def _stored(routine: Routine, access: Array) -> Ints:
     return np.bincount(owner, nbytes, len(routine)).astype(np.int64)
 
 
-def _needed(routine: Routine, access: Array, wanted: Array) -> Array:
-    """Which instructions are among the wanted ones, or write what those read. access: see `_access`."""
+def _readers(routine: Routine, access: Array, stores: Array) -> Array:
+    """The first and the last of the stores [n, 2] that need each instruction, by their numbers, which are these
+    themselves for a store; NEVER and -1 where none does. access: see `_access`."""
     sizes = np.array([dtypes.BY_CODE[code].itemsize for code in range(len(dtypes.BY_CODE))], np.int64)
     kinds = {Memory.SBUF: 1, Memory.PSUM: 2}
     places = [
@@ -182,23 +183,17 @@ def _needed(routine: Routine, access: Array, wanted: Array) -> Array:
         for b in routine.buffers
     ]
     buffers = np.array(places, np.int64).reshape(-1, 4)
-    top = [0, 0, 0]
-    for kind, address, _, _ in buffers.tolist():
-        top[kind] = max(top[kind], address)
     longest = max((b.nbytes for b in routine.buffers if b.memory is not Memory.HBM), default=0)
-    cells = [(QUADRANTS, (limit + longest) // CELL + 2) for limit in top]
-    needed: Array = _backwards(
-        routine.first_operand,
-        routine.operands,
-        access,
-        buffers,
-        sizes,
-        wanted,
-        np.zeros(cells[1], np.bool_),
-        np.zeros(cells[2], np.bool_),
-        np.zeros(max(routine.num_slots, 1), np.bool_),
+    marks = np.zeros((3, (buffers[:, 1].max(initial=0) + longest) // CELL + 2), np.int64)
+    _mark(routine.operands, buffers, sizes, marks)
+    parts = np.cumsum(marks, axis=1)
+    span = np.array([NEVER, -1], np.int32)
+    cells = np.tile(span, (3, QUADRANTS, int(parts.max()) + 1, 1))
+    slots = np.tile(span, (max(routine.num_slots, 1), 1))
+    found: Array = _backwards(
+        routine.first_operand, routine.operands, access, buffers, sizes, stores, parts, cells, slots
     )
-    return needed
+    return found
 
 
 _C: Any = COL  # numba takes numbers from here
@@ -206,7 +201,17 @@ ROLE, BUFFER, DTYPE, START, PARTITIONS, OFFSET = (
     _C[n] for n in ("role", "buffer", "dtype", "start_partition", "partitions", "offset")
 )
 STEP0, FIRST, LAST = _C["step0"], _C["first"], _C["last"]
-ASK, SET, CLEAR = range(3)
+MARK, ASK, SET, CLEAR = range(4)
+NEVER = (1 << 31) - 1
+
+
+@compiled
+def _mark(table: Ints, buffers: Ints, sizes: Ints, marks: Ints) -> None:
+    """Mark where runs of operands begin and end: cells between two marks are always met together."""
+    nobody = np.zeros((3, 1, 1, 2), np.int32)
+    for o in range(len(table)):
+        if buffers[table[o, BUFFER], 0] != 0:
+            _touch(table[o], buffers, sizes, marks, nobody, nobody[0, 0], nobody[0, 0, 0], MARK)
 
 
 @compiled
@@ -216,40 +221,42 @@ def _backwards(
     access: Ints,
     buffers: Ints,
     sizes: Ints,
-    wanted: Array,
-    sbuf: Array,
-    psum: Array,
+    stores: Array,
+    parts: Ints,
+    cells: Array,
     slots: Array,
 ) -> Array:
-    """Instructions from the last to the first; `sbuf`, `psum`, `slots`: what somebody later reads."""
-    needed = wanted.copy()
+    """Instructions from the last to the first; `cells`, `slots`: the first and last store of later reads."""
+    found = np.empty((len(first_operand) - 1, 2), np.int32)
     for i in range(len(first_operand) - 2, -1, -1):
+        span = found[i]
+        span[0], span[1] = (i, i) if stores[i] else (NEVER, -1)
         for o in range(first_operand[i], first_operand[i + 1]):
-            if access[o] & 2 and not needed[i]:
-                needed[i] = _touch(table[o], buffers, sizes, sbuf, psum, slots, ASK)
-        if not needed[i]:
+            if access[o] & 2:
+                _touch(table[o], buffers, sizes, parts, cells, slots, span, ASK)
+        if span[1] < 0:
             continue
         for o in range(first_operand[i], first_operand[i + 1]):
             if access[o] == 2:
-                _touch(table[o], buffers, sizes, sbuf, psum, slots, CLEAR)
+                _touch(table[o], buffers, sizes, parts, cells, slots, span, CLEAR)
         for o in range(first_operand[i], first_operand[i + 1]):
             if access[o] & 1:
-                _touch(table[o], buffers, sizes, sbuf, psum, slots, SET)
-    return needed
+                _touch(table[o], buffers, sizes, parts, cells, slots, span, SET)
+    return found
 
 
 @compiled
-def _touch(operand: Ints, buffers: Ints, sizes: Ints, sbuf: Array, psum: Array, slots: Array, what: int) -> bool:
-    """Ask whether any cell of an operand is needed; set all that it touches; or clear those that it covers."""
+def _touch(
+    operand: Ints, buffers: Ints, sizes: Ints, parts: Ints, cells: Array, slots: Array, span: Array, what: int
+) -> None:
+    """Mark the runs of an operand, ask for which stores its cells are needed, say so of all that it touches, or
+    forget it of those that it covers. span: of stores, the first and the last."""
     kind, address, bottom, top = buffers[operand[BUFFER]]
     if kind == 0:
         for s in range(operand[FIRST], operand[LAST] + 1):
-            if what == ASK and slots[s]:
-                return True
-            if what == SET:
-                slots[s] = True
-        return False
-    cells = sbuf if kind == 1 else psum
+            if what != CLEAR:
+                _meet(slots[s], span, what)
+        return
     size = sizes[operand[DTYPE]]
     low = bottom + operand[START]
     high = low + operand[PARTITIONS]
@@ -271,15 +278,26 @@ def _touch(operand: Ints, buffers: Ints, sizes: Ints, sbuf: Array, psum: Array, 
                         )
                     )
                     begin, end = at // CELL, -(-(at + run) // CELL)
+                    within, out = -(-at // CELL), (at + run) // CELL
+                    if what == MARK:
+                        parts[kind, begin] = parts[kind, end] = parts[kind, within] = parts[kind, out] = 1
+                        continue
                     if what == CLEAR:
-                        begin, end = -(-at // CELL), (at + run) // CELL
+                        begin, end = within, out
                     for q in range(low // QUADRANT, (high - 1) // QUADRANT + 1):
                         covered = low <= max(q * QUADRANT, bottom) and high >= min((q + 1) * QUADRANT, top)
                         if what == CLEAR and not covered:
                             continue
-                        for cell in range(begin, end):
-                            if what == ASK and cells[q, cell]:
-                                return True
-                            if what != ASK:
-                                cells[q, cell] = what == SET
-    return False
+                        for part in range(parts[kind, begin], parts[kind, end]):
+                            _meet(cells[kind, q, part], span, what)
+
+
+@compiled
+def _meet(cell: Array, span: Array, what: int) -> None:
+    """Widen one of the two by the other, or empty the cell."""
+    if what == ASK:
+        span[0], span[1] = min(span[0], cell[0]), max(span[1], cell[1])
+    elif what == SET:
+        cell[0], cell[1] = min(span[0], cell[0]), max(span[1], cell[1])
+    else:
+        cell[0], cell[1] = NEVER, -1

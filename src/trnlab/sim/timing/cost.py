@@ -47,7 +47,8 @@ class DmaCost(NamedTuple):
 
     trigger: the issuing engine is busy. start: from then to the first byte. share: one DMA engine is busy. lanes: how
     many of them take part. stagger: each of them starts so much after the one before. interval: at least from the
-    transfer before in its queue. wake: more than a semaphore from when its operands are ready to the trigger.
+    transfer before in its queue. wake: more than a semaphore from when its operands are ready to the trigger. turn:
+    from the last byte of a transfer that went the other way to the first of this one.
     """
 
     trigger: int
@@ -57,6 +58,7 @@ class DmaCost(NamedTuple):
     stagger: int
     interval: int
     wake: int
+    turn: int
 
 
 def work_cost(work: Work, chip: Chip) -> InstructionCost:
@@ -83,7 +85,10 @@ def dma_cost(work: Work, chip: Chip, engine: Engine, *, from_hbm: bool, to_hbm: 
     stagger = dma.stagger_read if from_hbm else dma.stagger
     interval = 0 if work.kind == "dma.ring" else _ns(dma.queue_interval.value - fewer)
     wake = dma.wake_gpsimd.value if by_software(work, engine) else 0
-    return DmaCost(_ns(trigger), _ns(start), round(share), lanes, _ns(stagger.value), interval, _ns(wake))
+    turn = share * dma.turnaround.value if hbm_sides == 1 else 0.0
+    return DmaCost(
+        _ns(trigger), _ns(start), round(share), lanes, _ns(stagger.value), interval, _ns(wake), round(turn)
+    )
 
 
 def _issue(work: Work, chip: Chip, engine: Engine) -> tuple[float, float]:
@@ -133,8 +138,9 @@ def _tensor(work: Work, chip: Chip) -> InstructionCost:
     instructions = max(1.0, passes / 2)  # the array does two passes per instruction pair
     streamed = max(work.n, pe.min_interval.value) * passes
     load = work.m / pe.weight_columns_per_cycle.value * passes
-    issue = (pe.issue32 if work.dtype == "float32" else pe.issue).value
-    busy = cycles_to_ps(max(streamed, load) + issue * instructions, pe.clock.value)
+    issue = (pe.issue32 if work.dtype == "float32" else pe.issue).value * instructions
+    # As on other engines, the least interval has room for what an instruction takes beyond its columns.
+    busy = cycles_to_ps(max(work.n * passes + issue, streamed, load), pe.clock.value)
     slow = max(cycles_to_ps(2 * max(streamed, load), pe.clock.value), busy)  # the gaps between instructions vanish
     usable = cycles_to_ps(streamed + pe.latency.value, pe.clock.value)
     if work.kind == "pe.transpose" and chip.has("background_transpose"):

@@ -47,8 +47,9 @@ MORE_SHIFT, READ_SHIFT = 32, 60
 MORE_MASK, SLOT_MASK = (1 << 28) - 1, (1 << 32) - 1
 READ, WRITE = 1, 2
 
-# Columns of a cost row, see `plan`. RING to SPACING and WAKE are those of DMA. SLOW: BUSY
-# while the PE array runs at half rate. WAKE: more than a semaphore after the operands.
+# Columns of a cost row, see `plan`. RING to SPACING and WAKE to TURN are those of DMA. SLOW: BUSY
+# while the PE array runs at half rate. WAKE: more than a semaphore after the operands. TURN: from the last
+# byte of a transfer that went the other way to the first of this one, on a lane.
 (
     ENGINE,
     BUSY,
@@ -66,8 +67,11 @@ READ, WRITE = 1, 2
     SPACING,
     SLOW,
     WAKE,
-) = range(16)
-ROW = 16
+    WAY,
+    TURN,
+) = range(18)
+ROW = 18
+LOAD, STORE = 1, 2  # of WAY: out of HBM, into HBM; 0: neither, or both
 SBUF_PORT, PSUM_PORT, PSUM_BANK = 1, 2, 4  # bits of PORTS; PSUM_BANK: only with whoever uses the same bank
 BANKS = 8
 PORTS_COUNT = 2 + BANKS
@@ -92,6 +96,7 @@ TABLES, WEIGHTS = range(2)  # of `Clocks.unit`
 
 WHOLE = 1 << 16  # of a lane, in rows of `cut`
 FREE, LAST = range(2)  # of `Clocks.engine`
+WENT = 2  # of `Clocks.lane`, beside FREE and LAST: the way of the last transfer
 WINDOW_END, WORKED, HALF_RATE = range(3)  # of `Clocks.window`
 # Of a slot: the last write, and the last reads by two different classes (engines and DMA), the later one first. Each
 # is a time and who did it: eight times the index of the instruction plus the class.
@@ -115,8 +120,8 @@ class Clocks:
         self.port_count = np.zeros((PORTS_COUNT, 2), np.int64)
         self.issued = np.full((RINGS, 2), NEVER, np.int64)  # last descriptors of a queue: when, whose
         self.ring = np.full((RINGS, LANES), NEVER, np.int64)  # last byte of a queue on each lane
-        self.lane = np.full((2, LANES), base, np.int64)  # last byte of each lane, whose
-        self.lane[LAST] = -1
+        self.lane = np.full((3, LANES), base, np.int64)  # last byte of each lane, whose, and which way it went
+        self.lane[LAST], self.lane[WENT] = -1, 0
         self.gap = np.full((GAPS, 3, LANES), NEVER, np.int64)  # from, to, transfer that ends where the gap begins
         self.gaps = np.full((GAPS + 1, 2), NEVER, np.int64)  # of each set of gaps: the latest end, and the longest
         self.gaps[GAPS, 0] = 0  # how many sets so far; the last GAPS are kept
@@ -393,24 +398,25 @@ def _transfer(
     if fits and parameters[ARBITRATION] == READY_FIRST:
         return _backfill(row, share, made, by, before, index, ring, lane, gap, gaps)
     first, last, final, opened = np.int64(1) << 62, np.int64(NEVER), np.uint64(0), False
+    turn = row[TURN] if lane[WENT, first_lane] + row[WAY] == LOAD + STORE else np.int64(0)
     at, late = made, made
     for k in range(lanes):
-        free = lane[FREE, first_lane + k]
+        free = lane[FREE, first_lane + k] + turn
         begin = max(at, free)
         opened |= begin > free
         first = min(first, begin)
         if begin > last:
             last, final, late = begin, first_lane + k, at
         at += stagger
-    if lane[FREE, final] > late:
+    if lane[FREE, final] + turn > late:
         by = lane[LAST, final]
     if opened:
         _remember(low, low + row[NUM_LANES], made, stagger, lane, gap, gaps, last)
     at = made
     for k in range(lanes):
-        until = max(at, lane[FREE, first_lane + k]) + share
+        until = max(at, lane[FREE, first_lane + k] + turn) + share
         ring[queue, first_lane + k] = lane[FREE, first_lane + k] = until
-        lane[LAST, first_lane + k] = index
+        lane[LAST, first_lane + k], lane[WENT, first_lane + k] = index, row[WAY]
         at += stagger
     return first, last + share, by
 
@@ -486,13 +492,14 @@ def _backfill(
                     break
         if at < 0:
             free, previous = lane[FREE, n], lane[LAST, n]
-            at = max(earliest, free)
-            if at > free:
+            turn = row[TURN] if lane[WENT, n] + row[WAY] == LOAD + STORE else np.int64(0)
+            at = max(earliest, free + turn)
+            if at > free + turn:
                 if not opened:  # the oldest gaps are forgotten
                     opened = True
                     gap[fresh, 0, :] = gap[fresh, 1, :] = NEVER
                 gap[fresh, 0, n], gap[fresh, 1, n], gap[fresh, 2, n] = free, at, previous
-            lane[FREE, n], lane[LAST, n] = at + share, index
+            lane[FREE, n], lane[LAST, n], lane[WENT, n] = at + share, index, row[WAY]
         if at > earliest:
             cause = previous
         ring[queue, n] = at + share

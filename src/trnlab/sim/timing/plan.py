@@ -237,14 +237,15 @@ def _row(key: _Key, work: Work, chip: Chip) -> list[int]:
         mask, side_by_side = _parts(work.part)
         gap = cost.busy // side_by_side
         issue = [key.engine, cost.busy, cost.latency, cost.exposed, cost.table, ports, mask, gap]
-        return [*issue, -1, 0, 0, 0, 0, 0, cost.slow, 0]
+        return [*issue, -1, 0, 0, 0, 0, 0, cost.slow, 0, 0, 0]
     dma = dma_cost(
         work, chip, key.engine, from_hbm=bool(key.in_hbm & SRC_IN_HBM), to_hbm=bool(key.in_hbm & DST_IN_HBM)
     )
     ring = key.engine * _QUEUES + key.queue
     first = min(key.lane, order.LANES - dma.lanes)
     issue = [key.engine, dma.trigger, dma.start, 0, 0, 0, 0, dma.trigger]
-    return [*issue, ring, dma.share, first, dma.lanes, dma.stagger, dma.interval, 0, dma.wake]
+    way = {SRC_IN_HBM: order.LOAD, DST_IN_HBM: order.STORE}.get(key.in_hbm, 0)
+    return [*issue, ring, dma.share, first, dma.lanes, dma.stagger, dma.interval, 0, dma.wake, way, dma.turn]
 
 
 def _parts(part: tuple[int, ...]) -> tuple[int, int]:

@@ -91,7 +91,7 @@ def _parts(c: order.Clocks) -> list[tuple[Ints, Any, Any]]:
         (c.port_count, PLAIN, itself),
         (c.issued, pair, first),
         (c.ring, TIME, itself),
-        (c.lane, [[TIME], [INDEX]], rows),
+        (c.lane, [[TIME], [INDEX], [PLAIN]], rows),
         (c.gap, [[TIME], [TIME], [INDEX]], lambda place: np.broadcast_to(place[:, 1:2], place.shape)),
         (c.gaps, gaps_kind, first),
     ]
