@@ -179,7 +179,7 @@ class RunRecord:
     def _tell(self, timed: bool) -> dict[str, Any]:
         """What `trnlab monitor` may see."""
         about = {
-            "folder": str(self.folder),
+            "folder": str(self.folder.resolve()),
             "script": str(self.script),
             "started": self._started.timestamp(),
             "steps": self.session.counters.steps or len(self._updates),
