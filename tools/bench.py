@@ -41,6 +41,7 @@ BENCHMARKS: dict[str, int | None] = {
     "checkpoints": 1,
     "start": 1,
     "recorded": 1,
+    "tune": 1,
 }
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 HERE = Path(__file__).parent

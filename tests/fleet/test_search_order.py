@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 from test_searches_again import MadeUp, Wires
@@ -14,6 +15,8 @@ from trnlab.fleet import model
 from trnlab.fleet.costs.programs import Programs
 from trnlab.fleet.costs.timed import SharedRoutines
 from trnlab.fleet.layers.shares import ShardSpec
+from trnlab.fleet.planning import plan as planning
+from trnlab.fleet.planning.question import Question
 from trnlab.fleet.search.candidates import HOPE, SearchRounds, search
 from trnlab.fleet.search.shard_costs import ShardKey, Training
 from trnlab.fleet.search.steps import Planner
@@ -96,3 +99,38 @@ def test_stacks_share_routines_and_cost_what_they_cost_alone():
     assert 0 < found[1][0] < found[1][1]
     fp32 = Session(chips.target("trn1.2xlarge"), precision="fp32")
     assert not routines.of(fp32)
+
+
+class OfChips(Counted):
+    """NeuronCore-v2 takes four times as long; which tensor groups each chip was asked for."""
+
+    asked: ClassVar[dict[str, set[int]]] = {}
+
+    def __init__(self, session, known=None, routines=None):
+        super().__init__(session)
+        self.slow = 4 if session.chip.name == "trn1" else 1
+
+    def layer(self, model, block, spec):
+        self.asked.setdefault(self.session.target.name, set()).add(spec.tensor)
+        return super().layer(model, block, spec)
+
+    def stage(self, *args, **options):
+        found = super().stage(*args, **options)
+        return replace(found, forward=self.slow * found.forward, backward=self.slow * found.backward)
+
+
+@pytest.mark.parametrize("names", [("trn1.32xlarge", "trn2.48xlarge"), ("trn2.48xlarge", "trn1.32xlarge")])
+def test_what_is_later_and_dearer_at_best_is_not_compiled(names, monkeypatch):
+    """The plan, and what is both sooner and cheaper, are those of a search that compiles everything hopeful."""
+    monkeypatch.setattr(planning, "Programs", OfChips)
+    monkeypatch.setattr(planning, "Exchange", lambda target, known: Wires(target))
+    question = Question(model("llama3-8b"), 1e12, names, (1, 4), batch=256)
+    monkeypatch.setattr(OfChips, "asked", {})
+    short, few = planning.plan(question), OfChips.asked
+    monkeypatch.setattr(OfChips, "asked", {})
+    monkeypatch.setattr(planning, "_matters", lambda found, cluster: lambda steps: True)
+    full, many = planning.plan(question), OfChips.asked
+    assert [str(each) for each in short.front] == [str(each) for each in full.front]
+    assert short.chosen == full.chosen
+    assert few["trn2.48xlarge"] == many["trn2.48xlarge"]
+    assert few["trn1.32xlarge"] < many["trn1.32xlarge"]

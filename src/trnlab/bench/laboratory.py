@@ -28,6 +28,10 @@ from trnlab.bench import contained, judging, ladder, tuning, variants
 from trnlab.bench.candidate import KernelCandidate, candidate
 from trnlab.bench.explanation import explained
 from trnlab.bench.hostile import FAMILIES
+from trnlab.bench.ideas import search
+from trnlab.bench.ideas.candidates import trial_of
+from trnlab.bench.ideas.document import plain
+from trnlab.bench.ideas.sources import written
 from trnlab.bench.judging import Judgement, ProblemSpec
 from trnlab.bench.recording import on_target
 from trnlab.errors import TrnlabError
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Answer = dict[str, Any]
+NOTHING = "no change by rewriting gains; explain says where the time goes"
 SHOWN = 3  # cases and points that are told in full
 
 
@@ -95,6 +100,38 @@ def explain(kernel: str, inputs: Sequence[str] = (), reference: str | None = Non
     with _problem([kernel], reference, inputs, target, False) as (bench, (one,)):
         recording = _recorded(bench, one)
         return explained(portable.loads(recording, default_chip()), default_chip())
+
+
+@_answered
+def ideas(
+    kernel: str, inputs: Sequence[str] = (), reference: str | None = None, target: str = "", apply: Sequence[str] = ()
+) -> Answer:
+    """Changes to a kernel that keep its numbers bit by bit, made and timed: what each gains, why, how it is written.
+    apply: names of changes to make, one after the other, or "all": the best, then the best after it."""
+    with _problem([kernel], reference, inputs, target, False) as (bench, (one,)):
+        trial = trial_of(bench, one)
+        if not apply:
+            proposals, tried = search.proposed(trial)
+            return {
+                "time_us": trial.total / 1e6,
+                "tried": tried,
+                "changes": [plain(t, trial.total) for t in proposals],
+                "next": "write the first that keeps the bits, or apply several" if proposals else NOTHING,
+            }
+        changed, steps = search.climbed(trial) if list(apply) == ["all"] else search.applied(trial, apply)
+        source = written(bench, one, steps)  # where all of them are arguments of calls
+        return {
+            "time_us": trial.total / 1e6,
+            "changed_time_us": changed.total / 1e6,
+            "faster_by": round(trial.total / max(changed.total, 1), 3),
+            "made": [plain(s.tried, s.before) for s in steps],
+            "source": None if source is None else source[0],
+            "next": (
+                "judge the source" if source else "write these changes into the source, in this order, then judge it"
+            )
+            if steps
+            else NOTHING,
+        }
 
 
 @_answered

@@ -66,6 +66,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
     ),
     "Write kernels": (
         Command("bench", "judge kernels against a reference: right, how fast, and why", KERNELS),
+        Command("ideas", "change a kernel where its numbers stay: what each change gains", KERNELS),
         Command("tune", "search a kernel's parameters for its fastest right form", KERNELS),
         Command("lint", "find what the vendor's compiler would refuse in kernels", KERNELS),
         Command("passes", "show what the compiler makes of kernels, and what each pass gains", KERNELS),

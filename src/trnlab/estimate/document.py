@@ -250,6 +250,9 @@ def _breakdown(t: TargetResult, whole: float) -> Iterator[Part]:
         yield Note(f"and then   {seconds(t.input_s):>10}  waiting for data")
     if t.on_both is not None:
         yield Note(f"both cores of the rank's logical core share {t.on_both:.0%} of what is no collective")
+    if t.limit:
+        least = f"{seconds(t.limit['seconds'])} by {t.limit['by']}"
+        yield Note(f"{t.limit['seconds'] / whole:.0%} of what this chip allows at best: {least}")
     yield Note("", on=TERMINAL)
     yield Section(heading="by module", parts=[Bars([bar(name, s) for name, s in t.modules], bare=True)])
 

@@ -19,6 +19,7 @@ from trnlab.graph.flops import model_flops
 from trnlab.graph.ir import Graph
 from trnlab.precision import MODES
 from trnlab.runtime import device
+from trnlab.runtime.analysis.limits import limit_of_step
 from trnlab.runtime.analysis.performance import MILLION
 from trnlab.runtime.communication import UncapturedCollective, UntimedCollective
 from trnlab.runtime.executable import Executable
@@ -205,6 +206,8 @@ def _time(result: TargetResult, made: Sequence[tuple[GraphRuns, StepCost]], sess
     result.mfu = (
         flops / (result.step_s * cores * session.chip.peak_flops(MODES[session.precision])) if result.step_s else None
     )
+    limit = limit_of_step([(cost.executable, part.times) for part, cost in made], MODES[session.precision])
+    result.limit = {"seconds": limit.seconds, "by": limit.by} if limit is not None else {}
     if session.pairs:
         result.on_both = _on_both(made)
     result.parts = {name: parts[name] / PS_PER_S for name in (FORWARD, BACKWARD, UPDATE) if parts[name]}

@@ -94,6 +94,7 @@ class TargetResult:
     memory: MemoryReport = field(default_factory=MemoryReport)
     step_s: float | None = None
     mfu: float | None = None
+    limit: dict[str, Any] = field(default_factory=dict)  # seconds that the chip allows at best, by what; see `limits`
     per_s: float | None = None
     per_s_of_core: float | None = None
     layout: CoreLayout | None = None

@@ -33,7 +33,7 @@ def page(instr: Instruction) -> str:
 
 def signature(instr: Instruction) -> str:
     """The call as it is written with the builder, on several lines where it is long."""
-    names = [spec.name for spec in instr.operands]
+    names = list(dict.fromkeys(spec.name for spec in instr.operands))
     required = [s.name for s in instr.operands if not s.optional]
     optional = [f"{n}={instr.attrs.get(n)!r}" for n in names if n not in required]
     attrs = [f"{n}={v!r}" for n, v in sorted(instr.attrs.items()) if n not in names]

@@ -59,6 +59,20 @@ class PortableKernel:
         """When each of its instructions runs. policy: another one than its own."""
         return time_program(self.trace.program, chip, policy=policy or self.policy(chip))
 
+    def content(self) -> bytes:
+        """It as bytes, as `loads` reads them. Raises UsageError (TRN843) for results that are no tensors, numbers,
+        lists and dicts."""
+        metadata = {
+            "name": self.name,
+            "dialect": self.dialect,
+            "off": list(self.off),
+            "arguments": self.trace.arguments,
+            "results": _plain(self.trace.results),
+            "recorded_anew": self.recorded_anew,
+        }
+        program = replace(self.trace.program, constants=dict(self.trace.arrays))
+        return b"".join(serialize.dump(program, metadata))
+
     def profiled(self, chip: Chip) -> Timeline:
         """Its timeline, with the counters of the vendor's profiler."""
         return with_counters(self.timeline(chip), self.trace.program, chip)
@@ -67,16 +81,9 @@ class PortableKernel:
 def dump(kernel: Kernel, trace: Trace, chip: Chip) -> bytes:
     """A recording as bytes. Raises UsageError (TRN843) for results that are no tensors, numbers, lists and dicts."""
     usual, own = chosen(chip.name, kernel.dialect).values(), kernel.policy(chip).values()
-    metadata = {
-        "name": kernel.function.__name__,
-        "dialect": kernel.dialect,
-        "off": [name for name in usual if usual[name] and not own[name]],
-        "arguments": trace.arguments,
-        "results": _plain(trace.results),
-        "recorded_anew": trace.content is not None,
-    }
-    program = replace(trace.program, constants=dict(trace.arrays))
-    return b"".join(serialize.dump(program, metadata))
+    off = tuple(name for name in usual if usual[name] and not own[name])
+    recorded = PortableKernel(kernel.function.__name__, kernel.dialect, off, trace, trace.content is not None)
+    return recorded.content()
 
 
 def loads(content: bytes, chip: Chip) -> PortableKernel:

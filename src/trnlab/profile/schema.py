@@ -193,6 +193,7 @@ LISTS: dict[str, Check] = {
         )
     ),
     "choices": each(record({"option": text, "value": text, "change": number()})),
+    "limit": record({"seconds": SECONDS, "by": text}),
     "kernels": each(
         record(
             {

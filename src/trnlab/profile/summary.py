@@ -273,6 +273,10 @@ def _timed(s: Summary) -> Iterable[tuple[str, str]]:
     yield whole, f"{format_time(s['step_time_s'] * PS_PER_S)}{_between(s)} on the chip{tokens}{wall}"
     speed = f"{format_count(s['tokens_per_s'])} tokens/s, " if s["tokens_per_step"] else ""
     yield "throughput", f"{speed}MFU {s['mfu']:.1%}, HFU {s['hfu']:.1%} of {format_count(s['peak_flops'])}FLOP/s"
+    if "limit" in s:
+        limit = s["limit"]
+        least = format_time(limit["seconds"] * PS_PER_S)
+        yield "limit", f"{limit['seconds'] / s['step_time_s']:.0%} of what this chip allows: {least} by {limit['by']}"
     yield "bound by", bound(s)
     engines = sorted(s["engines"].items(), key=lambda item: -item[1]["active"])
     for i, (name, use) in enumerate(engines):

@@ -145,6 +145,10 @@ class Builder:
             raise ValueError(f"buffer {buffer.name!r} is larger than its memory")
         if buffer.kind == "param":
             self._params.append(buffer.id)
+        elif buffer.kind == "scratch":
+            self._scratch = max(self._scratch, buffer.address + -(-buffer.nbytes // _ALIGN) * _ALIGN)
+        elif buffer.memory is Memory.SBUF:
+            self._sbuf_peak = max(self._sbuf_peak, buffer.address + buffer.nbytes)
         return whole(self._add(buffer))
 
     def _room(self, buffer: Buffer) -> int:

@@ -26,7 +26,7 @@ from trnlab.compiler.progress import watched
 from trnlab.errors import RunError
 from trnlab.graph.canonical import diff
 from trnlab.graph.collectives import has_collectives
-from trnlab.graph.flops import model_flops
+from trnlab.graph.flops import asked
 from trnlab.graph.ir import Graph
 from trnlab.graph.text import to_text
 from trnlab.program.callee import needs_two_cores
@@ -216,6 +216,7 @@ def _on_network(program: Program, session: Session) -> Program:
 
 def _identity(graph: Graph, wanted: Fingerprint, session: Session) -> dict[str, Any]:
     """What every executable of the graph says of itself, whoever compiled it."""
+    work = asked(graph)
     return {
         "key": wanted.key,
         "name": graph.name,
@@ -225,7 +226,8 @@ def _identity(graph: Graph, wanted: Fingerprint, session: Session) -> dict[str, 
         "inputs": [list(v.shape) for v in graph.inputs],
         "outputs": [list(v.shape) for v in graph.outputs],
         "aliases": [list(pair) for pair in sorted(graph.aliases.items())],
-        "model_flops": model_flops(graph),
+        "model_flops": work.flops,
+        "asked": {"bytes": work.bytes, "chain": work.chain, "formats": [*work.formats]},
     }
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from trnlab.chips.spec import Chip
+from trnlab.graph.flops import AskedWork
 from trnlab.hbm import HBM
 from trnlab.policy import Policy, chosen
 from trnlab.program.routine import Program
@@ -41,6 +42,14 @@ class Executable:
     def name(self) -> str:
         """The graph's name."""
         return str(self.metadata["name"])
+
+    @property
+    def asked(self) -> AskedWork | None:
+        """What its graph asks of any chip; None of a kernel, whose model nobody knows."""
+        found = self.metadata.get("asked")
+        if not found:
+            return None
+        return AskedWork(self.metadata["model_flops"], found["bytes"], found["chain"], tuple(found["formats"]))
 
     @property
     def is_kernel(self) -> bool:

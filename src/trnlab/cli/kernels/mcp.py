@@ -18,6 +18,7 @@ TOOLS = (
     laboratory.judge,
     laboratory.compare,
     laboratory.explain,
+    laboratory.ideas,
     laboratory.lint,
     laboratory.instruction,
     laboratory.rules,

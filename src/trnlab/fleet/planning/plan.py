@@ -38,6 +38,7 @@ from trnlab.fleet.search.prefetch import CompilePool, PrefetchingPlanner
 from trnlab.fleet.search.replicas import Replicas
 from trnlab.fleet.search.steps import PlannedStep, PlannedSteps, Planner
 from trnlab.fleet.search.tables import ROW, Tables
+from trnlab.precision import MODES
 from trnlab.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, format_bytes
 
 FURTHER = 5  # doublings of the instances that are looked at for a way out, where nothing fits or is in time
@@ -194,6 +195,14 @@ class Plan:
             return None
         return int(tables[i]), int(rows[i])
 
+    def beats(self, other: ClusterTable) -> bool:
+        """Whether a step that is known as it is is sooner and cheaper than all of another table."""
+        _, _, days, worth = self._columns
+        if not len(self):
+            return False
+        known = np.concatenate([table.steps.exact & ~table.open(self.question.model) for table in self.tables])
+        return bool((known & (days < other.days.min()) & (worth < other.worth.min())).any())
+
     def best(self, count: int) -> list[Candidate]:
         """The cheapest that are in time, the cheapest first."""
         _, _, days, worth = self._columns
@@ -299,7 +308,8 @@ def plan(
         if pool is not None and question.model.stacks:
             planner = _planner(question, name, question.instances[0], folder)
             pool.enqueue(planner, question.training, question.pinned)
-    stores = {name: _on(found, name, said, pool, came, routines) for name in question.targets}
+    names = sorted(question.targets, key=lambda name: _price_of_peak(question, name))  # what others are held against
+    stores = {name: _on(found, name, said, pool, came, routines) for name in names}
     return _confirmed(found, stores, said)
 
 
@@ -334,13 +344,32 @@ def _on(
             _gather(found, cluster, tables.search(question.model, question.batch, question.pinned))
         else:
             planner = PrefetchingPlanner(cluster, programs, exchange, pool=pool)
-            result = search(planner, question.training, question.pinned, before)
+            result = search(planner, question.training, question.pinned, before, _matters(found, cluster))
             before = result.rounds or before
             _gather(found, cluster, result)
         store.save()
         came(replace(found, tables=list(found.tables)))  # columns of a plan are made once, when they are asked for
     found.compiled += programs.compiled + (ranks.compiled if ranks is not None else 0)
     return store
+
+
+def _matters(found: Plan, cluster: Cluster) -> Callable[[PlannedSteps], bool]:
+    """Whether steps on a cluster, the best of those that fit, might be sooner or cheaper than all that were found
+    before."""
+    known = replace(found, tables=list(found.tables))
+
+    def matters(steps: PlannedSteps) -> bool:
+        fits = steps.memory <= steps.room
+        return not fits.any() or not known.beats(_table(found.question, cluster, steps.take(fits), None))
+
+    return matters
+
+
+def _price_of_peak(question: Question, name: str) -> tuple[bool, float]:
+    """Dollars an hour of a FLOP/s; of a target without a price the chips."""
+    target = chips.target(name)
+    peak = target.cores * target.chip.peak_flops(MODES[question.precision])
+    return target.price is None, (target.chips if target.price is None else target.price.usd(1.0)) / peak
 
 
 def _confirmed(found: Plan, stores: Mapping[str, CostStore], said: Callable[[str], None]) -> Plan:

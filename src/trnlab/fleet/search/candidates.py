@@ -79,9 +79,11 @@ def search(
     training: Training,
     fixed: Mapping[str, int] | None = None,
     before: SearchRounds | None = None,
+    matters: Callable[[PlannedSteps], bool] = lambda _: True,
 ) -> SearchResult:
     """Look at every layout of the planner's cluster. fixed: values of columns of `Layouts` that are given. before:
-    the search of the same training on other instances of the target, whose shares are known."""
+    the search of the same training on other instances of the target, whose shares are known. matters: see
+    `SearchRounds`."""
     found = SearchResult()
     layouts = _possible(found, planner, training, fixed or {})
     if not len(layouts):
@@ -90,7 +92,7 @@ def search(
     small = least <= planner.room
     found.refused[TOO_LARGE] += int((~small).sum())
     if small.any():
-        found.rounds = SearchRounds(planner, training, layouts.take(small))
+        found.rounds = SearchRounds(planner, training, layouts.take(small), matters=matters)
         if before is not None:
             found.rounds.compiled.update(before.compiled)
             found.rounds.begun.update(before.begun)
@@ -138,7 +140,11 @@ def _settle(found: SearchResult, steps: PlannedSteps) -> None:
 @dataclass
 class SearchRounds:
     """Costs of shares, compiled as far as they matter: the most hopeful layout's first, until the best of all is one
-    that was compiled as it is, and no other might be better."""
+    that was compiled as it is, and no other might be better.
+
+    matters: whether the best may be the answer, if steps are as short as is hoped; where it says no, nothing more is
+    compiled.
+    """
 
     planner: Planner
     training: Training
@@ -146,6 +152,7 @@ class SearchRounds:
     compiled: dict[ShardKey, ShardCosts] = field(default_factory=dict)
     begun: dict[ShardKey, ShardCosts] = field(default_factory=dict)  # of which layers are compiled, and no ends
     wholes: dict[int, PlannedStep | None] = field(default_factory=dict)  # by row
+    matters: Callable[[PlannedSteps], bool] = lambda _: True
 
     @property
     def pieces(self) -> list[ShardKey]:
@@ -156,7 +163,7 @@ class SearchRounds:
         """The steps of all layouts, those that were compiled before others that take as long."""
         if not self.compiled:
             self._compile(min(self.pieces, key=_order(self.planner.cluster)))
-        while (piece := self._hopeful()) is not None or (piece := self._best()) is not None:
+        while (piece := self._next()) is not None:
             self._compile(self._intermediate(piece))
         steps = self._steps()
         return steps.take(np.argsort(~steps.exact, kind="stable"))
@@ -187,10 +194,14 @@ class SearchRounds:
         else:
             self.begun[shard] = self.planner.layers(self.training, shard)
 
-    def _hopeful(self) -> ShardKey | None:
+    def _next(self) -> ShardKey | None:
+        """The shard that is to be compiled next; None where that would change no answer."""
+        hoped = self._steps(hopes=True)
+        return (self._hopeful(hoped) or self._best()) if self.matters(hoped) else None
+
+    def _hopeful(self, steps: PlannedSteps) -> ShardKey | None:
         """The shard, among those that are not compiled, of the layout which might be the best, if one might be
-        better than all that are."""
-        steps = self._steps(hopes=True)
+        better than all that are. steps: as short as is hoped."""
         total = np.where(steps.memory <= steps.room, steps.total, np.inf)
         hoped = np.where(steps.exact, np.inf, total)
         better = hoped.min() < SAME * total[steps.exact].min(initial=np.inf)

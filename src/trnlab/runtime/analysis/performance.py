@@ -13,8 +13,10 @@ from trnlab.precision import MODES
 from trnlab.profile.band import band
 from trnlab.runtime.analysis.compiled import kernel_fields
 from trnlab.runtime.analysis.insight import insight, parts_of
+from trnlab.runtime.analysis.limits import limit_of_step
 from trnlab.runtime.analysis.remedies import RankStep, remedies
 from trnlab.runtime.communication import UncapturedCollective
+from trnlab.runtime.executable import Executable
 from trnlab.runtime.faults import compare
 from trnlab.runtime.session import Session
 from trnlab.runtime.step_cost import StepPrograms
@@ -96,6 +98,7 @@ def summarise(run: ExecutedSteps) -> dict[str, Any]:
         "hfu": executed / (step_s * peak),
         "mbu": (read + written) / (step_s * chip.hbm.bandwidth.value * cores),
         "model_flops_per_step": flops,
+        **_limit(calls, run.session.precision),
         "peak_flops": peak,
         "instructions_per_step": sum(e.laid.num_instructions * count for e, count in calls),
         "engines": _engines(parts, step_s),
@@ -114,6 +117,12 @@ def summarise(run: ExecutedSteps) -> dict[str, Any]:
         **({"choices": choices} if choices else {}),
         **_together(run, step),
     }
+
+
+def _limit(calls: Sequence[tuple[Executable, int]], precision: str) -> dict[str, Any]:
+    """What the chip allows at best of a step; nothing of kernels alone."""
+    found = limit_of_step(calls, MODES[precision])
+    return {"limit": {"seconds": found.seconds, "by": found.by}} if found is not None else {}
 
 
 def _together(run: ExecutedSteps, step: StepPrograms) -> dict[str, Any]:

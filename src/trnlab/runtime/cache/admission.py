@@ -24,7 +24,7 @@ from trnlab.runtime.cache.serialize import Stored, damaged
 _OTHER = (ValueError, KeyError, TypeError, IndexError, AttributeError, AssertionError, ArithmeticError, MemoryError)
 # Fields of metadata that follow from what the key is of. Names are not among them: graphs that differ in no more than
 # names share an entry.
-ASKED = ("target", "options", "inputs", "outputs", "aliases", "model_flops")
+ASKED = ("target", "options", "inputs", "outputs", "aliases", "model_flops", "asked")
 _FIELDS: Mapping[str, type[Any] | tuple[type[Any], ...]] = {
     "key": str,
     "name": str,
@@ -37,6 +37,7 @@ _FIELDS: Mapping[str, type[Any] | tuple[type[Any], ...]] = {
     "aliases": list,
     "compile_seconds": (int, float),
     "model_flops": (int, float),
+    "asked": dict,
 }
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import combinations
 from statistics import median
 from typing import Any
 
@@ -15,6 +14,7 @@ from trnlab.documents.html import first_up
 from trnlab.units import format_bytes, format_time
 from trnlab.validation.anchors import Split
 from trnlab.validation.sources.observed import Quantity
+from trnlab.validation.sources.order import DISTINCT, RankCorrelation, correlations, overall, pairs
 from trnlab.validation.sources.results import KernelRow, TimedKernel
 from trnlab.validation.sources.versions import MODEL, version
 
@@ -34,7 +34,6 @@ class ErrorSummary:
 
 SPLITS = (Split.CALIBRATION, Split.CHECK)
 _HEAD = ("kernel", "used for", "measured", "predicted", "error")
-DISTINCT = 0.05  # variants that differ by less are not ordered
 
 
 def document(rows: Sequence[KernelRow]) -> Document:
@@ -138,7 +137,13 @@ def to_json(rows: Sequence[KernelRow]) -> dict[str, Any]:
         for r, row in zip(results, rows)
     ]
     count, wrong = pairs(results)
-    ordered = {"count": count, "wrong": [[slow.kernel.id, fast.kernel.id] for slow, fast in wrong]}
+    ranks = correlations(results)
+    ordered = {
+        "count": count,
+        "wrong": [[slow.kernel.id, fast.kernel.id] for slow, fast in wrong],
+        "tau": overall(ranks).tau,
+        "problems": [asdict(c) | {"tau": c.tau} for c in ranks],
+    }
     return {"kernels": kernels, "summary": [asdict(s) for s in summaries(results)], "pairs": ordered}
 
 
@@ -165,22 +170,6 @@ def summary(group: str, split: Split, mine: Sequence[TimedKernel]) -> ErrorSumma
         return ErrorSummary(group, split, len(mine), len(mine))
     middle, most = median(errors), errors[math.ceil(0.9 * len(errors)) - 1]
     return ErrorSummary(group, split, len(mine), len(mine) - len(errors), middle, most, errors[-1])
-
-
-def pairs(results: Sequence[TimedKernel]) -> tuple[int, list[tuple[TimedKernel, TimedKernel]]]:
-    """Pairs of variants of a kernel that differ by more than 5 % on the chip: how many there are, and those that are
-    predicted in the wrong order, the slower one on the chip first."""
-    known = [r for r in results if r.predicted is not None and r.kernel.problem]
-    families: dict[tuple[str, str], list[TimedKernel]] = {}
-    for r in known:
-        families.setdefault((r.kernel.chip, r.kernel.problem), []).append(r)
-    count, wrong = 0, []
-    for family in families.values():
-        for a, b in combinations(sorted(family, key=lambda r: -r.kernel.measured), 2):
-            if a.kernel.measured > b.kernel.measured * (1 + DISTINCT):
-                count += 1
-                wrong += [(a, b)] if (a.predicted or 0) <= (b.predicted or 0) else []
-    return count, wrong
 
 
 def typical_errors(results: Sequence[TimedKernel]) -> dict[str, dict[Split, list[float]]]:
@@ -219,6 +208,15 @@ def _order(results: Sequence[TimedKernel]) -> Iterator[Section]:
     head = f"{count - len(wrong)} of {count} pairs of variants that differ by more than {DISTINCT:.0%} are in order"
     title = head + (", not these (the slower one first):" if wrong else "")
     yield Section(title, [Note(_pair(pair)) for pair in wrong], heading="Order of variants", say=first_up(title))
+    ranks = [c for c in correlations(results) if c.pairs]
+    lines = [_rank(c) for c in [*ranks, overall(ranks)]]
+    columns = ("Kendall's tau", "chip", "variants", "pairs", "tau", "ties of the chip that are ties here")
+    yield Section(heading="Rank correlation of variants", parts=[Table(lines, columns, range(2, 6))])
+
+
+def _rank(c: RankCorrelation) -> tuple[str, ...]:
+    tau = "-" if c.tau is None else f"{c.tau:+.2f}"
+    return c.problem, c.chip, str(c.variants), str(c.pairs), tau, f"{c.tied[0]} of {c.tied[1]}"
 
 
 def _pair(pair: tuple[TimedKernel, TimedKernel]) -> str:
