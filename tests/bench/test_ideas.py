@@ -232,6 +232,14 @@ def test_engines_are_those_that_execute_the_instruction() -> None:
     assert trial.checked(remade(trial, changed)).keeps_numbers
 
 
+def test_what_an_engine_remembers_stays_with_it() -> None:
+    keeping = [i for i in BY_OPCODE.values() if any(spec.state for spec in i.operands) or "rng" in i.name]
+    assert {"activation_reduce"} <= {i.name for i in keeping}
+    for instr in keeping:
+        for dialect in ("nki", "neuronxcc"):
+            assert not engines._may_say(engines._Group(instr.opcode, 0, instr.engines[0]), dialect), instr.name
+
+
 # -- what users see -------------------------------------------------------------------------------------------------
 def test_the_ladder_is_what_its_steps_say() -> None:
     trial = blocks()

@@ -20,6 +20,7 @@ from trnlab.bench.ideas.change import KernelChange, SourceEdit
 from trnlab.chips.spec import Chip
 from trnlab.errors import ConstraintError
 from trnlab.isa.base import Engine, Work
+from trnlab.isa.collectives.meeting import Meeting
 from trnlab.program.routine import COL, OPEN_ENGINE, Routine
 from trnlab.program.text import operands_of
 
@@ -78,8 +79,12 @@ def _groups(routine: Routine, dialect: str) -> list[_Group]:
 
 
 def _may_say(group: _Group, dialect: str) -> bool:
-    """Whether a kernel can name the engine in its source."""
-    return not isa.BY_OPCODE[group.opcode].is_dma or dialect == "nki"
+    """Whether a kernel can name the engine in its source, and the instruction leaves nothing behind in it: registers
+    of an engine are no other engine's."""
+    instr = isa.BY_OPCODE[group.opcode]
+    keeps = any(spec.state for spec in instr.operands) or "reduce_cmd" in instr.attrs or "rng" in instr.name
+    control = isinstance(instr, Meeting) or any(kind.startswith("sequencer") for kind in instr.cost_kinds)
+    return not keeps and not control and (not instr.is_dma or dialect == "nki")
 
 
 def _change(
