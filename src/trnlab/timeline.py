@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from trnlab.documents.notebooks import ShownInNotebooks
 from trnlab.errors import RunError
 from trnlab.files import json_of, write_atomic
 from trnlab.loops import compiled
@@ -98,7 +99,7 @@ class CallInfo:
 
 
 @dataclass(eq=False)
-class Timeline:
+class Timeline(ShownInNotebooks):
     """When the instructions of one run of a program were executed. Columns have one row per instruction."""
 
     name: str

@@ -29,7 +29,7 @@ class BenchReport:
 def document(report: BenchReport) -> Document:
     """The ladder, the worst element of what is wrong, the reasons of what was refused, and counters."""
     good = [e for e in report.entries if e.judgement.verdict in (RIGHT, TIMED)]
-    sections: list[Part] = [Section(parts=[_ladder(report)], heading="Ladder")]
+    sections: list[Part] = [Section(parts=[ladder(to_json(report))], heading="Ladder")]
     if len(good) > 1:
         sections.append(Section(parts=[_bars(good)], heading="Time", on="page"))
     sections += [Section(parts=[Note(_remark(good))])] if len(good) > 1 else []
@@ -65,35 +65,29 @@ def _figures(good: Sequence[LadderEntry]) -> list[HeadlineFigure]:
     return [HeadlineFigure("from the slowest to the best", f"{gain:.2f} x")]
 
 
-def _ladder(report: BenchReport) -> Table:
-    rows, best = [], next((e.judgement.total for e in report.entries if e.judgement.total), 0)
-    for number, e in enumerate(report.entries):
-        j = e.judgement
-        if not j.total:
-            rows.append((str(number + 1), e.candidate.name, j.verdict, "", "", "", _note(e)))
-            continue
-        low, high = j.band
-        band = f"{format_time(low)} to {format_time(high)}" if j.others else ""
-        rows.append(
-            (
-                str(number + 1),
-                e.candidate.name,
-                j.verdict,
-                format_time(j.total),
-                band,
-                f"{j.total / best:.2f}",
-                _note(e),
-            )
-        )
+def ladder(record: Mapping[str, Any]) -> Table:
+    """The ladder of a record, as `to_json` makes it. Raises KeyError, TypeError, ValueError for one that is none."""
+    times = [int(entry["time_ps"]) for entry in record["candidates"]]
+    best = next(filter(None, times), 0)
+    rows = [_rung(entry, total, best) for entry, total in zip(record["candidates"], times)]
     return Table(rows, ("", "kernel", "is", "time", "the evidence leaves open", "to best", "remarks"), (3, 5))
 
 
-def _note(e: LadderEntry) -> str:
-    j = e.judgement
-    said = [f"same instructions as {e.same_as}"] if e.same_as else []
-    said += [f"computes in {', '.join(j.formats)}"] if j.formats else []
-    said += [f"wrong for {', '.join(o.name for o in j.cases if not o.right)}"] if j.verdict == WRONG else []
-    said += [f"{j.error.code}: {j.error.what}"] if j.error is not None else []
+def _rung(entry: Mapping[str, Any], total: int, best: int) -> tuple[str, ...]:
+    said = (str(entry["rank"]), str(entry["kernel"]), str(entry["verdict"]))
+    if not total:
+        return (*said, "", "", "", _note(entry))
+    low, high = map(int, entry["band_ps"])
+    band = f"{format_time(low)} to {format_time(high)}" if entry["banded"] else ""
+    return (*said, format_time(total), band, f"{total / best:.2f}", _note(entry))
+
+
+def _note(entry: Mapping[str, Any]) -> str:
+    wrong = [str(case["name"]) for case in entry["cases"] if not case["right"]]
+    said = [f"same instructions as {entry['same_as']}"] if entry["same_as"] else []
+    said += [f"computes in {', '.join(map(str, entry['formats']))}"] if entry["formats"] else []
+    said += [f"wrong for {', '.join(wrong)}"] if entry["verdict"] == WRONG else []
+    said += [f"{entry['error']['code']}: {entry['error']['what']}"] if entry["error"] is not None else []
     return "; ".join(said)
 
 
@@ -160,6 +154,7 @@ def _entry(rank: int, e: LadderEntry) -> dict[str, Any]:
         "verdict": j.verdict,
         "time_ps": j.total,
         "band_ps": list(j.band),
+        "banded": bool(j.others),
         "same_as": e.same_as,
         "formats": list(j.formats),
         "instructions": j.instructions,

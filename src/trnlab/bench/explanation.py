@@ -7,6 +7,7 @@ from typing import Any
 
 from trnlab.chips.spec import Chip
 from trnlab.nki.portable import PortableKernel
+from trnlab.profile.data import Step, step_of
 from trnlab.runtime.analysis.counters import counters
 from trnlab.runtime.analysis.details import details
 from trnlab.runtime.analysis.insight import insight, parts_of
@@ -52,6 +53,12 @@ def explained(kernel: PortableKernel, chip: Chip) -> dict[str, Any]:
         "counters": counters(kernel.trace.program, timeline, chip),
         "next": _next(found, timeline),
     }
+
+
+def recorded_step(kernel: PortableKernel, chip: Chip) -> Step:
+    """The instructions of a recorded kernel with their times and lines."""
+    executable = kernel_executable(kernel.trace.program, chip, kernel.policy(chip))
+    return step_of(executable.timeline, details(executable.laid, executable.timeline, chip))
 
 
 def _short(place: str) -> str:

@@ -30,6 +30,7 @@ class Target:
     host_memory_gib: int
     source: str
     note: str
+    told: Price | None = None  # what somebody pays, in the place of what is published
 
     @property
     def cores(self) -> int:
@@ -38,8 +39,8 @@ class Target:
 
     @property
     def price(self) -> Price | None:
-        """The price to reckon with; None where none is public."""
-        return chosen(self.name)
+        """The price to reckon with; None where none is public, nor told."""
+        return self.told or chosen(self.name)
 
 
 def get(name: str) -> Chip:

@@ -14,6 +14,7 @@ from importlib.resources import files
 
 from trnlab.units import SECONDS_PER_HOUR
 
+TOLD = "as told"  # the kind of a price that somebody says they pay
 KINDS = ("on-demand", "capacity block", "reserved", "spot")
 
 
@@ -53,6 +54,11 @@ class Price:
     def __str__(self) -> str:
         place = f", {self.region}" if self.region else ""
         return f"${self.usd_per_hour:.2f}/h {self.kind}, {self.date}{place} ({self.tag}: {self.source})"
+
+
+def told(instance: str, usd_per_hour: float) -> Price:
+    """What somebody says they pay."""
+    return Price(instance, TOLD, usd_per_hour, usd_per_hour, usd_per_hour, "today", "", "assumed", "the question")
 
 
 @cache

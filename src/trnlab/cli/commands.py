@@ -31,13 +31,14 @@ class Command:
         return importlib.import_module(self.module)
 
 
-PLANNING, STORES, KERNELS = "trnlab.cli.planning", "trnlab.cli.stores", "trnlab.cli.kernels"
+PLANNING, STORES, KERNELS, WEB = "trnlab.cli.planning", "trnlab.cli.stores", "trnlab.cli.kernels", "trnlab.cli.web"
 GROUPS: dict[str, tuple[Command, ...]] = {
     "Run": (
         Command("run", "run a training script or kernels on a simulated Trainium"),
         Command("compile", "compile all programs of a script ahead of time, into the cache"),
     ),
     "Look at a run": (
+        Command("ui", "serve one page for runs, plans, kernels, caches and chips", WEB),
         Command("profile", "show a run again, or a measured profile: summary, report, trace"),
         Command("compare", "compare two runs: what got faster, slower, appeared or vanished"),
         Command("sensitivity", "show which assumed figures of the hardware decide a run's time"),

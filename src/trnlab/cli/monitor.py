@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from trnlab.cli import options
+from trnlab.cli.listening import ADDRESS, CONNECTIONS, IDLE_S, LONGEST_S, is_own_name
 from trnlab.errors import TrnlabError, UsageError
 from trnlab.operations import monitor, monitor_text
 from trnlab.operations.monitor import MonitorSnapshot
@@ -25,9 +26,6 @@ from trnlab.runtime import status_file
 from trnlab.runtime.notices import say
 
 SHORTEST_S = 0.1
-CONNECTIONS = 16  # that are answered at the same time
-IDLE_S, LONGEST_S = 5.0, 15.0  # without a byte of a request, and of a connection
-_HOSTS = ("127.0.0.1", "localhost")  # by which a request may call this host
 _CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -113,8 +111,7 @@ def handler(place: Path) -> type[http.server.BaseHTTPRequestHandler]:
         timeout = IDLE_S
 
         def do_GET(self) -> None:
-            name, _, port = (self.headers.get("Host") or "").partition(":")
-            if name.lower() not in _HOSTS or not (port == "" or port.isdecimal()):
+            if not is_own_name(self.headers.get("Host") or ""):
                 self.send_error(403, "for this host's own names alone")
                 return
             try:
@@ -176,7 +173,7 @@ class Server(http.server.ThreadingHTTPServer):
 
 def _serve(place: Path, port: int) -> int:
     try:
-        server = Server(("127.0.0.1", port), handler(place))
+        server = Server((ADDRESS, port), handler(place))
     except (OSError, OverflowError) as error:
         raise UsageError(
             f"port {port} cannot be served: {error}",
@@ -185,7 +182,7 @@ def _serve(place: Path, port: int) -> int:
             limit="a free port of this host",
             remedy="choose another one, such as --port 8008",
         ) from error
-    say(f"metrics at http://127.0.0.1:{server.server_port}/metrics (process {os.getpid()})")
+    say(f"metrics at http://{ADDRESS}:{server.server_port}/metrics (process {os.getpid()})")
     with server:
         server.serve_forever()
     return 0

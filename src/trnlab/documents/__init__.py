@@ -27,7 +27,7 @@ from trnlab.documents.model import (
     Table,
 )
 from trnlab.documents.terminal import blocks, text
-from trnlab.documents.web import page
+from trnlab.documents.web import body, page
 
 __all__ = [
     "BOTH",
@@ -56,6 +56,7 @@ __all__ = [
     "SwingBars",
     "Table",
     "blocks",
+    "body",
     "page",
     "text",
 ]

@@ -10,7 +10,7 @@ from importlib.resources.abc import Traversable
 
 from trnlab.quoting import markup as escape
 
-_STYLE = files(__package__).joinpath("assets", "report.css")
+STYLE = files(__package__).joinpath("assets", "report.css")
 _PAGE = """\
 <!doctype html>
 <html lang="en">
@@ -35,7 +35,7 @@ _PAGE = """\
 def document(name: str, body: str, scripts: Iterable[Traversable] = ()) -> str:
     """A whole page around the body, with the style and the scripts that its drawings need."""
     script = "".join(file.read_text("utf-8") for file in scripts)
-    return _PAGE.format(name=escape(name), style=_STYLE.read_text("utf-8"), body=body, script=script)
+    return _PAGE.format(name=escape(name), style=STYLE.read_text("utf-8"), body=body, script=script)
 
 
 def section(title: str, say: str, content: str, style: str = "") -> str:
@@ -122,19 +122,25 @@ def _swing(share: float, colour: str) -> str:
     return f'<i style="left:{left:.2f}%;width:{width:.2f}%;background:var(--{colour})"></i>'
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Iterable[int] = ()) -> str:
-    """A table of texts; `numbers` are the columns that are set to the right. The last cell of a row that is shorter
-    than others spans what is left."""
+def table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Iterable[int] = (), links: Sequence[str] = ()
+) -> str:
+    """A table of texts; `numbers` are the columns that are set to the right; links: of each row, where its first cell
+    leads to. The last cell of a row that is shorter than others spans what is left."""
     right, columns = set(numbers), max(map(len, (head, *rows)), default=0)
 
-    def line(cells: Sequence[str], tag: str) -> str:
+    def line(cells: Sequence[str], tag: str, link: str = "") -> str:
+        told = list(map(escape, cells))
+        if link and told:
+            told[0] = f'<a href="{escape(link)}">{told[0]}</a>'
         styles = [' class="number"' if i in right else "" for i in range(len(cells))]
         if cells and len(cells) < columns:
             styles[-1] = f' colspan="{columns - len(cells) + 1}"'
-        return f"<tr>{''.join(f'<{tag}{s}>{escape(cell)}</{tag}>' for s, cell in zip(styles, cells))}</tr>"
+        return f"<tr>{''.join(f'<{tag}{s}>{cell}</{tag}>' for s, cell in zip(styles, told))}</tr>"
 
     top = line(head, "th") if head else ""
-    return f'<div class="scroll"><table>{top}{"".join(line(row, "td") for row in rows)}</table></div>'
+    leads = [*links, *[""] * (len(rows) - len(links))]
+    return f'<div class="scroll"><table>{top}{"".join(map(line, rows, ["td"] * len(rows), leads))}</table></div>'
 
 
 def first_up(text: str) -> str:

@@ -14,6 +14,7 @@ from importlib.resources.abc import Traversable
 from typing import Any
 
 from trnlab.documents.charts import Area, Curve, ScatterPoint
+from trnlab.documents.notebooks import ShownInNotebooks
 
 TERMINAL, PAGE, BOTH = "terminal", "page", "both"
 ACCENT = "var(--accent)"
@@ -35,12 +36,13 @@ class Note(Part):
 
 
 @dataclass(frozen=True)
-class Table(Part):
+class Table(Part, ShownInNotebooks):
     """Rows of cells. A row that is shorter than the head ends in a cell that spans what is left."""
 
     rows: Sequence[Sequence[str]]
     head: Sequence[str] = ()
     numbers: Collection[int] = ()  # columns that are set to the right
+    links: Sequence[str] = ()  # of each row: where its first cell leads to on a page, "" for nowhere
     # most, most_on_page: rows that are shown there, 0 for all
     most: int = 0
     most_on_page: int = 0
@@ -185,7 +187,7 @@ class HeadlineFigure:
 
 
 @dataclass(frozen=True)
-class Document:
+class Document(ShownInNotebooks):
     """A result for people and programs."""
 
     # title, over, lede, notice, about, figures: the head of the page: its heading, the line above, its first

@@ -26,14 +26,20 @@ from trnlab.documents.model import (
     Table,
     parts_on,
 )
+from trnlab.documents.notebooks import LOW, framed, shows
 from trnlab.quoting import markup as escape
 
 
 def page(document: Document) -> str:
     """The whole page."""
-    body = [_head(document), *map(_html, parts_on(PAGE, document.sections))]
-    body += [f"<footer>{escape(document.foot)}</footer>"] if document.foot else []
-    return html.document(document.name or document.title, "\n".join(body), document.scripts)
+    return html.document(document.name or document.title, body(document), document.scripts)
+
+
+def body(document: Document) -> str:
+    """What a page shows of it, for a page that has its style and its scripts."""
+    parts = [_head(document), *map(_html, parts_on(PAGE, document.sections))]
+    parts += [f"<footer>{escape(document.foot)}</footer>"] if document.foot else []
+    return "\n".join(parts)
 
 
 def _head(d: Document) -> str:
@@ -87,7 +93,7 @@ def _note(note: Note) -> str:
 
 def _table(t: Table) -> str:
     shown = t.rows[: t.most_on_page or None]
-    return html.table(t.head, shown, t.numbers) + _more(len(t.rows) - len(shown))
+    return html.table(t.head, shown, t.numbers, t.links) + _more(len(t.rows) - len(shown))
 
 
 def _more(left: int) -> str:
@@ -149,3 +155,6 @@ _RENDERERS: dict[type[Part], Callable[[Any], str]] = {
     SwingBars: _swings,
     Drawing: _drawing,
 }
+
+shows(Document, lambda made: framed(page(made)))
+shows(Table, lambda made: framed(page(Document("", [made])), LOW))

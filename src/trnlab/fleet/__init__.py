@@ -11,5 +11,6 @@ from __future__ import annotations
 from trnlab.fleet.models.configurations import model
 from trnlab.fleet.planning.plan import Candidate, Plan, plan
 from trnlab.fleet.planning.question import Question
+from trnlab.fleet.report import notebooks  # noqa: F401  (registers how plans are drawn)
 
 __all__ = ["Candidate", "Plan", "Question", "model", "plan"]

@@ -8,6 +8,7 @@
 Everything is read from the run's folder; nothing is simulated here.
 """
 
+from trnlab.profile import notebooks  # noqa: F401  (registers how timelines and runs are drawn)
 from trnlab.profile.compare import compare, open_run
 from trnlab.profile.data import Profile, Step, load, read_summary
 from trnlab.profile.pages import comparison

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from trnlab import timeline
+from trnlab.documents.notebooks import ShownInNotebooks
 from trnlab.errors import RunError
 from trnlab.files import json_of
 from trnlab.profile import schema
@@ -56,7 +57,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Profile:
+class Profile(ShownInNotebooks):
     """A run. `step` is None when it ended before anything could be timed."""
 
     folder: Path

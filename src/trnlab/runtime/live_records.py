@@ -64,7 +64,7 @@ def sound(told: Any) -> dict[str, Any]:
     found |= {name: _count(told.get(name, 0)) for name in ("birth", "steps")}
     found |= {name: _seconds(told.get(name, 0.0)) for name in ("network_s", "input_s")}
     found |= {name: _counts(told.get(name)) for name in ("errors", "outcomes", "ecc")}
-    found |= {name: _text(told.get(name, "")) for name in ("tag", "script", "status", "target")}
+    found |= {name: _text(told.get(name, "")) for name in ("tag", "script", "status", "target", "folder")}
     found["updated"] = _seconds(told.get("updated"))
     found["started"] = _seconds(told.get("started", found["updated"]))
     found |= {"schema": SCHEMA, "version": VERSION, "pairs": bool(told.get("pairs"))}

@@ -30,18 +30,17 @@ class SourceEdit:
 
 @dataclass(frozen=True)
 class KernelChange:
-    """A change to a kernel. name: how a command line asks for it. options: of the recording, for one that is made
-    there; make: the changed instructions of others, None where there is nothing to change. edit: what it is in the
-    source, where that is an argument of a call."""
+    """A change to a kernel."""
 
-    name: str
+    name: str  # how a command line asks for it
     what: str
     why: str
     source: str  # of the rule
     how: str  # in the words of the kernel language
-    options: Mapping[str, bool | int | str] = field(default_factory=dict)
+    options: Mapping[str, bool | int | str] = field(default_factory=dict)  # of the recording, for one made there
+    # the changed instructions of others, None where there is nothing to change
     make: Callable[[Routine, Chip], Routine | None] | None = None
-    edit: SourceEdit | None = None
+    edit: SourceEdit | None = None  # what it is in the source, where that is an argument of a call
 
 
 def placed(draft: Draft) -> Routine | None:

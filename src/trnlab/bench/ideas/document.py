@@ -17,13 +17,13 @@ SAME, OTHER, UNCHECKED = "the same", "others", "not compared"
 
 @dataclass(frozen=True)
 class IdeasReport:
-    """What was found for a kernel. proposals: the changes that gain, each by itself; steps: those that were made."""
+    """What was found for a kernel."""
 
     kernel: str
     target: str
     total: int  # picoseconds
-    proposals: Sequence[TriedChange] = ()
-    steps: Sequence[IdeaStep] = ()
+    proposals: Sequence[TriedChange] = ()  # the changes that gain, each by itself
+    steps: Sequence[IdeaStep] = ()  # those that were made
     tried: int = 0
     words: Sequence[dict[str, Any]] = field(default=())  # what else costs time, as `explanation` has it
 

@@ -41,13 +41,13 @@ class TriedChange:
 
 @dataclass
 class KernelTrial:
-    """A recorded kernel. options: under which it was recorded beyond its compiler's. cases: inputs to compare on."""
+    """A recorded kernel, and what its changes are held against."""
 
     kernel: PortableKernel
     chip: Chip
-    cases: Iterable[bits.Case]
+    cases: Iterable[bits.Case]  # inputs to compare on
     record: Record
-    options: Options = field(default_factory=dict)
+    options: Options = field(default_factory=dict)  # under which it was recorded, beyond its compiler's
     recorded_only: bool = True  # no instruction was changed since, so that it can be recorded otherwise
     _expected: dict[str, list[Any]] = field(default_factory=dict)
 

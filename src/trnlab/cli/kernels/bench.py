@@ -79,6 +79,18 @@ def arguments(command: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Judge kernels; returns 1 where one is wrong or refused."""
+    report = judged(args)
+    said = document(report)
+    if args.out is not None:
+        args.out.mkdir(parents=True, exist_ok=True)
+        write_atomic(args.out / "bench.html", documents.page(said).encode())
+        write_atomic(args.out / "bench.json", said.json().encode())
+    print(said.json() if args.json else documents.text(said))
+    return int(any(e.judgement.verdict in (WRONG, REFUSED) for e in report.entries))
+
+
+def judged(args: argparse.Namespace) -> BenchReport:
+    """The ladder. Raises UsageError (TRN840) where there is no kernel."""
     found = candidates(args.kernels)
     if not found:
         raise UsageError("there is no kernel in the folder", code="TRN840", got=", ".join(args.kernels))
@@ -86,14 +98,7 @@ def main(args: argparse.Namespace) -> int:
         bench = bench_of(args, not args.no_band)
         entries = ladder.run(bench, found, executor, _progress)
         cases = tuple(o.name for o in entries[0].judgement.cases)
-        report = BenchReport(default_chip().name, args.reference or "", cases, bench.spec.seed, entries)
-    said = document(report)
-    if args.out is not None:
-        args.out.mkdir(parents=True, exist_ok=True)
-        write_atomic(args.out / "bench.html", documents.page(said).encode())
-        write_atomic(args.out / "bench.json", said.json().encode())
-    print(said.json() if args.json else documents.text(said))
-    return int(any(e.judgement.verdict in (WRONG, REFUSED) for e in entries))
+        return BenchReport(default_chip().name, args.reference or "", cases, bench.spec.seed, entries)
 
 
 def bench_of(args: argparse.Namespace, band: bool) -> ladder.KernelBench:

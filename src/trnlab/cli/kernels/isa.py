@@ -19,20 +19,28 @@ def arguments(command: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Show the page of one instruction, or all signatures by opcode."""
-    if args.name is None:
-        instructions = sorted(REGISTRY.values(), key=lambda instr: instr.opcode)
-        print("\n".join(f"{instr.opcode:3}  {signature(instr)}" for instr in instructions))
-        print("\n".join(f"  -  {name}()" for name in examples.QUERIES))
-    elif args.name in examples.QUERIES:
-        print(_query(args.name))
-    elif args.name in REGISTRY:
-        print(_page(args.name))
-    else:
-        known = ", ".join(sorted({*REGISTRY, *examples.QUERIES}))
-        raise UsageError(
-            f"unknown instruction {args.name!r}", code="TRN125", limit=known, remedy="choose one of these"
-        )
+    if args.name is not None:
+        print(text_of(args.name))
+        return 0
+    print("\n".join(f"{opcode:>3}  {signature}" for opcode, _, signature in listed()))
     return 0
+
+
+def listed() -> list[tuple[str, str, str]]:
+    """All instructions by opcode, then functions that ask: opcode, name, signature."""
+    instructions = sorted(REGISTRY.values(), key=lambda instr: instr.opcode)
+    found = [(str(instr.opcode), instr.name, signature(instr)) for instr in instructions]
+    return [*found, *(("-", name, f"{name}()") for name in examples.QUERIES)]
+
+
+def text_of(name: str) -> str:
+    """The page of an instruction. Raises UsageError (TRN125) where there is none of this name."""
+    if name in examples.QUERIES:
+        return _query(name)
+    if name in REGISTRY:
+        return _page(name)
+    known = ", ".join(sorted({*REGISTRY, *examples.QUERIES}))
+    raise UsageError(f"unknown instruction {name!r}", code="TRN125", limit=known, remedy="choose one of these")
 
 
 def _page(name: str) -> str:

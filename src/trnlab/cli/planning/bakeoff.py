@@ -66,6 +66,13 @@ def arguments(command: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Compare two sides of the same training."""
+    said = answer(args)
+    print(said.json() if args.json else documents.text(said))
+    return 0
+
+
+def answer(args: argparse.Namespace) -> documents.Document:
+    """The comparison."""
     for text in (args.a, args.b):  # what cannot be read is said before a search
         spelled(text)
     energy.intensity(args.region)
@@ -85,9 +92,7 @@ def main(args: argparse.Namespace) -> int:
         found.append(
             Bakeoff(work, sides[0], sides[1], days, asked or _epoch(work), args.region, between, port, stack)
         )
-    said = document(found[0], found if neuron else ())
-    print(said.json() if args.json else documents.text(said))
-    return 0
+    return document(found[0], found if neuron else ())
 
 
 def _epoch(work: Workload) -> float:

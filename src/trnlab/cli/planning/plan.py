@@ -42,6 +42,7 @@ def arguments(command: argparse.ArgumentParser) -> None:
         metavar="tp=8,pp=4",
         help="what of the layout is given: tp, pp, dp, mb, vp, zero, recompute, overlap",
     )
+    add("--price", metavar="NAME=USD,...", help="dollars an hour of an instance, in the place of what is published")
     options.stack(command)
     add(
         "--compare",

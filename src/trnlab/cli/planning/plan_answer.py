@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from trnlab import documents
+from trnlab import chips, documents
 from trnlab.chips.catalog import TARGETS
 from trnlab.cli import options
 from trnlab.cli.planning.executors import helpers
@@ -41,8 +41,8 @@ from trnlab.validation import mine
 Answer = tuple[documents.Document, Callable[[], None]]  # and what writes the files that are asked for
 
 
-def answer(args: argparse.Namespace) -> Answer:
-    """Search. Raises UsageError as `question` and `Plan.chosen`."""
+def answer(args: argparse.Namespace, search: Callable[..., Plan] = plan) -> Answer:
+    """Search. search: `plan`, or what remembers plans. Raises UsageError as `question` and `Plan.chosen`."""
     intensity(args.region)  # what cannot be read is said before a search
     first = question(args)
     asked, *others = (replace(first, stack=stack) for stack in options.stacks_of(args))
@@ -55,7 +55,7 @@ def answer(args: argparse.Namespace) -> Answer:
         return _compared(args, asked, folder)
     routines = SharedRoutines()
     with helpers(args) as ahead:
-        found, *apart = (_searched(args, one, folder, ahead, routines) for one in (asked, *others))
+        found, *apart = (_searched(args, one, folder, ahead, routines, search) for one in (asked, *others))
     beside = alternatives.others(asked, elsewhere, found.chosen.bill.days)
     plans = (found, *apart)
     held = [_accuracy(args, one) for one in plans]
@@ -82,11 +82,12 @@ def _searched(
     folder: Path | None,
     ahead: CompilePool | None,
     routines: SharedRoutines,
+    search: Callable[..., Plan],
 ) -> Plan:
     """The plan of a question, by its stack, within the power of the site."""
     if asked.stack.name != OURS:
         say(f"as {asked.stack.title} has it")
-    found = plan(asked, folder, say, ahead, _come, routines)
+    found = search(asked, folder, say, ahead, _come, routines)
     _held(args, found)
     return found
 
@@ -156,7 +157,17 @@ def question(args: argparse.Namespace) -> Question:
         captured=own.captured if own is not None else None,
         spelled=own.spelled if own is not None else (args.model,),
         epoch=epoch,
+        prices=_prices(args.price or ""),
     )
+
+
+def _prices(text: str) -> dict[str, float]:
+    """`trn2.48xlarge=25.5,...`: dollars an hour by instance. Raises UsageError (TRN101, TRN173)."""
+    found = {}
+    for part in filter(None, text.split(",")):
+        name, _, usd = part.partition("=")
+        found[chips.target(name.strip()).name] = quantities.parse(usd.strip(), quantities.MONEY, "--price")
+    return found
 
 
 def _tokens(args: argparse.Namespace, known: Model, sequence: int, epoch: float, step: int) -> float:

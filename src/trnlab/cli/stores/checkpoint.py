@@ -69,7 +69,8 @@ def main(args: argparse.Namespace) -> int:
             # PyTorch takes a while.
             return int(importlib.import_module("trnlab.cli.stores.checkpoint_conversions").main(args))
         if args.action == "ls":
-            return _list(kept)
+            print(text(listing(kept)))
+            return 0
         return _verify(kept) if args.action == "verify" else _diff(args, kept)
     except OSError as error:
         raise RunError(
@@ -80,7 +81,8 @@ def main(args: argparse.Namespace) -> int:
         ) from error
 
 
-def _list(kept: Checkpoints) -> int:
+def listing(kept: Checkpoints) -> Document:
+    """All that there are, newest first. Raises UsageError (TRN576) where there are none."""
     found = _present(kept)
     rows = [
         (
@@ -93,8 +95,7 @@ def _list(kept: Checkpoints) -> int:
     ]
     done = sum(c.done for c in found)
     total = f"{done} {'checkpoint' if done == 1 else 'checkpoints'} in {kept.store.url}"
-    print(text(Document(kept.store.url, [Table(rows, numbers=[1]), Note(total)])))
-    return 0
+    return Document(kept.store.url, [Table(rows, numbers=[1]), Note(total)], over="trnlab checkpoint")
 
 
 def _present(kept: Checkpoints) -> list[Checkpoint]:

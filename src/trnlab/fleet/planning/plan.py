@@ -6,6 +6,7 @@ plan(Question(model("llama3-8b"), tokens=1e12, targets=("trn1.32xlarge",), insta
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ import numpy as np
 from trnlab import chips
 from trnlab.chips import interconnects
 from trnlab.chips.catalog import Target
+from trnlab.documents.notebooks import ShownInNotebooks
 from trnlab.errors import UsageError
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.arrays import Bools, Floats, Ints
@@ -98,7 +100,7 @@ class ClusterTable:
 
 
 @dataclass
-class Plan:
+class Plan(ShownInNotebooks):
     """All that fits, and why the rest does not.
 
     chosen: the cheapest that keeps the deadline; without prices, the one with fewest device hours.
@@ -112,6 +114,7 @@ class Plan:
     least: tuple[Cluster, SmallestLayout] | None = None
     compiled: int = 0
     folder: Path | None = None
+    stores: Mapping[str, CostStore] = field(default_factory=dict, repr=False)  # of costs, by target
 
     def __len__(self) -> int:
         return sum(len(table.days) for table in self.tables)
@@ -309,8 +312,26 @@ def plan(
             planner = _planner(question, name, question.instances[0], folder)
             pool.enqueue(planner, question.training, question.pinned)
     names = sorted(question.targets, key=lambda name: _price_of_peak(question, name))  # what others are held against
-    stores = {name: _on(found, name, said, pool, came, routines) for name in names}
-    return _confirmed(found, stores, said)
+    found.stores = {name: _on(found, name, said, pool, came, routines) for name in names}
+    return _confirmed(found, said)
+
+
+def differs_in_steps(first: Question, second: Question) -> bool:
+    """Whether two questions have other steps. Tokens and deadline change none; prices do where there are several
+    targets, since what is sooner or cheaper on none of them is not compiled."""
+    alike = (replace(q, tokens=math.inf, deadline=None) for q in (first, second))
+    one, other = (repr(q if len(q.targets) > 1 else replace(q, prices={})) for q in alike)
+    return one != other
+
+
+def asked_again(found: Plan, question: Question, said: Callable[[str], None] = lambda _: None) -> Plan:
+    """The plan of a question from one of a question with the same steps, see `differs_in_steps`."""
+    tables = []
+    for t in found.tables:
+        cluster = replace(t.cluster, target=question.priced(chips.target(t.cluster.target.name)))
+        tables.append(_table(question, cluster, t.steps, t.rounds))
+    again = replace(found, question=question, tables=tables, refused=Counter(found.refused), compiled=0)
+    return _confirmed(again, said)
 
 
 def _on(
@@ -334,7 +355,7 @@ def _on(
         if instances > max(question.instances[0], 1) and not _joined(session.target):
             said(f"{name} has no network cards: several of it cannot train together")
             break
-        cluster = Cluster(session.target, instances)
+        cluster = Cluster(question.priced(session.target), instances)
         made = programs.compiled + (ranks.compiled if ranks is not None else 0)
         said(f"{cluster.name}: {len(found):,} layouts fit so far, {made} programs compiled")
         if ranks is not None:
@@ -367,12 +388,12 @@ def _matters(found: Plan, cluster: Cluster) -> Callable[[PlannedSteps], bool]:
 
 def _price_of_peak(question: Question, name: str) -> tuple[bool, float]:
     """Dollars an hour of a FLOP/s; of a target without a price the chips."""
-    target = chips.target(name)
+    target = question.priced(chips.target(name))
     peak = target.cores * target.chip.peak_flops(MODES[question.precision])
     return target.price is None, (target.chips if target.price is None else target.price.usd(1.0)) / peak
 
 
-def _confirmed(found: Plan, stores: Mapping[str, CostStore], said: Callable[[str], None]) -> Plan:
+def _confirmed(found: Plan, said: Callable[[str], None]) -> Plan:
     """With steps that are one program compiled as such, as long as one that is not is the best, or might be."""
     while (place := found.unconfirmed()) is not None:
         table = found.tables[place[0]]
@@ -383,7 +404,7 @@ def _confirmed(found: Plan, stores: Mapping[str, CostStore], said: Callable[[str
         made = programs.compiled
         whole = confirmed(rounds.planner, found.question.training, step)
         steps = rounds.learn(step.layout, whole)
-        stores[table.cluster.target.name].save()
+        found.stores[table.cluster.target.name].save()
         found.compiled += programs.compiled - made
         found = _again(found, place[0], steps)
         if whole is not None and not whole.fits and found.nearest is None:

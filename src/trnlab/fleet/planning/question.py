@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trnlab.chips.catalog import Target
+from trnlab.chips.prices import told
 from trnlab.errors import UsageError
 from trnlab.fleet.models.captured import CapturedWork
 from trnlab.fleet.models.recommend import Recommender
@@ -44,6 +45,7 @@ class Question:
     spelled: tuple[str, ...] = ()
     epoch: float = 0.0
     stack: Stack = OWN_STACK
+    prices: Mapping[str, float] = field(default_factory=dict)  # dollars an hour of instances that cost otherwise
 
     def __post_init__(self) -> None:
         if self.precision not in FORMS:
@@ -85,6 +87,11 @@ class Question:
     def pinned(self) -> Mapping[str, int]:
         """Columns of `Layouts` that are given, by whoever asks or by the stack."""
         return {**self.stack.layout, **self.fixed}
+
+    def priced(self, target: Target) -> Target:
+        """A target with its price as it was told, where it was."""
+        usd = self.prices.get(target.name)
+        return target if usd is None else replace(target, told=told(target.name, usd))
 
     def session(self, target: Target) -> Session:
         """In which programs are compiled for a target."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 
-from trnlab.chips.prices import KINDS, latest, sources
+from trnlab.chips.prices import KINDS, TOLD, latest, sources
 from trnlab.documents import (
     PAGE,
     TERMINAL,
@@ -59,6 +59,7 @@ _COLOURS = (
 _CAUSES = dict(zip(CAUSES, _COLOURS, strict=True))
 _CLASSES = dict(zip(CLASSES, ("tensor", "vector", "scalar", "gpsimd", "dma", "sync")))
 _ASSETS = files(__package__).joinpath("assets")
+SCRIPT = _ASSETS.joinpath("plan.js")
 _STEP = (
     "Of the chosen layout, and beside it of others by cause. pipeline: waiting for other stages. Checkpoints and "
     "input are what a step waits for on average, within the goodput."
@@ -101,7 +102,7 @@ def document(
         lede=f"Cheapest in time: {c.cluster.name}, {c.cluster.chips:,} chips, as {c.step.layout}.",
         figures=list(_figures(plan)),
         name=f"plan {asked.model.name}",
-        scripts=[_ASSETS.joinpath("plan.js")],
+        scripts=[SCRIPT],
         record=lambda: {
             **to_json(plan),
             "band": plan_to_json(plan, held),
@@ -183,7 +184,8 @@ def _dollars(plan: Plan) -> Section:
     known = latest(target.name)
     blank = ("",) * (3 if epoch else 2)
     rows: list[tuple[str, ...]] = []
-    for kind in KINDS:
+    known |= {TOLD: target.told} if target.told is not None else {}
+    for kind in (*((TOLD,) if target.told is not None else ()), *KINDS):
         price = known.get(kind)
         if price is None:
             rows.append((kind, "none", *blank, f"none published for {target.name}"))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from trnlab.documents import Document, Note, Part, Section, Table
@@ -19,13 +19,14 @@ _SHORT = 12
 _HEAD = ("key", "name", "target", "size", "age", "hits")
 
 
-def listing(cache: Cache) -> Document:
-    """One line per entry, newest first, and the total."""
+def listing(cache: Cache, leading: Callable[[str], str] = lambda key: "") -> Document:
+    """One line per entry, newest first, and the total. leading: where a page leads from an entry."""
     entries = cache.entries()
     if not entries:
         return _document(cache, [Note(f"{cache.place}: empty"), *_strange(cache)])
     total = f"{len(entries)} entries, {format_bytes(sum(e.size for e in entries))} in {cache.place}"
-    return _document(cache, [Table([_row(entry) for entry in entries], _HEAD), Note(total), *_strange(cache)])
+    table = Table([_row(entry) for entry in entries], _HEAD, links=[leading(entry.key) for entry in entries])
+    return _document(cache, [table, Note(total), *_strange(cache)])
 
 
 def _document(cache: Cache, parts: Sequence[Part]) -> Document:
