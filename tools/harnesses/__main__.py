@@ -58,7 +58,10 @@ def run(harness: dict[str, Any], folder: Path, seconds: int) -> tuple[str, str]:
         command = [part.format(**words) for part in harness["command"]]
         path = [str(copy / part) for part in harness.get("path", ())]
         environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join([*path, *filter(None, [os.environ.get("PYTHONPATH")])])
+            "PYTHONPATH": os.pathsep.join([*path, *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "PATH": os.pathsep.join(
+                [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+            ),  # they say "python"
         }
         done = _done(command, harness["target"], copy / harness.get("at", "."), environment, seconds)
     return judged(harness, *done) if done is not None else (FAILED, f"not done after {seconds} s")
