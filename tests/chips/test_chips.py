@@ -30,7 +30,7 @@ def test_unknown_names_list_what_exists_and_guess():
         chips.target("")
 
 
-MAY_BE_NOTHING = ("dma.read_stall", "dma.trigger_lane", "dma.wake_gpsimd", "sync.profiler")
+MAY_BE_NOTHING = ("dma.read_stall", "dma.trigger_lane", "dma.turnaround", "dma.wake_gpsimd", "sync.profiler")
 
 
 @pytest.mark.parametrize("chip", ALL, ids=ids)
