@@ -53,6 +53,26 @@ def place(lifetimes: Sequence[Lifetime]) -> tuple[dict[int, int], int]:
     return offsets, top
 
 
+def place_in_turn(lifetimes: Sequence[Lifetime]) -> tuple[dict[int, int], int]:
+    """The same, each where the first gap is that those before it leave, and in order of their first calls: layers
+    that repeat have their tensors in the same places, and share routines that know these."""
+    offsets: dict[int, int] = {}
+    alive: list[tuple[int, int, Lifetime]] = []
+    top = 0
+    for item in sorted(lifetimes, key=lambda t: (t.first, t.id)):
+        size = -(-item.nbytes // ALIGN) * ALIGN
+        alive = sorted((entry for entry in alive if entry[2].last >= item.first), key=lambda entry: entry[:2])
+        start = 0
+        for low, high, _ in alive:
+            if low - start >= size:
+                break
+            start = max(start, high)
+        offsets[item.id] = start
+        alive.append((start, start + size, item))
+        top = max(top, start + size)
+    return offsets, top
+
+
 def _best_gap(taken: list[tuple[int, int]], size: int) -> int:
     best: tuple[int, int] | None = None
     end = 0

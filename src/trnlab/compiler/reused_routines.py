@@ -21,7 +21,7 @@ def routines_of(graph: Graph, chip: Chip, options: Mapping[str, Any], program: P
     """
 
     class Numbered(Assembly):
-        def _lower(self, unit: Unit, stores: list[set[Value]]) -> Routine:
+        def _lower(self, unit: Unit, stores: list[set[Value]], *others: Any) -> Routine:
             return program.routines[len(self.code)]
 
     known: Known = {}

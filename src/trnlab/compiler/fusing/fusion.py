@@ -21,7 +21,7 @@ from trnlab.compiler.fusing.recompute import levels_of, placed_late
 from trnlab.compiler.fusing.tiles import is_seen
 from trnlab.graph.collectives import exchanges_own_parts
 from trnlab.graph.ir import Graph, Op, Value
-from trnlab.graph.ops import COLLECTIVE, DOT, OPS, REDUCE, WINDOW
+from trnlab.graph.ops import COLLECTIVE, DOT, ELEMENTWISE, OPS, REDUCE, WINDOW
 from trnlab.numerics.dtypes import bfloat16, float32
 
 # Elements of a group that is merged with a later one only if that makes nobody wait: there is little to save.
@@ -52,6 +52,7 @@ class Partition(Admission):
         self._meets = exchanges_own_parts(graph)
         self._met: FusionGroup | None = None  # the collective before
         self._position = {op: i for i, op in enumerate(graph.ops)}
+        self._users = graph.users()
 
     def form(self) -> None:
         """Put every op into a group."""
@@ -119,6 +120,7 @@ class Partition(Admission):
     # -- placing one op -----------------------------------------------------------------------------------------
     def _place(self, op: Op) -> None:
         for group in self._candidates(op):
+            self._take_columns(group, op)
             if self._admits(group, op):
                 self._add(group, op)
                 self._absorb(group, op)
@@ -138,10 +140,30 @@ class Partition(Admission):
         kinds = (GroupKind.ROWS, GroupKind.DOT, GroupKind.CONVOLUTION)
         owners = {self.owner[v] for v in roots if v in self.owner and self.owner[v].kind in kinds}
         beside = {g for v in roots if v.type.size > 1 for g in self.readers.get(v, ()) if g.ops} - owners
-        found = [*sorted(owners, key=lambda g: -g.id), *sorted(beside, key=lambda g: -g.id)]
+        by_age = sorted(owners, key=lambda g: -g.id)
+        products = [g for g in by_age if g.kind is GroupKind.DOT and any(map(self._is_of_columns, owners))]
+        found = [*products, *(g for g in by_age if g not in products), *sorted(beside, key=lambda g: -g.id)]
         if op in self._late:
             found = [g for g in found if max(self._late.get(o, self._levels[o]) for o in g.ops) >= self._late[op]]
         return [g for g in found if g.update == (op in self._updates)]
+
+    def _is_of_columns(self, group: FusionGroup) -> bool:
+        """Whether all that a loop computes varies along columns only: a bias in another format, of every row."""
+        few = {ValueClass.COL, ValueClass.SCALAR}
+        return group.kind is GroupKind.ROWS and bool(group.ops) and few.issuperset(group.classes.values())
+
+    def _take_columns(self, group: FusionGroup, op: Op) -> None:
+        """Have a product compute what an op of its result reads along columns: else a loop over all rows would, and
+        be the op's instead of the product."""
+        if group.kind is not GroupKind.DOT or OPS[op.name].kind != ELEMENTWISE or op.result.type.size != group.size:
+            return
+        for value in op.operands:
+            other = self.owner.get(self.root(value))
+            if other is None or other is group or other.size != group.size or not self._is_of_columns(other):
+                continue
+            readers = {r for made in other.ops for r in self._computing_readers(made.result, self._users)}
+            if readers <= {op, *other.ops} and all(self._admits(group, made) for made in other.ops):
+                self.merge(other, group)
 
     def _admits(self, group: FusionGroup, op: Op) -> bool:
         """Whether `group` can compute `op` too; fixes the group's columns and the result's class when it can."""
@@ -168,6 +190,8 @@ class Partition(Admission):
                     continue
                 if any(u.name == BARRIER for u in readers.get(op.result, ())):
                     continue
+                if group.kind is GroupKind.DOT and _narrows(op):
+                    continue  # the product would be stored in more bytes than the loop reads now
                 if any(group.outer.get(v) is ValueClass.COL and not resident(v, group) for v in op.operands):
                     continue  # the loop over rows would load it for each 128 of them
                 users = self.readers_of(op.result, readers)
@@ -431,6 +455,11 @@ def _bring_forward(last: dict[int, float], direct: Mapping[int, set[int]], reade
 def _widens(op: Op) -> bool:
     """Whether an op writes the same numbers in more bytes."""
     return op.name == "convert" and (op.operands[0].dtype, op.result.dtype) == (bfloat16, float32)
+
+
+def _narrows(op: Op) -> bool:
+    """Whether an op writes what it reads in fewer bytes."""
+    return op.name == "convert" and op.result.dtype.itemsize < op.operands[0].dtype.itemsize
 
 
 def _dot_cols(op: Op) -> int:
