@@ -63,14 +63,13 @@ from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.loops import Body
 from trnlab.graph.passes import simplify
 from trnlab.graph.purposes import name_purposes
-from trnlab.isa.base import Memory
 from trnlab.kernels.blocks import casts_freely
 from trnlab.kernels.residence import Home, keep, of
 from trnlab.program import Builder, Call, Program, ProgramTensor, Routine
 from trnlab.program.callee import KernelCallee
 from trnlab.program.communication import collective_of
 from trnlab.program.digest import written_buffers
-from trnlab.program.moved import moved
+from trnlab.program.moved import moved, own_bytes
 
 Array = np.ndarray[Any, Any]
 Known = dict[Any, Any]  # routines by what they do, and groups by the options that they depend on
@@ -257,12 +256,12 @@ class Assembly(MemoryTable):
     def calls(self, resident: bool = False) -> list[Call]:
         """All calls in order. resident: whether tensors may stay in SBUF between them."""
         units = filled(shifted(pack(self.groups, self.part), self.part, self.world), self.part, self.world)
-        if resident and self.stays and not has_collectives(self.graph):
+        if resident and self.stays:
             self.residence = settle(self.part, units, self._may_stay(), self.chip, self.spoilt)
         self._name_tensors(units)
         calls: list[Call] = []
         for i, unit in counted(list(enumerate(units))):
-            if self.residence is None or not self.residence.meets[i]:
+            if self.residence is None or not self.residence.meets[i] or unit[0].kind is GroupKind.COLLECTIVE:
                 calls += self._calls(unit)
                 continue
             try:
@@ -389,9 +388,7 @@ class Assembly(MemoryTable):
         """The number of a routine, recorded for whatever places, with residents at these bytes; and where its own
         tiles begin."""
         routine: Routine = self.known[key]
-        tiles = [b for b in routine.buffers if b.memory is Memory.SBUF and b.kind != "resident"]
-        size = max((b.address + b.nbytes for b in tiles), default=0)
-        base = self.ring.place((*key, *homes), size, room)
+        base = self.ring.place((*key, *homes), own_bytes(routine), room)
         residents = [b.id for b in routine.buffers if b.kind == "resident"]
         places = dict(zip(residents, (address - base for address in homes), strict=True))
         return self._routine((*key, *places.values()), partial(moved, routine, places, self.chip)), base

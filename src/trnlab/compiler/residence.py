@@ -26,6 +26,9 @@ from trnlab.graph.ir import Op, Value
 from trnlab.kernels.residence import Home, P
 
 SHARE = 0.375  # of SBUF at most: products need room for their blocks
+# Units from a tensor's maker to its last reader at most: within a layer. What waits for the backward pass would take
+# the room from what is read soon, the more of it the more layers there are; it waits in HBM, in every layer alike.
+LIFE = 24
 FOREIGN = (GroupKind.CALL, GroupKind.LOOP)  # whose calls lie where they like
 
 
@@ -48,10 +51,13 @@ class SbufRing:
     def place(self, key: Any, size: int, room: int) -> int:
         """The first byte for a call of some kind with tiles of `size` bytes, of `room`: where those of the same call
         in an earlier layer began, unless the call just before has these bytes, for which its loads would wait; else
-        behind the call before."""
+        behind the call before. What half the room can hold lies in one half, so that there is the other one for the
+        next."""
         known = self._known.setdefault(key, [])
         low, high = self._latest
-        behind = self._next if self._next + size <= room else 0
+        half = room // 2 // 64 * 64
+        behind = half if size <= half and self._next < half < self._next + size else self._next
+        behind = behind if behind + size <= room else 0
         base = next((b for b in known if b + size <= low or high <= b), behind)
         if base not in known:
             known.append(base)
@@ -72,28 +78,17 @@ def settle(
     spans, homes = _spans(part, units), {}
     for value in candidates:
         first, last = spans[value][0], spans[value][-1]
-        home = None if any(first <= i <= last for i in foreign) else _home(part, units, spans[value], value)
+        stays = last - first <= LIFE and not any(first <= i <= last for i in foreign)
+        home = _home(part, units, spans[value], value) if stays else None
         if home is not None and home.nbytes <= usable * SHARE:
             homes[value] = home
-    values, offsets, top = _placed(homes, spans, int(usable * SHARE))
+    lives = {v: Lifetime(i, home.nbytes, spans[v][0], spans[v][-1]) for i, (v, home) in enumerate(homes.items())}
+    offsets, top = place_in_turn(lives.values(), int(usable * SHARE))
     first = usable - top
-    settled = {v: replace(homes[v], address=first + offsets[i]) for i, v in enumerate(values)}
-    alive = [(spans[v][0], spans[v][-1]) for v in values]
+    settled = {v: replace(homes[v], address=first + offsets[t.id]) for v, t in lives.items() if t.id in offsets}
+    alive = [(spans[v][0], spans[v][-1]) for v in settled]
     meets = [any(a <= i <= b for a, b in alive) for i in range(len(units))]
     return Residence(settled, first // ALIGN * ALIGN, meets)
-
-
-def _placed(
-    homes: Mapping[Value, Home], spans: Mapping[Value, Sequence[int]], room: int
-) -> tuple[list[Value], dict[int, int], int]:
-    """As many of the tensors as have room together, the largest left out first; their offsets, and the end."""
-    values = list(homes)
-    while True:
-        lives = [Lifetime(i, homes[v].nbytes, spans[v][0], spans[v][-1]) for i, v in enumerate(values)]
-        offsets, top = place_in_turn(lives)
-        if top <= room:
-            return values, offsets, top
-        values.remove(max(values, key=lambda v: homes[v].nbytes))
 
 
 def _spans(part: Partition, units: Sequence[Unit]) -> dict[Value, list[int]]:

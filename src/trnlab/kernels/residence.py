@@ -3,8 +3,9 @@
 
 Such a tensor has a home: a tile [128, blocks, columns] whose partition p of block i is row 128 i + p, the layout in
 which loads bring rows into SBUF anyway. Kernels know a tensor by views of HBM; of one that stays on chip the view is
-of a stand-in, a buffer that no instruction can name, and `ResidentTensor.blocks` says where in the tile its elements lie. A
-kernel that has no use for the tile as it is names the stand-in after all, and is refused when its routine is built.
+of a stand-in, a buffer that no instruction can name, and `ResidentTensor.blocks` says where in the tile its elements
+lie. A kernel that has no use for the tile as it is names the stand-in after all, and is refused when its routine is
+built.
 """
 
 from __future__ import annotations

@@ -38,6 +38,12 @@ def moved(routine: Routine, addresses: Mapping[int, int], chip: Chip) -> Routine
     )
 
 
+def own_bytes(routine: Routine) -> int:
+    """Bytes of each partition that a routine's own tiles take, without what stays in SBUF between calls."""
+    tiles = (b for b in routine.buffers if b.memory is Memory.SBUF and b.kind != "resident")
+    return max((b.address + b.nbytes for b in tiles), default=0)
+
+
 def _with_bytes(operands: Records) -> Records:
     """Operand records whose columns first and last are bytes of the buffer again, as they were recorded."""
     found = operands.copy()
