@@ -149,7 +149,8 @@ def _call(program: Program, call: Call, tensors: dict[int, ProgramTensor], chip:
         )
 
 
-_Tile = tuple[int, int, DType, tuple[int, ...]]  # of SBUF: first byte of a partition, the one behind, format, shape
+# Of SBUF: first byte of a partition, the one behind, format, shape, first partition.
+_Tile = tuple[int, int, DType, tuple[int, ...], int]
 
 
 def _held_after(call: Call, routine: Routine, usage: ParameterUsage, held: set[_Tile]) -> set[_Tile]:
@@ -157,7 +158,7 @@ def _held_after(call: Call, routine: Routine, usage: ParameterUsage, held: set[_
 
     def tile(b: Buffer) -> _Tile:
         start = call.sbuf_base + b.address
-        return start, start + b.nbytes, b.dtype, b.shape
+        return start, start + b.nbytes, b.dtype, b.shape, b.first_partition
 
     for number in usage.finds:
         if tile(routine.buffers[number]) not in held:
