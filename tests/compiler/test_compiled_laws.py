@@ -96,9 +96,9 @@ def test_calls_overlap_and_still_give_the_same_bits():
 
 
 def test_repeated_layers_share_routines():
-    three, twelve = (compile(layers(n), TRN1, {}) for n in (3, 12))
-    assert len(twelve.calls) - len(three.calls) >= 9
-    assert len(twelve.routines) == len(three.routines)
+    six, twelve = (compile(layers(n), TRN1, {}) for n in (6, 12))
+    assert len(twelve.calls) - len(six.calls) >= 6
+    assert len(twelve.routines) == len(six.routines)  # what stays in SBUF is in one of two places in turn
 
 
 def digest(seeds=range(12)):

@@ -57,6 +57,7 @@ ONE = ((1, 1), (1, 1))
 KERNELS = {
     "same size": ((2, 16, 8, (6, 7), (3, 3)), {"padding": ONE}),
     "more channels than partitions": ((2, 130, 140, (6, 7), (3, 3)), {"padding": ONE}),
+    "results larger than the input": ((1, 16, 64, (224, 224), (3, 3)), {"padding": ONE}),
     "strided, in bands": ((1, 32, 8, (40, 41), (3, 3)), {"strides": (2, 2), "padding": ONE}),
     "spread, turned round": (
         (2, 32, 8, (9, 9), (3, 3)),

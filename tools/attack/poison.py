@@ -37,11 +37,11 @@ SECONDS = 60
 
 
 def graph() -> Graph:
-    """A product, the sum with a constant, and a scale."""
+    """Two products, one of which stays in SBUF for the other, the sum with a constant, and a scale."""
     b = GraphBuilder("attacked")
     x, w = b.input("x", (64, 32), float32), b.input("w", (32, 48), float32)
     y = b.add(b.dot_general(x, w, ((1,), (0,))), b.constant(np.arange(48, dtype=np.float32).reshape(1, 48)))
-    b.output(b.multiply(y, 0.5), "y")
+    b.output(b.multiply(b.dot_general(y, w, ((1,), (1,))), 0.5), "y")
     return b.build()
 
 

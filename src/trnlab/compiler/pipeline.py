@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
-from math import prod
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,16 @@ from trnlab import stacks
 from trnlab.chips.spec import Chip
 from trnlab.compiler import loops
 from trnlab.compiler.analysis.selection import SelectionRule
-from trnlab.compiler.analysis.strided import compute_roots, is_filled, resolve_views
+from trnlab.compiler.analysis.strided import compute_roots, resolve_views
 from trnlab.compiler.communication import ExecutionWorld, filled, shifted, world_of
 from trnlab.compiler.fusing.fusion import Partition
-from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass
+from trnlab.compiler.fusing.groups import FusionGroup, GroupKind
 from trnlab.compiler.fusing.packing import Unit, label, pack
 from trnlab.compiler.fusing.recompute import recompute
 from trnlab.compiler.fusing.signature import Signature, ports_of, signature
 from trnlab.compiler.fusing.tiles import exact_converts
 from trnlab.compiler.fusing.updates import join_updates
-from trnlab.compiler.in_place import _read, _reads_in_step
+from trnlab.compiler.in_place import _read
 from trnlab.compiler.loops import prepare_loops
 from trnlab.compiler.lowerings.attention import (
     fits_fused,
@@ -41,9 +42,10 @@ from trnlab.compiler.lowerings.move import lower_move
 from trnlab.compiler.lowerings.pool import lower_pool
 from trnlab.compiler.lowerings.rows import CHUNKS, lower_rows
 from trnlab.compiler.lowerings.scatter import lower_scatter
-from trnlab.compiler.placement import lifetimes_of, place
+from trnlab.compiler.memory_table import MemoryTable, memory_shape
 from trnlab.compiler.progress import counted
-from trnlab.compiler.rewriting.canonical import canonicalize, compute_outputs, own_operands, updates_of
+from trnlab.compiler.residence import SbufRing, settle
+from trnlab.compiler.rewriting.canonical import canonicalize, compute_outputs, own_operands
 from trnlab.compiler.rewriting.channels import channels_first
 from trnlab.compiler.rewriting.collectives import bucket_reductions, canonical_collectives
 from trnlab.compiler.rewriting.composites import attention_of_stack, expand_composites
@@ -55,16 +57,19 @@ from trnlab.compiler.rewriting.recognize import recognize
 from trnlab.compiler.rewriting.rounding import round_last
 from trnlab.compiler.supported import select_rules
 from trnlab.errors import CapacityError, UnsupportedOpError
+from trnlab.fabric.cluster import CORES_PER_RANK
 from trnlab.graph.collectives import has_collectives
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.loops import Body
 from trnlab.graph.passes import simplify
 from trnlab.graph.purposes import name_purposes
 from trnlab.kernels.blocks import casts_freely
-from trnlab.program import Buffer, Builder, Call, Program, ProgramTensor, Routine
+from trnlab.kernels.residence import Home, keep, of
+from trnlab.program import Builder, Call, Program, ProgramTensor, Routine
 from trnlab.program.callee import KernelCallee
 from trnlab.program.communication import collective_of
-from trnlab.program.digest import written_params
+from trnlab.program.digest import written_buffers
+from trnlab.program.moved import moved, own_bytes
 
 Array = np.ndarray[Any, Any]
 Known = dict[Any, Any]  # routines by what they do, and groups by the options that they depend on
@@ -174,7 +179,7 @@ def with_chip(options: Mapping[str, Any], chip: Chip) -> dict[str, Any]:
     return {**options, "casting_loads": casts_freely(chip)}
 
 
-class Assembly:
+class Assembly(MemoryTable):
     """A canonical graph on its way to a program. around: of a loop's round, the assembly of the loop; they share
     their routines. operators: see `Partition`."""
 
@@ -199,30 +204,37 @@ class Assembly:
         for value in self.stores:
             self.stores_of[self.part.owner[value]].add(value)
         for group in self.groups:
-            if group.kind is GroupKind.ROWS:
+            if group.kind in (GroupKind.ROWS, GroupKind.DOT):
                 group.exact = exact_converts(group, self.stores)
-        self.tensors: list[ProgramTensor] = []
-        self.tensor_of: dict[Value, int] = {}
-        self.constants: dict[int, np.ndarray[Any, Any]] = {}
-        self.routines: dict[Signature | str, int] = {} if around is None else around.routines
-        self.code: list[Routine] = [] if around is None else around.code
+        self.stays = not operators and chip.name not in CORES_PER_RANK  # cores that share a call share no SBUF
+        self.spoilt: set[int] = set()
+        self._begin(around)
         self.world = ExecutionWorld()
         self.known: Known = {} if around is None else around.known
+
+    def _begin(self, around: Assembly | None = None) -> None:
+        """Nothing is assembled yet, but the routines of what is around it."""
+        self._name_nothing()
+        self.routines: dict[Signature | str, int] = {} if around is None else around.routines
+        self.code: list[Routine] = [] if around is None else around.code
+        self.settled: set[int] = set()  # calls that have their place in SBUF
+        self.ring = SbufRing()
 
     def afresh(self) -> Assembly:
         """The same groups, of which nothing is assembled yet."""
         other = copy(self)
-        other.tensors, other.tensor_of, other.constants, other.routines, other.code = [], {}, {}, {}, []
+        other.spoilt = set()
+        other._begin()
         return other
 
     def program(self) -> Program:
         """All calls in order, and all tensors in their places."""
-        calls = self.calls()
-        half = self.chip.sbuf.usable_bytes_per_partition // 2 // 64 * 64
+        calls = self.calls(resident=True)
+        half = self._half(0)
         computing = [i for i, call in enumerate(calls) if collective_of(self.code[call.routine]) is None]
         turns = accumulate(not calls[i].concurrent for i in computing)  # those beside each other are one
         for i, turn in zip(computing, turns):
-            if turn % 2 == 0 and self.code[calls[i].routine].sbuf_bytes <= half:
+            if turn % 2 == 0 and i not in self.settled and self.code[calls[i].routine].sbuf_bytes <= half:
                 calls[i] = replace(calls[i], sbuf_base=half)
         peak = self._place(calls)
         ids = [self.tensor_of[v] for v in self.graph.inputs], [self.tensor_of[v] for v in self.graph.outputs]
@@ -241,11 +253,34 @@ class Assembly:
             self.world.waits,
         )
 
-    def calls(self) -> list[Call]:
-        """All calls in order."""
+    def calls(self, resident: bool = False) -> list[Call]:
+        """All calls in order. resident: whether tensors may stay in SBUF between them."""
         units = filled(shifted(pack(self.groups, self.part), self.part, self.world), self.part, self.world)
+        if resident and self.stays:
+            self.residence = settle(self.part, units, self._may_stay(), self.chip, self.spoilt)
         self._name_tensors(units)
-        return [call for unit in counted(units) for call in self._calls(unit)]
+        calls: list[Call] = []
+        for i, unit in counted(list(enumerate(units))):
+            if self.residence is None or not self.residence.meets[i] or unit[0].kind is GroupKind.COLLECTIVE:
+                calls += self._calls(unit)
+                continue
+            try:
+                calls.append(self._call_beside_residents(unit))
+            except CapacityError:
+                self.spoilt.add(i)
+                self._begin()
+                return self.calls(resident)
+            self.settled.add(len(calls) - 1)
+        return calls
+
+    def _may_stay(self) -> list[Value]:
+        """Values that are in memory between two calls, and nowhere seen."""
+        seen = {*self.graph.outputs, *self.probed}
+        return [v for g in self.groups for op in g.ops for v in op.results if v in self.stores and v not in seen]
+
+    def _half(self, taken: int) -> int:
+        """Half of SBUF less what is taken of it."""
+        return (self.chip.sbuf.usable_bytes_per_partition - taken) // 2 // 64 * 64
 
     # -- routines -----------------------------------------------------------------------------------------------
     def _calls(self, unit: Unit) -> Iterable[Call]:
@@ -279,14 +314,47 @@ class Assembly:
     def _call(self, unit: Unit) -> Call:
         stores = [self.stores_of[g] for g in unit]
         key = tuple(signature(g, self.part, s) for g, s in zip(unit, stores))
+        return self._call_of(unit, self._routine(key, partial(self._lower, unit, stores)), 0)
+
+    def _routine(self, key: Signature, make: Callable[[], Routine]) -> int:
+        """The number of the routine of a key, made if there is none yet."""
         if key not in self.routines:
-            self.routines[key] = len(self.code)
             if key not in self.known:
-                self.known[key] = self._lower(unit, stores)
+                self.known[key] = make()
+            self.routines[key] = len(self.code)
             self.code.append(self.known[key])
-        args = [self.tensor_of[v] for g, s in zip(unit, stores) for v in ports_of(g, self.part, s)]
+        number: int = self.routines[key]
+        return number
+
+    def _call_of(self, unit: Unit, routine: int, base: int) -> Call:
+        ports = (v for g in unit for v in ports_of(g, self.part, self.stores_of[g]))
+        args = [self.tensor_of[v] for v in ports if self._home(v) is None]
         purpose = str(unit[0].anchor.attrs["purpose"]) if unit[0].kind is GroupKind.COLLECTIVE else ""
-        return Call(self.routines[key], tuple(args), 0, label(unit), unit[0].ops[0].loc, purpose=purpose)
+        return Call(routine, tuple(args), base, label(unit), unit[0].ops[0].loc, purpose=purpose)
+
+    def _call_beside_residents(self, unit: Unit) -> Call:
+        """The call of a unit while tensors stay in SBUF, within half of what is left, or all of it. Calls lie one
+        behind the other there and begin anew at its end, so that what the next ones load waits for none of the last.
+
+        Raises CapacityError where it is too little, or for a kernel that has to move what stays.
+        """
+        assert self.residence is not None
+        stores = [self.stores_of[g] for g in unit]
+        signatures = tuple(signature(g, self.part, s) for g, s in zip(unit, stores))
+        ports = [v for g, s in zip(unit, stores) for v in ports_of(g, self.part, s)]
+        homes = {v: home for v in ports if (home := self._home(v)) is not None}
+        room = self.residence.first
+        half = self._half(self.chip.sbuf.usable_bytes_per_partition - room)
+        for limit in (half, room):
+            key = (*signatures, limit, tuple(replace(homes[v], address=0) if v in homes else None for v in ports))
+            try:
+                if key not in self.known:
+                    self.known[key] = self._lower(unit, stores, (limit,), homes)
+            except CapacityError as error:
+                failure = error
+                continue
+            return self._call_of(unit, *self._placed(key, [h.address for h in homes.values()], room))
+        raise failure
 
     def _calls_of_kernel(self, op: Op) -> Iterable[Call]:
         """Its calls as they are, one for each core, whose tensors are bound to the op's operands and results."""
@@ -316,19 +384,26 @@ class Assembly:
             return self.tensor_of[self.part.root(op.operands[i]) if kind == "operand" else op.results[i]]
         return self._own_memory(tensor, callee.constants[i] if kind == "constant" else None)
 
-    def _own_memory(self, buffer: Buffer | ProgramTensor, data: Array | None) -> int:
-        """A tensor that only one call knows: a constant of its own, or scratch."""
-        index = len(self.tensors)
-        kind = "temp" if data is None else "constant"
-        self.tensors.append(ProgramTensor(index, buffer.name, buffer.shape, buffer.dtype, buffer.nbytes, kind))
-        if data is not None:
-            self.constants[index] = data
-        return index
+    def _placed(self, key: Signature, homes: list[int], room: int) -> tuple[int, int]:
+        """The number of a routine, recorded for whatever places, with residents at these bytes; and where its own
+        tiles begin."""
+        routine: Routine = self.known[key]
+        base = self.ring.place((*key, *homes), own_bytes(routine), room)
+        residents = [b.id for b in routine.buffers if b.kind == "resident"]
+        places = dict(zip(residents, (address - base for address in homes), strict=True))
+        return self._routine((*key, *places.values()), partial(moved, routine, places, self.chip)), base
 
-    def _lower(self, unit: Unit, stores: list[set[Value]]) -> Routine:
+    def _lower(
+        self,
+        unit: Unit,
+        stores: list[set[Value]],
+        limits: Sequence[int] = (),
+        homes: Mapping[Value, Home] = MappingProxyType({}),
+    ) -> Routine:
         """The first form that fits, within half of SBUF if possible, so that neighbouring calls overlap.
 
-        Convolutions, and loops over very long rows, gain more by having all of it.
+        Convolutions, and loops over very long rows, gain more by having all of it. limits: bytes of SBUF that it may
+        have instead, the best first. homes: of the tensors that stay in SBUF beside them.
 
         Raises CapacityError, with the user's line, when none does.
         """
@@ -340,9 +415,9 @@ class Assembly:
         long = len(unit) == 1 and alone and sum(v.type.size for v in _read(first)) >= LONG
         forms = [form for form, applies in LOWERINGS[unit[0].kind] if applies(unit[0])]
         for form in forms:
-            for limit in (usable,) if long else (usable // 2 // 64 * 64, usable):
+            for limit in limits or ((usable,) if long else (self._half(0), usable)):
                 try:
-                    return self._build(unit, stores, limit, form)
+                    return self._build(unit, stores, limit, form, homes)
                 except CapacityError as error:
                     failure = error
         failure.where = failure.where or unit[0].ops[0].loc
@@ -351,13 +426,23 @@ class Assembly:
         )
         raise failure
 
-    def _build(self, unit: Unit, stores: list[set[Value]], limit: int, form: Callable[[Lowering], None]) -> Routine:
+    def _build(
+        self,
+        unit: Unit,
+        stores: list[set[Value]],
+        limit: int,
+        form: Callable[[Lowering], None],
+        homes: Mapping[Value, Home],
+    ) -> Routine:
         b = Builder(label(unit), self.chip, sbuf_limit=limit)
         lowerings = []
         for group, stored in zip(unit, stores):
             ports = {}
             for value in ports_of(group, self.part, stored):
-                shape = _memory_shape(value)
+                if value in homes:
+                    ports[value] = keep(b, value.name or "resident", homes[value])
+                    continue
+                shape = memory_shape(value)
                 ports[value] = b.param(value.name or f"t{self.tensor_of[value]}", shape, value.dtype)
             lowerings.append(Lowering(b, group, self.part, ports, stored))
         with SbufTurns(b) as turns:
@@ -372,113 +457,14 @@ class Assembly:
             _check_stored(routine, low)
         return routine
 
-    # -- tensors ------------------------------------------------------------------------------------------------
-    def _storable(self, value: Value) -> bool:
-        """Whether a group computes the value in a form that it can write out: not one element among many."""
-        group = self.part.owner.get(value)
-        return group is not None and (
-            value.type.size == group.size or group.classes.get(value) is not ValueClass.SCALAR
-        )
-
-    def _stored_values(self) -> set[Value]:
-        """Values that must be in memory: read by another group, or by the user."""
-        stored = {v for v in self.graph.outputs if v in self.part.owner}
-        whole = (GroupKind.CALL, GroupKind.LOOP, GroupKind.COLLECTIVE)
-        stored.update(v for g in self.groups if g.kind in whole for v in g.anchor.results)
-        for group in self.groups:
-            for op in group.ops:
-                for value in op.operands:
-                    root = self.part.root(value)
-                    owner = self.part.owner.get(root)
-                    if owner is not None and owner is not group:
-                        stored.add(root)
-        return stored
-
-    def _name_tensors(self, units: list[Unit]) -> None:
-        for value in self.graph.inputs:
-            self._tensor(value, "input")
-        in_place = self._in_place(units)
-        for value in self.graph.outputs:
-            if value in self.tensor_of:
-                continue
-            if value in in_place:
-                self.tensor_of[value] = self.tensor_of[in_place[value]]
-            else:
-                self._tensor(value, "output")
-        for group in self.groups:
-            if group.kind in (GroupKind.CALL, GroupKind.LOOP):
-                self._share_overwritten(group.anchor)
-        for unit in units:
-            for group in unit:
-                for value in ports_of(group, self.part, self.stores_of[group]):
-                    if value not in self.tensor_of:
-                        self._constant(value) if value.op and value.op.name in ("constant", "iota") else self._tensor(
-                            value, "output" if value in self.probed else "temp"
-                        )
-
-    def _share_overwritten(self, op: Op) -> None:
-        """A result that starts as an operand is that operand's memory: of a copy, which nobody else reads."""
-        for result, operand in updates_of(op).items():
-            value = op.results[result]
-            if value not in self.tensor_of:
-                self._tensor(value, "temp")
-            self.tensor_of[self.part.root(op.operands[operand])] = self.tensor_of[value]
-
-    def _tensor(self, value: Value, kind: str) -> int:
-        index = len(self.tensors)
-        shape = _memory_shape(value)
-        nbytes = prod(shape) * value.dtype.itemsize
-        self.tensors.append(ProgramTensor(index, value.name or f"t{index}", shape, value.dtype, nbytes, kind))
-        self.tensor_of[value] = index
-        return index
-
-    def _constant(self, value: Value) -> None:
-        assert value.op is not None
-        attrs = value.op.attrs
-        if value.op.name == "iota":
-            data = np.arange(value.shape[attrs["iota_dimension"]]).astype(value.dtype.numpy)
-            index = len(self.tensors)
-            self.tensors.append(ProgramTensor(index, "iota", data.shape, value.dtype, data.nbytes, "constant"))
-            self.tensor_of[value] = index
-        else:
-            data = np.ascontiguousarray(attrs["value"]).astype(value.dtype.numpy).reshape(_memory_shape(value))
-            index = self._tensor(value, "constant")
-        self.constants[index] = data
-
-    def _in_place(self, units: list[Unit]) -> dict[Value, Value]:
-        """Outputs that may be written straight into the input they replace: nobody reads the old value afterwards."""
-        position = {g: i for i, unit in enumerate(units) for g in unit}
-        last_read: dict[Value, int] = {}
-        readers: dict[Value, set[FusionGroup]] = {}
-        for group in self.groups:
-            for op in group.ops:
-                for value in op.operands:
-                    root = self.part.root(value)
-                    last_read[root] = max(last_read.get(root, -1), position[group])
-                    readers.setdefault(root, set()).add(group)
-        found = {}
-        for out, source in self.graph.aliases.items():
-            value, old = self.graph.outputs[out], self.graph.inputs[source]
-            writer = self.part.owner.get(value)
-            if writer is None or value.type != old.type:
-                continue
-            before = all(position[g] < position[writer] or g is writer for g in readers.get(old, ()))
-            apart = writer not in readers.get(old, ())
-            if before and (apart or _reads_in_step(writer, value, old, self.part)):
-                found[value] = old
-        return found
-
-    def _place(self, calls: list[Call]) -> int:
-        offsets, peak = place(lifetimes_of([t for t in self.tensors if t.kind == "temp"], calls, self.code))
-        self.tensors = [replace(t, address=offsets[t.id]) if t.id in offsets else t for t in self.tensors]
-        return peak
-
 
 def _check_stored(routine: Routine, low: Lowering) -> None:
     """Raise UnsupportedOpError where a value that is read elsewhere is never written: it must not pass as zeros."""
-    written = {routine.params[position] for position in written_params(routine)}
+    written = written_buffers(routine)
     for value in low.stores:
-        if value.type.size and low.ports[value].buffer.id not in written:
+        buffer = low.ports[value].buffer
+        kept = of(low.b, buffer)
+        if value.type.size and (buffer if kept is None else kept.tile.buffer).id not in written:
             where = value.op.loc if value.op is not None else None
             raise UnsupportedOpError(
                 f"the lowering of {low.group.ops[0].name} does not write {value.type}; this is a defect of trnlab",
@@ -486,9 +472,3 @@ def _check_stored(routine: Routine, low: Lowering) -> None:
                 where=where,
                 remedy="report it, and write the line in another way until it is mended",
             )
-
-
-def _memory_shape(value: Value) -> tuple[int, ...]:
-    if value.op is not None and value.op.name == "iota":
-        return (value.shape[value.op.attrs["iota_dimension"]],)
-    return (1,) if is_filled(value) and value.type.size else value.shape or (1,)

@@ -53,6 +53,41 @@ def place(lifetimes: Sequence[Lifetime]) -> tuple[dict[int, int], int]:
     return offsets, top
 
 
+def place_in_turn(lifetimes: Iterable[Lifetime], room: int) -> tuple[dict[int, int], int]:
+    """The same within so many bytes, each where the first gap is that those before it leave, and in order of their
+    first calls: layers that repeat have their tensors in the same places, and share routines that know these.
+
+    Where there is no gap, what is read last of all that wait there has no place (as Belady's cache would have it).
+    """
+    offsets: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    alive: list[tuple[int, int, Lifetime]] = []
+    for item in sorted(lifetimes, key=lambda t: (t.first, t.id)):
+        size = -(-item.nbytes // ALIGN) * ALIGN
+        alive = sorted((entry for entry in alive if entry[2].last >= item.first), key=lambda entry: entry[:2])
+        while (start := _first_gap(alive, size)) + size > room:
+            out = max([*(t for _, _, t in alive), item], key=lambda t: (t.last, t.nbytes, t.id))
+            if out is item:
+                break
+            alive = [entry for entry in alive if entry[2] is not out]
+            del offsets[out.id]
+        else:
+            offsets[item.id] = start
+            alive.append((start, start + size, item))
+            ends[item.id] = start + size
+    return offsets, max((ends[id] for id in offsets), default=0)
+
+
+def _first_gap(taken: Iterable[tuple[int, int, Lifetime]], size: int) -> int:
+    """The first byte behind which nobody has the next `size`, of places in their order."""
+    start = 0
+    for low, high, _ in taken:
+        if low - start >= size:
+            break
+        start = max(start, high)
+    return start
+
+
 def _best_gap(taken: list[tuple[int, int]], size: int) -> int:
     best: tuple[int, int] | None = None
     end = 0

@@ -3,27 +3,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from trnlab.chips.spec import Chip
 from trnlab.compiler.fusing.packing import Unit
 from trnlab.compiler.pipeline import Assembly, Known, assembled
+from trnlab.errors import CapacityError
 from trnlab.graph.ir import Graph, Value
+from trnlab.kernels.residence import Home
 from trnlab.program import Program, Routine
+from trnlab.program.moved import own_bytes
 
 
 def routines_of(graph: Graph, chip: Chip, options: Mapping[str, Any], program: Program) -> Known:
     """By the signature of what each does, the routines of `program`, which `compile` made with these arguments.
 
     Compiling does the same every time: signatures that are met in the same order are those of the program's routines
-    in their order. Nothing is recorded for it but rounds of loops.
+    in their order. Nothing is recorded for it but rounds of loops. Where it does not come out as the program, because
+    tensors that had a place in SBUF lost it again, nothing is known.
     """
 
     class Numbered(Assembly):
-        def _lower(self, unit: Unit, stores: list[set[Value]]) -> Routine:
-            return program.routines[len(self.code)]
+        def _lower(
+            self,
+            unit: Unit,
+            stores: list[set[Value]],
+            limits: Sequence[int] = (),
+            homes: Mapping[Value, Home] = MappingProxyType({}),
+        ) -> Routine:
+            found = program.routines[min(len(self.code), len(program.routines) - 1)]
+            residents = sum(b.kind == "resident" for b in found.buffers)
+            if residents != len(homes) or (limits and own_bytes(found) > limits[0]):
+                raise CapacityError(f"{found.name!r} was made otherwise", code="TRN501", where=unit[0].ops[0].loc)
+            return found
 
     known: Known = {}
-    assembled(graph, chip, options, known, Numbered).program()
+    made = assembled(graph, chip, options, known, Numbered)
+    if made.program().calls != program.calls or made.spoilt or len(made.code) != len(program.routines):
+        return {}
     return {what: found for what, found in known.items() if isinstance(found, Routine)}

@@ -44,6 +44,7 @@ from trnlab.kernels.attention_tiles import (
     copier,
     load_tokens,
     pieces,
+    tokens_on_chip,
     transpose_tokens,
     weave,
 )
@@ -51,6 +52,7 @@ from trnlab.kernels.view import HbmView, full
 from trnlab.numerics.dtypes import float32
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
+from trnlab.program.pool import TilePool
 
 WIDENED = 1024  # values of a partition that GpSimdE copies at a time
 
@@ -140,10 +142,17 @@ class _Forward:
             if i in self._loaded:
                 continue
             g = m.groups[i]
-            q, k, v = self._loaded[i] = m.q_pool.next(), m.k_pool.next(), m.v_pool.next()
-            load_tokens(self.b, k, t.k[g.batch, g.kv : g.kv + g.kvs])
-            load_tokens(self.b, q, t.q[g.batch, g.head : g.head + g.heads])
-            load_tokens(self.b, v, t.v[g.batch, g.kv : g.kv + g.kvs])
+            k = self._tokens(t.k[g.batch, g.kv : g.kv + g.kvs], m.k_pool)
+            q = self._tokens(t.q[g.batch, g.head : g.head + g.heads], m.q_pool)
+            self._loaded[i] = q, k, self._tokens(t.v[g.batch, g.kv : g.kv + g.kvs], m.v_pool)
+
+    def _tokens(self, view: HbmView, pool: TilePool) -> AP:
+        """Tokens where they lie in SBUF already, else loaded into the next tile of a pool."""
+        found = tokens_on_chip(self.b, view)
+        if found is None:
+            found = pool.next()
+            load_tokens(self.b, found, view)
+        return found
 
     def _prepare(self, job: Superblock) -> list[DeferredInstructions]:
         """For a new pack K^T and Q^T, through the PE array, and V beside its column of ones, through GpSimd."""

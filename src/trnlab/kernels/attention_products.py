@@ -26,6 +26,7 @@ from trnlab.kernels.attention_tiles import (
     pieces,
     store_statistics,
     store_tokens,
+    tokens_on_chip,
 )
 from trnlab.kernels.blocks import BANK, P
 from trnlab.kernels.view import HbmView
@@ -202,8 +203,11 @@ class Products:
 
     def _divide(self, job: Superblock, sums: AP) -> None:
         b, m, pack, depth = self.b, self.memory, job.pack, self.task.depth
-        if job.q0 == 0 and pack.head == pack.group.head:
-            self.out_tile = m.out_pool.next()
+        g = pack.group
+        view = self.out[g.batch, g.head : g.head + g.heads]
+        at_home = tokens_on_chip(b, view)
+        if job.q0 == 0 and pack.head == g.head:
+            self.out_tile = m.out_pool.next() if at_home is None else at_home
         column, first = m.column(pack), (pack.head - pack.group.head) * depth
         for block, n, count in block_runs(job.q0, job.q1):
             part = sums[:n, :, block - job.q0 // P : block - job.q0 // P + count]
@@ -220,6 +224,5 @@ class Products:
                 op="multiply",
                 engine=Engine.GPSIMD,
             )
-        if job.ends:
-            g = pack.group
-            store_tokens(b, self.out[g.batch, g.head : g.head + g.heads], self.out_tile)
+        if job.ends and at_home is None:
+            store_tokens(b, view, self.out_tile)

@@ -19,6 +19,7 @@ import ml_dtypes
 
 from trnlab.chips.spec import Chip
 from trnlab.isa.base import Engine
+from trnlab.kernels import residence
 from trnlab.kernels.blocks import BANK, P, dma_load, dma_store
 from trnlab.kernels.view import HbmView, rectangle
 from trnlab.numerics.dtypes import DType, bfloat16, float32
@@ -168,6 +169,12 @@ def load_tokens(b: Builder, tile: AP, view: HbmView) -> None:
     """Fill a tile of tokens from a view [heads, tokens, D]."""
     for block, rows, count in _transfers(view):
         dma_load(b, tile[:rows, block : block + count], _token_ap(view, block, rows, count))
+
+
+def tokens_on_chip(b: Builder, view: HbmView) -> AP | None:
+    """The tile of tokens of a view [heads, tokens, D] of a tensor that stays in SBUF; None for others."""
+    resident = residence.of(b, view.base)
+    return None if resident is None else resident.blocks(view.permute(1, 0, 2), 1)
 
 
 def store_tokens(b: Builder, view: HbmView, tile: AP) -> None:

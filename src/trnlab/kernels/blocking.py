@@ -12,7 +12,7 @@ Letters: M stationary free, N moving free, K contraction; R resident, S streamed
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from math import ceil
@@ -177,7 +177,21 @@ def choose(problem: MatmulProblem, budget: int, chip: Chip) -> Blocking:
             chip=chip.name,
             remedy="give the routine more SBUF, or release tiles before the call",
         )
-    return best
+    return _deeper(best, problem, budget)
+
+
+def _deeper(found: Blocking, problem: MatmulProblem, budget: int) -> Blocking:
+    """The blocking with as many tiles for what waits to be transposed as there are pieces of the larger operand, and
+    room: they are loaded while the call before works."""
+    name = "rhs" if problem.n >= problem.m else "lhs"
+    side: BlockedOperand = getattr(found, name)
+    if side.k_rows:
+        return found
+    room = budget - found.sbuf_bytes(problem.itemsize, problem.raw_itemsize)
+    most = ceil(side.size / side.piece) * found.chunks - side.raw_tiles
+    more = max(min(most, room // _raw_bytes(side.piece, found.depth, problem.raw_itemsize)), 0)
+    grown = replace(side, raw_tiles=side.raw_tiles + more)
+    return replace(found, rhs=grown) if name == "rhs" else replace(found, lhs=grown)
 
 
 def _candidates(problem: MatmulProblem, budget: int) -> Iterator[Blocking]:
@@ -242,6 +256,12 @@ def _widths(size: int, unit: int) -> list[int]:
 def estimate(problem: MatmulProblem, blocking: Blocking, chip: Chip) -> float:
     """Seconds, roughly and for comparing: of the busiest of PE array, copies and DMA, plus what cannot overlap."""
     return _estimates(problem, chip)(blocking)
+
+
+def _at_the_end(blocking: Blocking) -> float:
+    """The share of the results that are finished by the last piece that comes: nothing is left that hides them."""
+    blocks = blocking.resident.blocks * blocking.streamed.blocks
+    return 1 / blocks / (blocking.resident.pieces if blocking.chunks == 1 else 1)
 
 
 class _Flow(NamedTuple):
@@ -312,6 +332,8 @@ class _Estimates:
             sinking = max(self.sunk, self.moved / self.bandwidth)
             exposed += min(pe, self.sunk) * self._held_back(blocking)
             exposed += min(max(pe, dma - self.moved / self.bandwidth), sinking) * _before_results(blocking)
+        else:
+            exposed += self.sunk * _at_the_end(blocking)
         if not problem.lhs_k_rows or not problem.rhs_k_rows:
             exposed += steps * 0.5 * self.turn_latency
         return _together(pe, copies, dma, triggers, turns / self.turning, *waits) + exposed

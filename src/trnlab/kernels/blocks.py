@@ -16,7 +16,8 @@ from math import prod
 from typing import Protocol
 
 from trnlab.chips.spec import Chip
-from trnlab.isa.base import Engine
+from trnlab.isa.base import Engine, Memory
+from trnlab.kernels import residence
 from trnlab.kernels.view import HbmView, TilePart, rectangle
 from trnlab.numerics.dtypes import DType, dtype
 from trnlab.program.access import AP, MAX_FREE_DIMS
@@ -83,11 +84,12 @@ class Workspace:
 
     def evacuate(self, dst: AP, src: AP) -> None:
         """Copy, and cast, from PSUM (or SBUF) to SBUF, on the less busy of VectorE and ScalarE: only these two reach
-        PSUM."""
+        PSUM. Where they take turns there, on ScalarE, which is done sooner."""
         vector, scalar = self._b.chip.vector, self._b.chip.scalar
         on_vector = self._vector + (src.free + vector.issue.value) / vector.clock.value
         on_scalar = self._scalar + (src.free + scalar.issue.value) / scalar.clock.value
-        if on_vector <= on_scalar:
+        apart = src.memory is not Memory.PSUM or self._b.chip.has("parallel_ports")
+        if on_vector <= on_scalar and apart:
             self._vector = on_vector
             self._b.tensor_copy(dst=dst, src=src, engine=Engine.VECTOR)
         else:
@@ -125,6 +127,11 @@ class BlockSource(Protocol):
     def load(self, b: Builder, dst: AP, row: int, col: int) -> None:
         """Bring rows [row, +dst.partitions) and columns [col, +dst.free) into the SBUF tile `dst`."""
         ...
+
+    def on_chip(self, b: Builder, row: int, rows: int, col: int, cols: int) -> AP | None:
+        """Rows [row, +rows), from a multiple of 128 on, and columns [col, +cols) where they lie in SBUF already, as
+        [128, blocks, columns]; None for what has to be loaded."""
+        return None
 
     def load_blocks(self, b: Builder, dst: AP, row: int, col: int) -> None:
         """Bring blocks of 128 rows: dst[p, i, :] = rows row + 128 i + p. One transfer where the matrix allows it."""
@@ -165,6 +172,14 @@ class ViewSource(BlockSource):
         self.view, self.rows = view, rows
         self.shape = _matrix_shape(view, rows)
         self.dtype = view.dtype if dt is None else dtype(dt)
+
+    def on_chip(self, b: Builder, row: int, rows: int, col: int, cols: int) -> AP | None:
+        """The rows and columns in SBUF, where the view is of a tensor that stays there; None where it is not."""
+        resident = residence.of(b, self.view.base)
+        blocks = resident.blocks(self.view, self.rows) if resident is not None else None
+        if blocks is None or row % P or self.dtype is not self.view.dtype:
+            return None
+        return blocks[:, row // P : -(-(row + rows) // P), col : col + cols]
 
     def load(self, b: Builder, dst: AP, row: int, col: int) -> None:
         """One DMA, or one for each affine part of the view that the block touches."""

@@ -4,7 +4,7 @@
 The work is a list of *groups*, each the product of some pieces of both operands over one chunk of the contraction;
 pieces lie in SBUF tiles used in rotation. A load is recorded as soon as the last group that reads the tile's previous
 piece has been, so that DMA runs as far ahead as memory allows. An operand that lies the wrong way round is transposed
-on the PE array one group ahead, in between the matmuls of the group before, so that copies out of PSUM are hidden.
+on the PE array two groups ahead, in between the matmuls of the groups before, so that copies out of PSUM are hidden.
 
 Letters: M stationary free, N moving free, K contraction; "resident" and "streamed" are defined in `blocking`.
 """
@@ -27,6 +27,9 @@ from trnlab.program.access import AP, hbm_view
 from trnlab.program.builder import Builder
 
 __all__ = ["BatchedProduct", "batch_matmul", "matmul"]
+
+
+AHEAD = 2  # groups: so far ahead operands are transposed, as tiles come free
 
 
 class BatchedProduct(NamedTuple):
@@ -164,6 +167,7 @@ class _Feed:
         self._tiles = [_Tile(b.tile(shape, dt, name="tile", slots=depth)) for _ in range(side.tiles)]
         turned = dtype(raw_format(dt.name))
         self._raw = [b.tile(raw, turned, name="raw", slots=raw[1]) for _ in range(side.raw_tiles)]
+        self._at_home: dict[int, AP] = {}  # pieces that lie in SBUF already, by their number
         self._width = min(BANK * 4 // turned.itemsize, side.piece)  # columns transposed side by side
         self._room = BANK * 4 // turned.itemsize  # columns of a bank
 
@@ -177,6 +181,11 @@ class _Feed:
         piece.last = group
         return piece
 
+    @property
+    def at_home(self) -> bool:
+        """Whether its pieces lie in SBUF already, to be transposed there."""
+        return bool(self.pieces) and not self.side.k_rows and self._where(self.pieces[0]) is not None
+
     def can_load(self, now: int) -> bool:
         """Whether there is a piece left to load whose place is free before group `now`."""
         if self.loaded == len(self.pieces):
@@ -187,7 +196,10 @@ class _Feed:
         """Record the load of the next piece."""
         piece, index = self.pieces[self.loaded], self.loaded
         self.loaded += 1
-        if self.side.k_rows:
+        if self._find(piece, index):
+            piece.widened = self.work.begun
+            self.ready = self.loaded if self.side.k_rows else self.ready
+        elif self.side.k_rows:
             piece.tile = self._tiles[index % len(self._tiles)]
             load_rows(self.b, piece.source, piece.tile.ap[:, :, : piece.cols], piece.k_rows, piece.k, piece.col)
             piece.widened, self.ready = self.work.begun, self.loaded
@@ -195,6 +207,22 @@ class _Feed:
             raw = self._raw[index % len(self._raw)]
             load_rows(self.b, piece.source, raw[:, :, : piece.k_rows], piece.cols, piece.col, piece.k)
             self.work.widen_until(self.work.begun)
+
+    def _find(self, piece: _Piece, index: int) -> bool:
+        """Whether a piece lies in SBUF already, where it is read then."""
+        found = self._where(piece)
+        if found is None:
+            return False
+        if self.side.k_rows:
+            piece.tile = _Tile(found)
+        else:
+            self._at_home[index] = found
+        return True
+
+    def _where(self, piece: _Piece) -> AP | None:
+        """Where a piece lies in SBUF already, if it does."""
+        rows, cols = (piece.k, piece.k_rows), (piece.col, piece.cols)
+        return piece.source.on_chip(self.b, *(rows + cols if self.side.k_rows else cols + rows))
 
     def backlog(self, group: int) -> int:
         """Number of transposing jobs that groups up to `group` still wait for."""
@@ -214,10 +242,11 @@ class _Feed:
             piece.tile = self._tiles[index % len(self._tiles)]
             if self.loaded == index:
                 self.load()
+            raw = self._at_home.pop(index, self._raw[index % len(self._raw)])
             for k, tiles in self._steps(piece):
                 for col in range(0, piece.cols, self._width):
                     cols = min(self._width, piece.cols - col)
-                    yield _Job(piece, self._raw[index % len(self._raw)], k, tiles, col, cols)
+                    yield _Job(piece, raw, k, tiles, col, cols)
             self.ready += 1
 
     def _steps(self, piece: _Piece) -> list[tuple[int, int]]:
@@ -321,7 +350,7 @@ class _Multiplier:
         """Emit everything, in the order that lets engines run ahead."""
         for now, group in enumerate(self.groups):
             self._load_ahead(now)
-            for _ in self._transposes(now, now):
+            for _ in self._first_transposes() if now == 0 else self._transposes(now, now):
                 pass
             self._multiply(group, now)
             if now + 1 == len(self.groups) or self.groups[now + 1].item is not group.item:
@@ -337,6 +366,21 @@ class _Multiplier:
                 return
             min(waiting, key=lambda feed: feed.pieces[feed.loaded].first).load()
 
+    def _first_transposes(self) -> Iterator[None]:
+        """Those of the first group: before what lies in SBUF already, which the call before may still be computing,
+        the other operand's of as many groups as are turned ahead; then as much of it, or all of a single block."""
+        home = [feed for feed in self._feeds if feed.at_home]
+        for feed in (feed for feed in self._feeds if home and not feed.at_home):
+            for job in feed.jobs(min(AHEAD, len(self.groups)) - 1, 0):
+                feed.transpose(job)
+                yield
+        for feed in home:
+            count = len(self.groups) if feed.side.size <= P else min(AHEAD, len(self.groups))
+            for job in feed.jobs(count - 1, 0):
+                feed.transpose(job)
+                yield
+        yield from self._transposes(0, 0)
+
     def _transposes(self, group: int, now: int) -> Iterator[None]:
         """Record, one a step, the transposes that groups up to `group` need, if possible before group `now`."""
         for feed in self._feeds:
@@ -349,8 +393,8 @@ class _Multiplier:
         """Record the matmuls of a group, the transposes of the next one spread among them."""
         tiles, chunk_alone = group.tiles(), self.blocking.spill
         self.work.widen_until(max(piece.widened for piece in (*group.lhs, *group.rhs)))
-        ahead = self._transposes(now + 1, now)
-        step = sum(feed.backlog(now + 1) for feed in self._feeds) / (len(tiles) * ceil(group.rhs[0].k_rows / P))
+        ahead = self._transposes(now + AHEAD, now)
+        step = sum(feed.backlog(now + AHEAD) for feed in self._feeds) / (len(tiles) * ceil(group.rhs[0].k_rows / P))
         due, record = 0.0, self.b.nc_matmul
         self._announce(group.item)
         mode = {"is_stationary_onezero": True} if group.item.onezero else {}

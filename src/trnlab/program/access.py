@@ -68,7 +68,7 @@ class Buffer:
     # its accesses begin and end), `grid` another way to cut memory in HBM.
     address: int = 0
     slot_bytes: int = 1
-    kind: str = "tile"  # "param", "scratch" or "tile"
+    kind: str = "tile"  # "param", "scratch", "tile", or "resident": a tile that other calls fill or find
     grid: Grid | None = None
 
     @property

@@ -34,7 +34,7 @@ from trnlab.program.access import AP, REFERENCE, Buffer, Reference, operand_reco
 from trnlab.program.grids import with_grids, written
 from trnlab.program.legality import Form, Verdict, exact, remember, verdicts
 from trnlab.program.pool import TilePool
-from trnlab.program.routine import OPEN_ENGINE, OPEN_ORDER, OPEN_PLACE, Attrs, Print, Routine
+from trnlab.program.routine import COL, OPEN_ENGINE, OPEN_ORDER, OPEN_PLACE, Attrs, Print, Routine
 from trnlab.program.signatures import signature
 from trnlab.program.slots import AS_ACCESSED, assign_slots
 from trnlab.program.spans import Spans
@@ -61,7 +61,7 @@ class Builder:
         self.queue_turn = 0
         self._buffers: list[Buffer] = []
         self._params: list[int] = []
-        self._sbuf_top = self._sbuf_peak = self._scratch = self._psum_turn = 0
+        self._sbuf_top = self._sbuf_peak = self._resident_top = self._scratch = self._psum_turn = 0
         self._rows, self._operands = array("i"), array("q")  # COLUMNS per instruction, REFERENCE per operand
         self._works: dict[Work, int] = {}
         self.leaves_order = self.leaves_places = False  # to the hardware's compiler, as kernels do
@@ -70,6 +70,7 @@ class Builder:
         self.spans: Spans | None = None  # the loops of the recording, before any pass
         self._prints: list[Print] = []
         self._after: list[tuple[int, int]] = []
+        self.residents: dict[int, Any] = {}  # by the number of its stand-in, what stays in SBUF between calls
         self._attrs: list[Attrs] = []
         self._attr_memo: dict[tuple[Any, ...], int] = {}
         self._locs: dict[Location | None, int] = {}
@@ -105,6 +106,19 @@ class Builder:
         `slots`: equal pieces of the free range that dependencies are tracked on separately.
         """
         return whole(self._on_chip(name, shape, dtype(dt), memory, slots))
+
+    def resident(
+        self, shape: tuple[int, ...], dt: DType | str, address: int, *, name: str = "resident", slots: int = 1
+    ) -> AP:
+        """A tile at an address of its own, which other calls of the program fill or find filled. `tile` must not
+        reach it: `sbuf_limit` sees to that."""
+        fmt = dtype(dt)
+        nbytes = prod(shape[1:]) * fmt.itemsize
+        number, slot = len(self._buffers), -(-nbytes // slots)
+        self._resident_top = max(self._resident_top, address + nbytes)
+        return whole(
+            self._add(Buffer(number, name, Memory.SBUF, shape, fmt, nbytes, 0, shape[0], address, slot, "resident"))
+        )
 
     def pool(
         self, shape: tuple[int, ...], dt: DType | str, *, bufs: int, name: str = "pool", memory: Memory = Memory.SBUF
@@ -424,8 +438,16 @@ class Builder:
         return len(self._rows) // COLUMNS
 
     def build(self) -> Routine:
-        """The finished routine."""
+        """The finished routine. Raises CapacityError for one that moves what stays in SBUF as if it were in HBM."""
         columns = self._columns(0)
+        assert all(b.address >= self._sbuf_peak for b in self._buffers if b.kind == "resident"), self.name
+        if len(columns["operands"]) and columns["operands"][:, COL["buffer"]].min() < 0:
+            raise CapacityError(
+                f"routine {self.name!r} reads a tensor that stays in SBUF in another layout",
+                code="TRN501",
+                chip=self.chip.name,
+                remedy="let the tensor go through HBM",
+            )
         columns["buffers"] = tuple(with_grids(self._buffers, columns["operands"], written(columns)))
         slots = assign_slots(columns["buffers"], columns["operands"], self.chip.psum)
         return Routine(
@@ -537,7 +559,7 @@ class Builder:
             "works": tuple(self._works),
             "attr_table": tuple(self._attrs),
             "locs": tuple(self._locs),
-            "sbuf_bytes": self._sbuf_peak,
+            "sbuf_bytes": max(self._sbuf_peak, self._resident_top),
             "scratch_bytes": self._scratch,
             "num_psum": self.chip.psum.num_banks,
             "left_open": left_open if (left_open > OPEN_ENGINE).any() else left_open[:0],

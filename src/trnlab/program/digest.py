@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from trnlab.isa import BY_OPCODE
-from trnlab.isa.base import Memory
 from trnlab.program.routine import COL, Routine
 
 _COLUMNS = ("opcode", "engine", "queue", "work", "attr", "first_operand", "operands")
@@ -23,7 +22,13 @@ def routine_digest(routine: Routine) -> str:
 
 def written_params(routine: Routine) -> frozenset[int]:
     """Positions of the parameters that some instruction writes."""
-    found: frozenset[int] = _once(routine, "written params", _written)
+    position = {buffer: i for i, buffer in enumerate(routine.params)}
+    return frozenset(position[b] for b in written_buffers(routine) if b in position)
+
+
+def written_buffers(routine: Routine) -> frozenset[int]:
+    """Numbers of the parameters, and of the tiles that stay in SBUF, that some instruction writes."""
+    found: frozenset[int] = _once(routine, "written buffers", _written)
     return found
 
 
@@ -50,11 +55,8 @@ def _digest(routine: Routine) -> str:
 
 
 def _written(routine: Routine) -> frozenset[int]:
-    position = {buffer: i for i, buffer in enumerate(routine.params)}
     opcode = np.repeat(routine.opcode, np.diff(routine.first_operand))
     owner, role = routine.operands[:, COL["buffer"]], routine.operands[:, COL["role"]]
-    hbm = np.array([b.memory is Memory.HBM for b in routine.buffers], bool)[owner]
-    used = np.unique(np.stack([opcode[hbm], role[hbm], owner[hbm]], axis=1), axis=0)
-    return frozenset(
-        position[b] for o, r, b in used.tolist() if b in position and BY_OPCODE[o].operands[r].role == "dst"
-    )
+    shared = np.array([b.kind in ("param", "resident") for b in routine.buffers], bool)[owner]
+    used = np.unique(np.stack([opcode[shared], role[shared], owner[shared]], axis=1), axis=0)
+    return frozenset(b for o, r, b in used.tolist() if BY_OPCODE[o].operands[r].role == "dst")

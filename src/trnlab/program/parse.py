@@ -34,7 +34,7 @@ _NUMBERS = r"\[([\d, ]*)\]"
 _ROUTINE = re.compile(rf"routine @(?:(\w+)|{_STRING}) for (\S+), sbuf (\d+), scratch (\d+) \{{")
 _PROGRAM = re.compile(rf"program @(?:(\w+)|{_STRING}) for (\S+), hbm (\d+)(?:, ranks (\d+) on (\S+))?( waiting)? \{{")
 _BUFFER = re.compile(
-    rf"(param|scratch|sbuf|psum) (%[\w.]+)(?: {_STRING})?: (\w+){_NUMBERS}"
+    rf"(param|scratch|sbuf|psum|resident) (%[\w.]+)(?: {_STRING})?: (\w+){_NUMBERS}"
     r"(?: at (\d+))?(?: partition (\d+))? slot (\d+)"
 )
 _INSTRUCTION = re.compile(r"([a-z]+)(?:\.(\d+))?: (\w+) ?(.*?)(?: !(\d+))?")
@@ -205,11 +205,11 @@ def _places(lines: _Lines, first: int) -> dict[str, Location]:
 def _buffer(found: re.Match[str], number: int) -> Buffer:
     kind, printed, name, fmt, shape_text, address, partition, slot = found.groups()
     shape, form = _shape(shape_text), dtype(fmt)
-    on_chip = kind in ("sbuf", "psum")
+    on_chip, memory = kind in ("sbuf", "psum", "resident"), "SBUF" if kind == "resident" else kind.upper()
     return Buffer(
         number,
         _text(name) if name else printed[1:],
-        Memory[kind.upper()] if on_chip else Memory.HBM,
+        Memory[memory] if on_chip else Memory.HBM,
         shape,
         form,
         (prod(shape[1:]) if on_chip else max(prod(shape), 1)) * form.itemsize,
@@ -217,7 +217,7 @@ def _buffer(found: re.Match[str], number: int) -> Buffer:
         partitions=shape[0] if on_chip else 1,
         address=int(address or 0),
         slot_bytes=int(slot),
-        kind="tile" if on_chip else kind,
+        kind="tile" if kind in ("sbuf", "psum") else kind,
     )
 
 

@@ -46,10 +46,13 @@ _STEPS = [COL[f"step{d}"] for d in range(4)]
 
 @dataclass(frozen=True)
 class ParameterUsage:
-    """What a routine does with its parameters, by position: those it needs filled, and those it writes."""
+    """What a routine does with its parameters, by position: those it needs filled, and those it writes; and with
+    what stays in SBUF between calls."""
 
     needs: frozenset[int]
     writes: frozenset[int]
+    finds: frozenset[int] = frozenset()  # buffers that stay in SBUF, by number, that it needs filled
+    leaves: frozenset[int] = frozenset()  # those that it fills
 
 
 def verify_routine(routine: Routine, chip: Chip) -> ParameterUsage:
@@ -138,9 +141,10 @@ def _buffer(routine: Routine, number: int, b: Buffer, chip: Chip) -> None:
     room = {
         "tile": {Memory.SBUF: chip.sbuf.usable_bytes_per_partition, Memory.PSUM: psum}.get(b.memory, 0),
         "scratch": routine.scratch_bytes,
+        "resident": chip.sbuf.usable_bytes_per_partition if b.memory is Memory.SBUF else 0,
         "param": b.address + b.nbytes,
     }.get(b.kind, -1)
-    if b.id != number or room < 0 or (b.kind != "tile") != (b.memory is Memory.HBM):
+    if b.id != number or room < 0 or (b.kind not in ("tile", "resident")) != (b.memory is Memory.HBM):
         fail("TRN421", f"buffer {b.name!r} of routine {routine.name!r}", got=f"{b.kind} {b.id} in {b.memory.name}")
     if b.memory is Memory.SBUF:
         room = min(room, routine.sbuf_bytes)
@@ -328,9 +332,13 @@ def _reads_and_writes(routine: Routine) -> ParameterUsage:
     first_write = np.full(routine.num_slots, len(routine), np.int64)  # the instruction that first writes a slot
     for _, first, last, i in reversed(_ranges(routine, owner, written)):
         first_write[first : last + 1] = i
-    needs = set()
+    resident = {b.id for b in routine.buffers if b.kind == "resident"}
+    needs, finds = set(), set()
     for buffer, first, last, i in _ranges(routine, owner, read):
         if first_write[first : last + 1].max() < i:
+            continue
+        if buffer in resident:
+            finds.add(buffer)
             continue
         if buffer not in position:
             fail(
@@ -341,8 +349,11 @@ def _reads_and_writes(routine: Routine) -> ParameterUsage:
                 got=f"buffer {routine.buffers[buffer].name!r}",
             )
         needs.add(position[buffer])
-    writes = {position[b] for b in np.unique(routine.operands[written, COL["buffer"]]).tolist() if b in position}
-    return ParameterUsage(frozenset(needs), frozenset(writes))
+    targets = np.unique(routine.operands[written, COL["buffer"]]).tolist()
+    writes = {position[b] for b in targets if b in position}
+    return ParameterUsage(
+        frozenset(needs), frozenset(writes), frozenset(finds), frozenset(b for b in targets if b in resident)
+    )
 
 
 def _directions(routine: Routine) -> tuple[Array, Array]:

@@ -121,7 +121,7 @@ def program_text(program: Program, *, constants: bool = True) -> str:
 
 
 def _buffer(b: Buffer, names: dict[int, str]) -> str:
-    kind = b.kind if b.memory is Memory.HBM else _KINDS[b.memory]
+    kind = b.kind if b.memory is Memory.HBM or b.kind == "resident" else _KINDS[b.memory]
     own = "" if names[b.id] == f"%{b.name}" else f" {b.name!r}"
     place = "" if kind == "param" else f" at {b.address}"
     lane = f" partition {b.first_partition}" if b.first_partition else ""

@@ -6,7 +6,7 @@ Raises ConstraintError for the first rule broken:
     TRN421  the columns of a routine do not agree with each other
     TRN422  an operand that does not lie within its buffer, or a buffer that does not lie within its memory
     TRN423  the slots of an operand are not those of its bytes
-    TRN424  memory that is read before anything wrote it
+    TRN424  memory that is read before anything wrote it, or that other tiles have had since
     TRN425  a call whose tensors do not match the parameters of its routine
     TRN426  a tensor written through two parameters of one call: dependencies between the two would not be seen
     TRN427  a constant that is written, or an output that is not
@@ -20,6 +20,10 @@ from math import prod
 
 from trnlab.chips.spec import Chip
 from trnlab.collectives import PURPOSES
+from trnlab.isa.base import Memory
+from trnlab.isa.collectives.meeting import CorePlace
+from trnlab.numerics.dtypes import DType
+from trnlab.program.access import Buffer
 from trnlab.program.routine import Call, Program, ProgramTensor, Routine
 from trnlab.program.routine_rules import ParameterUsage, accesses, fail, verify_routine
 
@@ -41,6 +45,7 @@ def verify_program(program: Program, chip: Chip, empty: Collection[int] = ()) ->
     tensors = {tensor.id: tensor for tensor in program.tensors}
     written: set[int] = set()
     filled = {*program.inputs, *program.constants}
+    at_home: dict[CorePlace, set[_Tile]] = {}
     for call in program.calls:
         _call(program, call, tensors, chip)
         _bound_twice(call, program.routines[call.routine], usages[call.routine], tensors)
@@ -49,6 +54,8 @@ def verify_program(program: Program, chip: Chip, empty: Collection[int] = ()) ->
             filled |= {call.args[position] for call in calls for position in usages[call.routine].writes}
         for call in calls:
             _is_filled(program, call, usages[call.routine], filled)
+            routine, held = program.routines[call.routine], at_home.get(call.place, set())
+            at_home[call.place] = _held_after(call, routine, usages[call.routine], held)
             written |= {call.args[position] for position in usages[call.routine].writes}
         filled |= written
     _results(program, tensors, written | {*empty})
@@ -140,6 +147,33 @@ def _call(program: Program, call: Call, tensors: dict[int, ProgramTensor], chip:
             limit=chip.sbuf.usable_bytes_per_partition,
             got=top,
         )
+
+
+# Of SBUF: first byte of a partition, the one behind, format, shape, first partition.
+_Tile = tuple[int, int, DType, tuple[int, ...], int]
+
+
+def _held_after(call: Call, routine: Routine, usage: ParameterUsage, held: set[_Tile]) -> set[_Tile]:
+    """What stays in SBUF after a call, of what was `held` there before it; TRN424 where it finds something else."""
+
+    def tile(b: Buffer) -> _Tile:
+        start = call.sbuf_base + b.address
+        return start, start + b.nbytes, b.dtype, b.shape, b.first_partition
+
+    for number in usage.finds:
+        if tile(routine.buffers[number]) not in held:
+            fail(
+                "TRN424",
+                f"call of {routine.name!r} finds something else in SBUF",
+                call.loc,
+                limit=f"{routine.buffers[number].name!r}, as an earlier call left it",
+                got="nothing wrote it, or another tile had its bytes since",
+            )
+    kept = {tile(b) for b in routine.buffers if b.kind == "resident"}
+    used = {tile(b) for b in routine.buffers if b.memory is Memory.SBUF} - kept
+    spoilt = used | {tile(routine.buffers[number]) for number in usage.leaves}
+    alive = {t for t in held if t in kept or not any(s[0] < t[1] and t[0] < s[1] for s in spoilt)}
+    return alive | {tile(routine.buffers[number]) for number in usage.leaves}
 
 
 def _bound_twice(call: Call, routine: Routine, usage: ParameterUsage, tensors: dict[int, ProgramTensor]) -> None:

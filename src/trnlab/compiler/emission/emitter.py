@@ -133,8 +133,14 @@ class Emitter:
             self.release(value)
 
     def _store(self, value: Value, frame: SweepSlice) -> None:
-        """Write a value out, from a tile in SBUF and in its format, as long as the frame is."""
+        """Write a value out, from a tile in SBUF and in its format, as long as the frame is; where it stays in SBUF,
+        to there."""
         tile = self.ap(value)
+        at_home = self._at_home(value)
+        if at_home is not None:
+            if tile != at_home:
+                self.copy(at_home, tile if tile.free == frame.cols else tile.with_dims((0, frame.cols)))
+            return
         if value.type.size == self.group.size:
             if tile.free != frame.cols:
                 tile = tile.with_dims((0, frame.cols))
@@ -144,6 +150,11 @@ class Emitter:
                 self.wide.give(copied)
                 tile = copied
         self.loader.store(value, tile, frame)
+
+    def _at_home(self, value: Value) -> AP | None:
+        """Where this sweep's part of a stored value stays in SBUF, if it does."""
+        whole = value in self.plan.stores and self.group.classes[value] is ValueClass.FULL
+        return self.loader.at_home(value, self.frame) if whole and value in self.loader.ports else None
 
     def release(self, value: Value) -> None:
         """One reader of a value is done."""
@@ -219,6 +230,10 @@ class Emitter:
         folded = self.plan.converted.get(value)
         if folded is not None:
             dtype = folded.attrs["dtype"]
+        at_home = self._at_home(value if folded is None else folded.result)
+        if at_home is not None:
+            self._bind(value, None, at_home)
+            return at_home
         if narrow is None:
             narrow = self.group.classes[value] in (ValueClass.ROW, ValueClass.SCALAR)
         paired = None if narrow or self.psum is None or not self._is_paired(value) else self.psum
@@ -265,14 +280,15 @@ class Emitter:
             return self._in_psum(held.source)
         return isinstance(held, AP) and held.memory is Memory.PSUM
 
-    def _bind(self, value: Value, space: TileSpace | PsumSpace, tile: AP) -> None:
-        """Give a value its tile; a folded convert's result gets it too."""
+    def _bind(self, value: Value, space: TileSpace | PsumSpace | None, tile: AP) -> None:
+        """Give a value its tile, of no space where it stays there; a folded convert's result gets it too."""
         self.values[value] = tile
         if self.plan.per_row:
             self.rows[value] = tile
             return
         folded = self.plan.converted.get(value)
-        self._owned[folded.result if folded is not None else value] = space, tile
+        if space is not None:
+            self._owned[folded.result if folded is not None else value] = space, tile
         if folded is not None:
             self.done.add(folded)
             self.values[folded.result] = tile

@@ -18,6 +18,7 @@ from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass, re
 from trnlab.compiler.fusing.tiles import TileSpace
 from trnlab.graph.ir import Value
 from trnlab.isa.base import Engine, Memory
+from trnlab.kernels import residence
 from trnlab.kernels.blocks import BANKS, dma_load, dma_store
 from trnlab.kernels.view import HbmView, TilePart, rectangle, view_of
 from trnlab.numerics.dtypes import DType, bfloat16, float32, int32
@@ -189,6 +190,9 @@ class TileLoader:
             return self._keep(value)[: frame.rows, frame.col : frame.col + frame.cols]
         if cls is ValueClass.COL and self.group.kind is not GroupKind.ROWS:
             return self._columns(value, frame)[: frame.rows]
+        at_home = self.at_home(value, frame)
+        if at_home is not None:
+            return at_home
         if self.kept is not None and (kept := self.kept.find(value, frame)) is not None:
             return kept
         if value not in self._of_sweep:
@@ -199,6 +203,18 @@ class TileLoader:
                 return kept
             self._of_sweep[value] = tile
         return self._of_sweep[value]
+
+    def at_home(self, value: Value, frame: SweepSlice) -> AP | None:
+        """The frame's part of a full value that stays in SBUF, where it lies; None for one that does not."""
+        seen = self.part.strided(value)
+        resident = residence.of(self.b, self.ports[seen.base].buffer) if seen.base in self.ports else None
+        split = split_rows(seen, frame.domain.rows, frame.domain.cols) if resident is not None else None
+        if resident is None or split is None:
+            return None
+        blocks = resident.blocks(*split)
+        if blocks is None or frame.row % 128 or frame.domain.parts > 1 or frame.domain.flat:
+            return None
+        return blocks[: frame.rows, frame.row // 128, frame.col : frame.col + frame.cols]
 
     def release(self, value: Value) -> None:
         """The last reader in this sweep is done with a value from outside."""

@@ -17,11 +17,12 @@ from trnlab.compiler.analysis.strided import BARRIER, LOOK_OPS, ValueView
 from trnlab.compiler.fusing.admission import Admission, fits_psum, reduced_cols
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass, resident, sums_over_rows
 from trnlab.compiler.fusing.limits import beside_operators
+from trnlab.compiler.fusing.order import bring_forward, gathered_when_read
 from trnlab.compiler.fusing.recompute import levels_of, placed_late
 from trnlab.compiler.fusing.tiles import is_seen
 from trnlab.graph.collectives import exchanges_own_parts
 from trnlab.graph.ir import Graph, Op, Value
-from trnlab.graph.ops import COLLECTIVE, DOT, OPS, REDUCE, WINDOW
+from trnlab.graph.ops import COLLECTIVE, DOT, ELEMENTWISE, OPS, REDUCE, WINDOW
 from trnlab.numerics.dtypes import bfloat16, float32
 
 # Elements of a group that is merged with a later one only if that makes nobody wait: there is little to save.
@@ -52,6 +53,7 @@ class Partition(Admission):
         self._meets = exchanges_own_parts(graph)
         self._met: FusionGroup | None = None  # the collective before
         self._position = {op: i for i, op in enumerate(graph.ops)}
+        self._users = graph.users()
 
     def form(self) -> None:
         """Put every op into a group."""
@@ -119,6 +121,7 @@ class Partition(Admission):
     # -- placing one op -----------------------------------------------------------------------------------------
     def _place(self, op: Op) -> None:
         for group in self._candidates(op):
+            self._take_columns(group, op)
             if self._admits(group, op):
                 self._add(group, op)
                 self._absorb(group, op)
@@ -138,10 +141,30 @@ class Partition(Admission):
         kinds = (GroupKind.ROWS, GroupKind.DOT, GroupKind.CONVOLUTION)
         owners = {self.owner[v] for v in roots if v in self.owner and self.owner[v].kind in kinds}
         beside = {g for v in roots if v.type.size > 1 for g in self.readers.get(v, ()) if g.ops} - owners
-        found = [*sorted(owners, key=lambda g: -g.id), *sorted(beside, key=lambda g: -g.id)]
+        by_age = sorted(owners, key=lambda g: -g.id)
+        products = [g for g in by_age if g.kind is GroupKind.DOT and any(map(self._is_of_columns, owners))]
+        found = [*products, *(g for g in by_age if g not in products), *sorted(beside, key=lambda g: -g.id)]
         if op in self._late:
             found = [g for g in found if max(self._late.get(o, self._levels[o]) for o in g.ops) >= self._late[op]]
         return [g for g in found if g.update == (op in self._updates)]
+
+    def _is_of_columns(self, group: FusionGroup) -> bool:
+        """Whether all that a loop computes varies along columns only: a bias in another format, of every row."""
+        few = {ValueClass.COL, ValueClass.SCALAR}
+        return group.kind is GroupKind.ROWS and bool(group.ops) and few.issuperset(group.classes.values())
+
+    def _take_columns(self, group: FusionGroup, op: Op) -> None:
+        """Have a product compute what an op of its result reads along columns: else a loop over all rows would, and
+        be the op's instead of the product."""
+        if group.kind is not GroupKind.DOT or OPS[op.name].kind != ELEMENTWISE or op.result.type.size != group.size:
+            return
+        for value in op.operands:
+            other = self.owner.get(self.root(value))
+            if other is None or other is group or other.size != group.size or not self._is_of_columns(other):
+                continue
+            readers = {r for made in other.ops for r in self._computing_readers(made.result, self._users)}
+            if readers <= {op, *other.ops} and all(self._admits(group, made) for made in other.ops):
+                self.merge(other, group)
 
     def _admits(self, group: FusionGroup, op: Op) -> bool:
         """Whether `group` can compute `op` too; fixes the group's columns and the result's class when it can."""
@@ -158,7 +181,7 @@ class Partition(Admission):
     def _sink_epilogues(self) -> None:
         """Move what a matmul's epilogue computes for one loop over rows alone into that loop: it is not stored
         then. So are casts to a wider format, whoever computes them."""
-        readers = self.graph.users()
+        readers = self._users
         outputs = {self.root(v) for v in self.graph.outputs}
         for group in self.groups:
             for op in reversed(group.ops[1:] if group.kind in (GroupKind.DOT, GroupKind.ROWS) else ()):
@@ -168,11 +191,13 @@ class Partition(Admission):
                     continue
                 if any(u.name == BARRIER for u in readers.get(op.result, ())):
                     continue
-                if any(group.outer.get(v) is ValueClass.COL and not resident(v, group) for v in op.operands):
-                    continue  # the loop over rows would load it for each 128 of them
+                if self._loads_columns(group, op):
+                    continue
                 users = self.readers_of(op.result, readers)
                 user = users.pop() if len(users) == 1 else None
                 if user is None or user is group or user.kind is not GroupKind.ROWS:
+                    continue
+                if group.kind is GroupKind.DOT and _narrows(op) and not self._saves(group, op, user):
                     continue
                 if self.read_in_step(user, op.result) and self._admits(user, op):
                     group.ops.remove(op)
@@ -180,6 +205,25 @@ class Partition(Admission):
                     user.outer = {v: c for v, c in user.outer.items() if self.root(v) is not op.result}
                     self._add(user, op)
                     user.ops.sort(key=self._position.__getitem__)
+
+    def _saves(self, group: FusionGroup, last: Op, user: FusionGroup) -> bool:
+        """Whether fewer bytes are stored where the loop over rows that reads a cast computes it, with all before it
+        that can go there. The product may be stored in more bytes than the cast is."""
+        users, gone = self._users, {last}
+        for op in reversed(group.ops[1:]):
+            readers = self._computing_readers(op.result, users)
+            if readers and {*readers} <= {*gone, *user.ops} and not self._loads_columns(group, op):
+                gone.add(op)
+
+        def stored(computed: list[Op]) -> int:
+            read = (op for op in computed if not {*self._computing_readers(op.result, users)} <= {*computed})
+            return sum(op.result.type.nbytes for op in read)
+
+        return stored([op for op in group.ops if op not in gone]) < stored(group.ops)
+
+    def _loads_columns(self, group: FusionGroup, op: Op) -> bool:
+        """Whether a loop over rows that computes an op of `group` would load what it reads for each 128 of them."""
+        return any(group.outer.get(v) is ValueClass.COL and not resident(v, group) for v in op.operands)
 
     def shared(self, value: Value) -> Value:
         """What makes loops that read a value belong together: its root, or the barrier before that. What is computed
@@ -379,7 +423,7 @@ class Partition(Admission):
         for first, then in self._orders:
             direct[then.id].add(first.id)
             readers[first.id].add(then.id)
-        _bring_forward(last, direct, readers)
+        bring_forward(last, direct, readers)
         waiting = {g: len(d) for g, d in direct.items()}
         ready = [(last[g], g) for g, count in waiting.items() if count == 0]
         heapq.heapify(ready)
@@ -392,7 +436,7 @@ class Partition(Admission):
                 if waiting[reader] == 0:
                     heapq.heappush(ready, (last[reader], reader))
         assert len(ordered) == len(live), "groups form a circle"
-        return ordered if self._meets else _gathered_when_read(ordered, direct)
+        return ordered if self._meets else gathered_when_read(ordered, direct)
 
     @staticmethod
     def _soonest(
@@ -411,49 +455,17 @@ class Partition(Admission):
         return min(others, default=last[producer]) + 0.5
 
 
-def _bring_forward(last: dict[int, float], direct: Mapping[int, set[int]], readers: Mapping[int, set[int]]) -> None:
-    """Give each group the place of the first that waits for it, where that comes before its own.
-
-    A loop that merged with later ones would else hold up its readers, and what nothing holds up would all run, and
-    be kept, meanwhile.
-    """
-    waiting = {g: len(r) for g, r in readers.items()}
-    ready = [g for g, count in waiting.items() if count == 0]
-    while ready:
-        group = ready.pop()
-        for before in direct[group]:
-            last[before] = min(last[before], last[group])
-            waiting[before] -= 1
-            if waiting[before] == 0:
-                ready.append(before)
-
-
 def _widens(op: Op) -> bool:
     """Whether an op writes the same numbers in more bytes."""
     return op.name == "convert" and (op.operands[0].dtype, op.result.dtype) == (bfloat16, float32)
+
+
+def _narrows(op: Op) -> bool:
+    """Whether an op writes what it reads in fewer bytes."""
+    return op.name == "convert" and op.result.dtype.itemsize < op.operands[0].dtype.itemsize
 
 
 def _dot_cols(op: Op) -> int:
     rhs = op.operands[1]
     taken = {*op.attrs.get("rhs_batching_dimensions", ()), *op.attrs.get("rhs_contracting_dimensions", (0,))}
     return prod(count for axis, count in enumerate(rhs.shape) if axis not in taken)
-
-
-def _gathered_when_read(ordered: list[FusionGroup], direct: Mapping[int, set[int]]) -> list[FusionGroup]:
-    """The order with each gather in front of what waits for it first: gathers of parameters wait for nothing, and all
-    of them would hold their results from the beginning. direct: what each group waits for, by number."""
-    held = {g.id: g for g in ordered if g.kind is GroupKind.COLLECTIVE and g.anchor.name == "all_gather"}
-    found: list[FusionGroup] = []
-
-    def put(group: FusionGroup) -> None:
-        for number in sorted(direct[group.id] & held.keys()):
-            if number in held:
-                put(held.pop(number))
-        found.append(group)
-
-    for group in ordered:
-        if group.id not in held and (group.kind is not GroupKind.COLLECTIVE or group.anchor.name != "all_gather"):
-            put(group)
-    while held:  # nobody reads these but the user
-        put(held.pop(next(iter(held))))
-    return found

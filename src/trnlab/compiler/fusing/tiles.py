@@ -160,6 +160,7 @@ def exact_converts(group: FusionGroup, stores: Container[Value]) -> dict[Value, 
         and op.result.dtype is float32
         and op.operands[0].dtype is bfloat16
         and op.result not in stores
+        and (group.kind is GroupKind.ROWS or group.classes[op.result] is ValueClass.COL)
     }
     for op in group.ops if converts else ():
         for value in op.operands:

@@ -39,19 +39,19 @@ def lower_attention_by_blocks(low: Lowering) -> None:
 def fits_fused(group: FusionGroup) -> bool:
     """Whether the fused kernels compute what the group's op means."""
     op = group.anchor
-    q = op.operands[_plain(op) - 3 if op.name == "trn.attention" else 1]
-    masked = len(op.operands) > _plain(op)
+    q = op.operands[plain_operands(op) - 3 if op.name == "trn.attention" else 1]
+    masked = len(op.operands) > plain_operands(op)
     return is_fused(q.shape[3], q.dtype, op.attrs["scale"]) and (op.attrs["hides"] or not masked)
 
 
-def _plain(op: Op) -> int:
+def plain_operands(op: Op) -> int:
     """How many operands come before the bias."""
     return 3 if op.name == "trn.attention" else 6
 
 
 def _record(low: Lowering, forward: object, backward: object) -> None:
     op = low.group.anchor
-    plain = _plain(op)
+    plain = plain_operands(op)
     operands = [low.view(v) for v in op.operands]
     results = [_result(low, v) for v in op.results]
     bias = operands[plain] if len(operands) > plain else None

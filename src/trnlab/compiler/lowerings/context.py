@@ -10,6 +10,7 @@ from types import TracebackType
 from trnlab.compiler.fusing.fusion import Partition
 from trnlab.compiler.fusing.groups import FusionGroup
 from trnlab.graph.ir import Value
+from trnlab.kernels import residence
 from trnlab.kernels.view import HbmView, view_of
 from trnlab.program import AP, Builder
 
@@ -32,7 +33,10 @@ class Lowering:
     def fresh(self) -> Lowering:
         """The same group on a builder of its own, for measuring: nothing it records is kept."""
         trial = Builder(self.b.name, self.b.chip, sbuf_limit=1 << 40)
-        ports = {v: trial.param(v.name or "p", v.shape, v.dtype) for v in self.ports}
+        ports = {}
+        for v, port in self.ports.items():
+            kept, name = residence.of(self.b, port.buffer), v.name or "p"
+            ports[v] = trial.param(name, v.shape, v.dtype) if kept is None else residence.keep(trial, name, kept.home)
         return Lowering(trial, self.group, self.part, ports, self.stores)
 
 

@@ -7,9 +7,10 @@ Letters: M rows of the result, N its columns, K contraction.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from math import prod
+from typing import Any, TypeVar
 
 from trnlab.compiler.emission.emitter import Emitter
 from trnlab.compiler.emission.sweep import steps, take_turns
@@ -28,8 +29,10 @@ from trnlab.kernels.matmul_mx import matmul_mx
 from trnlab.kernels.view import HbmView
 from trnlab.numerics.dtypes import float32
 from trnlab.program import AP, Builder
+from trnlab.program.strided import Strided
 
 BANK = 512
+View = TypeVar("View", bound=Strided[Any])
 STORED = (
     4  # tiles of a result on their way to memory: a transfer takes some times longer than what fills the next tile
 )
@@ -199,9 +202,14 @@ def _operands(low: Lowering, lhs: Value, rhs: Value) -> tuple[_Operand, _Operand
 
 def _operand(low: Lowering, value: Value, side: str) -> _Operand:
     """The operand with what is contiguous in memory as columns."""
-    view, attrs = low.view(value), low.group.anchor.attrs
+    attrs = low.group.anchor.attrs
+    return _Operand(*arranged(low.view(value), attrs, side), attrs.get(f"{side}_cast", ""))
+
+
+def arranged(view: View, attrs: Mapping[str, Any], side: str) -> tuple[View, int, int, bool]:
+    """An operand with batch dimensions first, then rows, then columns: how many are batch, and rows, and whether the
+    rows are the contraction."""
     batch, contract = attrs.get(f"{side}_batching_dimensions", ()), attrs.get(f"{side}_contracting_dimensions", (0,))
-    cast = attrs.get(f"{side}_cast", "")
     free = tuple(d for d in range(len(view.shape)) if d not in batch and d not in contract)
     k_rows = _step(view, contract) >= _step(view, free)
     order = (*batch, *contract, *free) if k_rows else (*batch, *free, *contract)
@@ -210,10 +218,10 @@ def _operand(low: Lowering, value: Value, side: str) -> _Operand:
     if not rows or not (free if k_rows else contract):  # a vector: give the matrix a dimension of one
         at = len(batch) if not rows else len(view.shape)
         view = view.expand(at, 1)
-    return _Operand(view, len(batch), max(len(rows), 1), k_rows, cast)
+    return view, len(batch), max(len(rows), 1), k_rows
 
 
-def _step(view: HbmView, dims: tuple[int, ...]) -> int:
+def _step(view: Strided[Any], dims: tuple[int, ...]) -> int:
     """Smallest distance between elements along some dimensions; large when there is nothing to step over."""
     return min((abs(view.strides[d]) for d in dims if view.shape[d] > 1 and view.strides[d]), default=1 << 40)
 

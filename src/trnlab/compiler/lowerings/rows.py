@@ -22,6 +22,7 @@ from typing import Any
 from trnlab.compiler.emission.emitter import Emitter
 from trnlab.compiler.emission.sweep import steps, take_turns
 from trnlab.compiler.emission.tilesource import Domain, PartSums, RowCache, SweepSlice, TileLoader
+from trnlab.compiler.fusing.fusion import Partition
 from trnlab.compiler.fusing.groups import FusionGroup, ValueClass, sums_over_rows
 from trnlab.compiler.fusing.tiles import PsumSpace, TilePlan, TileSpace, make_plan, origin
 from trnlab.compiler.lowerings.context import Lowering, SbufTurns
@@ -171,7 +172,7 @@ def domains(low: Lowering) -> list[Domain]:
     group = low.group
     if group.cols is not None and not _free_to_flatten(low):
         rows = group.size // group.cols
-        return [Domain(rows, group.cols, parts=_parts(low, rows))]
+        return [Domain(rows, group.cols, parts=parts_of_rows(group, low.part, rows))]
     if _free_to_flatten(low):
         main = group.size // 128
         tail = group.size - 128 * main
@@ -183,10 +184,9 @@ def domains(low: Lowering) -> list[Domain]:
     return [Domain(group.size // cols, cols)]
 
 
-def _parts(low: Lowering, rows: int) -> int:
+def parts_of_rows(group: FusionGroup, part: Partition, rows: int) -> int:
     """Into how many parts each row is cut, so that few rows fill the partitions: where sums and extremes along rows
     are all that partitions share."""
-    group = low.group
     classes = {*group.classes.values(), *group.outer.values()}
     known = {ValueClass.FULL, ValueClass.ROW, ValueClass.COL, ValueClass.SCALAR, ValueClass.FINAL}
     alike = classes <= known and all(
@@ -197,7 +197,7 @@ def _parts(low: Lowering, rows: int) -> int:
     )
     if not alike or group.cols is None or sums_over_rows(group):
         return 1
-    if any(made_by(low.part.strided(v).base, "iota") for v, c in group.outer.items() if c is ValueClass.COL):
+    if any(made_by(part.strided(v).base, "iota") for v, c in group.outer.items() if c is ValueClass.COL):
         return 1  # which GpSimdE counts
     if rows % PARTITION_STEP and any(op.name == "trn.moments" for op in group.ops):
         return 1

@@ -7,7 +7,7 @@ Parameters, gradients and the optimizer's state are kept in one format. Updates 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from trnlab.estimate.forecast import GraphRuns, StepWork
 from trnlab.fleet.costs.updates import LEARNING_RATES, STEPS
@@ -64,7 +64,8 @@ def momentum(b: GraphBuilder, weights: Sequence[Value], gradients: Sequence[Valu
 
 
 def adamw(b: GraphBuilder, weights: Sequence[Value], gradients: Sequence[Value]) -> list[Value]:
-    """AdamW with PyTorch's defaults (Loshchilov and Hutter 2017)."""
+    """AdamW with PyTorch's defaults (Loshchilov and Hutter 2017), and as PyTorch writes it of many tensors: each
+    operation of all of them before the next one (`foreach`), which decides what is one call of a program."""
     count, rate = b.input("step", (), float32), _rate(b)
     b.graph.bounds[count.index] = STEPS
     now = b.add(count, 1.0)
@@ -73,26 +74,35 @@ def adamw(b: GraphBuilder, weights: Sequence[Value], gradients: Sequence[Value])
     size = b.negate(b.divide(rate, first))
     rates = b.subtract(1.0, b.multiply(rate, DECAY)), b.multiply(b.sqrt(second), size)
     scalars = *rates, b.multiply(b.divide(1.0, size), EPSILON)
-    state = [count]
-    for weight, gradient in zip(weights, gradients):
-        state += _adamw(b, weight, gradient, scalars)
-    return state
+    olds = [[b.input(f"{x.name}.{name}", x.shape, x.dtype) for name in ("mean", "square")] for x in weights]
+    _adamw(b, weights, gradients, olds, scalars)
+    return [count, *(state for both in olds for state in both)]
 
 
-def _adamw(b: GraphBuilder, weight: Value, gradient: Value, scalars: Sequence[Value]) -> list[Value]:
-    form = weight.dtype
-    olds = [b.input(f"{weight.name}.{name}", weight.shape, form) for name in ("mean", "square")]
-    left, root, least = (b.broadcast_to(b.convert(x, form), weight.shape) for x in scalars)
-    wide, mean, square = (b.convert(x, float32) for x in (gradient, *olds))
-    mean = b.convert(b.add(mean, b.multiply(b.subtract(wide, mean), 1 - BETAS[0])), form)
-    square = b.convert(b.convert(b.multiply(square, BETAS[1]), form), float32)
-    square = b.convert(b.add(square, b.multiply(b.multiply(wide, wide), 1 - BETAS[1])), form)
-    below = b.add(b.divide(b.sqrt(square), root), least)
-    moved = b.divide(b.convert(mean, float32), b.convert(below, float32))
-    new = b.add(b.convert(b.multiply(weight, left), float32), moved)
-    for value, old in ((b.convert(new, form), weight), (mean, olds[0]), (square, olds[1])):
-        b.output(value, alias_of=old)
-    return olds
+def _adamw(
+    b: GraphBuilder,
+    weights: Sequence[Value],
+    gradients: Sequence[Value],
+    olds: Sequence[Sequence[Value]],
+    scalars: Sequence[Value],
+) -> None:
+    def wide(values: Iterable[Value]) -> list[Value]:
+        return [b.convert(x, float32) for x in values]
+
+    def rounded(values: Iterable[Value]) -> list[Value]:
+        return [b.convert(x, weight.dtype) for x, weight in zip(values, weights)]
+
+    left, root, least = ([b.broadcast_to(b.convert(scalar, x.dtype), x.shape) for x in weights] for scalar in scalars)
+    kept = wide(b.multiply(x, y) for x, y in zip(weights, left))
+    given, before = wide(gradients), wide(mean for mean, _ in olds)
+    mean = rounded(b.add(y, b.multiply(b.subtract(x, y), 1 - BETAS[0])) for x, y in zip(given, before))
+    square = wide(rounded(b.multiply(x, BETAS[1]) for x in wide(square for _, square in olds)))
+    square = rounded(b.add(y, b.multiply(b.multiply(x, x), 1 - BETAS[1])) for x, y in zip(given, square))
+    below = wide(b.add(b.divide(b.sqrt(x), y), z) for x, y, z in zip(square, root, least))
+    new = rounded(b.add(x, b.divide(y, z)) for x, y, z in zip(kept, wide(mean), below))
+    for made, was in zip(zip(new, mean, square), ((x, *both) for x, both in zip(weights, olds))):
+        for value, old in zip(made, was):
+            b.output(value, alias_of=old)
 
 
 def _rate(b: GraphBuilder) -> Value:

@@ -31,10 +31,16 @@ class ConvolutionalLayers(TrainingLayers):
         super().__init__(name, spec)
         self.averages: list[tuple[Value, Value]] = []
         self.overflows: list[Value] = []
+        self._passes = 1  # forward, of what is being added: norms that are computed again move their averages again
 
     def block(self, inside: Callable[..., Value], x: Value, *more: Value) -> Value:
         """What is inside a block, of which the backward pass keeps the inputs alone where the share says so."""
-        return self.b.recomputed(inside, x, *more) if self.share.block == "again" else inside(x, *more)
+        if self.share.block != "again":
+            return inside(x, *more)
+        self._passes = 2
+        result = self.b.recomputed(inside, x, *more)
+        self._passes = 1
+        return result
 
     def convolution(self, name: str, x: Value, out: int, kernel: int, stride: int = 1, bias: bool = False) -> Value:
         """x [N, C, H, W] -> [N, out, H / stride, W / stride], with a square kernel of an odd size."""
@@ -140,17 +146,21 @@ class ConvolutionalLayers(TrainingLayers):
     def _follow(self, name: str, new: Value) -> None:
         """Move a running average of a norm towards the batch's."""
         b, old = self.b, self.b.input(name, new.shape, self.form)
-        moved = b.add(b.multiply(new, MOMENTUM), b.multiply(b.convert(old, float32), 1 - MOMENTUM))
-        self.averages.append((old, b.convert(moved, self.form)))
+        moved = old
+        for _ in range(self._passes):
+            total = b.add(b.multiply(new, MOMENTUM), b.multiply(b.convert(moved, float32), 1 - MOMENTUM))
+            moved = b.convert(total, self.form)
+        self.averages.append((old, moved))
 
     def _count(self, batches: Value) -> None:
         """One more batch; PyTorch counts in 64 bits, and whether 32 are enough is checked as its front end does."""
         b = self.b
-        one = b.constant(1, int32)
-        new = b.add(batches, one)
-        signs = b.op("and", b.op("xor", batches, new), b.op("xor", one, new))
+        one, new = b.constant(1, int32), batches
+        for _ in range(self._passes):
+            old, new = new, b.add(new, one)
+            signs = b.op("and", b.op("xor", old, new), b.op("xor", one, new))
+            self.overflows.append(b.reshape(b.convert(b.compare(signs, "LT", 0), int32), (1,)))
         self.averages.append((batches, new))
-        self.overflows.append(b.reshape(b.convert(b.compare(signs, "LT", 0), int32), (1,)))
 
     def norm(self, name: str, x: Value, kind: str = "rms") -> Value:
         """As of other layers; the gradient of "layer" is made of its mean and reciprocal deviation."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trnlab.chips.spec import Chip
+from trnlab.isa.base import Memory
 from trnlab.loops import compiled
 from trnlab.program.routine import Call, Program, Routine
 from trnlab.sim.timing.order import DMA, NEVER, READ_AT, WROTE, Ints
@@ -106,8 +107,8 @@ class Memories:
         p = self.plans[call.routine]
         for index in p.scratch:
             yield self._piece(routine, index, self._scratch, routine.buffers[index].address)
-        cuts = p.sbuf_cuts + call.sbuf_base
-        yield _Piece(self._sbuf, routine.num_psum, cuts[:-1], cuts[1:])
+        low, high = _tiles_of(routine, p)
+        yield _Piece(self._sbuf, routine.num_psum, low + call.sbuf_base, high + call.sbuf_base)
 
     @staticmethod
     def _piece(routine: Routine, index: int, region: SharedBytes, address: int) -> _Piece:
@@ -137,6 +138,22 @@ class Memories:
             r = piece.region
             _scatter(piece.first, piece.low, piece.high, r.granule, slots, WROTE, r.write, r.write_index)
             _scatter(piece.first, piece.low, piece.high, r.granule, slots, READ_AT, r.read, r.read_index)
+
+
+def _tiles_of(routine: Routine, p: TimingPlan) -> tuple[Ints, Ints]:
+    """Where the slots of SBUF begin and end. Those in which a routine has no tile are empty: what lies between its
+    tiles and what stays in SBUF is of no business to it."""
+    key = "tiles in SBUF"
+    if key not in routine._memo:
+        low, high = p.sbuf_cuts[:-1], p.sbuf_cuts[1:].copy()
+        tiles = [b for b in routine.buffers if b.memory is Memory.SBUF]
+        used = np.zeros(len(low), np.bool_)
+        for b in {(b.address, b.address + b.nbytes) for b in tiles}:
+            used |= (low < b[1]) & (b[0] < high)
+        high[~used] = low[~used]
+        routine._memo[key] = low, high
+    found: tuple[Ints, Ints] = routine._memo[key]
+    return found
 
 
 def _inherit(region: SharedBytes, old: SharedBytes) -> None:
