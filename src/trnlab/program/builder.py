@@ -161,6 +161,8 @@ class Builder:
             self._params.append(buffer.id)
         elif buffer.kind == "scratch":
             self._scratch = max(self._scratch, buffer.address + -(-buffer.nbytes // _ALIGN) * _ALIGN)
+        elif buffer.kind == "resident":
+            self._resident_top = max(self._resident_top, buffer.address + buffer.nbytes)
         elif buffer.memory is Memory.SBUF:
             self._sbuf_peak = max(self._sbuf_peak, buffer.address + buffer.nbytes)
         return whole(self._add(buffer))
