@@ -36,6 +36,9 @@ OTHERS: tuple[Any, ...] = (None, True, "", "HBM", [], {"list": []}, {"float": "n
 SECONDS = 60
 
 
+RESULT = float(np.sum(64 + np.arange(48)))  # each element of the output for ones and twos
+
+
 def graph() -> Graph:
     """Two products, one of which stays in SBUF for the other, the sum with a constant, and a scale."""
     b = GraphBuilder("attacked")
