@@ -115,10 +115,8 @@ class Builder:
         fmt = dtype(dt)
         nbytes = prod(shape[1:]) * fmt.itemsize
         number, slot = len(self._buffers), -(-nbytes // slots)
-        self._resident_top = max(self._resident_top, address + nbytes)
-        return whole(
-            self._add(Buffer(number, name, Memory.SBUF, shape, fmt, nbytes, 0, shape[0], address, slot, "resident"))
-        )
+        lies = 0, shape[0], address, slot  # partitions, bytes
+        return self.place(Buffer(number, name, Memory.SBUF, shape, fmt, nbytes, *lies, "resident"))
 
     def pool(
         self, shape: tuple[int, ...], dt: DType | str, *, bufs: int, name: str = "pool", memory: Memory = Memory.SBUF
