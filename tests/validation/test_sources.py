@@ -215,7 +215,10 @@ def test_pairs_in_the_wrong_order_are_listed():
     results = timed((100, 110), (200, 105), (300, 300))
     assert pairs(results) == (3, [(results[1], results[0])])
     assert "2 of 3 pairs" in documents.text(sources.document(made(results)))
-    assert sources.to_json(made(results))["pairs"] == {"count": 3, "wrong": [["1", "0"]]}
+    told = sources.to_json(made(results))["pairs"]
+    assert (told["count"], told["wrong"]) == (3, [["1", "0"]])
+    (problem,) = told["problems"]
+    assert (problem["concordant"], problem["discordant"], problem["equal"]) == (2, 1, 0)
 
 
 @needs_git
