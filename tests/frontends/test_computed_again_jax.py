@@ -15,7 +15,7 @@ from trnlab import chips, compiler  # noqa: E402
 from trnlab.frontends.stablehlo import import_module  # noqa: E402
 from trnlab.graph.flops import model_flops  # noqa: E402
 
-ROWS, WIDTH, HIDDEN, LAYERS = 1024, 64, 256, 4
+ROWS, WIDTH, HIDDEN, LAYERS = 4096, 64, 256, 4
 
 
 def block(x, weights):
@@ -53,7 +53,8 @@ def program(around):
 
 
 def test_a_checkpoint_saves_memory_in_the_program():
-    """A layer's hidden activations are 1 MiB, its input a quarter: three of four layers' are not kept."""
+    """A layer's hidden activations are 4 MiB, too much to stay in SBUF, its input a quarter: three of four layers' are
+    not kept."""
     graph, whole = program(lambda f: f)
     again, less = program(jax.checkpoint)
     assert sum(op.name == "dot_general" for op in again.ops) == sum(op.name == "dot_general" for op in graph.ops) + 4
