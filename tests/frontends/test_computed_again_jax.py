@@ -53,8 +53,8 @@ def program(around):
 
 
 def test_a_checkpoint_saves_memory_in_the_program():
-    """A layer's hidden activations are 4 MiB, too much to stay in SBUF, its input a quarter: three of four layers' are
-    not kept."""
+    """A layer's hidden activations are 4 MiB, too much to stay in SBUF, its input a quarter: those of three of four
+    layers are not kept."""
     graph, whole = program(lambda f: f)
     again, less = program(jax.checkpoint)
     assert sum(op.name == "dot_general" for op in again.ops) == sum(op.name == "dot_general" for op in graph.ops) + 4
