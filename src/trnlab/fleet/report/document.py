@@ -314,7 +314,7 @@ def _refused(plan: Plan) -> Section:
             Note(
                 f"{effort['compiled']:,} of {effort['shares']:,} shares of a rank were compiled, and "
                 f"{effort['wholes']:,} steps as a whole; {effort['reckoned']:,} layouts are reckoned from those: at "
-                "best none of them beats the best"
+                "best none of them beats the best by 1 %"
             )
         )
     say = f"{plan.looked_at:,} layouts were looked at, {len(plan):,} fit."

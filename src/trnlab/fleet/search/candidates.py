@@ -43,7 +43,7 @@ HOPE, FIRST_HOPE = 0.95, 0.8
 BEGINS = 4  # times as many ranks an instance has as the tensor group that is compiled first
 LEAST_AGAIN = 0.75  # of a forward pass: what full recomputation makes again at best
 START = 512  # tokens whose work takes at most as long as what a program takes whatever its microbatch is
-SAME = 1 - 1e-9  # times the best: what is less is better
+WORTH = 0.99  # times the best: what is hoped to gain less is not compiled; put together, steps are off by as much
 TOO_LARGE = "does not fit in memory"
 
 
@@ -204,7 +204,7 @@ class SearchRounds:
         better than all that are. steps: as short as is hoped."""
         total = np.where(steps.memory <= steps.room, steps.total, np.inf)
         hoped = np.where(steps.exact, np.inf, total)
-        better = hoped.min() < SAME * total[steps.exact].min(initial=np.inf)
+        better = hoped.min() < WORTH * total[steps.exact].min(initial=np.inf)
         return self._piece(int(hoped.argmin())) if better else None
 
     def _best(self) -> ShardKey | None:
