@@ -84,19 +84,12 @@ def _live(graph: Graph) -> list[Op]:
 
 
 def _bytes(graph: Graph, live: list[Op]) -> int:
-    needed = dict.fromkeys(graph.outputs, 0)
-    for value in graph.outputs:
-        needed[value] = value.type.size
+    needed = {value: value.type.size for value in graph.outputs if value.op is not None}  # elements, the others 0
     for op in reversed(live):
         for place, value in enumerate(op.operands):
-            more = _needed(op, place, needed)
-            needed[value] = min(needed.get(value, 0) + more, value.type.size)
-    came = sum(needed.get(value, 0) * value.dtype.itemsize for value in graph.inputs if _is_read(value, live))
+            needed[value] = min(needed.get(value, 0) + _needed(op, place, needed), value.type.size)
+    came = sum(needed.get(value, 0) * value.dtype.itemsize for value in graph.inputs)
     return came + sum(map(_written, dict.fromkeys(graph.outputs)))
-
-
-def _is_read(value: Value, live: list[Op]) -> bool:
-    return any(value in op.operands for op in live)
 
 
 def _needed(op: Op, place: int, needed: dict[Value, int]) -> int:
