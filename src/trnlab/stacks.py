@@ -27,6 +27,7 @@ LIBRARIES = ("nxd", "axlearn")
 DOCUMENTED, INFERRED, ASSUMED = "documented", "inferred", "assumed"
 LOOPS, OPERATORS = "loops", "operators"  # of `fusion`
 KERNEL, SOFTMAX, WRITTEN = "kernel", "softmax", "written"  # of `attention`
+SPREAD, TURNED = "spread", "turned"  # of `few_rows`
 Value = str | float
 
 
@@ -146,6 +147,21 @@ class Stack:
         ),
         choices=("told", "bf16"),
     )
+    few_rows: str = _choice(
+        "products of few rows, as generation has them: contracted in an order in which nothing is turned, or with "
+        "their rows turned on the PE array",
+        SPREAD,
+        (
+            Since(
+                "2.0",
+                TURNED,
+                INFERRED,
+                "S01165, S01171, S01173 and S01192: turned they are -3 to +6 % off, the other way +9 to +22 %",
+            ),
+        ),
+        alternatives=(SPREAD,),
+        choices=(SPREAD, TURNED),
+    )
     gradients: str = _choice(
         "gradients of weights among data parallel ranks: on their way during the backward pass, or after it",
         "during",
@@ -218,7 +234,11 @@ class Stack:
 
     def compile_options(self) -> dict[str, str]:
         """Options of `compiler.compile` that differ from its defaults."""
-        asked = {"fusion": (self.fusion, LOOPS), "attention": (self.attention, KERNEL)}
+        asked = {
+            "fusion": (self.fusion, LOOPS),
+            "attention": (self.attention, KERNEL),
+            "few_rows": (self.few_rows, SPREAD),
+        }
         return {name: value for name, (value, default) in asked.items() if value != default}
 
     @property

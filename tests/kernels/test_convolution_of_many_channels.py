@@ -5,7 +5,7 @@ the same sums."""
 import numpy as np
 
 from trnlab.chips import catalog
-from trnlab.kernels.convolution import convolution
+from trnlab.kernels.convolutions.forward import convolution
 from trnlab.kernels.view import full
 from trnlab.kernels.windows import Slide
 from trnlab.program.builder import Builder

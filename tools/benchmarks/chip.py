@@ -7,7 +7,7 @@ from benchmarks import lines
 from benchmarks.matmul import product
 from trnlab import chips
 from trnlab.kernels.attention import attention_forward
-from trnlab.kernels.convolution import convolution
+from trnlab.kernels.convolutions.forward import convolution
 from trnlab.kernels.view import full
 from trnlab.kernels.windows import Slide
 from trnlab.numerics.dtypes import bfloat16, float32

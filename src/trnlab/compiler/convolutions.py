@@ -19,7 +19,7 @@ from typing import Any
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Op, Value
 from trnlab.kernels.blocks import BANK, P
-from trnlab.kernels.convolution_gradient_plan import pays
+from trnlab.kernels.convolutions.gradient_plan import pays
 from trnlab.kernels.packs import Packs
 from trnlab.kernels.windows import Taps
 from trnlab.numerics.dtypes import float32
@@ -28,7 +28,7 @@ Attrs = dict[str, Any]
 FEWEST_CHANNELS = 16  # contracted by the kernel, of the 128 that the PE array takes at once
 
 
-# Per partition, of a gradient by the weight: kernels/convolution_gradient.
+# Per partition, of a gradient by the weight: kernels/convolutions/gradient.
 SUMS_BYTES, IMAGE_BYTES = (
     60 << 10,
     80 << 10,

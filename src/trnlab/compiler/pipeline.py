@@ -44,7 +44,7 @@ from trnlab.compiler.lowerings.rows import CHUNKS, lower_rows
 from trnlab.compiler.lowerings.scatter import lower_scatter
 from trnlab.compiler.memory_table import MemoryTable, memory_shape
 from trnlab.compiler.progress import counted
-from trnlab.compiler.residence import SbufRing, settle
+from trnlab.compiler.residence import FOREIGN, SbufRing, settle
 from trnlab.compiler.rewriting.canonical import canonicalize, compute_outputs, own_operands
 from trnlab.compiler.rewriting.channels import channels_first
 from trnlab.compiler.rewriting.collectives import bucket_reductions, canonical_collectives
@@ -99,6 +99,7 @@ FINISH: tuple[Pass, ...] = (
     ("recompute", lambda graph, options: recompute(graph)),
     ("sum-products", lambda graph, options: sum_products(graph)),
     ("sum-beside-products", lambda graph, options: sum_beside_products(graph)),
+    ("few-rows", lambda graph, options: turn_few_rows(graph, options.get("few_rows") == stacks.TURNED)),
     ("cast-loads", lambda graph, options: cast_loads(graph, bool(options.get("casting_loads")))),
     ("buckets", lambda graph, options: bucket_reductions(graph, options)),
     ("own-operands", lambda graph, options: own_operands(graph)),
@@ -173,6 +174,13 @@ def run_passes(graph: Graph, options: Mapping[str, Any], passes: Iterable[Pass])
         run(graph, options)
 
 
+def turn_few_rows(graph: Graph, wanted: bool) -> None:
+    """Let products of few rows have their operands turned on the PE array, as products of many have."""
+    for op in graph.ops if wanted else ():
+        if op.name == "dot_general":
+            op.attrs = {**op.attrs, "turned": True}
+
+
 def with_chip(options: Mapping[str, Any], chip: Chip) -> dict[str, Any]:
     """The options of a compilation, and what passes ask about the chip: whether loads that cast run ahead of others.
     Where GpSimdE has to trigger them, they would wait behind stores."""
@@ -207,6 +215,8 @@ class Assembly(MemoryTable):
             if group.kind in (GroupKind.ROWS, GroupKind.DOT):
                 group.exact = exact_converts(group, self.stores)
         self.stays = not operators and chip.name not in CORES_PER_RANK  # cores that share a call share no SBUF
+        # whether all calls lie behind each other in SBUF: loops that gain by having all of it take turns at halves
+        self.in_ring = not any(group.kind in (GroupKind.CONVOLUTION, GroupKind.POOL) for group in self.groups)
         self.spoilt: set[int] = set()
         self._begin(around)
         self.world = ExecutionWorld()
@@ -261,12 +271,16 @@ class Assembly(MemoryTable):
         self._name_tensors(units)
         calls: list[Call] = []
         for i, unit in counted(list(enumerate(units))):
-            if self.residence is None or not self.residence.meets[i] or unit[0].kind is GroupKind.COLLECTIVE:
+            meets = self.residence is not None and self.residence.meets[i]
+            in_ring = self.in_ring and self.residence is not None
+            if not (meets or in_ring) or unit[0].kind in (GroupKind.COLLECTIVE, *FOREIGN):
                 calls += self._calls(unit)
                 continue
             try:
-                calls.append(self._call_beside_residents(unit))
+                calls.append(self._call_in_ring(unit, meets))
             except CapacityError:
+                if not meets:
+                    raise
                 self.spoilt.add(i)
                 self._begin()
                 return self.calls(resident)
@@ -332,9 +346,10 @@ class Assembly(MemoryTable):
         purpose = str(unit[0].anchor.attrs["purpose"]) if unit[0].kind is GroupKind.COLLECTIVE else ""
         return Call(routine, tuple(args), base, label(unit), unit[0].ops[0].loc, purpose=purpose)
 
-    def _call_beside_residents(self, unit: Unit) -> Call:
-        """The call of a unit while tensors stay in SBUF, within half of what is left, or all of it. Calls lie one
-        behind the other there and begin anew at its end, so that what the next ones load waits for none of the last.
+    def _call_in_ring(self, unit: Unit, meets: bool) -> Call:
+        """The call of a unit within half of what tensors that stay in SBUF leave, if it meets any, or all of it.
+        Calls lie one behind the other there and begin anew at its end, so that what the next ones load waits for none
+        of the last.
 
         Raises CapacityError where it is too little, or for a kernel that has to move what stays.
         """
@@ -343,8 +358,9 @@ class Assembly(MemoryTable):
         signatures = tuple(signature(g, self.part, s) for g, s in zip(unit, stores))
         ports = [v for g, s in zip(unit, stores) for v in ports_of(g, self.part, s)]
         homes = {v: home for v in ports if (home := self._home(v)) is not None}
-        room = self.residence.first
-        half = self._half(self.chip.sbuf.usable_bytes_per_partition - room)
+        usable = self.chip.sbuf.usable_bytes_per_partition
+        room = self.residence.first if meets else usable
+        half = self._half(usable - room)
         for limit in (half, room):
             key = (*signatures, limit, tuple(replace(homes[v], address=0) if v in homes else None for v in ports))
             try:

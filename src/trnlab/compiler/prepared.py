@@ -26,11 +26,10 @@ REPEATED = frozenset({"custom_call", "loop"})  # what is done in each run, whate
 
 @dataclass(frozen=True)
 class PreparedGraph:
-    """A graph in two. once: of the inputs numbered `frozen` of the original; each: of those numbered `given`, and
-    behind them of all that `once` returns. Outputs of `each` are the original's."""
+    """A graph in two. Outputs of `each` are the original's."""
 
-    once: Graph
-    each: Graph
+    once: Graph  # of the inputs numbered `frozen` of the original
+    each: Graph  # of those numbered `given`, and behind them of all that `once` returns
     frozen: tuple[int, ...]
     given: tuple[int, ...]
 

@@ -76,6 +76,11 @@ class Workspace:
         self._to_widen: deque[tuple[AP, AP]] = deque()
         self.begun = 0  # copies that were announced to widen what came
 
+    @property
+    def builder(self) -> Builder:
+        """What the kernel is recorded with."""
+        return self._b
+
     def pool(self, name: str, shape: tuple[int, ...], dt: DType, bufs: int, slots: int = 1) -> TilePool:
         """The pool of that name, shape and format; made on first use. `slots` as in `Builder.tile`."""
         key = (name, shape, dt)

@@ -10,8 +10,8 @@ from trnlab.compiler.lowerings.context import Lowering
 from trnlab.compiler.lowerings.dot import sinks_of
 from trnlab.graph.ir import Op
 from trnlab.kernels.blocks import BANK
-from trnlab.kernels.convolution import convolution
-from trnlab.kernels.convolution_gradient import weight_gradient
+from trnlab.kernels.convolutions.forward import convolution
+from trnlab.kernels.convolutions.gradient import weight_gradient
 from trnlab.kernels.view import HbmView
 from trnlab.kernels.windows import Slide, Taps
 

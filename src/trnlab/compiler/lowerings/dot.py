@@ -21,8 +21,10 @@ from trnlab.compiler.lowerings.context import Lowering
 from trnlab.errors import CapacityError
 from trnlab.graph.ir import Value
 from trnlab.isa.base import Memory
+from trnlab.kernels import residence
 from trnlab.kernels.blocking import MatmulProblem, choose, estimate
-from trnlab.kernels.blocks import ANNOUNCED, BlockSource, JoinedSource, Sink, ViewSource, WidenedSource, Workspace
+from trnlab.kernels.blocks import ANNOUNCED, BlockSource, JoinedSource, P, Sink, ViewSource, WidenedSource, Workspace
+from trnlab.kernels.few_rows import MOST_ROWS, SpreadMatrix, SpreadRows, WideSink, result_tiles
 from trnlab.kernels.matmul import BatchedProduct, batch_matmul, problem_of
 from trnlab.kernels.matmul_mx import MxOperand as MxOperand
 from trnlab.kernels.matmul_mx import matmul_mx
@@ -138,6 +140,8 @@ def lower_dot(low: Lowering) -> None:
     batch = tuple(op.operands[0].shape[d] for d in op.attrs.get("lhs_batching_dimensions", ()))
     rows = low.group.size // (low.group.cols or 1) // prod(batch)
     of_rhs = op.attrs.get("summed") == "rhs"
+    if rows <= MOST_ROWS and _contracts_spread(low, lhs, rhs):
+        lhs, rhs = _SpreadRows(lhs), _SpreadMatrix(rhs)
 
     def item(index: tuple[int, ...], sink: Sink) -> BatchedProduct:
         return BatchedProduct(lhs.source(index), rhs.source(index), sink, sums=_sums(low), sums_of_rhs=of_rhs)
@@ -145,7 +149,12 @@ def lower_dot(low: Lowering) -> None:
     def problem(sink: Sink) -> MatmulProblem:
         return problem_of(item((0,) * len(batch), sink), lhs.k_rows, rhs.k_rows)
 
-    sinks = sinks_of(low, rows, prod(batch), None if op.attrs.get("lhs_mx") else problem)
+    plain = isinstance(lhs, _SpreadRows) and len(low.group.ops) == 1 and batch
+    sinks = (
+        _wide_sinks(low, batch)
+        if plain
+        else sinks_of(low, rows, prod(batch), None if op.attrs.get("lhs_mx") else problem)
+    )
     items, last = [], None
     for index, sink in zip(product(*(range(n) for n in batch)), sinks):
         last = sink
@@ -155,7 +164,7 @@ def lower_dot(low: Lowering) -> None:
             continue
         items.append(item(index, sink))
     batch_matmul(low.b, items, lhs_k_rows=lhs.k_rows, rhs_k_rows=rhs.k_rows)
-    if last is not None:
+    if isinstance(last, EpilogueSink):
         last.finish()
 
 
@@ -184,6 +193,17 @@ class _Operand:
         """`k_rows`: whether the rows are the contraction. `cast`: format on chip, if it is another."""
         self.view, self.batch, self.rows, self.k_rows, self.cast = view, batch, rows, k_rows, cast
 
+    def may_be_spread(self, low: Lowering) -> bool:
+        """Whether it comes from memory as it is, its one contracted dimension is as many rows for each partition, and
+        all else of it is one stride apart: see `kernels.few_rows`."""
+        shape, first = self.view.shape, self.batch
+        contracted = first if self.k_rows else len(shape) - 1
+        one = self.rows == (1 if self.k_rows else contracted - first)
+        others = self.view.collapsed(first + 1) if self.k_rows else self.view.collapsed(first, contracted)
+        if self.cast or residence.of(low.b, self.view.base) is not None:
+            return False
+        return one and shape[contracted] % P == 0 and len(others or ()) <= 1
+
     def source(self, index: tuple[int, ...]) -> BlockSource:
         """The matrix of one batch element."""
         if self.cast and self.view.dtype.itemsize == 1:
@@ -193,6 +213,49 @@ class _Operand:
     def given(self, index: tuple[int, ...]) -> ViewSource:
         """The same as transfers bring it."""
         return ViewSource(self.view[index] if index else self.view, rows=self.rows, dt=self.cast or None)
+
+
+class _SpreadRows(_Operand):
+    """The few rows of a product that contracts in the order of `kernels.few_rows`."""
+
+    def __init__(self, given: _Operand) -> None:
+        super().__init__(given.view, given.batch, given.rows, True, "")
+
+    def source(self, index: tuple[int, ...]) -> BlockSource:
+        """See `_Operand`."""
+        return SpreadRows(self.view[index] if index else self.view)
+
+
+class _SpreadMatrix(_Operand):
+    """The matrix of such a product."""
+
+    def __init__(self, given: _Operand) -> None:
+        super().__init__(given.view, given.batch, given.rows, True, "")
+
+    def source(self, index: tuple[int, ...]) -> BlockSource:
+        """See `_Operand`."""
+        return SpreadMatrix(self.view[index] if index else self.view)
+
+
+def _contracts_spread(low: Lowering, lhs: _Operand, rhs: _Operand) -> bool:
+    """Whether a product of few rows may contract in the order of `kernels.few_rows`."""
+    attrs = low.group.anchor.attrs
+    if (
+        any(attrs.get(name) for name in ("lhs_mx", "summed", "turned"))
+        or lhs.k_rows
+        or not rhs.k_rows
+        or lhs.view.strides[-1] != 1
+    ):
+        return False
+    return lhs.may_be_spread(low) and rhs.may_be_spread(low)
+
+
+def _wide_sinks(low: Lowering, batch: tuple[int, ...]) -> Iterator[WideSink]:
+    """Sinks that store a result as it is."""
+    result = low.group.anchor.result
+    view, tiles = low.view(result), result_tiles(low.b, low.group.cols or 1, result.dtype)
+    rows = len(view.shape) - len(batch) - 1
+    return (WideSink(view[index], rows, tiles) for index in product(*(range(n) for n in batch)))
 
 
 def _operands(low: Lowering, lhs: Value, rhs: Value) -> tuple[_Operand, _Operand]:

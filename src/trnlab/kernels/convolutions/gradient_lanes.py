@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocks import BANK, BANKS, P, Workspace, dma_load, dma_store
-from trnlab.kernels.convolution_gradient_plan import (
+from trnlab.kernels.convolutions.gradient_plan import (
     AccumulationPass,
     Along,
     Room,

@@ -20,8 +20,8 @@ from typing import NamedTuple
 from trnlab.errors import CapacityError
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocks import BANK, BANKS, P, Workspace, dma_load, dma_store
-from trnlab.kernels.convolution_gradient_lanes import weight_gradient_in_lanes
-from trnlab.kernels.convolution_gradient_plan import pays
+from trnlab.kernels.convolutions.gradient_lanes import weight_gradient_in_lanes
+from trnlab.kernels.convolutions.gradient_plan import pays
 from trnlab.kernels.packs import Packs
 from trnlab.kernels.transpose import Step, interleave
 from trnlab.kernels.view import HbmView
