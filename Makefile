@@ -123,7 +123,6 @@ wheel: $(DEMO)
 	@rm -r src/trnlab/loops/made build
 
 release: $(READY)
-	@$(LOOPS) --processor x86-64-v3
 	$(BIN)/python -m tools.release
 
 clean:
