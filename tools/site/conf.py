@@ -30,6 +30,7 @@ python_use_unqualified_type_names = True
 add_module_names = False
 
 html_theme = "furo"
+pygments_dark_style = "monokai"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_extra_path = ["root"]
