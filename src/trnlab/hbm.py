@@ -6,6 +6,7 @@ A front end whose tensors stay on the device says how many bytes of them there a
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 
@@ -18,11 +19,20 @@ class Resident:
     def __init__(self) -> None:
         self.counted: Callable[[], int] | None = None
         self._peak = 0
+        self._held = 0
 
     @property
     def bytes(self) -> int:
         """Bytes in use now, between programs."""
-        return self.counted() if self.counted is not None else 0
+        return (self.counted() if self.counted is not None else 0) + self._held
+
+    def hold(self, owner: object, count: int) -> None:
+        """So many bytes lie on the device as long as `owner`, a program, is there."""
+        self._held += count
+        weakref.finalize(owner, self._release, count)
+
+    def _release(self, count: int) -> None:
+        self._held -= count
 
     @property
     def peak_bytes(self) -> int:

@@ -74,8 +74,8 @@ class Beside(neuron.DeviceEngine):
     by at most 2e-2 of the distance that it moved, since an optimizer enlarges what rounding leaves of a gradient.
     """
 
-    def compile(self, graph):
-        chip, meaning = super().compile(graph), neuron.InterpreterEngine().compile(graph)
+    def compile(self, graph, frozen=()):
+        chip, meaning = super().compile(graph, frozen), neuron.InterpreterEngine().compile(graph)
         rough = any(str(value.type.dtype) == "bfloat16" for op in graph.ops for value in op.results)
 
         def run(inputs):

@@ -21,8 +21,8 @@ class Counting(neuron.InterpreterEngine):
 
     runs = 0
 
-    def compile(self, graph):
-        program = super().compile(graph)
+    def compile(self, graph, frozen=()):
+        program = super().compile(graph, frozen)
 
         def run(inputs):
             self.runs += 1

@@ -37,9 +37,9 @@ class Recorder(engine.InterpreterEngine):
     def __init__(self):
         self.graphs = []
 
-    def compile(self, graph):
+    def compile(self, graph, frozen=()):
         self.graphs.append(graph)
-        return super().compile(graph)
+        return super().compile(graph, frozen)
 
 
 @cache

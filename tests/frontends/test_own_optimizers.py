@@ -187,9 +187,9 @@ class Counting(neuron.InterpreterEngine):
         super().__init__()
         self.graphs = []
 
-    def compile(self, graph):
+    def compile(self, graph, frozen=()):
         self.graphs.append(graph.name)
-        return super().compile(graph)
+        return super().compile(graph, frozen)
 
 
 def test_a_count_in_python_is_an_input_under_torch_compile():

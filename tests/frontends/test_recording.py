@@ -26,9 +26,9 @@ class Counting(neuron.InterpreterEngine):
     def __init__(self):
         self.graphs, self.runs = [], 0
 
-    def compile(self, graph):
+    def compile(self, graph, frozen=()):
         self.graphs.append(graph)
-        program = super().compile(graph)
+        program = super().compile(graph, frozen)
 
         def run(inputs):
             self.runs += 1

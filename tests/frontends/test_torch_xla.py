@@ -13,6 +13,7 @@ import torch
 
 from trnlab.errors import TrnlabError, UsageError
 from trnlab.frontends import vendor_imports
+from trnlab.frontends.torch import compile_step
 from trnlab.frontends.torch.xla import (
     arena,
     collectives,
@@ -311,3 +312,48 @@ def test_made_up_data_and_lines(capsys, monkeypatch):
     assert utils.get_free_tcp_ports(2)[0] > 0
     test_utils.print_training_update("xla:0", 3, torch.tensor(0.5), 1.0, 2.0)
     assert "Step=3 Loss=0.50000" in capsys.readouterr().out
+
+
+def test_a_traced_model_has_its_weights_laid_out_once():
+    """PyTorch's encoder, in bf16's products: the first call lays weights out, further ones do not, and the copy that
+    was traced does not see what becomes of the model."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(64, 2, 128, batch_first=True)
+    model, x = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval(), torch.randn(2, 16, 64)
+    expected = model(x).detach()
+    with session.activate(session.from_environment({"TRNLAB_TARGET": "inf2.xlarge"})) as now:
+        names = {}
+        for inline in (True, False):
+            traced = tracing.trace(model, x, inline_weights_to_neff=inline)
+            before = now.counters.instructions
+            again = traced(x)
+            assert (again - expected).abs().max() < 0.05
+            names[inline] = now.counters.instructions - before
+        assert names[True] < names[False]
+        assert any(e.name.endswith("_weights") for e in now.executables.values())
+        with torch.no_grad():
+            model.layers[0].linear2.weight.zero_()
+        assert torch.equal(traced(x), again)
+
+
+def test_frozen_weights_that_were_written_to_are_laid_out_again():
+    torch.manual_seed(0)
+    with session.activate(session.from_environment({"TRNLAB_TARGET": "trn1.2xlarge", "TRNLAB_PRECISION": "fp32"})):
+        model = torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.GELU(), torch.nn.Linear(96, 8)).to("neuron")
+        x, y = torch.randn(5, 64).to("neuron"), torch.zeros(5, dtype=torch.long).to("neuron")
+        frozen = torch.compile(model, backend="neuron", dynamic=False, options={"freezing": True})
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+
+        def same():
+            with torch.no_grad():
+                return torch.allclose(frozen(x).cpu(), copy.deepcopy(model).cpu()(x.cpu()), atol=1e-4)
+
+        assert same()
+        assert same()
+        compile_step(model, optimizer, lambda m, x, y: torch.nn.functional.cross_entropy(m(x), y))(x, y)
+        assert same()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        assert same()
+        model.load_state_dict({name: value * 0.5 for name, value in model.state_dict().items()})
+        assert same()

@@ -25,8 +25,8 @@ class Counting(engine.DeviceEngine):
     def __init__(self):
         self.ran, self.steps = [], []
 
-    def compile(self, graph):
-        run = super().compile(graph)
+    def compile(self, graph, frozen=()):
+        run = super().compile(graph, frozen)
 
         def counted(inputs):
             self.ran.append(graph.name)

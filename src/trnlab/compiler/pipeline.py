@@ -23,7 +23,7 @@ from trnlab.compiler.fusing.fusion import Partition
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind
 from trnlab.compiler.fusing.packing import Unit, label, pack
 from trnlab.compiler.fusing.recompute import recompute
-from trnlab.compiler.fusing.signature import Signature, ports_of, signature
+from trnlab.compiler.fusing.signature import Signature, is_awaited, ports_of, signature
 from trnlab.compiler.fusing.tiles import exact_converts
 from trnlab.compiler.fusing.updates import join_updates
 from trnlab.compiler.in_place import _read
@@ -444,6 +444,8 @@ class Assembly(MemoryTable):
                     continue
                 shape = memory_shape(value)
                 ports[value] = b.param(value.name or f"t{self.tensor_of[value]}", shape, value.dtype)
+                if is_awaited(value, group):
+                    b.awaited.add(ports[value].buffer.id)
             lowerings.append(Lowering(b, group, self.part, ports, stored))
         with SbufTurns(b) as turns:
             for low in lowerings:

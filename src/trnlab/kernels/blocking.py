@@ -181,16 +181,18 @@ def choose(problem: MatmulProblem, budget: int, chip: Chip) -> Blocking:
 
 
 def _deeper(found: Blocking, problem: MatmulProblem, budget: int) -> Blocking:
-    """The blocking with as many tiles for what waits to be transposed as there are pieces of the larger operand, and
-    room: they are loaded while the call before works."""
+    """The blocking with as many tiles for the larger operand, or for what of it waits to be transposed, as there are
+    pieces, and room: they are loaded while the call before works."""
     name = "rhs" if problem.n >= problem.m else "lhs"
     side: BlockedOperand = getattr(found, name)
-    if side.k_rows:
-        return found
     room = budget - found.sbuf_bytes(problem.itemsize, problem.raw_itemsize)
-    most = ceil(side.size / side.piece) * found.chunks - side.raw_tiles
-    more = max(min(most, room // _raw_bytes(side.piece, found.depth, problem.raw_itemsize)), 0)
-    grown = replace(side, raw_tiles=side.raw_tiles + more)
+    pieces = ceil(side.size / side.piece) * found.chunks
+    if side.k_rows:
+        more = min(pieces - side.tiles, room // _tile_bytes(side.piece, found.depth, problem.itemsize))
+        grown = replace(side, tiles=side.tiles + max(more, 0))
+    else:
+        raw = _raw_bytes(side.piece, found.depth, problem.raw_itemsize)
+        grown = replace(side, raw_tiles=side.raw_tiles + max(min(pieces - side.raw_tiles, room // raw), 0))
     return replace(found, rhs=grown) if name == "rhs" else replace(found, lhs=grown)
 
 

@@ -45,9 +45,11 @@ def next_queue(b: Builder, engine: Engine = Engine.SYNC) -> int:
 
 
 def dma_load(b: Builder, dst: AP, src: AP) -> None:
-    """HBM to SBUF, triggered by SyncE; by GpSimdE when it casts and hardware would make the descriptors, which then
-    cannot."""
-    engine = Engine.SYNC if dst.dtype is src.dtype or casts_freely(b.chip) else Engine.GPSIMD
+    """From HBM, to SBUF or another tensor, triggered by SyncE; by GpSimdE when it casts and hardware would make the
+    descriptors, which then cannot, and for a tensor that is awaited: a few bytes that the call before stores, behind
+    whose store SyncE would wait with all that it could load meanwhile."""
+    casts = dst.dtype is not src.dtype and not casts_freely(b.chip)
+    engine = Engine.GPSIMD if casts or src.buffer.id in b.awaited else Engine.SYNC
     b.dma_copy(dst=dst, src=src, engine=engine, queue=next_queue(b, engine))
 
 

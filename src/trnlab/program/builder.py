@@ -58,7 +58,7 @@ class Builder:
         self.name, self.chip = name, chip
         self.sbuf_limit = sbuf_limit or chip.sbuf.usable_bytes_per_partition
         self.location: Location | None = None
-        self.queue_turn = 0
+        self.queue_turn, self.awaited = 0, set[int]()  # awaited: see `kernels.blocks.dma_load`
         self._buffers: list[Buffer] = []
         self._params: list[int] = []
         self._sbuf_top = self._sbuf_peak = self._resident_top = self._scratch = self._psum_turn = 0

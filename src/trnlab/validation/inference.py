@@ -33,6 +33,7 @@ from trnlab.stacks import NAMES, NEWEST, OURS, VENDOR, Stack, parse
 from trnlab.units import PS_PER_S
 from trnlab.validation import planned
 
+GIVEN = "given"  # what names of inputs begin with that are no weights
 FORM = "float32"  # of encoders' weights and activations; their products are rounded to bfloat16
 
 
@@ -98,7 +99,9 @@ def step_of(row: InferenceRow, stack: Stack, folder: Path | None = None) -> floa
     if row.decodes:
         share = ServingProgram(row.batch, row.places, row.ranks)
         return ServingCosts(session, folder).of("decode", known, share).seconds
-    made = TimedPrograms(session).executable(forward(known, row.batch, row.places), "forward")
+    graph = forward(known, row.batch, row.places)
+    weights = [i for i, value in enumerate(graph.inputs) if not value.name.startswith(GIVEN)]
+    made = TimedPrograms(session).executable(graph, "forward", frozen=weights)
     return float(made.total_ps / PS_PER_S)
 
 

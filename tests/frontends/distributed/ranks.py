@@ -52,7 +52,7 @@ class RankEngine:
     def __init__(self, compiled, options=()):
         self.compiled, self.options, self.ranks, self.graphs, self.programs = compiled, dict(options), None, [], []
 
-    def compile(self, graph):
+    def compile(self, graph, frozen=()):
         self.graphs.append(graph)
         if self.compiled:
             options = {"precision": "fp32", "cluster": "trn1.32xlarge", "ranks": 2, **self.options}

@@ -15,6 +15,7 @@ from trnlab.graph.ir import Op, Value
 from trnlab.graph.ops import ELEMENTWISE, OPS, REDUCE
 
 Signature = tuple[Any, ...]
+AWAITED = 1 << 16  # bytes, and elements, at most: with more, what is loaded next is of the same tensor
 
 
 def ports_of(group: FusionGroup, part: Partition, stores: Iterable[Value]) -> list[Value]:
@@ -75,7 +76,15 @@ def _operand(
         look.shape,
         look.strides,
         cls,
+        is_awaited(look.base, group),
     )
+
+
+def is_awaited(value: Value, group: FusionGroup) -> bool:
+    """Whether a value in memory is few bytes of the program's own, for which a group of few elements waits."""
+    small = value.type.nbytes <= AWAITED and group.size <= AWAITED
+    return small and value.op is not None and not group.update
+
 
 
 def _layout(value: Value, part: Partition) -> Any:

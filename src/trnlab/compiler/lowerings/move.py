@@ -8,8 +8,7 @@ from math import prod
 
 from trnlab.compiler.analysis.strided import as_view
 from trnlab.compiler.lowerings.context import Lowering
-from trnlab.isa.base import Engine
-from trnlab.kernels.blocks import dma_store, next_queue
+from trnlab.kernels.blocks import dma_load, dma_store
 from trnlab.kernels.transpose import transpose2d
 from trnlab.kernels.view import HbmView, full, rectangle, view_of
 from trnlab.program import Builder
@@ -59,7 +58,7 @@ def copy(low: Lowering, source: HbmView, target: HbmView) -> None:
                 start = part.partition
                 src = rectangle(source, rows, row + piece.partition + start, part.partitions, 0, source.shape[-1])
                 assert len(src) == 1
-                low.b.dma_copy(dst=part.ap, src=src[0].ap, engine=Engine.SYNC, queue=next_queue(low.b))
+                dma_load(low.b, part.ap, src[0].ap)
 
 
 def _transpose(low: Lowering, source: HbmView, target: HbmView, inner: int) -> None:

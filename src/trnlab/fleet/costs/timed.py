@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from trnlab import compiler
 from trnlab.chips.spec import Chip
+from trnlab.compiler.prepared import prepare
 from trnlab.estimate.job import NullCommunicator
 from trnlab.fabric.cluster import CORES_PER_RANK, parse
 from trnlab.graph.ir import Graph
@@ -42,11 +44,16 @@ class TimedPrograms:
         self.compiled = 0
         self._routines: Routines = {} if routines is None else routines
 
-    def executable(self, graph: Graph, key: str, session: Session | None = None) -> Executable:
+    def executable(
+        self, graph: Graph, key: str, session: Session | None = None, frozen: Sequence[int] = ()
+    ) -> Executable:
         """Compiled for timing. What two graphs have in common, such as a block of one share, is recorded once.
-        session: of a cluster, whose ranks are more than the target's own."""
+        session: of a cluster, whose ranks are more than the target's own. frozen: inputs that are the same in each
+        run; what hangs on them alone is no part of the time."""
         self.compiled += 1
         options = device.options_of(graph, session or self.session)
+        prepared = prepare(graph, frozen, options)
+        graph = graph if prepared is None else prepared.each
         program = compiler.compile(graph, self.session.chip, options, self._routines)
         about = {"key": key, "name": graph.name}
         return Executable(program, "", about, self.session.chip, "off", 0.0, cores=self.cores)

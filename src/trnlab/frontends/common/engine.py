@@ -10,13 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from trnlab import host_ops
 from trnlab.errors import NumericsError, TrnlabError
 from trnlab.graph.ir import Check, Graph
+from trnlab.hbm import HBM
+
+if TYPE_CHECKING:
+    from trnlab.compiler.prepared import PreparedGraph
 
 Array = np.ndarray[Any, Any]
 Program = Callable[[Sequence[Array]], list[Array]]
@@ -25,8 +29,11 @@ Program = Callable[[Sequence[Array]], list[Array]]
 class GraphEngine(Protocol):
     """Turns a graph into something that runs."""
 
-    def compile(self, graph: Graph) -> Program:
-        """A function of arrays in the order of the graph's inputs. Outputs with an alias are written in place."""
+    def compile(self, graph: Graph, frozen: Sequence[int] = ()) -> Program:
+        """A function of arrays in the order of the graph's inputs. Outputs with an alias are written in place.
+
+        frozen: inputs, by number, that are the same in each run: what hangs on them alone may be computed in the
+        first."""
         ...
 
     def step_done(self, loss: float, tokens: int) -> None:
@@ -108,10 +115,35 @@ def _violated(check: Check, got: str | None = None) -> NumericsError:
     )
 
 
+def prepared_of(graph: Graph, frozen: Sequence[int]) -> PreparedGraph | None:
+    """The graph in two, as the session's compiler prepares it: see `compiler.prepared`."""
+    if not frozen:
+        return None
+    from trnlab.compiler.prepared import prepare
+    from trnlab.runtime import device, session
+
+    return prepare(graph, frozen, device.options_of(graph, session.current()))
+
+
+class PreparedProgram:
+    """Runs a graph in two: the first run computes what hangs on frozen inputs alone, and keeps it on the device."""
+
+    def __init__(self, graphs: PreparedGraph, once: Program, each: Program) -> None:
+        self._graphs, self._once, self._each = graphs, once, each
+        self._kept: list[Array] | None = None
+
+    def __call__(self, inputs: Sequence[Array]) -> list[Array]:
+        """One run."""
+        if self._kept is None:
+            self._kept = self._once([inputs[i] for i in self._graphs.frozen])
+            HBM.hold(self, sum(array.nbytes for array in self._kept))
+        return self._each([*(inputs[i] for i in self._graphs.given), *self._kept])
+
+
 class InterpreterEngine:
     """Runs graphs with `graph.interpret`: the meaning of the ops, no chip and no time."""
 
-    def compile(self, graph: Graph) -> Program:
+    def compile(self, graph: Graph, frozen: Sequence[int] = ()) -> Program:
         """See `GraphEngine`."""
         return checked(graph, started(graph, self._load))
 
@@ -139,9 +171,12 @@ class InterpreterEngine:
 class DeviceEngine:
     """Runs graphs on the simulated chip of the current session."""
 
-    def compile(self, graph: Graph) -> Program:
+    def compile(self, graph: Graph, frozen: Sequence[int] = ()) -> Program:
         """See `GraphEngine`."""
-        return checked(graph, started(graph, self._load))
+        prepared = prepared_of(graph, frozen)
+        if prepared is None:
+            return checked(graph, started(graph, self._load))
+        return checked(graph, PreparedProgram(prepared, self._load(prepared.once), self._load(prepared.each)))
 
     @staticmethod
     def _load(graph: Graph) -> Program:

@@ -35,6 +35,7 @@ from trnlab.frontends.torch.pytorch.fakes import FakeScriptObject, unset_fake_te
 from trnlab.frontends.torch.pytorch.places import LOGGER_OF_FRAMES
 from trnlab.frontends.torch.pytorch.tracing import (
     CompileContext,
+    TracingContext,
     aot_autograd,
     follow_recurrent_layers,
     make_boxed_func,
@@ -77,20 +78,22 @@ _GivenUp(logging.getLogger(LOGGER_OF_FRAMES))
 
 
 def neuron(module: fx.GraphModule, examples: Sequence[Any], **options: Any) -> Callable[..., Any]:
-    """The backend.
+    """The backend. options: {"freezing": True}: parameters and buffers of inference are brought into the form that
+    each run reads once (`compiler.prepared`), and again when they were written to; what is written past PyTorch's
+    count of versions (`.data`) is not noticed, as with inductor's option of this name.
 
     Raises UnsupportedOpError (inside PyTorch's own exception) that lists all operators without a lowering.
     """
     guard()
-    return _backend()(module, examples)
+    return _backend(bool((options.get("options") or {}).get("freezing")))(module, examples)
 
 
 @cache
-def _backend() -> Callable[..., Any]:
+def _backend(freezing: bool) -> Callable[..., Any]:
     return aot_autograd(
         fw_compiler=_compiler("forward"),
         bw_compiler=_compiler("backward"),
-        inference_compiler=_compiler("graph"),
+        inference_compiler=_compiler("graph", freezing),
         decompositions=decompositions(),
         partition_fn=_partition,
         keep_inference_input_mutations=True,
@@ -108,11 +111,18 @@ def _partition(module: fx.GraphModule, inputs: Any, **options: Any) -> tuple[fx.
     return min_cut_rematerialization_partition(module, inputs, **options)
 
 
-def _compiler(part: str) -> Callable[..., Any]:
+def _compiler(part: str, freezing: bool = False) -> Callable[..., Any]:
     def compile(module: fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-        return make_boxed_func(CompiledGraph(module, f"{part}_{_frame()}"))
+        return make_boxed_func(CompiledGraph(module, f"{part}_{_frame()}", _static_inputs() if freezing else ()))
 
     return compile
+
+
+def _static_inputs() -> tuple[int, ...]:
+    """Placeholders, by number, that are parameters and buffers of modules, in what AOTAutograd compiles now."""
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    return () if metadata is None else tuple(metadata.static_input_indices or ())
 
 
 def _frame() -> int:
@@ -124,7 +134,8 @@ def _frame() -> int:
 class CompiledGraph:
     """One graph of AOTAutograd as a function of tensors."""
 
-    def __init__(self, module: fx.GraphModule, name: str) -> None:
+    def __init__(self, module: fx.GraphModule, name: str, frozen: Sequence[int] = ()) -> None:
+        """frozen: placeholders, by number, whose tensors stay as they are; see `neuron`."""
         placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
         self._position = {n.name: i for i, n in enumerate(placeholders)}
         self._numbers = PythonNumbers(module)
@@ -135,7 +146,8 @@ class CompiledGraph:
         owners = [item.owner for item in self._plan if isinstance(item, _View)]
         self._shown = Counter(owners)
         self._computed = {n: i for i, n in enumerate(dict.fromkeys(n for n in owners if n.op != "placeholder"))}
-        self._module, self._name = module, name
+        self._module, self._name, self._frozen = module, name, tuple(frozen)
+        self._versions: list[tuple[int, int]] = []  # of frozen tensors, as they were prepared
         self._aliases = _take_out_writes(module, list(self._computed))
         self._compile()
 
@@ -143,14 +155,17 @@ class CompiledGraph:
         with collected() as self._guards:  # of kernels and groups, into which Dynamo does not look
             self.imported: Imported = import_fx(self._module, self._name, self._aliases)
         self._place = {fx_place: i for i, fx_place in enumerate(self.imported.outputs)}
-        self._program = engine.current().compile(self.imported.graph)
+        names = {n for n, i in self._position.items() if i in self._frozen}
+        frozen = [i for i, n in enumerate(self.imported.inputs) if n in names]
+        self._program = engine.current().compile(self.imported.graph, frozen)
         lengths = {v.name: v.shape for v in self.imported.graph.inputs}
         with unset_fake_temporarily():
             self._scales = {name: torch.zeros(lengths[name]) for name in self.imported.states}
 
     def __call__(self, *args: Any) -> list[Any]:
         """Run the program on tensors; returns what AOTAutograd expects of the graph."""
-        if self._other_objects(args) or any(guards.failed() for guards in self._guards):
+        others = self._other_objects(args), self._other_weights(args)
+        if any(others) or any(guards.failed() for guards in self._guards):
             self._compile()
         known = self._numbers.known(args)
         recording.flush()
@@ -180,6 +195,11 @@ class CompiledGraph:
         for n, group in changed.items():
             n.meta["val"] = FakeScriptObject(group, n.meta["val"].script_class_name, group)
         return bool(changed)
+
+    def _other_weights(self, args: Sequence[Any]) -> bool:
+        """Whether frozen tensors are not those that were prepared, or were written to; from now on they are."""
+        before, self._versions = self._versions, [(id(args[i]), args[i]._version) for i in self._frozen]
+        return bool(before) and before != self._versions
 
     def _input(self, own: str, placeholder: str | None, given: Mapping[str, Any]) -> Any:
         """A tensor that was given, a state of the program, or a seed."""

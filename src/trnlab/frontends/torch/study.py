@@ -55,7 +55,7 @@ class StudyEngine(DeviceEngine):
     entries: list[dict[str, Any]] = field(default_factory=list)
     arrays: dict[str, Array] = field(default_factory=dict)
 
-    def compile(self, graph: Graph) -> Callable[[Sequence[Array]], list[Array]]:
+    def compile(self, graph: Graph, frozen: Sequence[int] = ()) -> Callable[[Sequence[Array]], list[Array]]:
         """See `GraphEngine`."""
         plain, now = super().compile(graph), sessions.current()
         source = provenance.of(graph)

@@ -36,7 +36,7 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 Array = np.ndarray[Any, Any]
 
 ENGINES, LANES, RINGS = 6, 16, 5 * 16
-GAPS = 8  # a power of two
+GAPS = 16  # a power of two
 HELD = 16  # intervals of a port that are remembered; a power of two
 DMA, NOBODY = 5, 7
 NEVER = -(1 << 60)

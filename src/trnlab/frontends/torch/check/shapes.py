@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from trnlab.frontends.common.captured import Role
-from trnlab.frontends.common.engine import use
+from trnlab.frontends.common.engine import prepared_of, use
 from trnlab.frontends.torch import recording
 from trnlab.frontends.torch.capture.step_capture import CapturedStep, LossOutput
 from trnlab.frontends.torch.capture.subject import prepare
@@ -45,11 +45,12 @@ class Shapes:
     def __init__(self, walk: DeviceObserver) -> None:
         self.walk = walk
 
-    def compile(self, graph: Graph) -> Callable[..., Any]:
+    def compile(self, graph: Graph, frozen: Sequence[int] = ()) -> Callable[..., Any]:
         """See `GraphEngine`; what it returns computes nothing."""
+        prepared = prepared_of(graph, frozen)
 
         def run(inputs: Mapping[str, Any]) -> list[Any]:
-            self.walk.executed(graph, inputs)
+            self.walk.executed(graph if prepared is None else prepared.each, inputs)
             return []
 
         return run

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.autograd.graph import increment_version
 
 from trnlab.frontends.common.integers import check_fits
 from trnlab.frontends.torch.device.dlpack import as_neuron, from_numpy_alias, memory_of
@@ -49,9 +50,12 @@ class ChipArray:
         return np.array(self._alias, self.type.dtype.numpy, order="C")
 
     def store(self, array: Array) -> None:
-        """Write back what a program left in a converted copy."""
+        """A program has written to it: write back what it left in a converted copy, and let PyTorch's count of
+        versions say so."""
         if not self.direct:
             self._alias[...] = array
+        if not self.tensor.is_inference():
+            increment_version(self.tensor)
 
 
 def tensor_from(array: Array, kind: torch.dtype, device: str = "neuron") -> torch.Tensor:

@@ -38,7 +38,7 @@ class ChipEngine(DeviceEngine):
     keep: int = 0  # the step whose results are kept by layer, into `layers`
     layers: dict[str, list[Tensor]] = field(default_factory=dict)
 
-    def compile(self, graph: Graph) -> Callable[[Sequence[Array]], list[Array]]:
+    def compile(self, graph: Graph, frozen: Sequence[int] = ()) -> Callable[[Sequence[Array]], list[Array]]:
         """See `GraphEngine`."""
         plain, now = super().compile(graph), session.current()
         source = provenance.of(graph)

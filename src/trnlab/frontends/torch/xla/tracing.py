@@ -18,11 +18,13 @@ __all__ = ["DataParallel", "trace"]
 class _Traced(torch.nn.Module):
     """Takes tensors of the host and returns tensors of the host; its weights are on the device."""
 
-    def __init__(self, func: Any, example_inputs: Any) -> None:
+    def __init__(self, func: Any, example_inputs: Any, freezing: bool) -> None:
         super().__init__()
         self._example = [_form(leaf) for leaf in pytree.tree_leaves(_positional(example_inputs))]
         self._function = copy.deepcopy(func).to("neuron") if isinstance(func, torch.nn.Module) else func
-        self._compiled = torch.compile(self._function, backend="neuron", dynamic=False)
+        self._compiled = torch.compile(
+            self._function, backend="neuron", dynamic=False, options={"freezing": freezing}
+        )
         self.dynamic = False
 
     def forward(self, *inputs: Any) -> Any:
@@ -55,14 +57,16 @@ def _to(device: str) -> Any:
     return lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf
 
 
-def trace(func: Any, example_inputs: Any, *_: Any, **__: Any) -> _Traced:
+def trace(func: Any, example_inputs: Any, *_: Any, inline_weights_to_neff: bool = True, **__: Any) -> _Traced:
     """A model, or a function of tensors, for such inputs. It is compiled now; options of the compiler change nothing.
+
+    inline_weights_to_neff: weights are brought into the form that each run reads once, see `compiler.prepared`.
 
     A copy of the model is kept: what is done to the model afterwards does not reach it.
     """
     if isinstance(func, torch.nn.Module):
         func.eval()
-    traced = _Traced(func, example_inputs)
+    traced = _Traced(func, example_inputs, inline_weights_to_neff)
     traced(*_positional(example_inputs))
     return traced
 

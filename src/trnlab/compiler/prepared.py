@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights that stay as they are, brought once into the form that each run reads.
+
+Of a graph for inference some inputs are the same in each run. What hangs on these alone is a graph of its own, which
+runs when weights are loaded: casts to the format of products, transposes, and each matrix with its contraction in
+rows, as the PE array takes it. Otherwise each run would cast every weight and turn it on the PE array (ADR 138). The
+vendor's compiler has a traced model's weights before it, too: `torch_neuronx.trace` puts them into the program
+(`inline_weights_to_neff`, whose default is True: api-torch-neuronx-trace.rst of aws-neuron/aws-neuron-sdk).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trnlab.compiler.pipeline import FORMS, run_passes
+from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.ir import Graph, Op, Value
+from trnlab.graph.ops import COLLECTIVE, OPS
+from trnlab.graph.passes.dead import remove_dead_ops
+from trnlab.graph.passes.rewrite import rewrite
+
+REPEATED = frozenset({"custom_call", "loop"})  # what is done in each run, whatever it reads
+
+
+@dataclass(frozen=True)
+class PreparedGraph:
+    """A graph in two. once: of the inputs numbered `frozen` of the original; each: of those numbered `given`, and
+    behind them of all that `once` returns. Outputs of `each` are the original's."""
+
+    once: Graph
+    each: Graph
+    frozen: tuple[int, ...]
+    given: tuple[int, ...]
+
+
+def prepare(graph: Graph, frozen: Iterable[int], options: Mapping[str, Any]) -> PreparedGraph | None:
+    """`graph` in two, where something hangs on nothing but the inputs numbered `frozen`, which are the same in each
+    run; None where nothing does. options: as of `compile`."""
+    kept = sorted(set(frozen) - set(graph.aliases.values()))
+    if not kept or graph.num_probes or graph.start is not None:
+        return None
+    work = graph.copy()
+    run_passes(work, options, FORMS)
+    weights = {work.inputs[i] for i in kept}
+    made = _made_of(work, weights)
+    rewrite(work, {"dot_general": lambda op, b: _contraction_in_rows(op, b, made)})
+    wanted = _wanted(work, _made_of(work, weights))
+    return _divided(work, kept, wanted) if wanted else None
+
+
+def _made_of(graph: Graph, weights: set[Value]) -> dict[Value, set[Value]]:
+    """The weights, and what hangs on nothing else, each with the weights that it hangs on."""
+    made = {v: {v} for v in weights}
+    for op in graph.ops:
+        again = OPS[op.name].kind == COLLECTIVE or op.name in REPEATED or len(op.results) > 1
+        own = [made[v] for v in op.operands if v in made]
+        if own and not again and all(v in made or _is_constant(v) for v in op.operands):
+            made[op.result] = set().union(*own)
+    return made
+
+
+def _is_constant(value: Value) -> bool:
+    return value.op is not None and value.op.name == "constant"
+
+
+def _wanted(graph: Graph, made: dict[Value, set[Value]]) -> list[Value]:
+    """What each run reads of what is made of weights. What takes more memory than they, as a bias does that is
+    repeated for each row, is made in each run, of what is smaller."""
+    small = {v for v, weights in made.items() if v.type.nbytes <= sum(w.type.nbytes for w in weights)}
+    read, wanted = set(graph.outputs), dict[Value, None]()
+    for op in reversed(graph.ops):
+        if read.isdisjoint(op.results) and op.result in made:
+            continue
+        if op.result in small:
+            wanted[op.result] = None
+        else:
+            read.update(op.operands)
+    return list(reversed(wanted))
+
+
+def _contraction_in_rows(op: Op, b: GraphBuilder, made: Container[Value]) -> Value | None:
+    """A product whose weights have their contraction before their columns."""
+    attrs, operands = dict(op.attrs), list(op.operands)
+    for i, side in enumerate(("lhs", "rhs")):
+        batch, rows = (attrs[f"{side}_{kind}_dimensions"] for kind in ("batching", "contracting"))
+        columns = [d for d in range(len(operands[i].shape)) if d not in (*batch, *rows)]
+        order = (*batch, *rows, *columns)
+        if operands[i] in made and order != tuple(range(len(order))):
+            operands[i] = b.transpose(operands[i], order)
+            attrs[f"{side}_batching_dimensions"] = tuple(range(len(batch)))
+            attrs[f"{side}_contracting_dimensions"] = tuple(range(len(batch), len(batch) + len(rows)))
+    return None if operands == list(op.operands) else b.op("dot_general", *operands, **attrs)
+
+
+def _divided(work: Graph, kept: Sequence[int], wanted: Sequence[Value]) -> PreparedGraph:
+    names = [f"prepared_{i}" for i in range(len(wanted))]
+    once = Graph(f"{work.name}_weights", [work.inputs[i] for i in kept], work.ops, list(wanted), names)
+    instead = {v: Value(v.type, name=name) for v, name in zip(wanted, names)}
+    each = Graph(
+        work.name,
+        [*work.inputs, *instead.values()],
+        [replace(op, operands=tuple(instead.get(v, v) for v in op.operands)) for op in work.ops],
+        [instead.get(v, v) for v in work.outputs],
+        work.output_names,
+        work.aliases,
+        work.checks,
+    )
+    first, frozen = _as_read(once, len(kept))
+    second, given = _as_read(each, len(work.inputs))
+    second.aliases = {out: given.index(source) for out, source in work.aliases.items()}
+    second.bounds = {given.index(i): bound for i, bound in work.bounds.items() if i in given}
+    return PreparedGraph(first, second, tuple(kept[i] for i in frozen), given)
+
+
+def _as_read(graph: Graph, count: int) -> tuple[Graph, tuple[int, ...]]:
+    """The graph without what nobody reads, and which of its first `count` inputs it still has."""
+    remove_dead_ops(graph)
+    read = {v for op in graph.ops for v in op.operands} | set(graph.outputs)
+    places = set(graph.aliases.values())
+    left = [i for i, v in enumerate(graph.inputs) if v in read or i in places or i >= count]
+    graph.inputs = [graph.inputs[i] for i in left]
+    graph = graph.copy()
+    for i, value in enumerate(graph.inputs):
+        value.index = i
+    return graph, tuple(i for i in left if i < count)
