@@ -8,6 +8,8 @@
 # make jaxgrid  functions of JAX on the chip, and their table
 # make versions  each supported PyTorch, JAX, TensorFlow and Python, in an environment of its own, and the table of versions
 # make wheel    a wheel with the simulator's loops compiled, for this system and any processor of the last ten years
+# make site     the documentation as a site, in .site/; a link that leads nowhere fails it
+# make release  wheel and source distribution, tried in empty environments, with their sums, in dist/
 # make zoo      models of other packages, trained on the chip, and the table of models (an environment of its own)
 # make scripts  scripts of others on the chip and on the CPU, and their table (an environment of its own; SOURCES=folder)
 # Each makes .venv first if it is not there, with what it needs and no more; a second call starts at once.
@@ -33,7 +35,7 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraint
 
 LOOPS := $(BIN)/python -m trnlab.loops
 
-.PHONY: demo test test-all check attack bench opdb jaxgrid versions zoo scripts wheel format clean
+.PHONY: demo test test-all check attack bench opdb jaxgrid versions zoo scripts site wheel release format clean
 
 demo: $(DEMO)
 	@$(LOOPS)
@@ -92,6 +94,9 @@ jaxgrid: $(READY)
 versions: $(READY)
 	$(BIN)/python -m tools.versions
 
+site: $(READY)
+	$(BIN)/python -m tools.site
+
 format: $(READY)
 	$(BIN)/ruff format src tests tools examples
 	$(BIN)/ruff check --fix src tests tools examples
@@ -117,5 +122,8 @@ wheel: $(DEMO)
 	$(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps -w dist .
 	@rm -r src/trnlab/loops/made build
 
+release: $(READY)
+	$(BIN)/python -m tools.release
+
 clean:
-	rm -rf src/trnlab/loops/made .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .site src/trnlab/loops/made .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """One exception tree with stable codes; every message says what, where, limit, value, chip and the way out.
 
-TrnlabError
-|- UsageError            TRN1xx   command line, unknown target, missing file, no permission
-|- UnsupportedOpError    TRN2xx   the framework's op or dtype has no lowering
-|- CollectiveError       TRN27x   ranks do not agree on what they do together, or one of them is gone
-|- GraphError            TRN3xx   a graph breaks the rules of its ops
-|- ConstraintError       TRN4xx   an instruction breaks a rule of its engine or of the chip
-|- CapacityError         TRN5xx   it does not fit in SBUF, PSUM or HBM
-|- CacheError            TRN6xx   the compile cache could not be read or written
-|- NumericsError         TRN7xx   NaN or infinity where the user asked to be told
-|- RunError              TRN8xx   a run could not be made or read
-`- LintError             TRN9xx   Python in a kernel that the vendor's compiler refuses
+    TrnlabError
+    |- UsageError            TRN1xx   command line, unknown target, missing file, no permission
+    |- UnsupportedOpError    TRN2xx   the framework's op or dtype has no lowering
+    |- CollectiveError       TRN27x   ranks do not agree on what they do together, or one of them is gone
+    |- GraphError            TRN3xx   a graph breaks the rules of its ops
+    |- ConstraintError       TRN4xx   an instruction breaks a rule of its engine or of the chip
+    |- CapacityError         TRN5xx   it does not fit in SBUF, PSUM or HBM
+    |- CacheError            TRN6xx   the compile cache could not be read or written
+    |- NumericsError         TRN7xx   NaN or infinity where the user asked to be told
+    |- RunError              TRN8xx   a run could not be made or read
+    `- LintError             TRN9xx   Python in a kernel that the vendor's compiler refuses
+
+`docs/errors.md` explains each code.
 """
 
 from __future__ import annotations

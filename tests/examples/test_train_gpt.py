@@ -4,6 +4,7 @@
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import processes
+from tests.docs.tutorial_pages import alike
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "train_gpt.py"
@@ -97,6 +99,11 @@ def test_under_trnlab_run_it_leaves_an_answer_to_every_question(tmp_path):
     done = processes.run([*command, SCRIPT, "--steps", "4"], cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert "training with compile_step, the faster" in done.stdout
+    shown = re.search(r"```output\n(loss.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1].splitlines()
+    printed = {line.split("  ")[0]: line for line in done.stdout.splitlines()}
+    for line in shown[1:]:  # but the loss, which is of 200 steps, and what this machine took
+        of_chip = line.partition("; simulated here")[0]
+        assert alike(of_chip, printed[line.split("  ")[0]].partition("; simulated here")[0]), line
     found = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert found["complete"]
     assert found["steps"] == len(found["loss"]) == len(found["reference_loss"]) == 4

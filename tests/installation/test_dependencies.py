@@ -48,7 +48,7 @@ def test_the_planner_imports_numpy_and_nothing_else_that_is_no_option():
 
 
 def test_every_dependency_of_the_core_is_imported_without_the_planner():
-    assert core() == {"numpy", "ml_dtypes", "numba"}
+    assert core() == {"numpy", "ml_dtypes", "numba", "shtab"}
     assert core() <= set().union(*map(others_imported, modules(planner=False)))
 
 

@@ -9,8 +9,7 @@ import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
-
-import trnlab
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -60,6 +59,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         Command("chips", "list chips and instances with their figures and sources"),
     ),
     "Operate": (
+        Command("completion", "print what completes these commands in bash, zsh or fish"),
         Command("doctor", "check whether this host is fit for a job"),
         Command("cache", "list, verify, prune or copy compiled programs", STORES),
         Command("checkpoint", "list, verify, compare or convert checkpoints", STORES),
@@ -90,22 +90,32 @@ class _Top(argparse.ArgumentParser):
         lines = ["A whole AWS Trainium in software.", "", "Usage: trnlab COMMAND [ARGUMENTS]"]
         for title, commands in GROUPS.items():
             lines += ["", f"{title}:", *(f"  {c.name:{width}}  {c.about}" for c in commands)]
-        options = (("-h, --help", "show this help"), ("--version", "show the version"))
+        options = (("-h, --help", "show this help"), ("--version", "show the version, and of a clone its commit"))
         lines += ["", "Options:", *(f"  {option:{width}}  {about}" for option, about in options)]
         return "\n".join([*lines, "", "`trnlab COMMAND --help` shows what a command takes.", ""])
 
 
-def parser(chosen: str | None = None) -> argparse.ArgumentParser:
-    """The parser of `trnlab`. chosen: the command whose arguments it knows; no other module is imported."""
+class _ShowVersion(argparse.Action):
+    """--version, for which git is asked: what does so is imported only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from trnlab.cli.version import version
+
+        print(version())
+        parser.exit()
+
+
+def parser(*chosen: str) -> argparse.ArgumentParser:
+    """The parser of `trnlab`. chosen: the commands whose arguments it knows; no other module is imported."""
     top = _Top(prog="trnlab")
-    top.add_argument("--version", action="version", version=f"trnlab {trnlab.__version__}")
+    top.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version")
     commands = top.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=argparse.ArgumentParser
     )
     for command in COMMANDS.values():
         about = f"{command.about[0].upper()}{command.about[1:]}."
-        of_command = commands.add_parser(command.name, description=about)
-        if command.name == chosen:
+        of_command = commands.add_parser(command.name, description=about, help=command.about)
+        if command.name in chosen:
             from trnlab.cli.options import name_numbers  # with the settings, which the help of `trnlab` does not need
 
             command.load().arguments(of_command)
@@ -115,7 +125,7 @@ def parser(chosen: str | None = None) -> argparse.ArgumentParser:
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
     """What words say, of which the first is the command; without any it is --help."""
-    return parser(words[0] if words and words[0] in COMMANDS else None).parse_args(words or ["--help"])
+    return parser(*[word for word in words[:1] if word in COMMANDS]).parse_args(words or ["--help"])
 
 
 def unknown(argv: Sequence[str]) -> str | None:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training runs on fleets: layouts, memory, step time, days and dollars, from compiled programs and the fabric.
 
-from trnlab import fleet
-found = fleet.plan(fleet.Question(fleet.model("llama3-8b"), 1e12, ("trn1.32xlarge",), (16, 64)))
-found.chosen.bill.days
+    from trnlab import fleet
+    found = fleet.plan(fleet.Question(fleet.model("llama3-8b"), 1e12, ("trn1.32xlarge",), (16, 64)))
+    found.chosen.bill.days
+
+See `docs/plan.md`.
 """
 
 from __future__ import annotations
