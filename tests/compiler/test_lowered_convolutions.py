@@ -14,7 +14,7 @@ from trnlab.compiler.rewriting.composites import expand_composites
 from trnlab.errors import CapacityError
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interpret import interpret
-from trnlab.kernels import convolution_gradient_plan
+from trnlab.kernels.convolutions import gradient_plan
 from trnlab.numerics.dtypes import float32
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "graph"))
@@ -156,14 +156,14 @@ GRADIENTS |= {
 @pytest.mark.parametrize("name", [name for name in GRADIENTS if name.startswith("many")])
 def test_gradient_in_lanes(name, form, monkeypatch):
     """Each way to bring the pixels of many images on chip gives the gradient."""
-    forms, used = convolution_gradient_plan._forms, []
+    forms, used = gradient_plan._forms, []
 
     def some(*given):
         found = [f for f in forms(*given) if FORMS[form](f)]
         used.extend(found)
         return found
 
-    monkeypatch.setattr(convolution_gradient_plan, "_forms", some)
+    monkeypatch.setattr(gradient_plan, "_forms", some)
     graph = gradient(name)
     arrays = random_inputs(graph)
     expected = interpret(graph, arrays)[0]

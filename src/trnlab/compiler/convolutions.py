@@ -25,7 +25,7 @@ from trnlab.kernels.windows import Taps
 from trnlab.numerics.dtypes import float32
 
 Attrs = dict[str, Any]
-FEWEST_CHANNELS = 16  # contracted by the kernel, of the 128 that the PE array takes at once
+FEWEST_CHANNELS = 8  # contracted by the kernel, of the 128 that the PE array takes at once
 
 
 # Per partition, of a gradient by the weight: kernels/convolutions/gradient.

@@ -14,13 +14,15 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trnlab.compiler.convolutions import is_weight_gradient
 from trnlab.compiler.pipeline import FORMS, run_passes
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.ops import COLLECTIVE, OPS
 from trnlab.graph.passes.dead import remove_dead_ops
-from trnlab.graph.passes.rewrite import rewrite
+from trnlab.graph.passes.rewrite import made_by, rewrite
 
+VECTOR = 1 << 16  # bytes
 REPEATED = frozenset({"custom_call", "loop"})  # what is done in each run, whatever it reads
 
 
@@ -43,9 +45,16 @@ def prepare(graph: Graph, frozen: Iterable[int], options: Mapping[str, Any]) -> 
     work = graph.copy()
     run_passes(work, options, FORMS)
     weights = {work.inputs[i] for i in kept}
-    made = _made_of(work, weights)
-    rewrite(work, {"dot_general": lambda op, b: _contraction_in_rows(op, b, made)})
-    wanted = _wanted(work, _made_of(work, weights))
+    made, looks = _made_of(work, weights), set[Value]()
+    rewrite(
+        work,
+        {
+            "dot_general": lambda op, b: _contraction_in_rows(op, b, made),
+            "convert": lambda op, b: _cast_before_repeated(op, b, made),
+            "convolution": lambda op, b: _channels_in_rows(op, b, made, looks),
+        },
+    )
+    wanted = _wanted(work, {v: w for v, w in _made_of(work, weights).items() if v not in looks})
     return _divided(work, kept, wanted) if wanted else None
 
 
@@ -65,9 +74,9 @@ def _is_constant(value: Value) -> bool:
 
 
 def _wanted(graph: Graph, made: dict[Value, set[Value]]) -> list[Value]:
-    """What each run reads of what is made of weights. What takes more memory than they, as a bias does that is
-    repeated for each row, is made in each run, of what is smaller."""
-    small = {v for v, weights in made.items() if v.type.nbytes <= sum(w.type.nbytes for w in weights)}
+    """What each run reads of what is made of weights. What takes more memory than they, as weights of a byte do that
+    are widened, or a bias that is repeated for each row, is made in each run, of what is smaller."""
+    small = {v for v, weights in made.items() if _is_small(v, weights)}
     read, wanted = set(graph.outputs), dict[Value, None]()
     for op in reversed(graph.ops):
         if read.isdisjoint(op.results) and op.result in made:
@@ -91,6 +100,33 @@ def _contraction_in_rows(op: Op, b: GraphBuilder, made: Container[Value]) -> Val
             attrs[f"{side}_batching_dimensions"] = tuple(range(len(batch)))
             attrs[f"{side}_contracting_dimensions"] = tuple(range(len(batch), len(batch) + len(rows)))
     return None if operands == list(op.operands) else b.op("dot_general", *operands, **attrs)
+
+
+def _is_small(value: Value, weights: Iterable[Value]) -> bool:
+    """Whether a value takes no more memory than what it is made of; a vector in a wider format may."""
+    size, nbytes = (sum(getattr(w.type, name) for w in weights) for name in ("size", "nbytes"))
+    return value.type.nbytes <= nbytes or (value.type.size <= size and value.type.nbytes <= VECTOR)
+
+
+def _channels_in_rows(op: Op, b: GraphBuilder, made: Container[Value], looks: set[Value]) -> Value | None:
+    """A convolution whose weights have their input channels before their output channels in memory; what it is given
+    is a look at these, of the shape that it takes."""
+    x, weight = op.operands
+    if weight not in made or op.attrs["feature_group_count"] > 1 or is_weight_gradient(op):
+        return None
+    swap = (1, 0, *range(2, len(weight.shape)))
+    seen = b.transpose(b.transpose(weight, swap), swap)
+    looks.add(seen)
+    return b.op("convolution", x, seen, **op.attrs)
+
+
+def _cast_before_repeated(op: Op, b: GraphBuilder, made: Container[Value]) -> Value | None:
+    """A bias in the format that is asked for, and then repeated for each row, instead of the other way round."""
+    repeated = made_by(op.operands[0], "broadcast_in_dim")
+    if repeated is None or repeated.operands[0] not in made:
+        return None
+    cast = b.convert(repeated.operands[0], op.result.dtype)
+    return b.op("broadcast_in_dim", cast, **repeated.attrs)
 
 
 def _divided(work: Graph, kept: Sequence[int], wanted: Sequence[Value]) -> PreparedGraph:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trnlab.compiler.emission.tilesource import PartSums, SweepSlice, TileLoader
+from trnlab.compiler.emission.domain import SweepSlice
+from trnlab.compiler.emission.tilesource import PartSums, TileLoader
 from trnlab.compiler.fusing.fusion import Partition
 from trnlab.compiler.fusing.groups import FusionGroup, ValueClass
 from trnlab.compiler.fusing.tiles import PsumSpace, TilePlan, TileSpace, origin

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trnlab.compiler.emission.domain import SweepSlice
 from trnlab.compiler.emission.emitter import Emitter
-from trnlab.compiler.emission.tilesource import SweepSlice
 from trnlab.compiler.fusing.tiles import TilePlan
 from trnlab.graph.ir import Value
 from trnlab.program import AP

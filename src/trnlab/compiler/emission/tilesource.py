@@ -6,12 +6,12 @@ Shape letters: P partition (rows of the tile), F free (columns of the tile), R a
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from trnlab.compiler.analysis.strided import ValueView, split_rows
+from trnlab.compiler.emission.domain import Domain, RowCache, SweepSlice
 from trnlab.compiler.emission.totals import Extremes, Moments
 from trnlab.compiler.fusing.fusion import Partition
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass, resident
@@ -23,101 +23,12 @@ from trnlab.kernels.blocks import BANKS, dma_load, dma_store
 from trnlab.kernels.view import HbmView, TilePart, rectangle, view_of
 from trnlab.numerics.dtypes import DType, bfloat16, float32, int32
 from trnlab.program import AP, Builder, hbm_view
-from trnlab.program.access import MAX_FREE_DIMS, whole
+from trnlab.program.access import MAX_FREE_DIMS
+from trnlab.program.strided import collapsed
 
 STEP = 32  # engines read and write partitions from a multiple of it on
+MOST_KEPT = 64  # blocks of rows of which an epilogue keeps what varies along them
 PSUM_COLS = 512  # fp32 elements of one bank
-
-
-@dataclass(frozen=True)
-class Domain:
-    """The loop of a group: R rows of C columns."""
-
-    rows: int
-    cols: int
-    offset: int = 0
-    flat: bool = False  # nothing fixed the columns, all values are seen as runs of elements from `offset` on
-    # few rows are cut into so many parts of equal length, which lie on partitions of their own; partition i * R +
-    # r holds part i of row r
-    parts: int = 1
-
-    @property
-    def width(self) -> int:
-        """Columns of a part."""
-        return self.cols // self.parts
-
-
-@dataclass(frozen=True)
-class SweepSlice:
-    """The part of a domain that one sweep computes. Where rows are cut into parts, `rows` counts these, and columns
-    are those of each part."""
-
-    domain: Domain
-    row: int
-    rows: int  # P
-    col: int
-    cols: int  # F
-
-    @property
-    def whole_row(self) -> bool:
-        """All columns at once."""
-        return self.cols == self.domain.width
-
-    @property
-    def first_cols(self) -> bool:
-        """Nothing to the left of it."""
-        return self.col == 0
-
-    @property
-    def last_cols(self) -> bool:
-        """Nothing to the right of it."""
-        return self.col + self.cols == self.domain.width
-
-    @property
-    def first_rows(self) -> bool:
-        """Nothing above it."""
-        return self.row == 0
-
-    @property
-    def last_rows(self) -> bool:
-        """Nothing below it."""
-        return self.row + self.rows == self.domain.rows * self.domain.parts
-
-
-class RowCache:
-    """Pieces of rows that several sweeps read, kept on chip from the first sweep to the last as far as there is room.
-
-    They are spread evenly over a row, so that no sweep has much to load in one place and nothing in another.
-    """
-
-    def __init__(self, b: Builder, values: Sequence[Value], domain: Domain, width: int, places: int) -> None:
-        """`values`: read again by later sweeps. `places`: for how many pieces of `width` columns there is room."""
-        self.values, self.width, self._held = values, width, dict[tuple[Value, int, int], AP]()
-        self._pieces, self._places = -(-domain.width // width), places
-        self._free = {
-            v: deque(b.tile((128, width), v.dtype, name="kept") for _ in range(min(places, 2 * self._pieces)))
-            for v in values
-        }
-
-    def find(self, value: Value, frame: SweepSlice) -> AP | None:
-        """Where a piece lies that was loaded before."""
-        return self._held.get((value, frame.row, frame.col))
-
-    def take(self, value: Value, frame: SweepSlice) -> AP | None:
-        """A tile for a piece that is about to be loaded, if it is to be kept."""
-        piece, most = frame.col // self.width, min(self._places, self._pieces)
-        chosen = (piece + 1) * most // self._pieces > piece * most // self._pieces
-        if value not in self._free or not chosen or not self._free[value]:
-            return None
-        tile = self._free[value].popleft()[: frame.rows, : frame.cols]
-        self._held[value, frame.row, frame.col] = tile
-        return tile
-
-    def end_row(self) -> None:
-        """No sweep over the rows at hand is left."""
-        for (value, _, _), tile in self._held.items():
-            self._free[value].append(whole(tile.buffer))
-        self._held = {}
 
 
 class TileLoader:
@@ -136,6 +47,7 @@ class TileLoader:
         self.wide, self.narrow = wide, narrow
         self._numbers: dict[tuple[str, DType], AP] = {}
         self._kept: dict[Value, AP] = {}  # scalars and columns, loaded once
+        self._kept_rows: dict[tuple[Value, int], AP] = {}  # along rows, of all of them: [128, blocks of rows]
         self._of_rows: dict[Value, tuple[tuple[int, int], AP]] = {}
         self._of_cols: dict[Value, tuple[tuple[int, int], AP]] = {}
         self._of_sweep: dict[Value, AP] = {}
@@ -149,7 +61,7 @@ class TileLoader:
         """Another one for the next tile of the same loop, with the same numbers, columns and sums."""
         twin = TileLoader(self.b, self.group, self.part, self.ports, self.wide, self.narrow)
         twin._numbers, twin._kept, twin._sums, twin._ones = self._numbers, self._kept, self._sums, self._ones
-        twin.totals, twin.kept = self.totals, self.kept
+        twin.totals, twin.kept, twin._kept_rows = self.totals, self.kept, self._kept_rows
         return twin
 
     def outer_class(self, value: Value) -> ValueClass:
@@ -164,6 +76,8 @@ class TileLoader:
             self._all_ones(dtype)
         for value in other._kept:
             self._keep(value)
+        for value, rows in other._kept_rows:
+            self._keep_rows(value, rows)
         self.totals.update({value: totals.again(self.b) for value, totals in other.totals.items()})
 
     # -- loads --------------------------------------------------------------------------------------------------
@@ -224,6 +138,10 @@ class TileLoader:
 
     def load_rows(self, value: Value, frame: SweepSlice, dtype: DType | None) -> AP:
         """A value that varies along rows only, [P, 1]."""
+        if self.group.kind is not GroupKind.ROWS and frame.domain.parts == 1 and frame.row % 128 == 0:
+            kept = self._keep_rows(value, frame.domain.rows)
+            if kept is not None:
+                return kept[: frame.rows, frame.row // 128 : frame.row // 128 + 1]
         key = (frame.row, frame.rows)
         if value in self._of_rows:
             if self._of_rows[value][0] == key:
@@ -293,6 +211,23 @@ class TileLoader:
                     self._dma_in(tile[:, piece.col : piece.col + piece.cols], piece.ap)
             self._kept[value] = tile
         return self._kept[value]
+
+    def _keep_rows(self, value: Value, rows: int) -> AP | None:
+        """A value of all rows of an epilogue, loaded once; None where they are too many, or not one stride apart."""
+        seen, blocks = self.part.strided(value), -(-rows // 128)
+        apart = collapsed(tuple(zip(seen.strides, seen.shape))[: _row_dims(seen, rows)])
+        if blocks > MOST_KEPT or len(apart) != 1:
+            return None
+        if (value, rows) not in self._kept_rows:
+            tile = self.b.tile((128, blocks), value.dtype, name="rows")
+            (step, _), (full, rest) = apart[0], divmod(rows, 128)
+            for height, first, count in ((128, 0, full), (rest, full, 1)):
+                if height and count:
+                    at = seen.offset + first * 128 * step
+                    src = hbm_view(self.ports[seen.base].buffer, at, ((step, height), (128 * step, count)))
+                    self._dma_in(tile[:height, first : first + count], src)
+            self._kept_rows[value, rows] = tile
+        return self._kept_rows[value, rows]
 
     def _fill(self, tile: AP, value: Value, cls: ValueClass, frame: SweepSlice) -> None:
         if cls is ValueClass.COL and frame.domain.parts == 1 and self._count(tile, value, frame):

@@ -36,7 +36,8 @@ class Admission(Classes):
     def _admit_elementwise(self, group: FusionGroup, op: Op) -> tuple[int | None, ValueClass] | None:
         cols = group.cols
         size = op.result.type.size
-        if OPS[op.name].kind != ELEMENTWISE or group.kind is GroupKind.CONVOLUTION:
+        whole = group.kind is not GroupKind.CONVOLUTION or has_epilogue(group.anchor)
+        if OPS[op.name].kind != ELEMENTWISE or not whole:
             return None
         inner: list[ValueClass] = []
         outer: list[Value] = []
@@ -66,7 +67,8 @@ class Admission(Classes):
                 if group.ops and cols is not None and not self.has_rows(value, group.size // cols, cols):
                     return None
                 loads.add(self.root(value))
-        if group.kind is GroupKind.DOT and len(group.loads | loads) > MAX_EPILOGUE_LOADS:
+        most = {GroupKind.DOT: MAX_EPILOGUE_LOADS, GroupKind.CONVOLUTION: 0}
+        if len(group.loads | loads) > most.get(group.kind, len(group.loads | loads)):
             return None
         group.loads |= loads
         group.outer.update(found)

@@ -172,11 +172,19 @@ class Partition(Admission):
             return False
         if self.operators and not beside_operators(self, group, op):
             return False
+        if group.kind is GroupKind.CONVOLUTION and OPS[op.name].kind == ELEMENTWISE and self._is_kept(group, op):
+            return False
         verdict = self.admitted(group, op)
         if verdict is None:
             return False
         group.cols, group.classes[op.result] = verdict
         return True
+
+    def _is_kept(self, group: FusionGroup, op: Op) -> bool:
+        """Whether others read what an op reads of a group: it is stored then, and further results cost more."""
+        outputs = {self.root(v) for v in self.graph.outputs}
+        read = {self.root(v) for v in op.operands if self.inside(v, group)}
+        return any(v in outputs or {*self._computing_readers(v, self._users)} != {op} for v in read)
 
     def _sink_epilogues(self) -> None:
         """Move what a matmul's epilogue computes for one loop over rows alone into that loop: it is not stored

@@ -14,12 +14,16 @@ from trnlab.kernels.convolutions.forward import convolution
 from trnlab.kernels.convolutions.gradient import weight_gradient
 from trnlab.kernels.view import HbmView
 from trnlab.kernels.windows import Slide, Taps
+from trnlab.program.strided import row_major
 
 
 def lower_convolution(low: Lowering) -> None:
     """Record a convolution of one or two dimensions."""
     op = low.group.anchor
-    x, weight, out = (low.view(v) for v in (*op.operands, op.result))
+    x, weight = (low.view(v) for v in op.operands)
+    # Where only its epilogue reads the result it is in no memory, and its view says no more than its shape.
+    stored = op.result in low.stores
+    out = low.view(op.result) if stored else HbmView(x.base, 0, op.result.shape, row_major(op.result.shape))
     if is_weight_gradient(op):
         _lower_weight_gradient(low, x, weight, out)
         return

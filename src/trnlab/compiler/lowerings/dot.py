@@ -12,9 +12,10 @@ from itertools import product
 from math import prod
 from typing import Any, TypeVar
 
+from trnlab.compiler.emission.domain import Domain, SweepSlice
 from trnlab.compiler.emission.emitter import Emitter
 from trnlab.compiler.emission.sweep import steps, take_turns
-from trnlab.compiler.emission.tilesource import Domain, SweepSlice, TileLoader
+from trnlab.compiler.emission.tilesource import TileLoader
 from trnlab.compiler.fusing.groups import ValueClass
 from trnlab.compiler.fusing.tiles import TilePlan, TileSpace, make_plan, origin
 from trnlab.compiler.lowerings.context import Lowering

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
+from trnlab.compiler.emission.domain import Domain, RowCache, SweepSlice
 from trnlab.compiler.emission.emitter import Emitter
 from trnlab.compiler.emission.sweep import steps, take_turns
-from trnlab.compiler.emission.tilesource import Domain, PartSums, RowCache, SweepSlice, TileLoader
+from trnlab.compiler.emission.tilesource import PartSums, TileLoader
 from trnlab.compiler.fusing.fusion import Partition
 from trnlab.compiler.fusing.groups import FusionGroup, ValueClass, sums_over_rows
 from trnlab.compiler.fusing.tiles import PsumSpace, TilePlan, TileSpace, make_plan, origin

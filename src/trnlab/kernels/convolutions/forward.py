@@ -28,7 +28,6 @@ from trnlab.kernels.blocks import (
     Workspace,
     dma_load,
     dma_store,
-    load_rows,
 )
 from trnlab.kernels.packs import PackedWeights, Packs
 from trnlab.kernels.view import HbmView
@@ -81,22 +80,32 @@ class _Weights:
         k, *window = weight.shape[1:]
         self.elements, self.depth, self.held = window[0] * window[1], ceil(k / P), channels
         self.direct = weight.strides[1] >= weight.strides[0]
+        apart = self.depth * (channels // P if channels % P == 0 else 1)
         if self.direct:
-            self.tile = b.tile((P, self.depth, channels * self.elements), weight.dtype, name="weights")
+            shape, slots = (P, self.depth, channels * self.elements), apart
         else:
-            self.tile = b.tile((P, self.depth, self.elements, channels), weight.dtype, name="weights")
+            shape, slots = (P, self.depth, self.elements, channels), self.depth * self.elements
+        self.tile = b.tile(shape, weight.dtype, name="weights", slots=slots)
         self.first = 0
 
     def load(self, first: int, count: int) -> None:
         """Bring output channels [first, +count) on chip."""
         self.first = first
         if self.direct:
-            source = ViewSource(self.weight.permute(1, 0, 2, 3))
-            cols = count * self.elements
-            load_rows(self.b, source, self.tile[:, :, :cols], source.shape[0], 0, first * self.elements)
+            self._load_direct(first, count)
             return
         for at in range(first, first + count, P):
             self._turn(at, min(P, first + count - at))
+
+    def _load_direct(self, first: int, count: int) -> None:
+        """Input channels lie in rows: a transfer for each block of them and of output channels, so that the first
+        products need not wait for the last weights."""
+        source = ViewSource(self.weight.permute(1, 0, 2, 3))
+        for channel, at in product(range(0, source.shape[0], P), range(0, count, P)):
+            height, cols = min(P, source.shape[0] - channel), min(P, count - at) * self.elements
+            start = at * self.elements
+            tile = self.tile[:height, channel // P, start : start + cols]
+            source.load(self.b, tile, channel, first * self.elements + start)
 
     @cached_property
     def _several(self) -> int:
@@ -218,7 +227,7 @@ class _Convolver:
         """All of it."""
         width = max(self._input_rows(a, min(a + self.band, self.rows)) for a in range(0, self.rows, self.band))
         shape = (P, self.depth, self.together * width * self.x.shape[3])
-        inputs = self.b.pool(shape, self.x.dtype, bufs=_INPUTS, name="input")
+        inputs = self.work.pool("input", shape, self.x.dtype, bufs=_INPUTS, slots=self.depth)
         if self.sink is None:
             height = min(self.band * self.slides[0].spread, self.slides[0].places)
             shape = (P, self.together, height * self.slides[1].places)

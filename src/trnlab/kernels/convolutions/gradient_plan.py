@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a gradient by the weight is cut into parts that fit on chip, for `convolution_gradient_lanes`: which images and
+"""How a gradient by the weight is cut into parts that fit on chip, for `gradient_lanes`: which images and
 bands of rows are lanes, what is held, loaded and added up at a time. The forms that fit are compared by their times.
 
 Letters: C channels of the input, O channels of the result, N images; [H, W] pixels of the input, [Y, X] of dy.
@@ -306,7 +306,7 @@ def steps_of(taps: Taps) -> TapPlaces:
 
 def pays(x: tuple[int, ...], dy: tuple[int, ...], taps: tuple[Taps, Taps]) -> bool:
     """Whether there is less to do for x [C, N, H, W] and dy [O, N, Y, X] than with neighbouring pixels of an image on
-    partitions, as `convolution_gradient` has them otherwise."""
+    partitions, as `gradient` has them otherwise."""
     (c, images), (o, _, rows, cols) = x[:2], dy
     down, along = (steps_of(t) for t in taps)
     elements, blocks = taps[0].count * taps[1].count, ceil(o / P)
