@@ -62,7 +62,7 @@ def arguments_of_estimates(command: argparse.ArgumentParser, page: bool = False)
             metavar="N",
             help="batches of all ranks; default: as the script says",
         )
-        options.settings(command, "comm_threshold", "fault")
+        options.settings(command, "comm_threshold", "fault", "optimize")
     options.stack(command)
     options.allow(command)
     options.cache(command, "look anew, compile all, keep nothing")

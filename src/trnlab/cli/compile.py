@@ -48,7 +48,7 @@ def arguments(command: argparse.ArgumentParser) -> None:
         help="of a cluster such as 4xtrn2.48xlarge; default: all that it holds",
     )
     add("--rank", type=options.RANK, default=0, metavar="R", help="the rank to follow; default: 0")
-    options.setting(command, "fault")
+    options.settings(command, "fault", "optimize")
     options.allow(command)
     options.cache(command, "")
     add("script", metavar="SCRIPT", type=Path)

@@ -82,7 +82,16 @@ def arguments(command: argparse.ArgumentParser) -> None:
         help="ranks that take the place of those that die; default: 0",
     )
     options.settings(
-        command, "lnc", "fault", "comm_threshold", "stochastic_rounding", "seed", "set", "schedule", "band"
+        command,
+        "lnc",
+        "optimize",
+        "fault",
+        "comm_threshold",
+        "stochastic_rounding",
+        "seed",
+        "set",
+        "schedule",
+        "band",
     )
     options.settings(command, "check", "check_nan")
     options.cache(command)

@@ -18,6 +18,7 @@ from trnlab.chips.spec import Chip
 from trnlab.compiler import loops
 from trnlab.compiler.analysis.selection import SelectionRule
 from trnlab.compiler.analysis.strided import compute_roots, resolve_views
+from trnlab.compiler.choices import RULES
 from trnlab.compiler.communication import ExecutionWorld, filled, shifted, world_of
 from trnlab.compiler.fusing.fusion import Partition
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind
@@ -150,8 +151,9 @@ def assembled(
     if key not in known:
         copied, options = graph.copy(), with_chip(options, chip)
         run_passes(copied, options, PASSES)
-        operators = options.get("fusion") == stacks.OPERATORS
-        known[key] = (kind or Assembly)(copied, chip, select_rules(copied, chip), operators=operators)
+        known[key] = (kind or Assembly)(
+            copied, chip, select_rules(copied, chip), chosen={**RULES, **_chosen(options)}
+        )
     pristine: Assembly = known[key]
     assembly = pristine.afresh()
     assembly.world = world_of(options) if has_collectives(assembly.graph) else ExecutionWorld()
@@ -181,6 +183,10 @@ def turn_few_rows(graph: Graph, wanted: bool) -> None:
             op.attrs = {**op.attrs, "turned": True}
 
 
+def _chosen(options: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(options[name]) for name in RULES if name in options}
+
+
 def with_chip(options: Mapping[str, Any], chip: Chip) -> dict[str, Any]:
     """The options of a compilation, and what passes ask about the chip: whether loads that cast run ahead of others.
     Where GpSimdE has to trigger them, they would wait behind stores."""
@@ -189,7 +195,7 @@ def with_chip(options: Mapping[str, Any], chip: Chip) -> dict[str, Any]:
 
 class Assembly(MemoryTable):
     """A canonical graph on its way to a program. around: of a loop's round, the assembly of the loop; they share
-    their routines. operators: see `Partition`."""
+    their routines. chosen: values of `choices.CHOICES`."""
 
     def __init__(
         self,
@@ -198,11 +204,12 @@ class Assembly(MemoryTable):
         rules: Mapping[Op, SelectionRule],
         tapped: Iterable[Value] = (),
         around: Assembly | None = None,
-        operators: bool = False,
+        chosen: Mapping[str, str] = MappingProxyType(RULES),
     ) -> None:
-        self.graph, self.chip, self.operators = graph, chip, operators
+        self.graph, self.chip, self.chosen = graph, chip, chosen
         looks, copies = resolve_views(graph)
-        self.part = Partition(graph, looks, copies, rules, operators)
+        operators = chosen["fusion"] == stacks.OPERATORS
+        self.part = Partition(graph, looks, copies, rules, operators, chosen["convolutions"] == "with")
         self.part.form()
         join_updates(self.part)
         self.groups = self.part.ordered()
@@ -214,9 +221,12 @@ class Assembly(MemoryTable):
         for group in self.groups:
             if group.kind in (GroupKind.ROWS, GroupKind.DOT):
                 group.exact = exact_converts(group, self.stores)
-        self.stays = not operators and chip.name not in CORES_PER_RANK  # cores that share a call share no SBUF
+        # cores that share a call share no SBUF
+        self.stays = chosen["residence"] == "stay" and not operators and chip.name not in CORES_PER_RANK
         # whether all calls lie behind each other in SBUF: loops that gain by having all of it take turns at halves
-        self.in_ring = not any(group.kind in (GroupKind.CONVOLUTION, GroupKind.POOL) for group in self.groups)
+        self.in_ring = chosen["sbuf"] == "ring" and not any(
+            group.kind in (GroupKind.CONVOLUTION, GroupKind.POOL) for group in self.groups
+        )
         self.spoilt: set[int] = set()
         self._begin(around)
         self.world = ExecutionWorld()
@@ -310,9 +320,7 @@ class Assembly(MemoryTable):
         body: Body = op.attrs["body"]
         body = replace(body, graph=body.graph.copy(), _memo={})
         run_passes(body.graph, {}, FINISH)
-        inner = Assembly(
-            body.graph, self.chip, select_rules(body.graph, self.chip), around=self, operators=self.operators
-        )
+        inner = Assembly(body.graph, self.chip, select_rules(body.graph, self.chip), around=self, chosen=self.chosen)
         round_ = loops.Round(inner.calls(), inner.tensors, inner.tensor_of)
         operands = [loops.ByteRange(self.tensor_of.get(self.part.root(v), -1)) for v in op.operands]
         results = [loops.ByteRange(self.tensor_of[v]) for v in op.results]

@@ -263,6 +263,21 @@ def _between(s: Summary) -> str:
     return f" ({low} to {high})" if low != high else ""
 
 
+def lowering_words(found: Mapping[str, Any]) -> str:
+    """What was chosen for a program of lowerings that compete, and the next best, in words."""
+    chosen = ", ".join(f"{name} {value}" for name, value in found["chosen"].items())
+    gain = 1 - found["seconds"] / found["rules_s"]
+    words = (
+        f"{found['program']}: {chosen}, {gain:.1%} sooner than by rules"
+        if chosen
+        else f"{found['program']}: by rules"
+    )
+    if found["next_best"] is not None:
+        other = found["next_best"] or "by rules"
+        words += f"; next best of {found['tried']} tried: {other}, {found['next_best_s'] / found['seconds'] - 1:+.1%}"
+    return words
+
+
 def _timed(s: Summary) -> Iterable[tuple[str, str]]:
     if "step_time_s" not in s:
         return
@@ -277,6 +292,8 @@ def _timed(s: Summary) -> Iterable[tuple[str, str]]:
         limit = s["limit"]
         least = format_time(limit["seconds"] * PS_PER_S)
         yield "limit", f"{limit['seconds'] / s['step_time_s']:.0%} of what this chip allows: {least} by {limit['by']}"
+    for i, found in enumerate(s.get("lowerings", ())):
+        yield "" if i else "lowerings", lowering_words(found)
     yield "bound by", bound(s)
     engines = sorted(s["engines"].items(), key=lambda item: -item[1]["active"])
     for i, (name, use) in enumerate(engines):

@@ -38,6 +38,7 @@ from trnlab.runtime.faults import require_links
 from trnlab.runtime.memory import forecast_graph
 from trnlab.runtime.notices import say
 from trnlab.runtime.progress import Compiling
+from trnlab.runtime.searched import ROUNDS, searched
 from trnlab.runtime.session import LastCompiled, Session
 from trnlab.sim.functional import Machine, RunOptions, run_program
 
@@ -174,9 +175,9 @@ def _build(graph: Graph, wanted: Fingerprint, session: Session, started: float) 
         because = causes(wanted.settings_changed(earlier.fingerprint), diff(earlier.graph, graph))
         say(f"compiling {graph.name!r} again, because of {because}")
     text = to_text(graph, locations=True, whole=False)
-    program = _compiled(graph, wanted, session)
+    program, choices = _compiled(graph, wanted, session)
     seconds = time.perf_counter() - started
-    metadata = _metadata(graph, wanted, session, seconds)
+    metadata = _metadata(graph, wanted, session, seconds) | ({"choices": choices} if choices else {})
     if session.cache is not None:
         session.cache.put(wanted.key, program, metadata, text)
     cache = "off" if session.cache is None else "miss"
@@ -184,14 +185,20 @@ def _build(graph: Graph, wanted: Fingerprint, session: Session, started: float) 
     return Executable(program, text, metadata, session.chip, cache, seconds, cores=_cores(program, session))
 
 
-def _compiled(graph: Graph, wanted: Fingerprint, session: Session) -> Program:
-    """Compile, and say how far it is where a script is run."""
+def _compiled(graph: Graph, wanted: Fingerprint, session: Session) -> tuple[Program, dict[str, Any]]:
+    """Compile, and say how far it is where a script is run; with what was chosen, where lowerings were timed."""
+    options, known, choices = options_of(graph, session), _known(graph, wanted, session), dict[str, Any]()
     progress = Compiling(graph.name, session.chip.name, session.cache is not None)
     with watched(progress) if session.run is not None else contextlib.nullcontext():
-        program = compiler.compile(graph, session.chip, options_of(graph, session), _known(graph, wanted, session))
+        if session.optimize in ROUNDS:
+            cores = 2 if session.pairs or needs_two_cores(graph) else 1
+            best = searched(graph, session.chip, options, known, session.optimize, cores)
+            program, choices = best.program, best.record
+        else:
+            program = compiler.compile(graph, session.chip, options, known)
     if session.run is not None:
         progress.ended()
-    return program
+    return program, choices
 
 
 def _cores(program: Program, session: Session) -> int:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from trnlab import chips, host_ops
 from trnlab.buckets import Seen
 from trnlab.collectives import Communicator
+from trnlab.compiler.choices import QUICK
 from trnlab.errors import UsageError
 from trnlab.fabric.cluster import CORES_PER_RANK, Cluster, parse
 from trnlab.fabric.faults import applied
@@ -147,6 +148,7 @@ class Session:
     # overlap, bucket_mib: see `compiler.communication` and `compiler.collectives`
     overlap: str = "prefetch"
     bucket_mib: int = 50
+    optimize: int = 1  # how long compiling may take, see `runtime.searched`
     faults: tuple[str, ...] = ()  # of the network between the ranks, see `fabric.faults`
     rehearsed: tuple[fault_injection.Fault, ...] = ()  # failures of ranks, see `fault_injection`
     streams: int = 1  # how many of a rank's collectives are on their way at once, see `sim.timing.streams`
@@ -250,7 +252,10 @@ class Session:
     def compile_options(self) -> dict[str, Any]:
         """The settings that change the program; they are part of the cache key."""
         told = self.precision == "fp32" and self.stack.products == "told"
-        return {"precision": "fp32" if told else "bf16"} | self.stack.compile_options()
+        options = {"precision": "fp32" if told else "bf16"} | self.stack.compile_options()
+        if self.optimize == 1:
+            return options
+        return options | (QUICK if self.optimize == 0 else {"optimize": str(self.optimize)})
 
     def communication_options(self) -> dict[str, Any]:
         """What a program of several ranks depends on besides; nothing where this process is none of them."""
@@ -363,6 +368,7 @@ def from_settings(settings: Settings) -> Session:
         cache=open_cache(settings.cache) if settings.cache and not settings.no_cache else None,
         instances=cluster.instances,
         overlap=settings.overlap,
+        optimize=settings.optimize,
         bucket_mib=settings.bucket_mib,
         faults=faults,
         rehearsed=rehearsed,

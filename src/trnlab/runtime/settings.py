@@ -79,6 +79,19 @@ def _share(told: str) -> float:
     return share
 
 
+def _level(told: str) -> int:
+    """How long compiling may take. Raises UsageError (TRN269) for what is no level."""
+    if told not in ("0", "1", "2", "3"):
+        raise UsageError(
+            "TRNLAB_OPTIMIZE is no level of optimization",
+            code="TRN269",
+            limit="0 to 3",
+            got=told,
+            remedy="set it to 1, which is the default, or unset it",
+        )
+    return int(told)
+
+
 def _bucket(told: str) -> int:
     """Bytes of a bucket of reductions, in MiB. Raises UsageError (TRN268) for what is no number."""
     if not told.isdecimal():
@@ -222,6 +235,17 @@ class Settings:
         variable="TRNLAB_BUCKET_MIB",
         read=_bucket,
         code="TRN268",
+    )
+    optimize: int = _setting(
+        "how long compiling may take: 0 places nothing between calls, 1 is by rules, 2 times what competes, 3 "
+        "goes on until nothing gains",
+        1,
+        variable="TRNLAB_OPTIMIZE",
+        read=_level,
+        code="TRN269",
+        option="--optimize",
+        type=int,
+        choices=(0, 1, 2, 3),
     )
     streams: str = _setting(
         "how many collectives of a rank are on their way at once",

@@ -31,7 +31,7 @@ SMALL = 4096
 
 class Partition(Admission):
     """Groups of a graph under construction. operators: whether a loop is an operator with its neighbours alone, see
-    `limits`."""
+    `limits`. epilogues: whether convolutions compute what follows them."""
 
     def __init__(
         self,
@@ -40,9 +40,10 @@ class Partition(Admission):
         copies: set[Value],
         rules: Mapping[Op, SelectionRule],
         operators: bool = False,
+        epilogues: bool = True,
     ) -> None:
         super().__init__(looks)
-        self.operators = operators
+        self.operators, self.epilogues = operators, epilogues
         self.graph, self.copies, self.rules = graph, copies, rules
         self.groups: list[FusionGroup] = []
         self.readers: dict[Value, list[FusionGroup]] = {}  # groups that load a full value from outside, by its root
@@ -172,7 +173,8 @@ class Partition(Admission):
             return False
         if self.operators and not beside_operators(self, group, op):
             return False
-        if group.kind is GroupKind.CONVOLUTION and OPS[op.name].kind == ELEMENTWISE and self._is_kept(group, op):
+        of_convolution = group.kind is GroupKind.CONVOLUTION and OPS[op.name].kind == ELEMENTWISE
+        if of_convolution and (not self.epilogues or self._is_kept(group, op)):
             return False
         verdict = self.admitted(group, op)
         if verdict is None:

@@ -82,7 +82,8 @@ class _Weights:
         self.direct = weight.strides[1] >= weight.strides[0]
         apart = self.depth * (channels // P if channels % P == 0 else 1)
         if self.direct:
-            shape, slots = (P, self.depth, channels * self.elements), apart
+            shape: tuple[int, ...] = (P, self.depth, channels * self.elements)
+            slots = apart
         else:
             shape, slots = (P, self.depth, self.elements, channels), self.depth * self.elements
         self.tile = b.tile(shape, weight.dtype, name="weights", slots=slots)

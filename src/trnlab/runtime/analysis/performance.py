@@ -115,6 +115,7 @@ def summarise(run: ExecutedSteps) -> dict[str, Any]:
         **insight(parts_of(calls, run.details), chip),
         "assumptions": assumed,
         **({"choices": choices} if choices else {}),
+        **_lowerings(calls),
         **_together(run, step),
     }
 
@@ -123,6 +124,12 @@ def _limit(calls: Sequence[tuple[Executable, int]], precision: str) -> dict[str,
     """What the chip allows at best of a step; nothing of kernels alone."""
     found = limit_of_step(calls, MODES[precision])
     return {"limit": {"seconds": found.seconds, "by": found.by}} if found is not None else {}
+
+
+def _lowerings(calls: Sequence[tuple[Executable, int]]) -> dict[str, Any]:
+    """What was chosen of lowerings that compete, by program; nothing where nobody asked for that."""
+    found = [{"program": e.name, **e.metadata["choices"]} for e, _ in calls if e.metadata.get("choices")]
+    return {"lowerings": found} if found else {}
 
 
 def _together(run: ExecutedSteps, step: StepPrograms) -> dict[str, Any]:

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Choices over a whole program between lowerings that compete: all are right, and time decides.
+
+Each is an option of `compile`, whose first value is the rule. `runtime.searched` tries the others where it is asked
+to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LoweringChoice:
+    """An option of `compile`, what it decides, and its values, the rule's first."""
+
+    name: str
+    about: str
+    values: tuple[str, ...]
+
+
+CHOICES = (
+    LoweringChoice("residence", "tensors stay in SBUF between calls, or go through HBM", ("stay", "leave")),
+    LoweringChoice("sbuf", "calls lie one behind the other in SBUF, or take turns at its halves", ("ring", "halves")),
+    LoweringChoice(
+        "few_rows", "products of few rows turn nothing, or their rows on the PE array", ("spread", "turned")
+    ),
+    LoweringChoice(
+        "convolutions", "convolutions compute what follows them, or loops over rows do", ("with", "without")
+    ),
+    LoweringChoice(
+        "attention",
+        "a kernel of attention, or a loop that keeps the scores of some rows on chip",
+        ("kernel", "softmax"),
+    ),
+    LoweringChoice(
+        "fusion", "one loop computes all that it can, or operators with their neighbours", ("loops", "operators")
+    ),
+)
+RULES = {choice.name: choice.values[0] for choice in CHOICES}
+# What --optimize 0 compiles: nothing is placed between calls.
+QUICK = {"residence": "leave", "sbuf": "halves"}
