@@ -66,13 +66,14 @@ def main() -> None:
         model = GPT2()
         optimizer = torch.optim.AdamW(model.parameters(), lr=6e-4)
         batch = [torch.zeros(BATCH, CONTEXT, dtype=torch.int64) for _ in range(2)]
-        start = time.perf_counter()
+        start, begun = time.perf_counter(), time.process_time()
         captured = capture_step(model, optimizer, None, batch, max_norm=1.0)
     traced = time.perf_counter()
     program = compiler.compile(captured.graph, chip, {"precision": "bf16"})
     compiled = time.perf_counter()
     timeline = time_program(program, chip)
     end = time.perf_counter()
+    used = time.process_time() - begun
     peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
     step_s = timeline.total / PS_PER_S
     mfu = model_flops(captured.graph) / step_s / chip.peak_flops("bfloat16")
@@ -80,9 +81,9 @@ def main() -> None:
     size = f"{program.num_instructions / 1e6:.2f} M instructions"
     lines.report(
         [
-            lines.at_most("GPT-2 small's step compiled and timed", end - start, 120, "s", f"{spent}; {size}"),
+            lines.at_most("GPT-2 small's step compiled and timed", used, 8, "s", f"processor; {spent}; {size}"),
             lines.at_most("  in memory", peak_gb, 8, "GB"),
-            lines.at_least("  MFU of its step on trn1", 100 * mfu, 32, "%", f"{step_s * 1e3:.0f} ms on the chip"),
+            lines.at_least("  MFU of its step on trn1", 100 * mfu, 42, "%", f"{step_s * 1e3:.0f} ms on the chip"),
         ]
     )
 

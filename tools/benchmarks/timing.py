@@ -61,9 +61,9 @@ def main() -> None:
     durations += lines.in_turns([lambda: time_program(sizes[3], chip)], 2)
     rates = [p.num_instructions / d / 1e6 for p, d in zip([*programs, sizes[3]], durations)]
     note = f"{sizes[2].num_instructions} instructions, 100 calls of one routine"
-    report = [lines.at_least("instructions timed", rates[2], 20, "M/s", note)]
+    report = [lines.at_least("instructions timed", rates[2], 50, "M/s", note)]
     note = f"{straight.num_instructions} instructions of one routine, each timed by itself"
-    report.append(lines.at_least("instructions timed, nothing repeated", rates[3], 20, "M/s", note))
+    report.append(lines.at_least("instructions timed, nothing repeated", rates[3], 50, "M/s", note))
     note = f"cost per instruction at {sizes[3].num_instructions} against {sizes[0].num_instructions} instructions"
     report.append(lines.at_most("flatness of timing", rates[0] / rates[4], 1.2, "x", note))
     lines.report(report)
