@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from trnlab.loops import compiled
+from trnlab.sim.timing.lanes import begins, fill, follow, measure, occupy, remember, settle
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Array = np.ndarray[Any, Any]
@@ -91,6 +92,7 @@ PARTS_OF_ARRAY = 16  # 4 x 4 parts of 32 rows and 32 columns
     MOST_WAKE,
 ) = range(10)
 PARAMETERS = 10
+ENDS, HOLDER = np.uint64(1), np.uint64(2)  # of an interval of a port, behind its start
 READY_FIRST, PROGRAM_ORDER, NO_CONTENTION = range(3)  # of ARBITRATION
 TABLES, WEIGHTS = range(2)  # of `Clocks.unit`
 
@@ -102,6 +104,9 @@ WINDOW_END, WORKED, HALF_RATE = range(3)  # of `Clocks.window`
 # is a time and who did it: eight times the index of the instruction plus the class.
 WROTE, WRITER, READ_AT, READER, READ_BEFORE, READER_BEFORE = range(6)
 SLOT = 8
+# The same, and how long a row is, unsigned: as an index such a number is not asked whether it counts from the end.
+SLOT_ROW, OF_WRITER, OF_READ, OF_READER = (np.uint64(n) for n in (SLOT, WRITER, READ_AT, READER))
+OF_READ_BEFORE, OF_READER_BEFORE = np.uint64(READ_BEFORE), np.uint64(READER_BEFORE)
 
 # Why an instruction did not start earlier.
 START, ISSUE, RAW, WAR, WAW, PORT, PEER, PART = range(8)
@@ -129,15 +134,34 @@ class Clocks:
 
     def settle(self) -> None:
         """Turn what is kept in turns so that the oldest comes first: the same clocks, however long they have run."""
-        full = self.port_count > HELD
-        turn = np.where(full, self.port_count, 0)[..., None] + np.arange(HELD) & HELD - 1
-        self.port[...] = np.take_along_axis(self.port, turn[..., None], 2)
-        self.port_count[full] = HELD
-        if self.gaps[GAPS, 0] > GAPS:
-            oldest = int(self.gaps[GAPS, 0]) & GAPS - 1
-            self.gap[...] = np.roll(self.gap, -oldest, 0)
-            self.gaps[:GAPS] = np.roll(self.gaps[:GAPS], -oldest, 0)
-            self.gaps[GAPS, 0] = GAPS
+        _settle(self.port, self.port_count, self.gap, self.gaps)
+
+
+@compiled
+def _settle(port: Ints, port_count: Ints, gap: Ints, gaps: Ints) -> None:
+    """See `Clocks.settle`."""
+    held = np.empty((HELD, 3), np.int64)
+    for p in range(PORTS_COUNT):
+        for side in range(2):
+            if port_count[p, side] > HELD:
+                for i in range(3 * HELD):
+                    held[i // 3, i % 3] = port[p, side, i // 3, i % 3]
+                for i in range(3 * HELD):
+                    port[p, side, i // 3, i % 3] = held[(port_count[p, side] + i // 3) & (HELD - 1), i % 3]
+                port_count[p, side] = HELD
+    if gaps[GAPS, 0] > GAPS:
+        oldest, row = gaps[GAPS, 0], np.empty(GAPS, np.int64)
+        for i in range(3 * LANES):
+            for g in range(GAPS):
+                row[g] = gap[g, i // LANES, i % LANES]
+            for g in range(GAPS):
+                gap[g, i // LANES, i % LANES] = row[(oldest + g) & (GAPS - 1)]
+        for i in range(2):
+            for g in range(GAPS):
+                row[g] = gaps[g, i]
+            for g in range(GAPS):
+                gaps[g, i] = row[(oldest + g) & (GAPS - 1)]
+        gaps[GAPS, 0] = GAPS
 
 
 def slots(count: int) -> Ints:
@@ -174,7 +198,7 @@ def run(
     gap: Ints,
     gaps: Ints,
     cut: Ints,
-    slot: Ints,
+    states: Ints,
     start: Ints,
     end: Ints,
     begin: Ints,
@@ -185,42 +209,51 @@ def run(
 ) -> None:
     """Time the instructions of one call, in the order of `visit` if there is one.
 
-    `base` is the index of the call's first instruction in the whole timeline.
+    `base` is the index of the call's first instruction in the whole timeline. states: of the slots, a row behind the
+    other, since a row of them has a known length.
     """
-    as_written = visit.shape[0] == 0
-    contended = parameters[ARBITRATION] != NO_CONTENTION
+    as_written, found = visit.shape[0] == 0, np.empty((2, LANES), np.int64)
+    contended, windowed = parameters[ARBITRATION] != NO_CONTENTION, parameters[WINDOW] != 0
+    signal = parameters[SEMAPHORE]
     for turn in range(row_of.shape[0]):
         number = turn if as_written else np.int64(visit[turn])
         i = np.uint64(number)  # unsigned: as an index it is not asked whether it counts from the end
         r = np.uint64(row_of[i])
         engine = rows[r, ENGINE]
         issuer, last_use = np.uint64(engine), np.uint64(first_use[i + np.uint64(1)])
-        is_dma, semaphore = rows[r, RING] >= 0, parameters[SEMAPHORE] + rows[r, WAKE]
+        is_dma, semaphore = rows[r, RING] >= 0, signal + rows[r, WAKE]
         who = DMA if is_dma else engine
         apart = is_dma or engine == CC
         t, by = engine_state[issuer, FREE], engine_state[issuer, LAST] << 3
         why, wait = START if by < 0 else ISSUE, np.int64(NEVER)
         for k in range(np.uint64(first_use[i]), last_use):
             use = uses[k]
-            flags, first = use >> READ_SHIFT, use & SLOT_MASK
-            for s in range(np.uint64(first), np.uint64(first + (use >> MORE_SHIFT & MORE_MASK) + 1)):
-                if flags & READ or apart or slot[s, WRITER] & 7 != who:
-                    ready = slot[s, WROTE] + semaphore
+            flags, at = use >> READ_SHIFT, np.uint64(use & SLOT_MASK) * SLOT_ROW
+            more = use >> MORE_SHIFT & MORE_MASK
+            while True:
+                ready = states[at] + semaphore
+                if flags & READ:
                     wait = max(wait, ready)
-                    if ready > t or (ready == t and flags & READ):
-                        t, by = ready, slot[s, WRITER]
-                        why = RAW if flags & READ else WAW
-                if flags & WRITE:
-                    column = READ_AT if apart or slot[s, READER] & 7 != who else READ_BEFORE
-                    ready = slot[s, column] + semaphore
+                    if ready >= t:
+                        t, by, why = ready, states[at + OF_WRITER], RAW
+                elif apart or states[at + OF_WRITER] & 7 != who:
                     wait = max(wait, ready)
                     if ready > t:
-                        t, by, why = ready, slot[s, column + 1], WAR
+                        t, by, why = ready, states[at + OF_WRITER], WAW
+                if flags & WRITE:
+                    last_read = at + (OF_READ if apart or states[at + OF_READER] & 7 != who else OF_READ_BEFORE)
+                    ready = states[last_read] + semaphore
+                    wait = max(wait, ready)
+                    if ready > t:
+                        t, by, why = ready, states[last_read + OF_WRITER], WAR
+                if more == 0:
+                    break
+                more, at = more - 1, at + SLOT_ROW
         index = base + number
         if is_dma:
             occupied = rows[r, BUSY]
             begin[i], last, held[i] = _transfer(
-                rows[r], t + occupied + rows[r, LATENCY], parameters, index, issued, ring, lane, gap, gaps, cut
+                rows[r], t + occupied + rows[r, LATENCY], parameters, index, issued, ring, lane, gap, gaps, cut, found
             )
             finish = last + parameters[COMPLETION]
         else:
@@ -234,7 +267,7 @@ def run(
                 extra = max(max(wait, unit[WEIGHTS]) + rows[r, EXPOSED] - t, np.int64(0))
                 if contended:
                     unit[WEIGHTS] = t + extra
-                if parameters[WINDOW]:
+                if windowed:
                     work, slow = busy + extra, rows[r, SLOW] + 2 * extra
                     extra += _paced(t, work, slow, parameters, window) - work
                     drain = np.int64(parameters[HALF_LATENCY] * window[HALF_RATE])
@@ -259,19 +292,24 @@ def run(
         mark = index * 8 + who
         for k in range(np.uint64(first_use[i]), last_use):
             use = uses[k]
-            flags, first = use >> READ_SHIFT, use & SLOT_MASK
-            for s in range(np.uint64(first), np.uint64(first + (use >> MORE_SHIFT & MORE_MASK) + 1)):
+            flags, at = use >> READ_SHIFT, np.uint64(use & SLOT_MASK) * SLOT_ROW
+            more = use >> MORE_SHIFT & MORE_MASK
+            while True:
                 if flags & READ:
-                    if slot[s, READER] & 7 == who:
-                        if finish > slot[s, READ_AT]:
-                            slot[s, READ_AT], slot[s, READER] = finish, mark
-                    elif finish > slot[s, READ_AT]:
-                        slot[s, READ_BEFORE], slot[s, READER_BEFORE] = slot[s, READ_AT], slot[s, READER]
-                        slot[s, READ_AT], slot[s, READER] = finish, mark
-                    elif finish > slot[s, READ_BEFORE]:
-                        slot[s, READ_BEFORE], slot[s, READER_BEFORE] = finish, mark
+                    if states[at + OF_READER] & 7 == who:
+                        if finish > states[at + OF_READ]:
+                            states[at + OF_READ], states[at + OF_READER] = finish, mark
+                    elif finish > states[at + OF_READ]:
+                        states[at + OF_READ_BEFORE] = states[at + OF_READ]
+                        states[at + OF_READER_BEFORE] = states[at + OF_READER]
+                        states[at + OF_READ], states[at + OF_READER] = finish, mark
+                    elif finish > states[at + OF_READ_BEFORE]:
+                        states[at + OF_READ_BEFORE], states[at + OF_READER_BEFORE] = finish, mark
                 if flags & WRITE:
-                    slot[s, WROTE], slot[s, WRITER] = max(slot[s, WROTE], finish), mark
+                    states[at], states[at + OF_WRITER] = max(states[at], finish), mark
+                if more == 0:
+                    break
+                more, at = more - 1, at + SLOT_ROW
 
 
 @compiled(inline="always")
@@ -332,39 +370,49 @@ def _paced(t: int, work: int, slow: int, parameters: Ints, window: Ints) -> int:
         now += left
 
 
-@compiled
+@compiled(forceinline=True)
 def _port_free(ports: int, engine: int, t: int, busy: int, arbitration: int, port: Ints, count: Ints) -> Any:
     """The earliest time from `t` on at which the engine that shares the ports leaves them alone for `busy`.
 
     An instruction may go before another that was issued earlier on the other engine and still waits for its operands,
     unless everything is to happen in the order of the program.
     """
-    other = 1 if engine == VECTOR else 0
+    side = np.uint64(1 if engine == VECTOR else 0)  # of the other
     by, moved = np.int64(-1), True
     while moved:
         moved = False
-        for p in range(PORTS_COUNT):
-            if ports >> p & 1:
-                first = last = count[p, other]
-                while first > max(last - HELD, 0) and port[p, other, (first - 1) & (HELD - 1), 1] > t:
+        p, left = side, ports
+        while left:
+            if left & 1:
+                last = count[p]
+                first, oldest = last, max(last - HELD, 0)
+                while first > oldest and port[_interval(p, first - 1) + ENDS] > t:
                     first -= 1
                 for n in range(first, last):  # in order of time
-                    h = n & (HELD - 1)
-                    since, until = port[p, other, h, 0], port[p, other, h, 1]
+                    h = _interval(p, n)
+                    since, until = port[h], port[h + ENDS]
                     if t < until and (arbitration == PROGRAM_ORDER or since < t + busy):
-                        t, by, moved = until, port[p, other, h, 2], True
+                        t, by, moved = until, port[h + HOLDER], True
+            p, left = p + np.uint64(2), left >> 1
     return t, by
 
 
-@compiled
+@compiled(inline="always")
+def _interval(p: int, n: int) -> Any:
+    """Where interval n of a port and a side lies."""
+    return (p * np.uint64(HELD) + np.uint64(n & (HELD - 1))) * np.uint64(3)
+
+
+@compiled(forceinline=True)
 def _hold_ports(ports: int, engine: int, t: int, busy: int, index: int, port: Ints, count: Ints) -> None:
     """Remember that an engine uses its ports from `t` on."""
-    side = 0 if engine == VECTOR else 1
-    for p in range(PORTS_COUNT):
-        if ports >> p & 1:
-            h = count[p, side] & (HELD - 1)
-            port[p, side, h, 0], port[p, side, h, 1], port[p, side, h, 2] = t, t + busy, index
-            count[p, side] += 1
+    p, left = np.uint64(0 if engine == VECTOR else 1), ports
+    while left:
+        if left & 1:
+            h = _interval(p, count[p])
+            port[h], port[h + ENDS], port[h + HOLDER] = t, t + busy, index
+            count[p] += 1
+        p, left = p + np.uint64(2), left >> 1
 
 
 @compiled(forceinline=True)
@@ -379,6 +427,7 @@ def _transfer(
     gap: Ints,
     gaps: Ints,
     cut: Ints,
+    found: Ints,
 ) -> Any:
     """Place one transfer on its lanes; returns first byte, last byte, and what held back the lane that was last."""
     queue, share, stagger = np.uint64(row[RING]), row[SHARE], row[STAGGER]
@@ -396,9 +445,13 @@ def _transfer(
     for g in range(GAPS):
         fits |= (gaps[g, 0] >= made + share) & (gaps[g, 1] >= share)
     if fits and parameters[ARBITRATION] == READY_FIRST:
+        if lanes == LANES:
+            return _backfill_all(row, share, made, by, before, index, ring, lane, gap, gaps, found)
         return _backfill(row, share, made, by, before, index, ring, lane, gap, gaps)
     first, last, final, opened = np.int64(1) << 62, np.int64(NEVER), np.uint64(0), False
     turn = row[TURN] if lane[WENT, first_lane] + row[WAY] == LOAD + STORE else np.int64(0)
+    if lanes == LANES:
+        return _append_all(row, share, turn, made, by, index, ring, lane, gap, gaps)
     at, late = made, made
     for k in range(lanes):
         free = lane[FREE, first_lane + k] + turn
@@ -419,6 +472,68 @@ def _transfer(
         lane[LAST, first_lane + k], lane[WENT, first_lane + k] = index, row[WAY]
         at += stagger
     return first, last + share, by
+
+
+@compiled(forceinline=True)
+def _append_all(
+    row: Ints, share: int, turn: int, made: int, by: int, index: int, ring: Ints, lane: Ints, gap: Ints, gaps: Ints
+) -> Any:
+    """As the rest of `_transfer`, of one over all lanes."""
+    stagger, state = row[STAGGER], lane.ctypes.data
+    first, last, final, idle = begins(state, made, stagger, turn)
+    if lane[FREE, np.uint64(final)] + turn > made + final * stagger:
+        by = lane[LAST, np.uint64(final)]
+    if idle:
+        g = np.uint64(gaps[GAPS, 0] & (GAPS - 1))
+        gaps[g, 1] = remember(state, _set(gap, g), made, stagger)[0]
+        gaps[g, 0] = last
+        gaps[GAPS, 0] += 1
+    occupy(state, ring.ctypes.data + row[RING] * LANES * 8, made, stagger, share, turn, index, row[WAY])
+    return first, last + share, by
+
+
+@compiled(inline="always")
+def _set(gap: Ints, g: int) -> Any:
+    """The address of a set of gaps."""
+    return gap.ctypes.data + np.int64(g) * 3 * LANES * 8
+
+
+@compiled(forceinline=True)
+def _backfill_all(
+    row: Ints,
+    share: int,
+    made: int,
+    by: int,
+    before: int,
+    index: int,
+    ring: Ints,
+    lane: Ints,
+    gap: Ints,
+    gaps: Ints,
+    found: Ints,
+) -> Any:
+    """As `_backfill`, of a transfer over all lanes."""
+    stagger, at, queue = row[STAGGER], found.ctypes.data, ring.ctypes.data + row[RING] * LANES * 8
+    newest = gaps[GAPS, 0]
+    fresh, left = newest & (GAPS - 1), np.int64((1 << LANES) - 1)
+    for n in range(np.uint64(LANES)):
+        found[0, n] = -1
+    for k in range(max(newest - GAPS + 1, 0), newest):
+        g = np.uint64(k & (GAPS - 1))
+        if _has_room(g, made, share, gaps):
+            taken = fill(_set(gap, g), queue, at, made, stagger, share, index)[0]
+            if taken:
+                gaps[g, 0], gaps[g, 1] = measure(_set(gap, g))
+                left &= ~taken
+                if left == 0:
+                    break
+    if left:
+        state, way, turn = lane.ctypes.data, row[WAY], row[TURN]
+        target = _set(gap, fresh)
+        if follow(state, queue, at, target, made, stagger, share, turn, way, LOAD + STORE, index, NEVER)[0]:
+            gaps[np.uint64(fresh), 0], gaps[np.uint64(fresh), 1] = measure(target)
+            gaps[GAPS, 0] += 1
+    return settle(queue, at, made, stagger, share, by, before)
 
 
 @compiled
