@@ -10,7 +10,7 @@ differently, a slot waits for every granule it touches.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,48 +115,41 @@ class Memories:
             region = self._regions[tensor] = self._history.region(me.nbytes, self._granules[tensor])
             overlap = self._touched & (self._extent[:, 0] < high) & (low < self._extent[:, 1])
             for other in np.flatnonzero(overlap):
-                self._inherit(region, self._regions[self.program.tensors[other].id])
+                old = self._regions[self.program.tensors[other].id]
+                _inherit(self._history.of(region), self._history.of(old))
             self._touched[row] = me.address >= 0
         return region
-
-    def _inherit(self, region: SharedBytes, old: SharedBytes) -> None:
-        """Let all of a region wait for all that was done to another that had the same bytes."""
-        mine, others = self._history.of(region), self._history.of(old)
-        for time in (_WRITE, _READ):
-            latest = others[others[:, time].argmax(), time : time + 2]
-            if latest[0] > mine[0, time]:
-                mine[:, time : time + 2] = latest
 
     def _places(self, call: Call, routine: Routine) -> _Places:
         """Where the slots of a call are; of calls that come again, kept."""
         key = _asked(call)
         found = self._known.get(key)
         if found is None:
-            parts = list(self._parts(call, routine))
-            found = _Places(*(np.concatenate(column) for column in zip(*parts)))
+            tensors = [self._tensor(tensor) for tensor in call.args]
+            scratch = [self._scratch] * len(self.plans[call.routine].scratch)
+            regions = [*tensors, *scratch, self._sbuf]
+            within, counts = self._within(call, routine, tuple(region.granule for region in regions))
+            base = np.repeat([region.first for region in regions], counts)
+            found = _Places(within.slot, within.first + base, within.last + base)
             if self._times[key] > 1:
                 self._known[key] = found
         return found
 
-    def _parts(self, call: Call, routine: Routine) -> Iterable[_Places]:
-        offsets = call.offsets or (0,) * len(call.args)
-        for tensor, offset, index in zip(call.args, offsets, routine.params, strict=True):
-            yield self._part(routine, index, self._tensor(tensor), offset)
-        p = self.plans[call.routine]
-        for index in p.scratch:
-            yield self._part(routine, index, self._scratch, routine.buffers[index].address)
-        low, high = _tiles_of(routine, p)
-        yield _touched(self._sbuf, routine.num_psum, low + call.sbuf_base, high + call.sbuf_base)
-
-    @staticmethod
-    def _part(routine: Routine, index: int, region: SharedBytes, address: int) -> _Places:
-        buffer = routine.buffers[index]
-        if buffer.grid is not None:
-            low, high = buffer.grid.extents()
-            high = np.minimum(high, buffer.nbytes)
-            return _touched(region, routine.hbm_slot[index], address + low, address + high)
-        cuts = address + np.append(np.arange(0, buffer.nbytes, buffer.slot_bytes), buffer.nbytes)
-        return _touched(region, routine.hbm_slot[index], cuts[:-1], cuts[1:])
+    def _within(self, call: Call, routine: Routine, granules: tuple[int, ...]) -> tuple[_Places, list[int]]:
+        """The places of a call from the first granule of each region on, and how many are in each; kept with the
+        routine."""
+        known: dict[Any, tuple[_Places, list[int]]] = routine._memo.setdefault("places", {})
+        key = granules, call.offsets, call.sbuf_base
+        if key not in known:
+            p, offsets = self.plans[call.routine], call.offsets or (0,) * len(call.args)
+            buffers = [*zip(routine.params, offsets, strict=True)]
+            buffers += [(index, routine.buffers[index].address) for index in p.scratch]
+            parts = [_of_buffer(routine, *buffer, granule) for buffer, granule in zip(buffers, granules)]
+            low, high = _tiles_of(routine, p)
+            parts.append(_touched(routine.num_psum, low + call.sbuf_base, high + call.sbuf_base, granules[-1]))
+            whole = _Places(*(np.concatenate(column) for column in zip(*parts)))
+            known[key] = whole, [len(part.slot) for part in parts]
+        return known[key]
 
     def enter(self, call: Call, routine: Routine) -> Ints:
         """The slots of a call, as earlier calls have left them. What they did counts as done by DMA, for which
@@ -178,10 +171,22 @@ def _asked(call: Call) -> tuple[Any, ...]:
     return call.routine, call.args, call.offsets, call.sbuf_base
 
 
-def _touched(region: SharedBytes, first: int, low: Ints, high: Ints) -> _Places:
-    """Of slots from `first` on, whose bytes of a region are [low[i], high[i])."""
+def _of_buffer(routine: Routine, index: int, address: int, granule: int) -> _Places:
+    """The places of a buffer that begins so many bytes behind the first of its region."""
+    buffer = routine.buffers[index]
+    if buffer.grid is not None:
+        low, high = buffer.grid.extents()
+        high = np.minimum(high, buffer.nbytes)
+    else:
+        cuts = np.append(np.arange(0, buffer.nbytes, buffer.slot_bytes), buffer.nbytes)
+        low, high = cuts[:-1], cuts[1:]
+    return _touched(routine.hbm_slot[index], address + low, address + high, granule)
+
+
+def _touched(first: int, low: Ints, high: Ints, granule: int) -> _Places:
+    """Of slots from `first` on, whose bytes are [low[i], high[i])."""
     slot = first + np.arange(len(low), dtype=np.int64)
-    return _Places(slot, region.first + low // region.granule, region.first + (high - 1) // region.granule)
+    return _Places(slot, low // granule, (high - 1) // granule)
 
 
 def _tiles_of(routine: Routine, p: TimingPlan) -> tuple[Ints, Ints]:
@@ -198,6 +203,20 @@ def _tiles_of(routine: Routine, p: TimingPlan) -> tuple[Ints, Ints]:
         routine._memo[key] = low, high
     found: tuple[Ints, Ints] = routine._memo[key]
     return found
+
+
+@compiled
+def _inherit(mine: Ints, others: Ints) -> None:
+    """Let all of a region, which nobody has used, wait for all that was done to another that had the same bytes, as
+    if all of it were writes."""
+    for time in (_WRITE, _READ):
+        latest = 0
+        for g in range(len(others)):
+            if others[g, time] > others[latest, time]:
+                latest = g
+        if others[latest, time] > mine[0, _WRITE]:
+            for g in range(len(mine)):
+                mine[g, _WRITE], mine[g, _WRITE + 1] = others[latest, time], others[latest, time + 1]
 
 
 @compiled
