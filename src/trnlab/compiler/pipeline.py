@@ -9,13 +9,15 @@ from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from trnlab import stacks
 from trnlab.chips.spec import Chip
+from trnlab.collector import collector_paused
 from trnlab.compiler import loops
+from trnlab.compiler.ahead import SecondRecorder
 from trnlab.compiler.analysis.selection import SelectionRule
 from trnlab.compiler.analysis.strided import compute_roots, resolve_views
 from trnlab.compiler.communication import ExecutionWorld, filled, shifted, world_of
@@ -107,6 +109,10 @@ FINISH: tuple[Pass, ...] = (
 )
 PASSES: tuple[Pass, ...] = (("loops", lambda graph, options: bring_in_loops(graph, options)), *FORMS, *FINISH)
 
+# Elements of the tensors that all routines but the largest read and write, from which on another process helps: with
+# fewer, recording takes less time than the copy of a process.
+LONG_RECORDING = 1 << 24
+
 # The forms of each kind of group, the fastest first, and what a group must be like for a form.
 LOWERINGS: dict[GroupKind, tuple[tuple[Callable[[Lowering], None], Callable[[FusionGroup], bool]], ...]] = {
     GroupKind.ROWS: ((lower_rows, lambda group: True),),
@@ -134,7 +140,8 @@ def compile(graph: Graph, chip: Chip, options: Mapping[str, Any], known: Known |
     communication, and its groups where they differ in overlap alone; what is missing is added.
     Raises CapacityError for what does not fit on chip, UnsupportedOpError for what has no lowering.
     """
-    return assembled(graph, chip, options, {} if known is None else known).program()
+    with collector_paused():
+        return assembled(graph, chip, options, {} if known is None else known).program()
 
 
 def assembled(
@@ -179,6 +186,14 @@ def with_chip(options: Mapping[str, Any], chip: Chip) -> dict[str, Any]:
     return {**options, "casting_loads": casts_freely(chip)}
 
 
+class Recording(NamedTuple):
+    """How a routine is made. addresses: of what stays in SBUF beside it."""
+
+    key: Signature
+    make: Callable[[], Routine]
+    addresses: tuple[int, ...] = ()
+
+
 class Assembly(MemoryTable):
     """A canonical graph on its way to a program. around: of a loop's round, the assembly of the loop; they share
     their routines. operators: see `Partition`."""
@@ -217,6 +232,7 @@ class Assembly(MemoryTable):
         self._name_nothing()
         self.routines: dict[Signature | str, int] = {} if around is None else around.routines
         self.code: list[Routine] = [] if around is None else around.code
+        self.second = SecondRecorder({})
         self.settled: set[int] = set()  # calls that have their place in SBUF
         self.ring = SbufRing()
 
@@ -259,6 +275,13 @@ class Assembly(MemoryTable):
         if resident and self.stays:
             self.residence = settle(self.part, units, self._may_stay(), self.chip, self.spoilt)
         self._name_tensors(units)
+        self.second = SecondRecorder(self._recordings(units))
+        try:
+            return self._in_order(units, resident)
+        finally:
+            self.second.close()
+
+    def _in_order(self, units: Sequence[Unit], resident: bool) -> list[Call]:
         calls: list[Call] = []
         for i, unit in counted(list(enumerate(units))):
             if self.residence is None or not self.residence.meets[i] or unit[0].kind is GroupKind.COLLECTIVE:
@@ -268,10 +291,32 @@ class Assembly(MemoryTable):
                 calls.append(self._call_beside_residents(unit))
             except CapacityError:
                 self.spoilt.add(i)
+                self.second.close()
                 self._begin()
                 return self.calls(resident)
             self.settled.add(len(calls) - 1)
         return calls
+
+    def _recordings(self, units: Sequence[Unit]) -> dict[Signature, Callable[[], Routine]]:
+        """What has to be recorded, in order, where that takes long; of what may need several attempts, the first."""
+        found: dict[Signature, Callable[[], Routine]] = {}
+        sizes: list[int] = []
+        for i, unit in enumerate(units):
+            if unit[0].kind in (GroupKind.LOOP, GroupKind.CALL, GroupKind.COLLECTIVE):
+                continue
+            if self.residence is not None and self.residence.meets[i]:
+                attempt = self._beside_residents(unit)[0]
+            else:
+                attempt = self._alone(unit)
+            if attempt.key not in found and attempt.key not in self.known:
+                found[attempt.key] = attempt.make
+                pairs = zip(unit, self._stores(unit))
+                sizes.append(sum(v.type.size for g, stored in pairs for v in ports_of(g, self.part, stored)))
+        return found if sum(sizes) - max(sizes, default=0) >= LONG_RECORDING else {}
+
+    def _stores(self, unit: Unit) -> list[set[Value]]:
+        """What each group of a unit stores."""
+        return [self.stores_of[g] for g in unit]
 
     def _may_stay(self) -> list[Value]:
         """Values that are in memory between two calls, and nowhere seen."""
@@ -311,20 +356,29 @@ class Assembly(MemoryTable):
 
         return loops.calls_of(body, round_, operands, results, own, spare)
 
-    def _call(self, unit: Unit) -> Call:
-        stores = [self.stores_of[g] for g in unit]
+    def _alone(self, unit: Unit) -> Recording:
+        """How a unit is recorded that has SBUF for itself."""
+        stores = self._stores(unit)
         key = tuple(signature(g, self.part, s) for g, s in zip(unit, stores))
-        return self._call_of(unit, self._routine(key, partial(self._lower, unit, stores)), 0)
+        return Recording(key, partial(self._lower, unit, stores))
+
+    def _call(self, unit: Unit) -> Call:
+        recording = self._alone(unit)
+        return self._call_of(unit, self._routine(recording.key, recording.make), 0)
 
     def _routine(self, key: Signature, make: Callable[[], Routine]) -> int:
         """The number of the routine of a key, made if there is none yet."""
         if key not in self.routines:
-            if key not in self.known:
-                self.known[key] = make()
+            self._know(key, make)
             self.routines[key] = len(self.code)
             self.code.append(self.known[key])
         number: int = self.routines[key]
         return number
+
+    def _know(self, key: Signature, make: Callable[[], Routine]) -> None:
+        """Have the routine of a key."""
+        if key not in self.known:
+            self.known[key] = self.second.take(key) or make()
 
     def _call_of(self, unit: Unit, routine: int, base: int) -> Call:
         ports = (v for g in unit for v in ports_of(g, self.part, self.stores_of[g]))
@@ -339,22 +393,29 @@ class Assembly(MemoryTable):
         Raises CapacityError where it is too little, or for a kernel that has to move what stays.
         """
         assert self.residence is not None
-        stores = [self.stores_of[g] for g in unit]
+        for key, make, addresses in self._beside_residents(unit):
+            try:
+                self._know(key, make)
+            except CapacityError as error:
+                failure = error
+                continue
+            return self._call_of(unit, *self._placed(key, addresses, self.residence.first))
+        raise failure
+
+    def _beside_residents(self, unit: Unit) -> list[Recording]:
+        """How a unit is recorded while tensors stay in SBUF: within half of what is left, or all of it."""
+        assert self.residence is not None
+        stores = self._stores(unit)
         signatures = tuple(signature(g, self.part, s) for g, s in zip(unit, stores))
         ports = [v for g, s in zip(unit, stores) for v in ports_of(g, self.part, s)]
         homes = {v: home for v in ports if (home := self._home(v)) is not None}
         room = self.residence.first
-        half = self._half(self.chip.sbuf.usable_bytes_per_partition - room)
-        for limit in (half, room):
-            key = (*signatures, limit, tuple(replace(homes[v], address=0) if v in homes else None for v in ports))
-            try:
-                if key not in self.known:
-                    self.known[key] = self._lower(unit, stores, (limit,), homes)
-            except CapacityError as error:
-                failure = error
-                continue
-            return self._call_of(unit, *self._placed(key, [h.address for h in homes.values()], room))
-        raise failure
+        places = tuple(replace(homes[v], address=0) if v in homes else None for v in ports)
+        addresses = tuple(h.address for h in homes.values())
+        return [
+            Recording((*signatures, limit, places), partial(self._lower, unit, stores, (limit,), homes), addresses)
+            for limit in (self._half(self.chip.sbuf.usable_bytes_per_partition - room), room)
+        ]
 
     def _calls_of_kernel(self, op: Op) -> Iterable[Call]:
         """Its calls as they are, one for each core, whose tensors are bound to the op's operands and results."""
@@ -384,7 +445,7 @@ class Assembly(MemoryTable):
             return self.tensor_of[self.part.root(op.operands[i]) if kind == "operand" else op.results[i]]
         return self._own_memory(tensor, callee.constants[i] if kind == "constant" else None)
 
-    def _placed(self, key: Signature, homes: list[int], room: int) -> tuple[int, int]:
+    def _placed(self, key: Signature, homes: tuple[int, ...], room: int) -> tuple[int, int]:
         """The number of a routine, recorded for whatever places, with residents at these bytes; and where its own
         tiles begin."""
         routine: Routine = self.known[key]
