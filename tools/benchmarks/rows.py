@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,7 @@ def line(what: str, made: tuple[Builder, Arrays]) -> lines.Line:
         machine = Machine(b.chip, RunOptions(threads=1, by_definition=by_definition))
         return lambda: machine.call(routine, arrays)
 
-    compiled, defined = lines.in_turns([runs(False), runs(True)], ROUNDS)
+    compiled, defined = lines.in_turns([runs(False), runs(True)], ROUNDS, process_time)
     note = f"{compiled / REPEATS * 1e6:.3g} us against {defined / REPEATS * 1e6:.3g} us"
     return lines.at_least(what, defined / compiled, WANTED, "x", note)
 
