@@ -13,7 +13,7 @@ from compiled import build, execute, random
 
 from trnlab import chips
 from trnlab.compiler import compile
-from trnlab.compiler.pipeline import PASSES, run_passes, with_chip
+from trnlab.compiler.passes import PASSES, run_passes, with_chip
 from trnlab.graph.builder import GraphBuilder
 from trnlab.numerics.dtypes import bfloat16, float32
 

@@ -10,7 +10,7 @@ import pytest
 from random_graphs import Generator
 
 from trnlab import chips, compiler
-from trnlab.compiler.pipeline import PASSES, run_passes, with_chip
+from trnlab.compiler.passes import PASSES, run_passes, with_chip
 from trnlab.compiler.probes import compile_probed, read
 from trnlab.frontends.stablehlo import import_module
 from trnlab.graph.canonical import diff

@@ -25,7 +25,7 @@ from trnlab.nki.tracing.traces import memory_of
 from trnlab.policy import AS_WRITTEN, RECORDING, SCHEDULED, Policy
 from trnlab.program.routine import COL, Routine
 from trnlab.sim.functional import Machine
-from trnlab.sim.timing import order
+from trnlab.sim.timing import layout
 from trnlab.sim.timing.schedule import planned
 
 DIALECTS = ("neuronxcc", "nki")
@@ -70,7 +70,7 @@ def as_placed(routine: Routine, chip: Chip, p: Policy) -> Routine:
     if plan.row_of is None or not len(routine.left_open):
         return routine
     owner = np.insert(routine.operands[:, COL["buffer"]], plan.beside, -1)
-    bank = dict(zip(owner.tolist(), (plan.uses & order.SLOT_MASK).tolist()))
+    bank = dict(zip(owner.tolist(), (plan.uses & layout.SLOT_MASK).tolist()))
     moved = tuple(
         replace(b, address=bank[b.id] * BANK)
         if b.memory.name == "PSUM" and b.kind == "tile" and b.nbytes <= BANK and bank.get(b.id, 99) < routine.num_psum

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import resource
 import time
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,8 +19,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from benchmarks import lines
 from trnlab import chips, compiler
+from trnlab.compiler import ahead
 from trnlab.frontends.torch import capture_step
 from trnlab.graph.flops import model_flops
+from trnlab.graph.ir import Graph
 from trnlab.sim.timing import time_program
 from trnlab.units import PS_PER_S
 
@@ -59,6 +63,28 @@ class GPT2(nn.Module):
         return F.cross_entropy(logits.view(-1, VOCABULARY), y.view(-1))
 
 
+def compiled_alone_and_together(graph: Graph, chip: chips.Chip) -> list[float]:
+    """Seconds that compiling takes by one process, and with a second one that records (`compiler.ahead`)."""
+    helps = ahead.can_help
+
+    def seconds(wanted: bool) -> Callable[[], Any]:
+        def run() -> None:
+            ahead.can_help = lambda: wanted and helps()
+            compiler.compile(graph, chip, {"precision": "bf16"})
+
+        return run
+
+    found = lines.in_turns([seconds(False), seconds(True)], 2)
+    ahead.can_help = helps
+    return found
+
+
+def processor_seconds() -> float:
+    """Of this process, and of those that it started and that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used)
+
+
 def main() -> None:
     """Measure and report."""
     chip = chips.get("trn1")
@@ -66,13 +92,15 @@ def main() -> None:
         model = GPT2()
         optimizer = torch.optim.AdamW(model.parameters(), lr=6e-4)
         batch = [torch.zeros(BATCH, CONTEXT, dtype=torch.int64) for _ in range(2)]
-        start = time.perf_counter()
+        start, begun = time.perf_counter(), processor_seconds()
         captured = capture_step(model, optimizer, None, batch, max_norm=1.0)
     traced = time.perf_counter()
     program = compiler.compile(captured.graph, chip, {"precision": "bf16"})
     compiled = time.perf_counter()
     timeline = time_program(program, chip)
     end = time.perf_counter()
+    used = processor_seconds() - begun
+    alone, both = compiled_alone_and_together(captured.graph, chip)
     peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
     step_s = timeline.total / PS_PER_S
     mfu = model_flops(captured.graph) / step_s / chip.peak_flops("bfloat16")
@@ -80,9 +108,12 @@ def main() -> None:
     size = f"{program.num_instructions / 1e6:.2f} M instructions"
     lines.report(
         [
-            lines.at_most("GPT-2 small's step compiled and timed", end - start, 120, "s", f"{spent}; {size}"),
+            lines.at_most("GPT-2 small's step compiled and timed", used, 8, "s", f"processor; {spent}; {size}"),
+            lines.Line(
+                "  compiled by two processes / by one", both / alone, "x", "", None, f"{both:.1f} s, {alone:.1f} s"
+            ),
             lines.at_most("  in memory", peak_gb, 8, "GB"),
-            lines.at_least("  MFU of its step on trn1", 100 * mfu, 32, "%", f"{step_s * 1e3:.0f} ms on the chip"),
+            lines.at_least("  MFU of its step on trn1", 100 * mfu, 42, "%", f"{step_s * 1e3:.0f} ms on the chip"),
         ]
     )
 

@@ -14,11 +14,11 @@ from typing import Any
 
 from benchmarks import lines
 from trnlab import chips
+from trnlab.collector import collector_paused
 from trnlab.lang import allocation
 from trnlab.lang.recorder import Recorder
 from trnlab.nki import isa as nisa
 from trnlab.nki import language as nl
-from trnlab.nki.tracing.recording import collector_paused
 from trnlab.policy import SCHEDULED
 from trnlab.program import passes
 from trnlab.program.passes.draft import Draft

@@ -34,7 +34,7 @@ from trnlab.units import PS_PER_S
 BATCH, SIZE, CLASSES = 64, 224, 1000
 LAYERS = (3, 4, 6, 3)
 EXPANSION = 4
-TARGETS = {"trn1": 0.25, "trn2": 0.25}
+TARGETS = {"trn1": 0.3, "trn2": 0.25}
 
 
 class Bottleneck(nn.Module):

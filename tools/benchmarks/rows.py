@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from trnlab.numerics.dtypes import dtype
 from trnlab.program import Builder
 from trnlab.sim.functional import Machine, RunOptions
 
-REPEATS, ROUNDS = 20, 7
+REPEATS, ROUNDS = 100, 7
 WANTED = 50  # times as fast as the definition
 MX = "float8_e4m3fn_x4"
 Arrays = list[np.ndarray[Any, Any]]
@@ -78,17 +79,19 @@ def line(what: str, made: tuple[Builder, Arrays]) -> lines.Line:
         machine = Machine(b.chip, RunOptions(threads=1, by_definition=by_definition))
         return lambda: machine.call(routine, arrays)
 
-    compiled, defined = lines.in_turns([runs(False), runs(True)], ROUNDS)
-    note = f"{compiled / REPEATS * 1e6:.0f} us against {defined / REPEATS * 1e6:.0f} us"
+    compiled, defined = lines.in_turns([runs(False), runs(True)], ROUNDS, process_time)
+    note = f"{compiled / REPEATS * 1e6:.3g} us against {defined / REPEATS * 1e6:.3g} us"
     return lines.at_least(what, defined / compiled, WANTED, "x", note)
 
 
 def main() -> None:
     """Measure and report."""
     one, other = np.ones((512, 128)), np.ones((512, 512))
-    (product,) = lines.in_turns([lambda: one.T @ other], ROUNDS)
+    table, index, held = np.zeros((1024, 512), np.float32), np.arange(128) * 7, np.zeros((128, 512), np.float32)
+    product, moved = lines.in_turns([lambda: one.T @ other, lambda: table.take(index, 0, held, "clip")], 10 * ROUNDS)
     found = [
         line("gather that skips / its definition", moved_rows("src")),
+        lines.Line("  its copy alone", moved * 1e6, "us", "", None, "in NumPy"),
         line("scatter / its definition", moved_rows("dst")),
         line("transposing matmul / its definition", transposes()),
         line("MX matmul / its definition", mx_products()),

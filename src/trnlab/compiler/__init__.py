@@ -8,11 +8,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trnlab.compiler.pipeline import PASSES, compile
+    from trnlab.compiler.passes import PASSES
+    from trnlab.compiler.pipeline import compile
     from trnlab.compiler.reused_routines import routines_of
 
 __all__ = ["PASSES", "compile", "routines_of"]
-_HOME = {"PASSES": "pipeline", "compile": "pipeline", "routines_of": "reused_routines"}
+_HOME = {"PASSES": "passes", "compile": "pipeline", "routines_of": "reused_routines"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiler from end to end, and its passes over the graph in order."""
+"""The compiler from end to end."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from trnlab import stacks
 from trnlab.chips.spec import Chip
+from trnlab.collector import collector_paused
 from trnlab.compiler import loops
+from trnlab.compiler.ahead import SecondRecorder
 from trnlab.compiler.analysis.selection import SelectionRule
-from trnlab.compiler.analysis.strided import compute_roots, resolve_views
+from trnlab.compiler.analysis.strided import resolve_views
 from trnlab.compiler.choices import RULES
 from trnlab.compiler.communication import ExecutionWorld, filled, shifted, world_of
 from trnlab.compiler.fusing.fusion import Partition
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind
 from trnlab.compiler.fusing.packing import Unit, label, pack
-from trnlab.compiler.fusing.recompute import recompute
 from trnlab.compiler.fusing.signature import Signature, is_awaited, ports_of, signature
 from trnlab.compiler.fusing.tiles import exact_converts
 from trnlab.compiler.fusing.updates import join_updates
 from trnlab.compiler.in_place import _read
-from trnlab.compiler.loops import prepare_loops
 from trnlab.compiler.lowerings.attention import (
     fits_fused,
     lower_attention,
@@ -44,27 +44,15 @@ from trnlab.compiler.lowerings.pool import lower_pool
 from trnlab.compiler.lowerings.rows import CHUNKS, lower_rows
 from trnlab.compiler.lowerings.scatter import lower_scatter
 from trnlab.compiler.memory_table import MemoryTable, memory_shape
+from trnlab.compiler.passes import FINISH, PASSES, run_passes, with_chip
 from trnlab.compiler.progress import counted
 from trnlab.compiler.residence import FOREIGN, SbufRing, settle
-from trnlab.compiler.rewriting.canonical import canonicalize, compute_outputs, own_operands
-from trnlab.compiler.rewriting.channels import channels_first
-from trnlab.compiler.rewriting.collectives import bucket_reductions, canonical_collectives
-from trnlab.compiler.rewriting.composites import attention_of_stack, expand_composites
-from trnlab.compiler.rewriting.legalize import legalize
-from trnlab.compiler.rewriting.moments import join_moments
-from trnlab.compiler.rewriting.precision import cast_loads, cast_matmuls
-from trnlab.compiler.rewriting.products import sum_beside_products, sum_products
-from trnlab.compiler.rewriting.recognize import recognize
-from trnlab.compiler.rewriting.rounding import round_last
 from trnlab.compiler.supported import select_rules
 from trnlab.errors import CapacityError, UnsupportedOpError
 from trnlab.fabric.cluster import CORES_PER_RANK
 from trnlab.graph.collectives import has_collectives
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.loops import Body
-from trnlab.graph.passes import simplify
-from trnlab.graph.purposes import name_purposes
-from trnlab.kernels.blocks import casts_freely
 from trnlab.kernels.residence import Home, keep, of
 from trnlab.program import Builder, Call, Program, ProgramTensor, Routine
 from trnlab.program.callee import KernelCallee
@@ -74,40 +62,10 @@ from trnlab.program.moved import moved, own_bytes
 
 Array = np.ndarray[Any, Any]
 Known = dict[Any, Any]  # routines by what they do, and groups by the options that they depend on
+# Elements that a second process's share of the calls reads; with fewer, a copy of a process takes longer.
+LONG_RECORDING = 1 << 24
 LONG = 1 << 23  # elements that a call reads
 
-
-Pass = tuple[str, Callable[[Graph, Mapping[str, Any]], object]]
-
-# Each changes the graph in place and keeps its meaning. The first bring it into the forms that the others know; a
-# loop's round goes through these, too, before what all rounds share is moved out of it.
-FORMS: tuple[Pass, ...] = (
-    ("purposes", lambda graph, options: name_purposes(graph)),
-    ("channels-first", lambda graph, options: channels_first(graph)),
-    ("expand", lambda graph, options: expand_composites(graph)),
-    ("collectives", lambda graph, options: canonical_collectives(graph)),
-    ("simplify", lambda graph, options: simplify(graph)),
-    ("recognize", lambda graph, options: recognize(graph)),
-    ("attention", lambda graph, options: attention_of_stack(graph, options)),
-    ("mixed-precision", lambda graph, options: cast_matmuls(graph, to_bf16=options.get("precision") == "bf16")),
-    ("canonicalize", lambda graph, options: canonicalize(graph)),
-    ("simplify-again", lambda graph, options: simplify(graph)),
-)
-FINISH: tuple[Pass, ...] = (
-    ("legalize", lambda graph, options: legalize(graph)),
-    ("round-last", lambda graph, options: round_last(graph)),
-    ("moments", lambda graph, options: join_moments(graph)),
-    ("recompute", lambda graph, options: recompute(graph)),
-    ("sum-products", lambda graph, options: sum_products(graph)),
-    ("sum-beside-products", lambda graph, options: sum_beside_products(graph)),
-    ("few-rows", lambda graph, options: turn_few_rows(graph, options.get("few_rows") == stacks.TURNED)),
-    ("cast-loads", lambda graph, options: cast_loads(graph, bool(options.get("casting_loads")))),
-    ("buckets", lambda graph, options: bucket_reductions(graph, options)),
-    ("own-operands", lambda graph, options: own_operands(graph)),
-    ("compute-outputs", lambda graph, options: compute_outputs(graph)),
-    ("compute-roots", lambda graph, options: compute_roots(graph)),
-)
-PASSES: tuple[Pass, ...] = (("loops", lambda graph, options: bring_in_loops(graph, options)), *FORMS, *FINISH)
 
 # The forms of each kind of group, the fastest first, and what a group must be like for a form.
 LOWERINGS: dict[GroupKind, tuple[tuple[Callable[[Lowering], None], Callable[[FusionGroup], bool]], ...]] = {
@@ -136,7 +94,8 @@ def compile(graph: Graph, chip: Chip, options: Mapping[str, Any], known: Known |
     communication, and its groups where they differ in overlap alone; what is missing is added.
     Raises CapacityError for what does not fit on chip, UnsupportedOpError for what has no lowering.
     """
-    return assembled(graph, chip, options, {} if known is None else known).program()
+    with collector_paused():
+        return assembled(graph, chip, options, {} if known is None else known).program()
 
 
 def assembled(
@@ -161,36 +120,17 @@ def assembled(
     return assembly
 
 
-def bring_in_loops(graph: Graph, options: Mapping[str, Any]) -> None:
-    """The rounds of loops in the forms of `FORMS`, and of the loops within them."""
-
-    def forms(body: Graph) -> None:
-        run_passes(body, options, (PASSES[0], *FORMS))
-
-    prepare_loops(graph, forms)
-
-
-def run_passes(graph: Graph, options: Mapping[str, Any], passes: Iterable[Pass]) -> None:
-    """Run some of the passes in order."""
-    for _, run in passes:
-        run(graph, options)
-
-
-def turn_few_rows(graph: Graph, wanted: bool) -> None:
-    """Let products of few rows have their operands turned on the PE array, as products of many have."""
-    for op in graph.ops if wanted else ():
-        if op.name == "dot_general":
-            op.attrs = {**op.attrs, "turned": True}
-
-
 def _chosen(options: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(options[name]) for name in RULES if name in options}
 
 
-def with_chip(options: Mapping[str, Any], chip: Chip) -> dict[str, Any]:
-    """The options of a compilation, and what passes ask about the chip: whether loads that cast run ahead of others.
-    Where GpSimdE has to trigger them, they would wait behind stores."""
-    return {**options, "casting_loads": casts_freely(chip)}
+class Recording(NamedTuple):
+    """How a routine is made. addresses: of what stays in SBUF beside it. room: bytes of SBUF for it and others."""
+
+    key: Signature
+    make: Callable[[], Routine]
+    addresses: tuple[int, ...] = ()
+    room: int = 0
 
 
 class Assembly(MemoryTable):
@@ -237,6 +177,7 @@ class Assembly(MemoryTable):
         self._name_nothing()
         self.routines: dict[Signature | str, int] = {} if around is None else around.routines
         self.code: list[Routine] = [] if around is None else around.code
+        self.second = SecondRecorder({})
         self.settled: set[int] = set()  # calls that have their place in SBUF
         self.ring = SbufRing()
 
@@ -279,10 +220,16 @@ class Assembly(MemoryTable):
         if resident and self.stays:
             self.residence = settle(self.part, units, self._may_stay(), self.chip, self.spoilt)
         self._name_tensors(units)
+        self.second = SecondRecorder(self._recordings(units))
+        try:
+            return self._in_order(units, resident)
+        finally:
+            self.second.close()
+
+    def _in_order(self, units: Sequence[Unit], resident: bool) -> list[Call]:
         calls: list[Call] = []
         for i, unit in counted(list(enumerate(units))):
-            meets = self.residence is not None and self.residence.meets[i]
-            in_ring = self.in_ring and self.residence is not None
+            meets, in_ring = self._meets(i)
             if not (meets or in_ring) or unit[0].kind in (GroupKind.COLLECTIVE, *FOREIGN):
                 calls += self._calls(unit)
                 continue
@@ -292,10 +239,35 @@ class Assembly(MemoryTable):
                 if not meets:
                     raise
                 self.spoilt.add(i)
+                self.second.close()
                 self._begin()
                 return self.calls(resident)
             self.settled.add(len(calls) - 1)
         return calls
+
+    def _recordings(self, units: Sequence[Unit]) -> dict[Signature, Callable[[], Routine]]:
+        """What has to be recorded, in order, where that takes long; of what may need several attempts, the first."""
+        found: dict[Signature, Callable[[], Routine]] = {}
+        sizes: list[int] = []
+        for i, unit in enumerate(units):
+            if unit[0].kind in (GroupKind.LOOP, GroupKind.CALL, GroupKind.COLLECTIVE):
+                continue
+            meets, in_ring = self._meets(i)
+            attempt = self._beside_residents(unit, meets)[0] if meets or in_ring else self._alone(unit)
+            if attempt.key not in found and attempt.key not in self.known:
+                found[attempt.key] = attempt.make
+                pairs = zip(unit, self._stores(unit))
+                sizes.append(sum(v.type.size for g, stored in pairs for v in ports_of(g, self.part, stored)))
+        return found if sum(sizes) - max(sizes, default=0) >= LONG_RECORDING else {}
+
+    def _meets(self, i: int) -> tuple[bool, bool]:
+        """Whether the unit of that number meets tensors that stay in SBUF, and whether calls lie in a ring there."""
+        found = self.residence
+        return found is not None and found.meets[i], found is not None and self.in_ring
+
+    def _stores(self, unit: Unit) -> list[set[Value]]:
+        """What each group of a unit stores."""
+        return [self.stores_of[g] for g in unit]
 
     def _may_stay(self) -> list[Value]:
         """Values that are in memory between two calls, and nowhere seen."""
@@ -333,20 +305,29 @@ class Assembly(MemoryTable):
 
         return loops.calls_of(body, round_, operands, results, own, spare)
 
-    def _call(self, unit: Unit) -> Call:
-        stores = [self.stores_of[g] for g in unit]
+    def _alone(self, unit: Unit) -> Recording:
+        """How a unit is recorded that has SBUF for itself."""
+        stores = self._stores(unit)
         key = tuple(signature(g, self.part, s) for g, s in zip(unit, stores))
-        return self._call_of(unit, self._routine(key, partial(self._lower, unit, stores)), 0)
+        return Recording(key, partial(self._lower, unit, stores))
+
+    def _call(self, unit: Unit) -> Call:
+        recording = self._alone(unit)
+        return self._call_of(unit, self._routine(recording.key, recording.make), 0)
 
     def _routine(self, key: Signature, make: Callable[[], Routine]) -> int:
         """The number of the routine of a key, made if there is none yet."""
         if key not in self.routines:
-            if key not in self.known:
-                self.known[key] = make()
+            self._know(key, make)
             self.routines[key] = len(self.code)
             self.code.append(self.known[key])
         number: int = self.routines[key]
         return number
+
+    def _know(self, key: Signature, make: Callable[[], Routine]) -> None:
+        """Have the routine of a key."""
+        if key not in self.known:
+            self.known[key] = self.second.take(key) or make()
 
     def _call_of(self, unit: Unit, routine: int, base: int) -> Call:
         ports = (v for g in unit for v in ports_of(g, self.part, self.stores_of[g]))
@@ -355,30 +336,38 @@ class Assembly(MemoryTable):
         return Call(routine, tuple(args), base, label(unit), unit[0].ops[0].loc, purpose=purpose)
 
     def _call_in_ring(self, unit: Unit, meets: bool) -> Call:
-        """The call of a unit within half of what tensors that stay in SBUF leave, if it meets any, or all of it.
-        Calls lie one behind the other there and begin anew at its end, so that what the next ones load waits for none
-        of the last.
+        """The call of a unit beside what stays in SBUF. Calls lie one behind the other there and begin anew at its
+        end, so that what the next ones load waits for none of the last.
 
         Raises CapacityError where it is too little, or for a kernel that has to move what stays.
         """
         assert self.residence is not None
-        stores = [self.stores_of[g] for g in unit]
+        for key, make, addresses, room in self._beside_residents(unit, meets):
+            try:
+                self._know(key, make)
+            except CapacityError as error:
+                failure = error
+                continue
+            return self._call_of(unit, *self._placed(key, addresses, room))
+        raise failure
+
+    def _beside_residents(self, unit: Unit, meets: bool) -> list[Recording]:
+        """How a unit is recorded: within half of SBUF, or of what stays there leaves, if it meets that, or all."""
+        assert self.residence is not None
+        stores = self._stores(unit)
         signatures = tuple(signature(g, self.part, s) for g, s in zip(unit, stores))
         ports = [v for g, s in zip(unit, stores) for v in ports_of(g, self.part, s)]
         homes = {v: home for v in ports if (home := self._home(v)) is not None}
         usable = self.chip.sbuf.usable_bytes_per_partition
         room = self.residence.first if meets else usable
-        half = self._half(usable - room)
-        for limit in (half, room):
-            key = (*signatures, limit, tuple(replace(homes[v], address=0) if v in homes else None for v in ports))
-            try:
-                if key not in self.known:
-                    self.known[key] = self._lower(unit, stores, (limit,), homes)
-            except CapacityError as error:
-                failure = error
-                continue
-            return self._call_of(unit, *self._placed(key, [h.address for h in homes.values()], room))
-        raise failure
+        places = tuple(replace(homes[v], address=0) if v in homes else None for v in ports)
+        addresses = tuple(h.address for h in homes.values())
+        return [
+            Recording(
+                (*signatures, limit, places), partial(self._lower, unit, stores, (limit,), homes), addresses, room
+            )
+            for limit in (self._half(usable - room), room)
+        ]
 
     def _calls_of_kernel(self, op: Op) -> Iterable[Call]:
         """Its calls as they are, one for each core, whose tensors are bound to the op's operands and results."""
@@ -408,7 +397,7 @@ class Assembly(MemoryTable):
             return self.tensor_of[self.part.root(op.operands[i]) if kind == "operand" else op.results[i]]
         return self._own_memory(tensor, callee.constants[i] if kind == "constant" else None)
 
-    def _placed(self, key: Signature, homes: list[int], room: int) -> tuple[int, int]:
+    def _placed(self, key: Signature, homes: tuple[int, ...], room: int) -> tuple[int, int]:
         """The number of a routine, recorded for whatever places, with residents at these bytes; and where its own
         tiles begin."""
         routine: Routine = self.known[key]

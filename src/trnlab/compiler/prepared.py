@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trnlab.compiler.convolutions import is_weight_gradient
-from trnlab.compiler.pipeline import FORMS, run_passes
+from trnlab.compiler.passes import FORMS, run_passes
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.ops import COLLECTIVE, OPS

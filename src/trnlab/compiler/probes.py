@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from trnlab.chips.spec import Chip
-from trnlab.compiler import pipeline
+from trnlab.compiler import passes, pipeline
 from trnlab.compiler.analysis.strided import LOOK_OPS, ValueView
 from trnlab.compiler.supported import select_rules
 from trnlab.graph.interpret import apply
@@ -59,19 +59,19 @@ def compile_probed(
 
     Raises what `compile` raises.
     """
-    copied, options = graph.copy(), pipeline.with_chip(options, chip)
+    copied, options = graph.copy(), passes.with_chip(options, chip)
     twin = dict(zip(graph.values(), copied.values(), strict=True))
     count = len(copied.outputs)
     copied.outputs.extend(twin[v] for v in values)
     copied.num_probes = len(values)
-    ends = [name for name, _ in pipeline.PASSES].index(_LAST_SHARED) + 1
-    for _, run in pipeline.PASSES[:ends]:
+    ends = [name for name, _ in passes.PASSES].index(_LAST_SHARED) + 1
+    for _, run in passes.PASSES[:ends]:
         run(copied, options)
     found = copied.outputs[count:]
     del copied.outputs[count:]
     copied.num_probes = 0
     remove_dead_ops(copied)
-    for _, run in pipeline.PASSES[ends:]:
+    for _, run in passes.PASSES[ends:]:
         run(copied, options)
     rules = select_rules(copied, chip)
     alive = set(copied.values())

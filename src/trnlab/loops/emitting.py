@@ -9,7 +9,9 @@ Numba's code expects, and `malloc` makes them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import import_module
+from itertools import count
 from typing import Any
 
 from llvmlite import ir
@@ -82,10 +84,9 @@ def _wrap_words(module: Any, lowered: Any, symbol: str) -> None:
     builder = ir.IRBuilder(function.append_basic_block())
     kind = context.call_conv.get_function_type(signature.return_type, signature.args)
     target = ir.Function(module, kind, lowered.fndesc.llvm_func_name)
-    words = []
-    for number, argument in enumerate(kind.args[2:]):
-        word = builder.load(builder.gep(taken, [_I64(number)]))
-        words.append(_from_word(builder, word, argument))
+    given = (builder.load(builder.gep(taken, [_I64(number)])) for number in count())
+    numbers = [word for argument in signature.args for word in _taken(builder, argument, given)]
+    words = [_from_word(builder, word, argument) for word, argument in zip(numbers, kind.args[2:], strict=True)]
     result = builder.alloca(kind.args[0].pointee)
     builder.store(ir.Constant(kind.args[0].pointee, None), result)
     raised = builder.alloca(kind.args[1].pointee)
@@ -95,6 +96,28 @@ def _wrap_words(module: Any, lowered: Any, symbol: str) -> None:
     for number, leaf in enumerate(_leaves(builder, builder.load(result))):
         builder.store(_to_word(builder, leaf), builder.gep(out, [_I64(number)]))
     builder.ret(status)
+
+
+def _taken(builder: Any, kind: Any, given: Iterator[Any]) -> list[Any]:
+    """What Numba takes of an argument, each as a number: of an array what NumPy's ABI has behind the address that was
+    given, and no owner."""
+    if isinstance(kind, types.BaseTuple):
+        return [word for part in kind.types for word in _taken(builder, part, given)]
+    if isinstance(kind, types.NoneType):
+        return []
+    word = next(given)
+    if not isinstance(kind, types.Array):
+        return [word]
+
+    def at(address: Any, number: int) -> Any:
+        return builder.load(builder.gep(builder.inttoptr(address, _I64.as_pointer()), [_I64(number)]))
+
+    lengths, strides = ([at(at(word, place), i) for i in range(kind.ndim)] for place in (2, 3))
+    size = _I64(1)
+    for length in lengths:
+        size = builder.mul(size, length)
+    itemsize = cpu_target.target_context.get_abi_sizeof(cpu_target.target_context.get_data_type(kind.dtype))
+    return [_I64(0), _I64(0), size, _I64(itemsize), at(word, 0), *lengths, *strides]
 
 
 def _from_word(builder: Any, word: Any, kind: Any) -> Any:

@@ -3,7 +3,7 @@
 
 `void(i64, float32)` is the signature of a loop that compiled code calls. A loop that Python calls takes arrays, too:
 what it is called with has a name, such as "int64:1C" for a dense row of int64 that may be written, and arguments are
-handed over as words of 64 bits, see `words`.
+handed over as words of 64 bits, see `words`; what it returns comes as words, too, an array as Numba has its header.
 """
 
 from __future__ import annotations
@@ -152,12 +152,24 @@ def _named(path: str) -> Any:
     return getattr(import_module(module), name)
 
 
+HEAD = object.__basicsize__  # bytes of an object before what it holds
+
+
+def numpy_is_known() -> bool:
+    """Whether an array is what NumPy's ABI says (ndarraytypes.h, PyArrayObject_fields): behind the head of the object
+    the addresses of its elements, 8 bytes with the number of dimensions, the addresses of lengths and of strides."""
+    probe = np.empty((3, 5), np.int64)[:, ::2]
+    data, _, lengths, strides = (ctypes.c_int64.from_address(id(probe) + HEAD + 8 * i).value for i in range(4))
+    found = (tuple((ctypes.c_int64 * 2).from_address(at)) for at in (lengths, strides))
+    return data == probe.ctypes.data and (*found,) == (probe.shape, probe.strides)
+
+
 def words(values: Sequence[Any], out: list[int]) -> None:
-    """Append what compiled code takes of each value: an array's header, as Numba has it, without an owner."""
+    """Append what compiled code takes of each value: of an array the address of what NumPy knows of it."""
     for value in values:
         kind = type(value)
         if kind is np.ndarray:
-            out += (0, 0, value.size, value.itemsize, value.ctypes.data, *value.shape, *value.strides)
+            out.append(id(value) + HEAD)
         elif kind is int or kind is bool:
             out.append(value)
         elif isinstance(value, tuple):
@@ -184,7 +196,7 @@ def count_of(name: Name) -> int:
 
 
 def value_of(name: Name, given: Iterator[int], release: Callable[[int], None]) -> Any:
-    """The value of some words, as `words` has them; arrays are copied, and their owners released."""
+    """The value of some words that a loop returned; arrays are copied, and their owners released."""
     if name.parts is not None:
         parts = [value_of(part, given, release) for part in name.parts]
         return tuple(parts) if not name.head else _named(name.head)(*parts)

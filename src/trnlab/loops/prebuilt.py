@@ -29,7 +29,7 @@ from trnlab.sources import source_digest
 Function = Callable[..., Any]
 SETTING = "TRNLAB_LOOPS"  # "numba": leave everything to Numba
 PROCESSOR = "TRNLAB_LOOPS_PROCESSOR"  # for the processes that make loops for another one
-FORMAT = 1
+FORMAT = 2
 # What the levels of x86-64 that wheels are made for need, by LLVM's names (System V ABI, x86-64 psABI, 3.1.1).
 _V2 = ("cx16", "popcnt", "sse3", "ssse3", "sse4.1", "sse4.2", "sahf")
 OF_PROCESSORS = {"x86-64-v3": (*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave")}
@@ -143,7 +143,7 @@ def _serves(triple: str, features: list[str]) -> bool:
 def made() -> LoopLibrary | None:
     """What this process uses."""
     with _LOCK:
-        if os.environ.get(SETTING) == "numba":
+        if os.environ.get(SETTING) == "numba" or not kinds.numpy_is_known():
             return None
         return next(filter(None, map(read, _candidates())), None)
 

@@ -95,23 +95,34 @@ SELECTING = {
     "some rows again": np.eye(48)[:, ORDER // 2],
     "negative zeros": np.where(np.eye(48) > 0, 1, -0.0),
 }
-ANYTHING = {"a two": 2 * np.eye(48), "two ones": np.eye(48) + np.eye(48)[:, ORDER], "nothing": np.zeros((48, 48))}
+ANYTHING = {
+    "a two": 2 * np.eye(48),
+    "minus one": np.where(np.arange(48) == 47, -1, 1) * np.eye(48),
+    "two ones": np.eye(48) + np.eye(48)[:, ORDER],
+    "nothing": np.zeros((48, 48)),
+}
 
 
-def transposed(chip: str, name: str, result: str, moving: Array, **options: bool) -> tuple[list[bytes], int]:
+def transposed(
+    chip: str, name: str, result: str, moving: Array, wide: int, **options: bool
+) -> tuple[list[bytes], int]:
     """A matmul in transpose mode of any bits."""
     b = Builder("transpose", chips.get(chip))
-    x, picks, out = b.param("x", (48, 30), name), b.param("moving", (48, 48), name), b.param("out", (30, 48), result)
-    held, selecting, sums = b.tile((48, 30), name), b.tile((48, 48), name), b.psum((30, 48), result)
+    x, picks, out = (
+        b.param("x", (48, wide), name),
+        b.param("moving", (48, 48), name),
+        b.param("out", (wide, 48), result),
+    )
+    held, selecting, sums = b.tile((48, wide), name), b.tile((48, 48), name), b.psum((wide, 48), result)
     for tile, tensor in ((held, x), (selecting, picks)):
         b.dma_copy(dst=tile, src=tensor)
     b.nc_matmul(dst=sums, stationary=held, moving=selecting, is_transpose=True)
-    back = b.tile((30, 48), result)
+    back = b.tile((wide, 48), result)
     b.tensor_copy(dst=back, src=sums)
     b.dma_copy(dst=out, src=back)
     kind = dtype(name).numpy
-    data = any_bits(np.random.default_rng(4), (48, 30), name)
-    return left(b, data, moving.astype(kind), np.zeros((30, 48), dtype(result).numpy), **options)
+    data = any_bits(np.random.default_rng(4), (48, wide), name)
+    return left(b, data, moving.astype(kind), np.zeros((wide, 48), dtype(result).numpy), **options)
 
 
 @pytest.mark.parametrize(
@@ -125,12 +136,13 @@ def transposed(chip: str, name: str, result: str, moving: Array, **options: bool
     ],
 )
 @pytest.mark.parametrize("moving", [*SELECTING, *ANYTHING])
-def test_a_transposing_matmul_moves_bits_where_ones_select_them(chip, name, result, moving):
+@pytest.mark.parametrize("wide", [30, 32])  # 32: whole tiles of 16 x 16
+def test_a_transposing_matmul_moves_bits_where_ones_select_them(chip, name, result, moving, wide):
     """Whatever else moves past them, the definition computes."""
     matrix = (SELECTING | ANYTHING)[moving]
-    got, by_meaning = transposed(chip, name, result, matrix)
+    got, by_meaning = transposed(chip, name, result, matrix, wide)
     assert by_meaning == (moving in ANYTHING)
-    assert got == transposed(chip, name, result, matrix, by_definition=True)[0]
+    assert got == transposed(chip, name, result, matrix, wide, by_definition=True)[0]
 
 
 @pytest.mark.parametrize("name", ["float8_e4m3fn_x4", "float8_e5m2_x4", "float4_e2m1fn_x4"])

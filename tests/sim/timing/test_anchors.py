@@ -11,7 +11,7 @@ import pytest
 from trnlab import chips
 from trnlab.isa.base import Engine
 from trnlab.program import Builder
-from trnlab.sim.timing import order, time_routine
+from trnlab.sim.timing import layout, order, time_routine
 from trnlab.units import cycles_to_ps
 
 NS = 1000
@@ -221,8 +221,8 @@ def test_half_rate_windows_only_make_the_array_slower(phase):
 def test_a_window_is_judged_by_its_work(share, rate):
     """Windows of matmuls with idle time between them: what was done, not how long it took, decides about the next."""
     window = TRN2.tensor.rate_window.value * 1000
-    parameters = np.zeros(order.PARAMETERS, np.int64)
-    parameters[order.WINDOW], parameters[order.FULL_ABOVE] = round(window), round(window * 0.375)
+    parameters = np.zeros(layout.PARAMETERS, np.int64)
+    parameters[layout.WINDOW], parameters[layout.FULL_ABOVE] = round(window), round(window * 0.375)
     for half in (0, 1):
         state = np.array([round(window), 0, half], np.int64)
         work = round(window * share)

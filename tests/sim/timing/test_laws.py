@@ -13,7 +13,8 @@ from streams import layer, program_of, random_routine
 from trnlab import chips, isa
 from trnlab.isa.base import Engine, Work
 from trnlab.isa.costs import COST_CLASSES
-from trnlab.program import Builder, Call, Program
+from trnlab.numerics.dtypes import float32
+from trnlab.program import Builder, Call, Program, ProgramTensor
 from trnlab.program.routine import COL
 from trnlab.sim.timing import assumptions, critical_path, dma_cost, summarise, time_program, time_routine, work_cost
 from trnlab.sim.timing.plan import plan
@@ -296,6 +297,26 @@ def test_tensors_that_reuse_an_address_wait_for_the_former_owner(chip):
     stores = [n + i for i in range(n) if reused.ops[reused.op[n + i]].hbm_write]
     assert min(reused.start[i] for i in stores) >= max(reused.done[i] for i in loads)
     assert free.total <= reused.total
+
+
+@both
+def test_what_a_former_owner_only_read_counts_as_written(chip):
+    """A store to an address that a large tensor had, of which a load is on its way."""
+    b = Builder("load", chip)
+    b.dma_copy(dst=b.tile((128, 8192), "float32"), src=b.param("x", (128, 8192), "float32"), queue=0)
+    load = b.build()
+    b = Builder("store", chip)
+    small = b.tile((128, 8), "float32")
+    b.dma_copy(dst=b.param("y", (128, 8), "float32"), src=small, queue=1, engine=Engine.SCALAR)
+    store = b.build()
+    tensors = tuple(
+        ProgramTensor(i, name, shape, float32, 4 * shape[0] * shape[1], "temporary", 0)
+        for i, (name, shape) in enumerate({"x": (128, 8192), "y": (128, 8)}.items())
+    )
+    calls = Call(0, (0,)), Call(1, (1,), sbuf_base=load.sbuf_bytes)
+    t = time_program(Program("p", chip.name, (load, store), tensors, calls, (), ()), chip)
+    assert (t.blocker[1], CAUSES[t.cause[1]]) == (0, "overwrite")
+    assert t.start[1] >= t.done[0]
 
 
 @both

@@ -13,7 +13,7 @@ from trnlab import chips
 from trnlab.isa.base import Engine, Work
 from trnlab.isa.costs import COST_CLASSES
 from trnlab.program import Builder
-from trnlab.sim.timing import dma_cost, estimate, order, time_program, time_routine, work_cost
+from trnlab.sim.timing import dma_cost, estimate, layout, time_program, time_routine, work_cost
 from trnlab.sim.timing.plan import forget
 
 CHIPS = [chips.get(name) for name in ("trn1", "trn2", "trn3")]
@@ -68,10 +68,10 @@ def test_a_better_figure_never_lengthens_a_program_whose_order_is_fixed(chip, se
     """Each rate and each time of the chip improved in turn, over random streams on all engines, queues and ports."""
     routines = [random_routine(chip, seed), layer(chip, rows=2), tiles_of_the_array(chip, seed)]
     for routine in routines:
-        before = time_routine(routine, chip, arbitration=order.PROGRAM_ORDER)
+        before = time_routine(routine, chip, arbitration=layout.PROGRAM_ORDER)
         for path, value in improvements(chip):
             better = chips.with_figures(chip, {path: value})
-            after = time_routine(routine, better, arbitration=order.PROGRAM_ORDER)
+            after = time_routine(routine, better, arbitration=layout.PROGRAM_ORDER)
             forget(routine, better)
             assert after.total <= before.total, path
             slack = 2 + len(routine) // 8  # rounding to picoseconds
@@ -83,10 +83,10 @@ def test_a_better_figure_never_lengthens_a_program_whose_order_is_fixed(chip, se
 def test_the_estimate_is_never_above_the_timed_result(chip, seed):
     """Instruction by instruction, and for the whole; whoever arbitrates."""
     for routine in (random_routine(chip, seed), layer(chip), tiles_of_the_array(chip, seed)):
-        free = time_routine(routine, chip, arbitration=order.NO_CONTENTION)
+        free = time_routine(routine, chip, arbitration=layout.NO_CONTENTION)
         program = program_of(routine, 2)
         least = estimate(program, chip)
-        for arbitration in (order.READY_FIRST, order.PROGRAM_ORDER):
+        for arbitration in (layout.READY_FIRST, layout.PROGRAM_ORDER):
             timed = time_routine(routine, chip, arbitration=arbitration)
             assert (free.done <= timed.done).all()
             assert least <= time_program(program, chip, arbitration=arbitration).total

@@ -10,7 +10,7 @@ from trnlab import chips
 from trnlab.compiler import compile
 from trnlab.graph.builder import GraphBuilder
 from trnlab.numerics.dtypes import dtype, float32
-from trnlab.sim.timing import on_both, order, outline_of, outline_program, time_pair, time_program
+from trnlab.sim.timing import layout, on_both, outline_of, outline_program, time_pair, time_program
 from trnlab.sim.timing.replay import TimingReplay
 
 CHIPS = [chips.get(name) for name in ("trn1", "trn2")]
@@ -54,7 +54,7 @@ def test_the_timeline_is_the_same_to_the_picosecond(chip, seed, distinct, seen, 
 
 
 @both
-@pytest.mark.parametrize("arbitration", [order.PROGRAM_ORDER, order.NO_CONTENTION])
+@pytest.mark.parametrize("arbitration", [layout.PROGRAM_ORDER, layout.NO_CONTENTION])
 def test_whoever_arbitrates(chip, arbitration, seen, monkeypatch):
     program = program_of(random_routine(chip, 4), 24)
     timed = time_program(program, chip, arbitration=arbitration)

@@ -19,7 +19,7 @@ from trnlab.isa.base import Engine
 from trnlab.numerics.dtypes import float32
 from trnlab.program.communication import collective_of
 from trnlab.runtime.session import from_environment
-from trnlab.sim.timing import estimate, order, outline_of, outline_program, streams, time_program
+from trnlab.sim.timing import estimate, layout, order, outline_of, outline_program, streams, time_program
 from trnlab.sim.timing.communication import uses_of
 from trnlab.sim.timing.streams import LEAST, CollectiveStreams, StreamUse
 
@@ -83,7 +83,7 @@ def test_a_program_is_never_faster_beside_collectives(programs, place):
         for count in (1, 3):
             program, chip = replace(programs[place, seed], streams=count), chips.get(place[0])
             free, shared = (
-                time_program(program, chip, competition=on, arbitration=order.PROGRAM_ORDER) for on in (False, True)
+                time_program(program, chip, competition=on, arbitration=layout.PROGRAM_ORDER) for on in (False, True)
             )
             assert (shared.start >= free.start).all()
             assert shared.total >= free.total
@@ -101,11 +101,11 @@ def test_no_row_is_earlier_beside_collectives_than_with_networks_of_their_own(pr
     for seed in SEEDS:
         for count in (1, 2, 3, 4):
             program, chip = replace(programs[place, seed], streams=count), chips.get(place[0])
-            shared = time_program(program, chip, arbitration=order.PROGRAM_ORDER)
+            shared = time_program(program, chip, arbitration=layout.PROGRAM_ORDER)
             with monkeypatch.context() as patch:
                 patch.setattr(streams, "_speed", lambda use, running: 1.0)
                 free, apart = (
-                    time_program(program, chip, competition=on, arbitration=order.PROGRAM_ORDER)
+                    time_program(program, chip, competition=on, arbitration=layout.PROGRAM_ORDER)
                     for on in (False, True)
                 )
             for beside in (shared, apart):
@@ -155,13 +155,13 @@ def test_what_collectives_take_together_is_no_more_than_there_is():
             assert (taken <= 1 + 1e-9).all()
         cut = several.cut()
         assert (np.diff(cut[:, 0]) > 0).all()
-        assert (cut[:, 1] >= round(LEAST * order.WHOLE)).all()
-        assert (cut[[0, -1], 1] == order.WHOLE).all()
+        assert (cut[:, 1] >= round(LEAST * layout.WHOLE)).all()
+        assert (cut[[0, -1], 1] == layout.WHOLE).all()
 
 
 def test_a_transfer_takes_as_long_as_what_is_left_to_it():
-    half = order.WHOLE // 2
-    cut = np.array([(order.NEVER, order.WHOLE), (1000, half), (2000, order.WHOLE)], np.int64)
+    half = layout.WHOLE // 2
+    cut = np.array([(layout.NEVER, layout.WHOLE), (1000, half), (2000, layout.WHOLE)], np.int64)
     lengths = [
         order._competing(begin, share, cut) for begin, share in ((0, 900), (1000, 400), (900, 300), (1500, 1000))
     ]

@@ -9,7 +9,7 @@ import pytest
 from trnlab import chips
 from trnlab.program import Builder
 from trnlab.program.routine import Call, Program, ProgramTensor
-from trnlab.sim.timing import order, time_program, whatif
+from trnlab.sim.timing import layout, time_program, whatif
 from trnlab.sim.timing.plan import TimingPlan
 
 CHIP = chips.get("trn2")
@@ -71,7 +71,7 @@ def test_work_that_nobody_waits_for_gains_nothing() -> None:
     total = time_program(p, CHIP).total
 
     def of(code: int) -> whatif.Choose:
-        return lambda routine, plan: plan.rows[plan.row_of, order.ENGINE] == code
+        return lambda routine, plan: plan.rows[plan.row_of, layout.ENGINE] == code
 
     assert whatif.retime(p, CHIP, whatif.without(of(3), whatif.WORK)) == total
     assert whatif.retime(p, CHIP, whatif.without(of(1), whatif.WORK)) < total

@@ -22,7 +22,7 @@ from trnlab.nki.tracing.arrays import HostArray, to_host
 from trnlab.nki.tracing.traces import memory_of
 from trnlab.program.routine import COL, Routine
 from trnlab.sim.functional import Machine
-from trnlab.sim.timing import order
+from trnlab.sim.timing import layout
 from trnlab.sim.timing.schedule import planned
 
 Array = np.ndarray[Any, Any]
@@ -117,7 +117,7 @@ def _as_banked(kernel: PortableKernel, chip: Chip) -> Routine:
         return routine
     plan, bank = planned(routine, chip, kernel.policy(chip)), chip.psum.bank_bytes_per_partition
     owner = np.insert(routine.operands[:, COL["buffer"]], plan.beside, -1)
-    banks = dict(zip(owner.tolist(), (plan.uses & order.SLOT_MASK).tolist()))
+    banks = dict(zip(owner.tolist(), (plan.uses & layout.SLOT_MASK).tolist()))
     moved = tuple(
         replace(b, address=banks[b.id] * bank)
         if b.memory is Memory.PSUM and b.nbytes <= bank and banks.get(b.id, FAR) < routine.num_psum

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import functools
-import gc
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trnlab.chips.spec import Chip
+from trnlab.collector import collector_paused
 from trnlab.errors import UsageError
 from trnlab.isa.collectives.meeting import CorePlace
 from trnlab.lang.hbm import HbmTensors
@@ -169,18 +168,3 @@ def _result(name: str, recorder: Recorder, tensor: Tensor) -> KernelResult:
         limit="tensors made with buffer=nl.shared_hbm",
         remedy="copy the tile to a shared_hbm tensor with nisa.dma_copy and return that",
     )
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """Within the block, Python does not look for cycles among its objects, again and again through all there are.
-
-    Recording makes many objects and hardly any cycles: reference counts free what is not needed any more.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -19,7 +19,7 @@ from trnlab.profile.data import Step
 from trnlab.profile.names import short_label
 from trnlab.profile.stall_attribution import lines
 from trnlab.program.routine import Program, Routine
-from trnlab.sim.timing import order, whatif
+from trnlab.sim.timing import layout, whatif
 from trnlab.sim.timing.plan import TimingPlan
 
 SMALLEST = 0.002  # gains below this share of the step are not worth a line
@@ -232,13 +232,13 @@ def _these(chosen: dict[int, Any]) -> whatif.Choose:
 def _of_engine(engine: Engine) -> Callable[[Routine, TimingPlan], whatif.Mask]:
     def choose(routine: Routine, p: TimingPlan) -> whatif.Mask:
         rows = p.rows[p.row_of]
-        return np.asarray((rows[:, order.ENGINE] == engine) & (rows[:, order.RING] < 0))
+        return np.asarray((rows[:, layout.ENGINE] == engine) & (rows[:, layout.RING] < 0))
 
     return choose
 
 
 def _moving(routine: Routine, p: TimingPlan) -> whatif.Mask:
-    return np.asarray(p.rows[p.row_of, order.RING] >= 0)
+    return np.asarray(p.rows[p.row_of, layout.RING] >= 0)
 
 
 def _everything(routine: Routine, p: TimingPlan) -> whatif.Mask:

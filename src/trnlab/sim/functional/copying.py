@@ -6,8 +6,19 @@ from __future__ import annotations
 from trnlab.loops.kinds import i64, void
 from trnlab.sim.functional.formats import load_run, store_run
 from trnlab.sim.functional.linking import exported, jit
-from trnlab.sim.functional.native import copy_bytes, read_u8, read_u16, read_u32, write_u8, write_u16, write_u32
-from trnlab.sim.functional.views import ADDR, CODE, DIMS, HIGH, ITEM, LOW, PITCH, F, P
+from trnlab.sim.functional.native import (
+    SIDE,
+    copy_bytes,
+    read_u8,
+    read_u16,
+    read_u32,
+    transpose_u16,
+    transpose_u32,
+    write_u8,
+    write_u16,
+    write_u32,
+)
+from trnlab.sim.functional.views import ADDR, CODE, DIMS, HIGH, ITEM, LOW, PITCH, F, P, is_dense
 
 DIMENSIONS = 5  # a view's partition and its four free dimensions
 COUNT, STEP, TURN = range(3)  # columns of a walk: elements, bytes between them, current index
@@ -30,6 +41,13 @@ def start_walk(view, walk):
         used += 1
     for d in range(used, DIMENSIONS):
         walk[d, COUNT], walk[d, STEP], walk[d, TURN] = 1, view[ITEM], 0
+
+
+@jit
+def is_one_run(view, walk):
+    """Whether the elements of a view follow each other; walk: scratch [5, 3]."""
+    start_walk(view, walk)
+    return walk[0, COUNT] == view[P] * view[F] and walk[0, STEP] == view[ITEM]
 
 
 @jit
@@ -111,9 +129,32 @@ def convert_view(target, source, walks, scratch, limit, key):
         a, b = advance(to, a, run), advance(fro, b, run)
 
 
+@exported(void(i64, i64, i64, i64, i64, i64, i64))
+def transpose_tiles(target, other, source, pitch, rows, columns, item):
+    """[rows, columns] elements of 2 or 4 bytes, in multiples of SIDE, to [columns, rows]. pitch, other: bytes between
+    rows of the source and of the target."""
+    for r in range(0, rows, SIDE):
+        for c in range(0, columns, SIDE):
+            to, fro = target + c * other + r * item, source + r * pitch + c * item
+            if item == 2:
+                transpose_u16(to, other, fro, pitch)
+            else:
+                transpose_u32(to, other, fro, pitch)
+
+
+@jit
+def has_tiles(target, source):
+    """Whether `transpose_tiles` serves these views."""
+    whole = source[P] % SIDE == 0 and source[F] % SIDE == 0 and target[F] == source[P]
+    return whole and is_dense(target) and is_dense(source) and (target[ITEM] == 2 or target[ITEM] == 4)
+
+
 @jit
 def transpose_view(target, source):
     """target[f, p] = source[p, f], bit for bit."""
+    if has_tiles(target, source) and not may_overlap(target, source):
+        transpose_tiles(target[ADDR], target[PITCH], source[ADDR], source[PITCH], source[P], source[F], target[ITEM])
+        return
     f = 0
     for i in range(source[DIMS + 1]):
         for j in range(source[DIMS + 3]):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from trnlab.loops.kinds import i64, void
+from trnlab.sim.functional.copying import has_tiles, transpose_tiles
 from trnlab.sim.functional.formats import BF16
 from trnlab.sim.functional.linking import exported, jit
 from trnlab.sim.functional.native import (
@@ -21,7 +22,10 @@ from trnlab.sim.functional.native import (
     load_f32,
     load_u32,
     multiply_tile,
+    read_u16,
+    read_u32,
     store_f32,
+    write_u16,
     write_u32,
 )
 from trnlab.sim.functional.views import (
@@ -43,6 +47,9 @@ from trnlab.sim.functional.views import (
 MAX_K, MAX_M, MAX_N = 128, 128, 512
 _PIECE = 16  # elements of a row of the stationary operand that are transposed at a time
 _ZERO, _ONE = np.float32(0), np.float32(1)
+_BF16_ONE, _BF16_SIGN, _BF16_MAGNITUDE = np.uint32(0x3F80), np.uint32(0x8000), np.uint32(0x7FFF)
+_BOTH_MAGNITUDES = np.uint32(0x7FFF7FFF)
+_BF16_INFINITY, _BF16_NAN, _U32_ZERO = np.uint32(0x7F80), np.uint32(0x7FC0), np.uint32(0)
 _SIGN, _INFINITY, _NAN = np.uint32(1 << 31), np.uint32(0x7F800000), np.uint32(0x7FC00000)
 GAP = 64  # bytes between panels, so that a row of them does not fall into one set of the host's cache
 LEFT = (MAX_M // TILE_M) * (MAX_K * TILE_M * 4 + GAP)  # bytes of the packed stationary operand
@@ -171,6 +178,37 @@ def plain_nan(values, n):
         write_u32(values, i, word & _SIGN | _NAN if word & ~_SIGN > _INFINITY else word)
 
 
+@exported(i64(i64, i64, i64))
+def is_identity(rows, pitch, n):
+    """Whether [n, n] numbers in bfloat16 are one where row and column are the same, and zero elsewhere; n is even."""
+    wrong = _U32_ZERO
+    for k in range(n):
+        row, place = rows + k * pitch, k >> 1
+        one = _BF16_ONE if k & 1 == 0 else _BF16_ONE << np.uint32(16)
+        wrong |= read_u16(row, k) ^ _BF16_ONE  # its sign, too
+        for i in range(n >> 1):  # two at a time
+            wrong |= read_u32(row, i) & _BOTH_MAGNITUDES ^ (one if i == place else _U32_ZERO)
+    return 1 if wrong == 0 else 0
+
+
+@exported(void(i64, i64, i64, i64, i64))
+def plain_nan_bf16(values, pitch, rows, n, out):
+    """As `plain_nan`, of rows of n in bfloat16, which become dense."""
+    for k in range(rows):
+        for i in range(n):
+            bits = read_u16(values + k * pitch, i)
+            nan = bits & _BF16_MAGNITUDE > _BF16_INFINITY
+            write_u16(out + 2 * k * n, i, bits & _BF16_SIGN | _BF16_NAN if nan else bits)
+
+
+@jit
+def transposes(target, stationary, moving):
+    """Whether three operands in bfloat16 lie as `transpose_tiles` takes them."""
+    square = moving[F] == moving[P] and moving[P] == stationary[P]
+    formats = target[CODE] == BF16 and stationary[CODE] == BF16 and moving[CODE] == BF16
+    return square and formats and is_dense(moving) and has_tiles(target, stationary)
+
+
 @jit
 def transposing_matmul(target, stationary, moving, packed, panels, scratch, block, key):
     """target [M, N] = stationary [K, M].T, its columns in the order of the ones of moving [K, N].
@@ -181,6 +219,10 @@ def transposing_matmul(target, stationary, moving, packed, panels, scratch, bloc
     if depth > MAX_K or m > MAX_M or n > MAX_N or target[F] != n:
         return False
     packed[0][P] = packed[1][P] = 0  # the panels are used for something else
+    if transposes(target, stationary, moving) and is_identity(moving[ADDR], moving[PITCH], n):
+        plain_nan_bf16(stationary[ADDR], stationary[PITCH], depth, m, panels)
+        transpose_tiles(target[ADDR], target[PITCH], panels, 2 * m, depth, m, 2)
+        return True
     columns, out = scratch + block, panels + LEFT
     for i in range(3 * MAX_N):
         store_f32(columns, i, _ZERO)

@@ -224,6 +224,43 @@ def _tile_step(builder: Any, vector: Any, a: Any, b: Any, step: Any, sums: list[
     return new
 
 
+SIDE = 16  # of a tile that is transposed at once
+
+
+def _transposer(element: ir.Type) -> Any:
+    """Tiles of SIDE x SIDE elements, from rows `pitch` bytes apart to rows that are `other` bytes apart."""
+
+    @intrinsic
+    def transpose(typingctx: Any, target: Any, other: Any, source: Any, pitch: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            vector, numbers = ir.VectorType(element, SIDE), ir.VectorType(_I32, SIDE)
+
+            def row(start: Any, step: Any, r: int) -> Any:
+                return builder.inttoptr(builder.add(start, builder.mul(step, _I64(r))), vector.as_pointer())
+
+            rows = [builder.load(row(args[2], args[3], r), align=1) for r in range(SIDE)]
+            half, zipped = SIDE // 2, [i // 2 + i % 2 * SIDE for i in range(2 * SIDE)]
+            for _ in range(SIDE.bit_length() - 1):  # rows of both halves, element by element
+                rows = [
+                    builder.shuffle_vector(
+                        rows[i // 2],
+                        rows[i // 2 + half],
+                        ir.Constant(numbers, [n + i % 2 * half for n in zipped[:SIDE]]),
+                    )
+                    for i in range(SIDE)
+                ]
+            for r, value in enumerate(rows):
+                builder.store(value, row(args[0], args[1], r), align=1)
+            return context.get_dummy_value()
+
+        return _typed("void", *["int64"] * 4), codegen
+
+    return transpose
+
+
+transpose_u16, transpose_u32 = _transposer(_I16), _transposer(_I32)
+
+
 @intrinsic
 def load_acquire(typingctx: Any, address: Any) -> Any:
     """An int64 that another thread writes; what that thread wrote before it is visible afterwards."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from trnlab.loops.kinds import i64
 from trnlab.sim.functional.arguments import address, columns, numbers, operands, packed_operands, two_walks
-from trnlab.sim.functional.copying import convert_view, copy_view, may_overlap
+from trnlab.sim.functional.copying import convert_view, copy_view, is_one_run, may_overlap
 from trnlab.sim.functional.kernels import (
     AFFINE_SELECT,
     DROPOUT,
@@ -30,7 +30,8 @@ from trnlab.sim.functional.kernels import (
 )
 from trnlab.sim.functional.linking import exported, jit
 from trnlab.sim.functional.matmul import transposing_matmul
-from trnlab.sim.functional.views import ADDR, CODE, PITCH, P
+from trnlab.sim.functional.native import copy_bytes
+from trnlab.sim.functional.views import ADDR, CODE, ITEM, PITCH, F, P
 
 # What an instruction ends with: DONE, an instruction for Python, or an error (with numbers in report[1:]).
 DONE, TO_PYTHON, BAD_ROW = range(3)
@@ -80,9 +81,15 @@ def move_rows(views, ints, walks, report):
             return False
     start, first = table[ADDR], tile[ADDR]
     table[P] = tile[P] = 1
+    dense = is_one_run(table, walks[0]) and is_one_run(tile, walks[1])
     for p in range(rows):
         row = row_index(index, p)
-        if 0 <= row < count:
+        if not 0 <= row < count:
+            continue
+        if dense:
+            place, own = start + row * table[PITCH], first + p * tile[PITCH]
+            copy_bytes(place if scatters else own, own if scatters else place, tile[F] * tile[ITEM])
+        else:
             table[ADDR], tile[ADDR] = start + row * table[PITCH], first + p * tile[PITCH]
             copy_view(views[DST], views[A], walks)
     table[P], tile[P], table[ADDR], tile[ADDR] = count, rows, start, first

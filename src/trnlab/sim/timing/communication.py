@@ -18,7 +18,7 @@ from trnlab.fabric.timing import CollectiveCost
 from trnlab.fabric.world import World, world_of
 from trnlab.program.communication import buffer_bytes, buffers_of, collective_of
 from trnlab.program.routine import Program, Routine
-from trnlab.sim.timing import order
+from trnlab.sim.timing import layout
 from trnlab.sim.timing.plan import TimingPlan
 from trnlab.sim.timing.streams import StreamUse, use_of
 from trnlab.units import PS_PER_S
@@ -65,8 +65,8 @@ def _timed(program: Program, routine: Routine, plan: TimingPlan) -> TimingPlan:
     ends = [whole * done // max(sum(sizes), 1) for done in accumulate(sizes)]
     shares = [b - a for a, b in pairwise([0, *ends])]
     rows = plan.rows[plan.row_of].copy()
-    rows[:, order.BUSY] = rows[:, order.ISSUE_GAP] = shares
-    rows[:, order.LATENCY] = 0
+    rows[:, layout.BUSY] = rows[:, layout.ISSUE_GAP] = shares
+    rows[:, layout.LATENCY] = 0
     ops = tuple(plan.ops[int(row)] for row in plan.row_of)
     keys = tuple(plan.keys[int(row)] for row in plan.row_of)
     return replace(plan, rows=rows, ops=ops, keys=keys, row_of=np.arange(len(routine), dtype=plan.row_of.dtype))

@@ -7,7 +7,7 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.isa.base import Engine
-from trnlab.sim.timing import order
+from trnlab.sim.timing import layout, order
 from trnlab.sim.timing.plan import TimingPlan
 from trnlab.sim.timing.replay import TimingReplay
 from trnlab.sim.timing.streams import CollectiveStreams, StreamUse
@@ -40,20 +40,20 @@ class Core:
         *,
         profiled: bool = False,
         window_phase: int | None = None,
-        arbitration: int = order.READY_FIRST,
+        arbitration: int = layout.READY_FIRST,
     ) -> None:
         self.startup = to_ps(chip.sync.program_start.value + (chip.sync.profiler.value if profiled else 0))
         self.parameters = _parameters(chip, window_phase, arbitration)
-        self.parameters[order.BEGAN] = self.startup
+        self.parameters[layout.BEGAN] = self.startup
         self.clocks = order.Clocks(self.startup)
-        self.clocks.engine[Engine.GPSIMD, order.FREE] += to_ps(chip.sync.gpsimd_start.value)
-        self.clocks.window[order.WINDOW_END] = window_phase or 0
+        self.clocks.engine[Engine.GPSIMD, layout.FREE] += to_ps(chip.sync.gpsimd_start.value)
+        self.clocks.window[layout.WINDOW_END] = window_phase or 0
         self.replay = TimingReplay(self.clocks, self.parameters)
         self.streams = CollectiveStreams(1, self.startup, competes=False)
 
-    def call(self, p: TimingPlan, slots: order.Ints, out: PassColumns, index: int, calls: int = 1) -> None:
+    def call(self, p: TimingPlan, slots: layout.Ints, out: PassColumns, index: int, calls: int = 1) -> None:
         """Time one of `calls` calls of a routine; its instruction 0 is row `index` of `out`."""
-        if self.parameters[order.WINDOW] or not TimingReplay.pays(p, slots, calls) or self._competes(p):
+        if self.parameters[layout.WINDOW] or not TimingReplay.pays(p, slots, calls) or self._competes(p):
             self.run(p, slots, out, index)
             return
         situation = self.replay.situation(p, slots, index)
@@ -66,11 +66,11 @@ class Core:
 
     def _competes(self, p: TimingPlan) -> bool:
         """Whether a call may meet collectives on their way."""
-        first = int(self.clocks.engine[p.uses_engine, order.FREE].min())
+        first = int(self.clocks.engine[p.uses_engine, layout.FREE].min())
         return len(self.clocks.cut) > 0 and self.streams.until > first
 
     def collective(
-        self, p: TimingPlan, slots: order.Ints, out: PassColumns, index: int, use: StreamUse, waits: bool
+        self, p: TimingPlan, slots: layout.Ints, out: PassColumns, index: int, use: StreamUse, waits: bool
     ) -> None:
         """Time a collective: all its tensors are there when the last one is. waits: nothing else starts before."""
         engine, stream = self.clocks.engine, self.streams.of(use)
@@ -80,20 +80,26 @@ class Core:
         rows = out.rows(index, final + 1)
         taken = out.end[rows] - out.start[rows]
         end = int(out.done[rows].max())
-        if self.parameters[order.ARBITRATION] != order.NO_CONTENTION:
+        if self.parameters[layout.ARBITRATION] != layout.NO_CONTENTION:
             begin = int(out.start[rows][-1] - taken[:-1].sum())  # its tensors follow each other on the stream
             end = self.streams.place(use, begin, int(taken.sum()))
             stream[:] = end, final
             self.clocks.cut = self.streams.cut()
         out.end[rows.stop - 1] = out.done[rows] = end
-        for time, who in ((order.WROTE, order.WRITER), (order.READ_AT, order.READER)):
+        for time, who in ((layout.WROTE, layout.WRITER), (layout.READ_AT, layout.READER)):
             slots[slots[:, who] >> 3 >= index, time] = end
         if waits:
-            late = engine[:, order.FREE] < end
-            engine[late, order.FREE], engine[late, order.LAST] = end, final
+            late = engine[:, layout.FREE] < end
+            engine[late, layout.FREE], engine[late, layout.LAST] = end, final
 
     def run(
-        self, p: TimingPlan, slots: order.Ints, out: PassColumns, index: int, first: int = 0, last: int | None = None
+        self,
+        p: TimingPlan,
+        slots: layout.Ints,
+        out: PassColumns,
+        index: int,
+        first: int = 0,
+        last: int | None = None,
     ) -> None:
         """Time instructions [first, last) of a plan, all by default; its instruction 0 has the number `index`.
 
@@ -113,15 +119,15 @@ class Core:
             c.part,
             c.window,
             c.unit,
-            c.port,
-            c.port_count,
+            c.port.reshape(-1),
+            c.port_count.reshape(-1),
             c.issued,
             c.ring,
             c.lane,
             c.gap,
             c.gaps,
             c.cut,
-            slots,
+            slots.reshape(-1),
             out.start[here],
             out.end[here],
             out.begin[here],
@@ -132,21 +138,21 @@ class Core:
         )
 
 
-def _parameters(chip: Chip, window_phase: int | None, arbitration: int) -> order.Ints:
+def _parameters(chip: Chip, window_phase: int | None, arbitration: int) -> layout.Ints:
     """What the pass needs to know of the chip, see `order`; the half-rate windows are off without a phase."""
-    pe, parameters = chip.tensor, np.zeros(order.PARAMETERS, np.int64)
-    parameters[order.SEMAPHORE] = to_ps(chip.sync.semaphore.value)
-    parameters[order.INTERVAL] = to_ps(chip.dma.queue_interval.value)
-    parameters[order.COMPLETION] = to_ps(chip.dma.completion.value)
-    parameters[order.MOST_WAKE] = to_ps(chip.dma.wake_gpsimd.value)
-    parameters[order.TABLE_LOAD] = to_ps(chip.scalar.table_load.value)
-    parameters[order.ARBITRATION] = arbitration
+    pe, parameters = chip.tensor, np.zeros(layout.PARAMETERS, np.int64)
+    parameters[layout.SEMAPHORE] = to_ps(chip.sync.semaphore.value)
+    parameters[layout.INTERVAL] = to_ps(chip.dma.queue_interval.value)
+    parameters[layout.COMPLETION] = to_ps(chip.dma.completion.value)
+    parameters[layout.MOST_WAKE] = to_ps(chip.dma.wake_gpsimd.value)
+    parameters[layout.TABLE_LOAD] = to_ps(chip.scalar.table_load.value)
+    parameters[layout.ARBITRATION] = arbitration
     if window_phase is not None:
         window = pe.rate_window.value
-        parameters[order.WINDOW] = to_ps(window)
-        parameters[order.FULL_ABOVE] = to_ps(window * pe.full_rate_above.value)
+        parameters[layout.WINDOW] = to_ps(window)
+        parameters[layout.FULL_ABOVE] = to_ps(window * pe.full_rate_above.value)
         longer = pe.half_rate_latency.value - pe.latency.value + pe.issue.value
-        parameters[order.HALF_LATENCY] = cycles_to_ps(longer, pe.clock.value)
+        parameters[layout.HALF_LATENCY] = cycles_to_ps(longer, pe.clock.value)
     return parameters
 
 

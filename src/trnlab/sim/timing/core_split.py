@@ -22,8 +22,8 @@ from trnlab.loops import compiled
 from trnlab.numerics import dtypes
 from trnlab.program.gang import points
 from trnlab.program.routine import COL, Routine
-from trnlab.sim.timing import order
-from trnlab.sim.timing.order import Array, Ints
+from trnlab.sim.timing import layout
+from trnlab.sim.timing.layout import Array, Ints
 from trnlab.sim.timing.plan import TimingPlan
 
 CELL, QUADRANT, QUADRANTS = 4, 32, 4  # bytes, partitions
@@ -107,13 +107,13 @@ class _Work:
 
     def __init__(self, p: TimingPlan) -> None:
         rows = p.rows[p.row_of]
-        self.engine, self.busy = rows[:, order.ENGINE], rows[:, order.ISSUE_GAP]
-        self.moved = rows[:, order.SHARE] * rows[:, order.NUM_LANES]
+        self.engine, self.busy = rows[:, layout.ENGINE], rows[:, layout.ISSUE_GAP]
+        self.moved = rows[:, layout.SHARE] * rows[:, layout.NUM_LANES]
 
     def of(self, which: Array) -> int:
         """Picoseconds of the busiest engine, or of DMA engines that share all transfers equally."""
-        engines = np.bincount(self.engine[which], self.busy[which], order.ENGINES)
-        return max(int(engines.max()), int(self.moved[which].sum()) // order.LANES)
+        engines = np.bincount(self.engine[which], self.busy[which], layout.ENGINES)
+        return max(int(engines.max()), int(self.moved[which].sum()) // layout.LANES)
 
 
 def _has_state(routine: Routine) -> bool:
@@ -146,15 +146,15 @@ def _kinds(routine: Routine) -> tuple[list[tuple[int, int, int]], Array]:
 
 
 def _access(routine: Routine) -> Array:
-    """What is done to each operand: `order.READ`, `order.WRITE` or both."""
+    """What is done to each operand: `layout.READ`, `layout.WRITE` or both."""
     kinds, which = _kinds(routine)
     found = np.empty(len(kinds), np.int64)
     for number, (code, attr, role) in enumerate(kinds):
         instr = isa.BY_OPCODE[code]
         spec = instr.operands[role]
-        access = order.WRITE if spec.role == "dst" else order.READ
+        access = layout.WRITE if spec.role == "dst" else layout.READ
         if spec.rw and instr.reads_destination(dict(routine.attr_table[attr]) if routine.attr_table else {}):
-            access |= order.READ
+            access |= layout.READ
         found[number] = access
     return found[which]
 
@@ -163,8 +163,8 @@ def _stored(routine: Routine, access: Array) -> Ints:
     """Bytes that each instruction writes to a parameter; none at all where one adds to what is there."""
     table = routine.operands
     is_param = np.array([b.kind == "param" for b in routine.buffers])
-    writes = (access & order.WRITE > 0) & is_param[table[:, COL["buffer"]]]
-    if (writes & (access & order.READ > 0)).any():
+    writes = (access & layout.WRITE > 0) & is_param[table[:, COL["buffer"]]]
+    if (writes & (access & layout.READ > 0)).any():
         return np.zeros(len(routine), np.int64)
     sizes = np.array([dtypes.BY_CODE[code].itemsize for code in range(len(dtypes.BY_CODE))], np.int64)
     counts = table[:, [COL[f"count{i}"] for i in range(4)]].prod(axis=1) * table[:, COL["partitions"]]

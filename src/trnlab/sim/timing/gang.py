@@ -14,7 +14,7 @@ import numpy as np
 
 from trnlab.program.gang import Gang, GangEvent, meeting
 from trnlab.program.routine import Call, Program, Routine
-from trnlab.sim.timing import order
+from trnlab.sim.timing import layout, order
 from trnlab.sim.timing.core import Core, PassColumns
 from trnlab.sim.timing.memory import Memories
 from trnlab.sim.timing.plan import TimingPlan
@@ -57,7 +57,7 @@ class _Stream:
     """A call on its way: its core, its slots, and how far it has come. first: its first row of the timeline."""
 
     def __init__(
-        self, routine: Routine, plan: TimingPlan, core: Core, slots: order.Ints, first: int, out: PassColumns
+        self, routine: Routine, plan: TimingPlan, core: Core, slots: layout.Ints, first: int, out: PassColumns
     ) -> None:
         self.routine, self.plan, self.core, self.slots = routine, plan, core, slots
         self.first, self.out, self.at = first, out, 0
@@ -75,17 +75,17 @@ class _Stream:
     def ready(self) -> int:
         """When the next instruction could start if it waited for nobody else."""
         row = self.plan.rows[self.plan.row_of[self.at]]
-        who = order.DMA if row[order.RING] >= 0 else int(row[order.ENGINE])
-        semaphore = int(self.core.parameters[order.SEMAPHORE] + row[order.WAKE])
-        t = int(self.core.clocks.engine[row[order.ENGINE], order.FREE])
+        who = layout.DMA if row[layout.RING] >= 0 else int(row[layout.ENGINE])
+        semaphore = int(self.core.parameters[layout.SEMAPHORE] + row[layout.WAKE])
+        t = int(self.core.clocks.engine[row[layout.ENGINE], layout.FREE])
         for slots, access in self.operands():
             state = self.slots[slots]
-            own = (state[:, (order.WRITER, order.READER)] & 7 == who) & (who != order.DMA)
-            waited = ~own[:, 0] if not access & order.READ else slice(None)
-            t = max(t, int(state[waited, order.WROTE].max(initial=order.NEVER)) + semaphore)
-            if access & order.WRITE:
-                read = np.where(own[:, 1], state[:, order.READ_BEFORE], state[:, order.READ_AT])
-                t = max(t, int(read.max(initial=order.NEVER)) + semaphore)
+            own = (state[:, (layout.WRITER, layout.READER)] & 7 == who) & (who != layout.DMA)
+            waited = ~own[:, 0] if not access & layout.READ else slice(None)
+            t = max(t, int(state[waited, layout.WROTE].max(initial=layout.NEVER)) + semaphore)
+            if access & layout.WRITE:
+                read = np.where(own[:, 1], state[:, layout.READ_BEFORE], state[:, layout.READ_AT])
+                t = max(t, int(read.max(initial=layout.NEVER)) + semaphore)
         return t
 
     def operands(self) -> list[tuple[slice, int]]:
@@ -96,18 +96,18 @@ class _Stream:
 
     def not_before(self, t: int) -> None:
         """Hold the engine of the next instruction until `t`."""
-        engine = self.core.clocks.engine[self.plan.rows[self.plan.row_of[self.at]][order.ENGINE]]
-        engine[order.FREE] = max(int(engine[order.FREE]), t)
+        engine = self.core.clocks.engine[self.plan.rows[self.plan.row_of[self.at]][layout.ENGINE]]
+        engine[layout.FREE] = max(int(engine[layout.FREE]), t)
 
     def finish_at(self, i: int, begin: int, done: int) -> None:
         """Let instruction i of the stream, the last one timed, move data from `begin` on and be done at `done`."""
         self.at = i
         for slots, access in self.operands():
-            if access & order.READ:
-                read = self.slots[slots, order.READ_AT]
+            if access & layout.READ:
+                read = self.slots[slots, layout.READ_AT]
                 np.maximum(read, done, out=read)
-            if access & order.WRITE:
-                self.slots[slots, order.WROTE] = done
+            if access & layout.WRITE:
+                self.slots[slots, layout.WROTE] = done
         self.out.begin[self.row(i)], self.out.done[self.row(i)] = begin, done
         self.at = i + 1
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trnlab.chips.spec import Chip
+from trnlab.loops import compiled
 from trnlab.policy import Policy, chosen
 from trnlab.program.gang import gang_of
 from trnlab.program.routine import Program, Routine
@@ -29,9 +30,10 @@ from trnlab.sim.timing.communication import uses_of
 from trnlab.sim.timing.core import Core, PassColumns
 from trnlab.sim.timing.core_split import split_cores
 from trnlab.sim.timing.gang import time_concurrent
+from trnlab.sim.timing.layout import Array, Ints
 from trnlab.sim.timing.memory import Memories
-from trnlab.sim.timing.order import Array, Ints
 from trnlab.sim.timing.plan import TimingPlan
+from trnlab.sim.timing.replay import INDICES, TIMES
 from trnlab.sim.timing.schedule import planned
 from trnlab.sim.timing.streams import CollectiveStreams
 from trnlab.sim.timing.timer import follow, plans_of, program_timeline
@@ -136,11 +138,40 @@ def _run(core: Core, half: _Half, slots: Ints, out: PassColumns, first: int, cal
     own = PassColumns(len(half.which))
     own.base = first
     core.call(half.plan, slots, own, first, calls)
-    rows = first - out.base + half.which
-    for name in ("start", "end", "begin", "done", "cause"):
-        getattr(out, name)[rows] = getattr(own, name)
-    for name in ("blocker", "held"):
-        index = getattr(own, name)
-        inside = index >= first
-        index[inside] = first + half.which[np.minimum(index[inside] - first, len(half.which) - 1)]
-        getattr(out, name)[rows] = index
+    columns = [[getattr(x, name) for name in COLUMNS] for x in (own, out)]
+    _put(half.which, first, out.base, *columns[0], *columns[1])
+
+
+COLUMNS = (*TIMES, *INDICES, "cause")
+
+
+@compiled(nogil=True)
+def _put(
+    which: Ints,
+    first: int,
+    base: int,
+    start: Ints,
+    end: Ints,
+    begin: Ints,
+    done: Ints,
+    blocker: Array,
+    held: Array,
+    cause: Array,
+    start_out: Ints,
+    end_out: Ints,
+    begin_out: Ints,
+    done_out: Ints,
+    blocker_out: Array,
+    held_out: Array,
+    cause_out: Array,
+) -> None:
+    """Columns of a half among those of its call. first, base: numbers of the call's instruction 0, and of the first
+    that the columns have."""
+    last = which.shape[0] - 1
+    for i in range(which.shape[0]):
+        row = first - base + which[i]
+        start_out[row], end_out[row], begin_out[row], done_out[row] = start[i], end[i], begin[i], done[i]
+        cause_out[row] = cause[i]
+        by, whose = np.int64(blocker[i]), np.int64(held[i])
+        blocker_out[row] = np.int32(first + which[min(by - first, last)] if by >= first else by)
+        held_out[row] = np.int32(first + which[min(whose - first, last)] if whose >= first else whose)

@@ -9,8 +9,9 @@ differently, a slot waits for every granule it touches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,39 +19,50 @@ from trnlab.chips.spec import Chip
 from trnlab.isa.base import Memory
 from trnlab.loops import compiled
 from trnlab.program.routine import Call, Program, Routine
-from trnlab.sim.timing.order import DMA, NEVER, READ_AT, WROTE, Ints
+from trnlab.sim.timing.layout import DMA, NEVER, READ_AT, READER, WRITER, WROTE, Ints
 from trnlab.sim.timing.order import slots as new_slots
 from trnlab.sim.timing.plan import TimingPlan
 
 _SBUF_GRANULE = 64  # bytes per partition; tiles start on multiples of it
+_WRITE, _READ = 0, 2  # of `_History.last`, each before who did it
 _MOST_GRANULES = 1 << 16  # of the scratch memory
 
 
-@dataclass
-class SharedBytes:
-    """Bytes shared by calls: per granule the last write and the last read, and the instructions that did them."""
+class SharedBytes(NamedTuple):
+    """Bytes shared by calls: granules of so many bytes, so many of them from `first` on in a `_History`."""
 
     granule: int
-    write: Ints
-    write_index: Ints
-    read: Ints
-    read_index: Ints
-
-
-def _region(nbytes: int, granule: int) -> SharedBytes:
-    count = max(-(-nbytes // granule), 1)
-    never, nobody = np.full(count, NEVER, np.int64), np.full(count, -1, np.int64)
-    return SharedBytes(granule, never, nobody, never.copy(), nobody.copy())
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """Slots from `first` on of a routine as bytes of a region: slot first + i has bytes in [low[i], high[i])."""
-
-    region: SharedBytes
     first: int
-    low: Ints
-    high: Ints
+    granules: int
+
+
+class _History:
+    """What was done to all granules. last: of each the last write, who wrote, the last read, and who read."""
+
+    def __init__(self) -> None:
+        self.last = np.empty((0, 4), np.int64)
+        self.size = 0
+
+    def region(self, nbytes: int, granule: int) -> SharedBytes:
+        """Bytes that nobody has used."""
+        found = SharedBytes(granule, self.size, max(-(-nbytes // granule), 1))
+        self.size += found.granules
+        if self.size > len(self.last):
+            more = np.tile(np.array([NEVER, -1, NEVER, -1], np.int64), (self.size, 1))
+            self.last = np.concatenate([self.last, more])
+        return found
+
+    def of(self, region: SharedBytes) -> Ints:
+        """The rows of a region."""
+        return self.last[region.first : region.first + region.granules]
+
+
+class _Places(NamedTuple):
+    """What is known of slots of a routine, each perhaps several times: the first and the last of the granules that it touches."""
+
+    slot: Ints
+    first: Ints
+    last: Ints
 
 
 class Memories:
@@ -64,10 +76,15 @@ class Memories:
         self._touched = np.zeros(len(program.tensors), np.bool_)  # used so far, and placed in the arena
         self._granules = self._finest()
         self._regions: dict[int, SharedBytes] = {}
-        self._sbuf = _region(int(chip.sbuf.bytes_per_partition.value), _SBUF_GRANULE)
+        self._history, self._known = _History(), dict[tuple[Any, ...], _Places]()
+        self._times = Counter(map(_asked, program.calls))
         finest = [r.buffers[i].slot_bytes for r, p in zip(program.routines, plans) for i in p.scratch]
         top = program.scratch_bytes
-        self._scratch = _region(top, max(min(finest, default=1), -(-top // _MOST_GRANULES)))
+        self._sizes = [
+            (int(chip.sbuf.bytes_per_partition.value), _SBUF_GRANULE),
+            (top, max(min(finest, default=1), -(-top // _MOST_GRANULES))),
+        ]
+        self._sbuf, self._scratch = (self._history.region(*size) for size in self._sizes)
         self._psum = new_slots(chip.psum.num_banks)
 
     @classmethod
@@ -76,6 +93,8 @@ class Memories:
         found = [cls(program, plans, chip) for _ in range(cores)]
         for memory in found[1:]:
             memory._regions, memory._touched = found[0]._regions, found[0]._touched
+            memory._history = found[0]._history
+            memory._sbuf, memory._scratch = (memory._history.region(*size) for size in memory._sizes)
         return found
 
     def _finest(self) -> dict[int, int]:
@@ -93,31 +112,44 @@ class Memories:
         if region is None:
             row = self._row[tensor]
             me, (low, high) = self.program.tensors[row], self._extent[row]
-            region = self._regions[tensor] = _region(me.nbytes, self._granules[tensor])
+            region = self._regions[tensor] = self._history.region(me.nbytes, self._granules[tensor])
             overlap = self._touched & (self._extent[:, 0] < high) & (low < self._extent[:, 1])
             for other in np.flatnonzero(overlap):
-                _inherit(region, self._regions[self.program.tensors[other].id])
+                old = self._regions[self.program.tensors[other].id]
+                _inherit(self._history.of(region), self._history.of(old))
             self._touched[row] = me.address >= 0
         return region
 
-    def _pieces(self, call: Call, routine: Routine) -> Iterable[_Piece]:
-        offsets = call.offsets or (0,) * len(call.args)
-        for tensor, offset, index in zip(call.args, offsets, routine.params, strict=True):
-            yield self._piece(routine, index, self._tensor(tensor), offset)
-        p = self.plans[call.routine]
-        for index in p.scratch:
-            yield self._piece(routine, index, self._scratch, routine.buffers[index].address)
-        low, high = _tiles_of(routine, p)
-        yield _Piece(self._sbuf, routine.num_psum, low + call.sbuf_base, high + call.sbuf_base)
+    def _places(self, call: Call, routine: Routine) -> _Places:
+        """Where the slots of a call are; of calls that come again, kept."""
+        key = _asked(call)
+        found = self._known.get(key)
+        if found is None:
+            tensors = [self._tensor(tensor) for tensor in call.args]
+            scratch = [self._scratch] * len(self.plans[call.routine].scratch)
+            regions = [*tensors, *scratch, self._sbuf]
+            within, counts = self._within(call, routine, tuple(region.granule for region in regions))
+            base = np.repeat([region.first for region in regions], counts)
+            found = _Places(within.slot, within.first + base, within.last + base)
+            if self._times[key] > 1:
+                self._known[key] = found
+        return found
 
-    @staticmethod
-    def _piece(routine: Routine, index: int, region: SharedBytes, address: int) -> _Piece:
-        buffer = routine.buffers[index]
-        if buffer.grid is not None:
-            low, high = buffer.grid.extents()
-            return _Piece(region, routine.hbm_slot[index], address + low, address + np.minimum(high, buffer.nbytes))
-        cuts = address + np.append(np.arange(0, buffer.nbytes, buffer.slot_bytes), buffer.nbytes)
-        return _Piece(region, routine.hbm_slot[index], cuts[:-1], cuts[1:])
+    def _within(self, call: Call, routine: Routine, granules: tuple[int, ...]) -> tuple[_Places, list[int]]:
+        """The places of a call from the first granule of each region on, and how many are in each; kept with the
+        routine."""
+        known: dict[Any, tuple[_Places, list[int]]] = routine._memo.setdefault("places", {})
+        key = granules, call.offsets, call.sbuf_base
+        if key not in known:
+            p, offsets = self.plans[call.routine], call.offsets or (0,) * len(call.args)
+            buffers = [*zip(routine.params, offsets, strict=True)]
+            buffers += [(index, routine.buffers[index].address) for index in p.scratch]
+            parts = [_of_buffer(routine, *buffer, granule) for buffer, granule in zip(buffers, granules)]
+            low, high = _tiles_of(routine, p)
+            parts.append(_touched(routine.num_psum, low + call.sbuf_base, high + call.sbuf_base, granules[-1]))
+            whole = _Places(*(np.concatenate(column) for column in zip(*parts)))
+            known[key] = whole, [len(part.slot) for part in parts]
+        return known[key]
 
     def enter(self, call: Call, routine: Routine) -> Ints:
         """The slots of a call, as earlier calls have left them. What they did counts as done by DMA, for which
@@ -125,19 +157,36 @@ class Memories:
         """
         slots = new_slots(routine.num_slots)
         slots[: routine.num_psum] = self._psum
-        for piece in self._pieces(call, routine):
-            r = piece.region
-            _gather(piece.first, piece.low, piece.high, r.granule, r.write, r.write_index, slots, WROTE)
-            _gather(piece.first, piece.low, piece.high, r.granule, r.read, r.read_index, slots, READ_AT)
+        _gather(*self._places(call, routine), self._history.last, slots)
         return slots
 
     def leave(self, call: Call, routine: Routine, slots: Ints) -> None:
         """Remember what a call has done to memory."""
         self._psum[:] = slots[: routine.num_psum]
-        for piece in self._pieces(call, routine):
-            r = piece.region
-            _scatter(piece.first, piece.low, piece.high, r.granule, slots, WROTE, r.write, r.write_index)
-            _scatter(piece.first, piece.low, piece.high, r.granule, slots, READ_AT, r.read, r.read_index)
+        _scatter(*self._places(call, routine), slots, self._history.last)
+
+
+def _asked(call: Call) -> tuple[Any, ...]:
+    """What decides where the slots of a call are."""
+    return call.routine, call.args, call.offsets, call.sbuf_base
+
+
+def _of_buffer(routine: Routine, index: int, address: int, granule: int) -> _Places:
+    """The places of a buffer that begins so many bytes behind the first of its region."""
+    buffer = routine.buffers[index]
+    if buffer.grid is not None:
+        low, high = buffer.grid.extents()
+        high = np.minimum(high, buffer.nbytes)
+    else:
+        cuts = np.append(np.arange(0, buffer.nbytes, buffer.slot_bytes), buffer.nbytes)
+        low, high = cuts[:-1], cuts[1:]
+    return _touched(routine.hbm_slot[index], address + low, address + high, granule)
+
+
+def _touched(first: int, low: Ints, high: Ints, granule: int) -> _Places:
+    """What is known of slots from `first` on, whose bytes are [low[i], high[i])."""
+    slot = first + np.arange(len(low), dtype=np.int64)
+    return _Places(slot, low // granule, (high - 1) // granule)
 
 
 def _tiles_of(routine: Routine, p: TimingPlan) -> tuple[Ints, Ints]:
@@ -156,33 +205,39 @@ def _tiles_of(routine: Routine, p: TimingPlan) -> tuple[Ints, Ints]:
     return found
 
 
-def _inherit(region: SharedBytes, old: SharedBytes) -> None:
-    """Let all of a region wait for all that was done to another that had the same bytes."""
-    for times, indices in ((old.write, old.write_index), (old.read, old.read_index)):
-        last = int(times.argmax())
-        if times[last] > region.write[0]:
-            region.write[:], region.write_index[:] = times[last], indices[last]
+@compiled
+def _inherit(mine: Ints, others: Ints) -> None:
+    """Let all of a region, which nobody has used, wait for all that was done to another that had the same bytes, as
+    if all of it were writes."""
+    for time in (_WRITE, _READ):
+        latest = 0
+        for g in range(len(others)):
+            if others[g, time] > others[latest, time]:
+                latest = g
+        if others[latest, time] > mine[0, _WRITE]:
+            for g in range(len(mine)):
+                mine[g, _WRITE], mine[g, _WRITE + 1] = others[latest, time], others[latest, time + 1]
 
 
 @compiled
-def _gather(
-    first: int, low: Ints, high: Ints, granule: int, shared: Ints, shared_index: Ints, slots: Ints, column: int
-) -> None:
+def _gather(slot: Ints, first: Ints, final: Ints, last: Ints, slots: Ints) -> None:
     """The latest of the granules that each slot touches."""
-    for i in range(len(low)):
-        s = first + i
-        for g in range(low[i] // granule, (high[i] - 1) // granule + 1):
-            if shared[g] > slots[s, column]:
-                slots[s, column], slots[s, column + 1] = shared[g], shared_index[g] * 8 + DMA
+    for i in range(len(slot)):
+        s = slot[i]
+        for g in range(first[i], final[i] + 1):
+            if last[g, _WRITE] > slots[s, WROTE]:
+                slots[s, WROTE], slots[s, WRITER] = last[g, _WRITE], last[g, _WRITE + 1] * 8 + DMA
+            if last[g, _READ] > slots[s, READ_AT]:
+                slots[s, READ_AT], slots[s, READER] = last[g, _READ], last[g, _READ + 1] * 8 + DMA
 
 
 @compiled
-def _scatter(
-    first: int, low: Ints, high: Ints, granule: int, slots: Ints, column: int, shared: Ints, shared_index: Ints
-) -> None:
+def _scatter(slot: Ints, first: Ints, final: Ints, slots: Ints, last: Ints) -> None:
     """The latest of the slots that touch each granule."""
-    for i in range(len(low)):
-        s = first + i
-        for g in range(low[i] // granule, (high[i] - 1) // granule + 1):
-            if slots[s, column] > shared[g]:
-                shared[g], shared_index[g] = slots[s, column], slots[s, column + 1] >> 3
+    for i in range(len(slot)):
+        s = slot[i]
+        for g in range(first[i], final[i] + 1):
+            if slots[s, WROTE] > last[g, _WRITE]:
+                last[g, _WRITE], last[g, _WRITE + 1] = slots[s, WROTE], slots[s, WRITER] >> 3
+            if slots[s, READ_AT] > last[g, _READ]:
+                last[g, _READ], last[g, _READ + 1] = slots[s, READ_AT], slots[s, READER] >> 3

@@ -31,80 +31,81 @@ from typing import Any
 import numpy as np
 
 from trnlab.loops import compiled
-
-Ints = np.ndarray[Any, np.dtype[np.int64]]
-Array = np.ndarray[Any, Any]
-
-ENGINES, LANES, RINGS = 6, 16, 5 * 16
-GAPS = 16  # a power of two
-HELD = 16  # intervals of a port that are remembered; a power of two
-DMA, NOBODY = 5, 7
-NEVER = -(1 << 60)
-TENSOR, VECTOR, SCALAR, CC = 0, 1, 2, 5
-
-# An operand in one number: its first slot, how many more there are, and what is done to them.
-MORE_SHIFT, READ_SHIFT = 32, 60
-MORE_MASK, SLOT_MASK = (1 << 28) - 1, (1 << 32) - 1
-READ, WRITE = 1, 2
-
-# Columns of a cost row, see `plan`. RING to SPACING and WAKE to TURN are those of DMA. SLOW: BUSY
-# while the PE array runs at half rate. WAKE: more than a semaphore after the operands. TURN: from the last
-# byte of a transfer that went the other way to the first of this one, on a lane.
-(
-    ENGINE,
-    BUSY,
-    LATENCY,
-    EXPOSED,
-    TABLE,
-    PORTS,
-    PARTS,
-    ISSUE_GAP,
-    RING,
-    SHARE,
-    FIRST_LANE,
-    NUM_LANES,
-    STAGGER,
-    SPACING,
-    SLOW,
-    WAKE,
-    WAY,
-    TURN,
-) = range(18)
-ROW = 18
-LOAD, STORE = 1, 2  # of WAY: out of HBM, into HBM; 0: neither, or both
-SBUF_PORT, PSUM_PORT, PSUM_BANK = 1, 2, 4  # bits of PORTS; PSUM_BANK: only with whoever uses the same bank
-BANKS = 8
-PORTS_COUNT = 2 + BANKS
-PARTS_OF_ARRAY = 16  # 4 x 4 parts of 32 rows and 32 columns
-
-# Parameters of a run, in picoseconds unless they say otherwise.
-(
-    SEMAPHORE,
-    INTERVAL,
-    COMPLETION,
-    TABLE_LOAD,
-    WINDOW,
-    FULL_ABOVE,
-    HALF_LATENCY,
+from trnlab.sim.timing.layout import (
     ARBITRATION,
+    BANKS,
     BEGAN,
-    MOST_WAKE,
-) = range(10)
-PARAMETERS = 10
-READY_FIRST, PROGRAM_ORDER, NO_CONTENTION = range(3)  # of ARBITRATION
-TABLES, WEIGHTS = range(2)  # of `Clocks.unit`
-
-WHOLE = 1 << 16  # of a lane, in rows of `cut`
-FREE, LAST = range(2)  # of `Clocks.engine`
-WENT = 2  # of `Clocks.lane`, beside FREE and LAST: the way of the last transfer
-WINDOW_END, WORKED, HALF_RATE = range(3)  # of `Clocks.window`
-# Of a slot: the last write, and the last reads by two different classes (engines and DMA), the later one first. Each
-# is a time and who did it: eight times the index of the instruction plus the class.
-WROTE, WRITER, READ_AT, READER, READ_BEFORE, READER_BEFORE = range(6)
-SLOT = 8
-
-# Why an instruction did not start earlier.
-START, ISSUE, RAW, WAR, WAW, PORT, PEER, PART = range(8)
+    BUSY,
+    CC,
+    COMPLETION,
+    DMA,
+    ENDS,
+    ENGINE,
+    ENGINES,
+    EXPOSED,
+    FREE,
+    FULL_ABOVE,
+    GAPS,
+    HALF_LATENCY,
+    HALF_RATE,
+    HELD,
+    HOLDER,
+    ISSUE,
+    ISSUE_GAP,
+    LANES,
+    LAST,
+    LATENCY,
+    MORE_MASK,
+    MORE_SHIFT,
+    NEVER,
+    NO_CONTENTION,
+    OF_READ,
+    OF_READ_BEFORE,
+    OF_READER,
+    OF_READER_BEFORE,
+    OF_WRITER,
+    PART,
+    PARTS,
+    PARTS_OF_ARRAY,
+    PORT,
+    PORTS,
+    PORTS_COUNT,
+    PROGRAM_ORDER,
+    PSUM_BANK,
+    PSUM_PORT,
+    RAW,
+    READ,
+    READ_SHIFT,
+    READER,
+    READER_BEFORE,
+    RING,
+    RINGS,
+    SBUF_PORT,
+    SEMAPHORE,
+    SLOT,
+    SLOT_MASK,
+    SLOT_ROW,
+    SLOW,
+    START,
+    TABLE,
+    TABLE_LOAD,
+    TABLES,
+    TENSOR,
+    VECTOR,
+    WAKE,
+    WAR,
+    WAW,
+    WEIGHTS,
+    WENT,
+    WINDOW,
+    WINDOW_END,
+    WORKED,
+    WRITE,
+    WRITER,
+    Array,
+    Ints,
+)
+from trnlab.sim.timing.transfers import place_transfer
 
 
 class Clocks:
@@ -129,15 +130,34 @@ class Clocks:
 
     def settle(self) -> None:
         """Turn what is kept in turns so that the oldest comes first: the same clocks, however long they have run."""
-        full = self.port_count > HELD
-        turn = np.where(full, self.port_count, 0)[..., None] + np.arange(HELD) & HELD - 1
-        self.port[...] = np.take_along_axis(self.port, turn[..., None], 2)
-        self.port_count[full] = HELD
-        if self.gaps[GAPS, 0] > GAPS:
-            oldest = int(self.gaps[GAPS, 0]) & GAPS - 1
-            self.gap[...] = np.roll(self.gap, -oldest, 0)
-            self.gaps[:GAPS] = np.roll(self.gaps[:GAPS], -oldest, 0)
-            self.gaps[GAPS, 0] = GAPS
+        _settle(self.port, self.port_count, self.gap, self.gaps)
+
+
+@compiled
+def _settle(port: Ints, port_count: Ints, gap: Ints, gaps: Ints) -> None:
+    """See `Clocks.settle`."""
+    held = np.empty((HELD, 3), np.int64)
+    for p in range(PORTS_COUNT):
+        for side in range(2):
+            if port_count[p, side] > HELD:
+                for i in range(3 * HELD):
+                    held[i // 3, i % 3] = port[p, side, i // 3, i % 3]
+                for i in range(3 * HELD):
+                    port[p, side, i // 3, i % 3] = held[(port_count[p, side] + i // 3) & (HELD - 1), i % 3]
+                port_count[p, side] = HELD
+    if gaps[GAPS, 0] > GAPS:
+        oldest, row = gaps[GAPS, 0], np.empty(GAPS, np.int64)
+        for i in range(3 * LANES):
+            for g in range(GAPS):
+                row[g] = gap[g, i // LANES, i % LANES]
+            for g in range(GAPS):
+                gap[g, i // LANES, i % LANES] = row[(oldest + g) & (GAPS - 1)]
+        for i in range(2):
+            for g in range(GAPS):
+                row[g] = gaps[g, i]
+            for g in range(GAPS):
+                gaps[g, i] = row[(oldest + g) & (GAPS - 1)]
+        gaps[GAPS, 0] = GAPS
 
 
 def slots(count: int) -> Ints:
@@ -174,7 +194,7 @@ def run(
     gap: Ints,
     gaps: Ints,
     cut: Ints,
-    slot: Ints,
+    states: Ints,
     start: Ints,
     end: Ints,
     begin: Ints,
@@ -185,42 +205,51 @@ def run(
 ) -> None:
     """Time the instructions of one call, in the order of `visit` if there is one.
 
-    `base` is the index of the call's first instruction in the whole timeline.
+    `base` is the index of the call's first instruction in the whole timeline. states: of the slots, a row behind the
+    other, since a row of them has a known length.
     """
-    as_written = visit.shape[0] == 0
-    contended = parameters[ARBITRATION] != NO_CONTENTION
+    as_written, found = visit.shape[0] == 0, np.empty((2, LANES), np.int64)
+    contended, windowed = parameters[ARBITRATION] != NO_CONTENTION, parameters[WINDOW] != 0
+    signal = parameters[SEMAPHORE]
     for turn in range(row_of.shape[0]):
         number = turn if as_written else np.int64(visit[turn])
         i = np.uint64(number)  # unsigned: as an index it is not asked whether it counts from the end
         r = np.uint64(row_of[i])
         engine = rows[r, ENGINE]
         issuer, last_use = np.uint64(engine), np.uint64(first_use[i + np.uint64(1)])
-        is_dma, semaphore = rows[r, RING] >= 0, parameters[SEMAPHORE] + rows[r, WAKE]
+        is_dma, semaphore = rows[r, RING] >= 0, signal + rows[r, WAKE]
         who = DMA if is_dma else engine
         apart = is_dma or engine == CC
         t, by = engine_state[issuer, FREE], engine_state[issuer, LAST] << 3
         why, wait = START if by < 0 else ISSUE, np.int64(NEVER)
         for k in range(np.uint64(first_use[i]), last_use):
             use = uses[k]
-            flags, first = use >> READ_SHIFT, use & SLOT_MASK
-            for s in range(np.uint64(first), np.uint64(first + (use >> MORE_SHIFT & MORE_MASK) + 1)):
-                if flags & READ or apart or slot[s, WRITER] & 7 != who:
-                    ready = slot[s, WROTE] + semaphore
+            flags, at = use >> READ_SHIFT, np.uint64(use & SLOT_MASK) * SLOT_ROW
+            more = use >> MORE_SHIFT & MORE_MASK
+            while True:
+                ready = states[at] + semaphore
+                if flags & READ:
                     wait = max(wait, ready)
-                    if ready > t or (ready == t and flags & READ):
-                        t, by = ready, slot[s, WRITER]
-                        why = RAW if flags & READ else WAW
-                if flags & WRITE:
-                    column = READ_AT if apart or slot[s, READER] & 7 != who else READ_BEFORE
-                    ready = slot[s, column] + semaphore
+                    if ready >= t:
+                        t, by, why = ready, states[at + OF_WRITER], RAW
+                elif apart or states[at + OF_WRITER] & 7 != who:
                     wait = max(wait, ready)
                     if ready > t:
-                        t, by, why = ready, slot[s, column + 1], WAR
+                        t, by, why = ready, states[at + OF_WRITER], WAW
+                if flags & WRITE:
+                    last_read = at + (OF_READ if apart or states[at + OF_READER] & 7 != who else OF_READ_BEFORE)
+                    ready = states[last_read] + semaphore
+                    wait = max(wait, ready)
+                    if ready > t:
+                        t, by, why = ready, states[last_read + OF_WRITER], WAR
+                if more == 0:
+                    break
+                more, at = more - 1, at + SLOT_ROW
         index = base + number
         if is_dma:
             occupied = rows[r, BUSY]
-            begin[i], last, held[i] = _transfer(
-                rows[r], t + occupied + rows[r, LATENCY], parameters, index, issued, ring, lane, gap, gaps, cut
+            begin[i], last, held[i] = place_transfer(
+                rows[r], t + occupied + rows[r, LATENCY], parameters, index, issued, ring, lane, gap, gaps, cut, found
             )
             finish = last + parameters[COMPLETION]
         else:
@@ -234,7 +263,7 @@ def run(
                 extra = max(max(wait, unit[WEIGHTS]) + rows[r, EXPOSED] - t, np.int64(0))
                 if contended:
                     unit[WEIGHTS] = t + extra
-                if parameters[WINDOW]:
+                if windowed:
                     work, slow = busy + extra, rows[r, SLOW] + 2 * extra
                     extra += _paced(t, work, slow, parameters, window) - work
                     drain = np.int64(parameters[HALF_LATENCY] * window[HALF_RATE])
@@ -259,19 +288,24 @@ def run(
         mark = index * 8 + who
         for k in range(np.uint64(first_use[i]), last_use):
             use = uses[k]
-            flags, first = use >> READ_SHIFT, use & SLOT_MASK
-            for s in range(np.uint64(first), np.uint64(first + (use >> MORE_SHIFT & MORE_MASK) + 1)):
+            flags, at = use >> READ_SHIFT, np.uint64(use & SLOT_MASK) * SLOT_ROW
+            more = use >> MORE_SHIFT & MORE_MASK
+            while True:
                 if flags & READ:
-                    if slot[s, READER] & 7 == who:
-                        if finish > slot[s, READ_AT]:
-                            slot[s, READ_AT], slot[s, READER] = finish, mark
-                    elif finish > slot[s, READ_AT]:
-                        slot[s, READ_BEFORE], slot[s, READER_BEFORE] = slot[s, READ_AT], slot[s, READER]
-                        slot[s, READ_AT], slot[s, READER] = finish, mark
-                    elif finish > slot[s, READ_BEFORE]:
-                        slot[s, READ_BEFORE], slot[s, READER_BEFORE] = finish, mark
+                    if states[at + OF_READER] & 7 == who:
+                        if finish > states[at + OF_READ]:
+                            states[at + OF_READ], states[at + OF_READER] = finish, mark
+                    elif finish > states[at + OF_READ]:
+                        states[at + OF_READ_BEFORE] = states[at + OF_READ]
+                        states[at + OF_READER_BEFORE] = states[at + OF_READER]
+                        states[at + OF_READ], states[at + OF_READER] = finish, mark
+                    elif finish > states[at + OF_READ_BEFORE]:
+                        states[at + OF_READ_BEFORE], states[at + OF_READER_BEFORE] = finish, mark
                 if flags & WRITE:
-                    slot[s, WROTE], slot[s, WRITER] = max(slot[s, WROTE], finish), mark
+                    states[at], states[at + OF_WRITER] = max(states[at], finish), mark
+                if more == 0:
+                    break
+                more, at = more - 1, at + SLOT_ROW
 
 
 @compiled(inline="always")
@@ -332,199 +366,46 @@ def _paced(t: int, work: int, slow: int, parameters: Ints, window: Ints) -> int:
         now += left
 
 
-@compiled
+@compiled(forceinline=True)
 def _port_free(ports: int, engine: int, t: int, busy: int, arbitration: int, port: Ints, count: Ints) -> Any:
     """The earliest time from `t` on at which the engine that shares the ports leaves them alone for `busy`.
 
     An instruction may go before another that was issued earlier on the other engine and still waits for its operands,
     unless everything is to happen in the order of the program.
     """
-    other = 1 if engine == VECTOR else 0
+    side = np.uint64(1 if engine == VECTOR else 0)  # of the other
     by, moved = np.int64(-1), True
     while moved:
         moved = False
-        for p in range(PORTS_COUNT):
-            if ports >> p & 1:
-                first = last = count[p, other]
-                while first > max(last - HELD, 0) and port[p, other, (first - 1) & (HELD - 1), 1] > t:
+        p, left = side, ports
+        while left:
+            if left & 1:
+                last = count[p]
+                first, oldest = last, max(last - HELD, 0)
+                while first > oldest and port[_interval(p, first - 1) + ENDS] > t:
                     first -= 1
                 for n in range(first, last):  # in order of time
-                    h = n & (HELD - 1)
-                    since, until = port[p, other, h, 0], port[p, other, h, 1]
+                    h = _interval(p, n)
+                    since, until = port[h], port[h + ENDS]
                     if t < until and (arbitration == PROGRAM_ORDER or since < t + busy):
-                        t, by, moved = until, port[p, other, h, 2], True
+                        t, by, moved = until, port[h + HOLDER], True
+            p, left = p + np.uint64(2), left >> 1
     return t, by
 
 
-@compiled
-def _hold_ports(ports: int, engine: int, t: int, busy: int, index: int, port: Ints, count: Ints) -> None:
-    """Remember that an engine uses its ports from `t` on."""
-    side = 0 if engine == VECTOR else 1
-    for p in range(PORTS_COUNT):
-        if ports >> p & 1:
-            h = count[p, side] & (HELD - 1)
-            port[p, side, h, 0], port[p, side, h, 1], port[p, side, h, 2] = t, t + busy, index
-            count[p, side] += 1
+@compiled(inline="always")
+def _interval(p: int, n: int) -> Any:
+    """Where interval n of a port and a side lies."""
+    return (p * np.uint64(HELD) + np.uint64(n & (HELD - 1))) * np.uint64(3)
 
 
 @compiled(forceinline=True)
-def _transfer(
-    row: Ints,
-    ready: int,
-    parameters: Ints,
-    index: int,
-    issued: Ints,
-    ring: Ints,
-    lane: Ints,
-    gap: Ints,
-    gaps: Ints,
-    cut: Ints,
-) -> Any:
-    """Place one transfer on its lanes; returns first byte, last byte, and what held back the lane that was last."""
-    queue, share, stagger = np.uint64(row[RING]), row[SHARE], row[STAGGER]
-    low = row[FIRST_LANE]
-    first_lane, lanes = np.uint64(low), np.uint64(row[NUM_LANES])
-    made, by, before = ready, np.int64(-1), issued[queue, 1]
-    if issued[queue, 0] + row[SPACING] > made:
-        made, by = issued[queue, 0] + row[SPACING], before
-    issued[queue, 0], issued[queue, 1] = made, index
-    if parameters[ARBITRATION] == NO_CONTENTION:
-        return made, made + (row[NUM_LANES] - 1) * stagger + share, by
-    if cut.shape[0]:
-        share = _competing(max(made, lane[FREE, first_lane]), share, cut)
-    fits = False
-    for g in range(GAPS):
-        fits |= (gaps[g, 0] >= made + share) & (gaps[g, 1] >= share)
-    if fits and parameters[ARBITRATION] == READY_FIRST:
-        return _backfill(row, share, made, by, before, index, ring, lane, gap, gaps)
-    first, last, final, opened = np.int64(1) << 62, np.int64(NEVER), np.uint64(0), False
-    turn = row[TURN] if lane[WENT, first_lane] + row[WAY] == LOAD + STORE else np.int64(0)
-    at, late = made, made
-    for k in range(lanes):
-        free = lane[FREE, first_lane + k] + turn
-        begin = max(at, free)
-        opened |= begin > free
-        first = min(first, begin)
-        if begin > last:
-            last, final, late = begin, first_lane + k, at
-        at += stagger
-    if lane[FREE, final] + turn > late:
-        by = lane[LAST, final]
-    if opened:
-        _remember(low, low + row[NUM_LANES], made, stagger, lane, gap, gaps, last)
-    at = made
-    for k in range(lanes):
-        until = max(at, lane[FREE, first_lane + k] + turn) + share
-        ring[queue, first_lane + k] = lane[FREE, first_lane + k] = until
-        lane[LAST, first_lane + k], lane[WENT, first_lane + k] = index, row[WAY]
-        at += stagger
-    return first, last + share, by
-
-
-@compiled
-def _competing(begin: int, share: int, cut: Ints) -> int:
-    """How long a lane takes from `begin` on for what takes `share` alone. Rows of `cut`, ascending: from when on, and
-    how much of WHOLE is left of it.
-    """
-    low, high = 0, cut.shape[0] - 1  # the last row that begins no later
-    while low < high:
-        middle = (low + high + 1) // 2
-        if cut[middle, 0] <= begin:
-            low = middle
-        else:
-            high = middle - 1
-    now, remaining = begin, share
-    while low + 1 < cut.shape[0]:
-        room = (cut[low + 1, 0] - now) * cut[low, 1] // WHOLE
-        if room >= remaining:
-            break
-        now, remaining, low = cut[low + 1, 0], remaining - room, low + 1
-    return int(now - begin + (remaining * WHOLE + cut[low, 1] - 1) // cut[low, 1])
-
-
-@compiled(inline="always")
-def _remember(low: int, high: int, made: int, stagger: int, lane: Ints, gap: Ints, gaps: Ints, last: int) -> None:
-    """Note on which lanes a transfer from `made` on leaves a gap behind."""
-    g = gaps[GAPS, 0] & (GAPS - 1)
-    longest = np.int64(0)
-    for n in range(LANES):
-        at = max(made + (n - low) * stagger, lane[FREE, n])
-        used = (n >= low) & (n < high)
-        gap[g, 0, n] = lane[FREE, n] if used else NEVER
-        gap[g, 1, n] = at if used else NEVER
-        gap[g, 2, n] = lane[LAST, n]
-        longest = max(longest, at - lane[FREE, n]) if used else longest
-    gaps[g, 0], gaps[g, 1] = last, longest
-    gaps[GAPS, 0] += 1
-
-
-@compiled
-def _backfill(
-    row: Ints, share: int, made: int, by: int, before: int, index: int, ring: Ints, lane: Ints, gap: Ints, gaps: Ints
-) -> Any:
-    """As `_transfer`, where some lane may have an idle gap that is long enough; before: the queue's last transfer."""
-    queue, low = row[RING], row[FIRST_LANE]
-    first, last, blocked = np.int64(1) << 62, np.int64(NEVER), np.int64(-1)
-    newest = gaps[GAPS, 0]
-    oldest = max(newest - GAPS + 1, 0)
-    fresh, opened, filled = newest & (GAPS - 1), False, np.int64(0)
-    end = newest  # sets without room for this transfer on any lane are left out at both ends
-    while oldest < end and not _has_room(oldest & (GAPS - 1), made, share, gaps):
-        oldest += 1
-    while oldest < end and not _has_room((end - 1) & (GAPS - 1), made, share, gaps):
-        end -= 1
-    for n in range(low, low + row[NUM_LANES]):
-        earliest, cause = made + (n - low) * row[STAGGER], by
-        if ring[queue, n] > earliest:
-            earliest, cause = ring[queue, n], before
-        at: Any = np.int64(-1)
-        for k in range(oldest, end):
-            g = k & (GAPS - 1)
-            if gaps[g, 0] >= earliest + share and gaps[g, 1] >= share:
-                since, until = gap[g, 0, n], gap[g, 1, n]
-                if max(earliest, since) + share <= until:
-                    at, previous = max(earliest, since), gap[g, 2, n]
-                    if at - since > until - at - share:  # keep the longer rest
-                        gap[g, 1, n] = at
-                    else:
-                        gap[g, 0, n], gap[g, 2, n] = at + share, index
-                    filled |= np.int64(1) << g
-                    break
-        if at < 0:
-            free, previous = lane[FREE, n], lane[LAST, n]
-            turn = row[TURN] if lane[WENT, n] + row[WAY] == LOAD + STORE else np.int64(0)
-            at = max(earliest, free + turn)
-            if at > free + turn:
-                if not opened:  # the oldest gaps are forgotten
-                    opened = True
-                    gap[fresh, 0, :] = gap[fresh, 1, :] = NEVER
-                gap[fresh, 0, n], gap[fresh, 1, n], gap[fresh, 2, n] = free, at, previous
-            lane[FREE, n], lane[LAST, n], lane[WENT, n] = at + share, index, row[WAY]
-        if at > earliest:
-            cause = previous
-        ring[queue, n] = at + share
-        first = min(first, at)
-        if at + share > last:
-            last, blocked = at + share, np.int64(cause)
-    if opened:
-        gaps[GAPS, 0] += 1
-        filled |= np.int64(1) << fresh
-    for g in range(GAPS):
-        if filled >> g & 1:
-            _measure(g, gap, gaps)
-    return first, last, blocked
-
-
-@compiled(inline="always")
-def _has_room(g: int, made: int, share: int, gaps: Ints) -> bool:
-    """Whether some gap of a set may be long enough, and late enough, for `share` from `made` on."""
-    return bool(gaps[g, 0] >= made + share) & bool(gaps[g, 1] >= share)
-
-
-@compiled(inline="always")
-def _measure(g: int, gap: Ints, gaps: Ints) -> None:
-    """The latest end and the longest of a set of gaps."""
-    latest, longest = np.int64(NEVER), np.int64(0)
-    for n in range(LANES):
-        latest, longest = max(latest, gap[g, 1, n]), max(longest, gap[g, 1, n] - gap[g, 0, n])
-    gaps[g, 0], gaps[g, 1] = latest, longest
+def _hold_ports(ports: int, engine: int, t: int, busy: int, index: int, port: Ints, count: Ints) -> None:
+    """Remember that an engine uses its ports from `t` on."""
+    p, left = np.uint64(0 if engine == VECTOR else 1), ports
+    while left:
+        if left & 1:
+            h = _interval(p, count[p])
+            port[h], port[h + ENDS], port[h + HOLDER] = t, t + busy, index
+            count[p] += 1
+        p, left = p + np.uint64(2), left >> 1

@@ -19,9 +19,9 @@ from trnlab.isa.elementwise.tensor_scalar import ON_SCALAR
 from trnlab.loops import compiled
 from trnlab.numerics import dtypes
 from trnlab.program.routine import Routine
-from trnlab.sim.timing import order
+from trnlab.sim.timing import layout
 from trnlab.sim.timing.cost import by_software, dma_cost, in_fast_mode, work_cost
-from trnlab.sim.timing.order import Array, Ints
+from trnlab.sim.timing.layout import Array, Ints
 from trnlab.timeline import OpInfo
 from trnlab.units import PS_PER_NS
 
@@ -35,7 +35,7 @@ SRC_IN_HBM, DST_IN_HBM = 1, 2
 class TimingPlan:
     """Per instruction: its row, its operands first_operand[i] .. first_operand[i+1]. Per operand: slots, access."""
 
-    rows: Ints  # [distinct, order.ROW]
+    rows: Ints  # [distinct, layout.ROW]
     ops: tuple[OpInfo, ...]  # what each row is, for people
     row_of: Array
     first_operand: Array
@@ -49,12 +49,12 @@ class TimingPlan:
     @cached_property
     def engine(self) -> Array:
         """The engine of each instruction."""
-        return self.rows[:, order.ENGINE].astype(np.int8)[self.row_of]
+        return self.rows[:, layout.ENGINE].astype(np.int8)[self.row_of]
 
     @cached_property
     def uses_engine(self) -> Array:
         """Which engines have instructions."""
-        return np.isin(np.arange(order.ENGINES), self.engine)
+        return np.isin(np.arange(layout.ENGINES), self.engine)
 
 
 def plan(routine: Routine, chip: Chip) -> TimingPlan:
@@ -101,7 +101,7 @@ def _make(routine: Routine, chip: Chip) -> TimingPlan:
     parts = [_split(int(key)) for key in keys[:count]]
     rows = np.array([_row(part, routine.works[part.work], chip) for part in parts], np.int64)
     return TimingPlan(
-        rows.reshape(count, order.ROW),
+        rows.reshape(count, layout.ROW),
         tuple(_info(part, routine.works[part.work], row, chip) for part, row in zip(parts, rows)),
         row_of,
         *_with_dependencies(routine, uses),
@@ -122,7 +122,7 @@ def _with_dependencies(routine: Routine, uses: Ints) -> tuple[Array, Ints, Ints]
         return routine.first_operand, uses, np.empty(0, np.int64)
     slot = routine.num_slots - len(pairs) + np.arange(len(pairs))
     owner = pairs.T.ravel()
-    access = np.repeat([order.WRITE, order.READ], len(pairs)) << order.READ_SHIFT | np.tile(slot, 2)
+    access = np.repeat([layout.WRITE, layout.READ], len(pairs)) << layout.READ_SHIFT | np.tile(slot, 2)
     at = routine.first_operand[owner + 1].astype(np.int64)
     before = np.cumsum(np.bincount(owner, minlength=len(routine)))
     first = routine.first_operand + np.concatenate([[0], before]).astype(np.int32)
@@ -144,7 +144,7 @@ def alternatives(routine: Routine, p: TimingPlan, chip: Chip) -> tuple[Ints, tup
         other[number] = len(rows)
         rows.append(_row(moved, work, chip))
         ops.append(_info(moved, work, np.array(rows[-1], np.int64), chip))
-    return np.array(rows, np.int64).reshape(-1, order.ROW), tuple(ops), other
+    return np.array(rows, np.int64).reshape(-1, layout.ROW), tuple(ops), other
 
 
 def triggered_by(
@@ -160,7 +160,7 @@ def triggered_by(
         keys.append(key)
         rows.append(_row(key, routine.works[key.work], chip))
         ops.append(_info(key, routine.works[key.work], np.array(rows[-1], np.int64), chip))
-    made = np.array(rows, np.int64).reshape(-1, order.ROW)
+    made = np.array(rows, np.int64).reshape(-1, layout.ROW)
     return replace(p, rows=made, ops=tuple(ops), keys=tuple(keys), row_of=row_of)
 
 
@@ -182,7 +182,7 @@ def _opcode_tables() -> tuple[Array, Array]:
     for code, instr in isa.BY_OPCODE.items():
         is_dma[code] = instr.is_dma
         for i, spec in enumerate(instr.operands):
-            roles[code, i] = order.WRITE if spec.role == "dst" else order.READ
+            roles[code, i] = layout.WRITE if spec.role == "dst" else layout.READ
             if spec.rw:
                 roles[code, i] |= _READ_IF_ASKED
             if spec.state:
@@ -221,12 +221,12 @@ class _Key(NamedTuple):
 
 def _split(key: int) -> _Key:
     """The parts of a key of `_scan`."""
-    rest, lane = divmod(key, order.LANES)
+    rest, lane = divmod(key, layout.LANES)
     rest, src = divmod(rest, 3)
     rest, dst = divmod(rest, 3)
     rest, in_hbm = divmod(rest, 4)
     rest, queue = divmod(rest, _QUEUES + 1)
-    work, engine = divmod(rest, order.ENGINES)
+    work, engine = divmod(rest, layout.ENGINES)
     return _Key(work, Engine(engine), -1 if queue == _QUEUES else queue, in_hbm, 1 << dst, 1 << src, lane)
 
 
@@ -242,9 +242,9 @@ def _row(key: _Key, work: Work, chip: Chip) -> list[int]:
         work, chip, key.engine, from_hbm=bool(key.in_hbm & SRC_IN_HBM), to_hbm=bool(key.in_hbm & DST_IN_HBM)
     )
     ring = key.engine * _QUEUES + key.queue
-    first = min(key.lane, order.LANES - dma.lanes)
+    first = min(key.lane, layout.LANES - dma.lanes)
     issue = [key.engine, dma.trigger, dma.start, 0, 0, 0, 0, dma.trigger]
-    way = {SRC_IN_HBM: order.LOAD, DST_IN_HBM: order.STORE}.get(key.in_hbm, 0)
+    way = {SRC_IN_HBM: layout.LOAD, DST_IN_HBM: layout.STORE}.get(key.in_hbm, 0)
     return [*issue, ring, dma.share, first, dma.lanes, dma.stagger, dma.interval, 0, dma.wake, way, dma.turn]
 
 
@@ -257,7 +257,7 @@ def _parts(part: tuple[int, ...]) -> tuple[int, int]:
         return 0, 1
     row, column, rows, columns = (length // _PART for length in part)
     mask = sum(1 << 4 * r + c for r in range(row, row + rows) for c in range(column, column + columns))
-    return mask, order.PARTS_OF_ARRAY // (rows * columns)
+    return mask, layout.PARTS_OF_ARRAY // (rows * columns)
 
 
 def _ports(engine: Engine, work: Work, chip: Chip) -> int:
@@ -267,10 +267,10 @@ def _ports(engine: Engine, work: Work, chip: Chip) -> int:
     (trainium_inferentia2_arch.rst:596-597, 766-767). With it, VectorE takes GpSimdE's port of SBUF in its fast modes
     only (trainium2_arch.rst:268-270), and it and ScalarE wait for each other at the same bank of PSUM only (271-273).
     """
-    sbuf, psum = order.SBUF_PORT, order.PSUM_PORT
+    sbuf, psum = layout.SBUF_PORT, layout.PSUM_PORT
     if chip.has("parallel_ports"):
         sbuf = 0 if engine is Engine.VECTOR and not in_fast_mode(work, chip) else sbuf
-        psum = order.PSUM_BANK
+        psum = layout.PSUM_BANK
     bits = sbuf if engine in (Engine.VECTOR, Engine.GPSIMD) else 0
     return bits | (psum if engine in (Engine.VECTOR, Engine.SCALAR) and work.psum else 0)
 
@@ -289,9 +289,9 @@ def _info(key: _Key, work: Work, row: Ints, chip: Chip) -> OpInfo:
         hbm_read=elements * key.src_item if key.in_hbm & SRC_IN_HBM else 0,
         hbm_write=elements * key.dst_item if key.in_hbm & DST_IN_HBM else 0,
         queue=key.queue,
-        first_lane=int(row[order.FIRST_LANE]),
-        lanes=int(row[order.NUM_LANES]),
-        lane_time=int(row[order.SHARE]),
+        first_lane=int(row[layout.FIRST_LANE]),
+        lanes=int(row[layout.NUM_LANES]),
+        lane_time=int(row[layout.SHARE]),
         active=round(chip.dma.active_gpsimd.value * PS_PER_NS) if software else 0,
     )
 
@@ -346,7 +346,7 @@ def _scan(
             if flags & 4:
                 flags = 3 if reads_destination[code * max(attrs, 1) + attr[i]] else 2
             more = operands[k, 16] - operands[k, 15]
-            uses[k] = np.int64(flags) << order.READ_SHIFT | more << order.MORE_SHIFT | operands[k, 15]
+            uses[k] = np.int64(flags) << layout.READ_SHIFT | more << layout.MORE_SHIFT | operands[k, 15]
             if is_dma[code] and operands[k, 0] < 2:
                 item = itemsize_code[operands[k, 2]]
                 if flags & 2:

@@ -12,12 +12,15 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from trnlab.sim.timing import order
-from trnlab.sim.timing.order import Array, Ints
+from trnlab.loops import compiled
+from trnlab.sim.timing import layout, order
+from trnlab.sim.timing.layout import Array, Ints
 from trnlab.sim.timing.plan import TimingPlan
 
-FORGOTTEN, NOBODY = order.NEVER, order.NEVER + 1
+FORGOTTEN, NOBODY = layout.NEVER, layout.NEVER + 1
+NO_ROW = -(1 << 31)  # stands for NOBODY in columns
 SHORTEST = 2000  # instructions of a routine for which looking pays
+ALWAYS = 1 << 62  # of slack: nothing is forgotten
 MOST = 8  # situations that are kept of a routine
 TIMES = ("start", "end", "begin", "done")
 INDICES = ("blocker", "held")
@@ -47,23 +50,10 @@ class _Layout:
             place: Array = np.arange(array.size).reshape(array.shape)
             of.append(time(place).ravel() + sum(map(len, of)))
         columns = np.array([TIME, MARK, TIME, MARK, TIME, MARK, PLAIN, PLAIN], np.int8)
-        place = np.arange(slots * order.SLOT).reshape(slots, order.SLOT)
+        place = np.arange(slots * layout.SLOT).reshape(slots, layout.SLOT)
         kinds.append(np.tile(columns, slots))
         of.append((place - np.array([0, 1, 0, 1, 0, 1, 0, 0])).ravel() + sum(map(len, of)))
-        kind, self.of = np.concatenate(kinds), np.concatenate(of)
-        self.time, self.index, self.mark, self.plain = (kind == k for k in (TIME, INDEX, MARK, PLAIN))
-
-    def relative(self, state: Ints, time: int, index: int) -> Ints:
-        """The state with times from `time` on, and instructions counted from `index` on."""
-        moved = np.where(self.time, state - time, state)
-        moved = np.where(self.index, np.where(state < 0, NOBODY, state - index), moved)
-        return np.where(self.mark, np.where(state < 0, NOBODY, state - 8 * index), moved)
-
-    def absolute(self, state: Ints, time: int, index: int) -> Ints:
-        """The reverse of `relative`."""
-        moved = np.where(self.time, state + time, state)
-        moved = np.where(self.index, np.where(state == NOBODY, -1, state + index), moved)
-        return np.where(self.mark, np.where(state == NOBODY, order.DMA - 8, state + 8 * index), moved)
+        self.kind, self.of = np.concatenate(kinds), np.concatenate(of)
 
 
 def _parts(c: order.Clocks) -> list[tuple[Ints, Any, Any]]:
@@ -82,7 +72,7 @@ def _parts(c: order.Clocks) -> list[tuple[Ints, Any, Any]]:
     def rows(place: Ints) -> Ints:
         return np.broadcast_to(place[:1], place.shape)
 
-    gaps_kind = np.array([[TIME, SPAN]] * order.GAPS + [[PLAIN, PLAIN]])
+    gaps_kind = np.array([[TIME, SPAN]] * layout.GAPS + [[PLAIN, PLAIN]])
     return [
         (c.engine, pair, first),
         (c.part, pair, first),
@@ -98,12 +88,9 @@ def _parts(c: order.Clocks) -> list[tuple[Ints, Any, Any]]:
 
 
 class _Course(NamedTuple):
-    """What a call did: its columns relative to its situation, where they name nobody, and the entries of the state
-    that it changed.
-    """
+    """What a call did: its columns relative to its situation, and the entries of the state that it changed."""
 
-    columns: dict[str, Array]
-    nobody: dict[str, Ints]
+    columns: tuple[Array, ...]  # TIMES, INDICES, the cause
     changed: Ints
     left: Ints
 
@@ -122,7 +109,7 @@ class TimingReplay:
 
     def __init__(self, clocks: order.Clocks, parameters: Ints) -> None:
         self.clocks = clocks
-        self.slack = int(parameters[[order.SEMAPHORE, order.INTERVAL, order.MOST_WAKE]].sum())
+        self.slack = int(parameters[[layout.SEMAPHORE, layout.INTERVAL, layout.MOST_WAKE]].sum())
         self.seen: dict[int, dict[bytes, _Course]] = {}
         self.layouts: dict[int, _Layout] = {}
         self.met: dict[int, Array] = {}
@@ -134,25 +121,27 @@ class TimingReplay:
 
     def situation(self, p: TimingPlan, slots: Ints, index: int) -> _Situation:
         """The situation before a call whose first instruction is row `index` of the timeline."""
-        layout = self.layouts.get(len(slots))
-        if layout is None:
-            layout = self.layouts[len(slots)] = _Layout(self.clocks, len(slots))
+        known = self.layouts.get(len(slots))
+        if known is None:
+            known = self.layouts[len(slots)] = _Layout(self.clocks, len(slots))
         self.clocks.settle()
         state = self._gather(slots)
-        floor = int(self.clocks.engine[p.uses_engine, order.FREE].min())
-        matters = layout.plain | (state[layout.of] + self.slack >= floor)
-        matters[-slots.size :] &= self._met(p, len(slots))
-        common = np.where(matters, layout.relative(state, floor, index), FORGOTTEN)
-        common[: self.clocks.engine.size].reshape(self.clocks.engine.shape)[~p.uses_engine] = FORGOTTEN
-        return _Situation(layout, state, floor, common.tobytes())
+        floor = int(self.clocks.engine[p.uses_engine, layout.FREE].min())
+        common = np.empty_like(state)
+        _relative(state, known.kind, known.of, self._met(p, slots), floor, index, self.slack, common)
+        return _Situation(known, state, floor, common.tobytes())
 
-    def _met(self, p: TimingPlan, slots: int) -> Array:
-        """Which entries of the slots some operand of the plan reads: a core's half leaves out those of the other."""
+    def _met(self, p: TimingPlan, slots: Ints) -> Array:
+        """Which entries of the state can matter to the plan: those of engines that it uses, and of slots that some
+        operand reads (a core's half leaves out those of the other)."""
         if id(p) not in self.met:
-            first = p.uses & order.SLOT_MASK
-            last = first + (p.uses >> order.MORE_SHIFT & order.MORE_MASK)
-            begun, ended = np.bincount(first, minlength=slots + 1), np.bincount(last + 1, minlength=slots + 1)
-            self.met[id(p)] = np.repeat(np.cumsum(begun - ended)[:slots] > 0, order.SLOT)
+            first = p.uses & layout.SLOT_MASK
+            last = first + (p.uses >> layout.MORE_SHIFT & layout.MORE_MASK)
+            begun, ended = (np.bincount(at, minlength=len(slots) + 1) for at in (first, last + 1))
+            read = np.repeat(np.cumsum(begun - ended)[: len(slots)] > 0, layout.SLOT)
+            used = np.repeat(p.uses_engine, self.clocks.engine.shape[1])
+            rest = np.ones(sum(array.size for array, _, _ in _parts(self.clocks)) - len(used), np.bool_)
+            self.met[id(p)] = np.concatenate([used, rest, read])
         return self.met[id(p)]
 
     def known(self, p: TimingPlan, situation: _Situation) -> _Course | None:
@@ -169,30 +158,85 @@ class TimingReplay:
             del seen[next(iter(seen))]
         after = self._gather(slots)
         changed = np.flatnonzero(after != was.state)
-        left = was.layout.relative(after, was.floor, index)
-        left = np.where(was.layout.plain, after - was.state, left)[changed]  # counters grow by as much
+        left = np.empty_like(after)
+        everything = np.ones(len(after), np.bool_)
+        _relative(after, was.layout.kind, was.layout.of, everything, was.floor, index, ALWAYS, left)
+        left = np.where(was.layout.kind == PLAIN, after - was.state, left)[changed]  # counters grow by as much
         here = out.rows(index, index + len(p.row_of))
-        columns = {name: getattr(out, name)[here] - was.floor for name in TIMES}
-        columns |= {name: getattr(out, name)[here] - np.int32(index) for name in INDICES}
-        nobody = {name: np.flatnonzero(getattr(out, name)[here] < 0) for name in INDICES}
-        columns["cause"] = out.cause[here].copy()
-        seen[was.key] = _Course(columns, nobody, changed, left)
+        times = [getattr(out, name)[here] - was.floor for name in TIMES]
+        named = [getattr(out, name)[here] for name in INDICES]
+        indices = [np.where(rows < 0, np.int32(NO_ROW), rows - np.int32(index)) for rows in named]
+        seen[was.key] = _Course((*times, *indices, out.cause[here].copy()), changed, left)
 
     def apply(self, course: _Course, now: _Situation, slots: Ints, out: TimelineColumns, index: int) -> None:
         """Write what the call does, and bring clocks and slots to where it leaves them."""
-        here = out.rows(index, index + len(course.columns["cause"]))
-        for name in TIMES:
-            np.add(course.columns[name], now.floor, out=getattr(out, name)[here])
-        for name in INDICES:
-            column = getattr(out, name)[here]
-            np.add(course.columns[name], np.int32(index), out=column)
-            column[course.nobody[name]] = -1
-        out.cause[here] = course.columns["cause"]
-        left = now.state.copy()
-        left[course.changed] = course.left
-        absolute = np.where(now.layout.plain, now.state + left, now.layout.absolute(left, now.floor, index))
-        now.state[course.changed] = absolute[course.changed]
+        here = out.rows(index, index + len(course.columns[0]))
+        columns = (getattr(out, name)[here] for name in (*TIMES, *INDICES, "cause"))
+        _write(*course.columns, now.floor, index, *columns)
+        _leave(course.changed, course.left, now.layout.kind, now.floor, index, now.state)
         at = 0
         for array in [array for array, _, _ in _parts(self.clocks)] + [slots]:
             array[...] = now.state[at : at + array.size].reshape(array.shape)
             at += array.size
+
+
+@compiled
+def _relative(state: Ints, kind: Array, of: Ints, met: Array, time: int, index: int, slack: int, found: Ints) -> None:
+    """The state with times from `time` on, and instructions counted from `index` on; FORGOTTEN what is not met, or
+    lies more than `slack` before."""
+    for i in range(state.shape[0]):
+        value = state[i]
+        if not met[i] or (kind[i] != PLAIN and state[of[i]] + slack < time):
+            value = np.int64(FORGOTTEN)
+        elif kind[i] == TIME:
+            value -= time
+        elif kind[i] == INDEX:
+            value = np.int64(NOBODY) if value < 0 else value - index
+        elif kind[i] == MARK:
+            value = np.int64(NOBODY) if value < 0 else value - 8 * index
+        found[i] = value
+
+
+@compiled
+def _leave(changed: Ints, left: Ints, kind: Array, time: int, index: int, state: Ints) -> None:
+    """The reverse, of entries that a call changed. left: what they are then, of counters by how much they grow."""
+    for k in range(changed.shape[0]):
+        i, value = changed[k], left[k]
+        if kind[i] == PLAIN:
+            value += state[i]
+        elif kind[i] == TIME:
+            value += time
+        elif kind[i] == INDEX:
+            value = np.int64(-1) if value == NOBODY else value + index
+        elif kind[i] == MARK:
+            value = np.int64(layout.DMA - 8) if value == NOBODY else value + 8 * index
+        state[i] = value
+
+
+@compiled(nogil=True)
+def _write(
+    start: Ints,
+    end: Ints,
+    begin: Ints,
+    done: Ints,
+    blocker: Array,
+    held: Array,
+    cause: Array,
+    time: int,
+    index: int,
+    start_out: Ints,
+    end_out: Ints,
+    begin_out: Ints,
+    done_out: Ints,
+    blocker_out: Array,
+    held_out: Array,
+    cause_out: Array,
+) -> None:
+    """Columns of a course, moved to a time and behind so many instructions."""
+    row = np.int32(index)
+    for i in range(start.shape[0]):
+        start_out[i], end_out[i] = start[i] + time, end[i] + time
+        begin_out[i], done_out[i] = begin[i] + time, done[i] + time
+        blocker_out[i] = np.int32(-1) if blocker[i] == NO_ROW else np.int32(blocker[i] + row)
+        held_out[i] = np.int32(-1) if held[i] == NO_ROW else np.int32(held[i] + row)
+        cause_out[i] = cause[i]

@@ -23,8 +23,8 @@ from trnlab.loops import compiled
 from trnlab.loops.heap import pop, push
 from trnlab.policy import Policy
 from trnlab.program.routine import COL, OPEN_ENGINE, OPEN_ORDER, OPEN_PLACE, Routine
-from trnlab.sim.timing import order
-from trnlab.sim.timing.order import Array, Ints
+from trnlab.sim.timing import layout
+from trnlab.sim.timing.layout import Array, Ints
 from trnlab.sim.timing.plan import SRC_IN_HBM, TimingPlan, alternatives, plan
 from trnlab.sim.timing.triggers import with_triggers
 
@@ -57,7 +57,7 @@ def _schedule(routine: Routine, base: TimingPlan, chip: Chip, policy: Policy) ->
     rotate = policy.rotate and (routine.left_open & OPEN_PLACE).all()
     renames = [np.insert(_psum_tiles(routine), base.beside, -1)] if rotate else []
     for tiles in [*renames, np.full(len(base.uses), -1, np.int32)]:
-        uses = np.where(tiles >= 0, base.uses & ~order.SLOT_MASK | (routine.num_slots + tiles), base.uses)
+        uses = np.where(tiles >= 0, base.uses & ~layout.SLOT_MASK | (routine.num_slots + tiles), base.uses)
         slots = routine.num_slots + int(tiles.max(initial=-1)) + 1
         graph = (base.first_operand, uses, moves, rows, base.row_of, slots)
         edges = np.empty((_edges(*graph, np.empty((0, 3), np.int32)), 3), np.int32)
@@ -70,7 +70,7 @@ def _schedule(routine: Routine, base: TimingPlan, chip: Chip, policy: Policy) ->
         limits = (policy.window, rank, bank, visit)
         if _list(rows, row_of, choice, first_edge, edges, semaphore, completion, *access, *limits):
             break
-    uses = np.where(tiles >= 0, base.uses & ~order.SLOT_MASK | bank[tiles], base.uses)
+    uses = np.where(tiles >= 0, base.uses & ~layout.SLOT_MASK | bank[tiles], base.uses)
     return replace(base, rows=rows, ops=ops, row_of=row_of, uses=uses, visit=visit)
 
 
@@ -126,34 +126,34 @@ def _edges(first_use: Array, uses: Ints, moves: Array, rows: Ints, row_of: Array
     reader = np.full(slots, -1, np.int64)  # head of the list of reads since the last write
     size = 0
     for k in range(uses.shape[0]):
-        size += (uses[k] >> order.MORE_SHIFT & order.MORE_MASK) + 1
+        size += (uses[k] >> layout.MORE_SHIFT & layout.MORE_MASK) + 1
     node, following = np.empty(size, np.int64), np.empty(size, np.int64)
     top = 0
-    last_of = np.full(order.ENGINES, -1, np.int64)  # last instruction of an engine that keeps its place
+    last_of = np.full(layout.ENGINES, -1, np.int64)  # last instruction of an engine that keeps its place
     fence = -1
     found = np.empty(1024, np.int64)  # before * 2 + waits, of one instruction
     for i in range(row_of.shape[0]):
         row = row_of[i]
-        engine, is_dma = rows[row, order.ENGINE], rows[row, order.RING] >= 0
+        engine, is_dma = rows[row, layout.ENGINE], rows[row, layout.RING] >= 0
         n = 0
         for k in range(first_use[i], first_use[i + 1]):
             use = uses[k]
-            flags, first = use >> order.READ_SHIFT, use & order.SLOT_MASK
-            for s in range(first, first + (use >> order.MORE_SHIFT & order.MORE_MASK) + 1):
+            flags, first = use >> layout.READ_SHIFT, use & layout.SLOT_MASK
+            for s in range(first, first + (use >> layout.MORE_SHIFT & layout.MORE_MASK) + 1):
                 if n > found.shape[0] - 8:
                     found = np.concatenate((found, np.empty_like(found)))
                 w = writer[s]
                 if w >= 0:
-                    own = rows[row_of[w], order.ENGINE] == engine and rows[row_of[w], order.RING] < 0
-                    found[n] = w * 2 + (1 if flags & order.READ or is_dma or not own else 0)
+                    own = rows[row_of[w], layout.ENGINE] == engine and rows[row_of[w], layout.RING] < 0
+                    found[n] = w * 2 + (1 if flags & layout.READ or is_dma or not own else 0)
                     n += 1
-                r = reader[s] if flags & order.WRITE else -1
+                r = reader[s] if flags & layout.WRITE else -1
                 while r >= 0:
                     if n > found.shape[0] - 8:
                         found = np.concatenate((found, np.empty_like(found)))
                     w = node[r]
                     if w != i:
-                        own = rows[row_of[w], order.ENGINE] == engine and rows[row_of[w], order.RING] < 0
+                        own = rows[row_of[w], layout.ENGINE] == engine and rows[row_of[w], layout.RING] < 0
                         found[n] = w * 2 + (1 if is_dma or not own else 0)
                         n += 1
                     r = following[r]
@@ -182,11 +182,11 @@ def _edges(first_use: Array, uses: Ints, moves: Array, rows: Ints, row_of: Array
                 previous = before
         for k in range(first_use[i], first_use[i + 1]):
             use = uses[k]
-            flags, first = use >> order.READ_SHIFT, use & order.SLOT_MASK
-            for s in range(first, first + (use >> order.MORE_SHIFT & order.MORE_MASK) + 1):
-                if flags & order.WRITE:
+            flags, first = use >> layout.READ_SHIFT, use & layout.SLOT_MASK
+            for s in range(first, first + (use >> layout.MORE_SHIFT & layout.MORE_MASK) + 1):
+                if flags & layout.WRITE:
                     writer[s], reader[s] = i, -1
-                if flags & order.READ:
+                if flags & layout.READ:
                     node[top], following[top] = i, reader[s]
                     reader[s] = top
                     top += 1
@@ -235,21 +235,21 @@ def _list(
     for e in range(edges.shape[0]):
         left[edges[e, 1]] += 1
     ready = np.zeros(n, np.int64)
-    late = np.empty((order.ENGINES, n), np.int64)  # heaps of those that wait: by when they are ready
-    here = np.empty((order.ENGINES, n), np.int64)  # heaps of those that could start: by their rank
-    num_late, num_here = np.zeros(order.ENGINES, np.int64), np.zeros(order.ENGINES, np.int64)
-    free, backlog = np.zeros(order.ENGINES, np.int64), np.zeros(order.ENGINES, np.int64)
-    bank_free, bank_open = np.zeros(order.BANKS, np.int64), np.zeros(order.BANKS, np.bool_)
+    late = np.empty((layout.ENGINES, n), np.int64)  # heaps of those that wait: by when they are ready
+    here = np.empty((layout.ENGINES, n), np.int64)  # heaps of those that could start: by their rank
+    num_late, num_here = np.zeros(layout.ENGINES, np.int64), np.zeros(layout.ENGINES, np.int64)
+    free, backlog = np.zeros(layout.ENGINES, np.int64), np.zeros(layout.ENGINES, np.int64)
+    bank_free, bank_open = np.zeros(layout.BANKS, np.int64), np.zeros(layout.BANKS, np.bool_)
     stuck, num_stuck = np.empty(n, np.int64), 0  # wait for a bank
-    banks_left, opened, turn = order.BANKS, 0, 0
+    banks_left, opened, turn = layout.BANKS, 0, 0
     lanes, taken, lowest = np.int64(0), np.zeros(n, np.bool_), 0
     for i in range(n):
         if left[i] == 0:
             _release(i, rows, row_of, choice, ready, late, num_late, free, backlog)
     while turn < n:
         best, engine = np.int64(FAR), -1
-        for e in range(order.ENGINES):
-            if num_here[e] > 0 and (here[e, 0] < lowest + window or rows[row_of[here[e, 0]], order.RING] >= 0):
+        for e in range(layout.ENGINES):
+            if num_here[e] > 0 and (here[e, 0] < lowest + window or rows[row_of[here[e, 0]], layout.RING] >= 0):
                 at = max(free[e], ready[here[e, 0]])
                 if at < best:
                     best, engine = at, e
@@ -262,7 +262,7 @@ def _list(
         while num_late[engine] > 0 and ready[late[engine, 0]] <= best:
             i, num_late[engine] = pop(late[engine], num_late[engine], ready)
             num_here[engine] = push(here[engine], num_here[engine], i, rank)
-        if here[engine, 0] >= lowest + window and rows[row_of[here[engine, 0]], order.RING] < 0:
+        if here[engine, 0] >= lowest + window and rows[row_of[here[engine, 0]], layout.RING] < 0:
             continue
         i, num_here[engine] = pop(here[engine], num_here[engine], rank)
         start, waits = max(free[engine], ready[i]), False
@@ -273,7 +273,7 @@ def _list(
                     opened += 1
                 if banks_left > (0 if openers[opened] == tile else SPARE):
                     b = -1
-                    for c in range(order.BANKS):
+                    for c in range(layout.BANKS):
                         if not bank_open[c] and (b < 0 or bank_free[c] < bank_free[b]):
                             b = c
                     bank[tile], bank_open[b] = b, True
@@ -291,15 +291,15 @@ def _list(
         while lowest < n and taken[lowest]:
             lowest += 1
         r = row_of[i]
-        free[engine] = start + rows[r, order.ISSUE_GAP]
-        backlog[engine] -= rows[r, order.ISSUE_GAP]
-        if rows[r, order.RING] >= 0:
-            begin = max(free[engine] + rows[r, order.LATENCY], lanes)
-            share = rows[r, order.SHARE]
-            lanes = begin + share * rows[r, order.NUM_LANES] // order.LANES
-            done = begin + share + rows[r, order.STAGGER] * rows[r, order.NUM_LANES] + completion
+        free[engine] = start + rows[r, layout.ISSUE_GAP]
+        backlog[engine] -= rows[r, layout.ISSUE_GAP]
+        if rows[r, layout.RING] >= 0:
+            begin = max(free[engine] + rows[r, layout.LATENCY], lanes)
+            share = rows[r, layout.SHARE]
+            lanes = begin + share * rows[r, layout.NUM_LANES] // layout.LANES
+            done = begin + share + rows[r, layout.STAGGER] * rows[r, layout.NUM_LANES] + completion
         else:
-            done = start + rows[r, order.BUSY] + rows[r, order.LATENCY]
+            done = start + rows[r, layout.BUSY] + rows[r, layout.LATENCY]
         closed = False
         for k in range(first_use[i], first_use[i + 1]):
             tile = tiles[k]
@@ -311,12 +311,12 @@ def _list(
                     closed = True
         if closed or num_stuck > 0:  # whose turn it is may have changed, too
             for m in range(num_stuck):
-                e = rows[row_of[stuck[m]], order.ENGINE]
+                e = rows[row_of[stuck[m]], layout.ENGINE]
                 num_here[e] = push(here[e], num_here[e], stuck[m], rank)
             num_stuck = 0
         for e in range(first_edge[i], first_edge[i + 1]):
             after = edges[e, 1]
-            wake = semaphore + rows[row_of[after], order.WAKE]
+            wake = semaphore + rows[row_of[after], layout.WAKE]
             ready[after] = max(ready[after], done + wake if edges[e, 2] else free[engine])
             left[after] -= 1
             if left[after] == 0:
@@ -339,11 +339,11 @@ def _release(
     """All that instruction i waited for is in its place; if its engine is open, it goes where it is done first."""
     r = row_of[i]
     if choice[i] >= 0:
-        mine, other = rows[r, order.ENGINE], rows[choice[i], order.ENGINE]
-        here = max(free[mine] + backlog[mine], ready[i]) + rows[r, order.BUSY]
-        there = max(free[other] + backlog[other], ready[i]) + rows[choice[i], order.BUSY]
+        mine, other = rows[r, layout.ENGINE], rows[choice[i], layout.ENGINE]
+        here = max(free[mine] + backlog[mine], ready[i]) + rows[r, layout.BUSY]
+        there = max(free[other] + backlog[other], ready[i]) + rows[choice[i], layout.BUSY]
         if there < here:
             row_of[i] = r = choice[i]
-    engine = rows[r, order.ENGINE]
-    backlog[engine] += rows[r, order.ISSUE_GAP]
+    engine = rows[r, layout.ENGINE]
+    backlog[engine] += rows[r, layout.ISSUE_GAP]
     num_late[engine] = push(late[engine], num_late[engine], i, ready)

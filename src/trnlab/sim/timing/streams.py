@@ -24,7 +24,7 @@ from trnlab.fabric.cluster import CORES_PER_RANK
 from trnlab.fabric.flows import Floats
 from trnlab.fabric.timing import CollectiveCost
 from trnlab.fabric.world import World
-from trnlab.sim.timing.order import NEVER, WHOLE, Ints
+from trnlab.sim.timing.layout import NEVER, WHOLE, Ints
 
 LEAST = 4 / (64 + 4)  # of the engines, that transfers get in any case: packets of 4 KiB beside those of 64 KiB
 

@@ -15,7 +15,7 @@ from trnlab.isa.base import Engine
 from trnlab.policy import PHASES, Policy, chosen
 from trnlab.program.gang import gang_of
 from trnlab.program.routine import Call, Program, ProgramTensor, Routine
-from trnlab.sim.timing import order
+from trnlab.sim.timing import layout
 from trnlab.sim.timing.communication import uses_of, with_collectives
 from trnlab.sim.timing.core import Core, PassColumns, to_ps
 from trnlab.sim.timing.gang import time_concurrent
@@ -32,7 +32,7 @@ def time_program(
     *,
     profiled: bool = False,
     window_phase: int | None = None,
-    arbitration: int = order.READY_FIRST,
+    arbitration: int = layout.READY_FIRST,
     policy: Policy | None = None,
     edit: Callable[[Routine, TimingPlan], TimingPlan] | None = None,
     competition: bool = True,
@@ -44,7 +44,7 @@ def time_program(
     begins, in picoseconds from the start of the program; without it the policy says so for kernels (`half_rate`), and
     all else runs at full rate. arbitration:
     whether DMA engines and shared ports serve whoever is ready first, or in the order of the program, or everybody at
-    once (`order.READY_FIRST` and so on). policy: what the hardware's compiler makes of kernels that leave it the
+    once (`layout.READY_FIRST` and so on). policy: what the hardware's compiler makes of kernels that leave it the
     choice, if not what `policy.chosen` says. edit: changes the plan of each routine first, see `whatif`. competition:
     whether transfers leave DMA engines and HBM to collectives that are on their way, see `streams`.
     """
@@ -111,8 +111,8 @@ def follow(cores: Sequence[Core], waits: bool) -> None:
     for other in cores[1:]:
         other.clocks.cut = first.clocks.cut
         if waits:
-            free = other.clocks.engine[:, order.FREE]
-            np.maximum(free, first.clocks.engine[:, order.FREE].max(), out=free)
+            free = other.clocks.engine[:, layout.FREE]
+            np.maximum(free, first.clocks.engine[:, layout.FREE].max(), out=free)
 
 
 def estimate(program: Program, chip: Chip, *, policy: Policy | None = None) -> int:
@@ -122,14 +122,14 @@ def estimate(program: Program, chip: Chip, *, policy: Policy | None = None) -> i
     policy_of = policy or chosen(chip.name)
     plans = with_collectives(program, [planned(routine, chip, policy_of) for routine in program.routines])
     numbers = {place: n for n, place in enumerate(program.places)}
-    work = np.zeros((len(numbers), order.ENGINES), np.int64)
+    work = np.zeros((len(numbers), layout.ENGINES), np.int64)
     for call in program.calls:
         p = plans[call.routine]
-        used = np.bincount(p.engine, p.rows[p.row_of, order.ISSUE_GAP], order.ENGINES)
+        used = np.bincount(p.engine, p.rows[p.row_of, layout.ISSUE_GAP], layout.ENGINES)
         work[numbers[call.place]] += used.astype(np.int64)
     work[:, Engine.CC] //= program.streams
     full_rate = (policy or chosen(chip.name)).with_options(half_rate="off")
-    free = time_program(program, chip, arbitration=order.NO_CONTENTION, policy=full_rate)
+    free = time_program(program, chip, arbitration=layout.NO_CONTENTION, policy=full_rate)
     return max(free.total, free.startup + int(work.max()) + to_ps(chip.sync.program_end.value))
 
 
@@ -139,7 +139,7 @@ def time_routine(
     *,
     profiled: bool = False,
     window_phase: int | None = None,
-    arbitration: int = order.READY_FIRST,
+    arbitration: int = layout.READY_FIRST,
     policy: Policy | None = None,
 ) -> Timeline:
     """The timeline of one call of a routine whose parameters are at rest in HBM; see `time_program`."""

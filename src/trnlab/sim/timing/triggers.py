@@ -16,8 +16,8 @@ from trnlab.chips.spec import Chip
 from trnlab.isa.base import Engine, Memory
 from trnlab.policy import Policy
 from trnlab.program.routine import COL, OPEN_ENGINE, Routine
-from trnlab.sim.timing import order
-from trnlab.sim.timing.order import Array, Ints
+from trnlab.sim.timing import layout
+from trnlab.sim.timing.layout import Array, Ints
 from trnlab.sim.timing.plan import TimingPlan, triggered_by
 
 
@@ -44,7 +44,7 @@ def _tensors(routine: Routine, base: TimingPlan) -> tuple[Ints, Ints]:
     in_hbm = [b.id for b in routine.buffers if b.memory is Memory.HBM]
     number[in_hbm] = np.arange(len(in_hbm))
     owner = number[routine.operands[:, COL["buffer"]]]
-    writes = np.delete(base.uses, base.beside) >> order.READ_SHIFT & order.WRITE != 0
+    writes = np.delete(base.uses, base.beside) >> layout.READ_SHIFT & layout.WRITE != 0
     of = np.repeat(np.arange(len(routine)), np.diff(routine.first_operand))
     loaded, stored = np.full((2, len(routine)), -1, np.int64)
     loaded[of[~writes]] = np.maximum(loaded[of[~writes]], owner[~writes])

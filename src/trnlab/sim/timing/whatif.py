@@ -21,7 +21,7 @@ from trnlab.chips.spec import Chip
 from trnlab.isa.base import Memory
 from trnlab.loops import compiled
 from trnlab.program.routine import Program, Routine
-from trnlab.sim.timing import order
+from trnlab.sim.timing import layout
 from trnlab.sim.timing.plan import TimingPlan, forget
 from trnlab.sim.timing.timer import time_program
 
@@ -29,17 +29,17 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Edit = Callable[[Routine, TimingPlan], TimingPlan]
 Choose = Callable[[Routine, TimingPlan], Mask]  # which instructions of a routine
 WORK = (
-    order.BUSY,
-    order.LATENCY,
-    order.EXPOSED,
-    order.TABLE,
-    order.ISSUE_GAP,
-    order.SHARE,
-    order.STAGGER,
-    order.WAKE,
+    layout.BUSY,
+    layout.LATENCY,
+    layout.EXPOSED,
+    layout.TABLE,
+    layout.ISSUE_GAP,
+    layout.SHARE,
+    layout.STAGGER,
+    layout.WAKE,
 )
-MOVING = (order.SHARE, order.STAGGER)
-PORTS = (order.PORTS,)
+MOVING = (layout.SHARE, layout.STAGGER)
+PORTS = (layout.PORTS,)
 
 
 def retime(program: Program, chip: Chip, edit: Edit | None = None) -> int:
@@ -68,7 +68,7 @@ def without(choose: Choose, columns: tuple[int, ...]) -> Edit:
         free = p.rows.copy()
         free[:, list(columns)] = 0
         if columns == WORK:
-            free[:, order.RING] = -1  # no transfer: nothing waits for its last byte
+            free[:, layout.RING] = -1  # no transfer: nothing waits for its last byte
         row_of = np.where(chosen, p.row_of + len(p.rows), p.row_of).astype(p.row_of.dtype)
         return replace(p, rows=np.concatenate([p.rows, free]), ops=p.ops + p.ops, row_of=row_of)
 
@@ -126,17 +126,17 @@ def _rename(visit: Any, first_operand: Any, uses: Any, on_chip: int, num_slots: 
     for i in visit:
         for writing in (False, True):
             for k in range(first_operand[i], first_operand[i + 1]):
-                flags = uses[k] >> order.READ_SHIFT & 3
-                if bool(flags & order.WRITE) != writing:
+                flags = uses[k] >> layout.READ_SHIFT & 3
+                if bool(flags & layout.WRITE) != writing:
                     continue
-                first = uses[k] & order.SLOT_MASK
-                last = first + (uses[k] >> order.MORE_SHIFT & order.MORE_MASK)
+                first = uses[k] & layout.SLOT_MASK
+                last = first + (uses[k] >> layout.MORE_SHIFT & layout.MORE_MASK)
                 if last >= on_chip:
                     continue
                 now, read = np.int64(0), False
                 for s in range(first, last + 1):
                     now, read = max(now, turn[s]), read or was_read[s]
-                if writing and read and not flags & order.READ:
+                if writing and read and not flags & layout.READ:
                     now, read = (now + 1) % copies, False
                 for s in range(first, last + 1):
                     turn[s], was_read[s] = now, read or not writing

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from trnlab.collector import collector_paused
 from trnlab.frontends.common.captured import Captured, Role
 from trnlab.frontends.torch.capture import (
     hooks,
@@ -89,7 +90,10 @@ def capture_step(
     if optimizer is not None:
         hooks.check_optimizer(optimizer)
         prepare(optimizer)
-    return _Capture(Subject(model, optimizer, exact_counts, scheduled), loss_fn or _call, batch, max_norm).run(name)
+    with collector_paused():
+        return _Capture(Subject(model, optimizer, exact_counts, scheduled), loss_fn or _call, batch, max_norm).run(
+            name
+        )
 
 
 def _call(model: nn.Module, *batch: Any) -> Any:
