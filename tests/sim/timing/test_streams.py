@@ -19,7 +19,7 @@ from trnlab.isa.base import Engine
 from trnlab.numerics.dtypes import float32
 from trnlab.program.communication import collective_of
 from trnlab.runtime.session import from_environment
-from trnlab.sim.timing import estimate, layout, order, outline_of, outline_program, streams, time_program
+from trnlab.sim.timing import estimate, layout, outline_of, outline_program, streams, time_program, transfers
 from trnlab.sim.timing.communication import uses_of
 from trnlab.sim.timing.streams import LEAST, CollectiveStreams, StreamUse
 
@@ -163,10 +163,10 @@ def test_a_transfer_takes_as_long_as_what_is_left_to_it():
     half = layout.WHOLE // 2
     cut = np.array([(layout.NEVER, layout.WHOLE), (1000, half), (2000, layout.WHOLE)], np.int64)
     lengths = [
-        order._competing(begin, share, cut) for begin, share in ((0, 900), (1000, 400), (900, 300), (1500, 1000))
+        transfers._competing(begin, share, cut) for begin, share in ((0, 900), (1000, 400), (900, 300), (1500, 1000))
     ]
     assert lengths == [900, 800, 100 + 400, 500 + 750]
-    assert order._competing(5000, 700, cut) == 700
+    assert transfers._competing(5000, 700, cut) == 700
 
 
 def test_a_collective_takes_what_it_puts_on_the_links(programs):
