@@ -99,4 +99,4 @@ def test_torch_xlas_calls(tmp_path):
 
 def test_hooks_callbacks_normalization_and_sharding_of_pytorchs(tmp_path):
     for each in passed(launch("hooks_script.py", tmp_path)):
-        assert each.output.count("passed") == 9
+        assert each.output.count("passed") == 11
