@@ -126,7 +126,7 @@ def in_a_row(cls: Any, name: str, rank: int, ranks: int, meet: str) -> None:
 def wanted_by(cls: Any, name: str, ranks: int) -> int:
     """How many of the ranks a test takes. Raises SkipTest where it wants more."""
     os.environ["WORLD_SIZE"] = str(ranks)
-    wanted: int = cls(name).world_size
+    wanted = int(cls(name).world_size)
     if wanted > ranks:
         raise unittest.SkipTest(f"wants {wanted} ranks")
     os.environ["WORLD_SIZE"] = str(wanted)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from queue import SimpleQueue
@@ -31,6 +32,7 @@ Array = npt.NDArray[Any]
 Body = Callable[[PendingCall, Mapping[int, CollectiveCall]], Any]
 LARGEST_TAG = 0x7FFFFFFF
 PATIENCE_S = 0.5
+_opened: Counter[tuple[int, ...]] = Counter()  # how many worlds this process has had of the same ranks
 
 
 class ProcessWorld:
@@ -45,7 +47,7 @@ class ProcessWorld:
         self.positions = {each: position for position, each in enumerate(self.ranks)}
         self.closed = False
         self._lanes: dict[object, CallQueue] = {}
-        prefixed = dist.PrefixStore("trnlab", store)
+        prefixed = dist.PrefixStore(f"trnlab/{_nth(self.ranks)}", store)
         self.watch = PeerWatch(self, prefixed, timeout.total_seconds())
         self.watch.start()
         try:
@@ -322,6 +324,13 @@ def _bytes(array: Array) -> npt.NDArray[np.uint8]:
 
 
 _current: ProcessWorld | None = None
+
+
+def _nth(ranks: tuple[int, ...]) -> str:
+    """A name for a world of these ranks that none before it has had: a store outlives `destroy_process_group`, with
+    all that was said in it."""
+    _opened[ranks] += 1
+    return f"{ranks}-{_opened[ranks]}"
 
 
 def current() -> ProcessWorld | None:
