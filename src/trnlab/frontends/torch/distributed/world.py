@@ -47,8 +47,8 @@ class ProcessWorld:
         self.positions = {each: position for position, each in enumerate(self.ranks)}
         self.closed = False
         self._lanes: dict[object, CallQueue] = {}
-        prefixed = dist.PrefixStore(f"trnlab/{_nth(self.ranks)}", store)
-        self.watch = PeerWatch(self, prefixed, timeout.total_seconds())
+        self.store = dist.PrefixStore(f"trnlab/{_nth(self.ranks)}", store)
+        self.watch = PeerWatch(self, self.store, timeout.total_seconds())
         self.watch.start()
         try:
             self.watch.all_there()
@@ -56,7 +56,7 @@ class ProcessWorld:
             self.watch.stop("failed", "not all ranks came")
             raise
         self.gloo = dist.ProcessGroupGloo(
-            dist.PrefixStore("gloo", prefixed), self.positions[rank], len(self.ranks), timeout
+            dist.PrefixStore("gloo", self.store), self.positions[rank], len(self.ranks), timeout
         )
         self._channels: dict[tuple[str, tuple[int, ...]], Channel] = {}
         self._lock = threading.Lock()
@@ -344,5 +344,5 @@ def open_world(store: Any, rank: int, ranks: Sequence[int], size: int, timeout: 
     store = of_attempt(store)
     _current = ProcessWorld(store, rank, ranks, size, timeout)
     session.current().communicator = _current
-    run_folder.begin(dist.PrefixStore("trnlab", store), rank, size)
+    run_folder.begin(_current.store, rank, size)
     return _current
