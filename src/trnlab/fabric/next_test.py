@@ -130,8 +130,8 @@ def _halved(bench: Bench, suspect: Suspect) -> NextTest | None:
 
 
 def _ways(bench: Bench, suspect: Suspect, wanted: Sequence[int]) -> dict[int, Pair]:
-    """For the wanted parts by place: a pair of ranks whose data take this part and no other. No rank sends or receives
-    twice, so that there may be none for some."""
+    """For the wanted parts by place: a pair of ranks whose data take this part and no other. No rank sends or
+    receives twice, so that there may be none for some."""
     sends, receives = _free(bench), _free(bench)
     owner = {link: place for place, numbers in enumerate(suspect.numbers) for link in numbers}
     found: dict[int, Pair] = {}
