@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from together import DEVICE, RANK, RANKS, meet, on, report
 from torch import nn
+from torch.distributed._shard import sharded_tensor
+from torch.distributed._shard.sharding_spec import ChunkShardingSpec
 from torch.distributed.algorithms._comm_hooks import default_hooks as sharded_hooks
 from torch.distributed.algorithms.ddp_comm_hooks import (
     ddp_zero_hook,
@@ -250,6 +252,20 @@ def whole_states_of_the_sharded():
                 assert set(set_to.tolist()) == set(map(float, range(RANKS)))  # each rank set its own part
 
 
+def sharded_tensors_lie_on_cores_by_number():
+    for device, group in (("cpu", GLOO), (DEVICE, OURS)):
+        places = [f"rank:{rank}/{'cpu' if device == 'cpu' else f'{device}:{rank}'}" for rank in range(RANKS)]
+        spec = ChunkShardingSpec(dim=0, placements=places)
+        made = sharded_tensor.full(spec, (5, 3), 1.0 + RANK, process_group=group)
+        (part,) = made.local_shards()
+        assert part.tensor.device.type == device
+        assert [each.placement.rank() for each in made.metadata().shards_metadata] == list(range(RANKS))
+        whole = torch.empty(5, 3, device=device) if RANK == 0 else None
+        made.gather(0, whole)
+        if RANK == 0:
+            assert whole[:, 0].tolist() == [1.0] * 3 + [2.0] * 2
+
+
 report(
     [
         plain_hooks,
@@ -263,6 +279,7 @@ report(
         batch_norm_over_ranks,
         fully_sharded,
         whole_states_of_the_sharded,
+        sharded_tensors_lie_on_cores_by_number,
     ]
 )
 dist.destroy_process_group()

@@ -11,12 +11,14 @@ Views and allocations compute nothing, and copies between host and device are wh
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from trnlab import host_ops
@@ -222,6 +224,9 @@ def _neuron(value: Any, originals: dict[int, Tensor]) -> Any:
     return value
 
 
+_own_number: dict[str, int | None] = {}  # the number that a spawned process calls its device by
+
+
 # -- devices --------------------------------------------------------------------------------------------------------
 
 
@@ -233,23 +238,36 @@ def only_device(device: torch.device) -> torch.device:
 
 
 def only_index(index: int | None) -> int:
-    """The number of the device by the number that a script calls it: on ranks that of the rank on its instance, too.
+    """The number of the device by the number that a script calls it: on ranks that of the rank on its instance, too,
+    and in a process of `torch.multiprocessing.spawn`, before it has a group, the first one that it is called by.
 
     Raises UsageError (TRN151) for any other.
     """
-    if index not in (None, 0) and index != local_rank():
+    if index in (None, 0) or index == local_rank():
+        return 0
+    spawned = "LOCAL_WORLD_SIZE" not in os.environ and multiprocessing.parent_process() is not None
+    if not spawned or _in_a_group() or _own_number.setdefault("by", index) != index:
         raise no_such_device(index)
     return 0
 
 
 def local_rank() -> int:
-    """Which of the ranks on this instance the process is."""
-    return int(os.environ.get("LOCAL_RANK") or 0) if local_ranks() > 1 else 0
+    """Which of the ranks on this instance the process is; the rank of its group where no launcher has said it, as in
+    processes of `torch.multiprocessing.spawn`."""
+    if local_ranks() == 1:
+        return 0
+    said = os.environ.get("LOCAL_RANK")
+    return int(said or 0) if said is not None or not _in_a_group() else dist.get_rank()
 
 
 def local_ranks() -> int:
     """How many ranks there are on this instance."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+    said = os.environ.get("LOCAL_WORLD_SIZE")
+    return int(said or 1) if said is not None or not _in_a_group() else dist.get_world_size()
+
+
+def _in_a_group() -> bool:
+    return dist.is_available() and dist.is_initialized()
 
 
 def no_such_device(index: object) -> UsageError:

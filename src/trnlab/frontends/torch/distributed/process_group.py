@@ -25,6 +25,7 @@ from trnlab.frontends.torch.distributed import (
     fully_sharded,
     functional,
     pinned,
+    sharded_tensors,
     sites,
     world,
 )
@@ -395,7 +396,7 @@ def _expect(right: bool, operation: str, limit: object, got: object) -> None:
 
 def install() -> None:
     """Whatever of PyTorch asks groups of this backend in ways of its own."""
-    for each in (functional, comm_hooks, batch_norm, fully_sharded):
+    for each in (functional, comm_hooks, batch_norm, fully_sharded, sharded_tensors):
         each.install()
 
 
