@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from trnlab.frontends.torch.device.host_ops import only_device
+from trnlab.frontends.torch.device.numbers import only_device
 from trnlab.frontends.torch.pytorch.tensors import swap_values
 
 _device_of, _move = "_get_device_from_device_id", "_move_states_to_device"
