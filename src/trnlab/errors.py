@@ -89,8 +89,9 @@ class UnsupportedOpError(TrnlabError):
     code = "TRN200"
 
 
-class CollectiveError(TrnlabError):
-    """Ranks that do not agree on what they do together, or that wait for one who will not come."""
+class CollectiveError(TrnlabError, RuntimeError):
+    """Ranks that do not agree on what they do together, or that wait for one who will not come. A RuntimeError, as
+    what PyTorch and Horovod raise for it."""
 
     code = "TRN270"
 

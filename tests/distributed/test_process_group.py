@@ -59,7 +59,7 @@ def test_mistakes_are_told_with_ranks_and_lines_and_nobody_hangs(tmp_path):
             if words[0] in ("TRN270", "TRN272"):
                 assert "mistakes_script.py:" in said[name]
         if rank == 0:
-            assert "TRN271: rank 1 called destroy_process_group" in said["leaves"]
+            assert "TRN271: rank 1 closed the group (destroy_process_group)" in said["leaves"]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_the_end_of_a_rank_is_told_to_those_who_wait(tmp_path, how, ending, said
 
 def test_horovods_calls(tmp_path):
     for each in passed(launch("horovod_script.py", tmp_path)):
-        assert each.output.count("passed") == 6
+        assert each.output.count("passed") == 9
 
 
 def test_torch_xlas_calls(tmp_path):
@@ -99,4 +99,9 @@ def test_torch_xlas_calls(tmp_path):
 
 def test_hooks_callbacks_normalization_and_sharding_of_pytorchs(tmp_path):
     for each in passed(launch("hooks_script.py", tmp_path)):
-        assert each.output.count("passed") == 9
+        assert each.output.count("passed") == 12
+
+
+def test_ranks_that_a_script_starts_itself_call_their_device_by_number(tmp_path):
+    (only,) = passed(launch("spawned_script.py", tmp_path, 1, str(tmp_path / "spawned")))
+    assert only.output.count("is as one process") == 2

@@ -106,6 +106,97 @@ def test_a_baseline_takes_out_what_the_model_misses():
     assert health.examine(sick, target, baseline=good).suspects[0].kind == "rail"
 
 
+LARGE = [1 << bits for bits in (20, 22, 24, 26, 28, 30)]
+
+
+def table(of, sizes, noise=0.01):
+    draw = np.random.default_rng(3)
+    return [Measured(s, of.row(s).microseconds * float(np.exp(noise * draw.standard_normal()))) for s in sizes]
+
+
+def test_a_card_at_three_quarters_is_named_though_no_size_is_far_off():
+    """It costs an all-reduce over all ranks four percent."""
+    well, sick = bench("2xtrn1.32xlarge"), bench("2xtrn1.32xlarge", "efa:node0.rail3=0.75")
+    found = health.examine(table(sick, LARGE), well, baseline=table(well, LARGE, 0))
+    assert not any(found.off)
+    assert not found.healthy
+    assert found.suspects[0].kind == "rail"
+    assert found.suspects[0].severity == pytest.approx(0.75, rel=0.05)
+    assert found.suspects[0].share > 0.5 > found.well
+    unknown = health.examine(table(sick, LARGE), well)  # without a baseline it may as well be what the model misses
+    assert unknown.healthy
+    assert not unknown.sure
+    assert unknown.suspects[0].kind == "rail"
+    assert unknown.advice is not None
+
+
+def test_shares_of_all_that_was_thought_of_are_one_at_most():
+    sick = bench("2xtrn1.32xlarge", "efa:node0.rail3=half")
+    found = health.examine(table(sick, SIZES), bench("2xtrn1.32xlarge"))
+    assert 0.95 < sum(suspect.share for suspect in found.suspects) + found.well <= 1 + 1e-9
+    assert found.sure
+
+
+@pytest.mark.parametrize(
+    ("sick", "kinds"),
+    [
+        (("efa:node0.rail3=half", "link:node0.0-4=half"), ["link", "rail"]),
+        (("efa:node1.rail0=0.3", "link:node0.5-6=quarter"), ["link", "rail"]),
+    ],
+)
+def test_two_faults_at_once_are_both_named(sick, kinds):
+    found = health.examine(table(bench("2xtrn1.32xlarge", *sick), SIZES), bench("2xtrn1.32xlarge"))
+    first = found.suspects[0]
+    assert sorted(each.kind for each in first.both) == kinds
+    left = {"half": 0.5, "quarter": 0.25}
+    for each in first.both:
+        wanted = next(
+            part.split("=")[1] for part in sick if part.startswith("efa" if each.kind == "rail" else "link")
+        )
+        assert each.severity == pytest.approx(left.get(wanted) or float(wanted), rel=0.15)
+    assert found.explained
+
+
+def test_a_slow_card_of_a_cluster_whose_launches_are_late_is_found():
+    late = bench("2xtrn1.32xlarge", "efa:node0.rail3=half", launch=60_000)
+    first = health.examine(table(late, SIZES), bench("2xtrn1.32xlarge")).suspects[0]
+    assert [each.kind for each in first.both] == ["rail", "latency"]
+
+
+@pytest.mark.parametrize(
+    ("target", "sick", "part", "tests"),
+    [
+        ("2xtrn1.32xlarge", "efa:node0.rail2=half", "efa:node0.rail2", 3),
+        ("trn2.48xlarge", "link:1-5=half", "link:1-5", 5),
+    ],
+)
+def test_the_tests_that_are_proposed_find_one_part_of_all_alike(target, sick, part, tests):
+    """Each halves what is left; a test that the part is not in takes what a healthy one takes."""
+    of, on = bench(target), bench(target, sick)
+    found = health.examine(table(on, SIZES), of)
+    for _ in range(tests):
+        assert part in found.suspects[0].parts
+        advice = found.advice
+        slow, well = (microseconds for _, microseconds in advice.outcomes)
+        healthy, here = (replace(b, operation="permute", pairs=advice.pairs) for b in (of, on))
+        assert healthy.row(advice.size).microseconds == pytest.approx(well)
+        if here.row(advice.size).microseconds == pytest.approx(well):  # it is another
+            healthy, here = (replace(b, pairs=advice.others) for b in (healthy, here))
+        assert here.row(advice.size).microseconds == pytest.approx(slow, rel=0.1)
+        found = health.examine(table(here, LARGE), healthy)
+    assert found.suspects[0].parts == (part,)
+    assert found.advice is None
+
+
+def test_suspects_of_two_kinds_have_a_test_that_tells_them_apart():
+    """One large size alone: a wire or a card."""
+    of, on = bench("2xtrn1.32xlarge"), bench("2xtrn1.32xlarge", "efa:node0.rail3=half")
+    found = health.examine(table(on, [1 << 26], 0), of)
+    assert not found.sure
+    times = [microseconds for _, microseconds in found.advice.outcomes]
+    assert abs(np.log(times[0] / times[1])) > 3 * health.SPREAD
+
+
 def trnlab(capsys, *arguments):
     status = command.main(["fabric", *map(str, arguments)])
     captured = capsys.readouterr()

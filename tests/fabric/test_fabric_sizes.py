@@ -16,6 +16,7 @@ from trnlab.collectives import Collective
 from trnlab.fabric import choice, cluster, network
 from trnlab.fabric.nccom import Bench
 from trnlab.fabric.selection import cost_of, schedule_of, seconds_of
+from trnlab.units import MIB
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 TARGETS = ("trn1.32xlarge", "trn2.48xlarge", "inf2.48xlarge", "2xtrn1.32xlarge", "3xtrn2.48xlarge", "u-trn2x64")
@@ -60,6 +61,19 @@ def test_time_grows_no_faster_than_bytes_but_where_a_window_ends(target, operati
     for end in ends[grown[ends] > 1 + 1e-9].tolist():
         before, after = (schedule_of(request, net, placed, SIZES[at]) for at in (end, end + 1))
         assert [p.name for p in before.phases] != [p.name for p in after.phases]
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(*CASES[:3], st.sampled_from([name for name in RUNTIMES if name != NEWEST]))
+def test_runs_without_a_date_jump_only_where_they_were_printed_to(target, operation, per_instance, runtime):
+    """Behind the single-step mesh of an all-reduce, and on Trainium2 at 32 MiB of up to 16 ranks of an instance."""
+    request, net, placed = asked(target, operation, per_instance, runtime)
+    seconds = seconds_of(request, net, placed, SIZES.astype(np.float64))
+    for at in np.flatnonzero(seconds[1:] / seconds[:-1] / (SIZES[1:] / SIZES[:-1]) > 1 + 1e-9).tolist():
+        before = schedule_of(request, net, placed, SIZES[at]).algorithm
+        ring = SIZES[at] < 32 * MIB * net.cluster.instances <= SIZES[at + 1]
+        few = min(per_instance, net.cluster.ranks // net.cluster.instances) <= 16
+        assert before == "single-step mesh" or (runtime == "trn2-undated" and ring and few)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

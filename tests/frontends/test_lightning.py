@@ -8,6 +8,8 @@ import sys
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from trnlab.frontends.torch import lightning
 from trnlab.runtime import session
@@ -20,6 +22,10 @@ class _Registry(dict):
 AcceleratorRegistry = _Registry()
 """
 CONNECTOR = """
+import torch
+class MixedPrecision:
+    def __init__(self, precision, device):
+        self.precision, self.device = precision, device
 class SingleDeviceStrategy:
     def __init__(self, device):
         self.device = device
@@ -31,6 +37,27 @@ class _AcceleratorConnector:
         return "cpu"
     def _choose_strategy(self):
         return "ddp" if len(self._parallel_devices) > 1 else SingleDeviceStrategy("cpu")
+    def _check_strategy_and_fallback(self):
+        if self._accelerator_flag not in ("cuda", "gpu"):
+            raise ValueError("requires a GPU accelerator")
+    def _check_and_init_precision(self):
+        return MixedPrecision("bf16-mixed", "cpu" if self._accelerator_flag == "cpu" else "cuda")
+"""
+SHARDED = """
+class FSDPStrategy:
+    def __init__(self, root_device, **kwargs):
+        self.root_device, self.kwargs = root_device, kwargs
+    def setup_environment(self):
+        if isinstance(self.kwargs.get("device_mesh"), tuple):
+            raise RuntimeError("a mesh of cuda")
+"""
+CASTS = """
+import torch
+class FSDPPrecision:
+    def __init__(self, precision, scaler=None):
+        self.precision, self.scaler = precision, "cuda's" if precision == "16-mixed" else None
+    def forward_context(self):
+        return "PyTorch's"
 """
 
 
@@ -40,8 +67,12 @@ def tree(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     folder = tmp_path / "pytorch_lightning"
     (folder / "trainer" / "connectors").mkdir(parents=True)
-    for name in ("", "trainer", "trainer/connectors"):
+    (folder / "strategies").mkdir()
+    (folder / "plugins" / "precision").mkdir(parents=True)
+    for name in ("", "trainer", "trainer/connectors", "strategies", "plugins", "plugins/precision"):
         (folder / name / "__init__.py").write_text("")
+    (folder / "strategies" / "fsdp.py").write_text(SHARDED)
+    (folder / "plugins" / "precision" / "fsdp.py").write_text(CASTS)
     (folder / "accelerators.py").write_text(ACCELERATORS)
     (folder / "trainer" / "connectors" / "accelerator_connector.py").write_text(CONNECTOR)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -71,3 +102,44 @@ def test_the_accelerator_is_registered_and_one_process_trains_on_it(tree):
     assert two._choose_strategy() == "ddp"
     host = connector._AcceleratorConnector([torch.device("cpu")])
     assert host._choose_strategy().device == "cpu"
+
+
+@pytest.mark.parametrize("named", ["by its name", "as an object"])
+def test_models_are_sharded_and_cast_on_the_device_as_on_a_gpu(tree, named):
+    accelerators, connector = tree
+    one = connector._AcceleratorConnector([])
+    flag = "neuron" if named == "by its name" else accelerators.AcceleratorRegistry["neuron"]()
+    one._accelerator_flag = flag
+    one._check_strategy_and_fallback()
+    assert one._accelerator_flag is flag
+    assert one._check_and_init_precision().device == "neuron"
+    one._accelerator_flag = "cpu"
+    assert one._check_and_init_precision().device == "cpu"
+    with pytest.raises(ValueError, match="requires a GPU"):
+        one._check_strategy_and_fallback()
+
+
+def test_forward_passes_of_sharded_models_cast_on_the_device(tree):
+    casts = importlib.import_module("pytorch_lightning.plugins.precision.fsdp").FSDPPrecision
+    with session.activate(session.from_environment({"TRNLAB_TARGET": "trn1.2xlarge"})):
+        for precision, dtype in (("bf16-mixed", torch.bfloat16), ("16-mixed", torch.float16)):
+            made = casts(precision)
+            assert (made.scaler is not None) == (dtype is torch.float16)
+            with made.forward_context():
+                assert torch.is_autocast_enabled("neuron")
+                assert torch.get_autocast_dtype("neuron") is dtype
+        assert casts("32-true").forward_context() == "PyTorch's"
+
+
+def test_a_mesh_of_a_sharded_model_is_of_the_device(tree):
+    strategy = importlib.import_module("pytorch_lightning.strategies.fsdp").FSDPStrategy
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    try:
+        ours = strategy(torch.device("neuron", 0), device_mesh=(2, 2))
+        ours.setup_environment()
+        assert ours.kwargs["device_mesh"].device_type == "neuron"
+        assert ours.kwargs["device_mesh"].mesh.shape == (2, 2)
+    finally:
+        dist.destroy_process_group()
+    with pytest.raises(RuntimeError, match="cuda"):
+        strategy(torch.device("cpu"), device_mesh=(2, 2)).setup_environment()

@@ -23,10 +23,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tools.torch_distributed.unfit import UNFIT, judged
 from tools.torch_distributed.worker import AGAIN, FAILED, PASSED, REFUSED, SKIPPED
 
 INSTALLED = "torch.testing._internal.distributed.distributed_test"
 ORDER = (PASSED, SKIPPED, REFUSED, FAILED)  # of what ranks say the last counts
+WAITED = ("TRN271", "barrier timeout")
 PERIOD_S = 0.2
 GRACE_S = 5.0  # for what the other ranks say of a test that failed on one
 STARTUP_S = 180.0  # for imports, on a machine that does much else
@@ -116,8 +118,8 @@ def until_one_breaks(
 
 
 def together(said: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The worst that any rank says."""
-    return max(said, key=lambda each: ORDER.index(each["verdict"]))
+    """The worst that any rank says, and not of the end of another, nor that it waited for one."""
+    return max(said, key=lambda each: (ORDER.index(each["verdict"]), not any(w in each["reason"] for w in WAITED)))
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -129,19 +131,23 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, default=60.0, metavar="S", help="seconds for a test")
     parser.add_argument("--json", type=Path, help="where results go, one line each")
     args = parser.parse_args(given)
+    total: Counter[str] = Counter()
     for file in args.files:
         tests = [test for test in listed(file, args.ranks) if args.only in test]
-        results = run(file, tests, args.ranks, args.limit)
+        results = [judged(each, file) for each in run(file, tests, args.ranks, args.limit)]
         counts = Counter(each["verdict"] for each in results)
-        print(
-            f"{Path(file).name if file.endswith('.py') else file}: "
-            + ", ".join(f"{counts[verdict]} {verdict}" for verdict in ORDER),
-            flush=True,
-        )
+        total += counts
+        print(f"{Path(file).name if file.endswith('.py') else file}: {_said(counts)}", flush=True)
         if args.json:
             with args.json.open("a") as out:
                 out.writelines(json.dumps({"file": file, "ranks": args.ranks, **each}) + "\n" for each in results)
-    return 0
+    if len(args.files) > 1:
+        print(f"together: {_said(total)}")
+    return 1 if total[FAILED] else 0
+
+
+def _said(counts: Counter[str]) -> str:
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in (*ORDER[:-1], UNFIT, FAILED))
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ def in_a_row(cls: Any, name: str, rank: int, ranks: int, meet: str) -> None:
 def wanted_by(cls: Any, name: str, ranks: int) -> int:
     """How many of the ranks a test takes. Raises SkipTest where it wants more."""
     os.environ["WORLD_SIZE"] = str(ranks)
-    wanted: int = cls(name).world_size
+    wanted = int(cls(name).world_size)
     if wanted > ranks:
         raise unittest.SkipTest(f"wants {wanted} ranks")
     os.environ["WORLD_SIZE"] = str(wanted)
@@ -141,10 +141,12 @@ def said(pipe: Any) -> str:
         return ""
 
 
-def alone(cls: Any, name: str) -> tuple[str, str]:
-    """A test that starts no processes (threads at most)."""
+def alone(cls: Any, test: str) -> tuple[str, str]:
+    """A test that starts no processes, or its own."""
+    for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):  # which those would take for theirs
+        os.environ.pop(name, None)
     result = unittest.TestResult()
-    cls(name).run(result)
+    cls(test).run(result)
     bad = [*result.failures, *result.errors]
     if bad:
         return verdict_of(bad[0][1])

@@ -12,7 +12,7 @@ windows have not ended, the fastest is taken (`selection`), so that no larger bu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
@@ -34,18 +34,20 @@ class AlgorithmThresholds:
     name: str = "2.32"
     mesh: float = MIB  # where recursive doubling and halving can follow
     rdh: float = 56 * MIB
+    rdh_ranks: float = inf  # of an instance: with more its window has no end, nor has that of the mesh
     at_once: float = inf  # that a rank sends to all others: single-step mesh
     mesh_instances: int = 8  # of a mesh between them; assumed
 
 
 # Of undated runs little is printed of what was chosen: of 16 ranks of Trainium2 "mesh", to 8 KiB in half the time of
-# 128 KiB, and "kangaring" for 32 MiB (nccom-test.rst, --show-algorithm).
+# 128 KiB, and "kangaring" for 32 MiB (nccom-test.rst, --show-algorithm). Of more ranks nothing is: there windows have
+# no end, so that time has no jumps that nobody has seen.
 WINDOWS = {
     w.name: w
     for w in (
         AlgorithmThresholds(),
         AlgorithmThresholds("trn1-undated", mesh=inf, rdh=inf, at_once=128 * KIB),
-        AlgorithmThresholds("trn2-undated", rdh=32 * MIB, at_once=128 * KIB),
+        AlgorithmThresholds("trn2-undated", mesh=32 * MIB, rdh=32 * MIB, rdh_ranks=16, at_once=128 * KIB),
     )
 }
 
@@ -155,9 +157,11 @@ def _names_between(instances: int, windows: AlgorithmThresholds) -> list[str]:
 
 def _names_inside(shape: GroupShape, windows: AlgorithmThresholds) -> list[tuple[str, float]]:
     """Names of algorithms within an instance, each with the bytes of an instance at which its window ends."""
-    _, chips, _ = shape.order.shape
+    _, chips, ranks = shape.order.shape
     if chips == 1:
         return [("mesh", inf)]
+    if chips * ranks > windows.rdh_ranks:
+        windows = replace(windows, mesh=inf, rdh=inf)
     if shape.uneven or not _is_power(chips):
         return [("mesh", inf), ("kangaring", inf)]
     return [("mesh", windows.mesh), ("rdh", windows.rdh), ("kangaring", inf)]

@@ -11,6 +11,9 @@ import torch
 import torch.distributed as dist
 from together import DEVICE, RANK, RANKS, meet, on, report
 from torch import nn
+from torch.distributed._shard import sharded_tensor
+from torch.distributed._shard.sharding_spec import ChunkShardingSpec
+from torch.distributed.algorithms._comm_hooks import default_hooks as sharded_hooks
 from torch.distributed.algorithms.ddp_comm_hooks import (
     ddp_zero_hook,
     debugging_hooks,
@@ -21,7 +24,13 @@ from torch.distributed.algorithms.ddp_comm_hooks import (
     quantization_hooks,
 )
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
-from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+from torch.distributed.fsdp import (
+    FullOptimStateDictConfig,
+    FullStateDictConfig,
+    FullyShardedDataParallel,
+    ShardingStrategy,
+    StateDictType,
+)
 from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer, _FunctionalSGD
 from torch.nn.parallel import DistributedDataParallel
 
@@ -72,14 +81,17 @@ def plain_hooks():
         debugging_hooks.noop_hook,
     ):
         compare(hook(function))
+    for kind in (dist.BuiltinCommHookType.ALLREDUCE, dist.BuiltinCommHookType.FP16_COMPRESS):
+        compare(lambda model, group: model._register_builtin_comm_hook(kind))  # noqa: B023
 
 
 def hooks_that_pytorch_has_for_no_backend_of_the_host():
-    """(Its hook that quantizes by channels fails of itself: it indexes the list that it gathered like a tensor.)"""
     exact = trained("cpu", GLOO, None)
     for function, near in (
         (default_hooks.bf16_compress_hook, 1e-3),
+        (default_hooks.bf16_compress_wrapper(default_hooks.allreduce_hook), 1e-3),
         (quantization_hooks.quantization_pertensor_hook, 2e-2),
+        (quantization_hooks.quantization_perchannel_hook, 2e-2),
     ):
         for mine, other in zip(trained(DEVICE, OURS, hook(function)), exact, strict=True):
             torch.testing.assert_close(mine, other, rtol=0, atol=near)
@@ -117,20 +129,38 @@ def overlapped_optimizers():
 
 
 def zero_with_hooks():
-    def register(model, group):
-        chosen = ZeroRedundancyOptimizer(
-            model.parameters(), torch.optim.SGD, overlap_with_ddp=True, process_group=group, lr=0.1
-        )
-        model.register_comm_hook(None, ddp_zero_hook.hook_with_zero_step(default_hooks.allreduce_hook, model, chosen))
-        return chosen
+    """PyTorch has it for no backend of the host: all ranks learn, and as without hooks."""
+    exact = trained("cpu", GLOO, lambda model, group: torch.optim.SGD(model.parameters(), 0.1), steps=4)
+    for with_step in (ddp_zero_hook.hook_with_zero_step, ddp_zero_hook.hook_with_zero_step_interleaved):
 
-    """PyTorch has it for no backend of the host: all ranks learn, and the same."""
-    got = trained(DEVICE, OURS, register, steps=6)
-    for mine, first in zip(got, net().parameters(), strict=True):
-        everywhere = [torch.empty_like(mine) for _ in range(RANKS)]
-        dist.all_gather(everywhere, mine, group=GLOO)
-        assert not torch.equal(mine, first)
-        assert all(torch.equal(each, mine) for each in everywhere)
+        def register(model, group):
+            chosen = ZeroRedundancyOptimizer(
+                model.parameters(), torch.optim.SGD, overlap_with_ddp=True, process_group=group, lr=0.1
+            )
+            model.register_comm_hook(None, with_step(default_hooks.allreduce_hook, model, chosen))  # noqa: B023
+            return chosen
+
+        got = trained(DEVICE, OURS, register, steps=6)  # of which the first two find out how buckets lie
+        for mine, other in zip(got, exact, strict=True):
+            torch.testing.assert_close(mine, other, rtol=0, atol=NEAR)
+
+
+def sharded_with_hooks():
+    """FullyShardedDataParallel's own hooks, in formats of 16 bits too."""
+    exact = trained("cpu", GLOO, None)
+    whole, parts = ShardingStrategy.NO_SHARD, ShardingStrategy.FULL_SHARD
+    for strategy, function, state, near in (
+        (whole, sharded_hooks.allreduce_hook, sharded_hooks.DefaultState, NEAR),
+        (whole, sharded_hooks.fp16_compress_hook, sharded_hooks.LowPrecisionState, 1e-3),
+        (parts, sharded_hooks.reduce_scatter_hook, sharded_hooks.DefaultState, NEAR),
+        (parts, sharded_hooks.bf16_compress_hook, sharded_hooks.LowPrecisionState, 1e-3),
+    ):
+        sharded = FullyShardedDataParallel(net(), device_id=RANK, sharding_strategy=strategy)
+        sharded.register_comm_hook(state(dist.group.WORLD), function)
+        trained(DEVICE, OURS, None, model=sharded)
+        with FullyShardedDataParallel.summon_full_params(sharded):
+            for mine, other in zip(sharded.parameters(), exact, strict=True):
+                torch.testing.assert_close(mine.detach().cpu().view_as(other), other, rtol=0, atol=near)
 
 
 def callbacks_may_ask_for_collectives():
@@ -194,6 +224,48 @@ def fully_sharded():
                     torch.testing.assert_close(mine.detach().cpu().view_as(other), other, rtol=0, atol=NEAR)
 
 
+def whole_states_of_the_sharded():
+    """On the host or on the device, for training that goes on and for parameters that were set meanwhile."""
+    expected, further = trained("cpu", GLOO, None), trained("cpu", GLOO, None, steps=5)
+    for original in (False, True):
+        for offloaded in (True, False):
+            sharded = FullyShardedDataParallel(net(), device_id=RANK, use_orig_params=original)
+            optimizer = torch.optim.SGD(sharded.parameters(), 0.1, momentum=0.9)
+            trained(DEVICE, OURS, lambda *_: optimizer, model=sharded)  # noqa: B023
+            gradients = [None if p.grad is None else p.grad.tolist() for p in sharded.parameters()]
+            kept = FullStateDictConfig(offload_to_cpu=offloaded), FullOptimStateDictConfig(offload_to_cpu=offloaded)
+            with FullyShardedDataParallel.state_dict_type(sharded, StateDictType.FULL_STATE_DICT, *kept):
+                state = sharded.state_dict()
+                moments = FullyShardedDataParallel.optim_state_dict(sharded, optimizer)
+            assert gradients == [None if p.grad is None else p.grad.tolist() for p in sharded.parameters()]
+            for mine, other in zip(state.values(), expected, strict=True):
+                assert mine.device.type == ("cpu" if offloaded else DEVICE)
+                torch.testing.assert_close(mine.cpu(), other, rtol=0, atol=NEAR)
+            assert sorted(moments["state"]) == sorted(state)
+            trained(DEVICE, OURS, lambda *_: optimizer, model=sharded, steps=2)  # noqa: B023
+            with FullyShardedDataParallel.summon_full_params(sharded, offload_to_cpu=offloaded):
+                for mine, other in zip(sharded.parameters(), further, strict=True):
+                    torch.testing.assert_close(mine.detach().cpu(), other, rtol=0, atol=NEAR)
+                    mine.detach().fill_(RANK)
+            with FullyShardedDataParallel.summon_full_params(sharded):
+                set_to = torch.cat([p.detach().cpu().flatten() for p in sharded.parameters()])
+                assert set(set_to.tolist()) == set(map(float, range(RANKS)))  # each rank set its own part
+
+
+def sharded_tensors_lie_on_cores_by_number():
+    for device, group in (("cpu", GLOO), (DEVICE, OURS)):
+        places = [f"rank:{rank}/{'cpu' if device == 'cpu' else f'{device}:{rank}'}" for rank in range(RANKS)]
+        spec = ChunkShardingSpec(dim=0, placements=places)
+        made = sharded_tensor.full(spec, (5, 3), 1.0 + RANK, process_group=group)
+        (part,) = made.local_shards()
+        assert part.tensor.device.type == device
+        assert [each.placement.rank() for each in made.metadata().shards_metadata] == list(range(RANKS))
+        whole = torch.empty(5, 3, device=device) if RANK == 0 else None
+        made.gather(0, whole)
+        if RANK == 0:
+            assert whole[:, 0].tolist() == [1.0] * 3 + [2.0] * 2
+
+
 report(
     [
         plain_hooks,
@@ -202,9 +274,12 @@ report(
         local_sgd,
         overlapped_optimizers,
         zero_with_hooks,
+        sharded_with_hooks,
         callbacks_may_ask_for_collectives,
         batch_norm_over_ranks,
         fully_sharded,
+        whole_states_of_the_sharded,
+        sharded_tensors_lie_on_cores_by_number,
     ]
 )
 dist.destroy_process_group()

@@ -104,17 +104,71 @@ def gradients_of_calls():
     total = RANKS * (RANKS + 1) / 2
     assert x.grad.tolist() == [[total, 2 * total]]
     x.grad = None
+    mean = total / RANKS  # of gathers and broadcasts Horovod takes the mean
     (hvd.allgather(x) * (RANK + 1)).sum().backward()
-    assert x.grad.tolist() == [[total, total]]
+    assert x.grad.tolist() == [[mean, mean]]
     x.grad = None
     (hvd.broadcast(x, 0) * (RANK + 1)).sum().backward()
-    assert x.grad.tolist() == [[total, total] if RANK == 0 else [0.0, 0.0]]
+    assert x.grad.tolist() == [[mean, mean] if RANK == 0 else [0.0, 0.0]]
     y = on([[1.0]] * RANKS).requires_grad_()
     (hvd.alltoall(y) * (RANK + 1)).sum().backward()
     assert y.grad.flatten().tolist() == all_ranks(lambda rank: rank + 1.0)
-    y.grad = None
-    (hvd.reducescatter(y, op=hvd.Sum) * (RANK + 1)).sum().backward()
-    assert y.grad.flatten().tolist() == all_ranks(lambda rank: rank + 1.0)
+    for op, times in ((hvd.Sum, RANKS), (hvd.Average, 1)):  # as Horovod has it, too
+        y.grad = None
+        (hvd.reducescatter(y, op=op) * (RANK + 1)).sum().backward()
+        assert y.grad.flatten().tolist() == all_ranks(lambda rank: times * (rank + 1.0))  # noqa: B023
+
+
+def numbers_names_and_sparse_tensors():
+    """As Horovod's own tests have it (test/parallel/test_torch.py)."""
+    whole = torch.tensor([3, -7, 10], dtype=torch.int32)
+    for given in (whole, whole.to(DEVICE)):
+        before = hvd.allreduce(given, op=hvd.Sum, prescale_factor=0.5)
+        assert before.tolist() == [RANKS * int(0.5 * n) for n in whole.tolist()]
+        after = hvd.allreduce(given, op=hvd.Sum, postscale_factor=0.25)
+        assert after.tolist() == [int(0.25 * RANKS * n) for n in whole.tolist()]
+    first = hvd.allreduce_async(on([1.0]), name="one")
+    with pytest.raises(ValueError, match="'one' is on its way"):
+        hvd.allgather_async(on([1.0]), name="one")
+    hvd.synchronize(first)
+    assert hvd.allreduce(on([1.0]), name="one").item() == 1
+    with pytest.raises(hvd.HorovodInternalError, match="TRN277"):
+        hvd.reducescatter(on(1.0))
+    with pytest.raises(NotImplementedError):
+        hvd.reducescatter(on([1.0] * RANKS), op=hvd.Adasum)
+    dense = torch.tensor([[0.0, 1.0 + RANK], [float(RANK), 0.0]])
+    sparse = hvd.sparse_allreduce_async(dense.to_sparse(), None, hvd.Average)()
+    torch.testing.assert_close(sparse.to_dense(), hvd.allreduce(dense))
+
+
+def ranks_that_use_other_parts_of_a_model():
+    """Their gradients come in another order, and some not at all."""
+    torch.manual_seed(0)
+    parts = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)]).to(DEVICE)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parts.parameters(), 0.1), parts.named_parameters())
+    first, second = (parts[0], parts[1]) if RANK == 0 else (parts[1], parts[2])
+    x = on([[1.0, 2.0, 3.0, 4.0]])
+    second(first(x)).sum().backward()
+    optimizer.step()
+    for parameter in parts.parameters():
+        same = hvd.allgather(parameter.detach().reshape(1, -1))
+        assert all(torch.equal(same[0], each) for each in same)
+    optimizer.synchronize()
+    with pytest.warns(UserWarning, match="skip_synchronize"):
+        optimizer.step()
+
+
+def embeddings_with_sparse_gradients():
+    for as_dense in (False, True):
+        torch.manual_seed(0)
+        table = nn.Embedding(10, 3, sparse=True)
+        alone = nn.Embedding(10, 3, _weight=table.weight.detach().clone())
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(table.parameters(), 0.1), sparse_as_dense=as_dense)
+        rows = [torch.tensor([[1, 2 + rank, 4]]) for rank in range(RANKS)]
+        table(rows[RANK]).square().sum().backward()
+        optimizer.step()
+        (sum(alone(each).square().sum() for each in rows) / RANKS).backward()
+        torch.testing.assert_close(table.weight.detach(), (alone.weight - 0.1 * alone.weight.grad).detach())
 
 
 SETTINGS = (
@@ -175,8 +229,14 @@ report(
         handles_and_groups,
         more_calls,
         gradients_of_calls,
+        numbers_names_and_sparse_tensors,
+        ranks_that_use_other_parts_of_a_model,
+        embeddings_with_sparse_gradients,
         training_is_that_of_one_process,
         optimizers_in_other_ways,
     ]
 )
+hvd.shutdown()
+meet("horovod")
+assert hvd.allreduce(on([1.0]), op=hvd.Sum).item() == RANKS  # in a job that begins again in the same processes
 hvd.shutdown()

@@ -121,19 +121,27 @@ def _told(found: Health) -> str:
             f"{row.microseconds / expected:>6.2f}  {algorithm}{mark}"
         )
     if found.healthy:
-        return "\n".join([*lines, f"healthy: every size is within {found.tolerance:.0%} of what is expected"])
-    lines.append(
-        f"not healthy: {sum(found.off)} of {len(found.off)} sizes are off by more than {found.tolerance:.0%}"
-    )
-    if not found.suspects:
-        lines.append("no single card, wire, latency or algorithm explains it")
-    for place, suspect in enumerate(found.suspects):
-        lines.append(f"{'likeliest' if place == 0 else 'or'}: {suspect.text} (leaves {suspect.off:.1%})")
-    if found.suspects and found.suspects[0].kind in ("rail", "link"):
+        lines.append(f"healthy: every size is within {found.tolerance:.0%} of what is expected")
+    elif any(found.off):
         lines.append(
-            "a collective over all ranks cannot tell which one, nor of which instance: test pairs of chips "
-            "with `permute --custom-src-target-pairs`"
+            f"not healthy: {sum(found.off)} of {len(found.off)} sizes are off by more than {found.tolerance:.0%}"
         )
+    else:
+        lines.append(
+            f"not healthy: no size is off by more than {found.tolerance:.0%}, but all together are too far off"
+        )
+    if not found.healthy and not found.explained:
+        lines.append("nothing that was thought of explains it: no card, wire, latency or algorithm, nor two at once")
+    names = ["likeliest", *["or"] * len(found.suspects)]
+    if found.healthy and found.suspects:
+        names[0] = "not excluded"
+    for name, suspect in zip(names, found.suspects):
+        lines.append(f"{name}: {suspect.text} ({suspect.share:.0%} likely; leaves {suspect.off:.1%})")
+    if found.suspects:
+        sure = "sure" if found.sure else "not sure"
+        lines.append(f"{sure}; a healthy network is {found.well:.0%} likely, of all that was thought of")
+    if found.advice is not None:
+        lines.append(found.advice.text)
     return "\n".join(lines)
 
 

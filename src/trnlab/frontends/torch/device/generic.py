@@ -20,7 +20,7 @@ from trnlab.errors import UsageError
 from trnlab.frontends.torch.device import module
 from trnlab.frontends.torch.device.dispatch import implement
 from trnlab.frontends.torch.device.dlpack import as_host
-from trnlab.frontends.torch.device.host_ops import only_device
+from trnlab.frontends.torch.device.numbers import only_device
 from trnlab.frontends.torch.pytorch import tensors
 from trnlab.frontends.torch.pytorch.dispatcher import mode_count
 

@@ -11,7 +11,6 @@ Views and allocations compute nothing, and copies between host and device are wh
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -24,6 +23,7 @@ from trnlab.errors import UsageError
 from trnlab.frontends.torch.device import counting
 from trnlab.frontends.torch.device.dispatch import Kernel, fall_back, implement
 from trnlab.frontends.torch.device.dlpack import as_host, as_neuron, no_sparse
+from trnlab.frontends.torch.device.numbers import only_device
 from trnlab.frontends.torch.pytorch.dispatcher import DispatchKey, DispatchKeySet
 
 _CPU = torch.device("cpu")
@@ -223,44 +223,6 @@ def _neuron(value: Any, originals: dict[int, Tensor]) -> Any:
 
 
 # -- devices --------------------------------------------------------------------------------------------------------
-
-
-def only_device(device: torch.device) -> torch.device:
-    """The device itself. Raises UsageError for a neuron device that is not this process's: there is one."""
-    if device.type == "neuron":
-        only_index(device.index)
-    return device
-
-
-def only_index(index: int | None) -> int:
-    """The number of the device by the number that a script calls it: on ranks that of the rank on its instance, too.
-
-    Raises UsageError (TRN151) for any other.
-    """
-    if index not in (None, 0) and index != local_rank():
-        raise no_such_device(index)
-    return 0
-
-
-def local_rank() -> int:
-    """Which of the ranks on this instance the process is."""
-    return int(os.environ.get("LOCAL_RANK") or 0) if local_ranks() > 1 else 0
-
-
-def local_ranks() -> int:
-    """How many ranks there are on this instance."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
-
-
-def no_such_device(index: object) -> UsageError:
-    """The refusal of a device number."""
-    return UsageError(
-        f"neuron:{index} does not exist",
-        code="TRN151",
-        got=index,
-        limit="neuron:0, the NeuronCore of this process; on ranks also neuron:LOCAL_RANK",
-        remedy='use torch.device("neuron")',
-    )
 
 
 def _check_devices(name: str, values: Sequence[Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from trnlab.frontends.torch.device import moving
-from trnlab.frontends.torch.device.host_ops import local_ranks, only_index
+from trnlab.frontends.torch.device.numbers import local_ranks, only_index
 from trnlab.hbm import HBM
 from trnlab.units import format_bytes
 

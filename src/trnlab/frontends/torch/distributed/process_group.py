@@ -8,7 +8,7 @@ the group's transport only writes down what it is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -25,6 +25,7 @@ from trnlab.frontends.torch.distributed import (
     fully_sharded,
     functional,
     pinned,
+    sharded_tensors,
     sites,
     world,
 )
@@ -225,7 +226,7 @@ class NeuronProcessGroup(dist.ProcessGroup):
     def allgather(self, outputs: Sequence[Tensors], givens: Tensors, opts: Any = None) -> NeuronWork:
         """Every rank ends with a list of the tensors of all, which may differ in size."""
         jobs = [job for outs, given in zip(outputs, givens, strict=True) for job in self._gather_list(outs, given)]
-        return self._work(jobs, outputs)
+        return self._work(jobs, outputs, lambda: [_together(outs) for outs in outputs])
 
     def allgather_coalesced(self, outputs: Sequence[Tensors], givens: Tensors, opts: Any = None) -> NeuronWork:
         """`outputs[p]` are the tensors of position p."""
@@ -350,10 +351,15 @@ class NeuronProcessGroup(dist.ProcessGroup):
         here = parts[self.getRank()].numel()
         _expect(here == mine.numel(), operation, mine.numel(), here)
 
-    def _work(self, jobs: list[PendingCall], tensors: Any) -> NeuronWork:
+    def _work(self, jobs: list[PendingCall], tensors: Any, value: Callable[[], Any] | None = None) -> NeuronWork:
         if self._coalesced is not None:
             self._coalesced += jobs
-        return NeuronWork(jobs, tensors)
+        return NeuronWork(jobs, tensors, value)
+
+
+def _together(parts: Tensors) -> Any:
+    """What a future holds of a list that was gathered: one tensor where they are alike, as from NCCL."""
+    return torch.stack(list(parts)) if len({part.shape for part in parts}) == 1 else parts
 
 
 def _reduction(opts: Any) -> ReduceOp:
@@ -390,7 +396,7 @@ def _expect(right: bool, operation: str, limit: object, got: object) -> None:
 
 def install() -> None:
     """Whatever of PyTorch asks groups of this backend in ways of its own."""
-    for each in (functional, comm_hooks, batch_norm, fully_sharded):
+    for each in (functional, comm_hooks, batch_norm, fully_sharded, sharded_tensors):
         each.install()
 
 

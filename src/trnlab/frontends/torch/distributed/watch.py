@@ -194,7 +194,7 @@ class PeerWatch:
             return CollectiveError(**note["verdict"])
         what = f"{who} is gone, and rank {self.world.rank} waits for it"
         if note is not None:
-            how = {"ended": "came to the end of its script", "left": "called destroy_process_group"}
+            how = {"ended": "came to the end of its script", "left": "closed the group (destroy_process_group)"}
             what = f"{who} {how.get(note['status'], 'failed')}, and rank {self.world.rank} waits for it"
         lines = [f"rank {self.world.rank} waits in {text}" for text in mine[:3]]
         if note is not None and note["why"]:

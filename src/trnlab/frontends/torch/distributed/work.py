@@ -47,11 +47,12 @@ class Countdown:
 
 @untraced_methods
 class NeuronWork(Work):
-    """A handle of one call, or of several that were asked for together. `tensors`: what the call writes."""
+    """A handle of one call, or of several that were asked for together. `tensors`: what the call writes; `value`:
+    what its future holds, where that is not the tensors themselves."""
 
-    def __init__(self, jobs: list[PendingCall], tensors: Any) -> None:
+    def __init__(self, jobs: list[PendingCall], tensors: Any, value: Callable[[], Any] | None = None) -> None:
         super().__init__()
-        self.jobs, self.tensors = jobs, tensors
+        self.jobs, self.tensors, self.value = jobs, tensors, value
         self._future: Any = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -105,7 +106,7 @@ class NeuronWork(Work):
         error = self.exception()
         if error is not None:
             raise error
-        return self.tensors
+        return self.value() if self.value is not None else self.tensors
 
 
 def _waiting(then: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from queue import SimpleQueue
@@ -31,6 +32,7 @@ Array = npt.NDArray[Any]
 Body = Callable[[PendingCall, Mapping[int, CollectiveCall]], Any]
 LARGEST_TAG = 0x7FFFFFFF
 PATIENCE_S = 0.5
+_opened: Counter[tuple[int, ...]] = Counter()  # how many worlds this process has had of the same ranks
 
 
 class ProcessWorld:
@@ -45,8 +47,8 @@ class ProcessWorld:
         self.positions = {each: position for position, each in enumerate(self.ranks)}
         self.closed = False
         self._lanes: dict[object, CallQueue] = {}
-        prefixed = dist.PrefixStore("trnlab", store)
-        self.watch = PeerWatch(self, prefixed, timeout.total_seconds())
+        self.store = dist.PrefixStore(f"trnlab/{_nth(self.ranks)}", store)
+        self.watch = PeerWatch(self, self.store, timeout.total_seconds())
         self.watch.start()
         try:
             self.watch.all_there()
@@ -54,7 +56,7 @@ class ProcessWorld:
             self.watch.stop("failed", "not all ranks came")
             raise
         self.gloo = dist.ProcessGroupGloo(
-            dist.PrefixStore("gloo", prefixed), self.positions[rank], len(self.ranks), timeout
+            dist.PrefixStore("gloo", self.store), self.positions[rank], len(self.ranks), timeout
         )
         self._channels: dict[tuple[str, tuple[int, ...]], Channel] = {}
         self._lock = threading.Lock()
@@ -324,6 +326,13 @@ def _bytes(array: Array) -> npt.NDArray[np.uint8]:
 _current: ProcessWorld | None = None
 
 
+def _nth(ranks: tuple[int, ...]) -> str:
+    """A name for a world of these ranks that none before it has had: a store outlives `destroy_process_group`, with
+    all that was said in it."""
+    _opened[ranks] += 1
+    return f"{ranks}-{_opened[ranks]}"
+
+
 def current() -> ProcessWorld | None:
     """The world of this process, if it has one."""
     return _current if _current is not None and not _current.closed else None
@@ -335,5 +344,5 @@ def open_world(store: Any, rank: int, ranks: Sequence[int], size: int, timeout: 
     store = of_attempt(store)
     _current = ProcessWorld(store, rank, ranks, size, timeout)
     session.current().communicator = _current
-    run_folder.begin(dist.PrefixStore("trnlab", store), rank, size)
+    run_folder.begin(_current.store, rank, size)
     return _current

@@ -8,6 +8,7 @@ Names, arguments and defaults are those of https://horovod.readthedocs.io/en/sta
 
 from torch.nn import SyncBatchNorm
 
+from trnlab.errors import CollectiveError as HorovodInternalError
 from trnlab.frontends.torch.horovod import elastic
 from trnlab.frontends.torch.horovod.calls import (
     Adasum,
@@ -41,6 +42,7 @@ from trnlab.frontends.torch.horovod.calls import (
     poll,
     reducescatter,
     reducescatter_async,
+    sparse_allreduce_async,
     synchronize,
 )
 from trnlab.frontends.torch.horovod.compression import Compression
@@ -85,6 +87,7 @@ __all__ = [
     "Average",
     "Compression",
     "DistributedOptimizer",
+    "HorovodInternalError",
     "Max",
     "Min",
     "ProcessSet",
@@ -145,6 +148,7 @@ __all__ = [
     "rocm_built",
     "shutdown",
     "size",
+    "sparse_allreduce_async",
     "synchronize",
 ]
 __getattr__ = refusing("horovod.torch", "there are its collectives, process sets and DistributedOptimizer")

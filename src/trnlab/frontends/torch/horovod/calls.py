@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
-from trnlab.errors import UsageError
+from trnlab.errors import CollectiveError, UsageError
 from trnlab.frontends.torch.horovod.compression import Compression
 from trnlab.frontends.torch.horovod.ranks import ProcessSet, global_process_set
 
@@ -26,12 +26,21 @@ _OPS = {
 }
 _numbers = itertools.count(1)
 _handles: dict[int, tuple[list[Any], Callable[[], Any]]] = {}  # what is waited for, and what is there then
+_names: dict[int, str] = {}  # that scripts gave to what is on its way
 
 
-def _handle(works: Iterable[Any], finish: Callable[[], Any]) -> int:
+def _handle(works: Iterable[Any], finish: Callable[[], Any], name: str | None = None) -> int:
     number = next(_numbers)
     _handles[number] = ([work for work in works if work is not None], finish)
+    if name is not None:
+        _names[number] = name
     return number
+
+
+def _unused(name: str | None) -> None:
+    """Raises ValueError for the name of what is on its way: two cannot be told from each other."""
+    if name is not None and name in _names.values():
+        raise ValueError(f"a call of the name {name!r} is on its way: synchronize its handle before the next")
 
 
 def poll(handle: int) -> bool:
@@ -42,6 +51,7 @@ def poll(handle: int) -> bool:
 def synchronize(handle: int) -> Any:
     """Wait for what a handle stands for; returns its result."""
     works, finish = _handles.pop(handle)
+    _names.pop(handle, None)
     for work in works:
         work.wait()
     return finish()
@@ -53,6 +63,16 @@ def _memory(tensor: Tensor) -> Tensor:
 
 def _fresh(tensor: Tensor) -> Tensor:
     return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _scale(tensor: Tensor, factor: float) -> Tensor:
+    """The same tensor; whole numbers are multiplied as numbers with a fraction, which is cut off."""
+    if factor == 1:
+        return tensor
+    if tensor.is_floating_point():
+        return tensor.mul_(factor)
+    exact = torch.float64 if tensor.device.type == "cpu" else torch.float32
+    return tensor.copy_((tensor.to(exact) * factor).to(tensor.dtype))
 
 
 def _chosen(average: bool | None, op: str | None) -> str:
@@ -89,9 +109,8 @@ def grouped_allreduce_async_(
 ) -> int:
     """Reduce several in place."""
     chosen, group = _chosen(average, op), process_set.asked()
-    held = [_memory(tensor) for tensor in tensors]
-    for each in held if prescale_factor != 1 else ():
-        each.mul_(prescale_factor)
+    _unused(name)
+    held = [_scale(_memory(tensor), prescale_factor) for tensor in tensors]
     if chosen == Adasum:
         _power_of_two(process_set.size())
         gathered = [_gathered(each, process_set) for each in held]
@@ -102,11 +121,26 @@ def grouped_allreduce_async_(
     def finish() -> Any:
         for each, (_, parts) in zip(held, gathered):
             each.copy_(_adaptive_sum(parts))
-        for each in held if postscale_factor != 1 else ():
-            each.mul_(postscale_factor)
+        for each in held:
+            _scale(each, postscale_factor)
         return tensors[0] if _alone else list(tensors)
 
-    return _handle([work for work, _ in gathered] if gathered else works, finish)
+    return _handle([work for work, _ in gathered] if gathered else works, finish, name)
+
+
+def sparse_allreduce_async(
+    tensor: Tensor, name: str | None, op: str, process_set: ProcessSet = global_process_set
+) -> Callable[[], Tensor]:
+    """The sum or mean of sparse tensors, whose places and values are gathered; a call of the result waits for it."""
+    one = tensor.coalesce()
+    handles = [allgather_async(part, None, process_set) for part in (one.indices().t().contiguous(), one.values())]
+
+    def finish() -> Tensor:
+        places, values = (synchronize(handle) for handle in handles)
+        shared = values / process_set.size() if op == Average else values
+        return torch.sparse_coo_tensor(places.t(), shared, tensor.shape, check_invariants=False).coalesce()
+
+    return finish
 
 
 def _gathered(tensor: Tensor, process_set: ProcessSet) -> tuple[Any, list[Tensor]]:
@@ -207,12 +241,26 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """This rank's rows of the reduction; where they do not divide, the first ranks have one more."""
+    _unused(name)
+    if op == Adasum:
+        raise NotImplementedError("Horovod has no Adasum of parts: allreduce(op=hvd.Adasum), or another op")
     ranks, position = process_set.size(), process_set.rank()
-    given = _fresh(tensor) * prescale_factor if prescale_factor != 1 else _fresh(tensor)
+    given = _scale(_fresh(_rows(tensor)), prescale_factor)
     rows = [given.shape[0] // ranks + (each < given.shape[0] % ranks) for each in range(ranks)]
     out = given.new_empty((rows[position], *given.shape[1:]))
     work = dist.reduce_scatter(out, list(given.split(rows)), _OPS[op], group=process_set.asked(), async_op=True)
-    return _handle([work], lambda: out.mul_(postscale_factor) if postscale_factor != 1 else out)
+    return _handle([work], lambda: _scale(out, postscale_factor), name)
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    if not tensor.dim():
+        raise CollectiveError(
+            "a number has no rows that ranks could share",
+            code="TRN277",
+            got="a tensor without dimensions",
+            remedy="tensor.reshape(1)",
+        )
+    return tensor
 
 
 class _Reducescatter(Function):
@@ -223,8 +271,8 @@ class _Reducescatter(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        gathered = synchronize(allgather_async(grads[0], None, ctx.process_set))
-        return gathered / (ctx.process_set.size() if ctx.op == Average else 1), *[None] * 5
+        given = grads[0] * ctx.process_set.size() if ctx.op == Sum else grads[0]  # as Horovod has it
+        return synchronize(allgather_async(given, None, ctx.process_set)), *[None] * 5
 
 
 def reducescatter(
@@ -261,12 +309,13 @@ def _all(handles: Sequence[int]) -> int:
 # -- gathering ----------------------------------------------------------------------------------------------------
 def allgather_async(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """The tensors of all ranks, joined along the first dimension, in which they may differ."""
-    given = _fresh(tensor)
+    _unused(name)
+    given = _fresh(_rows(tensor))
     rows: list[Any] = [None] * process_set.size()
     dist.all_gather_object(rows, given.shape[0], group=process_set.asked())
     parts = [given.new_empty((count, *given.shape[1:])) for count in rows]
     work = dist.all_gather(parts, given, group=process_set.asked(), async_op=True)
-    return _handle([work], lambda: torch.cat(parts))
+    return _handle([work], lambda: torch.cat(parts), name)
 
 
 class _Allgather(Function):
@@ -277,7 +326,7 @@ class _Allgather(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        total = synchronize(allreduce_async(grads[0], op=Sum, process_set=ctx.process_set))
+        total = synchronize(allreduce_async(grads[0], op=Average, process_set=ctx.process_set))  # as Horovod has it
         rows: list[Any] = [None] * ctx.process_set.size()
         dist.all_gather_object(rows, ctx.rows, group=ctx.process_set.asked())
         return total.narrow(0, sum(rows[: ctx.process_set.rank()]), ctx.rows), None, None
@@ -303,7 +352,8 @@ def alltoall_async(
 ) -> int:
     """Rows for each rank, as many as `splits` says, and those of each rank for this one. With splits the result is a
     pair, with the splits of what came."""
-    given, group, ranks = _fresh(tensor), process_set.asked(), process_set.size()
+    _unused(name)
+    given, group, ranks = _fresh(_rows(tensor)), process_set.asked(), process_set.size()
     gives = [int(n) for n in splits] if splits is not None else [given.shape[0] // ranks] * ranks
     if len(gives) != ranks or sum(gives) != given.shape[0]:
         raise ValueError(f"{gives} are no splits of {given.shape[0]} rows for {ranks} ranks")
@@ -313,7 +363,7 @@ def alltoall_async(
     out = given.new_empty((sum(takes), *given.shape[1:]))
     work = dist.all_to_all_single(out, given, takes, gives, group=group, async_op=True)
     received = torch.tensor(takes, dtype=torch.int32)
-    return _handle([work], lambda: out if splits is None else (out, received))
+    return _handle([work], lambda: out if splits is None else (out, received), name)
 
 
 class _Alltoall(Function):
@@ -345,8 +395,9 @@ def broadcast_async_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """The root's values, in place."""
+    _unused(name)
     work = dist.broadcast(_memory(tensor), root_rank, group=process_set.asked(), async_op=True)
-    return _handle([work], lambda: tensor)
+    return _handle([work], lambda: tensor, name)
 
 
 def broadcast_(*args: Any, **kwargs: Any) -> Tensor:
@@ -367,7 +418,7 @@ class _Broadcast(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        total = synchronize(allreduce_async(grads[0], op=Sum, process_set=ctx.process_set))
+        total = synchronize(allreduce_async(grads[0], op=Average, process_set=ctx.process_set))  # as Horovod has it
         return (total if dist.get_rank() == ctx.root else torch.zeros_like(total)), None, None, None
 
 

@@ -49,7 +49,12 @@ def broadcast_parameters(params: Any, root_rank: int, process_set: ProcessSet = 
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer, root_rank: int, model: Any = None, process_set: ProcessSet = global_process_set
 ) -> None:
-    """Give all ranks the root's state of the optimizer and its settings."""
+    """Give all ranks the root's state of the optimizer and its settings. Gradients that are not there are zero after
+    it where there was no state, as Horovod leaves them."""
+    if not optimizer.state_dict()["state"]:
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            if parameter.requires_grad and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
     state = optimizer.state_dict()
     for_all = broadcast_object(_on_host(state) if rank() == root_rank else None, root_rank, process_set=process_set)
     optimizer.load_state_dict(for_all)

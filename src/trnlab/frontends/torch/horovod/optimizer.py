@@ -1,16 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`DistributedOptimizer`: gradients are reduced over the ranks while the backward pass goes on."""
+"""`DistributedOptimizer`: gradients are reduced over the ranks.
+
+Horovod does so while the backward pass goes on, in an order that ranks agree on: each may have another one, as where
+they use other parts of a model. Here the host waits for each collective, so that they are asked for at its end, in
+the order of the parameters.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trnlab.frontends.torch.horovod.calls import Adasum, Average, allreduce_, allreduce_async_, synchronize
+from trnlab.frontends.torch.horovod.calls import (
+    Adasum,
+    Average,
+    allreduce_,
+    allreduce_async_,
+    sparse_allreduce_async,
+    synchronize,
+)
 from trnlab.frontends.torch.horovod.compression import Compression
 from trnlab.frontends.torch.horovod.ranks import ProcessSet, global_process_set
 
@@ -22,44 +35,48 @@ class _Distributed:
         self._passes, self._op, self._compression, self._ranks = passes, op, compression, ranks
         self._factors = (1 / predivide, predivide)
         self._left: dict[Tensor, int] = {}
-        self._works: list[tuple[int, Tensor, Any]] = []
-        self._skipped = False
+        self._skipped = self._synchronized = False
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.requires_grad:
                     self._left[parameter] = passes
-                    parameter.register_post_accumulate_grad_hook(self._reduce)
+                    parameter.register_post_accumulate_grad_hook(self._count)
 
-    def _reduce(self: Any, parameter: Tensor) -> None:
+    def _count(self: Any, parameter: Tensor) -> None:
         if self._left[parameter] <= 0:
             raise AssertionError(
                 "gradients were computed more than backward_passes_per_step times before step(): increase it"
             )
         self._left[parameter] -= 1
-        if self._left[parameter] == 0:
-            self._send(parameter)
-
-    def _send(self: Any, parameter: Tensor) -> None:
-        if self._op == Adasum:
-            return
-        small, context = self._compression.compress(parameter.grad)
-        before, after = self._factors
-        handle = allreduce_async_(small, None, None, self._op, before, after, self._ranks)
-        self._works.append((handle, parameter, context))
 
     def synchronize(self: Any) -> None:
-        """Wait until all gradients are those of all ranks; parameters without a gradient count as zero there."""
-        for parameter, left in self._left.items():
-            if left == self._passes and parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            if left > 0:
-                self._send(parameter)
-        for handle, parameter, context in self._works:
-            reduced = self._compression.decompress(synchronize(handle), context)
+        """Make all gradients those of all ranks; parameters without a gradient count as zero there."""
+        sent = [self._send(parameter) for parameter in self._left] if self._op != Adasum else []
+        for parameter, finish in zip(self._left, sent):
+            reduced = finish()
             if reduced is not parameter.grad:
-                parameter.grad.copy_(reduced)
-        self._works.clear()
+                if reduced.is_sparse:
+                    parameter.grad = reduced
+                else:
+                    parameter.grad.copy_(reduced)
         self._left = dict.fromkeys(self._left, self._passes)
+        self._synchronized = True
+
+    def _send(self: Any, parameter: Tensor) -> Callable[[], Tensor]:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        sparse = parameter.grad.is_sparse
+        if sparse and not self._sparse_as_dense:
+            return sparse_allreduce_async(parameter.grad, None, self._op, self._ranks)
+        small, context = self._compression.compress(parameter.grad.to_dense() if sparse else parameter.grad)
+        before, after = self._factors
+        handle = allreduce_async_(small, None, None, self._op, before, after, self._ranks)
+
+        def finish() -> Tensor:
+            reduced: Tensor = self._compression.decompress(synchronize(handle), context)
+            return reduced.to_sparse() if sparse else reduced
+
+        return finish
 
     @contextmanager
     def skip_synchronize(self: Any) -> Iterator[None]:
@@ -77,14 +94,21 @@ class _Distributed:
 
     def zero_grad(self: Any, *args: Any, **kwargs: Any) -> None:
         """As ever, where no gradient is on its way."""
-        if self._works:
-            raise AssertionError("zero_grad() between backward() and step() or synchronize(): gradients are sent")
+        if any(left <= 0 for left in self._left.values()):
+            raise AssertionError("zero_grad() between backward() and step() or synchronize(): gradients are lost")
         super().zero_grad(*args, **kwargs)  # type: ignore[misc]
 
     def step(self: Any, closure: Any = None) -> Any:
         """Synchronize, then the step of the optimizer that this one was made of."""
         if not self._skipped:
+            if self._synchronized:
+                warnings.warn(
+                    "optimizer.step() called without optimizer.skip_synchronize() after synchronize(): gradients are "
+                    "reduced twice",
+                    stacklevel=2,
+                )
             self.synchronize()
+        self._synchronized = False
         if self._op != Adasum:
             return super().step(closure)  # type: ignore[misc]
         began = {parameter: parameter.detach().clone() for parameter in self._left}
@@ -117,9 +141,12 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     """
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
-    if named_parameters is not None:
-        _check_names(optimizer, list(named_parameters))
+    named = None if named_parameters is None else list(named_parameters)
+    if named is not None:
+        _check_names(optimizer, named)
     cls = type(optimizer)
+    optimizer._sparse_as_dense = sparse_as_dense  # type: ignore[attr-defined]
+    optimizer._parameter_names = _named(optimizer, named)  # type: ignore[attr-defined]
     optimizer.__class__ = type(cls.__name__, (_Distributed, cls), {})
     settings = (op, compression or Compression.none, gradient_predivide_factor, process_set)
     optimizer._distribute(backward_passes_per_step, *settings)  # type: ignore[attr-defined]
@@ -134,3 +161,11 @@ def _check_names(optimizer: torch.optim.Optimizer, named: list[Any]) -> None:
     known = {id(parameter) for _, parameter in named}
     if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):
         raise ValueError("named_parameters was specified, but one or more model parameters were not named")
+
+
+def _named(optimizer: torch.optim.Optimizer, named: list[tuple[str, Tensor]] | None) -> dict[Tensor, str]:
+    """Each parameter's name, as Horovod keeps it."""
+    if named is not None:
+        return {parameter: name for name, parameter in named}
+    groups = enumerate(optimizer.param_groups)
+    return {p: f"allreduce.noname.{i}.{j}" for i, group in groups for j, p in enumerate(group["params"])}
