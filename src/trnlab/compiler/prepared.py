@@ -45,12 +45,12 @@ def prepare(graph: Graph, frozen: Iterable[int], options: Mapping[str, Any]) -> 
     work = graph.copy()
     run_passes(work, options, FORMS)
     weights = {work.inputs[i] for i in kept}
-    made, looks = _made_of(work, weights), set[Value]()
+    made, looks, users = _made_of(work, weights), set[Value](), work.users()
     rewrite(
         work,
         {
             "dot_general": lambda op, b: _contraction_in_rows(op, b, made),
-            "convert": lambda op, b: _cast_before_repeated(op, b, made),
+            "convert": lambda op, b: _cast_before_repeated(op, b, made, users),
             "convolution": lambda op, b: _channels_in_rows(op, b, made, looks),
         },
     )
@@ -108,6 +108,13 @@ def _is_small(value: Value, weights: Iterable[Value]) -> bool:
     return value.type.nbytes <= nbytes or (value.type.size <= size and value.type.nbytes <= VECTOR)
 
 
+def _is_product(value: Value) -> bool:
+    """Whether it is the result of a product, perhaps in another shape or format."""
+    while value.op is not None and value.op.name in ("reshape", "transpose", "convert"):
+        value = value.op.operands[0]
+    return value.op is not None and value.op.name in ("dot_general", "convolution")
+
+
 def _channels_in_rows(op: Op, b: GraphBuilder, made: Container[Value], looks: set[Value]) -> Value | None:
     """A convolution whose weights have their input channels before their output channels in memory; what it is given
     is a look at these, of the shape that it takes."""
@@ -120,10 +127,17 @@ def _channels_in_rows(op: Op, b: GraphBuilder, made: Container[Value], looks: se
     return b.op("convolution", x, seen, **op.attrs)
 
 
-def _cast_before_repeated(op: Op, b: GraphBuilder, made: Container[Value]) -> Value | None:
-    """A bias in the format that is asked for, and then repeated for each row, instead of the other way round."""
+def _cast_before_repeated(
+    op: Op, b: GraphBuilder, made: Container[Value], users: Mapping[Value, list[Op]]
+) -> Value | None:
+    """A product's bias in the format that is asked for, and then repeated for each row, not the other way round.
+
+    Others stay: a norm of groups reads a copy for each element, which comes quicker from memory than by itself."""
     repeated = made_by(op.operands[0], "broadcast_in_dim")
+    readers = users.get(op.result, [])
     if repeated is None or repeated.operands[0] not in made:
+        return None
+    if not all(any(map(_is_product, reader.operands)) for reader in readers):
         return None
     cast = b.convert(repeated.operands[0], op.result.dtype)
     return b.op("broadcast_in_dim", cast, **repeated.attrs)

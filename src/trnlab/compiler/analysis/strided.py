@@ -12,12 +12,13 @@ from math import prod
 import numpy as np
 
 from trnlab.graph.ir import Graph, Op, Value
-from trnlab.graph.ops import CALL, COLLECTIVE, OPS
+from trnlab.graph.ops import CALL, COLLECTIVE, ELEMENTWISE, OPS, REDUCE
 from trnlab.program.strided import Strided, row_major
 
 VIEW_OPS = frozenset({"reshape", "transpose", "slice", "broadcast_in_dim"})
 BARRIER = "optimization_barrier"  # the same tensor; who reads it from here does not compute together with others
 LOOK_OPS = VIEW_OPS | {BARRIER}
+TURNED = 1 << 16  # elements from which on a turned view is copied for loops over rows
 
 
 class ValueView(Strided[Value]):
@@ -134,7 +135,7 @@ def _one_pass(graph: Graph, layouts: dict[Value, ValueView]) -> tuple[dict[Value
 
     A value that is copied for one reader is the root of those that follow; those before look at what it looks at.
     """
-    called = _called(graph)
+    called, scanned = _called(graph), _scanned(graph)
     looks = dict(layouts)
     copies = {v for v in graph.outputs if v.op is not None and v.op.name in LOOK_OPS}
     stuck: set[Value] = set()
@@ -151,11 +152,25 @@ def _one_pass(graph: Graph, layouts: dict[Value, ValueView]) -> tuple[dict[Value
             stuck.add(operand)
         elif op.result in copies:
             continue
-        elif op.result in called and not seen.is_contiguous:
+        elif (op.result in called and not seen.is_contiguous) or (op.result in scanned and _is_turned(seen)):
             copies.add(op.result)
         else:
             looks[op.result] = seen
     return looks, copies, stuck
+
+
+def _scanned(graph: Graph) -> set[Value]:
+    """Large values of floats that loops over rows read, element by element."""
+    kinds = (ELEMENTWISE, REDUCE)
+    read = {v for op in graph.ops if OPS[op.name].kind in kinds for v in op.operands}
+    return {v for v in read if v.type.size >= TURNED and v.dtype.is_float and v.dtype.itemsize > 1}
+
+
+def _is_turned(seen: ValueView) -> bool:
+    """Whether neighbours of a view lie apart in memory: a transfer moves each element by itself, for as long as it
+    would a line of memory, where the PE array turns a copy."""
+    inner = next((s for n, s in zip(reversed(seen.shape), reversed(seen.strides)) if n > 1), 1)
+    return inner > 1 and any(s == 1 and n > 1 for n, s in zip(seen.shape, seen.strides))
 
 
 def _called(graph: Graph) -> set[Value]:

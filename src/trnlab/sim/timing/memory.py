@@ -58,7 +58,7 @@ class _History:
 
 
 class _Places(NamedTuple):
-    """What is known of slots of a routine, each perhaps several times: the first and the last of the granules that it touches."""
+    """Slots of a routine, each perhaps several times, with the first and the last of the granules that it touches."""
 
     slot: Ints
     first: Ints
