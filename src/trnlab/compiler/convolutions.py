@@ -26,6 +26,7 @@ from trnlab.numerics.dtypes import float32
 
 Attrs = dict[str, Any]
 FEWEST_CHANNELS = 8  # contracted by the kernel, of the 128 that the PE array takes at once
+FEWEST_OF_BYTES = 16  # where elements have a byte each
 
 
 # Per partition, of a gradient by the weight: kernels/convolutions/gradient.
@@ -68,11 +69,12 @@ def has_kernel(op: Op) -> bool:
         or _few_in_patches(op)
     ):
         return False
+    fewest = FEWEST_CHANNELS if x.dtype.itemsize > 1 else FEWEST_OF_BYTES
     if is_weight_gradient(op):
-        return x.shape[0] >= FEWEST_CHANNELS
+        return x.shape[0] >= fewest
     apart = all(s == 1 or n == 1 for s, n in zip(strides, spread))
     short = -(-places[-1] // spread[-1]) <= BANK or spread[-1] == 1
-    return x.shape[1] >= FEWEST_CHANNELS and apart and short
+    return x.shape[1] >= fewest and apart and short
 
 
 def packs(op: Op) -> bool:

@@ -124,13 +124,13 @@ def _chosen(options: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(options[name]) for name in RULES if name in options}
 
 
-class Recording(NamedTuple):
-    """How a routine is made. addresses: of what stays in SBUF beside it. room: bytes of SBUF for it and others."""
+class PlannedRoutine(NamedTuple):
+    """A routine that a unit needs, and how it is recorded where nobody has it."""
 
     key: Signature
     make: Callable[[], Routine]
-    addresses: tuple[int, ...] = ()
-    room: int = 0
+    addresses: tuple[int, ...]  # of what stays in SBUF beside it
+    room: int  # bytes of SBUF for it and others
 
 
 class Assembly(MemoryTable):
@@ -253,7 +253,7 @@ class Assembly(MemoryTable):
             if unit[0].kind in (GroupKind.LOOP, GroupKind.CALL, GroupKind.COLLECTIVE):
                 continue
             meets, in_ring = self._meets(i)
-            attempt = self._beside_residents(unit, meets)[0] if meets or in_ring else self._alone(unit)
+            attempt = self._in_ring(unit, meets)[0] if meets or in_ring else self._alone(unit)
             if attempt.key not in found and attempt.key not in self.known:
                 found[attempt.key] = attempt.make
                 pairs = zip(unit, self._stores(unit))
@@ -305,11 +305,11 @@ class Assembly(MemoryTable):
 
         return loops.calls_of(body, round_, operands, results, own, spare)
 
-    def _alone(self, unit: Unit) -> Recording:
+    def _alone(self, unit: Unit) -> PlannedRoutine:
         """How a unit is recorded that has SBUF for itself."""
         stores = self._stores(unit)
         key = tuple(signature(g, self.part, s) for g, s in zip(unit, stores))
-        return Recording(key, partial(self._lower, unit, stores))
+        return PlannedRoutine(key, partial(self._lower, unit, stores), (), self.chip.sbuf.usable_bytes_per_partition)
 
     def _call(self, unit: Unit) -> Call:
         recording = self._alone(unit)
@@ -342,7 +342,7 @@ class Assembly(MemoryTable):
         Raises CapacityError where it is too little, or for a kernel that has to move what stays.
         """
         assert self.residence is not None
-        for key, make, addresses, room in self._beside_residents(unit, meets):
+        for key, make, addresses, room in self._in_ring(unit, meets):
             try:
                 self._know(key, make)
             except CapacityError as error:
@@ -351,23 +351,22 @@ class Assembly(MemoryTable):
             return self._call_of(unit, *self._placed(key, addresses, room))
         raise failure
 
-    def _beside_residents(self, unit: Unit, meets: bool) -> list[Recording]:
-        """How a unit is recorded: within half of SBUF, or of what stays there leaves, if it meets that, or all."""
+    def _in_ring(self, unit: Unit, meets: bool) -> list[PlannedRoutine]:
+        """What a unit needs that meets nothing in SBUF that stays; or within half of what that leaves, or all."""
         assert self.residence is not None
-        stores = self._stores(unit)
+        if not meets:
+            return [self._alone(unit)]
+        stores, room = self._stores(unit), self.residence.first
         signatures = tuple(signature(g, self.part, s) for g, s in zip(unit, stores))
         ports = [v for g, s in zip(unit, stores) for v in ports_of(g, self.part, s)]
         homes = {v: home for v in ports if (home := self._home(v)) is not None}
-        usable = self.chip.sbuf.usable_bytes_per_partition
-        room = self.residence.first if meets else usable
         places = tuple(replace(homes[v], address=0) if v in homes else None for v in ports)
         addresses = tuple(h.address for h in homes.values())
-        return [
-            Recording(
-                (*signatures, limit, places), partial(self._lower, unit, stores, (limit,), homes), addresses, room
-            )
-            for limit in (self._half(usable - room), room)
-        ]
+        found = []
+        for limit in (self._half(self.chip.sbuf.usable_bytes_per_partition - room), room):
+            make = partial(self._lower, unit, stores, (limit,), homes)
+            found.append(PlannedRoutine((*signatures, limit, places), make, addresses, room))
+        return found
 
     def _calls_of_kernel(self, op: Op) -> Iterable[Call]:
         """Its calls as they are, one for each core, whose tensors are bound to the op's operands and results."""

@@ -55,6 +55,10 @@ class TileLoader:
         self._ones: dict[DType, AP] = {}
         self.totals: dict[Value, Moments | Extremes] = {}
         self.in_order = group.kind is GroupKind.ROWS  # the last columns of a row come last
+        # whether it is an epilogue whose tiles begin at each 128th row: of one product, or one group of channels
+        anchor = group.ops[0].attrs if group.ops else {}
+        alone = not anchor.get("lhs_batching_dimensions") and anchor.get("feature_group_count", 1) == 1
+        self._in_blocks = alone and group.kind in (GroupKind.DOT, GroupKind.CONVOLUTION)
         self.kept: RowCache | None = None
 
     def sibling(self) -> TileLoader:
@@ -138,7 +142,8 @@ class TileLoader:
 
     def load_rows(self, value: Value, frame: SweepSlice, dtype: DType | None) -> AP:
         """A value that varies along rows only, [P, 1]."""
-        if self.group.kind is not GroupKind.ROWS and frame.domain.parts == 1 and frame.row % 128 == 0:
+        if self._in_blocks:
+            assert frame.row % 128 == 0, frame
             kept = self._keep_rows(value, frame.domain.rows)
             if kept is not None:
                 return kept[: frame.rows, frame.row // 128 : frame.row // 128 + 1]
