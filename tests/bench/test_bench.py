@@ -89,6 +89,8 @@ def test_kernels_that_cheat_are_wrong_with_the_time_of_what_they_do(
     honest = of(bench(capsys, *words, HERE / "candidates" / "softmax.py")[1])["softmax"]
     _, record = bench(capsys, *words, HERE / "candidates" / f"{name}.py")
     (candidate,) = record["candidates"]
+    if name == "forges_a_result" and candidate["verdict"] == "refused":
+        return  # on a busy machine it is ended some seconds after its forged result, which is no program
     assert candidate["verdict"] == "wrong"
     assert candidate["time_ps"] > honest["time_ps"] / 3
 
