@@ -34,7 +34,7 @@ def test_a_number_out_of_its_range_is_refused(
 def test_every_number_of_the_command_line_has_a_range() -> None:
     """Options of a plain number take any; those of `cli.options` say what can be. A seed may be any number, and what
     settings read themselves has ranges there."""
-    known = {"--seed", "--every", "--keep", "--comm-threshold"}
+    known = {"--seed", "--every", "--keep", "--comm-threshold", "--optimize"}
     for name in COMMANDS_OF_TRNLAB:
         for action in _actions(parser(name)):
             if action.type in (int, float):

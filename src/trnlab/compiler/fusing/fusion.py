@@ -14,6 +14,7 @@ from math import prod
 from trnlab.compiler.analysis.roles import find_updates
 from trnlab.compiler.analysis.selection import SelectionRule
 from trnlab.compiler.analysis.strided import BARRIER, LOOK_OPS, ValueView
+from trnlab.compiler.convolutions import has_epilogue
 from trnlab.compiler.fusing.admission import Admission, fits_psum, reduced_cols
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass, resident, sums_over_rows
 from trnlab.compiler.fusing.limits import beside_operators
@@ -80,7 +81,10 @@ class Partition(Admission):
             elif OPS[op.name].kind == "attention":
                 self._new(GroupKind.ATTENTION, op)
             elif op.name == "convolution":
-                self._new(GroupKind.CONVOLUTION, op)
+                shape = op.result.shape
+                self._new(
+                    GroupKind.CONVOLUTION, op, cols=op.result.type.size // shape[1] if has_epilogue(op) else None
+                )
             elif OPS[op.name].kind == WINDOW:
                 self._new(GroupKind.POOL, op)
             else:
