@@ -134,18 +134,18 @@ def _try_all(
     result: TuneResult,
     told: Told,
 ) -> None:
-    new = []
-    for point in points:
-        trial = known.find(point)
-        if trial is None:
-            new.append(point)
-        else:
-            result.trials.append(trial)
-    of = len(result.trials) + len(new)
+    tried = [known.find(point) for point in points]
+    new = [point for point, trial in zip(points, tried) if trial is None]
+
+    def take(trial: Trial) -> None:
+        result.trials.append(trial)
+        told(trial, len(result.trials), len(points))
+
+    for old in filter(None, tried):
+        take(old)
     for trial in _made(task, new, executor):
         known.keep(trial)
-        result.trials.append(trial)
-        told(trial, len(result.trials), of)
+        take(trial)
 
 
 def _made(task: TuneTask, points: Sequence[Mapping[str, Any]], executor: Executor | None) -> Iterator[Trial]:

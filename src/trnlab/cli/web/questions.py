@@ -37,24 +37,20 @@ def shown(words: Sequence[str]) -> str:
 class QuestionView:
     """A view whose address is a command line: its page, the part that a script asks for again, and what stops it.
 
-    form: HTML from the address. words: the command line of an address; UsageError for what no command
-    takes.
-    needs: the parameter without which nothing is asked. pressed: it runs the user's code, so that a button begins it
-    and never an address. rest: HTML below the answer. scripts: beside those of the answer.
-    doing: what takes its time.
+    form and words raise UsageError for an address that no command takes.
     """
 
     command: str
     path: str
     heading: str
-    about: str
-    form: Callable[[ServedSite, Asked], str]
-    words: Callable[[ServedSite, Asked], Words]
-    needs: str
-    pressed: bool = False
-    rest: Callable[[ServedSite], str] = lambda site: ""
-    scripts: Sequence[str] = ()
-    doing: str = "Compiling what is not compiled yet"
+    about: str  # what can be asked
+    form: Callable[[ServedSite, Asked], str]  # HTML
+    words: Callable[[ServedSite, Asked], Words]  # the command line of an address
+    needs: str  # the parameter without which nothing is asked
+    pressed: bool = False  # it runs the user's code: a button begins it, and never an address
+    rest: Callable[[ServedSite], str] = lambda site: ""  # HTML below the answer
+    scripts: Sequence[str] = ()  # beside those of the answer
+    doing: str = "Compiling what is not compiled yet"  # what takes its time
 
     def view(self, site: ServedSite, asked: Asked) -> View:
         """The form, then the answer of the address or how far it is; else what can be asked."""

@@ -13,7 +13,7 @@ from trnlab.fleet.gpus.catalogue import instances
 from trnlab.fleet.models.configurations import catalogue
 
 ABOUT = "Choose a model, the requests, and where they are answered: how many instances, how soon, for how much."
-_DEFAULTS = {"model": "gpt2", "target": "inf2.xlarge", "stack": "ours"}
+_DEFAULTS = {"model": "gpt2", "target": "inf2.xlarge", "prompt": "512", "output": "128", "stack": "ours"}
 _OPTIONS = (
     *("target", "beside", "prompt", "output", "qps", "p99", "p99_request", "policy", "batch", "ranks", "weights"),
     "stack",
@@ -40,8 +40,8 @@ def _form(site: ServedSite, asked: Asked) -> str:
         choice("stack", "Stack", get["stack"], STACKS),
     ]
     sliders = [
-        slider("prompt", "Tokens of a prompt", asked.get("prompt", ""), "power", 5, 15, "2000"),
-        slider("output", "Tokens of an answer", asked.get("output", ""), "power", 3, 12, "300"),
+        slider("prompt", "Tokens of a prompt", get["prompt"], "power", 5, 15),
+        slider("output", "Tokens of an answer", get["output"], "power", 3, 12),
         slider("qps", "Requests a second", asked.get("qps", ""), "power", 0, 10, "1"),
         slider("p99", "99 of 100 have their first token within", asked.get("p99", ""), "seconds", 1, 30, "2s"),
         slider("p99_request", "and the last one within", asked.get("p99_request", ""), "seconds", 1, 120, "whenever"),
