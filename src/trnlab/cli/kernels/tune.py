@@ -63,7 +63,7 @@ def searched(args: argparse.Namespace) -> tuple[TuneResult, documents.Document]:
     space = variants.space(source, args.param)
     variants.edited(source, wanted.function, next(iter(space)))  # says at once which names there are not
     count = max(1, min(len(space), args.budget) // tuning.BATCH)
-    with on_target(args.target or ""), workers(args.jobs, count) as executor:
+    with on_target(args.target or ""), workers(args, count) as executor:
         bench = bench_of(args, band=False)
         arguments = bench.arguments()
         job = bench.job(wanted, arguments)
