@@ -294,6 +294,34 @@ def test_an_engine_is_written_into_the_source(tmp_path: Path, capsys: pytest.Cap
     assert judged["time_ps"] == pytest.approx(said["made"][0]["time_ps"], rel=0.02)
 
 
+def test_a_source_is_written_to_a_new_file_and_keeps_what_was_promised(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, new = tmp_path / "blocks.py", tmp_path / "faster.py"
+    file.write_text(BLOCKS)
+    words = ["ideas", str(file), "--json", "--input", "float32[256,512]", "--input", "float32[128,512]"]
+    engine = ["--apply", "engine:dma_copy@15:scalar"]
+    assert main([*words, *engine, "--write", str(file)]) == 2  # never the user's own file
+    assert main([*words, *engine, "--out", str(tmp_path)]) == 0
+    assert file.read_text() == BLOCKS
+    assert "the kernel itself" in capsys.readouterr().err
+    assert main([*words, *engine, "--write", str(new)]) == 0
+    promised = json.loads(capsys.readouterr().out)["made"][0]
+    assert promised["in_source"]
+    assert main(["bench", "--json", "--no-band", *words[3:], "--reference", f"{file}:kernel", str(new)]) == 0
+    judged = json.loads(capsys.readouterr().out)["candidates"][0]
+    assert judged["verdict"] == "right"
+    assert judged["time_ps"] <= promised["time_ps"] * 1.005
+    other = tmp_path / "other.py"
+    assert main([*words, "--apply", "load-rows:y", "--write", str(other)]) == 2
+    assert "are made on the recorded instructions" in capsys.readouterr().err
+    assert main([*words, "--write", str(other)]) == 2
+    monkeypatch.setattr(sources, "edited", lambda text, edits: BLOCKS.replace("operand0=0.9", "operand0=0.8"))
+    assert main([*words, *engine, "--write", str(other)]) == 2
+    assert "does not keep what they promise" in capsys.readouterr().err
+    assert not other.exists()
+
+
 def test_programs_get_the_same() -> None:
     given = ["float32[256,512]", "float32[128,512]"]
     told = laboratory.ideas(BLOCKS, inputs=given)

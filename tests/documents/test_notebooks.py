@@ -15,11 +15,14 @@ from trnlab.documents import Document, Note, Table
 SMALL = {"model_type": "gpt2", "vocab_size": 256, "n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 128}
 
 
-def test_a_timeline_is_a_picture() -> None:
+def test_a_timeline_is_a_page_that_moves() -> None:
     drawn = big_step(1000).timeline._repr_html_()
     assert drawn is not None
-    assert drawn.startswith("<svg")
-    assert "1,000 instructions" in drawn
+    assert drawn.startswith("<iframe srcdoc=")
+    page = html.unescape(drawn)
+    assert "1,000 instructions" in page
+    assert "data-instructions" in page
+    assert "Critical path" not in page  # which a timeline alone does not know
 
 
 def test_a_table_and_a_document_are_pages_that_touch_nothing_else() -> None:

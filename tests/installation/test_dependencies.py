@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from trnlab.cli.planning import executors
+from trnlab.cli import executors
 from trnlab.errors import UsageError
 from trnlab.fleet.models.configurations import model
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src" / "trnlab"
-PLANNER = ("fleet", "estimate", "operations", "cli/planning")
+PLANNER = ("fleet", "estimate", "operations", "cli/planning", "cli/executors.py")
 OPTIONAL = {"yaml", "distributed"}  # imported where a user asks for them: a model in YAML, executors of Dask
 
 
@@ -32,7 +32,7 @@ def others_imported(path: Path, everywhere: bool = True) -> set[str]:
 def modules(planner: bool) -> list[Path]:
     """Modules of the planner and its relatives, or all others."""
     folders = [SOURCES / name for name in PLANNER]
-    return [p for p in sorted(SOURCES.rglob("*.py")) if any(f in p.parents for f in folders) is planner]
+    return [p for p in sorted(SOURCES.rglob("*.py")) if any(f in (p, *p.parents) for f in folders) is planner]
 
 
 def core() -> set[str]:
@@ -64,7 +64,7 @@ def test_an_option_that_is_not_installed_is_told(missing, code, remedy, monkeypa
         if missing == "yaml":
             model(str(tmp_path / "model.yaml"))
         else:
-            with executors._dask("dask://localhost:1"):
+            with executors.dask("dask://localhost:1"):
                 pass
 
     with pytest.raises(UsageError) as raised:

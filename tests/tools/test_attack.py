@@ -76,6 +76,17 @@ def test_an_interrupt_is_no_traceback_of_ours() -> None:
     assert words.interrupts(6, 1).failures == []
 
 
+def test_pages_show_and_run_nothing_that_they_should_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("starlette", reason="needs trnlab[ui]")
+    from tools.attack import views
+    from trnlab.documents import html
+
+    assert views.pages(60, 1).failures == []
+    monkeypatch.setattr(html, "escape", str)  # a page that leaves markup as it is
+    found = views.pages(60, 1).failures
+    assert any("it would run: " in failure for failure in found)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["names", "network with faults", "folder of a cache"])
 def test_so_do_the_longer_ones(name: str) -> None:

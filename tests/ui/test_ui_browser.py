@@ -33,8 +33,11 @@ VIEWS = (
     "/timeline?run=runs/real-1",
     "/compare?first=runs/real-1&second=runs/real-1",
     "/plan",
+    "/serve-plan",
     "/bakeoff",
+    "/goodput?chips=4096",
     "/kernels",
+    "/tune",
     "/cache",
     "/checkpoints",
     "/chips?chip=trn2",
@@ -196,6 +199,27 @@ def test_a_timeline_keeps_its_place_and_its_line_in_the_address(tab: Tab) -> Non
     tab.until("/[?&]line=\\d+/.test(location.search)")
     assert "of this line" in tab.page.inner_text(".timeline output")
     assert tab.page.locator(".source tr.chosen").count() == 1
+
+
+def test_a_timeline_in_a_notebook_is_moved_and_zoomed(browser: Any) -> None:
+    page = browser.new_page()
+    said: list[str] = []
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.set_content(str(big_step(1000).timeline._repr_html_()))
+    frame = page.frames[1]
+    frame.wait_for_selector(".timeline[data-ready=yes]")
+    stretch = "(() => { const t = document.querySelector('.timeline').timeline; return [t.from, t.to, t.limit]; })()"
+    whole = frame.evaluate(stretch)
+    assert whole[0] == 0
+    assert whole[1] == whole[2] > 0
+    frame.focus(".timeline .view")
+    for key in ("+", "+", "ArrowRight", "c"):
+        page.keyboard.press(key)
+    frame.wait_for_function(f"{stretch}[0] > 0")
+    closer = frame.evaluate(stretch)
+    assert closer[1] - closer[0] < whole[1] / 2
+    page.close()
+    assert not said
 
 
 def test_a_timeline_of_a_million_bars(tab: Tab, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

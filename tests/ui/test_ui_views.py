@@ -4,14 +4,20 @@
 from __future__ import annotations
 
 import json
+import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 from pages_served import Served, serving_site
 from profile_samples import really_run, round_summary
 
+from trnlab.cli.main import main
 from trnlab.isa import REGISTRY
+
+BENCH = Path(__file__).parents[1] / "bench"
 
 
 def some_runs(root: Path, count: int) -> None:
@@ -95,3 +101,57 @@ def test_the_cache_and_checkpoints_are_listed(served: Served) -> None:
     assert "place=kept" in served.page("/checkpoints")
     assert "not finished" in served.page("/checkpoints", place="kept")
     assert served.ask("/checkpoints?place=/etc")[0] == 404
+
+
+def test_what_failures_leave_is_what_the_command_says(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    page = _answered(served, "/goodput", chips="500k", power="2GW", model="")
+    assert main(["goodput", "--chips", "500k", "--power", "2GW"]) == 0
+    printed = capsys.readouterr().out
+    for part in ("6.08 min", "92.5%", "2,000 MW are enough", "replicas of 352 chips leave and come back"):
+        assert part in printed
+        assert part in page
+    assert "trnlab goodput --chips=500k --power=2GW" in page
+    assert "TRN173" in _answered(served, "/goodput", chips="none")
+    assert served.ask("/goodput?chips=4&model=/etc/passwd")[0] == 404
+
+
+def test_serving_is_planned_as_the_command_does(served: Served) -> None:
+    page = _answered(
+        *(served, "/serve-plan"), model="gpt2", target="inf2.xlarge", beside="g6e.xlarge", ranks="1", prompt="100"
+    )
+    assert "inf2.xlarge" in page
+    assert "Memory of a rank" in page
+    assert "roofline" in page
+    assert served.ask("/serve-plan?model=../x")[0] == 404
+    assert "TRN101" in _answered(served, "/serve-plan", model="gpt2", target="inf9.xlarge")
+
+
+def test_a_search_runs_where_a_button_is_pressed_and_shows_its_progress(served: Served) -> None:
+    for name in ("tunable_rmsnorm.py", "rmsnorm_reference.py"):
+        shutil.copy(BENCH / name, served.site.folders[0] / name)
+    asked = {
+        "kernel": "tunable_rmsnorm.py",
+        "reference": "rmsnorm_reference.py",
+        "param": "columns=512,2048;rows=128",
+    }
+    assert "Choose a kernel" in served.page("/tune", **asked)
+    assert served.ask(f"/tune/part?{urlencode(asked)}")[0] == 405  # an address alone runs nothing
+    until = time.monotonic() + 120
+    found = served.values("/tune/part", "POST", **asked)
+    while not found["over"]:
+        assert time.monotonic() < until
+        found = served.values("/tune/part", "POST", **asked)
+    assert "columns=512, rows=128: " in found["html"]
+    assert any(line.startswith("2 of 2 points, the best so far: ") for line in found["lines"])
+    assert "2 of 2 points were tried" in served.page("/tune", **asked)
+    assert served.ask("/tune?kernel=/etc/passwd")[0] == 404
+
+
+def _answered(served: Served, path: str, **asked: str) -> str:
+    """The part of a question's view once it is over."""
+    until = time.monotonic() + 120
+    while True:
+        found = served.values(f"{path}/part", **asked)
+        if found["over"]:
+            return str(found["html"])
+        assert time.monotonic() < until

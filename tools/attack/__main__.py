@@ -76,6 +76,7 @@ ATTACKS = (
     Attack("numbers", 1, _of("words", "numbers")),
     Attack("interrupts", 100, _of("words", "interrupts")),
     Attack("connections", 100, _of("ports", "listening")),
+    Attack("pages", 400, _of("views", "pages")),
     Attack("network with faults", 60, _of("network", "proxies")),
     Attack("kills", 200, _kills),
     Attack("checkpoints", 10_000, _flips),

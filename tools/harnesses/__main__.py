@@ -62,6 +62,7 @@ def run(harness: dict[str, Any], folder: Path, seconds: int) -> tuple[str, str]:
             "PATH": os.pathsep.join(
                 [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
             ),  # they say "python"
+            "TRNLAB_TARGET": harness["target"],  # of the processes that they start themselves
         }
         done = _done(command, harness["target"], copy / harness.get("at", "."), environment, seconds)
     return judged(harness, *done) if done is not None else (FAILED, f"not done after {seconds} s")

@@ -119,13 +119,14 @@ def ideas(
                 "next": "write the first that keeps the bits, or apply several" if proposals else NOTHING,
             }
         changed, steps = search.climbed(trial) if list(apply) == ["all"] else search.applied(trial, apply)
-        source = written(bench, one, steps)  # where all of them are arguments of calls
+        made = written(bench, one, steps)  # where all of them are arguments of calls
+        source = made if made is not None and made.holds else None
         return {
             "time_us": trial.total / 1e6,
             "changed_time_us": changed.total / 1e6,
             "faster_by": round(trial.total / max(changed.total, 1), 3),
             "made": [plain(s.tried, s.before) for s in steps],
-            "source": None if source is None else source[0],
+            "source": source.text if source else None,
             "next": (
                 "judge the source" if source else "write these changes into the source, in this order, then judge it"
             )

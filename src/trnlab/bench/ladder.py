@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import BrokenExecutor, Executor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -158,9 +157,14 @@ def _mapped(
     for future in futures:
         try:
             yield future.result()
-        except BrokenProcessPool:
-            yield RunError(
-                "the process that judged a candidate ended",
-                code="TRN845",
-                remedy="judge it by itself; whether memory was short, `dmesg` says",
-            )
+        except BrokenExecutor:
+            yield lost()
+
+
+def lost() -> RunError:
+    """What is told of a candidate whose process, or whose machine, ended."""
+    return RunError(
+        "the process that judged a candidate ended",
+        code="TRN845",
+        remedy="judge it by itself; whether memory was short, `dmesg` says",
+    )

@@ -9,8 +9,8 @@ from typing import Any
 
 from trnlab.bench.judging import WRONG
 from trnlab.bench.tuning import Trial, TuneResult, TuneTask
-from trnlab.documents import Document, HeadlineFigure, Note, Part, Section, Table
-from trnlab.units import format_time
+from trnlab.documents import Curve, CurveChart, Document, HeadlineFigure, Note, Part, Section, Table
+from trnlab.units import PS_PER_US, format_time
 
 SHOWN = 10
 
@@ -26,6 +26,7 @@ def document(task: TuneTask, result: TuneResult) -> Document:
         names = ", ".join(o.name for o in judgement.cases if not o.right)
         sections.append(Section(parts=[Note(f"{said(trial)} is wrong for {names}", loud=True)]))
     sections.append(Section("what each value costs, with the best of all others", [_values(task, ranked)]))
+    sections += _progress(result)
     refused = Counter(t.refused for t in result.trials if t.refused)
     if refused:
         rows = [(str(count), why) for why, count in refused.most_common()]
@@ -40,6 +41,19 @@ def document(task: TuneTask, result: TuneResult) -> Document:
         name="tune",
         record=lambda: to_json(task, result),
     )
+
+
+def _progress(result: TuneResult) -> Iterator[Section]:
+    """The best time after each point, in the order in which they were tried."""
+    best: list[float | None] = []
+    least = None
+    for trial in result.trials:
+        least = trial.total if trial.total and (least is None or trial.total < least) else least
+        best.append(None if least is None else least / PS_PER_US)
+    if len({each for each in best if each is not None}) > 1:
+        curve = Curve("microseconds", "var(--accent)", best)
+        chart = CurveChart([curve], "the best so far, in microseconds", along="point")
+        yield Section(heading="The search", parts=[chart], on="page")
 
 
 def said(trial: Trial) -> str:

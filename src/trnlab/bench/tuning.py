@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import BrokenExecutor, Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from trnlab.bench import contained, judging
 from trnlab.bench.judging import Judgement, ProblemSpec
+from trnlab.bench.ladder import lost
 from trnlab.bench.recording import RecordingJob, on_target
 from trnlab.bench.variants import SearchSpace
 from trnlab.errors import TrnlabError, UsageError
@@ -40,6 +41,7 @@ class Trial:
     total: int = 0
     instructions: int = 0
     refused: str = ""
+    lost: bool = False  # whoever tried it ended, which says nothing of the point
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,8 @@ class _Known:
         return Trial(dict(values), int(record["total"]), int(record["instructions"]), str(record["refused"]))
 
     def keep(self, trial: Trial) -> None:
+        if trial.lost:
+            return
         record = {"total": trial.total, "instructions": trial.instructions, "refused": trial.refused}
         self._store.write_record(self.file(trial.values), record)
 
@@ -134,18 +138,18 @@ def _try_all(
     result: TuneResult,
     told: Told,
 ) -> None:
-    new = []
-    for point in points:
-        trial = known.find(point)
-        if trial is None:
-            new.append(point)
-        else:
-            result.trials.append(trial)
-    of = len(result.trials) + len(new)
+    tried = [known.find(point) for point in points]
+    new = [point for point, trial in zip(points, tried) if trial is None]
+
+    def take(trial: Trial) -> None:
+        result.trials.append(trial)
+        told(trial, len(result.trials), len(points))
+
+    for old in filter(None, tried):
+        take(old)
     for trial in _made(task, new, executor):
         known.keep(trial)
-        result.trials.append(trial)
-        told(trial, len(result.trials), of)
+        take(trial)
 
 
 def _made(task: TuneTask, points: Sequence[Mapping[str, Any]], executor: Executor | None) -> Iterator[Trial]:
@@ -154,8 +158,13 @@ def _made(task: TuneTask, points: Sequence[Mapping[str, Any]], executor: Executo
         for batch in batches:
             yield from trials_of(task.job, batch, task.limits)
         return
-    for future in [executor.submit(trials_of, task.job, batch, task.limits) for batch in batches]:
-        yield from future.result()
+    futures = [executor.submit(trials_of, task.job, batch, task.limits) for batch in batches]
+    for batch, future in zip(batches, futures):
+        try:
+            yield from future.result()
+        except BrokenExecutor:  # of these alone; they are tried again by the next search
+            error = lost()
+            yield from (Trial(dict(point), refused=f"{error.code}: {error.what}", lost=True) for point in batch)
 
 
 def _sampled(

@@ -11,31 +11,32 @@ from importlib.resources.abc import Traversable
 from trnlab.quoting import markup as escape
 
 STYLE = files(__package__).joinpath("assets", "report.css")
-_PAGE = """\
+_FRAME = """\
 <!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{name} · trnlab</title>
-<style>
-{style}</style>
+{head}
 </head>
 <body>
-<main>
 {body}
-</main>
-<script>
-{script}</script>
 </body>
 </html>
 """
 
 
+def frame(name: str, head: str, body: str) -> str:
+    """A whole page, of a window of that name. head, body: HTML."""
+    return _FRAME.format(name=escape(name), head=head, body=body)
+
+
 def document(name: str, body: str, scripts: Iterable[Traversable] = ()) -> str:
     """A whole page around the body, with the style and the scripts that its drawings need."""
     script = "".join(file.read_text("utf-8") for file in scripts)
-    return _PAGE.format(name=escape(name), style=STYLE.read_text("utf-8"), body=body, script=script)
+    style = f"<style>\n{STYLE.read_text('utf-8')}</style>"
+    return frame(name, style, f"<main>\n{body}\n</main>\n<script>\n{script}</script>")
 
 
 def section(title: str, say: str, content: str, style: str = "") -> str:

@@ -42,7 +42,8 @@ def packed(step: Step, chain: Pieces, script: str, parts: Sequence[tuple[str, in
     """
     unit = max(1, -(-step.timeline.total // (MOST_TICKS - 1)))
     until = _end(step)
-    tracks = [_cut(row, until) for row in (*_parts(parts), *rows(step.timeline, chain))]
+    found = (row for row in rows(step.timeline, chain) if row.lane != "critical" or len(step.critical))
+    tracks = [_cut(row, until) for row in (*_parts(parts), *found)]
     drawn = [row.refs for row in tracks if row.lane not in ("steps", "calls") and len(row.refs)]
     shown = 1 + max((int(refs.max()) for refs in drawn), default=-1)
     used = {name: (o, int(np.searchsorted(o.time, until, side="right"))) for name, o in step.occupancy.items()}

@@ -70,16 +70,20 @@ def _ladder(report: IdeasReport) -> Table:
 
 def _proposals(report: IdeasReport) -> Table:
     rows = [
-        (t.change.name, format_time(t.total), f"{report.total / max(t.total, 1):.2f}", _bits(t))
+        (t.change.name, format_time(t.total), f"{report.total / max(t.total, 1):.2f}", _bits(t), _place(t))
         for t in report.proposals
     ]
-    return Table(rows, ("change", "time", "faster by", "bits"), (1, 2))
+    return Table(rows, ("change", "time", "faster by", "bits", "is made"), (1, 2))
 
 
 def _bits(tried: TriedChange) -> str:
     if tried.broken is None:
         return UNCHECKED
     return f"{OTHER}: {tried.broken[0]}" if tried.broken else SAME
+
+
+def _place(tried: TriedChange) -> str:
+    return "in the source" if tried.change.edit is not None else "on the recording"
 
 
 def _how(some: Any) -> list[Part]:
@@ -111,6 +115,7 @@ def plain(tried: TriedChange, total: int = 0) -> dict[str, Any]:
         "source": c.source,
         "how": c.how,
         "bits": _bits(tried),
+        "in_source": c.edit is not None,
     }
     if total:
         found["time_us"] = tried.total / PS_PER_US

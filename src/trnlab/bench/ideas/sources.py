@@ -5,21 +5,37 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from trnlab.bench.candidate import KernelCandidate
 from trnlab.bench.ideas.candidates import trial_of
 from trnlab.bench.ideas.change import SourceEdit
-from trnlab.bench.ideas.search import IdeaStep
+from trnlab.bench.ideas.search import WORTH, IdeaStep
+from trnlab.bench.ideas.trial import TriedChange
 from trnlab.bench.ladder import KernelBench
 from trnlab.errors import TrnlabError
 
 
-def written(bench: KernelBench, one: KernelCandidate, steps: Sequence[IdeaStep]) -> tuple[str, int] | None:
-    """The source with all of these changes, and its time in picoseconds when it is recorded; None where one of them
-    cannot be written so, or what was written is no kernel that is as fast as the changed list of instructions."""
+@dataclass(frozen=True)
+class WrittenSource:
+    """A source with changes in it, and what it is when it is recorded and executed again."""
+
+    text: str
+    total: int  # picoseconds
+    promised: int  # of the changed list of instructions
+    broken: tuple[str, ...]  # cases in which it computes other bits than the kernel that was changed
+
+    @property
+    def holds(self) -> bool:
+        """Whether it computes the same bits, and takes as long as was promised as far as changes are told apart."""
+        return not self.broken and self.total <= self.promised * (1 + WORTH)
+
+
+def written(bench: KernelBench, one: KernelCandidate, steps: Sequence[IdeaStep]) -> WrittenSource | None:
+    """The source with all of these changes, recorded, timed and executed; None where one of them cannot be written
+    so, or what was written is no kernel."""
     edits = [s.tried.change.edit for s in steps]
     text = edited(one.path.read_text(encoding="utf-8"), [e for e in edits if e is not None])
     if text is None or None in edits or not edits:
@@ -28,10 +44,12 @@ def written(bench: KernelBench, one: KernelCandidate, steps: Sequence[IdeaStep])
         path = Path(folder) / one.path.name
         path.write_text(text, encoding="utf-8")
         try:
-            total = trial_of(bench, replace(one, path=path)).total
+            found = trial_of(bench, replace(one, path=path))
         except TrnlabError:
             return None
-    return (text, total) if total < steps[0].before else None
+    last = steps[-1].tried
+    checked = trial_of(bench, one).checked(TriedChange(last.change, found.kernel, found.total))
+    return WrittenSource(text, found.total, last.total, checked.broken or ())
 
 
 def edited(source: str, edits: Sequence[SourceEdit]) -> str | None:

@@ -8,18 +8,21 @@ import multiprocessing
 import os
 import secrets
 from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from trnlab import documents
 from trnlab.bench import contained, hostile, ladder
+from trnlab.bench.away import CandidateExecutor
 from trnlab.bench.candidate import candidates
 from trnlab.bench.document import BenchReport, document
 from trnlab.bench.judging import REFUSED, WRONG, ProblemSpec
 from trnlab.bench.recording import on_target
 from trnlab.cli import options
+from trnlab.cli.executors import dask
 from trnlab.errors import UsageError
 from trnlab.files import write_atomic
 from trnlab.nki.target import default_chip
@@ -50,6 +53,7 @@ def problem_arguments(command: argparse.ArgumentParser) -> None:
     add("--cores", metavar="N", type=options.whole(1), default=1, help="that a kernel runs on; default: 1")
     add("--flags", metavar="TEXT", default="", help="of the hardware's compiler, such as --disable-dge")
     add("--jobs", metavar="N", type=options.whole(1), help="candidates at once; default: the processors here")
+    add("--executor", metavar="dask://HOST:PORT", help="machines that take candidates, too: Dask's scheduler")
     add(
         "--seconds",
         metavar="N",
@@ -94,7 +98,7 @@ def judged(args: argparse.Namespace) -> BenchReport:
     found = candidates(args.kernels)
     if not found:
         raise UsageError("there is no kernel in the folder", code="TRN840", got=", ".join(args.kernels))
-    with on_target(args.target or ""), workers(args.jobs, len(found)) as executor:
+    with on_target(args.target or ""), workers(args, len(found)) as executor:
         bench = bench_of(args, not args.no_band)
         entries = ladder.run(bench, found, executor, _progress)
         cases = tuple(o.name for o in entries[0].judgement.cases)
@@ -121,15 +125,30 @@ def families(text: str | None) -> tuple[str, ...]:
 
 
 @contextmanager
-def workers(jobs: int | None, work: int) -> Iterator[Executor | None]:
-    """Processes that judge; None where one is enough, or none can be copied."""
-    count = min(jobs or os.cpu_count() or 1, work)
+def workers(args: argparse.Namespace, work: int) -> Iterator[Executor | None]:
+    """Processes that judge, here or on other machines; None where one is enough, or none can be copied."""
+    if args.executor:
+        with dask(args.executor) as (client, _):
+            yield _there(client)
+        return
+    count = min(args.jobs or os.cpu_count() or 1, work)
     if count == 1 or "fork" not in multiprocessing.get_all_start_methods():
         yield None
         return
     contained.imported()  # once, for all that are copied
     with ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("fork")) as pool:
         yield pool
+
+
+def _there(client: Any) -> CandidateExecutor:
+    """Dask's workers; files are sent to them once by content."""
+    from distributed.scheduler import KilledWorker
+
+    gone = (KilledWorker, BrokenExecutor)
+    pool = client.get_executor(pure=False)
+    return CandidateExecutor(
+        pool, lambda files: client.scatter([files], hash=True, broadcast=True)[0], lambda e: isinstance(e, gone)
+    )
 
 
 def _progress(what: str, number: int, of: int) -> None:

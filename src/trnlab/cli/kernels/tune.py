@@ -12,7 +12,7 @@ from trnlab.bench import tuning, variants
 from trnlab.bench.candidate import candidate
 from trnlab.bench.recording import on_target
 from trnlab.bench.tune_document import document, said
-from trnlab.bench.tuning import Trial, TuneTask
+from trnlab.bench.tuning import Trial, TuneResult, TuneTask
 from trnlab.cli import options
 from trnlab.cli.kernels.bench import bench_of, problem_arguments, workers
 from trnlab.files import write_atomic
@@ -40,21 +40,7 @@ def arguments(command: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Search a kernel's parameters; returns 1 where no point is right."""
-    wanted = candidate(args.kernel)
-    source = wanted.path.read_text(encoding="utf-8")
-    space = variants.space(source, args.param)
-    variants.edited(source, wanted.function, next(iter(space)))  # says at once which names there are not
-    count = max(1, min(len(space), args.budget) // tuning.BATCH)
-    with on_target(args.target or ""), workers(args.jobs, count) as executor:
-        bench = bench_of(args, band=False)
-        arguments = bench.arguments()
-        job = bench.job(wanted, arguments)
-        made_from = [version(MODEL), wanted.digest(), wanted.function, default_chip().name, args.flags, args.cores]
-        made_from += [[str(getattr(a, "shape", a)), str(getattr(a, "dtype", ""))] for a in arguments]
-        task = TuneTask(job, space, bench.spec, bench.limits, made_from)
-        store = ContentStore(None if args.no_cache else kept_folder() / "tune")
-        result = tuning.run(task, args.budget, executor, store, _Progress())
-    found = document(task, result)
+    result, found = searched(args)
     if args.out is not None:
         args.out.mkdir(parents=True, exist_ok=True)
         write_atomic(args.out / "tune.html", documents.page(found).encode())
@@ -63,9 +49,30 @@ def main(args: argparse.Namespace) -> int:
     if result.best is None:
         return 1
     if args.winner is not None:
+        wanted = candidate(args.kernel)
+        source = wanted.path.read_text(encoding="utf-8")
         write_atomic(args.winner, variants.edited(source, wanted.function, result.best[0].values).encode())
         say(f"{args.winner} has {said(result.best[0])}")
     return 0
+
+
+def searched(args: argparse.Namespace) -> tuple[TuneResult, documents.Document]:
+    """What the search found, and how it is told."""
+    wanted = candidate(args.kernel)
+    source = wanted.path.read_text(encoding="utf-8")
+    space = variants.space(source, args.param)
+    variants.edited(source, wanted.function, next(iter(space)))  # says at once which names there are not
+    count = max(1, min(len(space), args.budget) // tuning.BATCH)
+    with on_target(args.target or ""), workers(args, count) as executor:
+        bench = bench_of(args, band=False)
+        arguments = bench.arguments()
+        job = bench.job(wanted, arguments)
+        made_from = [version(MODEL), wanted.digest(), wanted.function, default_chip().name, args.flags, args.cores]
+        made_from += [[str(getattr(a, "shape", a)), str(getattr(a, "dtype", ""))] for a in arguments]
+        task = TuneTask(job, space, bench.spec, bench.limits, made_from)
+        store = ContentStore(None if args.no_cache else kept_folder() / "tune")
+        result = tuning.run(task, args.budget, executor, store, _Progress())
+    return result, document(task, result)
 
 
 class _Progress:

@@ -17,12 +17,15 @@ from trnlab.cli.web import (
     bakeoff_view,
     chips_view,
     compare_view,
+    goodput_view,
     instructions_view,
     kernels_view,
     plan_view,
     runs_view,
+    serve_plan_view,
     stores_view,
     timeline_view,
+    tune_view,
 )
 from trnlab.cli.web.guard import PageGuard
 from trnlab.cli.web.shell import View, page, trouble
@@ -37,14 +40,15 @@ Asked = Mapping[str, str]
 LONGEST = 2000  # characters of a parameter
 MakesView = Callable[[ServedSite, Asked], View]
 MakesPart = Callable[[ServedSite, Asked], Mapping[str, object]]  # plain values
+QUESTIONS = tuple(
+    module.VIEW for module in (plan_view, serve_plan_view, bakeoff_view, goodput_view, kernels_view, tune_view)
+)
 VIEWS: Mapping[str, MakesView] = {
     "/runs": runs_view.runs,
     "/run": runs_view.run,
     "/timeline": timeline_view.timeline,
     "/compare": compare_view.compare,
-    "/plan": plan_view.plan,
-    "/bakeoff": bakeoff_view.bakeoff,
-    "/kernels": kernels_view.kernels,
+    **{question.path: question.view for question in QUESTIONS},
     "/cache": stores_view.cache,
     "/checkpoints": stores_view.checkpoints,
     "/chips": chips_view.chips,
@@ -54,15 +58,12 @@ VIEWS: Mapping[str, MakesView] = {
 PARTS: Mapping[str, MakesPart] = {
     "/runs/part": runs_view.runs_part,
     "/run/part": runs_view.run_part,
-    "/plan/part": plan_view.plan_part,
-    "/bakeoff/part": bakeoff_view.bakeoff_part,
+    **{f"{question.path}/part": question.part for question in QUESTIONS if not question.pressed},
 }
 # what buttons do
 ACTS: Mapping[str, MakesPart] = {
-    "/kernels/part": kernels_view.kernels_part,
-    "/kernels/cancel": kernels_view.kernels_cancel,
-    "/plan/cancel": plan_view.plan_cancel,
-    "/bakeoff/cancel": bakeoff_view.bakeoff_cancel,
+    **{f"{question.path}/part": question.part for question in QUESTIONS if question.pressed},
+    **{f"{question.path}/cancel": question.cancel for question in QUESTIONS},
 }
 _OWN = files(__package__).joinpath("assets")
 _KINDS = {"css": "text/css", "js": "text/javascript"}

@@ -3,40 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from trnlab import chips
 from trnlab.cli.web.plan_view import STACKS, named
-from trnlab.cli.web.questions import SCRIPT, asking, cancelled, options, part
-from trnlab.cli.web.shell import View, choice, field, form
+from trnlab.cli.web.questions import Asked, QuestionView, options
+from trnlab.cli.web.shell import choice, field, form
 from trnlab.cli.web.site import ServedSite
 from trnlab.cli.web.work import Words
 from trnlab.fleet.gpus.catalogue import instances
 from trnlab.fleet.models.configurations import catalogue
 
-Asked = Mapping[str, str]
 ABOUT = "The same training on two platforms: time, dollars, energy, and how sure each figure is."
 _DEFAULTS = {"model": "gpt2", "a": "trn2.48xlarge", "b": "p5.48xlarge", "stack": "ours"}
 _OPTIONS = ("a", "b", "days", "batch", "precision", "stack", "porting")
-
-
-def bakeoff(site: ServedSite, asked: Asked) -> View:
-    """The form, and the comparison of the address."""
-    words = words_of(site, asked) if asked.get("model") else None
-    head = "<header><p class='over'>trnlab bakeoff</p><h1>Bake-off</h1></header>"
-    found = asking(site, "bake-off", "/bakeoff", head + _form(asked), words, ABOUT)
-    return View(found.title, found.body, [*found.scripts, SCRIPT], here="/bakeoff")
-
-
-def bakeoff_part(site: ServedSite, asked: Asked) -> Mapping[str, Any]:
-    """The comparison, or how far it is."""
-    return part(site, words_of(site, asked))
-
-
-def bakeoff_cancel(site: ServedSite, asked: Asked) -> Mapping[str, Any]:
-    """Stop it."""
-    return cancelled(site, words_of(site, asked))
 
 
 def words_of(site: ServedSite, asked: Asked) -> Words:
@@ -45,7 +23,7 @@ def words_of(site: ServedSite, asked: Asked) -> Words:
     return ("bakeoff", *options(said), f"--cache={site.cache}", "--", named(asked.get("model", "")))
 
 
-def _form(asked: Asked) -> str:
+def _form(site: ServedSite, asked: Asked) -> str:
     sides = [(name, name) for name in (*chips.TARGETS, *instances())]
     get = {**_DEFAULTS, **asked}
     fields = [
@@ -59,3 +37,6 @@ def _form(asked: Asked) -> str:
         choice("stack", "Stack", get["stack"], STACKS),
     ]
     return form("/bakeoff", fields, "Compare", data_question="yes")
+
+
+VIEW = QuestionView("bakeoff", "/bakeoff", "Bake-off", ABOUT, _form, words_of, needs="model")

@@ -6,18 +6,20 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trnlab.errors import TrnlabError, UsageError, did_you_mean
 from trnlab.profile.data import FILE, read_summary
+from trnlab.storage import plain_files
 
 DEEPEST = 4  # folders below one that is named
 MOST_FOLDERS = 20_000  # that are looked into
 FRESH_S = 1.0  # for which a look is good
 BENCH = "bench.json"
+HEAD = 1 << 16  # bytes of a file that may have a kernel
 _PASSED_OVER = ("node_modules", "__pycache__", "site-packages")
 
 
@@ -97,6 +99,35 @@ class FoundRuns:
                 run = FoundRun(name, folder, {}, f"{error.code}: {error.what}")
             known = self._read[folder] = stamp, run
         return known[1]
+
+
+def kernel_files(folders: Sequence[Path]) -> dict[str, Path]:
+    """Files of Python that speak of NKI, and those that may be references beside them, by name."""
+    found = {}
+    for root in folders:
+        for folder, names in walked(root, 2):
+            for name in (n for n in names if n.endswith(".py")):
+                path = folder / name
+                try:
+                    head = plain_files.read(path, size=HEAD)
+                except OSError:
+                    continue
+                if b"nki" in head or b"def inputs(" in head or b"def reference(" in head:
+                    found[called(path, root, folders)] = path
+    return found
+
+
+def kernel_file(files: Mapping[str, Path], name: str) -> Path:
+    """The file of this name. Raises UsageError (TRN854)."""
+    if name not in files:
+        raise UsageError(
+            f"there is no kernel {name!r} here",
+            code="TRN854",
+            got=name,
+            limit=f"{len(files)} files",
+            remedy=did_you_mean(name, files, "start `trnlab ui` with the folder that has it"),
+        )
+    return files[name]
 
 
 def called(path: Path, root: Path, roots: Sequence[Path]) -> str:

@@ -6,20 +6,19 @@ The code of a kernel runs only where somebody presses the button: an address alo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from trnlab import chips, documents
 from trnlab.bench.document import ladder
-from trnlab.cli.web.folders import BENCH, called, walked
-from trnlab.cli.web.questions import SCRIPT, asking_first, cancelled, options, part
-from trnlab.cli.web.shell import View, address, choice, field, form
+from trnlab.cli.web.folders import BENCH, called, kernel_file, kernel_files, walked
+from trnlab.cli.web.questions import Asked, QuestionView, options
+from trnlab.cli.web.shell import address, choice, field, form
 from trnlab.cli.web.site import ServedSite
 from trnlab.cli.web.source import NAMES
 from trnlab.cli.web.work import Words
 from trnlab.documents import Document, Note, Part, Section, Table
-from trnlab.errors import RunError, UsageError, did_you_mean
+from trnlab.errors import RunError
 from trnlab.files import json_of
 from trnlab.profile.names import nice_time
 from trnlab.quoting import markup as escape
@@ -27,87 +26,57 @@ from trnlab.storage import plain_files
 from trnlab.units import PS_PER_S
 
 LARGEST = 1 << 24  # bytes of a bench that is read
-HEAD = 1 << 16  # of a file that may have a kernel
 SHOWN = 40  # kernels of runs, and benches
 SEED = "0"  # of inputs, so that an address has one answer
-Asked = Mapping[str, str]
-
-
-def kernels(site: ServedSite, asked: Asked) -> View:
-    """What there is, and a form that judges."""
-    files, names = _files(site), [asked.get(name, "") for name in ("kernel", "reference")]
-    head = "<header><p class='over'>trnlab bench</p><h1>Kernels</h1></header>"
-    before = head + _form(asked, files)
-    words = words_of(site, asked) if names[0] else None
-    found = asking_first(site, "kernels", "/kernels", before, words, "Choose kernels, and press the button.")
-    rest = documents.body(Document("", [*_benches(site), *_of_runs(site)]))
-    return View("kernels", found.body + rest, [*found.scripts, SCRIPT, *NAMES], here="/kernels")
-
-
-def kernels_part(site: ServedSite, asked: Asked) -> Mapping[str, Any]:
-    """The judgement, or how far it is."""
-    return part(site, words_of(site, asked))
-
-
-def kernels_cancel(site: ServedSite, asked: Asked) -> Mapping[str, Any]:
-    """Stop it."""
-    return cancelled(site, words_of(site, asked))
 
 
 def words_of(site: ServedSite, asked: Asked) -> Words:
     """The command line of an address. Raises UsageError (TRN854) for a file that is none of the site's."""
-    files = _files(site)
-    chosen = [str(_file(files, name)) for name in asked.get("kernel", "").split(",") if name]
+    command = "timeline" if asked.get("show") == "timeline" else "bench"
+    return judging_words(site, asked, command)
+
+
+def judging_words(site: ServedSite, asked: Asked, command: str, *more: str) -> Words:
+    """A command line that records kernels of the site and holds them against a reference. more: options of it.
+    Raises UsageError (TRN854) for a file that is none of the site's."""
+    files = kernel_files(site.folders)
+    chosen = [str(kernel_file(files, name)) for name in asked.get("kernel", "").split(",") if name]
     said = {"target": asked.get("target", ""), "seed": SEED}
     if asked.get("reference"):
-        said["reference"] = str(_file(files, asked["reference"]))
-    inputs = [f"--input={each.strip()}" for each in asked.get("inputs", "").split(";") if each.strip()]
-    command = "timeline" if asked.get("show") == "timeline" else "bench"
-    return (command, *options(said), *inputs, "--", *chosen)
+        said["reference"] = str(kernel_file(files, asked["reference"]))
+    inputs = [f"--input={each}" for each in split(asked.get("inputs", ""))]
+    return (command, *options(said), *inputs, *more, "--", *chosen)
 
 
-def _file(files: Mapping[str, Path], name: str) -> Path:
-    if name not in files:
-        raise UsageError(
-            f"there is no kernel {name!r} here",
-            code="TRN854",
-            got=name,
-            limit=f"{len(files)} files",
-            remedy=did_you_mean(name, files, "start `trnlab ui` with the folder that has it"),
-        )
-    return files[name]
+def split(text: str) -> list[str]:
+    """What stands between semicolons."""
+    return [each.strip() for each in text.split(";") if each.strip()]
 
 
-def _files(site: ServedSite) -> dict[str, Path]:
-    """Files of Python that speak of NKI, and those that may be references beside them."""
-    found = {}
-    for root in site.folders:
-        for folder, names in walked(root, 2):
-            for name in (n for n in names if n.endswith(".py")):
-                path = folder / name
-                try:
-                    head = plain_files.read(path, size=HEAD)
-                except OSError:
-                    continue
-                if b"nki" in head or b"def inputs(" in head or b"def reference(" in head:
-                    found[called(path, root, site.folders)] = path
-    return found
-
-
-def _form(asked: Asked, files: Mapping[str, Path]) -> str:
-    proposed = "".join(f'<option value="{escape(name)}"></option>' for name in files)
+def _form(site: ServedSite, asked: Asked) -> str:
     shows = [("", "ladder"), ("timeline", "timeline and source of the first")]
     fields = [
         field("kernel", "Kernels, with commas between", asked.get("kernel", ""), list="files", required="required"),
-        field("reference", "Reference", asked.get("reference", ""), list="files", placeholder="none: timed only"),
-        field(
-            "inputs", "Inputs, with semicolons between", asked.get("inputs", ""), placeholder="float32[512,512]; 1e-5"
-        ),
-        choice("target", "Chip", asked.get("target", ""), [("", "that of kernels"), *((n, n) for n in chips.NAMES)]),
+        *judging_fields(asked),
         choice("show", "Show", asked.get("show", ""), shows),
     ]
-    listed = f'<datalist id="files">{proposed}</datalist>'
-    return form("/kernels", fields, "Judge", data_question="press") + listed
+    return form("/kernels", fields, "Judge", data_question="press") + listed(site)
+
+
+def judging_fields(asked: Asked) -> list[str]:
+    """What a kernel is held against, what it is given, and for which chip."""
+    given = asked.get("inputs", "")
+    return [
+        field("reference", "Reference", asked.get("reference", ""), list="files", placeholder="none: timed only"),
+        field("inputs", "Inputs, with semicolons between", given, placeholder="float32[512,512]; 1e-5"),
+        choice("target", "Chip", asked.get("target", ""), [("", "that of kernels"), *((n, n) for n in chips.NAMES)]),
+    ]
+
+
+def listed(site: ServedSite) -> str:
+    """What fields propose that name a file."""
+    proposed = "".join(f'<option value="{escape(name)}"></option>' for name in kernel_files(site.folders))
+    return f'<datalist id="files">{proposed}</datalist>'
 
 
 def _benches(site: ServedSite) -> Iterator[Section]:
@@ -141,3 +110,23 @@ def _of_runs(site: ServedSite) -> Iterator[Section]:
         head = ("kernel", "run", "chip", "calls", "instructions", "one call")
         table = Table(rows[:SHOWN], head, (3, 4, 5), links=links)
         yield Section(heading="Kernels of runs", say="Each leads to its timeline and source.", parts=[table])
+
+
+def _rest(site: ServedSite) -> str:
+    return documents.body(Document("", [*_benches(site), *_of_runs(site)]))
+
+
+ABOUT = "Choose kernels, and press the button."
+VIEW = QuestionView(
+    "bench",
+    "/kernels",
+    "Kernels",
+    ABOUT,
+    _form,
+    words_of,
+    needs="kernel",
+    pressed=True,
+    rest=_rest,
+    scripts=NAMES,
+    doing="Recording and judging",
+)

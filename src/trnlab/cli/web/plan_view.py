@@ -3,21 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from trnlab import chips
 from trnlab.chips.prices import Price
-from trnlab.cli.web.questions import SCRIPT, asking, cancelled, options, part
-from trnlab.cli.web.shell import View, choice, field, form
+from trnlab.cli.web.questions import Asked, QuestionView, options
+from trnlab.cli.web.shell import choice, field, form, slider
 from trnlab.cli.web.site import ServedSite
 from trnlab.cli.web.work import Words
 from trnlab.errors import UsageError, did_you_mean
 from trnlab.fleet.models.configurations import catalogue
 from trnlab.fleet.search.layout import RECOMPUTE
-from trnlab.quoting import markup as escape
 
-Asked = Mapping[str, str]
 ABOUT = (
     "Choose a model and where it is to be trained. What is compiled answers within a second; what is not is "
     "compiled, with its progress here, and can be cancelled."
@@ -30,24 +25,6 @@ _DEFAULTS = {"model": "gpt2", "tokens": "10G", "target": "trn1.32xlarge", "insta
 # parameters that are options of `trnlab plan`, by name
 _OPTIONS = ("tokens", "target", "deadline", "global_batch", "sequence", "precision", "stack")
 _LAYOUT = ("tp", "pp", "zero", "recompute")
-
-
-def plan(site: ServedSite, asked: Asked) -> View:
-    """The form, and the plan of the address."""
-    words = words_of(site, asked) if asked.get("model") else None
-    head = "<header><p class='over'>trnlab plan</p><h1>Plan a training</h1></header>"
-    found = asking(site, "plan", "/plan", head + _form(asked), words, ABOUT)
-    return View(found.title, found.body, [*found.scripts, SCRIPT], here="/plan")
-
-
-def plan_part(site: ServedSite, asked: Asked) -> Mapping[str, Any]:
-    """The plan of the address, or how far it is."""
-    return part(site, words_of(site, asked))
-
-
-def plan_cancel(site: ServedSite, asked: Asked) -> Mapping[str, Any]:
-    """Stop it."""
-    return cancelled(site, words_of(site, asked))
 
 
 def words_of(site: ServedSite, asked: Asked) -> Words:
@@ -76,7 +53,7 @@ def named(model: str) -> str:
     )
 
 
-def _form(asked: Asked) -> str:
+def _form(site: ServedSite, asked: Asked) -> str:
     said = {**_DEFAULTS, "few": "1", "most": "4", **asked}
     target = said["target"]
     price = chips.target(target).price if target in chips.TARGETS else None
@@ -88,13 +65,13 @@ def _form(asked: Asked) -> str:
         choice("precision", "Precision", asked.get("precision", ""), [("", "bf16"), ("fp32", "fp32")]),
     ]
     sliders = [
-        _slider("few", "Instances, at least", said["few"], "power", 0, 10),
-        _slider("most", "Instances, at most", said["most"], "power", 0, 10),
-        _slider("deadline", "Deadline", asked.get("deadline", ""), "days", 1, 90, "none"),
-        _slider("global_batch", "Sequences of a step", asked.get("global_batch", ""), "power", 4, 14, "1024"),
-        _slider("price", "Dollars an hour of an instance", asked.get("price", ""), "dollars", 1, 80, _usual(price)),
-        _slider("tp", "Tensor parallel", asked.get("tp", ""), "power", 0, 7, "free"),
-        _slider("pp", "Pipeline stages", asked.get("pp", ""), "power", 0, 6, "free"),
+        slider("few", "Instances, at least", said["few"], "power", 0, 10),
+        slider("most", "Instances, at most", said["most"], "power", 0, 10),
+        slider("deadline", "Deadline", asked.get("deadline", ""), "days", 1, 90, "none"),
+        slider("global_batch", "Sequences of a step", asked.get("global_batch", ""), "power", 4, 14, "1024"),
+        slider("price", "Dollars an hour of an instance", asked.get("price", ""), "dollars", 1, 80, _usual(price)),
+        slider("tp", "Tensor parallel", asked.get("tp", ""), "power", 0, 7, "free"),
+        slider("pp", "Pipeline stages", asked.get("pp", ""), "power", 0, 6, "free"),
     ]
     more = [
         choice("zero", "ZeRO", asked.get("zero", ""), _ZERO),
@@ -109,11 +86,4 @@ def _usual(price: Price | None) -> str:
     return f"{price.usd_per_hour:.4g}, {price.kind}" if price is not None else "none is public"
 
 
-def _slider(name: str, label: str, value: str, kind: str, least: int, most: int, otherwise: str = "") -> str:
-    """A field with a slider beneath, which a script keeps together; without scripts the field is all. otherwise: what
-    is taken where nothing is said."""
-    told = f'data-slider="{kind}" data-least="{least}" data-most="{most}"'
-    return (
-        f'<label>{escape(label)}<input name="{name}" value="{escape(value)}" placeholder="{escape(otherwise)}" '
-        f'autocomplete="off" {told}></label>'
-    )
+VIEW = QuestionView("plan", "/plan", "Plan a training", ABOUT, _form, words_of, needs="model")

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from trnlab import documents
 from trnlab.documents import Document
+from trnlab.documents.html import frame
 from trnlab.errors import TrnlabError
 from trnlab.quoting import markup as escape
 
@@ -16,34 +17,27 @@ NAVIGATION = (
     ("/runs", "Runs"),
     ("/compare", "Compare"),
     ("/plan", "Plan"),
+    ("/serve-plan", "Serving"),
     ("/bakeoff", "Bake-off"),
+    ("/goodput", "Goodput"),
     ("/kernels", "Kernels"),
+    ("/tune", "Tune"),
     ("/cache", "Cache"),
     ("/checkpoints", "Checkpoints"),
     ("/chips", "Chips"),
     ("/instructions", "Instructions"),
 )
-_PAGE = """\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title} · trnlab</title>
+_HEAD = """\
 <link rel="icon" href="data:,">
 <link rel="stylesheet" href="/assets/report.css">
-<link rel="stylesheet" href="/assets/ui.css">
-</head>
-<body>
+<link rel="stylesheet" href="/assets/ui.css">"""
+_BODY = """\
 <a class="skip" href="#content">Skip to the content</a>
 <nav aria-label="views">{links}</nav>
 <main id="content" tabindex="-1">
 {body}
 </main>
-{scripts}
-</body>
-</html>
-"""
+{scripts}"""
 
 
 @dataclass(frozen=True)
@@ -72,15 +66,12 @@ def page(view: View) -> str:
     links = "".join(f'<a href="{path}"{_current(path == view.here)}>{escape(name)}</a>' for path, name in NAVIGATION)
     scripts = [f'<script defer src="/assets/{escape(name)}"></script>' for name in dict.fromkeys(view.scripts)]
     scripts.append('<script type="module" src="/assets/ui.js"></script>')
-    return _PAGE.format(title=escape(view.title), links=links, body=view.body, scripts="\n".join(scripts))
+    return frame(view.title, _HEAD, _BODY.format(links=links, body=view.body, scripts="\n".join(scripts)))
 
 
 def plain(code: str, what: str, remedy: str) -> str:
     """A page without the others, for who has no access."""
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>trnlab</title><h1>{escape(code)}</h1><p>{escape(what)}.</p><p>{escape(remedy)}.</p></html>"
-    )
+    return frame(code, "", f"<h1>{escape(code)}</h1><p>{escape(what)}.</p><p>{escape(remedy)}.</p>")
 
 
 def trouble(error: TrnlabError) -> str:
@@ -113,6 +104,16 @@ def choice(name: str, label: str, value: str, options: Sequence[tuple[str, str]]
         for key, text in options
     )
     return f'<label>{escape(label)}<select name="{escape(name)}">{told}</select></label>'
+
+
+def slider(name: str, label: str, value: str, kind: str, least: int, most: int, otherwise: str = "") -> str:
+    """A field with a slider beneath, which a script keeps together; without scripts the field is all. otherwise: what
+    is taken where nothing is said."""
+    told = f'data-slider="{kind}" data-least="{least}" data-most="{most}"'
+    return (
+        f'<label>{escape(label)}<input name="{name}" value="{escape(value)}" placeholder="{escape(otherwise)}" '
+        f'autocomplete="off" {told}></label>'
+    )
 
 
 def form(path: str, fields: Sequence[str], button: str = "Show", **more: str) -> str:

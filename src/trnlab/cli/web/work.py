@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process beside a server that answers what takes a while: plans, bake-offs, benches. What it says on stderr is
+"""The process beside a server that answers what takes a while: plans, bake-offs, benches,
+searches. What it says on stderr is
 the progress of who asked; what it found stays in its memory, so that a question that is nearly the same is quick."""
 
 from __future__ import annotations
@@ -114,6 +115,24 @@ def _bakeoff(words: Words, plans: RememberedPlans) -> Document:
     return answer(parsed(words))
 
 
+def _serve_plan(words: Words, plans: RememberedPlans) -> Document:
+    from trnlab.cli.planning.serve_plan import answer
+
+    return answer(parsed(words))[1]
+
+
+def _goodput(words: Words, plans: RememberedPlans) -> Document:
+    from trnlab.cli.planning.goodput import answer
+
+    return answer(parsed(words))[1]
+
+
+def _tune(words: Words, plans: RememberedPlans) -> Document:
+    from trnlab.cli.kernels.tune import searched
+
+    return searched(parsed(words))[1]
+
+
 def _bench(words: Words, plans: RememberedPlans) -> Document:
     from trnlab.bench.document import document
     from trnlab.cli.kernels.bench import judged
@@ -148,6 +167,9 @@ def _timeline(words: Words, plans: RememberedPlans) -> dict[str, Any]:
 
 _DOCUMENTS: dict[str, Callable[[Words, RememberedPlans], Document]] = {
     "plan": _plan,
+    "serve-plan": _serve_plan,
     "bakeoff": _bakeoff,
+    "goodput": _goodput,
     "bench": _bench,
+    "tune": _tune,
 }

@@ -31,7 +31,7 @@ _TIMELINE = """\
 <div class="tools"><input type="search" placeholder="Search: exp, op:nc_matmul, line:train.py, graph:gelu"
  aria-label="search instructions" autocomplete="off" spellcheck="false"><button data-do="previous"
  aria-label="previous match">‹</button><button data-do="next" aria-label="next match">›</button><output></output>
-<span class="gap"></span><button data-do="critical" aria-pressed="false">Critical path</button>
+<span class="gap"></span>{critical}
 <button data-do="all">Everything</button></div>
 <div class="view" tabindex="0" role="application" aria-label="{label}"><canvas></canvas></div>
 <div class="detail" role="status" hidden></div><div class="tip"></div>
@@ -40,6 +40,7 @@ _TIMELINE = """\
 <script type="text/plain" class="data-bars">{bars}</script>
 <script type="text/plain" class="data-instructions">{instructions}</script>
 </div>"""
+_CRITICAL = '<button data-do="critical" aria-pressed="false">Critical path</button>'
 _KEYS = (
     ("← → or A D", "move"),
     ("+ − or W S", "zoom; the wheel and two fingers, too"),
@@ -81,14 +82,20 @@ def timeline(s: Summary, step: Step, kinds: Sequence[tuple[str, Step]] = (), tit
     count = len(step.timeline)
     shown = f"All {count:,} instructions" if count <= MOST else f"The first {MOST:,} of {count:,} instructions"
     whose = f" of {len(kinds)} kinds of steps" if kinds else " of a step" if title == STEP else ""
+    held = ", with what SBUF and PSUM hold beneath" if step.occupancy else ""
     say = (
-        f"{shown}{whose}, by engine and DMA queue, with what SBUF and PSUM hold beneath. Wheel or pinch zooms, "
+        f"{shown}{whose}, by engine and DMA queue{held}. Wheel or pinch zooms, "
         "drag moves. Point at a bar to see what it is and what it waited for; click it to follow the chain that held "
         "it up."
     )
     keys = "".join(f"<dt>{escape(key)}</dt><dd>{escape(what)}</dd>" for key, what in _KEYS)
     drawn = _TIMELINE.format(
-        header=header, bars=first, instructions=second, keys=keys, label=escape(f"timeline: {title}")
+        header=header,
+        bars=first,
+        instructions=second,
+        keys=keys,
+        label=escape(f"timeline: {title}"),
+        critical=_CRITICAL if len(step.critical) else "",
     )
     return Section(heading=title, say=say, parts=[Drawing(drawn)], style="broad")
 

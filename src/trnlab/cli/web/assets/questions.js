@@ -10,6 +10,9 @@
   const kinds = {
     power: { to: (place) => String(2 ** place), from: (text) => Math.round(Math.log2(Number(text))) },
     days: { to: (place) => `${place}d`, from: (text) => (/^[\d.]+d$/.test(text) ? Math.round(parseFloat(text)) : NaN) },
+    seconds: { to: (place) => `${place}s`, from: (text) => (/^[\d.]+s$/.test(text) ? Math.round(parseFloat(text)) : NaN) },
+    share: { to: (place) => String(place / 100), from: (text) => Math.round(100 * Number(text)) },
+    count: { to: (place) => String(place), from: (text) => Math.round(Number(text)) },
     dollars: { to: (place) => String(place), from: (text) => Math.round(Number(text)) },
   };
   for (const input of form.querySelectorAll("[data-slider]")) {
@@ -78,6 +81,8 @@
     performance.mark("answered");
   }
 
+  const plain = (number) => Number(number.replaceAll(",", ""));
+
   function progress(told, said) {
     const seconds = Math.round(told.seconds);
     if (seconds < 1 && !told.lines.length) return;
@@ -99,7 +104,9 @@
       await stop(said);
       finish({});
     };
-    box.querySelector("p").textContent = `Compiling what is not compiled yet: ${seconds} s`;
+    box.querySelector("p").textContent = `${answer.dataset.doing}: ${seconds} s`;
+    const far = told.lines.map((line) => /^([\d,]+) of ([\d,]+)/.exec(line)).filter(Boolean).pop();
+    if (far) Object.assign(box.querySelector("progress"), { max: plain(far[2]), value: plain(far[1]) });
     const list = box.querySelector("ol");
     list.replaceChildren(...told.lines.map((line) => Object.assign(document.createElement("li"), { textContent: line })));
     list.scrollTop = list.scrollHeight;

@@ -70,6 +70,10 @@ function start(root) {
   for (const part of root.querySelectorAll("[data-part]")) renew(part);
 }
 
+// Where the views' names are wider than the window, the one that is shown is seen.
+const views = document.querySelector("body > nav"), here = views?.querySelector("[aria-current]");
+if (here) views.scrollLeft = here.offsetLeft - (views.clientWidth - here.offsetWidth) / 2;
+
 for (const form of document.querySelectorAll("form[data-live]")) follow(form);
 start(document);
 

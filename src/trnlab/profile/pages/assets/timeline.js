@@ -107,7 +107,7 @@ class Timeline {
     this.mode = marks ? mode : "";
     this.marks = marks;
     this.layer = marks && this.data.filtered(marks);
-    this.find("[data-do=critical]").setAttribute("aria-pressed", String(this.mode === "critical"));
+    this.find("[data-do=critical]")?.setAttribute("aria-pressed", String(this.mode === "critical"));
     this.redraw();
   }
 
