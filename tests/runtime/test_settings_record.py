@@ -28,6 +28,7 @@ OTHER = {
     "comm_threshold": "0.5",
     "overlap": "none",
     "bucket_mib": "25",
+    "optimize": "2",
     "streams": "2",
     "stochastic_rounding": True,
     "seed": "7",
