@@ -456,7 +456,7 @@ class Assembly(MemoryTable):
                     continue
                 shape = memory_shape(value)
                 ports[value] = b.param(value.name or f"t{self.tensor_of[value]}", shape, value.dtype)
-                if is_awaited(value, group):
+                if is_awaited(value, group, self.part):
                     b.awaited.add(ports[value].buffer.id)
             lowerings.append(Lowering(b, group, self.part, ports, stored))
         with SbufTurns(b) as turns:

@@ -51,6 +51,7 @@ class Partition(Admission):
         self._ancestors: list[int] = []  # bit g set: group g must run before
         self._orders: list[tuple[FusionGroup, FusionGroup]] = []  # that no value demands
         self._updates = find_updates(graph)
+        self.learns = bool(self._updates)
         self._late, self._levels = placed_late(graph), levels_of(graph)
         self._meets = exchanges_own_parts(graph)
         self._met: FusionGroup | None = None  # the collective before

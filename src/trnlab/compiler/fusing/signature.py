@@ -76,14 +76,15 @@ def _operand(
         look.shape,
         look.strides,
         cls,
-        is_awaited(look.base, group),
+        is_awaited(look.base, group, part),
     )
 
 
-def is_awaited(value: Value, group: FusionGroup) -> bool:
-    """Whether a value in memory is few bytes of the program's own, for which a group of few elements waits."""
+def is_awaited(value: Value, group: FusionGroup, part: Partition) -> bool:
+    """Whether a value in memory is few bytes of the program's own, for which a group of few elements waits. Steps of
+    training have other things to load: their loops are many and small at the end, and wait for each other."""
     small = value.type.nbytes <= AWAITED and group.size <= AWAITED
-    return small and value.op is not None and not group.update
+    return small and value.op is not None and not part.learns
 
 
 def _layout(value: Value, part: Partition) -> Any:
