@@ -234,12 +234,14 @@ class Stack:
 
     def compile_options(self) -> dict[str, str]:
         """Options of `compiler.compile` that differ from its defaults."""
-        asked = {
-            "fusion": (self.fusion, LOOPS),
-            "attention": (self.attention, KERNEL),
-            "few_rows": (self.few_rows, SPREAD),
-        }
+        asked = {"fusion": (self.fusion, LOOPS), "attention": (self.attention, KERNEL)}
         return {name: value for name, (value, default) in asked.items() if value != default}
+
+    @property
+    def generation_options(self) -> dict[str, str]:
+        """Those of programs that generate, beside `compile_options`: others have no products of few rows that matter,
+        and are the same under stacks that differ in nothing else."""
+        return {} if self.few_rows == SPREAD else {"few_rows": self.few_rows}
 
     @property
     def layout(self) -> dict[str, int]:

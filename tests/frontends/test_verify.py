@@ -12,7 +12,7 @@ import verify_scripts as scripts
 
 from trnlab import chips, documents
 from trnlab.cli.main import main
-from trnlab.compiler import pipeline
+from trnlab.compiler import passes
 from trnlab.errors import UsageError
 from trnlab.frontends.torch import step as step_module
 from trnlab.frontends.torch.lowerings import LOWERINGS
@@ -91,7 +91,7 @@ def test_a_compiler_that_rounds_a_reduction_to_bfloat16_is_found(tmp_path, monke
         return b.convert(b.convert(total, bfloat16), float32)
 
     broken = ("broken", lambda graph, options: rewrite(graph, {"reduce": narrowed}))
-    monkeypatch.setattr(pipeline, "PASSES", (*pipeline.PASSES[:4], broken, *pipeline.PASSES[4:]))
+    monkeypatch.setattr(passes, "PASSES", (*passes.PASSES[:4], broken, *passes.PASSES[4:]))
     verdict = found(tmp_path, "SUM", "# sums")
     assert (verdict.first.op, verdict.first.condition) == ("aten.sum.dim_IntList", conditions.NARROW)
     assert verdict.first.why.startswith(("7 bits", "8 bits", "9 bits"))

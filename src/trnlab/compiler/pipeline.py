@@ -16,7 +16,7 @@ import numpy as np
 from trnlab import stacks
 from trnlab.chips.spec import Chip
 from trnlab.collector import collector_paused
-from trnlab.compiler import loops
+from trnlab.compiler import loops, passes
 from trnlab.compiler.ahead import SecondRecorder
 from trnlab.compiler.analysis.selection import SelectionRule
 from trnlab.compiler.analysis.strided import resolve_views
@@ -44,7 +44,7 @@ from trnlab.compiler.lowerings.pool import lower_pool
 from trnlab.compiler.lowerings.rows import CHUNKS, lower_rows
 from trnlab.compiler.lowerings.scatter import lower_scatter
 from trnlab.compiler.memory_table import MemoryTable, memory_shape
-from trnlab.compiler.passes import FINISH, PASSES, run_passes, with_chip
+from trnlab.compiler.passes import FINISH, run_passes, with_chip
 from trnlab.compiler.progress import counted
 from trnlab.compiler.residence import FOREIGN, SbufRing, settle
 from trnlab.compiler.supported import select_rules
@@ -109,7 +109,7 @@ def assembled(
     key = "groups", graph, repr(sorted((name, value) for name, value in options.items() if name != "overlap"))
     if key not in known:
         copied, options = graph.copy(), with_chip(options, chip)
-        run_passes(copied, options, PASSES)
+        run_passes(copied, options, passes.PASSES)
         known[key] = (kind or Assembly)(
             copied, chip, select_rules(copied, chip), chosen={**RULES, **_chosen(options)}
         )

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from trnlab import compiler
@@ -45,13 +46,18 @@ class TimedPrograms:
         self._routines: Routines = {} if routines is None else routines
 
     def executable(
-        self, graph: Graph, key: str, session: Session | None = None, frozen: Sequence[int] = ()
+        self,
+        graph: Graph,
+        key: str,
+        session: Session | None = None,
+        frozen: Sequence[int] = (),
+        more: Mapping[str, str] = MappingProxyType({}),
     ) -> Executable:
         """Compiled for timing. What two graphs have in common, such as a block of one share, is recorded once.
         session: of a cluster, whose ranks are more than the target's own. frozen: inputs that are the same in each
-        run; what hangs on them alone is no part of the time."""
+        run; what hangs on them alone is no part of the time. more: options of `compile`, beside the session's."""
         self.compiled += 1
-        options = device.options_of(graph, session or self.session)
+        options = {**device.options_of(graph, session or self.session), **more}
         prepared = prepare(graph, frozen, options)
         graph = graph if prepared is None else prepared.each
         program = compiler.compile(graph, self.session.chip, options, self._routines)
