@@ -16,7 +16,7 @@ from trnlab.fleet.models.configurations import model
 from trnlab.graph.interpret import interpret
 from trnlab.graph.verify import verify
 from trnlab.runtime.session import Session
-from trnlab.validation.inference import forward
+from trnlab.validation.inference import forward, weights_of
 
 FP32 = {"precision": "fp32"}
 
@@ -107,7 +107,6 @@ def test_an_encoder_of_few_rows_gains_most(name, batch, places, form):
     programs = TimedPrograms(Session(chips.target("inf2.xlarge")))
     known = model(name)
     graph = forward(known, batch, places, form)
-    weights = [i for i, v in enumerate(graph.inputs) if not v.name.startswith("given")]
     whole = programs.executable(graph, "whole").total_ps
-    each = programs.executable(graph, "each", frozen=weights).total_ps
+    each = programs.executable(graph, "each", frozen=weights_of(graph)).total_ps
     assert each < 0.75 * whole

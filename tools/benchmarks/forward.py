@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from trnlab.frontends.torch.capture.tracing import trace
 from trnlab.graph.ir import Graph
 from trnlab.runtime.session import Session
 from trnlab.units import PS_PER_S
-from trnlab.validation.inference import GIVEN, forward
+from trnlab.validation.inference import forward, weights_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "fleet"))
 from resnet_in_pytorch import ResNet
@@ -101,31 +101,28 @@ def captured(what: str, images: int) -> Graph:
         return import_fx(trace(traced, [*given, *(x.detach() for x in own.values())], mode), what).graph
 
 
-def core_ms(graph: Graph, given: int) -> float:
-    """Milliseconds of a graph on a core of Inferentia2, whose inputs but the first `given` are weights."""
-    frozen = range(given, len(graph.inputs))
+def core_ms(graph: Graph, frozen: Sequence[int]) -> float:
+    """Milliseconds of a graph on a core of Inferentia2. frozen: inputs that are weights."""
     made = TimedPrograms(Session(chips.target("inf2.xlarge"))).executable(graph, "forward", frozen=frozen)
     return float(made.total_ps / PS_PER_S * 1e3)
+
+
+def encoder_ms(name: str, samples: int, places: int) -> float:
+    """Milliseconds of an encoder's forward pass."""
+    graph = forward(model(name), samples, places, FORM)
+    return core_ms(graph, weights_of(graph))
+
+
+def network_ms(what: str, images: int) -> float:
+    """Milliseconds of a convolutional network's forward pass, whose inputs but the first are weights."""
+    graph = captured(what, images)
+    return core_ms(graph, range(3 if what.endswith("U-Net") else 1, len(graph.inputs)))
 
 
 def token_ms(sequences: int) -> float:
     """Milliseconds of a token of each of so many sequences."""
     costs = ServingCosts(Session(chips.target("trn1.32xlarge")))
     return 1e3 * costs.of("decode", model(DECODER), ServingProgram(sequences, PLACES, RANKS)).seconds
-
-
-def encoder_ms(name: str, samples: int, places: int) -> float:
-    """Milliseconds of an encoder's forward pass."""
-    graph = forward(model(name), samples, places, FORM)
-    frozen = [i for i, value in enumerate(graph.inputs) if not value.name.startswith(GIVEN)]
-    made = TimedPrograms(Session(chips.target("inf2.xlarge"))).executable(graph, "forward", frozen=frozen)
-    return float(made.total_ps / PS_PER_S * 1e3)
-
-
-def network_ms(what: str, images: int) -> float:
-    """Milliseconds of a convolutional network's forward pass, whose inputs but the first are weights."""
-    graph = captured(what, images)
-    return core_ms(graph, 3 if what.endswith("U-Net") else 1)
 
 
 def line(what: str, limit: float, measure: Callable[[], float]) -> lines.Line:

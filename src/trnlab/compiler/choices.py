@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trnlab.stacks import KERNEL, LOOPS, OPERATORS, SOFTMAX, SPREAD, TURNED
+
 
 @dataclass(frozen=True)
 class LoweringChoice:
@@ -22,19 +24,17 @@ class LoweringChoice:
 CHOICES = (
     LoweringChoice("residence", "tensors stay in SBUF between calls, or go through HBM", ("stay", "leave")),
     LoweringChoice("sbuf", "calls lie one behind the other in SBUF, or take turns at its halves", ("ring", "halves")),
-    LoweringChoice(
-        "few_rows", "products of few rows turn nothing, or their rows on the PE array", ("spread", "turned")
-    ),
+    LoweringChoice("few_rows", "products of few rows turn nothing, or their rows on the PE array", (SPREAD, TURNED)),
     LoweringChoice(
         "convolutions", "convolutions compute what follows them, or loops over rows do", ("with", "without")
     ),
     LoweringChoice(
         "attention",
         "a kernel of attention, or a loop that keeps the scores of some rows on chip",
-        ("kernel", "softmax"),
+        (KERNEL, SOFTMAX),
     ),
     LoweringChoice(
-        "fusion", "one loop computes all that it can, or operators with their neighbours", ("loops", "operators")
+        "fusion", "one loop computes all that it can, or operators with their neighbours", (LOOPS, OPERATORS)
     ),
 )
 RULES = {choice.name: choice.values[0] for choice in CHOICES}

@@ -220,21 +220,22 @@ class Assembly(MemoryTable):
         if resident and self.stays:
             self.residence = settle(self.part, units, self._may_stay(), self.chip, self.spoilt)
         self._name_tensors(units)
-        self.second = SecondRecorder(self._recordings(units))
+        planned = [self._planned(i, unit) for i, unit in enumerate(units)]
+        self.second = SecondRecorder(self._recordings(units, planned))
         try:
-            return self._in_order(units, resident)
+            return self._in_order(units, planned, resident)
         finally:
             self.second.close()
 
-    def _in_order(self, units: Sequence[Unit], resident: bool) -> list[Call]:
+    def _in_order(self, units: Sequence[Unit], planned: Sequence[list[PlannedRoutine]], resident: bool) -> list[Call]:
         calls: list[Call] = []
         for i, unit in counted(list(enumerate(units))):
             meets, in_ring = self._meets(i)
             if not (meets or in_ring) or unit[0].kind in (GroupKind.COLLECTIVE, *FOREIGN):
-                calls += self._calls(unit)
+                calls += self._calls(unit, planned[i])
                 continue
             try:
-                calls.append(self._call_in_ring(unit, meets))
+                calls.append(self._call_in_ring(unit, planned[i]))
             except CapacityError:
                 if not meets:
                     raise
@@ -245,15 +246,23 @@ class Assembly(MemoryTable):
             self.settled.add(len(calls) - 1)
         return calls
 
-    def _recordings(self, units: Sequence[Unit]) -> dict[Signature, Callable[[], Routine]]:
+    def _planned(self, i: int, unit: Unit) -> list[PlannedRoutine]:
+        """The routines that the unit of that number may get, the first before the others."""
+        if unit[0].kind in FOREIGN:
+            return []
+        alone = unit[0].kind is GroupKind.COLLECTIVE or not self._meets(i)[0]
+        return [self._alone(unit)] if alone else self._beside_residents(unit)
+
+    def _recordings(
+        self, units: Sequence[Unit], planned: Sequence[list[PlannedRoutine]]
+    ) -> dict[Signature, Callable[[], Routine]]:
         """What has to be recorded, in order, where that takes long; of what may need several attempts, the first."""
         found: dict[Signature, Callable[[], Routine]] = {}
         sizes: list[int] = []
-        for i, unit in enumerate(units):
-            if unit[0].kind in (GroupKind.LOOP, GroupKind.CALL, GroupKind.COLLECTIVE):
+        for unit, attempts in zip(units, planned):
+            if unit[0].kind in (GroupKind.COLLECTIVE, *FOREIGN):
                 continue
-            meets, in_ring = self._meets(i)
-            attempt = self._in_ring(unit, meets)[0] if meets or in_ring else self._alone(unit)
+            attempt = attempts[0]
             if attempt.key not in found and attempt.key not in self.known:
                 found[attempt.key] = attempt.make
                 pairs = zip(unit, self._stores(unit))
@@ -279,13 +288,15 @@ class Assembly(MemoryTable):
         return (self.chip.sbuf.usable_bytes_per_partition - taken) // 2 // 64 * 64
 
     # -- routines -----------------------------------------------------------------------------------------------
-    def _calls(self, unit: Unit) -> Iterable[Call]:
+    def _calls(self, unit: Unit, planned: Sequence[PlannedRoutine]) -> Iterable[Call]:
         of: dict[GroupKind, Callable[[Op], Iterable[Call]]] = {
             GroupKind.LOOP: self._calls_of_loop,
             GroupKind.CALL: self._calls_of_kernel,
         }
         kind = unit[0].kind
-        return of[kind](unit[0].anchor) if kind in of else [self._call(unit)]
+        if kind in of:
+            return of[kind](unit[0].anchor)
+        return [self._call_of(unit, self._routine(planned[0].key, planned[0].make), 0)]
 
     def _calls_of_loop(self, op: Op) -> Iterable[Call]:
         """Those of all rounds; a round is an assembly of its own."""
@@ -311,10 +322,6 @@ class Assembly(MemoryTable):
         key = tuple(signature(g, self.part, s) for g, s in zip(unit, stores))
         return PlannedRoutine(key, partial(self._lower, unit, stores), (), self.chip.sbuf.usable_bytes_per_partition)
 
-    def _call(self, unit: Unit) -> Call:
-        recording = self._alone(unit)
-        return self._call_of(unit, self._routine(recording.key, recording.make), 0)
-
     def _routine(self, key: Signature, make: Callable[[], Routine]) -> int:
         """The number of the routine of a key, made if there is none yet."""
         if key not in self.routines:
@@ -335,14 +342,13 @@ class Assembly(MemoryTable):
         purpose = str(unit[0].anchor.attrs["purpose"]) if unit[0].kind is GroupKind.COLLECTIVE else ""
         return Call(routine, tuple(args), base, label(unit), unit[0].ops[0].loc, purpose=purpose)
 
-    def _call_in_ring(self, unit: Unit, meets: bool) -> Call:
+    def _call_in_ring(self, unit: Unit, planned: Sequence[PlannedRoutine]) -> Call:
         """The call of a unit beside what stays in SBUF. Calls lie one behind the other there and begin anew at its
         end, so that what the next ones load waits for none of the last.
 
         Raises CapacityError where it is too little, or for a kernel that has to move what stays.
         """
-        assert self.residence is not None
-        for key, make, addresses, room in self._in_ring(unit, meets):
+        for key, make, addresses, room in planned:
             try:
                 self._know(key, make)
             except CapacityError as error:
@@ -351,11 +357,9 @@ class Assembly(MemoryTable):
             return self._call_of(unit, *self._placed(key, addresses, room))
         raise failure
 
-    def _in_ring(self, unit: Unit, meets: bool) -> list[PlannedRoutine]:
-        """What a unit needs that meets nothing in SBUF that stays; or within half of what that leaves, or all."""
+    def _beside_residents(self, unit: Unit) -> list[PlannedRoutine]:
+        """What a unit needs beside what stays in SBUF: within half of what that leaves, or all."""
         assert self.residence is not None
-        if not meets:
-            return [self._alone(unit)]
         stores, room = self._stores(unit), self.residence.first
         signatures = tuple(signature(g, self.part, s) for g, s in zip(unit, stores))
         ports = [v for g, s in zip(unit, stores) for v in ports_of(g, self.part, s)]

@@ -113,8 +113,7 @@ def compile_graph(graph: Graph, session: Session) -> Executable:
     Raises UsageError when no target was chosen, CapacityError, before compiling, for a graph that cannot fit.
     """
     session.require_target()
-    cores = 2 if session.pairs or needs_two_cores(graph) else 1
-    forecast_graph(graph, session.chip, cores).require(graph.name, session.chip)
+    forecast_graph(graph, session.chip, _cores_of(graph, session)).require(graph.name, session.chip)
     found = obtain(graph, session)
     found.forecast.require(graph.name, session.chip)
     return found
@@ -191,8 +190,7 @@ def _compiled(graph: Graph, wanted: Fingerprint, session: Session) -> tuple[Prog
     progress = Compiling(graph.name, session.chip.name, session.cache is not None)
     with watched(progress) if session.run is not None else contextlib.nullcontext():
         if session.optimize in ROUNDS:
-            cores = 2 if session.pairs or needs_two_cores(graph) else 1
-            best = searched(graph, session.chip, options, known, session.optimize, cores)
+            best = searched(graph, session.chip, options, known, session.optimize, _cores_of(graph, session))
             program, choices = best.program, best.record
         else:
             program = compiler.compile(graph, session.chip, options, known)
@@ -204,6 +202,11 @@ def _compiled(graph: Graph, wanted: Fingerprint, session: Session) -> tuple[Prog
 def _cores(program: Program, session: Session) -> int:
     """Cores that share a program, in its times: a kernel on two asks for the logical core that its model runs on."""
     return 2 if session.pairs or program.cores > 1 else 1
+
+
+def _cores_of(graph: Graph, session: Session) -> int:
+    """The same of a graph that is not compiled yet."""
+    return 2 if session.pairs or needs_two_cores(graph) else 1
 
 
 def _known(graph: Graph, wanted: Fingerprint, session: Session) -> dict[Any, Any] | None:

@@ -25,8 +25,6 @@ from trnlab.units import PS_PER_S
 ROUNDS = {2: 1, 3: 3}  # times that all choices are gone through, at most
 GAIN = 1e-3  # of the time: less is no reason for another choice
 
-Compile = Callable[[Mapping[str, Any]], Program]
-
 
 @dataclass
 class SearchedProgram:

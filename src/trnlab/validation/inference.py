@@ -100,8 +100,7 @@ def step_of(row: InferenceRow, stack: Stack, folder: Path | None = None) -> floa
         share = ServingProgram(row.batch, row.places, row.ranks)
         return ServingCosts(session, folder).of("decode", known, share).seconds
     graph = forward(known, row.batch, row.places)
-    weights = [i for i, value in enumerate(graph.inputs) if not value.name.startswith(GIVEN)]
-    made = TimedPrograms(session).executable(graph, "forward", frozen=weights)
+    made = TimedPrograms(session).executable(graph, "forward", frozen=weights_of(graph))
     return float(made.total_ps / PS_PER_S)
 
 
@@ -116,6 +115,11 @@ def forward(known: Model, batch: int, length: int, form: str = FORM) -> Graph:
     graph = layers.b.build()
     remove_dead_ops(graph)
     return graph
+
+
+def weights_of(graph: Graph) -> list[int]:
+    """The inputs of a forward pass, by number, that are the same in each run."""
+    return [i for i, value in enumerate(graph.inputs) if not value.name.startswith(GIVEN)]
 
 
 def held(decodes: bool, stack: str) -> PlanAccuracy:

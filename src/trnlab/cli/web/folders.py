@@ -9,11 +9,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from trnlab.errors import TrnlabError, UsageError, did_you_mean
 from trnlab.profile.data import FILE, read_summary
 from trnlab.storage import plain_files
+
+Found = TypeVar("Found")
 
 DEEPEST = 4  # folders below one that is named
 MOST_FOLDERS = 20_000  # that are looked into
@@ -74,15 +76,7 @@ class FoundRuns:
     def get(self, name: str) -> FoundRun:
         """The run of this name. Raises UsageError (TRN854)."""
         found = self.all()
-        if name not in found:
-            raise UsageError(
-                f"there is no run {name!r} here",
-                code="TRN854",
-                got=name,
-                limit=f"{len(found)} runs below {', '.join(map(str, self._folders))}",
-                remedy=did_you_mean(name, found, "start `trnlab ui` with the folder that has it"),
-            )
-        return found[name]
+        return named(found, name, "is no run", f"{len(found)} runs below {', '.join(map(str, self._folders))}", "it")
 
     def _run(self, root: Path, folder: Path) -> FoundRun | None:
         try:
@@ -119,15 +113,20 @@ def kernel_files(folders: Sequence[Path]) -> dict[str, Path]:
 
 def kernel_file(files: Mapping[str, Path], name: str) -> Path:
     """The file of this name. Raises UsageError (TRN854)."""
-    if name not in files:
+    return named(files, name, "is no kernel", f"{len(files)} files", "it")
+
+
+def named(found: Mapping[str, Found], name: str, what: str, limit: str, them: str) -> Found:
+    """What has this name. Raises UsageError (TRN854), which says that there `what` of it, and of how many."""
+    if name not in found:
         raise UsageError(
-            f"there is no kernel {name!r} here",
+            f"there {what} {name!r} here",
             code="TRN854",
             got=name,
-            limit=f"{len(files)} files",
-            remedy=did_you_mean(name, files, "start `trnlab ui` with the folder that has it"),
+            limit=limit,
+            remedy=did_you_mean(name, found, f"start `trnlab ui` with the folder that has {them}"),
         )
-    return files[name]
+    return found[name]
 
 
 def called(path: Path, root: Path, roots: Sequence[Path]) -> str:

@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trnlab.cli.stores import checkpoint
-from trnlab.cli.web.folders import called, walked
+from trnlab.cli.web.folders import called, named, walked
 from trnlab.cli.web.shell import View, address, choice, form
 from trnlab.cli.web.site import ServedSite
 from trnlab.documents import Document, Note, Section, Table
-from trnlab.errors import UsageError, did_you_mean
 from trnlab.runtime.cache import report
 from trnlab.runtime.cache.executables import Cache
 from trnlab.storage import open_store
@@ -43,16 +42,9 @@ def checkpoints(site: ServedSite, asked: Asked) -> View:
         parts = [Table(rows, ("place", "folder"), links=links)] if rows else [none]
         document = Document("Checkpoints", [Section(heading="Places", parts=parts)], over="trnlab checkpoint")
         return View.of(document, here="/checkpoints")
-    if name not in found:
-        raise UsageError(
-            f"there are no checkpoints {name!r} here",
-            code="TRN854",
-            got=name,
-            limit=f"{len(found)} places",
-            remedy=did_you_mean(name, found, "start `trnlab ui` with the folder that has them"),
-        )
+    folder = named(found, name, "are no checkpoints", f"{len(found)} places", "them")
     fields = [choice("place", "Place", name, [("", "all"), *((each, each) for each in found)])]
-    document = checkpoint.listing(Checkpoints(open_store(str(found[name]))))
+    document = checkpoint.listing(Checkpoints(open_store(str(folder))))
     return View.of(document, before=form("/checkpoints", fields, data_live="yes"), here="/checkpoints")
 
 

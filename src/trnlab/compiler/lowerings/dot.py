@@ -142,7 +142,7 @@ def lower_dot(low: Lowering) -> None:
     rows = low.group.size // (low.group.cols or 1) // prod(batch)
     of_rhs = op.attrs.get("summed") == "rhs"
     if rows <= MOST_ROWS and _contracts_spread(low, lhs, rhs):
-        lhs, rhs = _SpreadRows(lhs), _SpreadMatrix(rhs)
+        lhs, rhs = _SpreadOperand(lhs, SpreadRows), _SpreadOperand(rhs, SpreadMatrix)
 
     def item(index: tuple[int, ...], sink: Sink) -> BatchedProduct:
         return BatchedProduct(lhs.source(index), rhs.source(index), sink, sums=_sums(low), sums_of_rhs=of_rhs)
@@ -150,7 +150,7 @@ def lower_dot(low: Lowering) -> None:
     def problem(sink: Sink) -> MatmulProblem:
         return problem_of(item((0,) * len(batch), sink), lhs.k_rows, rhs.k_rows)
 
-    plain = isinstance(lhs, _SpreadRows) and len(low.group.ops) == 1 and batch
+    plain = isinstance(lhs, _SpreadOperand) and len(low.group.ops) == 1 and batch
     sinks = (
         _wide_sinks(low, batch)
         if plain
@@ -216,26 +216,16 @@ class _Operand:
         return ViewSource(self.view[index] if index else self.view, rows=self.rows, dt=self.cast or None)
 
 
-class _SpreadRows(_Operand):
-    """The few rows of a product that contracts in the order of `kernels.few_rows`."""
+class _SpreadOperand(_Operand):
+    """A side of a product of few rows, which contracts in the order of `kernels.few_rows`."""
 
-    def __init__(self, given: _Operand) -> None:
+    def __init__(self, given: _Operand, kind: type[SpreadRows | SpreadMatrix]) -> None:
         super().__init__(given.view, given.batch, given.rows, True, "")
+        self._kind = kind
 
     def source(self, index: tuple[int, ...]) -> BlockSource:
         """See `_Operand`."""
-        return SpreadRows(self.view[index] if index else self.view)
-
-
-class _SpreadMatrix(_Operand):
-    """The matrix of such a product."""
-
-    def __init__(self, given: _Operand) -> None:
-        super().__init__(given.view, given.batch, given.rows, True, "")
-
-    def source(self, index: tuple[int, ...]) -> BlockSource:
-        """See `_Operand`."""
-        return SpreadMatrix(self.view[index] if index else self.view)
+        return self._kind(self.view[index] if index else self.view)
 
 
 def _contracts_spread(low: Lowering, lhs: _Operand, rhs: _Operand) -> bool:
