@@ -58,8 +58,6 @@ FINISH: tuple[Pass, ...] = (
 )
 PASSES: tuple[Pass, ...] = (("loops", lambda graph, options: bring_in_loops(graph, options)), *FORMS, *FINISH)
 
-# Elements of the tensors that all routines but the largest read and write, from which on another process helps: with
-
 
 def bring_in_loops(graph: Graph, options: Mapping[str, Any]) -> None:
     """The rounds of loops in the forms of `FORMS`, and of the loops within them."""
