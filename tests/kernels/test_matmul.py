@@ -11,7 +11,8 @@ from trnlab.chips import catalog
 from trnlab.errors import CapacityError
 from trnlab.isa import BY_OPCODE
 from trnlab.isa.base import Engine
-from trnlab.kernels.blocking import MatmulProblem, choose
+from trnlab.kernels.blocked_product import MatmulProblem
+from trnlab.kernels.blocking import choose
 from trnlab.kernels.blocks import Sink, ViewSource
 from trnlab.kernels.matmul import BatchedProduct, batch_matmul, matmul
 from trnlab.kernels.view import full
@@ -82,7 +83,7 @@ def test_fp32_product_of_any_shape_and_layout(shape, layout):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_long_contraction_adds_up_in_sbuf(layout):
     """Blocks too large for PSUM, contractions too long for SBUF: sums wait in SBUF between chunks."""
-    m, n, k = 1100, 700, 2500
+    m, n, k = 1100, 1500, 2500
     limit = 40_000
     assert choose(MatmulProblem(m, n, k, "float32", *layout), limit - 6144, TRN1).spill
     left, right = normal(m, k), normal(k, n, seed=1)

@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from trnlab.isa.base import Engine
 from trnlab.isa.products.nc_matmul import DOUBLE_ROW, FP8
-from trnlab.kernels.blocking import BlockedOperand, MatmulProblem, choose, doubles, raw_format
+from trnlab.kernels.blocked_product import AHEAD, BlockedOperand, MatmulProblem, doubles, raw_format
+from trnlab.kernels.blocking import choose
 from trnlab.kernels.blocks import ANNOUNCED, BANK, BANKS, BlockSource, P, Sink, Workspace, dma_store, load_rows
 from trnlab.kernels.view import HbmView
 from trnlab.numerics.dtypes import DType, dtype
@@ -27,9 +28,6 @@ from trnlab.program.access import AP, hbm_view
 from trnlab.program.builder import Builder
 
 __all__ = ["BatchedProduct", "batch_matmul", "matmul"]
-
-
-AHEAD = 2  # groups: so far ahead operands are transposed, as tiles come free
 
 
 class BatchedProduct(NamedTuple):

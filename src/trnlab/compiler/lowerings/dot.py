@@ -23,7 +23,9 @@ from trnlab.errors import CapacityError
 from trnlab.graph.ir import Value
 from trnlab.isa.base import Memory
 from trnlab.kernels import residence
-from trnlab.kernels.blocking import MatmulProblem, choose, estimate
+from trnlab.kernels.block_costs import block_seconds
+from trnlab.kernels.blocked_product import MatmulProblem
+from trnlab.kernels.blocking import choose
 from trnlab.kernels.blocks import ANNOUNCED, BlockSource, JoinedSource, P, Sink, ViewSource, WidenedSource, Workspace
 from trnlab.kernels.few_rows import MOST_ROWS, SpreadMatrix, SpreadRows, WideSink, result_tiles
 from trnlab.kernels.matmul import BatchedProduct, batch_matmul, problem_of
@@ -325,7 +327,7 @@ def _has_room(low: Lowering, problem: MatmulProblem, spaces: tuple[TileSpace, Ti
     chip, free = low.b.chip, low.b.sbuf_free
     one = sum(n * (-(-size * space.width // 64) * 64) for space in spaces for size, n in space.peak.items())
     try:
-        now, then = (estimate(problem, choose(problem, free - n * one, chip), chip) for n in (count, count + 1))
+        now, then = (block_seconds(problem, choose(problem, free - n * one, chip), chip) for n in (count, count + 1))
     except CapacityError:
         return False
     return then <= now * (SLOWER if problem.sink_moved else 1.0)
