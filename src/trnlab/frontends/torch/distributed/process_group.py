@@ -413,7 +413,7 @@ def create(options: Any, backend_options: Any = None) -> NeuronProcessGroup:
         here = world.open_world(options.store, rank, ranks, size, options.timeout)
     assert here is not None
     name = _DEFAULT if first else f"group {options.group_id}"
-    connection = WorldTransport(here, name, ranks, whole_mesh(ranks, here.size), first)
+    connection = WorldTransport(here, name, ranks, whole_mesh(ranks, here.size), options.timeout, first)
     return NeuronProcessGroup(connection, ranks, here.size, options.group_id)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -93,10 +94,13 @@ class WorldTransport(GroupTransport):
     for each other (TRN272), or nothing happens for the timeout (TRN273).
     """
 
-    def __init__(self, world: ProcessWorld, name: str, ranks: Sequence[int], groups: Groups, first: bool) -> None:
+    def __init__(
+        self, world: ProcessWorld, name: str, ranks: Sequence[int], groups: Groups, timeout: timedelta, first: bool
+    ) -> None:
         super().__init__(world.rank)
         self._world, self._first = world, first
         self._channel = world.channel(name, ranks)
+        self.set_timeout(timeout.total_seconds())
         world.fabric.check_group(groups)
 
     @property
@@ -156,8 +160,8 @@ class WorldTransport(GroupTransport):
             raise self._world.watch.late(job, limit_s or 0.0)
 
     def set_timeout(self, seconds: float) -> None:
-        """Set the seconds after which a collective fails, for all groups of the world."""
-        self._world.watch.timeout_s = seconds
+        """Set the seconds after which a collective of this group fails."""
+        self._channel.timeout_s = seconds
 
     def drain(self) -> None:
         """Wait for what is under way in all groups of the world."""

@@ -49,6 +49,7 @@ class Watched(Protocol):
 class PeerWatch:
     """The notes of this rank, and its eye on those of the others.
 
+    `timeout_s`: for all ranks to come.
     `verdict`: why no more can be done, once that is known.
     """
 
@@ -136,8 +137,8 @@ class PeerWatch:
     def _run(self) -> None:
         while not self._end.wait(PERIOD_S):
             self._write()
-            oldest = min((job.since for job in list(self._jobs)), default=None)
-            if oldest is not None and time.monotonic() - oldest > LOOK_AFTER_S:
+            now = time.monotonic()
+            if any(now - job.since > min(LOOK_AFTER_S, job.timeout_s) for job in list(self._jobs)):
                 error = self._look()
                 if error is not None:
                     self._give_up(error)
@@ -155,8 +156,8 @@ class PeerWatch:
             for rank in job.ranks:
                 if rank != self.world.rank and rank in notes and notes[rank]["status"] != "running":
                     return self._gone(rank, notes)
-            if time.monotonic() - job.since > self.timeout_s:
-                return self.late(job, self.timeout_s)
+            if time.monotonic() - job.since > job.timeout_s:
+                return self.late(job, job.timeout_s)
         return self._deadlock(notes) if waiting else None
 
     def _deadlock(self, notes: Mapping[int, Note]) -> CollectiveError | None:

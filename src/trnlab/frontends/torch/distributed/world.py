@@ -48,7 +48,8 @@ class ProcessWorld:
         self.closed = False
         self._lanes: dict[object, CallQueue] = {}
         self.store = dist.PrefixStore(f"trnlab/{_nth(self.ranks)}", store)
-        self.watch = PeerWatch(self, self.store, timeout.total_seconds())
+        self.timeout_s = timeout.total_seconds()
+        self.watch = PeerWatch(self, self.store, self.timeout_s)
         self.watch.start()
         try:
             self.watch.all_there()
@@ -154,10 +155,11 @@ class ProcessWorld:
 
 
 class Channel:
-    """Some of the ranks, who do things together in one order. `name`: for messages."""
+    """Some of the ranks, who do things together in one order. `name`: for messages. `timeout_s`: of its calls."""
 
     def __init__(self, world: ProcessWorld, name: str, ranks: tuple[int, ...]) -> None:
         self.world, self.name, self.ranks = world, name, ranks
+        self.timeout_s = world.timeout_s
         self.others = [rank for rank in ranks if rank != world.rank]
         self._counts: dict[object, int] = {}
         self._lock = threading.Lock()
@@ -310,7 +312,7 @@ class Channel:
                 call.gives,
                 call.takes,
             )
-            job = PendingCall(asked, ranks, self.name, work)
+            job = PendingCall(asked, ranks, self.name, work, self.timeout_s)
             watch.add(job)
             return self.world.lane(lane).put(job)
 
