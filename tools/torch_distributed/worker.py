@@ -30,10 +30,17 @@ def cases(module: Any) -> list[str]:
     """Class.test of all tests of a module."""
     if module.__name__.endswith("distributed_test"):
         return [f"Collectives.{name}" for name in dir(collectives_of(module)) if name.startswith("test_")]
-    found = unittest.defaultTestLoader.loadTestsFromModule(module)
+    vars(module).pop("load_tests", None)  # which wants to be in the script that runs
+    found: list[Any] = [unittest.defaultTestLoader.loadTestsFromModule(module)]
     listed = []
-    for suite in found:
-        listed += [f"{type(case).__name__}.{case._testMethodName}" for case in suite if hasattr(case, "id")]
+    while found:
+        each = found.pop(0)
+        if isinstance(each, unittest.TestSuite):
+            found[:0] = list(each)
+        elif isinstance(each, unittest.loader._FailedTest):  # type: ignore[attr-defined]
+            raise each._exception
+        else:
+            listed.append(f"{type(each).__name__}.{each._testMethodName}")
     return listed
 
 

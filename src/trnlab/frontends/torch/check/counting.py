@@ -72,6 +72,13 @@ class LedgerTransport(GroupTransport):
         self._asked += 1
         return []
 
+    def join(self) -> list[PendingCall]:
+        """All have."""
+        return self.barrier()
+
+    def go_on_after_mistakes(self) -> None:
+        """Nobody disagrees."""
+
     def send(self, given: Flat, target: int, tag: int, purpose: str) -> list[PendingCall]:
         """This rank gives the message."""
         if purpose:

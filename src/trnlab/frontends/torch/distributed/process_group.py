@@ -24,7 +24,6 @@ from trnlab.frontends.torch.distributed import (
     comm_hooks,
     fully_sharded,
     functional,
-    pinned,
     sharded_tensors,
     sites,
     world,
@@ -304,6 +303,13 @@ class NeuronProcessGroup(dist.ProcessGroup):
         """A barrier that ends after `timeout`."""
         self.transport.meet(timeout.total_seconds() if timeout else None)
 
+    def join(self) -> int:
+        """Wait for all ranks, with zeros in what those reduce that are not there yet; which rank was the last."""
+        jobs = self.transport.join()
+        for job in jobs:
+            job.wait()
+        return int(jobs[0].result) if jobs else self.ranks[-1]
+
     def send(self, tensors: Tensors, target: int, tag: int = 0) -> NeuronWork:
         """To a position of the group."""
         jobs = []
@@ -408,7 +414,6 @@ def create(options: Any, backend_options: Any = None) -> NeuronProcessGroup:
     first = here is None or not set(ranks) <= set(here.ranks)
     if first:
         size = dist.get_world_size() if dist.is_initialized() else options.group_size
-        pinned.install()
         install()
         here = world.open_world(options.store, rank, ranks, size, options.timeout)
     assert here is not None

@@ -19,7 +19,7 @@ from trnlab.collectives import Collective, Groups
 from trnlab.frontends.torch.distributed.calls import CollectiveCall
 from trnlab.frontends.torch.distributed.flat import Flat
 from trnlab.frontends.torch.distributed.jobs import PendingCall
-from trnlab.frontends.torch.distributed.reductions import ReduceOp
+from trnlab.frontends.torch.distributed.reductions import ReduceOp, fabrics_name
 from trnlab.frontends.torch.distributed.world import ProcessWorld
 
 Array = npt.NDArray[Any]
@@ -63,6 +63,16 @@ class GroupTransport(ABC):
         """Nobody goes on before all are there."""
 
     @abstractmethod
+    def join(self) -> list[PendingCall]:
+        """This rank asks for nothing more: it adds zeros to what the others reduce, until all have joined. The result
+        is the rank that was the last to join."""
+
+    @abstractmethod
+    def go_on_after_mistakes(self) -> None:
+        """From now on a call that ranks do not agree on (TRN270) is an error of that call alone: whoever waits for it
+        raises, and the next calls are done. To be used where every call is waited for."""
+
+    @abstractmethod
     def send(self, given: Flat, target: int, tag: int, purpose: str) -> list[PendingCall]:
         """A message to a rank."""
 
@@ -98,7 +108,7 @@ class WorldTransport(GroupTransport):
         self, world: ProcessWorld, name: str, ranks: Sequence[int], groups: Groups, timeout: timedelta, first: bool
     ) -> None:
         super().__init__(world.rank)
-        self._world, self._first = world, first
+        self._world, self._first, self._groups = world, first, groups
         self._channel = world.channel(name, ranks)
         self.set_timeout(timeout.total_seconds())
         world.fabric.check_group(groups)
@@ -144,6 +154,20 @@ class WorldTransport(GroupTransport):
     def barrier(self) -> list[PendingCall]:
         """All ranks meet, and nothing moves."""
         return [self._channel.ask(CollectiveCall("barrier"), lambda job, calls: None)]
+
+    def join(self) -> list[PendingCall]:
+        """Nothing that it answers is counted: there is no step of this rank's that it would take time of."""
+
+        def answer(call: CollectiveCall) -> None:
+            if call.operation == "all_reduce":
+                request = Collective("all_reduce", self._groups, fabrics_name(call.reduction))
+                self._world.fabric.perform(request, np.zeros(call.elements, call.dtype), self._channel)
+
+        return [self._channel.join(answer)]
+
+    def go_on_after_mistakes(self) -> None:
+        """For all groups of this name and these ranks."""
+        self._channel.goes_on = True
 
     def send(self, given: Flat, target: int, tag: int, purpose: str) -> list[PendingCall]:
         """It begins when the other rank receives; the tensor is read now."""

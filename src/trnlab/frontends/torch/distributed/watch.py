@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from trnlab.errors import CollectiveError, TrnlabError
 from trnlab.frontends.torch.distributed import run_folder, sites
-from trnlab.frontends.torch.distributed.calls import named
+from trnlab.frontends.torch.distributed.calls import MISTAKES, named
 from trnlab.frontends.torch.distributed.jobs import MEETING, QUEUED, PendingCall
 from trnlab.runtime import session
 from trnlab.runtime.notices import say, tell
@@ -102,7 +102,8 @@ class PeerWatch:
             self._jobs.remove(job)
             self._progress += 1
             self._last = f"{job.call.text} at {job.call.site}"
-        if isinstance(job.error, CollectiveError) and self.verdict is None:
+        ends_the_job = job.last or getattr(job.error, "code", "") not in MISTAKES
+        if isinstance(job.error, CollectiveError) and ends_the_job and self.verdict is None:
             self.verdict = job.error
 
     def drain(self) -> None:

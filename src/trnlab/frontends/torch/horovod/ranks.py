@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from trnlab.errors import UsageError
@@ -48,11 +49,18 @@ global_process_set = ProcessSet()
 _added = [0]
 
 
+def group_of(group: Any = None) -> Any:
+    """What does the collectives of a group on the device."""
+    chosen = dist.group.WORLD if group is None else group
+    return chosen._get_backend(torch.device("neuron"))
+
+
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | None = None) -> None:
     """Meet the other ranks, which torchrun or `trnlab run --ranks` started; does nothing when that was done."""
     if not dist.is_initialized():
         alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
         dist.init_process_group("neuron", **alone)
+    group_of().transport.go_on_after_mistakes()  # as Horovod does: handles are waited for
     for each in process_sets or ():
         add_process_set(each)
 
@@ -64,6 +72,8 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         _added[0] += 1
         chosen.process_set_id = _added[0]
         chosen.group = dist.new_group(chosen.ranks)
+        if chosen.included():
+            group_of(chosen.group).transport.go_on_after_mistakes()
     return chosen
 
 
