@@ -19,10 +19,19 @@ TO_ALL = "cpu:gloo,neuron:neuron"
 
 def admit(ranks: int) -> None:
     """Let the test cases of the installed PyTorch run on `ranks` neuron devices."""
+    _devices(ranks)
     _cases_of_c10d(ranks)
     _cases_of_dtensor(ranks)
     _cases_of_fsdp(ranks)
     _cases_for_device_types()
+
+
+def _devices(ranks: int) -> None:
+    """As many devices as ranks, each of which sees its own."""
+    import torch
+
+    neuron: Any = torch.get_device_module(BACKEND)
+    neuron.device_count = torch.accelerator.device_count = lambda: ranks
 
 
 def _cases_of_c10d(ranks: int) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank, which runs tests of one module one after the other: starting a process for each takes longer than the test.
+"""One rank, which runs a test, or those of a class that share a process group.
 
 PyTorch's test cases start a process per rank and test, which calls `_run` of the class; that is what is called here.
 A line of JSON per test goes into FOLDER/RANK.jsonl.
@@ -7,6 +7,7 @@ A line of JSON per test goes into FOLDER/RANK.jsonl.
 
 from __future__ import annotations
 
+import inspect
 import json
 import multiprocessing
 import os
@@ -50,6 +51,28 @@ def collectives_of(module: Any) -> Any:
     return type("Collectives", (mixin, base), {"__module__": module.__name__})
 
 
+def class_of(module: Any, test: str) -> Any:
+    """The class of Class.test."""
+    kind = test.partition(".")[0]
+    return collectives_of(module) if kind == "Collectives" else getattr(module, kind)
+
+
+def ranks_of(cls: Any, name: str, ranks: int) -> int:
+    """How many of the ranks a test takes: one where it starts no processes, or its own. Raises SkipTest where it wants
+    more."""
+    from torch.testing._internal import common_distributed as common
+
+    if continuous(cls):
+        said = inspect.getattr_static(cls, "world_size", -2)
+        wanted = said if isinstance(said, int) else int(cls._get_world_size("neuron"))
+        wanted = ranks if wanted < 0 else wanted
+    else:
+        wanted = int(cls(name).world_size) if issubclass(cls, common.MultiProcessTestCase) else 1
+    if wanted > ranks:
+        raise unittest.SkipTest(f"wants {wanted} ranks")
+    return wanted
+
+
 def run(cls: Any, name: str, rank: int, ranks: int, meet: str) -> tuple[str, str]:
     """One test on this rank: verdict and reason."""
     import torch.distributed as dist
@@ -59,12 +82,10 @@ def run(cls: Any, name: str, rank: int, ranks: int, meet: str) -> tuple[str, str
     ours, theirs = multiprocessing.Pipe()
     try:
         if continuous(cls):
-            if rank < (wanted := wanted_in_a_row(cls, ranks)):
-                in_a_row(cls, name, rank, wanted, meet)
+            in_a_row(cls, name, rank, ranks, meet)
         elif issubclass(cls, common.MultiProcessTestCase):
-            if rank < wanted_by(cls, name, ranks):
-                cls._run(rank, name, meet, theirs)
-        elif rank == 0:
+            cls._run(rank, name, meet, theirs)
+        else:
             return alone(cls, name)
     except unittest.SkipTest as skip:
         return SKIPPED, str(skip)
@@ -81,59 +102,18 @@ def run(cls: Any, name: str, rank: int, ranks: int, meet: str) -> tuple[str, str
     return PASSED, ""
 
 
-_shared: list[Any] = []  # the class whose tests share the process group that is there
-
-
 def in_a_row(cls: Any, name: str, rank: int, ranks: int, meet: str) -> None:
     """A test of a class whose tests share a process group."""
     import torch.distributed as dist
 
-    cls.rank, cls.world_size = rank, ranks
-    if _shared != [cls] and dist.is_initialized():
-        dist.destroy_process_group()
-    if not dist.is_initialized():
-        os.environ["WORLD_SIZE"] = str(ranks)
-        cls._init_pg(rank, ranks, meet)
-        _shared[:] = [cls]
-    cls.setUpClass()
-    self = cls(name)
-    self.rank = rank
-    with _as_in_a_worker(self):
-        cls._run_test_given_id(f"{cls.__name__}.{name}")
-
-
-def _as_in_a_worker(case: Any) -> Any:
-    """The surroundings of a test: skips that unittest would see in its method or class count here, too."""
-    import contextlib
-
-    method = getattr(type(case), case._testMethodName)
-    for each in (type(case), method):
+    for each in (cls, getattr(cls, name)):
         if getattr(each, "__unittest_skip__", False):
             raise unittest.SkipTest(str(getattr(each, "__unittest_skip_why__", "")))
-    return contextlib.nullcontext()
-
-
-def wanted_in_a_row(cls: Any, ranks: int) -> int:
-    """How many of the ranks a class takes whose tests share a process group. Raises SkipTest where it wants more."""
-    import inspect
-
-    said = inspect.getattr_static(cls, "world_size", -2)
-    wanted = said if isinstance(said, int) else int(cls._get_world_size("neuron"))
-    return _within(ranks if wanted < 0 else wanted, ranks)
-
-
-def wanted_by(cls: Any, name: str, ranks: int) -> int:
-    """How many of the ranks a test takes. Raises SkipTest where it wants more."""
-    os.environ["WORLD_SIZE"] = str(ranks)
-    wanted = _within(int(cls(name).world_size), ranks)
-    os.environ["WORLD_SIZE"] = str(wanted)
-    return wanted
-
-
-def _within(wanted: int, ranks: int) -> int:
-    if wanted > ranks:
-        raise unittest.SkipTest(f"wants {wanted} ranks")
-    return wanted
+    cls.rank, cls.world_size = rank, ranks
+    if not dist.is_initialized():
+        cls._init_pg(rank, ranks, meet)
+    cls.setUpClass()
+    cls._run_test_given_id(f"{cls.__name__}.{name}")
 
 
 def said(pipe: Any) -> str:
@@ -146,8 +126,6 @@ def said(pipe: Any) -> str:
 
 def alone(cls: Any, test: str) -> tuple[str, str]:
     """A test that starts no processes, or its own."""
-    for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):  # which those would take for theirs
-        os.environ.pop(name, None)
     result = unittest.TestResult()
     unittest.TestSuite([cls(test)]).run(result)
     bad = [*result.failures, *result.errors]
@@ -170,14 +148,14 @@ def verdict_of(trace: str) -> tuple[str, str]:
 
 def main(module: Any, rank: int, ranks: int, folder: Path, tests: list[str]) -> None:
     """Run and write; ends this process."""
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks))
+    os.environ["WORLD_SIZE"] = str(ranks)
     for test in tests:
         kind, name = test.split(".")
-        cls = collectives_of(module) if kind == "Collectives" else getattr(module, kind)
         started = time.monotonic()
         if kind == "Collectives":
-            prepare_files(module, folder / test)
-        verdict, reason = run(cls, name, rank, ranks, str(folder / f"meet-{kind if continuous(cls) else test}"))
+            os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(ranks))
+            prepare_files(module, folder)
+        verdict, reason = run(class_of(module, test), name, rank, ranks, str(folder / "meet"))
         line = {"test": test, "verdict": verdict, "reason": reason, "seconds": time.monotonic() - started}
         with (folder / f"{rank}.jsonl").open("a") as out:
             out.write(json.dumps(line) + "\n")
@@ -187,7 +165,7 @@ def main(module: Any, rank: int, ranks: int, folder: Path, tests: list[str]) -> 
 
 
 def prepare_files(module: Any, folder: Path) -> None:
-    """The folders that the tests of c10d meet in, fresh for each: one that failed leaves others in the middle."""
+    """The folders that the tests of c10d meet in."""
     for name in ("barrier", "test_dir", "init_dir"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     os.environ["TEMP_DIR"] = str(folder)
