@@ -273,6 +273,9 @@ def test_pinning_copies():
     pinned = x.pin_memory()
     pinned[0] = 2
     assert (x.tolist(), x.is_pinned()) == ([1, 1, 1], False)
+    assert pinned.is_pinned()
+    assert pinned[1:].is_pinned()
+    assert pinned.pin_memory() is pinned
     (batch,) = next(iter(DataLoader(TensorDataset(x), 3, pin_memory=True)))
     assert batch.tolist() == [1, 1, 1]
 
