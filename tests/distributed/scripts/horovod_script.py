@@ -139,6 +139,11 @@ def numbers_names_and_sparse_tensors():
     dense = torch.tensor([[0.0, 1.0 + RANK], [float(RANK), 0.0]])
     sparse = hvd.sparse_allreduce_async(dense.to_sparse(), None, hvd.Average)()
     torch.testing.assert_close(sparse.to_dense(), hvd.allreduce(dense))
+    for given in (dense.to_sparse(), dense.to(DEVICE).to_sparse()):
+        for op in (hvd.Average, hvd.Sum):
+            reduced = hvd.allreduce(given, op=op)
+            assert reduced.is_sparse
+            torch.testing.assert_close(reduced.to_dense().cpu(), hvd.allreduce(dense, op=op))
 
 
 def ranks_with_fewer_batches_add_zeros_until_all_have_joined():

@@ -26,6 +26,7 @@ from trnlab.frontends.torch.distributed import (
     functional,
     sharded_tensors,
     sites,
+    sparse_sums,
     world,
 )
 from trnlab.frontends.torch.distributed.dispatched import dispatched
@@ -144,6 +145,10 @@ class NeuronProcessGroup(dist.ProcessGroup):
     def allreduce(self, tensors: Tensors, opts: Any = None) -> NeuronWork:
         """Every rank ends with the reduction of all tensors."""
         reduction = _reduction(opts)
+        if any(t.layout != torch.strided for t in tensors):
+            for t in tensors:
+                sparse_sums.all_reduce(self, t, reduction)
+            return self._work([], tensors)
         jobs = [job for t in tensors for job in self._ask("all_reduce", Flat([t]), Flat([t]), reduction)]
         return self._work(jobs, tensors)
 

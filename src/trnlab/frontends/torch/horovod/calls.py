@@ -62,6 +62,8 @@ def _memory(tensor: Tensor) -> Tensor:
 
 
 def _fresh(tensor: Tensor) -> Tensor:
+    if tensor.is_sparse:
+        return tensor.detach().clone()
     return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
