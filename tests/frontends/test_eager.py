@@ -280,6 +280,15 @@ def test_pinning_copies():
     assert batch.tolist() == [1, 1, 1]
 
 
+def test_what_was_written_to_parameters_stays_with_them():
+    outer = nn.Sequential(nn.Linear(3, 2), nn.Sequential(nn.Linear(2, 2)))
+    for parameter in outer.parameters():
+        parameter.role = tuple(parameter.shape)
+    for place in ("neuron", "cpu"):
+        outer.to(place)
+        assert all(p.role == tuple(p.shape) and p.device.type == place for p in outer.parameters())
+
+
 def test_saving_loading_and_copying():
     model = nn.Linear(3, 2).to("neuron")
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):

@@ -67,9 +67,8 @@ def _needing(devices: int, ranks: int) -> Callable[[Any], Any]:
 def _cases_of_dtensor(ranks: int) -> None:
     from torch.testing._internal.distributed._tensor import common_dtensor
 
-    for name in ("DTensorTestBase", "LocalDTensorTestBase"):
-        backend = property(lambda self: TO_ALL if self.device_type == BACKEND else "gloo")
-        setattr(getattr(common_dtensor, name), "backend", backend)
+    backend = property(lambda self: TO_ALL if self.device_type == BACKEND else "gloo")
+    common_dtensor.DTensorTestBase.backend = backend  # type: ignore[assignment]
     common_dtensor.NUM_DEVICES = min(4, ranks)
     common_dtensor.DEVICE_COUNT = ranks
 

@@ -177,3 +177,11 @@ def continuous(cls: Any) -> bool:
     from torch.testing._internal.common_distributed import MultiProcContinuousTest
 
     return issubclass(cls, MultiProcContinuousTest)
+
+
+def plays_ranks(cls: Any) -> bool:
+    """Whether one process plays all ranks of a class's tests (`LocalTensor`)."""
+    from torch.testing._internal.distributed._tensor import common_dtensor
+
+    names = ("LocalDTensorTestBase", "LocalDTensorOpTestBase", "LocalDTensorContinuousTestBase")
+    return issubclass(cls, tuple(getattr(common_dtensor, name) for name in names))

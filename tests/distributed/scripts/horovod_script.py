@@ -165,14 +165,6 @@ def ranks_with_fewer_batches_add_zeros_until_all_have_joined():
     assert hvd.allreduce(on([1.0]), op=hvd.Sum).item() == RANKS
 
 
-def mistakes_are_of_one_call():
-    with pytest.raises(hvd.HorovodInternalError, match="TRN270"):
-        hvd.allreduce(on([1.0] * (RANK + 1)))
-    with pytest.raises(hvd.HorovodInternalError, match="TRN270"):
-        hvd.broadcast(on([1.0]), RANK)
-    assert hvd.allreduce(on([1.0]), op=hvd.Sum).item() == RANKS
-
-
 def ranks_that_use_other_parts_of_a_model():
     """Their gradients come in another order, and some not at all."""
     torch.manual_seed(0)
@@ -263,7 +255,6 @@ report(
         gradients_of_calls,
         numbers_names_and_sparse_tensors,
         ranks_with_fewer_batches_add_zeros_until_all_have_joined,
-        mistakes_are_of_one_call,
         ranks_that_use_other_parts_of_a_model,
         embeddings_with_sparse_gradients,
         training_is_that_of_one_process,

@@ -76,9 +76,6 @@ class LedgerTransport(GroupTransport):
         """All have."""
         return self.barrier()
 
-    def go_on_after_mistakes(self) -> None:
-        """Nobody disagrees."""
-
     def send(self, given: Flat, target: int, tag: int, purpose: str) -> list[PendingCall]:
         """This rank gives the message."""
         if purpose:

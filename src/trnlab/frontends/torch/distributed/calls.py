@@ -12,8 +12,8 @@ from trnlab.errors import CollectiveError
 
 HEADER_BYTES = 1024
 LONGEST_SITE = 300
+REFUSED_BY_JOINED = "TRN287"
 ANSWERED = ("all_reduce", "barrier")  # by ranks that have joined
-MISTAKES = ("TRN270", "TRN287")  # of calls, which all ranks find out at once: nothing has moved
 COMPARED = {"operation": "operation", "dtype": "format", "elements": "size", "reduction": "reduction", "root": "root"}
 
 
@@ -76,7 +76,7 @@ def check_of_joined(calls: Mapping[int, CollectiveCall], group: str) -> None:
     if joined and any(call.operation not in ANSWERED for call in asked.values()):
         raise CollectiveError(
             f"a collective of {group} that {named(joined)} cannot answer after join()",
-            code="TRN287",
+            code=REFUSED_BY_JOINED,
             got=_asked(asked),
             limit="ranks that have joined take part in reductions, with zeros, and in barriers",
             remedy="let all ranks make the call before the first of them joins",

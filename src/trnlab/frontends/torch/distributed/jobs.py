@@ -29,8 +29,7 @@ def aside(callback: Callable[[], object]) -> None:
 
 class PendingCall:
     """One call on its way. `ranks`: who takes part, by rank of the world. `waiters`: threads that wait for it now.
-    `timeout_s`: from when it was asked for to when all others have to be there. `last`: whether ranks that do not
-    agree on it are the end of the job, and not of this call alone."""
+    `timeout_s`: from when it was asked for to when all others have to be there."""
 
     def __init__(
         self,
@@ -39,10 +38,9 @@ class PendingCall:
         group: str,
         work: Callable[[PendingCall], Any],
         timeout_s: float,
-        last: bool = True,
     ) -> None:
         self.call, self.ranks, self.group, self._work = call, tuple(ranks), group, work
-        self.timeout_s, self.last = timeout_s, last
+        self.timeout_s = timeout_s
         self.phase, self.since, self.waiters = QUEUED, time.monotonic(), 0
         self.result: Any = None
         self.error: BaseException | None = None

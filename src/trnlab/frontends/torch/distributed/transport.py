@@ -68,11 +68,6 @@ class GroupTransport(ABC):
         is the rank that was the last to join."""
 
     @abstractmethod
-    def go_on_after_mistakes(self) -> None:
-        """From now on a call that ranks do not agree on (TRN270) is an error of that call alone: whoever waits for it
-        raises, and the next calls are done. To be used where every call is waited for."""
-
-    @abstractmethod
     def send(self, given: Flat, target: int, tag: int, purpose: str) -> list[PendingCall]:
         """A message to a rank."""
 
@@ -164,10 +159,6 @@ class WorldTransport(GroupTransport):
                 self._world.fabric.perform(request, np.zeros(call.elements, call.dtype), self._channel)
 
         return [self._channel.join(answer)]
-
-    def go_on_after_mistakes(self) -> None:
-        """For all groups of this name and these ranks."""
-        self._channel.goes_on = True
 
     def send(self, given: Flat, target: int, tag: int, purpose: str) -> list[PendingCall]:
         """It begins when the other rank receives; the tensor is read now."""

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from trnlab.errors import CollectiveError, TrnlabError
 from trnlab.frontends.torch.distributed import run_folder, sites
-from trnlab.frontends.torch.distributed.calls import MISTAKES, named
+from trnlab.frontends.torch.distributed.calls import REFUSED_BY_JOINED, named
 from trnlab.frontends.torch.distributed.jobs import MEETING, QUEUED, PendingCall
 from trnlab.runtime import session
 from trnlab.runtime.notices import say, tell
@@ -90,6 +90,18 @@ class PeerWatch:
             time.sleep(pause)
             pause = min(2 * pause, PERIOD_S)
 
+    def connected(self) -> None:
+        """This rank has its connections with all others."""
+        self._store.set(f"connected/{self.world.rank}", "yes")
+
+    def all_connected(self, limit_s: float) -> None:
+        """Wait a little for ranks that are still about to connect: where a connection closes meanwhile, that is an
+        error of theirs."""
+        ends, keys = time.monotonic() + limit_s, [f"connected/{rank}" for rank in self.world.ranks]
+        with contextlib.suppress(Exception):  # a store that is gone says nothing
+            while not self._store.check(keys) and time.monotonic() < ends:
+                time.sleep(PERIOD_S / 10)
+
     def add(self, job: PendingCall) -> None:
         """A job was asked for."""
         with self._lock:
@@ -102,9 +114,8 @@ class PeerWatch:
             self._jobs.remove(job)
             self._progress += 1
             self._last = f"{job.call.text} at {job.call.site}"
-        ends_the_job = job.last or getattr(job.error, "code", "") not in MISTAKES
-        if isinstance(job.error, CollectiveError) and ends_the_job and self.verdict is None:
-            self.verdict = job.error
+        if isinstance(job.error, CollectiveError) and job.error.code != REFUSED_BY_JOINED and self.verdict is None:
+            self.verdict = job.error  # of the other, all ranks know at once, and have answered equally many calls
 
     def drain(self) -> None:
         """Wait until nothing is on its way; whoever waits for this rank gets its answer."""

@@ -35,6 +35,7 @@ Array = npt.NDArray[Any]
 Body = Callable[[PendingCall, Mapping[int, CollectiveCall]], Any]
 LARGEST_TAG = 0x7FFFFFFF
 PATIENCE_S = 0.5
+CONNECTING_S = 10.0  # at most, for ranks that still do at the end of this one
 _opened: Counter[tuple[int, ...]] = Counter()  # how many worlds this process has had of the same ranks
 
 
@@ -62,6 +63,7 @@ class ProcessWorld:
         self.gloo = dist.ProcessGroupGloo(
             dist.PrefixStore("gloo", self.store), self.positions[rank], len(self.ranks), timeout
         )
+        self.watch.connected()
         self._channels: dict[tuple[str, tuple[int, ...]], Channel] = {}
         self._lock = threading.Lock()
         self._mail: dict[int, SimpleQueue[Array]] = {}
@@ -145,6 +147,7 @@ class ProcessWorld:
     def release(self) -> None:
         """End the threads. One that waits for a rank that will never answer is freed by breaking all connections,
         which gloo does when a wait takes too long."""
+        self.watch.all_connected(CONNECTING_S)
         for lane in self._lanes.values():
             lane.close()
         ended = [lane.join(PATIENCE_S) for lane in self._lanes.values()]
@@ -158,12 +161,11 @@ class ProcessWorld:
 
 
 class Channel:
-    """Some of the ranks, who do things together in one order. `name`: for messages. `timeout_s`: of its calls.
-    `goes_on`: whether the job does after ranks have not agreed on one of them."""
+    """Some of the ranks, who do things together in one order. `name`: for messages. `timeout_s`: of its calls."""
 
     def __init__(self, world: ProcessWorld, name: str, ranks: tuple[int, ...]) -> None:
         self.world, self.name, self.ranks = world, name, ranks
-        self.timeout_s, self.goes_on = world.timeout_s, False
+        self.timeout_s = world.timeout_s
         self.others = [rank for rank in ranks if rank != world.rank]
         self._counts: dict[object, int] = {}
         self._lock = threading.Lock()
@@ -344,7 +346,7 @@ class Channel:
         with self._lock:
             number = self._counts[lane] = self._counts.get(lane, 0) + 1
             asked = replace(call, number=number, site=str(sites.site()))
-            job = PendingCall(asked, ranks, self.name, work, self.timeout_s, last=not self.goes_on)
+            job = PendingCall(asked, ranks, self.name, work, self.timeout_s)
             watch.add(job)
             return self.world.lane(lane).put(job)
 

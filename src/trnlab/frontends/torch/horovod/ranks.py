@@ -60,7 +60,6 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | None = None) -> 
     if not dist.is_initialized():
         alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
         dist.init_process_group("neuron", **alone)
-    group_of().transport.go_on_after_mistakes()  # as Horovod does: handles are waited for
     for each in process_sets or ():
         add_process_set(each)
 
@@ -72,8 +71,6 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         _added[0] += 1
         chosen.process_set_id = _added[0]
         chosen.group = dist.new_group(chosen.ranks)
-        if chosen.included():
-            group_of(chosen.group).transport.go_on_after_mistakes()
     return chosen
 
 
