@@ -67,7 +67,9 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", default="", help="of --sources, files whose path begins so")
     parser.add_argument("--ranks", type=int, help="4, or what files.csv says of the file")
     parser.add_argument("--only", default="", help="tests whose name has this in it")
-    parser.add_argument("--limit", type=float, default=60.0, metavar="S", help="processor seconds of a rank for a test")
+    parser.add_argument(
+        "--limit", type=float, default=120.0, metavar="S", help="processor seconds of a rank for a test"
+    )
     parser.add_argument("--json", type=Path, help="where results go, one line each")
     args = parser.parse_args(given)
     files = [(file, args.ranks or 4) for file in args.files]

@@ -4,7 +4,8 @@
     python -m tools.torch_distributed.file FILE RANKS SECONDS OUT [ONLY]
 
 FILE is a module's name, or a file. What came of each test is a line of JSON in OUT. Where a test ends or hangs a
-rank, it failed. Each test has ranks of its own, as PyTorch gives it, but for classes whose tests share a process group.
+rank, it failed. Each test has ranks of its own, as PyTorch gives it, but for classes whose tests share a process
+group.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ WAITED = ("TRN271", "barrier timeout")
 PERIOD_S = 0.1
 LOOK_S = 1.0  # between two looks at what the ranks use of the processors
 IDLE_SHARE = 0.05  # of a processor for each rank, below which it waits: the watch for other ranks takes some
-IDLE_S = 30.0  # of waiting, after which a test hangs
+IDLE_S = 60.0  # of waiting, after which a test hangs
 GRACE_S = 8.0  # the same where a rank has ended, or failed: for what the others say
 PRELOADED = (  # by the process that ranks are copies of
     "trnlab.compiler.pipeline",
@@ -163,8 +164,8 @@ def _broken(test: str, hung: bool, more: Sequence[dict[str, Any]], folder: Path)
 
 
 def _waited_for(running: Sequence[Rank], folder: Path, count: int, limit_s: float) -> bool:
-    """Wait for the end of all, or until one test takes more of the processors than it may, or nobody does anything for
-    long: whether they ended. Time of processors, since a machine may have other work."""
+    """Wait for the end of all, or until one test takes more of the processors than it may, or nobody does anything
+    for long: whether they ended. Time of processors, since a machine may have other work."""
     clock = _Clock(running)
     seen = 0
     while any(each.poll() is None for each in running):

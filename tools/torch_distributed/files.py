@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which files of PyTorch's `test/distributed` are run, on how many ranks, and why others are left out (`files.csv`)."""
+"""Which files of PyTorch's `test/distributed` are run, on how many ranks, and why others are not (`files.csv`)."""
 
 from __future__ import annotations
 

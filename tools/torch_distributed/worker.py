@@ -58,8 +58,8 @@ def class_of(module: Any, test: str) -> Any:
 
 
 def ranks_of(cls: Any, name: str, ranks: int) -> int:
-    """How many of the ranks a test takes: one where it starts no processes, or its own. Raises SkipTest where it wants
-    more."""
+    """How many of the ranks a test takes: one where it starts no processes, or its own. Raises SkipTest where it
+    wants more."""
     from torch.testing._internal import common_distributed as common
 
     if continuous(cls):

@@ -45,7 +45,9 @@ class _Storages:
     """Storages of which something is known as long as they are there."""
 
     def __init__(self) -> None:
-        self._held: dict[int, StorageWeakRef] = {}  # by address of PyTorch's record, which stays while it is referred to
+        self._held: dict[
+            int, StorageWeakRef
+        ] = {}  # by address of PyTorch's record, which stays while it is referred to
         self._full = 64
 
     def add(self, storage: torch.UntypedStorage) -> None:

@@ -45,7 +45,9 @@ def _let_go(module: nn.Module) -> None:
 def _has_graph(value: torch.Tensor) -> bool:
     try:
         return value.grad_fn is not None
-    except RuntimeError:  # of a view whose base was written to since, as those of FullyShardedDataParallel's parameters
+    except (
+        RuntimeError
+    ):  # of a view whose base was written to since, as those of FullyShardedDataParallel's parameters
         return True
 
 

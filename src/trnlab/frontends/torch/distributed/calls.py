@@ -69,7 +69,7 @@ def check(calls: Mapping[int, CollectiveCall], group: str) -> None:
 
 
 def check_of_joined(calls: Mapping[int, CollectiveCall], group: str) -> None:
-    """Raise CollectiveError (TRN287) where some ranks have joined and the others ask for what has no answer of theirs.
+    """Raise CollectiveError (TRN287) where some ranks have joined and the others ask for what they cannot answer.
     `calls`: by rank."""
     joined = [rank for rank in sorted(calls) if calls[rank].joined]
     asked = {rank: call for rank, call in calls.items() if not call.joined}

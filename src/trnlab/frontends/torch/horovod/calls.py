@@ -437,6 +437,6 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 
 def join(device: int = -1) -> int:
-    """This rank has no more data: it adds zeros to what the others reduce, until all have joined. Returns the rank that
-    was the last. Means are over all ranks. Other collectives of the rest raise HorovodInternalError (TRN287)."""
+    """This rank has no more data: it adds zeros to what the others reduce, until all have joined. Returns the rank
+    that was the last. Means are over all ranks. Other collectives of the rest raise HorovodInternalError (TRN287)."""
     return int(group_of(global_process_set.asked()).join())
