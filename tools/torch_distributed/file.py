@@ -46,7 +46,7 @@ PERIOD_S = 0.1
 LOOK_S = 1.0  # between two looks at what the ranks use of the processors
 IDLE_SHARE = 0.05  # of a processor for each rank, below which it waits: the watch for other ranks takes some
 IDLE_S = 60.0  # of waiting, after which a test hangs
-GRACE_S = 8.0  # the same where a rank has ended, or failed: for what the others say
+GRACE_S = 15.0  # the same where a rank has ended, or failed: PyTorch's tests wait for each other for 10 s
 PRELOADED = (  # by the process that ranks are copies of
     "trnlab.compiler.pipeline",
     "trnlab.frontends.torch.capture.import_fx",
