@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks that never come are named, and nobody waits for them longer than the timeout."""
 
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -29,6 +30,17 @@ def test_all_who_come_go_on():
     for rank in range(3):
         store.set(f"note/{rank}", "{}")
     PeerWatch(SimpleNamespace(rank=0, ranks=(0, 1, 2)), store, 0.05).all_there()
+
+
+def test_who_leaves_waits_for_those_that_are_still_connecting():
+    store = dist.HashStore()
+    first, second = (PeerWatch(SimpleNamespace(rank=rank, ranks=(0, 1)), store, 5.0) for rank in (0, 1))
+    first.connected()
+    later = threading.Timer(0.3, second.connected)
+    later.start()
+    first.all_connected(60.0)
+    assert store.check(["connected/1"])
+    later.join()
 
 
 def test_a_store_for_ranks_of_the_device_waits_for_nobody(monkeypatch):

@@ -25,13 +25,13 @@ def passed(ended):
 @pytest.mark.parametrize("ranks", SIZES)
 def test_collectives(tmp_path, ranks):
     for each in passed(launch("collectives_script.py", tmp_path, ranks)):
-        assert each.output.count("passed") == 15
+        assert each.output.count("passed") == 16
 
 
 @pytest.mark.parametrize("ranks", SIZES)
 def test_training_is_that_of_one_process_with_the_whole_batch(tmp_path, ranks):
     for each in passed(launch("training_script.py", tmp_path, ranks)):
-        assert each.output.count("passed") == 13
+        assert each.output.count("passed") == 14
 
 
 SAID = {  # what both ranks say of each mistake
@@ -58,7 +58,12 @@ def test_mistakes_are_told_with_ranks_and_lines_and_nobody_hangs(tmp_path):
                 assert word in said[name], f"{name}:\n{said[name]}"
             if words[0] in ("TRN270", "TRN272"):
                 assert "mistakes_script.py:" in said[name]
+        late = said["a_group_with_little_time"]
+        assert re.search(r"TRN27[13]", late)
         if rank == 0:
+            assert "barrier of group" in late
+            assert "timeout of 0.5 s" in late
+            assert float(re.match(r"after ([\d.]+) s", late)[1]) < 2
             assert "TRN271: rank 1 closed the group (destroy_process_group)" in said["leaves"]
 
 
@@ -89,7 +94,7 @@ def test_the_end_of_a_rank_is_told_to_those_who_wait(tmp_path, how, ending, said
 
 def test_horovods_calls(tmp_path):
     for each in passed(launch("horovod_script.py", tmp_path)):
-        assert each.output.count("passed") == 9
+        assert each.output.count("passed") == 10
 
 
 def test_torch_xlas_calls(tmp_path):

@@ -273,8 +273,20 @@ def test_pinning_copies():
     pinned = x.pin_memory()
     pinned[0] = 2
     assert (x.tolist(), x.is_pinned()) == ([1, 1, 1], False)
+    assert pinned.is_pinned()
+    assert pinned[1:].is_pinned()
+    assert pinned.pin_memory() is pinned
     (batch,) = next(iter(DataLoader(TensorDataset(x), 3, pin_memory=True)))
     assert batch.tolist() == [1, 1, 1]
+
+
+def test_what_was_written_to_parameters_stays_with_them():
+    outer = nn.Sequential(nn.Linear(3, 2), nn.Sequential(nn.Linear(2, 2)))
+    for parameter in outer.parameters():
+        parameter.role = tuple(parameter.shape)
+    for place in ("neuron", "cpu"):
+        outer.to(place)
+        assert all(p.role == tuple(p.shape) and p.device.type == place for p in outer.parameters())
 
 
 def test_saving_loading_and_copying():

@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is said of PyTorch's own tests: a listed one is told apart only where it fails as the list says."""
 
+import os
+import sys
+
 import pytest
 
+from tools.torch_distributed.__main__ import run
+from tools.torch_distributed.files import INSTALLED, chosen, table
 from tools.torch_distributed.unfit import UNFIT, judged, listed
 
 FILE = "torch.testing._internal.distributed.distributed_test"
@@ -27,6 +32,41 @@ def test_every_entry_says_why_and_how():
         assert test.startswith("test_")
         assert known.says
         assert len(known.reason.split()) > 2
+
+
+def test_every_file_is_run_or_has_a_reason(tmp_path):
+    for name, entry in table().items():
+        assert (entry.ranks > 0) != bool(entry.left_out), name
+        if name.endswith(".py") and entry.ranks:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).touch()
+    ran = chosen(tmp_path)
+    assert ran[0] == (INSTALLED, 4)
+    assert len(ran) == 1 + sum(entry.ranks > 0 for entry in table().values())
+    assert chosen(tmp_path, "tensor/test_dtensor.py") == [(str(tmp_path / "tensor/test_dtensor.py"), 4)]
+
+
+TESTS = """
+import os, time, unittest
+class Plain(unittest.TestCase):
+    def test_a_passes(self): pass
+    def test_b_fails(self): self.assertEqual(1, 2)
+    def test_c_is_skipped(self): self.skipTest("for a reason")
+    def test_d_ends_the_process(self): os._exit(3)
+    def test_e_is_refused(self): raise RuntimeError("UnsupportedOpError: TRN248: 1 operator cannot run")
+    def test_f_has_a_process_of_its_own(self): self.assertNotIn("SEEN", os.environ); os.environ["SEEN"] = "1"
+    def test_g_does_not_see_that_one(self): self.assertNotIn("SEEN", os.environ)
+"""
+
+
+@pytest.mark.torch
+def test_tests_have_processes_of_their_own_and_their_ends_are_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    file = tmp_path / "test_plain.py"
+    file.write_text(TESTS)
+    verdicts = {each["test"]: each["verdict"] for each in run(str(file), 1, 60.0)}
+    said = ["passed", "failed", "skipped", "failed", "refused", "passed", "passed"]
+    assert list(verdicts.values()) == said
 
 
 @pytest.mark.torch

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run PyTorch's own distributed tests on the backend `neuron`, and count.
 
-    python -m tools.torch_distributed --json results.jsonl                     # what comes with the installed PyTorch
-    python -m tools.torch_distributed --json results.jsonl pytorch/test/distributed/test_functional_api.py ...
+    python -m tools.torch_distributed --ranks 4                                # what comes with the installed PyTorch
+    python -m tools.torch_distributed --sources PYTORCH/test/distributed       # and what `files.csv` lists of these
+    python -m tools.torch_distributed PYTORCH/test/distributed/test_functional_api.py ...
 
-Files are those of a checkout of PyTorch at the installed version; nothing of them is part of this repository. Each
-file has so many processes (`--ranks`) for all of its tests; where a test ends or hangs one, it failed, and the next
-ones get new processes. The exit status is 0 whatever the counts are.
+Files are those of a checkout of PyTorch at the installed version; nothing of them is part of this repository. The
+exit status is 1 where a test failed, or a file could not be imported.
 """
 
 from __future__ import annotations
@@ -17,24 +17,18 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tools.torch_distributed.file import ORDER
+from tools.torch_distributed.files import INSTALLED, chosen
 from tools.torch_distributed.unfit import UNFIT, judged
-from tools.torch_distributed.worker import AGAIN, FAILED, PASSED, REFUSED, SKIPPED
-
-INSTALLED = "torch.testing._internal.distributed.distributed_test"
-ORDER = (PASSED, SKIPPED, REFUSED, FAILED)  # of what ranks say the last counts
-WAITED = ("TRN271", "barrier timeout")
-PERIOD_S = 0.2
-GRACE_S = 5.0  # for what the other ranks say of a test that failed on one
-STARTUP_S = 180.0  # for imports, on a machine that does much else
+from tools.torch_distributed.worker import FAILED, SKIPPED
 
 
-def environment() -> dict[str, str]:
+def environment(ranks: int) -> dict[str, str]:
     """For the processes: what PyTorch's tests and trnlab want to know."""
     return {
         "BACKEND": "neuron",
@@ -45,105 +39,58 @@ def environment() -> dict[str, str]:
         "MASTER_PORT": "29511",
         "PYTHONWARNINGS": "ignore",
         **os.environ,
+        "WORLD_SIZE": str(ranks),
     }
 
 
-def listed(file: str, ranks: int) -> list[str]:
-    """The tests of a file."""
-    code = (
-        "import sys; from tools.torch_distributed import worker as w; print('TESTS', *w.cases(w.load(sys.argv[1])))"
-    )
-    surroundings = {**environment(), "WORLD_SIZE": str(ranks)}
-    told = subprocess.run([sys.executable, "-c", code, file], capture_output=True, text=True, env=surroundings)
-    for line in told.stdout.splitlines():
-        if line.startswith("TESTS"):
-            return line.split()[1:]
-    raise SystemExit(f"{file} cannot be loaded:\n{told.stderr[-2000:]}")
-
-
-def read(folder: Path, ranks: int) -> list[list[dict[str, Any]]]:
-    """What each rank has said so far."""
-    files = [folder / f"{rank}.jsonl" for rank in range(ranks)]
-    return [[json.loads(line) for line in file.open()] if file.exists() else [] for file in files]
-
-
-def run(file: str, tests: Sequence[str], ranks: int, limit_s: float) -> list[dict[str, Any]]:
+def run(file: str, ranks: int, limit_s: float, only: str = "") -> list[dict[str, Any]]:
     """The verdicts on all tests of a file."""
-    results: list[dict[str, Any]] = []
-    while len(results) < len(tests):
-        with tempfile.TemporaryDirectory() as name:
-            results += until_one_breaks(file, tests[len(results) :], ranks, limit_s, Path(name))
-        print(f"{file}: {len(results)} of {len(tests)}", file=sys.stderr, flush=True)
-    return results
-
-
-def until_one_breaks(
-    file: str, tests: Sequence[str], ranks: int, limit_s: float, folder: Path
-) -> list[dict[str, Any]]:
-    """Run tests in fresh processes, to the end or to the first one that hangs or ends a process."""
-    command = [sys.executable, "-m", "tools.torch_distributed.worker", file]
-    running = [
-        subprocess.Popen(
-            [*command, str(rank), str(ranks), str(folder), *tests],
-            env=environment(),
-            stdout=subprocess.DEVNULL,
-            stderr=(folder / f"{rank}.err").open("w"),
-        )
-        for rank in range(ranks)
-    ]
-    seen, since = 0, time.monotonic()
-    while any(process.poll() is None for process in running):
-        time.sleep(PERIOD_S)
-        said = read(folder, ranks)
-        done = min(map(len, said))
-        if done > seen:
-            seen, since = done, time.monotonic()
-        if any(process.poll() == AGAIN for process in running) and since + GRACE_S < time.monotonic():
-            break
-        one_ended = any(p.poll() is not None and len(s) < len(tests) for p, s in zip(running, said))
-        patience = (limit_s / 4 if one_ended else limit_s) + (0 if seen else STARTUP_S)
-        if time.monotonic() - since > patience:
-            break
-    for process in running:
-        process.kill()
-        process.wait()
-    said = read(folder, ranks)
-    results = [together(each) for each in zip(*said)]
-    if len(results) < len(tests) and not any(process.returncode == AGAIN for process in running):
-        more = [each[len(results)] for each in said if len(each) > len(results)]
-        trace = (folder / "0.err").read_text()[-1500:]
-        why = f"hung or ended a process; other ranks said {[e['reason'][:300] for e in more]}\n{trace}"
-        results.append({"test": tests[len(results)], "verdict": FAILED, "reason": why})
-    return results
-
-
-def together(said: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The worst that any rank says, and not of the end of another, nor that it waited for one."""
-    return max(said, key=lambda each: (ORDER.index(each["verdict"]), not any(w in each["reason"] for w in WAITED)))
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "results.jsonl"
+        command = [sys.executable, "-m", "tools.torch_distributed.file", file, str(ranks), str(limit_s), str(out)]
+        with (Path(folder) / "err").open("w") as err:
+            status = subprocess.call([*command, only], stdout=subprocess.DEVNULL, stderr=err, env=environment(ranks))
+        lines = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+        trace = (Path(folder) / "err").read_text(errors="replace").strip()
+    if lines and len(lines) == 1 + lines[0]["tests"]:
+        return [judged(each, file) for each in lines[1:]]
+    if not status or trace.endswith("SkipTest"):
+        return [{"test": "all.all", "verdict": SKIPPED, "reason": "the file has no tests here", "seconds": 0.0}]
+    return [*lines[1:], judged({"test": "all.all", "verdict": FAILED, "reason": trace[-2000:], "seconds": 0.0}, file)]
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run files and print the counts."""
     parser = argparse.ArgumentParser(prog="python -m tools.torch_distributed", description=__doc__)
-    parser.add_argument("files", nargs="*", default=[INSTALLED], help="files of PyTorch's test/distributed")
-    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("files", nargs="*", default=[], help="files of PyTorch's test/distributed")
+    parser.add_argument("--sources", type=Path, help="the folder test/distributed of PyTorch's sources")
+    parser.add_argument("--folder", default="", help="of --sources, files whose path begins so")
+    parser.add_argument("--ranks", type=int, help="4, or what files.csv says of the file")
     parser.add_argument("--only", default="", help="tests whose name has this in it")
-    parser.add_argument("--limit", type=float, default=60.0, metavar="S", help="seconds for a test")
+    parser.add_argument(
+        "--limit", type=float, default=120.0, metavar="S", help="processor seconds of a rank for a test"
+    )
     parser.add_argument("--json", type=Path, help="where results go, one line each")
     args = parser.parse_args(given)
+    files = [(file, args.ranks or 4) for file in args.files]
+    if args.sources:
+        files += [(file, args.ranks or ranks) for file, ranks in chosen(args.sources, args.folder)]
     total: Counter[str] = Counter()
-    for file in args.files:
-        tests = [test for test in listed(file, args.ranks) if args.only in test]
-        results = [judged(each, file) for each in run(file, tests, args.ranks, args.limit)]
+    for file, ranks in files or [(INSTALLED, args.ranks or 4)]:
+        results = run(file, ranks, args.limit, args.only)
         counts = Counter(each["verdict"] for each in results)
         total += counts
-        print(f"{Path(file).name if file.endswith('.py') else file}: {_said(counts)}", flush=True)
+        print(f"{_name(file, args.sources)}: {_said(counts)}", flush=True)
         if args.json:
             with args.json.open("a") as out:
-                out.writelines(json.dumps({"file": file, "ranks": args.ranks, **each}) + "\n" for each in results)
-    if len(args.files) > 1:
-        print(f"together: {_said(total)}")
+                out.writelines(json.dumps({"file": file, "ranks": ranks, **each}) + "\n" for each in results)
+    print(f"together: {_said(total)}")
     return 1 if total[FAILED] else 0
+
+
+def _name(file: str, sources: Path | None) -> str:
+    path = Path(file)
+    return str(path.relative_to(sources)) if sources and path.is_relative_to(sources) else path.name
 
 
 def _said(counts: Counter[str]) -> str:

@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank, which runs tests of one file one after the other: starting a process for each takes longer than the test.
-
-    python -m tools.torch_distributed.worker FILE RANK RANKS FOLDER TEST...
+"""One rank, which runs a test, or those of a class that share a process group.
 
 PyTorch's test cases start a process per rank and test, which calls `_run` of the class; that is what is called here.
-A line of JSON per test goes into FOLDER/RANK.jsonl. FILE is a module's name, or a file.
+A line of JSON per test goes into FOLDER/RANK.jsonl.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
+import inspect
 import json
 import multiprocessing
 import os
 import re
-import sys
 import time
 import traceback
 import unittest
@@ -24,54 +20,28 @@ from typing import Any
 
 AGAIN = 17  # exit status that asks for new processes
 PASSED, SKIPPED, REFUSED, FAILED = "passed", "skipped", "refused", "failed"
+REFUSALS = (*range(151, 170), *range(200, 270), 274, 275, 183, 285, 286)  # codes of what trnlab does not have
 
 
 _HINTS = ("To execute this test", "    python test/", "This message can be suppressed")
-_CUDA = ("compiled with CUDA", "NVIDIA driver", "have NCCL built in")
-
-
-def load(file: str) -> Any:
-    """The module, by name or file."""
-    if not file.endswith(".py"):
-        return importlib.import_module(file)
-    admit(int(os.environ["WORLD_SIZE"]))
-    path = Path(file).resolve()
-    sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def admit(ranks: int) -> None:
-    """What PyTorch's test cases list by the vendor's name and have no entry for another device of.
-
-    DTensor's have a list of backends, in which one for any device stands beside gloo only; FSDP's have a device, a
-    backend and a number of devices; and the decorators that skip count the accelerators of three vendors.
-    """
-    from torch.testing._internal import common_distributed, common_fsdp
-    from torch.testing._internal.distributed._tensor import common_dtensor
-
-    backend = property(lambda self: "cpu:gloo,neuron:neuron")
-    common_dtensor.DTensorTestBase.backend = backend  # type: ignore[assignment]
-    common_dtensor.NUM_DEVICES = min(4, ranks)
-    common_fsdp.DEVICE_TYPE, common_fsdp.DISTRIBUTED_BACKEND = "neuron", "neuron"
-    common_fsdp.DEVICE_COUNT = common_fsdp.FSDPTestContinuous.world_size = ranks
-    common_distributed.at_least_x_gpu = lambda x: ranks >= x
-    common_distributed.skip_if_lt_x_gpu = lambda x, **_: lambda test: test  # of ranks, `run` counts them
+_CUDA = ("compiled with CUDA", "NVIDIA driver", "have NCCL built in", "dummy base class")
 
 
 def cases(module: Any) -> list[str]:
     """Class.test of all tests of a module."""
     if module.__name__.endswith("distributed_test"):
         return [f"Collectives.{name}" for name in dir(collectives_of(module)) if name.startswith("test_")]
-    found = unittest.defaultTestLoader.loadTestsFromModule(module)
+    vars(module).pop("load_tests", None)  # which wants to be in the script that runs
+    found: list[Any] = [unittest.defaultTestLoader.loadTestsFromModule(module)]
     listed = []
-    for suite in found:
-        listed += [f"{type(case).__name__}.{case._testMethodName}" for case in suite if hasattr(case, "id")]
+    while found:
+        each = found.pop(0)
+        if isinstance(each, unittest.TestSuite):
+            found[:0] = list(each)
+        elif isinstance(each, unittest.loader._FailedTest):  # type: ignore[attr-defined]
+            raise each._exception
+        else:
+            listed.append(f"{type(each).__name__}.{each._testMethodName}")
     return listed
 
 
@@ -79,6 +49,28 @@ def collectives_of(module: Any) -> Any:
     """The tests of c10d that come with PyTorch are a mixin."""
     base, mixin = module.TestDistBackend, module.DistributedTest._DistTestBase
     return type("Collectives", (mixin, base), {"__module__": module.__name__})
+
+
+def class_of(module: Any, test: str) -> Any:
+    """The class of Class.test."""
+    kind = test.partition(".")[0]
+    return collectives_of(module) if kind == "Collectives" else getattr(module, kind)
+
+
+def ranks_of(cls: Any, name: str, ranks: int) -> int:
+    """How many of the ranks a test takes: one where it starts no processes, or its own. Raises SkipTest where it
+    wants more."""
+    from torch.testing._internal import common_distributed as common
+
+    if continuous(cls):
+        said = inspect.getattr_static(cls, "world_size", -2)
+        wanted = said if isinstance(said, int) else int(cls._get_world_size("neuron"))
+        wanted = ranks if wanted < 0 else wanted
+    else:
+        wanted = int(cls(name).world_size) if issubclass(cls, common.MultiProcessTestCase) else 1
+    if wanted > ranks:
+        raise unittest.SkipTest(f"wants {wanted} ranks")
+    return wanted
 
 
 def run(cls: Any, name: str, rank: int, ranks: int, meet: str) -> tuple[str, str]:
@@ -92,10 +84,8 @@ def run(cls: Any, name: str, rank: int, ranks: int, meet: str) -> tuple[str, str
         if continuous(cls):
             in_a_row(cls, name, rank, ranks, meet)
         elif issubclass(cls, common.MultiProcessTestCase):
-            wanted = wanted_by(cls, name, ranks)
-            if rank < wanted:
-                cls._run(rank, name, meet, theirs)
-        elif rank == 0:
+            cls._run(rank, name, meet, theirs)
+        else:
             return alone(cls, name)
     except unittest.SkipTest as skip:
         return SKIPPED, str(skip)
@@ -116,21 +106,14 @@ def in_a_row(cls: Any, name: str, rank: int, ranks: int, meet: str) -> None:
     """A test of a class whose tests share a process group."""
     import torch.distributed as dist
 
+    for each in (cls, getattr(cls, name)):
+        if getattr(each, "__unittest_skip__", False):
+            raise unittest.SkipTest(str(getattr(each, "__unittest_skip_why__", "")))
     cls.rank, cls.world_size = rank, ranks
     if not dist.is_initialized():
         cls._init_pg(rank, ranks, meet)
     cls.setUpClass()
     cls._run_test_given_id(f"{cls.__name__}.{name}")
-
-
-def wanted_by(cls: Any, name: str, ranks: int) -> int:
-    """How many of the ranks a test takes. Raises SkipTest where it wants more."""
-    os.environ["WORLD_SIZE"] = str(ranks)
-    wanted = int(cls(name).world_size)
-    if wanted > ranks:
-        raise unittest.SkipTest(f"wants {wanted} ranks")
-    os.environ["WORLD_SIZE"] = str(wanted)
-    return wanted
 
 
 def said(pipe: Any) -> str:
@@ -143,10 +126,8 @@ def said(pipe: Any) -> str:
 
 def alone(cls: Any, test: str) -> tuple[str, str]:
     """A test that starts no processes, or its own."""
-    for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):  # which those would take for theirs
-        os.environ.pop(name, None)
     result = unittest.TestResult()
-    cls(test).run(result)
+    unittest.TestSuite([cls(test)]).run(result)
     bad = [*result.failures, *result.errors]
     if bad:
         return verdict_of(bad[0][1])
@@ -157,34 +138,34 @@ def verdict_of(trace: str) -> tuple[str, str]:
     """A refusal with a code is one; everything else failed. The reason is the end of the trace."""
     lines = [line for line in trace.strip().splitlines() if line.strip() and not line.startswith(_HINTS)]
     told = next((line for line in reversed(lines) if ": TRN" in line or line.strip().startswith("TRN")), "")
-    end = next((line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exception)\b", line)), lines[-1])
+    end = next((line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exception)\b", line)), "")
+    end = end or (lines[-1] if lines else "no word of it")
     if any(text in end for text in _CUDA):
         return SKIPPED, "asks for CUDA: " + end
-    refused = any(f"TRN{code}" in told for code in (*range(151, 170), *range(200, 270), 274, 275, 183, 285))
+    refused = any(f"TRN{code}" in told for code in REFUSALS)
     return (REFUSED, told.strip()) if refused else (FAILED, (told or end).strip() + "\n" + "\n".join(lines[-12:]))
 
 
-def main(file: str, rank: int, ranks: int, folder: Path, tests: list[str]) -> None:
-    """Run and write."""
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks))
-    module = load(file)
+def main(module: Any, rank: int, ranks: int, folder: Path, tests: list[str]) -> None:
+    """Run and write; ends this process."""
+    os.environ["WORLD_SIZE"] = str(ranks)
     for test in tests:
         kind, name = test.split(".")
-        cls = collectives_of(module) if kind == "Collectives" else getattr(module, kind)
         started = time.monotonic()
         if kind == "Collectives":
-            prepare_files(module, folder / test)
-        verdict, reason = run(cls, name, rank, ranks, str(folder / f"meet-{kind if continuous(cls) else test}"))
+            os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(ranks))
+            prepare_files(module, folder)
+        verdict, reason = run(class_of(module, test), name, rank, ranks, str(folder / "meet"))
         line = {"test": test, "verdict": verdict, "reason": reason, "seconds": time.monotonic() - started}
         with (folder / f"{rank}.jsonl").open("a") as out:
             out.write(json.dumps(line) + "\n")
-        if verdict == FAILED and continuous(cls):
-            os._exit(AGAIN)  # the tests of this class share a process group
+        if verdict in (FAILED, REFUSED):
+            os._exit(AGAIN)  # who knows what it left behind
     os._exit(0)
 
 
 def prepare_files(module: Any, folder: Path) -> None:
-    """The folders that the tests of c10d meet in, fresh for each: one that failed leaves others in the middle."""
+    """The folders that the tests of c10d meet in."""
     for name in ("barrier", "test_dir", "init_dir"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     os.environ["TEMP_DIR"] = str(folder)
@@ -198,5 +179,9 @@ def continuous(cls: Any) -> bool:
     return issubclass(cls, MultiProcContinuousTest)
 
 
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), sys.argv[5:])
+def plays_ranks(cls: Any) -> bool:
+    """Whether one process plays all ranks of a class's tests (`LocalTensor`)."""
+    from torch.testing._internal.distributed._tensor import common_dtensor
+
+    names = ("LocalDTensorTestBase", "LocalDTensorOpTestBase", "LocalDTensorContinuousTestBase")
+    return issubclass(cls, tuple(getattr(common_dtensor, name) for name in names))

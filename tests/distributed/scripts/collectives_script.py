@@ -268,6 +268,34 @@ def tensors_of_other_classes():
         dist.all_reduce(TwoTensor(torch.ones(1), torch.ones(1)))
 
 
+def sparse_sums():
+    """As gloo has them on the host: any dimensions may be sparse, and ranks may have other places."""
+    for place in ("cpu", DEVICE):
+        for shape, sparse in (((RANKS, 3), 1), ((RANKS, 3), 2), ((RANKS, 2, 2), 1)):
+            each = [torch.zeros(shape) for _ in range(RANKS)]
+            for rank, dense in enumerate(each):
+                dense[: rank + 1, 0] = rank + 1.0
+                dense[rank] += 0.5
+            total = torch.stack(each).sum(0)
+            for op, meant in ((dist.ReduceOp.SUM, total), (dist.ReduceOp.AVG, total / RANKS)):
+                mine = each[RANK].to_sparse(sparse).to(place)
+                dist.all_reduce(mine, op)
+                assert (mine.is_sparse, mine.device.type) == (True, place)
+                equal(mine.to_dense(), meant)
+        nothing = torch.sparse_coo_tensor(torch.empty(1, 0, dtype=torch.long), torch.empty(0, 2), (3, 2)).to(place)
+        dist.all_reduce(nothing, async_op=True).wait()
+        assert nothing.to_dense().abs().sum().item() == 0
+    with pytest.raises(CollectiveError, match="TRN275"):
+        dist.all_reduce(torch.eye(2).to_sparse(), dist.ReduceOp.MAX)
+    with pytest.raises(CollectiveError, match="TRN277"):
+        dist.all_reduce(torch.eye(RANK + 1).to_sparse())
+    table = torch.nn.Embedding(6, 2, sparse=True, _weight=torch.ones(6, 2)).to(DEVICE)
+    model = torch.nn.parallel.DistributedDataParallel(table)
+    model(on([RANK, RANK + 1], torch.int64)).sum().backward()
+    rows = [sum(row in (rank, rank + 1) for rank in range(RANKS)) / RANKS for row in range(6)]
+    equal(table.weight.grad.to_dense(), torch.tensor(rows)[:, None].expand(6, 2))
+
+
 def time_is_counted():
     record = session.current().counters.fabric.record()
     assert record["ranks"] == RANKS
@@ -298,6 +326,7 @@ report(
         functional_collectives,
         operators_are_seen_by_modes,
         tensors_of_other_classes,
+        sparse_sums,
         time_is_counted,
     ]
 )

@@ -88,7 +88,7 @@ def more_calls():
     one = hvd.add_process_set([1])
     if one.included():
         assert hvd.allreduce(on([7.0]), op=hvd.Sum, process_set=one).item() == 7
-    assert hvd.join() == RANKS - 1
+    assert hvd.join() in range(RANKS)
     hvd.barrier()
     assert (hvd.cross_rank(), hvd.cross_size(), hvd.is_homogeneous(), hvd.nccl_built()) == (0, 1, True, 0)
     with pytest.raises(UsageError, match="TRN278"):
@@ -139,6 +139,30 @@ def numbers_names_and_sparse_tensors():
     dense = torch.tensor([[0.0, 1.0 + RANK], [float(RANK), 0.0]])
     sparse = hvd.sparse_allreduce_async(dense.to_sparse(), None, hvd.Average)()
     torch.testing.assert_close(sparse.to_dense(), hvd.allreduce(dense))
+    for given in (dense.to_sparse(), dense.to(DEVICE).to_sparse()):
+        for op in (hvd.Average, hvd.Sum):
+            reduced = hvd.allreduce(given, op=op)
+            assert reduced.is_sparse
+            torch.testing.assert_close(reduced.to_dense().cpu(), hvd.allreduce(dense, op=op))
+
+
+def ranks_with_fewer_batches_add_zeros_until_all_have_joined():
+    values = [on([[1.0 + rank, -2.0], [3.0, 4.0]]) for rank in range(RANKS)]
+    for batch in range(2 * RANK):
+        there = [values[rank] for rank in range(RANKS) if 2 * rank > batch]
+        for op, of in ((hvd.Sum, 1), (hvd.Average, RANKS)):
+            assert torch.equal(hvd.allreduce(values[RANK], op=op).cpu(), (sum(there) / of).cpu())
+        whole = hvd.allreduce(torch.tensor([7, -3]) * (RANK + 1), op=hvd.Average)  # on the host, cut off
+        factor = sum(rank + 1 for rank in range(RANKS) if 2 * rank > batch)
+        assert whole.tolist() == [int(factor * n / RANKS) for n in (7, -3)]
+        hvd.barrier()
+    if RANK == RANKS - 1:
+        for call in (hvd.allgather, lambda x: hvd.broadcast(x, RANK), hvd.alltoall, hvd.reducescatter):
+            with pytest.raises(hvd.HorovodInternalError, match=r"TRN287(.|\n)*horovod_script.py"):
+                call(on([1.0] * RANKS))
+    lasts = hvd.allgather_object(hvd.join())
+    assert lasts == [RANKS - 1] * RANKS
+    assert hvd.allreduce(on([1.0]), op=hvd.Sum).item() == RANKS
 
 
 def ranks_that_use_other_parts_of_a_model():
@@ -230,6 +254,7 @@ report(
         more_calls,
         gradients_of_calls,
         numbers_names_and_sparse_tensors,
+        ranks_with_fewer_batches_add_zeros_until_all_have_joined,
         ranks_that_use_other_parts_of_a_model,
         embeddings_with_sparse_gradients,
         training_is_that_of_one_process,

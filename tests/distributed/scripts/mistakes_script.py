@@ -2,6 +2,7 @@
 """Mistakes of scripts that both ranks live to tell of: each prints the error that it led to."""
 
 import time
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -57,6 +58,14 @@ def no_such_reduction():
     dist.all_reduce(on([1.0]), dist.ReduceOp.BAND)
 
 
+def a_group_with_little_time():
+    group = dist.new_group([0, 1], timeout=timedelta(seconds=0.5))
+    if RANK == 0:
+        dist.barrier(group)
+    time.sleep(2.5)  # which all ranks may do in other groups
+    dist.all_reduce(on([1.0]))
+
+
 def leaves():
     if RANK == 0:
         dist.all_reduce(on([1.0]))
@@ -82,6 +91,7 @@ CASES = [
     crossed_groups,
     too_few_tensors,
     no_such_reduction,
+    a_group_with_little_time,
     leaves,
 ]
 for case in CASES:

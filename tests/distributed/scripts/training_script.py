@@ -11,7 +11,7 @@ from together import DEVICE, RANK, RANKS, meet, report
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -148,6 +148,15 @@ def fully_sharded():
         trained(model, torch.optim.AdamW(model.parameters(), 1e-2))
 
 
+def sharded_and_kept_on_the_host():
+    for pinned in (True, False):
+        model, mesh, offload = net(), init_device_mesh(DEVICE, (RANKS,)), CPUOffloadPolicy(pin_memory=pinned)
+        for part in (model[0], model[2], model):
+            fully_shard(part, mesh=mesh, offload_policy=offload)
+        trained(model, torch.optim.AdamW(model.parameters(), 1e-2), gradients=False)
+        assert all(parameter.to_local().device.type == "cpu" for parameter in model.parameters())
+
+
 def hybrid_sharded():
     if RANKS == 4:
         model = net().to(DEVICE)
@@ -213,6 +222,7 @@ report(
         bits_and_losses_repeat,
         zero_1,
         fully_sharded,
+        sharded_and_kept_on_the_host,
         hybrid_sharded,
         tensor_parallel,
         compiled_tensor_parallel,

@@ -72,6 +72,10 @@ class LedgerTransport(GroupTransport):
         self._asked += 1
         return []
 
+    def join(self) -> list[PendingCall]:
+        """All have."""
+        return self.barrier()
+
     def send(self, given: Flat, target: int, tag: int, purpose: str) -> list[PendingCall]:
         """This rank gives the message."""
         if purpose:

@@ -41,21 +41,50 @@ _OF_ACCELERATORS = (
 )
 
 
-def _never(self: Tensor, device: Any = None) -> bool:
-    return False
+class _Storages:
+    """Storages of which something is known as long as they are there."""
+
+    def __init__(self) -> None:
+        self._held: dict[
+            int, StorageWeakRef
+        ] = {}  # by address of PyTorch's record, which stays while it is referred to
+        self._full = 64
+
+    def add(self, storage: torch.UntypedStorage) -> None:
+        """One more."""
+        if len(self._held) >= self._full:
+            self._held = {key: held for key, held in self._held.items() if not held.expired()}
+            self._full = max(64, 2 * len(self._held))
+        self._held[storage._cdata] = StorageWeakRef(storage)
+
+    def discard(self, storage: torch.UntypedStorage) -> None:
+        """It is none of them."""
+        self._held.pop(storage._cdata, None)
+
+    def __contains__(self, storage: torch.UntypedStorage) -> bool:
+        return bool(self._held) and storage._cdata in self._held
 
 
-pinned: Callable[..., bool] = _never  # no copy to the simulated device is faster from pinned memory
+_pinned = _Storages()
+
+
+def remember_pinned(storage: torch.UntypedStorage) -> None:
+    """From now on tensors in this memory of the host count as pinned. It is ordinary memory: no copy to the simulated
+    device is faster from there. But who asked for pinned memory and was told that this is none would ask again, and
+    have another copy (FSDP2 did, with parameters that are offloaded)."""
+    _pinned.add(storage)
 
 
 def _is_pinned(self: Tensor, device: Any = None) -> bool:
     """Whether a tensor of the host counts as pinned."""
-    return pinned(self, device)
+    return self.untyped_storage() in _pinned
 
 
 def _pin_memory(self: Tensor, device: Any = None) -> Tensor:
     """A copy, as a user of pinned memory expects: writing to it does not write to the original."""
-    return self.clone()
+    copy = self.clone()
+    remember_pinned(copy.untyped_storage())
+    return copy
 
 
 class _GeneratorKind(type(tensors.Generator)):  # type: ignore[misc]
@@ -120,7 +149,7 @@ def _printing(original: Callable[[Tensor, int], str]) -> Callable[[Tensor, int],
     return text
 
 
-_given_back: dict[int, StorageWeakRef] = {}  # storages without size, by address of PyTorch's record of them
+_given_back = _Storages()  # those without size
 
 
 def _resizing(original: Any) -> Any:
@@ -139,11 +168,9 @@ def _resizing(original: Any) -> Any:
                 got=f"{size} bytes",
                 remedy="make a new tensor",
             )
-        _given_back.pop(self._cdata, None)
+        _given_back.discard(self)
         if not size:
-            for gone in [key for key, held in _given_back.items() if held.expired()]:
-                del _given_back[gone]
-            _given_back[self._cdata] = StorageWeakRef(self)
+            _given_back.add(self)
         return self
 
     return resize_
@@ -154,7 +181,7 @@ _nbytes = torch.UntypedStorage.nbytes
 
 @wraps(_nbytes)
 def _nbytes_now(self: torch.UntypedStorage) -> int:
-    return 0 if _given_back and self._cdata in _given_back else _nbytes(self)
+    return 0 if self in _given_back else _nbytes(self)
 
 
 def register() -> None:

@@ -38,8 +38,26 @@ def _let_go(module: nn.Module) -> None:
     """
     for each in module.modules():
         for name, value in vars(each).items():
-            if isinstance(value, torch.Tensor) and value.grad_fn is not None:
+            if isinstance(value, torch.Tensor) and _has_graph(value):
                 vars(each)[name] = value.detach()
+
+
+def _has_graph(value: torch.Tensor) -> bool:
+    try:
+        return value.grad_fn is not None
+    except (
+        RuntimeError
+    ):  # of a view whose base was written to since, as those of FullyShardedDataParallel's parameters
+        return True
+
+
+@contextmanager
+def _attributes_kept(module: nn.Module) -> Iterator[None]:
+    """What scripts and libraries have written to the module's parameters stays with them, which a swap takes away."""
+    before = [(each, dict(vars(each))) for each in module._parameters.values() if each is not None and vars(each)]
+    yield
+    for each, attributes in before:
+        vars(each).update(attributes)
 
 
 @contextmanager
@@ -77,16 +95,22 @@ def register() -> None:
     transformer: Any = nn.modules.transformer
     transformer._detect_is_causal_mask = _untold(transformer._detect_is_causal_mask)
     original: Any = nn.Module._apply
+    moving: list[nn.Module] = []
 
     def _apply(self: nn.Module, fn: Function, recurse: bool = True) -> nn.Module:
+        if moving:  # a module within the one that moves
+            with _attributes_kept(self):
+                return original(self, fn, recurse)
         if not _crosses(self, fn):
             return original(self, fn, recurse)
         _let_go(self)
         torch.__future__.set_swap_module_params_on_conversion(True)
+        moving.append(self)
         try:
-            with _uninitialized_too(self):
+            with _uninitialized_too(self), _attributes_kept(self):
                 return original(self, fn, recurse)
         finally:
+            moving.clear()
             torch.__future__.set_swap_module_params_on_conversion(False)
 
     nn.Module._apply = _apply  # type: ignore[method-assign]

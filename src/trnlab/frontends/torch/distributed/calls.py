@@ -12,6 +12,8 @@ from trnlab.errors import CollectiveError
 
 HEADER_BYTES = 1024
 LONGEST_SITE = 300
+REFUSED_BY_JOINED = "TRN287"
+ANSWERED = ("all_reduce", "barrier")  # by ranks that have joined
 COMPARED = {"operation": "operation", "dtype": "format", "elements": "size", "reduction": "reduction", "root": "root"}
 
 
@@ -29,6 +31,9 @@ class CollectiveCall:
     # gives, takes: how many elements go to and come from each position, where parts are not equal
     gives: tuple[int, ...] = ()
     takes: tuple[int, ...] = ()
+    # of a rank that has no more to do: how many calls of the others it has answered since, and when that began, in
+    # ns since 1970
+    joined: tuple[int, ...] = ()
 
     def encoded(self) -> bytes:
         """The header that goes to partners. Its length is fixed, so a site that is too long loses its beginning."""
@@ -63,6 +68,34 @@ def check(calls: Mapping[int, CollectiveCall], group: str) -> None:
                 raise mismatch(calls, f"rank {giver} gives {gives[k]} elements to rank {taker}, who takes {takes[i]}")
 
 
+def check_of_joined(calls: Mapping[int, CollectiveCall], group: str) -> None:
+    """Raise CollectiveError (TRN287) where some ranks have joined and the others ask for what they cannot answer.
+    `calls`: by rank."""
+    joined = [rank for rank in sorted(calls) if calls[rank].joined]
+    asked = {rank: call for rank, call in calls.items() if not call.joined}
+    if joined and any(call.operation not in ANSWERED for call in asked.values()):
+        raise CollectiveError(
+            f"a collective of {group} that {named(joined)} cannot answer after join()",
+            code=REFUSED_BY_JOINED,
+            got=_asked(asked),
+            limit="ranks that have joined take part in reductions, with zeros, and in barriers",
+            remedy="let all ranks make the call before the first of them joins",
+        )
+
+
+def last_joined(calls: Mapping[int, CollectiveCall]) -> int:
+    """The rank that joined last: it has answered the fewest calls, or began the latest. `calls`: by rank."""
+    return max(calls, key=lambda rank: (-calls[rank].joined[0], calls[rank].joined[1], rank))
+
+
+def _asked(calls: Mapping[int, CollectiveCall]) -> str:
+    """A line for each rank, those that ask for the same together."""
+    asked: dict[str, list[int]] = {}
+    for rank, call in sorted(calls.items()):
+        asked.setdefault(f"{call.text} at {call.site}", []).append(rank)
+    return "\n         ".join(f"{named(ranks)}: {text}" for text, ranks in asked.items())
+
+
 _RULE = (
     "all ranks of a group call the same collectives, in the same order, with equal format, size, reduction and root"
 )
@@ -70,14 +103,10 @@ _RULE = (
 
 def mismatch(calls: Mapping[int, CollectiveCall], what: str, rule: str = _RULE) -> CollectiveError:
     """The error, with a line for each rank, those that ask for the same together."""
-    asked: dict[str, list[int]] = {}
-    for rank, call in sorted(calls.items()):
-        asked.setdefault(f"{call.text} at {call.site}", []).append(rank)
-    lines = "\n         ".join(f"{named(ranks)}: {text}" for text, ranks in asked.items())
     return CollectiveError(
         what,
         code="TRN270",
-        got=lines,
+        got=_asked(calls),
         limit=rule,
         remedy="find the branch or loop that one of these ranks takes and the others do not",
     )

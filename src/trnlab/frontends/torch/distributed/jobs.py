@@ -28,12 +28,19 @@ def aside(callback: Callable[[], object]) -> None:
 
 
 class PendingCall:
-    """One call on its way. `ranks`: who takes part, by rank of the world. `waiters`: threads that wait for it now."""
+    """One call on its way. `ranks`: who takes part, by rank of the world. `waiters`: threads that wait for it now.
+    `timeout_s`: from when it was asked for to when all others have to be there."""
 
     def __init__(
-        self, call: CollectiveCall, ranks: Sequence[int], group: str, work: Callable[[PendingCall], Any]
+        self,
+        call: CollectiveCall,
+        ranks: Sequence[int],
+        group: str,
+        work: Callable[[PendingCall], Any],
+        timeout_s: float,
     ) -> None:
         self.call, self.ranks, self.group, self._work = call, tuple(ranks), group, work
+        self.timeout_s = timeout_s
         self.phase, self.since, self.waiters = QUEUED, time.monotonic(), 0
         self.result: Any = None
         self.error: BaseException | None = None

@@ -9,7 +9,6 @@ the host are Python's from the first such model on.
 from __future__ import annotations
 
 import warnings
-from collections import deque
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ from torch import Tensor
 from trnlab.frontends.torch.device import generic
 from trnlab.frontends.torch.device.dispatch import implement
 
-REMEMBERED = 64
 _KINDS = (
     torch.float32,
     torch.float64,
@@ -40,7 +38,6 @@ _KINDS = (
 )
 _headers: dict[torch.dtype, Tensor] = {}  # empty tensors
 _LIBRARIES: list[torch.library.Library] = []
-_addresses: deque[int] = deque(maxlen=REMEMBERED)
 
 
 def _empty(
@@ -66,13 +63,9 @@ def _made(like: Tensor, pin_memory: bool) -> Tensor:
     """New memory of the host, without the operators that would make it, which are these here."""
     storage = torch.UntypedStorage(like.untyped_storage().nbytes())
     if pin_memory:
-        _addresses.append(storage.data_ptr())
+        generic.remember_pinned(storage)
     header = torch.ops.aten.alias.default(_headers[like.dtype])
     return torch.ops.aten.set_.source_Storage_storage_offset(header, storage, 0, like.shape, like.stride())
-
-
-def _is_pinned(self: Tensor, device: Any = None) -> bool:
-    return self.data_ptr() in _addresses
 
 
 def allow() -> None:
@@ -84,7 +77,6 @@ def allow() -> None:
             warnings.filterwarnings("ignore", "Warning only once for all operators")
             implement(aten, "empty.memory_format", _empty, "CPU")
             implement(aten, "empty_strided", _empty_strided, "CPU")
-        generic.pinned = _is_pinned
         _LIBRARIES.append(aten)
 
 

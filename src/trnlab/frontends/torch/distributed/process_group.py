@@ -24,9 +24,9 @@ from trnlab.frontends.torch.distributed import (
     comm_hooks,
     fully_sharded,
     functional,
-    pinned,
     sharded_tensors,
     sites,
+    sparse_sums,
     world,
 )
 from trnlab.frontends.torch.distributed.dispatched import dispatched
@@ -145,6 +145,10 @@ class NeuronProcessGroup(dist.ProcessGroup):
     def allreduce(self, tensors: Tensors, opts: Any = None) -> NeuronWork:
         """Every rank ends with the reduction of all tensors."""
         reduction = _reduction(opts)
+        if any(t.layout != torch.strided for t in tensors):
+            for t in tensors:
+                sparse_sums.all_reduce(self, t, reduction)
+            return self._work([], tensors)
         jobs = [job for t in tensors for job in self._ask("all_reduce", Flat([t]), Flat([t]), reduction)]
         return self._work(jobs, tensors)
 
@@ -304,6 +308,13 @@ class NeuronProcessGroup(dist.ProcessGroup):
         """A barrier that ends after `timeout`."""
         self.transport.meet(timeout.total_seconds() if timeout else None)
 
+    def join(self) -> int:
+        """Wait for all ranks, with zeros in what those reduce that are not there yet; which rank was the last."""
+        jobs = self.transport.join()
+        for job in jobs:
+            job.wait()
+        return int(jobs[0].result) if jobs else self.ranks[-1]
+
     def send(self, tensors: Tensors, target: int, tag: int = 0) -> NeuronWork:
         """To a position of the group."""
         jobs = []
@@ -408,12 +419,11 @@ def create(options: Any, backend_options: Any = None) -> NeuronProcessGroup:
     first = here is None or not set(ranks) <= set(here.ranks)
     if first:
         size = dist.get_world_size() if dist.is_initialized() else options.group_size
-        pinned.install()
         install()
         here = world.open_world(options.store, rank, ranks, size, options.timeout)
     assert here is not None
     name = _DEFAULT if first else f"group {options.group_id}"
-    connection = WorldTransport(here, name, ranks, whole_mesh(ranks, here.size), first)
+    connection = WorldTransport(here, name, ranks, whole_mesh(ranks, here.size), options.timeout, first)
     return NeuronProcessGroup(connection, ranks, here.size, options.group_id)
 
 

@@ -29,6 +29,14 @@ _ORDERED = ("min", "max")
 _BITS = ("band", "bor", "bxor")
 
 
+_SPOKEN = {_Kind.AVG: "avg", _Kind.PREMUL_SUM: "premul_sum"}
+
+
+def fabrics_name(spoken: str) -> str:
+    """The fabric's name of a reduction that a call says."""
+    return next((_NAMES[kind] for kind, said in _SPOKEN.items() if said == spoken), spoken)
+
+
 class ReduceOp:
     """One of `torch.distributed.ReduceOp`. `name`: the fabric's. `spoken`: what ranks compare and messages say.
 
@@ -40,7 +48,7 @@ class ReduceOp:
         kind = op.op if isinstance(op, dist.ReduceOp) else op
         self.kind, self.name = kind, _NAMES[kind]
         self.factor = op.__getstate__()[1] if kind == _Kind.PREMUL_SUM else None
-        self.spoken = {_Kind.AVG: "avg", _Kind.PREMUL_SUM: "premul_sum"}.get(kind, self.name)
+        self.spoken = _SPOKEN.get(kind, self.name)
 
     def before(self, values: Array, dtype: torch.dtype) -> Array:
         """What goes into the fabric. Raises CollectiveError (TRN275) for what the format does not have."""

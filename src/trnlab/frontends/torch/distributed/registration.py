@@ -11,7 +11,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from trnlab.frontends.torch.distributed import draws_of_shards
+from trnlab.frontends.torch.distributed import draws_of_shards, pinned
 
 
 def create(options: Any, backend_options: Any = None) -> Any:
@@ -28,6 +28,7 @@ def register() -> None:
 
         register_backend("neuron", create, ["neuron"])
         draws_of_shards.install()
+        pinned.install()
         rendezvous: Any = import_module("torch.distributed.rendezvous")  # a function has its name, too
         rendezvous.TCPStore = _unmet(rendezvous.TCPStore)
 

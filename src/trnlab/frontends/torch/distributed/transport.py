@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from trnlab.collectives import Collective, Groups
 from trnlab.frontends.torch.distributed.calls import CollectiveCall
 from trnlab.frontends.torch.distributed.flat import Flat
 from trnlab.frontends.torch.distributed.jobs import PendingCall
-from trnlab.frontends.torch.distributed.reductions import ReduceOp
+from trnlab.frontends.torch.distributed.reductions import ReduceOp, fabrics_name
 from trnlab.frontends.torch.distributed.world import ProcessWorld
 
 Array = npt.NDArray[Any]
@@ -62,6 +63,11 @@ class GroupTransport(ABC):
         """Nobody goes on before all are there."""
 
     @abstractmethod
+    def join(self) -> list[PendingCall]:
+        """This rank asks for nothing more: it adds zeros to what the others reduce, until all have joined. The result
+        is the rank that was the last to join."""
+
+    @abstractmethod
     def send(self, given: Flat, target: int, tag: int, purpose: str) -> list[PendingCall]:
         """A message to a rank."""
 
@@ -93,10 +99,13 @@ class WorldTransport(GroupTransport):
     for each other (TRN272), or nothing happens for the timeout (TRN273).
     """
 
-    def __init__(self, world: ProcessWorld, name: str, ranks: Sequence[int], groups: Groups, first: bool) -> None:
+    def __init__(
+        self, world: ProcessWorld, name: str, ranks: Sequence[int], groups: Groups, timeout: timedelta, first: bool
+    ) -> None:
         super().__init__(world.rank)
-        self._world, self._first = world, first
+        self._world, self._first, self._groups = world, first, groups
         self._channel = world.channel(name, ranks)
+        self.set_timeout(timeout.total_seconds())
         world.fabric.check_group(groups)
 
     @property
@@ -141,6 +150,16 @@ class WorldTransport(GroupTransport):
         """All ranks meet, and nothing moves."""
         return [self._channel.ask(CollectiveCall("barrier"), lambda job, calls: None)]
 
+    def join(self) -> list[PendingCall]:
+        """Nothing that it answers is counted: there is no step of this rank's that it would take time of."""
+
+        def answer(call: CollectiveCall) -> None:
+            if call.operation == "all_reduce":
+                request = Collective("all_reduce", self._groups, fabrics_name(call.reduction))
+                self._world.fabric.perform(request, np.zeros(call.elements, call.dtype), self._channel)
+
+        return [self._channel.join(answer)]
+
     def send(self, given: Flat, target: int, tag: int, purpose: str) -> list[PendingCall]:
         """It begins when the other rank receives; the tensor is read now."""
         return [self._channel.send(given.read(), target, tag, purpose, bool(purpose))]
@@ -156,8 +175,8 @@ class WorldTransport(GroupTransport):
             raise self._world.watch.late(job, limit_s or 0.0)
 
     def set_timeout(self, seconds: float) -> None:
-        """Set the seconds after which a collective fails, for all groups of the world."""
-        self._world.watch.timeout_s = seconds
+        """Set the seconds after which a collective of this group fails."""
+        self._channel.timeout_s = seconds
 
     def drain(self) -> None:
         """Wait for what is under way in all groups of the world."""

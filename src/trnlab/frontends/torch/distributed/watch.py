@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from trnlab.errors import CollectiveError, TrnlabError
 from trnlab.frontends.torch.distributed import run_folder, sites
-from trnlab.frontends.torch.distributed.calls import named
+from trnlab.frontends.torch.distributed.calls import REFUSED_BY_JOINED, named
 from trnlab.frontends.torch.distributed.jobs import MEETING, QUEUED, PendingCall
 from trnlab.runtime import session
 from trnlab.runtime.notices import say, tell
@@ -49,6 +49,7 @@ class Watched(Protocol):
 class PeerWatch:
     """The notes of this rank, and its eye on those of the others.
 
+    `timeout_s`: for all ranks to come.
     `verdict`: why no more can be done, once that is known.
     """
 
@@ -89,6 +90,18 @@ class PeerWatch:
             time.sleep(pause)
             pause = min(2 * pause, PERIOD_S)
 
+    def connected(self) -> None:
+        """This rank has its connections with all others."""
+        self._store.set(f"connected/{self.world.rank}", "yes")
+
+    def all_connected(self, limit_s: float) -> None:
+        """Wait a little for ranks that are still about to connect: where a connection closes meanwhile, that is an
+        error of theirs."""
+        ends, keys = time.monotonic() + limit_s, [f"connected/{rank}" for rank in self.world.ranks]
+        with contextlib.suppress(Exception):  # a store that is gone says nothing
+            while not self._store.check(keys) and time.monotonic() < ends:
+                time.sleep(PERIOD_S / 10)
+
     def add(self, job: PendingCall) -> None:
         """A job was asked for."""
         with self._lock:
@@ -101,8 +114,8 @@ class PeerWatch:
             self._jobs.remove(job)
             self._progress += 1
             self._last = f"{job.call.text} at {job.call.site}"
-        if isinstance(job.error, CollectiveError) and self.verdict is None:
-            self.verdict = job.error
+        if isinstance(job.error, CollectiveError) and job.error.code != REFUSED_BY_JOINED and self.verdict is None:
+            self.verdict = job.error  # of the other, all ranks know at once, and have answered equally many calls
 
     def drain(self) -> None:
         """Wait until nothing is on its way; whoever waits for this rank gets its answer."""
@@ -136,8 +149,8 @@ class PeerWatch:
     def _run(self) -> None:
         while not self._end.wait(PERIOD_S):
             self._write()
-            oldest = min((job.since for job in list(self._jobs)), default=None)
-            if oldest is not None and time.monotonic() - oldest > LOOK_AFTER_S:
+            now = time.monotonic()
+            if any(now - job.since > min(LOOK_AFTER_S, job.timeout_s) for job in list(self._jobs)):
                 error = self._look()
                 if error is not None:
                     self._give_up(error)
@@ -155,8 +168,8 @@ class PeerWatch:
             for rank in job.ranks:
                 if rank != self.world.rank and rank in notes and notes[rank]["status"] != "running":
                     return self._gone(rank, notes)
-            if time.monotonic() - job.since > self.timeout_s:
-                return self.late(job, self.timeout_s)
+            if time.monotonic() - job.since > job.timeout_s:
+                return self.late(job, job.timeout_s)
         return self._deadlock(notes) if waiting else None
 
     def _deadlock(self, notes: Mapping[int, Note]) -> CollectiveError | None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any
@@ -18,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from trnlab.collectives import Collective
+from trnlab.errors import CollectiveError
 from trnlab.fabric.cluster import Cluster
 from trnlab.fabric.execute import exchanged
 from trnlab.frontends.torch.distributed import calls, run_folder, sites
@@ -32,6 +35,7 @@ Array = npt.NDArray[Any]
 Body = Callable[[PendingCall, Mapping[int, CollectiveCall]], Any]
 LARGEST_TAG = 0x7FFFFFFF
 PATIENCE_S = 0.5
+CONNECTING_S = 10.0  # at most, for ranks that still do at the end of this one
 _opened: Counter[tuple[int, ...]] = Counter()  # how many worlds this process has had of the same ranks
 
 
@@ -48,7 +52,8 @@ class ProcessWorld:
         self.closed = False
         self._lanes: dict[object, CallQueue] = {}
         self.store = dist.PrefixStore(f"trnlab/{_nth(self.ranks)}", store)
-        self.watch = PeerWatch(self, self.store, timeout.total_seconds())
+        self.timeout_s = timeout.total_seconds()
+        self.watch = PeerWatch(self, self.store, self.timeout_s)
         self.watch.start()
         try:
             self.watch.all_there()
@@ -58,6 +63,7 @@ class ProcessWorld:
         self.gloo = dist.ProcessGroupGloo(
             dist.PrefixStore("gloo", self.store), self.positions[rank], len(self.ranks), timeout
         )
+        self.watch.connected()
         self._channels: dict[tuple[str, tuple[int, ...]], Channel] = {}
         self._lock = threading.Lock()
         self._mail: dict[int, SimpleQueue[Array]] = {}
@@ -141,6 +147,7 @@ class ProcessWorld:
     def release(self) -> None:
         """End the threads. One that waits for a rank that will never answer is freed by breaking all connections,
         which gloo does when a wait takes too long."""
+        self.watch.all_connected(CONNECTING_S)
         for lane in self._lanes.values():
             lane.close()
         ended = [lane.join(PATIENCE_S) for lane in self._lanes.values()]
@@ -154,14 +161,16 @@ class ProcessWorld:
 
 
 class Channel:
-    """Some of the ranks, who do things together in one order. `name`: for messages."""
+    """Some of the ranks, who do things together in one order. `name`: for messages. `timeout_s`: of its calls."""
 
     def __init__(self, world: ProcessWorld, name: str, ranks: tuple[int, ...]) -> None:
         self.world, self.name, self.ranks = world, name, ranks
+        self.timeout_s = world.timeout_s
         self.others = [rank for rank in ranks if rank != world.rank]
         self._counts: dict[object, int] = {}
         self._lock = threading.Lock()
         self._tag = self.tag("data")
+        self._lane = ("collectives", self.name, self.ranks)
 
     def tag(self, *parts: object) -> int:
         """A tag that all ranks of the channel agree on."""
@@ -177,11 +186,48 @@ class Channel:
 
         def work(job: PendingCall) -> Any:
             asked = self._meet(job)
+            calls.check_of_joined(asked, self.name)
+            asked = {rank: each for rank, each in asked.items() if not each.joined}
             calls.check(asked, self.name)
             job.phase = MOVING
             return body(job, asked)
 
-        return self._put(("collectives", self.name, self.ranks), call, self.ranks, work)
+        return self._put(self._lane, call, self.ranks, work)
+
+    def join(self, answer: Callable[[CollectiveCall], Any]) -> PendingCall:
+        """Queue the end of this rank's calls: `answer` is called with each that the others still make, until all have
+        joined. The job's result is the rank that was the last to join."""
+
+        def work(job: PendingCall) -> int:
+            while True:
+                asked = self._meet(job)
+                others = {rank: each for rank, each in asked.items() if not each.joined}
+                if not others:
+                    return calls.last_joined(asked)
+                self._answer(job, asked, others, answer)
+                answered, since = job.call.joined
+                job.call = replace(job.call, joined=(answered + 1, since))
+                job.since = time.monotonic()
+                with self._lock:
+                    self._counts[self._lane] += 1
+
+        return self._put(self._lane, CollectiveCall("join", joined=(0, time.time_ns())), self.ranks, work)
+
+    def _answer(
+        self,
+        job: PendingCall,
+        asked: Mapping[int, CollectiveCall],
+        others: Mapping[int, CollectiveCall],
+        answer: Callable[[CollectiveCall], Any],
+    ) -> None:
+        """Take part in what the others ask for; not in a mistake, which they find out themselves."""
+        try:
+            calls.check_of_joined(asked, self.name)
+            calls.check(others, self.name)
+        except CollectiveError:
+            return
+        job.phase = MOVING
+        answer(next(iter(others.values())))
 
     def collective(
         self,
@@ -220,7 +266,7 @@ class Channel:
     @property
     def asked(self) -> int:
         """How many collectives were asked for."""
-        return self._counts.get(("collectives", self.name, self.ranks), 0)
+        return self._counts.get(self._lane, 0)
 
     # -- two ranks ------------------------------------------------------------------------------------------------
     def send(self, array: Array, target: int, tag: int, purpose: str, counted: bool) -> PendingCall:
@@ -299,18 +345,8 @@ class Channel:
             raise watch.verdict
         with self._lock:
             number = self._counts[lane] = self._counts.get(lane, 0) + 1
-            asked = CollectiveCall(
-                call.operation,
-                call.dtype,
-                call.elements,
-                call.reduction,
-                call.root,
-                number,
-                str(sites.site()),
-                call.gives,
-                call.takes,
-            )
-            job = PendingCall(asked, ranks, self.name, work)
+            asked = replace(call, number=number, site=str(sites.site()))
+            job = PendingCall(asked, ranks, self.name, work, self.timeout_s)
             watch.add(job)
             return self.world.lane(lane).put(job)
 

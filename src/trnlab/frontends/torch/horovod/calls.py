@@ -14,7 +14,7 @@ from torch.autograd import Function
 
 from trnlab.errors import CollectiveError, UsageError
 from trnlab.frontends.torch.horovod.compression import Compression
-from trnlab.frontends.torch.horovod.ranks import ProcessSet, global_process_set
+from trnlab.frontends.torch.horovod.ranks import ProcessSet, global_process_set, group_of
 
 Average, Sum, Adasum, Min, Max, Product = "average", "sum", "adasum", "min", "max", "product"
 _OPS = {
@@ -62,6 +62,8 @@ def _memory(tensor: Tensor) -> Tensor:
 
 
 def _fresh(tensor: Tensor) -> Tensor:
+    if tensor.is_sparse:
+        return tensor.detach().clone()
     return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
@@ -435,7 +437,6 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 
 def join(device: int = -1) -> int:
-    """Wait for all ranks; returns the last. Ranks that still make other calls are told so (TRN270): none is answered
-    for a rank that has joined."""
-    dist.barrier()
-    return dist.get_world_size() - 1
+    """This rank has no more data: it adds zeros to what the others reduce, until all have joined. Returns the rank
+    that was the last. Means are over all ranks. Other collectives of the rest raise HorovodInternalError (TRN287)."""
+    return int(group_of(global_process_set.asked()).join())

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from trnlab.errors import UsageError
@@ -46,6 +47,12 @@ class ProcessSet:
 
 global_process_set = ProcessSet()
 _added = [0]
+
+
+def group_of(group: Any = None) -> Any:
+    """What does the collectives of a group on the device."""
+    chosen = dist.group.WORLD if group is None else group
+    return chosen._get_backend(torch.device("neuron"))
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | None = None) -> None:

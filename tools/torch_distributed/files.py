@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which files of PyTorch's `test/distributed` are run, on how many ranks, and why others are not (`files.csv`)."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+INSTALLED = "torch.testing._internal.distributed.distributed_test"
+LIST = Path(__file__).with_name("files.csv")
+
+
+@dataclass(frozen=True)
+class TestFile:
+    """How many ranks it gets, or why it is left out."""
+
+    ranks: int
+    left_out: str
+
+
+@cache
+def table() -> Mapping[str, TestFile]:
+    """By path within `test/distributed`; one that ends in a slash stands for all files below it."""
+    with LIST.open(newline="", encoding="utf-8") as file:
+        return {row["file"]: TestFile(int(row["ranks"] or 0), row["left_out"]) for row in csv.DictReader(file)}
+
+
+def chosen(sources: Path, folder: str = "") -> list[tuple[str, int]]:
+    """The files that are run, with their ranks; what comes with the installed PyTorch is the first."""
+    found = [(INSTALLED, 4)] if not folder else []
+    for name, entry in table().items():
+        if not entry.left_out and name.startswith(folder) and (sources / name).exists():
+            found.append((str(sources / name), entry.ranks))
+    return found
