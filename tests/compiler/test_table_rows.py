@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Updates of a table whose gradient is a sum of rows by index: only the rows of the batch are touched, where an update
-leaves all others as they are bit for bit; and then the time is that of the batch."""
+"""Updates of a table whose gradient is a sum of rows by index: only the rows of the batch are touched, where an
+update leaves all others as they are bit for bit; and then the time is that of the batch."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.compiler.compiled import check_graph, execute, integers, random
 
+from tests.compiler.compiled import check_graph, execute, integers, random
 from trnlab import chips
 from trnlab.compiler import compile
 from trnlab.graph.builder import GraphBuilder
@@ -93,7 +93,8 @@ def bits(x: np.ndarray) -> np.ndarray:
 def test_rows_alone_are_the_whole_table_bit_for_bit(name, chip):
     """As the program that walks over all rows computes it, since nobody gave it the table's memory."""
     alone, whole = graph_of(UPDATES[name]), graph_of(UPDATES[name], in_place=False)
-    assert "put_rows" in names(alone) and "put_rows" not in names(whole)
+    assert "put_rows" in names(alone)
+    assert "put_rows" not in names(whole)
     (got,), (want,) = (execute(g, [np.array(x) for x in inputs()], chip=chip) for g in (alone, whole))
     np.testing.assert_array_equal(bits(got), bits(want))
 

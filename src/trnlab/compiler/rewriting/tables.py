@@ -4,13 +4,14 @@
 The gradient of an embedding is a sum of rows by index into zeros. Where an update leaves each row as it is whose
 gradient is zero, bit for bit, it is computed of the rows that the indices name:
 
-    new = f(table, scatter(0, ids, update))   is   put_rows(table, ids, f(take_rows(table, ids), sum_rows(update, ids)))
+    f(table, scatter(0, ids, update))
+    put_rows(table, ids, f(take_rows(table, ids), sum_rows(update, ids)))
 
 `_Untouched` proves that f(x, +0) is x for every x: minus zero, infinities and NaN too. So the table must go through
-nothing but additions of a zero of a known sign that adds nothing: x + (-0) and x - (+0) are x, but -0 + (+0) is +0. A
-zero keeps a known sign through factors that are finite, not zero and of one sign, as a learning rate within its bounds
-is. Weight decay, momentum and adaptive rates move rows without a gradient, or may (a state of NaN does): they are left
-as they are, and so is a table that somebody reads once it is overwritten.
+nothing but additions of a zero of a known sign that adds nothing: x + (-0) and x - (+0) are x, but -0 + (+0) is +0.
+A zero keeps a known sign through factors that are finite, not zero and of one sign, as a learning rate within its
+bounds is. Weight decay and momentum move rows without a gradient, and adaptive rates may (a state of NaN does): they
+are left as they are, and so is a table that somebody reads once it is overwritten.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from trnlab.graph.passes.rewrite import rewrite, splat
 from trnlab.numerics.dtypes import bfloat16, float16, float32, int32
 
 WORTH = 1024
-"""Elements of a table for each index from which on rows are updated one by one. An index then costs some 50 ns more, of
-transfers of 128 rows that wait for each other; the table costs four transfers of each element otherwise."""
+"""Elements of a table for each index from which on rows are updated one by one. An index then costs some 50 ns more,
+of transfers of 128 rows that wait for each other; the table costs four transfers of each element otherwise."""
 _EXACT_IN = {float32: frozenset({float32}), bfloat16: frozenset({bfloat16, float32})}
 _EXACT_IN[float16] = frozenset({float16, float32})
 
@@ -68,7 +69,7 @@ class _Sums:
     """A sum of rows by index of a table [V, C], which is worth making of its rows alone."""
 
     def __init__(self, op: Op) -> None:
-        self.op, (self.into, ids, update) = op, op.operands
+        self.op, (self.into, ids, _) = op, op.operands
         self.count = ids.type.size
 
     @property
@@ -139,7 +140,7 @@ def _of_rows(value: Value, rows: dict[Value, Value], inside: set[Op], count: int
         operands = [_of_rows(v, rows, inside, count, b) for v in op.operands]
         rows[value] = b.append(op.name, operands, op.attrs).results[0]
     else:
-        assert op is not None and _is_number(value)
+        assert op is not None, value
         number = op.operands[0] if op.operands else b.constant(op.attrs["value"], value.dtype)
         rows[value] = b.broadcast_in_dim(number, (count, *value.shape[1:]), ())
     return rows[value]
@@ -169,7 +170,7 @@ _SIGNS = {_Row.PLUS_ZERO: 1, _Row.MINUS_ZERO: -1, _Row.POSITIVE: 1, _Row.NEGATIV
 
 
 class _Untouched:
-    """What elements of an update are in rows whose sum is plus zero. ops: those on the way; sums: the one it meets."""
+    """What elements of an update are in rows whose sum is plus zero. ops: those on the way; sums: the one of rows."""
 
     def __init__(self, table: Value, known: Ranges) -> None:
         self.table, self._known = table, known
