@@ -54,6 +54,7 @@ def every_op():
     table = b.convert(b.concatenate([total, b.slice_dim(total, 0, 0, 4, 2)], 0), bfloat16)
     rows = b.take_rows(table, ids)
     summed = b.scatter_add_rows(ids, rows, 5)
+    placed = b.put_rows(table, b.iota((4,), int32), b.convert(b.sum_rows(x, b.iota((4,), int32), 5), bfloat16))
     picked = b.take_along(b.pad(total, (1, 0), (0, 2), (0, 1)), b.constant(np.array([0, 3, 1, 2, 0], np.int32)))
     out, lse = b.attention(q, k, k, causal=True)
     grads = b.attention_backward(out, q, k, k, out, lse, causal=True)
@@ -79,6 +80,7 @@ def every_op():
         both,
         total,
         summed,
+        placed,
         picked,
         *grads,
         lse,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parts of models, compiled and timed for training: a U-Net's step, a layer in fp8, layers of experts against dense
-ones of as much work, and a recommender's table that an update adds to."""
+ones of as much work, a recommender's table that an update adds to, and the step of one."""
 
 from __future__ import annotations
 
@@ -123,9 +123,49 @@ def table_line() -> lines.Line:
     return lines.at_most("a recommender's table updated, large / small", large / small, 1.05, "x", note)
 
 
+class Recommender(nn.Module):
+    """The score of an item: a product of its row of a table."""
+
+    def __init__(self, rows: int, sparse: bool) -> None:
+        super().__init__()
+        self.table = nn.Embedding(rows, WIDTH // 2, sparse=sparse)
+        self.score = nn.Linear(WIDTH // 2, 1)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """The loss of ids [T]."""
+        score: torch.Tensor = self.score(self.table(ids))
+        return score.square().mean()
+
+
+def step_of_table(rows: int, sparse: bool) -> Graph:
+    """A step of SGD."""
+    session = Session(chips.target("trn1.2xlarge"))
+    with activate(session), FakeTensorMode(), torch.device("neuron"):
+        learning = Recommender(rows, sparse)
+        optimizer = torch.optim.SGD(learning.parameters(), lr=0.1)
+        return capture_step(learning, optimizer, None, [torch.zeros(IDS, dtype=torch.int64)]).graph
+
+
+def training_line(sparse: bool) -> lines.Line:
+    """A recommender's step, of a table with ten times the rows and of one."""
+    session, rows = Session(chips.target("trn1.2xlarge")), (ROWS[1] // 10, ROWS[1])
+    small, large = (seconds(step_of_table(count, sparse), session) for count in rows)
+    note = f"{large * 1e6:.0f} us against {small * 1e6:.0f} us: {IDS} ids, {rows[1]:,} and {rows[0]:,} rows"
+    kind = "sparse" if sparse else "dense"
+    return lines.at_most(f"a recommender's step, {kind} gradients, large / small", large / small, 1.05, "x", note)
+
+
 def main() -> None:
     """Measure and report."""
-    lines.report([unet_line(), fp8_line(), *(experts_line(name) for name in MIXTURES), table_line()])
+    lines.report(
+        [
+            unet_line(),
+            fp8_line(),
+            *(experts_line(name) for name in MIXTURES),
+            table_line(),
+            *map(training_line, (False, True)),
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -18,8 +18,10 @@ def _reads_in_step(group: FusionGroup, new: Value, old: Value, part: Partition) 
     """Whether a group that reads `old` has read each element before it writes the new one there, and not again after.
 
     It has when the new value is computed from the old one, so that its store waits for the load, and when all of a
-    row is done in one sweep.
+    row is done in one sweep. Rows that are put into a table leave the others where they lie.
     """
+    if group.anchor.name == "trn.put_rows":
+        return group.anchor.result is new and all(part.root(v) is not old for v in group.anchor.operands[1:])
     staged = (group.cols or 1) > CHUNKS[-1] and any(op.name == "reduce" for op in group.ops)
     if staged or not _depends_on(new, old, group, part):
         return False

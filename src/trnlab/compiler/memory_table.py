@@ -80,6 +80,9 @@ class MemoryTable:
         for value in self.graph.inputs:
             self._tensor(value, "input")
         in_place = self._in_place(units)
+        for op in (g.anchor for g in self.groups if g.kind is GroupKind.SCATTER):
+            if op.name == "trn.put_rows":
+                op.attrs["copied"] = op.result not in in_place
         for value in self.graph.outputs:
             if value in self.tensor_of:
                 continue

@@ -21,6 +21,7 @@ from trnlab.compiler.rewriting.precision import cast_loads, cast_matmuls
 from trnlab.compiler.rewriting.products import sum_beside_products, sum_products
 from trnlab.compiler.rewriting.recognize import recognize
 from trnlab.compiler.rewriting.rounding import round_last
+from trnlab.compiler.rewriting.tables import update_rows
 from trnlab.graph.ir import Graph
 from trnlab.graph.passes import simplify
 from trnlab.graph.purposes import name_purposes
@@ -39,6 +40,7 @@ FORMS: tuple[Pass, ...] = (
     ("recognize", lambda graph, options: recognize(graph)),
     ("attention", lambda graph, options: attention_of_stack(graph, options)),
     ("mixed-precision", lambda graph, options: cast_matmuls(graph, to_bf16=options.get("precision") == "bf16")),
+    ("tables", lambda graph, options: update_rows(graph)),
     ("canonicalize", lambda graph, options: canonicalize(graph)),
     ("simplify-again", lambda graph, options: simplify(graph)),
 )

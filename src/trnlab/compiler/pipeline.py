@@ -43,6 +43,7 @@ from trnlab.compiler.lowerings.move import lower_move
 from trnlab.compiler.lowerings.pool import lower_pool
 from trnlab.compiler.lowerings.rows import CHUNKS, lower_rows
 from trnlab.compiler.lowerings.scatter import lower_scatter
+from trnlab.compiler.lowerings.table_rows import lower_put_rows, lower_sum_rows
 from trnlab.compiler.memory_table import MemoryTable, memory_shape
 from trnlab.compiler.passes import FINISH, run_passes, with_chip
 from trnlab.compiler.progress import counted
@@ -78,7 +79,11 @@ LOWERINGS: dict[GroupKind, tuple[tuple[Callable[[Lowering], None], Callable[[Fus
     ),
     GroupKind.CONVOLUTION: ((lower_convolution, lambda group: True),),
     GroupKind.POOL: ((lower_pool, lambda group: True),),
-    GroupKind.SCATTER: ((lower_scatter, lambda group: True),),
+    GroupKind.SCATTER: (
+        (lower_sum_rows, lambda group: group.anchor.name == "trn.sum_rows"),
+        (lower_put_rows, lambda group: group.anchor.name == "trn.put_rows"),
+        (lower_scatter, lambda group: group.anchor.name == "scatter"),
+    ),
     GroupKind.MOVE: ((lower_move, lambda group: True),),
     GroupKind.COLLECTIVE: ((lower_collective, lambda group: True),),
 }

@@ -396,6 +396,14 @@ class GraphBuilder:
             kind="add",
         )
 
+    def sum_rows(self, update: Value, ids: Value, rows: int) -> Value:
+        """Row t of [T, C] is the sum over all rows of `update` [T, C] whose index is ids[t], in float32."""
+        return self.op("trn.sum_rows", update, ids, rows=rows)
+
+    def put_rows(self, table: Value, ids: Value, update: Value) -> Value:
+        """table [V, C] with row ids[t] replaced by update[t]; equal indices have equal rows."""
+        return self.op("trn.put_rows", table, ids, update)
+
     # -- attention ----------------------------------------------------------------------------------------------
     def attention(
         self,

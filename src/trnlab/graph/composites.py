@@ -37,6 +37,8 @@ def define(name: str, operands: Sequence[Value], attrs: Attrs, b: GraphBuilder) 
     results = _DEFINITIONS[name](b, wide, attrs)
     if name in ("trn.dot_sum", "trn.dot_and_sums"):
         return b.convert(results[0], attrs["dtype"]), *results[1:]
+    if name == "trn.sum_rows":
+        return results
     if name == "trn.attention":
         return b.convert(results[0], formats[0]), results[1]
     if name == "trn.attention_backward":
@@ -288,6 +290,22 @@ def _rotated(b: GraphBuilder, x: Value, distance: int) -> Value:
     return b.or_(b.shift_left(x, distance), b.shift_right_logical(x, 32 - distance))
 
 
+# -- rows by index ------------------------------------------------------------------------------------------------
+
+
+def _sum_rows(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
+    update, ids = operands
+    found = b.take_rows(b.scatter_add_rows(ids, update, attrs["rows"]), ids)
+    inside = b.and_(b.compare(ids, "GE", 0), b.compare(ids, "LT", attrs["rows"]))
+    return (b.select(b.broadcast_in_dim(inside, update.shape, (0,)), found, 0.0),)
+
+
+def _put_rows(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
+    table, ids, update = operands
+    places = {"update_window_dims": (1,), "inserted_window_dims": (0,), "scatter_dims_to_operand_dims": (0,)}
+    return (b.op("scatter", table, ids, update, **places, index_vector_dim=1, kind="assign"),)
+
+
 _DEFINITIONS: dict[str, Callable[[GraphBuilder, Sequence[Value], Attrs], tuple[Value, ...]]] = {
     "trn.gelu": _gelu,
     "trn.gelu_dx": _gelu_dx,
@@ -299,6 +317,8 @@ _DEFINITIONS: dict[str, Callable[[GraphBuilder, Sequence[Value], Attrs], tuple[V
     "trn.dot_and_sums": _dot_and_sums,
     "trn.max_pool": _max_pool,
     "trn.max_pool_backward": _max_pool_backward,
+    "trn.sum_rows": _sum_rows,
+    "trn.put_rows": _put_rows,
     "trn.attention": _attention,
     "trn.attention_backward": _attention_backward,
     "trn.rng_uniform": _rng_uniform,

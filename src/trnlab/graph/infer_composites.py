@@ -65,9 +65,29 @@ def _max_pool_backward(types: Types, attrs: Attrs) -> TensorType:
     return TensorType(x.shape, dout.dtype)
 
 
+def _sum_rows(types: Types, attrs: Attrs) -> TensorType:
+    update, ids = types
+    _need(ids.dtype.kind in "iu", "indices must be integers", "an integer format", ids.dtype.name, "TRN303")
+    _need(update.dtype.is_float, "sums are of floats", "a float format", update.dtype.name, "TRN303")
+    _need(update.rank == 2 and ids.shape == update.shape[:1], "an index for each row", update.shape[:1], ids.shape)
+    return TensorType(update.shape, float32)
+
+
+def _put_rows(types: Types, attrs: Attrs) -> TensorType:
+    table, ids, update = types
+    _need(ids.dtype.kind in "iu", "indices must be integers", "an integer format", ids.dtype.name, "TRN303")
+    _need(table.rank == 2, "a table has rows", 2, table.rank)
+    _need(update.dtype is table.dtype, "formats differ", table.dtype.name, update.dtype.name, "TRN303")
+    wanted = (ids.size, table.shape[1])
+    _need(ids.rank == 1 and update.shape == wanted, "an index for each row", wanted, update.shape)
+    return table
+
+
 RULES: dict[str, Callable[[Types, Attrs], TensorType | tuple[TensorType, ...]]] = {
     "trn.max_pool": _max_pool,
     "trn.max_pool_backward": _max_pool_backward,
+    "trn.sum_rows": _sum_rows,
+    "trn.put_rows": _put_rows,
     "trn.attention": _attention,
     "trn.attention_backward": _attention_backward,
 }

@@ -238,6 +238,12 @@ _TABLE: tuple[OpDef, ...] = (
             "kind": Attr("str", choices=("add", "assign")),
         },
     ),
+    # Sums by index of as many rows as there are indices: row t is the sum of update [T,C] over all rows whose index
+    # is that of row t; zero where the index (ids [T]) is none of 0..rows - 1.
+    OpDef("trn.sum_rows", INDEX, ("update", "ids"), attrs={"rows": Attr("int")}),
+    # table [V,C] with row ids[t] replaced by update[t]; an index beyond the table replaces nothing. Whoever makes
+    # this op makes equal rows for equal indices.
+    OpDef("trn.put_rows", INDEX, ("table", "ids", "update")),
     # A graph that is computed several times, each time on the next runs of elements of the operands: `loops`.
     OpDef("loop", CALL, ("inputs*",), attrs={"body": Attr("callee")}, results=("results*",), optional=1),
     # As many results as the callee has; it has no effects but these.

@@ -71,7 +71,7 @@ class Partition(Admission):
             elif OPS[op.name].kind == DOT:
                 group = self._new(GroupKind.DOT, op, cols=_dot_cols(op))
                 group.classes.update(dict.fromkeys(op.results[1:], ValueClass.FINAL))
-            elif op.name == "scatter":
+            elif op.name in ("scatter", "trn.sum_rows", "trn.put_rows"):
                 self._new(GroupKind.SCATTER, op)
             elif op.name == "custom_call":
                 self._new(GroupKind.CALL, op)

@@ -26,6 +26,7 @@ from trnlab.graph.ir import Value
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocks import BANKS, BlockSource, P, ViewSource, load_rows, next_queue
 from trnlab.kernels.matmul import BatchedProduct, batch_matmul
+from trnlab.kernels.view import HbmView
 from trnlab.numerics.dtypes import DType, bool_, float32, int32
 from trnlab.program import AP, Builder
 from trnlab.program.pool import TilePool
@@ -51,7 +52,10 @@ def lower_scatter(low: Lowering) -> None:
     view = low.view(update)
     updates = ViewSource(view, rows=_leading(view.shape, count))
     if low.part.rules[op] is SUMS_IN_MEMORY:
-        _InMemory(low, updates).record()
+        out = low.view(op.result)
+        table = out.like(out.offset, (rows, updates.shape[1]), (updates.shape[1], 1))
+        fill(low.b, table, 0.0)
+        SumsInMemory(low.b, updates, load_ids(low, ids, count), table).add_all()
         return
     (sink,) = sinks_of(low, rows, 1)
     if low.part.rules[op] is SUMS_OF_WHOLE_NUMBERS:
@@ -226,16 +230,13 @@ class _Marks:
         return [total for _, _, total, _, _ in made]
 
 
-class _InMemory:
-    """Sums in a table in memory: zeros first, then 128 updates at a time are added to the rows that they name."""
+class SumsInMemory:
+    """Sums in a table [V, C] in memory: 128 updates at a time are added to the rows that they name."""
 
-    def __init__(self, low: Lowering, updates: ViewSource) -> None:
-        b, op = low.b, low.group.anchor
-        self.b, self.updates = b, updates
+    def __init__(self, b: Builder, updates: ViewSource, ids: AP, table: HbmView) -> None:
+        """ids: as `load_ids` leaves them."""
+        self.b, self.updates, self.ids, self.table = b, updates, ids, table
         self.count, self.cols = updates.shape
-        self.ids = load_ids(low, op.operands[1], self.count)
-        out = low.view(op.result)
-        self.table = out.like(out.offset, (op.result.shape[0], self.cols), (self.cols, 1))
         self.width = min(self.cols, ACROSS)
         self.raw, self.sums = (_pool(b, (P, self.width), name, 3) for name in ("raw", "added"))
         self.equal, self.before = (_pool(b, (P, P), name, 2) for name in ("equal", "before"))
@@ -248,9 +249,8 @@ class _InMemory:
         self.turned = TilePool([b.psum((P, P), float32, bank=i) for i in range(2)])
         self.banks = TilePool([b.psum((P, BANK), float32, bank=i) for i in range(2, BANKS)])
 
-    def record(self) -> None:
-        """Everything; what is added to a row waits for what was added before, as both name the same table."""
-        fill(self.b, self.table, 0.0)
+    def add_all(self) -> None:
+        """Every update; what is added to a row waits for what was added before, as both name the same table."""
         for first in range(0, self.count, P):
             equal, index = self._equal(first, min(P, self.count - first))
             for col in range(0, self.cols, self.width):

@@ -37,6 +37,7 @@ from trnlab.compiler.rules.conditions import (
     sum_fits_float32,
     sums_few_rows,
     sums_in_memory,
+    sums_rows,
     sums_whole_numbers,
 )
 from trnlab.graph.ir import Op
@@ -121,6 +122,8 @@ RULES: dict[str, tuple[SelectionRule, ...]] = {
         ("dot_general", "trn.dot_sum", "trn.dot_and_sums", "convolution", "trn.max_pool", "trn.max_pool_backward"),
         (_KERNEL,),
     ),
+    "trn.sum_rows": (SelectionRule(None, FLOATS, when=sums_rows),),
+    "trn.put_rows": (SelectionRule(None, EVERY, when=indices_are_words),),
     "scatter": (SUMS_OF_WHOLE_NUMBERS, SelectionRule(None, FLOATS, when=sums_few_rows), SUMS_IN_MEMORY),
 }
 

@@ -112,6 +112,11 @@ def sums_few_rows(op: Op, known: Ranges) -> bool:
     return indices_are_words(op, known) and few
 
 
+def sums_rows(op: Op, known: Ranges) -> bool:
+    """Sums by index of the rows that are named; rows are numbered in float32."""
+    return indices_are_words(op, known) and op.operands[0].dtype is float32 and op.attrs["rows"] < EXACT
+
+
 def sums_in_memory(op: Op, known: Ranges) -> bool:
     """Sums by index for a table that is worth adding to where it lies; its rows are numbered in float32."""
     plain = op.operands[2].dtype is float32 and op.result.dtype is float32
