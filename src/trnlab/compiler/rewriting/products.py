@@ -125,7 +125,7 @@ def _product(value: Value, alone: set[Value]) -> Op | None:
         assert value.op is not None
         value = value.op.operands[0]
     op = value.op
-    if op is None or value not in alone or OPS[op.name].kind != DOT or value.dtype is not float32:
+    if op is None or value not in alone or OPS[op.name].kind != DOT or value.dtype not in (float32, bfloat16):
         return None
     plain = not op.attrs.get("lhs_batching_dimensions") and not op.attrs.get("lhs_mx")
     one = all(len(op.attrs[key]) == 1 for key in ("lhs_contracting_dimensions", "rhs_contracting_dimensions"))
@@ -157,7 +157,7 @@ def _alike(x: Value, y: Value) -> bool:
 
 def _joined(b: GraphBuilder, first: Op, last: Op, alone: set[Value]) -> Value:
     attrs: Mapping[str, object] = {key: first.attrs[key] for key in _DIMENSIONS}
-    total = b.append("trn.dot_sum", (*first.operands, *last.operands), {**attrs, "dtype": float32}).results[0]
+    total = b.append("trn.dot_sum", (*first.operands, *last.operands), {**attrs, "dtype": first.result.dtype}).results[0]
     alone.add(total)
     return total
 
