@@ -179,6 +179,7 @@ def _lower_sum(low: Lowering) -> None:
     """Record one product of matrices, whose contraction goes from one pair of operands to the next."""
     op = low.group.anchor
     pairs = [_operands(low, *op.operands[i : i + 2]) for i in range(0, len(op.operands), 2)]
+    assert len({(lhs.k_rows, rhs.k_rows) for lhs, rhs in pairs}) == 1, "pairs lie in memory alike"
     lhs, rhs = (JoinedSource([side.source(()) for side in sides], sides[0].k_rows) for sides in zip(*pairs))
     k_rows = pairs[0][0].k_rows, pairs[0][1].k_rows
     rows = low.group.size // (low.group.cols or 1)
