@@ -172,7 +172,9 @@ def _alike(x: Value, y: Value) -> bool:
 
 def _joined(b: GraphBuilder, first: Op, last: Op, alone: set[Value]) -> Value:
     attrs: Mapping[str, object] = {key: first.attrs[key] for key in _DIMENSIONS}
-    total = b.append("trn.dot_sum", (*first.operands, *last.operands), {**attrs, "dtype": first.result.dtype}).results[0]
+    total = b.append(
+        "trn.dot_sum", (*first.operands, *last.operands), {**attrs, "dtype": first.result.dtype}
+    ).results[0]
     alone.add(total)
     return total
 
