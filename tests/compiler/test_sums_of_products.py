@@ -81,6 +81,58 @@ def test_three_products_and_something_else(chip):
     agree(got, [(np.eye(65, dtype=np.float32), rest), *zip(given[::2], given[1::2])], 3 * 128 + 65)
 
 
+def gradient_of_what_is_read(b, *values):
+    """x0 y0 + x1 y1 + ..., gradients [rows, columns of a weight] by weights, in bfloat16 throughout."""
+    total = None
+    for x, y in zip(values[::2], values[1::2]):
+        product = b.dot_general(x, y, ((1,), (0,)), dt=bfloat16)
+        total = product if total is None else b.add(total, product)
+    return total
+
+
+@pytest.mark.parametrize("chip", ["trn1", "trn2"])
+@pytest.mark.parametrize("lengths", [(128, 128), (256, 128, 128), (128, 384)])
+def test_sums_of_products_in_bfloat16_are_rounded_once(lengths, chip):
+    """Queries, keys and values of as many heads, or of fewer: contractions of any number of whole blocks."""
+    given = []
+    for i, k in enumerate(lengths):
+        x, y = matrices(k, 129, 65, ml_dtypes.bfloat16, seed=2 * i)
+        given += [np.ascontiguousarray(x.T), y]
+    graph = build(gradient_of_what_is_read, *given)
+    assert ops(graph, chip).count("trn.dot_sum") == 1
+    assert "add" not in ops(graph, chip)
+    pairs = [(x.T, y) for x, y in zip(given[::2], given[1::2])]
+    agree(execute(graph, given, chip=chip)[0], pairs, sum(lengths), bfloat16)
+
+
+def test_gradients_of_heads_are_added_up_whether_views_or_copies():
+    """Of queries with two heads, which are copied to lie side by side, and of keys with one, which are not."""
+    q, k = random(2, 128, 128, seed=1), random(1, 128, 128, seed=2)
+    given = [v.astype(ml_dtypes.bfloat16) for v in (q, random(256, 65, seed=3), k, random(128, 65, seed=4))]
+
+    def function(b, q, wq, k, wk):
+        flat = [b.reshape(b.transpose(b.add(v, v), (1, 0, 2)), (128, v.shape[0] * 128)) for v in (q, k)]
+        return gradient_of_what_is_read(b, flat[0], wq, flat[1], wk)
+
+    graph = build(function, *given)
+    assert ops(graph).count("trn.dot_sum") == 1
+    pairs = [((2 * v.astype(np.float64)).transpose(1, 0, 2).reshape(128, -1).T, w) for v, w in (given[:2], given[2:])]
+    agree(execute(graph, given)[0], pairs, 384, bfloat16)
+
+
+def test_products_of_operands_that_lie_otherwise_stay_apart():
+    """Of a matrix as it is and of one seen turned: neither the contraction nor the rows are innermost in both."""
+    given = [random(*shape, seed=i) for i, shape in enumerate([(65, 128), (128, 33), (256, 65), (256, 33)])]
+
+    def function(b, x, y, z, w):
+        one = b.dot_general(x, y, ((1,), (0,)))
+        return b.add(one, b.dot_general(b.transpose(z, (1, 0)), w, ((1,), (0,))))
+
+    graph = build(function, *given)
+    x, y, z, w = given
+    agree(execute(graph, given)[0], [(x.T, y), (z, w)], 384)
+
+
 @pytest.mark.parametrize("k", [1, 127, 129, 513])
 def test_other_contractions_stay_as_written(k):
     """A contraction that ends within a block cannot be continued by the next."""

@@ -36,7 +36,7 @@ from trnlab.compiler.lowerings.attention import (
     lower_attention_by_segments,
 )
 from trnlab.compiler.lowerings.collective import lower_collective
-from trnlab.compiler.lowerings.context import Lowering, SbufTurns
+from trnlab.compiler.lowerings.context import Lowering
 from trnlab.compiler.lowerings.convolution import lower_convolution
 from trnlab.compiler.lowerings.dot import lower_dot
 from trnlab.compiler.lowerings.move import lower_move
@@ -44,10 +44,12 @@ from trnlab.compiler.lowerings.pool import lower_pool
 from trnlab.compiler.lowerings.rows import CHUNKS, lower_rows
 from trnlab.compiler.lowerings.scatter import lower_scatter
 from trnlab.compiler.lowerings.table_rows import lower_put_rows, lower_sum_rows
+from trnlab.compiler.lowerings.units import record
 from trnlab.compiler.memory_table import MemoryTable, memory_shape
 from trnlab.compiler.passes import FINISH, run_passes, with_chip
 from trnlab.compiler.progress import counted
 from trnlab.compiler.residence import FOREIGN, SbufRing, settle
+from trnlab.compiler.siblings import join_siblings, need_all_of_sbuf
 from trnlab.compiler.supported import select_rules
 from trnlab.errors import CapacityError, UnsupportedOpError
 from trnlab.fabric.cluster import CORES_PER_RANK
@@ -55,7 +57,7 @@ from trnlab.graph.collectives import has_collectives
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.loops import Body
 from trnlab.kernels.residence import Home, keep, of
-from trnlab.program import Builder, Call, Program, ProgramTensor, Routine
+from trnlab.program import AP, Builder, Call, Program, ProgramTensor, Routine
 from trnlab.program.callee import KernelCallee
 from trnlab.program.communication import collective_of
 from trnlab.program.digest import written_buffers
@@ -221,7 +223,8 @@ class Assembly(MemoryTable):
 
     def calls(self, resident: bool = False) -> list[Call]:
         """All calls in order. resident: whether tensors may stay in SBUF between them."""
-        units = filled(shifted(pack(self.groups, self.part), self.part, self.world), self.part, self.world)
+        packed = join_siblings(pack(self.groups, self.part), self.part, self.chip)
+        units = filled(shifted(packed, self.part, self.world), self.part, self.world)
         if resident and self.stays:
             self.residence = settle(self.part, units, self._may_stay(), self.chip, self.spoilt)
         self._name_tensors(units)
@@ -365,14 +368,15 @@ class Assembly(MemoryTable):
     def _beside_residents(self, unit: Unit) -> list[PlannedRoutine]:
         """What a unit needs beside what stays in SBUF: within half of what that leaves, or all."""
         assert self.residence is not None
-        stores, room = self._stores(unit), self.residence.first
+        stores, room, usable = self._stores(unit), self.residence.first, self.chip.sbuf.usable_bytes_per_partition
         signatures = tuple(signature(g, self.part, s) for g, s in zip(unit, stores))
         ports = [v for g, s in zip(unit, stores) for v in ports_of(g, self.part, s)]
         homes = {v: home for v in ports if (home := self._home(v)) is not None}
         places = tuple(replace(homes[v], address=0) if v in homes else None for v in ports)
         addresses = tuple(h.address for h in homes.values())
         found = []
-        for limit in (self._half(self.chip.sbuf.usable_bytes_per_partition - room), room):
+        halves = () if need_all_of_sbuf(unit, self.part, self.chip) else (self._half(usable - room),)
+        for limit in (*halves, room):
             make = partial(self._lower, unit, stores, (limit,), homes)
             found.append(PlannedRoutine((*signatures, limit, places), make, addresses, room))
         return found
@@ -434,6 +438,7 @@ class Assembly(MemoryTable):
             first.kind is GroupKind.ROWS and (first.cols or 0) > CHUNKS[0]
         )
         long = len(unit) == 1 and alone and sum(v.type.size for v in _read(first)) >= LONG
+        long = long or need_all_of_sbuf(unit, self.part, self.chip)
         forms = [form for form, applies in LOWERINGS[unit[0].kind] if applies(unit[0])]
         for form in forms:
             for limit in limits or ((usable,) if long else (self._half(0), usable)):
@@ -457,24 +462,21 @@ class Assembly(MemoryTable):
     ) -> Routine:
         b = Builder(label(unit), self.chip, sbuf_limit=limit)
         lowerings = []
+        kept: dict[Value, AP] = {}  # what stays in SBUF, which several groups may read
         for group, stored in zip(unit, stores):
             ports = {}
             for value in ports_of(group, self.part, stored):
                 if value in homes:
-                    ports[value] = keep(b, value.name or "resident", homes[value])
+                    if value not in kept:
+                        kept[value] = keep(b, value.name or "resident", homes[value])
+                    ports[value] = kept[value]
                     continue
                 shape = memory_shape(value)
                 ports[value] = b.param(value.name or f"t{self.tensor_of[value]}", shape, value.dtype)
                 if is_awaited(value, group, self.part):
                     b.awaited.add(ports[value].buffer.id)
             lowerings.append(Lowering(b, group, self.part, ports, stored))
-        with SbufTurns(b) as turns:
-            for low in lowerings:
-                b.location = low.group.ops[0].loc
-                if len(unit) > 1:
-                    lower_rows(low, turns)
-                else:
-                    form(low)
+        record(b, lowerings, form)
         routine = b.build()
         for low in lowerings:
             _check_stored(routine, low)

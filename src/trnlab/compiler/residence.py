@@ -112,13 +112,12 @@ def _spans(part: Partition, units: Sequence[Unit]) -> dict[Value, list[int]]:
 def _home(part: Partition, units: Sequence[Unit], span: Sequence[int], value: Value) -> Home | None:
     """The layout in which a value's maker leaves it, and all its readers find it."""
     maker, *readers = dict.fromkeys(span)
-    if not readers or any(len(units[i]) > 1 for i in (maker, *readers)):
+    if not readers or any(len(units[i]) > 1 and units[i][0].kind is not GroupKind.DOT for i in (maker, *readers)):
         return None
-    home = _made(part, units[maker][0], value)
+    home = _made(part, part.owner[value], value)
     if home is None:
         return None
-    for i in readers:
-        group = units[i][0]
+    for group in (group for i in readers for group in units[i]):
         for op in group.ops:
             for place_, operand in enumerate(op.operands):
                 if part.root(operand) is value and not _found(part, group, op, place_, home):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which groups are one call: small loops that wait for nothing, and updates of the optimizer."""
+"""Which groups are one call: small loops that wait for nothing, and updates of the optimizer; see also
+`compiler.siblings`."""
 
 from __future__ import annotations
 
@@ -31,6 +32,11 @@ def pack(groups: list[FusionGroup], part: Partition) -> list[Unit]:
         else:
             units.append([group])
     return units
+
+
+def are_siblings(unit: Unit) -> bool:
+    """Whether a unit is several products that are one call."""
+    return len(unit) > 1 and unit[0].kind is GroupKind.DOT
 
 
 def label(unit: Unit) -> str:

@@ -7,7 +7,7 @@ Letters: M rows of the result, N its columns, K contraction.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 from typing import Any, TypeVar
@@ -181,12 +181,77 @@ def _lower_sum(low: Lowering) -> None:
     """Record one product of matrices, whose contraction goes from one pair of operands to the next."""
     op = low.group.anchor
     pairs = [_operands(low, *op.operands[i : i + 2]) for i in range(0, len(op.operands), 2)]
+    assert len({(lhs.k_rows, rhs.k_rows) for lhs, rhs in pairs}) == 1, "pairs lie in memory alike"
     lhs, rhs = (JoinedSource([side.source(()) for side in sides], sides[0].k_rows) for sides in zip(*pairs))
     k_rows = pairs[0][0].k_rows, pairs[0][1].k_rows
     rows = low.group.size // (low.group.cols or 1)
     (sink,) = sinks_of(low, rows, 1, lambda sink: problem_of(BatchedProduct(lhs, rhs, sink), *k_rows))
     batch_matmul(low.b, [BatchedProduct(lhs, rhs, sink)], lhs_k_rows=k_rows[0], rhs_k_rows=k_rows[1])
     sink.finish()
+
+
+class JoinedSink(Sink):
+    """Results of several products side by side: each has its columns. parts: their sinks and how many columns."""
+
+    def __init__(self, parts: Sequence[tuple[EpilogueSink, int]]) -> None:
+        self.sinks = [sink for sink, _ in parts]
+        self.widths = [width for _, width in parts]
+        self.cost = max(sink.cost for sink in self.sinks)
+        self.moved = max(sink.moved for sink in self.sinks) if self.cost else 0
+        self._last: EpilogueSink | None = None
+
+    def open(self, b: Builder, work: Workspace, width: int) -> None:
+        """Their tiles were placed before the kernel began."""
+
+    def _shares(self, col: int, cols: int) -> Iterator[tuple[EpilogueSink, int, int, int]]:
+        """Of columns [col, +cols): a sink, the first of its columns among them, how many, and where they begin in
+        its result."""
+        start = 0
+        for sink, width in zip(self.sinks, self.widths):
+            low, high = max(col, start), min(col + cols, start + width)
+            if low < high:
+                yield sink, low - col, high - low, low - start
+            start += width
+
+    def announce(self, b: Builder, row: int, col: int, rows: int, cols: int) -> None:
+        """To each sink its share."""
+        for sink, _, count, start in self._shares(col, cols):
+            sink.announce(b, row, start, rows, count)
+
+    def store(self, b: Builder, acc: AP, row: int, col: int) -> None:
+        """To each sink its share. A tile that waits for the next one waits for none of another sink: its bank may be
+        written before that comes."""
+        for sink, first, count, start in self._shares(col, acc.free):
+            if self._last is not None and self._last is not sink:
+                self._last.close(b)
+            sink.store(b, acc[:, first : first + count], row, start)
+            self._last = sink
+
+    def close(self, b: Builder) -> None:
+        """Those of all."""
+        for sink in self.sinks:
+            sink.close(b)
+
+
+def lower_siblings(lows: Sequence[Lowering]) -> None:
+    """Record products of one left operand by several others as one (see `compiler.siblings`)."""
+    first = lows[0]
+    lhs = _operand(first, first.group.anchor.operands[0], "lhs")
+    sides = [_operand(low, low.group.anchor.operands[1], "rhs") for low in lows]
+    k_rows = lhs.k_rows, sides[0].k_rows
+    assert all(_operand(low, low.group.anchor.operands[0], "lhs").k_rows == k_rows[0] for low in lows)
+    assert all(side.k_rows == k_rows[1] for side in sides)
+    rhs = JoinedSource([side.source(()) for side in sides], not k_rows[1])
+    left, rows = lhs.source(()), first.group.size // (first.group.cols or 1)
+
+    def problem(sink: Sink) -> MatmulProblem:
+        return problem_of(BatchedProduct(left, rhs, sink), *k_rows)
+
+    sinks = [next(sinks_of(low, rows, 1, problem)) for low in lows]
+    sink = JoinedSink([(each, low.group.cols or 1) for each, low in zip(sinks, lows)])
+    batch_matmul(first.b, [BatchedProduct(left, rhs, sink)], lhs_k_rows=k_rows[0], rhs_k_rows=k_rows[1])
+    for each in sinks:
+        each.finish()
 
 
 class _Operand:

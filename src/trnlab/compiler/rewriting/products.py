@@ -2,7 +2,7 @@
 """Sums of products: one product whose contraction is all of theirs, added up in PSUM.
 
 The gradient of what several layers read is a sum of matmuls, one for each. Product by product, every partial sum
-would go through memory.
+would go through memory. Sums of products in bfloat16 are rounded to it once, not after each product and addition.
 
 Beside a weight's gradient, the sum of one operand over the contraction is a product with one column of ones: the
 bias gradient, for which nothing need be read once more. Which operand it is depends on how the weight lies in memory.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trnlab.compiler.analysis.strided import VIEW_OPS
+from trnlab.compiler.analysis.strided import LOOK_OPS, VIEW_OPS
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, TensorType, Value
 from trnlab.graph.ops import DOT, OPS
@@ -125,7 +125,7 @@ def _product(value: Value, alone: set[Value]) -> Op | None:
         assert value.op is not None
         value = value.op.operands[0]
     op = value.op
-    if op is None or value not in alone or OPS[op.name].kind != DOT or value.dtype is not float32:
+    if op is None or value not in alone or OPS[op.name].kind != DOT or value.dtype not in (float32, bfloat16):
         return None
     plain = not op.attrs.get("lhs_batching_dimensions") and not op.attrs.get("lhs_mx")
     one = all(len(op.attrs[key]) == 1 for key in ("lhs_contracting_dimensions", "rhs_contracting_dimensions"))
@@ -139,9 +139,24 @@ def _contraction(op: Op, lhs: Value) -> int:
 
 
 def _together(first: Op, last: Op) -> bool:
-    """Whether two products have one shape, and operands that lie in memory alike."""
+    """Whether two products have results of one shape, and operands that lie in memory alike."""
     same = all(first.attrs[key] == last.attrs[key] for key in _DIMENSIONS) and first.result.type == last.result.type
-    return same and all(_alike(x, y) for x, y in zip(first.operands[:2], last.operands[:2]))
+    return same and all(_alike(x, y) or _both_by_rows(x, y) for x, y in zip(first.operands[:2], last.operands[:2]))
+
+
+def _both_by_rows(x: Value, y: Value) -> bool:
+    """Whether two values of one format, contractions of any length, have their last dimension innermost in memory."""
+    return x.dtype is y.dtype and _by_rows(x) and _by_rows(y)
+
+
+def _by_rows(value: Value) -> bool:
+    """Whether a value's last dimension is innermost in memory, be it a view or a copy."""
+    while value.op is not None and value.op.name in LOOK_OPS:
+        axes = value.op.attrs.get("permutation", (0,))
+        if value.op.name in ("slice", "broadcast_in_dim") or axes[-1] != len(axes) - 1:
+            return False
+        value = value.op.operands[0]
+    return value.op is None or value.op.name not in ("iota", "constant")
 
 
 def _alike(x: Value, y: Value) -> bool:
@@ -157,7 +172,9 @@ def _alike(x: Value, y: Value) -> bool:
 
 def _joined(b: GraphBuilder, first: Op, last: Op, alone: set[Value]) -> Value:
     attrs: Mapping[str, object] = {key: first.attrs[key] for key in _DIMENSIONS}
-    total = b.append("trn.dot_sum", (*first.operands, *last.operands), {**attrs, "dtype": float32}).results[0]
+    total = b.append(
+        "trn.dot_sum", (*first.operands, *last.operands), {**attrs, "dtype": first.result.dtype}
+    ).results[0]
     alone.add(total)
     return total
 

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of one operand by several others, which become one call: queries, keys and values of the same rows.
+
+What they share is loaded once, and transposed once on the PE array. Each stays a group of its own, with its own
+epilogue, and the columns of all results lie side by side in one product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from trnlab.chips.spec import Chip
+from trnlab.compiler.fusing.fusion import Partition
+from trnlab.compiler.fusing.groups import FusionGroup, GroupKind
+from trnlab.compiler.fusing.packing import Unit, are_siblings
+from trnlab.compiler.lowerings.dot import arranged
+from trnlab.errors import CapacityError
+from trnlab.graph.ir import Value
+from trnlab.kernels.blocking import MatmulProblem, choose, estimate
+from trnlab.kernels.blocks import P
+from trnlab.kernels.few_rows import MOST_ROWS
+
+BLOCKS = 0.75  # of what a call has of SBUF, for blocks of operands
+NEAR = 12  # calls between two products at most: results that come earlier are in memory for longer
+
+
+class _Shared(NamedTuple):
+    """What products that are one call have in common, whatever is in its columns."""
+
+    value: Value
+    layout: tuple[object, ...]  # how the left operand is seen, and whether its rows are contracted
+    right: tuple[object, ...]  # formats of the right one, and whether its rows are contracted
+
+
+def join_siblings(units: list[Unit], part: Partition, chip: Chip) -> list[Unit]:
+    """The units with products of the same left operand put together, where that is estimated to take less time."""
+    found: list[Unit] = []
+    begun: dict[_Shared, tuple[int, list[MatmulProblem]]] = {}  # the number of a unit, and its products
+    for unit in units:
+        known = _known(unit[0], part)
+        if known is not None:
+            shared, problem = known
+            at, before = begun.get(shared, (-1, []))
+            if at >= 0 and _may_join(found, at, unit[0], part) and _gains([*before, problem], chip):
+                found[at] = [*found[at], unit[0]]
+                before.append(problem)
+                continue
+            begun[shared] = len(found), [problem]
+        found.append(unit)
+    return found
+
+
+def need_all_of_sbuf(unit: Unit, part: Partition, chip: Chip) -> bool:
+    """Whether siblings would load an operand again with half of SBUF."""
+    if not are_siblings(unit):
+        return False
+    known = [_known(group, part) for group in unit]
+    return not _comes_once(_whole([problem for each in known if each is not None for problem in each[1:]]), chip, 2)
+
+
+def _known(group: FusionGroup, part: Partition) -> tuple[_Shared, MatmulProblem] | None:
+    """What a group's product is, if it is one of matrices that may have siblings."""
+    if group.kind is not GroupKind.DOT or group.anchor.name != "dot_general":
+        return None
+    attrs, (lhs, rhs) = group.anchor.attrs, group.anchor.operands
+    if attrs["lhs_batching_dimensions"] or attrs.get("lhs_mx") or rhs.dtype.itemsize == 1:
+        return None
+    left, _, rows, left_k = arranged(part.strided(lhs), attrs, "lhs")
+    right, _, _, right_k = arranged(part.strided(rhs), attrs, "rhs")
+    form, cols = attrs.get("rhs_cast") or rhs.dtype.name, group.cols or 1
+    m, k = group.size // cols, right.size // cols
+    if cols % P or m <= MOST_ROWS:
+        return None
+    layout = left.base, left.offset, left.shape, left.strides, rows, left_k, attrs.get("lhs_cast", "")
+    shared = _Shared(part.shared(lhs), layout, (rhs.dtype, form, right_k, k))
+    return shared, MatmulProblem(m, cols, k, form, left_k, right_k)
+
+
+def _may_join(units: list[Unit], at: int, group: FusionGroup, part: Partition) -> bool:
+    """Whether a group may run as part of the unit numbered `at`: nothing from there on must run before it."""
+    later = units[at:]
+    return len(later) <= NEAR and not any(part.runs_before(other.id, group) for unit in later for other in unit)
+
+
+def _gains(problems: Sequence[MatmulProblem], chip: Chip) -> bool:
+    """Whether one product takes less than several, each with half of SBUF, by the estimate; and brings each operand
+    on chip once, for what comes again has been transposed in vain."""
+    whole = _whole(problems)
+    if not (_comes_once(whole, chip, 1) or _comes_once(whole, chip, 2)):
+        return False
+    return _seconds(whole, chip, 1) < sum(_seconds(problem, chip, 2) for problem in problems)
+
+
+def _whole(problems: Sequence[MatmulProblem]) -> MatmulProblem:
+    """The product whose columns are those of all."""
+    return replace(problems[0], n=sum(problem.n for problem in problems))
+
+
+def _budget(chip: Chip, parts: int) -> int:
+    """Bytes of a partition for blocks in one of so many parts of SBUF, beside the tiles of epilogues."""
+    return int(chip.sbuf.usable_bytes_per_partition / parts * BLOCKS)
+
+
+def _comes_once(problem: MatmulProblem, chip: Chip, parts: int) -> bool:
+    """Whether both operands are loaded once, with one of so many parts of SBUF."""
+    try:
+        return choose(problem, _budget(chip, parts), chip).loads == (1, 1)
+    except CapacityError:
+        return False
+
+
+def _seconds(problem: MatmulProblem, chip: Chip, parts: int) -> float:
+    """Estimated, with one of so many parts of SBUF; without end where that is too little."""
+    try:
+        return estimate(problem, choose(problem, _budget(chip, parts), chip), chip)
+    except CapacityError:
+        return float("inf")
