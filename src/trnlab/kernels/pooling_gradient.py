@@ -100,17 +100,7 @@ class _Backward:
         across = across[:, : band.rows * width]
         result = self.work.pool("largest", (P, self.places_held * width), dt, bufs=2).next()[: x.partitions]
         result = result[:, : band.places * width]
-        self._maximum(
-            across,
-            [
-                (
-                    (t.start, t.stop) == (0, width),
-                    across.with_dims((width, band.rows), (1, t.stop - t.start), skip=t.start),
-                    self._columns(x, t, band.rows),
-                )
-                for t in self.along.taps
-            ],
-        )
+        self._along_rows(across, x, band.rows)
         self._maximum(
             result,
             [
@@ -127,6 +117,27 @@ class _Backward:
             ],
         )
         return across, result
+
+    def _along_rows(self, across: AP, x: AP, rows: int) -> None:
+        """The largest of the window's columns in every row of the image: a reduction, which streams one operand,
+        unless neighbours follow each other and there is a fast mode for two."""
+        width, step = self.width, self.along.step
+        runs = self.along.runs()
+        if sum(run.count for run in runs) == width and (step > 1 or not self.b.chip.has("vector_fast_modes")):
+            for run in runs:
+                seen = x.with_dims((self.w, rows), (step, run.count), (1, run.taps), skip=run.first)
+                target = across.with_dims((width, rows), (1, run.count), skip=run.start)
+                self.b.tensor_reduce(dst=target, data=seen, op="max", axes=1, engine=Engine.VECTOR)
+            return
+        parts = [
+            (
+                (t.start, t.stop) == (0, width),
+                across.with_dims((width, rows), (1, t.stop - t.start), skip=t.start),
+                self._columns(x, t, rows),
+            )
+            for t in self.along.taps
+        ]
+        self._maximum(across, parts)
 
     def met(self, band: _Band) -> list[tuple[WindowTap, int, int]]:
         """Rows of the window, and the places [a, z) of the band in which each meets the image."""
