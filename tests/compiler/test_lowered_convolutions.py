@@ -25,6 +25,7 @@ from graph_samples import random_inputs
 @pytest.mark.parametrize("seed", range(100, 160))
 def test_products_are_the_convolution(seed, monkeypatch):
     monkeypatch.setattr(convolutions, "FEWEST_CHANNELS", 16)
+    monkeypatch.setattr(convolutions, "has_few_channels", lambda op: False)
     graph = random_convolution(seed)
     arrays = random_inputs(graph)
     rewritten = graph.copy()
@@ -73,6 +74,17 @@ KERNELS = {
     "nothing covers all places": ((1, 20, 8, (12, 13), (3, 3)), {"padding": ((3, 3), (3, 3)), "chip": "trn3"}),
     "cropped": ((1, 20, 8, (12, 13), (3, 3)), {"padding": ((-1, 1), (2, -2))}),
     "windows that touch": ((3, 20, 8, (5, 6), (2, 2)), {"strides": (2, 2)}),
+    "few channels": ((2, 3, 16, (30, 31), (7, 7)), {"strides": (2, 2), "padding": ((3, 3), (3, 3))}),
+    "few channels, in bands": ((1, 3, 64, (224, 224), (3, 3)), {"padding": ONE}),
+    "few channels of many images": ((9, 2, 200, (9, 11), (3, 3)), {"padding": ONE, "chip": "trn2"}),
+    "few channels, several passes": ((1, 7, 80, (33, 40), (11, 9)), {"padding": ((5, 4), (5, 4)), "chip": "trn3"}),
+    "few channels, more strides than columns": ((2, 3, 8, (20, 21), (5, 2)), {"strides": (2, 3)}),
+    "few channels, dilated": ((3, 4, 8, (16, 17), (3, 3)), {"dilation": (3, 2), "padding": ((3, 2), (3, 2))}),
+    "few channels, rows dilated": (
+        (1, 3, 8, (19, 18), (3, 3)),
+        {"strides": (2, 2), "dilation": (2, 1), "padding": ((2, 0), (1, 2))},
+    ),
+    "few channels, cropped": ((1, 3, 8, (19, 18), (5, 5)), {"strides": (1, 2), "padding": ((-2, 3), (3, -2))}),
     "weights in turns": ((1, 300, 700, (5, 5), (5, 5)), {"padding": ((2, 2), (2, 2))}),
 }
 

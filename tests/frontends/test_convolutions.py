@@ -123,6 +123,25 @@ def test_what_only_picks_keeps_every_number(name):
     check(POOLS[name], [hostile(2, 3, 7, 9)], gradients=False)
 
 
+LARGEST = {  # shape, window, stride, padding
+    "of a ResNet": ((1, 64, 17, 15), 3, 2, 1),
+    "windows that touch": ((2, 64, 12, 14), 2, 2, 0),
+    "rows of windows first": ((1, 32, 12, 9), 5, 1, 2),
+    "more images than partitions": ((3, 50, 9, 8), (3, 2), (1, 2), (1, 0)),
+}
+
+
+@pytest.mark.parametrize("chip", ["trn1", "trn2", "inf2"])
+@pytest.mark.parametrize("name", LARGEST)
+def test_largest_elements_in_bfloat16(name, chip):
+    """The largest of some numbers is one of them: nothing is rounded."""
+    shape, *window = LARGEST[name]
+    x = hostile(*shape).bfloat16()
+    with engine(chip):
+        got = torch.compile(lambda x: F.max_pool2d(x, *window), backend="neuron")(x.to("neuron"))
+    assert torch.equal(got.cpu().nan_to_num(7.0), F.max_pool2d(x, *window).nan_to_num(7.0))
+
+
 @pytest.mark.parametrize("shape", [(6, 4), (3, 4, 5), (2, 4, 5, 3), (2, 4, 2, 3, 2)])
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_norm(shape, training):

@@ -19,9 +19,10 @@ from typing import Any
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Op, Value
 from trnlab.kernels.blocks import BANK, P
+from trnlab.kernels.convolutions.few_channels import fits_partitions
 from trnlab.kernels.convolutions.gradient_plan import pays
 from trnlab.kernels.packs import Packs
-from trnlab.kernels.windows import Taps
+from trnlab.kernels.windows import Slide, Taps
 from trnlab.numerics.dtypes import float32
 
 Attrs = dict[str, Any]
@@ -69,12 +70,47 @@ def has_kernel(op: Op) -> bool:
         or _few_in_patches(op)
     ):
         return False
+    if has_few_channels(op):
+        return True
     fewest = FEWEST_CHANNELS if x.dtype.itemsize > 1 else FEWEST_OF_BYTES
     if is_weight_gradient(op):
         return x.shape[0] >= fewest
     apart = all(s == 1 or n == 1 for s, n in zip(strides, spread))
     short = -(-places[-1] // spread[-1]) <= BANK or spread[-1] == 1
     return x.shape[1] >= fewest and apart and short
+
+
+def has_few_channels(op: Op) -> bool:
+    """Whether elements of the window are contracted along with channels, which are too few by themselves, see
+    `kernels.convolutions.few_channels`."""
+    x, weight = op.operands
+    attrs, places = op.attrs, op.result.shape[2:]
+    plain = attrs["feature_group_count"] * attrs["batch_group_count"] == 1 and not attrs["window_reversal"]
+    return (
+        plain
+        and len(places) == 2
+        and x.dtype is weight.dtype
+        and x.dtype.itemsize > 1
+        and all(s == 1 for s in attrs["lhs_dilation"])
+        and x.shape[1] < FEWEST_CHANNELS
+        and min(prod(weight.shape[2:]), prod(places)) > 1
+        and not is_weight_gradient(op)
+        and places[-1] <= BANK
+        and not _few_in_patches(op)
+        and fits_partitions(x.shape[1], *slides_of(op))
+    )
+
+
+def slides_of(op: Op) -> tuple[Slide, ...]:
+    """How the window of a convolution slides, along each dimension of space."""
+    x, weight, places = op.operands[0].shape[2:], op.operands[1].shape[2:], op.result.shape[2:]
+    stride, low, spread, dilation = (
+        op.attrs[k] for k in ("window_strides", "padding_low", "lhs_dilation", "rhs_dilation")
+    )
+    reverse = op.attrs["window_reversal"]
+    return tuple(
+        Slide(x[d], weight[d], places[d], stride[d], low[d], spread[d], dilation[d], reverse) for d in range(len(x))
+    )
 
 
 def packs(op: Op) -> bool:

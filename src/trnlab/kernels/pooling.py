@@ -1,30 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Largest elements of windows, and the way back: rows of images on partitions, windows as access patterns.
+"""Largest elements of windows: images on partitions, windows as access patterns that VectorE reduces.
 
-An image comes on chip as it lies in memory. The maximum goes along rows of the image first, then along columns; what
-a window sees outside of the image is left out. On the way back the maxima are made again, and each window's gradient
-goes to the first of its elements that is as large, or is NaN: first to one of the window's rows, then from what each
-row was given to one of its elements. GpSimd compares, Vector selects and adds.
+A reduction streams one operand, in bfloat16 at two elements a cycle, where a maximum of two takes two cycles an
+element. So the elements of each window are one reduction, or those of its rows and then these, whichever streams
+less. Rows of the image that a window sees outside of it are rows of -inf on chip; columns outside are left out. Where
+images are few, parts of them lie on partitions of their own.
 
 Letters: R images and channels, flattened; [H, W] input, [Y, X] places.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
-from typing import NamedTuple
+from math import ceil, prod
 
 from trnlab.errors import CapacityError
 from trnlab.isa.base import Engine
-from trnlab.kernels.blocks import P, ViewSource, Workspace, store_rows
-from trnlab.kernels.view import HbmView
-from trnlab.kernels.windows import Slide, WindowTap
-from trnlab.numerics.dtypes import float32, uint8
+from trnlab.kernels.blocks import P, Workspace, dma_load, dma_store
+from trnlab.kernels.view import HbmView, TilePart, rectangle, together
+from trnlab.kernels.windows import PlaceRun, Slide
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
 
 LOWEST = float("-inf")
+QUADRANT = 32  # partitions: engines begin at multiples of so many
+MOST_PARTS = 4  # of an image, side by side
+TILES = 4  # of the image in flight
+FEWEST_RESULTS = 3  # tiles
+ALIGNED = 4096  # bytes that tiles may take beyond what they hold
+FEWEST_TILES, FEWEST_BYTES = 16, 4096  # into which the work is cut, unless a tile has fewer bytes
 
 
 def max_pool(b: Builder, x: HbmView, out: HbmView, slides: tuple[Slide, Slide]) -> None:
@@ -34,69 +40,66 @@ def max_pool(b: Builder, x: HbmView, out: HbmView, slides: tuple[Slide, Slide]) 
     too little.
     """
     with b.scope():
-        _Forward(b, x, slides).record(out)
-
-
-def max_pool_gradient(b: Builder, x: HbmView, dy: HbmView, dx: HbmView, slides: tuple[Slide, Slide]) -> None:
-    """Record dx [..., H, W]: of each window, dy [..., y, x] at its first largest element. Sums are fp32.
-
-    Otherwise as `max_pool`.
-    """
-    with b.scope():
-        _Backward(b, x, slides).record(dy, dx)
+        _Pooler(b, x, out, slides).record()
 
 
 @dataclass(frozen=True)
-class _Band:
-    """Rows [low, high) of the image on chip, places [start, stop) of windows.
+class _Piece:
+    """Rows [row, +count) of R, and places [start, +places) of each part of their images."""
 
-    A gradient is computed for rows [own, end).
-    """
-
-    low: int
-    high: int
+    row: int
+    count: int
     start: int
-    stop: int
-    own: int = 0
-    end: int = 0
-
-    @property
-    def rows(self) -> int:
-        return self.high - self.low
-
-    @property
-    def places(self) -> int:
-        return self.stop - self.start
+    places: int
 
 
-class _Windows:
-    """What forward and backward share: the image on chip in bands, and the maxima of its windows."""
+class _Pooler:
+    def __init__(self, b: Builder, x: HbmView, out: HbmView, slides: tuple[Slide, Slide]) -> None:
+        self.b, self.x, self.out, self.work = b, x, out, Workspace(b)
+        self.down, self.along = slides
+        self.lead, (self.h, self.w), self.width = len(x.shape) - 2, x.shape[-2:], slides[1].places
+        self.rows = prod(x.shape[:-2])
+        self.runs = self.along.phases()[0].runs()
+        self.parts = self._parts()
+        self.share = self.down.places // self.parts  # rows of places of a part
+        self.by_rows = self._streamed(True) < self._streamed(False)
+        self.band = self._band()
+        self.pieces = [
+            _Piece(row, min(P, self.rows - row), start, min(self.band, self.share - start))
+            for row in range(0, self.rows, P)
+            for start in range(0, self.share, self.band)
+        ]
+        room = (b.sbuf_free - self._bytes(self.band, 0)) // self._bytes_of_results(self.band)
+        self.held = min(room, max(len(self.pieces), 2))  # tiles of results
 
-    def __init__(self, b: Builder, x: HbmView, slides: tuple[Slide, Slide]) -> None:
-        self.b, self.x, self.slides, self.work = b, x, slides, Workspace(b)
-        self.lead, (self.h, self.w) = len(x.shape) - 2, x.shape[-2:]
-        self.rows, self.width = prod(x.shape[:-2]), slides[1].places
-        self.down, self.along = slides[0].phases()[0], slides[1].phases()[0]
-        self.bands = self._fitting()
+    def _parts(self) -> int:
+        """Into how many parts images are cut, that lie on partitions of their own."""
+        if self.rows % QUADRANT:
+            return 1
+        most = min(MOST_PARTS, P // min(self.rows, P))
+        return max(n for n in range(1, most + 1) if self.down.places % n == 0)
 
-    def bands_of(self, size: int) -> list[_Band]:
-        """The bands that are `size` rows high, of places or of the image."""
-        raise NotImplementedError
+    def _streamed(self, by_rows: bool) -> float:
+        """Cycles, relative to each other, for a row of places and a column."""
+        window = self.down.window, self.along.window
+        if not by_rows:
+            return prod(window)
+        rate = self.b.chip.sbuf.wide_stride_rate.value  # from row to row it is far
+        return window[1] * min(self.down.stride, self.down.window) + window[0] / rate
 
-    def nbytes(self, band: _Band) -> int:
-        """Bytes per partition that a band takes."""
-        raise NotImplementedError
+    def _image_rows(self, places: int) -> int:
+        """Rows of the image that so many rows of places see."""
+        return (places - 1) * self.down.stride + self.down.window
 
-    def _fitting(self) -> list[_Band]:
-        """The fewest bands that fit."""
-        most = max(self.h, self.slides[0].places)
-        for count in range(1, most + 1):
-            bands = self.bands_of(-(-most // count))
-            need = max(map(self.nbytes, bands)) + 4096
-            if need <= self.b.sbuf_free:
-                self.rows_held = max(band.rows for band in bands)
-                self.places_held = max(band.places for band in bands)
-                return bands
+    def _band(self) -> int:
+        """Rows of places of a tile: what fits, and some tiles in all, so that loads and stores overlap."""
+        blocks, item = ceil(self.rows / P), self.x.dtype.itemsize
+        for band in range(self.share, 0, -1):
+            need = self._bytes(band, FEWEST_RESULTS)
+            image = self._image_rows(band) * self.w * item
+            several = blocks * ceil(self.share / band) >= FEWEST_TILES or image <= FEWEST_BYTES
+            if need <= self.b.sbuf_free and (several or band == 1):
+                return band
         raise CapacityError(
             "windows to pool over have no room",
             code="TRN504",
@@ -106,279 +109,97 @@ class _Windows:
             remedy="make the rows of the image shorter",
         )
 
-    def load(self, view: HbmView, name: str, low: int, high: int, held: int, row: int, count: int) -> AP:
-        """Rows [low, high) of `count` images [rows, columns], at most `held` rows, side by side on partitions."""
-        width = view.shape[-1]
-        tile = self.work.pool(name, (P, held * width), view.dtype, bufs=2).next()[:count, : (high - low) * width]
-        ViewSource(view, rows=self.lead).load(self.b, tile, row, low * width)
+    def _bytes(self, band: int, results: int) -> int:
+        """Bytes per partition of all tiles, so many of results among them."""
+        rows = self._image_rows(band)
+        held = TILES * rows * self.w + (2 * rows * self.width if self.by_rows else 0)
+        return held * self.x.dtype.itemsize + results * self._bytes_of_results(band) + ALIGNED
+
+    def _bytes_of_results(self, band: int) -> int:
+        return -(-band * self.width * self.x.dtype.itemsize // 64) * 64
+
+    def record(self) -> None:
+        """All rows, band by band. Results are stored when there is no more room for others: DMA engines lose time
+        where stores take turns with loads."""
+        ahead, done = deque[tuple[_Piece, AP]](), list[tuple[_Piece, AP]]()
+        for i, piece in enumerate(self.pieces):
+            ahead += [(p, self._load(p)) for p in self.pieces[i : i + 2][bool(ahead) :]]
+            done.append((piece, self._largest(*ahead.popleft())))
+            if len(done) == max(self.held - 1, 1) or i == len(self.pieces) - 1:
+                for each in done:
+                    self._store(*each)
+                done.clear()
+
+    def _load(self, piece: _Piece) -> AP:
+        """The image of a piece, rows outside of it -inf. What all parts have of it comes at once."""
+        held, rows = self._image_rows(self.band), self._image_rows(piece.places)
+        pool = self.work.pool("image", (P, held * self.w), self.x.dtype, bufs=TILES, slots=held)
+        tile = pool.next()[: piece.count * self.parts, : rows * self.w]
+        firsts = [(i * self.share + piece.start) * self.down.stride - self.down.low for i in range(self.parts)]
+        inside = [(min(max(-f, 0), rows), max(min(self.h - f, rows), 0)) for f in firsts]
+        low, high = max(a for a, _ in inside), min(z for _, z in inside)
+        high = max(low, high)
+        for i, (first, (a, z)) in enumerate(zip(firsts, inside)):
+            part = tile[i * piece.count : (i + 1) * piece.count]
+            for start, stop in ((0, a), (max(a, z), rows)):
+                if start < stop:
+                    outside = part[:, start * self.w : stop * self.w]
+                    self.b.memset(dst=outside, value=LOWEST, engine=Engine.GPSIMD)
+            for start, stop in ((a, min(low, z)), (max(a, high), z)):
+                if start < stop:
+                    self._bring(part, piece, [first], start, stop)
+        if low < high:
+            self._bring(tile, piece, firsts, low, high)
         return tile
 
-    def largest(self, x: AP, band: _Band) -> tuple[AP, AP]:
-        """The largest of the windows' rows, [P, rows of the band and places], and of the windows, [P, places]."""
-        width, dt = self.width, self.x.dtype
-        across = self.work.pool("along rows", (P, self.rows_held * width), dt, bufs=2).next()[: x.partitions]
-        across = across[:, : band.rows * width]
-        result = self.work.pool("largest", (P, self.places_held * width), dt, bufs=2).next()[: x.partitions]
-        result = result[:, : band.places * width]
-        self._maximum(
-            across,
-            [
-                (
-                    (t.start, t.stop) == (0, width),
-                    across.with_dims((width, band.rows), (1, t.stop - t.start), skip=t.start),
-                    self._columns(x, t, band.rows),
-                )
-                for t in self.along.taps
-            ],
-        )
-        self._maximum(
-            result,
-            [
-                (
-                    (a, z) == (band.start, band.stop),
-                    result[:, (a - band.start) * width : (z - band.start) * width],
-                    across.with_dims(
-                        (self.down.step * width, z - a),
-                        (1, width),
-                        skip=(t.first + a * self.down.step - band.low) * width,
-                    ),
-                )
-                for t, a, z in self.met(band)
-            ],
-        )
-        return across, result
+    def _bring(self, tile: AP, piece: _Piece, firsts: list[int], start: int, stop: int) -> None:
+        """Rows [start, stop) of a tile of parts of images that begin at rows `firsts`."""
+        columns = tile[:, start * self.w : stop * self.w]
+        spans = [((first + start) * self.w, columns.free) for first in firsts]
+        for part in self._of_parts(self.x, piece, spans):
+            dst = columns[part.partition : part.partition + part.partitions, part.col : part.col + part.cols]
+            dma_load(self.b, dst, part.ap)
 
-    def met(self, band: _Band) -> list[tuple[WindowTap, int, int]]:
-        """Rows of the window, and the places [a, z) of the band in which each meets the image."""
-        found = [(t, max(t.start, band.start), min(t.stop, band.stop)) for t in self.down.taps]
-        return [(t, a, z) for t, a, z in found if a < z]
+    def _of_parts(self, view: HbmView, piece: _Piece, spans: list[tuple[int, int]]) -> Iterator[TilePart]:
+        """For each part its columns [col, +cols) of a view."""
+        found = [rectangle(view, self.lead, piece.row, piece.count, *span) for span in spans]
+        return together(found, piece.count)
 
-    def _columns(self, x: AP, t: WindowTap, rows: int) -> AP:
-        """What one column of the window meets, in every row of the image."""
-        step = self.along.step
-        return x.with_dims((self.w, rows), (step, t.stop - t.start), skip=t.first + t.start * step)
+    def _largest(self, piece: _Piece, x: AP) -> AP:
+        """The largest element of each window of a piece, [P, places]."""
+        dt, step = self.x.dtype, self.down.stride
+        result = self.work.pool("largest", (P, self.band * self.width), dt, bufs=self.held).next()[: x.partitions]
+        result = result[:, : piece.places * self.width]
+        if sum(run.count for run in self.runs) < self.width:  # some places meet nothing
+            self.b.memset(dst=result, value=LOWEST, engine=Engine.VECTOR)
+        below = (step * self.w, piece.places)
+        if not self.by_rows:
+            for run in self.runs:
+                taps = (self.w, self.down.window), (1, run.taps)
+                self._reduce(self._places(result, run, piece.places), self._seen(x, run, below, *taps), 2)
+            return result
+        rows = self._image_rows(piece.places)
+        across = self.work.pool("along rows", (P, self._image_rows(self.band) * self.width), dt, bufs=2).next()
+        across = across[: x.partitions, : rows * self.width]
+        for run in self.runs:
+            self._reduce(self._places(across, run, rows), self._seen(x, run, (self.w, rows), (1, run.taps)), 1)
+        under = (step * self.width, piece.places), (1, self.width), (self.width, self.down.window)
+        self._reduce(result, across.with_dims(*under), 1)
+        return result
 
-    def _maximum(self, whole: AP, parts: list[tuple[bool, AP, AP]]) -> None:
-        """The largest of several sources, each with its part of the target; True for those that are all of it."""
-        parts = sorted(parts, key=lambda part: not part[0])
-        if len(parts) > 1 and parts[1][0]:
-            (_, target, first), (_, _, second), *parts = parts
-            self.b.tensor_tensor(dst=target, data1=first, data2=second, op="max", engine=Engine.VECTOR)
-        elif parts and parts[0][0]:
-            _, target, source = parts.pop(0)
-            self.work.evacuate(target, source)
-        else:
-            self.b.memset(dst=whole, value=LOWEST, engine=Engine.VECTOR)
-        for _, target, source in parts:
-            self.b.tensor_tensor(dst=target, data1=target, data2=source, op="max", engine=Engine.VECTOR)
+    def _places(self, tile: AP, run: PlaceRun, rows: int) -> AP:
+        """The columns of a run, in rows of places."""
+        return tile.with_dims((self.width, rows), (1, run.count), skip=run.start)
 
+    def _seen(self, x: AP, run: PlaceRun, below: tuple[int, int], *taps: tuple[int, int]) -> AP:
+        """What the places of a run meet in rows of the image, so many a step below each other; last the taps."""
+        return x.with_dims(below, (self.along.stride, run.count), *taps, skip=run.first)
 
-class _Forward(_Windows):
-    """Bands of places."""
+    def _reduce(self, dst: AP, data: AP, axes: int) -> None:
+        self.b.tensor_reduce(dst=dst, data=data, op="max", axes=axes, engine=Engine.VECTOR)
 
-    def bands_of(self, size: int) -> list[_Band]:
-        height = self.slides[0].places
-        found = []
-        for start in range(0, height, size):
-            stop = min(start + size, height)
-            low, high = self.down.rows(start, stop)
-            found.append(_Band(low, max(high, low + 1), start, stop))
-        return found
-
-    def nbytes(self, band: _Band) -> int:
-        return 2 * self.x.dtype.itemsize * (band.rows * (self.w + self.width) + band.places * self.width)
-
-    def record(self, out: HbmView) -> None:
-        """All rows, band by band."""
-        for row in range(0, self.rows, P):
-            count = min(P, self.rows - row)
-            for band in self.bands:
-                x = self.load(self.x, "image", band.low, band.high, self.rows_held, row, count)
-                store_rows(self.b, out, self.largest(x, band)[1], row, band.start * self.width, rows=self.lead)
-
-
-class _Backward(_Windows):
-    """Bands of rows of the image, each with all windows that see it."""
-
-    def bands_of(self, size: int) -> list[_Band]:
-        found = []
-        for own in range(0, self.h, size):
-            end = min(own + size, self.h)
-            spans = [self._seen(t, own, end) for t in self.down.taps]
-            spans = [(a, z) for a, z in spans if a < z] or [(0, 1)]
-            start, stop = min(a for a, _ in spans), max(z for _, z in spans)
-            low, high = self.down.rows(start, stop)
-            found.append(_Band(min(low, own), max(high, end), start, stop, own, end))
-        return found
-
-    def _seen(self, t: WindowTap, own: int, end: int) -> tuple[int, int]:
-        """The places in which a row of the window meets rows [own, end) of the image."""
-        step = self.down.step
-        return max(t.start, -((t.first - own) // step)), min(t.stop, -((t.first - end) // step))
-
-    def nbytes(self, band: _Band) -> int:
-        item, places, own = self.x.dtype.itemsize, band.places * self.width, band.end - band.own
-        across, along, image = band.rows * self.width, own * self.width, own * self.w
-        twice = item * (band.rows * self.w + across + 2 * places + image) + 4 * (along + image)
-        return 2 * twice + 12 * max(along, places) + max(across, image)
-
-    def record(self, dy: HbmView, dx: HbmView) -> None:
-        """All rows, band by band."""
-        held = max(band.end - band.own for band in self.bands)
-        places, image, along = self.places_held * self.width, held * self.w, held * self.width
-        pool = self.work.pool
-        self.sums, self.along_rows = (pool(n, (P, c), float32, bufs=2) for n, c in (("sums", image), ("rows", along)))
-        self.marks, self.shares = (
-            pool(n, (P, max(along, places)), d, bufs) for n, d, bufs in (("marks", uint8, 4), ("share", float32, 2))
-        )
-        self.odd = pool("odd", (P, max(along, image, self.rows_held * self.width)), uint8, bufs=1)
-        self.zero = self.b.tile((P, 1), float32, name="zero")
-        self.b.memset(dst=self.zero, value=0.0, engine=Engine.GPSIMD)
-        results = pool("dx", (P, image), dx.dtype, bufs=2)
-        parts = [(row, band) for row in range(0, self.rows, P) for band in self.bands]
-        ahead = self._prepared(dy, *parts[0])
-        for i, (row, band) in enumerate(parts):
-            prepared = ahead
-            if i + 1 < len(parts):  # GpSimd compares these while Vector is still busy with the ones before
-                ahead = self._prepared(dy, *parts[i + 1])
-            total = self._gradient(prepared, band)
-            result = total if dx.dtype is float32 else results.next()[: total.partitions, : total.free]
-            if result is not total:
-                self.b.activation(dst=result, data=total, op="copy", engine=Engine.SCALAR)
-            store_rows(self.b, dx, result, row, band.own * self.w, rows=self.lead, engine=Engine.SCALAR)
-
-    def _prepared(self, dy: HbmView, row: int, band: _Band) -> tuple[AP, AP, AP, AP]:
-        """The image, the gradient of its windows, and the largest elements of these windows' rows and of these."""
-        count = min(P, self.rows - row)
-        x = self.load(self.x, "image", band.low, band.high, self.rows_held, row, count)
-        given = self.load(dy, "dy", band.start, band.stop, self.places_held, row, count)
-        return (x, given, *self.largest(x, band))
-
-    def _gradient(self, prepared: tuple[AP, AP, AP, AP], band: _Band) -> AP:
-        """Rows [own, end) of the image's gradient: from windows to rows of windows, from these to elements."""
-        x, dy, across, best = prepared
-        count, own = x.partitions, band.end - band.own
-        along, total = self.along_rows.next()[:count, : own * self.width], self.sums.next()[:count, : own * self.w]
-        for tile in (along, total):  # Scalar has nothing else to do
-            zeros = self.zero[:count].with_dims((0, tile.free))
-            self.b.activation(dst=tile, data=zeros, op="copy", engine=Engine.SCALAR)
-        self._distribute([self._row(t, a, z, band) for t, a, z in self.met(band)], across, best, dy, along)
-        below = band.own - band.low
-        x, across = (
-            tile.with_dims((1, own * width), skip=below * width)
-            for tile, width in ((x, self.w), (across, self.width))
-        )
-        self._distribute([self._column(u, own) for u in self.along.taps], x, across, along, total)
-        return total
-
-    def _row(self, t: WindowTap, a: int, z: int, band: _Band) -> _Element:
-        """A row of the window, in rows [a, z) of places."""
-        step, width = self.down.step, self.width
-        low, high = self._seen(t, band.own, band.end)
-        low, high = max(low, a), max(min(high, z), max(low, a))
-        return _Element(
-            (z - a, width),
-            _Steps((a - band.start) * width, width, 1),
-            _Steps((t.first + a * step - band.low) * width, step * width, 1),
-            (low - a, high - a),
-            _Steps((t.first + low * step - band.own) * width, step * width, 1),
-            t.first % step,
-            (a, z) == (band.start, band.stop),
-        )
-
-    def _column(self, u: WindowTap, rows: int) -> _Element:
-        """A column of the window, in all rows."""
-        step = self.along.step
-        seen = _Steps(u.first + u.start * step, self.w, step)
-        everywhere = (u.start, u.stop) == (0, self.width)
-        places = _Steps(u.start, self.width, 1)
-        return _Element((rows, u.stop - u.start), places, seen, (0, rows), seen, u.first % step, everywhere)
-
-    def _distribute(self, elements: list[_Element], x: AP, best: AP, rest: AP, total: AP) -> None:
-        """Give each place's number in `rest` to the first of its elements that is as large as `best`, or NaN.
-
-        Nothing is left in `rest`. `total` is zero at first. A last element that every place has gets what is left.
-        """
-        b = self.b
-        odd = self.odd.next()[: x.partitions, : x.free]
-        b.tensor_tensor(dst=odd, data1=x, data2=x, op="not_equal", engine=Engine.GPSIMD)
-        begun: set[int] = set()
-        for i, e in enumerate(elements):
-            last = i == len(elements) - 1
-            marks = None if last and e.everywhere else self._marks(e, x, odd, best)
-            self._give(e, rest, marks, total, e.residue in begun)
-            begun.add(e.residue)
-            if not last:
-                left = e.of_places(rest)
-                b.select_reduce(dst=left, predicate=marks, on_true=left, on_false=0.0, reverse_pred=True)
-
-    def _marks(self, e: _Element, x: AP, odd: AP, best: AP) -> AP:
-        """Not zero where an element is the largest, or NaN."""
-        b, marks = self.b, e.alike(self.marks.next()[: x.partitions])
-        seen, largest, strange = e.of_image(x), e.of_places(best), e.of_image(odd)
-        b.tensor_tensor(dst=marks, data1=seen, data2=largest, op="is_equal", engine=Engine.GPSIMD)
-        b.tensor_tensor(dst=marks, data1=marks, data2=strange, op="max", engine=Engine.GPSIMD)
-        return marks
-
-    def _give(self, e: _Element, rest: AP, marks: AP | None, total: AP, begun: bool) -> None:
-        """Add what is marked to an element's part of the sums, of which nothing is there yet if not `begun`."""
-        first, last = e.inside
-        if first == last:
-            return
-        b, target, given = self.b, e.of_total(total), e.of_places(rest, inside=True)
-        if marks is None:
-            if begun:
-                b.tensor_tensor(dst=target, data1=target, data2=given, op="add", engine=Engine.VECTOR)
-            else:
-                self.work.evacuate(target, given)
-            return
-        inside = marks.with_dims((e.size[1], last - first), (1, e.size[1]), skip=first * e.size[1])
-        share = target if not begun else e.alike(self.shares.next()[: rest.partitions], rows=last - first)
-        b.select_reduce(dst=share, predicate=inside, on_true=given, on_false=0.0)
-        if begun:
-            b.tensor_tensor(dst=target, data1=target, data2=share, op="add", engine=Engine.VECTOR)
-
-
-class _Steps(NamedTuple):
-    """Where rows and columns of an access pattern lie: the first element, from row to row, from column to column."""
-
-    skip: int
-    pitch: int
-    step: int
-
-    def of(self, tile: AP, rows: int, cols: int, first: int = 0) -> AP:
-        """Rows [first, +rows) of a tile."""
-        return tile.with_dims((self.pitch, rows), (self.step, cols), skip=self.skip + first * self.pitch)
-
-
-class _Element(NamedTuple):
-    """A row or a column of the window: the rows and columns of places that it meets the image in, where these are,
-    where it meets the image; the rows of places [first, last) in which that is inside of the sums, and where there.
-
-    Elements of one `residue` share elements of the sums. `everywhere`: all places meet it.
-    """
-
-    size: tuple[int, int]
-    places: _Steps
-    image: _Steps
-    inside: tuple[int, int]
-    sums: _Steps
-    residue: int
-    everywhere: bool
-
-    def of_places(self, tile: AP, *, inside: bool = False) -> AP:
-        """Its part of a tile of places."""
-        first, last = self.inside if inside else (0, self.size[0])
-        return self.places.of(tile, last - first, self.size[1], first)
-
-    def of_image(self, tile: AP) -> AP:
-        """Its part of a tile of the image, place by place."""
-        return self.image.of(tile, *self.size)
-
-    def of_total(self, tile: AP) -> AP:
-        """Its part of the sums."""
-        return self.sums.of(tile, self.inside[1] - self.inside[0], self.size[1])
-
-    def alike(self, tile: AP, rows: int | None = None) -> AP:
-        """The beginning of a tile, as many rows and columns."""
-        return tile.with_dims((self.size[1], self.size[0] if rows is None else rows), (1, self.size[1]))
+    def _store(self, piece: _Piece, result: AP) -> None:
+        spans = [((i * self.share + piece.start) * self.width, result.free) for i in range(self.parts)]
+        for part in self._of_parts(self.out, piece, spans):
+            src = result[part.partition : part.partition + part.partitions, part.col : part.col + part.cols]
+            dma_store(self.b, part.ap, src)

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -97,6 +98,22 @@ def _unflatten(dims: Dims, index: int) -> tuple[int, int]:
         index, i = divmod(index, count)
         offset += i * stride
     return offset, span
+
+
+def together(parts: Sequence[Sequence[TilePart]], rows: int) -> Iterator[TilePart]:
+    """The pieces of each part of some rows; those of all parts in one access pattern where they are a step apart."""
+    for pieces in zip(*parts, strict=True) if len({len(p) for p in parts}) == 1 else ():
+        first, step = pieces[0].ap, pieces[1].ap.offset - pieces[0].ap.offset if len(pieces) > 1 else 0
+        alike = all(replace(p.ap, offset=first.offset) == first for p in pieces)
+        even = all(p.ap.offset == first.offset + i * step for i, p in enumerate(pieces))
+        if len(pieces) > 1 and alike and even and pieces[0].partitions == rows and len(first.dims) < MAX_FREE_DIMS:
+            dims = ((first.partition_step // first.dtype.itemsize, first.partitions), *first.dims)
+            ap = AP(first.buffer, first.dtype, 0, len(pieces), step, first.offset, dims)
+            yield replace(pieces[0], partitions=rows * len(pieces), ap=ap)
+        else:
+            yield from (replace(p, partition=i * rows + p.partition) for i, p in enumerate(pieces))
+    if len({len(p) for p in parts}) > 1:
+        yield from (replace(p, partition=i * rows + p.partition) for i, part in enumerate(parts) for p in part)
 
 
 def view_of(ap: AP, seen: Strided[Any]) -> HbmView:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,17 @@ class WindowTap:
 
 
 @dataclass(frozen=True)
+class PlaceRun:
+    """Places [start, +count), the first of which meets input elements [first, +taps), each next one as many a step
+    further on."""
+
+    start: int
+    count: int
+    first: int
+    taps: int
+
+
+@dataclass(frozen=True)
 class OutputPhase:
     """Places residue + m * spread of the result, m in [0, places), and the elements of the window that meet input
     there."""
@@ -26,6 +38,15 @@ class OutputPhase:
     places: int
     step: int
     taps: tuple[WindowTap, ...]
+
+    def runs(self) -> list[PlaceRun]:
+        """All places that meet any element of an undilated window, in runs that meet the same ones."""
+        edges = sorted({edge for t in self.taps for edge in (t.start, t.stop)})
+        found = []
+        for start, stop in pairwise(edges):
+            met = [t.first for t in self.taps if t.start <= start and stop <= t.stop]
+            found += [PlaceRun(start, stop - start, min(met) + start * self.step, len(met))] if met else []
+        return found
 
     def rows(self, start: int, stop: int) -> tuple[int, int]:
         """The input elements, [first, last), that places m in [start, stop) need; (0, 0) where they need none."""

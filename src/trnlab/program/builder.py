@@ -88,9 +88,9 @@ class Builder:
         self._params.append(buffer.id)
         return whole(buffer)
 
-    def scratch(self, name: str, shape: tuple[int, ...], dt: DType | str) -> AP:
-        """HBM memory of the routine's own; what spills goes here, and its traffic shows."""
-        return whole(self._hbm(name, shape, dtype(dt), "scratch", None))
+    def scratch(self, name: str, shape: tuple[int, ...], dt: DType | str, *, slot_rows: int | None = None) -> AP:
+        """HBM memory of the routine's own; what spills goes here, and its traffic shows. slot_rows: as of `param`."""
+        return whole(self._hbm(name, shape, dtype(dt), "scratch", slot_rows))
 
     def tile(
         self,

@@ -6,7 +6,7 @@ Shape letters: P partition (rows of the tile), F free (columns of the tile), R a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
@@ -20,10 +20,9 @@ from trnlab.graph.ir import Value
 from trnlab.isa.base import Engine, Memory
 from trnlab.kernels import residence
 from trnlab.kernels.blocks import BANKS, dma_load, dma_store
-from trnlab.kernels.view import HbmView, TilePart, rectangle, view_of
+from trnlab.kernels.view import HbmView, TilePart, rectangle, together, view_of
 from trnlab.numerics.dtypes import DType, bfloat16, float32, int32
 from trnlab.program import AP, Builder, hbm_view
-from trnlab.program.access import MAX_FREE_DIMS
 from trnlab.program.strided import collapsed
 
 STEP = 32  # engines read and write partitions from a multiple of it on
@@ -158,7 +157,7 @@ class TileLoader:
         tile = self.narrow.take(frame.rows, 1, value.dtype)
         count = frame.rows // frame.domain.parts
         pieces = [rectangle(view, dims, frame.row, count, 0, 1)] * frame.domain.parts
-        for piece in _together(pieces, count):
+        for piece in together(pieces, count):
             self._dma_in(tile[piece.partition : piece.partition + piece.partitions], piece.ap)
         self._of_rows[value] = (key, tile)
         return tile
@@ -272,7 +271,7 @@ class TileLoader:
             seen, rows = split
             view = view_of(port, seen)
         count, starts = frame.rows // domain.parts, range(frame.col, domain.width * domain.parts, domain.width)
-        yield from _together([rectangle(view, rows, frame.row, count, col, frame.cols) for col in starts], count)
+        yield from together([rectangle(view, rows, frame.row, count, col, frame.cols) for col in starts], count)
 
     def _row_by_row(self, seen: ValueView, frame: SweepSlice) -> Iterator[TilePart]:
         """For a look whose dimensions do not end where the rows do."""
@@ -390,22 +389,6 @@ class PartSums:
             b.tensor_copy(dst=rest, src=total.split(0, 1, self.rows).repeat(0, self.parts - 1), engine=Engine.VECTOR)
         b.nc_transpose(dst=self._bank[:count, :1], data=line, engine=Engine.TENSOR)
         b.tensor_copy(dst=dst[:count], src=self._bank[:count, :1], engine=Engine.VECTOR)
-
-
-def _together(parts: Sequence[Sequence[TilePart]], rows: int) -> Iterator[TilePart]:
-    """The pieces of each part of some rows; those of all parts in one access pattern where they are a step apart."""
-    for pieces in zip(*parts, strict=True) if len({len(p) for p in parts}) == 1 else ():
-        first, step = pieces[0].ap, pieces[1].ap.offset - pieces[0].ap.offset if len(pieces) > 1 else 0
-        alike = all(replace(p.ap, offset=first.offset) == first for p in pieces)
-        even = all(p.ap.offset == first.offset + i * step for i, p in enumerate(pieces))
-        if len(pieces) > 1 and alike and even and pieces[0].partitions == rows and len(first.dims) < MAX_FREE_DIMS:
-            dims = ((first.partition_step // first.dtype.itemsize, first.partitions), *first.dims)
-            ap = AP(first.buffer, first.dtype, 0, len(pieces), step, first.offset, dims)
-            yield replace(pieces[0], partitions=rows * len(pieces), ap=ap)
-        else:
-            yield from (replace(p, partition=i * rows + p.partition) for i, p in enumerate(pieces))
-    if len({len(p) for p in parts}) > 1:
-        yield from (replace(p, partition=i * rows + p.partition) for i, part in enumerate(parts) for p in part)
 
 
 def _row_dims(seen: ValueView, rows: int) -> int:

@@ -47,7 +47,8 @@ def recompute(graph: Graph) -> None:
 def placed_late(graph: Graph) -> dict[Op, int]:
     """Ops that belong to readers far away: cheap ones, of tensors in memory, that nothing near reads.
 
-    With the level of the nearest reader, see `levels_of`.
+    With the level of the nearest reader, see `levels_of`. What alone reads a product's result does not: that would be
+    in memory for the reader's sake only.
     """
     levels, readers = levels_of(graph), graph.users()
     wanted: dict[Op, int] = {}
@@ -59,6 +60,8 @@ def placed_late(graph: Graph) -> dict[Op, int]:
     for op in graph.ops:
         size = op.results[0].type.size if op.results else 0
         large = [v for v in op.operands if v.type.size == size and splat(v) is None]
+        if any(_alone_reads_product(v, readers) for v in large):
+            continue
         if wanted.get(op, 0) > levels[op] and size >= SMALL and all(_in_memory(v, late) for v in large):
             late[op] = wanted[op]
     return late
@@ -67,11 +70,28 @@ def placed_late(graph: Graph) -> dict[Op, int]:
 def _in_memory(value: Value, late: Mapping[Op, int]) -> bool:
     """Whether a value is an input, or made by a product (seen through views), or broadcast, or late itself; or read
     again behind a barrier."""
-    op = value.op
-    while op is not None and op.name in ("reshape", "transpose"):
-        op = op.operands[0].op
+    op = _seen(value).op
     stored = ("broadcast_in_dim", "optimization_barrier")
-    return op is None or op in late or OPS[op.name].kind in (DOT, CONVOLUTION) or op.name in stored
+    return op is None or op in late or _is_product(op) or op.name in stored
+
+
+def _alone_reads_product(value: Value, readers: Mapping[Value, list[Op]]) -> bool:
+    """Whether the one reader of a value, a product's result, is the only one of that result."""
+    seen, first = value, _seen(value)
+    while seen is not first and len(readers[seen]) == 1 and seen.op is not None:
+        seen = seen.op.operands[0]
+    return seen is first and len(readers[seen]) == 1 and seen.op is not None and _is_product(seen.op)
+
+
+def _seen(value: Value) -> Value:
+    """What a value is a view of."""
+    while value.op is not None and value.op.name in ("reshape", "transpose"):
+        value = value.op.operands[0]
+    return value
+
+
+def _is_product(op: Op) -> bool:
+    return OPS[op.name].kind in (DOT, CONVOLUTION)
 
 
 def levels_of(graph: Graph) -> dict[Op, int]:

@@ -152,7 +152,8 @@ def is_seen(value: Value, root: Value, kind: GroupKind) -> bool:
 
 def exact_converts(group: FusionGroup, stores: Container[Value]) -> dict[Value, Value]:
     """The results of converts to fp32 that nobody needs as such, by what they convert: instructions read any format
-    and compute in fp32."""
+    and compute in fp32. What a product makes is not in its format yet."""
+    product = group.kind is not GroupKind.ROWS
     converts = {
         op.result: op.operands[0]
         for op in group.ops
@@ -160,7 +161,7 @@ def exact_converts(group: FusionGroup, stores: Container[Value]) -> dict[Value, 
         and op.result.dtype is float32
         and op.operands[0].dtype is bfloat16
         and op.result not in stores
-        and (group.kind is GroupKind.ROWS or group.classes[op.result] is ValueClass.COL)
+        and not (product and is_seen(op.operands[0], group.anchor.result, group.kind))
     }
     for op in group.ops if converts else ():
         for value in op.operands:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trnlab.compiler.convolutions import is_weight_gradient, taps_of
+from trnlab.compiler.convolutions import has_few_channels, is_weight_gradient, slides_of, taps_of
 from trnlab.compiler.lowerings.context import Lowering
 from trnlab.compiler.lowerings.dot import sinks_of
-from trnlab.graph.ir import Op
 from trnlab.kernels.blocks import BANK
+from trnlab.kernels.convolutions.few_channels import ViewSink, few_channel_convolution
 from trnlab.kernels.convolutions.forward import convolution
 from trnlab.kernels.convolutions.gradient import weight_gradient
 from trnlab.kernels.view import HbmView
@@ -31,6 +31,9 @@ def lower_convolution(low: Lowering) -> None:
     if len(slides) == 1:
         x, weight, out = (view.expand(2, 1) for view in (x, weight, out))
         slides = (Slide(1, 1, 1), *slides)
+    if has_few_channels(op):
+        _lower_few_channels(low, x, weight, out, (slides[0], slides[1]))
+        return
     if len(low.group.ops) == 1:
         _in_columns(low, x, weight, out, (slides[0], slides[1]))
         return
@@ -55,21 +58,20 @@ def _in_columns(low: Lowering, x: HbmView, weight: HbmView, out: HbmView, slides
         convolution(low.b, x[:, :, :, first:end], weight, out[:, :, :, at : at + places], (down, part), groups=groups)
 
 
+def _lower_few_channels(
+    low: Lowering, x: HbmView, weight: HbmView, out: HbmView, slides: tuple[Slide, Slide]
+) -> None:
+    if len(low.group.ops) == 1:
+        few_channel_convolution(low.b, x, weight, slides, ViewSink(out.permute(1, 0, 2, 3)))
+        return
+    sink = next(sinks_of(low, out.shape[1], 1))
+    few_channel_convolution(low.b, x, weight, slides, sink)
+    sink.finish()
+
+
 def _lower_weight_gradient(low: Lowering, x: HbmView, dy: HbmView, out: HbmView) -> None:
     taps = list(taps_of(op := low.group.anchor))
     if len(taps) == 1:
         x, dy, out = (view.expand(2, 1) for view in (x, dy, out))
         taps.insert(0, Taps(1, 1, 1, 0))
     weight_gradient(low.b, x, dy, out, (taps[0], taps[1]), op.attrs["batch_group_count"])
-
-
-def slides_of(op: Op) -> tuple[Slide, ...]:
-    """How the window of a convolution slides, along each dimension of space."""
-    x, weight, places = op.operands[0].shape[2:], op.operands[1].shape[2:], op.result.shape[2:]
-    stride, low, spread, dilation = (
-        op.attrs[k] for k in ("window_strides", "padding_low", "lhs_dilation", "rhs_dilation")
-    )
-    reverse = op.attrs["window_reversal"]
-    return tuple(
-        Slide(x[d], weight[d], places[d], stride[d], low[d], spread[d], dilation[d], reverse) for d in range(len(x))
-    )

@@ -16,7 +16,7 @@ from trnlab.compiler.emission.domain import Domain, SweepSlice
 from trnlab.compiler.emission.emitter import Emitter
 from trnlab.compiler.emission.sweep import steps, take_turns
 from trnlab.compiler.emission.tilesource import TileLoader
-from trnlab.compiler.fusing.groups import ValueClass
+from trnlab.compiler.fusing.groups import GroupKind, ValueClass
 from trnlab.compiler.fusing.tiles import TilePlan, TileSpace, make_plan, origin
 from trnlab.compiler.lowerings.context import Lowering
 from trnlab.errors import CapacityError
@@ -369,7 +369,8 @@ def sinks_of(
     count = ANNOUNCED + tiles_together(low)
     if problem is not None and not sink.rounds and _has_room(low, problem(sink), spaces, count):
         count += 1  # for a tile whose results are on their way to memory
-    held = count + (_stored(low, measured.wide) if sink.rounds else 0)
+    more = sink.rounds or low.group.kind is GroupKind.CONVOLUTION
+    held = count + (_stored(low, measured.wide) if more else 0)
     emitter = _emitter(low, width, [{k: held * n for k, n in s.peak.items()} for s in spaces], measured.loader)
     emitters = deque([emitter, *(emitter.sibling() for _ in range(1, count))])
     cost = sink.cost
@@ -378,7 +379,7 @@ def sinks_of(
 
 def _stored(low: Lowering, space: TileSpace) -> int:
     """The number of sweeps whose results may be on their way to memory where the rounded result is kept in tiles,
-    too."""
+    too, or the product is a convolution, which takes what is left."""
     sweep = sum(size * space.width * n for size, n in space.peak.items())
     return min(STORED, int(low.b.sbuf_free * STORED_SHARE) // max(sweep, 1))
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from trnlab.compiler.lowerings.context import Lowering
 from trnlab.graph.ir import Op
-from trnlab.kernels.pooling import max_pool, max_pool_gradient
+from trnlab.kernels.pooling import max_pool
+from trnlab.kernels.pooling_gradient import max_pool_gradient
 from trnlab.kernels.windows import Slide
 
 
