@@ -81,7 +81,8 @@ class MatmulProblem:
 
 @dataclass(slots=True, unsafe_hash=True)  # frozen ones take three times as long to make, and choosing makes many
 class BlockedOperand:
-    """One operand in a blocking, which never changes: its free size in all, of a block, of the pieces that are loaded; its SBUF tiles."""
+    """One operand in a blocking: its free size in all, of a block, of the pieces that are loaded; its SBUF tiles. It
+    never changes."""
 
     size: int
     unit: int  # free size of one matmul's operand

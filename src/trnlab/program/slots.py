@@ -61,11 +61,9 @@ def put_in_slots(buffers: Sequence[Buffer], operands: Ints, psum: Psum, slots: S
     if not len(operands):
         return
     in_grid = _in_grids(buffers, operands, slots.hbm)
-    lie = [
-        (_KINDS.get(b.memory, -1), b.address, max(b.slot_bytes, 1), base) for b, base in zip(buffers, slots.hbm)
-    ]
+    lie = [(_KINDS.get(b.memory, -1), b.address, max(b.slot_bytes, 1), base) for b, base in zip(buffers, slots.hbm)]
     bank, table = int(psum.bank_bytes_per_partition), np.array(lie, np.int64)
-    slots_of_bytes(operands, table, slots.sbuf_cuts, bank, int(psum.num_banks), _FIRST)
+    slots_of_bytes(operands, table, np.array(slots.sbuf_cuts, np.int64), bank, int(psum.num_banks), _FIRST)
     for chosen, first, last in in_grid:
         operands[chosen, _FIRST], operands[chosen, _LAST] = first, last
 

@@ -266,6 +266,14 @@ class Emitter:
 
     def _is_paired(self, value: Value) -> bool:
         """Whether Vector will read a value together with another one that is not in PSUM."""
+        plan = self.plan
+        may_be = plan.may_be_paired.get(value)
+        if may_be is None:
+            may_be = plan.may_be_paired[value] = self._may_be_paired(value)
+        return may_be and any(self._pairs(value, op) for op in plan.readers.get(value, ()))
+
+    def _may_be_paired(self, value: Value) -> bool:
+        """The same, wherever other values lie."""
         made, plan = value.op, self.plan
         if made is None or made.name not in PAIRED or value in plan.converted or value in plan.stores:
             return False
@@ -273,9 +281,7 @@ class Emitter:
         slow = value.dtype is float32 or (
             value.dtype is bfloat16 and made.name == "select" and all(op.result.dtype is float32 for op in readers)
         )
-        if not slow or any(not self._reads_psum(op) for op in readers):
-            return False
-        return any(self._pairs(value, op) for op in readers)
+        return slow and all(self._reads_psum(op) for op in readers)
 
     def _reads_psum(self, reader: Op) -> bool:
         """Whether an op's instructions read their operand from PSUM as well."""

@@ -140,6 +140,7 @@ class TilePlan:
     # a value whose one reader is a `convert` that the instruction computing it can do on its way out
     converted: dict[Value, Op] = field(default_factory=dict)
     summed: dict[Value, Op] = field(default_factory=dict)  # a value whose row sum the same instruction gives
+    may_be_paired: dict[Value, bool] = field(default_factory=dict)  # what emitters found out, see `Emitter.dst`
 
 
 def origin(value: Value, group: FusionGroup) -> Value:
