@@ -181,7 +181,7 @@ def operand_records(references: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarr
 
     The columns first and last are the first and the last byte touched within the buffer.
     """
-    references = np.require(references, np.int64, "CW")
+    references = np.require(references, np.int64, ("C", "W"))
     table, row = _tables(references[:, 1])
     records = np.empty((len(references), table.shape[1]), np.int64)
     fill_records(references, table, row, records)
