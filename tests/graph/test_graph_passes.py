@@ -396,3 +396,18 @@ def test_sums_over_the_batch_of_a_product_are_part_of_its_sum():
         verify(after)
         assert sum(op.name == "reduce" for op in after.ops) == left
         np.testing.assert_array_equal(interpret(after, inputs)[0], interpret(graph, inputs)[0])
+
+
+def test_a_pass_runs_again_only_where_the_graph_has_changed_since():
+    graph, ran, left = parse(text("%0 = negate %x : F32")), [], {"a": 0, "b": 2, "c": 1}
+
+    def made(name):
+        def run(graph):
+            ran.append(name)
+            left[name] -= 1
+            return left[name] >= 0
+
+        return run
+
+    assert simplify(graph, [made(name) for name in "abc"]) == 3
+    assert "".join(ran) == "abc" + "abc" + "ab"  # b changed it before the second c, which found nothing to do

@@ -8,8 +8,10 @@ import numpy as np
 from trnlab import chips
 from trnlab.isa.base import Engine, Memory
 from trnlab.program import Builder
+from trnlab.program.access import operand_records
 from trnlab.program.parse import parse_routine
 from trnlab.program.routine import COL
+from trnlab.program.slots import put_in_slots, slots_with
 from trnlab.program.text import routine_text
 from trnlab.sim.timing import time_routine
 
@@ -73,3 +75,53 @@ def test_text_keeps_the_cuts():
     again = parse_routine(routine_text(routine))
     assert (again.operands == routine.operands).all()
     assert again.sbuf_cuts.tolist() == routine.sbuf_cuts.tolist()
+
+
+def test_operands_have_the_slots_of_their_bytes():
+    """Against NumPy, by the words of `Routine`: banks of PSUM, intervals of SBUF, pieces of tensors in HBM."""
+    rng, b = np.random.default_rng(0), Builder("k", TRN2)
+    b.param("x", (4096, 96), "float32")
+    for width in (300, 17, 4000):
+        b.tile((128, width), "float32", slots=3)
+    b.param("y", (7,), "float32")
+    b.psum((128, 700))
+    b.psum((128, 9))
+    buffers = b.build().buffers
+    operands = np.zeros((500, len(COL)), np.int64)
+    owner = operands[:, COL["buffer"]] = rng.integers(0, len(buffers), 500)
+    sizes = np.array([buffer.nbytes for buffer in buffers])[owner]
+    operands[:, COL["first"]], operands[:, COL["last"]] = np.sort(rng.integers(0, sizes, (2, 500)), axis=0)
+    cuts = np.unique([0, *(byte for t in buffers[1:4] for byte in (t.address, t.address + t.nbytes))])
+    slots = slots_with(buffers, cuts, TRN2.psum)
+    found = operands.copy()
+    put_in_slots(buffers, found, TRN2.psum, slots)
+    for column in (COL["first"], COL["last"]):
+        for row, byte in enumerate(operands[:, column].tolist()):
+            buffer = buffers[owner[row]]
+            wanted = {
+                Memory.HBM: slots.hbm[buffer.id] + byte // buffer.slot_bytes,
+                Memory.PSUM: (buffer.address + byte) // TRN2.psum.bank_bytes_per_partition,
+                Memory.SBUF: TRN2.psum.num_banks - 1 + int((cuts <= buffer.address + byte).sum()),
+            }[buffer.memory]
+            assert found[row, column] == wanted
+    found[:, [COL["first"], COL["last"]]] = operands[:, [COL["first"], COL["last"]]]
+    assert (found == operands).all()
+
+
+def test_records_of_operands_say_what_their_access_patterns_do():
+    b = Builder("k", TRN2)
+    x, tile = b.param("x", (300, 96), "float32"), b.tile((128, 64), "bfloat16")
+    patterns = [
+        x,
+        x[5:69, 3:40],
+        tile,
+        tile[32:64, 7:9],
+        tile.split(0, 4, 16).permute(1, 0),
+        tile[:, 5].cast("uint16"),
+    ]
+    references = np.array([[role, *ap.recorded()[0]] for role, ap in enumerate(patterns)], np.int64)
+    for role, (ap, record) in enumerate(zip(patterns, operand_records(references).tolist())):
+        padded = [(0, 1)] * (4 - len(ap.dims)) + list(ap.dims)
+        place = [role, ap.buffer.id, ap.dtype.code, ap.start_partition, ap.partitions, ap.partition_step, ap.offset]
+        steps = [n for dim in padded for n in dim]
+        assert record == [*place, *steps, *ap.extent(), int(ap.memory is Memory.HBM)]

@@ -14,7 +14,7 @@ import os
 import sysconfig
 import time
 from functools import lru_cache
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 from trnlab.guards.state_snapshot import StateSnapshot
@@ -69,13 +69,11 @@ def unrepeatable(snapshot: StateSnapshot, function: Any, frame: FrameType) -> st
         return f"calls {known[1]}.{function.__name__}(), of an object that cannot be watched"
     if type(of) is type and issubclass(of, datetime.date) and function.__name__ in _NOW:
         return _asked("the clock", snapshot, frame, installed=False)
-    try:
-        clock, system = function in _CLOCK, function in _SYSTEM
-    except TypeError:  # an object that has no hash
+    if type(of) is not ModuleType:
         return None
-    if clock:
+    if function in _CLOCK:
         return _asked("the clock", snapshot, frame, installed=False)
-    return _asked("the file system", snapshot, frame, installed=True) if system else None
+    return _asked("the file system", snapshot, frame, installed=True) if function in _SYSTEM else None
 
 
 def _asked(whom: str, snapshot: StateSnapshot, frame: FrameType | None, installed: bool) -> str | None:

@@ -73,9 +73,10 @@ class MatmulProblem:
         return max(TRANSPOSE_BANKS, min(MOST_TRANSPOSE_BANKS, BANKS - 2 * results))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen ones take three times as long to make, and choosing makes many
 class BlockedOperand:
-    """One operand in a blocking: its free size in all, of a block, of the pieces that are loaded; its SBUF tiles."""
+    """One operand in a blocking: its free size in all, of a block, of the pieces that are loaded; its SBUF tiles. It
+    never changes."""
 
     size: int
     unit: int  # free size of one matmul's operand
@@ -101,9 +102,9 @@ class BlockedOperand:
         return ceil(self.block / self.unit)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Blocking:
-    """`lhs_resident` says which of the sides stays; `depth` counts the k tiles of a chunk."""
+    """It never changes. `lhs_resident` says which of the sides stays; `depth` counts the k tiles of a chunk."""
 
     lhs: BlockedOperand
     rhs: BlockedOperand

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, product
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trnlab.isa.base import Engine
 from trnlab.isa.products.nc_matmul import DOUBLE_ROW, FP8
@@ -165,6 +165,7 @@ class _Feed:
         self._tiles = [_Tile(b.tile(shape, dt, name="tile", slots=depth)) for _ in range(side.tiles)]
         turned = dtype(raw_format(dt.name))
         self._raw = [b.tile(raw, turned, name="raw", slots=raw[1]) for _ in range(side.raw_tiles)]
+        self._squares: dict[tuple[Any, ...], AP] = {}
         self._at_home: dict[int, AP] = {}  # pieces that lie in SBUF already, by their number
         self._width = min(BANK * 4 // turned.itemsize, side.piece)  # columns transposed side by side
         self._room = BANK * 4 // turned.itemsize  # columns of a bank
@@ -261,11 +262,21 @@ class _Feed:
         height = min(P, job.piece.k_rows - job.k * P)
         for i, at in product(range(job.tiles), range(0, job.cols, P)):
             cols, k = min(P, job.cols - at), job.k + i
-            data, dst = job.raw[:cols, (job.col + at) // P, k * P : k * P + height], i * job.cols + at
-            self.b.nc_transpose(dst=bank[:height, dst : dst + cols], data=data, engine=Engine.TENSOR)
+            data = self._square(job.raw, cols, (job.col + at) // P, k * P, height)
+            dst = self._square(bank, height, None, i * job.cols + at, cols)
+            self.b.nc_transpose(dst=dst, data=data, engine=Engine.TENSOR)
         assert job.piece.tile is not None
         target = job.piece.tile.ap[:height, job.k : job.k + job.tiles, job.col : job.col + job.cols]
         self.work.evacuate(target, bank[:height, : job.tiles * job.cols].split(0, job.tiles, job.cols))
+
+    def _square(self, tile: AP, rows: int, block: int | None, col: int, cols: int) -> AP:
+        """Columns [col, +cols) of some rows of a tile, or of one of its blocks: the same ones again and again."""
+        key = tile.buffer.id, tile.offset, tile.dims, rows, block, col, cols
+        found = self._squares.get(key)
+        if found is None:
+            span = slice(col, col + cols)
+            found = self._squares[key] = tile[:rows, span] if block is None else tile[:rows, block, span]
+        return found
 
     def _is_free(self, index: int, now: int) -> bool:
         before = index - len(self._tiles)
@@ -393,17 +404,20 @@ class _Multiplier:
         self.work.widen_until(max(piece.widened for piece in (*group.lhs, *group.rhs)))
         ahead = self._transposes(now + AHEAD, now)
         step = sum(feed.backlog(now + AHEAD) for feed in self._feeds) / (len(tiles) * ceil(group.rhs[0].k_rows / P))
-        due, record = 0.0, self.b.nc_matmul
+        due = 0.0
         self._announce(group.item)
-        mode = {"is_stationary_onezero": True} if group.item.onezero else {}
         for i, (left, m, rows, right, n, cols) in enumerate(tiles):
             acc, moving = self._accumulator(group.bank + i, rows, cols), right.columns(n, cols, self._pairs)
             begun = not group.begins and not chunk_alone
             final = len(moving) - 1 if group.ends or chunk_alone else -1
-            for k, (weights, data) in enumerate(zip(left.columns(m, rows, self._pairs), moving)):
-                more = {"perf_mode": DOUBLE_ROW} if len(data.dims) > 1 else mode
-                record(dst=acc, stationary=weights, moving=data, accumulate=begun or k > 0, stop=k == final, **more)
+            stationary, at = left.columns(m, rows, self._pairs), 0
+            for k in range(len(moving)):
                 due += step
+                if due < 1 and k + 1 < len(moving):
+                    continue
+                parts = stationary[at : k + 1], moving[at : k + 1], at, begun, final
+                self._products(acc, *parts, onezero=group.item.onezero)
+                at = k + 1
                 while due >= 1:
                     next(ahead, None)
                     due -= 1
@@ -417,6 +431,20 @@ class _Multiplier:
                 self._announce(group.item)
         for _ in ahead:
             pass
+
+    def _products(
+        self, acc: AP, stationary: list[AP], moving: list[AP], first: int, begun: bool, final: int, *, onezero: bool
+    ) -> None:
+        """Record the matmuls of k tiles from number `first` on, `final` being the last of all."""
+        if not onezero and len(moving[0].dims) == 1:  # two rows at once come first
+            self.b.products(acc, stationary, moving, first, begun, final)
+            return
+        for k, (weights, data) in enumerate(zip(stationary, moving), first):
+            mode: dict[str, Any] = {"is_stationary_onezero": True} if onezero else {}
+            more = {"perf_mode": DOUBLE_ROW} if len(data.dims) > 1 else mode
+            self.b.nc_matmul(
+                dst=acc, stationary=weights, moving=data, accumulate=begun or k > 0, stop=k == final, **more
+            )
 
     def _sum_up(self, group: _Group, left: _Piece, m: int, rows: int, right: _Piece, n: int, cols: int) -> None:
         """Record the sums of an operand's columns that a tile of the result is the first to meet."""

@@ -102,6 +102,9 @@ def _unflatten(dims: Dims, index: int) -> tuple[int, int]:
 
 def together(parts: Sequence[Sequence[TilePart]], rows: int) -> Iterator[TilePart]:
     """The pieces of each part of some rows; those of all parts in one access pattern where they are a step apart."""
+    if len(parts) == 1:
+        yield from parts[0]
+        return
     for pieces in zip(*parts, strict=True) if len({len(p) for p in parts}) == 1 else ():
         first, step = pieces[0].ap, pieces[1].ap.offset - pieces[0].ap.offset if len(pieces) > 1 else 0
         alike = all(replace(p.ap, offset=first.offset) == first for p in pieces)

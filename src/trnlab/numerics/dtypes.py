@@ -55,6 +55,9 @@ class DType:
         info = np.iinfo(self.numpy)
         return int(info.min), int(info.max)
 
+    def __hash__(self) -> int:  # of all fields it takes ten times as long, and tables are looked up by formats
+        return self.code
+
     def __repr__(self) -> str:
         return self.name
 

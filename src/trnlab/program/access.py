@@ -17,10 +17,12 @@ import numpy as np
 from trnlab.errors import ConstraintError
 from trnlab.isa.base import Memory
 from trnlab.numerics.dtypes import BY_CODE, DType, dtype
+from trnlab.program.operand_loops import fill_records
 from trnlab.program.strided import ONE_ELEMENT, Dims, collapsed, split
 
 MAX_FREE_DIMS = 4
 REFERENCE = 5  # ints that name an operand while a routine is recorded, see `operand_records`
+_ALL = slice(None)
 _HBM, _PSUM = Memory.HBM, Memory.PSUM  # to look a member up takes 200 ns in Python 3.11
 # Pattern, buffer, start_partition, offset; and all that the rules of an instruction may depend on: operands for which
 # that is equal are equally legal.
@@ -179,11 +181,10 @@ def operand_records(references: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarr
 
     The columns first and last are the first and the last byte touched within the buffer.
     """
-    role, pattern, buffer, start, offset = references.T
-    table, row = forms(pattern)
-    records: np.ndarray[Any, np.dtype[np.int64]] = table[row]
-    records[:, 0], records[:, 1], records[:, 3], records[:, 6] = role, buffer, start, offset
-    records[:, 15:17] += offset[:, None]
+    references = np.require(references, np.int64, ("C", "W"))
+    table, row = _tables(references[:, 1])
+    records = np.empty((len(references), table.shape[1]), np.int64)
+    fill_records(references, table, row, records)
     return records
 
 
@@ -194,6 +195,14 @@ def forms(
 
     For whoever needs a few columns only: there are far fewer patterns than operands.
     """
+    table, row = _tables(numbers)
+    return table, row[numbers]
+
+
+def _tables(
+    numbers: np.ndarray[Any, np.dtype[np.int64]],
+) -> tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.int64]]]:
+    """The same, with the row of each pattern by its number."""
     used = np.flatnonzero(np.bincount(numbers))
     row = np.zeros(len(_patterns), np.int64)
     row[used] = np.arange(len(used))
@@ -201,7 +210,7 @@ def forms(
     for at, number in enumerate(used.tolist()):
         p = _patterns[number]
         table[at, [2, 4, 5, *range(7, 18)]] = (*p.columns, p.low, p.high, p.is_hbm)
-    return table, row[numbers]
+    return table, row
 
 
 class Reference:
@@ -255,7 +264,10 @@ class AP(Reference):
     @property
     def free(self) -> int:
         """Elements per partition, F."""
-        return prod(count for _, count in self.dims)
+        free = 1
+        for _, count in self.dims:
+            free *= count
+        return free
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -281,22 +293,26 @@ class AP(Reference):
     def __getitem__(self, index: Any) -> AP:
         """Slice as NumPy would, unit steps only; the partition dimension always stays, an int drops a free one."""
         index = index if isinstance(index, tuple) else (index,)
-        start, parts, offset = self.start_partition, self.partitions, self.offset
-        lo, hi = _bounds(index[0], parts, self, 0)
-        if self.memory is _HBM:
+        buffer, start, offset, dims = self.buffer, self.start_partition, self.offset, self.dims
+        lo, hi = _bounds(index[0], self.partitions, self, 0)
+        if buffer.memory is _HBM:
             offset += lo * self.partition_step
         else:
             start += lo
-        dims = []
-        for axis, (step, count) in enumerate(self.dims):
-            if axis + 1 >= len(index):
-                dims.append((step, count))
-                continue
-            first, last = _bounds(index[axis + 1], count, self, axis + 1)
-            offset += first * step * self.dtype.itemsize
-            if not isinstance(index[axis + 1], int):
-                dims.append((step, last - first))
-        return AP(self.buffer, self.dtype, start, hi - lo, self.partition_step, offset, tuple(dims))
+        if len(index) > 1:
+            free, itemsize = [], self.dtype.itemsize
+            for axis, dim in enumerate(dims, 1):
+                one = index[axis] if axis < len(index) else _ALL
+                if one.__class__ is slice and one.start is None and one.stop is None and one.step is None:
+                    free.append(dim)
+                    continue
+                step, count = dim
+                first, last = _bounds(one, count, self, axis)
+                offset += first * step * itemsize
+                if not isinstance(one, int):
+                    free.append((step, last - first))
+            dims = tuple(free)
+        return AP(buffer, self.dtype, start, hi - lo, self.partition_step, offset, dims)
 
     def with_dims(self, *dims: tuple[int, int], skip: int = 0) -> AP:
         """The same partitions with another free pattern, `skip` elements further on."""
@@ -397,10 +413,11 @@ def free_dims(strides: tuple[int, ...], shape: tuple[int, ...], keep: bool = Fal
 
 
 def _bounds(index: Any, count: int, ap: AP, axis: int) -> tuple[int, int]:
-    if isinstance(index, slice):
-        assert index.step in (None, 1), "access patterns are sliced with unit steps"
-        lo = 0 if index.start is None else index.start
-        hi = count if index.stop is None else index.stop
+    if index.__class__ is slice:
+        lo, hi, step = index.start, index.stop, index.step
+        assert step is None or step == 1, "access patterns are sliced with unit steps"
+        lo = 0 if lo is None else lo
+        hi = count if hi is None else hi
     else:
         lo, hi = index, index + 1
     if not 0 <= lo < hi <= count:

@@ -46,6 +46,7 @@ _MOST_HBM = 1 << 48  # bytes; more than any machine has, and sums of it stay wit
 # operands there are up to its end.
 COLUMNS = 8
 END = COLUMNS - 1
+_MATMUL = isa.REGISTRY["nc_matmul"]
 _ROW = Struct(f"{COLUMNS}i")  # packing is three times as fast as array.extend
 _OPERANDS = tuple(Struct(f"{REFERENCE * operands}q") for operands in range(64))
 
@@ -341,6 +342,33 @@ class Builder:
                 len(self._operands) // REFERENCE,
             )
         )
+
+    def products(
+        self, dst: AP, stationary: Sequence[AP], moving: Sequence[AP], first: int, begun: bool, final: int
+    ) -> None:
+        """nc_matmul of each two operands, summed up in `dst`: what `emit` does one by one, in half the time.
+
+        The first of them is number `first` of a sum that has `begun` with other operands, or begins with number 0;
+        number `final` is its last.
+        """
+        instr, engine, names = _MATMUL, _MATMUL.engines[0], ("dst", "stationary", "moving", "accumulate", "stop")
+        number, self._roles = signature(instr, names)
+        place, rules = dst._recorded or dst.recorded()
+        start, line, end = (instr.opcode, engine, -1), self._line(), len(self._operands) // REFERENCE
+        left_open = OPEN_ENGINE | OPEN_ORDER if self.leaves_order else OPEN_ENGINE
+        legal, pack, pack_row = self._legal, _OPERANDS[3].pack, _ROW.pack
+        for k, (weights, data) in enumerate(zip(stationary, moving), first):
+            of_weights, of_data = weights._recorded or weights.recorded(), data._recorded or data.recorded()
+            more, stop = begun or k > 0, k == final
+            form = number, engine, rules, of_weights[1], of_data[1], more, stop
+            known = legal.get(form)
+            if known is None:
+                given = dict(zip(names, (dst, weights, data, more, stop)))
+                known = legal[form] = self._judged(form, instr, engine, given)
+            end += 3
+            self._operands.frombytes(pack(0, *place, 1, *of_weights[0], 2, *of_data[0]))
+            self._rows.frombytes(pack_row(*start, *known, line, left_open, end))
+            self._last = form
 
     def _judged(
         self, form: Form, instr: Instruction, engine: Engine, arguments: Mapping[str, Any]

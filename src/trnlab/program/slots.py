@@ -12,12 +12,14 @@ from trnlab.chips.spec import Psum
 from trnlab.isa.base import Memory
 from trnlab.program.access import Buffer
 from trnlab.program.grids import boxes_of, slots_of
+from trnlab.program.operand_loops import HBM, PSUM, slots_of_bytes
 from trnlab.program.routine import COL
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 AS_ACCESSED = 0  # `Buffer.slot_bytes` of a tile that is cut where its accesses begin and end
 _MOST_PIECES = 16  # of a tile that an access touches on average; tiles of which it would be more are cut less often
 _FIRST, _LAST = COL["first"], COL["last"]
+_KINDS = {Memory.HBM: HBM, Memory.PSUM: PSUM}
 
 
 class Slots(NamedTuple):
@@ -59,21 +61,9 @@ def put_in_slots(buffers: Sequence[Buffer], operands: Ints, psum: Psum, slots: S
     if not len(operands):
         return
     in_grid = _in_grids(buffers, operands, slots.hbm)
-    memory = np.array([b.memory for b in buffers])
-    address = np.array([b.address for b in buffers], np.int64)
-    slot_bytes = np.array([max(b.slot_bytes, 1) for b in buffers], np.int64)
-    base = np.array(slots.hbm, np.int64)
-    owner = operands[:, COL["buffer"]]
-    for column in (_FIRST, _LAST):
-        byte = operands[:, column]
-        absolute = byte + address[owner]
-        slot = np.where(memory[owner] == Memory.HBM, base[owner] + byte // slot_bytes[owner], 0)
-        slot = np.where(memory[owner] == Memory.PSUM, absolute // psum.bank_bytes_per_partition, slot)
-        in_sbuf = memory[owner] == Memory.SBUF
-        if in_sbuf.any():
-            interval = np.searchsorted(slots.sbuf_cuts, absolute, side="right") - 1 + psum.num_banks
-            slot = np.where(in_sbuf, interval, slot)
-        operands[:, column] = slot
+    lie = [(_KINDS.get(b.memory, -1), b.address, max(b.slot_bytes, 1), base) for b, base in zip(buffers, slots.hbm)]
+    bank, table = int(psum.bank_bytes_per_partition), np.array(lie, np.int64)
+    slots_of_bytes(operands, table, np.array(slots.sbuf_cuts, np.int64), bank, int(psum.num_banks), _FIRST)
     for chosen, first, last in in_grid:
         operands[chosen, _FIRST], operands[chosen, _LAST] = first, last
 

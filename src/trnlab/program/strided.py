@@ -31,6 +31,7 @@ def split(step: int, counts: Shape) -> Dims:
     return tuple((step * dense, count) for dense, count in zip(row_major(counts), counts))
 
 
+@lru_cache(maxsize=65536)
 def collapsed(dims: Dims) -> Dims:
     """The same elements in the same order in as few dimensions as possible; those of one element vanish.
 

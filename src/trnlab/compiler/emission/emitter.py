@@ -26,6 +26,7 @@ from trnlab.numerics.dtypes import DType, bfloat16, float32, int32, uint16, uint
 from trnlab.program import AP, Builder
 
 Narrow = float | AP
+_VECTOR, _SCALAR = Engine.VECTOR, Engine.SCALAR  # to look a member up takes 200 ns in Python 3.11
 WORDS = frozenset({int32, uint32})
 PAIRING = frozenset({"add", "subtract", "multiply", "maximum", "minimum", "select"})
 """Ops of which Vector reads two whole operands in one instruction."""
@@ -73,6 +74,8 @@ class Emitter:
         self.done: set[Op] = set()
         self.inverted: dict[Value, bool] = {}  # predicates that hold where their tile is zero
         self._temps: list[tuple[TileSpace, AP]] = []
+        self._origins: dict[Value, Value] = {}  # what was found out about values, which each tile asks again
+        self._wide: dict[Value, bool] = {}
 
     def sibling(self) -> Emitter:
         """Another one for the next tile of the same loop: tiles, engines' loads and what was loaded for good are
@@ -80,7 +83,7 @@ class Emitter:
         twin = Emitter(
             self.b, self.group, self.part, self.loader.sibling(), self.wide, self.narrow, self.psum, self.part_sums
         )
-        twin.busy = self.busy
+        twin.busy, twin._origins, twin._wide = self.busy, self._origins, self._wide
         return twin
 
     # -- one sweep ----------------------------------------------------------------------------------------------
@@ -95,7 +98,10 @@ class Emitter:
 
     def after(self, op: Op) -> None:
         """An op was computed: store its results if asked, give back tiles that nobody needs any more."""
-        if not any(isinstance(self.values.get(r), Pending) for r in op.results):
+        for result in op.results:
+            if isinstance(self.values.get(result), Pending):
+                break
+        else:
             self.end()
         for value in op.operands:
             self.release(value)
@@ -112,9 +118,10 @@ class Emitter:
 
     def end(self) -> None:
         """Give back temporary tiles."""
-        for space, tile in self._temps:
-            space.give(tile)
-        self._temps = []
+        if self._temps:
+            for space, tile in self._temps:
+                space.give(tile)
+            self._temps = []
 
     def temp(self, space: TileSpace, like: AP, dtype: DType = float32) -> AP:
         """A tile that is free again once the op at hand is done."""
@@ -159,7 +166,7 @@ class Emitter:
 
     def release(self, value: Value) -> None:
         """One reader of a value is done."""
-        seen = origin(value, self.group)
+        seen = self.origin(value)
         self.refs[seen] -= 1
         if self.refs[seen] == 0:
             self._drop(seen)
@@ -178,20 +185,30 @@ class Emitter:
             space.give(tile)
 
     # -- operands -----------------------------------------------------------------------------------------------
+    def origin(self, value: Value) -> Value:
+        """The value of the group that it is a look at; from outside, the value that is loaded for it."""
+        seen = self._origins.get(value)
+        if seen is None:
+            seen = self._origins[value] = origin(value, self.group)
+        return seen
+
     def cls(self, value: Value) -> ValueClass:
         """Along what a value varies."""
-        seen = origin(value, self.group)
+        seen = self.origin(value)
         if seen in self.group.classes:
             return self.group.classes[seen]
         return self.loader.outer_class(seen)
 
     def is_wide(self, value: Value) -> bool:
         """Whether it has an element per column."""
-        return self.cls(value) in (ValueClass.FULL, ValueClass.COL)
+        wide = self._wide.get(value)
+        if wide is None:
+            wide = self._wide[value] = self.cls(value) in (ValueClass.FULL, ValueClass.COL)
+        return wide
 
     def get(self, value: Value) -> float | AP | Pending:
         """The value on this tile: a number, an access pattern, or something still pending."""
-        seen = origin(value, self.group)
+        seen = self.origin(value)
         if seen in self.values:
             return self.values[seen]
         return self.loader.load(seen, self.frame)
@@ -249,6 +266,14 @@ class Emitter:
 
     def _is_paired(self, value: Value) -> bool:
         """Whether Vector will read a value together with another one that is not in PSUM."""
+        plan = self.plan
+        may_be = plan.may_be_paired.get(value)
+        if may_be is None:
+            may_be = plan.may_be_paired[value] = self._may_be_paired(value)
+        return may_be and any(self._pairs(value, op) for op in plan.readers.get(value, ()))
+
+    def _may_be_paired(self, value: Value) -> bool:
+        """The same, wherever other values lie."""
         made, plan = value.op, self.plan
         if made is None or made.name not in PAIRED or value in plan.converted or value in plan.stores:
             return False
@@ -256,9 +281,7 @@ class Emitter:
         slow = value.dtype is float32 or (
             value.dtype is bfloat16 and made.name == "select" and all(op.result.dtype is float32 for op in readers)
         )
-        if not slow or any(not self._reads_psum(op) for op in readers):
-            return False
-        return any(self._pairs(value, op) for op in readers)
+        return slow and all(self._reads_psum(op) for op in readers)
 
     def _reads_psum(self, reader: Op) -> bool:
         """Whether an op's instructions read their operand from PSUM as well."""
@@ -267,7 +290,7 @@ class Emitter:
 
     def _pairs(self, value: Value, reader: Op) -> bool:
         """Whether an op, or the next one if it takes a number or a row value along, has another whole operand."""
-        others = [v for v in reader.operands if origin(v, self.group) is not value and self.is_wide(v)]
+        others = [v for v in reader.operands if self.origin(v) is not value and self.is_wide(v)]
         if others:
             return reader.name in PAIRING and not any(self._in_psum(v) for v in others)
         following = self.plan.readers.get(reader.result, [])
@@ -276,7 +299,7 @@ class Emitter:
 
     def _in_psum(self, value: Value) -> bool:
         """Whether a value, or what it waits to be computed from, lies in PSUM already."""
-        held = self.values.get(origin(value, self.group))
+        held = self.values.get(self.origin(value))
         if isinstance(held, Pending):
             return self._in_psum(held.source)
         return isinstance(held, AP) and held.memory is Memory.PSUM
@@ -322,10 +345,13 @@ class Emitter:
     # -- instructions with a choice of engine -------------------------------------------------------------------
     def lighter(self, cols: int) -> Engine:
         """Vector or Scalar: the engine with less to do so far; charges it with `cols` elements per partition."""
-        cost = {e: self.busy[e] + cols / self._clock[e] for e in self.busy}
-        engine = min(cost, key=lambda e: cost[e])
-        self.busy[engine] = cost[engine]
-        return engine
+        vector = self.busy[_VECTOR] + cols / self._clock[_VECTOR]
+        scalar = self.busy[_SCALAR] + cols / self._clock[_SCALAR]
+        if vector <= scalar:
+            self.busy[_VECTOR] = vector
+            return _VECTOR
+        self.busy[_SCALAR] = scalar
+        return _SCALAR
 
     def charge(self, engine: Engine, cols: int) -> None:
         """Note that an engine got an instruction of `cols` cycles."""

@@ -59,12 +59,15 @@ class TileLoader:
         alone = not anchor.get("lhs_batching_dimensions") and anchor.get("feature_group_count", 1) == 1
         self._in_blocks = alone and group.kind in (GroupKind.DOT, GroupKind.CONVOLUTION)
         self.kept: RowCache | None = None
+        self._split: dict[tuple[Value, int, int], tuple[ValueView, int] | None] = {}  # what every tile asks again
+        self._homes: dict[tuple[Value, int, int], AP | None] = {}
 
     def sibling(self) -> TileLoader:
         """Another one for the next tile of the same loop, with the same numbers, columns and sums."""
         twin = TileLoader(self.b, self.group, self.part, self.ports, self.wide, self.narrow)
         twin._numbers, twin._kept, twin._sums, twin._ones = self._numbers, self._kept, self._sums, self._ones
         twin.totals, twin.kept, twin._kept_rows = self.totals, self.kept, self._kept_rows
+        twin._split, twin._homes = self._split, self._homes
         return twin
 
     def outer_class(self, value: Value) -> ValueClass:
@@ -123,15 +126,29 @@ class TileLoader:
 
     def at_home(self, value: Value, frame: SweepSlice) -> AP | None:
         """The frame's part of a full value that stays in SBUF, where it lies; None for one that does not."""
-        seen = self.part.strided(value)
-        resident = residence.of(self.b, self.ports[seen.base].buffer) if seen.base in self.ports else None
-        split = split_rows(seen, frame.domain.rows, frame.domain.cols) if resident is not None else None
-        if resident is None or split is None:
+        if not self.b.residents:
             return None
-        blocks = resident.blocks(*split)
+        key = value, frame.domain.rows, frame.domain.cols
+        if key not in self._homes:
+            self._homes[key] = self._home(*key)
+        blocks = self._homes[key]
         if blocks is None or frame.row % 128 or frame.domain.parts > 1 or frame.domain.flat:
             return None
         return blocks[: frame.rows, frame.row // 128, frame.col : frame.col + frame.cols]
+
+    def _home(self, value: Value, rows: int, cols: int) -> AP | None:
+        """All of such a value as [128, blocks, columns]."""
+        base = self.part.strided(value).base
+        resident = residence.of(self.b, self.ports[base].buffer) if base in self.ports else None
+        split = self._split_rows(value, rows, cols) if resident is not None else None
+        return resident.blocks(*split) if resident is not None and split is not None else None
+
+    def _split_rows(self, value: Value, rows: int, cols: int) -> tuple[ValueView, int] | None:
+        """How a value lies in memory, as rows and columns (`strided.split_rows`)."""
+        key = value, rows, cols
+        if key not in self._split:
+            self._split[key] = split_rows(self.part.strided(value), rows, cols)
+        return self._split[key]
 
     def release(self, value: Value) -> None:
         """The last reader in this sweep is done with a value from outside."""
@@ -264,7 +281,7 @@ class TileLoader:
             start = flat.offset + domain.offset * step
             view, rows = HbmView(port.buffer, start, (domain.rows, domain.cols), (domain.cols * step, step)), 1
         else:
-            split = split_rows(seen, domain.rows, domain.cols)
+            split = self._split_rows(value, domain.rows, domain.cols)
             if split is None:
                 yield from self._row_by_row(seen, frame)
                 return

@@ -16,6 +16,7 @@ class Classes:
     def __init__(self, looks: dict[Value, ValueView]) -> None:
         self.views = looks
         self.owner: dict[Value, FusionGroup] = {}
+        self._identities: dict[Value, ValueView] = {}  # of values in memory, which every tile of a loop asks for
 
     def root(self, value: Value) -> Value:
         """The value in memory (or in a group) that `value` is a look at."""
@@ -41,7 +42,10 @@ class Classes:
         """How a value lies in memory. An iota lies in 0, 1, 2, ...: strides along its dimension only."""
         if value in self.views:
             return self.views[value]
-        return identity(value)
+        seen = self._identities.get(value)
+        if seen is None:
+            seen = self._identities[value] = identity(value)
+        return seen
 
     def class_of(self, value: Value, group: FusionGroup, cols: int | None) -> tuple[int | None, ValueClass] | None:
         """Class of an inside value, through views; None when the group's loop cannot follow the view."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass
 from trnlab.graph.ir import Op, Value
 from trnlab.numerics.dtypes import DType, bfloat16, float32
-from trnlab.program import AP, Builder
+from trnlab.program import AP, Buffer, Builder
 
 READ_ANY_FLOAT = frozenset(
     {
@@ -47,13 +47,14 @@ class TileSpace:
         self.peak: Counter[int] = Counter()
         self._used: Counter[int] = Counter()
         self._measuring = counts is None
-        self._free: dict[int, deque[AP]] = {}
+        self._free: dict[int, deque[Buffer]] = {}
+        self._patterns: dict[tuple[int, int, int, int], AP] = {}  # that were handed out, which come again and again
         for size, count in (counts or {}).items():
             self._free[size] = deque(self._make(size) for _ in range(count))
 
-    def _make(self, itemsize: int) -> AP:
+    def _make(self, itemsize: int) -> Buffer:
         kind = {4: "float32", 2: "bfloat16", 1: "uint8"}[itemsize]
-        return self.b.tile((128, self.width), kind, name=self.name)
+        return self.b.tile((128, self.width), kind, name=self.name).buffer
 
     def take(self, partitions: int, free: int, dtype: DType) -> AP:
         """A tile [partitions, free]."""
@@ -64,14 +65,18 @@ class TileSpace:
         if not pool:
             assert self._measuring, f"{self.name}: more tiles in use than planned"
             pool.append(self._make(size))
-        slot = pool.popleft()
-        return AP(slot.buffer, dtype, 0, partitions, 0, 0, ((1, free),))
+        buffer = pool.popleft()
+        key = buffer.id, dtype.code, partitions, free
+        tile = self._patterns.get(key)
+        if tile is None:
+            tile = self._patterns[key] = AP(buffer, dtype, 0, partitions, 0, 0, ((1, free),))
+        return tile
 
     def give(self, tile: AP) -> None:
         """Done with a tile that `take` gave."""
         size = tile.dtype.itemsize
         self._used[size] -= 1
-        self._free[size].append(AP(tile.buffer, tile.buffer.dtype, 0, 128, 0, 0, ((1, self.width),)))
+        self._free[size].append(tile.buffer)
 
 
 class PsumSpace:
@@ -87,17 +92,26 @@ class PsumSpace:
             for dtype in (float32, bfloat16)
             for start in self._starts(dtype)
         }
+        self._patterns: dict[tuple[int, int, int, int], AP] = {}  # that were handed out
         self._next = 0  # banks in turn, so that a value rarely gets those that its neighbour has just left
 
     def take(self, partitions: int, free: int, dtype: DType) -> AP | None:
         """A tile [partitions, free], if there is one left."""
-        count = self._banks(dtype)
-        for start in sorted(self._starts(dtype), key=lambda s: (s < self._next, s)):
+        count, starts = self._banks(dtype), self._starts(dtype)
+        turned = -(-self._next // count)  # how many of them lie before the bank whose turn it is
+        for start in (*starts[turned:], *starts[:turned]):
             if all(self._free[start : start + count]):
                 self._free[start : start + count] = [False] * count
                 self._next = start + count
-                return self._tiles[dtype, start][:partitions, :free]
+                return self._pattern(dtype, start, partitions, free)
         return None
+
+    def _pattern(self, dtype: DType, start: int, partitions: int, free: int) -> AP:
+        key = dtype.code, start, partitions, free
+        tile = self._patterns.get(key)
+        if tile is None:
+            tile = self._patterns[key] = self._tiles[dtype, start][:partitions, :free]
+        return tile
 
     def give(self, tile: AP) -> None:
         """Done with a tile that `take` gave."""
@@ -126,6 +140,7 @@ class TilePlan:
     # a value whose one reader is a `convert` that the instruction computing it can do on its way out
     converted: dict[Value, Op] = field(default_factory=dict)
     summed: dict[Value, Op] = field(default_factory=dict)  # a value whose row sum the same instruction gives
+    may_be_paired: dict[Value, bool] = field(default_factory=dict)  # what emitters found out, see `Emitter.dst`
 
 
 def origin(value: Value, group: FusionGroup) -> Value:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from trnlab.compiler.emission.emitter import Emitter, Narrow, Pending
-from trnlab.compiler.fusing.tiles import origin
 from trnlab.compiler.rules.choices import is_product
 from trnlab.compiler.rules.functions import ACTIVATION, activate
 from trnlab.compiler.rules.integers import COMPARE
@@ -28,7 +27,7 @@ def binary(e: Emitter, op: Op) -> None:
     """Arithmetic, comparisons and the logic of truth values, in float32."""
     lhs, rhs = op.operands
     alu = _alu(e, op)
-    same = origin(lhs, e.group) is origin(rhs, e.group)
+    same = e.origin(lhs) is e.origin(rhs)
     if op.name == "multiply" and same and op.result.dtype.is_float and e.is_wide(lhs):
         activate(e, op, "square")
         return
@@ -88,7 +87,7 @@ def _tensor_scalar(e: Emitter, op: Op, data: Value, alu: str, operand: Narrow, *
         )
     elif _can_wait(e, op):
         for value in op.operands:
-            e.refs[origin(value, e.group)] += 1
+            e.refs[e.origin(value)] += 1
         e.values[op.result] = Pending(op.result, data, alu, operand, reverse, op.operands)
     else:
         source = e.ap(data)

@@ -36,9 +36,17 @@ MAX_ROUNDS = 10
 
 
 def simplify(graph: Graph, passes: Sequence[Pass] = PASSES) -> int:
-    """Run the passes round by round until none changes anything; the number of rounds."""
+    """Run the passes round by round until none changes anything; the number of rounds.
+
+    A pass that finds the graph as it left it, without having changed anything, would do so again and is left out.
+    """
+    changes, seen = 0, [-1] * len(passes)  # changes so far, and before each pass ran last
     for done in range(1, MAX_ROUNDS + 1):
-        changed = [run(graph) for run in passes]
-        if not any(changed):
+        before = changes
+        for number, run in enumerate(passes):
+            if seen[number] != changes:
+                seen[number] = changes
+                changes += run(graph)
+        if changes == before:
             return done
     return MAX_ROUNDS

@@ -13,7 +13,7 @@ def remove_dead_ops(graph: Graph) -> bool:
     read = set(graph.outputs)
     kept = []
     for op in reversed(graph.ops):
-        if meets(op) or any(v in read for v in op.results):
+        if not read.isdisjoint(op.results) or meets(op):
             kept.append(op)
             read.update(op.operands)
     changed = len(kept) != len(graph.ops)

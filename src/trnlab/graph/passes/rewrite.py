@@ -26,7 +26,7 @@ def rewrite(graph: Graph, rules: Mapping[str, Rule]) -> bool:
     old_ops, new_ops = graph.ops, b.graph.ops
     replaced: dict[Value, Value] = {}
     for op in old_ops:
-        if replaced and any(v in replaced for v in op.operands):
+        if replaced and not replaced.keys().isdisjoint(op.operands):
             op.operands = tuple(replaced.get(v, v) for v in op.operands)
         rule = rules.get(op.name)
         b.loc, b.origin = op.loc, op.origin
