@@ -18,7 +18,9 @@ from trnlab.compiler.fusing.packing import Unit, are_siblings
 from trnlab.compiler.lowerings.dot import arranged
 from trnlab.errors import CapacityError
 from trnlab.graph.ir import Value
-from trnlab.kernels.blocking import MatmulProblem, choose, estimate
+from trnlab.kernels.block_costs import block_seconds
+from trnlab.kernels.blocked_product import MatmulProblem
+from trnlab.kernels.blocking import choose
 from trnlab.kernels.blocks import P
 from trnlab.kernels.few_rows import MOST_ROWS
 
@@ -85,7 +87,7 @@ def _may_join(units: list[Unit], at: int, group: FusionGroup, part: Partition) -
 
 
 def _gains(problems: Sequence[MatmulProblem], chip: Chip) -> bool:
-    """Whether one product takes less than several, each with half of SBUF, by the estimate; and brings each operand
+    """Whether one product takes less than several, each with half of SBUF; and brings each operand
     on chip once, for what comes again has been transposed in vain."""
     whole = _whole(problems)
     if not (_comes_once(whole, chip, 1) or _comes_once(whole, chip, 2)):
@@ -112,8 +114,8 @@ def _comes_once(problem: MatmulProblem, chip: Chip, parts: int) -> bool:
 
 
 def _seconds(problem: MatmulProblem, chip: Chip, parts: int) -> float:
-    """Estimated, with one of so many parts of SBUF; without end where that is too little."""
+    """What it costs with one of so many parts of SBUF; without end where that is too little."""
     try:
-        return estimate(problem, choose(problem, _budget(chip, parts), chip), chip)
+        return block_seconds(problem, choose(problem, _budget(chip, parts), chip), chip)
     except CapacityError:
         return float("inf")
