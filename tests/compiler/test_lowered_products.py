@@ -8,6 +8,9 @@ import torch
 import torch.nn.functional as F
 from compiled import build, check, error, execute, random
 
+from trnlab import chips
+from trnlab.compiler import compile
+
 BF16_PRODUCT = 2.0**-7
 """Each operand is rounded to bfloat16, half a step of 2^-8 relative: a term is off by at most 2 * 2^-9 plus a little,
 and so is a sum of terms relative to the sum of their magnitudes. Sums of terms of random signs are smaller than that
@@ -99,6 +102,23 @@ def test_epilogues(sizes):
 
     shapes = (m, k), (n, k), (n,), (m, n), (m, 1)
     check(function, reference, *(random(*shape, seed=i) for i, shape in enumerate(shapes)))
+
+
+def test_a_shortcut_is_added_by_a_product():
+    """What alone reads the shorter branch's product is computed with it: no loop over rows is left."""
+
+    def function(b, x, w, v, u, s):
+        deep = b.matmul(b.maximum(b.matmul(x, w), 0.0), v)
+        return b.maximum(b.add(deep, b.multiply(b.matmul(x, u), s)), 0.0)
+
+    def reference(x, w, v, u, s):
+        return F.relu(F.relu(x @ w) @ v + (x @ u) * s)
+
+    shapes = (300, 64), (64, 32), (32, 256), (64, 256), (256,)
+    inputs = [random(*shape, seed=i) for i, shape in enumerate(shapes)]
+    check(function, reference, *inputs)
+    program = compile(build(function, *inputs), chips.get("trn1"), {})
+    assert [call.label.partition(":")[0] for call in program.calls] == ["dot"] * 3
 
 
 def test_an_epilogue_over_a_batch():

@@ -123,6 +123,32 @@ def test_what_only_picks_keeps_every_number(name):
     check(POOLS[name], [hostile(2, 3, 7, 9)], gradients=False)
 
 
+@pytest.mark.parametrize("chip", ["trn1", "trn2"])
+@pytest.mark.parametrize("channels", [3, 24])
+def test_a_block_in_bfloat16(channels, chip):
+    """A bottleneck of small whole numbers, whose sums are exact: of what is added up there is left at most one
+    rounding for each operation, half a step of 2^-8 each."""
+
+    def block(x, stem, wide, across, scale, shift):
+        x = F.relu(F.conv2d(x, stem, None, 2, 3))
+        y = F.conv2d(x, wide, None, 1, 1) * scale[0] + shift[0]
+        return F.relu(y + (F.conv2d(x, across) * scale[1] + shift[1]))
+
+    generator = torch.Generator().manual_seed(channels)
+    shapes = (2, channels, 17, 18), (16, channels, 7, 7), (40, 16, 3, 3), (40, 16, 1, 1)
+    given = [torch.randint(-3, 4, shape, generator=generator).bfloat16() for shape in shapes]
+    factors = [[torch.rand(40, 1, 1, generator=generator).bfloat16() for _ in range(2)] for _ in range(2)]
+    with engine(chip):
+        on_chip = [[x.to("neuron") for x in each] for each in factors]
+        got = torch.compile(block, backend="neuron")(*(x.to("neuron") for x in given), *on_chip)
+    x, stem, wide, across = (t.double() for t in given)
+    (a, b), (c, d) = ([t.double() for t in each] for each in factors)
+    x = F.relu(F.conv2d(x, stem, None, 2, 3)).bfloat16().double()
+    terms = F.conv2d(x, wide, None, 1, 1) * a, c, F.conv2d(x, across) * b, d
+    bound = 5 * 2.0**-9 * sum(t.abs() for t in terms)
+    assert ((got.cpu().double() - F.relu(sum(terms))).abs() <= bound).all()
+
+
 LARGEST = {  # shape, window, stride, padding
     "of a ResNet": ((1, 64, 17, 15), 3, 2, 1),
     "windows that touch": ((2, 64, 12, 14), 2, 2, 0),
