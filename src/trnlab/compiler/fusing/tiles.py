@@ -19,6 +19,7 @@ READ_ANY_FLOAT = frozenset(
         "multiply",
         "maximum",
         "minimum",
+        "clamp",
         "compare",
         "negate",
         "reduce",
@@ -152,7 +153,8 @@ def is_seen(value: Value, root: Value, kind: GroupKind) -> bool:
 
 def exact_converts(group: FusionGroup, stores: Container[Value]) -> dict[Value, Value]:
     """The results of converts to fp32 that nobody needs as such, by what they convert: instructions read any format
-    and compute in fp32."""
+    and compute in fp32. A product itself lies in PSUM in fp32, not rounded yet, whatever its format."""
+    rounded = set(group.ops[group.kind is not GroupKind.ROWS :])
     converts = {
         op.result: op.operands[0]
         for op in group.ops
@@ -160,7 +162,11 @@ def exact_converts(group: FusionGroup, stores: Container[Value]) -> dict[Value, 
         and op.result.dtype is float32
         and op.operands[0].dtype is bfloat16
         and op.result not in stores
-        and (group.kind is GroupKind.ROWS or group.classes[op.result] is ValueClass.COL)
+        and (
+            group.kind is GroupKind.ROWS
+            or group.classes[op.result] is ValueClass.COL
+            or (group.kind is GroupKind.DOT and op.operands[0].op in rounded)
+        )
     }
     for op in group.ops if converts else ():
         for value in op.operands:
