@@ -299,7 +299,9 @@ def _forms(low: Lowering, domain: Domain) -> Iterator[tuple[int, int, float]]:
     sweeps can still overlap, and no shorter than what a transfer and an instruction are worth.
     """
     needs_whole = any(c is ValueClass.ROW for v, c in low.group.classes.items()) and not domain.flat
-    read_once = needs_whole and sum(not plan.per_row for plan in stages_of(low, staged=True)) == 1
+    reductions = [op.attrs["kind"] for op in low.group.ops if op.name == "reduce"]
+    read_once = needs_whole and bool(reductions) and set(reductions) <= set(EXTREMES)
+    read_once = read_once and sum(not plan.per_row for plan in stages_of(low, staged=True)) == 1
     needs_whole = needs_whole and not read_once  # what is found out about rows is for others
     whole = domain.width <= (MAX_FREE[Memory.SBUF] if needs_whole else CHUNKS[0])
     sums = sums_over_rows(low.group)

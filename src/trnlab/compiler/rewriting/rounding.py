@@ -49,15 +49,14 @@ def _compare(op: Op, b: GraphBuilder) -> Value | None:
 
 
 def _extreme(op: Op, b: GraphBuilder) -> Value | None:
-    """max(|wide(x)|) = wide(max(|x|))."""
-    if op.attrs["kind"] not in ("maximum", "minimum"):
-        return None
+    """max(|wide(x)|) = wide(max(|x|)), as scales of FP8 ask for. A maximum by itself is a softmax's, and stays."""
     size = made_by(op.operands[0], "abs")
-    wide = made_by(size.operands[0] if size is not None else op.operands[0], "convert")
-    if wide is None or (wide.operands[0].dtype, wide.result.dtype) != (bfloat16, float32):
+    wide = made_by(size.operands[0], "convert") if size is not None else None
+    if op.attrs["kind"] not in ("maximum", "minimum") or wide is None:
         return None
-    x = b.abs(wide.operands[0]) if size is not None else wide.operands[0]
-    return b.convert(b.reduce(x, op.attrs["dimensions"], op.attrs["kind"]), float32)
+    if (wide.operands[0].dtype, wide.result.dtype) != (bfloat16, float32):
+        return None
+    return b.convert(b.reduce(b.abs(wide.operands[0]), op.attrs["dimensions"], op.attrs["kind"]), float32)
 
 
 def _rounded(value: Value) -> Value | None:
