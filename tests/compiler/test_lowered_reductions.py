@@ -14,7 +14,7 @@ from trnlab.compiler import compile
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interpret import interpret
 from trnlab.isa.base import Engine
-from trnlab.numerics.dtypes import float32
+from trnlab.numerics.dtypes import bfloat16, float32
 from trnlab.sim.timing import time_program
 
 REDUCERS = {"add": torch.sum, "maximum": torch.amax, "minimum": torch.amin}
@@ -223,3 +223,41 @@ def test_a_batch_of_matrices_is_summed_with_rows_on_partitions():
     program = compile(graph, chips.get("trn1"), {"precision": "fp32"})
     timeline = time_program(program, chips.get("trn1"))
     assert not (timeline.engine == Engine.TENSOR).any()
+
+
+@pytest.mark.parametrize("shape", [(300, 600), (130, 5000), (32, 3000), (3, 4096)])
+@pytest.mark.parametrize("chip", ["trn1", "trn2"])
+@pytest.mark.parametrize("hostile", [False, True])
+def test_largest_magnitudes_of_what_was_widened(shape, chip, hostile):
+    """Of bfloat16, as scales of FP8 ask for: exact, with NaN, infinities, subnormals and minus zeros."""
+    x = random(*shape)
+    if hostile:
+        x[1, 5], x[2, 7], x[0] = np.nan, -np.inf, -0.0
+        x[0, 3] = -1e-40
+    x = x.astype(bfloat16.numpy)
+
+    def largest(b, x):
+        wide = b.convert(x, float32)
+        return b.reduce(b.abs(wide), (1,), "maximum"), b.reduce(wide, (1,), "minimum")
+
+    graph = build(largest, x)
+    for got, want in zip(execute(graph, [x], chip=chip), interpret(graph, [x])):
+        np.testing.assert_array_equal(got, want)
+        assert got.dtype == np.float32
+
+
+@pytest.mark.parametrize("chip", ["trn1", "trn2"])
+def test_largest_magnitudes_of_a_product_are_of_what_is_stored(chip):
+    """In its epilogue, where the product lies in PSUM before it is rounded to what is stored."""
+    x, w = (random(*shape, seed=1).astype(bfloat16.numpy) for shape in ((200, 256), (256, 700)))
+
+    def product(b, x, w):
+        y = b.convert(b.multiply(b.dot_general(x, w, ((1,), (0,)), dt=float32), 0.7), bfloat16)
+        wide = b.convert(y, float32)
+        cut = b.convert(b.multiply(b.clamp(-2.0, wide, 2.0), 0.3), bfloat16)
+        return y, b.reduce(b.abs(wide), (1,), "maximum"), cut
+
+    y, most, cut = execute(build(product, x, w), [x, w], chip=chip)
+    wide = y.astype(np.float32)
+    np.testing.assert_array_equal(most, np.abs(wide).max(1))
+    np.testing.assert_array_equal(cut, (wide.clip(-2, 2) * np.float32(0.3)).astype(bfloat16.numpy))

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from compiled import check_graph, execute, integers, random
 
-from tests.compiler.compiled import check_graph, execute, integers, random
 from trnlab import chips
 from trnlab.compiler import compile
 from trnlab.graph.builder import GraphBuilder

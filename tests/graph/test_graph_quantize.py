@@ -16,8 +16,10 @@ from trnlab.frontends.common.formats import begin
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interpret import interpret
 from trnlab.graph.loops import Body, LoopInput, Write
+from trnlab.graph.passes import quantize as quantizing
+from trnlab.graph.passes import scales
 from trnlab.graph.passes.quantize import quantize
-from trnlab.numerics.dtypes import bfloat16, float8_e4m3, float8_e4m3fn, float32
+from trnlab.numerics.dtypes import bfloat16, float8_e4m3, float8_e4m3fn, float8_e5m2, float32
 from trnlab.precision import ModulePrecision
 from trnlab.runtime import device, session
 
@@ -351,3 +353,23 @@ def test_a_nan_spoils_its_block_in_mx() -> None:
     )
     np.testing.assert_array_equal(np.isnan(want), np.arange(4)[:, None] == np.ones(4))
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("kind", [float8_e4m3, float8_e5m2])
+@pytest.mark.parametrize("amax", [1e-12, 2.9e-7, 0.37, 1.0, 240.0, 3.3e38, 3.4e38])
+def test_bfloat16_is_cut_before_it_is_scaled_and_nothing_changes(kind, amax):
+    """All 65,536 values, NaN, infinities and subnormals among them, against cutting in float32 after it was scaled;
+    by the interpreter, and by the compiled program. Scales are of magnitudes from the smallest to the largest."""
+    every = np.arange(1 << 16, dtype=np.uint16).view(bfloat16.numpy).reshape(128, 512)
+    b = GraphBuilder("cut")
+    x, most = b.input("x", every.shape, bfloat16), b.input("amax", (), float32)
+    scale = b.divide(scales.largest(kind), most)
+    bounds = scales.bounds_of(scale, scales.largest(kind), b)
+    b.output(quantizing._cut_first(b, x, scale, bounds, kind))
+    b.output(quantizing._cut(b, b.convert(x, float32), b.broadcast_to(scale, x.shape), kind))
+    graph, given = b.build(), [every, np.array(amax, np.float32)]
+    with np.errstate(all="ignore"):
+        found = interpret(graph, given)
+    compiled = on_chip(graph, given, "trn2.3xlarge")
+    for first, then in (found, compiled):
+        np.testing.assert_array_equal(first.view(np.uint8), then.view(np.uint8))

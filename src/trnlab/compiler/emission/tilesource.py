@@ -61,6 +61,7 @@ class TileLoader:
         self.kept: RowCache | None = None
         self._split: dict[tuple[Value, int, int], tuple[ValueView, int] | None] = {}  # what every tile asks again
         self._homes: dict[tuple[Value, int, int], AP | None] = {}
+        self.storing = Engine.GPSIMD
 
     def sibling(self) -> TileLoader:
         """Another one for the next tile of the same loop, with the same numbers, columns and sums."""
@@ -68,6 +69,7 @@ class TileLoader:
         twin._numbers, twin._kept, twin._sums, twin._ones = self._numbers, self._kept, self._sums, self._ones
         twin.totals, twin.kept, twin._kept_rows = self.totals, self.kept, self._kept_rows
         twin._split, twin._homes = self._split, self._homes
+        twin.storing = self.storing
         return twin
 
     def outer_class(self, value: Value) -> ValueClass:
@@ -309,11 +311,13 @@ class TileLoader:
         if value.type.size != self.group.size:
             if frame.first_cols:
                 rows = hbm_view(port.buffer, frame.row, ((1, count), (1, 1)))
-                dma_store(self.b, rows, tile[:count])
+                dma_store(self.b, rows, tile[:count], self.storing)
             return
         start = domain.offset + frame.row * domain.cols + frame.col
         parts = ((domain.width, domain.parts),) if domain.parts > 1 else ()
-        dma_store(self.b, hbm_view(port.buffer, start, (*parts, (domain.cols, count), (1, frame.cols))), tile)
+        dma_store(
+            self.b, hbm_view(port.buffer, start, (*parts, (domain.cols, count), (1, frame.cols))), tile, self.storing
+        )
 
     def moments(self, value: Value, data: AP, frame: SweepSlice) -> None:
         """Take the frame's part of the mean and variance of each row; where it ends, write them out."""
@@ -327,7 +331,7 @@ class TileLoader:
     def extremes(self, value: Value, data: AP, frame: SweepSlice, op: str) -> None:
         """Take the frame's part of the largest ("max") or smallest element of each row; `finish` writes them out."""
         if value not in self.totals:
-            self.totals[value] = Extremes(self.b, frame.domain.rows, op)
+            self.totals[value] = Extremes(self.b, frame.domain.rows, op, value.dtype)
         self.totals[value].add(frame.row, data)
 
     def finish(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocks import dma_store
-from trnlab.numerics.dtypes import float32
+from trnlab.numerics.dtypes import DType, float32
 from trnlab.program import AP, Builder, hbm_view
 
 PLACES = 32  # for the numbers of sweeps
@@ -90,12 +90,12 @@ class Moments:
 
 
 class Extremes:
-    """The largest, or the smallest, elements of rows: float32 [R] in the end. op: "max" or "min"."""
+    """The largest, or the smallest, elements of rows: [R] in the end, in their format. op: "max" or "min"."""
 
-    def __init__(self, b: Builder, rows: int, op: str) -> None:
-        self.b, self.rows, self.op = b, rows, op
+    def __init__(self, b: Builder, rows: int, op: str, dt: DType = float32) -> None:
+        self.b, self.rows, self.op, self.dtype = b, rows, op, dt
         blocks = -(-rows // 128)
-        self._blocks = [_Block(b.tile((128, PLACES), float32, name="extremes")) for _ in range(blocks)]
+        self._blocks = [_Block(b.tile((128, PLACES), dt, name="extremes")) for _ in range(blocks)]
 
     def add(self, row: int, data: AP) -> None:
         """Some columns of the rows from `row` on, [P, F]."""
@@ -117,7 +117,7 @@ class Extremes:
 
     def again(self, b: Builder) -> Extremes:
         """The same for another routine."""
-        return Extremes(b, self.rows, self.op)
+        return Extremes(b, self.rows, self.op, self.dtype)
 
     def store(self, row: int, target: AP) -> None:
         """Write out the rows of the block from `row` on, of which all columns have been seen, to HBM [R]."""

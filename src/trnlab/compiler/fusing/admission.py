@@ -10,7 +10,7 @@ from trnlab.compiler.fusing.classes import Classes
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass, join, sums_over_rows
 from trnlab.graph.ir import Op, Value
 from trnlab.graph.ops import ELEMENTWISE, OPS
-from trnlab.numerics.dtypes import float32
+from trnlab.numerics.dtypes import bfloat16, float32
 
 # Full tensors that the epilogue of a matmul may read: more, and the PE array would wait for them.
 MAX_EPILOGUE_LOADS = 2
@@ -108,9 +108,11 @@ class Admission(Classes):
         return cols, ValueClass.FINAL
 
     def _admit_extremes(self, group: FusionGroup, op: Op, cols: int) -> tuple[int | None, ValueClass] | None:
-        """Admit the largest element of each row of a product, or the smallest: float32 on its way out."""
+        """Admit the largest element of each row of a product, or the smallest: a float on its way out."""
         value, dims = op.operands[0], op.attrs["dimensions"]
-        fits = op.attrs["kind"] in ("maximum", "minimum") and value.dtype is float32 and group.cols == cols
+        fits = (
+            op.attrs["kind"] in ("maximum", "minimum") and value.dtype in (float32, bfloat16) and group.cols == cols
+        )
         if not fits or value.type.size != group.size or not _is_trailing(dims, value.type.rank):
             return None
         if not self._has_rows(group) or not self.inside(value, group):

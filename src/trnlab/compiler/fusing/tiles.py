@@ -19,6 +19,7 @@ READ_ANY_FLOAT = frozenset(
         "multiply",
         "maximum",
         "minimum",
+        "clamp",
         "compare",
         "negate",
         "reduce",

@@ -10,6 +10,7 @@ from types import TracebackType
 from trnlab.compiler.fusing.fusion import Partition
 from trnlab.compiler.fusing.groups import FusionGroup
 from trnlab.graph.ir import Value
+from trnlab.isa.base import Engine
 from trnlab.kernels import residence
 from trnlab.kernels.view import HbmView, view_of
 from trnlab.program import AP, Builder
@@ -24,6 +25,7 @@ class Lowering:
     part: Partition
     ports: dict[Value, AP]  # the routine's HBM parameter for each value in memory that the group reads or writes
     stores: set[Value]  # values the group must write out
+    storing: Engine = Engine.GPSIMD  # triggers what is stored
 
     def view(self, value: Value) -> HbmView:
         """A value as a strided view of its port."""

@@ -21,12 +21,22 @@ from trnlab.compiler.fusing.tiles import TilePlan, TileSpace, make_plan, origin
 from trnlab.compiler.lowerings.context import Lowering
 from trnlab.errors import CapacityError
 from trnlab.graph.ir import Value
-from trnlab.isa.base import Memory
+from trnlab.isa.base import Engine, Memory
 from trnlab.kernels import residence
 from trnlab.kernels.block_costs import block_seconds
 from trnlab.kernels.blocked_product import MatmulProblem
 from trnlab.kernels.blocking import choose
-from trnlab.kernels.blocks import ANNOUNCED, BlockSource, JoinedSource, P, Sink, ViewSource, WidenedSource, Workspace
+from trnlab.kernels.blocks import (
+    ANNOUNCED,
+    BlockSource,
+    JoinedSource,
+    P,
+    Sink,
+    ViewSource,
+    WidenedSource,
+    Workspace,
+    casts_freely,
+)
 from trnlab.kernels.few_rows import MOST_ROWS, SpreadMatrix, SpreadRows, WideSink, result_tiles
 from trnlab.kernels.matmul import BatchedProduct, batch_matmul, problem_of
 from trnlab.kernels.matmul_mx import MxOperand as MxOperand
@@ -140,6 +150,10 @@ def lower_dot(low: Lowering) -> None:
         _lower_sum(low)
         return
     lhs, rhs = _operands(low, *op.operands)
+    if not (lhs.k_rows or rhs.k_rows or casts_freely(low.b.chip)) and lhs.view.dtype.itemsize == 1:
+        low.storing = (
+            Engine.SYNC
+        )  # GpSimdE triggers all loads, which are widened to be turned: none waits for a result
     batch = tuple(op.operands[0].shape[d] for d in op.attrs.get("lhs_batching_dimensions", ()))
     rows = low.group.size // (low.group.cols or 1) // prod(batch)
     of_rhs = op.attrs.get("summed") == "rhs"
@@ -403,6 +417,7 @@ def _emitter(low: Lowering, width: int, counts: list[dict[int, int]] | None, tri
     wide = TileSpace(low.b, width, counts[0] if counts else None, "tile")
     narrow = TileSpace(low.b, 1, counts[1] if counts else None, "row")
     loader = TileLoader(low.b, low.group, low.part, low.ports, wide, narrow)
+    loader.storing = low.storing
     if trial is not None:
         loader.prepare(trial)
     return Emitter(low.b, low.group, low.part, loader, wide, narrow)

@@ -34,7 +34,7 @@ from trnlab.graph.passes.rewrite import made_by
 from trnlab.isa.base import Memory
 from trnlab.isa.rules import MAX_FREE
 from trnlab.kernels.blocks import BANK, BANKS
-from trnlab.numerics.dtypes import float32
+from trnlab.numerics.dtypes import bfloat16, float32
 
 CHUNKS = (4096, 2048, 1024, 512, 256, 128)  # columns of a sweep, when not the whole row
 TURNS = ((4, 8.0), (4, 5.0), (3, 4.0), (3, 3.5), (2, 3.0), (1, 2.0), (1, 1.5), (1, 1.0))
@@ -43,6 +43,7 @@ wait for each other would leave it idle, so several tiles go through the same op
 OVERLAP = 3  # sweeps side by side that keep loads, engines and stores busy
 PARTITION_STEP = 32  # engines read and write partitions from a multiple of it on
 SHORT = 64  # columns that an instruction and a transfer could do while they begin
+EXTREMES = ("maximum", "minimum")
 LEAST_PIECE = 512  # columns that are worth an instruction and a transfer
 
 
@@ -191,7 +192,8 @@ def parts_of_rows(group: FusionGroup, part: Partition, rows: int) -> int:
     classes = {*group.classes.values(), *group.outer.values()}
     known = {ValueClass.FULL, ValueClass.ROW, ValueClass.COL, ValueClass.SCALAR, ValueClass.FINAL}
     alike = classes <= known and all(
-        (op.attrs["kind"] in ("add", "maximum", "minimum") and op.result.dtype is float32)
+        (op.attrs["kind"] in EXTREMES and op.result.dtype is bfloat16)
+        or (op.attrs["kind"] in ("add", *EXTREMES) and op.result.dtype is float32)
         if op.name == "reduce"
         else OPS[op.name].kind == ELEMENTWISE or op.name == "trn.moments"
         for op in group.ops
@@ -297,11 +299,17 @@ def _forms(low: Lowering, domain: Domain) -> Iterator[tuple[int, int, float]]:
     sweeps can still overlap, and no shorter than what a transfer and an instruction are worth.
     """
     needs_whole = any(c is ValueClass.ROW for v, c in low.group.classes.items()) and not domain.flat
+    reductions = [op.attrs["kind"] for op in low.group.ops if op.name == "reduce"]
+    read_once = needs_whole and bool(reductions) and set(reductions) <= set(EXTREMES)
+    read_once = read_once and sum(not plan.per_row for plan in stages_of(low, staged=True)) == 1
+    needs_whole = needs_whole and not read_once  # what is found out about rows is for others
     whole = domain.width <= (MAX_FREE[Memory.SBUF] if needs_whole else CHUNKS[0])
     sums = sums_over_rows(low.group)
     widths = [domain.width] * whole + [c for c in CHUNKS if c < domain.width]
     if sums:
         widths = [w for w in widths if sums * -(-w // 512) <= 8] or [128]
+    if read_once:  # short sweeps, of which many are on their way
+        widths = [w for w in widths if w <= CHUNKS[1]]
     pieces = widths
     if needs_whole and widths[0] == domain.width:
         yield from ((domain.width, *turn) for turn in _turns(domain, domain.width))

@@ -54,8 +54,9 @@ def lower_scatter(low: Lowering) -> None:
     if low.part.rules[op] is SUMS_IN_MEMORY:
         out = low.view(op.result)
         table = out.like(out.offset, (rows, updates.shape[1]), (updates.shape[1], 1))
+        sums = SumsInMemory(low.b, updates, load_ids(low, ids, count), table)
         fill(low.b, table, 0.0)
-        SumsInMemory(low.b, updates, load_ids(low, ids, count), table).add_all()
+        sums.add_all()
         return
     (sink,) = sinks_of(low, rows, 1)
     if low.part.rules[op] is SUMS_OF_WHOLE_NUMBERS:

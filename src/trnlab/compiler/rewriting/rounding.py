@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounding and what commutes with it: a maximum with zero before or after, and comparisons with zero.
+"""Rounding and what commutes with it: a maximum with zero before or after, and comparisons with zero; and largest
+elements of what was widened, which are those of the narrow format: VectorE reads that faster.
 
 Autocast leaves a rounding between a normalisation and its ReLU, and compares the rounded result with zero on the way
 back. Moved behind, the ReLU is part of the instruction that normalises.
@@ -16,7 +17,7 @@ from trnlab.numerics.dtypes import bfloat16, float32
 
 def round_last(graph: Graph) -> None:
     """Same meaning; but that zero is told from what rounding makes zero, below 2^-133 in magnitude."""
-    rewrite(graph, {"convert": _convert, "compare": _compare})
+    rewrite(graph, {"convert": _convert, "compare": _compare, "reduce": _extreme})
     remove_dead_ops(graph)
 
 
@@ -45,6 +46,17 @@ def _compare(op: Op, b: GraphBuilder) -> Value | None:
         else:
             break
     return None if source is x else b.compare(source, direction, 0.0)
+
+
+def _extreme(op: Op, b: GraphBuilder) -> Value | None:
+    """max(|wide(x)|) = wide(max(|x|)), as scales of FP8 ask for. A maximum by itself is a softmax's, and stays."""
+    size = made_by(op.operands[0], "abs")
+    wide = made_by(size.operands[0], "convert") if size is not None else None
+    if op.attrs["kind"] not in ("maximum", "minimum") or wide is None:
+        return None
+    if (wide.operands[0].dtype, wide.result.dtype) != (bfloat16, float32):
+        return None
+    return b.convert(b.reduce(b.abs(wide.operands[0]), op.attrs["dimensions"], op.attrs["kind"]), float32)
 
 
 def _rounded(value: Value) -> Value | None:

@@ -83,6 +83,7 @@ RULES: dict[str, tuple[SelectionRule, ...]] = {
     ),
     "power": (SelectionRule(arithmetic.power, FLOATS),),
     **dict.fromkeys((*functions.ACTIVATION, "trn.gelu", "trn.gelu_dx"), (SelectionRule(functions.unary, FLOATS),)),
+    "abs": (SelectionRule(functions.magnitude, FLOATS),),
     **dict.fromkeys(("floor", "ceil", "round_nearest_even"), (SelectionRule(rounding.rounding, FLOATS),)),
     "exponential_minus_one": (SelectionRule(functions.exponential_minus_one, FLOATS),),
     "log_plus_one": (SelectionRule(functions.log_plus_one, FLOATS),),

@@ -96,5 +96,5 @@ def clamp(e: Emitter, op: Op) -> None:
         e.tensor_op(tile, raised, e.spread(high), "min")
         return
     bounds = e.narrow_form(low), e.narrow_form(high)
-    e.charge_vector(tile)
+    e.charge(Engine.VECTOR, tile.free // (4 if e.is_quick(data, tile) else 1))
     e.b.tensor_scalar(dst=tile, data=data, operand0=bounds[0], op0="max", operand1=bounds[1], op1="min")

@@ -8,7 +8,7 @@ from trnlab.compiler.fusing.groups import ValueClass
 from trnlab.compiler.rules.integers import ARITHMETIC, BITS
 from trnlab.graph.ir import Op
 from trnlab.isa.base import Engine
-from trnlab.numerics.dtypes import DType, bool_, float32
+from trnlab.numerics.dtypes import DType, bfloat16, bool_, float32
 from trnlab.program import AP
 
 LOGICAL = {"and": "min", "or": "max"}
@@ -19,7 +19,7 @@ def reduce(e: Emitter, op: Op) -> None:
     product's rows, whose columns come in no order, parts are kept until all are there."""
     data = e.spread(op.operands[0])
     if e.group.classes[op.result] is ValueClass.FINAL and op.attrs["kind"] != "add":
-        e.charge(Engine.VECTOR, data.free)
+        e.charge(Engine.VECTOR, data.free // (2 if data.dtype is bfloat16 else 1))
         e.loader.extremes(op.result, data, e.frame, _alu(op))
         return
     if e.group.classes[op.result] is ValueClass.FINAL:
@@ -30,7 +30,7 @@ def reduce(e: Emitter, op: Op) -> None:
         e.b.activation(dst=e.temp(e.wide, data), data=data, op="copy", reduce_res=tile)
         combine(e, op, tile, Engine.SCALAR)
         return
-    e.charge(Engine.VECTOR, data.free)
+    e.charge(Engine.VECTOR, data.free // (2 if data.dtype is tile.dtype is bfloat16 else 1))
     e.b.tensor_reduce(dst=tile, data=data, op=_alu(op), axes=1)
     combine(e, op, tile)
 
@@ -50,16 +50,17 @@ def _alu(op: Op) -> str:
     return ARITHMETIC[kind]
 
 
-def _partial(op: Op) -> DType:
-    """The format of sums of some columns: rounded once, when all are added."""
-    return float32 if op.result.dtype.is_float else op.result.dtype
+def _partial(e: Emitter, op: Op) -> DType:
+    """The format of sums of some columns: rounded once, when all are added. The largest need no rounding."""
+    exact = op.attrs["kind"] in ("maximum", "minimum") and e.part_sums is None
+    return float32 if op.result.dtype.is_float and not exact else op.result.dtype
 
 
 def row_sum(e: Emitter, op: Op) -> AP:
     """Where the sum over this sweep's columns goes: the result itself when they are all there are."""
     if e.frame.whole_row and e.part_sums is None:
         return e.dst(op.result)
-    return e.narrow.take(e.frame.rows, 1, _partial(op))
+    return e.narrow.take(e.frame.rows, 1, _partial(e, op))
 
 
 def combine(e: Emitter, op: Op, part: AP, engine: Engine = Engine.VECTOR) -> None:

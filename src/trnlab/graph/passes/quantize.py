@@ -202,8 +202,14 @@ class _Quantizer:
                 amax = b.maximum(amax_of(wide, b), SMALLEST_AMAX)
                 scale = b.divide(largest(kind), amax)
                 self._undone[scale] = b.multiply(amax, 1 / largest(kind))
-            self._made[key] = _Scaled(_cut(b, wide, b.broadcast_to(scale, root.shape), kind), scale)
+            self._made[key] = _Scaled(self._quantized(root, scale, scaling, kind, b), scale)
         return self._made[key]
+
+    def _quantized(self, root: Value, scale: Value, scaling: str, kind: DType, b: GraphBuilder) -> Value:
+        """A value times a scale, a number, in another format."""
+        if root.dtype is bfloat16 and scaling == "delayed" and self.histories is not None:  # which are never zero
+            return _cut_first(b, root, scale, self.histories.bounds(scale), kind)
+        return _cut(b, b.convert(root, float32), b.broadcast_to(scale, root.shape), kind)
 
     # -- MX ----------------------------------------------------------------------------------------------------------
     def _microscaled(self, op: Op, b: GraphBuilder) -> Value:
@@ -241,6 +247,14 @@ def _root(value: Value) -> tuple[Value, list[Op]]:
         views.append(value.op)
         value = value.op.operands[0]
     return value, views
+
+
+def _cut_first(b: GraphBuilder, root: Value, scale: Value, bounds: tuple[Value, Value], kind: DType) -> Value:
+    """What `_cut` gives for bfloat16, bit for bit, cut in that format before it is scaled: engines read it faster.
+    The bound is the largest of `kind` over the scale, but for 2^-8 of it; what lies between both becomes the largest
+    of `kind` either way, whose neighbours are further away. The scale is finite and not zero."""
+    kept = b.convert(b.clamp(bounds[0], b.convert(root, float32), bounds[1]), bfloat16)
+    return b.convert(b.multiply(b.convert(kept, float32), b.broadcast_to(scale, root.shape)), kind)
 
 
 def _cut(b: GraphBuilder, wide: Value, scale: Value, kind: DType) -> Value:

@@ -25,7 +25,7 @@ import numpy as np
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, TensorType, Value
 from trnlab.graph.passes.dead import remove_dead_ops
-from trnlab.numerics.dtypes import DType, float32
+from trnlab.numerics.dtypes import DType, bfloat16, float32
 
 SMALLEST_AMAX = 1e-12
 STATE = "amax"  # how the state's name begins
@@ -43,6 +43,12 @@ def amax_of(wide: Value, b: GraphBuilder) -> Value:
     return b.reduce(b.abs(wide), range(len(wide.shape)), "maximum")
 
 
+def bounds_of(scale: Value, end: Value | float, b: GraphBuilder) -> tuple[Value, Value]:
+    """Where to cut values of bfloat16 before they are scaled to a format whose largest value is `end`."""
+    high = b.minimum(b.divide(end, scale), largest(bfloat16))
+    return b.negate(high), high
+
+
 @dataclass
 class _Entry:
     """An operand."""
@@ -51,6 +57,8 @@ class _Entry:
     layer: str
     rows: Value  # the largest magnitude of each of its rows now
     scale: Value  # a number, in the end made of the state
+    bounds: tuple[Value, Value]  # `bounds_of` the scale, where somebody asked for them
+    bounded: bool = False
     place: int = 0
 
 
@@ -73,8 +81,14 @@ class Histories:
     def scale(self, wide: Value, kind: DType, b: GraphBuilder) -> Value:
         """The scale of an operand, a number that `write` will compute."""
         layer = b.loc.layer if b.loc is not None and b.loc.layer else "model"
-        self._entries.append(_Entry(kind, layer, _rows(wide, b), Value(_NUMBER)))
+        self._entries.append(_Entry(kind, layer, _rows(wide, b), Value(_NUMBER), (Value(_NUMBER), Value(_NUMBER))))
         return self._entries[-1].scale
+
+    def bounds(self, scale: Value) -> tuple[Value, Value]:
+        """`bounds_of` a scale, numbers that `write` will compute."""
+        entry = next(e for e in self._entries if e.scale is scale)
+        entry.bounded = True
+        return entry.bounds
 
     def inverse(self, lhs: Value, rhs: Value) -> Value:
         """What undoes two scales, a number that `write` will compute."""
@@ -112,6 +126,7 @@ class Histories:
         end, share = (b.constant(np.array(x, np.float32)) for x in (ends, [1 / x for x in ends]))
         scales = b.select(seen, b.divide(end, safe), 1.0)
         inverses = b.select(seen, b.multiply(safe, share), 1.0)
+        bounds = bounds_of(scales, end, b)
         count = len(self._entries)
         both = b.multiply(*(b.broadcast_in_dim(inverses, (count, count), (d,)) for d in (0, 1)))
         instead = {}
@@ -119,6 +134,10 @@ class Histories:
             e.place = i
             instead[e.scale] = b.reshape(b.slice(scales, (i,), (i + 1,)), ())
             e.scale = instead[e.scale]
+            if e.bounded:
+                low, high = (b.reshape(b.slice(v, (i,), (i + 1,)), ()) for v in bounds)
+                instead |= zip(e.bounds, (low, high))
+                e.bounds = low, high
         for pair in self._pairs.values():
             i, j = (e.place for e in pair.sides)
             instead[pair.inverse] = b.reshape(b.slice(both, (i, j), (i + 1, j + 1)), ())
@@ -147,6 +166,7 @@ class Histories:
         entries = {same[e.rows]: e for e in self._entries if e.rows in same and e.scale in same}
         pairs = [pair for pair in self._pairs.values() if pair.inverse in same]
         late = {same[e.scale].op for e in entries.values()} | {same[pair.inverse].op for pair in pairs}
+        late |= {same[v].op for e in entries.values() for v in e.bounds if v in same}
         ops, copy.ops = copy.ops, []
         inverses: dict[int, Value] = {}  # by place, of those that are known so far
         for op in ops:
@@ -158,6 +178,9 @@ class Histories:
                 continue
             b = GraphBuilder("now")
             inverses[e.place] = _scaled_by_now(op.result, e.kind, same[e.scale], b)
+            if e.bounded:
+                for value, made in zip(e.bounds, bounds_of(same[e.scale], largest(e.kind), b)):
+                    _becomes(same[value], made)
             for pair in pairs:
                 places = [side.place for side in pair.sides]
                 if e.place in places and all(place in inverses for place in places):
