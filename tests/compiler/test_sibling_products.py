@@ -49,7 +49,7 @@ def products(b, x, *weights, turned=False, biases=()):
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize(
-    ("rows", "k", "widths"), [(128, 256, (128, 128, 128)), (200, 130, (256, 128)), (513, 384, (640, 128, 384))]
+    ("rows", "k", "widths"), [(512, 256, (128, 128, 128)), (600, 130, (256, 128)), (513, 384, (640, 128, 384))]
 )
 def test_each_result_is_its_own_product(rows, k, widths, turned, dtype, chip):
     """Tiles of 512 columns end within results, which have theirs where no tile ends."""
@@ -60,7 +60,7 @@ def test_each_result_is_its_own_product(rows, k, widths, turned, dtype, chip):
         agree(got, values[0], weight.T if turned else weight, dtype)
 
 
-@pytest.mark.parametrize("rows", [128, 640])
+@pytest.mark.parametrize("rows", [512, 640])
 def test_each_has_an_epilogue_of_its_own(rows):
     """A bias of each, and beyond that a long chain of one alone, whose tiles wait for each other."""
     widths = (512, 128, 384)
@@ -86,7 +86,7 @@ def test_each_has_an_epilogue_of_its_own(rows):
 
 def test_a_product_whose_epilogue_reads_another_one_comes_later():
     """x a, and x b times x a, as in gated networks: the second one waits, so they are two calls."""
-    values = given(256, 256, (256, 256), np.float32, False)
+    values = given(512, 256, (256, 256), np.float32, False)
 
     def function(b, x, u, v):
         first, second = products(b, x, u, v)
@@ -112,7 +112,7 @@ def test_rows_and_contraction_of_one_square_operand_are_not_the_same():
 
 def test_what_is_computed_again_behind_a_barrier_is_another_operand():
     """A checkpoint's second computation is not done along with the first: its result would be kept in between."""
-    values = given(256, 256, (256, 256), np.float32, False)
+    values = given(512, 256, (256, 256), np.float32, False)
     joined = build(lambda b, x, u, v: tuple(products(b, x, u, v)), *values)
     assert any("(x2)" in label for label in calls(joined))
 
@@ -128,7 +128,7 @@ def test_what_is_computed_again_behind_a_barrier_is_another_operand():
 
 def test_an_operand_that_stays_in_sbuf_is_read_there_by_all():
     """Rows that a loop leaves in SBUF for three products, whose results stay there for a sum of all."""
-    values = given(128, 256, (256, 256, 256), np.float32, True)
+    values = given(512, 256, (256, 256, 256), np.float32, True)
 
     def function(b, x, *weights):
         x = b.multiply(x, b.broadcast_in_dim(b.reduce(x, (1,)), x.shape, (0,)))
@@ -147,3 +147,9 @@ def test_an_operand_that_stays_in_sbuf_is_read_there_by_all():
     found = [x * x.sum(1, keepdims=True) @ weight.T for weight in weights]
     want = sum(y / np.abs(y).sum(1, keepdims=True) for y in found)
     assert np.allclose(execute(graph, values)[0], want, rtol=1e-3, atol=1e-5)
+
+
+def test_few_rows_stay_products_of_their_own():
+    """Their weights take longer to come than to be multiplied."""
+    graph = build(lambda b, *v: tuple(products(b, *v)), *given(384, 256, (256, 256), np.float32, False))
+    assert not any("(x2)" in label for label in calls(graph))
