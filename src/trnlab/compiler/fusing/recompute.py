@@ -76,11 +76,12 @@ def _in_memory(value: Value, late: Mapping[Op, int]) -> bool:
 
 
 def _alone_reads_product(value: Value, readers: Mapping[Value, list[Op]]) -> bool:
-    """Whether the one reader of a value, a product's result, is the only one of that result."""
+    """Whether the one reader of a value, a product's result, is the only one of that result. What no result hangs on
+    reads nothing."""
     seen, first = value, _seen(value)
-    while seen is not first and len(readers[seen]) == 1 and seen.op is not None:
+    while seen is not first and len(readers.get(seen, ())) == 1 and seen.op is not None:
         seen = seen.op.operands[0]
-    return seen is first and len(readers[seen]) == 1 and seen.op is not None and _is_product(seen.op)
+    return seen is first and len(readers.get(seen, ())) == 1 and seen.op is not None and _is_product(seen.op)
 
 
 def _seen(value: Value) -> Value:
