@@ -10,6 +10,7 @@ from compiled import build, check, error, execute, random
 
 from trnlab import chips
 from trnlab.compiler import compile
+from trnlab.compiler.fusing.recompute import placed_late
 
 BF16_PRODUCT = 2.0**-7
 """Each operand is rounded to bfloat16, half a step of 2^-8 relative: a term is off by at most 2 * 2^-9 plus a little,
@@ -119,6 +120,17 @@ def test_a_shortcut_is_added_by_a_product():
     check(function, reference, *inputs)
     program = compile(build(function, *inputs), chips.get("trn1"), {})
     assert [call.label.partition(":")[0] for call in program.calls] == ["dot"] * 3
+
+
+def test_what_no_result_hangs_on_is_placed_nowhere():
+    """A reader of a product that nobody asked for is still in the graph, and is no reader of the product."""
+
+    def function(b, x, w):
+        product = b.matmul(x, w)
+        b.multiply(b.reshape(product, (256, 300)), 2.0)
+        return b.add(x, 1.0)
+
+    assert placed_late(build(function, random(300, 64), random(64, 256))) == {}
 
 
 def test_an_epilogue_over_a_batch():
