@@ -2,9 +2,9 @@
 """What PyTorch's test cases list by vendors' names, with the backend `neuron` added: none has an entry for another.
 
 DTensor's cases have a list of backends, in which one for any device stands beside gloo only; FSDP's have a device, a
-backend and a number of devices; those made for each device type name the vendors' own; and decorators skip where
-accelerators of three vendors are too few, or none of their libraries is there. All of this is done before a file of
-tests is imported.
+backend and a number of devices, and compare autocast's default format with models in fp16, as is CUDA's; those made
+for each device type name the vendors' own; and decorators skip where accelerators of three vendors are too few, or
+none of their libraries is there. All of this is done before a file of tests is imported.
 """
 
 from __future__ import annotations
@@ -74,10 +74,12 @@ def _cases_of_dtensor(ranks: int) -> None:
 
 
 def _cases_of_fsdp(ranks: int) -> None:
+    import torch
     from torch.testing._internal import common_fsdp
 
     common_fsdp.DEVICE_TYPE, common_fsdp.DISTRIBUTED_BACKEND = BACKEND, BACKEND
     common_fsdp.DEVICE_COUNT = common_fsdp.FSDPTestContinuous.world_size = ranks
+    torch.set_autocast_dtype(BACKEND, torch.float16)
 
 
 def _cases_for_device_types() -> None:

@@ -25,9 +25,11 @@ from torch.distributed.algorithms.ddp_comm_hooks import (
 )
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.fsdp import (
+    CPUOffload,
     FullOptimStateDictConfig,
     FullStateDictConfig,
     FullyShardedDataParallel,
+    MixedPrecision,
     ShardingStrategy,
     StateDictType,
 )
@@ -224,6 +226,28 @@ def fully_sharded():
                     torch.testing.assert_close(mine.detach().cpu().view_as(other), other, rtol=0, atol=NEAR)
 
 
+def fully_sharded_and_offloaded():
+    """Parameters that lie on the host between the passes, and those that are fp16 in them, learn the same."""
+    expected = trained("cpu", GLOO, None)
+    half = MixedPrecision(*[torch.float16] * 3)
+    for strategy in (ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy.NO_SHARD):
+        for offloaded, mixed in ((True, None), (True, half), (False, half)):
+            sharded = FullyShardedDataParallel(
+                net(),
+                device_id=RANK,
+                sharding_strategy=strategy,
+                cpu_offload=CPUOffload(offloaded),
+                mixed_precision=mixed,
+                use_orig_params=mixed is None,
+            )
+            trained(DEVICE, OURS, None, model=sharded)
+            assert next(sharded.parameters()).device.type == ("cpu" if offloaded else DEVICE)
+            with FullyShardedDataParallel.summon_full_params(sharded):
+                whole = torch.cat([p.detach().cpu().flatten() for p in sharded.parameters()])
+            learnt = torch.cat([p.flatten() for p in expected])
+            torch.testing.assert_close(whole, learnt, rtol=0, atol=NEAR if mixed is None else 5e-4)
+
+
 def whole_states_of_the_sharded():
     """On the host or on the device, for training that goes on and for parameters that were set meanwhile."""
     expected, further = trained("cpu", GLOO, None), trained("cpu", GLOO, None, steps=5)
@@ -278,6 +302,7 @@ report(
         callbacks_may_ask_for_collectives,
         batch_norm_over_ranks,
         fully_sharded,
+        fully_sharded_and_offloaded,
         whole_states_of_the_sharded,
         sharded_tensors_lie_on_cores_by_number,
     ]

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from trnlab.frontends.torch.device import moving
 from trnlab.frontends.torch.device.numbers import local_ranks, only_index
 from trnlab.hbm import HBM
 from trnlab.units import format_bytes
@@ -54,7 +53,6 @@ def device_count() -> int:
 
 def current_device() -> int:
     """Index of the device in use."""
-    moving.allow()
     return 0
 
 

@@ -29,6 +29,7 @@ from trnlab.runtime.script import Terminated, on_failure, our_error
 PERIOD_S = 0.25  # between two notes
 LOOK_AFTER_S = 1.0  # of waiting
 STABLE_S = 2.0  # that all ranks wait without any progress, to be called a deadlock
+STABLE_BEATS = 4  # notes that each of them writes meanwhile: of a machine that stood still time alone says nothing
 IDLE_S = 10.0  # without use of the processor, to count as waiting where the wait is PyTorch's own
 IDLE_SHARE = 0.05
 GRACE_S = 1.0  # for the note of a rank whose connection broke
@@ -61,7 +62,8 @@ class PeerWatch:
         self._progress, self._last = 0, ""
         self._status, self._why = "running", ""
         self._beat = 0
-        self._seen: tuple[Any, float] = ((), 0.0)  # what all ranks said when they last changed, and when that was
+        # What all ranks said when they last changed, when that was, and how many notes each had written by then.
+        self._seen: tuple[Any, float, Mapping[int, int]] = ((), 0.0, {})
         self._busy = (time.monotonic(), time.process_time())  # when the process last used its processor
         self._end = threading.Event()
         self._lock = threading.Lock()
@@ -176,10 +178,12 @@ class PeerWatch:
         """An error when no rank is left that could do anything but wait."""
         said = tuple((rank, note["status"], note["progress"]) for rank, note in sorted(notes.items()))
         stuck = all(note["status"] != "running" or note["blocked"] for note in notes.values())
+        beats = {rank: note["beat"] for rank, note in notes.items() if note["status"] == "running"}
         if said != self._seen[0] or not stuck or len(notes) < len(self.world.ranks):
-            self._seen = (said if stuck else (), time.monotonic())
+            self._seen = (said if stuck else (), time.monotonic(), beats)
             return None
-        if time.monotonic() - self._seen[1] < STABLE_S:
+        ran = all(beat - self._seen[2][rank] >= STABLE_BEATS for rank, beat in beats.items())
+        if not ran or time.monotonic() - self._seen[1] < STABLE_S:
             return None
         return CollectiveError(
             "all ranks wait, and none can go on: a deadlock",

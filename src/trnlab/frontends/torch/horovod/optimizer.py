@@ -66,7 +66,7 @@ class _Distributed:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
         sparse = parameter.grad.is_sparse
-        if sparse and not self._sparse_as_dense:
+        if sparse and not self.sparse_as_dense:
             return sparse_allreduce_async(parameter.grad, None, self._op, self._ranks)
         small, context = self._compression.compress(parameter.grad.to_dense() if sparse else parameter.grad)
         before, after = self._factors
@@ -145,8 +145,8 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     if named is not None:
         _check_names(optimizer, named)
     cls = type(optimizer)
-    optimizer._sparse_as_dense = sparse_as_dense  # type: ignore[attr-defined]
-    optimizer._parameter_names = _named(optimizer, named)  # type: ignore[attr-defined]
+    optimizer.sparse_as_dense = sparse_as_dense  # type: ignore[attr-defined]
+    optimizer.parameter_names = _named(optimizer, named)  # type: ignore[attr-defined]
     optimizer.__class__ = type(cls.__name__, (_Distributed, cls), {})
     settings = (op, compression or Compression.none, gradient_predivide_factor, process_set)
     optimizer._distribute(backward_passes_per_step, *settings)  # type: ignore[attr-defined]

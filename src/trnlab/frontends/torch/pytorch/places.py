@@ -3,6 +3,5 @@
 
 RINGS = "torch.distributed.tensor.experimental._context_parallel._attention"
 RANDOM_SHARDS = "torch.distributed.tensor._random"
-FULLY_SHARDED_START = "torch.distributed.fsdp._fully_shard._fsdp_init"
 LOGGER_OF_FRAMES = "torch._dynamo.convert_frame"
 DECORATORS = "torch._dynamo.decorators"  # how Dynamo is told to go round a function

@@ -14,7 +14,6 @@ from torch.utils import checkpoint
 Generator: Any = torch._C.Generator  # whatever `torch.Generator` is by now
 Future: Any = torch._C.Future
 data_of_tensors: Any = torch._C.TensorBase.data  # type: ignore[attr-defined]  # the attribute's descriptor
-swap_values: Any = torch._C._swap_tensor_impl  # and all else that two tensors are but objects of Python
 to_dlpack: Any = torch._C._to_dlpack
 from_dlpack: Any = torch._C._from_dlpack
 conjugated: Any = torch._conj  # a view
