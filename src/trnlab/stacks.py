@@ -28,6 +28,8 @@ DOCUMENTED, INFERRED, ASSUMED = "documented", "inferred", "assumed"
 LOOPS, OPERATORS = "loops", "operators"  # of `fusion`
 KERNEL, SOFTMAX, WRITTEN = "kernel", "softmax", "written"  # of `attention`
 SPREAD, TURNED = "spread", "turned"  # of `few_rows`
+JOINED, APART = "joined", "apart"  # of `siblings`
+FOLLOWED, ESTIMATED = "followed", "estimated"  # of `blockings`
 Value = str | float
 
 
@@ -162,6 +164,38 @@ class Stack:
         alternatives=(SPREAD,),
         choices=(SPREAD, TURNED),
     )
+    siblings: str = _choice(
+        "products of the same rows, as queries, keys and values: one call that brings the rows on chip once, where "
+        "that takes less time, or a call each",
+        JOINED,
+        (
+            Since(
+                "2.0",
+                APART,
+                DOCUMENTED,
+                "to fuse them is an option of the vendor's libraries (fuse_qkv, fused_qkv), which says that the "
+                "compiler does not",
+            ),
+        ),
+        alternatives=(JOINED,),
+        choices=(JOINED, APART),
+    )
+    blockings: str = _choice(
+        "how products are cut into blocks: the best of many by an estimate are gone through piece by piece, or the "
+        "estimate decides",
+        FOLLOWED,
+        (
+            Since(
+                "2.0",
+                ESTIMATED,
+                INFERRED,
+                "S00072, S00351, S01048 and S00436: estimated and apart they are -3 to +18 % off, joined and "
+                "followed +15 to +33 %",
+            ),
+        ),
+        alternatives=(FOLLOWED,),
+        choices=(FOLLOWED, ESTIMATED),
+    )
     gradients: str = _choice(
         "gradients of weights among data parallel ranks: on their way during the backward pass, or after it",
         "during",
@@ -234,7 +268,12 @@ class Stack:
 
     def compile_options(self) -> dict[str, str]:
         """Options of `compiler.compile` that differ from its defaults."""
-        asked = {"fusion": (self.fusion, LOOPS), "attention": (self.attention, KERNEL)}
+        asked = {
+            "fusion": (self.fusion, LOOPS),
+            "attention": (self.attention, KERNEL),
+            "siblings": (self.siblings, JOINED),
+            "blockings": (self.blockings, FOLLOWED),
+        }
         return {name: value for name, (value, default) in asked.items() if value != default}
 
     @property

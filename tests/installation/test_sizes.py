@@ -12,7 +12,6 @@ MOST = 500  # lines of a file
 LONGER = {  # files, the lines that they may have, and why they are not divided
     "graph/builder.py": (540, "one class, a method for each op"),
     "lang/tensor.py": (610, "one class: all that a kernel may do with a tensor"),
-    "program/builder.py": (580, "one class: what is recorded shares its columns"),
     "view/scratch.py": (530, "one class that stands for the functions of `os`"),
 }
 GLOSSARIES = ("sim/",)  # where records still explain their fields in one paragraph

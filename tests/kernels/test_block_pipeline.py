@@ -7,9 +7,9 @@ import pytest
 from tests.kernels.test_matmul import product_routine
 from trnlab.chips import catalog
 from trnlab.kernels import matmul
-from trnlab.kernels.block_costs import block_seconds
-from trnlab.kernels.blocked_product import MatmulProblem
-from trnlab.kernels.blocking import _worth_following, choose
+from trnlab.kernels.blocking.choose import _worth_following, choose
+from trnlab.kernels.blocking.costs import block_seconds
+from trnlab.kernels.blocking.problem import MatmulProblem
 from trnlab.program.routine import Call, Program, ProgramTensor
 from trnlab.sim.timing import outline_program
 

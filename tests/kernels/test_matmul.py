@@ -11,8 +11,8 @@ from trnlab.chips import catalog
 from trnlab.errors import CapacityError
 from trnlab.isa import BY_OPCODE
 from trnlab.isa.base import Engine
-from trnlab.kernels.blocked_product import MatmulProblem
-from trnlab.kernels.blocking import choose
+from trnlab.kernels.blocking.choose import choose
+from trnlab.kernels.blocking.problem import MatmulProblem
 from trnlab.kernels.blocks import Sink, ViewSource
 from trnlab.kernels.matmul import BatchedProduct, batch_matmul, matmul
 from trnlab.kernels.view import full

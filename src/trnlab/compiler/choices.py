@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trnlab.stacks import KERNEL, LOOPS, OPERATORS, SOFTMAX, SPREAD, TURNED
+from trnlab.stacks import APART, ESTIMATED, FOLLOWED, JOINED, KERNEL, LOOPS, OPERATORS, SOFTMAX, SPREAD, TURNED
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,10 @@ CHOICES = (
     LoweringChoice("residence", "tensors stay in SBUF between calls, or go through HBM", ("stay", "leave")),
     LoweringChoice("sbuf", "calls lie one behind the other in SBUF, or take turns at its halves", ("ring", "halves")),
     LoweringChoice("few_rows", "products of few rows turn nothing, or their rows on the PE array", (SPREAD, TURNED)),
+    LoweringChoice(
+        "siblings", "products of the same rows are one call where that pays, or one each", (JOINED, APART)
+    ),
+    LoweringChoice("blockings", "blockings of products are gone through, or estimated", (FOLLOWED, ESTIMATED)),
     LoweringChoice(
         "convolutions", "convolutions compute what follows them, or loops over rows do", ("with", "without")
     ),

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from trnlab import stacks
 from trnlab.chips.spec import Chip
 from trnlab.compiler.analysis.strided import compute_roots
 from trnlab.compiler.fusing.recompute import recompute
@@ -51,7 +50,6 @@ FINISH: tuple[Pass, ...] = (
     ("recompute", lambda graph, options: recompute(graph)),
     ("sum-products", lambda graph, options: sum_products(graph)),
     ("sum-beside-products", lambda graph, options: sum_beside_products(graph)),
-    ("few-rows", lambda graph, options: turn_few_rows(graph, options.get("few_rows") == stacks.TURNED)),
     ("cast-loads", lambda graph, options: cast_loads(graph, bool(options.get("casting_loads")))),
     ("buckets", lambda graph, options: bucket_reductions(graph, options)),
     ("own-operands", lambda graph, options: own_operands(graph)),
@@ -74,13 +72,6 @@ def run_passes(graph: Graph, options: Mapping[str, Any], passes: Iterable[Pass])
     """Run some of the passes in order."""
     for _, run in passes:
         run(graph, options)
-
-
-def turn_few_rows(graph: Graph, wanted: bool) -> None:
-    """Let products of few rows have their operands turned on the PE array, as products of many have."""
-    for op in graph.ops if wanted else ():
-        if op.name == "dot_general":
-            op.attrs = {**op.attrs, "turned": True}
 
 
 def with_chip(options: Mapping[str, Any], chip: Chip) -> dict[str, Any]:

@@ -29,21 +29,9 @@ from trnlab.compiler.fusing.signature import Signature, is_awaited, ports_of, si
 from trnlab.compiler.fusing.tiles import exact_converts
 from trnlab.compiler.fusing.updates import join_updates
 from trnlab.compiler.in_place import _read
-from trnlab.compiler.lowerings.attention import (
-    fits_fused,
-    lower_attention,
-    lower_attention_by_blocks,
-    lower_attention_by_segments,
-)
-from trnlab.compiler.lowerings.collective import lower_collective
 from trnlab.compiler.lowerings.context import Lowering
-from trnlab.compiler.lowerings.convolution import lower_convolution
-from trnlab.compiler.lowerings.dot import lower_dot
-from trnlab.compiler.lowerings.move import lower_move
-from trnlab.compiler.lowerings.pool import lower_pool
-from trnlab.compiler.lowerings.rows import CHUNKS, lower_rows
-from trnlab.compiler.lowerings.scatter import lower_scatter
-from trnlab.compiler.lowerings.table_rows import lower_put_rows, lower_sum_rows
+from trnlab.compiler.lowerings.forms import LOWERINGS
+from trnlab.compiler.lowerings.rows import CHUNKS
 from trnlab.compiler.lowerings.units import record
 from trnlab.compiler.memory_table import MemoryTable, memory_shape
 from trnlab.compiler.passes import FINISH, run_passes, with_chip
@@ -68,27 +56,6 @@ Known = dict[Any, Any]  # routines by what they do, and groups by the options th
 # Elements that a second process's share of the calls reads; with fewer, a copy of a process takes longer.
 LONG_RECORDING = 1 << 24
 LONG = 1 << 23  # elements that a call reads
-
-
-# The forms of each kind of group, the fastest first, and what a group must be like for a form.
-LOWERINGS: dict[GroupKind, tuple[tuple[Callable[[Lowering], None], Callable[[FusionGroup], bool]], ...]] = {
-    GroupKind.ROWS: ((lower_rows, lambda group: True),),
-    GroupKind.DOT: ((lower_dot, lambda group: True),),
-    GroupKind.ATTENTION: (
-        (lower_attention, fits_fused),
-        (lower_attention_by_segments, fits_fused),
-        (lower_attention_by_blocks, lambda group: True),
-    ),
-    GroupKind.CONVOLUTION: ((lower_convolution, lambda group: True),),
-    GroupKind.POOL: ((lower_pool, lambda group: True),),
-    GroupKind.SCATTER: (
-        (lower_sum_rows, lambda group: group.anchor.name == "trn.sum_rows"),
-        (lower_put_rows, lambda group: group.anchor.name == "trn.put_rows"),
-        (lower_scatter, lambda group: group.anchor.name == "scatter"),
-    ),
-    GroupKind.MOVE: ((lower_move, lambda group: True),),
-    GroupKind.COLLECTIVE: ((lower_collective, lambda group: True),),
-}
 
 
 def compile(graph: Graph, chip: Chip, options: Mapping[str, Any], known: Known | None = None) -> Program:
@@ -223,7 +190,9 @@ class Assembly(MemoryTable):
 
     def calls(self, resident: bool = False) -> list[Call]:
         """All calls in order. resident: whether tensors may stay in SBUF between them."""
-        packed = join_siblings(pack(self.groups, self.part), self.part, self.chip)
+        packed = pack(self.groups, self.part)
+        if self.chosen["siblings"] == stacks.JOINED:
+            packed = join_siblings(packed, self.part, self.chip)
         units = filled(shifted(packed, self.part, self.world), self.part, self.world)
         if resident and self.stays:
             self.residence = settle(self.part, units, self._may_stay(), self.chip, self.spoilt)
@@ -324,10 +293,15 @@ class Assembly(MemoryTable):
 
         return loops.calls_of(body, round_, operands, results, own, spare)
 
+    def _signatures(self, unit: Unit, stores: Sequence[set[Value]]) -> Signature:
+        """What a unit's routine does, and the choices that decide how."""
+        how = tuple(self.chosen[name] for name in ("few_rows", "blockings"))
+        return (*(signature(g, self.part, s) for g, s in zip(unit, stores)), how)
+
     def _alone(self, unit: Unit) -> PlannedRoutine:
         """How a unit is recorded that has SBUF for itself."""
         stores = self._stores(unit)
-        key = tuple(signature(g, self.part, s) for g, s in zip(unit, stores))
+        key = self._signatures(unit, stores)
         return PlannedRoutine(key, partial(self._lower, unit, stores), (), self.chip.sbuf.usable_bytes_per_partition)
 
     def _routine(self, key: Signature, make: Callable[[], Routine]) -> int:
@@ -369,7 +343,7 @@ class Assembly(MemoryTable):
         """What a unit needs beside what stays in SBUF: within half of what that leaves, or all."""
         assert self.residence is not None
         stores, room, usable = self._stores(unit), self.residence.first, self.chip.sbuf.usable_bytes_per_partition
-        signatures = tuple(signature(g, self.part, s) for g, s in zip(unit, stores))
+        signatures = self._signatures(unit, stores)
         ports = [v for g, s in zip(unit, stores) for v in ports_of(g, self.part, s)]
         homes = {v: home for v in ports if (home := self._home(v)) is not None}
         places = tuple(replace(homes[v], address=0) if v in homes else None for v in ports)
@@ -461,6 +435,7 @@ class Assembly(MemoryTable):
         homes: Mapping[Value, Home],
     ) -> Routine:
         b = Builder(label(unit), self.chip, sbuf_limit=limit)
+        b.follows_blockings = self.chosen["blockings"] == stacks.FOLLOWED
         lowerings = []
         kept: dict[Value, AP] = {}  # what stays in SBUF, which several groups may read
         for group, stored in zip(unit, stores):
@@ -475,7 +450,7 @@ class Assembly(MemoryTable):
                 ports[value] = b.param(value.name or f"t{self.tensor_of[value]}", shape, value.dtype)
                 if is_awaited(value, group, self.part):
                     b.awaited.add(ports[value].buffer.id)
-            lowerings.append(Lowering(b, group, self.part, ports, stored))
+            lowerings.append(Lowering(b, group, self.part, ports, stored, chosen=self.chosen))
         record(b, lowerings, form)
         routine = b.build()
         for low in lowerings:

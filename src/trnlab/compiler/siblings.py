@@ -18,9 +18,8 @@ from trnlab.compiler.fusing.packing import Unit, are_siblings
 from trnlab.compiler.lowerings.dot import arranged
 from trnlab.errors import CapacityError
 from trnlab.graph.ir import Value
-from trnlab.kernels.block_costs import block_seconds
-from trnlab.kernels.blocked_product import MatmulProblem
-from trnlab.kernels.blocking import choose
+from trnlab.kernels.blocking.choose import choose, least_seconds
+from trnlab.kernels.blocking.problem import MatmulProblem
 from trnlab.kernels.blocks import P
 
 BLOCKS = 0.75  # of what a call has of SBUF, for blocks of operands
@@ -118,6 +117,6 @@ def _comes_once(problem: MatmulProblem, chip: Chip, parts: int) -> bool:
 def _seconds(problem: MatmulProblem, chip: Chip, parts: int) -> float:
     """What it costs with one of so many parts of SBUF; without end where that is too little."""
     try:
-        return block_seconds(problem, choose(problem, _budget(chip, parts), chip), chip)
+        return least_seconds(problem, _budget(chip, parts), chip)
     except CapacityError:
         return float("inf")

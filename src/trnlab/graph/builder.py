@@ -477,14 +477,8 @@ class GraphBuilder:
     ) -> Value:
         """The same of parts that differ: rows for each position of the group, which come one behind the other. This
         rank is at `position`. Where nothing comes there is a row of zeros."""
-        attrs = {
-            "split_dimension": 0,
-            "concat_dimension": 0,
-            **_grouped(groups),
-            "sent": tuple(sent),
-            "received": tuple(received),
-            "position": position,
-        }
+        moved = {"sent": tuple(sent), "received": tuple(received), "position": position}
+        attrs = {"split_dimension": 0, "concat_dimension": 0, **_grouped(groups), **moved}
         return self.append("all_to_all", [x], attrs).result
 
     def collective_permute(self, x: Value, pairs: Sequence[tuple[int, int]]) -> Value:

@@ -42,7 +42,7 @@ _SOURCES = (
     "isa",
     "numerics",
     "runtime/analysis/usage.py",
-    "kernels/block_pipeline.py",
+    "kernels/blocking/pipeline.py",
     "timeline.py",
     "units.py",
 )

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 
+from trnlab.compiler.choices import RULES
 from trnlab.compiler.fusing.fusion import Partition
 from trnlab.compiler.fusing.groups import FusionGroup
 from trnlab.graph.ir import Value
@@ -26,6 +28,7 @@ class Lowering:
     ports: dict[Value, AP]  # the routine's HBM parameter for each value in memory that the group reads or writes
     stores: set[Value]  # values the group must write out
     storing: Engine = Engine.GPSIMD  # triggers what is stored
+    chosen: Mapping[str, str] = field(default_factory=lambda: RULES)  # values of `choices.CHOICES`
 
     def view(self, value: Value) -> HbmView:
         """A value as a strided view of its port."""
@@ -35,11 +38,12 @@ class Lowering:
     def fresh(self) -> Lowering:
         """The same group on a builder of its own, for measuring: nothing it records is kept."""
         trial = Builder(self.b.name, self.b.chip, sbuf_limit=1 << 40)
+        trial.follows_blockings = self.b.follows_blockings
         ports = {}
         for v, port in self.ports.items():
             kept, name = residence.of(self.b, port.buffer), v.name or "p"
             ports[v] = trial.param(name, v.shape, v.dtype) if kept is None else residence.keep(trial, name, kept.home)
-        return Lowering(trial, self.group, self.part, ports, self.stores)
+        return Lowering(trial, self.group, self.part, ports, self.stores, chosen=self.chosen)
 
 
 class SbufTurns:

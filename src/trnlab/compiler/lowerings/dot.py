@@ -23,9 +23,8 @@ from trnlab.errors import CapacityError
 from trnlab.graph.ir import Value
 from trnlab.isa.base import Engine, Memory
 from trnlab.kernels import residence
-from trnlab.kernels.block_costs import block_seconds
-from trnlab.kernels.blocked_product import MatmulProblem
-from trnlab.kernels.blocking import choose
+from trnlab.kernels.blocking.choose import least_seconds
+from trnlab.kernels.blocking.problem import MatmulProblem
 from trnlab.kernels.blocks import (
     ANNOUNCED,
     BlockSource,
@@ -45,6 +44,7 @@ from trnlab.kernels.view import HbmView
 from trnlab.numerics.dtypes import float32
 from trnlab.program import AP, Builder
 from trnlab.program.strided import Strided
+from trnlab.stacks import TURNED
 
 BANK = 512
 View = TypeVar("View", bound=Strided[Any])
@@ -218,8 +218,8 @@ class JoinedSink(Sink):
         """Their tiles were placed before the kernel began."""
 
     def _shares(self, col: int, cols: int) -> Iterator[tuple[EpilogueSink, int, int, int]]:
-        """Of columns [col, +cols): a sink, the first of its columns among them, how many, and where they begin in
-        its result."""
+        """How columns [col, +cols) are divided: a sink, the first of its columns among them, how many, and where they
+        begin in its result."""
         start = 0
         for sink, width in zip(self.sinks, self.widths):
             low, high = max(col, start), min(col + cols, start + width)
@@ -313,7 +313,8 @@ def _contracts_spread(low: Lowering, lhs: _Operand, rhs: _Operand) -> bool:
     """Whether a product of few rows may contract in the order of `kernels.few_rows`."""
     attrs = low.group.anchor.attrs
     if (
-        any(attrs.get(name) for name in ("lhs_mx", "summed", "turned"))
+        low.chosen["few_rows"] == TURNED
+        or any(attrs.get(name) for name in ("lhs_mx", "summed"))
         or lhs.k_rows
         or not rhs.k_rows
         or lhs.view.strides[-1] != 1
@@ -404,10 +405,10 @@ def _has_room(low: Lowering, problem: MatmulProblem, spaces: tuple[TileSpace, Ti
     It is estimated to be no slower for it, or hardly slower where the epilogue is long, as an optimizer's update
     is: the estimate does not know that its sweeps wait for tiles.
     """
-    chip, free = low.b.chip, low.b.sbuf_free
+    b, free = low.b, low.b.sbuf_free
     one = sum(n * (-(-size * space.width // 64) * 64) for space in spaces for size, n in space.peak.items())
     try:
-        now, then = (block_seconds(problem, choose(problem, free - n * one, chip), chip) for n in (count, count + 1))
+        now, then = (least_seconds(problem, free - n * one, b.chip, b.follows_blockings) for n in (count, count + 1))
     except CapacityError:
         return False
     return then <= now * (SLOWER if problem.sink_moved else 1.0)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a matmul is cut into blocks that fit on chip: of all blockings the one that takes the least time.
 
-All that fit are estimated (`blocking_estimate`), and the best of them, as far as their loops differ, are gone through
-piece by piece (`block_pipeline`): estimates of the best fifty differ by less than their error.
+All that fit are estimated (`estimate`), and the best of them, as far as their loops differ, are gone through
+piece by piece (`pipeline`): estimates of the best fifty differ by less than their error. A stack whose compiler does
+not (`stacks.Stack.blockings`) has the best by its estimate.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from math import ceil
 
 from trnlab.chips.spec import Chip
 from trnlab.errors import CapacityError
-from trnlab.kernels.block_costs import block_seconds
-from trnlab.kernels.blocked_product import BlockedOperand, Blocking, MatmulProblem, raw_bytes, tile_bytes
-from trnlab.kernels.blocking_estimate import estimates
+from trnlab.kernels.blocking.costs import block_seconds
+from trnlab.kernels.blocking.estimate import estimates
+from trnlab.kernels.blocking.problem import BlockedOperand, Blocking, MatmulProblem, raw_bytes, tile_bytes
 from trnlab.kernels.blocks import BANK, P
 
 FOLLOWED = 40  # blockings that are gone through piece by piece
@@ -27,12 +28,14 @@ _WIDTHS = (2048, 1024, 512, 256, 128)
 
 
 @lru_cache(maxsize=1024)
-def choose(problem: MatmulProblem, budget: int, chip: Chip) -> Blocking:
+def choose(problem: MatmulProblem, budget: int, chip: Chip, followed: bool = True) -> Blocking:
     """The blocking that takes the least time among those that fit in `budget` bytes per partition.
 
-    Raises CapacityError when not even the smallest blocks fit.
+    followed: whether the best are gone through, or the best by its estimate is taken. Raises CapacityError when not
+    even the smallest blocks fit.
     """
-    found = [_deeper(each, problem, budget) for each in _worth_following(problem, budget, chip)]
+    most = FOLLOWED if followed else 1
+    found = [_deeper(each, problem, budget) for each in _worth_following(problem, budget, chip, most)]
     if not found:
         raise CapacityError(
             f"a matmul of {problem.m} x {problem.k} x {problem.n} has no room for its blocks",
@@ -42,11 +45,20 @@ def choose(problem: MatmulProblem, budget: int, chip: Chip) -> Blocking:
             chip=chip.name,
             remedy="give the routine more SBUF, or release tiles before the call",
         )
+    if len(found) == 1:
+        return found[0]
     return min(found, key=lambda blocking: block_seconds(problem, blocking, chip))
 
 
-def _worth_following(problem: MatmulProblem, budget: int, chip: Chip) -> list[Blocking]:
-    """The best of all blockings by their estimates: of those with the same loops the best alone."""
+def least_seconds(problem: MatmulProblem, budget: int, chip: Chip, followed: bool = True) -> float:
+    """What a product costs in the blocking that `choose` finds with the same arguments, for comparing. Raises
+    CapacityError, as it does."""
+    blocking = choose(problem, budget, chip, followed)
+    return block_seconds(problem, blocking, chip) if followed else estimates(problem, chip)(blocking)
+
+
+def _worth_following(problem: MatmulProblem, budget: int, chip: Chip, most: int = FOLLOWED) -> list[Blocking]:
+    """The best `most` of all blockings by their estimates: of those with the same loops the best alone."""
     estimate, best = estimates(problem, chip), dict[object, tuple[float, int, Blocking]]()
     for number, each in enumerate(_candidates(problem, budget)):
         resident, streamed = each.resident, each.streamed
@@ -54,7 +66,7 @@ def _worth_following(problem: MatmulProblem, budget: int, chip: Chip) -> list[Bl
         found = estimate(each), number, each
         if loops not in best or found < best[loops]:
             best[loops] = found
-    return [each for _, _, each in nsmallest(FOLLOWED, best.values())]
+    return [each for _, _, each in nsmallest(most, best.values())]
 
 
 def _deeper(found: Blocking, problem: MatmulProblem, budget: int) -> Blocking:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Seconds of a product in a blocking, roughly and at once: what busy engines and waits for each other add up to.
 
-There are a thousand blockings of a product. This tells those that are worth going through (`block_pipeline`) from
+There are a thousand blockings of a product. This tells those that are worth going through (`pipeline`) from
 the others.
 """
 
@@ -12,7 +12,7 @@ from math import ceil
 from typing import NamedTuple
 
 from trnlab.chips.spec import Chip
-from trnlab.kernels.blocked_product import BlockedOperand, Blocking, MatmulProblem, doubles
+from trnlab.kernels.blocking.problem import BlockedOperand, Blocking, MatmulProblem, doubles
 from trnlab.kernels.blocks import BANK, P
 
 

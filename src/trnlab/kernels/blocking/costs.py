@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the steps of a blocked product cost on a chip, for `block_pipeline`: by the timing simulator's own rules."""
+"""What the steps of a blocked product cost on a chip, for `pipeline`: by the timing simulator's own rules."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.isa.base import Engine, Work
-from trnlab.kernels import block_pipeline as steps
-from trnlab.kernels.blocked_product import AHEAD, BlockedOperand, Blocking, MatmulProblem, doubles
+from trnlab.kernels.blocking import pipeline as steps
+from trnlab.kernels.blocking.problem import AHEAD, BlockedOperand, Blocking, MatmulProblem, doubles
 from trnlab.kernels.blocks import ANNOUNCED, BANK, P
 from trnlab.numerics.dtypes import dtype
 from trnlab.sim.timing.cost import dma_cost, work_cost
@@ -44,7 +44,7 @@ def _followed(side: BlockedOperand, tiles: int, least: int) -> int:
 
 
 def _product(problem: MatmulProblem, blocking: Blocking, chip: Chip) -> steps.Ints:
-    """What `block_pipeline` has to know of the product and the chip beside sizes and costs."""
+    """What `pipeline` has to know of the product and the chip beside sizes and costs."""
     found = np.zeros(steps.PAIRS + 1, np.int64)
     found[steps.LHS_RESIDENT], found[steps.K], found[steps.DEPTH] = blocking.lhs_resident, problem.k, blocking.depth
     found[steps.KEEP], found[steps.SPILL] = blocking.keep, blocking.spill
@@ -69,7 +69,7 @@ def _side(side: BlockedOperand, depth: int, problem: MatmulProblem, chip: Chip) 
 
 @lru_cache(maxsize=256)
 def _costs(problem: MatmulProblem, chip: Chip) -> steps.Ints:
-    """Of the instructions, in picoseconds."""
+    """What each instruction costs, in picoseconds."""
     raw, item = problem.raw_dtype, problem.raw_itemsize
     found = np.zeros(steps.STORE_TURN + 1, np.int64)
     found[steps.MATMUL], found[steps.MATMUL_COLUMNS], found[steps.PE_LATENCY] = _by_columns(

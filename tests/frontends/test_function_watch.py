@@ -15,7 +15,7 @@ class _Noted:
     """Stands in for an image: keeps what it is told of."""
 
     framework = SimpleNamespace(
-        library=lambda file: not file.endswith("test_watch.py"), names_only=lambda file: False
+        library=lambda file: not file.endswith("test_function_watch.py"), names_only=lambda file: False
     )
 
     def __init__(self) -> None:

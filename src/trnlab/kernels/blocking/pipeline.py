@@ -61,6 +61,9 @@ FIRST, LAST, COLUMNS, PIECE_ROWS, CAME, READY, FREED = range(7)
 PE, SCALAR, VECTOR, SYNC, DMA, END, TURNED, STORING, NUM_GAPS, LOADS, STORES, MOVING = range(12)
 # How far each operand is, in `at`: pieces loaded, pieces transposed, jobs of the next one that are done.
 LOADED, DONE, JOBS = range(3)
+# `work`, which is planned and never changes but for what pieces note: sides, how, cost, groups, pieces, and how many
+# pieces each operand has. `state`: now, gaps of the DMA engines, queues, when each bank for transposes and each for
+# results is free, arrivals of what epilogues read, when each group was done, at.
 
 
 @compiled
@@ -133,9 +136,17 @@ def _transfer(now: Ints, gaps: Ints, ready: int, share: int, turn: int) -> int:
 
 
 @compiled
-def _load(x: int, sides: Ints, how: Ints, cost: Ints, pieces: Ints, ends: Ints, at: Ints, state: Any) -> None:
+def _side_of(turn: int, how: Ints) -> int:
+    """The row of `sides` of the left operand (turn 0) and of the right one, in which order `matmul` goes through
+    them."""
+    return turn if how[LHS_RESIDENT] else 1 - turn
+
+
+@compiled
+def _load(x: int, work: Any, state: Any) -> None:
     """Load the next piece of operand `x` once its place is free."""
-    now, gaps, queues, _, _, _ = state
+    sides, how, cost, _, pieces, _ = work
+    now, gaps, queues, _, _, _, ends, at = state
     i, side = at[x, LOADED], sides[x]
     piece, before = pieces[x, i], np.int64(0)
     if side[K_ROWS] and i >= side[TILES]:
@@ -159,14 +170,14 @@ def _load(x: int, sides: Ints, how: Ints, cost: Ints, pieces: Ints, ends: Ints, 
 
 
 @compiled
-def _load_ahead(
-    group: int, sides: Ints, how: Ints, cost: Ints, pieces: Ints, counts: Ints, ends: Ints, at: Ints, state: Any
-) -> None:
+def _load_ahead(group: int, work: Any, state: Any) -> None:
     """Load into all tiles that are free before a group, what is needed first before the rest."""
+    sides, how, _, _, pieces, counts = work
+    at = state[-1]
     while True:
         best = -1
         for turn in range(2):
-            x = turn if how[LHS_RESIDENT] else 1 - turn
+            x = _side_of(turn, how)
             i, side = at[x, LOADED], sides[x]
             if i == counts[x]:
                 continue
@@ -178,7 +189,7 @@ def _load_ahead(
                 best = x
         if best < 0:
             return
-        _load(best, sides, how, cost, pieces, ends, at, state)
+        _load(best, work, state)
 
 
 @compiled
@@ -192,8 +203,9 @@ def _jobs(side: Ints, piece: Ints, room: int) -> Any:
 
 
 @compiled
-def _backlog(group: int, sides: Ints, how: Ints, pieces: Ints, counts: Ints, at: Ints) -> int:
+def _backlog(group: int, work: Any, at: Ints) -> int:
     """Transposing jobs that groups up to this one wait for."""
+    sides, how, _, _, pieces, counts = work
     found = np.int64(0)
     for x in range(2):
         i = at[x, DONE]
@@ -207,22 +219,12 @@ def _backlog(group: int, sides: Ints, how: Ints, pieces: Ints, counts: Ints, at:
 
 
 @compiled
-def _transpose(
-    until: int,
-    group: int,
-    sides: Ints,
-    how: Ints,
-    cost: Ints,
-    pieces: Ints,
-    counts: Ints,
-    ends: Ints,
-    at: Ints,
-    state: Any,
-) -> bool:
+def _transpose(until: int, group: int, work: Any, state: Any) -> bool:
     """One job of those that groups up to `until` need, where a tile for it is free before `group`."""
-    now, _, _, turned, _, _ = state
+    sides, how, cost, _, pieces, counts = work
+    now, _, _, turned, _, _, ends, at = state
     for turn in range(2):
-        x = turn if how[LHS_RESIDENT] else 1 - turn
+        x = _side_of(turn, how)
         i, side = at[x, DONE], sides[x]
         if side[K_ROWS] or i == counts[x] or pieces[x, i, FIRST] > until:
             continue
@@ -232,7 +234,7 @@ def _transpose(
                 continue
             free = ends[pieces[x, i - side[TILES], LAST]]
         if at[x, LOADED] == i:
-            _load(x, sides, how, cost, pieces, ends, at, state)
+            _load(x, work, state)
         piece = pieces[x, i]
         most, full, across, width, jobs = _jobs(side, piece, how[ROOM])
         step, column = at[x, JOBS] // across, at[x, JOBS] % across
@@ -338,26 +340,16 @@ def _matmuls(rows: int, pairs: int) -> int:
 
 
 @compiled
-def _multiply(
-    g: int,
-    groups: Ints,
-    sides: Ints,
-    how: Ints,
-    cost: Ints,
-    pieces: Ints,
-    counts: Ints,
-    ends: Ints,
-    at: Ints,
-    state: Any,
-) -> None:
+def _multiply(g: int, work: Any, state: Any) -> None:
     """The products of a group, with the transposes of those ahead spread among them."""
-    now, gaps, queues, _, banks, arrivals = state
+    sides, how, cost, groups, pieces, _ = work
+    now, gaps, queues, _, banks, arrivals, _, at = state
     group = groups[g]
     for j in range(group[FIRST_PIECE], group[FIRST_PIECE] + group[PIECES]):
         now[PE] = max(now[PE], pieces[0, j, READY])
     now[PE] = max(now[PE], pieces[1, group[FAR_PIECE], READY])
     tiles, until = _tiles(group, sides, pieces), g + how[AHEAD]
-    jobs, done = _backlog(until, sides, how, pieces, counts, at), 0
+    jobs, done = _backlog(until, work, at), 0
     for tile in range(tiles):
         columns, bank = _columns(tile, group, how, sides, pieces), (group[BANK] + tile) % how[BANKS]
         if group[BEGINS] or how[SPILL]:
@@ -373,9 +365,9 @@ def _multiply(
             banks[bank] = _finish(now, how, cost, gaps, queues, arrivals, ready, columns)
         while done < jobs * (tile + 1) // tiles:
             done += 1
-            if not _transpose(until, g, sides, how, cost, pieces, counts, ends, at, state):
+            if not _transpose(until, g, work, state):
                 done = jobs
-    while _transpose(until, g, sides, how, cost, pieces, counts, ends, at, state):
+    while _transpose(until, g, work, state):
         pass
 
 
@@ -385,8 +377,8 @@ def block_time(sides: Ints, how: Ints, cost: Ints, groups: Ints, pieces: Ints) -
     groups, pieces: room for what is planned."""
     pieces[:, :, FIRST] = NEVER
     count, near, far = _plan(sides, how, groups, pieces)
-    counts = np.array([near, far])
     now, ends, at = np.zeros(12, np.int64), np.zeros(count, np.int64), np.zeros((2, 3), np.int64)
+    work = sides, how, cost, groups, pieces, np.array([near, far])
     state = (
         now,
         np.zeros((GAPS, 2), np.int64),
@@ -394,16 +386,18 @@ def block_time(sides: Ints, how: Ints, cost: Ints, groups: Ints, pieces: Ints) -
         np.zeros(how[TURNING], np.int64),
         np.zeros(how[BANKS], np.int64),
         np.zeros(ARRIVALS, np.int64),
+        ends,
+        at,
     )
     for _ in range(CALLS):
         pieces[:, :, CAME:] = 0
         ends[:], at[:] = 0, 0
         for g in range(count):
-            _load_ahead(g, sides, how, cost, pieces, counts, ends, at, state)
-            while _transpose(g, g, sides, how, cost, pieces, counts, ends, at, state):
+            _load_ahead(g, work, state)
+            while _transpose(g, g, work, state):
                 pass
-            _load_ahead(g, sides, how, cost, pieces, counts, ends, at, state)
-            _multiply(g, groups, sides, how, cost, pieces, counts, ends, at, state)
+            _load_ahead(g, work, state)
+            _multiply(g, work, state)
             ends[g] = now[PE]
-            _load_ahead(g, sides, how, cost, pieces, counts, ends, at, state)
+            _load_ahead(g, work, state)
     return max(now[END], now[PE]) // CALLS, now[MOVING] // CALLS

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How each kind of group may be recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trnlab.compiler.fusing.groups import FusionGroup, GroupKind
+from trnlab.compiler.lowerings.attention import (
+    fits_fused,
+    lower_attention,
+    lower_attention_by_blocks,
+    lower_attention_by_segments,
+)
+from trnlab.compiler.lowerings.collective import lower_collective
+from trnlab.compiler.lowerings.context import Lowering
+from trnlab.compiler.lowerings.convolution import lower_convolution
+from trnlab.compiler.lowerings.dot import lower_dot
+from trnlab.compiler.lowerings.move import lower_move
+from trnlab.compiler.lowerings.pool import lower_pool
+from trnlab.compiler.lowerings.rows import lower_rows
+from trnlab.compiler.lowerings.scatter import lower_scatter
+from trnlab.compiler.lowerings.table_rows import lower_put_rows, lower_sum_rows
+
+# The forms of each kind of group, the fastest first, and what a group must be like for a form.
+LOWERINGS: dict[GroupKind, tuple[tuple[Callable[[Lowering], None], Callable[[FusionGroup], bool]], ...]] = {
+    GroupKind.ROWS: ((lower_rows, lambda group: True),),
+    GroupKind.DOT: ((lower_dot, lambda group: True),),
+    GroupKind.ATTENTION: (
+        (lower_attention, fits_fused),
+        (lower_attention_by_segments, fits_fused),
+        (lower_attention_by_blocks, lambda group: True),
+    ),
+    GroupKind.CONVOLUTION: ((lower_convolution, lambda group: True),),
+    GroupKind.POOL: ((lower_pool, lambda group: True),),
+    GroupKind.SCATTER: (
+        (lower_sum_rows, lambda group: group.anchor.name == "trn.sum_rows"),
+        (lower_put_rows, lambda group: group.anchor.name == "trn.put_rows"),
+        (lower_scatter, lambda group: group.anchor.name == "scatter"),
+    ),
+    GroupKind.MOVE: ((lower_move, lambda group: True),),
+    GroupKind.COLLECTIVE: ((lower_collective, lambda group: True),),
+}
