@@ -85,6 +85,11 @@ def _choice(about: str, ours: Value, vendor: Sequence[Since], **more: Any) -> An
     return field(default=ours, metadata={"about": about, "ours": ours, "vendor": tuple(vendor), **rest})
 
 
+def _asked(**values: tuple[str, str]) -> dict[str, str]:
+    """The options whose value, the first, is not the default, the second."""
+    return {name: value for name, (value, default) in values.items() if value != default}
+
+
 @dataclass(frozen=True)
 class Stack:
     """Whose compiler and libraries make programs of a model."""
@@ -172,9 +177,8 @@ class Stack:
             Since(
                 "2.0",
                 APART,
-                DOCUMENTED,
-                "to fuse them is an option of the vendor's libraries (fuse_qkv, fused_qkv), which says that the "
-                "compiler does not",
+                INFERRED,
+                "S00072, S00351, S01048 and S00436: apart they are -3 to +18 % off, joined +9 to +21 %",
             ),
         ),
         alternatives=(JOINED,),
@@ -189,8 +193,8 @@ class Stack:
                 "2.0",
                 ESTIMATED,
                 INFERRED,
-                "S00072, S00351, S01048 and S00436: estimated and apart they are -3 to +18 % off, joined and "
-                "followed +15 to +33 %",
+                "S00072, S00351, S01048 and S00436: estimated they are -3 to +18 % off, followed +13 to +28 %, "
+                "followed and joined +15 to +33 %",
             ),
         ),
         alternatives=(FOLLOWED,),
@@ -268,19 +272,16 @@ class Stack:
 
     def compile_options(self) -> dict[str, str]:
         """Options of `compiler.compile` that differ from its defaults."""
-        asked = {
-            "fusion": (self.fusion, LOOPS),
-            "attention": (self.attention, KERNEL),
-            "siblings": (self.siblings, JOINED),
-            "blockings": (self.blockings, FOLLOWED),
-        }
-        return {name: value for name, (value, default) in asked.items() if value != default}
+        return _asked(fusion=(self.fusion, LOOPS), attention=(self.attention, KERNEL))
 
     @property
-    def generation_options(self) -> dict[str, str]:
-        """Those of programs that generate, beside `compile_options`: others have no products of few rows that matter,
-        and are the same under stacks that differ in nothing else."""
-        return {} if self.few_rows == SPREAD else {"few_rows": self.few_rows}
+    def inference_options(self) -> dict[str, str]:
+        """Those of forward passes and of programs that generate, beside `compile_options`.
+
+        Steps of training change by 0 to 5 % with them (docs/stacks.md); they are compiled once for both stacks.
+        """
+        few_rows, siblings = (self.few_rows, SPREAD), (self.siblings, JOINED)
+        return _asked(few_rows=few_rows, siblings=siblings, blockings=(self.blockings, FOLLOWED))
 
     @property
     def layout(self) -> dict[str, int]:

@@ -100,7 +100,7 @@ def step_of(row: InferenceRow, stack: Stack, folder: Path | None = None) -> floa
         share = ServingProgram(row.batch, row.places, row.ranks)
         return ServingCosts(session, folder).of("decode", known, share).seconds
     graph = forward(known, row.batch, row.places)
-    made = TimedPrograms(session).executable(graph, "forward", frozen=weights_of(graph))
+    made = TimedPrograms(session).executable(graph, "forward", frozen=weights_of(graph), more=stack.inference_options)
     return float(made.total_ps / PS_PER_S)
 
 

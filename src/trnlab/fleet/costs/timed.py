@@ -24,8 +24,8 @@ Routines = dict[Any, Routine]  # by what they do
 
 @dataclass
 class SharedRoutines:
-    """Routines that programs of several stacks have in common. A stack decides which operations are a routine; what
-    becomes of them is the same for all, on one chip and in one precision."""
+    """Routines that programs of several stacks have in common. A stack decides which operations are a routine, and
+    the key of one says how it was made; they are of one chip and one precision."""
 
     _known: dict[tuple[Chip, str], Routines] = field(default_factory=dict)
 

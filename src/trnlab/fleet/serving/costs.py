@@ -58,8 +58,8 @@ class ServingCosts(TimedPrograms):
         )
 
     def _kept(self, kind: str, model: Model, layers: int, share: ServingProgram) -> ServingCost:
-        turned = self.session.stack.few_rows
-        key = repr((kind, layers, share, self.cores, turned, replace(model, name="", source="")))
+        options = self.session.stack.inference_options
+        key = repr((kind, layers, share, self.cores, options, replace(model, name="", source="")))
         if key not in self.store.programs:
             self.store.programs[key] = asdict(self._made(kind, model, layers, share))
         return ServingCost(**self.store.programs[key])
@@ -68,7 +68,7 @@ class ServingCosts(TimedPrograms):
         t = share.tensor
         groups = tuple(tuple(range(i, i + t)) for i in range(0, self.ranks, t)) if t > 1 else ()
         graph = MAKERS[kind](model, layers, share, groups)
-        made = self.executable(graph, kind, more=self.session.stack.generation_options)
+        made = self.executable(graph, kind, more=self.session.stack.inference_options)
         return _measured(made, float(model_flops(graph)))
 
 
