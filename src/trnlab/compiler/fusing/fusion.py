@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
+from functools import reduce
 from math import prod
+from operator import or_
 
 from trnlab.compiler.analysis.roles import find_updates
 from trnlab.compiler.analysis.selection import SelectionRule
@@ -28,6 +30,8 @@ from trnlab.numerics.dtypes import bfloat16, float32
 
 # Elements of a group that is merged with a later one only if that makes nobody wait: there is little to save.
 SMALL = 4096
+# Elements that are read again by a loop of its own where the loop that reads them anyway would make it wait.
+QUICK = 1 << 16
 
 
 class Partition(Admission):
@@ -146,13 +150,19 @@ class Partition(Admission):
         roots = [self.shared(v) for v in op.operands]
         kinds = (GroupKind.ROWS, GroupKind.DOT, GroupKind.CONVOLUTION)
         owners = {self.owner[v] for v in roots if v in self.owner and self.owner[v].kind in kinds}
-        beside = {g for v in roots if v.type.size > 1 for g in self.readers.get(v, ()) if g.ops} - owners
+        readers = {g for v in roots if v.type.size > 1 for g in self.readers.get(v, ()) if g.ops}
+        beside = {g for g in readers - owners if g.size > QUICK or not self._ancestors[g.id] & ~self._needs(op)}
         by_age = sorted(owners, key=lambda g: -g.id)
         products = [g for g in by_age if g.kind is GroupKind.DOT and any(map(self._is_of_columns, owners))]
         found = [*products, *(g for g in by_age if g not in products), *sorted(beside, key=lambda g: -g.id)]
         if op in self._late:
             found = [g for g in found if max(self._late.get(o, self._levels[o]) for o in g.ops) >= self._late[op]]
         return [g for g in found if g.update == (op in self._updates)]
+
+    def _needs(self, op: Op) -> int:
+        """The groups that must have run before an op can be computed, a bit for each."""
+        owners = [self.owner[root] for v in op.operands if (root := self.root(v)) in self.owner]
+        return reduce(or_, (self._ancestors[g.id] | 1 << g.id for g in owners), 0)
 
     def _is_of_columns(self, group: FusionGroup) -> bool:
         """Whether all that a loop computes varies along columns only: a bias in another format, of every row."""

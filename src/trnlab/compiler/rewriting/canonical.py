@@ -12,16 +12,14 @@ from __future__ import annotations
 
 from math import prod
 
-import numpy as np
-
 from trnlab.compiler.analysis.strided import LOOK_OPS, view_of_origin
+from trnlab.compiler.rewriting.picks import one_hot_sum, take_along
 from trnlab.graph.builder import GraphBuilder
-from trnlab.graph.intervals import limits
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.loops import Body
 from trnlab.graph.ops import CALL, COLLECTIVE, OPS
-from trnlab.graph.passes.rewrite import rewrite
-from trnlab.numerics.dtypes import float32, int32
+from trnlab.graph.passes.rewrite import is_zero, rewrite
+from trnlab.numerics.dtypes import float32
 
 LONG = 4096  # elements of one row beyond which a reduction of everything is spread over partitions
 FEW = 32  # arrays whose sum is made of additions
@@ -49,45 +47,10 @@ def _reduce(op: Op, b: GraphBuilder) -> Value:
     (x,) = op.operands
     kind: str = op.attrs["kind"]
     dims = tuple(d for d in op.attrs["dimensions"] if x.shape[d] > 1)
-    total = _one_hot_sum(b, x) if kind == "add" and dims == (len(x.shape) - 1,) else None
+    total = one_hot_sum(b, x) if kind == "add" and dims == (len(x.shape) - 1,) else None
     if total is None:
         total = _reduce_dims(b, x, dims, kind)
     return b.reshape(total, op.result.shape) if total.shape != op.result.shape else total
-
-
-def _one_hot_sum(b: GraphBuilder, x: Value) -> Value | None:
-    """The sum along rows of a value in column ids[row], zeros elsewhere: the value, if there is such a column.
-
-    Backward passes of losses and embeddings spell this out over whole matrices.
-    """
-    if x.op is None or x.op.name != "select" or not is_zero(x.op.operands[2]):
-        return None
-    mask, chosen = x.op.operands[0].op, x.op.operands[1]
-    if mask is None or mask.name != "compare" or mask.attrs["comparison_direction"] != "EQ":
-        return None
-    last = len(x.shape) - 1
-    columns = [v for v in mask.operands if v.op and v.op.name == "iota" and v.op.attrs["iota_dimension"] == last]
-    ids = next((v for v in mask.operands if v not in columns), None)
-    if not columns or ids is None or ids.dtype.is_float or x.shape[last] > limits(ids.dtype).high:
-        return None  # fractions are in no column, and narrow indices count round and round
-    rows, value = (_one_per_row(b, v) for v in (ids, chosen))
-    if rows is None or value is None:
-        return None
-    inside = b.and_(b.compare(rows, "GE", 0), b.compare(rows, "LT", x.shape[last]))
-    return b.select(inside, value, b.constant(0, value.dtype, value.shape))
-
-
-def _one_per_row(b: GraphBuilder, x: Value) -> Value | None:
-    """A value that is the same along the last dimension, without it."""
-    op, last = x.op, len(x.shape) - 1
-    if op is None or op.name != "broadcast_in_dim":
-        return None
-    (source,) = op.operands
-    kept = [(d, n) for d, n in zip(op.attrs["broadcast_dimensions"], source.shape) if d != last]
-    if prod(n for _, n in kept) != source.type.size:
-        return None
-    narrow = b.reshape(source, tuple(n for _, n in kept))
-    return b.broadcast_in_dim(narrow, x.shape[:last], tuple(d for d, _ in kept))
 
 
 def _reduce_dims(b: GraphBuilder, x: Value, dims: tuple[int, ...], kind: str) -> Value:
@@ -185,30 +148,7 @@ def _scatter(op: Op, b: GraphBuilder) -> Value | None:
 
 
 def _gather(op: Op, b: GraphBuilder) -> Value | None:
-    return _take_along(b, *op.operands) if op.attrs["operand_batching_dims"] else None
-
-
-def _take_along(b: GraphBuilder, x: Value, ids: Value) -> Value:
-    """One element of each row: the row, zero elsewhere, summed; of integers, which a sum rounds, combined by "or".
-
-    No engine gathers along the free dimension as fast. Indices out of range take the nearest element.
-    """
-    last = len(x.shape) - 1
-    ids = b.clamp(0, b.convert(ids, int32), x.shape[last] - 1)
-    place = b.iota(x.shape, int32, last)
-    wanted = b.broadcast_in_dim(ids, x.shape, range(last))
-    kept = b.select(b.compare(place, "EQ", wanted), x, b.constant(0, x.dtype, x.shape))
-    return b.reduce(kept, (last,), "add" if x.dtype.is_float else "or")
-
-
-def is_zero(value: Value) -> bool:
-    """Whether a value is zero throughout, and not minus zero."""
-    while value.op is not None and value.op.name in ("broadcast_in_dim", "reshape"):
-        value = value.op.operands[0]
-    if value.op is None or value.op.name != "constant":
-        return False
-    number = value.op.attrs["value"]
-    return not isinstance(number, np.ndarray) and number == 0 and not np.signbit(number)
+    return take_along(b, *op.operands) if op.attrs["operand_batching_dims"] else None
 
 
 # -- code from elsewhere --------------------------------------------------------------------------------------------

@@ -21,14 +21,13 @@ from enum import Enum
 from math import prod
 
 from trnlab.compiler.analysis.ranges import Ranges
-from trnlab.compiler.rewriting.canonical import is_zero
 from trnlab.compiler.rules.conditions import SMALL_TABLE
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.intervals import EXACT
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.ops import ELEMENTWISE, OPS
 from trnlab.graph.passes.dead import remove_dead_ops
-from trnlab.graph.passes.rewrite import rewrite, splat
+from trnlab.graph.passes.rewrite import is_zero, rewrite, splat
 from trnlab.numerics.dtypes import bfloat16, float16, float32, int32
 
 WORTH = 1024

@@ -50,6 +50,16 @@ def splat(value: Value) -> Any:
     return None if isinstance(number, np.ndarray) else number
 
 
+def is_zero(value: Value) -> bool:
+    """Whether a value is zero throughout, and not minus zero."""
+    while value.op is not None and value.op.name in ("broadcast_in_dim", "reshape"):
+        value = value.op.operands[0]
+    if value.op is None or value.op.name != "constant":
+        return False
+    number = value.op.attrs["value"]
+    return not isinstance(number, np.ndarray) and number == 0 and not np.signbit(number)
+
+
 def made_by(value: Value, name: str) -> Op | None:
     """The op that makes `value` when it is called `name`."""
     return value.op if value.op is not None and value.op.name == name else None
