@@ -69,6 +69,7 @@ def every_op():
     pooled = b.op("trn.max_pool", q, **sizes)
     spread = b.op("trn.max_pool_backward", pooled, q, **sizes)
     both = b.op("trn.moments", q, dimensions=(1, 3))
+    rotated = b.op("trn.rotate_half", noise)
     tall = b.reshape(b.convert(noise, bfloat16), (6, 4))
     cast = {"dtype": float32, "rhs_cast": "bfloat16"}
     dims = {"lhs_contracting_dimensions": (0,), "rhs_contracting_dimensions": (0,)}
@@ -78,6 +79,7 @@ def every_op():
         joined,
         *beside,
         both,
+        rotated,
         total,
         summed,
         placed,

@@ -133,6 +133,7 @@ FOLLOWS = [
     ("trn.put_rows", ["9x3xbfloat16", "4xint32", "4x3xbfloat16"], {}, ["9x3xbfloat16"]),
     ("trn.gelu", [F23], {"approximate": "tanh"}, [F23]),
     ("trn.gelu_dx", [B23], {"approximate": "none"}, [B23]),
+    ("trn.rotate_half", ["2x6xbfloat16"], {}, ["2x6xbfloat16"]),
     ("trn.moments", ["2x3x4xbfloat16"], {"dimensions": (1, 2)}, ["2x2xfloat32"]),
     ("trn.max_pool", ["2x9x6xfloat32"], WINDOWS, ["2x4x6xfloat32"]),
     ("trn.max_pool_backward", ["2x4x6xfloat32", "2x9x6xbfloat16"], WINDOWS, ["2x9x6xfloat32"]),

@@ -119,6 +119,13 @@ def _copysign(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple
     return (b.select(negative, b.negate(size), size),)
 
 
+def _rotate_half(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
+    (x,) = operands
+    last, half = len(x.shape) - 1, x.shape[-1] // 2
+    first, second = b.slice_dim(x, last, 0, half), b.slice_dim(x, last, half, 2 * half)
+    return (b.concatenate([b.negate(second), first], last),)
+
+
 # -- windows -------------------------------------------------------------------------------------------------------
 
 
@@ -312,6 +319,7 @@ _DEFINITIONS: dict[str, Callable[[GraphBuilder, Sequence[Value], Attrs], tuple[V
     "trn.copysign": _copysign,
     "trn.silu": _silu,
     "trn.silu_dx": _silu_dx,
+    "trn.rotate_half": _rotate_half,
     "trn.moments": _moments,
     "trn.dot_sum": _dot_sum,
     "trn.dot_and_sums": _dot_and_sums,

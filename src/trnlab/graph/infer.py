@@ -447,6 +447,7 @@ _RULES: dict[str, Rule] = {
     "trn.rng_uniform": _rng_uniform,
     "trn.rng_philox": _rng_philox,
     "trn.gelu": _unary,
+    "trn.rotate_half": composites.rotate_half,
     "trn.gelu_dx": _unary,
     "trn.moments": _moments,
     "trn.dot_sum": _dot_sum,

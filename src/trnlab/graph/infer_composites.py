@@ -15,6 +15,13 @@ Types = Sequence[TensorType]
 Attrs = Mapping[str, Any]
 
 
+def rotate_half(types: Types, attrs: Attrs) -> TensorType:
+    """The same as the operand, whose rows have two halves."""
+    (x,) = types
+    _need(x.rank > 0 and x.shape[-1] % 2 == 0, "rows must have two halves", "an even last dimension", x.shape)
+    return x
+
+
 def _attention_shapes(q: TensorType, k: TensorType, v: TensorType, bias: Types) -> tuple[int, int, int, int]:
     for label, operand in (("q", q), ("k", k), ("v", v)):
         _need(operand.rank == 4, f"{label} must be [batch, heads, length, size]", 4, operand.shape)

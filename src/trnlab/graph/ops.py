@@ -22,6 +22,7 @@ from typing import Any
 from trnlab.collectives import PURPOSES
 
 ELEMENTWISE = "elementwise"  # one result element from the elements at the same place
+ROWWISE = "rowwise"  # one result row, along the last dimension, from the elements of the same row
 SOURCE = "source"  # no data in: constants, iota, random numbers
 SHAPE = "shape"  # moves elements, computes nothing
 REDUCE = "reduce"
@@ -289,6 +290,8 @@ _TABLE: tuple[OpDef, ...] = (
     *_unary("f", "trn.silu", "trn.silu_dx"),
     # The magnitude of lhs with the sign of rhs, of zeros too. (The sign of a NaN is not looked at.)
     *_binary("f", False, "trn.copysign"),
+    # Rows [..., D] with their halves exchanged and one negated, as rotary positions have it: (a, b) becomes (-b, a).
+    OpDef("trn.rotate_half", ROWWISE, ("operand",), "f"),
     # q [B,H,T,D], k and v [B,Hkv,S,D], bias [B or 1, H or 1, T or 1, S] added to scale * q k^T, lse [B,H,T] float32.
     # causal: query t sees keys 0..t. hides: the bias is known to hold nothing but 0 and -inf. Of a query that sees no
     # key, out is zero, and lse is finite and means nothing.

@@ -9,11 +9,14 @@ from trnlab.compiler.convolutions import has_epilogue
 from trnlab.compiler.fusing.classes import Classes
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass, join, sums_over_rows
 from trnlab.graph.ir import Op, Value
-from trnlab.graph.ops import ELEMENTWISE, OPS
+from trnlab.graph.ops import ELEMENTWISE, OPS, ROWWISE
 from trnlab.numerics.dtypes import bfloat16, float32
 
 # Full tensors that the epilogue of a matmul may read: more, and the PE array would wait for them.
 MAX_EPILOGUE_LOADS = 2
+# Of a loop whose ops are of rows of their own: columns at most, and rows at least, so that tiles overlap.
+MOST_COLS, LEAST_ROWS = 4096, 512
+P = 128  # columns at whose multiples tiles of a product begin that has others beside it
 PSUM_BANKS, BANK_COLS = 8, 512  # sums over rows stay in PSUM for the whole loop
 
 
@@ -31,6 +34,8 @@ class Admission(Classes):
             return self._admit_moments(group, op)
         if op.name == "gather":
             return self._admit_gather(group, op)
+        if OPS[op.name].kind == ROWWISE:
+            return self._admit_rows(group, op)
         return self._admit_elementwise(group, op)
 
     def _admit_elementwise(self, group: FusionGroup, op: Op) -> tuple[int | None, ValueClass] | None:
@@ -143,7 +148,38 @@ class Admission(Classes):
         group.outer[ids] = ValueClass.ROW
         return cols, ValueClass.FULL
 
+    def _admit_rows(self, group: FusionGroup, op: Op) -> tuple[int | None, ValueClass] | None:
+        """Admit an op of whole rows of its own, several of which may lie side by side in a row of the loop."""
+        (value,), size = op.operands, op.result.shape[-1]
+        cols = group.cols or side_by_side(op.result.shape)
+        fits = group.kind is GroupKind.ROWS or (group.kind is GroupKind.DOT and P % size == 0)
+        if not fits or cols % size or value.type.size != group.size:
+            return None
+        outer = [v for v, cls in group.outer.items() if cls is ValueClass.FULL]
+        if group.cols is None and not all(self.has_rows(v, group.size // cols, cols) for v in outer):
+            return None
+        if self.inside(value, group):
+            seen = self.class_of(value, group, cols)
+            return None if seen is None or seen[1] is not ValueClass.FULL else (cols, ValueClass.FULL)
+        if group.kind is not GroupKind.ROWS or not self.has_rows(value, group.size // cols, cols):
+            return None
+        group.outer.setdefault(value, ValueClass.FULL)
+        return cols, ValueClass.FULL
+
     # -- second thoughts, once all readers are known ------------------------------------------------------------
+
+
+def side_by_side(shape: tuple[int, ...]) -> int:
+    """Columns of a loop over rows of the last dimension: several of them, where rows are left for all partitions and
+    no dimension is cut elsewhere than in equal parts."""
+    size, rows, found = shape[-1], prod(shape[:-1]), 1
+    for count in reversed(shape[:-1]):
+        most = min(MOST_COLS // (found * size), rows // (found * LEAST_ROWS))
+        part = max(n for n in range(1, count + 1) if count % n == 0 and n <= max(most, 1))
+        found *= part
+        if part < count:
+            break
+    return found * size
 
 
 def fits_psum(sums: int, cols: int) -> bool:

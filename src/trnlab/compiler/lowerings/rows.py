@@ -29,7 +29,7 @@ from trnlab.compiler.fusing.tiles import PsumSpace, TilePlan, TileSpace, make_pl
 from trnlab.compiler.lowerings.context import Lowering, SbufTurns
 from trnlab.errors import CapacityError
 from trnlab.graph.ir import Op, Value
-from trnlab.graph.ops import ELEMENTWISE, OPS
+from trnlab.graph.ops import ELEMENTWISE, OPS, ROWWISE
 from trnlab.graph.passes.rewrite import made_by
 from trnlab.isa.base import Memory
 from trnlab.isa.rules import MAX_FREE
@@ -306,6 +306,8 @@ def _forms(low: Lowering, domain: Domain) -> Iterator[tuple[int, int, float]]:
     whole = domain.width <= (MAX_FREE[Memory.SBUF] if needs_whole else CHUNKS[0])
     sums = sums_over_rows(low.group)
     widths = [domain.width] * whole + [c for c in CHUNKS if c < domain.width]
+    own = {op.result.shape[-1] for op in low.group.ops if OPS[op.name].kind == ROWWISE}
+    widths = [w for w in widths if not any(w % size for size in own)]
     if sums:
         widths = [w for w in widths if sums * -(-w // 512) <= 8] or [128]
     if read_once:  # short sweeps, of which many are on their way

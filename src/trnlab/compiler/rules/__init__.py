@@ -17,6 +17,7 @@ from trnlab.compiler.rules import (
     integers,
     quotients,
     reductions,
+    rotations,
     rounding,
     sources,
     waves,
@@ -88,6 +89,7 @@ RULES: dict[str, tuple[SelectionRule, ...]] = {
     "exponential_minus_one": (SelectionRule(functions.exponential_minus_one, FLOATS),),
     "log_plus_one": (SelectionRule(functions.log_plus_one, FLOATS),),
     "atan": (SelectionRule(functions.arctangent, FLOATS),),
+    "trn.rotate_half": (SelectionRule(rotations.rotate_half, FLOATS),),
     "trn.copysign": (SelectionRule(functions.with_sign_of, FLOATS),),
     **dict.fromkeys(
         ("sine", "cosine"),

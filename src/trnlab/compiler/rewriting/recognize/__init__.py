@@ -8,6 +8,7 @@ from trnlab.compiler.rewriting.recognize.activations import recognize_activation
 from trnlab.compiler.rewriting.recognize.along import recognize_picks
 from trnlab.compiler.rewriting.recognize.attention import recognize_attention
 from trnlab.compiler.rewriting.recognize.normalization import recognize_normalizations
+from trnlab.compiler.rewriting.recognize.rotations import recognize_rotations
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.passes import simplify
@@ -21,6 +22,7 @@ __all__ = [
     "recognize_attention",
     "recognize_normalizations",
     "recognize_picks",
+    "recognize_rotations",
 ]
 
 
@@ -30,8 +32,9 @@ def recognize(graph: Graph) -> None:
     activations = recognize_activations(graph)
     picks = recognize_picks(graph)
     norms = recognize_normalizations(graph)
+    rotations = recognize_rotations(graph)
     recognize_powers(graph)
-    if attention or activations or picks or norms:
+    if attention or activations or picks or norms or rotations:
         simplify(graph)
     if attention:
         expand_attention(graph)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rotary positions (Su et al. 2021, arXiv:2104.09864), in which the halves of a head are exchanged and one negated.
+
+Written out, that is a concatenation of slices, which would be made in memory. As one op it is an instruction for
+each half of a tile, in the loop or the epilogue that computes what stands beside it. Heads are turned in the order in
+which the product before has them, where they were transposed behind it: x cos + rotate(x) sin of a transposed x is
+the same of x, transposed.
+"""
+
+from __future__ import annotations
+
+from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.ir import Graph, Op, Value
+from trnlab.graph.passes.dead import remove_dead_ops
+from trnlab.graph.passes.rewrite import made_by, rewrite, splat
+
+SIZES = frozenset({32, 64, 128, 256})  # of a row, so that columns of a loop can be cut between rows
+STEPS = 4  # ops from the sum back to what was transposed
+FOLLOWING = frozenset({"add", "subtract", "multiply", "convert", "negate", "trn.rotate_half"})
+
+
+def recognize_rotations(graph: Graph) -> bool:
+    """Replace rotations that are written out; whether there were any."""
+    if not rewrite(graph, {"concatenate": _rotation}):
+        return False
+    rewrite(graph, dict.fromkeys(("add", "subtract"), _before_transpose))
+    remove_dead_ops(graph)
+    return True
+
+
+def _rotation(op: Op, b: GraphBuilder) -> Value | None:
+    """(-b, a) of rows (a, b), or (b, -a), which is what leads back."""
+    last = len(op.result.shape) - 1
+    if op.attrs["dimension"] != last or len(op.operands) != 2 or op.result.shape[last] not in SIZES:
+        return None
+    first, second = op.operands
+    turned, returned = made_by(first, "negate"), made_by(second, "negate")
+    if not op.result.dtype.is_float:
+        return None
+    if turned is not None and (x := _of_halves(turned.operands[0], second)) is not None:
+        return b.op("trn.rotate_half", x)
+    if returned is not None and (x := _of_halves(first, returned.operands[0])) is not None:
+        return b.negate(b.op("trn.rotate_half", x))
+    return None
+
+
+def _of_halves(high: Value, low: Value) -> Value | None:
+    """The value whose second and first half along the last dimension these are."""
+    upper, lower = made_by(high, "slice"), made_by(low, "slice")
+    if upper is None or lower is None or upper.operands[0] is not lower.operands[0]:
+        return None
+    (x,), half = upper.operands, high.shape[-1]
+    whole = [(0, n, 1) for n in x.shape[:-1]]
+    found = [_bounds(upper) == [*whole, (half, 2 * half, 1)], _bounds(lower) == [*whole, (0, half, 1)]]
+    return x if all(found) and x.shape[-1] == 2 * half else None
+
+
+def _bounds(op: Op) -> list[tuple[int, int, int]]:
+    """First, end and step of each dimension of a slice."""
+    return list(zip(*(op.attrs[name] for name in ("start_indices", "limit_indices", "strides"))))
+
+
+def _before_transpose(op: Op, b: GraphBuilder) -> Value | None:
+    """A sum with a rotation in it, computed before the transpose of what is rotated."""
+    order = _order(op.result, STEPS)
+    if order is None:
+        return None
+    known: dict[Value, Value | None] = {}
+    found = _moved_back(b, op.result, order, known)
+    return None if found is None else b.transpose(found, order)
+
+
+def _order(x: Value, steps: int) -> tuple[int, ...] | None:
+    """The permutation behind which a rotation among the ops that make x stands, if rows stay rows."""
+    op = x.op
+    if op is None or not steps or op.name not in FOLLOWING:
+        return None
+    if op.name == "trn.rotate_half":
+        moved = made_by(op.operands[0], "transpose")
+        order = None if moved is None else tuple(moved.attrs["permutation"])
+        return order if order is not None and order[-1] == len(order) - 1 else None
+    return next((found for v in op.operands if (found := _order(v, steps - 1)) is not None), None)
+
+
+def _moved_back(b: GraphBuilder, x: Value, order: tuple[int, ...], known: dict[Value, Value | None]) -> Value | None:
+    """The value whose transpose by `order` is x; None where it is not seen to be one."""
+    if x not in known:
+        known[x] = _computed_before(b, x, order, known)
+    return known[x]
+
+
+def _computed_before(
+    b: GraphBuilder, x: Value, order: tuple[int, ...], known: dict[Value, Value | None]
+) -> Value | None:
+    op, places = x.op, [order.index(d) for d in range(len(order))]
+    if op is None or len(x.shape) != len(order):
+        return None
+    shape = tuple(x.shape[d] for d in places)
+    number = splat(x)
+    if number is not None:
+        return b.constant(number, x.dtype, shape)
+    if op.name == "transpose":
+        return op.operands[0] if tuple(op.attrs["permutation"]) == order else None
+    if op.name == "broadcast_in_dim":
+        dims = [order[d] for d in op.attrs["broadcast_dimensions"]]
+        return b.broadcast_in_dim(op.operands[0], shape, dims) if dims == sorted(dims) else None
+    if op.name not in FOLLOWING:
+        return None
+    operands = [_moved_back(b, v, order, known) for v in op.operands]
+    return None if None in operands else b.op(op.name, *(v for v in operands if v), **op.attrs)

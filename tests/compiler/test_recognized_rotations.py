@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rotary positions are one op, computed beside the product that they turn, and by loops of many heads."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from compiled import build, error, execute, random
+
+from trnlab import chips
+from trnlab.compiler import compile
+from trnlab.compiler.fusing.admission import side_by_side
+from trnlab.compiler.rewriting.recognize import recognize_rotations
+from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.interpret import interpret
+from trnlab.graph.passes import simplify
+from trnlab.graph.verify import verify
+
+
+def halves(b, x):
+    """The first and the second half of each row."""
+    last, half = len(x.shape) - 1, x.shape[-1] // 2
+    return b.slice_dim(x, last, 0, half), b.slice_dim(x, last, half, 2 * half)
+
+
+def rotated(b, x, cos, sin, back=False):
+    """x turned by angles [S, D], or back."""
+    last = len(x.shape) - 1
+    cosine, sine = (b.broadcast_in_dim(v, x.shape, (last - 1, last)) for v in (cos, sin))
+    if back:
+        low, high = halves(b, b.multiply(x, sine))
+        return b.add(b.multiply(x, cosine), b.concatenate([high, b.negate(low)], last))
+    low, high = halves(b, x)
+    return b.add(b.multiply(x, cosine), b.multiply(b.concatenate([b.negate(high), low], last), sine))
+
+
+def by_torch(x, cos, sin, back=False):
+    x, cos, sin = (torch.from_numpy(np.asarray(v, np.float64)) for v in (x, cos, sin))
+    if back:
+        low, high = (x * sin).chunk(2, -1)
+        return (x * cos + torch.cat((high, -low), -1)).numpy()
+    low, high = x.chunk(2, -1)
+    return (x * cos + torch.cat((-high, low), -1) * sin).numpy()
+
+
+def ops_of(graph):
+    """After recognition."""
+    after = graph.copy()
+    recognize_rotations(after)
+    simplify(after)
+    verify(after)
+    return [op.name for op in after.ops]
+
+
+SHAPES = [
+    (2, 4, 130, 64),
+    (1, 3, 40, 128),
+    (1, 12, 2048, 32),
+    (2, 2, 7, 256),
+    (600, 32),
+    (1, 64, 64),
+    (3, 5, 1, 128),
+    (1, 1, 1, 32),
+    (1, 4, 1100, 64),
+]
+
+
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_rotations_are_pytorchs(shape, back):
+    """Whole and odd numbers of heads, one place and many, halves of one head's angles that differ."""
+    inputs = [random(*shape), random(*shape[-2:], seed=1), random(*shape[-2:], seed=2)]
+    graph = build(lambda b, *values: rotated(b, *values, back=back), *inputs)
+    assert "trn.rotate_half" in ops_of(graph)
+    assert "concatenate" not in ops_of(graph)
+    assert error(execute(graph, inputs)[0], by_torch(*inputs, back=back)) < 1e-6
+
+
+@pytest.mark.parametrize("chip", ["trn1", "trn2"])
+def test_in_bfloat16_bits_are_those_of_the_graph(chip):
+    """Every product is rounded, as the graph says."""
+    inputs = [random(1, 8, 300, 128), random(300, 128, seed=1), random(300, 128, seed=2)]
+    inputs = [x.astype(ml_dtypes.bfloat16) for x in inputs]
+    graph = build(rotated, *inputs)
+    got = execute(graph, inputs, chip=chip)[0]
+    np.testing.assert_array_equal(got, interpret(graph, inputs)[0])
+
+
+@pytest.mark.parametrize("hostile", [np.inf, -np.inf, np.nan, -0.0])
+def test_hostile_values_go_where_they_belong(hostile):
+    """One of them in each half; bits of zeros, too."""
+    x = random(4, 64)
+    x[1, 3] = x[2, 40] = hostile
+
+    def function(b, x):
+        low, high = halves(b, x)
+        return b.concatenate([b.negate(high), low], 1)
+
+    (got,) = execute(build(function, x), [x])
+    expected = np.concatenate([-x[:, 32:], x[:, :32]], 1)
+    np.testing.assert_array_equal(got, expected)
+    known = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(got)[known], np.signbit(expected)[known])
+
+
+@pytest.mark.parametrize("size", [16, 80, 96, 512])
+def test_other_sizes_are_moved(size):
+    inputs = [random(2, 3, 40, size), random(40, size, seed=1), random(40, size, seed=2)]
+    graph = build(rotated, *inputs)
+    assert "trn.rotate_half" not in ops_of(graph)
+    assert error(execute(graph, inputs)[0], by_torch(*inputs)) < 1e-6
+
+
+def test_other_halves_are_moved():
+    """The same half twice, halves of two tensors, both or none negated, other lengths."""
+    x, y = random(40, 64), random(40, 64, seed=1)
+
+    def function(b, x, y):
+        (low, high), (_, other) = halves(b, x), halves(b, y)
+        short = b.slice_dim(x, 1, 31, 63)
+        pairs = [
+            (b.negate(low), low),
+            (b.negate(other), low),
+            (b.negate(high), b.negate(low)),
+            (high, low),
+            (b.negate(short), low),
+            (b.negate(low), high),
+        ]
+        return [b.concatenate(pair, 1) for pair in pairs]
+
+    graph = build(function, x, y)
+    assert "trn.rotate_half" not in ops_of(graph)
+    for got, expected in zip(execute(graph, [x, y]), interpret(graph, [x, y])):
+        np.testing.assert_array_equal(got, expected)
+
+
+def attention_input(b, x, w, cos, sin, heads):
+    """Heads [B, N, S, D] of a product x w, turned."""
+    batch, length, _ = x.shape
+    wide = b.dot_general(x, w, ((2,), (0,)), dt="float32")
+    split = b.reshape(wide, (batch, length, heads, w.shape[1] // heads))
+    return rotated(b, b.transpose(split, (0, 2, 1, 3)), cos, sin)
+
+
+@pytest.mark.parametrize(("heads", "size"), [(4, 64), (3, 128), (2, 256), (12, 32)])
+def test_a_product_turns_its_heads(heads, size):
+    """In its epilogue where columns of a tile hold whole heads."""
+    length = 200
+    inputs = [random(2, length, 96), random(96, heads * size, seed=3)]
+    inputs += [random(length, size, seed=s) for s in (1, 2)]
+    graph = build(lambda b, *values: attention_input(b, *values, heads), *inputs)
+    program = compile(graph, chips.get("trn2"), {"precision": "fp32"})
+    labels = [call.label for call in program.calls]
+    assert any("dot_general" in each and "rotate" in each for each in labels) is (size <= 128), labels
+    x, w, cos, sin = (torch.from_numpy(v).double() for v in inputs)
+    split = (x @ w).unflatten(-1, (heads, size)).transpose(1, 2).numpy()
+    expected = by_torch(split, cos.numpy(), sin.numpy())
+    assert error(execute(graph, inputs, chip="trn2")[0], expected) < 1e-5
+
+
+def test_a_part_of_each_head():
+    """As in GPT-NeoX: what is turned lies apart in memory."""
+    x, cos, sin = random(1, 4, 150, 96), random(150, 32, seed=1), random(150, 32, seed=2)
+
+    def function(b, x, cos, sin):
+        part, rest = b.slice_dim(x, 3, 0, 32), b.slice_dim(x, 3, 32, 96)
+        return b.concatenate([rotated(b, part, cos, sin), rest], 3)
+
+    graph = build(function, x, cos, sin)
+    assert "trn.rotate_half" in ops_of(graph)
+    expected = np.concatenate([by_torch(x[..., :32], cos, sin), x[..., 32:]], 3)
+    assert error(execute(graph, [x, cos, sin])[0], expected) < 1e-6
+
+
+def test_after_a_norm_of_each_head():
+    """As in Qwen3: the loop over rows of one head computes both."""
+    x, cos, sin = random(2, 4, 90, 64), random(90, 64, seed=1), random(90, 64, seed=2)
+
+    def function(b, x, cos, sin):
+        mean = b.multiply(b.reduce(b.multiply(x, x), (3,), keepdims=True), 1 / 64)
+        return rotated(b, b.multiply(x, b.rsqrt(b.add(mean, 1e-6))), cos, sin)
+
+    graph = build(function, x, cos, sin)
+    normed = x / np.sqrt((x.astype(np.float64) ** 2).mean(-1, keepdims=True) + 1e-6)
+    assert error(execute(graph, [x, cos, sin])[0], by_torch(normed, cos, sin)) < 1e-5
+
+
+def test_a_sum_along_other_rows_is_another_loop():
+    """Sums over all heads of a place, of what was turned."""
+    x, cos, sin = random(1, 70, 4, 64), random(4, 64, seed=1), random(4, 64, seed=2)
+
+    def function(b, x, cos, sin):
+        y = rotated(b, x, cos, sin)
+        return y, b.reduce(y, (2, 3)), b.reduce(y, (0, 1))
+
+    y = by_torch(x, cos, sin)
+    got = execute(build(function, x, cos, sin), [x, cos, sin])
+    for one, expected in zip(got, (y, y.sum((2, 3)), y.sum((0, 1)))):
+        assert error(one, expected) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("shape", "columns"),
+    [((1, 2048, 32, 128), 4096), ((1, 32, 2048, 128), 4096), ((1, 8, 2048, 128), 4096), ((3, 12, 100, 64), 5 * 64)],
+    ids=str,
+)
+def test_rows_of_a_loop_hold_several(shape, columns):
+    """As many as leave rows for all partitions four times."""
+    found = side_by_side(shape)
+    assert np.prod(shape) % found == 0
+    assert found == columns
+
+
+def test_a_rotation_needs_two_halves():
+    b = GraphBuilder("odd")
+    x = b.input("x", (4, 33), "float32")
+    with pytest.raises(Exception, match="two halves"):
+        b.op("trn.rotate_half", x)
