@@ -173,6 +173,21 @@ def test_several_sums_over_rows_wider_than_psum():
     check(lambda b, x: (b.reduce(x, (0,)), b.reduce(b.multiply(x, x), (0,))), lambda x: (x.sum(0), (x * x).sum(0)), x)
 
 
+@pytest.mark.parametrize("rows", [130, 257, 384, 390, 520, 700])
+@pytest.mark.parametrize("sums", [1, 2, 3])
+def test_sums_over_rows_in_pieces_do_not_meet(rows, sums):
+    """However many sweeps side by side there are: other columns begin when those before are added up."""
+    x = random(rows, 4700, low=0.1, high=1.0)
+
+    def powers(b, x):
+        found = [x]
+        for _ in range(1, sums):
+            found.append(b.multiply(found[-1], x))
+        return [b.reduce(power, (0,)) for power in found]
+
+    check(powers, lambda x: [(x**n).sum(0) for n in range(1, sums + 1)], x)
+
+
 @pytest.mark.parametrize("narrow", ["bfloat16", "float16", "int32"])
 @pytest.mark.parametrize("shape", [(5,), (5, 5), (300, 200)])
 @pytest.mark.parametrize("function", ["abs", "exponential", "sqrt"])

@@ -50,6 +50,7 @@ class TileLoader:
         self._of_rows: dict[Value, tuple[tuple[int, int], AP]] = {}
         self._of_cols: dict[Value, tuple[tuple[int, int], AP]] = {}
         self._of_sweep: dict[Value, AP] = {}
+        self._early: dict[tuple[Value, int, int], AP] = {}  # of a later sweep, by its first row and column
         self._sums: dict[tuple[Value, int], list[AP]] = {}
         self._ones: dict[DType, AP] = {}
         self.totals: dict[Value, Moments | Extremes] = {}
@@ -118,13 +119,25 @@ class TileLoader:
         if self.kept is not None and (kept := self.kept.find(value, frame)) is not None:
             return kept
         if value not in self._of_sweep:
+            early = self._early.pop((value, frame.row, frame.col), None)
+            if early is not None:
+                self._of_sweep[value] = early
+                return early
             kept = self.kept.take(value, frame) if self.kept is not None else None
+            self.wide.expected[value.dtype.itemsize] -= cls is ValueClass.FULL
             tile = self.wide.take(frame.rows, frame.cols, value.dtype) if kept is None else kept
             self._fill(tile, value, cls, frame)
             if kept is not None:
                 return kept
             self._of_sweep[value] = tile
         return self._of_sweep[value]
+
+    def load_early(self, value: Value, frame: SweepSlice) -> None:
+        """Load a full value for a sweep that comes later."""
+        if self.at_home(value, frame) is None:
+            tile = self.wide.take(frame.rows, frame.cols, value.dtype)
+            self._fill(tile, value, ValueClass.FULL, frame)
+            self._early[value, frame.row, frame.col] = tile
 
     def at_home(self, value: Value, frame: SweepSlice) -> AP | None:
         """The frame's part of a full value that stays in SBUF, where it lies; None for one that does not."""

@@ -46,6 +46,8 @@ class TileSpace:
     def __init__(self, b: Builder, width: int, counts: dict[int, int] | None = None, name: str = "v") -> None:
         self.b, self.width, self.name = b, width, name
         self.peak: Counter[int] = Counter()
+        self.early: Counter[int] = Counter()  # the same if what a sweep loads were there when it begins
+        self.expected: Counter[int] = Counter()  # tiles that the sweep at hand will load
         self._used: Counter[int] = Counter()
         self._measuring = counts is None
         self._free: dict[int, deque[Buffer]] = {}
@@ -62,6 +64,7 @@ class TileSpace:
         size = dtype.itemsize
         self._used[size] += 1
         self.peak[size] = max(self.peak[size], self._used[size])
+        self.early[size] = max(self.early[size], self._used[size] + self.expected[size])
         pool = self._free.setdefault(size, deque())
         if not pool:
             assert self._measuring, f"{self.name}: more tiles in use than planned"

@@ -13,8 +13,8 @@ Shape letters: P partition (rows), F free (columns of a sweep), R rows, C column
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -54,6 +54,7 @@ class Sizes:
     turns: int
     wide: dict[int, int]
     narrow: dict[int, int]
+    ahead: bool  # whether what sweeps load has room while the sweeps before them are computed
 
 
 class RowLoop:
@@ -62,6 +63,8 @@ class RowLoop:
     def __init__(self, low: Lowering, domain: Domain, width: int) -> None:
         self.low, self.domain, self.width = low, domain, width
         self.stages = stages_of(low, staged=width < domain.width)
+        self._coming = deque[tuple[TilePlan, list[tuple[int, int]]]]()  # sweeps that are not yet recorded
+        self._sizes: Sizes | None = None
 
     def run(self, sizes: Sizes | None, trial: TileLoader | None, places: int = 0) -> Emitter:
         """Record the loop; with the sizes and the loader of an earlier trial run, all tiles are placed before it.
@@ -82,27 +85,53 @@ class RowLoop:
         rows, cols = range(0, self.domain.rows, 128), range(0, self.domain.width, self.width)
         if sizes is None:  # the first and the last of each show all there is
             rows, cols = rows[:: max(len(rows) - 1, 1)], cols[:: max(len(cols) - 1, 1)]
-        if _columns_outside(self.low.group, self.domain, self.width):
-            corners = [(row, col) for col in cols for row in rows]
-            for batch in _batches(corners, len(emitters)):
+        self._sizes = sizes
+        outside = _columns_outside(self.low.group, self.domain, self.width)
+        turns = len(emitters) if loader.kept is None else 1
+        batches: list[Any] = self._corners(rows, cols, turns) if outside else list(_batches(list(rows), turns))
+        if sizes is not None and sizes.ahead and loader.kept is None:
+            self._coming = deque(self._sweeps(batches, cols, turns, outside))
+        if outside:
+            for batch in batches:
                 self._side_by_side(emitters, self.stages[0], batch)
                 for emitter in emitters:
                     emitter.end_row()
         else:
-            for batch in _batches(list(rows), len(emitters) if loader.kept is None else 1):
+            for batch in batches:
                 self._rows(emitters, batch, cols)
                 if loader.kept is not None:
                     loader.kept.end_row()
         return first
 
+    def _corners(self, rows: Sequence[int], cols: Sequence[int], turns: int) -> list[list[tuple[int, int]]]:
+        """First rows and columns of sweeps side by side where the loop over columns is the outer one. Sums over rows
+        lie in PSUM until their last row, all of it those of one sweep's columns: before other columns begin, they are
+        done."""
+        columns = [[(row, col) for row in rows] for col in cols]
+        if not sums_over_rows(self.low.group):
+            columns = [[corner for column in columns for corner in column]]
+        return [batch for column in columns for batch in _batches(column, turns)]
+
+    def _sweeps(
+        self, batches: list[Any], cols: range, count: int, outside: bool
+    ) -> Iterator[tuple[TilePlan, list[tuple[int, int]]]]:
+        """All sweeps side by side in the order in which they are recorded, with their first rows and columns."""
+        for batch in batches:
+            for plan in self.stages:
+                if not plan.per_row:
+                    yield from ((plan, piece) for piece in ([batch] if outside else self._pieces(batch, cols, count)))
+
     def read_again(self) -> list[Value]:
         """What more than one sweep over a row loads."""
-        group, sweeps = self.low.group, Counter[Value]()
-        for plan in self.stages:
-            read = (origin(v, group) for op in plan.ops for v in op.operands if op.name != "gather")
-            sweeps.update(list(dict.fromkeys(read)))  # in their order, which decides where tiles lie
+        sweeps = Counter(value for plan in self.stages for value in self.loaded(plan))
+        return [value for value, n in sweeps.items() if n > 1]
+
+    def loaded(self, plan: TilePlan) -> list[Value]:
+        """Full values that a sweep loads, in their order, which decides where tiles lie."""
+        group = self.low.group
+        read = dict.fromkeys(origin(v, group) for op in plan.ops for v in op.operands if op.name != "gather")
         full = {v for v, c in group.outer.items() if c is ValueClass.FULL and v not in group.classes}
-        return [v for v, n in sweeps.items() if n > 1 and v in full and self.low.part.splat(v) is None]
+        return [value for value in read if value in full and self.low.part.splat(value) is None]
 
     def _banks_left(self) -> int:
         """Banks of PSUM that no sum over rows needs."""
@@ -110,11 +139,10 @@ class RowLoop:
         return BANKS - sums * -(-self.domain.cols // BANK) if sums else BANKS
 
     def _rows(self, emitters: list[Emitter], rows: list[int], cols: range) -> None:
-        pieces = [[(row, col) for row in rows] for col in cols]
-        if len(rows) == 1:  # pieces of one row go side by side
+        pieces = self._pieces(rows, cols, len(emitters))
+        if len(rows) == 1:
             for emitter in emitters[1:]:
                 emitter.share_row(emitters[0])
-            pieces = list(_batches([corner for piece in pieces for corner in piece], len(emitters)))
         for plan in self.stages:
             if plan.per_row:
                 frames = [self._whole(row) for row in rows]
@@ -130,12 +158,33 @@ class RowLoop:
         for emitter in emitters:
             emitter.end_row()
 
+    def _pieces(self, rows: list[int], cols: range, count: int) -> list[list[tuple[int, int]]]:
+        """First rows and columns of sweeps side by side; those of pieces of one row are."""
+        pieces = [[(row, col) for row in rows] for col in cols]
+        return pieces if len(rows) > 1 else list(_batches([corner for piece in pieces for corner in piece], count))
+
     def _side_by_side(self, emitters: list[Emitter], plan: TilePlan, corners: list[tuple[int, int]]) -> None:
-        frames = [
-            SweepSlice(self.domain, row, self._height(row), col, min(self.width, self.domain.width - col))
-            for row, col in corners
-        ]
+        frames = [self._frame(*corner) for corner in corners]
+        if self._sizes is None:
+            emitters[0].wide.expected = Counter(value.dtype.itemsize for value in self.loaded(plan))
+        elif self._coming:
+            self._load_ahead(emitters)
         take_turns([steps(e, plan, frame) for e, frame in zip(emitters, frames)])
+
+    def _load_ahead(self, emitters: list[Emitter]) -> None:
+        """Load what the sweeps after the next ones read, before the next ones are stored: loads do not wait behind
+        stores whose results are not there yet."""
+        self._coming.popleft()
+        if not self._coming:
+            return
+        plan, corners = self._coming[0]
+        for emitter, corner in zip(emitters, corners):
+            for value in self.loaded(plan):
+                emitter.loader.load_early(value, self._frame(*corner))
+
+    def _frame(self, row: int, col: int) -> SweepSlice:
+        """The sweep that begins there."""
+        return SweepSlice(self.domain, row, self._height(row), col, min(self.width, self.domain.width - col))
 
     def _whole(self, row: int) -> SweepSlice:
         return SweepSlice(self.domain, row, self._height(row), 0, self.domain.width)
@@ -279,16 +328,18 @@ class _Trial:
         self.again = trial.read_again() if width < domain.width else []
         emitter = trial.run(None, None)
         self.loader, self._wide, self._narrow = emitter.loader, emitter.wide.peak, emitter.narrow.peak
+        self._early = emitter.wide.early
+        loads = [Counter(value.dtype.itemsize for value in trial.loaded(plan)) for plan in trial.stages]
+        self._most = {size: max(each[size] for each in loads) for size in self._wide}
         b = trial.low.b
         self._fixed = b.sbuf_limit - b.sbuf_free - _bytes(self._wide, width) - _bytes(self._narrow, 1)
 
     def sizes(self, count: int, factor: float) -> tuple[Sizes, int]:
         """Tiles for `count` sweeps side by side, and the bytes of a partition that they and the rest take."""
-        sizes = Sizes(
-            count,
-            {k: round(n * factor) for k, n in self._wide.items()},
-            {k: (count + 2) * n for k, n in self._narrow.items()},
-        )
+        wide = {k: round(n * factor) for k, n in self._wide.items()}
+        ahead = all(count * (self._early[k] + self._most[k]) <= n for k, n in wide.items())
+        ahead = ahead and self._width >= LEAST_PIECE  # of shorter sweeps what varies along rows is waited for
+        sizes = Sizes(count, wide, {k: (count + 2) * n for k, n in self._narrow.items()}, ahead)
         return sizes, self._fixed + _bytes(sizes.wide, self._width) + _bytes(sizes.narrow, 1)
 
 
