@@ -25,7 +25,9 @@ import numpy as np
 
 from trnlab.program.routine import Routine
 
-STATE, AT, LENGTH = range(3)  # columns of the table that both processes see
+STATE, AT, LENGTH, PARTS = range(4)  # columns of the table that both processes see
+COLUMNS = 4
+ALIGNED = 64  # bytes that parts of the file begin at multiples of
 OPEN, HERE, THERE, DONE, FAILED = range(5)  # of STATE
 LOOKS = 0.0005  # seconds between two looks at what the other process does
 PATIENCE = 60.0  # seconds until it is taken for lost
@@ -38,7 +40,7 @@ class SecondRecorder:
         self._number = {key: n for n, key in enumerate(jobs)}
         self._child = 0
         if len(jobs) > 1 and can_help():
-            self._table = np.frombuffer(mmap.mmap(-1, len(jobs) * 3 * 8), np.int64).reshape(-1, 3)
+            self._table = np.frombuffer(mmap.mmap(-1, len(jobs) * COLUMNS * 8), np.int64).reshape(-1, COLUMNS)
             self._file = os.memfd_create("recorded")
             self._start(list(jobs.values()))
 
@@ -67,16 +69,26 @@ class SecondRecorder:
             try:
                 routine = jobs[n]()
                 routine._memo.clear()
-                content = pickle.dumps(routine, pickle.HIGHEST_PROTOCOL)
+                parts = _parts(routine)
             except Exception:
                 self._table[n, STATE] = FAILED
                 continue
-            written = 0
-            while written < len(content):
-                written += os.pwrite(self._file, memoryview(content)[written:], at + written)
-            self._table[n, AT:] = at, len(content)
+            length = self._write(parts, at)
+            self._table[n, AT:] = at, length, len(parts)
             self._table[n, STATE] = DONE
-            at += len(content)
+            at += -(-length // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+
+    def _write(self, parts: Sequence[memoryview], at: int) -> int:
+        """Write parts behind a table of their sizes, from byte `at` of the file on; returns how many bytes."""
+        sizes = np.array([len(part) for part in parts], np.int64)
+        end = at
+        for part in (memoryview(sizes.tobytes()), *parts):
+            written = 0
+            while written < len(part):
+                written += os.pwrite(self._file, part[written:], end + written)
+            end += -(-len(part) // ALIGNED) * ALIGNED
+        os.ftruncate(self._file, max(end, os.fstat(self._file).st_size))
+        return end - at
 
     def take(self, key: Any) -> Routine | None:
         """The routine of a job; None if it is to be recorded here."""
@@ -93,16 +105,10 @@ class SecondRecorder:
             time.sleep(LOOKS)
         if self._table[n, STATE] != DONE:
             return None
-        at, length = (int(x) for x in self._table[n, AT:])
-        found: Routine = pickle.loads(self._content(at, length))
+        at, length, count = (int(x) for x in self._table[n, AT:])
+        content, *arrays = _read(mmap.mmap(self._file, length, access=mmap.ACCESS_COPY, offset=at), count)
+        found: Routine = pickle.loads(content, buffers=arrays)
         return found
-
-    def _content(self, at: int, length: int) -> bytes:
-        parts, end = [], at + length
-        while at < end:
-            parts.append(os.pread(self._file, end - at, at))
-            at += len(parts[-1])
-        return b"".join(parts)
 
     def close(self) -> None:
         """End the other process."""
@@ -114,6 +120,24 @@ class SecondRecorder:
                 pass
             self._child = 0
             os.close(self._file)
+
+
+def _parts(routine: Routine) -> list[memoryview]:
+    """A routine as bytes, and its arrays, which are not copied into them."""
+    arrays: list[pickle.PickleBuffer] = []
+    content = pickle.dumps(routine, pickle.HIGHEST_PROTOCOL, buffer_callback=arrays.append)
+    return [memoryview(content), *(array.raw() for array in arrays)]
+
+
+def _read(file: mmap.mmap, count: int) -> list[memoryview]:
+    """So many parts that `SecondRecorder._write` wrote: pages that both processes share until one is written to."""
+    sizes = np.frombuffer(file, np.int64, count).tolist()
+    found, whole, at = [], memoryview(file), 8 * count
+    for size in sizes:
+        at = -(-at // ALIGNED) * ALIGNED
+        found.append(whole[at : at + size])
+        at += size
+    return found
 
 
 def can_help() -> bool:

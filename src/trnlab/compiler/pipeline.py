@@ -25,7 +25,7 @@ from trnlab.compiler.communication import ExecutionWorld, filled, shifted, world
 from trnlab.compiler.fusing.fusion import Partition
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind
 from trnlab.compiler.fusing.packing import Unit, label, pack
-from trnlab.compiler.fusing.signature import Signature, is_awaited, ports_of, signature
+from trnlab.compiler.fusing.signature import Signature, is_awaited, ports_of, signature, sources
 from trnlab.compiler.fusing.tiles import exact_converts
 from trnlab.compiler.fusing.updates import join_updates
 from trnlab.compiler.in_place import _read
@@ -49,10 +49,12 @@ from trnlab.program import AP, Builder, Call, Program, ProgramTensor, Routine
 from trnlab.program.callee import KernelCallee
 from trnlab.program.communication import collective_of
 from trnlab.program.digest import written_buffers
-from trnlab.program.moved import moved, own_bytes
+from trnlab.program.moved import moved, own_bytes, renamed
 
 Array = np.ndarray[Any, Any]
 Known = dict[Any, Any]  # routines by what they do, and groups by the options that they depend on
+LATE = ("overlap", "siblings", "few_rows", "blockings")  # options that groups do not depend on
+PRODUCTS = (GroupKind.DOT, GroupKind.SCATTER)  # groups that the last two of them are about
 # Elements that a second process's share of the calls reads; with fewer, a copy of a process takes longer.
 LONG_RECORDING = 1 << 24
 LONG = 1 << 23  # elements that a call reads
@@ -65,7 +67,7 @@ def compile(graph: Graph, chip: Chip, options: Mapping[str, Any], known: Known |
     "cluster" and "ranks" that execute it; "overlap", see `communication`; "bucket_mib", see `collectives`.
     "fusion" and "attention": as another compiler has them, see `stacks.Stack`.
     known: routines of this graph, on this chip and in this precision, that were made with other options of
-    communication, and its groups where they differ in overlap alone; what is missing is added.
+    communication or other choices, and its groups where they differ in `LATE` alone; what is missing is added.
     Raises CapacityError for what does not fit on chip, UnsupportedOpError for what has no lowering.
     """
     with collector_paused():
@@ -80,28 +82,28 @@ def assembled(
     kind: type[Assembly] | None = None,
 ) -> Assembly:
     """What becomes the program of `compile`, of another `kind` where one is given."""
-    key = "groups", graph, repr(sorted((name, value) for name, value in options.items() if name != "overlap"))
+    key = "groups", graph, repr(sorted((name, value) for name, value in options.items() if name not in LATE))
     if key not in known:
         copied, options = graph.copy(), with_chip(options, chip)
         run_passes(copied, options, passes.PASSES)
-        known[key] = (kind or Assembly)(
-            copied, chip, select_rules(copied, chip), chosen={**RULES, **_chosen(options)}
-        )
+        known[key] = (kind or Assembly)(copied, chip, select_rules(copied, chip), chosen=_chosen(options))
     pristine: Assembly = known[key]
-    assembly = pristine.afresh()
+    assembly = pristine.afresh(_chosen(options))
     assembly.world = world_of(options) if has_collectives(assembly.graph) else ExecutionWorld()
     assembly.known = known
     return assembly
 
 
 def _chosen(options: Mapping[str, Any]) -> dict[str, str]:
-    return {name: str(options[name]) for name in RULES if name in options}
+    return {name: str(options.get(name, rule)) for name, rule in RULES.items()}
 
 
 class PlannedRoutine(NamedTuple):
-    """A routine that a unit needs, and how it is recorded where nobody has it."""
+    """A routine that a unit needs, and how it is recorded where nobody has it. kept: by what it is found among
+    those that other programs of the graph have."""
 
     key: Signature
+    kept: Signature
     make: Callable[[], Routine]
     addresses: tuple[int, ...]  # of what stays in SBUF beside it
     room: int  # bytes of SBUF for it and others
@@ -127,6 +129,7 @@ class Assembly(MemoryTable):
         self.part.form()
         join_updates(self.part)
         self.groups = self.part.ordered()
+        self.cols = [group.cols for group in self.groups]
         self.probed = {root for v in tapped if self._storable(root := self.part.root(v))}
         self.stores = self._stored_values() | self.probed
         self.stores_of: dict[FusionGroup, set[Value]] = {group: set() for group in self.groups}
@@ -151,13 +154,17 @@ class Assembly(MemoryTable):
         self._name_nothing()
         self.routines: dict[Signature | str, int] = {} if around is None else around.routines
         self.code: list[Routine] = [] if around is None else around.code
+        self.kept: dict[Signature, Signature] = {} if around is None else around.kept
         self.second = SecondRecorder({})
         self.settled: set[int] = set()  # calls that have their place in SBUF
         self.ring = SbufRing()
 
-    def afresh(self) -> Assembly:
-        """The same groups, of which nothing is assembled yet."""
+    def afresh(self, chosen: Mapping[str, str]) -> Assembly:
+        """The same groups, of which nothing is assembled yet; with other values of the choices in `LATE`."""
         other = copy(self)
+        other.chosen = chosen
+        for group, cols in zip(self.groups, self.cols):
+            group.cols = cols  # which recording has fixed
         other.spoilt = set()
         other._begin()
         return other
@@ -240,8 +247,8 @@ class Assembly(MemoryTable):
             if unit[0].kind in (GroupKind.COLLECTIVE, *FOREIGN):
                 continue
             attempt = attempts[0]
-            if attempt.key not in found and attempt.key not in self.known:
-                found[attempt.key] = attempt.make
+            if attempt.kept not in found and attempt.kept not in self.known:
+                found[attempt.kept] = attempt.make
                 pairs = zip(unit, self._stores(unit))
                 sizes.append(sum(v.type.size for g, stored in pairs for v in ports_of(g, self.part, stored)))
         return found if sum(sizes) - max(sizes, default=0) >= LONG_RECORDING else {}
@@ -273,7 +280,8 @@ class Assembly(MemoryTable):
         kind = unit[0].kind
         if kind in of:
             return of[kind](unit[0].anchor)
-        return [self._call_of(unit, self._routine(planned[0].key, planned[0].make), 0)]
+        self._know(planned[0].kept, planned[0].make)
+        return [self._call_of(unit, self._placed(unit, planned[0], 0), 0)]
 
     def _calls_of_loop(self, op: Op) -> Iterable[Call]:
         """Those of all rounds; a round is an assembly of its own."""
@@ -301,17 +309,19 @@ class Assembly(MemoryTable):
     def _alone(self, unit: Unit) -> PlannedRoutine:
         """How a unit is recorded that has SBUF for itself."""
         stores = self._stores(unit)
-        key = self._signatures(unit, stores)
-        return PlannedRoutine(key, partial(self._lower, unit, stores), (), self.chip.sbuf.usable_bytes_per_partition)
+        key, make = self._signatures(unit, stores), partial(self._lower, unit, stores)
+        # of other programs, what is recorded of the same ops of the graph: it has the same lines, too
+        kept = key if any(g.kind in PRODUCTS for g in unit) else (*key[:-1], *map(sources, unit))
+        kept = self.kept.setdefault(key, kept)  # those of the first unit of a kind
+        return PlannedRoutine(key, kept, make, (), self.chip.sbuf.usable_bytes_per_partition)
 
-    def _routine(self, key: Signature, make: Callable[[], Routine]) -> int:
-        """The number of the routine of a key, made if there is none yet."""
-        if key not in self.routines:
-            self._know(key, make)
-            self.routines[key] = len(self.code)
-            self.code.append(self.known[key])
-        number: int = self.routines[key]
-        return number
+    def _names(self, unit: Unit) -> list[str]:
+        """What the parameters of a unit's routine are called."""
+        ports = (v for g in unit for v in ports_of(g, self.part, self.stores_of[g]))
+        return [self._name(v) for v in ports if self._home(v) is None]
+
+    def _name(self, value: Value) -> str:
+        return value.name or f"t{self.tensor_of[value]}"
 
     def _know(self, key: Signature, make: Callable[[], Routine]) -> None:
         """Have the routine of a key."""
@@ -330,13 +340,15 @@ class Assembly(MemoryTable):
 
         Raises CapacityError where it is too little, or for a kernel that has to move what stays.
         """
-        for key, make, addresses, room in planned:
+        for each in planned:
             try:
-                self._know(key, make)
+                self._know(each.kept, each.make)
             except CapacityError as error:
                 failure = error
                 continue
-            return self._call_of(unit, *self._placed(key, addresses, room))
+            spread = own_bytes(self.known[each.kept])
+            base = self.ring.place((*each.key, *each.addresses), spread, each.room)
+            return self._call_of(unit, self._placed(unit, each, base), base)
         raise failure
 
     def _beside_residents(self, unit: Unit) -> list[PlannedRoutine]:
@@ -352,7 +364,8 @@ class Assembly(MemoryTable):
         halves = () if need_all_of_sbuf(unit, self.part, self.chip) else (self._half(usable - room),)
         for limit in (*halves, room):
             make = partial(self._lower, unit, stores, (limit,), homes)
-            found.append(PlannedRoutine((*signatures, limit, places), make, addresses, room))
+            key = (*signatures, limit, places)
+            found.append(PlannedRoutine(key, key, make, addresses, room))
         return found
 
     def _calls_of_kernel(self, op: Op) -> Iterable[Call]:
@@ -383,14 +396,20 @@ class Assembly(MemoryTable):
             return self.tensor_of[self.part.root(op.operands[i]) if kind == "operand" else op.results[i]]
         return self._own_memory(tensor, callee.constants[i] if kind == "constant" else None)
 
-    def _placed(self, key: Signature, homes: tuple[int, ...], room: int) -> tuple[int, int]:
-        """The number of a routine, recorded for whatever places, with residents at these bytes; and where its own
-        tiles begin."""
-        routine: Routine = self.known[key]
-        base = self.ring.place((*key, *homes), own_bytes(routine), room)
+    def _placed(self, unit: Unit, planned: PlannedRoutine, base: int) -> int:
+        """The number of a routine, recorded for whatever places, with residents at these bytes where its own tiles
+        begin at `base`."""
+        routine: Routine = self.known[planned.kept]
         residents = [b.id for b in routine.buffers if b.kind == "resident"]
-        places = dict(zip(residents, (address - base for address in homes), strict=True))
-        return self._routine((*key, *places.values()), partial(moved, routine, places, self.chip)), base
+        places = dict(zip(residents, (address - base for address in planned.addresses), strict=True))
+        key = (*planned.key, *places.values())
+        if key not in self.routines:
+            if places:
+                self._know(key, partial(moved, routine, places, self.chip))
+                routine = self.known[key]
+            self.routines[key] = len(self.code)
+            self.code.append(routine if places else renamed(routine, self._names(unit)))
+        return self.routines[key]
 
     def _lower(
         self,
@@ -447,7 +466,7 @@ class Assembly(MemoryTable):
                     ports[value] = kept[value]
                     continue
                 shape = memory_shape(value)
-                ports[value] = b.param(value.name or f"t{self.tensor_of[value]}", shape, value.dtype)
+                ports[value] = b.param(self._name(value), shape, value.dtype)
                 if is_awaited(value, group, self.part):
                     b.awaited.add(ports[value].buffer.id)
             lowerings.append(Lowering(b, group, self.part, ports, stored, chosen=self.chosen))

@@ -5,10 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from trnlab.compiler.communication import spans
+from trnlab.loops import compiled
 from trnlab.program import Call, ProgramTensor, Routine
 
+Ints = np.ndarray[Any, np.dtype[np.int64]]
 ALIGN = 512  # bytes; DMA rows start on even addresses
 
 
@@ -40,17 +45,13 @@ def lifetimes_of(tensors: Iterable[ProgramTensor], calls: Sequence[Call], code: 
 
 def place(lifetimes: Sequence[Lifetime]) -> tuple[dict[int, int], int]:
     """Byte offset of each tensor, and the size of the arena. Tensors alive at the same time never overlap."""
-    placed: list[tuple[int, int, Lifetime]] = []  # start, end
-    offsets: dict[int, int] = {}
-    top = 0
-    for item in sorted(lifetimes, key=lambda t: (-t.nbytes, t.first, t.id)):
-        size = -(-item.nbytes // ALIGN) * ALIGN
-        taken = sorted((s, e) for s, e, other in placed if other.first <= item.last and item.first <= other.last)
-        start = _best_gap(taken, size)
-        offsets[item.id] = start
-        placed.append((start, start + size, item))
-        top = max(top, start + size)
-    return offsets, top
+    ordered = sorted(lifetimes, key=lambda t: (-t.nbytes, t.first, t.id))
+    sizes = [-(-t.nbytes // ALIGN) * ALIGN for t in ordered]
+    wanted = np.array([(t.first, t.last, size) for t, size in zip(ordered, sizes)], np.int64).reshape(-1, 3)
+    starts = np.empty(len(ordered), np.int64)
+    _best_gaps(wanted, starts)
+    offsets = {t.id: start for t, start in zip(ordered, starts.tolist())}
+    return offsets, int((starts + wanted[:, 2]).max(initial=0))
 
 
 def place_in_turn(lifetimes: Iterable[Lifetime], room: int) -> tuple[dict[int, int], int]:
@@ -88,12 +89,25 @@ def _first_gap(taken: Iterable[tuple[int, int, Lifetime]], size: int) -> int:
     return start
 
 
-def _best_gap(taken: list[tuple[int, int]], size: int) -> int:
-    best: tuple[int, int] | None = None
-    end = 0
-    for start, stop in taken:
-        room = start - end
-        if room >= size and (best is None or room < best[0]):
-            best = (room, end)
-        end = max(end, stop)
-    return end if best is None else best[1]
+@compiled
+def _best_gaps(wanted: Ints, starts: Ints) -> None:
+    """Where each of these lies: in the smallest gap that those before it leave which are there when it is, the first
+    of equal ones, or behind all of them. wanted: rows of first and last call, and bytes."""
+    order = np.empty(len(wanted), np.int64)  # of those that have a place, by start and end
+    for i in range(len(wanted)):
+        first, last, size = wanted[i]
+        end, best, least = 0, -1, 0
+        for n in range(i):
+            other = order[n]
+            if wanted[other, 0] > last or first > wanted[other, 1]:
+                continue
+            room = starts[other] - end
+            if room >= size and (best < 0 or room < least):
+                best, least = end, room
+            end = max(end, starts[other] + wanted[other, 2])
+        starts[i] = best if best >= 0 else end
+        n = i
+        while n > 0 and (starts[order[n - 1]], wanted[order[n - 1], 2]) > (starts[i], size):
+            order[n] = order[n - 1]
+            n -= 1
+        order[n] = i

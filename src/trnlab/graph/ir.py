@@ -9,7 +9,7 @@ values. Nothing here is computed: ops are listed in `ops`, shapes are in `infer`
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Protocol
 
@@ -199,11 +199,11 @@ class Graph:
 
     def copy(self) -> Graph:
         """The same graph in objects of its own; attribute values are shared."""
-        new: dict[Value, Value] = {v: replace(v) for v in self.inputs}
+        new = {v: Value(v.type, v.op, v.index, v.name) for v in self.inputs}
         ops = []
         for op in self.ops:
-            made = replace(op, operands=tuple(new[v] for v in op.operands), attrs=dict(op.attrs))
-            made.results = tuple(replace(v, op=made) for v in op.results)
+            made = Op(op.name, tuple([new[v] for v in op.operands]), dict(op.attrs), (), op.loc, op.origin)
+            made.results = tuple([Value(v.type, made, v.index, v.name) for v in op.results])
             new.update(zip(op.results, made.results))
             ops.append(made)
         outputs = [new[v] for v in self.outputs]

@@ -43,6 +43,7 @@ _SOURCES = (
     "numerics",
     "runtime/analysis/usage.py",
     "kernels/blocking/pipeline.py",
+    "compiler/placement.py",
     "timeline.py",
     "units.py",
 )

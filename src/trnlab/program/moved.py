@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A routine whose resident tiles lie elsewhere in SBUF: the same instructions, with slots of their own."""
+"""A routine for another program: the same instructions, with resident tiles elsewhere in SBUF and slots of their own,
+or with other names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +37,14 @@ def moved(routine: Routine, addresses: Mapping[int, int], chip: Chip) -> Routine
         sbuf_cuts=slots.sbuf_cuts,
         _memo={},
     )
+
+
+def renamed(routine: Routine, names: Sequence[str]) -> Routine:
+    """The routine with parameters of these names, and with the same plans."""
+    buffers = list(routine.buffers)
+    for index, name in zip(routine.params, names, strict=True):
+        buffers[index] = replace(buffers[index], name=name)
+    return routine if tuple(buffers) == routine.buffers else replace(routine, buffers=tuple(buffers))
 
 
 def own_bytes(routine: Routine) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 from trnlab.errors import TrnlabError
 
 _LENGTH = struct.Struct("<Q")
+_SHORT = 1 << 16  # bytes of a frame that are written with its length
 _PLAIN = {
     ("builtins", name): None
     for name in (
@@ -75,9 +76,11 @@ def packed(*words: Any) -> bytes:
 
 def send(handle: int, *words: Any) -> None:
     """Write a frame, whole. Raises OSError."""
-    left = memoryview(packed(*words))
-    while left:
-        left = left[os.write(handle, left) :]
+    content = pickle.dumps(words, pickle.HIGHEST_PROTOCOL)
+    begin = _LENGTH.pack(len(content)) + content[:_SHORT]
+    for left in (memoryview(begin), memoryview(content)[_SHORT:]):  # what is long is not copied once more
+        while left:
+            left = left[os.write(handle, left) :]
 
 
 def receive(handle: int, most: int | None = None) -> tuple[Any, ...] | None:
@@ -98,10 +101,11 @@ def receive(handle: int, most: int | None = None) -> tuple[Any, ...] | None:
 
 
 def _exactly(handle: int, size: int) -> bytes | None:
-    parts = bytearray()
-    while len(parts) < size:
-        part = os.read(handle, min(size - len(parts), 1 << 20))
+    parts, left = [], size
+    while left:
+        part = os.read(handle, min(left, 1 << 20))
         if not part:
             return None
-        parts += part
-    return bytes(parts)
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)

@@ -53,6 +53,11 @@ def signature(group: FusionGroup, part: Partition, stores: set[Value]) -> Signat
     return (group.kind, group.size, group.cols, group.update, tuple(ops))
 
 
+def sources(group: FusionGroup) -> Signature:
+    """What is no part of a signature, and of the routine that is recorded from a group: where its ops come from."""
+    return tuple((op.origin, op.loc) for op in group.ops)
+
+
 def _operand(
     op: Op, index: int, group: FusionGroup, part: Partition, ports: dict[Value, int], inner: dict[Value, int]
 ) -> Any:

@@ -83,8 +83,11 @@ def load(path: Path) -> Stored:
     return loads(path.read_bytes(), path.name)
 
 
-def loads(content: bytes, name: str) -> Stored:
-    """The same for bytes, called `name` in errors. Raises CacheError: damaged TRN601, of another version TRN602."""
+def loads(content: bytes, name: str, filled: bool = True) -> Stored:
+    """The same for bytes, called `name` in errors. Raises CacheError: damaged TRN601, of another version TRN602.
+
+    filled: whether arrays have their values; without them for who only asks whether it reads.
+    """
     data = memoryview(content)
     header, start = _header(data, name)
     body = data[start:]
@@ -95,7 +98,7 @@ def loads(content: bytes, name: str) -> Stored:
     if hashlib.sha256(body).hexdigest() != header["body_sha256"]:
         raise damaged(name, "its checksum does not fit its content")
     try:
-        return _decode(header, body)
+        return _decode(header, body, filled)
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise damaged(name, f"{type(error).__name__}: {error}") from error
 
@@ -119,11 +122,11 @@ def damaged(name: str, reason: str) -> CacheError:
     return CacheError(f"{name} is damaged: {reason}", code="TRN601", remedy="it is rebuilt by the next run")
 
 
-def _decode(header: Json, body: memoryview) -> Stored:
+def _decode(header: Json, body: memoryview, filled: bool) -> Stored:
     split, end = header["program_bytes"], header["program_bytes"] + header["graph_bytes"]
     arrays, rest = [], body[end:]
     for entry in header["arrays"]:
-        array, used = unpack(entry, rest)
+        array, used = unpack(entry, rest, filled)
         arrays.append(array)
         rest = rest[used:]
     program = decode(json_of(bytes(body[:split])), arrays)

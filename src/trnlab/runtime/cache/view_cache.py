@@ -82,7 +82,7 @@ class LentCache(Cache):
 
     def put_content(self, key: str, *parts: bytes | memoryview) -> bool:
         """Store what `serialize.dump` made."""
-        content = b"".join(bytes(part) for part in parts)
+        content = b"".join(parts)
         stored = bool(self._ask("put", key, content, key in self._replaceable))
         if stored:
             self._replaceable.discard(key)
@@ -152,7 +152,7 @@ class Lender:
 
     def _put(self, cache: Cache, key: str, content: bytes, replace: bool) -> bool:
         try:
-            if serialize.loads(content, key).metadata.get("key") != key:
+            if serialize.loads(content, key, filled=False).metadata.get("key") != key:
                 return False
             if replace and self._damaged(cache, key):
                 cache.overwrite(key, content)
@@ -164,6 +164,6 @@ class Lender:
     def _damaged(self, cache: Cache, key: str) -> bool:
         found = Cache.content(cache, key)
         try:
-            return found is None or serialize.loads(found, key).metadata.get("key") != key
+            return found is None or serialize.loads(found, key, filled=False).metadata.get("key") != key
         except CacheError:
             return True

@@ -13,19 +13,35 @@ from trnlab.sim.timing.replay import TimingReplay
 from trnlab.sim.timing.streams import CollectiveStreams, StreamUse
 from trnlab.units import PS_PER_NS, cycles_to_ps
 
+PAGE, APART = 4096, 576  # bytes
+
 
 class PassColumns:
     """The columns that the pass fills, for `count` instructions. base: the number of the first."""
 
     def __init__(self, count: int) -> None:
         self.base = 0
-        self.start, self.end, self.begin, self.done = (np.empty(count, np.int64) for _ in range(4))
-        self.blocker, self.held = np.empty(count, np.int32), np.empty(count, np.int32)
-        self.cause = np.empty(count, np.int8)
+        times, indices = [np.int64] * 4, [np.int32] * 2
+        self.start, self.end, self.begin, self.done, self.blocker, self.held, self.cause = _apart(
+            count, *times, *indices, np.int8
+        )
 
     def rows(self, first: int, last: int) -> slice:
         """Where instructions [first, last) are."""
         return slice(first - self.base, last - self.base)
+
+
+def _apart(count: int, *kinds: type[np.generic]) -> list[layout.Array]:
+    """Arrays of these kinds, without values, in one block, and each at another place within a page: of places that
+    are a whole number of pages apart the processor keeps only a few at hand, and the pass writes to all in turn."""
+    widths = [count * np.dtype(kind).itemsize for kind in kinds]
+    block = np.empty(sum(widths) + (len(kinds) + 1) * (PAGE + APART), np.int8)
+    at, found = -block.ctypes.data % PAGE, []
+    for number, (kind, width) in enumerate(zip(kinds, widths)):
+        at += number * APART
+        found.append(block[at : at + width].view(kind))
+        at += -(-width // PAGE) * PAGE - number * APART
+    return found
 
 
 class Core:

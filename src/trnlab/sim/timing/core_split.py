@@ -92,12 +92,9 @@ def _finished(routine: Routine, access: Array, found: list[Array], little: Array
     done = np.zeros(len(routine), np.bool_)
     for half in found:
         done[half] = True
-    if (
-        len(routine) - np.count_nonzero(done) > FEW * len(routine)
-        or not (done | (_readers(routine, access, little)[:, 1] >= 0)).all()
-    ):
-        return None
     rest = np.flatnonzero(~done)
+    if rest.size > FEW * len(routine) or (rest.size and not (_readers(routine, access, little)[rest, 1] >= 0).all()):
+        return None
     first, second = (np.union1d(half, rest) for half in found)
     return CoreSplit(first, second)
 
@@ -183,8 +180,8 @@ def _readers(routine: Routine, access: Array, stores: Array) -> Array:
         for b in routine.buffers
     ]
     buffers = np.array(places, np.int64).reshape(-1, 4)
-    longest = max((b.nbytes for b in routine.buffers if b.memory is not Memory.HBM), default=0)
-    marks = np.zeros((3, (buffers[:, 1].max(initial=0) + longest) // CELL + 2), np.int64)
+    end = max((b.address + b.nbytes for b in routine.buffers if b.memory in kinds), default=0)
+    marks = np.zeros((3, end // CELL + 2), np.int64)
     _mark(routine.operands, buffers, sizes, marks)
     parts = np.cumsum(marks, axis=1)
     span = np.array([NEVER, -1], np.int32)

@@ -48,7 +48,8 @@ class _History:
         found = SharedBytes(granule, self.size, max(-(-nbytes // granule), 1))
         self.size += found.granules
         if self.size > len(self.last):
-            more = np.tile(np.array([NEVER, -1, NEVER, -1], np.int64), (self.size, 1))
+            more = np.full((self.size, 4), NEVER, np.int64)
+            more[:, _WRITE + 1] = more[:, _READ + 1] = -1
             self.last = np.concatenate([self.last, more])
         return found
 
@@ -74,6 +75,9 @@ class Memories:
         self._extent = np.array([(t.address, t.address + t.nbytes) for t in program.tensors], np.int64).reshape(-1, 2)
         self._extent[self._extent[:, 0] < 0] = -1  # bound elsewhere: it shares no bytes with the arena
         self._touched = np.zeros(len(program.tensors), np.bool_)  # used so far, and placed in the arena
+        # of each tensor the latest of all its granules, as a row of `_History.last`, and where that is up to date
+        self._latest = np.full((len(program.tensors), 4), NEVER, np.int64)
+        self._is_known = np.zeros(len(program.tensors), np.bool_)
         self._granules = self._finest()
         self._regions: dict[int, SharedBytes] = {}
         self._history, self._known = _History(), dict[tuple[Any, ...], _Places]()
@@ -93,6 +97,7 @@ class Memories:
         found = [cls(program, plans, chip) for _ in range(cores)]
         for memory in found[1:]:
             memory._regions, memory._touched = found[0]._regions, found[0]._touched
+            memory._latest, memory._is_known = found[0]._latest, found[0]._is_known
             memory._history = found[0]._history
             memory._sbuf, memory._scratch = (memory._history.region(*size) for size in memory._sizes)
         return found
@@ -114,9 +119,11 @@ class Memories:
             me, (low, high) = self.program.tensors[row], self._extent[row]
             region = self._regions[tensor] = self._history.region(me.nbytes, self._granules[tensor])
             overlap = self._touched & (self._extent[:, 0] < high) & (low < self._extent[:, 1])
-            for other in np.flatnonzero(overlap):
+            for other in np.flatnonzero(overlap & ~self._is_known):
                 old = self._regions[self.program.tensors[other].id]
-                _inherit(self._history.of(region), self._history.of(old))
+                _find_latest(self._history.of(old), self._latest[other])
+                self._is_known[other] = True
+            _inherit(self._history.of(region), self._latest, np.flatnonzero(overlap))
             self._touched[row] = me.address >= 0
         return region
 
@@ -163,6 +170,7 @@ class Memories:
     def leave(self, call: Call, routine: Routine, slots: Ints) -> None:
         """Remember what a call has done to memory."""
         self._psum[:] = slots[: routine.num_psum]
+        self._is_known[[self._row[tensor] for tensor in call.args]] = False
         _scatter(*self._places(call, routine), slots, self._history.last)
 
 
@@ -206,17 +214,27 @@ def _tiles_of(routine: Routine, p: TimingPlan) -> tuple[Ints, Ints]:
 
 
 @compiled
-def _inherit(mine: Ints, others: Ints) -> None:
-    """Let all of a region, which nobody has used, wait for all that was done to another that had the same bytes, as
-    if all of it were writes."""
+def _find_latest(granules: Ints, found: Ints) -> None:
+    """The last write and the last read of a region, the first of equal ones, each with who did it."""
     for time in (_WRITE, _READ):
         latest = 0
-        for g in range(len(others)):
-            if others[g, time] > others[latest, time]:
+        for g in range(len(granules)):
+            if granules[g, time] > granules[latest, time]:
                 latest = g
-        if others[latest, time] > mine[0, _WRITE]:
-            for g in range(len(mine)):
-                mine[g, _WRITE], mine[g, _WRITE + 1] = others[latest, time], others[latest, time + 1]
+        found[time], found[time + 1] = granules[latest, time], granules[latest, time + 1]
+
+
+@compiled
+def _inherit(mine: Ints, latest: Ints, others: Ints) -> None:
+    """Let all of a region, which nobody has used, wait for all that was done to others that had the same bytes, as
+    if all of it were writes. latest: of all tensors, see `_find_latest`; others: the numbers of these."""
+    wrote, who = mine[0, _WRITE], mine[0, _WRITE + 1]
+    for n in range(len(others)):
+        for time in (_WRITE, _READ):
+            if latest[others[n], time] > wrote:
+                wrote, who = latest[others[n], time], latest[others[n], time + 1]
+    for g in range(len(mine)):
+        mine[g, _WRITE], mine[g, _WRITE + 1] = wrote, who
 
 
 @compiled

@@ -15,10 +15,12 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.isa.base import Engine
+from trnlab.loops import compiled
 from trnlab.policy import Policy, chosen
 from trnlab.program.communication import collective_of
 from trnlab.program.routine import Program
 from trnlab.sim.timing.core import Core, PassColumns, to_ps
+from trnlab.sim.timing.layout import ENGINES
 from trnlab.sim.timing.logical_core import calls_on_both, two_cores
 from trnlab.sim.timing.plan import TimingPlan
 from trnlab.sim.timing.streams import CollectiveStreams
@@ -26,7 +28,7 @@ from trnlab.sim.timing.timer import calls_in_order, phase_of, plans_of
 from trnlab.timeline import Timeline
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
+Array = np.ndarray[Any, Any]
 _COMPUTE = (Engine.TENSOR, Engine.VECTOR, Engine.SCALAR, Engine.GPSIMD)
 
 
@@ -67,14 +69,14 @@ def _outlined(
     program: Program, chip: Chip, plans: Sequence[TimingPlan], calls: Iterator[int], found: Outline, out: PassColumns
 ) -> Outline:
     """Fill an outline while the pass goes from call to call."""
-    computes, spans = [_computes(p) for p in plans], []
+    computing, spans = [_computing(p) for p in plans], []
     for number, first in enumerate(calls):
         routine = program.calls[number].routine
         rows = out.rows(first, first + len(program.routines[routine]))
         end = int(out.done[rows].max()) if rows.stop > rows.start else 0
         found.ends.append(end)
         found.total = max(found.total, end)
-        spans.append(spans_of(out.start[rows][computes[routine]], out.end[rows][computes[routine]]))
+        spans.append(_spans_of_call(computing[routine], out.start[rows], out.end[rows]))
         if collective_of(program.routines[routine]) is not None:
             found.collectives[number] = under_way(out, rows)
     found.total += to_ps(chip.sync.program_end.value)
@@ -115,9 +117,36 @@ def under_way(columns: PassColumns | Timeline, rows: slice) -> tuple[int, int]:
     return start - int((columns.end[rows] - columns.start[rows])[:-1].sum()), end
 
 
-def _computes(p: TimingPlan) -> Bools:
-    """Which instructions of a plan occupy an engine that computes, and start no transfer."""
-    return np.isin(p.engine, _COMPUTE) & np.array([op.lanes == 0 for op in p.ops], np.bool_)[p.row_of]
+def _computing(p: TimingPlan) -> Array:
+    """The engine of each instruction of a plan that occupies one that computes, and starts no transfer; else -1."""
+    mine = np.isin(p.engine, _COMPUTE) & np.array([op.lanes == 0 for op in p.ops], np.bool_)[p.row_of]
+    return np.where(mine, p.engine, np.int8(-1))
+
+
+def _spans_of_call(engine: Array, start: Ints, end: Ints) -> Ints:
+    """From when to when some engine computes in a call, [n, 2], in order and apart. engine: see `_computing`."""
+    found = np.empty((len(engine), 2), np.int64)
+    count = _extended(engine, start, end, found)
+    return spans_of(found[:count, 0], found[:count, 1])
+
+
+@compiled
+def _extended(engine: Array, start: Ints, end: Ints, found: Ints) -> int:
+    """Spans of each engine, one for instructions that follow each other without a gap: most do, and fewer spans are
+    sorted faster. Returns how many there are."""
+    count, span = 0, np.full(ENGINES, -1, np.int64)
+    for i in range(len(engine)):
+        e = engine[i]
+        if e < 0:
+            continue
+        at = span[e]
+        if at >= 0 and found[at, 0] <= start[i] <= found[at, 1]:
+            found[at, 1] = max(found[at, 1], end[i])
+        else:
+            span[e] = count
+            found[count, 0], found[count, 1] = start[i], end[i]
+            count += 1
+    return count
 
 
 def _joined(spans: Sequence[Ints]) -> Ints:
