@@ -53,11 +53,14 @@ def _has_graph(value: torch.Tensor) -> bool:
 
 @contextmanager
 def _attributes_kept(module: nn.Module) -> Iterator[None]:
-    """What scripts and libraries have written to the module's parameters stays with them, which a swap takes away."""
+    """What scripts and libraries have written to the module's parameters stays with them, which a swap takes away.
+
+    What a subclass is made of is of the new device by then: the tensors around which it wraps.
+    """
     before = [(each, dict(vars(each))) for each in module._parameters.values() if each is not None and vars(each)]
     yield
     for each, attributes in before:
-        vars(each).update(attributes)
+        vars(each).update(attributes | vars(each))
 
 
 @contextmanager
