@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pinned memory for the reducer of DistributedDataParallel.
+"""Tensors of the host that are made pinned: for scripts that ask, and the reducer of DistributedDataParallel.
 
 With `find_unused_parameters` or `static_graph` the reducer, which is C++, makes a pinned tensor of the host and
 insists that it is pinned. An outside backend would answer for that in C++; here the operators that make tensors of
-the host are Python's from the first such model on.
+the host are Python's from the first such model, or script (`pinned_by_scripts`), on.
 """
 
 from __future__ import annotations
@@ -17,25 +17,6 @@ from torch import Tensor
 from trnlab.frontends.torch.device import generic
 from trnlab.frontends.torch.device.dispatch import implement
 
-_KINDS = (
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.bfloat16,
-    torch.float8_e4m3fn,
-    torch.float8_e5m2,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.uint8,
-    torch.uint16,
-    torch.uint32,
-    torch.uint64,
-    torch.bool,
-    torch.complex64,
-    torch.complex128,
-)
 _headers: dict[torch.dtype, Tensor] = {}  # empty tensors
 _LIBRARIES: list[torch.library.Library] = []
 
@@ -68,13 +49,20 @@ def _made(like: Tensor, pin_memory: bool) -> Tensor:
     return torch.ops.aten.set_.source_Storage_storage_offset(header, storage, 0, like.shape, like.stride())
 
 
+def _of_all_formats() -> dict[torch.dtype, Tensor]:
+    """An empty tensor of each; of quantized ones there is none without a scale."""
+    kinds = {value for name, value in vars(torch).items() if isinstance(value, torch.dtype) and name[:1] != "q"}
+    return {kind: torch.empty(0, dtype=kind) for kind in kinds}
+
+
 def allow() -> None:
     """From now on pinned tensors of the host can be made. They lie in ordinary memory."""
     if not _LIBRARIES and not torch.cuda.is_available():
         aten = torch.library.Library("aten", "IMPL")
-        _headers.update({kind: torch.empty(0, dtype=kind) for kind in _KINDS})
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Warning only once for all operators")
+            warnings.filterwarnings("ignore", "ComplexHalf")
+            _headers.update(_of_all_formats())
             implement(aten, "empty.memory_format", _empty, "CPU")
             implement(aten, "empty_strided", _empty_strided, "CPU")
         _LIBRARIES.append(aten)

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from trnlab.frontends.torch.distributed import draws_of_shards, pinned
+from trnlab.frontends.torch.device import pinned
+from trnlab.frontends.torch.distributed import draws_of_shards
 
 
 def create(options: Any, backend_options: Any = None) -> Any:
