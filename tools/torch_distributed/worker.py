@@ -68,7 +68,7 @@ def ranks_of(cls: Any, name: str, ranks: int) -> int:
         wanted = ranks if wanted < 0 else wanted
     else:
         wanted = int(cls(name).world_size) if issubclass(cls, common.MultiProcessTestCase) else 1
-    if wanted > ranks:
+    if not 0 < wanted <= ranks:
         raise unittest.SkipTest(f"wants {wanted} ranks")
     return wanted
 
