@@ -2,7 +2,7 @@
 """Products of sparse matrices, and their gradients: that of the values is computed where there are values.
 
 PyTorch's own formula merges the matrix first, and makes a dense product as large as the matrix is to read from. That
-of an embedding leaves out the elements of its padding, whose number hangs on values: in captured steps they are zeros.
+of an embedding leaves out the elements of its padding, whose number hangs on values: captured steps have zeros.
 """
 
 from __future__ import annotations
