@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where `FullyShardedDataParallel`, FSDP's first version, finds its device; parts of its tensors, and their places."""
+"""Where `FullyShardedDataParallel`, FSDP's first version, finds its device; its tensors' parts, and their places."""
 
 from typing import Any
 
