@@ -294,14 +294,12 @@ def test_what_was_written_to_parameters_stays_with_them():
 def test_a_wrapper_around_tensors_moves_with_them():
     layer = nn.Linear(4, 4, bias=False)
     layer.weight = nn.Parameter(TwoTensor(layer.weight.detach(), layer.weight.detach().clone()))
-    layer.weight.role = "of a pair"
     for place in ("neuron", "cpu"):
         layer.to(place)
         weight = layer.weight
         assert {weight.device.type, weight.a.device.type, weight.b.device.type, weight.detach().device.type} == {
             place
         }
-        assert weight.role == "of a pair"
 
 
 @pytest.mark.parametrize("way", recording.choice.MODES)

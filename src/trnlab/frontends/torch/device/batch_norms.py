@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batch norms on the host whose batch and weights are in 16 bits while running averages are in 32.
 
-CUDA's kernels take that, and compute in 32 bits: mixed precision of FSDP makes it of every model with such layers.
+CUDA's kernels take that but for images' backward pass, and compute in 32 bits: mixed precision of FSDP makes it of
+every model with such layers.
 Those of PyTorch's for the host want weights in the format of either all of the batch or all of the averages.
 """
 
