@@ -27,13 +27,12 @@ def admit(ranks: int) -> None:
 
 
 def _devices(ranks: int) -> None:
-    """As many devices as ranks, each of which sees its own. Some tests ask CUDA for them, and move to it."""
+    """As many devices as ranks, each of which sees its own. Some tests ask CUDA for them."""
     import torch
 
     neuron: Any = torch.get_device_module(BACKEND)
     neuron.device_count = torch.accelerator.device_count = torch.cuda.device_count = lambda: ranks
     torch.cuda.set_device = lambda device: None
-    torch.Tensor.cuda = torch.nn.Module.cuda = lambda self, *_, **__: self.to(BACKEND)
 
 
 def _cases_of_c10d(ranks: int) -> None:
