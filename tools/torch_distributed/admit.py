@@ -33,6 +33,7 @@ def _devices(ranks: int) -> None:
     neuron: Any = torch.get_device_module(BACKEND)
     neuron.device_count = torch.accelerator.device_count = torch.cuda.device_count = lambda: ranks
     torch.cuda.set_device = lambda device: None
+    torch.cuda.can_device_access_peer = lambda device, other: False
 
 
 def _cases_of_c10d(ranks: int) -> None:
