@@ -250,6 +250,7 @@ def an_elastic_job_of_ranks_that_stay():
         model[0].weight += RANK
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    assert sorted(optimizer._parameter_names.values()) == sorted(name for name, _ in model.named_parameters())
     sampler = hvd.elastic.ElasticSampler(INPUTS, shuffle=False)
     state = hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=1 + RANK, batch=0)
     stepping = torch.optim.SGD(alone.parameters(), 0.1, momentum=0.9)
