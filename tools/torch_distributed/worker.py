@@ -18,6 +18,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
+CUDAS_WORDS = "TESTS_SAY_CUDA"  # the variable that says so of a file's tests
 AGAIN = 17  # exit status that asks for new processes
 PASSED, SKIPPED, REFUSED, FAILED = "passed", "skipped", "refused", "failed"
 REFUSALS = (*range(151, 170), *range(200, 270), 274, 275, 183, 285, 286)  # codes of what trnlab does not have
@@ -75,6 +76,17 @@ def ranks_of(cls: Any, name: str, ranks: int) -> int:
 
 def run(cls: Any, name: str, rank: int, ranks: int, meet: str) -> tuple[str, str]:
     """One test on this rank: verdict and reason."""
+    if not os.environ.get(CUDAS_WORDS):
+        return run_as_it_is(cls, name, rank, ranks, meet)
+    from tools.torch_distributed import cudas_words
+
+    cudas_words.install()
+    with cudas_words.CudaIsNeuron():
+        return run_as_it_is(cls, name, rank, ranks, meet)
+
+
+def run_as_it_is(cls: Any, name: str, rank: int, ranks: int, meet: str) -> tuple[str, str]:
+    """The same, whatever devices it names."""
     import torch.distributed as dist
     from torch.testing._internal import common_distributed as common
 
