@@ -11,7 +11,7 @@ import pytest
 import torch  # noqa: F401  # before what it loads
 
 from tests import processes
-from trnlab.frontends.torch.device.pinned_by_scripts import makes_pinned
+from trnlab.frontends.torch.device.pinned import makes_pinned
 
 pytestmark = pytest.mark.torch
 

@@ -35,6 +35,6 @@ def autoload() -> None:
 
 def script_starts(file: str) -> None:
     """A script is about to run, in a process that has imported PyTorch: before it by itself, or just now."""
-    from trnlab.frontends.torch.device import pinned_by_scripts
+    from trnlab.frontends.torch.device import pinned
 
-    pinned_by_scripts.register(Path(file))
+    pinned.look_at_script(Path(file))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 _aten = torch.ops.aten
 _BACKWARD = _aten.native_batch_norm_backward.default
-OPERATORS = (
+_OPERATORS = (
     _aten.native_batch_norm.default,
     _aten._native_batch_norm_legit.default,
     _aten._native_batch_norm_legit_no_training.default,
@@ -27,7 +27,9 @@ _WIDENED = ("weight", "bias", "save_mean", "save_invstd")
 
 
 def called(op: Any, args: Sequence[Any]) -> Any:
-    """The results of one of `OPERATORS` on tensors of the host; gradients of weights have the weights' format."""
+    """The results of a batch norm on tensors of the host; gradients of weights have the weights' format."""
+    if op not in _OPERATORS:
+        return op(*args)
     given = {argument.name: value for argument, value in zip(op._schema.arguments, args)}
     averages, weight = given["running_mean"], given["weight"]
     if averages is None or averages.dtype is not torch.float32 or given["input"].dtype not in _NARROW:

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from trnlab import host_ops
 from trnlab.errors import UsageError
-from trnlab.frontends.torch.device import batch_norms, counting
 from trnlab.frontends.torch.device.dispatch import Kernel, fall_back, implement
 from trnlab.frontends.torch.device.dlpack import as_host, as_neuron, no_sparse
 from trnlab.frontends.torch.device.numbers import only_device
@@ -107,7 +106,9 @@ def _called(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
     PyTorch turns `x % 2` into an operator of two tensors; the second comes here as the number that it was.
     """
-    if op in batch_norms.OPERATORS and not kwargs:
+    if "batch_norm" in op._schema.name and not kwargs:
+        from trnlab.frontends.torch.device import batch_norms
+
         return batch_norms.called(op, args)
     numbers = any(i < len(args) and isinstance(args[i], (int, float, complex)) for i in _tensors(op))
     try:
@@ -373,6 +374,8 @@ def _histc(self: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
     """The operator as one, and of integers as other devices have it."""
     if self.is_floating_point():
         return boxed(torch.ops.aten.histc.default, self, bins, min, max)
+    from trnlab.frontends.torch.device import counting
+
     return counting.histogram(self, bins, int(min), int(max))
 
 
