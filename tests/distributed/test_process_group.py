@@ -94,7 +94,7 @@ def test_the_end_of_a_rank_is_told_to_those_who_wait(tmp_path, how, ending, said
 
 def test_horovods_calls(tmp_path):
     for each in passed(launch("horovod_script.py", tmp_path)):
-        assert each.output.count("passed") == 10
+        assert each.output.count("passed") == 11
 
 
 def test_torch_xlas_calls(tmp_path):
@@ -104,7 +104,7 @@ def test_torch_xlas_calls(tmp_path):
 
 def test_hooks_callbacks_normalization_and_sharding_of_pytorchs(tmp_path):
     for each in passed(launch("hooks_script.py", tmp_path)):
-        assert each.output.count("passed") == 13
+        assert each.output.count("passed") == 14
 
 
 def test_ranks_that_a_script_starts_itself_call_their_device_by_number(tmp_path):

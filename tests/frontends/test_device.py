@@ -161,6 +161,30 @@ def test_moving_a_module_keeps_parameters_and_ties():
     assert weight.device.type == "cpu"
 
 
+def test_a_module_is_moved_whose_parameters_others_hold():
+    """A graph, a view, a wrapper for several ranks: on PyTorch's own devices a module moves all the same."""
+    layer, twin = nn.Linear(3, 2), nn.Linear(3, 2)
+    twin.load_state_dict(layer.state_dict())
+    graph, view, optimizer = layer(torch.ones(1, 3)), layer.weight.view(-1), torch.optim.SGD(layer.parameters(), 0.5)
+    for place in ("neuron", "cpu", "neuron"):
+        layer.to(place)
+    for each, stepping in ((layer, optimizer), (twin, torch.optim.SGD(twin.parameters(), 0.5))):
+        each(torch.ones(2, 3, device=each.bias.device)).square().sum().backward()
+        stepping.step()
+    assert graph.device.type == view.device.type == "cpu"
+    assert worst_error(layer.weight, twin.weight) <= 1e-6
+
+
+def test_sparse_parameters_are_moved_and_stay_the_same():
+    module = nn.Module()
+    module.weight = weight = nn.Parameter(torch.eye(3).to_sparse())
+    weight.role = "sparse"
+    for place in ("neuron", "cpu"):
+        module.to(place)
+        assert module.weight is weight
+        assert (weight.device.type, weight.role) == (place, "sparse")
+
+
 def _normed() -> nn.Module:
     torch.manual_seed(0)
     with warnings.catch_warnings():  # it is deprecated, and in use

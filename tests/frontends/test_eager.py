@@ -13,10 +13,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import trnlab.frontends.torch as neuron
 from trnlab.errors import UsageError
+from trnlab.frontends.torch import recording
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -287,6 +289,42 @@ def test_what_was_written_to_parameters_stays_with_them():
     for place in ("neuron", "cpu"):
         outer.to(place)
         assert all(p.role == tuple(p.shape) and p.device.type == place for p in outer.parameters())
+
+
+def test_a_wrapper_around_tensors_moves_with_them():
+    layer = nn.Linear(4, 4, bias=False)
+    layer.weight = nn.Parameter(TwoTensor(layer.weight.detach(), layer.weight.detach().clone()))
+    for place in ("neuron", "cpu"):
+        layer.to(place)
+        weight = layer.weight
+        assert {weight.device.type, weight.a.device.type, weight.b.device.type, weight.detach().device.type} == {
+            place
+        }
+
+
+@pytest.mark.parametrize("way", recording.choice.MODES)
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_batch_norms_in_16_bits_beside_averages_in_32(way, training, kind):
+    """As FSDP's mixed precision makes them: CUDA computes in 32 bits, the host has no kernel."""
+    results = []
+    for place, weights in (("cpu", torch.float32), ("neuron", kind)):
+        norm = nn.BatchNorm1d(5).train(training)
+        norm.weight.data, norm.bias.data = (torch.arange(5.0) / 4).to(weights), torch.ones(5).to(weights)
+        norm = norm.to(place)
+        x = torch.randn(8, 5, generator=torch.Generator().manual_seed(0)).to(kind)
+        with recording.using(way):
+            x = x.to(place).requires_grad_()
+            y = norm(x)
+            y.square().sum().backward()
+        got = (y, x.grad, norm.weight.grad, norm.bias.grad)
+        assert {each.dtype for each in got[:2]} == {kind}
+        assert {each.dtype for each in got[2:]} == {weights}
+        results.append(
+            [*(each.detach().cpu().float() for each in got), norm.running_mean.cpu(), norm.running_var.cpu()]
+        )
+    for ours, theirs in zip(*results, strict=True):
+        assert (ours - theirs).abs().max() <= 4 * torch.finfo(kind).eps * theirs.abs().max()
 
 
 def test_saving_loading_and_copying():

@@ -112,6 +112,7 @@ CASES = {
         torch.sparse_coo_tensor(torch.cat([i[:1] % 2, i]), v, (2, ROWS, COLUMNS)), torch.stack([x, x])
     ),
     "embedding": lambda i, v, x, b: F.embedding(i[1], x, sparse=True),
+    "embedding with padding": lambda i, v, x, b: F.embedding(i[1], x, padding_idx=2, sparse=True),
     "csr": lambda i, v, x, b: torch.sparse.mm(csr(v), x),
     "csr @": lambda i, v, x, b: csr(v) @ x,
     "csr mean": lambda i, v, x, b: torch.sparse.mm(csr(v), x, "mean"),
@@ -121,6 +122,15 @@ CASES = {
     "csr times a number": lambda i, v, x, b: torch.sparse.mm(csr(v) * 2, x),
     "coo to csr": lambda i, v, x, b: torch.sparse.mm(coo(i, v).to_sparse_csr(), x),
     "csr to coo": lambda i, v, x, b: torch.sparse.mm(csr(v).to_sparse_coo(), x),
+}
+BAGS = {
+    "bags": lambda i, v, x, b: F.embedding_bag(
+        i[1], x, torch.tensor([0, 4, 9], device=x.device), sparse=True, mode="sum"
+    ),
+    "means of bags": lambda i, v, x, b: F.embedding_bag(i[1].view(3, 5), x, padding_idx=2, sparse=True),
+    "weighted bags": lambda i, v, x, b: F.embedding_bag(
+        i[1].view(3, 5), x, sparse=True, mode="sum", per_sample_weights=v.detach().view(3, 5)
+    ),
 }
 COUNTED = {  # what has a size that hangs on values: in recorded steps it is read, in captured ones refused
     "coalesce": lambda i, v, x, b: coo(i, v).coalesce().values().sum() * x.sum(),
@@ -163,6 +173,13 @@ def test_recorded_steps_are_those_of_the_cpu(engine, name):
 @pytest.mark.parametrize("name", CASES)
 def test_captured_steps_are_those_of_the_cpu(engine, name):
     assert agree(trained(CASES[name], "cpu"), trained(CASES[name], "neuron", captured=True))
+
+
+@pytest.mark.parametrize("name", BAGS)
+def test_sparse_gradients_of_bags(engine, name):
+    assert agree(trained(BAGS[name], "cpu"), trained(BAGS[name], "neuron"))
+    with pytest.raises(UnsupportedOpError, match=r"TRN201.*EmbeddingBag"):
+        trained(BAGS[name], "neuron", captured=True)
 
 
 @pytest.mark.parametrize("name", COUNTED)

@@ -68,6 +68,8 @@ files (HLO, NEFF), custom operators in C++, `send` and `recv`, Pallas kernels of
 Scripts ask for an accelerator in several ways. `torch.accelerator.is_available()` and `current_accelerator()` give
 `neuron` where trnlab is installed. `torch.cuda.is_available()` says no: such a script trains on the CPU until it is
 given a device by its own options. Lightning has the accelerator `neuron`, which `auto` is where a target is chosen.
+Pinned memory is ordinary memory that says it is pinned: of loaders, of `x.pin_memory()`, and of
+`torch.empty(..., pin_memory=True)` and its kin, where the script or a module beside it says so.
 
 neuronx-distributed runs: [the vendor's libraries](vendor_libraries.md). It needs the kernels that
 `neuronxcc.nki.kernels` had (src/ of aws-neuron/nki-samples at 8370e11) and those of nki-library (src/nkilib_src) on

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from tools.torch_distributed.file import ORDER
-from tools.torch_distributed.files import INSTALLED, chosen
+from tools.torch_distributed.files import INSTALLED, chosen, says_cuda
 from tools.torch_distributed.unfit import UNFIT, judged
-from tools.torch_distributed.worker import FAILED, SKIPPED
+from tools.torch_distributed.worker import CUDAS_WORDS, FAILED, SKIPPED
 
 
-def environment(ranks: int) -> dict[str, str]:
+def environment(ranks: int, file: str = "") -> dict[str, str]:
     """For the processes: what PyTorch's tests and trnlab want to know."""
     return {
         "BACKEND": "neuron",
@@ -40,6 +40,7 @@ def environment(ranks: int) -> dict[str, str]:
         "PYTHONWARNINGS": "ignore",
         **os.environ,
         "WORLD_SIZE": str(ranks),
+        CUDAS_WORDS: "1" if says_cuda(file) else "",
     }
 
 
@@ -49,7 +50,9 @@ def run(file: str, ranks: int, limit_s: float, only: str = "") -> list[dict[str,
         out = Path(folder) / "results.jsonl"
         command = [sys.executable, "-m", "tools.torch_distributed.file", file, str(ranks), str(limit_s), str(out)]
         with (Path(folder) / "err").open("w") as err:
-            status = subprocess.call([*command, only], stdout=subprocess.DEVNULL, stderr=err, env=environment(ranks))
+            status = subprocess.call(
+                [*command, only], stdout=subprocess.DEVNULL, stderr=err, env=environment(ranks, file)
+            )
         lines = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
         trace = (Path(folder) / "err").read_text(errors="replace").strip()
     if lines and len(lines) == 1 + lines[0]["tests"]:

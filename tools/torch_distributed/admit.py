@@ -27,11 +27,13 @@ def admit(ranks: int) -> None:
 
 
 def _devices(ranks: int) -> None:
-    """As many devices as ranks, each of which sees its own."""
+    """As many devices as ranks, each of which sees its own. Some tests ask CUDA for them."""
     import torch
 
     neuron: Any = torch.get_device_module(BACKEND)
-    neuron.device_count = torch.accelerator.device_count = lambda: ranks
+    neuron.device_count = torch.accelerator.device_count = torch.cuda.device_count = lambda: ranks
+    torch.cuda.set_device = lambda device: None
+    torch.cuda.can_device_access_peer = lambda device, other: False
 
 
 def _cases_of_c10d(ranks: int) -> None:

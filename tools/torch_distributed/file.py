@@ -47,6 +47,7 @@ LOOK_S = 1.0  # between two looks at what the ranks use of the processors
 IDLE_SHARE = 0.05  # of a processor for each rank, below which it waits: the watch for other ranks takes some
 IDLE_S = 60.0  # of waiting, after which a test hangs
 GRACE_S = 15.0  # the same where a rank has ended, or failed: PyTorch's tests wait for each other for 10 s
+ENDED = "ended a process"
 PRELOADED = (  # by the process that ranks are copies of
     "trnlab.compiler.pipeline",
     "trnlab.frontends.torch.capture.import_fx",
@@ -143,29 +144,28 @@ def until_one_breaks(
     except unittest.SkipTest as skip:
         return [{"test": test, "verdict": SKIPPED, "reason": str(skip), "seconds": 0.0} for test in tests]
     running = [Rank(module, rank, wanted, folder, tests) for rank in range(wanted)]
-    hung = not _waited_for(running, folder, len(tests), limit_s)
+    how = _waited_for(running, folder, len(tests), limit_s)
     said = said_in(folder, wanted)
     for each in running:
         each.kill()
     results = [together(each) for each in zip(*said)]
     if len(results) < len(tests) and not any(each["verdict"] in (FAILED, REFUSED) for each in results):
         more = [each[len(results)] for each in said if len(each) > len(results)]
-        results.append(_broken(tests[len(results)], hung, more, folder))
+        results.append(_broken(tests[len(results)], how, more, folder))
     return results
 
 
-def _broken(test: str, hung: bool, more: Sequence[dict[str, Any]], folder: Path) -> dict[str, Any]:
+def _broken(test: str, how: str, more: Sequence[dict[str, Any]], folder: Path) -> dict[str, Any]:
     """What is said of a test of which not all ranks could say what came of it."""
     if more and together(more)["verdict"] in (FAILED, REFUSED):
         return {**together(more), "test": test}
-    how = "hung" if hung else "ended a process"
     trace = (folder / "0.err").read_text(errors="replace")[-1500:]
     return {"test": test, "verdict": FAILED, "reason": f"{how}\n{trace}", "seconds": 0.0}
 
 
-def _waited_for(running: Sequence[Rank], folder: Path, count: int, limit_s: float) -> bool:
+def _waited_for(running: Sequence[Rank], folder: Path, count: int, limit_s: float) -> str:
     """Wait for the end of all, or until one test takes more of the processors than it may, or nobody does anything
-    for long: whether they ended. Time of processors, since a machine may have other work."""
+    for long: what is said of a test that is not done. Time of processors, since a machine may have other work."""
     clock = _Clock(running)
     seen = 0
     while any(each.poll() is None for each in running):
@@ -177,9 +177,11 @@ def _waited_for(running: Sequence[Rank], folder: Path, count: int, limit_s: floa
         clock.tick()
         some_failed = any(each.poll() == AGAIN for each in running)
         some_ended = some_failed or any(each.poll() is not None for each in running)
+        if clock.used_s > limit_s and not some_failed:
+            return f"was not done within {limit_s:.0f} processor seconds"
         if clock.used_s > limit_s or clock.idle_s > (GRACE_S if some_ended else IDLE_S):
-            return some_failed
-    return True
+            return ENDED if some_failed else "hung"
+    return ENDED
 
 
 class _Clock:

@@ -19,13 +19,22 @@ class TestFile:
 
     ranks: int
     left_out: str
+    says_cuda: bool = False  # where it means its device
 
 
 @cache
 def table() -> Mapping[str, TestFile]:
     """By path within `test/distributed`; one that ends in a slash stands for all files below it."""
     with LIST.open(newline="", encoding="utf-8") as file:
-        return {row["file"]: TestFile(int(row["ranks"] or 0), row["left_out"]) for row in csv.DictReader(file)}
+        return {
+            row["file"]: TestFile(int(row["ranks"] or 0), row["left_out"], row["device"] == "cuda")
+            for row in csv.DictReader(file)
+        }
+
+
+def says_cuda(file: str) -> bool:
+    """Whether the tests of a file of these sources call their device so."""
+    return any(entry.says_cuda and Path(file).match(name) for name, entry in table().items())
 
 
 def chosen(sources: Path, folder: str = "") -> list[tuple[str, int]]:

@@ -18,13 +18,14 @@ import unittest
 from pathlib import Path
 from typing import Any
 
+CUDAS_WORDS = "TESTS_SAY_CUDA"  # the variable that says so of a file's tests
 AGAIN = 17  # exit status that asks for new processes
 PASSED, SKIPPED, REFUSED, FAILED = "passed", "skipped", "refused", "failed"
 REFUSALS = (*range(151, 170), *range(200, 270), 274, 275, 183, 285, 286)  # codes of what trnlab does not have
 
 
 _HINTS = ("To execute this test", "    python test/", "This message can be suppressed")
-_CUDA = ("compiled with CUDA", "NVIDIA driver", "have NCCL built in", "dummy base class")
+_CUDA = ("compiled with CUDA", "NVIDIA driver", "have NCCL built in", "dummy base class", "no attribute '_sleep'")
 
 
 def cases(module: Any) -> list[str]:
@@ -68,13 +69,24 @@ def ranks_of(cls: Any, name: str, ranks: int) -> int:
         wanted = ranks if wanted < 0 else wanted
     else:
         wanted = int(cls(name).world_size) if issubclass(cls, common.MultiProcessTestCase) else 1
-    if wanted > ranks:
+    if not 0 < wanted <= ranks:
         raise unittest.SkipTest(f"wants {wanted} ranks")
     return wanted
 
 
 def run(cls: Any, name: str, rank: int, ranks: int, meet: str) -> tuple[str, str]:
     """One test on this rank: verdict and reason."""
+    if not os.environ.get(CUDAS_WORDS):
+        return run_as_it_is(cls, name, rank, ranks, meet)
+    from tools.torch_distributed import cudas_words
+
+    cudas_words.install()
+    with cudas_words.CudaIsNeuron():
+        return run_as_it_is(cls, name, rank, ranks, meet)
+
+
+def run_as_it_is(cls: Any, name: str, rank: int, ranks: int, meet: str) -> tuple[str, str]:
+    """The same, whatever devices it names."""
     import torch.distributed as dist
     from torch.testing._internal import common_distributed as common
 

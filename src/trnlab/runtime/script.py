@@ -25,6 +25,7 @@ from trnlab import profile
 from trnlab.errors import Location, TrnlabError, UsageError
 from trnlab.files import why
 from trnlab.runtime.jobs import ranks
+from trnlab.runtime.jobs.forking import tell_front_ends
 from trnlab.runtime.notices import say, tell
 from trnlab.runtime.run import RunRecord, new_folder
 from trnlab.runtime.session import Session, activate
@@ -188,6 +189,7 @@ def execute(script: Script) -> int:
     """Run a script as Python would, under the session that is active; returns its exit status."""
     sys.argv = [str(script.path), *script.arguments]
     sys.path.insert(0, str(Path.cwd() if script.module else script.file.parent))
+    tell_front_ends(str(script.file))
     try:
         if script.module:
             runpy.run_module(str(script.path), run_name="__main__", alter_sys=True)

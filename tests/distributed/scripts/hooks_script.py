@@ -30,6 +30,7 @@ from torch.distributed.fsdp import (
     FullStateDictConfig,
     FullyShardedDataParallel,
     MixedPrecision,
+    ShardedStateDictConfig,
     ShardingStrategy,
     StateDictType,
 )
@@ -290,6 +291,21 @@ def sharded_tensors_lie_on_cores_by_number():
             assert whole[:, 0].tolist() == [1.0] * 3 + [2.0] * 2
 
 
+def parts_of_states_lie_where_they_shall():
+    for offloads, place in ((False, DEVICE), (True, "cpu")):
+        model = FullyShardedDataParallel(net().to(DEVICE), process_group=OURS, device_id=torch.device(DEVICE, RANK))
+        with FullyShardedDataParallel.state_dict_type(
+            model, StateDictType.SHARDED_STATE_DICT, ShardedStateDictConfig(offload_to_cpu=offloads)
+        ):
+            states = model.state_dict()
+        for name, meant in net().state_dict().items():
+            assert {part.tensor.device.type for part in states[name].local_shards()} == {place}
+            whole = torch.empty(meant.shape, device=DEVICE) if RANK == 0 else None
+            if not offloads:
+                states[name].gather(0, whole)
+                assert whole is None or torch.equal(whole.cpu(), meant)
+
+
 report(
     [
         plain_hooks,
@@ -305,6 +321,7 @@ report(
         fully_sharded_and_offloaded,
         whole_states_of_the_sharded,
         sharded_tensors_lie_on_cores_by_number,
+        parts_of_states_lie_where_they_shall,
     ]
 )
 dist.destroy_process_group()

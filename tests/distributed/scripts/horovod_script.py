@@ -93,8 +93,6 @@ def more_calls():
     assert (hvd.cross_rank(), hvd.cross_size(), hvd.is_homogeneous(), hvd.nccl_built()) == (0, 1, True, 0)
     with pytest.raises(UsageError, match="TRN278"):
         hvd.allreduce(on([1.0]), process_set=hvd.ProcessSet([0]))
-    with pytest.raises(UsageError, match="TRN280"):
-        hvd.elastic.TorchState(model=None)
 
 
 def gradients_of_calls():
@@ -245,6 +243,44 @@ def optimizers_in_other_ways():
             assert everywhere.count(everywhere[0]) == RANKS
 
 
+def an_elastic_job_of_ranks_that_stay():
+    """All begin with what the first one has, train as one process does, and go back to what was committed."""
+    alone, model = net(), net().to(DEVICE)
+    with torch.no_grad():
+        model[0].weight += RANK
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    assert sorted(optimizer._parameter_names.values()) == sorted(name for name, _ in model.named_parameters())
+    sampler = hvd.elastic.ElasticSampler(INPUTS, shuffle=False)
+    state = hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=1 + RANK, batch=0)
+    stepping = torch.optim.SGD(alone.parameters(), 0.1, momentum=0.9)
+
+    @hvd.elastic.run
+    def train(state, epochs):
+        assert state.epoch == 1
+        for epoch in range(state.epoch, epochs + 1):
+            state.epoch = epoch
+            mine = list(state.sampler)
+            assert mine == list(range(RANK, 8, RANKS))
+            step(state.model, state.optimizer, INPUTS[mine].to(DEVICE), TARGETS[mine].to(DEVICE))
+            step(alone, stepping, INPUTS, TARGETS)
+            state.commit()
+        return state.epoch
+
+    assert train(state, 3) == 3
+    for mine, other in zip(model.parameters(), alone.parameters()):
+        torch.testing.assert_close(mine.detach().cpu(), other.detach(), rtol=0, atol=2e-6)
+    before = [p.detach().cpu() for p in model.parameters()]
+    step(model, optimizer, INPUTS.to(DEVICE), TARGETS.to(DEVICE))
+    state.epoch = 9
+    sampler.record_batch(0, 2)
+    sampler.reset()
+    assert list(sampler) == list(range(2 * RANKS + RANK, 8, RANKS))
+    state.restore()
+    assert (state.epoch, state.batch, len(sampler)) == (3, 0, 8 // RANKS)
+    assert all(torch.equal(p.detach().cpu(), other) for p, other in zip(model.parameters(), before))
+
+
 meet("horovod")
 hvd.init()
 report(
@@ -259,6 +295,7 @@ report(
         embeddings_with_sparse_gradients,
         training_is_that_of_one_process,
         optimizers_in_other_ways,
+        an_elastic_job_of_ranks_that_stay,
     ]
 )
 hvd.shutdown()

@@ -2,6 +2,8 @@
 """What `import torch` runs through the `torch.backends` entry point; must stay cheap."""
 
 import os
+import sys
+from pathlib import Path
 
 
 def autoload() -> None:
@@ -22,9 +24,17 @@ def autoload() -> None:
         tell(error)
         return
     registration.register()
+    script_starts(sys.argv[0] if sys.argv else "")
     if os.environ.get("TRNLAB_TARGET"):
         from trnlab.frontends import vendor_imports
         from trnlab.nki.imports import install_imports
 
         install_imports()
         vendor_imports.install()
+
+
+def script_starts(file: str) -> None:
+    """A script is about to run, in a process that has imported PyTorch: before it by itself, or just now."""
+    from trnlab.frontends.torch.device import pinned
+
+    pinned.look_at_script(Path(file))

@@ -180,7 +180,15 @@ def run(arguments: list[str]) -> None:
         main.__dict__.update(__file__=file, __loader__=SourceFileLoader("__main__", file), __cached__=None)
         with open(file, "rb") as opened:
             source = opened.read()
+        tell_front_ends(file)
     exec(compile(source, file, "exec", dont_inherit=True), main.__dict__)
+
+
+def tell_front_ends(script: str) -> None:
+    """A script is about to run: who was imported before it, and listens to what `import torch` would run, is told."""
+    hook = sys.modules.get("trnlab.frontends.torch.autoload")
+    if hook is not None:
+        hook.script_starts(script)
 
 
 def _path(first: str) -> None:

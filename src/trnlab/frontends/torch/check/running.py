@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from trnlab.errors import Location, UsageError
 from trnlab.estimate.job import RANKS_WANTED
+from trnlab.frontends.torch.autoload import script_starts
 from trnlab.frontends.torch.check import ranks
 from trnlab.frontends.torch.check.captured_output import OutputTail
 from trnlab.frontends.torch.findings.survey import Survey
@@ -37,6 +38,7 @@ def run(script: Script, walk: ScriptObserver, said: OutputTail) -> None:
     path, argv = list(sys.path), sys.argv
     sys.argv = [str(script.path), *script.arguments]
     sys.path.insert(0, str(script.file.parent))
+    script_starts(str(script.file))
     try:
         runpy.run_path(str(script.path), run_name="__main__")
         walk.ended()

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from trnlab import host_ops
 from trnlab.errors import UsageError
-from trnlab.frontends.torch.device import counting
 from trnlab.frontends.torch.device.dispatch import Kernel, fall_back, implement
 from trnlab.frontends.torch.device.dlpack import as_host, as_neuron, no_sparse
 from trnlab.frontends.torch.device.numbers import only_device
@@ -67,7 +66,7 @@ def reset_fallback_counts() -> None:
 # -- any operator ---------------------------------------------------------------------------------------------------
 
 
-def _boxed(op: Any, *args: Any, **kwargs: Any) -> Any:
+def boxed(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Run any operator on the CPU aliases of its arguments, unless the chip does."""
     name = op._schema.name
     _check_devices(name, (*args, *kwargs.values()))
@@ -107,6 +106,10 @@ def _called(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
     PyTorch turns `x % 2` into an operator of two tensors; the second comes here as the number that it was.
     """
+    if "batch_norm" in op._schema.name and not kwargs:
+        from trnlab.frontends.torch.device import batch_norms
+
+        return batch_norms.called(op, args)
     numbers = any(i < len(args) and isinstance(args[i], (int, float, complex)) for i in _tensors(op))
     try:
         return (op.overloadpacket if numbers else op)(*args, **kwargs)
@@ -364,13 +367,15 @@ def _convolution_backward(
 
 def _group_norm(*args: Any) -> Any:
     """The operator as one, of which PyTorch's code for unknown devices takes views that not all strides allow."""
-    return _boxed(torch.ops.aten.native_group_norm.default, *args)
+    return boxed(torch.ops.aten.native_group_norm.default, *args)
 
 
 def _histc(self: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
     """The operator as one, and of integers as other devices have it."""
     if self.is_floating_point():
-        return _boxed(torch.ops.aten.histc.default, self, bins, min, max)
+        return boxed(torch.ops.aten.histc.default, self, bins, min, max)
+    from trnlab.frontends.torch.device import counting
+
     return counting.histogram(self, bins, int(min), int(max))
 
 
@@ -422,7 +427,7 @@ def _view(self: Tensor, size: Any) -> Tensor:
 def register() -> None:
     """Give the dispatch key of outside backends the kernels of this file. Called once."""
     everything = torch.library.Library("_", "IMPL")
-    fall_back(everything, _boxed, "PrivateUse1")
+    fall_back(everything, boxed, "PrivateUse1")
     for key in _OTHER_LAYOUTS:
         fall_back(everything, _refuse, key)
     aten = torch.library.Library("aten", "IMPL")

@@ -29,7 +29,7 @@ def _only(device_of: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(device_of)
     def found(device_id: Any, *args: Any) -> Any:
         chosen = torch.device(device_id) if isinstance(device_id, (int, str)) else device_id
-        if chosen is None or chosen.type != "neuron":
+        if chosen is None or chosen.type != "neuron" or chosen.index is None:  # of which it warns
             return device_of(device_id, *args)
         only_device(chosen)
         return torch.device("neuron", 0)

@@ -104,9 +104,11 @@ class NeuronProcessGroup(dist.ProcessGroup):
         """What the script calls it."""
         return self._desc
 
+    default_device = torch.device("neuron")  # where what is made for the group lies
+
     @property
     def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu"), torch.device("neuron")]
+        return [torch.device("cpu"), self.default_device]
 
     supports_splitting = supports_coalescing = supports_time_estimate = supports_tensor_alloc = False
 

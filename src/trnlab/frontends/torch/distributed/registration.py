@@ -11,7 +11,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from trnlab.frontends.torch.distributed import draws_of_shards, pinned
+from trnlab.frontends.torch.device import pinned
+from trnlab.frontends.torch.distributed import draws_of_shards
 
 
 def create(options: Any, backend_options: Any = None) -> Any:
@@ -24,9 +25,10 @@ def create(options: Any, backend_options: Any = None) -> Any:
 def register() -> None:
     """Make `init_process_group("neuron")` work, and neuron tensors take that backend where no other is named."""
     if dist.is_available() and "neuron" not in dist.Backend.backend_list:
-        from trnlab.frontends.torch.pytorch.collectives import register_backend
+        from trnlab.frontends.torch.pytorch.collectives import let_groups_say_their_device, register_backend
 
         register_backend("neuron", create, ["neuron"])
+        let_groups_say_their_device()
         draws_of_shards.install()
         pinned.install()
         rendezvous: Any = import_module("torch.distributed.rendezvous")  # a function has its name, too

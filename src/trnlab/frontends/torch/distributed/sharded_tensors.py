@@ -12,11 +12,31 @@ _check = "__post_init__"
 
 def install() -> None:
     """Let parts lie on the device of their process by any of its names, once."""
-    from trnlab.frontends.torch.pytorch.first_sharding import Shard
+    from trnlab.frontends.torch.pytorch.first_sharding import RemoteDevice, Shard
 
     checking = getattr(Shard, _check)
     if not hasattr(checking, "__wrapped__"):
         setattr(Shard, _check, _by_kind(checking))
+        RemoteDevice.__eq__, RemoteDevice.__hash__ = _same(RemoteDevice.__eq__), _hashed(RemoteDevice.__hash__)
+
+
+def _same(equal: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+    @wraps(equal)
+    def same(place: Any, other: Any) -> bool:
+        if not isinstance(other, type(place)) or {place.device().type, other.device().type} != {"neuron"}:
+            return equal(place, other)
+        return (place.rank(), place.worker_name()) == (other.rank(), other.worker_name())
+
+    return same
+
+
+def _hashed(hash_of: Callable[[Any], int]) -> Callable[[Any], int]:
+    @wraps(hash_of)
+    def hashed(place: Any) -> int:
+        ours = place.device().type == "neuron"
+        return hash((place.rank(), place.worker_name())) if ours else hash_of(place)
+
+    return hashed
 
 
 def _by_kind(checking: Callable[[Any], None]) -> Callable[[Any], None]:

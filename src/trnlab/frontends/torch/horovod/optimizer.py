@@ -29,7 +29,10 @@ from trnlab.frontends.torch.horovod.ranks import ProcessSet, global_process_set
 
 
 class _Distributed:
-    """What `DistributedOptimizer` adds to an optimizer's class."""
+    """What `DistributedOptimizer` adds to an optimizer's class. Private names that scripts read are Horovod's."""
+
+    def _name(self: Any, names: dict[Tensor, str], sparse_as_dense: bool) -> None:
+        self._parameter_names, self._sparse_as_dense = names, sparse_as_dense
 
     def _distribute(self: Any, passes: int, op: str, compression: Any, predivide: float, ranks: ProcessSet) -> None:
         self._passes, self._op, self._compression, self._ranks = passes, op, compression, ranks
@@ -66,7 +69,7 @@ class _Distributed:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
         sparse = parameter.grad.is_sparse
-        if sparse and not self.sparse_as_dense:
+        if sparse and not self._sparse_as_dense:
             return sparse_allreduce_async(parameter.grad, None, self._op, self._ranks)
         small, context = self._compression.compress(parameter.grad.to_dense() if sparse else parameter.grad)
         before, after = self._factors
@@ -145,9 +148,8 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     if named is not None:
         _check_names(optimizer, named)
     cls = type(optimizer)
-    optimizer.sparse_as_dense = sparse_as_dense  # type: ignore[attr-defined]
-    optimizer.parameter_names = _named(optimizer, named)  # type: ignore[attr-defined]
     optimizer.__class__ = type(cls.__name__, (_Distributed, cls), {})
+    optimizer._name(_named(optimizer, named), sparse_as_dense)  # type: ignore[attr-defined]
     settings = (op, compression or Compression.none, gradient_predivide_factor, process_set)
     optimizer._distribute(backward_passes_per_step, *settings)  # type: ignore[attr-defined]
     return optimizer

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from importlib import import_module
 from typing import Any
 
@@ -22,6 +23,7 @@ __all__ = [
     "default_store",
     "group_of",
     "groups",
+    "let_groups_say_their_device",
     "operators",
     "register_backend",
 ]
@@ -38,6 +40,19 @@ def register_backend(name: str, create: Callable[..., Any], devices: Sequence[st
     if releases.found() >= (2, 15):  # its flight recorder asks a group for backends in C++, and such a group has none
         recorded: Any = distributed_c10d
         recorded._FR_SELF_RECORDING_BACKENDS.add(name)
+
+
+def let_groups_say_their_device() -> None:
+    """Let the default device of a group be what the group itself says (`default_device`): PyTorch says the host, of
+    every group that takes tensors of the host as well, and from that follows where shards lie."""
+    original = distributed_c10d._get_pg_default_device
+
+    @wraps(original)
+    def default_device(group: Any = None) -> torch.device:
+        said = getattr(group or distributed_c10d._get_default_group(), "default_device", None)
+        return original(group) if said is None else said
+
+    distributed_c10d._get_pg_default_device = default_device
 
 
 def by_environment(url: str, **named: Any) -> Any:

@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where `FullyShardedDataParallel`, FSDP's first version, finds its device; and the parts of its tensors."""
+"""Where `FullyShardedDataParallel`, FSDP's first version, finds its device; its tensors' parts, and their places."""
 
+from typing import Any
+
+from torch.distributed import _remote_device
 from torch.distributed._shard.sharded_tensor.shard import Shard
 from torch.distributed.fsdp import _init_utils as start
 
-__all__ = ["Shard", "start"]
+__all__ = ["RemoteDevice", "Shard", "start"]
+
+RemoteDevice: Any = _remote_device

@@ -33,6 +33,7 @@ SAVING: tuple[Any, str] = serialization, "_save"
 RECOMPUTING: tuple[Any, str] = checkpoint, "_recomputation_hook"
 BACKWARD: tuple[Any, str] = torch.autograd, "_engine_run_backward"
 CALL_OF_MODULES: CodeType = torch.nn.Module._call_impl.__code__
+_around_backward: list[Any] = []
 
 
 def printed_by(replace: Any) -> None:
@@ -46,8 +47,8 @@ def descriptor_of_tensors(name: str) -> Any:
 
 
 def wrap_backward(wrapped: Any) -> None:
-    """Have `wrapped(run)` in the place of what runs a backward pass. Once for each process."""
+    """Have `wrapped(run)` in the place of what runs a backward pass. Once for each process and wrapper."""
     owner, name = BACKWARD
-    run = getattr(owner, name)
-    if not hasattr(run, "__wrapped__"):
-        setattr(owner, name, wrapped(run))
+    if wrapped not in _around_backward:
+        _around_backward.append(wrapped)
+        setattr(owner, name, wrapped(getattr(owner, name)))

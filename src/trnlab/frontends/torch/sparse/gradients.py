@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products of sparse matrices, and their gradients: that of the values is computed where there are values.
 
-PyTorch's own formula merges the matrix first, and makes a dense product as large as the matrix is to read from.
+PyTorch's own formula merges the matrix first, and makes a dense product as large as the matrix is to read from. That
+of an embedding leaves out the elements of its padding, whose number hangs on values: captured steps have zeros.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ import torch
 from torch import Tensor
 
 from trnlab.frontends.torch.device.dispatch import implement
+from trnlab.frontends.torch.device.host_ops import boxed
+from trnlab.frontends.torch.pytorch.fakes import FakeTensor
 from trnlab.frontends.torch.sparse.parts import COO, gradient, is_sparse
 from trnlab.frontends.torch.sparse.places import parts_of, rows_and_columns
 
 _aten = torch.ops.aten
+BAGS = _aten._embedding_bag_backward.default
+_MEAN = 1  # of the ways to add up
 
 
 class _Product(torch.autograd.Function):
@@ -80,6 +85,32 @@ def total(a: Tensor) -> Tensor:
     return product(a, torch.ones((a.shape[1], 1), dtype=a.dtype, device=a.device)).sum()
 
 
+def of_embedding(grad: Tensor, indices: Tensor, num_weights: int, padding_idx: int, scale_by_freq: bool) -> Tensor:
+    """The kernel of the sparse gradient of an embedding's table."""
+    if padding_idx != -1 and isinstance(grad, FakeTensor):
+        grad = torch.where((indices == padding_idx).unsqueeze(-1), 0.0, grad)
+        padding_idx = -1
+    op = _aten.embedding_sparse_backward.default
+    made: Tensor = op.decompose(grad, indices, num_weights, padding_idx, scale_by_freq)
+    return made
+
+
+def of_bags(grad: Tensor, indices: Tensor, offsets: Tensor, *others: Any) -> Tensor:
+    """The gradient of an embedding's table whose rows were added up in bags: sparse, or dense as ever."""
+    _, sizes, _, num_weights, scale_by_freq, mode, sparse, weights, *padding = others
+    if not sparse:
+        dense: Tensor = boxed(BAGS, grad, indices, offsets, *others)
+        return dense
+    starts = torch.zeros(indices.shape[0] + 1, dtype=offsets.dtype, device=offsets.device)
+    bags = starts.index_add(0, offsets, torch.ones_like(offsets)).cumsum(0)[:-1] - 1
+    rows = grad.index_select(0, bags)
+    if mode == _MEAN:
+        rows = rows / sizes.to(grad.dtype).unsqueeze(1).index_select(0, bags)
+    if weights is not None:
+        rows = rows * weights.unsqueeze(1)
+    return of_embedding(rows, indices, num_weights, padding[0] if padding else -1, scale_by_freq)
+
+
 def _seen(a: Tensor) -> Tensor:
     """A tensor whose gradient the user can look at, in which PyTorch has each place once."""
     return a.coalesce() if a.requires_grad and a.is_leaf and a.layout is COO else a
@@ -87,10 +118,12 @@ def _seen(a: Tensor) -> Tensor:
 
 def register(aten: torch.library.Library) -> None:
     """Take the place of what PyTorch has for sparse tensors alone."""
+    implement(aten, BAGS, of_bags, "PrivateUse1")
     for name, kernel in (
         ("_sparse_mm", product),
         ("_sparse_addmm", sum_with_product),
         ("_sparse_sum", total),
         ("_sparse_mm.reduce", reduced),
+        ("embedding_sparse_backward", of_embedding),
     ):
         implement(aten, name, kernel, "AutogradPrivateUse1")

@@ -14,9 +14,11 @@ from trnlab.frontends.torch.pytorch.dispatcher import TorchDispatchMode
 from trnlab.frontends.torch.pytorch.tensors import node_of_backward
 from trnlab.frontends.torch.sparse import kernels
 from trnlab.frontends.torch.sparse import parts as raw
+from trnlab.frontends.torch.sparse.gradients import BAGS
 from trnlab.frontends.torch.sparse.parts import COO, NO_FORM, gradient, is_sparse, parts_of
 
 _aten = torch.ops.aten
+_SPARSE_BAGS = 9  # the argument of `BAGS` that says whether its result is sparse
 _ALIASES = (_aten.detach.default, _aten.alias.default, _aten.lift_fresh.default)
 _MAKERS = (
     _aten._sparse_coo_tensor_with_dims_and_tensors.default,
@@ -36,25 +38,31 @@ class SparseOperators(TorchDispatchMode):
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
-        if kind is SystemError and self._error is not None:
-            raise self._error  # PyTorch's backward pass has lost it
+        held, self._error = self._error, None
+        if kind is SystemError and held is not None:
+            raise held  # PyTorch's backward pass has lost it
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not (
-            op in _MAKERS or op in kernels.FROM_DENSE or any(map(_meets, args)) or any(map(_meets, kwargs.values()))
-        ):
-            return op(*args, **kwargs)
-        with self:
-            try:
+        try:
+            if not _sparse(op, args, kwargs):
+                return op(*args, **kwargs)
+            with self:
                 return self._computed(op, args, kwargs)
-            except BaseException as error:
-                self._error = error  # its frames hold the tensors: their end would come while C++ passes the error on
-                raise
+        except BaseException as error:
+            self._error = error  # its frames hold the tensors: their end would come while C++ passes the error on
+            raise
 
     def _computed(self, op: Any, args: Any, kwargs: Any) -> Any:
         if op in _ALIASES:
             return kernels.alias(args[0])
+        if op is BAGS:
+            raise UnsupportedOpError(
+                "the sparse gradient of an EmbeddingBag has no form in a captured step",
+                code="TRN201",
+                where=self._lines.failed(),
+                remedy="use EmbeddingBag(sparse=False), Embedding(sparse=True) and a sum, or no compile_step",
+            )
         if op is _aten._coalesce.default and not parts_of(args[0]).merged:
             return self._merged(args[0])
         self._check_counted(op, args)
@@ -97,6 +105,13 @@ class SparseOperators(TorchDispatchMode):
                 where=self._lines.failed(),
                 remedy="convert it before the step: x.coalesce()",
             )
+
+
+def _sparse(op: Any, args: Any, kwargs: Any) -> bool:
+    """Whether an operator meets sparse tensors, or makes one."""
+    if op is BAGS:
+        return bool(args[_SPARSE_BAGS])
+    return op in _MAKERS or op in kernels.FROM_DENSE or any(map(_meets, args)) or any(map(_meets, kwargs.values()))
 
 
 def _meets(value: Any) -> bool:

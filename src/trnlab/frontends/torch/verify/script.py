@@ -26,6 +26,7 @@ import torch
 from trnlab.errors import UsageError
 from trnlab.frontends.common.engine import use
 from trnlab.frontends.torch import recording
+from trnlab.frontends.torch.autoload import script_starts
 from trnlab.frontends.torch.findings import provenance
 from trnlab.frontends.torch.verify.against import BUDGET, ScriptComparison, ScriptRecording
 from trnlab.frontends.torch.verify.captured import LayerResults, first_difference
@@ -173,6 +174,7 @@ class RepeatedScript:
         path, argv = list(sys.path), sys.argv
         sys.argv = [str(self.script.path), *self.script.arguments]
         sys.path.insert(0, str(self.script.file.parent))
+        script_starts(str(self.script.file))
         try:
             runpy.run_path(str(self.script.path), run_name="__main__")
             recording.flush()

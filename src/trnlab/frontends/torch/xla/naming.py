@@ -90,18 +90,15 @@ def _load_to(storage: Any, location: str) -> Any:
     return torch.serialization.default_restore_location(storage, "neuron") if is_xla(location) else None
 
 
-def _keep_in_backward() -> None:
+def _with_mode(run: Callable[..., Any]) -> Callable[..., Any]:
     """A backward pass runs in a thread that has the modes of its call, during which a mode of functions is off."""
 
-    def wrapped(run: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(run)
-        def with_mode(*args: Any, **named: Any) -> Any:
-            with XlaIsNeuron() if XlaIsNeuron.active else nullcontext():
-                return run(*args, **named)
+    @functools.wraps(run)
+    def with_mode(*args: Any, **named: Any) -> Any:
+        with XlaIsNeuron() if XlaIsNeuron.active else nullcontext():
+            return run(*args, **named)
 
-        return with_mode
-
-    wrap_backward(wrapped)
+    return with_mode
 
 
 _mode = XlaIsNeuron()
@@ -113,7 +110,7 @@ def install() -> None:
         _mode.__enter__()  # type: ignore[no-untyped-call]
         XlaIsNeuron.active = Strideless.wanted = True
         _rename_in_autocast()
-        _keep_in_backward()
+        wrap_backward(_with_mode)
         torch.serialization.register_package(5, lambda storage: None, _load_to)
 
 
