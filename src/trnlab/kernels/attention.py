@@ -136,15 +136,20 @@ class _Forward:
 
     # -- operands ---------------------------------------------------------------------------------------------------
     def _load_groups(self, index: int) -> None:
-        """The tokens of this group, unless they are there, and of the next one if there is room."""
+        """The tokens of this group, unless they are there, and of the next one if there is room. Keys and values that
+        the group before has are there."""
         t, m = self.task, self.memory
-        for i in range(index, min(index + m.bufs, len(m.groups))):
-            if i in self._loaded:
+        for i in range(index, min(index + 2, len(m.groups.all))):
+            g = m.groups.all[i]
+            if i in self._loaded or (i > index and not m.groups.is_ahead(g)):
                 continue
-            g = m.groups[i]
-            k = self._tokens(t.k[g.batch, g.kv : g.kv + g.kvs], m.k_pool)
+            if m.groups.brings_keys(g):
+                k = self._tokens(t.k[g.batch, g.kv : g.kv + g.kvs], m.k_pool)
             q = self._tokens(t.q[g.batch, g.head : g.head + g.heads], m.q_pool)
-            self._loaded[i] = q, k, self._tokens(t.v[g.batch, g.kv : g.kv + g.kvs], m.v_pool)
+            if m.groups.brings_keys(g):
+                self._loaded[i] = q, k, self._tokens(t.v[g.batch, g.kv : g.kv + g.kvs], m.v_pool)
+            else:
+                self._loaded[i] = q, *self._loaded[i - 1][1:]
 
     def _tokens(self, view: HbmView, pool: TilePool) -> AP:
         """Tokens where they lie in SBUF already, else loaded into the next tile of a pool."""
@@ -160,11 +165,13 @@ class _Forward:
             return []
         pack, depth, m = job.pack, self.task.depth, self.memory
         group, engine = pack.group, copier(self.b.chip)
-        self._load_groups(m.groups.index(group))
-        q, k, v = self._loaded[m.groups.index(group)]
+        index = m.groups.all.index(group)
+        self._load_groups(index)
+        q, k, v = self._loaded[index]
         steps: list[DeferredInstructions] = []
         before = m.packs[m.packs.index(pack) - 1]
-        if pack.head > group.head and before.kv == pack.kv:
+        follows = pack.head > group.head or not m.groups.brings_keys(group)
+        if follows and before.kv == pack.kv:
             pack.kt, pack.values = before.kt, before.values
         else:
             pack.kt, pack.values = m.kt_pool.next()[:, : pack.kvs], m.value_pool.next()[:, : pack.kvs]

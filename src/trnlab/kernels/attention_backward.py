@@ -183,7 +183,7 @@ class _Backward:
             P // task.depth if P % task.depth == 0 == task.depth % QUADRANT and task.shared == 1 else 1
         )
         self.tokens: dict[HeadGroup, _Tokens] = {}
-        self.results: dict[HeadGroup, tuple[AP, AP, AP]] = {}
+        self.results: dict[HeadGroup, tuple[AP, ...]] = {}
         self.products: deque[Callable[[], None]] = deque()
         self.queries: deque[Callable[[], None]] = deque()
         self._open_psum()
@@ -223,22 +223,24 @@ class _Backward:
         shape = (P, nk, t.depth)
         self.k_sums = [b.tile(shape, float32, name=n) for n in ("dk_sum", "dv_sum")] if t.shared > 1 else []
         wide = [-(-self._form(grad).itemsize // t.dtype.itemsize) for grad in self.grads]  # tiles of operands
-        self.groups, bufs = plan_groups(t, b.sbuf_free - RESERVE, (3 + wide[0], 2 + sum(wide[1:])))
-        self.units = [unit for g in self.groups for unit in self._units(g)]
-        self.ahead = bufs > 1
-        self.short = self.ahead and len(self._items(self.units[0])) <= IN_FLIGHT  # then several groups are in flight
-        self._open_tokens(min(len(self.groups), IN_FLIGHT + 1) if self.short else bufs, bufs)
+        self.groups = plan_groups(t, b.sbuf_free - RESERVE, (3 + wide[0], 2 + sum(wide[1:])))
+        self.units = [unit for g in self.groups.all for unit in self._units(g)]
+        few = len(self._items(self.units[0])) <= IN_FLIGHT  # then several groups are in flight
+        self.short, self.waits = few and self.groups.of_keys > 1, few and self.groups.of_keys == 1
+        self._open_tokens(min(len(self.groups.all), IN_FLIGHT + 1) if self.short else 0)
 
-    def _open_tokens(self, loads: int, stores: int) -> None:
-        b, t, g = self.b, self.task, self.groups[0]
-        q_width, k_width = g.heads * t.depth, g.kvs * t.depth
+    def _open_tokens(self, most: int) -> None:
+        """most: groups in flight, where more are than have room side by side."""
+        b, t, g = self.b, self.task, self.groups.all[0]
+        of_queries, of_keys = self.groups.of_queries, self.groups.of_keys
+        q_width, k_width, loads = g.heads * t.depth, g.kvs * t.depth, most or of_queries
         self.q_pools = [token_pool(b, n, t.queries, q_width, t.dtype, loads) for n in ("q", "dout", "out")]
-        self.k_pools = [token_pool(b, n, t.keys, k_width, t.dtype, loads) for n in ("k", "v")]
+        self.k_pools = [token_pool(b, n, t.keys, k_width, t.dtype, most or of_keys) for n in ("k", "v")]
         self.deltas = b.pool((P, g.heads, count_blocks(t.queries)), float32, bufs=loads, name="delta")
         self.dot_product = b.pool((P, q_width), float32, bufs=2, name="dout_out")
         forms = [self._form(grad) for grad in self.grads]
-        self.dq_pool = token_pool(b, "dq", t.queries, q_width, forms[0], stores)
-        self.dk_pools = [token_pool(b, n, t.keys, k_width, dt, stores) for n, dt in zip(("dk", "dv"), forms[1:])]
+        self.dq_pool = token_pool(b, "dq", t.queries, q_width, forms[0], of_queries)
+        self.dk_pools = [token_pool(b, n, t.keys, k_width, dt, of_keys) for n, dt in zip(("dk", "dv"), forms[1:])]
 
     def _form(self, grad: HbmView | None) -> DType:
         """The format of a gradient's tiles."""
@@ -253,22 +255,31 @@ class _Backward:
     # -- the order of things ----------------------------------------------------------------------------------------
     def run(self) -> None:
         """Record the whole call."""
-        self._load(self.groups[0])
+        self._load(self.groups.all[0])
         load_statistics(self.b, self.scores, self.minus_lse, self.lse, -1.0)
         weave([], self._prepare(self.units[0]))
         for unit, following in zip(self.units, [*self.units[1:], None]):
             main = [DeferredInstructions(item.width, partial(self._advance, item)) for item in self._items(unit)]
-            if self.ahead and unit.starts and unit.group is not self.groups[-1]:
+            next_group = self._after(unit.group)
+            if unit.starts and next_group is not None and self._is_ahead(next_group):
                 # Into the tiles of the last group, which is done with after a few items of this one.
-                load = partial(self._load, self.groups[self.groups.index(unit.group) + 1])
+                load = partial(self._load, next_group)
                 main.insert(0 if self.short else IN_FLIGHT, DeferredInstructions(0, load))
             half = max(len(main) // 2, IN_FLIGHT + 1)  # by then what the next unit needs is being loaded
             weave(main[:half], [])
-            if following is None or not (self.ahead or not following.starts):
+            if following is None or not (self._is_ahead(following.group) or not following.starts):
                 weave(main[half:], [])
                 self._drain(following)
             else:
                 weave(main[half:], self._prepare(following))
+
+    def _is_ahead(self, group: HeadGroup) -> bool:
+        """Whether a group is loaded and prepared while the one before is at work."""
+        return self.groups.is_ahead(group) and not self.waits
+
+    def _after(self, group: HeadGroup) -> HeadGroup | None:
+        """The next group, if there is one."""
+        return next(iter(self.groups.all[self.groups.all.index(group) + 1 :]), None)
 
     def _drain(self, following: _Unit | None) -> None:
         """Finish all that is in flight; then load what does not fit beside it."""
@@ -306,9 +317,13 @@ class _Backward:
     def _load(self, g: HeadGroup) -> None:
         t = self.task
         q, dout, out = (pool.next() for pool in self.q_pools)
-        k, v = (pool.next() for pool in self.k_pools)
-        for tile, view in ((k, t.k), (v, t.v)):
-            load_tokens(self.b, tile, view[g.batch, g.kv : g.kv + g.kvs])
+        if self.groups.brings_keys(g):
+            k, v = (pool.next() for pool in self.k_pools)
+            for tile, view in ((k, t.k), (v, t.v)):
+                load_tokens(self.b, tile, view[g.batch, g.kv : g.kv + g.kvs])
+        else:
+            before = self.tokens[self.groups.all[self.groups.all.index(g) - 1]]
+            k, v = before.k, before.v
         for tile, view in ((q, t.q), (dout, self.dout), (out, self.out)):
             load_tokens(self.b, tile, view[g.batch, g.head : g.head + g.heads])
         self.tokens[g] = _Tokens(q, k, v, dout, out, self.deltas.next())
@@ -319,7 +334,8 @@ class _Backward:
         tokens = self.tokens[g]
         steps: list[DeferredInstructions] = []
         before = self.units[self.units.index(unit) - 1]
-        if not unit.starts and before.kv == unit.kv:
+        follows = not unit.starts or not self.groups.brings_keys(g)
+        if follows and before.kv == unit.kv:
             unit.kt, unit.vt = before.kt, before.vt
         else:
             unit.kt, unit.vt = (pool.next()[: unit.kvs * depth] for pool in self.kt_pools)
@@ -445,16 +461,16 @@ class _Backward:
         col = (kv - unit.group.kv) * t.depth
         start = item.segment * self.segment
         ends = turn == 0, turn == t.shared - 1
+        tiles = self._results(unit)[1:]
         for i, (psum, factor, engine) in enumerate(((self.dk, t.scale, self.copier), (self.dv, 1.0, Engine.SCALAR))):
-            tile = self._results(unit)[1 + i]
             for block, rows, count in block_runs(start, min(start + self.segment, t.keys)):
-                dst = tile[:rows, block : block + count, col : col + t.depth]
+                dst = tiles[i][:rows, block : block + count, col : col + t.depth] if tiles else None
                 total = self.k_sums[i][:rows, block : block + count] if self.k_sums else None
                 place = block - start // P
                 self._fold(dst, total, psum[:rows, place : place + count], factor, *ends, engine)
 
     def _fold(
-        self, dst: AP, total: AP | None, part: AP, factor: float, first: bool, last: bool, engine: Engine
+        self, dst: AP | None, total: AP | None, part: AP, factor: float, first: bool, last: bool, engine: Engine
     ) -> None:
         """dst = factor * (sum of the parts), the sum so far kept in `total`; `engine` empties what needs no sum."""
         target = dst if last else total
@@ -467,11 +483,13 @@ class _Backward:
         else:
             evacuate(self.b, target, part, engine, factor)
 
-    def _results(self, unit: _Unit) -> tuple[AP, AP, AP]:
-        """Tiles of dq, dk and dv of the unit's group."""
-        if unit.group not in self.results:
-            self.results[unit.group] = self.dq_pool.next(), self.dk_pools[0].next(), self.dk_pools[1].next()
-        return self.results[unit.group]
+    def _results(self, unit: _Unit) -> tuple[AP, ...]:
+        """Tiles of dq of the unit's group, and of dk and dv where it has the last query head of its key heads."""
+        g = unit.group
+        if g not in self.results:
+            ends = (g.head + g.heads) % self.task.shared == 0
+            self.results[g] = self.dq_pool.next(), *(pool.next() for pool in self.dk_pools if ends)
+        return self.results[g]
 
     def _store(self, g: HeadGroup) -> None:
         ranges = ((g.head, g.heads), (g.kv, g.kvs), (g.kv, g.kvs))

@@ -145,13 +145,13 @@ class AttentionMemory:
 
     def _open_tokens(self, most: int, out: DType) -> None:
         b, t = self.b, self.task
-        self.groups, self.bufs = plan_groups(t, b.sbuf_free - RESERVE, (2, 2))
-        self.packs = [pack for g in self.groups for pack in self._packs(g, most)]
-        q_width, k_width = self.groups[0].heads * t.depth, self.groups[0].kvs * t.depth
-        self.q_pool = token_pool(b, "q", t.queries, q_width, t.dtype, self.bufs)
-        self.k_pool = token_pool(b, "k", t.keys, k_width, t.dtype, self.bufs)
-        self.v_pool = token_pool(b, "v", t.keys, k_width, t.dtype, self.bufs)
-        self.out_pool = token_pool(b, "out", t.queries, q_width, out, self.bufs)
+        self.groups = groups = plan_groups(t, b.sbuf_free - RESERVE, (2, 2))
+        self.packs = [pack for g in groups.all for pack in self._packs(g, most)]
+        q_width, k_width = groups.all[0].heads * t.depth, groups.all[0].kvs * t.depth
+        self.q_pool = token_pool(b, "q", t.queries, q_width, t.dtype, groups.of_queries)
+        self.k_pool = token_pool(b, "k", t.keys, k_width, t.dtype, groups.of_keys)
+        self.v_pool = token_pool(b, "v", t.keys, k_width, t.dtype, groups.of_keys)
+        self.out_pool = token_pool(b, "out", t.queries, q_width, out, groups.of_queries)
 
     @property
     def row_length(self) -> int:
@@ -182,10 +182,11 @@ class AttentionMemory:
         t = self.task
         if t.shared == 1:
             return [Pack(group, h, n, h, n) for h, n in pieces(group.head, group.head + group.heads, most)]
+        end = group.head + group.heads
         return [
             Pack(group, h, n, kv, 1)
             for kv in range(group.kv, group.kv + group.kvs)
-            for h, n in pieces(kv * t.shared, (kv + 1) * t.shared, most)
+            for h, n in pieces(max(kv * t.shared, group.head), min((kv + 1) * t.shared, end), most)
         ]
 
     def _transposed_pool(self, name: str, heads: int, tokens: int, bufs: int) -> TilePool:

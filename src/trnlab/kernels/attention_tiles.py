@@ -108,7 +108,8 @@ def is_fused(depth: int, dtype: DType, scale: float) -> bool:
 
 @dataclass(frozen=True)
 class HeadGroup:
-    """Heads that are loaded together: key heads [kv, +kvs) of one batch element and the query heads that use them."""
+    """Heads that are loaded together: key heads [kv, +kvs) of one batch element and the query heads that use them, or
+    some of those of one key head."""
 
     batch: int
     kv: int
@@ -117,25 +118,53 @@ class HeadGroup:
     heads: int
 
 
-def plan_groups(task: Task, room: int, per_head: tuple[int, int]) -> tuple[list[HeadGroup], int]:
-    """Groups of heads, and how many of them have tiles at a time: two, so that one is loaded while one is at work.
+@dataclass(frozen=True)
+class HeadGroups:
+    """All groups in order, and how many of them have tiles at a time, of queries and of keys: two, so that one is
+    loaded while one is at work."""
 
-    A group is the fewest key heads whose rows are worth a DMA, or one when `room` bytes of a partition are too few.
+    all: list[HeadGroup]
+    of_queries: int
+    of_keys: int
+
+    def brings_keys(self, group: HeadGroup) -> bool:
+        """Whether the group before has other keys."""
+        i = self.all.index(group)
+        return i == 0 or (self.all[i - 1].batch, self.all[i - 1].kv) != (group.batch, group.kv)
+
+    def is_ahead(self, group: HeadGroup) -> bool:
+        """Whether there is room for a group while the one before is at work."""
+        return self.of_queries > 1 and (self.of_keys > 1 or not self.brings_keys(group))
+
+
+def plan_groups(task: Task, room: int, per_head: tuple[int, int]) -> HeadGroups:
+    """Groups are the fewest key heads whose rows are worth a DMA, or one where `room` bytes of a partition are few,
+    or as many of the query heads that share one as there is room for.
+
     per_head: tiles of tokens for each query head and for each key head.
     """
-    blocks = per_head[0] * task.shared * count_blocks(task.queries) + per_head[1] * count_blocks(task.keys)
-    row = task.depth * task.dtype.itemsize
-    divisors = [n for n in range(1, task.kv_heads + 1) if task.kv_heads % n == 0]
-    wanted = next((n for n in divisors if n * row >= MIN_RUN_BYTES), task.kv_heads)
-    choices = ((wanted, 2), (1, 2), (1, 1))
-    kvs, bufs = next((c for c in choices if c[0] * c[1] * blocks * row <= room), choices[-1])
-    r = task.shared
+    row, r = task.depth * task.dtype.itemsize, task.shared
+    queries = per_head[0] * count_blocks(task.queries) * row
+    keys = per_head[1] * count_blocks(task.keys) * row
+    wanted = next((n for n in _divisors(task.kv_heads) if n * row >= MIN_RUN_BYTES), task.kv_heads)
+    parts = [n for n in reversed(_divisors(r)) if n < r]
+    choices = [(wanted, wanted * r, 2, 2), (1, r, 2, 2)]  # key heads, query heads, groups with tiles of each
+    choices += [(1, n, 2, of_keys) for of_keys in (2, 1) for n in parts]
+    choices += [(1, n, 1, 1) for n in (r, *parts)]
+    kvs, heads, of_queries, of_keys = next(
+        (c for c in choices if c[1] * c[2] * queries + c[0] * c[3] * keys <= room), choices[-1]
+    )
     found = [
-        HeadGroup(batch, kv, kvs, kv * r, kvs * r)
+        HeadGroup(batch, kv, kvs, head, heads)
         for batch in range(task.batch)
         for kv in range(0, task.kv_heads, kvs)
+        for head in range(kv * r, (kv + kvs) * r, heads)
     ]
-    return found, min(bufs, len(found))
+    return HeadGroups(found, min(of_queries, len(found)), min(of_keys, len(found)))
+
+
+def _divisors(count: int) -> list[int]:
+    return [n for n in range(1, count + 1) if count % n == 0]
 
 
 def count_blocks(n: int) -> int:
