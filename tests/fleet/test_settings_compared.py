@@ -18,7 +18,7 @@ from trnlab.fleet.models.transformer import Block, Model
 from trnlab.fleet.planning.settings import MOST, SearchedSetting, axes, compare
 from trnlab.fleet.report.settings_document import document, to_json
 
-SMALL = Model("small", 128, ((2, Block(128, Attention(2, 2, 64, 64), Dense(256))),), 128, 512)
+SMALL = Model("small", 128, ((2, Block(128, Attention(2, 2, 64, 64), Dense(512))),), 256, 512)
 ASKED = Question(SMALL, 1e12, ("trn1.2xlarge",), (1, 1), batch=4, fixed={"microbatch": 1, "overlap": 1})
 AXES = axes("precision=fp32:bf16,recompute=full:none")
 FILE = {
@@ -26,9 +26,9 @@ FILE = {
     "num_hidden_layers": 2,
     "hidden_size": 128,
     "num_attention_heads": 2,
-    "intermediate_size": 256,
+    "intermediate_size": 512,
     "vocab_size": 512,
-    "max_position_embeddings": 128,
+    "max_position_embeddings": 256,
 }
 
 

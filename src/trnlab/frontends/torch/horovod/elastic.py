@@ -26,14 +26,14 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Call it with a state that all ranks have alike: the first rank's."""
 
     @wraps(func)
-    def begun(state: State, *args: Any, **kwargs: Any) -> Any:
+    def begun(state: ElasticState, *args: Any, **kwargs: Any) -> Any:
         state.sync()
         return func(state, *args, **kwargs)
 
     return begun
 
 
-class State:
+class ElasticState:
     """What a job goes back to: `save` and `restore` of a subclass keep it, `sync` makes it that of all ranks."""
 
     def __init__(self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int]) -> None:
@@ -74,7 +74,7 @@ class State:
         raise NotImplementedError
 
 
-class ObjectState(State):
+class ObjectState(ElasticState):
     """Objects, which are the state's attributes."""
 
     def __init__(self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int], **kwargs: Any) -> None:
@@ -101,7 +101,7 @@ class ObjectState(State):
             setattr(self, name, value)
 
 
-class TorchState(ObjectState):
+class ElasticTorchState(ObjectState):
     """Modules, optimizers and samplers, each with its own state, and objects."""
 
     def __init__(
@@ -186,3 +186,6 @@ class ElasticSampler(Sampler[int]):
 
     def __len__(self) -> int:
         return self.num_samples
+
+
+State, TorchState = ElasticState, ElasticTorchState  # as Horovod calls them
