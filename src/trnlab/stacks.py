@@ -163,7 +163,7 @@ class Stack:
                 "2.0",
                 TURNED,
                 INFERRED,
-                "S01165, S01171, S01173 and S01192: turned they are -3 to +6 % off, the other way +9 to +22 %",
+                "S01165, S01171, S01173 and S01192: turned they are 0 to +15 % off, the other way +12 to +31 %",
             ),
         ),
         alternatives=(SPREAD,),
@@ -178,7 +178,7 @@ class Stack:
                 "2.0",
                 APART,
                 INFERRED,
-                "S00072, S00351, S01048 and S00436: apart they are -3 to +18 % off, joined +9 to +21 %",
+                "S00072, S00351, S01048 and S00436: apart they are -3 to +18 % off, joined +8 to +22 %",
             ),
         ),
         alternatives=(JOINED,),
@@ -193,8 +193,8 @@ class Stack:
                 "2.0",
                 ESTIMATED,
                 INFERRED,
-                "S00072, S00351, S01048 and S00436: estimated they are -3 to +18 % off, followed +13 to +28 %, "
-                "followed and joined +15 to +33 %",
+                "S00072, S00351, S01048 and S00436: estimated they are -3 to +18 % off, followed +10 to +28 %, "
+                "followed and joined +13 to +33 %",
             ),
         ),
         alternatives=(FOLLOWED,),
