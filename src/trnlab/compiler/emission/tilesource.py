@@ -26,7 +26,9 @@ from trnlab.program import AP, Builder, hbm_view
 from trnlab.program.strided import collapsed
 
 STEP = 32  # engines read and write partitions from a multiple of it on
-MOST_KEPT = 64  # blocks of rows of which an epilogue keeps what varies along them
+MOST_KEPT = 1024  # blocks of rows of which what varies along them is kept
+WINDOW = 64  # of them, that are loaded at once, or stored
+MANY = 128  # from which on that is worth it: a transfer of one block takes as long as one of several
 PSUM_COLS = 512  # fp32 elements of one bank
 
 
@@ -47,6 +49,8 @@ class TileLoader:
         self._numbers: dict[tuple[str, DType], AP] = {}
         self._kept: dict[Value, AP] = {}  # scalars and columns, loaded once
         self._kept_rows: dict[tuple[Value, int], AP] = {}  # along rows, of all of them: [128, blocks of rows]
+        self._windows: dict[tuple[Value, int], int] = {}  # of those, windows that are loaded
+        self._row_results: dict[Value, AP] = {}  # of many rows, that are stored together
         self._of_rows: dict[Value, tuple[tuple[int, int], AP]] = {}
         self._of_cols: dict[Value, tuple[tuple[int, int], AP]] = {}
         self._of_sweep: dict[Value, AP] = {}
@@ -69,6 +73,7 @@ class TileLoader:
         twin = TileLoader(self.b, self.group, self.part, self.ports, self.wide, self.narrow)
         twin._numbers, twin._kept, twin._sums, twin._ones = self._numbers, self._kept, self._sums, self._ones
         twin.totals, twin.kept, twin._kept_rows = self.totals, self.kept, self._kept_rows
+        twin._windows, twin._row_results = self._windows, self._row_results
         twin._split, twin._homes = self._split, self._homes
         twin.storing = self.storing
         return twin
@@ -87,6 +92,8 @@ class TileLoader:
             self._keep(value)
         for value, rows in other._kept_rows:
             self._keep_rows(value, rows)
+        for value, tile in other._row_results.items():
+            self._results_of_rows(value, tile.free * 128)
         self.totals.update({value: totals.again(self.b) for value, totals in other.totals.items()})
 
     # -- loads --------------------------------------------------------------------------------------------------
@@ -173,9 +180,10 @@ class TileLoader:
 
     def load_rows(self, value: Value, frame: SweepSlice, dtype: DType | None) -> AP:
         """A value that varies along rows only, [P, 1]."""
-        if self._in_blocks:
+        in_blocks = self._in_blocks or (dtype is None and self._has_many(frame.domain))
+        if in_blocks:
             assert frame.row % 128 == 0, frame
-            kept = self._keep_rows(value, frame.domain.rows)
+            kept = self._keep_rows(value, frame.domain.rows, frame.row // 128 // WINDOW)
             if kept is not None:
                 return kept[: frame.rows, frame.row // 128 : frame.row // 128 + 1]
         key = (frame.row, frame.rows)
@@ -193,6 +201,10 @@ class TileLoader:
             self._dma_in(tile[piece.partition : piece.partition + piece.partitions], piece.ap)
         self._of_rows[value] = (key, tile)
         return tile
+
+    def _has_many(self, domain: Domain) -> bool:
+        """Whether a loop over rows has so many that what varies along them is transferred for several blocks."""
+        return self.in_order and domain.parts == 1 and MANY <= -(-domain.rows // 128) <= MOST_KEPT
 
     def words(self, value: Value) -> AP:
         """All elements of a small value in every partition, [128, F]; loaded once."""
@@ -248,22 +260,32 @@ class TileLoader:
             self._kept[value] = tile
         return self._kept[value]
 
-    def _keep_rows(self, value: Value, rows: int) -> AP | None:
-        """A value of all rows of an epilogue, loaded once; None where they are too many, or not one stride apart."""
+    def _keep_rows(self, value: Value, rows: int, window: int = 0) -> AP | None:
+        """A value of all rows, those up to the end of a window loaded once; None where they are too many, or not one
+        stride apart."""
         seen, blocks = self.part.strided(value), -(-rows // 128)
         apart = collapsed(tuple(zip(seen.strides, seen.shape))[: _row_dims(seen, rows)])
         if blocks > MOST_KEPT or len(apart) != 1:
             return None
         if (value, rows) not in self._kept_rows:
-            tile = self.b.tile((128, blocks), value.dtype, name="rows")
-            (step, _), (full, rest) = apart[0], divmod(rows, 128)
-            for height, first, count in ((128, 0, full), (rest, full, 1)):
-                if height and count:
-                    at = seen.offset + first * 128 * step
-                    src = hbm_view(self.ports[seen.base].buffer, at, ((step, height), (128 * step, count)))
-                    self._dma_in(tile[:height, first : first + count], src)
+            tile = self.b.tile((128, blocks), value.dtype, name="rows", slots=-(-blocks // WINDOW))
             self._kept_rows[value, rows] = tile
-        return self._kept_rows[value, rows]
+            self._windows[value, rows] = 0
+        tile = self._kept_rows[value, rows]
+        while self._windows[value, rows] <= window:
+            start = self._windows[value, rows] * WINDOW
+            self._load_window(tile, value, apart[0][0], rows, start, min(start + WINDOW, blocks))
+            self._windows[value, rows] += 1
+        return tile
+
+    def _load_window(self, tile: AP, value: Value, step: int, rows: int, start: int, end: int) -> None:
+        """Load blocks [start, end) of a value of all rows, which are `step` apart."""
+        seen, full = self.part.strided(value), min(rows // 128, end)
+        for height, first, count in ((128, start, full - start), (rows % 128, full, end - full)):
+            if height and count > 0:
+                at = seen.offset + first * 128 * step
+                src = hbm_view(self.ports[seen.base].buffer, at, ((step, height), (128 * step, count)))
+                self._dma_in(tile[:height, first : first + count], src)
 
     def _fill(self, tile: AP, value: Value, cls: ValueClass, frame: SweepSlice) -> None:
         if cls is ValueClass.COL and frame.domain.parts == 1 and self._count(tile, value, frame):
@@ -322,7 +344,9 @@ class TileLoader:
         domain, port = frame.domain, self.ports[value]
         count = frame.rows // domain.parts
         if value.type.size != self.group.size:
-            if frame.first_cols:
+            if frame.first_cols and self._has_many(domain):
+                self._store_rows(value, tile, frame)
+            elif frame.first_cols:
                 rows = hbm_view(port.buffer, frame.row, ((1, count), (1, 1)))
                 dma_store(self.b, rows, tile[:count], self.storing)
             return
@@ -331,6 +355,26 @@ class TileLoader:
         dma_store(
             self.b, hbm_view(port.buffer, start, (*parts, (domain.cols, count), (1, frame.cols))), tile, self.storing
         )
+
+    def _store_rows(self, value: Value, tile: AP, frame: SweepSlice) -> None:
+        """Keep a value of the rows at hand until it can be written out with those of the rows before."""
+        block, hold = frame.row // 128, self._results_of_rows(value, frame.domain.rows)
+        self.b.tensor_copy(dst=hold[: frame.rows, block : block + 1], src=tile[: frame.rows])
+        if (block + 1) % WINDOW and not frame.last_rows:
+            return
+        start, full = block // WINDOW * WINDOW, (frame.row + frame.rows) // 128
+        for height, first, count in ((128, start, full - start), (frame.rows, full, block + 1 - full)):
+            if count > 0:
+                target = hbm_view(self.ports[value].buffer, first * 128, ((1, height), (128, count)))
+                dma_store(self.b, target, hold[:height, first : first + count], self.storing)
+
+    def _results_of_rows(self, value: Value, rows: int) -> AP:
+        """Where values of all rows wait, [128, blocks of rows]."""
+        if value not in self._row_results:
+            blocks = -(-rows // 128)
+            tile = self.b.tile((128, blocks), value.dtype, name="results", slots=-(-blocks // WINDOW))
+            self._row_results[value] = tile
+        return self._row_results[value]
 
     def moments(self, value: Value, data: AP, frame: SweepSlice) -> None:
         """Take the frame's part of the mean and variance of each row; where it ends, write them out."""
