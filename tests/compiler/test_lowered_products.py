@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -175,3 +176,27 @@ def test_second_generation():
     check(
         lambda b, x, y, c: b.gelu(b.add(b.matmul(x, y), c)), lambda x, y, c: F.gelu(x @ y + c), x, y, c, chip="trn2"
     )
+
+
+@pytest.mark.parametrize("side", ["lhs", "rhs", "both"])
+def test_one_number_throughout_is_written_out_first(side):
+    """As the gradient of a mean is, seen through views: a product would load it element by element."""
+    number, x = random(1), random(256, 300)
+
+    def function(b, number, x):
+        wide = b.broadcast_in_dim(b.reshape(b.multiply(number, 3.0), ()), (2, 150, 512), ())
+        wide = b.transpose(b.reshape(wide, (300, 512)), (1, 0))
+        lhs = x if side == "rhs" else wide
+        rhs = b.transpose(x, (1, 0)) if side == "lhs" else b.reshape(wide, (300, 512))
+        return b.dot_general(lhs, rhs, ((1,), (0,)))
+
+    def by_torch(number, x):
+        wide = (number * 3).expand(512, 300)
+        lhs = x if side == "rhs" else wide
+        rhs = x.T if side == "lhs" else wide.reshape(300, 512)
+        return lhs @ rhs
+
+    check(function, by_torch, number, x)
+    program = compile(build(function, number, x), chips.get("trn1"), {"precision": "fp32"})
+    (product,) = (program.routines[call.routine] for call in program.calls if call.label.startswith("dot"))
+    assert all(np.prod(each.shape) > 1 for each in product.buffers if each.kind == "param")

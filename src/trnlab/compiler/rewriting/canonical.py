@@ -17,11 +17,12 @@ from trnlab.compiler.rewriting.picks import one_hot_sum, take_along
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.loops import Body
-from trnlab.graph.ops import CALL, COLLECTIVE, OPS
+from trnlab.graph.ops import CALL, COLLECTIVE, DOT, OPS
 from trnlab.graph.passes.rewrite import is_zero, rewrite
 from trnlab.numerics.dtypes import float32
 
 LONG = 4096  # elements of one row beyond which a reduction of everything is spread over partitions
+SPREAD = 1 << 16  # elements of a product's operand from which on it is written to memory
 FEW = 32  # arrays whose sum is made of additions
 
 
@@ -155,8 +156,23 @@ def _gather(op: Op, b: GraphBuilder) -> Value | None:
 
 
 def own_operands(graph: Graph) -> None:
-    """Copy what a custom_call or a loop overwrites, and numbers filled into a shape, which do not lie in memory."""
-    rewrite(graph, {name: _own_operands for name, d in OPS.items() if d.kind in (CALL, COLLECTIVE)})
+    """Copy what a custom_call or a loop overwrites, and numbers filled into a shape, which do not lie in memory; and
+    what a product would load as one number again and again, a transfer for each."""
+    rules = {name: _own_operands for name, d in OPS.items() if d.kind in (CALL, COLLECTIVE)}
+    rewrite(graph, rules | {name: _spread_operands for name, d in OPS.items() if d.kind == DOT})
+
+
+def _spread_operands(op: Op, b: GraphBuilder) -> None:
+    op.operands = tuple(b.op("convert", v, dtype=v.dtype) if _is_one_number(v) else v for v in op.operands)
+
+
+def _is_one_number(value: Value) -> bool:
+    """Whether a large value is one that was computed, everywhere."""
+    if value.type.size < SPREAD:
+        return False
+    while value.op is not None and value.op.name in LOOK_OPS:
+        value = value.op.operands[0]
+    return value.type.size == 1
 
 
 def _own_operands(op: Op, b: GraphBuilder) -> None:
