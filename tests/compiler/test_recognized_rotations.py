@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from trnlab import chips
 from trnlab.compiler import compile
 from trnlab.compiler.fusing.admission import side_by_side
 from trnlab.compiler.rewriting.recognize import recognize_rotations
+from trnlab.frontends.stablehlo import import_module
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interpret import interpret
 from trnlab.graph.passes import simplify
@@ -218,3 +221,60 @@ def test_a_rotation_needs_two_halves():
     x = b.input("x", (4, 33), "float32")
     with pytest.raises(Exception, match="two halves"):
         b.op("trn.rotate_half", x)
+
+
+def by_halves(b, x, cos, sin, signs=(-1, 1), swapped=False):
+    """Each half written out, as JAX's models have it; cosines and sines of half a row."""
+    last, half = len(x.shape) - 1, (*x.shape[:-1], x.shape[-1] // 2)
+    cosine, sine = (b.broadcast_in_dim(v, half, (last - 1, last)) for v in (cos, sin))
+    low, high = halves(b, x)
+    first, second = b.multiply(low, cosine), b.multiply(high, cosine if not swapped else sine)
+    turned = b.multiply(sine, high), b.multiply(low, sine)
+    results = [
+        (b.add if sign > 0 else b.subtract)(kept, other) for kept, other, sign in zip((first, second), turned, signs)
+    ]
+    return b.concatenate(results, last)
+
+
+@pytest.mark.parametrize("signs", [(-1, 1), (1, -1)])
+def test_halves_that_are_written_out(signs):
+    """There and back; the bits are those of the graph."""
+    inputs = [random(2, 3, 140, 64), random(140, 32, seed=1), random(140, 32, seed=2)]
+    graph = build(lambda b, *values: by_halves(b, *values, signs), *inputs)
+    assert "trn.rotate_half" in ops_of(graph)
+    x, (cos, sin) = inputs[0], (np.concatenate([v, v], 1) for v in inputs[1:])
+    got = execute(graph, inputs)[0]
+    assert error(got, by_torch(x, cos, sin, back=signs == (1, -1))) < 1e-6
+    np.testing.assert_array_equal(got, interpret(graph, inputs)[0])
+
+
+@pytest.mark.parametrize("options", [{"signs": (1, 1)}, {"signs": (-1, -1)}, {"swapped": True}], ids=str)
+def test_what_is_no_rotation_stays(options):
+    """Both halves with the same sign, and a half whose factors are the other's."""
+    inputs = [random(2, 3, 40, 64), random(40, 32, seed=1), random(40, 32, seed=2)]
+    graph = build(lambda b, *values: by_halves(b, *values, **options), *inputs)
+    assert "trn.rotate_half" not in ops_of(graph)
+    assert error(execute(graph, inputs)[0], interpret(graph, inputs)[0]) < 1e-6
+
+
+def test_jaxs_gradient_is_a_rotation_too():
+    """As JAX's models have it, angles of places that are given as numbers."""
+
+    def rotary(x, places):
+        angles = places[..., None, None] * 10000.0 ** (-jnp.arange(0, 64, 2) / 64)
+        first, second = jnp.split(x, 2, axis=-1)
+        sin, cos = jnp.sin(angles), jnp.cos(angles)
+        return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+    def loss(x, places, weight):
+        return (rotary(x, places) * weight).sum()
+
+    x, weight = random(2, 50, 4, 64), random(2, 50, 4, 64, seed=1)
+    places = np.tile(np.arange(50, dtype=np.float32), (2, 1))
+    lowered = jax.jit(jax.value_and_grad(loss)).lower(x, places, weight)
+    graph = import_module(lowered.compiler_ir("stablehlo"), "test").graph
+    simplify(graph)
+    assert ops_of(graph).count("trn.rotate_half") == 2
+    got = execute(graph, [x, places, weight])
+    for one, expected in zip(got, jax.value_and_grad(loss)(x, places, weight)):
+        assert error(one, np.asarray(expected)) < 1e-5

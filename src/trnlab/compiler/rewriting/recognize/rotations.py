@@ -9,6 +9,9 @@ the same of x, transposed.
 
 from __future__ import annotations
 
+from itertools import permutations, product
+from typing import NamedTuple
+
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.passes.dead import remove_dead_ops
@@ -41,7 +44,59 @@ def _rotation(op: Op, b: GraphBuilder) -> Value | None:
         return b.op("trn.rotate_half", x)
     if returned is not None and (x := _of_halves(first, returned.operands[0])) is not None:
         return b.negate(b.op("trn.rotate_half", x))
+    return _of_products(b, first, second)
+
+
+class _Term(NamedTuple):
+    """A product of half a row, or less it."""
+
+    minus: bool
+    half: Value
+    factor: Value
+
+
+def _of_products(b: GraphBuilder, first: Value, second: Value) -> Value | None:
+    """x cos + rotate(x) sin, where each half is written out: (a cos - b sin, b cos + a sin), or back."""
+    terms = [_terms(value) for value in (first, second)]
+    for low, high in product(*(permutations(found) for found in terms)) if all(terms) else ():
+        (kept, turned), (same, other) = low, high
+        x = _of_halves(same.half, kept.half)
+        matches = turned.half is same.half and other.half is kept.half
+        factors = kept.factor is same.factor and turned.factor is other.factor
+        if x is None or not (matches and factors) or kept.minus or same.minus or turned.minus is other.minus:
+            continue
+        cosine, sine = (_twice(b, each, x.shape) for each in (kept.factor, turned.factor))
+        if cosine is not None and sine is not None:
+            rotated = b.multiply(b.op("trn.rotate_half", x), sine)
+            return b.binary("add" if turned.minus else "subtract", b.multiply(x, cosine), rotated)
     return None
+
+
+def _terms(x: Value) -> list[_Term]:
+    """The two products whose sum or difference x is, each with half a row first; none where it is another."""
+    op, found = x.op, list[_Term]()
+    if op is None or op.name not in ("add", "subtract"):
+        return []
+    for operand, minus in zip(op.operands, (False, op.name == "subtract")):
+        made = made_by(operand, "multiply")
+        for half, factor in (made.operands, made.operands[::-1]) if made is not None else ():
+            negated = made_by(half, "negate")
+            half = half if negated is None else negated.operands[0]
+            if made_by(half, "slice") is not None:
+                found.append(_Term(minus is not (negated is not None), half, factor))
+                break
+    return found if len(found) == 2 else []
+
+
+def _twice(b: GraphBuilder, x: Value, shape: tuple[int, ...]) -> Value | None:
+    """What varies along half a row, of a whole row whose halves are alike; None for more than a broadcast."""
+    made = made_by(x, "broadcast_in_dim")
+    if made is None or made.operands[0].type.size == x.type.size:
+        return None
+    (source,), dims = made.operands, tuple(made.attrs["broadcast_dimensions"])
+    if dims[-1:] != (len(shape) - 1,) or source.shape[-1] != x.shape[-1]:
+        return None
+    return b.broadcast_in_dim(b.concatenate([source, source], len(source.shape) - 1), shape, dims)
 
 
 def _of_halves(high: Value, low: Value) -> Value | None:
