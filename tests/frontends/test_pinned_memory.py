@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch  # noqa: F401  # before what it loads
+import torch  # before what it loads
 
 from tests import processes
+from trnlab.frontends.torch.device import pinned
 from trnlab.frontends.torch.device.pinned import makes_pinned
 
 pytestmark = pytest.mark.torch
@@ -57,3 +58,19 @@ def test_a_script_and_what_lies_beside_it_make_pinned_tensors(start: tuple[str, 
 )
 def test_who_asks(text: str, asks: bool) -> None:
     assert makes_pinned(text) == asks
+
+
+def test_installed_packages_are_not_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Their environment may lie in the script's folder: PyTorch's own files ask for pinned memory."""
+    allowed: list[bool] = []
+    monkeypatch.setattr(pinned, "allow", lambda: allowed.append(True))
+    asks = [
+        file for file in Path(torch.__file__).parent.glob("distributed/**/*.py") if makes_pinned(file.read_text())
+    ]
+    assert asks
+    pinned.look_at(*asks)
+    assert not allowed
+    own = tmp_path / "own.py"
+    own.write_text(asks[0].read_text())
+    pinned.look_at(own)
+    assert allowed

@@ -53,8 +53,9 @@ from trnlab.program.moved import moved, own_bytes, renamed
 
 Array = np.ndarray[Any, Any]
 Known = dict[Any, Any]  # routines by what they do, and groups by the options that they depend on
-LATE = ("overlap", "siblings", "few_rows", "blockings")  # options that groups do not depend on
-PRODUCTS = (GroupKind.DOT, GroupKind.SCATTER)  # groups that the last two of them are about
+OF_PRODUCTS = ("few_rows", "blockings")  # options that decide how groups of PRODUCTS are recorded
+PRODUCTS = (GroupKind.DOT, GroupKind.SCATTER)
+LATE = ("overlap", "siblings", *OF_PRODUCTS)  # options that groups do not depend on
 # Elements that a second process's share of the calls reads; with fewer, a copy of a process takes longer.
 LONG_RECORDING = 1 << 24
 LONG = 1 << 23  # elements that a call reads
@@ -303,7 +304,7 @@ class Assembly(MemoryTable):
 
     def _signatures(self, unit: Unit, stores: Sequence[set[Value]]) -> Signature:
         """What a unit's routine does, and the choices that decide how."""
-        how = tuple(self.chosen[name] for name in ("few_rows", "blockings"))
+        how = tuple(self.chosen[name] for name in OF_PRODUCTS)
         return (*(signature(g, self.part, s) for g, s in zip(unit, stores)), how)
 
     def _alone(self, unit: Unit) -> PlannedRoutine:

@@ -68,12 +68,6 @@ def _plain(kind: type) -> bool:
     return plain and kind.__module__.partition(".")[0] == "trnlab"
 
 
-def packed(*words: Any) -> bytes:
-    """A frame."""
-    content = pickle.dumps(words, pickle.HIGHEST_PROTOCOL)
-    return _LENGTH.pack(len(content)) + content
-
-
 def send(handle: int, *words: Any) -> None:
     """Write a frame, whole. Raises OSError."""
     content = pickle.dumps(words, pickle.HIGHEST_PROTOCOL)

@@ -10,13 +10,13 @@ from trnlab.compiler.fusing.classes import Classes
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass, join, sums_over_rows
 from trnlab.graph.ir import Op, Value
 from trnlab.graph.ops import ELEMENTWISE, OPS, ROWWISE
+from trnlab.kernels.blocks import P
 from trnlab.numerics.dtypes import bfloat16, float32
 
 # Full tensors that the epilogue of a matmul may read: more, and the PE array would wait for them.
 MAX_EPILOGUE_LOADS = 2
 # Of a loop whose ops are of rows of their own: columns at most, and rows at least, so that tiles overlap.
 MOST_COLS, LEAST_ROWS = 4096, 512
-P = 128  # columns at whose multiples tiles of a product begin that has others beside it
 PSUM_BANKS, BANK_COLS = 8, 512  # sums over rows stay in PSUM for the whole loop
 
 
@@ -149,7 +149,8 @@ class Admission(Classes):
         return cols, ValueClass.FULL
 
     def _admit_rows(self, group: FusionGroup, op: Op) -> tuple[int | None, ValueClass] | None:
-        """Admit an op of whole rows of its own, several of which may lie side by side in a row of the loop."""
+        """Admit an op of whole rows of its own, several of which may lie side by side in a row of the loop. Tiles of
+        products begin at multiples of P columns."""
         (value,), size = op.operands, op.result.shape[-1]
         cols = group.cols or side_by_side(op.result.shape)
         fits = group.kind is GroupKind.ROWS or (group.kind is GroupKind.DOT and P % size == 0)

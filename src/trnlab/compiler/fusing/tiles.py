@@ -49,7 +49,7 @@ class TileSpace:
         self.early: Counter[int] = Counter()  # the same if what a sweep loads were there when it begins
         self.expected: Counter[int] = Counter()  # tiles that the sweep at hand will load
         self._used: Counter[int] = Counter()
-        self._measuring = counts is None
+        self.measuring = counts is None
         self._free: dict[int, deque[Buffer]] = {}
         self._patterns: dict[tuple[int, int, int, int], AP] = {}  # that were handed out, which come again and again
         for size, count in (counts or {}).items():
@@ -67,7 +67,7 @@ class TileSpace:
         self.early[size] = max(self.early[size], self._used[size] + self.expected[size])
         pool = self._free.setdefault(size, deque())
         if not pool:
-            assert self._measuring, f"{self.name}: more tiles in use than planned"
+            assert self.measuring, f"{self.name}: more tiles in use than planned"
             pool.append(self._make(size))
         buffer = pool.popleft()
         key = buffer.id, dtype.code, partitions, free

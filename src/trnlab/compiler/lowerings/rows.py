@@ -13,10 +13,11 @@ Shape letters: P partition (rows), F free (columns of a sweep), R rows, C column
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import islice
 from typing import Any
 
 from trnlab.compiler.emission.domain import Domain, RowCache, SweepSlice
@@ -47,6 +48,9 @@ EXTREMES = ("maximum", "minimum")
 LEAST_PIECE = 512  # columns that are worth an instruction and a transfer
 
 
+_Loads = tuple[list[Value], list[tuple[int, int]]]  # full values, and where sweeps that load them begin
+
+
 @dataclass(frozen=True)
 class Sizes:
     """What a loop was given: sweeps side by side, and tiles per item size, whole and [P, 1]."""
@@ -63,8 +67,7 @@ class RowLoop:
     def __init__(self, low: Lowering, domain: Domain, width: int) -> None:
         self.low, self.domain, self.width = low, domain, width
         self.stages = stages_of(low, staged=width < domain.width)
-        self._coming = deque[tuple[TilePlan, list[tuple[int, int]]]]()  # sweeps that are not yet recorded
-        self._sizes: Sizes | None = None
+        self._coming: Iterator[_Loads] = iter(())  # of the sweeps after those at hand, where they are loaded ahead
 
     def run(self, sizes: Sizes | None, trial: TileLoader | None, places: int = 0) -> Emitter:
         """Record the loop; with the sizes and the loader of an earlier trial run, all tiles are placed before it.
@@ -85,12 +88,11 @@ class RowLoop:
         rows, cols = range(0, self.domain.rows, 128), range(0, self.domain.width, self.width)
         if sizes is None:  # the first and the last of each show all there is
             rows, cols = rows[:: max(len(rows) - 1, 1)], cols[:: max(len(cols) - 1, 1)]
-        self._sizes = sizes
         outside = _columns_outside(self.low.group, self.domain, self.width)
         turns = len(emitters) if loader.kept is None else 1
         batches: list[Any] = self._corners(rows, cols, turns) if outside else list(_batches(list(rows), turns))
         if sizes is not None and sizes.ahead and loader.kept is None:
-            self._coming = deque(self._sweeps(batches, cols, turns, outside))
+            self._coming = islice(self._loads(batches, cols, turns, outside), 1, None)
         if outside:
             for batch in batches:
                 self._side_by_side(emitters, self.stages[0], batch)
@@ -112,14 +114,12 @@ class RowLoop:
             columns = [[corner for column in columns for corner in column]]
         return [batch for column in columns for batch in _batches(column, turns)]
 
-    def _sweeps(
-        self, batches: list[Any], cols: range, count: int, outside: bool
-    ) -> Iterator[tuple[TilePlan, list[tuple[int, int]]]]:
-        """All sweeps side by side in the order in which they are recorded, with their first rows and columns."""
+    def _loads(self, batches: list[Any], cols: range, count: int, outside: bool) -> Iterator[_Loads]:
+        """What sweeps side by side load, and their first rows and columns, in the order in which they are made."""
+        stages = [self.loaded(plan) for plan in self.stages if not plan.per_row]
         for batch in batches:
-            for plan in self.stages:
-                if not plan.per_row:
-                    yield from ((plan, piece) for piece in ([batch] if outside else self._pieces(batch, cols, count)))
+            pieces = [batch] if outside else self._pieces(batch, cols, count)
+            yield from ((values, piece) for values in stages for piece in pieces)
 
     def read_again(self) -> list[Value]:
         """What more than one sweep over a row loads."""
@@ -165,22 +165,18 @@ class RowLoop:
 
     def _side_by_side(self, emitters: list[Emitter], plan: TilePlan, corners: list[tuple[int, int]]) -> None:
         frames = [self._frame(*corner) for corner in corners]
-        if self._sizes is None:
+        if emitters[0].wide.measuring:
             emitters[0].wide.expected = Counter(value.dtype.itemsize for value in self.loaded(plan))
-        elif self._coming:
-            self._load_ahead(emitters)
+        for values, coming in islice(self._coming, 1):
+            self._load_ahead(emitters, values, [self._frame(*corner) for corner in coming])
         take_turns([steps(e, plan, frame) for e, frame in zip(emitters, frames)])
 
-    def _load_ahead(self, emitters: list[Emitter]) -> None:
+    def _load_ahead(self, emitters: list[Emitter], values: list[Value], frames: list[SweepSlice]) -> None:
         """Load what the sweeps after the next ones read, before the next ones are stored: loads do not wait behind
         stores whose results are not there yet."""
-        self._coming.popleft()
-        if not self._coming:
-            return
-        plan, corners = self._coming[0]
-        for emitter, corner in zip(emitters, corners):
-            for value in self.loaded(plan):
-                emitter.loader.load_early(value, self._frame(*corner))
+        for emitter, frame in zip(emitters, frames):
+            for value in values:
+                emitter.loader.load_early(value, frame)
 
     def _frame(self, row: int, col: int) -> SweepSlice:
         """The sweep that begins there."""

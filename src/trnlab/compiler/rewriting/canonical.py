@@ -168,11 +168,7 @@ def _spread_operands(op: Op, b: GraphBuilder) -> None:
 
 def _is_one_number(value: Value) -> bool:
     """Whether a large value is one that was computed, everywhere."""
-    if value.type.size < SPREAD:
-        return False
-    while value.op is not None and value.op.name in LOOK_OPS:
-        value = value.op.operands[0]
-    return value.type.size == 1
+    return value.type.size >= SPREAD and _looked_at(value).type.size == 1
 
 
 def _own_operands(op: Op, b: GraphBuilder) -> None:
@@ -196,9 +192,15 @@ def updates_of(op: Op) -> dict[int, int]:
 
 def _is_filled(value: Value) -> bool:
     """Whether a value is a constant or an index, seen through views."""
+    op = _looked_at(value).op
+    return op is not None and op.name in ("constant", "iota")
+
+
+def _looked_at(value: Value) -> Value:
+    """What a value is a view of."""
     while value.op is not None and value.op.name in LOOK_OPS:
         value = value.op.operands[0]
-    return value.op is not None and value.op.name in ("constant", "iota")
+    return value
 
 
 # -- outputs --------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.intervals import limits
 from trnlab.graph.ir import Value
 from trnlab.graph.ops import ELEMENTWISE, OPS
-from trnlab.graph.passes.rewrite import is_zero, made_by, splat
+from trnlab.graph.passes.rewrite import is_zero, made_by, recomputed, splat
 from trnlab.numerics.dtypes import int32
 
 # Columns from which on elements come from memory: a pass over a row of fewer takes no longer than the transfers, of
@@ -91,7 +91,12 @@ def _from_memory(b: GraphBuilder, x: Value, ids: Value) -> Value | None:
     begins = b.constant((np.arange(prod(lead), dtype=np.int32) * columns).reshape(lead))
     flat = b.reshape(b.add(b.clamp(0, ids, columns - 1), begins), (prod(lead),))
     element = b.reshape(b.take_rows(b.reshape(source, (source.type.size, 1)), flat), lead)
-    return _at_element(b, x, {source: element})
+
+    def of_rows(value: Value) -> Value | None:
+        number = splat(value)
+        return _one_per_row(b, value) if number is None else b.constant(number, value.dtype, value.shape[:-1])
+
+    return recomputed(b, x, lambda op: OPS[op.name].kind == ELEMENTWISE, of_rows, {source: element})
 
 
 def _source(x: Value, steps: int) -> Value | None:
@@ -104,19 +109,3 @@ def _source(x: Value, steps: int) -> Value | None:
     whole = [v for v in op.operands if splat(v) is None and made_by(v, "broadcast_in_dim") is None]
     found = {_source(v, steps - 1) for v in whole}
     return found.pop() if len(found) == 1 else None
-
-
-def _at_element(b: GraphBuilder, x: Value, known: dict[Value, Value | None]) -> Value | None:
-    """x with one element of each row, whose source has the one that is known; None where another operand is not the
-    same along rows."""
-    if x not in known:
-        assert x.op is not None
-        number = splat(x)
-        if number is not None:
-            known[x] = b.constant(number, x.dtype, x.shape[:-1])
-        elif OPS[x.op.name].kind != ELEMENTWISE:
-            known[x] = _one_per_row(b, x)
-        else:
-            operands = [_at_element(b, v, known) for v in x.op.operands]
-            known[x] = None if None in operands else b.op(x.op.name, *(v for v in operands if v), **x.op.attrs)
-    return known[x]

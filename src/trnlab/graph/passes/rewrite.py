@@ -60,6 +60,27 @@ def is_zero(value: Value) -> bool:
     return not isinstance(number, np.ndarray) and number == 0 and not np.signbit(number)
 
 
+def recomputed(
+    b: GraphBuilder,
+    x: Value,
+    through: Callable[[Op], bool],
+    leaf: Callable[[Value], Value | None],
+    known: dict[Value, Value | None],
+) -> Value | None:
+    """x computed by the same ops from others in the place of what they begin with; None where `leaf` has none.
+
+    through: whether an op is computed again; leaf: what stands for a value made by any other. known: what was
+    recomputed before, which is added to.
+    """
+    if x not in known:
+        if x.op is None or not through(x.op):
+            known[x] = leaf(x)
+        else:
+            operands = [recomputed(b, v, through, leaf, known) for v in x.op.operands]
+            known[x] = None if None in operands else b.op(x.op.name, *(v for v in operands if v), **x.op.attrs)
+    return known[x]
+
+
 def made_by(value: Value, name: str) -> Op | None:
     """The op that makes `value` when it is called `name`."""
     return value.op if value.op is not None and value.op.name == name else None

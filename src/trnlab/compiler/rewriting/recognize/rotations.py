@@ -15,7 +15,7 @@ from typing import NamedTuple
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.passes.dead import remove_dead_ops
-from trnlab.graph.passes.rewrite import made_by, rewrite, splat
+from trnlab.graph.passes.rewrite import made_by, recomputed, rewrite, splat
 
 SIZES = frozenset({32, 64, 128, 256})  # of a row, so that columns of a loop can be cut between rows
 STEPS = 4  # ops from the sum back to what was transposed
@@ -120,8 +120,7 @@ def _before_transpose(op: Op, b: GraphBuilder) -> Value | None:
     order = _order(op.result, STEPS)
     if order is None:
         return None
-    known: dict[Value, Value | None] = {}
-    found = _moved_back(b, op.result, order, known)
+    found = recomputed(b, op.result, lambda op: op.name in FOLLOWING, lambda x: _before(b, x, order), {})
     return None if found is None else b.transpose(found, order)
 
 
@@ -137,29 +136,18 @@ def _order(x: Value, steps: int) -> tuple[int, ...] | None:
     return next((found for v in op.operands if (found := _order(v, steps - 1)) is not None), None)
 
 
-def _moved_back(b: GraphBuilder, x: Value, order: tuple[int, ...], known: dict[Value, Value | None]) -> Value | None:
-    """The value whose transpose by `order` is x; None where it is not seen to be one."""
-    if x not in known:
-        known[x] = _computed_before(b, x, order, known)
-    return known[x]
-
-
-def _computed_before(
-    b: GraphBuilder, x: Value, order: tuple[int, ...], known: dict[Value, Value | None]
-) -> Value | None:
-    op, places = x.op, [order.index(d) for d in range(len(order))]
+def _before(b: GraphBuilder, x: Value, order: tuple[int, ...]) -> Value | None:
+    """The value whose transpose by `order` is x, of a transpose, a number or what is broadcast; else None."""
+    op = x.op
     if op is None or len(x.shape) != len(order):
         return None
-    shape = tuple(x.shape[d] for d in places)
+    shape = tuple(x.shape[order.index(d)] for d in range(len(order)))
     number = splat(x)
     if number is not None:
         return b.constant(number, x.dtype, shape)
     if op.name == "transpose":
         return op.operands[0] if tuple(op.attrs["permutation"]) == order else None
-    if op.name == "broadcast_in_dim":
-        dims = [order[d] for d in op.attrs["broadcast_dimensions"]]
-        return b.broadcast_in_dim(op.operands[0], shape, dims) if dims == sorted(dims) else None
-    if op.name not in FOLLOWING:
+    if op.name != "broadcast_in_dim":
         return None
-    operands = [_moved_back(b, v, order, known) for v in op.operands]
-    return None if None in operands else b.op(op.name, *(v for v in operands if v), **op.attrs)
+    dims = [order[d] for d in op.attrs["broadcast_dimensions"]]
+    return b.broadcast_in_dim(op.operands[0], shape, dims) if dims == sorted(dims) else None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import importlib.abc
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from trnlab.frontends.torch.device import generic
 from trnlab.frontends.torch.device.dispatch import implement
+from trnlab.guards.installed import package_of
 
 WORD = "pin_memory"
 _COPIES = "Loader"  # PyTorch's own, and their kin: what they pin they copy, for which nothing is needed
@@ -130,8 +132,11 @@ class _Beside(importlib.abc.MetaPathFinder):
 
 
 def look_at(*files: Path) -> None:
-    """Allow pinned tensors if one of the files makes any."""
+    """Allow pinned tensors if one of the files makes any; those of installed packages, whose folder may lie beside
+    the script, are none of its own."""
     for file in files:
+        if package_of(str(file)) is not None:
+            continue
         try:
             text = file.read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -147,6 +152,7 @@ def look_at_script(file: Path) -> None:
     if script.suffix != ".py" or not script.is_file():
         return
     folder = script.parent
-    sys.meta_path.insert(0, _Beside(folder))
+    if not any(isinstance(finder, _Beside) and finder.folder == folder for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Beside(folder))
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    look_at(script, *(Path(file) for file in files if file and Path(file).is_relative_to(folder)))
+    look_at(script, *(Path(file) for file in files if file and file.startswith(f"{folder}{os.sep}")))
