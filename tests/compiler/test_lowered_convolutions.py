@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 from compiled import execute
 
-from trnlab.compiler import convolutions
+from trnlab import chips
+from trnlab.compiler import compile, convolutions
 from trnlab.compiler.convolutions import has_kernel, is_weight_gradient
 from trnlab.compiler.rewriting.composites import expand_composites
 from trnlab.errors import CapacityError
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interpret import interpret
+from trnlab.isa.base import Engine
 from trnlab.kernels.convolutions import gradient_plan
-from trnlab.numerics.dtypes import float32
+from trnlab.numerics.dtypes import bfloat16, float32
+from trnlab.sim.timing import time_program
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "graph"))
 from convolutions import random_convolution
@@ -161,6 +164,7 @@ GRADIENTS |= {
     "many images, uneven": ((5, 300, 140, (9, 7), (9, 8), (3, 2)), (1, 1), (1, 1), (1, 1)),
     "many images, cropped and dilated": ((40, 70, 20, (12, 13), (5, 12), (3, 3)), (2, 1), (-1, 1), (2, 1)),
     "many images, bands of several rows": ((150, 20, 24, (14, 6), (14, 6), (5, 3)), (1, 1), (2, 1), (1, 1)),
+    "few large images": ((4, 160, 160, (64, 64), (64, 64), (3, 3)), (1, 1), (1, 1), (1, 1)),
     "many images, strided one by one": ((6, 600, 130, (5, 5), (3, 3), (1, 1)), (2, 2), (0, 0), (1, 1)),
 }
 
@@ -186,6 +190,19 @@ def test_gradient_in_lanes(name, form, monkeypatch):
         assert not used, "a form that is offered fits"
         pytest.skip("has no such form")
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=4e-6 * np.abs(expected).max())
+
+
+def test_bands_of_images_are_loaded_side_by_side():
+    """Few large images: rows of each band are a transfer of a few kilobytes, which takes two microseconds alone."""
+    chip = chips.get("trn1")
+    timeline = time_program(compile(gradient("few large images", bfloat16), chip, {"precision": "bf16"}), chip)
+    (call,) = (c for c in timeline.calls if c.label.startswith("convolution"))
+    part = slice(call.first, call.first + call.count)
+    loads = timeline.engine[part] == Engine.SYNC
+    start, done = timeline.start[part][loads], timeline.done[part][loads]
+    in_flight = (done - start).sum() / (done.max() - start.min())
+    assert loads.sum() > 1000
+    assert in_flight > 2
 
 
 @pytest.mark.parametrize(
