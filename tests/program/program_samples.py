@@ -39,7 +39,7 @@ def everything() -> Routine:
     first = b.tile((128, 64), "bfloat16", name="tile")
     with b.scope():
         index = b.tile((7, 1), "int32", name="tile")
-        rows = b.tile((7, 32, 64), "bfloat16", name="tile", slots=4)
+        rows = b.tile((7, 32, 64), "bfloat16", name="tile")
         b.memset(dst=index, value=3)
         b.dma_copy(dst=rows, src=x, index=index, engine=Engine.GPSIMD)
     half = b.tile((128, 4, 16), "float16", name="strange name")

@@ -82,7 +82,7 @@ def test_operands_have_the_slots_of_their_bytes():
     rng, b = np.random.default_rng(0), Builder("k", TRN2)
     b.param("x", (4096, 96), "float32")
     for width in (300, 17, 4000):
-        b.tile((128, width), "float32", slots=3)
+        b.tile((128, width), "float32")
     b.param("y", (7,), "float32")
     b.psum((128, 700))
     b.psum((128, 9))
@@ -99,7 +99,7 @@ def test_operands_have_the_slots_of_their_bytes():
         for row, byte in enumerate(operands[:, column].tolist()):
             buffer = buffers[owner[row]]
             wanted = {
-                Memory.HBM: slots.hbm[buffer.id] + byte // buffer.slot_bytes,
+                Memory.HBM: slots.hbm[buffer.id] + byte // max(buffer.slot_bytes, 1),
                 Memory.PSUM: (buffer.address + byte) // TRN2.psum.bank_bytes_per_partition,
                 Memory.SBUF: TRN2.psum.num_banks - 1 + int((cuts <= buffer.address + byte).sum()),
             }[buffer.memory]

@@ -20,8 +20,8 @@ GOLDEN = """\
 routine @scale for trn2, sbuf 512, scratch 0 {
   param %x: float32[256, 64] slot 32768
   param %y: float32[256, 64] slot 32768
-  sbuf %t0: float32[128, 64] at 0 slot 256
-  sbuf %t1: float32[128, 64] at 256 slot 256
+  sbuf %t0: float32[128, 64] at 0 slot 0
+  sbuf %t1: float32[128, 64] at 256 slot 0
   sync: dma_copy dst=%t0, src=%x[rows 128 by 256, @0, 1*64] !0
   vector: tensor_scalar dst=%t0, data=%t0, operand0=2.0 !0
   sync.2: dma_copy dst=%y[rows 128 by 256, @0, 1*64], src=%t0

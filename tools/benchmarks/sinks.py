@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from math import ceil
-
 from trnlab.kernels.blocks import BANK, MIN_ROW_BYTES, Epilogue, P, Sink, ViewSource, Workspace, store_rows
 from trnlab.kernels.view import HbmView
 from trnlab.program.access import AP
@@ -25,8 +23,7 @@ class ViewSink(Sink):
         """Three row tiles of up to 2 KiB a partition, and never narrower than a PSUM bank."""
         self._work = work
         self._width = min(width, max(BANK, MIN_ROW_BYTES // self.view.dtype.itemsize))
-        slots = ceil(self._width / BANK)  # two engines may fill a tile at once
-        self._pool = work.pool("out", (P, self._width), self.view.dtype, bufs=3, slots=slots)
+        self._pool = work.pool("out", (P, self._width), self.view.dtype, bufs=3)
 
     def store(self, b: Builder, acc: AP, row: int, col: int) -> None:
         """Put the tile beside the last one; write out when the row tile is full or the run ends."""

@@ -247,10 +247,7 @@ class _Backward:
         return self.task.dtype if grad is None else grad.dtype
 
     def _transposed_pool(self, name: str, rows: int, tokens: int, bufs: int) -> TilePool:
-        slots = count_blocks(tokens)
-        return TilePool(
-            [self.b.tile((rows, tokens), self.task.dtype, name=f"{name}{i}", slots=slots) for i in range(bufs)]
-        )
+        return self.b.pool((rows, tokens), self.task.dtype, bufs=bufs, name=name)
 
     # -- the order of things ----------------------------------------------------------------------------------------
     def run(self) -> None:

@@ -139,8 +139,8 @@ class AttentionMemory:
         strips = 4 * -(-t.keys // self.row_length)
         self.partial_max = b.pool((P, strips), t.dtype if self.copies else float32, bufs=4, name="partial_max")
         stats = (P, t.batch * t.heads, count_blocks(t.queries))
-        self.shift_all = b.tile(stats, t.dtype, name="minus_max", slots=stats[1] * stats[2])
-        self.inverse_all = b.tile(stats, float32, name="inverse_sum", slots=stats[1] * stats[2])
+        self.shift_all = b.tile(stats, t.dtype, name="minus_max")
+        self.inverse_all = b.tile(stats, float32, name="inverse_sum")
         self._open_tokens(most, out)
 
     def _open_tokens(self, most: int, out: DType) -> None:
@@ -192,8 +192,7 @@ class AttentionMemory:
     def _transposed_pool(self, name: str, heads: int, tokens: int, bufs: int) -> TilePool:
         """Tiles [rows, heads, tokens]; what lies between D and the shift's row is zero, K^T's row of shift is one."""
         b, t = self.b, self.task
-        shape, slots = (self.rows, heads, tokens), max(1, heads * tokens // P)
-        pool = TilePool([b.tile(shape, t.dtype, name=f"{name}{i}", slots=slots) for i in range(bufs)])
+        pool = b.pool((self.rows, heads, tokens), t.dtype, bufs=bufs, name=name)
         for tile in pool.tiles:
             if self.fused and t.depth < self.shift_row:
                 b.memset(dst=tile[: self.shift_row], value=0.0, engine=Engine.GPSIMD)
@@ -205,9 +204,7 @@ class AttentionMemory:
         """Tiles [128, heads, blocks, D + 1] whose last column is one."""
         b, t = self.b, self.task
         n = count_blocks(t.keys)
-        pool = TilePool(
-            [b.tile((P, heads, n, t.depth + 1), t.dtype, name=f"values{i}", slots=heads * n) for i in range(bufs)]
-        )
+        pool = b.pool((P, heads, n, t.depth + 1), t.dtype, bufs=bufs, name="values")
         for tile in pool.tiles:
             b.memset(dst=tile[:, :, :, t.depth : t.depth + 1], value=1.0, engine=Engine.GPSIMD)
         return pool

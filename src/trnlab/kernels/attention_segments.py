@@ -134,7 +134,7 @@ class _Chunk:
         """Block of queries after block: the weights of the segments, and what they found."""
         b, t, segments = self.b, self.task, parts.shape[0]
         shape = (P, t.batch * t.heads, count_blocks(self.rows))
-        minus_max, total = (b.tile(shape, float32, name=n, slots=shape[1] * shape[2]) for n in ("minus_max", "total"))
+        minus_max, total = (b.tile(shape, float32, name=n) for n in ("minus_max", "total"))
         columns = b.pool((P, segments), float32, bufs=4, name="logs")
         weights = b.pool((P, segments), float32, bufs=4, name="weights")
         inverse = b.pool((P, 1), float32, bufs=4, name="inverse")

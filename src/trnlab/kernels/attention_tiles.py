@@ -190,8 +190,7 @@ def pieces(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
 # -- tiles of tokens ------------------------------------------------------------------------------------------------
 def token_pool(b: Builder, name: str, tokens: int, width: int, dt: DType, bufs: int) -> TilePool:
     """`bufs` tiles of tokens whose blocks are waited for one by one."""
-    n = count_blocks(tokens)
-    return TilePool([b.tile((P, n, width), dt, name=f"{name}{i}", slots=n) for i in range(bufs)])
+    return b.pool((P, count_blocks(tokens), width), dt, bufs=bufs, name=name)
 
 
 def load_tokens(b: Builder, tile: AP, view: HbmView) -> None:

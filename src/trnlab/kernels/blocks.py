@@ -81,12 +81,11 @@ class Workspace:
         """What the kernel is recorded with."""
         return self._b
 
-    def pool(self, name: str, shape: tuple[int, ...], dt: DType, bufs: int, slots: int = 1) -> TilePool:
-        """The pool of that name, shape and format; made on first use. `slots` as in `Builder.tile`."""
+    def pool(self, name: str, shape: tuple[int, ...], dt: DType, bufs: int) -> TilePool:
+        """The pool of that name, shape and format; made on first use."""
         key = (name, shape, dt)
         if key not in self._pools:
-            tiles = [self._b.tile(shape, dt, name=f"{name}{i}", slots=slots) for i in range(bufs)]
-            self._pools[key] = TilePool(tiles)
+            self._pools[key] = self._b.pool(shape, dt, bufs=bufs, name=name)
         return self._pools[key]
 
     def evacuate(self, dst: AP, src: AP) -> None:

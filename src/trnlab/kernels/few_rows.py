@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from math import prod
 
-from trnlab.kernels.blocks import BANK, BlockSource, P, Sink, Workspace, dma_load, store_rows
+from trnlab.kernels.blocks import BlockSource, P, Sink, Workspace, dma_load, store_rows
 from trnlab.kernels.view import HbmView
 from trnlab.numerics.dtypes import DType
 from trnlab.program import AP, Builder, hbm_view
@@ -103,5 +103,4 @@ class WideSink(Sink):
 def result_tiles(b: Builder, width: int, dt: DType) -> TilePool:
     """Tiles for results of `width` columns."""
     columns = min(width, WIDEST)
-    slots = -(-columns // BANK) if columns % BANK == 0 else 1
-    return TilePool([b.tile((P, columns), dt, name="result", slots=slots) for _ in range(STORED)])
+    return b.pool((P, columns), dt, bufs=STORED, name="result")

@@ -149,7 +149,7 @@ class _Multiplier:
         )
         self._pairs = doubles(problem.dtype, b.chip)
         rows, block = self.blocking.lhs.products if self.blocking.spill else 0, self.blocking.rhs.block
-        self.sums = [b.tile((P, block), "float32", name="sums", slots=ceil(block / BANK)) for _ in range(rows)]
+        self.sums = [b.tile((P, block), "float32", name="sums") for _ in range(rows)]
         self.groups: list[_Group] = []
         self._banks_used = 0
         self._slices: dict[tuple[int, int, int], AP] = {}

@@ -91,9 +91,9 @@ class OperandFeed:
         self._made: dict[PieceKey, Piece] = {}
         self.loaded = self.ready = self._turn = 0  # pieces loaded, pieces ready for matmuls, banks used
         shape, raw = (P, depth, side.piece), (P, ceil(side.piece / P), depth * P)
-        self._tiles = [OperandTile(b.tile(shape, dt, name="tile", slots=depth)) for _ in range(side.tiles)]
+        self._tiles = [OperandTile(b.tile(shape, dt, name="tile")) for _ in range(side.tiles)]
         turned = dtype(raw_format(dt.name))
-        self._raw = [b.tile(raw, turned, name="raw", slots=raw[1]) for _ in range(side.raw_tiles)]
+        self._raw = [b.tile(raw, turned, name="raw") for _ in range(side.raw_tiles)]
         self._squares: dict[tuple[Any, ...], AP] = {}
         self._at_home: dict[int, AP] = {}  # pieces that lie in SBUF already, by their number
         self._width = min(BANK * 4 // turned.itemsize, side.piece)  # columns transposed side by side

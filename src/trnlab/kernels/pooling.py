@@ -133,7 +133,7 @@ class _Pooler:
     def _load(self, piece: _Piece) -> AP:
         """The image of a piece, rows outside of it -inf. What all parts have of it comes at once."""
         held, rows = self._image_rows(self.band), self._image_rows(piece.places)
-        pool = self.work.pool("image", (P, held * self.w), self.x.dtype, bufs=TILES, slots=held)
+        pool = self.work.pool("image", (P, held * self.w), self.x.dtype, bufs=TILES)
         tile = pool.next()[: piece.count * self.parts, : rows * self.w]
         firsts = [(i * self.share + piece.start) * self.down.stride - self.down.low for i in range(self.parts)]
         inside = [(min(max(-f, 0), rows), max(min(self.h - f, rows), 0)) for f in firsts]

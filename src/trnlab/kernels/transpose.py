@@ -34,7 +34,7 @@ def transpose2d(b: Builder, src: HbmView | BlockSource, dst: HbmView) -> None:
         work = Workspace(b)
         out = work.pool("out", (P, height), dt, bufs=4)
         width = _fit(cols, blocks * dt.itemsize * 3, b.sbuf_free)
-        raw = work.pool("raw", (P, blocks, width), dt, bufs=3, slots=blocks)
+        raw = work.pool("raw", (P, blocks, width), dt, bufs=3)
         banks = [b.psum((P, height), dt, bank=i) for i in range(BANKS)]
         turn = 0
         for row in range(0, rows, height):

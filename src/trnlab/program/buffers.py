@@ -48,13 +48,12 @@ class BufferBuilder:
         *,
         name: str = "tile",
         memory: Memory = Memory.SBUF,
-        slots: int = 1,
     ) -> AP:
         """A tile [P, F...] that lives until the enclosing `scope` ends. Raises CapacityError when SBUF is full.
 
-        `slots`: equal pieces of the free range that dependencies are tracked on separately.
+        Dependencies are tracked between the bytes of a partition at which its accesses begin and end.
         """
-        return whole(self._on_chip(name, shape, dtype(dt), memory, slots))
+        return whole(self._on_chip(name, shape, dtype(dt), memory))
 
     def resident(
         self, shape: tuple[int, ...], dt: DType | str, address: int, *, name: str = "resident", slots: int = 1
@@ -82,7 +81,7 @@ class BufferBuilder:
         """
         if bank is not None:
             self._psum_turn = bank
-        return whole(self._on_chip(name, shape, dtype(dt), Memory.PSUM, 1))
+        return whole(self._on_chip(name, shape, dtype(dt), Memory.PSUM))
 
     @property
     def sbuf_free(self) -> int:
@@ -166,13 +165,12 @@ class BufferBuilder:
             self._scratch += -(-nbytes // _ALIGN) * _ALIGN
         return self._add(buffer)
 
-    def _on_chip(self, name: str, shape: tuple[int, ...], dt: DType, memory: Memory, slots: int) -> Buffer:
+    def _on_chip(self, name: str, shape: tuple[int, ...], dt: DType, memory: Memory) -> Buffer:
         nbytes = prod(shape[1:]) * dt.itemsize
         if memory is Memory.PSUM:
             address = self._psum_address(nbytes)
         else:
             address = self._sbuf_address(name, nbytes)
-        slot = -(-nbytes // slots)
         buffer = Buffer(
             len(self._buffers),
             name,
@@ -182,7 +180,7 @@ class BufferBuilder:
             nbytes,
             partitions=shape[0],
             address=address,
-            slot_bytes=slot,
+            slot_bytes=nbytes if memory is Memory.PSUM else AS_ACCESSED,
         )
         return self._add(buffer)
 

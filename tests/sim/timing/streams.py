@@ -54,7 +54,7 @@ def random_routine(chip: Chip, seed: int, count: int = 60) -> Routine:
     rng = random.Random(seed)
     b = Builder(f"random{seed}", chip)
     hbm = [b.param(f"h{i}", (256, 256), "float32") for i in range(2)]
-    tiles = [b.tile((128, 256), "float32", slots=rng.choice((1, 2))) for _ in range(4)]
+    tiles = [b.tile((128, 256), "float32") for _ in range(4)]
     banks = [b.psum((128, 256)) for _ in range(2)]
     weights = b.tile((128, 128), "float32")
     b.memset(dst=weights, value=0.5)

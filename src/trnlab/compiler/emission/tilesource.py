@@ -268,7 +268,7 @@ class TileLoader:
         if blocks > MOST_KEPT or len(apart) != 1:
             return None
         if (value, rows) not in self._kept_rows:
-            tile = self.b.tile((128, blocks), value.dtype, name="rows", slots=-(-blocks // WINDOW))
+            tile = self.b.tile((128, blocks), value.dtype, name="rows")
             self._kept_rows[value, rows] = tile
             self._windows[value, rows] = 0
         tile = self._kept_rows[value, rows]
@@ -372,7 +372,7 @@ class TileLoader:
         """Where values of all rows wait, [128, blocks of rows]."""
         if value not in self._row_results:
             blocks = -(-rows // 128)
-            tile = self.b.tile((128, blocks), value.dtype, name="results", slots=-(-blocks // WINDOW))
+            tile = self.b.tile((128, blocks), value.dtype, name="results")
             self._row_results[value] = tile
         return self._row_results[value]
 

@@ -196,7 +196,7 @@ class _Convolver:
     # -- the input with zeros around it -------------------------------------------------------------------------
     def _make_tiles(self) -> None:
         dt, residues, passes = self.x.dtype, self.columns.residues, len(self.columns.passes)
-        self.staged = self.work.pool("staged", (P, residues, self.padded), dt, bufs=_STAGED, slots=residues)
+        self.staged = self.work.pool("staged", (P, residues, self.padded), dt, bufs=_STAGED)
         for tile, residue in product(self.staged.tiles, range(residues)):
             start, count, _ = self._met(residue)
             for low, high in ((0, start), (start + count, self.padded)):
@@ -204,7 +204,7 @@ class _Convolver:
                     self.b.memset(dst=tile[:, residue, low:high], value=0.0, engine=Engine.GPSIMD)
         self.zeros = self.b.tile((P, self.padded), dt, name="zeros")
         self.b.memset(dst=self.zeros, value=0.0, engine=Engine.GPSIMD)
-        self.weights = self.b.tile((P, passes, self.m), dt, name="weights", slots=passes)[self.first :]
+        self.weights = self.b.tile((P, passes, self.m), dt, name="weights")[self.first :]
         held = self._held(self.group, self.band) * self.pitch
         self.inputs = self.work.pool("input", (P, held), dt, bufs=_INPUTS)
 

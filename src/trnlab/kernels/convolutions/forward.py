@@ -80,13 +80,11 @@ class _Weights:
         k, *window = weight.shape[1:]
         self.elements, self.depth, self.held = window[0] * window[1], ceil(k / P), channels
         self.direct = weight.strides[1] >= weight.strides[0]
-        apart = self.depth * (channels // P if channels % P == 0 else 1)
         if self.direct:
             shape: tuple[int, ...] = (P, self.depth, channels * self.elements)
-            slots = apart
         else:
-            shape, slots = (P, self.depth, self.elements, channels), self.depth * self.elements
-        self.tile = b.tile(shape, weight.dtype, name="weights", slots=slots)
+            shape = (P, self.depth, self.elements, channels)
+        self.tile = b.tile(shape, weight.dtype, name="weights")
         self.first = 0
 
     def load(self, first: int, count: int) -> None:
@@ -228,7 +226,7 @@ class _Convolver:
         """All of it."""
         width = max(self._input_rows(a, min(a + self.band, self.rows)) for a in range(0, self.rows, self.band))
         shape = (P, self.depth, self.together * width * self.x.shape[3])
-        inputs = self.work.pool("input", shape, self.x.dtype, bufs=_INPUTS, slots=self.depth)
+        inputs = self.work.pool("input", shape, self.x.dtype, bufs=_INPUTS)
         if self.sink is None:
             height = min(self.band * self.slides[0].spread, self.slides[0].places)
             shape = (P, self.together, height * self.slides[1].places)

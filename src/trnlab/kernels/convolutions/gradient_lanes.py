@@ -35,7 +35,6 @@ from trnlab.kernels.view import HbmView
 from trnlab.kernels.windows import Taps
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
-from trnlab.program.pool import TilePool
 
 
 def weight_gradient_in_lanes(b: Builder, x: HbmView, dy: HbmView, out: HbmView, taps: tuple[Taps, Taps]) -> None:
@@ -70,8 +69,7 @@ class _Rows:
         self.room, self.side = room, side
         self.above = max(along[0].low, 0) if self.whole else 0  # lines of zeros before an image
         shape = (P, ceil(room.channels / P), room.images * room.lines * room.pitch)
-        slots = shape[1] * (1 if self.whole else self.bands)  # each is loaded by itself
-        self.raw = TilePool([self.b.tile(shape, self.dtype, name="raw", slots=slots) for _ in range(room.bufs)])
+        self.raw = self.b.pool(shape, self.dtype, bufs=room.bufs, name="raw")
         self.turned = [
             self.b.tile((P, room.wide, room.channels), self.dtype, name="turned") for _ in range(room.kept)
         ]
