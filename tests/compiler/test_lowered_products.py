@@ -12,6 +12,9 @@ from compiled import build, check, error, execute, random
 from trnlab import chips
 from trnlab.compiler import compile
 from trnlab.compiler.fusing.recompute import placed_late
+from trnlab.graph.builder import GraphBuilder
+from trnlab.numerics.dtypes import bfloat16, float8_e4m3, float8_e5m2, float32
+from trnlab.sim.timing import time_program
 
 BF16_PRODUCT = 2.0**-7
 """Each operand is rounded to bfloat16, half a step of 2^-8 relative: a term is off by at most 2 * 2^-9 plus a little,
@@ -200,3 +203,39 @@ def test_one_number_throughout_is_written_out_first(side):
     program = compile(build(function, number, x), chips.get("trn1"), {"precision": "fp32"})
     (product,) = (program.routines[call.routine] for call in program.calls if call.label.startswith("dot"))
     assert all(np.prod(each.shape) > 1 for each in product.buffers if each.kind == "param")
+
+
+@pytest.mark.parametrize(
+    "sizes", [(1, 2, 1), (130, 34, 60), (200, 256, 513), (129, 300, 129), (40, 1030, 33), (96, 77, 40)]
+)
+@pytest.mark.parametrize("chip", ["trn1", "trn2", "trn3"])
+def test_fp8_is_transposed_as_it_is(sizes, chip):
+    """All bytes that are numbers, of both formats; in the last rows the others, too. An odd contraction has no pairs
+    that the array could turn as one number."""
+    m, k, n = sizes
+    formats, rng = (float8_e4m3, float8_e5m2), np.random.default_rng(k)
+    b = GraphBuilder("product")
+    x, y = b.input("x", (m, k), formats[0]), b.input("y", (n, k), formats[1])
+    b.output(b.dot_general(x, y, ((1,), (1,)), dt=float32))
+    graph, arrays = b.build(), []
+    for rows, fmt in zip((m, n), formats):
+        given = rng.integers(0, 256, (rows, k), np.uint8).view(fmt.numpy)
+        strange = ~np.isfinite(given.astype(np.float32))
+        strange[rows - rows // 8 :] = False
+        arrays.append(np.where(strange, np.zeros_like(given), given))
+    with np.errstate(invalid="ignore"):
+        expected = arrays[0].astype(np.float64) @ arrays[1].astype(np.float64).T
+    assert np.isfinite(expected).any()
+    with np.errstate(invalid="ignore"):
+        assert error(execute(graph, arrays, chip=chip)[0], expected) < 1e-6
+
+
+def test_fp8_pairs_take_the_time_of_half_as_many_numbers():
+    """A product of operands that both have to be transposed, against one of bf16 with half the contraction."""
+    chip, times = chips.get("trn2"), []
+    for fmt, k in ((float8_e4m3, 2048), (bfloat16, 1024)):
+        b = GraphBuilder("product")
+        x, y = b.input("x", (1024, k), fmt), b.input("y", (1024, k), fmt)
+        b.output(b.dot_general(x, y, ((1,), (1,)), dt=float32))
+        times.append(time_program(compile(b.build(), chip, {"precision": "bf16"}), chip).total)
+    assert times[0] < 1.05 * times[1]

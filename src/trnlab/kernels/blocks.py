@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Protocol
 
@@ -19,7 +20,7 @@ from trnlab.chips.spec import Chip
 from trnlab.isa.base import Engine, Memory
 from trnlab.kernels import residence
 from trnlab.kernels.view import HbmView, TilePart, rectangle
-from trnlab.numerics.dtypes import DType, dtype
+from trnlab.numerics.dtypes import DType, bfloat16, dtype
 from trnlab.program.access import AP, MAX_FREE_DIMS
 from trnlab.program.builder import Builder
 from trnlab.program.pool import TilePool
@@ -139,6 +140,10 @@ class BlockSource(Protocol):
         [128, blocks, columns]; None for what has to be loaded."""
         return None
 
+    def in_pairs(self) -> BlockSource | None:
+        """The same bytes as a matrix [R, C / 2] of 16 bits, each two neighbours of FP8; None where they are none."""
+        return None
+
     def load_blocks(self, b: Builder, dst: AP, row: int, col: int) -> None:
         """Bring blocks of 128 rows: dst[p, i, :] = rows row + 128 i + p. One transfer where the matrix allows it."""
         for i in range(dst.shape[1]):
@@ -187,15 +192,28 @@ class ViewSource(BlockSource):
             return None
         return blocks[:, row // P : -(-(row + rows) // P), col : col + cols]
 
+    def in_pairs(self) -> BlockSource | None:
+        """Where rows lie in memory as they are, and have an even number of elements."""
+        inner = self.view.collapsed(self.rows)
+        if self.dtype is not self.view.dtype or self.dtype.itemsize != 1 or not inner or inner[-1][0] != 1:
+            return None
+        steps = (s for s, _ in (*self.view.collapsed(0, self.rows), *inner[:-1]))
+        even = not any(n % 2 for n in (self.view.offset, inner[-1][1], *steps))
+        return PairedSource(self.view, rows=self.rows) if even else None
+
+    def _parts(self, row: int, rows: int, col: int, cols: int) -> list[TilePart]:
+        """What is to be transferred for a block."""
+        return rectangle(self.view, self.rows, row, rows, col, cols)
+
     def load(self, b: Builder, dst: AP, row: int, col: int) -> None:
         """One DMA, or one for each affine part of the view that the block touches."""
-        for piece in rectangle(self.view, self.rows, row, dst.partitions, col, dst.free):
+        for piece in self._parts(row, dst.partitions, col, dst.free):
             dma_load(b, _part(dst, piece), piece.ap)
 
     def load_blocks(self, b: Builder, dst: AP, row: int, col: int) -> None:
         """One DMA when the rows are one stride apart throughout, else one for each block or part of it."""
         _, blocks, cols = dst.shape
-        pieces = rectangle(self.view, self.rows, row, blocks * P, col, cols)
+        pieces = self._parts(row, blocks * P, col, cols)
         ap = pieces[0].ap
         if len(pieces) == 1 and ap.partitions == blocks * P and len(ap.dims) < MAX_FREE_DIMS:
             step = P * ap.partition_step // ap.dtype.itemsize
@@ -203,6 +221,29 @@ class ViewSource(BlockSource):
             dma_load(b, dst, src)
         else:
             super().load_blocks(b, dst, row, col)
+
+
+class PairedSource(ViewSource):
+    """A view of FP8 as numbers of 16 bits, each of two neighbours: what only moves them does so at half the price.
+    bfloat16 stands for 16 bits that mean nothing."""
+
+    def __init__(self, view: HbmView, *, rows: int) -> None:
+        """As `ViewSource`."""
+        super().__init__(view, rows=rows)
+        self.narrow, self.dtype = view.dtype, bfloat16
+        self.shape = self.shape[0], self.shape[1] // 2
+
+    def on_chip(self, b: Builder, row: int, rows: int, col: int, cols: int) -> AP | None:
+        """None: in SBUF they lie one by one."""
+        return None
+
+    def in_pairs(self) -> BlockSource | None:
+        """None: they are already."""
+        return None
+
+    def _parts(self, row: int, rows: int, col: int, cols: int) -> list[TilePart]:
+        parts = super()._parts(row, rows, 2 * col, 2 * cols)
+        return [replace(p, col=p.col // 2, cols=p.cols // 2, ap=p.ap.joined_pairs(self.dtype)) for p in parts]
 
 
 class WidenedSource(BlockSource):

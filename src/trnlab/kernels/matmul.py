@@ -17,6 +17,7 @@ from itertools import groupby, product
 from math import ceil
 from typing import Any, NamedTuple
 
+from trnlab.chips.spec import Chip
 from trnlab.isa.products.nc_matmul import DOUBLE_ROW, FP8
 from trnlab.kernels.blocking.choose import choose
 from trnlab.kernels.blocking.problem import AHEAD, MatmulProblem, doubles
@@ -52,8 +53,24 @@ def matmul(b: Builder, lhs: BlockSource, rhs: BlockSource, sink: Sink, *, lhs_k_
     batch_matmul(b, [BatchedProduct(lhs, rhs, sink)], lhs_k_rows=lhs_k_rows, rhs_k_rows=rhs_k_rows)
 
 
-def problem_of(item: BatchedProduct, lhs_k_rows: bool, rhs_k_rows: bool) -> MatmulProblem:
-    """What decides how a product is cut into blocks."""
+def in_pairs(item: BatchedProduct, lhs_k_rows: bool, rhs_k_rows: bool, chip: Chip) -> BatchedProduct:
+    """The product of pairs of FP8 as numbers of 16 bits, where the array contracts two rows at once and both
+    operands have to be transposed: a pair moves as one number, and comes out as two rows beside each other. Else the
+    product as it is."""
+    if lhs_k_rows or rhs_k_rows or item.sums is not None:
+        return item
+    lhs, rhs = pairs_of(item.lhs, chip), pairs_of(item.rhs, chip)
+    return item if lhs is None or rhs is None else item._replace(lhs=lhs, rhs=rhs)
+
+
+def pairs_of(operand: BlockSource, chip: Chip) -> BlockSource | None:
+    """An operand as pairs of FP8, where it is and the array contracts two rows of it at once."""
+    return operand.in_pairs() if doubles(operand.dtype.name, chip) else None
+
+
+def problem_of(item: BatchedProduct, lhs_k_rows: bool, rhs_k_rows: bool, chip: Chip) -> MatmulProblem:
+    """What decides how a product is cut into blocks. One of pairs costs what one of 16-bit numbers costs."""
+    item = in_pairs(item, lhs_k_rows, rhs_k_rows, chip)
     (k, m) = item.lhs.shape if lhs_k_rows else item.lhs.shape[::-1]
     (rhs_k, n) = item.rhs.shape if rhs_k_rows else item.rhs.shape[::-1]
     assert k == rhs_k, f"contraction of {k} against {rhs_k}"
@@ -65,9 +82,9 @@ def problem_of(item: BatchedProduct, lhs_k_rows: bool, rhs_k_rows: bool) -> Matm
 
 def batch_matmul(b: Builder, items: Sequence[BatchedProduct], *, lhs_k_rows: bool, rhs_k_rows: bool) -> None:
     """Record several products, each as `matmul` would; neighbours of one shape share tiles and overlap."""
-    for (shape, _), run in groupby(
-        items, key=lambda item: (problem_of(item, lhs_k_rows, rhs_k_rows), item.rhs.dtype.name)
-    ):
+    k_rows, chip = (lhs_k_rows, rhs_k_rows), b.chip
+    items = [in_pairs(item, *k_rows, chip) for item in items]
+    for (shape, _), run in groupby(items, key=lambda item: (problem_of(item, *k_rows, chip), item.rhs.dtype.name)):
         with b.scope():
             products = list(run)
             _Multiplier(b, replace(shape, batch=len(products)), products).record()
@@ -144,8 +161,8 @@ class _Multiplier:
             b.psum((P, columns), problem.raw_dtype, bank=i) for i in range(problem.accumulators, BANKS - problem.sums)
         ]
         self._feeds = (
-            OperandFeed(b, self.work, self.blocking.lhs, self.blocking.depth, items[0].lhs.dtype, turned),
-            OperandFeed(b, self.work, self.blocking.rhs, self.blocking.depth, items[0].rhs.dtype, turned),
+            OperandFeed(b, self.work, self.blocking.lhs, self.blocking.depth, items[0].lhs, turned),
+            OperandFeed(b, self.work, self.blocking.rhs, self.blocking.depth, items[0].rhs, turned),
         )
         self._pairs = doubles(problem.dtype, b.chip)
         rows, block = self.blocking.lhs.products if self.blocking.spill else 0, self.blocking.rhs.block

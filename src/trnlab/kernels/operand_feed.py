@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocking.problem import BlockedOperand, raw_format
-from trnlab.kernels.blocks import BANK, BlockSource, P, Workspace, load_rows
-from trnlab.numerics.dtypes import DType, dtype
+from trnlab.kernels.blocks import BANK, BlockSource, P, PairedSource, Workspace, load_rows
+from trnlab.numerics.dtypes import DType, dtype, uint16
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
 
@@ -25,6 +25,7 @@ class OperandTile:
     """An SBUF tile [128, k tiles, columns] of a pool, with the access patterns into it that were made so far."""
 
     ap: AP
+    narrow: DType | None = None  # the format of the two halves of each element, if it is of two
     parts: dict[tuple[int, int, int], list[AP]] = field(default_factory=dict)
 
     def columns(self, col: int, cols: int, k_rows: int, pairs: bool) -> list[AP]:
@@ -35,7 +36,8 @@ class OperandTile:
             full = k_rows // P // 2 * 2 if pairs else 0
             twos = [self.ap[:, k : k + 2, col : col + cols] for k in range(0, full, 2)]
             heights = [(k // P, min(P, k_rows - k)) for k in range(full * P, k_rows, P)]
-            self.parts[key] = twos + [self.ap[:h, k, col : col + cols] for k, h in heights]
+            ones = [self.ap[:h, k, col : col + cols] for k, h in heights]
+            self.parts[key] = twos + [x.split_pairs(self.narrow) for x in ones] if self.narrow else twos + ones
         return self.parts[key]
 
 
@@ -83,15 +85,18 @@ class OperandFeed:
     """Brings the pieces of one operand on chip, in the order of need, into the tiles of one pool in rotation."""
 
     def __init__(
-        self, b: Builder, work: Workspace, side: BlockedOperand, depth: int, dt: DType, banks: list[AP]
+        self, b: Builder, work: Workspace, side: BlockedOperand, depth: int, source: BlockSource, banks: list[AP]
     ) -> None:
-        """`depth`: k tiles of a piece. `dt`: its format. `banks`: PSUM tiles to transpose into, in `raw_format`."""
+        """`depth`: k tiles of a piece. `source`: one such operand. `banks`: PSUM tiles to transpose into, in
+        `raw_format`."""
+        dt = source.dtype
         self.b, self.work, self.side, self.banks = b, work, side, banks
         self.pieces: list[Piece] = []
         self._made: dict[PieceKey, Piece] = {}
         self.loaded = self.ready = self._turn = 0  # pieces loaded, pieces ready for matmuls, banks used
         shape, raw = (P, depth, side.piece), (P, ceil(side.piece / P), depth * P)
-        self._tiles = [OperandTile(b.tile(shape, dt, name="tile")) for _ in range(side.tiles)]
+        self._narrow = source.narrow if isinstance(source, PairedSource) else None
+        self._tiles = [OperandTile(b.tile(shape, dt, name="tile"), self._narrow) for _ in range(side.tiles)]
         turned = dtype(raw_format(dt.name))
         self._raw = [b.tile(raw, turned, name="raw") for _ in range(side.raw_tiles)]
         self._squares: dict[tuple[Any, ...], AP] = {}
@@ -196,7 +201,10 @@ class OperandFeed:
             self.b.nc_transpose(dst=dst, data=data, engine=Engine.TENSOR)
         assert job.piece.tile is not None
         target = job.piece.tile.ap[:height, job.k : job.k + job.tiles, job.col : job.col + job.cols]
-        self.work.evacuate(target, bank[:height, : job.tiles * job.cols].split(0, job.tiles, job.cols))
+        turned = bank[:height, : job.tiles * job.cols].split(0, job.tiles, job.cols)
+        if self._narrow is not None:  # no numbers, which a copy might round
+            target, turned = target.cast(uint16), turned.cast(uint16)
+        self.work.evacuate(target, turned)
 
     def _square(self, tile: AP, rows: int, block: int | None, col: int, cols: int) -> AP:
         """Columns [col, +cols) of some rows of a tile, or of one of its blocks: the same ones again and again."""

@@ -346,6 +346,22 @@ class AP(Reference):
         assert to.itemsize == self.dtype.itemsize
         return AP(self.buffer, to, self.start_partition, self.partitions, self.partition_step, self.offset, self.dims)
 
+    def joined_pairs(self, to: DType | str) -> AP:
+        """The same bytes read as half as many elements, each of two neighbours; all else starts at even ones."""
+        to, (*outer, (step, count)) = dtype(to), self.dims
+        assert to.itemsize == 2 * self.dtype.itemsize
+        assert step == 1
+        assert not any(n % 2 for n in (count, self.offset, self.partition_step, *(s for s, _ in outer)))
+        dims = (*((s // 2, n) for s, n in outer), (1, count // 2))
+        return AP(self.buffer, to, self.start_partition, self.partitions, self.partition_step, self.offset, dims)
+
+    def split_pairs(self, to: DType | str) -> AP:
+        """[P, F] read as the two halves of each element, first those that come first: [P, 2, F] of half the width."""
+        to, ((step, count),) = dtype(to), self.dims
+        assert 2 * to.itemsize == self.dtype.itemsize
+        dims = ((1, 2), (2 * step, count))
+        return AP(self.buffer, to, self.start_partition, self.partitions, self.partition_step, self.offset, dims)
+
     # -- what is recorded ---------------------------------------------------------------------------------------
     def extent(self) -> tuple[int, int]:
         """First and last byte touched, relative to the buffer (within a partition, on chip)."""

@@ -37,7 +37,7 @@ from trnlab.kernels.blocks import (
     casts_freely,
 )
 from trnlab.kernels.few_rows import MOST_ROWS, SpreadMatrix, SpreadRows, WideSink, result_tiles
-from trnlab.kernels.matmul import BatchedProduct, batch_matmul, problem_of
+from trnlab.kernels.matmul import BatchedProduct, batch_matmul, pairs_of, problem_of
 from trnlab.kernels.matmul_mx import MxOperand as MxOperand
 from trnlab.kernels.matmul_mx import matmul_mx
 from trnlab.kernels.view import HbmView
@@ -150,13 +150,11 @@ def lower_dot(low: Lowering) -> None:
         _lower_sum(low)
         return
     lhs, rhs = _operands(low, *op.operands)
-    if not (lhs.k_rows or rhs.k_rows or casts_freely(low.b.chip)) and lhs.view.dtype.itemsize == 1:
-        low.storing = (
-            Engine.SYNC
-        )  # GpSimdE triggers all loads, which are widened to be turned: none waits for a result
     batch = tuple(op.operands[0].shape[d] for d in op.attrs.get("lhs_batching_dimensions", ()))
     rows = low.group.size // (low.group.cols or 1) // prod(batch)
     of_rhs = op.attrs.get("summed") == "rhs"
+    if _casts_to_turn(low, lhs, rhs, len(batch)):
+        low.storing = Engine.SYNC  # GpSimdE triggers all loads: none waits for a result
     if rows <= MOST_ROWS and _contracts_spread(low, lhs, rhs):
         lhs, rhs = _SpreadOperand(lhs, SpreadRows), _SpreadOperand(rhs, SpreadMatrix)
 
@@ -164,7 +162,7 @@ def lower_dot(low: Lowering) -> None:
         return BatchedProduct(lhs.source(index), rhs.source(index), sink, sums=_sums(low), sums_of_rhs=of_rhs)
 
     def problem(sink: Sink) -> MatmulProblem:
-        return problem_of(item((0,) * len(batch), sink), lhs.k_rows, rhs.k_rows)
+        return problem_of(item((0,) * len(batch), sink), lhs.k_rows, rhs.k_rows, low.b.chip)
 
     plain = isinstance(lhs, _SpreadOperand) and len(low.group.ops) == 1 and batch
     sinks = (
@@ -185,6 +183,14 @@ def lower_dot(low: Lowering) -> None:
         last.finish()
 
 
+def _casts_to_turn(low: Lowering, lhs: _Operand, rhs: _Operand, batch: int) -> bool:
+    """Whether transfers widen FP8, which the PE array transposes in 16 bits; pairs of it need not be."""
+    chip, first = low.b.chip, (0,) * batch
+    if lhs.k_rows or rhs.k_rows or casts_freely(chip) or lhs.view.dtype.itemsize != 1:
+        return False
+    return any(pairs_of(side.source(first), chip) is None for side in (lhs, rhs))
+
+
 def _sums(low: Lowering) -> HbmView | None:
     """Where sums of an operand over the contraction go, if they are asked for."""
     sums = low.group.anchor.results[1:]
@@ -199,7 +205,7 @@ def _lower_sum(low: Lowering) -> None:
     lhs, rhs = (JoinedSource([side.source(()) for side in sides], sides[0].k_rows) for sides in zip(*pairs))
     k_rows = pairs[0][0].k_rows, pairs[0][1].k_rows
     rows = low.group.size // (low.group.cols or 1)
-    (sink,) = sinks_of(low, rows, 1, lambda sink: problem_of(BatchedProduct(lhs, rhs, sink), *k_rows))
+    (sink,) = sinks_of(low, rows, 1, lambda sink: problem_of(BatchedProduct(lhs, rhs, sink), *k_rows, low.b.chip))
     batch_matmul(low.b, [BatchedProduct(lhs, rhs, sink)], lhs_k_rows=k_rows[0], rhs_k_rows=k_rows[1])
     sink.finish()
 
@@ -259,7 +265,7 @@ def lower_siblings(lows: Sequence[Lowering]) -> None:
     left, rows = lhs.source(()), first.group.size // (first.group.cols or 1)
 
     def problem(sink: Sink) -> MatmulProblem:
-        return problem_of(BatchedProduct(left, rhs, sink), *k_rows)
+        return problem_of(BatchedProduct(left, rhs, sink), *k_rows, first.b.chip)
 
     sinks = [next(sinks_of(low, rows, 1, problem)) for low in lows]
     sink = JoinedSink([(each, low.group.cols or 1) for each, low in zip(sinks, lows)])
