@@ -180,11 +180,11 @@ class Histories:
             inverses[e.place] = _scaled_by_now(op.result, e.kind, same[e.scale], b)
             if e.bounded:
                 for value, made in zip(e.bounds, bounds_of(same[e.scale], largest(e.kind), b)):
-                    _becomes(same[value], made)
+                    _becomes(same[value], made, b)
             for pair in pairs:
                 places = [side.place for side in pair.sides]
                 if e.place in places and all(place in inverses for place in places):
-                    _becomes(same[pair.inverse], b.multiply(*(inverses[place] for place in places)))
+                    _becomes(same[pair.inverse], b.multiply(*(inverses[place] for place in places)), b)
             copy.ops += b.graph.ops
         remove_dead_ops(copy)
         return copy
@@ -195,13 +195,14 @@ def _scaled_by_now(rows: Value, kind: DType, scale: Value, b: GraphBuilder) -> V
     amax = b.reduce(rows, (0,), "maximum")
     usable = b.and_(b.is_finite(amax), b.compare(amax, "GT", 0.0))
     safe = b.maximum(amax, SMALLEST_AMAX)
-    _becomes(scale, b.select(usable, b.divide(largest(kind), safe), 1.0))
+    _becomes(scale, b.select(usable, b.divide(largest(kind), safe), 1.0), b)
     return b.select(usable, b.multiply(safe, 1 / largest(kind)), 1.0)
 
 
-def _becomes(value: Value, made: Value) -> None:
-    """Let a value be the result of the op that has made another."""
+def _becomes(value: Value, made: Value, b: GraphBuilder) -> None:
+    """Let a value be the result of the op of `b` that has made another, and be read instead of it."""
     assert made.op is not None
+    b.graph.replace({made: value})
     value.op, value.index, made.op.results = made.op, 0, (value,)
 
 
