@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tools.torch_distributed.__main__ import run
-from tools.torch_distributed.files import INSTALLED, chosen, table
+from tools.torch_distributed.files import INSTALLED, LIMIT_S, chosen, limit_of, table
 from tools.torch_distributed.unfit import UNFIT, judged, listed
 
 FILE = "torch.testing._internal.distributed.distributed_test"
@@ -44,6 +44,13 @@ def test_every_file_is_run_or_has_a_reason(tmp_path):
     assert ran[0] == (INSTALLED, 4)
     assert len(ran) == 1 + sum(entry.ranks > 0 for entry in table().values())
     assert chosen(tmp_path, "tensor/test_dtensor.py") == [(str(tmp_path / "tensor/test_dtensor.py"), 4)]
+
+
+def test_a_file_whose_tests_take_long_has_a_limit_of_its_own():
+    long = {name: entry.limit_s for name, entry in table().items() if entry.limit_s != LIMIT_S}
+    assert long
+    assert all(limit_of(f"/somewhere/test/distributed/{name}") == limit_s > LIMIT_S for name, limit_s in long.items())
+    assert limit_of("/somewhere/test/distributed/test_other.py") == LIMIT_S == limit_of(INSTALLED)
 
 
 TESTS = """
