@@ -27,6 +27,8 @@ from tools.torch_distributed.files import INSTALLED, LIMIT_S, chosen, limit_of, 
 from tools.torch_distributed.unfit import UNFIT, judged
 from tools.torch_distributed.worker import CUDAS_WORDS, FAILED, SKIPPED
 
+MEETING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
+
 
 def environment(ranks: int, file: str = "") -> dict[str, str]:
     """For the processes: what PyTorch's tests and trnlab want to know."""
@@ -35,9 +37,8 @@ def environment(ranks: int, file: str = "") -> dict[str, str]:
         "TRNLAB_TARGET": "trn1.32xlarge",
         "TRNLAB_PRECISION": "fp32",
         "OMP_NUM_THREADS": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29511",
         "PYTHONWARNINGS": "ignore",
+        **(MEETING if file == INSTALLED else {}),  # other files say themselves where ranks meet, or that none is said
         **os.environ,
         "WORLD_SIZE": str(ranks),
         CUDAS_WORDS: "1" if says_cuda(file) else "",
