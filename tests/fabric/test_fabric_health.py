@@ -130,6 +130,47 @@ def test_a_card_at_three_quarters_is_named_though_no_size_is_far_off():
     assert unknown.advice is not None
 
 
+def test_a_table_that_cannot_show_a_slow_card_says_so_and_proposes_one_that_can():
+    """All sizes together, small ones too, are 3 % off: what a healthy table may be by itself."""
+    of, sick = bench("2xtrn1.32xlarge"), bench("2xtrn1.32xlarge", "efa:node0.rail3=0.75")
+    found = health.examine(table(sick, [1 << bits for bits in range(13, 30, 2)], 0), of)
+    assert found.healthy
+    assert not found.sure
+    assert {each.kind: len(each.parts) for each in found.unseen} == {"rail": 8, "link": 32}
+    assert all(0 < each.off < health.SPREAD for each in found.unseen)
+    slow, well = (microseconds for _, microseconds in found.advice.outcomes)
+    here = replace(sick, operation="permute", pairs=found.advice.pairs)
+    assert here.row(found.advice.size).microseconds == pytest.approx(slow)
+    assert slow / well == pytest.approx(4 / 3, rel=0.01)
+    named = health.examine(table(here, LARGE), replace(of, operation="permute", pairs=found.advice.pairs))
+    assert "efa:node0.rail3" in named.suspects[0].parts
+    assert named.suspects[0].severity == pytest.approx(0.75, rel=0.05)
+
+
+def test_a_test_of_cards_alone_leaves_no_card_unseen():
+    of = bench("2xtrn1.32xlarge")
+    pairs = health.examine(table(of, SIZES, 0), of).advice.pairs
+    found = health.examine(
+        table(replace(of, operation="permute", pairs=pairs), LARGE), replace(of, operation="permute", pairs=pairs)
+    )
+    assert found.healthy
+    assert not [each for each in found.unseen if each.kind == "rail"]
+
+
+def test_alike_parts_are_held_against_each_other_where_the_model_is_off():
+    """Every card has 0.7 of the predicted rate: one half of the cards is the baseline of the other."""
+    every = [f"efa:node{node}.rail{card}" for node in range(2) for card in range(8)]
+    rates = {name: 0.7 * (0.75 if name == "efa:node0.rail3" else 1) for name in every}
+    of, sick = bench("2xtrn1.32xlarge"), bench("2xtrn1.32xlarge", *(f"{n}={r}" for n, r in rates.items()))
+    advice = health.examine(table(of, SIZES, 0), of).advice
+    mine, others = (table(replace(sick, operation="permute", pairs=p), LARGE) for p in (advice.pairs, advice.others))
+    asked = replace(of, operation="permute", pairs=advice.pairs)
+    first = health.examine(mine, asked, baseline=others).suspects[0]
+    assert first.kind == "rail"
+    assert "efa:node0.rail3" in first.parts
+    assert first.severity == pytest.approx(0.75, rel=0.05)
+
+
 def test_shares_of_all_that_was_thought_of_are_one_at_most():
     sick = bench("2xtrn1.32xlarge", "efa:node0.rail3=half")
     found = health.examine(table(sick, SIZES), bench("2xtrn1.32xlarge"))

@@ -227,6 +227,7 @@ WRONG = [
     ({"num_key_value_heads": 5}, "5 heads of keys"),
     ({"vocab_size": None}, "vocab_size is missing"),
     ({"num_hidden_layers": True}, "num_hidden_layers is True"),
+    ({"vocab_size": 10**400}, "vocab_size is 1000"),
 ]
 
 
@@ -306,6 +307,14 @@ def test_forms_that_no_stage_has(config, said):
         from_config(config, "mine")
     assert said in str(caught.value)
     assert "trnlab plan --script" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3"])
+def test_a_token_takes_no_more_experts_than_there_are(name):
+    """Found by damaged files: each of so many experts was an op of the graph."""
+    with pytest.raises(UsageError, match="TRN172") as caught:
+        from_config(dict(catalogue()[name], num_experts_per_tok=10**20), "mine")
+    assert "num_experts_per_tok is 1000" in str(caught.value)
 
 
 def test_heads_that_do_not_divide_a_whisper():

@@ -137,3 +137,24 @@ def test_what_is_no_profile_is_refused(tmp_path: Path, content: str) -> None:
         vendor.read(path)
     with pytest.raises(RunError, match="TRN811"):
         vendor.read(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        ("instruction", "timestamp", 1e18),
+        ("instruction", "duration", "12"),
+        ("dma", "duration", float("nan")),
+        ("dma", "dma_queue", 1 << 70),
+        ("instruction_usage", "usage_avg", "0.5"),
+        ("instruction_usage", "usage_avg", 1e12),
+        ("summary", "total_time", 1e30),
+    ],
+)
+def test_numbers_that_no_profile_has_are_refused(dump: Path, kind: str, name: str, value: object) -> None:
+    """Found by damaged files: an error where a page is drawn, and gigabytes of a text that is multiplied."""
+    content = measured_dump()
+    content[kind][0][name] = value
+    dump.write_text(json.dumps(content))
+    with pytest.raises(RunError, match="TRN815"):
+        vendor.read(dump)

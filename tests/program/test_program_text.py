@@ -77,6 +77,17 @@ def test_programs_survive_the_round_trip():
     assert program_text(again) == text
 
 
+@pytest.mark.parametrize(("old", "new"), [("'", "'\0"), ("float32", "float0")])
+def test_programs_with_names_of_nothing_are_refused_with_their_line(old, new):
+    """Found by damaged files: errors of Python's parser and of NumPy's."""
+    text = program_text(chain(routines=(scale(), everything())))
+    places = [found.start() for found in re.finditer(re.escape(old), text)]
+    assert places
+    for place in places:
+        with suppress(TrnlabError):
+            parse_program(text[:place] + new + text[place + len(old) :], chip=CHIP)
+
+
 def test_an_empty_routine():
     same_routine(Builder("empty", CHIP).build(), parse_routine(routine_text(Builder("empty", CHIP).build())))
 

@@ -2,12 +2,16 @@
 """What is said of PyTorch's own tests: a listed one is told apart only where it fails as the list says."""
 
 import os
+import signal
+import subprocess
 import sys
+import time
 
 import pytest
 
 from tools.torch_distributed.__main__ import run
-from tools.torch_distributed.files import INSTALLED, chosen, table
+from tools.torch_distributed.file import _sessions
+from tools.torch_distributed.files import INSTALLED, LIMIT_S, chosen, limit_of, table
 from tools.torch_distributed.unfit import UNFIT, judged, listed
 
 FILE = "torch.testing._internal.distributed.distributed_test"
@@ -46,6 +50,13 @@ def test_every_file_is_run_or_has_a_reason(tmp_path):
     assert chosen(tmp_path, "tensor/test_dtensor.py") == [(str(tmp_path / "tensor/test_dtensor.py"), 4)]
 
 
+def test_a_file_whose_tests_take_long_has_a_limit_of_its_own():
+    long = {name: entry.limit_s for name, entry in table().items() if entry.limit_s != LIMIT_S}
+    assert long
+    assert all(limit_of(f"/somewhere/test/distributed/{name}") == limit_s > LIMIT_S for name, limit_s in long.items())
+    assert limit_of("/somewhere/test/distributed/test_other.py") == LIMIT_S == limit_of(INSTALLED)
+
+
 TESTS = """
 import os, time, unittest
 class Plain(unittest.TestCase):
@@ -78,3 +89,17 @@ def test_entries_of_what_is_installed_name_tests_of_it(monkeypatch):
 
     there = dir(distributed_test.DistributedTest._DistTestBase)
     assert [test for file, test in listed() if file == "distributed_test" and test not in there] == []
+
+
+def test_what_a_rank_waits_for_counts_as_its_work():
+    """A test that only waits for a process that it started is no test that hangs."""
+    waits = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
+    waiting = subprocess.Popen([sys.executable, "-c", waits], start_new_session=True)
+    try:
+        until = time.monotonic() + 60
+        while sum(used for session, used in _sessions() if session == waiting.pid) < 100:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+    finally:
+        os.killpg(waiting.pid, signal.SIGKILL)
+        waiting.wait()

@@ -23,9 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from tools.torch_distributed.file import ORDER
-from tools.torch_distributed.files import INSTALLED, chosen, says_cuda
+from tools.torch_distributed.files import INSTALLED, LIMIT_S, chosen, limit_of, says_cuda
 from tools.torch_distributed.unfit import UNFIT, judged
 from tools.torch_distributed.worker import CUDAS_WORDS, FAILED, SKIPPED
+
+MEETING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
 
 
 def environment(ranks: int, file: str = "") -> dict[str, str]:
@@ -35,9 +37,8 @@ def environment(ranks: int, file: str = "") -> dict[str, str]:
         "TRNLAB_TARGET": "trn1.32xlarge",
         "TRNLAB_PRECISION": "fp32",
         "OMP_NUM_THREADS": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29511",
         "PYTHONWARNINGS": "ignore",
+        **(MEETING if file == INSTALLED else {}),  # other files say themselves where ranks meet, or that none is said
         **os.environ,
         "WORLD_SIZE": str(ranks),
         CUDAS_WORDS: "1" if says_cuda(file) else "",
@@ -71,7 +72,10 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--ranks", type=int, help="4, or what files.csv says of the file")
     parser.add_argument("--only", default="", help="tests whose name has this in it")
     parser.add_argument(
-        "--limit", type=float, default=120.0, metavar="S", help="processor seconds of a rank for a test"
+        "--limit",
+        type=float,
+        metavar="S",
+        help=f"processor seconds of a rank for a test; {LIMIT_S:.0f}, or what files.csv says of the file",
     )
     parser.add_argument("--json", type=Path, help="where results go, one line each")
     args = parser.parse_args(given)
@@ -80,7 +84,7 @@ def main(given: Sequence[str] | None = None) -> int:
         files += [(file, args.ranks or ranks) for file, ranks in chosen(args.sources, args.folder)]
     total: Counter[str] = Counter()
     for file, ranks in files or [(INSTALLED, args.ranks or 4)]:
-        results = run(file, ranks, args.limit, args.only)
+        results = run(file, ranks, args.limit or limit_of(file), args.only)
         counts = Counter(each["verdict"] for each in results)
         total += counts
         print(f"{_name(file, args.sources)}: {_said(counts)}", flush=True)

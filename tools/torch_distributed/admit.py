@@ -22,6 +22,7 @@ def admit(ranks: int) -> None:
     _devices(ranks)
     _cases_of_c10d(ranks)
     _cases_of_dtensor(ranks)
+    _cases_of_sharded_tensors()
     _cases_of_fsdp(ranks)
     _cases_for_device_types()
 
@@ -73,6 +74,23 @@ def _cases_of_dtensor(ranks: int) -> None:
     common_dtensor.DTensorTestBase.backend = backend  # type: ignore[assignment]
     common_dtensor.NUM_DEVICES = min(4, ranks)
     common_dtensor.DEVICE_COUNT = ranks
+
+
+def _cases_of_sharded_tensors() -> None:
+    """The base class knows five backends, and starts the group of none but those."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed._shard.sharded_tensor import ShardedTensorTestBase
+
+    former = ShardedTensorTestBase.init_pg
+
+    def init_pg(self: Any, backend: str = "nccl") -> None:
+        if backend != BACKEND:
+            former(self, backend)
+            return
+        meet = f"file://{self.file_name}"
+        dist.init_process_group(BACKEND, world_size=self.world_size, rank=self.rank, init_method=meet)
+
+    ShardedTensorTestBase.init_pg = init_pg
 
 
 def _cases_of_fsdp(ranks: int) -> None:

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 import unittest
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -97,12 +97,9 @@ class Rank:
         return self._process.exitcode
 
     def processor_s(self) -> float:
-        """What it has used of the processors so far, with its children that ended; seconds."""
-        try:
-            fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            return self._used
-        self._used = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+        """What it has used of the processors so far, with the processes that it started; seconds."""
+        ticks = sum(used for session, used in _sessions() if session == self._process.pid)
+        self._used = max(self._used, ticks / os.sysconf("SC_CLK_TCK"))
         return self._used
 
     def kill(self) -> None:
@@ -111,6 +108,15 @@ class Rank:
             with contextlib.suppress(ProcessLookupError):  # it has not begun yet, or is gone
                 end()
         self._process.join()
+
+
+def _sessions() -> Iterator[tuple[int, int]]:
+    """Of each process of the machine its session and the processor's ticks it has used, with its children that
+    ended: a rank begins a session, and what its test started may still be at work while it waits."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            yield int(fields[3]), sum(map(int, fields[11:15]))
 
 
 def _as_rank(module: Any, rank: int, ranks: int, folder: Path, tests: list[str]) -> None:

@@ -17,8 +17,8 @@ import numpy as np
 from trnlab.fabric.flows import Floats
 from trnlab.fabric.measured import Measured
 from trnlab.fabric.nccom import Bench
-from trnlab.fabric.next_test import NextTest, proposed
-from trnlab.fabric.suspects import ExpectedTable, Suspect, distance, double, single
+from trnlab.fabric.next_test import NextTest, of_unseen, proposed
+from trnlab.fabric.suspects import ExpectedTable, Suspect, distance, double, single, unseen
 
 TOLERANCE = 0.1
 SPREAD = 0.07  # of a healthy table about the prediction: the median of the vendor's, above 1 MiB (docs/validation.md)
@@ -30,7 +30,8 @@ LEAST = 0.05  # of a suspect that is shown
 
 @dataclass(frozen=True)
 class Health:
-    """Measured and expected microseconds by size; what is suspected, the likeliest first."""
+    """Measured and expected microseconds by size; what is suspected, the likeliest first. unseen: of a healthy table,
+    the parts that could be slow without a trace in it."""
 
     rows: tuple[Measured, ...]
     expected: Floats
@@ -39,6 +40,7 @@ class Health:
     suspects: tuple[Suspect, ...]
     well: float = 1.0  # how likely a healthy network is, of all that was thought of
     advice: NextTest | None = None
+    unseen: tuple[Suspect, ...] = ()
 
     @property
     def off(self) -> list[bool]:
@@ -53,9 +55,9 @@ class Health:
 
     @property
     def sure(self) -> bool:
-        """Whether what is likeliest leaves little to anything else."""
+        """Whether what is likeliest leaves little to anything else, and the test shows what it is asked about."""
         shares = [self.well, *(suspect.share for suspect in self.suspects)]
-        return max(shares) >= SURE and (self.explained or self.well >= SURE)
+        return max(shares) >= SURE and (self.explained or self.well >= SURE) and not self.unseen
 
     def as_json(self) -> dict[str, object]:
         """For programs."""
@@ -77,6 +79,7 @@ class Health:
                 for row, expected, algorithm, off in rows
             ],
             "suspects": [suspect.as_json() for suspect in self.suspects],
+            "unseen": [suspect.as_json() for suspect in self.unseen],
             "next": None if self.advice is None else self.advice.as_json(),
         }
 
@@ -107,7 +110,8 @@ def examine(
     spread = SPREAD_OF_BASELINE if baseline else SPREAD
     before = distance(seen, made.expected)
     if before < spread / 2:
-        return made
+        hidden = tuple(unseen(test, spread))
+        return replace(made, unseen=hidden, advice=of_unseen(bench, hidden, spread))
     found = single(test, seen / bias, made.off)
     if found[0].off > spread / 4:
         found += [s for s in double(test, seen / bias, found) if distance(s.times, found[0].times) > spread / 2]

@@ -33,13 +33,14 @@ class NextTest:
     size: int
     outcomes: tuple[tuple[str, float], ...]  # microseconds
     pairs: tuple[Pair, ...] = ()  # of --custom-src-target-pairs
-    others: tuple[Pair, ...] = ()  # of the test after it, where it is another part
+    others: tuple[Pair, ...] = ()  # of the test after it, of the other parts
+    after: str = "where it is another"  # when that comes
 
     @property
     def text(self) -> str:
         """As lines."""
         told = [f"{microseconds:.1f} us: {what}" for what, microseconds in self.outcomes]
-        files = [("pairs.json", self.pairs), ("then, where it is another, pairs.json", self.others)]
+        files = [("pairs.json", self.pairs), (f"then, {self.after}, pairs.json", self.others)]
         known = [f"{name}: {_file(pairs)}" for name, pairs in files if pairs]
         lines = [*known[:1], *told, *known[1:]]
         return "\n".join([f"next: {self.command}", *(f"  {line}" for line in lines)])
@@ -69,6 +70,19 @@ def proposed(
         halved = (_halved(bench, each) for each in parts)
         return next((test for test in halved if test is not None), None)
     return _telling(bench, suspects, well, spread) or (None if baseline else _baseline(bench))
+
+
+def of_unseen(bench: Bench, unseen: Sequence[Suspect], spread: float) -> NextTest | None:
+    """A test that shows what this one does not: sends that have nothing but such parts in their way."""
+    for each in unseen:
+        test = _halved(bench, each)
+        if test is not None:
+            (_, sick), (_, well) = test.outcomes
+            if float(np.log(sick / well)) > APART * spread:
+                named = test.outcomes[0][0].removeprefix("it is ").removeprefix("one of ")
+                outcomes = (f"a slow one is among {named}", sick), ("none of these is slow", well)
+                return replace(test, outcomes=outcomes, after="for the others")
+    return None
 
 
 def _baseline(bench: Bench) -> NextTest:

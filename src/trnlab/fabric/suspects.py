@@ -116,6 +116,13 @@ def single(test: ExpectedTable, seen: Floats, off: Sequence[bool]) -> list[Suspe
     return sorted(found, key=lambda s: s.off)
 
 
+def unseen(test: ExpectedTable, spread: float) -> list[Suspect]:
+    """Parts whose loss of a quarter of their rate changes the table by less than `spread`, what a healthy one is off
+    by itself: `off` is by how much, the most first."""
+    slowed = [_at(test, test.healthy, kind, group, GRID[0]) for kind, group in _classes(test)]
+    return sorted((suspect for suspect in slowed if suspect.off < spread), key=lambda s: -s.off)
+
+
 def double(test: ExpectedTable, seen: Floats, alone: Sequence[Suspect]) -> Iterator[Suspect]:
     """Two at once: of different parts, and of a part with a later launch. Two parts that are alike are as one."""
     parts = [suspect for suspect in alone if suspect.kind in PARTS]
@@ -261,12 +268,15 @@ def _slowed(network: Network, numbers: Numbers, factor: float) -> Network:
 
 def _best(test: ExpectedTable, seen: Floats, kind: str, group: list[Numbers]) -> Suspect:
     """The first part of a group at the coarse severity that fits best."""
-    network = test.bench.network
-    tried = [(factor, test.times(_slowed(network, group[0], factor))) for factor in GRID]
-    factor, times = min(tried, key=lambda pair: distance(seen, pair[1]))
+    return min((_at(test, seen, kind, group, factor) for factor in GRID), key=lambda s: s.off)
+
+
+def _at(test: ExpectedTable, seen: Floats, kind: str, group: list[Numbers], severity: float) -> Suspect:
+    """The first part of a group at this share of its rate."""
+    network = _slowed(test.bench.network, group[0], severity)
     names = tuple(_name(network, numbers) for numbers in group)
-    slowed = _slowed(network, group[0], factor)
-    return Suspect(kind, names, factor, times, distance(seen, times), slowed, numbers=tuple(group))
+    times = test.times(network)
+    return Suspect(kind, names, severity, times, distance(seen, times), network, numbers=tuple(group))
 
 
 def _refined(test: ExpectedTable, seen: Floats, suspect: Suspect) -> Suspect:

@@ -56,6 +56,9 @@ OPCODES = {
     "tensor_copy": "COPY",
     "dma_copy": "DMA_DIRECT2D",
 }
+MOST_NS = 2**60 / PS_PER_NS  # 13 days: starts and durations add up to what 64 bits hold
+MOST_QUEUES = 1 << 16
+MOST_SHARE = 1000.0  # of a memory
 _SIZES = re.compile(r"(?:src|dst)=\S*?\]\[([\d,]+)\]")
 _DMA_SIZES = re.compile(r"src_elem_size=(\d+).*?src_pattern=(\[[^ ]*)")
 _QUEUES = {"hardware_dynamic": 4, "software_dynamic": 3}  # the engine that a kind of queue belongs to; else Sync's
@@ -227,6 +230,19 @@ def _is_figure(value: Any) -> bool:
     return isinstance(value, int | float) and -1e300 < value < 1e300
 
 
+def _number(value: Any, most: float) -> float:
+    """A number of the file, of which others are made. Raises ValueError for other things (a text, multiplied, is as
+    much memory) and for what is larger than such numbers are."""
+    if not isinstance(value, int | float) or not -most <= value <= most:
+        raise ValueError(f"{value!r:.40} is not a number up to {most:g}")
+    return value
+
+
+def _ps(ns: Any) -> int:
+    """Picoseconds of a time in nanoseconds."""
+    return round(_number(ns, MOST_NS) * PS_PER_NS)
+
+
 def _step(name: str, content: Mapping[str, Any]) -> Step:
     """Instructions, then packets as transfers of their queues; in the order of their start."""
     rows = [_instruction(row) for row in content["instruction"]] + [_packet(row) for row in content.get("dma", ())]
@@ -237,7 +253,7 @@ def _step(name: str, content: Mapping[str, Any]) -> Step:
     column = {key: np.array([row[key] for row in rows], np.int64) for key in ("start", "begin", "done", "engine")}
     end = _ends(column["start"], column["done"], column["engine"], np.array([row["packet"] for row in rows]))
     blocker, cause = _blockers(rows, column["done"])
-    total = round(_total(content) * PS_PER_NS) or int(column["done"].max(initial=0))
+    total = _ps(_total(content)) or int(column["done"].max(initial=0))
     number = [ops.setdefault(row["op"], len(ops)) for row in rows]
     text = [texts.setdefault(row["text"], len(texts)) for row in rows]
     source = [sources.setdefault((row["place"], ""), len(sources)) for row in rows]
@@ -290,9 +306,10 @@ def _occupancy(content: Mapping[str, Any]) -> dict[str, Occupancy]:
     for kind, (name, size) in sizes.items():
         rows = [(r["timestamp"], r["usage_avg"]) for r in content.get("instruction_usage", ()) if r["type"] == kind]
         used = {0.0: 0.0} | dict(sorted(rows))
-        time = np.array([round(t * PS_PER_NS) for t in used], np.int64)
+        time = np.array([_ps(t) for t in used], np.int64)
         capacity = size * chip.num_partitions
-        found[name] = Occupancy(capacity, time, np.array([round(u * capacity) for u in used.values()], np.int64))
+        full = [round(_number(u, MOST_SHARE) * capacity) for u in used.values()]
+        found[name] = Occupancy(capacity, time, np.array(full, np.int64))
     return found if content.get("instruction_usage") else {}
 
 
@@ -309,12 +326,12 @@ def _half_rate(content: Mapping[str, Any]) -> list[tuple[int, int]]:
     windows = sorted(content.get("ham", ()), key=lambda row: float(row["timestamp"]))
     slow = [(row["timestamp"], row["timestamp"] + row["duration"]) for row in windows if row["k"] < row["n"]]
     before = [(0, windows[0]["timestamp"])] if windows else []
-    return [(round(since * PS_PER_NS), round(until * PS_PER_NS)) for since, until in before + slow]
+    return [(_ps(since), _ps(until)) for since, until in before + slow]
 
 
 def _instruction(row: Mapping[str, Any]) -> dict[str, Any]:
-    start, operands = round(row["timestamp"] * PS_PER_NS), str(row.get("operands", "")).strip()
-    name, duration = str(row["opcode"]), round(row["duration"] * PS_PER_NS)
+    start, operands = _ps(row["timestamp"]), str(row.get("operands", "")).strip()
+    name, duration = str(row["opcode"]), _ps(row["duration"])
     size = int(row.get("elements_per_partition", 0)) or size_of(name, operands)
     kind = "vendor.transpose" if row.get("instruction_type") == "TRANSPOSE" else "vendor"
     return {
@@ -332,9 +349,9 @@ def _instruction(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packet(row: Mapping[str, Any]) -> dict[str, Any]:
-    start, duration = round(row["timestamp"] * PS_PER_NS), round(row["duration"] * PS_PER_NS)
+    start, duration = _ps(row["timestamp"]), _ps(row["duration"])
     size, kind = int(row["transfer_size"]), str(row.get("queue_type", ""))
-    queue = int(row.get("dma_queue") or 0)
+    queue = int(_number(int(row.get("dma_queue") or 0), MOST_QUEUES))
     name = FETCH if kind == "instruction" else "dma packet"
     op = OpInfo(name, f"vendor.{kind}", size, 1, 1, "", queue=queue, lanes=1, lane_time=duration)
     text = f"{size} B on queue {queue}" + (f" ({kind})" if kind else "")

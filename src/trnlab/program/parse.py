@@ -109,6 +109,8 @@ def _sound(lines: _Lines) -> Iterator[None]:
     except (
         KeyError,
         IndexError,
+        SyntaxError,
+        TypeError,
         ValueError,
         OverflowError,
         ZeroDivisionError,

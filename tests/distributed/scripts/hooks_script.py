@@ -12,7 +12,7 @@ import torch.distributed as dist
 from together import DEVICE, RANK, RANKS, meet, on, report
 from torch import nn
 from torch.distributed._shard import sharded_tensor
-from torch.distributed._shard.sharding_spec import ChunkShardingSpec
+from torch.distributed._shard.sharding_spec import ChunkShardingSpec, ShardMetadata
 from torch.distributed.algorithms._comm_hooks import default_hooks as sharded_hooks
 from torch.distributed.algorithms.ddp_comm_hooks import (
     ddp_zero_hook,
@@ -289,6 +289,10 @@ def sharded_tensors_lie_on_cores_by_number():
         made.gather(0, whole)
         if RANK == 0:
             assert whole[:, 0].tolist() == [1.0] * 3 + [2.0] * 2
+        where = ShardMetadata(shard_offsets=[4 * RANK, 0], shard_sizes=[4, 3], placement=places[RANK])
+        part = sharded_tensor.Shard(torch.full((4, 3), 1.0 + RANK, device=device), where)
+        joined = sharded_tensor.init_from_local_shards([part], (4 * RANKS, 3), process_group=group)
+        assert joined.local_tensor().tolist() == [[1.0 + RANK] * 3] * 4
 
 
 def parts_of_states_lie_where_they_shall():

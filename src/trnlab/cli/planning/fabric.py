@@ -137,6 +137,9 @@ def _told(found: Health) -> str:
         names[0] = "not excluded"
     for name, suspect in zip(names, found.suspects):
         lines.append(f"{name}: {suspect.text} ({suspect.share:.0%} likely; leaves {suspect.off:.1%})")
+    lines += [
+        f"not sure: this test would not show {each.text} (it changes it by {each.off:.1%})" for each in found.unseen
+    ]
     if found.suspects:
         sure = "sure" if found.sure else "not sure"
         lines.append(f"{sure}; a healthy network is {found.well:.0%} likely, of all that was thought of")

@@ -12,6 +12,7 @@ from trnlab.errors import UsageError
 
 Config = Mapping[str, Any]
 _MISSING = object()
+MOST = 1 << 40  # of anything that a model has
 BY_SCRIPT = (
     "`trnlab plan --script train.py` plans what a script trains as it is; `trnlab estimate train.py` times one step"
 )
@@ -78,8 +79,8 @@ class ConfigurationFields:
     def __init__(self, config: Config, name: str) -> None:
         self.config, self.name = config, name
 
-    def count(self, field: str, default: object = _MISSING, least: int = 1) -> int:
-        """A whole number, at least `least`."""
+    def count(self, field: str, default: object = _MISSING, least: int = 1, most: int = MOST) -> int:
+        """A whole number from `least` to `most`."""
         value = self.config.get(field)
         if value is None:
             value = default
@@ -87,6 +88,8 @@ class ConfigurationFields:
             raise wrong(self.name, f"{field} is missing")
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise wrong(self.name, f"{field} is {value!r}, not a whole number from {least}")
+        if value > most:
+            raise wrong(self.name, f"{field} is {value!r:.40}, and {most:,} at most")
         return value
 
     def counts(self, field: str) -> tuple[int, ...]:

@@ -24,10 +24,10 @@ def deepseek(f: ConfigurationFields) -> Model:
         kv_rank=f.count("kv_lora_rank"),
         rope_size=rotary,
     )
-    size = f.count("moe_intermediate_size")
+    size, routed = f.count("moe_intermediate_size"), f.count("n_routed_experts")
     experts = Experts(
-        f.count("n_routed_experts"),
-        f.count("num_experts_per_tok"),
+        routed,
+        f.count("num_experts_per_tok", most=routed),
         size,
         shared=size * f.count("n_shared_experts", 0, least=0),
     )

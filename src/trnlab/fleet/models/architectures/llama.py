@@ -25,11 +25,13 @@ def llama(f: ConfigurationFields) -> Model:
 
 def _network(f: ConfigurationFields) -> Dense | Experts:
     kind = f.config["model_type"]
-    if kind == "mixtral":
-        return Experts(f.count("num_local_experts"), f.count("num_experts_per_tok"), f.count("intermediate_size"))
-    if kind == "qwen3_moe":
-        return Experts(f.count("num_experts"), f.count("num_experts_per_tok"), f.count("moe_intermediate_size"))
-    return Dense(f.count("intermediate_size"))
+    if kind not in ("mixtral", "qwen3_moe"):
+        return Dense(f.count("intermediate_size"))
+    experts, size = (
+        ("num_local_experts", "intermediate_size") if kind == "mixtral" else ("num_experts", "moe_intermediate_size")
+    )
+    count = f.count(experts)
+    return Experts(count, f.count("num_experts_per_tok", most=count), f.count(size))
 
 
 def decoder(f: ConfigurationFields, hidden: int, stacks: tuple[tuple[int, Block], ...]) -> Model:

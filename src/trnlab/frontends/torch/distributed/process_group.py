@@ -252,7 +252,7 @@ class NeuronProcessGroup(dist.ProcessGroup):
         return self._work(self._ask("all_gather", Flat([given]), Flat(kept), root=root), outputs)
 
     def scatter(self, outputs: Tensors, givens: Sequence[Tensors], opts: Any) -> NeuronWork:
-        """Each position ends with its part of the root's list. (As a broadcast of the list.)"""
+        """Each position ends with its part of the root's list. (In the time of a broadcast of the list.)"""
         output, count, position = outputs[0], len(self.ranks), self.getRank()
         parts: Tensors = [output] * count  # of which only the size counts
         if position == opts.rootRank:
@@ -264,7 +264,7 @@ class NeuronProcessGroup(dist.ProcessGroup):
                 [t.numel() for t in parts],
             )
         mine = Flat([output], before=position * output.numel())
-        jobs = self._ask("collective_broadcast", Flat(parts), mine, root=opts.rootRank)
+        jobs = self._ask("collective_broadcast", Flat(parts), mine, root=opts.rootRank, scatters=True)
         return self._work(jobs, outputs)
 
     # -- all to all -----------------------------------------------------------------------------------------------
@@ -347,11 +347,17 @@ class NeuronProcessGroup(dist.ProcessGroup):
 
     # -- helpers --------------------------------------------------------------------------------------------------
     def _ask(
-        self, kind: str, source: Flat, result: Flat, reduction: ReduceOp | None = None, root: int = -1
+        self,
+        kind: str,
+        source: Flat,
+        result: Flat,
+        reduction: ReduceOp | None = None,
+        root: int = -1,
+        scatters: bool = False,
     ) -> list[PendingCall]:
         name = reduction.name if reduction else "sum"
         asked = Collective(kind, self.groups, name, root=root if kind == "collective_broadcast" else 0)
-        exchange = GroupExchange(asked, source, result, self._purpose(kind, source), reduction, root)
+        exchange = GroupExchange(asked, source, result, self._purpose(kind, source), reduction, root, scatters)
         return self.transport.collective(exchange)
 
     def _purpose(self, kind: str, source: Flat) -> str:

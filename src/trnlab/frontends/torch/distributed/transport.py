@@ -35,6 +35,7 @@ class GroupExchange:
     purpose: str = ""  # one of `collectives.PURPOSES`; "" of tensors of the host, which are not counted
     reduction: ReduceOp | None = None
     root: int = -1  # the position that all ranks have to name, -1 where there is none
+    scatters: bool = False  # a broadcast of a list, of which each position keeps one part
 
 
 class GroupTransport(ABC):
@@ -115,6 +116,8 @@ class WorldTransport(GroupTransport):
 
     def collective(self, exchange: GroupExchange) -> list[PendingCall]:
         """Queued behind what the group was asked for before; the source is read now."""
+        if exchange.scatters:
+            return [self._scattered(exchange)]
         asked, reduction, source = exchange.request, exchange.reduction, exchange.source.read()
         if asked.gives:
             return [self._uneven(exchange, source)]
@@ -128,6 +131,23 @@ class WorldTransport(GroupTransport):
         call = CollectiveCall(asked.kind, source.dtype.name, source.size, spoken, exchange.root)
         counted = bool(exchange.purpose)
         return [self._channel.collective(asked, source, sink, exchange.purpose, call, counted)]
+
+    def _scattered(self, exchange: GroupExchange) -> PendingCall:
+        """Straight from the root to each rank, which nobody else's part goes to, in the time of the broadcast."""
+        asked, channel, fabric, source = exchange.request, self._channel, self._world.fabric, exchange.source
+        count, dtype = len(channel.ranks), source.like().dtype
+        each, gives = source.elements // count, self.rank == channel.ranks[exchange.root]
+        given = source.read() if gives else np.empty(0, dtype)
+        takes = [each if position == exchange.root else 0 for position in range(count)]
+
+        def body(job: PendingCall, _: Mapping[int, CollectiveCall]) -> None:
+            values = channel.all_to_all(given, [each if gives else 0] * count, takes)
+            if not job.done:
+                if exchange.purpose:
+                    fabric.count(asked, np.empty(each * count, dtype), exchange.purpose)
+                Flat(exchange.result.tensors).write(values)
+
+        return channel.ask(CollectiveCall(asked.kind, dtype.name, each * count, root=exchange.root), body)
 
     def _uneven(self, exchange: GroupExchange, source: Array) -> PendingCall:
         """Parts of different sizes: straight from each rank to each. Where each rank has a part for one at most, that

@@ -4,9 +4,11 @@
 from typing import Any
 
 from torch.distributed import _remote_device
+from torch.distributed._shard.sharded_tensor import api, utils
 from torch.distributed._shard.sharded_tensor.shard import Shard
 from torch.distributed.fsdp import _init_utils as start
 
-__all__ = ["RemoteDevice", "Shard", "start"]
+__all__ = ["PARSERS", "RemoteDevice", "Shard", "start"]
 
 RemoteDevice: Any = _remote_device
+PARSERS: tuple[Any, ...] = (api, utils)  # modules that ask which rank and device a place is
