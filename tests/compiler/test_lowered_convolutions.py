@@ -207,19 +207,28 @@ def test_bands_of_images_are_loaded_side_by_side():
 
 @pytest.mark.parametrize(
     ("shape", "out", "window", "stride", "padding"),
-    [((1, 130, 40, 100), 8, 3, 1, 1), ((2, 16, 60, 60), 130, 3, 2, 1), ((1, 300, 9, 9), 4, 5, 1, 2)],
+    [
+        ((1, 130, 40, 100), 8, 3, 1, 1),
+        ((2, 16, 60, 60), 130, 3, 2, 1),
+        ((1, 300, 9, 9), 4, 5, 1, 2),
+        ((3, 300, 1501), 200, 3, 2, 1),
+        ((2, 130, 2000), 8, 10, 5, 0),
+        ((1, 130, 3, 1200), 140, 3, 1, 1),
+    ],
 )
 def test_gradient_in_parts(shape, out, window, stride, padding, monkeypatch):
-    """Where an image, or the sums of all channels, have no room: bands of rows, and some channels at a time."""
+    """Where an image, or the sums of all channels, have no room: bands of rows, parts of a row or of a line, and some
+    channels at a time."""
     monkeypatch.setattr(convolutions, "IMAGE_BYTES", 24 << 10)
     monkeypatch.setattr(convolutions, "SUMS_BYTES", 50 << 10)
     places = [(n + 2 * padding - window) // stride + 1 for n in shape[2:]]
     b = GraphBuilder("gradient")
     x, dy = b.input("x", shape, float32), b.input("dy", (shape[0], out, *places), float32)
     after = [(window - 1) + (m - 1) * stride + 1 - n - padding for m, n in zip(places, shape[2:])]
-    swapped = (1, 0, 2, 3)
+    swapped, rank = (1, 0, *range(2, len(shape))), len(places)
+    around = (padding,) * rank, after
     result = b.convolution(
-        b.transpose(x, swapped), b.transpose(dy, swapped), padding=((padding,) * 2, after), dilation=(stride,) * 2
+        b.transpose(x, swapped), b.transpose(dy, swapped), padding=around, dilation=(stride,) * rank
     )
     b.output(b.transpose(result, swapped))
     graph = b.build()

@@ -31,10 +31,7 @@ FEWEST_OF_BYTES = 16  # where elements have a byte each
 
 
 # Per partition, of a gradient by the weight: kernels/convolutions/gradient.
-SUMS_BYTES, IMAGE_BYTES = (
-    60 << 10,
-    80 << 10,
-)
+SUMS_BYTES, IMAGE_BYTES = 60 << 10, 80 << 10
 
 
 @dataclass(frozen=True)
@@ -207,7 +204,7 @@ def _rows_as_channels(op: Op, b: GraphBuilder) -> Value:
 def as_products(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
     """The op in terms of dot_general, where there is no kernel for it; for a rewrite."""
     if has_kernel(op):
-        whole = not is_weight_gradient(op) or len(op.result.shape) < 4 or _in_lanes(op)
+        whole = not is_weight_gradient(op) or _in_lanes(op)
         parts = None if whole else _by_channels(op, b) or _by_bands(op, b)
         return None if parts is None else (parts,)
     if rows_fill_partitions(op):
@@ -255,9 +252,14 @@ def taps_of(op: Op) -> tuple[Taps, ...]:
 
 def _in_lanes(op: Op) -> bool:
     """Whether the kernel has one pixel of each of many images at a time: it cuts what has no room by itself."""
-    rows, cols = taps_of(op)
-    x, dy = op.operands
-    return op.attrs["batch_group_count"] == 1 and pays(x.shape, dy.shape, (rows, cols))
+    (x, dy), taps = (_with_rows(v.shape) for v in op.operands), taps_of(op)
+    rows, cols = taps if len(taps) == 2 else (Taps(1, 1, 1, 0), *taps)
+    return op.attrs["batch_group_count"] == 1 and pays(x, dy, (rows, cols))
+
+
+def _with_rows(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of a line, that of an image with one row."""
+    return shape if len(shape) == 4 else (*shape[:2], 1, shape[2])
 
 
 def _by_channels(op: Op, b: GraphBuilder) -> Value | None:
@@ -271,56 +273,65 @@ def _by_channels(op: Op, b: GraphBuilder) -> Value | None:
 
 
 def _by_bands(op: Op, b: GraphBuilder) -> Value | None:
-    """The sum over bands of rows, where a whole image has no room."""
+    """The sum over bands of rows, or over parts of a row, where a whole image has no room."""
     x, dy = op.operands
-    return None if _band(op, x) >= dy.shape[2] else _swapped(b, _banded(op, b, x, dy))
+    return None if _band(op, x) == dy.shape[2:] else _swapped(b, _banded(op, b, x, dy))
 
 
 def _swapped(b: GraphBuilder, x: Value) -> Value:
     return b.transpose(x, (1, 0, *range(2, len(x.shape))))
 
 
-def _band(op: Op, x: Value) -> int:
-    """Rows of dy whose image, gradient and transposes fit, at a rough count of bytes per partition."""
-    dy, (_, taps) = op.operands[1], op.result.shape[2:]
-    item, rows = x.dtype.itemsize, dy.shape[2]
+def _band(op: Op, x: Value) -> tuple[int, ...]:
+    """Pixels of dy at a time, in each dimension of space: as many rows as have room, or as much of one as has."""
+    rows, cols = _with_rows(op.operands[1].shape)[2:]
+    sizes = [(n, cols) for n in range(rows, 0, -1)] + [(1, -(-cols // n)) for n in range(2, cols + 1)]
+    chosen = next((s for s in sizes if _band_bytes(op, x, *s) <= IMAGE_BYTES), (1, 1))
+    return chosen[2 - len(op.result.shape[2:]) :]
+
+
+def _band_bytes(op: Op, x: Value, rows: int, cols: int) -> int:
+    """Of a partition, for an image, its gradient and their transposes, roughly: so many rows and columns of dy."""
     grouped = op.attrs["batch_group_count"] > 1  # packs come one after the other
-    depth, blocks = (1, 1) if grouped else (-(-x.shape[0] // P), -(-dy.shape[0] // P))
+    depth, blocks = (1, 1) if grouped else (-(-x.shape[0] // P), -(-op.operands[1].shape[0] // P))
     across = BANK if grouped else max(BANK, x.shape[0])
-    for band in range(rows, 1, -1):
-        seen = (band - 1) * op.attrs["rhs_dilation"][0] + (op.result.shape[2] - 1) * op.attrs["window_strides"][0] + 1
-        width = (dy.shape[3] - 1) * op.attrs["rhs_dilation"][1] + (taps - 1) * op.attrs["window_strides"][1] + 1
-        chunks = -(-band // max(1, P // dy.shape[3])) * -(-dy.shape[3] // P)
-        raw = 2 * depth * seen * (x.shape[3] + width) + 2 * blocks * band * dy.shape[3]
-        if item * (raw + 2 * chunks * (blocks * P + across)) <= IMAGE_BYTES:
-            return band
-    return 1
+    *down, along = taps_of(op)
+    high, width = down[0].reach(rows) if down else 1, along.reach(cols)
+    loaded = x.shape[-1] if cols == op.operands[1].shape[-1] else width
+    chunks = -(-rows // max(1, P // cols)) * -(-cols // P)
+    raw = 2 * depth * high * (loaded + width) + 2 * blocks * rows * cols
+    return x.dtype.itemsize * (raw + 2 * chunks * (blocks * P + across))
 
 
 def _banded(op: Op, b: GraphBuilder, x: Value, dy: Value) -> Value:
-    """The gradient of some input channels, [O, C, ...] as it is wanted: rows of dy in bands, summed in fp32."""
-    attrs, size, rows, taps = op.attrs, _band(op, x), dy.shape[2], op.result.shape[2]
-    step, apart, low = attrs["rhs_dilation"][0], attrs["window_strides"][0], attrs["padding_low"][0]
-    if size >= rows:
-        return _swapped(b, b.append("convolution", (x, dy), attrs).result)
+    """The gradient of some input channels, [O, C, ...] as it is wanted: dy in bands, summed in fp32."""
+    sizes, space = _band(op, x), dy.shape[2:]
+    if sizes == space:
+        return _swapped(b, b.append("convolution", (x, dy), op.attrs).result)
     total: Value | None = None
-    for start in range(0, rows, size):
-        stop = min(start + size, rows)
-        first, last = start * step - low, (stop - 1) * step + (taps - 1) * apart - low + 1
-        inside = max(first, 0), min(last, x.shape[2])
+    for starts in product(*(range(0, n, size) for n, size in zip(space, sizes))):
+        ends = [min(at + size, n) for at, size, n in zip(starts, sizes, space)]
+        part = _of_band(op, b, x, dy, list(zip(starts, ends)))
+        if part is not None:
+            total = part if total is None else b.add(total, part)
+    assert total is not None, "some pixel of the gradient meets the input"
+    return b.convert(total, op.attrs["dtype"])
+
+
+def _of_band(op: Op, b: GraphBuilder, x: Value, dy: Value, band: Sequence[tuple[int, int]]) -> Value | None:
+    """What pixels of dy add, the first and the one behind the last in each dimension; None where they meet nothing."""
+    low, high = [], []
+    for d, ((start, stop), taps) in enumerate(zip(band, taps_of(op)), 2):
+        first, last = start * taps.stride - taps.low, (stop - 1) * taps.stride - taps.low
+        last += (taps.count - 1) * taps.dilation + 1
+        inside = max(first, 0), min(last, x.shape[d])
         if inside[0] >= inside[1]:
-            continue
-        given = {
-            **attrs,
-            "dtype": float32,
-            "padding_low": (inside[0] - first, attrs["padding_low"][1]),
-            "padding_high": (last - inside[1], attrs["padding_high"][1]),
-        }
-        bands = b.slice_dim(x, 2, *inside), b.slice_dim(dy, 2, start, stop)
-        part = _swapped(b, b.append("convolution", bands, given).result)
-        total = part if total is None else b.add(total, part)
-    assert total is not None, "some row of the gradient meets the input"
-    return b.convert(total, attrs["dtype"])
+            return None
+        x, dy = b.slice_dim(x, d, *inside), b.slice_dim(dy, d, start, stop)
+        low.append(inside[0] - first)
+        high.append(last - inside[1])
+    given = {**op.attrs, "dtype": float32, "padding_low": tuple(low), "padding_high": tuple(high)}
+    return _swapped(b, b.append("convolution", (x, dy), given).result)
 
 
 # -- what is spread -------------------------------------------------------------------------------------------------
