@@ -319,7 +319,7 @@ def _banded(op: Op, b: GraphBuilder, x: Value, dy: Value) -> Value:
 
 
 def _of_band(op: Op, b: GraphBuilder, x: Value, dy: Value, band: Sequence[tuple[int, int]]) -> Value | None:
-    """What pixels of dy add, the first and the one behind the last in each dimension; None where they meet nothing."""
+    """What pixels of dy add, from the first on to before the last in each dimension; None where they meet nothing."""
     low, high = [], []
     for d, ((start, stop), taps) in enumerate(zip(band, taps_of(op)), 2):
         first, last = start * taps.stride - taps.low, (stop - 1) * taps.stride - taps.low
