@@ -9,7 +9,7 @@ from attention_problem import Problem, builder, tensors
 
 from trnlab.isa import REGISTRY
 from trnlab.kernels import attention_backward, attention_memory
-from trnlab.kernels.attention_tiles import HeadGroup, HeadGroups, Task, plan_groups
+from trnlab.kernels.attention_tiles import HeadGroup, HeadGroups, HeadTiles, Task, plan_groups
 from trnlab.kernels.view import full
 
 PROBLEMS = [
@@ -18,19 +18,21 @@ PROBLEMS = [
     Problem(batch=3, heads=4, kv_heads=1, queries=40, depth=32, causal=True, chip="trn1"),
     Problem(batch=1, heads=8, kv_heads=1, queries=700, depth=128, causal=True, kind="bfloat16", chip="trn1"),
 ]
-BUFFERS = [(2, 2), (2, 1), (1, 1)]
+BUFFERS = [(2, 2, 2), (2, 2, 1), (2, 1, 1), (1, 1, 1)]
 
 
-def few_at_a_time(heads, of_queries, of_keys):
+def few_at_a_time(heads, of_queries, of_keys, of_results=2):
     """Stands in for `plan_groups`: so many query heads of one key head."""
 
-    def plan(task, room, per_head):
+    def plan(task, room, tiles):
         groups = [
             HeadGroup(batch, head // task.shared, 1, head, heads)
             for batch in range(task.batch)
             for head in range(0, task.heads, heads)
         ]
-        return HeadGroups(groups, min(of_queries, len(groups)), min(of_keys, len(groups)))
+        several = tiles.results == 0 and of_keys > 1  # results of keys are not apart from them
+        buffers = of_queries, of_keys, of_keys if several else min(of_keys, of_results)
+        return HeadGroups(groups, *(min(n, len(groups)) for n in buffers))
 
     return plan
 
@@ -44,20 +46,20 @@ def parts(p):
 CASES = [(p, n, *buffers) for p in PROBLEMS for n in parts(p) for buffers in BUFFERS]
 
 
-@pytest.mark.parametrize(("p", "heads", "of_queries", "of_keys"), CASES, ids=str)
-def test_forward_has_the_same_bits(monkeypatch, p, heads, of_queries, of_keys):
+@pytest.mark.parametrize(("p", "heads", "of_queries", "of_keys", "of_results"), CASES, ids=str)
+def test_forward_has_the_same_bits(monkeypatch, p, heads, of_queries, of_keys, of_results):
     (q, k, v, _), _ = tensors(p)
     expected = test_attention.forward(p, q, k, v)
-    monkeypatch.setattr(attention_memory, "plan_groups", few_at_a_time(heads, of_queries, of_keys))
+    monkeypatch.setattr(attention_memory, "plan_groups", few_at_a_time(heads, of_queries, of_keys, of_results))
     for got, same in zip(test_attention.forward(p, q, k, v), expected):
         np.testing.assert_array_equal(got, same)
 
 
-@pytest.mark.parametrize(("p", "heads", "of_queries", "of_keys"), CASES, ids=str)
-def test_backward_has_the_same_bits(monkeypatch, p, heads, of_queries, of_keys):
+@pytest.mark.parametrize(("p", "heads", "of_queries", "of_keys", "of_results"), CASES, ids=str)
+def test_backward_has_the_same_bits(monkeypatch, p, heads, of_queries, of_keys, of_results):
     inputs, _ = test_attention_backward.case(p)
     expected = test_attention_backward.backward(p, *inputs)
-    monkeypatch.setattr(attention_backward, "plan_groups", few_at_a_time(heads, of_queries, of_keys))
+    monkeypatch.setattr(attention_backward, "plan_groups", few_at_a_time(heads, of_queries, of_keys, of_results))
     for got, same in zip(test_attention_backward.backward(p, *inputs), expected):
         np.testing.assert_array_equal(got, same)
 
@@ -84,8 +86,9 @@ def test_groups_fit_the_room_that_there_is(shared, length):
     task = Task(*(full(b.param(n, s, "bfloat16")) for n, s in (("q", q), ("k", k), ("v", k))), None, True, 1.0)
     tile = length // 128 * 256
     for room in (n * tile for n in (200, 60, 24, 16, 12, 8, 6, 4)):
-        groups = plan_groups(task, room, (2, 2))
+        groups = plan_groups(task, room, HeadTiles(2, 1, results=1))
         assert [h for g in groups.all for h in range(g.head, g.head + g.heads)] == list(range(2 * shared))
         first = groups.all[0]
-        assert tile * (2 * first.heads * groups.of_queries + 2 * first.kvs * groups.of_keys) <= room
-        assert groups.of_queries == min(2, len(groups.all)) or room < (8 if shared == 1 else 6) * tile
+        of_keys = groups.of_keys + groups.of_results
+        assert tile * (2 * first.heads * groups.of_queries + first.kvs * of_keys) <= room
+        assert groups.of_queries == min(2, len(groups.all)) or room < (7 if shared == 1 else 6) * tile

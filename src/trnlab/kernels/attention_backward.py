@@ -30,11 +30,11 @@ from functools import partial
 from trnlab.errors import CapacityError
 from trnlab.isa.base import Engine
 from trnlab.kernels.attention_tiles import (
-    RESERVE,
     Bias,
     Constants,
     DeferredInstructions,
     HeadGroup,
+    HeadTiles,
     Task,
     accumulate,
     block_runs,
@@ -60,6 +60,7 @@ from trnlab.program.pool import TilePool
 LOOKAHEAD = 2  # tiles between dS and its use
 IN_FLIGHT = LOOKAHEAD + 2  # tiles whose gradients are not all done, the one at hand among them
 QUADRANT = 32
+_LATER = 8 * 1024  # bytes of a partition for statistics as they come, delta, and the products that it is the sum of
 # PSUM banks: S and dP (and transposed operands) in turn, dS^T, dQ, dK, dV.
 SCORE_BANKS, TRANSPOSED_BANK, DQ_BANK, DK_BANK, DV_BANK = (0, 1, 2, 3), 4, 5, 6, 7
 
@@ -223,7 +224,10 @@ class _Backward:
         shape = (P, nk, t.depth)
         self.k_sums = [b.tile(shape, float32, name=n) for n in ("dk_sum", "dv_sum")] if t.shared > 1 else []
         wide = [-(-self._form(grad).itemsize // t.dtype.itemsize) for grad in self.grads]  # tiles of operands
-        self.groups = plan_groups(t, b.sbuf_free - RESERVE, (3 + wide[0], 2 + sum(wide[1:])))
+        # Tiles of dk and dv may be one group's where the next has none to store before they are.
+        apart = nq > IN_FLIGHT
+        of_keys = (2, sum(wide[1:])) if apart else (2 + sum(wide[1:]), 0)
+        self.groups = plan_groups(t, b.sbuf_free - _LATER, HeadTiles(2 + wide[0], *of_keys, once=1))
         self.units = [unit for g in self.groups.all for unit in self._units(g)]
         few = len(self._items(self.units[0])) <= IN_FLIGHT  # then several groups are in flight
         self.short, self.waits = few and self.groups.of_keys > 1, few and self.groups.of_keys == 1
@@ -232,15 +236,16 @@ class _Backward:
     def _open_tokens(self, most: int) -> None:
         """most: groups in flight, where more are than have room side by side."""
         b, t, g = self.b, self.task, self.groups.all[0]
-        of_queries, of_keys = self.groups.of_queries, self.groups.of_keys
+        of_queries, of_keys, of_results = self.groups.of_queries, self.groups.of_keys, self.groups.of_results
         q_width, k_width, loads = g.heads * t.depth, g.kvs * t.depth, most or of_queries
-        self.q_pools = [token_pool(b, n, t.queries, q_width, t.dtype, loads) for n in ("q", "dout", "out")]
+        tiles = ("q", loads), ("dout", loads), ("out", most or 1)  # nobody needs `out` once there is delta
+        self.q_pools = [token_pool(b, n, t.queries, q_width, t.dtype, bufs) for n, bufs in tiles]
         self.k_pools = [token_pool(b, n, t.keys, k_width, t.dtype, most or of_keys) for n in ("k", "v")]
         self.deltas = b.pool((P, g.heads, count_blocks(t.queries)), float32, bufs=loads, name="delta")
         self.dot_product = b.pool((P, q_width), float32, bufs=2, name="dout_out")
         forms = [self._form(grad) for grad in self.grads]
         self.dq_pool = token_pool(b, "dq", t.queries, q_width, forms[0], of_queries)
-        self.dk_pools = [token_pool(b, n, t.keys, k_width, dt, of_keys) for n, dt in zip(("dk", "dv"), forms[1:])]
+        self.dk_pools = [token_pool(b, n, t.keys, k_width, dt, of_results) for n, dt in zip(("dk", "dv"), forms[1:])]
 
     def _form(self, grad: HbmView | None) -> DType:
         """The format of a gradient's tiles."""

@@ -121,11 +121,12 @@ class HeadGroup:
 @dataclass(frozen=True)
 class HeadGroups:
     """All groups in order, and how many of them have tiles at a time, of queries and of keys: two, so that one is
-    loaded while one is at work."""
+    loaded while one is at work. `of_results`: how many have tiles for what is made of keys."""
 
     all: list[HeadGroup]
     of_queries: int
     of_keys: int
+    of_results: int
 
     def brings_keys(self, group: HeadGroup) -> bool:
         """Whether the group before has other keys."""
@@ -137,30 +138,39 @@ class HeadGroups:
         return self.of_queries > 1 and (self.of_keys > 1 or not self.brings_keys(group))
 
 
-def plan_groups(task: Task, room: int, per_head: tuple[int, int]) -> HeadGroups:
-    """Groups are the fewest key heads whose rows are worth a DMA, or one where `room` bytes of a partition are few,
-    or as many of the query heads that share one as there is room for.
+class HeadTiles(NamedTuple):
+    """Tiles of tokens, in the format of the operands, that a head has."""
 
-    per_head: tiles of tokens for each query head and for each key head.
-    """
+    queries: int  # each query head, twice where two groups have tiles
+    keys: int  # each key head, likewise
+    results: int = 0  # each key head beside them, where two groups have tiles once if there is no room for them twice
+    once: int = 0  # each query head, of one group always
+
+
+def plan_groups(task: Task, room: int, tiles: HeadTiles) -> HeadGroups:
+    """Groups are the fewest key heads whose rows are worth a DMA, or one where `room` bytes of a partition are few,
+    or as many of the query heads that share one as there is room for."""
     row, r = task.depth * task.dtype.itemsize, task.shared
-    queries = per_head[0] * count_blocks(task.queries) * row
-    keys = per_head[1] * count_blocks(task.keys) * row
+    of_query, of_key = (count_blocks(n) * row for n in (task.queries, task.keys))
     wanted = next((n for n in _divisors(task.kv_heads) if n * row >= MIN_RUN_BYTES), task.kv_heads)
     parts = [n for n in reversed(_divisors(r)) if n < r]
-    choices = [(wanted, wanted * r, 2, 2), (1, r, 2, 2)]  # key heads, query heads, groups with tiles of each
-    choices += [(1, n, 2, of_keys) for of_keys in (2, 1) for n in parts]
-    choices += [(1, n, 1, 1) for n in (r, *parts)]
-    kvs, heads, of_queries, of_keys = next(
-        (c for c in choices if c[1] * c[2] * queries + c[0] * c[3] * keys <= room), choices[-1]
-    )
+    # key heads, query heads, groups with tiles of queries, of keys, of what is made of keys
+    choices = [(wanted, wanted * r, 2, 2, 2), *((1, n, 2, 2, 2) for n in (r, *parts)), (1, r, 2, 2, 1)]
+    choices += [(1, n, 2, 1, 1) for n in parts]
+    choices += [(1, n, 1, 1, 1) for n in (r, *parts)]
+
+    def needed(kvs: int, heads: int, of_queries: int, of_keys: int, of_results: int) -> int:
+        queries = heads * of_query * (of_queries * tiles.queries + tiles.once)
+        return queries + kvs * of_key * (of_keys * tiles.keys + of_results * tiles.results)
+
+    kvs, heads, *groups = next((c for c in choices if needed(*c) <= room), choices[-1])
     found = [
         HeadGroup(batch, kv, kvs, head, heads)
         for batch in range(task.batch)
         for kv in range(0, task.kv_heads, kvs)
         for head in range(kv * r, (kv + kvs) * r, heads)
     ]
-    return HeadGroups(found, min(of_queries, len(found)), min(of_keys, len(found)))
+    return HeadGroups(found, *(min(n, len(found)) for n in groups))
 
 
 def _divisors(count: int) -> list[int]:
@@ -274,9 +284,9 @@ def load_statistics(b: Builder, psum: TilePool, columns: AP, view: HbmView, fact
     """columns[p, b*H + h, block] = factor * view[b, h, 128 * block + p], all fp32."""
     view, columns = _many_rows(view, columns)
     heads, tokens = prod(view.shape[:-1]), view.shape[-1]
-    rows = b.pool((P, 2 * BANK), float32, bufs=2, name="statistics")
+    rows = b.pool((P, BANK), float32, bufs=2, name="statistics")
     for row, height in pieces(0, heads, P):
-        for first, count in pieces(0, tokens, 2 * BANK):
+        for first, count in pieces(0, tokens, BANK):
             tile = rows.next()
             for piece in rectangle(view, len(view.shape) - 1, row, height, first, count):
                 part = tile[piece.partition : piece.partition + piece.partitions, piece.col : piece.col + piece.cols]
