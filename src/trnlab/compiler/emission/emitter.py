@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from trnlab.compiler.emission.domain import SweepSlice
-from trnlab.compiler.emission.tilesource import PartSums, TileLoader
+from trnlab.compiler.emission.tilesource import TileLoader
+from trnlab.compiler.emission.totals import PartSums
 from trnlab.compiler.fusing.fusion import Partition
 from trnlab.compiler.fusing.groups import FusionGroup, ValueClass
 from trnlab.compiler.fusing.tiles import PsumSpace, TilePlan, TileSpace, origin
@@ -224,6 +225,9 @@ class Emitter:
 
     def narrow_form(self, value: Value) -> Narrow:
         """A value that does not vary along the row, as the number or fp32 [P, 1] operand that instructions take."""
+        number = self.loader.number(self.origin(value), self.frame)
+        if number is not None:
+            return number
         held = self.get(value)
         if isinstance(held, float):
             return held
