@@ -352,8 +352,9 @@ def _forms(low: Lowering, domain: Domain) -> Iterator[tuple[int, int, float]]:
     A row that fits whole is taken whole: in pieces it is loaded again for each reduction. Pieces are best as long as
     sweeps can still overlap, and no shorter than what a transfer and an instruction are worth.
     """
-    needs_whole = any(c is ValueClass.ROW for v, c in low.group.classes.items()) and not domain.flat
     reductions = [op.attrs["kind"] for op in low.group.ops if op.name == "reduce"]
+    needs_whole = any(_is_reduction(v) and c is ValueClass.ROW for v, c in low.group.classes.items())
+    needs_whole = needs_whole and not domain.flat
     read_once = needs_whole and bool(reductions) and set(reductions) <= set(EXTREMES)
     read_once = read_once and sum(not plan.per_row for plan in stages_of(low, staged=True)) == 1
     needs_whole = needs_whole and not read_once  # what is found out about rows is for others
