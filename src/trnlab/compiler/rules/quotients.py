@@ -86,7 +86,7 @@ def _product(e: Emitter, op: Op, invert: Callable[[Emitter, AP, AP], float]) -> 
         return
     narrow = not e.is_wide(rhs)
     source = e.ap(rhs)
-    inverse = e.temp(e.narrow if narrow else e.wide, source)
+    inverse = e.temp(e.narrow, source) if narrow else e.temp_beside(lhs)
     factor = invert(e, inverse, source)
     if factor < 0:
         data = e.ap(lhs)
