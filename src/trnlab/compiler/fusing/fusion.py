@@ -97,6 +97,7 @@ class Partition(Admission):
         if not self.operators:
             self._sink_epilogues()
             self._merge_siblings()
+            self._sink_epilogues()  # whose readers have become one loop
 
     def ordered(self) -> list[FusionGroup]:
         """All groups, in an order that respects their dependencies and otherwise follows the program."""
