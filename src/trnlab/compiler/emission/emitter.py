@@ -131,8 +131,8 @@ class Emitter:
         return tile
 
     def temp_beside(self, other: Value) -> AP:
-        """The same in float32 for what Vector reads together with another whole value: in PSUM where there is room and
-        the other one is not."""
+        """The same in float32 for what Vector reads together with another whole value: in PSUM where there is room,
+        and the other one is not."""
         tile = None
         if self.psum is not None and not self._in_psum(other):
             tile = self.psum.take(self.frame.rows, self.frame.cols, float32)
