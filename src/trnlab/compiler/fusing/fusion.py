@@ -96,7 +96,7 @@ class Partition(Admission):
         if not self.operators:
             self._sink_epilogues()
             self._merge_siblings()
-            self._sink_epilogues()  # whose readers have become one loop
+            self._sink_epilogues(merged=True)
 
     def ordered(self) -> list[FusionGroup]:
         """All groups, in an order that respects their dependencies and otherwise follows the program."""
@@ -203,9 +203,9 @@ class Partition(Admission):
         read = {self.root(v) for v in op.operands if self.inside(v, group)}
         return any(v in outputs or {*self._computing_readers(v, self._users)} != {op} for v in read)
 
-    def _sink_epilogues(self) -> None:
+    def _sink_epilogues(self, merged: bool = False) -> None:
         """Move what a matmul's epilogue computes for one loop over rows alone into that loop: it is not stored
-        then. So are casts to a wider format, whoever computes them."""
+        then. So are casts to a wider format, whoever computes them; and when loops have been merged, only these."""
         readers = self._users
         outputs = {self.root(v) for v in self.graph.outputs}
         for group in self.groups:
@@ -221,7 +221,8 @@ class Partition(Admission):
                 user = users.pop() if len(users) == 1 else None
                 if user is None or user is group or user.kind is not GroupKind.ROWS:
                     continue
-                if group.kind is GroupKind.ROWS and not (_widens(op) or self._cut_otherwise(group, op, user)):
+                wide = _widens(op) or (group.kind is GroupKind.ROWS and self._cut_otherwise(group, op, user))
+                if (merged or group.kind is GroupKind.ROWS) and not wide:
                     continue
                 if group.kind is GroupKind.DOT and _narrows(op) and not self._saves(group, op, user):
                     continue
