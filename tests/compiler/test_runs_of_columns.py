@@ -95,7 +95,7 @@ def test_numbers_of_images_and_channels(shape):
     assert error(total, y.reshape(groups, -1).sum(1, dtype=np.float64)) < 1e-5
 
 
-@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_any_operation_reads_them(shape, dtype):
     """Those that take numbers of rows along, those that do not, and two such values together."""
@@ -124,7 +124,35 @@ def test_any_operation_reads_them(shape, dtype):
     less = (grouped - grouped.max(2, keepdims=True)).reshape(x.shape)
     wanted = np.where(x > s, less, t), np.maximum(t, s - x), s * t * x, less / (s * s + 1), np.exp(s) + 0 * x
     for got, want in zip(results, wanted):
-        assert error(got.astype(np.float32), want) < (1e-5 if dtype is np.float32 else 2.0**-6)
+        assert error(got.astype(np.float32), want) < {np.float32: 1e-5, np.float16: 2.0**-9}.get(dtype, 2.0**-6)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.int8, np.bool_])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_whole_numbers_and_bits(shape, dtype):
+    """Of 32 bits they wrap around, on GpSimdE; masks choose whole channels."""
+    images, channels, height, width, _ = shape
+    size = images, channels, height, width
+    high = {np.bool_: 2, np.int32: 1 << 31}.get(dtype, 11)
+    x, of_channel, of_image = (
+        np.random.default_rng(i).integers(0, high, part).astype(dtype)
+        for i, part in enumerate([size, (channels,), (images, channels)])
+    )
+
+    def function(b, x, of_channel, of_image):
+        c, i = b.broadcast_in_dim(of_channel, size, (1,)), b.broadcast_in_dim(of_image, size, (0, 1))
+        if dtype is np.bool_:
+            return b.op("and", x, c), b.select(c, i, x)
+        return b.multiply(b.add(x, c), i), b.maximum(x, i), b.select(b.compare(x, "EQ", c), i, x)
+
+    inputs = [x, of_channel, of_image]
+    results = execute_in_both_orders(build(function, *inputs), inputs)
+    c, i = of_channel[:, None, None], of_image[..., None, None]
+    wanted = (
+        [x & c, np.where(c, i, x)] if dtype is np.bool_ else [(x + c) * i, np.maximum(x, i), np.where(x == c, i, x)]
+    )
+    for got, want in zip(results, wanted, strict=True):
+        assert np.array_equal(got.astype(np.int64), np.broadcast_to(want, size).astype(np.int64))
 
 
 def bytes_read(graph):

@@ -20,7 +20,7 @@ from trnlab.graph.ops import ELEMENTWISE, OPS
 from trnlab.kernels import residence
 from trnlab.kernels.blocks import dma_load
 from trnlab.kernels.view import view_of
-from trnlab.numerics.dtypes import bfloat16, float32
+from trnlab.numerics.dtypes import float32
 from trnlab.program import AP, Builder
 
 MOST_BYTES = 16 * 1024  # of a partition, for all that a loop keeps in this way
@@ -85,7 +85,11 @@ def runs(
         fits = domain.width % length == 0 and (width % length == 0 or length % width == 0)
         if not fits or residence.of(b, ports[view.base].buffer) is not None:
             continue
-        alone = length % width == 0 and all(_folds(op, value, group, part, known) for op in readers.get(value, ()))
+        alone = (
+            value.dtype.is_float
+            and length % width == 0
+            and all(_folds(op, value, group, part, known) for op in readers.get(value, ()))
+        )
         run = Run(view, dims, length, alone)
         left -= run.per_row(domain) * blocks(domain) * (value.dtype.itemsize + 4)
         if left < 0:
@@ -156,7 +160,7 @@ class RunTiles:
         """The same in float32, [P, 1]; None for what is no number of each row here."""
         if not self.is_alone(value):
             return None
-        return self._piece(self._wide if value.dtype is bfloat16 else self._tiles, value, frame)
+        return self._piece(self._tiles if value.dtype is float32 else self._wide, value, frame)
 
     def _piece(self, tiles: dict[Value, AP], value: Value, frame: SweepSlice) -> AP:
         run, block = self.of[value], frame.row // 128
@@ -171,7 +175,7 @@ class RunTiles:
         if value not in self._tiles:
             shape = 128, blocks(self.domain), self.of[value].per_row(self.domain)
             self._tiles[value] = self.b.tile(shape, value.dtype, name="runs", slots=shape[1])
-            if value.dtype is bfloat16 and self.of[value].alone:
+            if value.dtype is not float32 and self.of[value].alone:
                 self._wide[value] = self.b.tile(shape, float32, name="runs", slots=shape[1])
 
     def _load(self, value: Value, frame: SweepSlice) -> None:
