@@ -115,7 +115,7 @@ def test_the_derivative_of_an_activation_is_computed_where_it_is_read(chip):
 @pytest.mark.parametrize("shape", [(2, 32, 5, 512), (3, 7, 4, 900), (1, 4, 3, 6000)])
 def test_loops_of_other_columns_follow_their_reader(shape, chip):
     """The gradient by what is normed by group: a factor for each channel, numbers of groups."""
-    images, groups, each, size = shape
+    images, groups, each, _ = shape
     d, x = (np.asarray(random(*shape, seed=i).astype(BFLOAT16)) for i in range(2))
     factor, slope, number = random(images, groups, each), random(images, groups), random(images, groups, seed=2)
 
