@@ -234,9 +234,8 @@ class Partition(Admission):
                     user.ops.sort(key=self._position.__getitem__)
 
     def _cut_otherwise(self, group: FusionGroup, op: Op, user: FusionGroup) -> bool:
-        """Whether an op lies in a loop of its own for the columns of that alone, and its reader's sweeps each row
-        once."""
-        plain = all(OPS[o.name].kind == ELEMENTWISE for o in (op, *user.ops))
+        """Whether an op lies in a loop of its own for the columns of that alone, and neither loop finds sums."""
+        plain = all(OPS[o.name].kind == ELEMENTWISE for o in (*group.ops, *user.ops))
         apart = group.cols is not None and user.cols is not None and group.cols != user.cols
         return plain and apart and op.result.type.size == user.size and group.update == user.update
 
