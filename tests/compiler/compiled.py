@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any
 
 import ml_dtypes
@@ -17,7 +18,9 @@ from trnlab.graph.interpret import interpret
 from trnlab.graph.ir import Graph, Value
 from trnlab.numerics.dtypes import DType, from_numpy
 from trnlab.program import Program
-from trnlab.sim.functional import run_program
+from trnlab.program.verify import verify_program
+from trnlab.sim.functional import Machine, run_program
+from trnlab.sim.timing import time_program
 
 Array = np.ndarray[Any, Any]
 FP32 = 1e-5  # of the largest magnitude of a result: fp32 sums in another order
@@ -62,6 +65,53 @@ def run(program: Program, graph: Graph, inputs: Sequence[Array], chip: str = "tr
             bound[place] = np.zeros(value.type.size, value.dtype.numpy)
     run_program(program, bound, chips.get(chip))
     return [bound[place].reshape(value.shape) for place, value in zip(program.outputs, graph.outputs)]
+
+
+def bind(program, graph, inputs):
+    """Arrays for everything outside of the arena."""
+    bound = {place: x.reshape(-1).copy() for place, x in zip(program.inputs, inputs)}
+    for tensor in program.tensors:
+        if tensor.kind == "output":
+            bound[tensor.id] = np.zeros(tensor.nbytes, np.uint8)
+    return bound
+
+
+def run_by_the_clock(program, bound, chip="trn1"):
+    """Execute all instructions of all calls in the order in which they start."""
+    timeline = time_program(program, chips.get(chip))
+    arena = np.full(program.hbm_bytes, 0xFF, np.uint8)
+    tensors = {**program.constants, **bound}
+    for t in program.tensors:
+        tensors.setdefault(t.id, arena[t.address : t.address + t.nbytes])
+    machine, first = Machine(chips.get(chip)), [call.first for call in timeline.calls]
+    scratch = np.full(max(r.scratch_bytes for r in program.routines), 0xFF, np.uint8)
+    order = np.argsort(timeline.start, kind="stable")
+    switches = 0
+    for index, run in groupby(order, key=lambda i: int(timeline.call[i])):
+        call = program.calls[index]
+        machine.call(
+            program.routines[call.routine],
+            [tensors[t] for t in call.args],
+            sbuf_base=call.sbuf_base,
+            scratch=scratch,
+            order=np.array([i - first[index] for i in run]),
+        )
+        switches += 1
+    return switches
+
+
+def execute_in_both_orders(graph, inputs, *, chip="trn1", precision="fp32"):
+    """The outputs of the compiled graph, whose program is verified, and gives the same bits in the order of the
+    timeline."""
+    program = compile(graph, chips.get(chip), {"precision": precision})
+    verify_program(program, chips.get(chip))
+    in_order, by_the_clock = bind(program, graph, inputs), bind(program, graph, inputs)
+    run_program(program, in_order, chips.get(chip))
+    run_by_the_clock(program, by_the_clock, chip)
+    for place in program.outputs:
+        assert in_order[place].tobytes() == by_the_clock[place].tobytes()
+    found = [in_order[place].view(v.dtype.numpy) for place, v in zip(program.outputs, graph.outputs)]
+    return [array.reshape(v.shape) for array, v in zip(found, graph.outputs)]
 
 
 def error(got: Array, expected: Array) -> float:

@@ -8,55 +8,21 @@ import hashlib
 import os
 import subprocess
 import sys
-from itertools import combinations, groupby
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
-from compiled import build, random, row_softmax
+from compiled import bind, build, random, row_softmax, run_by_the_clock
 from random_graphs import Generator
 
 from trnlab import chips
 from trnlab.compiler import compile
 from trnlab.compiler.placement import Lifetime, place
 from trnlab.runtime.cache import serialize
-from trnlab.sim.functional import Machine, run_program
-from trnlab.sim.timing import time_program
+from trnlab.sim.functional import run_program
 
 TRN1 = chips.get("trn1")
-
-
-def bind(program, graph, inputs):
-    """Arrays for everything outside of the arena."""
-    bound = {place: x.reshape(-1).copy() for place, x in zip(program.inputs, inputs)}
-    for tensor in program.tensors:
-        if tensor.kind == "output":
-            bound[tensor.id] = np.zeros(tensor.nbytes, np.uint8)
-    return bound
-
-
-def run_by_the_clock(program, bound):
-    """Execute all instructions of all calls in the order in which they start."""
-    timeline = time_program(program, TRN1)
-    arena = np.full(program.hbm_bytes, 0xFF, np.uint8)
-    tensors = {**program.constants, **bound}
-    for t in program.tensors:
-        tensors.setdefault(t.id, arena[t.address : t.address + t.nbytes])
-    machine, first = Machine(TRN1), [call.first for call in timeline.calls]
-    scratch = np.full(max(r.scratch_bytes for r in program.routines), 0xFF, np.uint8)
-    order = np.argsort(timeline.start, kind="stable")
-    switches = 0
-    for index, run in groupby(order, key=lambda i: int(timeline.call[i])):
-        call = program.calls[index]
-        machine.call(
-            program.routines[call.routine],
-            [tensors[t] for t in call.args],
-            sbuf_base=call.sbuf_base,
-            scratch=scratch,
-            order=np.array([i - first[index] for i in run]),
-        )
-        switches += 1
-    return switches
 
 
 def layers(count, width=48):

@@ -4,13 +4,19 @@ added."""
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from compiled import assert_same, build, check, execute, integers, random
+from compiled import assert_same, build, check, execute, execute_in_both_orders, integers, random
 
+from trnlab import chips
+from trnlab.compiler import compile
+from trnlab.compiler.lowerings.move import MOST_BYTES, MOST_ROWS
 from trnlab.graph.builder import GraphBuilder
+from trnlab.isa import REGISTRY
+from trnlab.sim.timing import time_program
 
 
 @pytest.mark.parametrize("shape", [(1,), (5,), (2, 65), (300,)])
@@ -221,3 +227,72 @@ def test_what_is_not_finite_stays_in_its_cell(count, rows, cols, dtype, chip):
     least = {"float32": 2.0**-149, "bfloat16": 2.0**-133, "float16": 2.0**-24}[dtype]
     got, want, magnitudes = (v[~outside] for v in (got, want, magnitudes))
     assert (np.abs(got - want) <= step * magnitudes + least).all()
+
+
+def transfers(graph):
+    """Transfers of the one call of a graph, and HBM bytes that they write."""
+    chip = chips.get("trn1")
+    program = compile(graph, chip, {"precision": "fp32"})
+    (call,) = program.calls
+    timed = time_program(program, chip)
+    written = sum(timed.ops[i].hbm_write for i in timed.op)
+    return (program.routines[call.routine].opcode == REGISTRY["dma_copy"].opcode).sum(), written
+
+
+@pytest.mark.parametrize("chip", ["trn1", "trn2"])
+@pytest.mark.parametrize("kind", [np.float32, ml_dtypes.bfloat16, np.int32, np.uint8])
+@pytest.mark.parametrize(
+    ("shapes", "axis"),
+    [
+        ([(3 * MOST_ROWS + 5, 3), (7, 3)], 0),  # one run, longer than the bytes of a transfer in some formats
+        ([(MOST_ROWS + 77, 5), (MOST_ROWS + 77, 1)], 1),  # more rows than a transfer has
+        ([(3, 2, MOST_ROWS - 9, 2), (3, 4, MOST_ROWS - 9, 2)], 1),
+        ([(2, 3, MOST_ROWS + 1, 2, 3), (2, 3, MOST_ROWS + 1, 5, 3)], 3),
+        ([(2, MOST_BYTES // 2 + 3), (2, 11)], 1),  # runs that are more than a transfer in any format
+        ([(5, 17, 3, 3), (5, 2, 3, 3), (5, 40, 3, 3)], 1),  # gradients of parts of a weight
+    ],
+)
+def test_copies_of_any_size_move_every_element(shapes, axis, kind, chip):
+    arrays = [(np.arange(np.prod(s)) % 251 + i).reshape(s).astype(kind) for i, s in enumerate(shapes)]
+    graph = build(lambda b, *xs: b.concatenate(xs, axis), *arrays)
+    (got,) = execute_in_both_orders(graph, arrays, chip=chip)
+    assert np.array_equal(got, np.concatenate(arrays, axis))
+
+
+@pytest.mark.parametrize("chip", ["trn1", "trn2"])
+@pytest.mark.parametrize("kind", [np.float32, ml_dtypes.bfloat16, np.int32])
+@pytest.mark.parametrize(
+    "order", [(0, 2, 3, 1), (2, 3, 0, 1), (3, 2, 1, 0), (1, 0, 2, 3), (1, 3, 0, 2), (0, 3, 1, 2)]
+)
+def test_images_in_another_order(order, kind, chip):
+    x = np.arange(3 * 130 * 6 * 7).reshape(3, 130, 6, 7).astype(kind)
+    graph = build(lambda b, x: b.transpose(x, order), x)
+    (got,) = execute_in_both_orders(graph, [x], chip=chip)
+    assert np.array_equal(got, x.transpose(order))
+
+
+@pytest.mark.parametrize("kind", [np.float32, ml_dtypes.bfloat16, np.uint8])
+def test_steps_and_padding_in_many_dimensions(kind):
+    """More dimensions than a transfer has, none of which merge."""
+    x = (np.arange(3 * 5 * 4 * 6 * 5 * 7 * 2) % 251).reshape(3, 5, 4, 6, 5, 7, 2).astype(kind)
+    index = tuple(slice(1, None, 2) if d % 2 else slice(0, n - 1) for d, n in enumerate(x.shape))
+
+    def function(b, x):
+        for d, part in enumerate(index):
+            stop = x.shape[d] if part.stop is None else part.stop
+            x = b.slice_dim(x, d, part.start, stop, part.step or 1)
+        return x
+
+    (got,) = execute_in_both_orders(build(function, x), [x])
+    assert np.array_equal(got, x[index])
+
+
+def test_what_lies_together_is_moved_together():
+    """Parts of a weight of 3 x 3 taps: a transfer of each 4,096 rows or each MiB, and a transpose for each image."""
+    parts = [np.zeros((128, n, 3, 3), ml_dtypes.bfloat16) for n in (768, 256)]
+    graph = build(lambda b, *xs: b.concatenate(xs, 1), *parts)
+    count, written = transfers(graph)
+    assert written == sum(x.nbytes for x in parts)
+    assert count <= sum(-(-x.nbytes // MOST_BYTES) for x in parts) + 1
+    count, _ = transfers(build(lambda b, x: b.transpose(x, (0, 2, 3, 1)), np.zeros((2, 128, 32, 32), np.float32)))
+    assert count < 2 * 2 * 32  # of the rows of each image there and back

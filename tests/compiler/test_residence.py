@@ -8,9 +8,8 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-from compiled import build, random, row_softmax
+from compiled import bind, build, random, row_softmax, run_by_the_clock
 from random_graphs import Generator
-from test_compiled_laws import bind, run_by_the_clock
 
 from trnlab import chips
 from trnlab.compiler import compile

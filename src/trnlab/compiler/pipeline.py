@@ -22,6 +22,7 @@ from trnlab.compiler.analysis.selection import SelectionRule
 from trnlab.compiler.analysis.strided import resolve_views
 from trnlab.compiler.choices import RULES
 from trnlab.compiler.communication import ExecutionWorld, filled, shifted, world_of
+from trnlab.compiler.fusing.duplicates import merge_duplicates
 from trnlab.compiler.fusing.fusion import Partition
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind
 from trnlab.compiler.fusing.packing import Unit, label, pack
@@ -129,6 +130,7 @@ class Assembly(MemoryTable):
         self.part = Partition(graph, looks, copies, rules, operators, chosen["convolutions"] == "with")
         self.part.form()
         join_updates(self.part)
+        merge_duplicates(self.part)
         self.groups = self.part.ordered()
         self.cols = [group.cols for group in self.groups]
         self.probed = {root for v in tapped if self._storable(root := self.part.root(v))}

@@ -354,6 +354,7 @@ _RULES: dict[str, Rule] = {
 _SIGNS: dict[str, Callable[..., int]] = {  # of a result, by those of the operands
     **dict.fromkeys(("sqrt", "rsqrt", "exponential", "abs"), lambda x: 1),
     **dict.fromkeys(("reshape", "transpose", "broadcast_in_dim", "slice", "optimization_barrier"), lambda x: x),
+    "convert": lambda x: x,  # of what is infinite, to a float
     "negate": lambda x: -x,
     "add": lambda x, y: x if x == y else 0,
     "subtract": lambda x, y: x if x == -y else 0,

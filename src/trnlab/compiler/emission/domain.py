@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trnlab.graph.ir import Value
+from trnlab.kernels.view import HbmView, TilePart, rectangle, together
 from trnlab.program import AP, Builder
 from trnlab.program.access import whole
 
@@ -65,6 +66,13 @@ class SweepSlice:
     def last_rows(self) -> bool:
         """Nothing below it."""
         return self.row + self.rows == self.domain.rows * self.domain.parts
+
+
+def parts_of_sweep(view: HbmView, dims: int, frame: SweepSlice) -> Iterator[TilePart]:
+    """The frame's part of a view, whose first `dims` dimensions are the rows of the domain, as access patterns."""
+    domain = frame.domain
+    count, starts = frame.rows // domain.parts, range(frame.col, domain.width * domain.parts, domain.width)
+    return together([rectangle(view, dims, frame.row, count, col, frame.cols) for col in starts], count)
 
 
 class RowCache:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from trnlab.compiler.emission.domain import SweepSlice
-from trnlab.compiler.emission.tilesource import PartSums, TileLoader
+from trnlab.compiler.emission.tilesource import TileLoader
+from trnlab.compiler.emission.totals import PartSums
 from trnlab.compiler.fusing.fusion import Partition
 from trnlab.compiler.fusing.groups import FusionGroup, ValueClass
 from trnlab.compiler.fusing.tiles import PsumSpace, TilePlan, TileSpace, origin
@@ -30,7 +31,7 @@ _VECTOR, _SCALAR = Engine.VECTOR, Engine.SCALAR  # to look a member up takes 200
 WORDS = frozenset({int32, uint32})
 PAIRING = frozenset({"add", "subtract", "multiply", "maximum", "minimum", "select"})
 """Ops of which Vector reads two whole operands in one instruction."""
-PAIRED = PAIRING | {"exponential", "sqrt", "rsqrt", "tanh", "logistic", "erf"}
+PAIRED = PAIRING | {"divide", "exponential", "sqrt", "rsqrt", "tanh", "logistic", "erf"}
 """Ops whose results may lie in PSUM: Vector or Scalar writes them with the last instruction, in float32. In bfloat16,
 for which Vector has fast modes from SBUF to SBUF, only those of `select`, which has none."""
 
@@ -73,7 +74,7 @@ class Emitter:
         self._owned: dict[Value, tuple[TileSpace | PsumSpace, AP]] = {}
         self.done: set[Op] = set()
         self.inverted: dict[Value, bool] = {}  # predicates that hold where their tile is zero
-        self._temps: list[tuple[TileSpace, AP]] = []
+        self._temps: list[tuple[TileSpace | PsumSpace, AP]] = []
         self._origins: dict[Value, Value] = {}  # what was found out about values, which each tile asks again
         self._wide: dict[Value, bool] = {}
 
@@ -129,7 +130,20 @@ class Emitter:
         self.give_later(space, tile)
         return tile
 
-    def give_later(self, space: TileSpace, tile: AP) -> None:
+    def temp_beside(self, other: Value) -> AP:
+        """The same in float32 for what Vector reads together with another whole value: in PSUM where there is room,
+        and the other one is not."""
+        tile = None
+        if self.psum is not None and not self._in_psum(other):
+            tile = self.psum.take(self.frame.rows, self.frame.cols, float32)
+        if self.psum is None or tile is None:
+            tile = self.wide.take(self.frame.rows, self.frame.cols, float32)
+            self.give_later(self.wide, tile)
+        else:
+            self.give_later(self.psum, tile)
+        return tile
+
+    def give_later(self, space: TileSpace | PsumSpace, tile: AP) -> None:
         """A tile is free again once the op at hand is done."""
         self._temps.append((space, tile))
 
@@ -224,6 +238,9 @@ class Emitter:
 
     def narrow_form(self, value: Value) -> Narrow:
         """A value that does not vary along the row, as the number or fp32 [P, 1] operand that instructions take."""
+        number = self.loader.number(self.origin(value), self.frame)
+        if number is not None:
+            return number
         held = self.get(value)
         if isinstance(held, float):
             return held

@@ -11,7 +11,8 @@ from dataclasses import replace
 from math import prod
 
 from trnlab.compiler.analysis.strided import ValueView, split_rows
-from trnlab.compiler.emission.domain import Domain, RowCache, SweepSlice
+from trnlab.compiler.emission.domain import Domain, RowCache, SweepSlice, parts_of_sweep
+from trnlab.compiler.emission.runs import RunTiles
 from trnlab.compiler.emission.totals import Extremes, Moments
 from trnlab.compiler.fusing.fusion import Partition
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass, resident
@@ -19,13 +20,12 @@ from trnlab.compiler.fusing.tiles import TileSpace
 from trnlab.graph.ir import Value
 from trnlab.isa.base import Engine, Memory
 from trnlab.kernels import residence
-from trnlab.kernels.blocks import BANKS, dma_load, dma_store
+from trnlab.kernels.blocks import dma_load, dma_store
 from trnlab.kernels.view import HbmView, TilePart, rectangle, together, view_of
 from trnlab.numerics.dtypes import DType, bfloat16, float32, int32
 from trnlab.program import AP, Builder, hbm_view
 from trnlab.program.strided import collapsed
 
-STEP = 32  # engines read and write partitions from a multiple of it on
 MOST_KEPT = 1024  # blocks of rows of which what varies along them is kept
 WINDOW = 64  # of them, that are loaded at once, or stored
 MANY = 128  # from which on that is worth it: a transfer of one block takes as long as one of several
@@ -64,6 +64,7 @@ class TileLoader:
         alone = not anchor.get("lhs_batching_dimensions") and anchor.get("feature_group_count", 1) == 1
         self._in_blocks = alone and group.kind in (GroupKind.DOT, GroupKind.CONVOLUTION)
         self.kept: RowCache | None = None
+        self.runs: RunTiles | None = None
         self._split: dict[tuple[Value, int, int], tuple[ValueView, int] | None] = {}  # what every tile asks again
         self._homes: dict[tuple[Value, int, int], AP | None] = {}
         self.storing = Engine.GPSIMD
@@ -72,15 +73,16 @@ class TileLoader:
         """Another one for the next tile of the same loop, with the same numbers, columns and sums."""
         twin = TileLoader(self.b, self.group, self.part, self.ports, self.wide, self.narrow)
         twin._numbers, twin._kept, twin._sums, twin._ones = self._numbers, self._kept, self._sums, self._ones
-        twin.totals, twin.kept, twin._kept_rows = self.totals, self.kept, self._kept_rows
+        twin.totals, twin.kept, twin.runs, twin._kept_rows = self.totals, self.kept, self.runs, self._kept_rows
         twin._windows, twin._row_results = self._windows, self._row_results
         twin._split, twin._homes = self._split, self._homes
         twin.storing = self.storing
         return twin
 
     def outer_class(self, value: Value) -> ValueClass:
-        """Along what a value from outside varies, as fusion decided."""
-        return self.group.outer[value]
+        """Along what a value from outside varies in a sweep."""
+        alone = self.runs is not None and self.runs.is_alone(value)
+        return ValueClass.ROW if alone else self.group.outer[value]
 
     def prepare(self, other: TileLoader) -> None:
         """Load before the loop whatever `other`, a trial run of the same group, kept throughout."""
@@ -95,6 +97,8 @@ class TileLoader:
         for value, tile in other._row_results.items():
             self._results_of_rows(value, tile.free * 128)
         self.totals.update({value: totals.again(self.b) for value, totals in other.totals.items()})
+        if self.runs is not None and other.runs is not None:
+            self.runs.prepare(other.runs)
 
     # -- loads --------------------------------------------------------------------------------------------------
     def constant(self, number: float, rows: int, dtype: DType = float32) -> AP:
@@ -111,6 +115,8 @@ class TileLoader:
         number = self.part.splat(value)
         if number is not None:
             return number
+        if self.runs is not None and value in self.runs.of:
+            return self.runs.tile(value, frame)
         cls = self.outer_class(value)
         if cls is ValueClass.SCALAR:
             return self._keep(value)[: frame.rows]
@@ -201,6 +207,10 @@ class TileLoader:
             self._dma_in(tile[piece.partition : piece.partition + piece.partitions], piece.ap)
         self._of_rows[value] = (key, tile)
         return tile
+
+    def number(self, value: Value, frame: SweepSlice) -> AP | None:
+        """A value of which a sweep sees one element of each row, in float32 [P, 1]; None for all others."""
+        return self.runs.number(value, frame) if self.runs is not None else None
 
     def _has_many(self, domain: Domain) -> bool:
         """Whether a loop over rows has so many that what varies along them is transferred for several blocks."""
@@ -324,8 +334,7 @@ class TileLoader:
                 return
             seen, rows = split
             view = view_of(port, seen)
-        count, starts = frame.rows // domain.parts, range(frame.col, domain.width * domain.parts, domain.width)
-        yield from together([rectangle(view, rows, frame.row, count, col, frame.cols) for col in starts], count)
+        yield from parts_of_sweep(view, rows, frame)
 
     def _row_by_row(self, seen: ValueView, frame: SweepSlice) -> Iterator[TilePart]:
         """For a look whose dimensions do not end where the rows do."""
@@ -424,49 +433,6 @@ class TileLoader:
             self._ones[dtype] = self.b.tile((128, 1), dtype, name="ones")
             self.b.memset(dst=self._ones[dtype], value=1.0)
         return self._ones[dtype]
-
-
-class PartSums:
-    """Adds up (or takes the extreme of) the parts of rows that are cut into several: partitions apart by a multiple
-    of 32, which engines reach from each other's, or else beside each other in one partition, where the PE array puts
-    them (`turns`). No row meets another's numbers, which may be infinite."""
-
-    def __init__(self, b: Builder, domain: Domain) -> None:
-        self.b, self.rows, self.parts = b, domain.rows, domain.parts
-        self.turns = bool(domain.rows % STEP)
-        self._moved = b.tile((128, 1), float32, name="part")
-        if self.turns:
-            self._line = b.tile((1, 128), float32, name="line")
-            self._bank = b.psum((128, 128), float32, name="turned", bank=BANKS - 1)
-
-    def add(self, data: AP, dst: AP, op: str) -> None:
-        """dst = for each partition the sum (or what `op` is) over the parts of its row; [P, 1] float32, maybe the
-        same tile."""
-        if self.turns:
-            self._add_in_a_line(data, dst, op)
-            return
-        b, rows, first = self.b, self.rows, dst[: self.rows]
-        pieces = [slice(i * rows, (i + 1) * rows) for i in range(self.parts)]
-        for i, piece in enumerate(pieces[1:]):
-            moved = self._moved[:rows]
-            b.tensor_copy(dst=moved, src=data[piece])
-            b.tensor_tensor(dst=first, data1=first if i else data[:rows], data2=moved, op=op, engine=Engine.VECTOR)
-        for piece in pieces[1:]:
-            b.tensor_copy(dst=dst[piece], src=first)
-
-    def _add_in_a_line(self, data: AP, dst: AP, op: str) -> None:
-        """The same through one partition: turned, added up, repeated for each part, and turned back."""
-        b, count = self.b, self.rows * self.parts
-        b.nc_transpose(dst=self._bank[:1, :count], data=data[:count], engine=Engine.TENSOR)
-        apart = self._bank[:1, :count].split(0, self.parts, self.rows).permute(1, 0)
-        total = self._line[:1, : self.rows]
-        b.tensor_reduce(dst=total, data=apart, op=op, axes=1)
-        line = self._line[:1, :count]
-        if self.parts > 1:
-            rest = line.split(0, self.parts, self.rows)[:, 1:]
-            b.tensor_copy(dst=rest, src=total.split(0, 1, self.rows).repeat(0, self.parts - 1), engine=Engine.VECTOR)
-        b.nc_transpose(dst=self._bank[:count, :1], data=line, engine=Engine.TENSOR)
-        b.tensor_copy(dst=dst[:count], src=self._bank[:count, :1], engine=Engine.VECTOR)
 
 
 def _row_dims(seen: ValueView, rows: int) -> int:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trnlab.compiler.emission.domain import Domain
 from trnlab.isa.base import Engine
-from trnlab.kernels.blocks import dma_store
+from trnlab.kernels.blocks import BANKS, dma_store
 from trnlab.numerics.dtypes import DType, float32
 from trnlab.program import AP, Builder, hbm_view
 
@@ -19,6 +20,7 @@ PLACES = 32  # for the numbers of sweeps
 LONGEST = 512  # elements that one bn_stats takes
 PART = 3  # numbers of a part: count, mean, variance times count
 STEP = 2 * PART  # of one instruction, which tells even from odd elements
+QUADRANT = 32  # engines read and write partitions from a multiple of it on
 
 
 @dataclass
@@ -127,3 +129,46 @@ class Extremes:
         self._shorten(block)
         dma_store(self.b, hbm_view(target.buffer, row, ((1, count), (1, 1))), block.tile[:count, :1])
         block.taken = 0
+
+
+class PartSums:
+    """Adds up (or takes the extreme of) the parts of rows that are cut into several: partitions apart by a multiple
+    of 32, which engines reach from each other's, or else beside each other in one partition, where the PE array puts
+    them (`turns`). No row meets another's numbers, which may be infinite."""
+
+    def __init__(self, b: Builder, domain: Domain) -> None:
+        self.b, self.rows, self.parts = b, domain.rows, domain.parts
+        self.turns = bool(domain.rows % QUADRANT)
+        self._moved = b.tile((128, 1), float32, name="part")
+        if self.turns:
+            self._line = b.tile((1, 128), float32, name="line")
+            self._bank = b.psum((128, 128), float32, name="turned", bank=BANKS - 1)
+
+    def add(self, data: AP, dst: AP, op: str) -> None:
+        """dst = for each partition the sum (or what `op` is) over the parts of its row; [P, 1] float32, maybe the
+        same tile."""
+        if self.turns:
+            self._add_in_a_line(data, dst, op)
+            return
+        b, rows, first = self.b, self.rows, dst[: self.rows]
+        pieces = [slice(i * rows, (i + 1) * rows) for i in range(self.parts)]
+        for i, piece in enumerate(pieces[1:]):
+            moved = self._moved[:rows]
+            b.tensor_copy(dst=moved, src=data[piece])
+            b.tensor_tensor(dst=first, data1=first if i else data[:rows], data2=moved, op=op, engine=Engine.VECTOR)
+        for piece in pieces[1:]:
+            b.tensor_copy(dst=dst[piece], src=first)
+
+    def _add_in_a_line(self, data: AP, dst: AP, op: str) -> None:
+        """The same through one partition: turned, added up, repeated for each part, and turned back."""
+        b, count = self.b, self.rows * self.parts
+        b.nc_transpose(dst=self._bank[:1, :count], data=data[:count], engine=Engine.TENSOR)
+        apart = self._bank[:1, :count].split(0, self.parts, self.rows).permute(1, 0)
+        total = self._line[:1, : self.rows]
+        b.tensor_reduce(dst=total, data=apart, op=op, axes=1)
+        line = self._line[:1, :count]
+        if self.parts > 1:
+            rest = line.split(0, self.parts, self.rows)[:, 1:]
+            b.tensor_copy(dst=rest, src=total.split(0, 1, self.rows).repeat(0, self.parts - 1), engine=Engine.VECTOR)
+        b.nc_transpose(dst=self._bank[:count, :1], data=line, engine=Engine.TENSOR)
+        b.tensor_copy(dst=dst[:count], src=self._bank[:count, :1], engine=Engine.VECTOR)

@@ -199,3 +199,10 @@ def reduced_cols(op: Op) -> int:
         return prod(shape[d] for d in dims)
     assert sorted(dims) == list(range(len(dims))), "canonical reductions are over leading or trailing dimensions"
     return prod(shape[len(dims) :])
+
+
+def dot_cols(op: Op) -> int:
+    """Columns of the loop that computes a product: what is left of its right operand."""
+    rhs = op.operands[1]
+    taken = {*op.attrs.get("rhs_batching_dimensions", ()), *op.attrs.get("rhs_contracting_dimensions", (0,))}
+    return prod(count for axis, count in enumerate(rhs.shape) if axis not in taken)

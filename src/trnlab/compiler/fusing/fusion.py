@@ -10,14 +10,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 from functools import reduce
-from math import prod
 from operator import or_
 
 from trnlab.compiler.analysis.roles import find_updates
 from trnlab.compiler.analysis.selection import SelectionRule
 from trnlab.compiler.analysis.strided import BARRIER, LOOK_OPS, ValueView
 from trnlab.compiler.convolutions import has_epilogue
-from trnlab.compiler.fusing.admission import Admission, fits_psum, reduced_cols
+from trnlab.compiler.fusing.admission import Admission, dot_cols, fits_psum, reduced_cols
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass, resident, sums_over_rows
 from trnlab.compiler.fusing.limits import beside_operators
 from trnlab.compiler.fusing.order import bring_forward, gathered_when_read
@@ -73,7 +72,7 @@ class Partition(Admission):
             elif op.name in ("concatenate", "pad"):
                 self._new(GroupKind.MOVE, op)
             elif OPS[op.name].kind == DOT:
-                group = self._new(GroupKind.DOT, op, cols=_dot_cols(op))
+                group = self._new(GroupKind.DOT, op, cols=dot_cols(op))
                 group.classes.update(dict.fromkeys(op.results[1:], ValueClass.FINAL))
             elif op.name in ("scatter", "trn.sum_rows", "trn.put_rows"):
                 self._new(GroupKind.SCATTER, op)
@@ -97,6 +96,7 @@ class Partition(Admission):
         if not self.operators:
             self._sink_epilogues()
             self._merge_siblings()
+            self._sink_epilogues(merged=True)
 
     def ordered(self) -> list[FusionGroup]:
         """All groups, in an order that respects their dependencies and otherwise follows the program."""
@@ -203,16 +203,15 @@ class Partition(Admission):
         read = {self.root(v) for v in op.operands if self.inside(v, group)}
         return any(v in outputs or {*self._computing_readers(v, self._users)} != {op} for v in read)
 
-    def _sink_epilogues(self) -> None:
+    def _sink_epilogues(self, merged: bool = False) -> None:
         """Move what a matmul's epilogue computes for one loop over rows alone into that loop: it is not stored
-        then. So are casts to a wider format, whoever computes them."""
+        then. So are casts to a wider format, whoever computes them; and when loops have been merged, only these."""
         readers = self._users
         outputs = {self.root(v) for v in self.graph.outputs}
         for group in self.groups:
-            for op in reversed(group.ops[1:] if group.kind in (GroupKind.DOT, GroupKind.ROWS) else ()):
+            first = {GroupKind.DOT: 1, GroupKind.ROWS: 0}.get(group.kind, len(group.ops))
+            for op in reversed(group.ops[first:]):
                 if op.result in outputs or group.classes[op.result] is ValueClass.FINAL:
-                    continue
-                if group.kind is GroupKind.ROWS and not _widens(op):
                     continue
                 if any(u.name == BARRIER for u in readers.get(op.result, ())):
                     continue
@@ -222,6 +221,9 @@ class Partition(Admission):
                 user = users.pop() if len(users) == 1 else None
                 if user is None or user is group or user.kind is not GroupKind.ROWS:
                     continue
+                wide = _widens(op) or (group.kind is GroupKind.ROWS and self._cut_otherwise(group, op, user))
+                if (merged or group.kind is GroupKind.ROWS) and not wide:
+                    continue
                 if group.kind is GroupKind.DOT and _narrows(op) and not self._saves(group, op, user):
                     continue
                 if self.read_in_step(user, op.result) and self._admits(user, op):
@@ -230,6 +232,12 @@ class Partition(Admission):
                     user.outer = {v: c for v, c in user.outer.items() if self.root(v) is not op.result}
                     self._add(user, op)
                     user.ops.sort(key=self._position.__getitem__)
+
+    def _cut_otherwise(self, group: FusionGroup, op: Op, user: FusionGroup) -> bool:
+        """Whether an op lies in a loop of its own for the columns of that alone, and neither loop finds sums."""
+        plain = all(OPS[o.name].kind == ELEMENTWISE for o in (*group.ops, *user.ops))
+        apart = group.cols is not None and user.cols is not None and group.cols != user.cols
+        return plain and apart and op.result.type.size == user.size and group.update == user.update
 
     def _saves(self, group: FusionGroup, last: Op, user: FusionGroup) -> bool:
         """Whether fewer bytes are stored where the loop over rows that reads a cast computes it, with all before it
@@ -488,9 +496,3 @@ def _widens(op: Op) -> bool:
 def _narrows(op: Op) -> bool:
     """Whether an op writes what it reads in fewer bytes."""
     return op.name == "convert" and op.result.dtype.itemsize < op.operands[0].dtype.itemsize
-
-
-def _dot_cols(op: Op) -> int:
-    rhs = op.operands[1]
-    taken = {*op.attrs.get("rhs_batching_dimensions", ()), *op.attrs.get("rhs_contracting_dimensions", (0,))}
-    return prod(count for axis, count in enumerate(rhs.shape) if axis not in taken)

@@ -17,7 +17,21 @@ from trnlab.graph.ops import ATTENTION, CONVOLUTION, DOT, ELEMENTWISE, OPS, REDU
 from trnlab.graph.passes.dead import remove_dead_ops
 from trnlab.graph.passes.rewrite import splat
 
-CHEAP = frozenset({"add", "subtract", "multiply", "maximum", "minimum", "negate", "convert", "compare", "reshape"})
+CHEAP = frozenset(
+    {
+        "add",
+        "subtract",
+        "multiply",
+        "maximum",
+        "minimum",
+        "negate",
+        "convert",
+        "compare",
+        "reshape",
+        "trn.gelu_dx",
+        "trn.silu_dx",
+    }
+)
 LONGEST = 10  # ops of a chain
 SMALL = 1 << 16  # elements below which memory costs nothing
 
@@ -38,7 +52,7 @@ def recompute(graph: Graph) -> None:
     again: dict[Op, list[Value]] = defaultdict(list)
     for op, value in far:
         ops, roots = chains[value]
-        read_anyway = len(roots) == 1 and all(levels[op] in here[r] for r in roots)
+        read_anyway = len(roots) <= 1 and all(levels[op] in here[r] for r in roots)  # or made of nothing as large
         if ops and (value in narrower or read_anyway):
             again[op].append(value)
     _rewrite(graph, again, chains)
@@ -69,9 +83,9 @@ def placed_late(graph: Graph) -> dict[Op, int]:
 
 def _in_memory(value: Value, late: Mapping[Op, int]) -> bool:
     """Whether a value is an input, or made by a product (seen through views), or broadcast, or late itself; or read
-    again behind a barrier."""
+    again behind a barrier, or part of what is read in parts, which no loop that makes it computes along."""
     op = _seen(value).op
-    stored = ("broadcast_in_dim", "optimization_barrier")
+    stored = ("broadcast_in_dim", "optimization_barrier", "slice")
     return op is None or op in late or _is_product(op) or op.name in stored
 
 

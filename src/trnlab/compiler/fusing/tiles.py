@@ -19,6 +19,7 @@ READ_ANY_FLOAT = frozenset(
         "multiply",
         "maximum",
         "minimum",
+        "divide",
         "clamp",
         "compare",
         "negate",
@@ -26,6 +27,14 @@ READ_ANY_FLOAT = frozenset(
         "convert",
         "exponential",
         "tanh",
+        "sqrt",
+        "rsqrt",
+        "logistic",
+        "erf",
+        "trn.silu",
+        "trn.silu_dx",
+        "trn.gelu",
+        "trn.gelu_dx",
     }
 )
 """Ops whose rules take operands of any float format."""

@@ -4,17 +4,20 @@ transpose."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import product
 from math import prod
 
 from trnlab.compiler.analysis.strided import as_view
 from trnlab.compiler.lowerings.context import Lowering
 from trnlab.kernels.blocks import dma_load, dma_store
 from trnlab.kernels.transpose import transpose2d
-from trnlab.kernels.view import HbmView, full, rectangle, view_of
-from trnlab.program import Builder
+from trnlab.kernels.view import HbmView, full, view_of
+from trnlab.program import AP, Builder, hbm_view
+from trnlab.program.access import MAX_FREE_DIMS
 from trnlab.program.strided import row_major
 
-ROWS_PER_DMA = 1024
+MOST_ROWS, MOST_BYTES = 4096, 1 << 20  # of a transfer: runs of elements that follow each other, and bytes of all
 FILL_COLS = 2048
 
 
@@ -40,25 +43,53 @@ def lower_move(low: Lowering) -> None:
 def copy(low: Lowering, source: HbmView, target: HbmView) -> None:
     """target = source, of one shape. Floats of 16 and 32 bits are transposed on the PE array; the rest element by
     element."""
-    if not source.shape:
-        source, target = source.expand(0, 1), target.expand(0, 1)
+    source, target = _together(source, target)
     turns = source.dtype.is_float and source.dtype.itemsize > 1
-    if turns and source.strides[-1] not in (0, 1) and source.shape[-1] > 1:
-        inner = next((d for d, s in enumerate(source.strides) if s == 1 and source.shape[d] > 1), None)
+    if turns and source.strides[-1] not in (0, 1):
+        inner = next((d for d, s in enumerate(source.strides) if s == 1), None)
         if inner is not None:
             _transpose(low, source, target, inner)
             return
-    rows = len(source.shape) - 1
-    total = prod(source.shape[:-1])
-    for row in range(0, total, ROWS_PER_DMA):
-        count = min(ROWS_PER_DMA, total - row)
-        pieces = rectangle(source, rows, row, count, 0, source.shape[-1])
-        for piece in pieces:
-            for part in rectangle(target, rows, row + piece.partition, piece.partitions, 0, target.shape[-1]):
-                start = part.partition
-                src = rectangle(source, rows, row + piece.partition + start, part.partitions, 0, source.shape[-1])
-                assert len(src) == 1
-                dma_load(low.b, part.ap, src[0].ap)
+    for first, counts in _slabs(source, target, int(low.b.chip.dma.engines.value)):
+        dma_load(low.b, *(_slab(view, first, counts) for view in (target, source)))
+
+
+def _together(source: HbmView, target: HbmView) -> tuple[HbmView, HbmView]:
+    """Both in as few dimensions as possible, one at least: neighbours become one where both step over them evenly."""
+    dims: list[tuple[int, int, int]] = []  # count, and both strides
+    for count, *strides in zip(source.shape, source.strides, target.strides):
+        if count == 1:
+            continue
+        if dims and all(outer == inner * count for outer, inner in zip(dims[-1][1:], strides)):
+            dims[-1] = dims[-1][0] * count, strides[0], strides[1]
+        else:
+            dims.append((count, strides[0], strides[1]))
+    shape, first, second = zip(*dims or [(1, 1, 1)])
+    return source.like(source.offset, shape, first), target.like(target.offset, shape, second)
+
+
+def _slabs(source: HbmView, target: HbmView, engines: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """What single transfers move: the index of the first element, and the counts of the last dimensions from there
+    on. All of the innermost dimensions that a transfer has room for, and some of the dimension before them, as many
+    for each of the DMA engines where they are more than these."""
+    shape, last = source.shape, len(source.shape) - 1
+    run = shape[last] if source.strides[last] == target.strides[last] == 1 else 1  # elements of a descriptor
+    for axis in range(max(last - MAX_FREE_DIMS, 0), last + 1):
+        elements = prod(shape[axis + 1 :])
+        limits = MOST_ROWS * run // elements, MOST_BYTES // (elements * source.dtype.itemsize)
+        count = min(limits if axis < last or run == 1 else limits[1:])
+        if count:
+            break
+    count -= count % engines if count > engines else 0
+    for index in product(*map(range, shape[:axis])):
+        for start in range(0, shape[axis], count):
+            yield (*index, start), (min(count, shape[axis] - start), *shape[axis + 1 :])
+
+
+def _slab(view: HbmView, first: tuple[int, ...], counts: tuple[int, ...]) -> AP:
+    """Part of a view, as many elements of its last dimensions as said from an index on."""
+    offset = view.offset + sum(i * stride for i, stride in zip(first, view.strides))
+    return hbm_view(view.base, offset, tuple(zip(view.strides[-len(counts) :], counts)))
 
 
 def _transpose(low: Lowering, source: HbmView, target: HbmView, inner: int) -> None:

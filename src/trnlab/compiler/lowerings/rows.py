@@ -22,8 +22,10 @@ from typing import Any
 
 from trnlab.compiler.emission.domain import Domain, RowCache, SweepSlice
 from trnlab.compiler.emission.emitter import Emitter
+from trnlab.compiler.emission.runs import RunTiles, aligned, lengths, runs
 from trnlab.compiler.emission.sweep import steps, take_turns
-from trnlab.compiler.emission.tilesource import PartSums, TileLoader
+from trnlab.compiler.emission.tilesource import TileLoader
+from trnlab.compiler.emission.totals import PartSums
 from trnlab.compiler.fusing.fusion import Partition
 from trnlab.compiler.fusing.groups import FusionGroup, ValueClass, sums_over_rows
 from trnlab.compiler.fusing.tiles import PsumSpace, TilePlan, TileSpace, make_plan, origin
@@ -67,6 +69,7 @@ class RowLoop:
     def __init__(self, low: Lowering, domain: Domain, width: int) -> None:
         self.low, self.domain, self.width = low, domain, width
         self.stages = stages_of(low, staged=width < domain.width)
+        self.runs = runs(low.group, low.part, low.ports, low.b, domain, width)
         self._coming: Iterator[_Loads] = iter(())  # of the sweeps after those at hand, where they are loaded ahead
 
     def run(self, sizes: Sizes | None, trial: TileLoader | None, places: int = 0) -> Emitter:
@@ -76,6 +79,7 @@ class RowLoop:
         wide = TileSpace(b, self.width, sizes.wide if sizes else None, "tile")
         narrow = TileSpace(b, 1, sizes.narrow if sizes else None, "row")
         loader = TileLoader(b, self.low.group, self.low.part, self.low.ports, wide, narrow)
+        loader.runs = RunTiles(b, self.low.ports, self.domain, self.runs)
         if trial is not None:
             loader.prepare(trial)
         if places:
@@ -131,6 +135,7 @@ class RowLoop:
         group = self.low.group
         read = dict.fromkeys(origin(v, group) for op in plan.ops for v in op.operands if op.name != "gather")
         full = {v for v, c in group.outer.items() if c is ValueClass.FULL and v not in group.classes}
+        full -= self.runs.keys()
         return [value for value in read if value in full and self.low.part.splat(value) is None]
 
     def _banks_left(self) -> int:
@@ -249,8 +254,9 @@ def parts_of_rows(group: FusionGroup, part: Partition, rows: int) -> int:
         return 1  # which GpSimdE counts
     if rows % PARTITION_STEP and any(op.name == "trn.moments" for op in group.ops):
         return 1
-    counts = range(128 // rows, 1, -1)
-    return next((n for n in counts if group.cols % n == 0 and group.cols // n >= LEAST_PIECE), 1)
+    counts = (n for n in range(128 // rows, 1, -1) if group.cols % n == 0 and group.cols // n >= LEAST_PIECE)
+    columns = [length for _, _, length in lengths(group, part, rows, group.cols).values()]
+    return next((n for n in counts if all(group.cols // n % length == 0 for length in columns)), 1)
 
 
 def _free_to_flatten(low: Lowering) -> bool:
@@ -306,6 +312,7 @@ class _Form:
         """Bytes that pass for each element, what sweeps take longer for being short, or for not overlapping."""
         group, part = self.low.group, self.low.part
         read = {v for v, c in group.outer.items() if c is ValueClass.FULL and part.splat(v) is None}
+        read -= self.trial.runs.keys()
         passing = sum(v.dtype.itemsize for v in {*read, *self.low.stores} if v.type.size == group.size)
         again = sum(v.dtype.itemsize for v in self.trial.again) * (1 - min(self.places / self.pieces, 1.0))
         return (passing + again) * (1 + SHORT / self.width) * max(OVERLAP / self.sizes.turns, 1.0)
@@ -321,7 +328,7 @@ class _Trial:
 
     def __init__(self, low: Lowering, domain: Domain, width: int) -> None:
         trial, self._width = RowLoop(low.fresh(), domain, width), width
-        self.again = trial.read_again() if width < domain.width else []
+        self.again, self.runs = trial.read_again() if width < domain.width else [], trial.runs
         emitter = trial.run(None, None)
         self.loader, self._wide, self._narrow = emitter.loader, emitter.wide.peak, emitter.narrow.peak
         self._early = emitter.wide.early
@@ -345,14 +352,17 @@ def _forms(low: Lowering, domain: Domain) -> Iterator[tuple[int, int, float]]:
     A row that fits whole is taken whole: in pieces it is loaded again for each reduction. Pieces are best as long as
     sweeps can still overlap, and no shorter than what a transfer and an instruction are worth.
     """
-    needs_whole = any(c is ValueClass.ROW for v, c in low.group.classes.items()) and not domain.flat
     reductions = [op.attrs["kind"] for op in low.group.ops if op.name == "reduce"]
+    needs_whole = any(_is_reduction(v) and c is ValueClass.ROW for v, c in low.group.classes.items())
+    needs_whole = needs_whole and not domain.flat
     read_once = needs_whole and bool(reductions) and set(reductions) <= set(EXTREMES)
     read_once = read_once and sum(not plan.per_row for plan in stages_of(low, staged=True)) == 1
     needs_whole = needs_whole and not read_once  # what is found out about rows is for others
     whole = domain.width <= (MAX_FREE[Memory.SBUF] if needs_whole else CHUNKS[0])
     sums = sums_over_rows(low.group)
-    widths = [domain.width] * whole + [c for c in CHUNKS if c < domain.width]
+    columns = {length for _, _, length in lengths(low.group, low.part, domain.rows, domain.cols).values()}
+    chunks = dict.fromkeys(aligned(c, sorted(columns)) for c in CHUNKS)
+    widths = [domain.width] * whole + [c for c in chunks if c < domain.width]
     own = {op.result.shape[-1] for op in low.group.ops if OPS[op.name].kind == ROWWISE}
     widths = [w for w in widths if not any(w % size for size in own)]
     if sums:

@@ -18,7 +18,7 @@ from trnlab.compiler.analysis.ranges import Ranges
 from trnlab.compiler.emission.emitter import Emitter
 from trnlab.compiler.rules.recipes import ResultRecipe, TileRecipe
 from trnlab.graph.ir import Op
-from trnlab.isa.base import Engine
+from trnlab.isa.base import Engine, Memory
 from trnlab.program import AP
 
 NORMAL = 2.0**126  # one over a number up to here, and down to one over this, is normal
@@ -86,7 +86,7 @@ def _product(e: Emitter, op: Op, invert: Callable[[Emitter, AP, AP], float]) -> 
         return
     narrow = not e.is_wide(rhs)
     source = e.ap(rhs)
-    inverse = e.temp(e.narrow if narrow else e.wide, source)
+    inverse = e.temp(e.narrow, source) if narrow else e.temp_beside(lhs)
     factor = invert(e, inverse, source)
     if factor < 0:
         data = e.ap(lhs)
@@ -135,8 +135,9 @@ def _by_root(e: Emitter, dst: AP, src: AP, sign: float) -> float:
     if dst.free == 1:
         return _exact(e, dst, src)
     e.charge(Engine.SCALAR, 2 * dst.free)
-    e.b.activation(dst=dst, data=src, op="rsqrt", scale=sign * ROOT_FACTOR)
-    e.b.activation(dst=dst, data=dst, op="square", scale=math.sqrt(ROOT_FACTOR))
+    root = dst if dst.memory is Memory.SBUF else e.temp(e.wide, dst)  # the port to PSUM is Vector's meanwhile
+    e.b.activation(dst=root, data=src, op="rsqrt", scale=sign * ROOT_FACTOR)
+    e.b.activation(dst=dst, data=root, op="square", scale=math.sqrt(ROOT_FACTOR))
     return sign
 
 
