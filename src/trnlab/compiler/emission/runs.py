@@ -174,9 +174,9 @@ class RunTiles:
     def _make(self, value: Value) -> None:
         if value not in self._tiles:
             shape = 128, blocks(self.domain), self.of[value].per_row(self.domain)
-            self._tiles[value] = self.b.tile(shape, value.dtype, name="runs", slots=shape[1])
+            self._tiles[value] = self.b.tile(shape, value.dtype, name="runs")
             if value.dtype is not float32 and self.of[value].alone:
-                self._wide[value] = self.b.tile(shape, float32, name="runs", slots=shape[1])
+                self._wide[value] = self.b.tile(shape, float32, name="runs")
 
     def _load(self, value: Value, frame: SweepSlice) -> None:
         """Load the rows at hand."""
