@@ -48,12 +48,14 @@ class BufferBuilder:
         *,
         name: str = "tile",
         memory: Memory = Memory.SBUF,
+        slots: int = AS_ACCESSED,
     ) -> AP:
         """A tile [P, F...] that lives until the enclosing `scope` ends. Raises CapacityError when SBUF is full.
 
-        Dependencies are tracked between the bytes of a partition at which its accesses begin and end.
+        `slots`: equal pieces of the free range that dependencies are tracked on separately; by default those between
+        bytes at which accesses begin and end, as far as no access touches many of them.
         """
-        return whole(self._on_chip(name, shape, dtype(dt), memory))
+        return whole(self._on_chip(name, shape, dtype(dt), memory, slots))
 
     def resident(
         self, shape: tuple[int, ...], dt: DType | str, address: int, *, name: str = "resident", slots: int = 1
@@ -67,10 +69,17 @@ class BufferBuilder:
         return self.place(Buffer(number, name, Memory.SBUF, shape, fmt, nbytes, *lies, "resident"))
 
     def pool(
-        self, shape: tuple[int, ...], dt: DType | str, *, bufs: int, name: str = "pool", memory: Memory = Memory.SBUF
+        self,
+        shape: tuple[int, ...],
+        dt: DType | str,
+        *,
+        bufs: int,
+        name: str = "pool",
+        memory: Memory = Memory.SBUF,
+        slots: int = AS_ACCESSED,
     ) -> TilePool:
-        """`bufs` tiles used in turn."""
-        return TilePool([self.tile(shape, dt, name=f"{name}{i}", memory=memory) for i in range(bufs)])
+        """`bufs` tiles used in turn. The others as in `tile`."""
+        return TilePool([self.tile(shape, dt, name=f"{name}{i}", memory=memory, slots=slots) for i in range(bufs)])
 
     def psum(
         self, shape: tuple[int, ...], dt: DType | str = "float32", *, name: str = "acc", bank: int | None = None
@@ -81,7 +90,7 @@ class BufferBuilder:
         """
         if bank is not None:
             self._psum_turn = bank
-        return whole(self._on_chip(name, shape, dtype(dt), Memory.PSUM))
+        return whole(self._on_chip(name, shape, dtype(dt), Memory.PSUM, 1))
 
     @property
     def sbuf_free(self) -> int:
@@ -165,7 +174,7 @@ class BufferBuilder:
             self._scratch += -(-nbytes // _ALIGN) * _ALIGN
         return self._add(buffer)
 
-    def _on_chip(self, name: str, shape: tuple[int, ...], dt: DType, memory: Memory) -> Buffer:
+    def _on_chip(self, name: str, shape: tuple[int, ...], dt: DType, memory: Memory, slots: int) -> Buffer:
         nbytes = prod(shape[1:]) * dt.itemsize
         if memory is Memory.PSUM:
             address = self._psum_address(nbytes)
@@ -180,7 +189,7 @@ class BufferBuilder:
             nbytes,
             partitions=shape[0],
             address=address,
-            slot_bytes=nbytes if memory is Memory.PSUM else AS_ACCESSED,
+            slot_bytes=-(-nbytes // slots) if slots else AS_ACCESSED,
         )
         return self._add(buffer)
 

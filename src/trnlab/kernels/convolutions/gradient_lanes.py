@@ -69,7 +69,8 @@ class _Rows:
         self.room, self.side = room, side
         self.above = max(along[0].low, 0) if self.whole else 0  # lines of zeros before an image
         shape = (P, ceil(room.channels / P), room.images * room.lines * room.pitch)
-        self.raw = self.b.pool(shape, self.dtype, bufs=room.bufs, name="raw")
+        slots = shape[1] * (1 if self.whole else self.bands)  # loaded one by one, of all of which a transpose reads
+        self.raw = self.b.pool(shape, self.dtype, bufs=room.bufs, name="raw", slots=slots)
         self.turned = [
             self.b.tile((P, room.wide, room.channels), self.dtype, name="turned") for _ in range(room.kept)
         ]
