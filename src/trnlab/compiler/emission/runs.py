@@ -44,7 +44,7 @@ class Run:
 
 
 def run_of(seen: ValueView, rows: int, cols: int) -> tuple[ValueView, int, int] | None:
-    """A look as rows and runs: without the last dimensions, over which it is the same; dimensions that make the rows;
+    """A view as rows and runs: without the last dimensions, over which it is the same; dimensions that make the rows;
     columns of a run. None where neighbouring columns differ."""
     split = split_rows(seen, rows, cols)
     if split is None:
