@@ -25,7 +25,7 @@ def passed(ended):
 @pytest.mark.parametrize("ranks", SIZES)
 def test_collectives(tmp_path, ranks):
     for each in passed(launch("collectives_script.py", tmp_path, ranks)):
-        assert each.output.count("passed") == 16
+        assert each.output.count("passed") == 17
 
 
 @pytest.mark.parametrize("ranks", SIZES)

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every collective of torch.distributed on neuron tensors, against what it means."""
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from together import DEVICE, RANK, RANKS, meet, on, report
+from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
@@ -296,6 +299,15 @@ def sparse_sums():
     equal(table.weight.grad.to_dense(), torch.tensor(rows)[:, None].expand(6, 2))
 
 
+def no_group_is_made_that_nobody_holds():
+    """PyTorch drops those of other backends, and connections that other ranks still make would break."""
+    with patch.object(distributed_c10d, "ProcessGroupGloo", side_effect=AssertionError("a group of gloo")):
+        group = dist.new_group(range(RANKS))
+    mine = torch.ones(1)
+    dist.all_reduce(mine, group=group)
+    equal(mine, torch.tensor([float(RANKS)]))
+
+
 def time_is_counted():
     record = session.current().counters.fabric.record()
     assert record["ranks"] == RANKS
@@ -310,7 +322,7 @@ def time_is_counted():
 
 
 meet("both", backend="cpu:gloo,neuron:neuron")
-report([reductions, broadcasts_and_objects, transfers])
+report([reductions, broadcasts_and_objects, transfers, no_group_is_made_that_nobody_holds])
 dist.destroy_process_group()
 meet("collectives", backend=None)
 report(

@@ -32,14 +32,32 @@ Work: Any = dist._Work
 group_of: Any = distributed_c10d._resolve_process_group  # by its name
 NEW_GROUP: tuple[Any, str] = distributed_c10d, "_new_group_with_tag"  # where all that make groups find it
 operators: Any = torch.ops._c10d_functional
+_own: set[Any] = set()  # backends whose groups are of a class of their own
 
 
 def register_backend(name: str, create: Callable[..., Any], devices: Sequence[str]) -> None:
     """Make a backend known whose groups are of a class of their own."""
     dist.Backend.register_backend(name, create, extended_api=True, devices=list(devices))
+    if not _own:
+        _make_own_first()
+    _own.add(name)
     if releases.found() >= (2, 15):  # its flight recorder asks a group for backends in C++, and such a group has none
         recorded: Any = distributed_c10d
         recorded._FR_SELF_RECORDING_BACKENDS.add(name)
+
+
+def _make_own_first() -> None:
+    """Of the backends of a group (`cpu:gloo,neuron:neuron`), let PyTorch make ours first. It takes a group of a class
+    of its own for the whole, makes no more, and drops what it made before: gloo then closed its connections while
+    other ranks still made theirs, who said `Connection closed by peer`."""
+    config: Any = distributed_c10d.BackendConfig
+    original = config.get_device_backend_map
+
+    @wraps(original)
+    def own_first(self: Any) -> dict[str, Any]:
+        return dict(sorted(original(self).items(), key=lambda each: each[1] not in _own))
+
+    config.get_device_backend_map = own_first
 
 
 def let_groups_say_their_device() -> None:
