@@ -258,7 +258,7 @@ def _in_lanes(op: Op) -> bool:
 
 
 def _with_rows(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Of a line, that of an image with one row."""
+    """The shape of a line as that of an image with one row."""
     return shape if len(shape) == 4 else (*shape[:2], 1, shape[2])
 
 
@@ -291,7 +291,7 @@ def _band(op: Op, x: Value) -> tuple[int, ...]:
 
 
 def _band_bytes(op: Op, x: Value, rows: int, cols: int) -> int:
-    """Of a partition, for an image, its gradient and their transposes, roughly: so many rows and columns of dy."""
+    """Bytes of a partition for an image, its gradient and their transposes, roughly: so many rows, columns of dy."""
     grouped = op.attrs["batch_group_count"] > 1  # packs come one after the other
     depth, blocks = (1, 1) if grouped else (-(-x.shape[0] // P), -(-op.operands[1].shape[0] // P))
     across = BANK if grouped else max(BANK, x.shape[0])

@@ -29,7 +29,7 @@ FOLDED = frozenset({"add", "subtract", "multiply", "maximum", "minimum"})
 
 
 @dataclass(frozen=True)
-class Run:
+class ColumnRun:
     """A value whose first `dims` dimensions are the rows of a loop, the others the runs of a row, each of `length`
     columns. `alone`: whether a sweep lies within a run, and its readers take the element as a number of each row."""
 
@@ -73,10 +73,10 @@ def lengths(group: FusionGroup, part: Classes, rows: int, cols: int) -> dict[Val
 
 def runs(
     group: FusionGroup, part: Classes, ports: Mapping[Value, AP], b: Builder, domain: Domain, width: int
-) -> dict[Value, Run]:
+) -> dict[Value, ColumnRun]:
     """The same for sweeps of `width` columns that hold whole runs or lie within one, as far as SBUF should hold an
     element of each run of all rows."""
-    found: dict[Value, Run] = {}
+    found: dict[Value, ColumnRun] = {}
     if domain.flat:
         return found
     readers, left = _readers(group), MOST_BYTES
@@ -90,7 +90,7 @@ def runs(
             and length % width == 0
             and all(_folds(op, value, group, part, known) for op in readers.get(value, ()))
         )
-        run = Run(view, dims, length, alone)
+        run = ColumnRun(view, dims, length, alone)
         left -= run.per_row(domain) * blocks(domain) * (value.dtype.itemsize + 4)
         if left < 0:
             break
@@ -132,7 +132,7 @@ def _folds(op: Op, value: Value, group: FusionGroup, part: Classes, known: Itera
 class RunTiles:
     """An element of each run of all rows, from the first sweep that needs it on: [128, blocks, runs of a row]."""
 
-    def __init__(self, b: Builder, ports: Mapping[Value, AP], domain: Domain, of: Mapping[Value, Run]) -> None:
+    def __init__(self, b: Builder, ports: Mapping[Value, AP], domain: Domain, of: Mapping[Value, ColumnRun]) -> None:
         self.b, self.ports, self.domain, self.of = b, ports, domain, of
         self._tiles: dict[Value, AP] = {}
         self._wide: dict[Value, AP] = {}  # the same in float32
