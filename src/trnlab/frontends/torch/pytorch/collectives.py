@@ -47,8 +47,8 @@ def register_backend(name: str, create: Callable[..., Any], devices: Sequence[st
 
 
 def _make_own_first() -> None:
-    """Of the backends of a group (`cpu:gloo,neuron:neuron`), let PyTorch make ours first. It takes a group of a class
-    of its own for the whole, makes no more, and drops what it made before: gloo then closed its connections while
+    """Let PyTorch make ours first of a group's backends (`cpu:gloo,neuron:neuron`). It takes a group of a class of its
+    own for the whole, makes no more, and drops what it made before: gloo then closed its connections while
     other ranks still made theirs, who said `Connection closed by peer`."""
     config: Any = distributed_c10d.BackendConfig
     original = config.get_device_backend_map
