@@ -47,9 +47,9 @@ def register_backend(name: str, create: Callable[..., Any], devices: Sequence[st
 
 
 def _make_own_first() -> None:
-    """Let PyTorch make ours first of a group's backends (`cpu:gloo,neuron:neuron`). It takes a group of a class of its
-    own for the whole, makes no more, and drops what it made before: gloo then closed its connections while
-    other ranks still made theirs, who said `Connection closed by peer`."""
+    """Let PyTorch make ours first of a group's backends (`cpu:gloo,neuron:neuron`). It takes a group of a class of
+    its own for the whole, makes no more, and drops what it made before: gloo then closed its connections while other
+    ranks still made theirs, who said `Connection closed by peer`."""
     config: Any = distributed_c10d.BackendConfig
     original = config.get_device_backend_map
 
