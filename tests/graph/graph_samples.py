@@ -69,6 +69,7 @@ def every_op():
     pooled = b.op("trn.max_pool", q, **sizes)
     spread = b.op("trn.max_pool_backward", pooled, q, **sizes)
     both = b.op("trn.moments", q, dimensions=(1, 3))
+    shares = b.op("trn.softmax_statistics", q, dimensions=(3,))
     rotated = b.op("trn.rotate_half", noise)
     tall = b.reshape(b.convert(noise, bfloat16), (6, 4))
     cast = {"dtype": float32, "rhs_cast": "bfloat16"}
@@ -79,6 +80,7 @@ def every_op():
         joined,
         *beside,
         both,
+        shares,
         rotated,
         total,
         summed,

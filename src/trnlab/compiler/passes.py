@@ -20,6 +20,7 @@ from trnlab.compiler.rewriting.precision import cast_loads, cast_matmuls
 from trnlab.compiler.rewriting.products import sum_beside_products, sum_products
 from trnlab.compiler.rewriting.recognize import recognize
 from trnlab.compiler.rewriting.rounding import round_last
+from trnlab.compiler.rewriting.softmax import join_softmax_statistics
 from trnlab.compiler.rewriting.tables import update_rows
 from trnlab.graph.ir import Graph
 from trnlab.graph.passes import simplify
@@ -47,6 +48,7 @@ FINISH: tuple[Pass, ...] = (
     ("legalize", lambda graph, options: legalize(graph)),
     ("round-last", lambda graph, options: round_last(graph)),
     ("moments", lambda graph, options: join_moments(graph)),
+    ("softmax-statistics", lambda graph, options: join_softmax_statistics(graph)),
     ("recompute", lambda graph, options: recompute(graph)),
     ("sum-products", lambda graph, options: sum_products(graph)),
     ("sum-beside-products", lambda graph, options: sum_beside_products(graph)),

@@ -154,6 +154,14 @@ def _moments(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[
     return (b.concatenate([b.reshape(v, (1, *mean.shape)) for v in (mean, variance)], 0),)
 
 
+def _softmax_statistics(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
+    x, dims = b.convert(operands[0], float32), attrs["dimensions"]
+    top = b.reduce(x, dims, "maximum")
+    kept = [d for d in range(len(x.shape)) if d not in dims]
+    total = b.reduce(b.exponential(b.subtract(x, b.broadcast_in_dim(top, x.shape, kept))), dims)
+    return (b.concatenate([b.reshape(v, (1, *top.shape)) for v in (top, total)], 0),)
+
+
 def _max_pool(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
     best, *others = (seen for _, seen in _windows(b, operands[0], attrs))
     for seen in others:
@@ -321,6 +329,7 @@ _DEFINITIONS: dict[str, Callable[[GraphBuilder, Sequence[Value], Attrs], tuple[V
     "trn.silu_dx": _silu_dx,
     "trn.rotate_half": _rotate_half,
     "trn.moments": _moments,
+    "trn.softmax_statistics": _softmax_statistics,
     "trn.dot_sum": _dot_sum,
     "trn.dot_and_sums": _dot_and_sums,
     "trn.max_pool": _max_pool,

@@ -399,7 +399,7 @@ def _scatter(types: Types, attrs: Attrs) -> TensorType:
 # -- attention ----------------------------------------------------------------------------------------------------
 
 
-def _moments(types: Types, attrs: Attrs) -> TensorType:
+def _two_of_rows(types: Types, attrs: Attrs) -> TensorType:
     kept = _reduce(types, {**attrs, "kind": "add"})
     return TensorType((2, *kept.shape), float32)
 
@@ -449,7 +449,8 @@ _RULES: dict[str, Rule] = {
     "trn.gelu": _unary,
     "trn.rotate_half": composites.rotate_half,
     "trn.gelu_dx": _unary,
-    "trn.moments": _moments,
+    "trn.moments": _two_of_rows,
+    "trn.softmax_statistics": _two_of_rows,
     "trn.dot_sum": _dot_sum,
     "trn.dot_and_sums": _dot_and_sums,
     **composites.RULES,

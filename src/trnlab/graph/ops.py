@@ -142,6 +142,8 @@ _TABLE: tuple[OpDef, ...] = (
     # Mean and mean squared distance from it over some dimensions, one after the other along a new first dimension;
     # both in float32.
     OpDef("trn.moments", REDUCE, ("operand",), "f", {"dimensions": _INTS}),
+    # The largest element m over some dimensions and the sum of exp(x - m), in the same way.
+    OpDef("trn.softmax_statistics", REDUCE, ("operand",), "f", {"dimensions": _INTS}),
     OpDef(
         "dot_general",
         DOT,

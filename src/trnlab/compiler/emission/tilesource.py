@@ -13,7 +13,7 @@ from math import prod
 from trnlab.compiler.analysis.strided import ValueView, split_rows
 from trnlab.compiler.emission.domain import Domain, RowCache, SweepSlice, parts_of_sweep
 from trnlab.compiler.emission.runs import RunTiles
-from trnlab.compiler.emission.totals import Extremes, Moments
+from trnlab.compiler.emission.totals import Extremes, Moments, SoftmaxStatistics
 from trnlab.compiler.fusing.fusion import Partition
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass, resident
 from trnlab.compiler.fusing.tiles import TileSpace
@@ -57,7 +57,7 @@ class TileLoader:
         self._early: dict[tuple[Value, int, int], AP] = {}  # of a later sweep, by its first row and column
         self._sums: dict[tuple[Value, int], list[AP]] = {}
         self._ones: dict[DType, AP] = {}
-        self.totals: dict[Value, Moments | Extremes] = {}
+        self.totals: dict[Value, Moments | Extremes | SoftmaxStatistics] = {}
         self.in_order = group.kind is GroupKind.ROWS  # the last columns of a row come last
         # whether it is an epilogue whose tiles begin at each 128th row: of one product, or one group of channels
         anchor = group.ops[0].attrs if group.ops else {}
@@ -68,6 +68,7 @@ class TileLoader:
         self._split: dict[tuple[Value, int, int], tuple[ValueView, int] | None] = {}  # what every tile asks again
         self._homes: dict[tuple[Value, int, int], AP | None] = {}
         self.storing = Engine.GPSIMD
+        self.passes = 1  # over all rows: several where the loop over columns is the outer one
 
     def sibling(self) -> TileLoader:
         """Another one for the next tile of the same loop, with the same numbers, columns and sums."""
@@ -76,7 +77,7 @@ class TileLoader:
         twin.totals, twin.kept, twin.runs, twin._kept_rows = self.totals, self.kept, self.runs, self._kept_rows
         twin._windows, twin._row_results = self._windows, self._row_results
         twin._split, twin._homes = self._split, self._homes
-        twin.storing = self.storing
+        twin.storing, twin.passes = self.storing, self.passes
         return twin
 
     def outer_class(self, value: Value) -> ValueClass:
@@ -124,7 +125,7 @@ class TileLoader:
             return self.load_rows(value, frame, None)
         if cls is ValueClass.COL and frame.domain.parts == 1 and resident(value, self.group):
             return self._keep(value)[: frame.rows, frame.col : frame.col + frame.cols]
-        if cls is ValueClass.COL and self.group.kind is not GroupKind.ROWS:
+        if cls is ValueClass.COL and (self.passes > 1 or self.group.kind is not GroupKind.ROWS):
             return self._columns(value, frame)[: frame.rows]
         at_home = self.at_home(value, frame)
         if at_home is not None:
@@ -213,8 +214,9 @@ class TileLoader:
         return self.runs.number(value, frame) if self.runs is not None else None
 
     def _has_many(self, domain: Domain) -> bool:
-        """Whether a loop over rows has so many that what varies along them is transferred for several blocks."""
-        return self.in_order and domain.parts == 1 and MANY <= -(-domain.rows // 128) <= MOST_KEPT
+        """Whether a loop meets so many blocks of rows that what varies along them is transferred for several."""
+        blocks = -(-domain.rows // 128)
+        return self.in_order and domain.parts == 1 and blocks * self.passes >= MANY and blocks <= MOST_KEPT
 
     def words(self, value: Value) -> AP:
         """All elements of a small value in every partition, [128, F]; loaded once."""
@@ -393,6 +395,16 @@ class TileLoader:
         self.totals[value].add(frame.row, data)
         if frame.last_cols and self.in_order:
             self.totals[value].store(frame.row, self.ports[value])
+
+    def softmax_statistics(self, value: Value, data: AP, frame: SweepSlice) -> None:
+        """Take the frame's part of the largest element of each row and of the sum of exponentials, as `moments`."""
+        if value not in self.totals:
+            self.totals[value] = SoftmaxStatistics(self.b, frame.domain.rows)
+        totals = self.totals[value]
+        assert isinstance(totals, SoftmaxStatistics)
+        totals.add(frame.row, data)
+        if frame.last_cols and self.in_order:
+            totals.store(frame.row, self.ports[value])
 
     def extremes(self, value: Value, data: AP, frame: SweepSlice, op: str) -> None:
         """Take the frame's part of the largest ("max") or smallest element of each row; `finish` writes them out."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a loop finds out about whole rows while their columns pass: means with variances, largest
-and smallest elements.
+and smallest elements, sums of exponentials.
 
 Each sweep leaves the numbers of its columns in a place of its own, so that none waits for another; when the places
 are full, and at the end, they are combined. Rows lie on partitions, 128 to a block.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from trnlab.compiler.emission.domain import Domain
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocks import BANKS, dma_store
-from trnlab.numerics.dtypes import DType, float32
+from trnlab.numerics.dtypes import DType, bfloat16, bool_, float32
 from trnlab.program import AP, Builder, hbm_view
 
 PLACES = 32  # for the numbers of sweeps
@@ -128,6 +128,88 @@ class Extremes:
             return
         self._shorten(block)
         dma_store(self.b, hbm_view(target.buffer, row, ((1, count), (1, 1))), block.tile[:count, :1])
+        block.taken = 0
+
+
+class SoftmaxStatistics:
+    """The largest elements of rows, and the sums of the exponentials of the distances from them: float32 [2, R] in
+    the end.
+
+    The exponentials of a sweep are of distances from its own largest element, which is kept with its sign changed, as
+    ScalarE takes it. A sweep of nothing but minus infinity has no such distances: its sum, which is NaN, counts for
+    nothing if the row has a larger element elsewhere.
+    """
+
+    def __init__(self, b: Builder, rows: int) -> None:
+        self.b, self.rows = b, rows
+        blocks = -(-rows // 128)
+        self._blocks = [_Block(self._tile(2 * PLACES)) for _ in range(blocks)]
+        self._factors, self._scaled = self._tile(PLACES), self._tile(PLACES)
+        self._counts = b.tile((128, PLACES), bool_, name="counts")
+        self._both, self._minus = (b.pool((128, n), float32, bufs=2, name="softmax") for n in (2, 1))
+        self._lost: AP | None = None
+
+    def _tile(self, cols: int) -> AP:
+        return self.b.tile((128, cols), float32, name="softmax")
+
+    def add(self, row: int, data: AP) -> None:
+        """Some columns of the rows from `row` on, [P, F]."""
+        block, count = self._blocks[row // 128], data.partitions
+        if block.taken == PLACES:
+            self._shorten(block)
+        minus, total = self._places(block, count, block.taken, block.taken + 1)
+        self.b.tensor_reduce(dst=minus, data=data, op="max", axes=1, negate=True)
+        self.b.activation(dst=self._scratch(data), data=data, op="exp", bias=minus, reduce_res=total)
+        block.taken += 1
+        block.count = count
+
+    def _scratch(self, data: AP) -> AP:
+        """Where exponentials go that nobody reads."""
+        if self._lost is None or self._lost.free < data.free:
+            self._lost = self.b.tile((128, data.free), bfloat16, name="exponentials")
+        return self._lost[: data.partitions, : data.free]
+
+    def _places(self, block: _Block, count: int, first: int, last: int) -> tuple[AP, AP]:
+        """Minus the largest elements, and the sums, of some sweeps: [count, last - first] each."""
+        rows = block.tile[:count]
+        return rows[:, first:last], rows[:, PLACES + first : PLACES + last]
+
+    def _combined(self, block: _Block) -> AP:
+        """Both numbers [P, 2] of all that has been seen."""
+        b, count, taken = self.b, block.count, block.taken
+        both, least = self._both.next()[:count], self._minus.next()[:count]
+        factors, scaled, counts = (x[:count, :taken] for x in (self._factors, self._scaled, self._counts))
+        minus, totals = self._places(block, count, 0, taken)
+        b.tensor_reduce(dst=least, data=minus, op="min", axes=1)
+        # exp(m_i - m), of numbers with their signs changed; where it is 0, the sum may be NaN and counts for nothing.
+        b.tensor_scalar(dst=factors, data=minus, operand0=least, op0="subtract")
+        b.activation(dst=factors, data=factors, op="exp", scale=-1.0)
+        b.tensor_scalar(dst=counts, data=factors, operand0=0.0, op0="not_equal")
+        b.select_reduce(dst=scaled, predicate=counts, on_true=totals, on_false=0.0)
+        b.tensor_tensor(dst=scaled, data1=scaled, data2=factors, op="multiply", engine=Engine.VECTOR)
+        b.tensor_reduce(dst=both[:, 1:], data=scaled, op="add", axes=1)
+        b.tensor_scalar(dst=both[:, :1], data=least, operand0=-1.0, op0="multiply")
+        return both
+
+    def _shorten(self, block: _Block) -> None:
+        """One place for all."""
+        if block.taken > 1:
+            both = self._combined(block)
+            minus, total = self._places(block, block.count, 0, 1)
+            self.b.tensor_scalar(dst=minus, data=both[:, :1], operand0=-1.0, op0="multiply")
+            self.b.tensor_copy(dst=total, src=both[:, 1:])
+            block.taken = 1
+
+    def again(self, b: Builder) -> SoftmaxStatistics:
+        """The same for another routine."""
+        return SoftmaxStatistics(b, self.rows)
+
+    def store(self, row: int, target: AP) -> None:
+        """Write out the rows of the block from `row` on, of which all columns have been seen, to HBM [2, R]."""
+        block, count = self._blocks[row // 128], min(128, self.rows - row)
+        if not block.taken:
+            return
+        dma_store(self.b, hbm_view(target.buffer, row, ((1, count), (self.rows, 2))), self._combined(block))
         block.taken = 0
 
 

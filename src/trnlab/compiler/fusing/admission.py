@@ -7,7 +7,7 @@ from math import prod
 
 from trnlab.compiler.convolutions import has_epilogue
 from trnlab.compiler.fusing.classes import Classes
-from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass, join, sums_over_rows
+from trnlab.compiler.fusing.groups import STATISTICS, FusionGroup, GroupKind, ValueClass, join, sums_over_rows
 from trnlab.graph.ir import Op, Value
 from trnlab.graph.ops import ELEMENTWISE, OPS, ROWWISE
 from trnlab.kernels.blocks import P
@@ -30,8 +30,8 @@ class Admission(Classes):
             return self._admit_random(group, op)
         if op.name == "reduce":
             return self._admit_reduce(group, op)
-        if op.name == "trn.moments":
-            return self._admit_moments(group, op)
+        if op.name in STATISTICS:
+            return self._admit_statistics(group, op)
         if op.name == "gather":
             return self._admit_gather(group, op)
         if OPS[op.name].kind == ROWWISE:
@@ -100,7 +100,7 @@ class Admission(Classes):
             return None
         return cols, ValueClass.FINAL
 
-    def _admit_moments(self, group: FusionGroup, op: Op) -> tuple[int | None, ValueClass] | None:
+    def _admit_statistics(self, group: FusionGroup, op: Op) -> tuple[int | None, ValueClass] | None:
         value, cols = op.operands[0], reduced_cols(op)
         if value.type.size != group.size or group.cols not in (None, cols) or not self._has_rows(group):
             return None

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from trnlab.graph.ir import Op, Value
 
+STATISTICS = frozenset(("trn.moments", "trn.softmax_statistics"))  # ops that find out two numbers of each row
 RESIDENT_COL_BYTES = 16 * 1024  # what varies along columns only stays in SBUF up to this size
 
 

@@ -9,7 +9,7 @@ pass over memory. Updates of the optimizer, and sums that gradients are added to
 from __future__ import annotations
 
 from trnlab.compiler.fusing.classes import Classes
-from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass
+from trnlab.compiler.fusing.groups import STATISTICS, FusionGroup, GroupKind, ValueClass
 from trnlab.graph.ir import Op, Value
 from trnlab.graph.ops import OPS, REDUCE
 
@@ -30,7 +30,7 @@ def _is_full(classes: Classes, group: FusionGroup, value: Value) -> bool:
 
 
 def _is_sum(op: Op) -> bool:
-    return OPS[op.name].kind == REDUCE or op.name == "trn.moments"
+    return OPS[op.name].kind == REDUCE or op.name in STATISTICS
 
 
 def _reads_sums(classes: Classes, group: FusionGroup, op: Op) -> bool:

@@ -16,7 +16,7 @@ from trnlab.compiler.emission.domain import Domain, SweepSlice
 from trnlab.compiler.emission.emitter import Emitter
 from trnlab.compiler.emission.sweep import steps, take_turns
 from trnlab.compiler.emission.tilesource import TileLoader
-from trnlab.compiler.fusing.groups import GroupKind, ValueClass
+from trnlab.compiler.fusing.groups import STATISTICS, GroupKind, ValueClass
 from trnlab.compiler.fusing.tiles import TilePlan, TileSpace, make_plan, origin
 from trnlab.compiler.lowerings.context import Lowering
 from trnlab.errors import CapacityError
@@ -74,7 +74,8 @@ class EpilogueSink(Sink):
         self.loads = loaded_values(low, self.plan)
         self.together = tiles_together(low)
         self.moved = self.moved_bytes() if cost else 0
-        self.rounds = any(op.name == "trn.moments" for op in self.plan.ops)
+        made = low.group.anchor.result
+        self.rounds = any(op.name in STATISTICS and op.operands[0] is made for op in self.plan.ops)
         self._announced: deque[tuple[SweepSlice, Emitter]] = deque()
         self._waiting: list[tuple[SweepSlice, Emitter, AP]] = []
 
@@ -140,7 +141,8 @@ def loaded_values(low: Lowering, plan: TilePlan) -> list[Value]:
 
 def tiles_together(low: Lowering) -> int:
     """How many tiles go through an epilogue side by side."""
-    return 2 if len(low.group.ops) > MANY_OPS else 1
+    chains = len(low.group.ops) > MANY_OPS or any(op.name == "trn.softmax_statistics" for op in low.group.ops)
+    return 2 if chains else 1
 
 
 def lower_dot(low: Lowering) -> None:

@@ -80,6 +80,9 @@ class RowLoop:
         narrow = TileSpace(b, 1, sizes.narrow if sizes else None, "row")
         loader = TileLoader(b, self.low.group, self.low.part, self.low.ports, wide, narrow)
         loader.runs = RunTiles(b, self.low.ports, self.domain, self.runs)
+        outside = _columns_outside(self.low.group, self.domain, self.width)
+        alike = outside and self.domain.parts == 1
+        loader.passes = -(-self.domain.width // self.width) if alike else 1
         if trial is not None:
             loader.prepare(trial)
         if places:
@@ -92,7 +95,6 @@ class RowLoop:
         rows, cols = range(0, self.domain.rows, 128), range(0, self.domain.width, self.width)
         if sizes is None:  # the first and the last of each show all there is
             rows, cols = rows[:: max(len(rows) - 1, 1)], cols[:: max(len(cols) - 1, 1)]
-        outside = _columns_outside(self.low.group, self.domain, self.width)
         turns = len(emitters) if loader.kept is None else 1
         batches: list[Any] = self._corners(rows, cols, turns) if outside else list(_batches(list(rows), turns))
         if sizes is not None and sizes.ahead and loader.kept is None:

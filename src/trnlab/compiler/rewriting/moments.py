@@ -31,11 +31,11 @@ def join_moments(graph: Graph) -> None:
             return None
         x, dims = total.operands[0], total.attrs["dimensions"]
         if op.result in spread:
-            both = b.append("trn.moments", (_as_made(x),), {"dimensions": dims}).result
+            both = b.append("trn.moments", (as_made(x),), {"dimensions": dims}).result
             means[op.result] = both
-            return _part(b, both, 0)
+            return part_of(b, both, 0)
         mean = variances.get(op.result)
-        return _part(b, means[mean], 1) if mean in means else None
+        return part_of(b, means[mean], 1) if mean in means else None
 
     spread, variances = _pairs(graph)
     if spread:
@@ -43,7 +43,8 @@ def join_moments(graph: Graph) -> None:
         remove_dead_ops(graph)
 
 
-def _part(b: GraphBuilder, both: Value, index: int) -> Value:
+def part_of(b: GraphBuilder, both: Value, index: int) -> Value:
+    """One of two numbers of each row."""
     return b.reshape(b.slice_dim(both, 0, index, index + 1), both.shape[1:])
 
 
@@ -64,7 +65,7 @@ def _pairs(graph: Graph) -> tuple[set[Value], dict[Value, Value]]:
         dims, shape = first.attrs["dimensions"], apart.result.shape
         kept = tuple(d for d in range(len(shape)) if d not in dims)
         same = dims == total.attrs["dimensions"] and mean.attrs["broadcast_dimensions"] == kept
-        if same and _is_product(first.operands[0]) and prod(shape[d] for d in dims) >= LEAST_ROW:
+        if same and is_product(first.operands[0]) and prod(shape[d] for d in dims) >= LEAST_ROW:
             variances[op.result] = first_mean = mean.operands[0]
             assert first_mean.dtype is float32
     return set(variances.values()), variances
@@ -84,14 +85,15 @@ def _average(op: Op) -> Op | None:
     return total if trailing and count and isclose(factor, 1 / count, rel_tol=2**-22) else None
 
 
-def _as_made(value: Value) -> Value:
-    """Before a convert that loses nothing."""
+def as_made(value: Value) -> Value:
+    """The value before a convert that loses nothing."""
     wide = made_by(value, "convert")
     return wide.operands[0] if wide is not None and wide.operands[0].dtype.is_float else value
 
 
-def _is_product(value: Value) -> bool:
-    op = _as_made(value).op
+def is_product(value: Value) -> bool:
+    """Whether a value comes out of a product or a convolution, perhaps with its dimensions in another order."""
+    op = as_made(value).op
     while op is not None and op.name in ("reshape", "transpose"):
         op = op.operands[0].op
     return op is not None and OPS[op.name].kind in (DOT, CONVOLUTION)

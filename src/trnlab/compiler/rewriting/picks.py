@@ -14,7 +14,7 @@ import numpy as np
 
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.intervals import limits
-from trnlab.graph.ir import Value
+from trnlab.graph.ir import Op, Value
 from trnlab.graph.ops import ELEMENTWISE, OPS
 from trnlab.graph.passes.rewrite import is_zero, made_by, recomputed, splat
 from trnlab.numerics.dtypes import int32
@@ -68,15 +68,19 @@ def take_along(b: GraphBuilder, x: Value, ids: Value) -> Value:
 
 def _one_per_row(b: GraphBuilder, x: Value) -> Value | None:
     """A value that is the same along the last dimension, without it."""
-    op, last = x.op, len(x.shape) - 1
-    if op is None or op.name != "broadcast_in_dim":
+    op, last = made_by(x, "broadcast_in_dim"), len(x.shape) - 1
+    if op is None or not _repeats_along_rows(op):
         return None
     (source,) = op.operands
     kept = [(d, n) for d, n in zip(op.attrs["broadcast_dimensions"], source.shape) if d != last]
-    if prod(n for _, n in kept) != source.type.size:
-        return None
     narrow = b.reshape(source, tuple(n for _, n in kept))
     return b.broadcast_in_dim(narrow, x.shape[:last], tuple(d for d, _ in kept))
+
+
+def _repeats_along_rows(spread: Op) -> bool:
+    """Whether what a broadcast makes is the same along its last dimension."""
+    last, given = len(spread.result.shape) - 1, spread.operands[0].shape
+    return all(d != last or n == 1 for d, n in zip(spread.attrs["broadcast_dimensions"], given))
 
 
 def _from_memory(b: GraphBuilder, x: Value, ids: Value) -> Value | None:
@@ -100,12 +104,17 @@ def _from_memory(b: GraphBuilder, x: Value, ids: Value) -> Value | None:
 
 
 def _source(x: Value, steps: int) -> Value | None:
-    """The one value with all elements of x that lies in memory, and of which x is computed element by element."""
+    """The one value with all elements of x that lies in memory, and of which x is computed element by element. A
+    product with numbers of columns, as a bias, lies there with them."""
     op = x.op
     if op is None or op.name in MAKERS:
         return x
     if OPS[op.name].kind != ELEMENTWISE or not steps:
         return None
-    whole = [v for v in op.operands if splat(v) is None and made_by(v, "broadcast_in_dim") is None]
+    spread = [made_by(v, "broadcast_in_dim") for v in op.operands]
+    whole = [v for v, repeated in zip(op.operands, spread) if repeated is None and splat(v) is None]
     found = {_source(v, steps - 1) for v in whole}
-    return found.pop() if len(found) == 1 else None
+    source = found.pop() if len(found) == 1 else None
+    if all(repeated is None or _repeats_along_rows(repeated) for repeated in spread):
+        return source
+    return x if source is not None and source.op is not None else None

@@ -118,6 +118,7 @@ RULES: dict[str, tuple[SelectionRule, ...]] = {
         SelectionRule(reductions.reduce, INTEGERS, when=extreme_fits_float32),
     ),
     "trn.moments": (SelectionRule(reductions.moments, FLOATS),),
+    "trn.softmax_statistics": (SelectionRule(reductions.softmax_statistics, FLOATS),),
     "gather": (SelectionRule(sources.gather, EVERY, when=indices_are_words),),
     "trn.rng_uniform": (SelectionRule(sources.random, WORDS),),
     "trn.rng_philox": (SelectionRule(sources.random_words, WORDS),),

@@ -42,6 +42,14 @@ def moments(e: Emitter, op: Op) -> None:
     e.loader.moments(op.result, data, e.frame)
 
 
+def softmax_statistics(e: Emitter, op: Op) -> None:
+    """The largest of this sweep's columns, and the sum of their exponentials, as `moments`."""
+    data = e.spread(op.operands[0])
+    e.charge(Engine.VECTOR, data.free // (2 if data.dtype is bfloat16 else 1))
+    e.charge(Engine.SCALAR, data.free)
+    e.loader.softmax_statistics(op.result, data, e.frame)
+
+
 def _alu(op: Op) -> str:
     """The operator: truth is 0 or 1, of which the smaller is "and"; integers are combined bit by bit."""
     kind = op.attrs["kind"]

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The largest element of each row of a product and the sum of the exponentials, in one look at it.
+
+A softmax spells them out one after the other: a loop over rows that are too long to stay on chip reads them for the
+sum, and again for what the softmax is for. The product's epilogue takes both of each tile on its way out, the
+exponentials of distances from the tile's own largest element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from math import prod
+
+from trnlab.compiler.rewriting.moments import as_made, is_product, part_of
+from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.ir import Graph, Op, Value
+from trnlab.graph.ops import ELEMENTWISE, OPS
+from trnlab.graph.passes.dead import remove_dead_ops
+from trnlab.graph.passes.rewrite import made_by, rewrite, splat
+from trnlab.numerics.dtypes import float32
+
+LEAST_ROW = 4096  # elements: shorter rows are loaded once and stay
+MOST_STEPS = 6  # from the product to the rows
+
+
+def join_softmax_statistics(graph: Graph) -> None:
+    """Replace largest elements along rows of products, and sums of the exponentials of what is left of the rows
+    without them; same meaning."""
+    sums = {op.result: top for op in graph.ops if (top := _largest_of(op)) is not None}
+    tops, joined = set(sums.values()), dict[Value, Value]()
+
+    def reduction(op: Op, b: GraphBuilder) -> Value | None:
+        if op.result in tops:
+            x, attrs = as_made(op.operands[0]), {"dimensions": op.attrs["dimensions"]}
+            joined[op.result] = b.append("trn.softmax_statistics", (x,), attrs).result
+            return part_of(b, joined[op.result], 0)
+        top = sums.get(op.result)
+        return part_of(b, joined[top], 1) if top is not None else None
+
+    if sums:
+        rewrite(graph, {"exponential": partial(_over_sum, sums)})
+        rewrite(graph, {"subtract": _gradient_of_logits})
+        rewrite(graph, {"reduce": reduction})
+        remove_dead_ops(graph)
+
+
+def _largest_of(op: Op) -> Value | None:
+    """The largest elements m of the rows of a product whose sums of exp(x - m) an op is."""
+    apart = made_by(op.operands[0], "exponential") if op.name == "reduce" and op.attrs["kind"] == "add" else None
+    apart = made_by(apart.operands[0], "subtract") if apart is not None else None
+    spread = made_by(apart.operands[1], "broadcast_in_dim") if apart is not None else None
+    top = made_by(spread.operands[0], "reduce") if spread is not None else None
+    if apart is None or spread is None or top is None or top.attrs["kind"] != "maximum":
+        return None
+    x, dims = apart.operands[0], op.attrs["dimensions"]
+    shape = x.shape
+    kept = tuple(range(len(shape) - len(dims)))
+    trailing = tuple(dims) == tuple(range(len(kept), len(shape)))
+    same = top.attrs["dimensions"] == dims and spread.attrs["broadcast_dimensions"] == kept and x.dtype is float32
+    of_rows = trailing and same and top.operands[0] is x and prod(shape[d] for d in dims) >= LEAST_ROW
+    return top.result if of_rows and _ends_product(x) else None
+
+
+def _over_sum(sums: Mapping[Value, Value], op: Op, b: GraphBuilder) -> Value | None:
+    """exp(y - log s) as exp(y) / s, for the y = x - m that s is the sum of exponentials of: ScalarE takes -m with the
+    exponential, but no second number. s is 1 at least."""
+    total = made_by(op.operands[0], "subtract")
+    repeated = _of_rows(total.operands[1]) if total is not None else None
+    log = made_by(repeated, "log") if repeated is not None else None
+    if total is None or log is None:
+        return None
+    s = _unshaped(log.operands[0])
+    summed = made_by(s.op.operands[0], "exponential") if s.op is not None and s in sums else None
+    if summed is None or summed.operands[0] is not total.operands[0]:
+        return None
+    share = b.broadcast_in_dim(b.divide(1.0, s), op.result.shape, range(len(s.shape)))
+    return b.multiply(b.exponential(total.operands[0]), share)
+
+
+def _gradient_of_logits(op: Op, b: GraphBuilder) -> Value | None:
+    """The gradient of the logits, select(is_target, g, 0) - p g, as (select(is_target, 1, 0) - p) g: a number that is
+    the same in all rows is multiplied in the same instruction as the comparison."""
+    hit, weighted = made_by(op.operands[0], "select"), made_by(op.operands[1], "multiply")
+    if hit is None or weighted is None or repr(splat(hit.operands[2])) != "0.0":
+        return None
+    given, taken = _of_rows(hit.operands[1]), _of_rows(weighted.operands[1])
+    if given is None or taken is None or not _same_where_hit(given, taken, hit.operands[0]):
+        return None
+    one = b.select(hit.operands[0], b.constant(1.0, float32, op.result.shape), hit.operands[2])
+    return b.multiply(b.subtract(one, weighted.operands[0]), weighted.operands[1])
+
+
+def _same_where_hit(given: Value, taken: Value, hits: Value) -> bool:
+    """Whether what the target of a row gets is what the row's other elements get, and none gets any where no element
+    is the target: its number is then outside of the row."""
+    if given is taken:
+        return True
+    kept, compared = made_by(taken, "select"), made_by(hits, "compare")
+    inside = made_by(kept.operands[0], "and") if kept is not None else None
+    if kept is None or compared is None or inside is None or splat(kept.operands[2]) != 0.0:
+        return False
+    columns, ids = made_by(compared.operands[0], "iota"), _of_rows(compared.operands[1])
+    last = len(hits.shape) - 1
+    found = {
+        (bound.attrs["comparison_direction"], splat(bound.operands[1]))
+        for value in inside.operands
+        if (bound := made_by(value, "compare")) is not None and _unshaped(bound.operands[0]) is ids
+    }
+    counted = columns is not None and columns.attrs["iota_dimension"] == last
+    equal = compared.attrs["comparison_direction"] == "EQ" and _unshaped(kept.operands[1]) is given
+    return counted and equal and found == {("GE", 0), ("LT", hits.shape[last])}
+
+
+def _of_rows(value: Value) -> Value | None:
+    """The numbers, one a row, that a value repeats along its last dimension."""
+    spread = made_by(value, "broadcast_in_dim")
+    if spread is None:
+        return None
+    rows, given = value.shape[:-1], spread.operands[0].shape
+    in_order = spread.attrs["broadcast_dimensions"] == tuple(range(len(given)))
+    return _unshaped(spread.operands[0]) if in_order and given in (rows, (*rows, 1)) else None
+
+
+def _unshaped(value: Value) -> Value:
+    """The same numbers in the same order, in the shape that they were made in."""
+    while (shaped := made_by(value, "reshape")) is not None:
+        value = shaped.operands[0]
+    return value
+
+
+def _ends_product(x: Value, steps: int = MOST_STEPS) -> bool:
+    """Whether a value is a product of two matrices, or what a few elementwise ops make of one: a bias, a cap."""
+    maker = x.op
+    if maker is None or not steps:
+        return False
+    if OPS[maker.name].kind == ELEMENTWISE:
+        return any(_ends_product(operand, steps - 1) for operand in maker.operands)
+    return is_product(x) and not maker.attrs.get("lhs_batching_dimensions")
