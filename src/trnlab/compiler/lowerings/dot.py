@@ -24,6 +24,7 @@ from trnlab.graph.ir import Value
 from trnlab.isa.base import Engine, Memory
 from trnlab.kernels import residence
 from trnlab.kernels.blocking.choose import least_seconds
+from trnlab.kernels.blocking.costs import waits_for_memory
 from trnlab.kernels.blocking.problem import MatmulProblem
 from trnlab.kernels.blocks import (
     ANNOUNCED,
@@ -53,6 +54,7 @@ STORED = (
 )
 STORED_SHARE = 0.1  # of the free SBUF, at most, for what such tiles were computed from
 SLOWER = 1.05  # by its estimate: what a product with a long epilogue may take longer for one more set of tiles
+TURNS = 4  # tiles whose loads come after each other, and whose stores do, where memory is waited for
 MANY_OPS = 6  # of a group: its epilogue is a chain of instructions that wait for each other
 
 
@@ -65,14 +67,20 @@ class EpilogueSink(Sink):
     """
 
     def __init__(
-        self, emitters: deque[Emitter], low: Lowering, domain: Domain, first_row: int, cost: float = 0.0
+        self,
+        emitters: deque[Emitter],
+        low: Lowering,
+        domain: Domain,
+        first_row: int,
+        cost: float = 0.0,
+        together: int = 1,
     ) -> None:
-        """`emitters`: taken in turn, one for each tile that is announced or waits."""
-        self.cost = cost
+        """`emitters`: taken in turn, one for each tile that is announced or waits. `together`: tiles that go through
+        side by side."""
+        self.cost, self.together = cost, together
         self.emitters, self.low, self.domain, self.first_row = emitters, low, domain, first_row
         self.plan = make_plan(low.group, low.group.ops[1:], low.stores - set(low.group.anchor.results[1:]))
         self.loads = loaded_values(low, self.plan)
-        self.together = tiles_together(low)
         self.moved = self.moved_bytes() if cost else 0
         made = low.group.anchor.result
         self.rounds = any(op.name in STATISTICS and op.operands[0] is made for op in self.plan.ops)
@@ -139,10 +147,16 @@ def loaded_values(low: Lowering, plan: TilePlan) -> list[Value]:
     return [v for v in read if outer.get(v) is ValueClass.FULL and low.part.splat(v) is None]
 
 
-def tiles_together(low: Lowering) -> int:
-    """How many tiles go through an epilogue side by side."""
-    chains = len(low.group.ops) > MANY_OPS or any(op.name == "trn.softmax_statistics" for op in low.group.ops)
-    return 2 if chains else 1
+def _tiles_together(sink: EpilogueSink, problem: MatmulProblem | None) -> int:
+    """How many tiles go through an epilogue side by side: where it is a chain of instructions that wait for each
+    other, and where memory is what the product waits for, so that loads come several at a time, and stores."""
+    ops, chip = sink.low.group.ops, sink.low.b.chip
+    if len(ops) > MANY_OPS or any(op.name == "trn.softmax_statistics" for op in ops):
+        return 2
+    if problem is None or not sink.loads:
+        return 1
+    loaded, stored = (sum(v.dtype.itemsize for v in values) for values in (sink.loads, sink.low.stores))
+    return min(TURNS, problem.accumulators) if waits_for_memory(problem, loaded, stored, chip) else 1
 
 
 def lower_dot(low: Lowering) -> None:
@@ -389,15 +403,17 @@ def sinks_of(
     sink.cost = max(measured.busy.values()) if len(low.group.ops) > MANY_OPS else 0.0
     sink.moved = sink.moved_bytes() if sink.cost else 0
     spaces = measured.wide, measured.narrow
-    count = ANNOUNCED + tiles_together(low)
-    if problem is not None and not sink.rounds and _has_room(low, problem(sink), spaces, count):
+    shape = problem(sink) if problem is not None else None
+    together = _tiles_together(sink, shape)
+    count = ANNOUNCED + together
+    if shape is not None and not sink.rounds and _has_room(low, shape, spaces, count):
         count += 1  # for a tile whose results are on their way to memory
     more = sink.rounds or low.group.kind is GroupKind.CONVOLUTION
     held = count + (_stored(low, measured.wide) if more else 0)
     emitter = _emitter(low, width, [{k: held * n for k, n in s.peak.items()} for s in spaces], measured.loader)
     emitters = deque([emitter, *(emitter.sibling() for _ in range(1, count))])
     cost = sink.cost
-    return (EpilogueSink(emitters, low, domain, i * rows, cost) for i in range(batch))
+    return (EpilogueSink(emitters, low, domain, i * rows, cost, together) for i in range(batch))
 
 
 def _stored(low: Lowering, space: TileSpace) -> int:

@@ -38,6 +38,19 @@ def block_seconds(problem: MatmulProblem, blocking: Blocking, chip: Chip) -> flo
     return float((time + moving) / PS_PER_S * whole / sides[:, steps.SIZE].prod())
 
 
+def waits_for_memory(problem: MatmulProblem, loaded: int, stored: int, chip: Chip) -> bool:
+    """Whether DMA engines that turn round for each tile of the result, between what is loaded for it and what is
+    stored, work for longer than the PE array: bytes of an element."""
+    if not chip.dma.turnaround.value:
+        return False
+    load, store = (
+        dma_cost(Work("dma.copy", n * BANK, P, P, 2, problem.raw_dtype), chip, engine, from_hbm=reads, to_hbm=not reads)
+        for n, engine, reads in ((loaded, Engine.SYNC, True), (stored, Engine.GPSIMD, False))
+    )
+    product = Work("pe.matmul", BANK, P, P, problem.itemsize, problem.dtype, psum=1)
+    return load.share + load.turn + store.share + store.turn > problem.k_tiles * work_cost(product, chip).busy
+
+
 def _followed(side: BlockedOperand, tiles: int, least: int) -> int:
     """How many blocks of an operand are gone through, of which each tile is one of so many products."""
     return min(side.blocks, max(least, LONGEST // (tiles * side.products)))
