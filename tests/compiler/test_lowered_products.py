@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from compiled import build, check, error, execute, random
+from compiled import build, check, error, execute, execute_in_both_orders, random
 
 from trnlab import chips
 from trnlab.compiler import compile
 from trnlab.compiler.fusing.recompute import placed_late
 from trnlab.graph.builder import GraphBuilder
 from trnlab.numerics.dtypes import bfloat16, float8_e4m3, float8_e5m2, float32
+from trnlab.program.routine import COL
 from trnlab.sim.timing import time_program
 
 BF16_PRODUCT = 2.0**-7
@@ -239,3 +240,40 @@ def test_fp8_pairs_take_the_time_of_half_as_many_numbers():
         b.output(b.dot_general(x, y, ((1,), (1,)), dt=float32))
         times.append(time_program(compile(b.build(), chip, {"precision": "bf16"}), chip).total)
     assert times[0] < 1.05 * times[1]
+
+
+def test_loads_and_stores_come_several_at_a_time():
+    """Where DMA engines turn round between them, and the product is too short to hide that."""
+
+    def turns(chip, k):
+        x, y, beside = random(k, 512), random(k, 2048), random(512, 2048)
+        graph = build(lambda b, x, y, z: b.multiply(b.dot_general(x, y, ((0,), (0,))), z), x, y, beside)
+        routine = compile(graph, chips.get(chip), {"precision": "bf16"}).routines[-1]
+        owner = routine.operands[:, COL["buffer"]]
+        assert len(routine.params) == 4  # the third is loaded for the epilogue, the fourth is the result
+        stored = owner[(owner == 2) | (owner == 3)] == 3
+        return np.count_nonzero(stored[1:] != stored[:-1]), np.count_nonzero(stored)
+
+    changes, tiles = turns("trn1", 128)
+    assert changes < tiles
+    for other in (("trn1", 4096), ("trn2", 128)):
+        changes, tiles = turns(*other)
+        assert changes >= 2 * tiles - 4
+
+
+@pytest.mark.parametrize("chip", ["trn1", "trn2"])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("sizes", [(384, 96, 1536), (300, 128, 1100), (128, 64, 512), (130, 256, 2100)])
+def test_tiles_that_wait_for_memory_together(sizes, turned, chip):
+    """A short contraction and an operand of the epilogue that is as large as the result: tiles wait in PSUM for the
+    next ones, and none is overwritten before it is read, whichever banks are left beside transposes."""
+    m, k, n = sizes
+    x, y, beside = random(*((m, k) if turned else (k, m))), random(k, n, seed=1), random(m, n, seed=2)
+
+    def function(b, x, y, beside):
+        return b.multiply(b.dot_general(x, y, ((1 if turned else 0,), (0,))), beside)
+
+    graph = build(function, x, y, beside)
+    (got,) = execute_in_both_orders(graph, [x, y, beside], chip=chip)
+    wide = [a.astype(np.float64) for a in (x if turned else x.T, y, beside)]
+    assert error(got, wide[0] @ wide[1] * wide[2]) < 1e-5

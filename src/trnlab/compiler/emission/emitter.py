@@ -133,14 +133,10 @@ class Emitter:
     def temp_beside(self, other: Value) -> AP:
         """The same in float32 for what Vector reads together with another whole value: in PSUM where there is room,
         and the other one is not."""
-        tile = None
-        if self.psum is not None and not self._in_psum(other):
-            tile = self.psum.take(self.frame.rows, self.frame.cols, float32)
-        if self.psum is None or tile is None:
-            tile = self.wide.take(self.frame.rows, self.frame.cols, float32)
-            self.give_later(self.wide, tile)
-        else:
-            self.give_later(self.psum, tile)
+        size, banks = (self.frame.rows, self.frame.cols), None if self._in_psum(other) else self.psum
+        found = banks.take(*size, float32) if banks is not None else None
+        tile = self.wide.take(*size, float32) if found is None else found
+        self.give_later(self.wide if found is None or banks is None else banks, tile)
         return tile
 
     def give_later(self, space: TileSpace | PsumSpace, tile: AP) -> None:

@@ -43,10 +43,9 @@ def waits_for_memory(problem: MatmulProblem, loaded: int, stored: int, chip: Chi
     stored, work for longer than the PE array: bytes of an element."""
     if not chip.dma.turnaround.value:
         return False
-    load, store = (
-        dma_cost(Work("dma.copy", n * BANK, P, P, 2, problem.raw_dtype), chip, engine, from_hbm=reads, to_hbm=not reads)
-        for n, engine, reads in ((loaded, Engine.SYNC, True), (stored, Engine.GPSIMD, False))
-    )
+    works = (Work("dma.copy", n * BANK, P, P, 2, problem.raw_dtype) for n in (loaded, stored))
+    load = dma_cost(next(works), chip, Engine.SYNC, from_hbm=True, to_hbm=False)
+    store = dma_cost(next(works), chip, Engine.GPSIMD, from_hbm=False, to_hbm=True)
     product = Work("pe.matmul", BANK, P, P, problem.itemsize, problem.dtype, psum=1)
     return load.share + load.turn + store.share + store.turn > problem.k_tiles * work_cost(product, chip).busy
 
