@@ -126,3 +126,21 @@ def test_a_cross_entropy_and_its_gradient():
     x, got = execute(graph, [*given, ids])
     expected = F.cross_entropy(torch.from_numpy(x), torch.from_numpy(ids).long(), reduction="none")
     np.testing.assert_allclose(-got, expected.numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(ROWS,), (5, ROWS // 5)])
+def test_of_a_product_with_a_bias(shape):
+    """The product lies in memory with its bias, one element of each row of which is read; whatever shape rows have."""
+
+    def function(b, x, w, bias, ids):
+        logits = b.reshape(b.matmul(x, w), (*shape, WIDE))
+        logits = b.add(logits, b.broadcast_in_dim(bias, logits.shape, (len(shape),)))
+        last = len(shape)
+        shifted = b.subtract(logits, b.reduce(logits, (last,), "maximum", keepdims=True))
+        return summed(b, logits, ids, shifted), b.take_along(shifted, ids)
+
+    x, w, bias, ids = random(ROWS, 24), random(24, WIDE, seed=1), random(WIDE, seed=2), labels().reshape(shape)
+    graph = build(function, x, w, bias, ids)
+    assert names(graph).count("gather") == 1
+    for got, want in zip(execute(graph, [x, w, bias, ids]), interpret(graph, [x, w, bias, ids])):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

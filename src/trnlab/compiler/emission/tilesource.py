@@ -399,7 +399,7 @@ class TileLoader:
     def softmax_statistics(self, value: Value, data: AP, frame: SweepSlice) -> None:
         """Take the frame's part of the largest element of each row and of the sum of exponentials, as `moments`."""
         if value not in self.totals:
-            self.totals[value] = SoftmaxStatistics(self.b, frame.domain.rows)
+            self.totals[value] = SoftmaxStatistics(self.b, frame.domain.rows, self.wide.width)
         totals = self.totals[value]
         assert isinstance(totals, SoftmaxStatistics)
         totals.add(frame.row, data)

@@ -140,14 +140,15 @@ class SoftmaxStatistics:
     nothing if the row has a larger element elsewhere.
     """
 
-    def __init__(self, b: Builder, rows: int) -> None:
-        self.b, self.rows = b, rows
+    def __init__(self, b: Builder, rows: int, width: int) -> None:
+        """`width`: most columns of a sweep."""
+        self.b, self.rows, self.width = b, rows, width
         blocks = -(-rows // 128)
         self._blocks = [_Block(self._tile(2 * PLACES)) for _ in range(blocks)]
+        self._unread = b.tile((128, width), bfloat16, name="exponentials")
         self._factors, self._scaled = self._tile(PLACES), self._tile(PLACES)
         self._counts = b.tile((128, PLACES), bool_, name="counts")
         self._both, self._minus = (b.pool((128, n), float32, bufs=2, name="softmax") for n in (2, 1))
-        self._lost: AP | None = None
 
     def _tile(self, cols: int) -> AP:
         return self.b.tile((128, cols), float32, name="softmax")
@@ -159,15 +160,9 @@ class SoftmaxStatistics:
             self._shorten(block)
         minus, total = self._places(block, count, block.taken, block.taken + 1)
         self.b.tensor_reduce(dst=minus, data=data, op="max", axes=1, negate=True)
-        self.b.activation(dst=self._scratch(data), data=data, op="exp", bias=minus, reduce_res=total)
+        self.b.activation(dst=self._unread[:count, : data.free], data=data, op="exp", bias=minus, reduce_res=total)
         block.taken += 1
         block.count = count
-
-    def _scratch(self, data: AP) -> AP:
-        """Where exponentials go that nobody reads."""
-        if self._lost is None or self._lost.free < data.free:
-            self._lost = self.b.tile((128, data.free), bfloat16, name="exponentials")
-        return self._lost[: data.partitions, : data.free]
 
     def _places(self, block: _Block, count: int, first: int, last: int) -> tuple[AP, AP]:
         """Minus the largest elements, and the sums, of some sweeps: [count, last - first] each."""
@@ -202,7 +197,7 @@ class SoftmaxStatistics:
 
     def again(self, b: Builder) -> SoftmaxStatistics:
         """The same for another routine."""
-        return SoftmaxStatistics(b, self.rows)
+        return SoftmaxStatistics(b, self.rows, self.width)
 
     def store(self, row: int, target: AP) -> None:
         """Write out the rows of the block from `row` on, of which all columns have been seen, to HBM [2, R]."""

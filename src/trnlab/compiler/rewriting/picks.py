@@ -106,10 +106,12 @@ def _from_memory(b: GraphBuilder, x: Value, ids: Value) -> Value | None:
 def _source(x: Value, steps: int) -> Value | None:
     """The one value with all elements of x that lies in memory, and of which x is computed element by element. A
     product with numbers of columns, as a bias, lies there with them."""
-    op = x.op
-    if op is None or op.name in MAKERS:
+    op, made = x.op, x
+    while (shaped := made_by(made, "reshape")) is not None:
+        made = shaped.operands[0]
+    if made.op is None or made.op.name in MAKERS:
         return x
-    if OPS[op.name].kind != ELEMENTWISE or not steps:
+    if op is None or OPS[op.name].kind != ELEMENTWISE or not steps:
         return None
     spread = [made_by(v, "broadcast_in_dim") for v in op.operands]
     whole = [v for v, repeated in zip(op.operands, spread) if repeated is None and splat(v) is None]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from math import prod
 
 from trnlab.compiler.rewriting.moments import as_made, is_product, part_of
 from trnlab.graph.builder import GraphBuilder
@@ -34,7 +33,7 @@ def join_softmax_statistics(graph: Graph) -> None:
         if op.result in tops:
             x, attrs = as_made(op.operands[0]), {"dimensions": op.attrs["dimensions"]}
             joined[op.result] = b.append("trn.softmax_statistics", (x,), attrs).result
-            return part_of(b, joined[op.result], 0)
+            return b.convert(part_of(b, joined[op.result], 0), op.result.dtype)
         top = sums.get(op.result)
         return part_of(b, joined[top], 1) if top is not None else None
 
@@ -47,19 +46,17 @@ def join_softmax_statistics(graph: Graph) -> None:
 
 def _largest_of(op: Op) -> Value | None:
     """The largest elements m of the rows of a product whose sums of exp(x - m) an op is."""
-    apart = made_by(op.operands[0], "exponential") if op.name == "reduce" and op.attrs["kind"] == "add" else None
-    apart = made_by(apart.operands[0], "subtract") if apart is not None else None
-    spread = made_by(apart.operands[1], "broadcast_in_dim") if apart is not None else None
-    top = made_by(spread.operands[0], "reduce") if spread is not None else None
-    if apart is None or spread is None or top is None or top.attrs["kind"] != "maximum":
+    grown = made_by(op.operands[0], "exponential") if op.name == "reduce" and op.attrs["kind"] == "add" else None
+    apart = made_by(grown.operands[0], "subtract") if grown is not None else None
+    repeated = _of_rows(apart.operands[1]) if apart is not None else None
+    if apart is None or repeated is None:
         return None
-    x, dims = apart.operands[0], op.attrs["dimensions"]
-    shape = x.shape
-    kept = tuple(range(len(shape) - len(dims)))
-    trailing = tuple(dims) == tuple(range(len(kept), len(shape)))
-    same = top.attrs["dimensions"] == dims and spread.attrs["broadcast_dimensions"] == kept and x.dtype is float32
-    of_rows = trailing and same and top.operands[0] is x and prod(shape[d] for d in dims) >= LEAST_ROW
-    return top.result if of_rows and _ends_product(x) else None
+    x, top = apart.operands[0], made_by(_unshaped(as_made(repeated)), "reduce")
+    if top is None or top.attrs["kind"] != "maximum" or as_made(top.operands[0]) is not as_made(x):
+        return None
+    last = len(x.shape) - 1
+    along = op.attrs["dimensions"] == top.attrs["dimensions"] == (last,) and x.dtype is float32
+    return top.result if along and x.shape[last] >= LEAST_ROW and _ends_product(x) else None
 
 
 def _over_sum(sums: Mapping[Value, Value], op: Op, b: GraphBuilder) -> Value | None:
