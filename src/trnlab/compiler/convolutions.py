@@ -250,11 +250,16 @@ def taps_of(op: Op) -> tuple[Taps, ...]:
     return tuple(Taps(*each) for each in given)
 
 
+def taps_of_image(op: Op) -> tuple[Taps, Taps]:
+    """Those along rows and columns; a line is an image of one row."""
+    *down, along = taps_of(op)
+    return down[0] if down else Taps(1, 1, 1, 0), along
+
+
 def _in_lanes(op: Op) -> bool:
     """Whether the kernel has one pixel of each of many images at a time: it cuts what has no room by itself."""
-    (x, dy), taps = (_with_rows(v.shape) for v in op.operands), taps_of(op)
-    rows, cols = taps if len(taps) == 2 else (Taps(1, 1, 1, 0), *taps)
-    return op.attrs["batch_group_count"] == 1 and pays(x, dy, (rows, cols))
+    x, dy = (_with_rows(v.shape) for v in op.operands)
+    return op.attrs["batch_group_count"] == 1 and pays(x, dy, taps_of_image(op))
 
 
 def _with_rows(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -295,8 +300,8 @@ def _band_bytes(op: Op, x: Value, rows: int, cols: int) -> int:
     grouped = op.attrs["batch_group_count"] > 1  # packs come one after the other
     depth, blocks = (1, 1) if grouped else (-(-x.shape[0] // P), -(-op.operands[1].shape[0] // P))
     across = BANK if grouped else max(BANK, x.shape[0])
-    *down, along = taps_of(op)
-    high, width = down[0].reach(rows) if down else 1, along.reach(cols)
+    down, along = taps_of_image(op)
+    high, width = down.reach(rows), along.reach(cols)
     loaded = x.shape[-1] if cols == op.operands[1].shape[-1] else width
     chunks = -(-rows // max(1, P // cols)) * -(-cols // P)
     raw = 2 * depth * high * (loaded + width) + 2 * blocks * rows * cols

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trnlab.compiler.convolutions import has_few_channels, is_weight_gradient, slides_of, taps_of
+from trnlab.compiler.convolutions import has_few_channels, is_weight_gradient, slides_of, taps_of_image
 from trnlab.compiler.lowerings.context import Lowering
 from trnlab.compiler.lowerings.dot import sinks_of
 from trnlab.kernels.blocks import BANK
@@ -13,7 +13,7 @@ from trnlab.kernels.convolutions.few_channels import ViewSink, few_channel_convo
 from trnlab.kernels.convolutions.forward import convolution
 from trnlab.kernels.convolutions.gradient import weight_gradient
 from trnlab.kernels.view import HbmView
-from trnlab.kernels.windows import Slide, Taps
+from trnlab.kernels.windows import Slide
 from trnlab.program.strided import row_major
 
 
@@ -70,8 +70,7 @@ def _lower_few_channels(
 
 
 def _lower_weight_gradient(low: Lowering, x: HbmView, dy: HbmView, out: HbmView) -> None:
-    taps = list(taps_of(op := low.group.anchor))
-    if len(taps) == 1:
+    op = low.group.anchor
+    if len(out.shape) == 3:
         x, dy, out = (view.expand(2, 1) for view in (x, dy, out))
-        taps.insert(0, Taps(1, 1, 1, 0))
-    weight_gradient(low.b, x, dy, out, (taps[0], taps[1]), op.attrs["batch_group_count"])
+    weight_gradient(low.b, x, dy, out, taps_of_image(op), op.attrs["batch_group_count"])
