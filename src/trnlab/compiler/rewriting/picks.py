@@ -8,6 +8,7 @@ brings it instead, and what is computed of the whole row on the way to the pick 
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -31,6 +32,10 @@ def one_hot_sum(b: GraphBuilder, x: Value) -> Value | None:
 
     Losses and embeddings, and their backward passes, spell this out over whole matrices.
     """
+    turned = made_by(x, "negate")
+    if turned is not None:
+        total = one_hot_sum(b, turned.operands[0])
+        return b.negate(total) if total is not None else None
     if x.op is None or x.op.name != "select" or not is_zero(x.op.operands[2]):
         return None
     mask, chosen = x.op.operands[0].op, x.op.operands[1]
@@ -44,7 +49,7 @@ def one_hot_sum(b: GraphBuilder, x: Value) -> Value | None:
     rows = _one_per_row(b, ids)
     if rows is None:
         return None
-    value = _one_per_row(b, chosen) or _from_memory(b, chosen, rows)
+    value = _of_rows(b, chosen) or _from_memory(b, chosen, rows)
     if value is None:
         return None
     inside = b.and_(b.compare(rows, "GE", 0), b.compare(rows, "LT", x.shape[last]))
@@ -96,11 +101,14 @@ def _from_memory(b: GraphBuilder, x: Value, ids: Value) -> Value | None:
     flat = b.reshape(b.add(b.clamp(0, ids, columns - 1), begins), (prod(lead),))
     element = b.reshape(b.take_rows(b.reshape(source, (source.type.size, 1)), flat), lead)
 
-    def of_rows(value: Value) -> Value | None:
-        number = splat(value)
-        return _one_per_row(b, value) if number is None else b.constant(number, value.dtype, value.shape[:-1])
+    leaf = partial(_of_rows, b)
+    return recomputed(b, x, lambda op: OPS[op.name].kind == ELEMENTWISE, leaf, {source: element})
 
-    return recomputed(b, x, lambda op: OPS[op.name].kind == ELEMENTWISE, of_rows, {source: element})
+
+def _of_rows(b: GraphBuilder, value: Value) -> Value | None:
+    """What a value is of each row, if it is the same along the row: a number, or numbers that are repeated."""
+    number = splat(value)
+    return _one_per_row(b, value) if number is None else b.constant(number, value.dtype, value.shape[:-1])
 
 
 def _source(x: Value, steps: int) -> Value | None:

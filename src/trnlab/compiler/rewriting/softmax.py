@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from math import inf
+from typing import NamedTuple
 
 from trnlab.compiler.rewriting.moments import as_made, is_product, part_of
 from trnlab.graph.builder import GraphBuilder
@@ -26,40 +28,63 @@ MOST_STEPS = 6  # from the product to the rows
 def join_softmax_statistics(graph: Graph) -> None:
     """Replace largest elements along rows of products, and sums of the exponentials of what is left of the rows
     without them; same meaning."""
-    sums = {op.result: top for op in graph.ops if (top := _largest_of(op)) is not None}
-    tops, joined = set(sums.values()), dict[Value, Value]()
+    sums = {op.result: found for op in graph.ops if (found := _largest_of(op)) is not None}
+    tops, joined = {found.result for found in sums.values()}, dict[Value, Value]()
 
     def reduction(op: Op, b: GraphBuilder) -> Value | None:
         if op.result in tops:
             x, attrs = as_made(op.operands[0]), {"dimensions": op.attrs["dimensions"]}
             joined[op.result] = b.append("trn.softmax_statistics", (x,), attrs).result
             return b.convert(part_of(b, joined[op.result], 0), op.result.dtype)
-        top = sums.get(op.result)
-        return part_of(b, joined[top], 1) if top is not None else None
+        found = sums.get(op.result)
+        if found is None:
+            return None
+        top, total = (part_of(b, joined[found.result], i) for i in (0, 1))
+        return b.select(b.op("is_finite", top), total, b.exponential(top)) if found.guarded else total
 
     if sums:
         rewrite(graph, {"exponential": partial(_over_sum, sums)})
-        rewrite(graph, {"subtract": _gradient_of_logits})
+        rewrite(graph, {"subtract": _gradient_of_logits, "add": _gradient_with_a_number})
         rewrite(graph, {"reduce": reduction})
         remove_dead_ops(graph)
 
 
-def _largest_of(op: Op) -> Value | None:
+class _Largest(NamedTuple):
+    """The largest elements of rows, from which others are told. guarded: from zero where they are not finite, as
+    JAX's logsumexp does; the sum is then that of the exponentials, infinity or nothing."""
+
+    result: Value
+    guarded: bool
+
+
+def _largest_of(op: Op) -> _Largest | None:
     """The largest elements m of the rows of a product whose sums of exp(x - m) an op is."""
     grown = made_by(op.operands[0], "exponential") if op.name == "reduce" and op.attrs["kind"] == "add" else None
     apart = made_by(grown.operands[0], "subtract") if grown is not None else None
     repeated = _of_rows(apart.operands[1]) if apart is not None else None
     if apart is None or repeated is None:
         return None
-    x, top = apart.operands[0], made_by(_unshaped(as_made(repeated)), "reduce")
+    x, unguarded = apart.operands[0], _unguarded(repeated)
+    top = made_by(_unshaped(as_made(unguarded)), "reduce")
     if top is None or top.attrs["kind"] != "maximum" or as_made(top.operands[0]) is not as_made(x):
         return None
     last = len(x.shape) - 1
     along = op.attrs["dimensions"] == top.attrs["dimensions"] == (last,) and x.dtype is float32
-    return top.result if along and x.shape[last] >= LEAST_ROW and _ends_product(x) else None
+    if not along or x.shape[last] < LEAST_ROW or not _ends_product(x):
+        return None
+    return _Largest(top.result, unguarded is not repeated)
 
 
-def _over_sum(sums: Mapping[Value, Value], op: Op, b: GraphBuilder) -> Value | None:
+def _unguarded(value: Value) -> Value:
+    """m, if a value is m where that is finite and else zero."""
+    chosen = made_by(value, "select")
+    finite = made_by(chosen.operands[0], "is_finite") if chosen is not None else None
+    if chosen is None or finite is None or splat(chosen.operands[2]) != 0.0:
+        return value
+    return finite.operands[0] if chosen.operands[1] is finite.operands[0] else value
+
+
+def _over_sum(sums: Mapping[Value, _Largest], op: Op, b: GraphBuilder) -> Value | None:
     """exp(y - log s) as exp(y) / s, for the y = x - m that s is the sum of exponentials of: ScalarE takes -m with the
     exponential, but no second number. s is 1 at least."""
     total = made_by(op.operands[0], "subtract")
@@ -68,7 +93,8 @@ def _over_sum(sums: Mapping[Value, Value], op: Op, b: GraphBuilder) -> Value | N
     if total is None or log is None:
         return None
     s = _unshaped(log.operands[0])
-    summed = made_by(s.op.operands[0], "exponential") if s.op is not None and s in sums else None
+    whole = s.op is not None and s in sums and not sums[s].guarded
+    summed = made_by(s.op.operands[0], "exponential") if s.op is not None and whole else None
     if summed is None or summed.operands[0] is not total.operands[0]:
         return None
     share = b.broadcast_in_dim(b.divide(1.0, s), op.result.shape, range(len(s.shape)))
@@ -86,6 +112,21 @@ def _gradient_of_logits(op: Op, b: GraphBuilder) -> Value | None:
         return None
     one = b.select(hit.operands[0], b.constant(1.0, float32, op.result.shape), hit.operands[2])
     return b.multiply(b.subtract(one, weighted.operands[0]), weighted.operands[1])
+
+
+def _gradient_with_a_number(op: Op, b: GraphBuilder) -> Value | None:
+    """select(is_target, -g, 0) + p g of a number g, as JAX has it, as p g - select(is_target, g, 0): of a positive
+    number the comparison and its factor are one instruction."""
+    for hit, rest in (op.operands, op.operands[::-1]):
+        chosen, weighted = made_by(hit, "select"), made_by(rest, "multiply")
+        number = splat(chosen.operands[1]) if chosen is not None else None
+        if chosen is None or weighted is None or number is None or not -inf < number < 0:
+            continue
+        grown = any(made_by(v, "exponential") is not None for v in weighted.operands)
+        if grown and repr(splat(chosen.operands[2])) == "0.0":
+            given = b.constant(-number, hit.dtype, hit.shape)
+            return b.subtract(rest, b.select(chosen.operands[0], given, chosen.operands[2]))
+    return None
 
 
 def _same_where_hit(given: Value, taken: Value, hits: Value) -> bool:
