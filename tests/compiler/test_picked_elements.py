@@ -130,7 +130,7 @@ def test_a_cross_entropy_and_its_gradient():
 
 @pytest.mark.parametrize("shape", [(ROWS,), (5, ROWS // 5)])
 def test_of_a_product_with_a_bias(shape):
-    """The product lies in memory with its bias, one element of each row of which is read; whatever the rows' shape."""
+    """It lies in memory with its bias: of that, one element of each row is read, whatever the rows' shape."""
 
     def function(b, x, w, bias, ids):
         logits = b.reshape(b.matmul(x, w), (*shape, WIDE))
