@@ -52,7 +52,8 @@ class Maxima:
         """Find the maxima of all queries of the superblock."""
         m = self.memory
         if m.bias is not None:
-            job.bias = m.bias.tile(job.pack.group.batch, job.pack.head, job.q0, job.q1)
+            heads = range(job.pack.head, job.pack.head + job.pack.heads)
+            job.bias = [m.bias.tile(job.pack.group.batch, head, job.q0, job.q1) for head in heads]
         steps = []
         for first, n, count in block_runs(job.q0, job.q1):
             for number, run in groupby(range(first, first + count), key=lambda i: self._strips(i * P + n)):
@@ -142,8 +143,8 @@ class Maxima:
             if task.causal and k0 + keys > start:
                 mask = m.constants.mask_keys_after()[:n, start - q0 : k0 + keys - q0]
                 more.append((dst[:, start - k0 :], m.constants.identity()[:n, :n], mask))
-            if m.bias is not None and job.bias is not None:
-                more.append(m.bias.to_queries(dst, job.bias, (q0 - job.q0) // P, k0))
+            if m.bias is not None:
+                more += m.bias.to_queries(dst, job.bias[head], (q0 - job.q0) // P, k0)
         accumulate(self.b, firsts, more)
         if row is not None:
             self.b.activation(dst=row[:, first : first + count], data=scores[:, :count], op="copy")

@@ -15,6 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from trnlab.isa.base import Engine
+from trnlab.kernels.attention_bias import HidingBias, ShiftedBias
 from trnlab.kernels.attention_memory import AttentionMemory, Superblock
 from trnlab.kernels.attention_tiles import (
     DeferredInstructions,
@@ -143,14 +144,35 @@ class Products:
             firsts.append((dst, stationary, pack.qt[: m.rows, part.head, part.q0 : part.q1]))
             more += self._added(job, part, dst)
         accumulate(self.b, firsts, more)
-        for first, end in _columns(tile):
-            self.b.activation(dst=p[:, first:end], data=scores[:, first:end], op="exp", scale=self.task.scale)
+        self._exponentiate(job, tile, p, scores)
         self.pending.append(partial(self._products, job, tile, p))
         if len(self.pending) > m.lookahead:
             self.pending.popleft()()
         self.turn += 1
         while self.later and self.later[0][0] <= self.turn:
             self.later.popleft()[1]()
+
+    def _exponentiate(self, job: Superblock, tile: list[_Part], p: AP, scores: AP) -> None:
+        """p = exp(scale * scores), with a bias of any values in the exponent."""
+        b, bias, scale = self.b, self.memory.bias, self.task.scale
+        if not isinstance(bias, ShiftedBias):
+            for first, end in _columns(tile):
+                b.activation(dst=p[:, first:end], data=scores[:, first:end], op="exp", scale=scale)
+            return
+        exact = [
+            bias.exact(job.bias[part.head], part.n, part.k0, part.q0 - job.q0, part.q1 - part.q0) for part in tile
+        ]
+        if not bias.per_query:
+            for part, one in zip(tile, exact):
+                at = slice(part.at, part.end)
+                b.activation(dst=p[:, at], data=scores[:, at], op="exp", scale=scale, bias=one)
+            return
+        added = self.memory.added.next()[: tile[0].n]
+        for part, one in zip(tile, exact):
+            dst, data = (x[:, part.at : part.end] for x in (added, scores))
+            b.scalar_tensor_tensor(dst=dst, data=data, operand0=scale, operand1=one, op0="multiply", op1="add")
+        for first, end in _columns(tile):
+            b.activation(dst=p[:, first:end], data=added[:, first:end], op="exp")
 
     def _added(self, job: Superblock, part: _Part, scores: AP) -> Iterator[Term]:
         """What is added to a part of a tile of scores."""
@@ -162,10 +184,10 @@ class Products:
             seen = min(n, part.q1 - part.k0)  # queries from the block's end on see all of it
             mask = m.constants.mask_queries_before()[:n, :seen]
             yield scores[:, first : first + seen], m.constants.identity()[:n, :n], mask
-        if m.bias is not None and job.bias is not None:
+        if isinstance(m.bias, HidingBias):
             for q0, count in pieces(part.q0, part.q1, P):
                 at = q0 - part.q0
-                yield m.bias.to_keys(scores[:, at : at + count], job.bias, (q0 - job.q0) // P, part.k0)
+                yield m.bias.to_keys(scores[:, at : at + count], job.bias[part.head], (q0 - job.q0) // P, part.k0)
 
     def _products(self, job: Superblock, tile: list[_Part], p: AP) -> None:
         """Add P V of a tile to the accumulators [queries, D + 1] of the superblock's query blocks."""
