@@ -159,3 +159,41 @@ def test_a_bias_of_zeros_is_none():
     run_passes(after, {"precision": "bf16"}, FORMS)
     assert [len(op.operands) for op in after.ops if op.name.startswith("trn.attention")] == [3, 6]
     compare(graph, [q, k, v, dout], execute(graph, [q, k, v, dout]), "fp32")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("images", [1, 3])
+@pytest.mark.parametrize("tokens", [49, 64])
+def test_short_windows_lie_side_by_side(tokens, images, precision):
+    """Windows of images, each with a mask of its own beside a bias of heads, of which both have gradients; and
+    windows without a mask."""
+    windows, batch = 4, 4 * images
+
+    def function(b, q, k, v, table, mask, dout):
+        rows = b.reshape(mask, (1, windows, 1, tokens, tokens))
+        rows = b.broadcast_to(rows, (images, *rows.shape[1:]))
+        rows = b.reshape(rows, (batch, 1, tokens, tokens))
+        shape = (batch, 2, tokens, tokens)
+        found = []
+        for bias in (b.add(b.broadcast_to(table, shape), b.broadcast_to(rows, shape)), table):
+            out, lse = b.attention(q, k, v, bias)
+            operands = (dout, q, k, v, out, lse, bias)
+            *grads, dbias = b.attention_bias_backward(operands, causal=False, scale=D**-0.5)
+            found += [out, *grads, b.reduce(dbias, [0], keepdims=True)]
+        return found
+
+    rng = np.random.default_rng(0)
+    q, k, v, dout = (rng.standard_normal((batch, 2, tokens, D)).astype(np.float32) for _ in range(4))
+    table = rng.standard_normal((1, 2, tokens, tokens)).astype(np.float32)
+    mask = np.where(rng.random((windows, tokens, tokens)) < 0.3, -100, 0).astype(np.float32)
+    inputs = [q, k, v, table, mask, dout]
+    graph = build(function, *inputs)
+    assert is_shifted(graph)
+    after = graph.copy()
+    run_passes(after, {"precision": precision}, FORMS)
+    together = [op for op in after.ops if op.name == "trn.attention"]
+    assert [op.operands[0].shape[:3] for op in together] == [(batch // 2, 2, 2 * tokens)] * 2
+    assert [op.operands[3].shape[0] for op in together] == [windows // 2, 1]
+    sums = [op.attrs["dbias"] for op in after.ops if op.name == "trn.attention_backward"]
+    assert sums == ["sum", "sum"]
+    compare(graph, inputs, execute(graph, inputs, precision=precision), precision)

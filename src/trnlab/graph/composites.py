@@ -208,7 +208,7 @@ def _attention_backward(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs
     grouped, dgrouped = _grouped(b, q, k), _grouped(b, dout, k)
     told = grouped
     for heard in operands[7:]:
-        told = _grouped(b, b.multiply(q, b.broadcast_to(heard, q.shape)), k)
+        told = _grouped(b, b.multiply(q, b.broadcast_to(_repeated(b, heard, q.shape[0]), q.shape)), k)
     scores = _scores(b, told, k, operands[6:7], attrs)
     weights = b.exponential(b.subtract(scores, b.reshape(lse, (*scores.shape[:4], 1))))
     if operands[6:]:  # beside a large bias, the log of the sum is lost in lse
@@ -227,6 +227,15 @@ def _attention_backward(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs
     return dq, dk, dv, b.reduce(dbias, [0], keepdims=True) if attrs["dbias"] == "sum" else dbias
 
 
+def _repeated(b: GraphBuilder, x: Value, batch: int) -> Value:
+    """[N, ...] as [B, ...] where N is a divisor of B other than 1."""
+    period, *rest = x.shape
+    if period in (1, batch):
+        return x
+    whole = b.broadcast_in_dim(x, (batch // period, period, *rest), range(1, len(rest) + 2))
+    return b.reshape(whole, (batch, *rest))
+
+
 def _grouped(b: GraphBuilder, x: Value, k: Value) -> Value:
     batch, heads, length, size = x.shape
     return b.reshape(x, (batch, k.shape[1], heads // k.shape[1], length, size))
@@ -237,7 +246,7 @@ def _scores(b: GraphBuilder, q: Value, k: Value, bias: Sequence[Value], attrs: A
     scores = b.multiply(b.dot_general(q, k, ((4,), (3,)), ((0, 1), (0, 1))), attrs["scale"])
     batch, key_heads, group, t, s = scores.shape
     for extra in bias:
-        whole = b.broadcast_to(extra, (batch, key_heads * group, t, s))
+        whole = b.broadcast_to(_repeated(b, extra, batch), (batch, key_heads * group, t, s))
         scores = b.add(scores, b.reshape(whole, scores.shape))
     if attrs["causal"]:
         visible = b.compare(b.iota((t, s), int32, 0), "GE", b.iota((t, s), int32, 1))

@@ -23,7 +23,7 @@ def rotate_half(types: Types, attrs: Attrs) -> TensorType:
 
 
 def _attention_shapes(
-    q: TensorType, k: TensorType, v: TensorType, bias: Types, turned: bool
+    q: TensorType, k: TensorType, v: TensorType, bias: Types, turned: bool, shifted: bool
 ) -> tuple[int, int, int, int]:
     for label, operand in (("q", q), ("k", k), ("v", v)):
         _need(operand.rank == 4, f"{label} must be [batch, heads, length, size]", 4, operand.shape)
@@ -34,25 +34,30 @@ def _attention_shapes(
     _need(k.shape[1] > 0 and h % k.shape[1] == 0, "heads must be a multiple of key heads", h, k.shape[1])
     for extra in bias:
         sizes = (b, h, s, t) if turned else (b, h, t, s)
-        keys = 2 if turned else 3
-        fits = extra.rank == 4 and all(
-            x == n or (x == 1 and d != keys) for d, (x, n) in enumerate(zip(extra.shape, sizes))
-        )
+        fits = _is_repeated(extra, sizes, shifted) and extra.shape[2 if turned else 3] == s
         _need(fits, "bias must be [B or 1, H or 1, T or 1, S]", (b, h, t, s), extra.shape)
     return b, h, t, s
 
 
+def _is_repeated(extra: TensorType, sizes: Sequence[int], divides: bool) -> bool:
+    """Whether a type of four dimensions has those sizes, or ones; the first may divide its size."""
+    if extra.rank != 4 or not all(x in (1, n) for x, n in zip(extra.shape[1:], sizes[1:])):
+        return False
+    first = extra.shape[0]
+    return first in (1, sizes[0]) or (divides and first > 0 and sizes[0] % first == 0)
+
+
 def _attention(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     q, k, v = types[:3]
-    b, h, t, _ = _attention_shapes(q, k, v, types[3:], attrs["shifted"])
+    b, h, t, _ = _attention_shapes(q, k, v, types[3:], attrs["shifted"], attrs["shifted"])
     return q, TensorType((b, h, t), float32)
 
 
 def _attention_backward(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     dout, q, k, v, out, lse = types[:6]
-    b, h, t, s = _attention_shapes(q, k, v, types[6:7], False)
+    b, h, t, s = _attention_shapes(q, k, v, types[6:7], False, attrs["shifted"])
     for heard in types[7:]:
-        fits = heard.rank == 4 and all(x in (1, n) for x, n in zip(heard.shape, (b, h, t, 1)))
+        fits = _is_repeated(heard, (b, h, t, 1), True)
         _need(fits, "heard must be [B or 1, H or 1, T or 1, 1]", (b, h, t, 1), heard.shape)
     _need(dout.shape == q.shape and out.shape == q.shape, "dout and out must have q's shape", q.shape, dout.shape)
     _need(lse == TensorType((b, h, t), float32), "wrong lse", TensorType((b, h, t), float32), lse)

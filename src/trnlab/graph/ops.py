@@ -296,10 +296,11 @@ _TABLE: tuple[OpDef, ...] = (
     OpDef("trn.rotate_half", ROWWISE, ("operand",), "f"),
     # q [B,H,T,D], k and v [B,Hkv,S,D], bias [B or 1, H or 1, T or 1, S] added to scale * q k^T, lse [B,H,T] float32.
     # causal: query t sees keys 0..t. hides: the bias is known to hold nothing but 0 and -inf. shifted: it is float32,
-    # the largest that each query sees is zero, and forward it is [B or 1, H or 1, S, T or 1]. Of a query that sees no
-    # key, out is zero, and lse is finite and means nothing. heard [B or 1, H or 1, T or 1, 1]: a factor of each
-    # query's scores before the bias, without a derivative, which forward is in q. dbias: there is a fourth result,
-    # the gradient of the scores [B, H, T, S] ("each"), or summed over the batch [1, H, T, S] ("sum"), in float32.
+    # the largest that each query sees is zero, forward it is [B or 1, H or 1, S, T or 1], and its batch may be any
+    # divisor of B, which it is repeated along. Of a query that sees no key, out is zero, and lse is finite and means
+    # nothing. heard [B or 1, H or 1, T or 1, 1]: a factor of each query's scores before the bias, without a
+    # derivative, which forward is in q. dbias: there is a fourth result, the gradient of the scores [B, H, T, S]
+    # ("each"), or summed over the batch [1, H, T, S] ("sum"), in float32.
     OpDef("trn.attention", ATTENTION, ("q", "k", "v", "bias"), "f", _ATTENTION_ATTRS, ("out", "lse"), 1),
     OpDef(
         "trn.attention_backward",

@@ -126,16 +126,16 @@ class _Kept:
 
 
 def _count_kept(task: Task, per_head: int, nbytes: int, least: int) -> int:
-    """How many tiles a pool has: those of all heads that are loaded together, where the next element of the batch has
-    the same bias and there is room."""
+    """How many tiles a pool has: those of all heads that are loaded together, where the next element of the batch
+    that is worked on has the same bias and there is room."""
     assert task.bias is not None
     wanted = fewest_heads(task) * per_head
-    again = task.bias.shape[0] == 1 < task.batch and wanted * nbytes <= KEPT_BYTES
+    again = task.bias.shape[0] < task.batch and wanted * nbytes <= KEPT_BYTES
     return max(least, wanted) if again else least
 
 
 class ShiftedBias:
-    """The bias [B or 1, H or 1, S, T or 1] of attention forward, keys on partitions."""
+    """The bias [N, H or 1, S, T or 1] of attention forward, keys on partitions; N divides B."""
 
     def __init__(self, b: Builder, task: Task, constants: Constants, blocks: int, heads: int) -> None:
         """blocks, heads: of a superblock, at most."""
@@ -165,7 +165,7 @@ class ShiftedBias:
         """The bias of queries [q0, q1): exact and low [128, blocks of S, queries]; where all queries have the same,
         exact [128, blocks of S] and low [1, S]."""
         view = self._view
-        view = view[min(batch, view.shape[0] - 1), min(head, view.shape[1] - 1)]
+        view = view[batch % view.shape[0], min(head, view.shape[1] - 1)]
         if self.per_query:
             return self._kept.get((view.offset, q0), lambda: self._of_queries(view, q0, q1))
         return self._kept.get(view.offset, lambda: self._of_keys(view))
@@ -222,10 +222,10 @@ ForwardBias = HidingBias | ShiftedBias
 
 
 class ShiftedRows:
-    """The bias [B or 1, H or 1, T or 1, S] of attention backward, queries on partitions."""
+    """The bias [N, H or 1, T or 1, S] of attention backward, queries on partitions; N divides B."""
 
     def __init__(self, b: Builder, task: Task, heard: HbmView | None = None) -> None:
-        """heard: a factor of each query's scores before the bias [B or 1, H or 1, T or 1, 1], float32; None: one."""
+        """heard: a factor of each query's scores before the bias [N, H or 1, T or 1, 1], float32; None: one."""
         assert task.bias is not None
         self._b, self._task, self._view = b, task, task.bias
         self.per_query = task.bias.shape[2] > 1
@@ -240,7 +240,7 @@ class ShiftedRows:
     def added(self, scores: AP, batch: int, head: int, q0: int, k0: int) -> AP:
         """scale * scores + bias in SBUF, of raw scores [queries from q0, keys from k0]."""
         view = self._view
-        view = view[min(batch, view.shape[0] - 1), min(head, view.shape[1] - 1)]
+        view = view[batch % view.shape[0], min(head, view.shape[1] - 1)]
         n, width, first = scores.partitions, scores.free, q0 if self.per_query else 0
         tiles = self._kept.get((view.offset, first, k0), lambda: self._load(view, q0, n, k0, width))
         dst = self._added.next()[:n, :width]
@@ -252,7 +252,7 @@ class ShiftedRows:
         view, scale = self._heard, self._task.scale
         if view is None or self._columns is None:
             return scale
-        pool, one = self._columns, view[min(batch, view.shape[0] - 1), min(head, view.shape[1] - 1)]
+        pool, one = self._columns, view[batch % view.shape[0], min(head, view.shape[1] - 1)]
         step = one.strides[0] if one.shape[0] > 1 else 0
 
         def load() -> BiasTiles:

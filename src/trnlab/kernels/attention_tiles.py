@@ -40,8 +40,8 @@ Term = tuple[AP, AP, AP]  # dst, stationary, moving
 class Task:
     """One attention problem: q [B, H, T, D], k and v [B, Hkv, S, D], bias [B or 1, H or 1, T or 1, S] or None.
 
-    shifted: the bias is in float32, the largest that each query sees is zero, and forward it is [B or 1, H or 1, S, T
-    or 1].
+    shifted: the bias is in float32, the largest that each query sees is zero, forward it is [B or 1, H or 1, S, T or
+    1], and its batch may be any divisor of B, which it is repeated along.
     """
 
     q: HbmView
@@ -186,8 +186,9 @@ def plan_groups(task: Task, room: int, tiles: HeadTiles) -> HeadGroups:
 
     kvs, heads, *groups = next((c for c in choices if needed(*c) <= room), choices[-1])
     pairs = [(batch, kv) for batch in range(task.batch) for kv in range(0, task.kv_heads, kvs)]
-    if task.shifted:  # a bias that all of the batch shares stays on chip
-        pairs.sort(key=lambda pair: pair[1])
+    if task.shifted and task.bias is not None:  # a bias that elements of the batch share stays on chip
+        period = task.bias.shape[0]
+        pairs.sort(key=lambda pair: (pair[1], pair[0] % period))
     found = [
         HeadGroup(batch, kv, kvs, head, heads) for batch, kv in pairs for head in range(kv * r, (kv + kvs) * r, heads)
     ]
