@@ -121,9 +121,11 @@ def _copysign(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple
 
 def _rotate_half(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
     (x,) = operands
-    last, half = len(x.shape) - 1, x.shape[-1] // 2
+    last, half = len(x.shape) - 1, (attrs["width"] or x.shape[-1]) // 2
     first, second = b.slice_dim(x, last, 0, half), b.slice_dim(x, last, half, 2 * half)
-    return (b.concatenate([b.negate(second), first], last),)
+    rest = x.shape[-1] - 2 * half
+    zeros = [b.constant(0.0, x.dtype, (*x.shape[:-1], rest))] if rest else []
+    return (b.concatenate([b.negate(second), first, *zeros], last),)
 
 
 # -- windows -------------------------------------------------------------------------------------------------------

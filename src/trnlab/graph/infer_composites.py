@@ -18,7 +18,9 @@ Attrs = Mapping[str, Any]
 def rotate_half(types: Types, attrs: Attrs) -> TensorType:
     """The same as the operand, whose rows have two halves."""
     (x,) = types
-    _need(x.rank > 0 and x.shape[-1] % 2 == 0, "rows must have two halves", "an even last dimension", x.shape)
+    width = (attrs["width"] or x.shape[-1]) if x.rank else 1
+    _need(width % 2 == 0, "rows must have two halves", "an even last dimension, or width", (*x.shape, width))
+    _need(0 <= width <= x.shape[-1], "more columns than there are", x.shape[-1], width)
     return x
 
 
