@@ -93,7 +93,7 @@ def attention_backward(
     """
     task = Task(q, k, v, bias, causal, scale, shifted)
     with b.scope():
-        _Backward(b, task, dout, out, lse, dq, dk, dv, heard, dbias).run()
+        _Backward(b, task, dout, out, lse, (dq, dk, dv), heard, dbias).run()
 
 
 def has_room_backward(b: Builder, task: Task, longest: int, dbias: HbmView | None = None) -> bool:
@@ -101,9 +101,9 @@ def has_room_backward(b: Builder, task: Task, longest: int, dbias: HbmView | Non
     float32."""
     trial = Builder(b.name, b.chip, sbuf_limit=b.sbuf_free)
     less = task.at_most(trial, longest)
-    dq, dk, dv = (full(trial.param("gradient", x.shape, float32)) for x in (less.q, less.k, less.v))
+    grads = tuple(full(trial.param("gradient", x.shape, float32)) for x in (less.q, less.k, less.v))
     try:
-        _Backward(trial, less, less.q, less.q, less.q, dq, dk, dv, None, dbias)
+        _Backward(trial, less, less.q, less.q, less.q, grads, None, dbias)
     except CapacityError:
         return False
     return True
@@ -164,14 +164,11 @@ class _Backward:
         dout: HbmView,
         out: HbmView,
         lse: HbmView,
-        dq: HbmView | None,
-        dk: HbmView | None,
-        dv: HbmView | None,
-        heard: HbmView | None = None,
-        dbias: HbmView | None = None,
+        grads: tuple[HbmView | None, ...],  # of q, k and v
+        heard: HbmView | None,
+        dbias: HbmView | None,
     ) -> None:
-        self.b, self.task, self.dout, self.out, self.lse = b, task, dout, out, lse
-        self.grads = dq, dk, dv
+        self.b, self.task, self.dout, self.out, self.lse, self.grads = b, task, dout, out, lse, grads
         self.constants = Constants(b, task.dtype)
         self.bias = HidingBias(b, task, self.constants, 1) if task.hides else None
         self.rows = ShiftedRows(b, task, heard) if task.shifted else None
@@ -179,13 +176,11 @@ class _Backward:
         self.copier = copier(b.chip)
         self.segment = BANK // task.depth * P  # keys whose dK fills a bank
         # Heads that share keys come singly.
-        self.side_by_side = (
-            P // task.depth if P % task.depth == 0 == task.depth % QUADRANT and task.shared == 1 else 1
-        )
+        several = P % task.depth == 0 == task.depth % QUADRANT and task.shared == 1
+        self.side_by_side = P // task.depth if several else 1
         self.tokens: dict[HeadGroup, _Tokens] = {}
         self.results: dict[HeadGroup, tuple[AP, ...]] = {}
-        self.products: deque[Callable[[], None]] = deque()
-        self.queries: deque[Callable[[], None]] = deque()
+        self.waiting, self.products, self.queries = (deque[Callable[[], None]]() for _ in range(3))
         self._open_psum()
         self._open_sbuf()
 
@@ -297,6 +292,8 @@ class _Backward:
 
     def _retire(self, ahead: int) -> None:
         """One later stage each of two earlier items, dQ an item behind dK and dV."""
+        while self.waiting and not ahead:
+            self.waiting.popleft()()
         if len(self.products) > ahead:
             self.products.popleft()()
         if len(self.queries) > 1 or (self.queries and not self.products):
@@ -366,21 +363,16 @@ class _Backward:
         self.b.tensor_reduce(dst=tokens.delta[:rows, :, block], data=data, op="add")
 
     # -- the stages of a tile of scores -----------------------------------------------------------------------------
-    def _part(self, unit: _Unit, index: int) -> slice:
-        """The partitions of a head's transposed operands."""
-        depth = self.task.depth
-        return slice(index * depth, (index + 1) * depth)
-
     def _scores(self, item: _Item) -> None:
         """P and dS of the tile."""
         b, t, unit, n, width = self.b, self.task, item.unit, item.rows, item.width
-        part, q0, batch, head = self._part(unit, item.index), item.block * P, unit.group.batch, unit.head + item.index
-        scores, dp = self.scores.next()[:n, :width], self.scores.next()[:n, :width]
+        part = slice(item.index * t.depth, (item.index + 1) * t.depth)  # partitions of the head's transposed operands
+        q0, batch, head = item.block * P, unit.group.batch, unit.head + item.index
+        scores = self.scores.next()[:n, :width]
         firsts = [(scores, unit.qt[part, q0 : q0 + n], unit.kt[part, item.k0 : item.k0 + width])]
         more = []
         if t.causal and item.k0 + width > q0:
-            at = q0 - item.k0
-            seen = min(n, width - at)
+            at, seen = q0 - item.k0, min(n, item.k0 + width - q0)
             mask = self.constants.mask_keys_after()[:n, :seen]
             more.append((scores[:, at : at + seen], self.constants.identity()[:n, :n], mask))
         if self.bias is not None:
@@ -391,11 +383,18 @@ class _Backward:
         if self.rows is not None:
             scores, scale = self.rows.added(scores, batch, head, q0, item.k0), 1.0
         b.activation(dst=item.p, data=scores, bias=minus_lse, scale=scale, op="exp")
+        self.waiting.append(partial(self._gradient, item, part, head))
+        if self.rows is None or len(self.waiting) > 1:  # VectorE adds a bias while ScalarE makes exponentials
+            self.waiting.popleft()()
+
+    def _gradient(self, item: _Item, part: slice, head: int) -> None:
+        b, unit, n, width, q0 = self.b, item.unit, item.rows, item.width, item.block * P
+        dp = self.scores.next()[:n, :width]
         b.nc_matmul(dst=dp, stationary=unit.dot[part, q0 : q0 + n], moving=unit.vt[part, item.k0 : item.k0 + width])
         delta = self.tokens[unit.group].delta[:n, head - unit.group.head, item.block : item.block + 1]
         b.scalar_tensor_tensor(dst=item.ds, data=dp, operand0=delta, operand1=item.p, op0="subtract", op1="multiply")
         if self.dbias is not None:
-            self.dbias.add(item.ds, batch, head, item.block, item.k0)
+            self.dbias.add(item.ds, unit.group.batch, head, item.block, item.k0)
 
     def _products(self, item: _Item) -> None:
         """Add to dV and dK, and transpose dS."""

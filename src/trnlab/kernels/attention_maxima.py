@@ -47,6 +47,7 @@ class Maxima:
 
     def __init__(self, memory: AttentionMemory) -> None:
         self.b, self.task, self.memory = memory.b, memory.task, memory
+        self._waiting: list[tuple[_Strip, AP]] = []  # a strip's copied scores, while VectorE adds a bias to others
 
     def steps(self, job: Superblock) -> list[DeferredInstructions]:
         """Find the maxima of all queries of the superblock."""
@@ -63,6 +64,7 @@ class Maxima:
 
     def reduce(self, job: Superblock) -> list[DeferredInstructions]:
         """-m of queries that see several strips."""
+        self._flush()
         return [
             DeferredInstructions(0, partial(self.b.tensor_reduce, dst=dst, data=parts, op="max", negate=True))
             for dst, parts in job.reductions
@@ -149,8 +151,15 @@ class Maxima:
         if row is not None:
             self.b.activation(dst=row[:, first : first + count], data=scores[:, :count], op="copy")
         if first + count == len(strip.rows) * strip.keys:
-            data = scores[:, first : first + count] if row is None else row
-            self._maximum(strip, data)
+            if row is None or m.added is None:
+                self._maximum(strip, scores[:, first : first + count] if row is None else row)
+                return
+            self._flush()
+            self._waiting.append((strip, row))
+
+    def _flush(self) -> None:
+        while self._waiting:
+            self._maximum(*self._waiting.pop())
 
     def _maximum(self, strip: _Strip, scores: AP) -> None:
         rows = scores.with_dims((strip.keys, len(strip.rows)), (1, strip.keys))

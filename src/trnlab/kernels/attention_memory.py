@@ -139,12 +139,12 @@ class AttentionMemory:
         most_kv = min(most, t.kv_heads) if t.shared == 1 else 1
         self.kt_pool = self._transposed_pool("kT", most_kv, t.keys, self._bufs(LEAD))
         self.qt_pool = self._transposed_pool("qT", min(most, t.heads), t.queries, self._bufs(LEAD))
-        behind = -(-self.lookahead // count_blocks(t.span(min(t.queries, self.blocks * P))))
+        adds = isinstance(self.bias, ShiftedBias) and self.bias.per_query  # VectorE, a tile ahead of exponentials
+        behind = -(-(self.lookahead + adds) // count_blocks(t.span(min(t.queries, self.blocks * P))))
         self.value_pool = self._value_pool(most_kv, self._bufs(LEAD + behind))
         self.shifts = b.pool((1, BANK), t.dtype, bufs=2, name="shift") if not self.fused else None
         self.p_pool = b.pool((P, self.banks * BANK), t.dtype, bufs=self.lookahead + 2, name="p")
-        if t.shifted and self.bias is not None and self.bias.per_query:
-            self.added = b.pool((P, self.banks * BANK), float32, bufs=2, name="biased")
+        self.added = b.pool((P, self.banks * BANK), float32, bufs=3, name="biased") if adds else None
         self.o_pool = b.pool((P, BANK), float32, bufs=2 + self.lookahead, name="o")
         if self.copies:
             self.row_pool = b.pool((P, ROW_BYTES // t.dtype.itemsize), t.dtype, bufs=3, name="rows")
