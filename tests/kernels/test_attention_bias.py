@@ -15,6 +15,7 @@ from trnlab.kernels.attention_backward_segments import attention_backward_segmen
 from trnlab.kernels.attention_segments import attention_forward_segments
 from trnlab.kernels.view import full
 from trnlab.numerics.dtypes import dtype
+from trnlab.sim.checks import Scene, check_routine
 from trnlab.sim.functional import Machine
 from trnlab.sim.timing import time_routine
 
@@ -219,3 +220,22 @@ def test_gradients_in_the_order_of_the_timeline_are_the_same_bits(p, summed):
     Machine(CHIPS["trn1"]).call(routine, arrays, order=order)
     for got, wanted in zip((*arrays[6:9], arrays[-1]), expected):
         assert got.tobytes() == wanted.tobytes()
+
+
+def findings(routine, filled):
+    """What the checks find where so many of the first parameters have contents."""
+    scene = Scene(filled=frozenset(routine.params[:filled]), observed=frozenset(routine.params))
+    return check_routine(routine, CHIPS["trn1"], scene)
+
+
+@pytest.mark.parametrize("p", [SHAPES[1], SHAPES[4], SHAPES[8]], ids=str)
+def test_the_checks_find_nothing(p):
+    """But for inputs that are not there."""
+    p = replace(p, kind="bfloat16", chip="trn1")
+    forward, options = forward_routine(p), {"summed": p.bias[0] == 1}
+    assert not findings(forward, 4)
+    assert findings(forward, 3)
+    backward = backward_routine(p, **options)
+    inputs = [*backward.params[:6], backward.params[9]]
+    scene = Scene(filled=frozenset(inputs), observed=frozenset(backward.params))
+    assert not check_routine(backward, CHIPS["trn1"], scene)

@@ -79,63 +79,75 @@ def _is_moderate(array: np.ndarray[Any, Any]) -> bool:
 def is_heard(value: Value, known: KnownValues, finite: bool = False) -> bool:
     """Whether no number of a bias drowns scores, but minus infinity unless all are to be `finite`: all are known, or
     come from a table, or are sums of such."""
-    op, array = value.op, known.get(value)
-    if array is not None:
-        return bool(((np.abs(array) < ABSORBING) | ((array == -math.inf) & (not finite))).all())
-    if op is None:
-        return False
-    if op.name == "gather":
-        return True
-    if op.name == "select":
-        return all(is_heard(v, known, finite) for v in op.operands[1:])
-    return op.name in _KEPT and all(is_heard(v, known, finite) for v in op.operands)
+    pending, seen = [value], set[Value]()
+    while pending:
+        one = pending.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        op, array = one.op, known.get(one)
+        if array is not None:
+            if not ((np.abs(array) < ABSORBING) | ((array == -math.inf) & (not finite))).all():
+                return False
+        elif op is not None and (op.name == "select" or op.name in _KEPT):
+            pending.extend(op.operands[op.name == "select" :])
+        elif op is None or op.name != "gather":
+            return False
+    return True
 
 
 # -- what is repeated along the batch -------------------------------------------------------------------------------
 
 
-def once(b: GraphBuilder, value: Value) -> Value:
-    """A value [B, ...] without what it repeats: [N, ...], N a divisor of B."""
-    op = value.op
-    rule = None if op is None else _ONCE.get(op.name, _elementwise if OPS[op.name].kind == ELEMENTWISE else None)
-    found = rule(b, op) if rule is not None and op is not None and value.shape[0] > 1 else None
-    return value if found is None else found
+class Once:
+    """Values [B, ...] without what they repeat: [N, ...], N a divisor of B."""
 
+    def __init__(self) -> None:
+        self._found: dict[Value, Value] = {}
+        self._rules: dict[str, Callable[[GraphBuilder, Op], Value | None]] = {
+            "broadcast_in_dim": self._broadcast,
+            "reshape": self._reshape,
+        }
 
-def _elementwise(b: GraphBuilder, op: Op) -> Value | None:
-    parts = [once(b, v) for v in op.operands]
-    period = max(v.shape[0] for v in parts)
-    if period == op.result.shape[0] or any(v.shape[0] not in (1, period) for v in parts):
-        return None
-    whole = [b.broadcast_to(v, (period, *v.shape[1:])) for v in parts]
-    return b.append(op.name, whole, op.attrs).result
+    def of(self, b: GraphBuilder, value: Value) -> Value:
+        """A value without what it repeats; itself where that is nothing."""
+        if value not in self._found:
+            op, made = value.op, None
+            if op is not None and value.shape and value.shape[0] > 1:
+                rule = self._rules.get(op.name, self._elementwise if OPS[op.name].kind == ELEMENTWISE else None)
+                made = rule(b, op) if rule is not None else None
+            self._found[value] = value if made is None else made
+        return self._found[value]
 
-
-def _broadcast(b: GraphBuilder, op: Op) -> Value | None:
-    operand, dims = op.operands[0], op.attrs["broadcast_dimensions"]
-    period = 1
-    if 0 in dims and operand.shape[0] > 1:
-        operand = once(b, operand)
-        period = operand.shape[0]
-        if period == op.result.shape[0]:
+    def _elementwise(self, b: GraphBuilder, op: Op) -> Value | None:
+        parts = [self.of(b, v) for v in op.operands]
+        period = max(v.shape[0] for v in parts if v.shape)
+        if period == op.result.shape[0] or any(v.shape and v.shape[0] not in (1, period) for v in parts):
             return None
-    return b.broadcast_in_dim(operand, (period, *op.result.shape[1:]), dims)
+        whole = [b.broadcast_to(v, (period, *v.shape[1:])) if v.shape else v for v in parts]
+        return b.append(op.name, whole, op.attrs).result
 
+    def _broadcast(self, b: GraphBuilder, op: Op) -> Value | None:
+        operand, dims = op.operands[0], op.attrs["broadcast_dimensions"]
+        period = 1
+        if 0 in dims and operand.shape[0] > 1:
+            operand = self.of(b, operand)
+            period = operand.shape[0]
+            if period == op.result.shape[0]:
+                return None
+        return b.broadcast_in_dim(operand, (period, *op.result.shape[1:]), dims)
 
-def _reshape(b: GraphBuilder, op: Op) -> Value | None:
-    """Of [B, ...], or of [B / N, N, ...] that is repeated."""
-    operand, shape = op.operands[0], op.result.shape
-    less = once(b, operand)
-    if less.shape[:1] == operand.shape[:1] or not operand.shape[0]:
+    def _reshape(self, b: GraphBuilder, op: Op) -> Value | None:
+        """Of [B, ...], or of [B / N, N, ...] that is repeated."""
+        operand, shape = op.operands[0], op.result.shape
+        less = self.of(b, operand)
+        if less.shape[:1] == operand.shape[:1] or not operand.shape[0]:
+            return None
+        if operand.shape[0] == shape[0]:
+            return b.reshape(less, (less.shape[0], *shape[1:]))
+        if less.shape[0] == 1 and shape[0] % operand.shape[0] == 0:
+            return b.reshape(less, (shape[0] // operand.shape[0], *shape[1:]))
         return None
-    if operand.shape[0] == shape[0]:
-        return b.reshape(less, (less.shape[0], *shape[1:]))
-    if less.shape[0] == 1 and shape[0] % operand.shape[0] == 0:
-        return b.reshape(less, (shape[0] // operand.shape[0], *shape[1:]))
-    return None
-
-
-_ONCE: dict[str, Callable[[GraphBuilder, Op], Value | None]] = {"broadcast_in_dim": _broadcast, "reshape": _reshape}
 
 
 def repeated(b: GraphBuilder, value: Value, batch: int) -> Value:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from trnlab.compiler.rewriting.bias_forms import ShiftedBias, once, repeated, shifted, without_causality
+from trnlab.compiler.rewriting.bias_forms import Once, ShiftedBias, repeated, shifted, without_causality
 from trnlab.compiler.rewriting.composites import spelled_out
 from trnlab.compiler.rewriting.recognize.masks import KnownValues
 from trnlab.compiler.rewriting.windows import Windows, windows_of
@@ -60,7 +60,7 @@ class _Writer:
     def __init__(self, graph: Graph) -> None:
         self._known = KnownValues()
         self._shifts: dict[tuple[Value, bool, int, Windows | None], ShiftedBias] = {}
-        self._once: dict[Value, Value] = {}
+        self._once = Once()
         self._forward: dict[Value, _Forward] = {}  # by lse as it was given to others
         self._summed = _summed(graph)
 
@@ -70,9 +70,7 @@ class _Writer:
         if not _is_general(op, 3, q):
             return None
         less, causal = without_causality(bias[0], op.attrs["causal"], self._known)
-        if less not in self._once:
-            self._once[less] = once(b, less)
-        less = self._once[less]
+        less = self._once.of(b, less)
         windows = None if causal else windows_of(op, q, k, less)
         shift = self._shift(b, less, causal, q.shape[2], windows)
         if windows is not None:
