@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from compiled import build, execute, execute_in_both_orders
 
+from trnlab.compiler.fusing.groups import GroupKind
+from trnlab.compiler.lowerings.forms import LOWERINGS
 from trnlab.compiler.passes import FORMS, run_passes
 from trnlab.graph.interpret import interpret
 from trnlab.graph.verify import verify
@@ -21,10 +23,10 @@ SHAPES = ((1, H, T, S), (B, 1, 1, S), (B, H, T, S), (1, 1, T, S), (1, H, 1, S))
 KINDS = ("plain", "large", "hidden", "lowest", "mixed")
 
 
-def numbers(shape, kind, seed=0, keys=S, key_heads=H, queries=T):
+def numbers(shape, kind, seed=0, keys=S, key_heads=H, queries=T, heads=H):
     """q, k, v, the bias and dout; of the bias some rows are hidden as a whole."""
     rng = np.random.default_rng(seed)
-    shapes = ((B, H, queries, D), (B, key_heads, keys, D), (B, key_heads, keys, D), shape, (B, H, queries, D))
+    shapes = ((B, heads, queries, D), (B, key_heads, keys, D), (B, key_heads, keys, D), shape, (B, heads, queries, D))
     q, k, v, bias, dout = (rng.standard_normal(s).astype(np.float32) for s in shapes)
     holes, whole = rng.random(shape) < 0.3, (0, 0, -1)
     if kind == "large":
@@ -145,6 +147,24 @@ def test_a_gradient_without_its_forward_pass_is_written_out():
     graph = build(function, *inputs)
     assert not is_shifted(graph)
     compare(graph, inputs, execute(graph, inputs, precision="fp32"), "fp32")
+
+
+def test_many_heads_that_share_keys_have_their_gradients_summed_in_memory():
+    inputs = numbers((1, 64, 150, 150), "plain", keys=150, queries=150, key_heads=1, heads=64)
+    graph = build(attention(), *inputs)
+    after = graph.copy()
+    run_passes(after, {"precision": "bf16"}, FORMS)
+    assert [op.attrs["dbias"] for op in after.ops if op.name == "trn.attention_backward"] == ["each"]
+    compare(graph, inputs, execute(graph, inputs, precision="bf16"), "bf16")
+
+
+def test_the_kernel_by_blocks_takes_a_shifted_bias_too(monkeypatch):
+    """Where no other one has room."""
+    monkeypatch.setitem(LOWERINGS, GroupKind.ATTENTION, LOWERINGS[GroupKind.ATTENTION][-1:])
+    inputs = numbers((1, H, T, S), "hidden")[:4]
+    graph = build(lambda b, *values: b.attention(*values)[0], *inputs)
+    assert is_shifted(graph)
+    compare(graph, inputs, execute(graph, inputs), "fp32")
 
 
 def test_a_bias_of_zeros_is_none():

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from attention_problem import BF16_UNIT, CHIPS, Problem, builder, by_tokens, exact, heads_first, run, worst
-from biased_attention import case
+from attention_problem import BF16_UNIT, CHIPS, Problem, builder, by_tokens, exact, heads_first, run, tensors, worst
+from biased_attention import case, shifted
 from test_attention_backward import exact_gradients
 
 from trnlab.kernels.attention import attention_forward
@@ -104,6 +104,28 @@ def test_bf16_is_as_right_as_the_format_allows(p, kind, chip):
     alive = heads_first(p, out).any(-1)
     assert (alive == (np.abs(expected).max(-1) > 0)).all()
     assert np.abs(lse - expected_lse)[alive].max() <= 1.01 * BF16_UNIT + 1e-5 * np.abs(expected_lse).max()
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("p", [SHAPES[0], SHAPES[1], SHAPES[2]], ids=str)
+def test_a_bias_that_makes_up_for_scores_of_thousands_loses_nothing(p, chip):
+    """Beside bf16 products the bias is added in fp32: sums of +-3000 are off by 2^-11 at most, far less than P is
+    rounded by."""
+    p = replace(p, kind="bfloat16", chip=chip, spread=1000.0)
+    (q, k, v, dout), noise = tensors(replace(p, bias=(p.batch, p.heads, *p.bias[2:])))
+    wide = [heads_first(p, x) for x in (q, k)]
+    scores = p.scale * wide[0] @ wide[1].swapaxes(-1, -2)
+    assert np.abs(scores).max() > 3000
+    bias = shifted(p, (noise - scores).astype(np.float32))
+    p = replace(p, bias=bias.shape)
+    out, lse = forward(p, q, k, v, bias)
+    _, expected, _ = exact(p, q, k, v, bias)
+    allowed = BF16_UNIT * (2 * np.abs(v.astype(np.float64)).max() + np.abs(expected)) * 1.01 + 2e-3
+    assert (np.abs(heads_first(p, out) - expected) <= allowed).all()
+    inputs = (dout, q, k, v, out, lse)
+    of_bias, error = exact_of_bias(p, *inputs[:4], bias)
+    *_, dbias = backward(p, inputs, bias, False)
+    assert (np.abs(dbias - of_bias) <= 1.5 * error + 2e-3 * np.abs(of_bias).max()).all()
 
 
 @pytest.mark.parametrize("p", [SHAPES[1], SHAPES[4], SHAPES[8]], ids=str)

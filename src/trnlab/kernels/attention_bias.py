@@ -14,7 +14,7 @@ Letters: B batch, H heads, T queries, S keys, D head size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 from trnlab.isa.base import Engine
@@ -25,6 +25,7 @@ from trnlab.kernels.attention_tiles import (
     Term,
     block_runs,
     count_blocks,
+    count_together,
     fewest_heads,
     pieces,
 )
@@ -36,7 +37,7 @@ from trnlab.program.builder import Builder
 
 KEPT_BYTES = 48 * 1024  # of a partition, for a bias that the next elements of a batch need again
 LOADED_BYTES = 4096  # of a partition and transfer
-SUMMED_BYTES = 16 * 1024  # of a partition, for the gradient of one head's bias
+SUMMED_BYTES = 64 * 1024  # of a partition, for the gradient of the bias of all heads that are loaded together
 
 
 class BiasTiles(NamedTuple):
@@ -273,9 +274,11 @@ class ShiftedRows:
         return BiasTiles(tile)
 
 
-def sums_on_chip(queries: int, keys: int) -> bool:
-    """Whether gradients of scores [T, S] are added up over the batch on chip."""
-    return count_blocks(queries) * keys * float32.itemsize <= SUMMED_BYTES
+def sums_on_chip(q: Sequence[int], k: Sequence[int]) -> bool:
+    """Whether gradients of scores are added up over the batch on chip, of q [B, H, T, D] and k [B, Hkv, S, D] in
+    formats of 16 bits or more."""
+    heads = count_together(q[1] // k[1], k[1], 2 * q[3])
+    return (heads + 1) * count_blocks(q[2]) * k[2] * float32.itemsize <= SUMMED_BYTES
 
 
 class BiasGradient:

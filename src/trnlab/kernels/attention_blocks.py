@@ -177,7 +177,7 @@ class StreamedAttention:
         assert self.task.bias is not None
         assert self.bias_pool is not None
         whole = self.task.bias
-        view = whole[min(block.batch, whole.shape[0] - 1), min(block.head, whole.shape[1] - 1)]
+        view = whole[block.batch % whole.shape[0], min(block.head, whole.shape[1] - 1)]
         row, col = view.strides if view.shape[0] > 1 else (0, view.strides[1])
         start = view.offset + row * block.q0 + col * strip.k0
         tile = self.bias_pool.next()[: block.rows, : strip.width]

@@ -197,9 +197,12 @@ def plan_groups(task: Task, room: int, tiles: HeadTiles) -> HeadGroups:
 
 def fewest_heads(task: Task) -> int:
     """Query heads that use the fewest key heads whose rows are worth a DMA."""
-    row = task.depth * task.dtype.itemsize
-    kvs = next((n for n in _divisors(task.kv_heads) if n * row >= MIN_RUN_BYTES), task.kv_heads)
-    return kvs * task.shared
+    return count_together(task.shared, task.kv_heads, task.depth * task.dtype.itemsize)
+
+
+def count_together(shared: int, kv_heads: int, row: int) -> int:
+    """The same of so many query heads that share each of so many key heads, a token of which has `row` bytes."""
+    return shared * next((n for n in _divisors(kv_heads) if n * row >= MIN_RUN_BYTES), kv_heads)
 
 
 def _divisors(count: int) -> list[int]:

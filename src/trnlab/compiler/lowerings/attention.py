@@ -33,7 +33,7 @@ def lower_attention_by_segments(low: Lowering) -> None:
 
 def lower_attention_by_blocks(low: Lowering) -> None:
     """Record trn.attention or trn.attention_backward, keys going by in strips."""
-    _record(low, attention_forward_blocks, attention_backward_blocks)
+    _record(low, attention_forward_blocks, attention_backward_blocks, shifts=False)
 
 
 def fits_fused(group: FusionGroup) -> bool:
@@ -46,9 +46,11 @@ def fits_fused(group: FusionGroup) -> bool:
     )
 
 
-def gives_no_bias_gradient(group: FusionGroup) -> bool:
-    """Whether the group's op has no gradient of a bias."""
-    return not group.anchor.attrs.get("dbias")
+def fits_blocks(group: FusionGroup) -> bool:
+    """Whether the kernels by blocks compute what the group's op means: no gradient of a bias, and all queries
+    heard."""
+    op = group.anchor
+    return not op.attrs.get("dbias") and len(op.operands) <= plain_operands(op) + 1
 
 
 def plain_operands(op: Op) -> int:
@@ -56,14 +58,17 @@ def plain_operands(op: Op) -> int:
     return 3 if op.name == "trn.attention" else 6
 
 
-def _record(low: Lowering, forward: object, backward: object) -> None:
+def _record(low: Lowering, forward: object, backward: object, shifts: bool = True) -> None:
+    """shifts: whether the kernels know of shifted biases, which lie the other way round forward."""
     op = low.group.anchor
     plain, options = plain_operands(op), {"causal": op.attrs["causal"], "scale": op.attrs["scale"]}
     operands = [low.view(v) for v in op.operands]
     *results, last = [_result(low, v) for v in op.results]
     options |= zip(("bias", "heard"), operands[plain:])
-    if op.attrs["shifted"]:
+    if op.attrs["shifted"] and shifts:
         options["shifted"] = True
+    elif op.attrs["shifted"] and op.name == "trn.attention":
+        options["bias"] = operands[plain].permute(0, 1, 3, 2)
     if op.attrs.get("dbias"):
         options["dbias"] = last
     else:

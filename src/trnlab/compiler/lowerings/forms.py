@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind
 from trnlab.compiler.lowerings.attention import (
+    fits_blocks,
     fits_fused,
-    gives_no_bias_gradient,
     lower_attention,
     lower_attention_by_blocks,
     lower_attention_by_segments,
@@ -30,7 +30,7 @@ LOWERINGS: dict[GroupKind, tuple[tuple[Callable[[Lowering], None], Callable[[Fus
     GroupKind.ATTENTION: (
         (lower_attention, fits_fused),
         (lower_attention_by_segments, fits_fused),
-        (lower_attention_by_blocks, gives_no_bias_gradient),
+        (lower_attention_by_blocks, fits_blocks),
     ),
     GroupKind.CONVOLUTION: ((lower_convolution, lambda group: True),),
     GroupKind.POOL: ((lower_pool, lambda group: True),),

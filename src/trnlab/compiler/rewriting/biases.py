@@ -96,7 +96,7 @@ class _Writer:
             dout, out = (windows.joined(b, x) for x in (dout, out))
         attrs = {**op.attrs, "shifted": True, "causal": found.causal}
         wanted = "sum" if op in self._summed else op.attrs["dbias"]
-        apart = wanted == "sum" and not sums_on_chip(q.shape[2], k.shape[2])
+        apart = wanted == "sum" and not sums_on_chip(q.shape, k.shape)
         attrs["dbias"] = "each" if apart else wanted
         heard = [] if found.bias.heard is None else [found.bias.heard]
         operands = (dout, q, k, v, out, lse, found.bias.rows, *heard)

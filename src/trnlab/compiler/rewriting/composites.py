@@ -79,6 +79,8 @@ def expand_attention(graph: Graph) -> None:
 
 
 def _forward(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
+    if op.attrs["shifted"]:
+        return None
     q, k, v, *bias = op.operands
     if bias and is_zero(bias[0]):
         bias = []
@@ -96,6 +98,8 @@ def _forward(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
 
 
 def _backward(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
+    if op.attrs["shifted"]:
+        return None
     dout, q, k, v, out, lse, *bias = op.operands
     if bias and is_zero(bias[0]) and not op.attrs["dbias"]:
         bias = []
