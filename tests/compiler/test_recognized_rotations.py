@@ -177,7 +177,9 @@ def test_what_is_nearly_a_rotation_of_some_columns_is_moved():
         pairs = (turned, b.slice_dim(y, 2, 16, 64)), (other, rest), (half, rest)
         last = b.pad(rest, (0, 0, 16), (0, 0, 0))
         sums = [b.add(b.pad(b.slice_dim(x, 2, 0, n), (0, 0, 0), (0, 0, 64 - n), (0, 0, 0)), last) for n in (10, 20)]
-        return [*(b.concatenate(pair, 2) for pair in pairs), *sums]
+        rows = b.add(*(b.pad(x, (0, n, 0), (0, 40 - n, 0)) for n in (0, 40)))
+        twice = b.add(b.pad(rest, (0, 0, 0), (0, 0, 16)), b.pad(rest, (0, 0, 0), (0, 0, 16)))
+        return [*(b.concatenate(pair, 2) for pair in pairs), *sums, rows, twice]
 
     graph = build(function, x, y, cos, sin)
     assert "trn.rotate_half" not in ops_of(graph)

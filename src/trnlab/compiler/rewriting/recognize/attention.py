@@ -3,7 +3,8 @@
 
 For each product that a softmax follows, `region` says what its successors are. Where that comes to attention, the
 results are replaced, and whatever nobody reads any more goes. If somebody reads scores or probabilities, or their
-gradient, all stays as it was: they have to be in memory anyhow.
+gradient, all stays as it was: they have to be in memory anyhow. Sums of the gradient of scores are results too: those
+of what was added to them (`bias_gradient`).
 """
 
 from __future__ import annotations

@@ -38,7 +38,8 @@ def joined_pads(op: Op, b: GraphBuilder) -> Value | None:
     last = len(op.result.shape) - 1
     if any(p is None or not is_zero(p.operands[1]) for p in pads):
         return None
-    parts = sorted((p.attrs["edge_padding_low"][last], p.operands[0]) for p in pads if p is not None and _is_row(p))
+    found = [(p.attrs["edge_padding_low"][last], p.operands[0]) for p in pads if p is not None and _is_row(p)]
+    parts = sorted(found, key=lambda part: part[0])
     if len(parts) != 2 or parts[0][0] != 0 or parts[1][0] != parts[0][1].shape[last]:
         return None
     whole = sum(value.shape[last] for _, value in parts) == op.result.shape[last]
