@@ -81,7 +81,7 @@ def test_every_bias_and_its_gradient(shape, kind, precision):
     compare(graph, inputs, execute(graph, inputs, precision=precision), precision, kind == "large")
 
 
-@pytest.mark.parametrize("chip", ["trn1", "trn2"])
+@pytest.mark.parametrize("chip", ["trn1", "trn2", "trn3"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(1, H, 140, 140), (B, 1, 1, 140)], ids=str)
 def test_causal_attention_of_shared_heads(shape, kind, chip):
