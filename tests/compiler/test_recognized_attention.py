@@ -224,11 +224,76 @@ def test_numbers_that_only_weaken_are_no_mask(hidden):
     same(graph, after, inputs)
 
 
-def test_a_bias_that_does_more_than_hide_stays():
-    """The kernel for it is slower than matrices in memory."""
+@pytest.mark.parametrize("layout", ["heads", "merged", "tokens", "keys first"])
+def test_a_bias_that_does_more_than_hide_is_found(layout):
+    """Queries whose bias is minus infinity throughout give NaN, as written out."""
+    for form in (Form(layout, mask="bias"), Form(layout, mask="added", hidden=-1e4)):
+        for mask, size in itertools.product(("plain", "everything", "blind queries"), (1.0, 30.0)):
+            inputs = numbers(mask=mask, size=size)
+            graph, after, count = found_in(form, inputs)
+            assert count == 2
+            same(graph, after, inputs)
+
+
+@pytest.mark.parametrize("scale", ["none", "before", "after"])
+@pytest.mark.parametrize("masked", ["", "causal", "data", "window", "added"])
+def test_the_gradient_of_a_bias_is_found(masked, scale):
+    """A bias of heads, summed over the batch, beside masks."""
+    hidden = LOWEST if masked == "data" else -math.inf
+    form = Form(mask=masked or "none", scale=scale, hidden=hidden)
+
+    def function(b, q, k, v, dout, mask, bias):
+        if scale == "before":
+            q = b.multiply(q, 0.5)
+        s = b.dot_general(q, k, ((3,), (3,)), ((0, 1), (0, 1)))
+        s = b.add(b.multiply(s, 0.5) if scale == "after" else s, b.broadcast_to(bias, s.shape))
+        visible = visible_of(b, form, mask)
+        whole = None if visible is None or masked == "added" else b.broadcast_to(visible, s.shape)
+        if whole is not None:
+            s = b.select(whole, s, hidden)
+        elif visible is not None:
+            s = b.add(s, b.broadcast_to(b.select(visible, 0.0, b.constant(LOWEST, float32, (T, S))), s.shape))
+        _, _, p, along = softmax_of(b, form, s)
+        batch = ((0, 1), (0, 1))
+        out, dv = b.dot_general(p, v, ((3,), (2,)), batch), b.dot_general(p, dout, ((2,), (2,)), batch)
+        g = b.dot_general(dout, v, ((3,), (3,)), batch)
+        ds = b.multiply(p, b.subtract(g, along(b.reduce(b.multiply(g, p), [3]))))
+        if whole is not None:
+            ds = b.select(whole, ds, 0.0)
+        sums = b.reduce(ds, [0], keepdims=True), b.reduce(ds, [0, 2]), b.multiply(b.reduce(ds, [1]), 3.0)
+        scaled = b.multiply(ds, 0.5) if scale == "after" else ds
+        dq, dk = b.dot_general(scaled, k, ((3,), (2,)), batch), b.dot_general(scaled, q, ((2,), (2,)), batch)
+        return out, dq, dk, dv, *sums
+
+    for mask in ("plain", "blind queries") if masked == "data" else ("plain",):
+        inputs = [*numbers(mask=mask), np.random.default_rng(5).standard_normal((1, H, T, S)).astype(np.float32)]
+        graph = build(function, *inputs)
+        simplify(graph)
+        after = graph.copy()
+        assert recognize_attention(after)
+        verify(after)
+        assert not any(op.name == "exponential" for op in after.ops)
+        same(graph, after, inputs)
+
+
+def test_a_sum_of_something_else_is_no_gradient_of_a_bias():
+    """Of the gradient before its mean is taken off."""
+
+    def function(b, q, k, v, dout, bias):
+        s = b.add(b.dot_general(q, k, ((3,), (3,)), ((0, 1), (0, 1))), b.broadcast_to(bias, (B, H, T, S)))
+        _, _, p, along = softmax_of(b, Form(), s)
+        batch = ((0, 1), (0, 1))
+        g = b.dot_general(dout, v, ((3,), (3,)), batch)
+        ds = b.multiply(p, b.subtract(g, along(b.reduce(b.multiply(g, p), [3]))))
+        out, dq = b.dot_general(p, v, ((3,), (2,)), batch), b.dot_general(ds, k, ((3,), (2,)), batch)
+        return out, dq, b.reduce(b.multiply(g, p), [0])
+
     inputs = numbers()
-    assert found_in(Form(mask="bias"), inputs)[2] == 0
-    assert found_in(Form(mask="added", hidden=-1e4), inputs)[2] == 0
+    graph = build(function, *inputs)
+    simplify(graph)
+    after = graph.copy()
+    assert not recognize_attention(after)
+    same(graph, after, inputs)
 
 
 MISSES = [

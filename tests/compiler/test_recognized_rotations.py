@@ -116,6 +116,77 @@ def test_other_sizes_are_moved(size):
     assert error(execute(graph, inputs)[0], by_torch(*inputs)) < 1e-6
 
 
+def partly_rotated(b, x, cos, sin, width, back=False):
+    """The first columns turned by angles [S, width], or back as autograd writes it, the others beside them."""
+    last, size = len(x.shape) - 1, x.shape[-1]
+    first, rest = b.slice_dim(x, last, 0, width), b.slice_dim(x, last, width, size)
+    if not back:
+        return b.concatenate([rotated(b, first, cos, sin), rest], last)
+    cosine, sine = (b.broadcast_in_dim(v, first.shape, (last - 1, last)) for v in (cos, sin))
+    low, high = halves(b, b.multiply(first, sine))
+
+    def padded(v, before, after):
+        shape = [0] * last
+        return b.pad(v, (*shape, before), (*shape, after))
+
+    half = width // 2
+    turned = b.add(padded(b.negate(low), half, 0), padded(high, 0, half))
+    first = b.add(turned, b.multiply(first, cosine))
+    return b.add(padded(rest, width, 0), padded(first, 0, size - width))
+
+
+@pytest.mark.parametrize("chip", ["trn1", "trn2"])
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize(("shape", "width"), [((2, 4, 130, 64), 16), ((1, 3, 40, 128), 32), ((3, 5, 32), 2)], ids=str)
+def test_rotations_of_some_columns(shape, width, back, chip):
+    inputs = [random(*shape), random(shape[-2], width, seed=1), random(shape[-2], width, seed=2)]
+    graph = build(lambda b, *values: partly_rotated(b, *values, width, back), *inputs)
+    assert "trn.rotate_half" in ops_of(graph)
+    assert "pad" not in ops_of(graph)
+    expected = np.concatenate([by_torch(inputs[0][..., :width], *inputs[1:], back=back), inputs[0][..., width:]], -1)
+    got = execute(graph, inputs, chip=chip)[0]
+    assert error(got, expected) < 1e-6
+    np.testing.assert_array_equal(got[..., width:], inputs[0][..., width:])
+
+
+@pytest.mark.parametrize("hostile", [np.inf, np.nan, -0.0])
+def test_columns_that_are_not_turned_stay_as_they_are(hostile):
+    inputs = [random(3, 4, 64), random(4, 16, seed=1), random(4, 16, seed=2)]
+    inputs[0][0, 1, 40] = inputs[0][1, 2, 16] = hostile
+    graph = build(lambda b, *values: partly_rotated(b, *values, 16), *inputs)
+    assert "trn.rotate_half" in ops_of(graph)
+    (got,) = execute(graph, inputs)
+    assert np.isfinite(got[..., :16]).all()
+    rest, known = inputs[0][..., 16:], ~np.isnan(inputs[0][..., 16:])
+    np.testing.assert_array_equal(got[..., 16:], rest)
+    np.testing.assert_array_equal(np.signbit(got[..., 16:])[known], np.signbit(rest)[known])
+
+
+def test_what_is_nearly_a_rotation_of_some_columns_is_moved():
+    """The rest of another tensor, or not what follows; halves of other columns; pads that overlap or leave a gap."""
+    x, y = random(3, 40, 64), random(3, 40, 64, seed=1)
+    cos, sin = random(40, 16, seed=2), random(40, 16, seed=3)
+
+    def function(b, x, y, cos, sin):
+        rest = b.slice_dim(x, 2, 16, 64)
+        turned = rotated(b, b.slice_dim(x, 2, 0, 16), cos, sin)
+        other = rotated(b, b.slice_dim(x, 2, 8, 24), cos, sin)
+        mixed = b.concatenate([b.negate(b.slice_dim(x, 2, 24, 32)), b.slice_dim(x, 2, 0, 8)], 2)
+        cosine, sine = (b.broadcast_in_dim(v, turned.shape, (1, 2)) for v in (cos, sin))
+        half = b.add(b.multiply(b.slice_dim(x, 2, 0, 16), cosine), b.multiply(mixed, sine))
+        pairs = (turned, b.slice_dim(y, 2, 16, 64)), (other, rest), (half, rest)
+        last = b.pad(rest, (0, 0, 16), (0, 0, 0))
+        sums = [b.add(b.pad(b.slice_dim(x, 2, 0, n), (0, 0, 0), (0, 0, 64 - n), (0, 0, 0)), last) for n in (10, 20)]
+        rows = b.add(*(b.pad(x, (0, n, 0), (0, 40 - n, 0)) for n in (0, 40)))
+        twice = b.add(b.pad(rest, (0, 0, 0), (0, 0, 16)), b.pad(rest, (0, 0, 0), (0, 0, 16)))
+        return [*(b.concatenate(pair, 2) for pair in pairs), *sums, rows, twice]
+
+    graph = build(function, x, y, cos, sin)
+    assert "trn.rotate_half" not in ops_of(graph)
+    for got, expected in zip(execute(graph, [x, y, cos, sin]), interpret(graph, [x, y, cos, sin])):
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
+
+
 def test_other_halves_are_moved():
     """The same half twice, halves of two tensors, both or none negated, other lengths."""
     x, y = random(40, 64), random(40, 64, seed=1)

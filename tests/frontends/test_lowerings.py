@@ -79,6 +79,7 @@ UNARY = {
     "extremes": lambda x: (x.amax(-1), x.amin(0), x.max(), x.min()),
     "prod": lambda x: x.detach().prod(),
     "flip": lambda x: x.flip(0) + x.flip(-1),
+    "roll": lambda x: x.roll(3) + x.roll((1, -9), (0, -1)) + x.roll((3, 4), (1, 1)) + x.roll(0, 0),
     "norm": lambda x: (torch.linalg.vector_norm(x), x.norm(dim=-1), torch.linalg.vector_norm(x, 1), x.abs().max()),
     "any_all": lambda x: ((x > 2).any(), (x > -9).all(-1)),
     "cumsum": lambda x: (x.cumsum(-1), x.cumsum(0)),

@@ -62,7 +62,8 @@ ADD_ROWS = {
 PAD = {"edge_padding_low": (1, -1), "edge_padding_high": (0, 0), "interior_padding": (0, 2)}
 QKV = ["2x4x5x8xbfloat16", "2x2x7x8xbfloat16", "2x2x7x8xbfloat16"]
 WINDOWS = {"window": (2, 3), "window_strides": (2, 1), "padding_low": (0, 1), "places": (4, 6)}
-HEADS = {"causal": True, "scale": 0.5, "hides": False, "precision": "DEFAULT"}
+HEADS = {"causal": True, "scale": 0.5, "hides": False, "shifted": False, "precision": "DEFAULT"}
+SHIFTED, BACK = {**HEADS, "shifted": True}, {**HEADS, "dbias": ""}
 
 EVEN = {"sent": (), "received": (), "position": 0}  # parts of one size
 GROUPS = {"replica_groups": (0, 1, 2, 3), "group_size": 2, "purpose": ""}
@@ -133,14 +134,22 @@ FOLLOWS = [
     ("trn.put_rows", ["9x3xbfloat16", "4xint32", "4x3xbfloat16"], {}, ["9x3xbfloat16"]),
     ("trn.gelu", [F23], {"approximate": "tanh"}, [F23]),
     ("trn.gelu_dx", [B23], {"approximate": "none"}, [B23]),
-    ("trn.rotate_half", ["2x6xbfloat16"], {}, ["2x6xbfloat16"]),
+    ("trn.rotate_half", ["2x6xbfloat16"], {"width": 0}, ["2x6xbfloat16"]),
+    ("trn.rotate_half", ["2x7xbfloat16"], {"width": 4}, ["2x7xbfloat16"]),
     ("trn.moments", ["2x3x4xbfloat16"], {"dimensions": (1, 2)}, ["2x2xfloat32"]),
     ("trn.softmax_statistics", ["2x3x4xbfloat16"], {"dimensions": (2,)}, ["2x2x3xfloat32"]),
     ("trn.max_pool", ["2x9x6xfloat32"], WINDOWS, ["2x4x6xfloat32"]),
     ("trn.max_pool_backward", ["2x4x6xfloat32", "2x9x6xbfloat16"], WINDOWS, ["2x9x6xfloat32"]),
     ("trn.attention", QKV, HEADS, [QKV[0], "2x4x5xfloat32"]),
     ("trn.attention", [*QKV, "1x1x5x7xfloat32"], HEADS, [QKV[0], "2x4x5xfloat32"]),
-    ("trn.attention_backward", [QKV[0], *QKV, QKV[0], "2x4x5xfloat32"], HEADS, QKV),
+    ("trn.attention", [*QKV, "1x4x7x1xfloat32"], SHIFTED, [QKV[0], "2x4x5xfloat32"]),
+    ("trn.attention_backward", [QKV[0], *QKV, QKV[0], "2x4x5xfloat32"], BACK, QKV),
+    (
+        "trn.attention_backward",
+        [QKV[0], *QKV, QKV[0], "2x4x5xfloat32", "1x4x5x7xfloat32", "1x1x5x1xfloat32"],
+        {**BACK, "shifted": True, "dbias": "sum"},
+        [*QKV, "1x4x5x7xfloat32"],
+    ),
 ]
 
 REFUSED = [
@@ -204,6 +213,7 @@ REFUSED = [
     ("trn.put_rows", ["9x3xfloat32", "4xfloat32", "4x3xfloat32"], {}, "TRN303"),
     ("trn.attention", [QKV[0], "2x3x7x8xbfloat16", "2x3x7x8xbfloat16"], HEADS, "TRN302"),
     ("trn.attention", [*QKV, "2x4x5x6xfloat32"], HEADS, "TRN302"),
+    ("trn.attention", [*QKV, "2x4x5x7xfloat32"], SHIFTED, "TRN302"),
     ("trn.attention", QKV, {"causal": 1, "scale": 0.5}, "TRN304"),
 ]
 

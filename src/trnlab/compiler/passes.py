@@ -10,6 +10,7 @@ from trnlab.chips.spec import Chip
 from trnlab.compiler.analysis.strided import compute_roots
 from trnlab.compiler.fusing.recompute import recompute
 from trnlab.compiler.loops import prepare_loops
+from trnlab.compiler.rewriting.biases import shift_biases
 from trnlab.compiler.rewriting.canonical import canonicalize, compute_outputs, own_operands
 from trnlab.compiler.rewriting.channels import channels_first
 from trnlab.compiler.rewriting.collectives import bucket_reductions, canonical_collectives
@@ -39,6 +40,7 @@ FORMS: tuple[Pass, ...] = (
     ("simplify", lambda graph, options: simplify(graph)),
     ("recognize", lambda graph, options: recognize(graph)),
     ("attention", lambda graph, options: attention_of_stack(graph, options)),
+    ("biases", lambda graph, options: shift_biases(graph)),
     ("mixed-precision", lambda graph, options: cast_matmuls(graph, to_bf16=options.get("precision") == "bf16")),
     ("tables", lambda graph, options: update_rows(graph)),
     ("canonicalize", lambda graph, options: canonicalize(graph)),

@@ -443,6 +443,20 @@ class GraphBuilder:
         dq, dk, dv = self.append("trn.attention_backward", operands, attrs).results
         return dq, dk, dv
 
+    def attention_bias_backward(
+        self, operands: Sequence[Value], *, causal: bool, scale: float
+    ) -> tuple[Value, Value, Value, Value]:
+        """The same, and the gradient of the bias, in its shape and format. operands: dout, q, k, v, out, lse,
+        bias."""
+        q, bias = operands[1], operands[6]
+        summed = bias.shape[0] == 1 < q.shape[0]
+        attrs = {"causal": causal, "scale": float(scale), "dbias": "sum" if summed else "each"}
+        dq, dk, dv, dbias = self.append("trn.attention_backward", operands, attrs).results
+        repeated = [d for d, n in enumerate(bias.shape) if n == 1 < dbias.shape[d]]
+        if repeated:
+            dbias = self.reduce(dbias, repeated, keepdims=True)
+        return dq, dk, dv, self.convert(dbias, bias.dtype)
+
     def custom_call(self, callee: Callee, *operands: Value) -> tuple[Value, ...]:
         """The results of code that the graph does not look into."""
         return self.append("custom_call", operands, {"callee": callee}).results

@@ -42,7 +42,7 @@ def define(name: str, operands: Sequence[Value], attrs: Attrs, b: GraphBuilder) 
     if name == "trn.attention":
         return b.convert(results[0], formats[0]), results[1]
     if name == "trn.attention_backward":
-        return tuple(b.convert(v, formats[1]) for v in results)
+        return (*(b.convert(v, formats[1]) for v in results[:3]), *results[3:])
     return tuple(b.convert(v, formats[0]) if formats[0].is_float else v for v in results)
 
 
@@ -121,9 +121,11 @@ def _copysign(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple
 
 def _rotate_half(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
     (x,) = operands
-    last, half = len(x.shape) - 1, x.shape[-1] // 2
+    last, half = len(x.shape) - 1, (attrs["width"] or x.shape[-1]) // 2
     first, second = b.slice_dim(x, last, 0, half), b.slice_dim(x, last, half, 2 * half)
-    return (b.concatenate([b.negate(second), first], last),)
+    rest = x.shape[-1] - 2 * half
+    zeros = [b.constant(0.0, x.dtype, (*x.shape[:-1], rest))] if rest else []
+    return (b.concatenate([b.negate(second), first, *zeros], last),)
 
 
 # -- windows -------------------------------------------------------------------------------------------------------
@@ -197,7 +199,8 @@ def _max_pool_backward(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs)
 
 def _attention(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
     q, k, v = operands[:3]
-    scores = _scores(b, _grouped(b, q, k), k, operands[3:], attrs)
+    bias = [b.transpose(x, (0, 1, 3, 2)) if attrs["shifted"] else x for x in operands[3:]]
+    scores = _scores(b, _grouped(b, q, k), k, bias, attrs)
     highest = b.maximum(b.reduce(scores, [-1], "maximum", keepdims=True), _LOWEST)
     weights = b.exponential(b.subtract(scores, highest))
     total = b.reduce(weights, [-1], "add", keepdims=True)
@@ -213,18 +216,34 @@ def _attention_backward(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs
     dout, q, k, v, out, lse = operands[:6]
     batch = ((0, 1), (0, 1))
     grouped, dgrouped = _grouped(b, q, k), _grouped(b, dout, k)
-    scores = _scores(b, grouped, k, operands[6:], attrs)
+    told = grouped
+    for heard in operands[7:]:
+        told = _grouped(b, b.multiply(q, b.broadcast_to(_repeated(b, heard, q.shape[0]), q.shape)), k)
+    scores = _scores(b, told, k, operands[6:7], attrs)
     weights = b.exponential(b.subtract(scores, b.reshape(lse, (*scores.shape[:4], 1))))
     if operands[6:]:  # beside a large bias, the log of the sum is lost in lse
         total = b.reduce(weights, [-1], "add", keepdims=True)
         weights = b.divide(weights, b.select(b.compare(total, "EQ", 0.0), 1.0, total))
     delta = b.reshape(b.reduce(b.multiply(dout, out), [-1]), (*scores.shape[:4], 1))
     dweights = b.dot_general(dgrouped, v, ((4,), (3,)), batch)
-    dscores = b.multiply(b.multiply(weights, b.subtract(dweights, delta)), attrs["scale"])
+    unscaled = b.multiply(weights, b.subtract(dweights, delta))
+    dscores = b.multiply(unscaled, attrs["scale"])
     dq = b.reshape(b.dot_general(dscores, k, ((4,), (2,)), batch), q.shape)
     dk = b.dot_general(dscores, grouped, ((2, 3), (2, 3)), batch)
     dv = b.dot_general(weights, dgrouped, ((2, 3), (2, 3)), batch)
-    return dq, dk, dv
+    if not attrs["dbias"]:
+        return dq, dk, dv
+    dbias = b.reshape(unscaled, (*q.shape[:3], k.shape[2]))
+    return dq, dk, dv, b.reduce(dbias, [0], keepdims=True) if attrs["dbias"] == "sum" else dbias
+
+
+def _repeated(b: GraphBuilder, x: Value, batch: int) -> Value:
+    """[N, ...] as [B, ...] where N is a divisor of B other than 1."""
+    period, *rest = x.shape
+    if period in (1, batch):
+        return x
+    whole = b.broadcast_in_dim(x, (batch // period, period, *rest), range(1, len(rest) + 2))
+    return b.reshape(whole, (batch, *rest))
 
 
 def _grouped(b: GraphBuilder, x: Value, k: Value) -> Value:
@@ -237,7 +256,7 @@ def _scores(b: GraphBuilder, q: Value, k: Value, bias: Sequence[Value], attrs: A
     scores = b.multiply(b.dot_general(q, k, ((4,), (3,)), ((0, 1), (0, 1))), attrs["scale"])
     batch, key_heads, group, t, s = scores.shape
     for extra in bias:
-        whole = b.broadcast_to(extra, (batch, key_heads * group, t, s))
+        whole = b.broadcast_to(_repeated(b, extra, batch), (batch, key_heads * group, t, s))
         scores = b.add(scores, b.reshape(whole, scores.shape))
     if attrs["causal"]:
         visible = b.compare(b.iota((t, s), int32, 0), "GE", b.iota((t, s), int32, 1))

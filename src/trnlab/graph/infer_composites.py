@@ -18,11 +18,15 @@ Attrs = Mapping[str, Any]
 def rotate_half(types: Types, attrs: Attrs) -> TensorType:
     """The same as the operand, whose rows have two halves."""
     (x,) = types
-    _need(x.rank > 0 and x.shape[-1] % 2 == 0, "rows must have two halves", "an even last dimension", x.shape)
+    width = (attrs["width"] or x.shape[-1]) if x.rank else 1
+    _need(width % 2 == 0, "rows must have two halves", "an even last dimension, or width", (*x.shape, width))
+    _need(0 <= width <= x.shape[-1], "more columns than there are", x.shape[-1], width)
     return x
 
 
-def _attention_shapes(q: TensorType, k: TensorType, v: TensorType, bias: Types) -> tuple[int, int, int, int]:
+def _attention_shapes(
+    q: TensorType, k: TensorType, v: TensorType, bias: Types, turned: bool, shifted: bool
+) -> tuple[int, int, int, int]:
     for label, operand in (("q", q), ("k", k), ("v", v)):
         _need(operand.rank == 4, f"{label} must be [batch, heads, length, size]", 4, operand.shape)
     (b, h, t, d), s = q.shape, k.shape[2]
@@ -31,25 +35,37 @@ def _attention_shapes(q: TensorType, k: TensorType, v: TensorType, bias: Types) 
     _need(k.shape[0] == b and k.shape[3] == d, "q and k differ in batch or head size", (b, "Hkv", "S", d), k.shape)
     _need(k.shape[1] > 0 and h % k.shape[1] == 0, "heads must be a multiple of key heads", h, k.shape[1])
     for extra in bias:
-        fits = (
-            extra.rank == 4 and extra.shape[3] == s and all(x in (1, n) for x, n in zip(extra.shape[:3], (b, h, t)))
-        )
+        sizes = (b, h, s, t) if turned else (b, h, t, s)
+        fits = _is_repeated(extra, sizes, shifted) and extra.shape[2 if turned else 3] == s
         _need(fits, "bias must be [B or 1, H or 1, T or 1, S]", (b, h, t, s), extra.shape)
     return b, h, t, s
 
 
+def _is_repeated(extra: TensorType, sizes: Sequence[int], divides: bool) -> bool:
+    """Whether a type of four dimensions has those sizes, or ones; the first may divide its size."""
+    if extra.rank != 4 or not all(x in (1, n) for x, n in zip(extra.shape[1:], sizes[1:])):
+        return False
+    first = extra.shape[0]
+    return first in (1, sizes[0]) or (divides and first > 0 and sizes[0] % first == 0)
+
+
 def _attention(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     q, k, v = types[:3]
-    b, h, t, _ = _attention_shapes(q, k, v, types[3:])
+    b, h, t, _ = _attention_shapes(q, k, v, types[3:], attrs["shifted"], attrs["shifted"])
     return q, TensorType((b, h, t), float32)
 
 
 def _attention_backward(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     dout, q, k, v, out, lse = types[:6]
-    b, h, t, _ = _attention_shapes(q, k, v, types[6:])
+    b, h, t, s = _attention_shapes(q, k, v, types[6:7], False, attrs["shifted"])
+    for heard in types[7:]:
+        fits = _is_repeated(heard, (b, h, t, 1), True)
+        _need(fits, "heard must be [B or 1, H or 1, T or 1, 1]", (b, h, t, 1), heard.shape)
     _need(dout.shape == q.shape and out.shape == q.shape, "dout and out must have q's shape", q.shape, dout.shape)
     _need(lse == TensorType((b, h, t), float32), "wrong lse", TensorType((b, h, t), float32), lse)
-    return q, k, v
+    if not attrs["dbias"]:
+        return q, k, v
+    return q, k, v, TensorType((b if attrs["dbias"] == "each" else 1, h, t, s), float32)
 
 
 def _windows(x: TensorType, attrs: Attrs) -> TensorType:

@@ -89,8 +89,10 @@ _ATTENTION_ATTRS = {
     "causal": Attr("bool", False),
     "scale": Attr("float"),
     "hides": Attr("bool", False),
+    "shifted": Attr("bool", False),
     "precision": Attr("str", "DEFAULT", PRECISIONS),
 }
+_DBIAS = {"dbias": Attr("str", "", ("", "each", "sum"))}
 _WINDOW_ATTRS = {"window": _INTS, "window_strides": _INTS, "padding_low": _INTS, "places": _INTS}
 # StableHLO's rows of replica_groups one behind the other, each of `group_size` ranks; pairs are flat, too. purpose:
 # one of `PURPOSES`, or "" where nobody has said it yet (`graph.purposes`).
@@ -293,19 +295,24 @@ _TABLE: tuple[OpDef, ...] = (
     # The magnitude of lhs with the sign of rhs, of zeros too. (The sign of a NaN is not looked at.)
     *_binary("f", False, "trn.copysign"),
     # Rows [..., D] with their halves exchanged and one negated, as rotary positions have it: (a, b) becomes (-b, a).
-    OpDef("trn.rotate_half", ROWWISE, ("operand",), "f"),
+    # Where width is not 0, those of the first columns; all others are zero.
+    OpDef("trn.rotate_half", ROWWISE, ("operand",), "f", {"width": Attr("int", 0)}),
     # q [B,H,T,D], k and v [B,Hkv,S,D], bias [B or 1, H or 1, T or 1, S] added to scale * q k^T, lse [B,H,T] float32.
-    # causal: query t sees keys 0..t. hides: the bias is known to hold nothing but 0 and -inf. Of a query that sees no
-    # key, out is zero, and lse is finite and means nothing.
+    # causal: query t sees keys 0..t. hides: the bias is known to hold nothing but 0 and -inf. shifted: it is float32,
+    # the largest that each query sees is zero, forward it is [B or 1, H or 1, S, T or 1], and its batch may be any
+    # divisor of B, which it is repeated along. Of a query that sees no key, out is zero, and lse is finite and means
+    # nothing. heard [B or 1, H or 1, T or 1, 1]: a factor of each query's scores before the bias, without a
+    # derivative, which forward is in q. dbias: there is a fourth result, the gradient of the scores [B, H, T, S]
+    # ("each"), or summed over the batch [1, H, T, S] ("sum"), in float32.
     OpDef("trn.attention", ATTENTION, ("q", "k", "v", "bias"), "f", _ATTENTION_ATTRS, ("out", "lse"), 1),
     OpDef(
         "trn.attention_backward",
         ATTENTION,
-        ("dout", "q", "k", "v", "out", "lse", "bias"),
+        ("dout", "q", "k", "v", "out", "lse", "bias", "heard"),
         "f",
-        _ATTENTION_ATTRS,
-        ("dq", "dk", "dv"),
-        1,
+        {**_ATTENTION_ATTRS, **_DBIAS},
+        ("dq", "dk", "dv", "dbias"),
+        2,
     ),
 )
 

@@ -18,8 +18,9 @@ Neither the accumulator nor the sums are ever rescaled, however long S is. m is 
 any value near the maximum serves as long as everyone uses the same one (in bf16 exp stays finite for scores up to
 2e4). When D leaves no free quadrant for the row of -m, a matmul that contracts over one row adds it.
 
-The causal mask and a bias are further terms of the accumulation in PSUM (identity times mask), which costs the PE
-array a little and the other engines nothing. Blocks above the diagonal are skipped.
+The causal mask and a bias that hides are further terms of the accumulation in PSUM (identity times mask), which costs
+the PE array a little and the other engines nothing; any other bias: `attention_bias`. Blocks above the diagonal are
+skipped.
 
 Order is what keeps the engines busy, for each executes its instructions in the order given here. The work is cut
 into superblocks, up to four query blocks of one head or, when T is short, of several heads. What superblocks ahead
@@ -48,7 +49,7 @@ from trnlab.kernels.attention_tiles import (
     transpose_tokens,
     weave,
 )
-from trnlab.kernels.view import HbmView, full
+from trnlab.kernels.view import HbmView
 from trnlab.numerics.dtypes import float32
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
@@ -68,16 +69,17 @@ def attention_forward(
     causal: bool,
     scale: float,
     bias: HbmView | None = None,
+    shifted: bool = False,
 ) -> None:
     """Record softmax(scale * q k^T + bias) v into `out`, and the log of the softmax's denominator into `lse`.
 
     q, out [B, H, T, D]; k, v [B, Hkv, S, D] with H a multiple of Hkv; lse [B, H, T] float32, or None when nobody
-    needs it; bias [B or 1, H or 1, T or 1, S], of 0 and minus infinity only. A query that sees no key gives zero,
-    and a finite lse. D <= 128, scale > 0; causal (query t sees keys 0..t) needs T >= S. Any strides will do; DMA is
-    fast when the heads of one token are adjacent. SBUF holds the operands of one head whole: CapacityError beyond
-    about 10,000 tokens of 128 values in bf16.
+    needs it; bias [B or 1, H or 1, T or 1, S], of 0 and minus infinity only, or `shifted` as `Task` has it. A query
+    that sees no key gives zero, and a finite lse. D <= 128, scale > 0; causal (query t sees keys 0..t) needs T >= S.
+    Any strides will do; DMA is fast when the heads of one token are adjacent. SBUF holds the operands of one head
+    whole: CapacityError beyond about 10,000 tokens of 128 values in bf16.
     """
-    task = Task(q, k, v, bias, causal, scale)
+    task = Task(q, k, v, bias, causal, scale, shifted)
     with b.scope():
         _Forward(b, task, out).run(lse)
 
@@ -86,16 +88,8 @@ def has_room(b: Builder, task: Task, longest: int) -> bool:
     """Whether `attention_forward` has room, in what is free in `b`, for at most so many tokens of a task, results in
     float32."""
     trial = Builder(b.name, b.chip, sbuf_limit=b.sbuf_free)
-    q, k, v = (
-        full(trial.param("operand", (*x.shape[:2], min(x.shape[2], longest), x.shape[3]), x.dtype))
-        for x in (task.q, task.k, task.v)
-    )
-    bias = None
-    if task.bias is not None:
-        rows = min(task.bias.shape[2], longest)
-        bias = full(trial.param("bias", (*task.bias.shape[:2], rows, k.shape[2]), task.bias.dtype))
     try:
-        AttentionMemory(trial, Task(q, k, v, bias, task.causal, task.scale), float32)
+        AttentionMemory(trial, task.at_most(trial, longest), float32)
     except CapacityError:
         return False
     return True

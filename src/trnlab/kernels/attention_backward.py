@@ -29,8 +29,8 @@ from functools import partial
 
 from trnlab.errors import CapacityError
 from trnlab.isa.base import Engine
+from trnlab.kernels.attention_bias import BiasGradient, HidingBias, ShiftedRows
 from trnlab.kernels.attention_tiles import (
-    Bias,
     Constants,
     DeferredInstructions,
     HeadGroup,
@@ -80,35 +80,30 @@ def attention_backward(
     causal: bool,
     scale: float,
     bias: HbmView | None = None,
+    shifted: bool = False,
+    heard: HbmView | None = None,
+    dbias: HbmView | None = None,
 ) -> None:
-    """Record the gradients of `attention_forward` with respect to q, k and v, given that of its `out`; not the
-    Nones among them.
+    """Record the gradients of `attention_forward` with respect to q, k and v, given that of its `out`, not the Nones
+    among them, and into dbias that of scores. heard, dbias: see `ShiftedRows` and `BiasGradient`.
 
     Shapes, formats and limits as in `attention_forward`; `out` and `lse` are its results. SBUF holds the operands of
     the heads at hand whole, in natural and in transposed order: CapacityError beyond about 4000 tokens of
     128 values in bf16.
     """
-    task = Task(q, k, v, bias, causal, scale)
+    task = Task(q, k, v, bias, causal, scale, shifted)
     with b.scope():
-        _Backward(b, task, dout, out, lse, dq, dk, dv).run()
+        _Backward(b, task, dout, out, lse, (dq, dk, dv), heard, dbias).run()
 
 
-def has_room_backward(b: Builder, task: Task, longest: int) -> bool:
+def has_room_backward(b: Builder, task: Task, longest: int, dbias: HbmView | None = None) -> bool:
     """Whether `attention_backward` has room, in what is free in `b`, for at most so many tokens of a task, results in
     float32."""
     trial = Builder(b.name, b.chip, sbuf_limit=b.sbuf_free)
-
-    def at_most(x: HbmView, dt: DType) -> HbmView:
-        return full(trial.param("operand", (*x.shape[:2], min(x.shape[2], longest), x.shape[3]), dt))
-
-    q, k, v = (at_most(x, x.dtype) for x in (task.q, task.k, task.v))
-    bias = None
-    if task.bias is not None:
-        rows = min(task.bias.shape[2], longest)
-        bias = full(trial.param("bias", (*task.bias.shape[:2], rows, k.shape[2]), task.bias.dtype))
-    grads = [at_most(x, float32) for x in (task.q, task.k, task.v)]
+    less = task.at_most(trial, longest)
+    grads = tuple(full(trial.param("gradient", x.shape, float32)) for x in (less.q, less.k, less.v))
     try:
-        _Backward(trial, Task(q, k, v, bias, task.causal, task.scale), q, q, q, *grads)
+        _Backward(trial, less, less.q, less.q, less.q, grads, None, dbias)
     except CapacityError:
         return False
     return True
@@ -169,24 +164,23 @@ class _Backward:
         dout: HbmView,
         out: HbmView,
         lse: HbmView,
-        dq: HbmView | None,
-        dk: HbmView | None,
-        dv: HbmView | None,
+        grads: tuple[HbmView | None, ...],  # of q, k and v
+        heard: HbmView | None,
+        dbias: HbmView | None,
     ) -> None:
-        self.b, self.task, self.dout, self.out, self.lse = b, task, dout, out, lse
-        self.grads = dq, dk, dv
+        self.b, self.task, self.dout, self.out, self.lse, self.grads = b, task, dout, out, lse, grads
         self.constants = Constants(b, task.dtype)
-        self.bias = Bias(b, task, self.constants, 1) if task.bias is not None else None
+        self.bias = HidingBias(b, task, self.constants, 1) if task.hides else None
+        self.rows = ShiftedRows(b, task, heard) if task.shifted else None
+        self.dbias = None if dbias is None else BiasGradient(b, task, dbias)
         self.copier = copier(b.chip)
         self.segment = BANK // task.depth * P  # keys whose dK fills a bank
         # Heads that share keys come singly.
-        self.side_by_side = (
-            P // task.depth if P % task.depth == 0 == task.depth % QUADRANT and task.shared == 1 else 1
-        )
+        several = P % task.depth == 0 == task.depth % QUADRANT and task.shared == 1
+        self.side_by_side = P // task.depth if several else 1
         self.tokens: dict[HeadGroup, _Tokens] = {}
         self.results: dict[HeadGroup, tuple[AP, ...]] = {}
-        self.products: deque[Callable[[], None]] = deque()
-        self.queries: deque[Callable[[], None]] = deque()
+        self.waiting, self.products, self.queries = (deque[Callable[[], None]]() for _ in range(3))
         self._open_psum()
         self._open_sbuf()
 
@@ -298,6 +292,8 @@ class _Backward:
 
     def _retire(self, ahead: int) -> None:
         """One later stage each of two earlier items, dQ an item behind dK and dV."""
+        while self.waiting and not ahead:
+            self.waiting.popleft()()
         if len(self.products) > ahead:
             self.products.popleft()()
         if len(self.queries) > 1 or (self.queries and not self.products):
@@ -367,35 +363,38 @@ class _Backward:
         self.b.tensor_reduce(dst=tokens.delta[:rows, :, block], data=data, op="add")
 
     # -- the stages of a tile of scores -----------------------------------------------------------------------------
-    def _part(self, unit: _Unit, index: int) -> slice:
-        """The partitions of a head's transposed operands."""
-        depth = self.task.depth
-        return slice(index * depth, (index + 1) * depth)
-
     def _scores(self, item: _Item) -> None:
         """P and dS of the tile."""
         b, t, unit, n, width = self.b, self.task, item.unit, item.rows, item.width
-        part, q0 = self._part(unit, item.index), item.block * P
-        scores, dp = self.scores.next()[:n, :width], self.scores.next()[:n, :width]
+        part = slice(item.index * t.depth, (item.index + 1) * t.depth)  # partitions of the head's transposed operands
+        q0, batch, head = item.block * P, unit.group.batch, unit.head + item.index
+        scores = self.scores.next()[:n, :width]
         firsts = [(scores, unit.qt[part, q0 : q0 + n], unit.kt[part, item.k0 : item.k0 + width])]
         more = []
         if t.causal and item.k0 + width > q0:
-            at = q0 - item.k0
-            seen = min(n, width - at)
+            at, seen = q0 - item.k0, min(n, item.k0 + width - q0)
             mask = self.constants.mask_keys_after()[:n, :seen]
             more.append((scores[:, at : at + seen], self.constants.identity()[:n, :n], mask))
         if self.bias is not None:
-            tile = self.bias.tile(unit.group.batch, unit.head + item.index, q0, q0 + n)
-            more.append(self.bias.to_queries(scores, tile, 0, item.k0))
+            more += self.bias.to_queries(scores, self.bias.tile(batch, head, q0, q0 + n), 0, item.k0)
         accumulate(b, firsts, more)
         item.p, item.ds = self.p_pool.next()[:n, :width], self.ds_pool.next()[:n, :width]
-        head = unit.head + item.index
-        column = unit.group.batch * t.heads + head
-        minus_lse = self.minus_lse[:n, column, item.block : item.block + 1]
-        b.activation(dst=item.p, data=scores, bias=minus_lse, scale=t.scale, op="exp")
+        minus_lse, scale = self.minus_lse[:n, batch * t.heads + head, item.block : item.block + 1], t.scale
+        if self.rows is not None:
+            scores, scale = self.rows.added(scores, batch, head, q0, item.k0), 1.0
+        b.activation(dst=item.p, data=scores, bias=minus_lse, scale=scale, op="exp")
+        self.waiting.append(partial(self._gradient, item, part, head))
+        if self.rows is None or len(self.waiting) > 1:  # VectorE adds a bias while ScalarE makes exponentials
+            self.waiting.popleft()()
+
+    def _gradient(self, item: _Item, part: slice, head: int) -> None:
+        b, unit, n, width, q0 = self.b, item.unit, item.rows, item.width, item.block * P
+        dp = self.scores.next()[:n, :width]
         b.nc_matmul(dst=dp, stationary=unit.dot[part, q0 : q0 + n], moving=unit.vt[part, item.k0 : item.k0 + width])
         delta = self.tokens[unit.group].delta[:n, head - unit.group.head, item.block : item.block + 1]
         b.scalar_tensor_tensor(dst=item.ds, data=dp, operand0=delta, operand1=item.p, op0="subtract", op1="multiply")
+        if self.dbias is not None:
+            self.dbias.add(item.ds, unit.group.batch, head, item.block, item.k0)
 
     def _products(self, item: _Item) -> None:
         """Add to dV and dK, and transpose dS."""

@@ -16,13 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from typing import NamedTuple
 
+from trnlab.isa.base import Engine
 from trnlab.kernels.attention_backward import attention_backward, has_room_backward
 from trnlab.kernels.attention_segments import LONGEST, length_with_room
 from trnlab.kernels.attention_tiles import Task, count_blocks, load_tokens, pieces, store_tokens, token_pool
-from trnlab.kernels.blocks import P
+from trnlab.kernels.blocks import P, dma_store
 from trnlab.kernels.view import HbmView, full
 from trnlab.numerics.dtypes import float32
 from trnlab.program.builder import Builder
@@ -56,15 +58,20 @@ def attention_backward_segments(
     causal: bool,
     scale: float,
     bias: HbmView | None = None,
+    shifted: bool = False,
+    heard: HbmView | None = None,
+    dbias: HbmView | None = None,
     longest: int = LONGEST,
 ) -> None:
     """Record what `attention_backward` does, for sequences of any length; `longest`: most tokens of a segment.
 
     The same arguments and limits. Raises CapacityError where not even short segments have room.
     """
-    task = Task(q, k, v, bias, causal, scale)
-    length = length_with_room(b, task, longest, has_room_backward)
+    task = Task(q, k, v, bias, causal, scale, shifted)
+    length = length_with_room(b, task, longest, partial(has_room_backward, dbias=dbias))
     found = list(_pairs(task, length))
+    if dbias is not None and causal:
+        _hide(b, dbias, found)
     sums = [
         None if grad is None else _Sum(b, grad, name, found, of_queries=grad is dq)
         for name, grad in (("dq", dq), ("dk", dk), ("dv", dv))
@@ -84,6 +91,9 @@ def attention_backward_segments(
             causal=pair.diagonal,
             scale=scale,
             bias=hidden,
+            shifted=shifted,
+            heard=None if heard is None else heard[:, :, queries if heard.shape[2] > 1 else slice(None)],
+            dbias=None if dbias is None else dbias[:, :, queries, keys],
         )
         for total in sums:
             if total is not None:
@@ -98,6 +108,19 @@ def _pairs(task: Task, length: int) -> Iterator[_Pair]:
             yield _Pair(q0, rows, k0, keys, False)
         for k0, keys in pieces(before, end, length):
             yield _Pair(q0, rows, k0, keys, True)
+
+
+def _hide(b: Builder, dbias: HbmView, found: list[_Pair]) -> None:
+    """Zeros for the scores that no pair has."""
+    batches, heads, queries, keys = dbias.shape
+    ends = {pair.q0 + pair.rows: pair.k0 + pair.keys for pair in found}  # of keys, by the ends of queries
+    with b.scope():
+        zeros = b.tile((P, min(STRIP, keys)), float32, name="zeros")
+        b.memset(dst=zeros, value=0.0, engine=Engine.GPSIMD)
+        for batch, head, (q0, n) in product(range(batches), range(heads), pieces(0, queries, P)):
+            end = next(k for q, k in sorted(ends.items()) if q > q0)
+            for k0, width in pieces(end, keys, STRIP):
+                dma_store(b, dbias[batch, head, q0 : q0 + n, k0 : k0 + width].ap(), zeros[:n, :width])
 
 
 @dataclass

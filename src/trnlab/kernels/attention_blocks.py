@@ -8,9 +8,10 @@ Letters: B batch, H heads, T queries, S keys, D head size, N queries of a block,
     P = exp(s - m),  l = l * exp(m_old - m) + rowsum(P),  O = O * exp(m_old - m) + P V
     out = O / l                   zero for a query that sees no key: there l is zero
 
-The fused kernel (`attention`) is faster. It takes no mask but one that hides, and holds all keys of a head on chip;
-this one takes any bias in its own format, any scale, heads up to 256 wide and sequences of any length. The maximum is
-in float32, as the scores are, so infinities, NaN and very large biases do what they do in the definition.
+The fused kernel (`attention`) is faster. It takes no bias but one that hides or is shifted, and holds all keys of a
+head on chip; this one takes any bias in its own format, any scale, heads up to 256 wide and sequences of any length.
+The maximum is in float32, as the scores are, so infinities, NaN and very large biases do what they do in the
+definition.
 
 A strip of keys serves several query blocks while it is on chip: `TOGETHER` of them, of all query heads that share it.
 """
@@ -177,7 +178,7 @@ class StreamedAttention:
         assert self.task.bias is not None
         assert self.bias_pool is not None
         whole = self.task.bias
-        view = whole[min(block.batch, whole.shape[0] - 1), min(block.head, whole.shape[1] - 1)]
+        view = whole[block.batch % whole.shape[0], min(block.head, whole.shape[1] - 1)]
         row, col = view.strides if view.shape[0] > 1 else (0, view.strides[1])
         start = view.offset + row * block.q0 + col * strip.k0
         tile = self.bias_pool.next()[: block.rows, : strip.width]

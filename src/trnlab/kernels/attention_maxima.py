@@ -47,12 +47,14 @@ class Maxima:
 
     def __init__(self, memory: AttentionMemory) -> None:
         self.b, self.task, self.memory = memory.b, memory.task, memory
+        self._waiting: list[tuple[_Strip, AP]] = []  # a strip's copied scores, while VectorE adds a bias to others
 
     def steps(self, job: Superblock) -> list[DeferredInstructions]:
         """Find the maxima of all queries of the superblock."""
         m = self.memory
         if m.bias is not None:
-            job.bias = m.bias.tile(job.pack.group.batch, job.pack.head, job.q0, job.q1)
+            heads = range(job.pack.head, job.pack.head + job.pack.heads)
+            job.bias = [m.bias.tile(job.pack.group.batch, head, job.q0, job.q1) for head in heads]
         steps = []
         for first, n, count in block_runs(job.q0, job.q1):
             for number, run in groupby(range(first, first + count), key=lambda i: self._strips(i * P + n)):
@@ -62,6 +64,7 @@ class Maxima:
 
     def reduce(self, job: Superblock) -> list[DeferredInstructions]:
         """-m of queries that see several strips."""
+        self._flush()
         return [
             DeferredInstructions(0, partial(self.b.tensor_reduce, dst=dst, data=parts, op="max", negate=True))
             for dst, parts in job.reductions
@@ -142,14 +145,21 @@ class Maxima:
             if task.causal and k0 + keys > start:
                 mask = m.constants.mask_keys_after()[:n, start - q0 : k0 + keys - q0]
                 more.append((dst[:, start - k0 :], m.constants.identity()[:n, :n], mask))
-            if m.bias is not None and job.bias is not None:
-                more.append(m.bias.to_queries(dst, job.bias, (q0 - job.q0) // P, k0))
+            if m.bias is not None:
+                more += m.bias.to_queries(dst, job.bias[head], (q0 - job.q0) // P, k0)
         accumulate(self.b, firsts, more)
         if row is not None:
             self.b.activation(dst=row[:, first : first + count], data=scores[:, :count], op="copy")
         if first + count == len(strip.rows) * strip.keys:
-            data = scores[:, first : first + count] if row is None else row
-            self._maximum(strip, data)
+            if row is None or m.added is None:
+                self._maximum(strip, scores[:, first : first + count] if row is None else row)
+                return
+            self._flush()
+            self._waiting.append((strip, row))
+
+    def _flush(self) -> None:
+        while self._waiting:
+            self._maximum(*self._waiting.pop())
 
     def _maximum(self, strip: _Strip, scores: AP) -> None:
         rows = scores.with_dims((strip.keys, len(strip.rows)), (1, strip.keys))

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from trnlab.isa.base import Engine
+from trnlab.kernels.attention_bias import BiasTiles, ForwardBias, HidingBias, ShiftedBias
 from trnlab.kernels.attention_tiles import (
     RESERVE,
-    Bias,
     Constants,
     HeadGroup,
     HeadTiles,
@@ -67,7 +67,7 @@ class Superblock:
     shift: AP = field(init=False)  # -m as [1, heads, queries]
     sums: AP = field(init=False)  # [128, heads, blocks, D + 1] in PSUM
     reductions: list[tuple[AP, AP]] = field(default_factory=list)  # -m, and the maxima of strips it is made of
-    bias: AP | None = None
+    bias: list[BiasTiles] = field(default_factory=list)  # of each head
 
 
 class _Recast(TilePool):
@@ -99,13 +99,23 @@ class AttentionMemory:
         self.constants = Constants(b, task.dtype)
         self.blocks = max(1, min(4, BANK // (task.depth + 1)))  # query blocks of a superblock
         if task.bias is not None:
-            self.blocks = min(self.blocks, Bias.blocks_that_fit(task))
-        self.bias = Bias(b, task, self.constants, self.blocks) if task.bias is not None else None
+            self.blocks = min(self.blocks, (ShiftedBias if task.shifted else HidingBias).blocks_that_fit(task))
+        # Heads of a superblock, at most.
+        self.most = 1 if task.hides else max(1, self.blocks // count_blocks(task.queries))
+        self.bias = self._open_bias()
         self.copies = not b.chip.has("parallel_ports")  # maxima are taken of copies in SBUF
         self.banks = len(SHARED_BANKS[0]) if self.copies else len(SCORE_BANKS[0])  # of a tile of scores
         self.lookahead = 4 - self.banks  # tiles of scores between exp and P V
         self._open_psum()
         self._open_sbuf(out)
+
+    def _open_bias(self) -> ForwardBias | None:
+        b, t = self.b, self.task
+        if t.bias is None:
+            return None
+        if not t.shifted:
+            return HidingBias(b, t, self.constants, self.blocks)
+        return ShiftedBias(b, t, self.constants, self.blocks, min(self.most, t.heads))
 
     def _open_psum(self) -> None:
         self.scores = self._rotation(SHARED_BANKS if self.copies else SCORE_BANKS)
@@ -125,14 +135,16 @@ class AttentionMemory:
 
     def _open_sbuf(self, out: DType) -> None:
         b, t = self.b, self.task
-        most = max(1, self.blocks // count_blocks(t.queries)) if self.bias is None else 1  # heads of a pack
+        most = self.most
         most_kv = min(most, t.kv_heads) if t.shared == 1 else 1
         self.kt_pool = self._transposed_pool("kT", most_kv, t.keys, self._bufs(LEAD))
         self.qt_pool = self._transposed_pool("qT", min(most, t.heads), t.queries, self._bufs(LEAD))
-        behind = -(-self.lookahead // count_blocks(t.span(min(t.queries, self.blocks * P))))
+        adds = isinstance(self.bias, ShiftedBias) and self.bias.per_query  # VectorE, a tile ahead of exponentials
+        behind = -(-(self.lookahead + adds) // count_blocks(t.span(min(t.queries, self.blocks * P))))
         self.value_pool = self._value_pool(most_kv, self._bufs(LEAD + behind))
         self.shifts = b.pool((1, BANK), t.dtype, bufs=2, name="shift") if not self.fused else None
         self.p_pool = b.pool((P, self.banks * BANK), t.dtype, bufs=self.lookahead + 2, name="p")
+        self.added = b.pool((P, self.banks * BANK), float32, bufs=3, name="biased") if adds else None
         self.o_pool = b.pool((P, BANK), float32, bufs=2 + self.lookahead, name="o")
         if self.copies:
             self.row_pool = b.pool((P, ROW_BYTES // t.dtype.itemsize), t.dtype, bufs=3, name="rows")

@@ -15,6 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from trnlab.isa.base import Engine
+from trnlab.kernels.attention_bias import HidingBias, ShiftedBias
 from trnlab.kernels.attention_memory import AttentionMemory, Superblock
 from trnlab.kernels.attention_tiles import (
     DeferredInstructions,
@@ -98,6 +99,7 @@ class Products:
     def __init__(self, memory: AttentionMemory, out: HbmView) -> None:
         self.b, self.task, self.memory, self.out = memory.b, memory.task, memory, out
         self.turn = 0  # tiles of scores so far
+        self.biased: deque[Callable[[], None]] = deque()  # exponentials of tiles that a bias was added to
         self.pending: deque[Callable[[], None]] = deque()  # products with V of the last tiles
         self.later: deque[tuple[int, Callable[[], None]]] = deque()  # divisions, with the turn that they wait for
 
@@ -110,6 +112,8 @@ class Products:
 
     def flush(self) -> None:
         """What waits for its turn."""
+        while self.biased:
+            self.biased.popleft()()
         while self.pending:
             self.pending.popleft()()
         for _, step in self.later:
@@ -134,7 +138,7 @@ class Products:
     def _exponentials(self, job: Superblock, tile: list[_Part]) -> None:
         """P^T of a tile of scores; its products with V come some tiles later."""
         m, pack, n = self.memory, job.pack, tile[0].n
-        scores, p = m.scores.next()[:n], m.p_pool.next()[:n]
+        scores = m.scores.next()[:n]
         firsts: list[Term] = []
         more: list[Term] = []
         for part in tile:
@@ -143,14 +147,48 @@ class Products:
             firsts.append((dst, stationary, pack.qt[: m.rows, part.head, part.q0 : part.q1]))
             more += self._added(job, part, dst)
         accumulate(self.b, firsts, more)
-        for first, end in _columns(tile):
-            self.b.activation(dst=p[:, first:end], data=scores[:, first:end], op="exp", scale=self.task.scale)
+        if m.added is None:
+            self._take(job, tile, scores)
+            return
+        # ScalarE would wait for VectorE here, and VectorE for the next scores that ScalarE copies.
+        self.biased.append(partial(self._take, job, tile, self._with_bias(job, tile, scores, m.added.next()[:n])))
+        if len(self.biased) > 1:
+            self.biased.popleft()()
+
+    def _take(self, job: Superblock, tile: list[_Part], scores: AP) -> None:
+        """The exponentials, and products of a few tiles before."""
+        p = self.memory.p_pool.next()[: tile[0].n]
+        self._exponentiate(job, tile, p, scores)
         self.pending.append(partial(self._products, job, tile, p))
-        if len(self.pending) > m.lookahead:
+        if len(self.pending) > self.memory.lookahead:
             self.pending.popleft()()
         self.turn += 1
         while self.later and self.later[0][0] <= self.turn:
             self.later.popleft()[1]()
+
+    def _exponentiate(self, job: Superblock, tile: list[_Part], p: AP, scores: AP) -> None:
+        """p = exp(scale * scores), with a bias of keys in the exponent; of scores that have theirs already,
+        exp(scores)."""
+        b, bias, scale = self.b, self.memory.bias, self.task.scale if self.memory.added is None else 1.0
+        if not isinstance(bias, ShiftedBias) or bias.per_query:
+            for first, end in _columns(tile):
+                b.activation(dst=p[:, first:end], data=scores[:, first:end], op="exp", scale=scale)
+            return
+        for part in tile:
+            at, one = slice(part.at, part.end), bias.exact(job.bias[part.head], part.n, part.k0, 0, 1)
+            b.activation(dst=p[:, at], data=scores[:, at], op="exp", scale=scale, bias=one)
+
+    def _with_bias(self, job: Superblock, tile: list[_Part], scores: AP, added: AP) -> AP:
+        """added = scale * scores + bias."""
+        bias = self.memory.bias
+        assert isinstance(bias, ShiftedBias)
+        for part in tile:
+            one = bias.exact(job.bias[part.head], part.n, part.k0, part.q0 - job.q0, part.q1 - part.q0)
+            dst, data = (x[:, part.at : part.end] for x in (added, scores))
+            self.b.scalar_tensor_tensor(
+                dst=dst, data=data, operand0=self.task.scale, operand1=one, op0="multiply", op1="add"
+            )
+        return added
 
     def _added(self, job: Superblock, part: _Part, scores: AP) -> Iterator[Term]:
         """What is added to a part of a tile of scores."""
@@ -162,10 +200,10 @@ class Products:
             seen = min(n, part.q1 - part.k0)  # queries from the block's end on see all of it
             mask = m.constants.mask_queries_before()[:n, :seen]
             yield scores[:, first : first + seen], m.constants.identity()[:n, :n], mask
-        if m.bias is not None and job.bias is not None:
+        if isinstance(m.bias, HidingBias):
             for q0, count in pieces(part.q0, part.q1, P):
                 at = q0 - part.q0
-                yield m.bias.to_keys(scores[:, at : at + count], job.bias, (q0 - job.q0) // P, part.k0)
+                yield m.bias.to_keys(scores[:, at : at + count], job.bias[part.head], (q0 - job.q0) // P, part.k0)
 
     def _products(self, job: Superblock, tile: list[_Part], p: AP) -> None:
         """Add P V of a tile to the accumulators [queries, D + 1] of the superblock's query blocks."""

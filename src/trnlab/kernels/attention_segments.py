@@ -67,13 +67,14 @@ def attention_forward_segments(
     causal: bool,
     scale: float,
     bias: HbmView | None = None,
+    shifted: bool = False,
     longest: int = LONGEST,
 ) -> None:
     """Record what `attention_forward` does, for sequences of any length; `longest`: most tokens of a segment.
 
     The same arguments and limits. Raises CapacityError where not even short segments have room.
     """
-    task = Task(q, k, v, bias, causal, scale)
+    task = Task(q, k, v, bias, causal, scale, shifted)
     length = length_with_room(b, task, longest, has_room)
     for q0, rows in pieces(0, task.queries, length):
         _Chunk(b, task, out, lse, q0, rows).record(length)
@@ -112,12 +113,11 @@ class _Chunk:
         return found + [_Segment(first, count, True) for first, count in pieces(before, end, length)]
 
     def _attend(self, segment: _Segment, out: HbmView, lse: HbmView | None) -> None:
-        t, keys, rows = self.task, slice(segment.first, segment.first + segment.length), slice(None)
-        queries = slice(self.q0, self.q0 + self.rows)
-        bias = t.bias
+        t, keys = self.task, slice(segment.first, segment.first + segment.length)
+        queries, bias = slice(self.q0, self.q0 + self.rows), t.bias
         if bias is not None:
-            rows = queries if bias.shape[2] > 1 else slice(None)
-            bias = bias[:, :, rows, keys]
+            rows = queries if bias.shape[3 if t.shifted else 2] > 1 else slice(None)
+            bias = bias[:, :, keys, rows] if t.shifted else bias[:, :, rows, keys]
         attention_forward(
             self.b,
             t.q[:, :, queries],
@@ -128,6 +128,7 @@ class _Chunk:
             causal=segment.diagonal,
             scale=t.scale,
             bias=bias,
+            shifted=t.shifted,
         )
 
     def _join(self, parts: HbmView, logs: HbmView) -> None:

@@ -21,7 +21,7 @@ from trnlab.chips.spec import Chip
 from trnlab.isa.base import Engine
 from trnlab.kernels import residence
 from trnlab.kernels.blocks import BANK, P, dma_load, dma_store
-from trnlab.kernels.view import HbmView, rectangle
+from trnlab.kernels.view import HbmView, full, rectangle
 from trnlab.numerics.dtypes import DType, bfloat16, float32
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
@@ -38,7 +38,11 @@ Term = tuple[AP, AP, AP]  # dst, stationary, moving
 
 @dataclass(frozen=True)
 class Task:
-    """One attention problem: q [B, H, T, D], k and v [B, Hkv, S, D], bias [B or 1, H or 1, T or 1, S] or None."""
+    """One attention problem: q [B, H, T, D], k and v [B, Hkv, S, D], bias [B or 1, H or 1, T or 1, S] or None.
+
+    shifted: the bias is in float32, the largest that each query sees is zero, forward it is [B or 1, H or 1, S, T or
+    1], and its batch may be any divisor of B, which it is repeated along.
+    """
 
     q: HbmView
     k: HbmView
@@ -46,6 +50,7 @@ class Task:
     bias: HbmView | None
     causal: bool
     scale: float
+    shifted: bool = False
 
     def __post_init__(self) -> None:
         assert self.heads % self.kv_heads == 0, "query heads share key heads evenly"
@@ -92,6 +97,22 @@ class Task:
     def dtype(self) -> DType:
         """The format of q, k and v, and of the probabilities."""
         return self.q.dtype
+
+    @property
+    def hides(self) -> bool:
+        """Whether there is a bias that holds 0 and minus infinity."""
+        return self.bias is not None and not self.shifted
+
+    def at_most(self, trial: Builder, longest: int) -> Task:
+        """The same of at most so many tokens, with parameters of another builder."""
+
+        def cut(x: HbmView, *dims: int) -> HbmView:
+            shape = [min(n, longest) if d in dims else n for d, n in enumerate(x.shape)]
+            return full(trial.param("operand", tuple(shape), x.dtype))
+
+        q, k, v = (cut(x, 2) for x in (self.q, self.k, self.v))
+        bias = None if self.bias is None else cut(self.bias, 2, 3)
+        return Task(q, k, v, bias, self.causal, self.scale, self.shifted)
 
     def span(self, q_end: int) -> int:
         """How many keys the queries before `q_end` look at."""
@@ -152,7 +173,7 @@ def plan_groups(task: Task, room: int, tiles: HeadTiles) -> HeadGroups:
     or as many of the query heads that share one as there is room for."""
     row, r = task.depth * task.dtype.itemsize, task.shared
     of_query, of_key = (count_blocks(n) * row for n in (task.queries, task.keys))
-    wanted = next((n for n in _divisors(task.kv_heads) if n * row >= MIN_RUN_BYTES), task.kv_heads)
+    wanted = fewest_heads(task) // r
     parts = [n for n in reversed(_divisors(r)) if n < r]
     # key heads, query heads, groups with tiles of queries, of keys, of what is made of keys
     choices = [(wanted, wanted * r, 2, 2, 2), *((1, n, 2, 2, 2) for n in (r, *parts)), (1, r, 2, 2, 1)]
@@ -164,13 +185,24 @@ def plan_groups(task: Task, room: int, tiles: HeadTiles) -> HeadGroups:
         return queries + kvs * of_key * (of_keys * tiles.keys + of_results * tiles.results)
 
     kvs, heads, *groups = next((c for c in choices if needed(*c) <= room), choices[-1])
+    pairs = [(batch, kv) for batch in range(task.batch) for kv in range(0, task.kv_heads, kvs)]
+    if task.shifted and task.bias is not None:  # a bias that elements of the batch share stays on chip
+        period = task.bias.shape[0]
+        pairs.sort(key=lambda pair: (pair[1], pair[0] % period))
     found = [
-        HeadGroup(batch, kv, kvs, head, heads)
-        for batch in range(task.batch)
-        for kv in range(0, task.kv_heads, kvs)
-        for head in range(kv * r, (kv + kvs) * r, heads)
+        HeadGroup(batch, kv, kvs, head, heads) for batch, kv in pairs for head in range(kv * r, (kv + kvs) * r, heads)
     ]
     return HeadGroups(found, *(min(n, len(found)) for n in groups))
+
+
+def fewest_heads(task: Task) -> int:
+    """Query heads that use the fewest key heads whose rows are worth a DMA."""
+    return count_together(task.shared, task.kv_heads, task.depth * task.dtype.itemsize)
+
+
+def count_together(shared: int, kv_heads: int, row: int) -> int:
+    """The same of so many query heads that share each of so many key heads, a token of which has `row` bytes."""
+    return shared * next((n for n in _divisors(kv_heads) if n * row >= MIN_RUN_BYTES), kv_heads)
 
 
 def _divisors(count: int) -> list[int]:
@@ -396,71 +428,6 @@ def by_rows(dst: AP, stationary: AP, moving: AP) -> list[Term]:
     if step == length or rows == 1:
         return [(dst, stationary, moving)]
     return [(dst[:, i], stationary, moving[:, i]) for i in range(rows)]
-
-
-# -- bias -----------------------------------------------------------------------------------------------------------
-class Bias:
-    """A bias of 0 and minus infinity on chip, in the format of the operands; the PE array adds it to the raw scores.
-
-    Minus infinity becomes HIDDEN. Other values are not exact here: the scores are rounded maxima away from zero.
-    """
-
-    def __init__(self, b: Builder, task: Task, constants: Constants, blocks: int) -> None:
-        """`blocks`: the most query blocks that are asked for at once."""
-        assert task.bias is not None
-        self._b, self._task, self._view, self._constants = b, task, task.bias, constants
-        self.per_query = self._view.shape[2] > 1
-        dt = task.dtype
-        shape = (P, blocks, task.keys) if self.per_query else (1, task.keys)
-        self._raw = b.pool(shape, self._view.dtype, bufs=2, name="bias_raw")
-        self._scaled = b.pool(shape, dt, bufs=3, name="bias")
-        self._identity, self._ones = constants.identity(dt), constants.ones(dt)
-        self._last: tuple[tuple[int, ...], AP] | None = None
-
-    @staticmethod
-    def blocks_that_fit(task: Task) -> int:
-        """Query blocks whose bias takes at most 24 KiB of a partition."""
-        assert task.bias is not None
-        return max(1, 24 * 1024 // (4 * task.keys)) if task.bias.shape[2] > 1 else P
-
-    def tile(self, batch: int, head: int, q0: int, q1: int) -> AP:
-        """The bias of queries [q0, q1): [128, blocks, S], or [1, S] when it is the same for all queries."""
-        view = self._view
-        view = view[min(batch, view.shape[0] - 1), min(head, view.shape[1] - 1)]
-        key = (view.offset, q0 if self.per_query else 0)
-        if self._last is None or self._last[0] != key:
-            self._last = key, self._prepare(view, q0, q1)
-        return self._last[1]
-
-    def _prepare(self, view: HbmView, q0: int, q1: int) -> AP:
-        raw, scaled = self._raw.next(), self._scaled.next()
-        if not self.per_query:
-            self._load(raw, scaled, view.ap())
-            return scaled
-        for block, rows, count in block_runs(q0, q1):
-            row, col = view.strides
-            src = view.like(view.offset + block * P * row, (rows, count, view.shape[1]), (row, P * row, col))
-            first = block - q0 // P
-            self._load(raw[:rows, first : first + count], scaled[:rows, first : first + count], src.ap())
-        return scaled
-
-    def _load(self, raw: AP, scaled: AP, src: AP) -> None:
-        dma_load(self._b, raw, src)
-        self._b.tensor_scalar(dst=scaled, data=raw, operand0=HIDDEN, op0="max")
-
-    def to_queries(self, scores: AP, tile: AP, block: int, k0: int) -> Term:
-        """The term that adds to scores [queries, keys from k0] of one query block."""
-        n, width = scores.partitions, scores.free
-        if self.per_query:
-            return scores, self._identity[:n, :n], tile[:n, block, k0 : k0 + width]
-        return scores, self._ones[:, :n], tile[:, k0 : k0 + width]
-
-    def to_keys(self, scores: AP, tile: AP, block: int, k0: int) -> Term:
-        """The term that adds to scores [keys from k0, queries]; of one query block when the bias is per query."""
-        n, width = scores.partitions, scores.free
-        if self.per_query:
-            return scores, tile[:width, block, k0 : k0 + n], self._identity[:width, :width]
-        return scores, tile[:, k0 : k0 + n], self._ones[:, :width]
 
 
 # -- order ----------------------------------------------------------------------------------------------------------

@@ -86,20 +86,20 @@ RANDOM = OperatorBound(
 KINDS = (EXACT, ROUNDED, TERMS, FUNCTION, SUM, PRODUCT, COMPOSITE, ATTENTION, RANDOM)
 _NAMES = {
     EXACT: """view _unsafe_view reshape _reshape_alias permute transpose t expand slice select split split_with_sizes
-        unbind squeeze unsqueeze cat stack flip repeat clone detach alias copy lift_fresh lift_fresh_copy _to_copy
-        constant_pad_nd index_select gather embedding index _unsafe_index where masked_fill tril triu full full_like
-        new_full zeros zeros_like new_zeros ones ones_like new_ones scalar_tensor fill arange amax amin max min
-        maximum minimum relu neg abs sign clamp clamp_min clamp_max threshold_backward floor ceil round eq ne lt le
-        gt ge logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_xor bitwise_not all any
-        argmax argmin isnan isinf slice_scatter select_scatter slice_backward select_backward scatter
-        nki trunc eye""",
+        unbind squeeze unsqueeze cat stack flip roll repeat clone detach alias copy lift_fresh lift_fresh_copy
+        _to_copy constant_pad_nd index_select gather embedding index _unsafe_index where masked_fill tril triu full
+        full_like new_full zeros zeros_like new_zeros ones ones_like new_ones scalar_tensor fill arange amax amin max
+        min maximum minimum relu neg abs sign clamp clamp_min clamp_max threshold_backward floor ceil round eq ne lt
+        le gt ge logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_xor bitwise_not all any
+        argmax argmin isnan isinf slice_scatter select_scatter slice_backward select_backward scatter nki trunc
+        eye""",
     ROUNDED: "mul div reciprocal sqrt square native_dropout native_dropout_backward",
     TERMS: "add sub rsub addcmul addcdiv lerp",
     FUNCTION: "exp expm1 log log1p log2 log10 sin cos tanh sigmoid erf rsqrt pow silu gelu exp2",
     SUM: """sum mean linalg_vector_norm norm cumsum embedding_dense_backward index_add scatter_add
         index_put _unsafe_index_put""",
     PRODUCT: "mm bmm addmm baddbmm mv dot convolution convolution_backward",
-    ATTENTION: "attention attention_backward",
+    ATTENTION: "attention attention_backward attention_bias_backward",
     RANDOM: """rand rand_like uniform bernoulli randn randn_like empty empty_like empty_permuted empty_strided
         new_empty new_empty_strided""",
 }

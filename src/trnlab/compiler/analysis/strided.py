@@ -160,10 +160,12 @@ def _one_pass(graph: Graph, layouts: dict[Value, ValueView]) -> tuple[dict[Value
 
 
 def _scanned(graph: Graph) -> set[Value]:
-    """Large values of floats that loops over rows read, element by element."""
+    """Large values of floats that loops over rows read, element by element, and what attention adds to scores, which
+    it may read for each element of a batch."""
     kinds = (ELEMENTWISE, REDUCE)
     read = {v for op in graph.ops if OPS[op.name].kind in kinds for v in op.operands}
-    return {v for v in read if v.type.size >= TURNED and v.dtype.is_float and v.dtype.itemsize > 1}
+    biases = {v for op in graph.ops if op.name == "trn.attention" for v in op.operands[3:]}
+    return biases | {v for v in read if v.type.size >= TURNED and v.dtype.is_float and v.dtype.itemsize > 1}
 
 
 def _is_turned(seen: ValueView) -> bool:
@@ -189,7 +191,7 @@ def _layouts(graph: Graph) -> dict[Value, ValueView]:
     outputs, readers = {*graph.outputs, *_called(graph)}, graph.users()
     for op in graph.ops:
         for value in op.results if op.name.startswith("trn.attention") else ():
-            if len(value.shape) == 4 and value not in outputs:
+            if len(value.shape) == 4 and value.index < 3 and value not in outputs:
                 _, heads, tokens, size = value.shape
                 found[value] = ValueView(value, 0, value.shape, (tokens * heads * size, size, heads * size, 1))
         if op.name == "convolution" and op.result not in outputs and all(map(_swaps, readers[op.result])):

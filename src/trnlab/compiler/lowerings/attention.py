@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention: the graph's composites are library kernels, of which there are several.
 
-The fused one keeps all keys of a head on chip and adds a mask on the PE array; it takes masks that only hide. Where a
+The fused one keeps all keys of a head on chip; it takes masks that only hide, and a bias that is shifted. Where a
 sequence does not fit, both passes are those of its segments, joined. The one by blocks takes every mask and any
-length. The first that applies and fits is taken (`pipeline.LOWERINGS`).
+length, and gives no gradient of a bias. The first that applies and fits is taken (`pipeline.LOWERINGS`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def lower_attention_by_segments(low: Lowering) -> None:
 
 def lower_attention_by_blocks(low: Lowering) -> None:
     """Record trn.attention or trn.attention_backward, keys going by in strips."""
-    _record(low, attention_forward_blocks, attention_backward_blocks)
+    _record(low, attention_forward_blocks, attention_backward_blocks, shifts=False)
 
 
 def fits_fused(group: FusionGroup) -> bool:
@@ -41,22 +41,40 @@ def fits_fused(group: FusionGroup) -> bool:
     op = group.anchor
     q = op.operands[plain_operands(op) - 3 if op.name == "trn.attention" else 1]
     masked = len(op.operands) > plain_operands(op)
-    return is_fused(q.shape[3], q.dtype, op.attrs["scale"]) and (op.attrs["hides"] or not masked)
+    return is_fused(q.shape[3], q.dtype, op.attrs["scale"]) and (
+        op.attrs["hides"] or op.attrs["shifted"] or not masked
+    )
+
+
+def fits_blocks(group: FusionGroup) -> bool:
+    """Whether the kernels by blocks compute what the group's op means: no gradient of a bias, and all queries
+    heard."""
+    op = group.anchor
+    return not op.attrs.get("dbias") and len(op.operands) <= plain_operands(op) + 1
 
 
 def plain_operands(op: Op) -> int:
-    """How many operands come before the bias."""
+    """How many operands come before the bias and what follows it."""
     return 3 if op.name == "trn.attention" else 6
 
 
-def _record(low: Lowering, forward: object, backward: object) -> None:
+def _record(low: Lowering, forward: object, backward: object, shifts: bool = True) -> None:
+    """shifts: whether the kernels know of shifted biases, which lie the other way round forward."""
     op = low.group.anchor
-    plain = plain_operands(op)
+    plain, options = plain_operands(op), {"causal": op.attrs["causal"], "scale": op.attrs["scale"]}
     operands = [low.view(v) for v in op.operands]
-    results = [_result(low, v) for v in op.results]
-    bias = operands[plain] if len(operands) > plain else None
+    *results, last = [_result(low, v) for v in op.results]
+    options |= zip(("bias", "heard"), operands[plain:])
+    if op.attrs["shifted"] and shifts:
+        options["shifted"] = True
+    elif op.attrs["shifted"] and op.name == "trn.attention":
+        options["bias"] = operands[plain].permute(0, 1, 3, 2)
+    if op.attrs.get("dbias"):
+        options["dbias"] = last
+    else:
+        results.append(last)
     kernel = forward if op.name == "trn.attention" else backward
-    kernel(low.b, *operands[:plain], *results, causal=op.attrs["causal"], scale=op.attrs["scale"], bias=bias)  # type: ignore[operator]
+    kernel(low.b, *operands[:plain], *results, **options)  # type: ignore[operator]
 
 
 def _result(low: Lowering, value: Value) -> HbmView | None:

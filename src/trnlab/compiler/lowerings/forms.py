@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind
 from trnlab.compiler.lowerings.attention import (
+    fits_blocks,
     fits_fused,
     lower_attention,
     lower_attention_by_blocks,
@@ -29,7 +30,7 @@ LOWERINGS: dict[GroupKind, tuple[tuple[Callable[[Lowering], None], Callable[[Fus
     GroupKind.ATTENTION: (
         (lower_attention, fits_fused),
         (lower_attention_by_segments, fits_fused),
-        (lower_attention_by_blocks, lambda group: True),
+        (lower_attention_by_blocks, fits_blocks),
     ),
     GroupKind.CONVOLUTION: ((lower_convolution, lambda group: True),),
     GroupKind.POOL: ((lower_pool, lambda group: True),),

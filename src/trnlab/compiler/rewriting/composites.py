@@ -2,9 +2,9 @@
 """Attention in the forms that its kernels take; what they do not take is spelled out in other ops, and so are
 convolutions.
 
-scale      not negative: the sign goes to q
-causal     no more keys than queries: the others are seen by nobody
-bias       "hides" says that it holds nothing but 0 and minus infinity, which the fused kernels need to know
+scale      not negative: the sign goes to q causal     no more keys than queries: the others are seen by nobody bias
+"hides" says that it holds nothing but 0 and minus infinity, which the fused kernels need to know; others are
+           shifted later (`biases`)
 heads      up to 256 wide
 """
 
@@ -20,7 +20,7 @@ from trnlab.compiler.convolutions import as_products
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.composites import define
 from trnlab.graph.ir import Graph, Op, Value
-from trnlab.graph.passes.rewrite import rewrite
+from trnlab.graph.passes.rewrite import is_zero, rewrite
 from trnlab.kernels.attention_blocks import WIDEST
 from trnlab.numerics.dtypes import float32, int32
 from trnlab.stacks import KERNEL, WRITTEN
@@ -42,14 +42,14 @@ def attention_of_stack(graph: Graph, options: Mapping[str, object]) -> None:
         change = _masked()
         rewrite(graph, {"trn.attention": change, "trn.attention_backward": change})
     if kind == WRITTEN:
-        rewrite(graph, {"trn.attention": _spelled_out, "trn.attention_backward": _written_again})
+        rewrite(graph, {"trn.attention": spelled_out, "trn.attention_backward": _written_again})
 
 
 def _written_again(op: Op, b: GraphBuilder) -> tuple[Value, ...]:
     """The gradient spelled out, whose scores are made again and not kept since the forward pass: selective
     recomputation, which the scripts of such releases ask for."""
     dout, q, *rest = op.operands
-    return _spelled_out(op, b, (dout, b.optimization_barrier(q), *rest))
+    return spelled_out(op, b, (dout, b.optimization_barrier(q), *rest))
 
 
 def _masked() -> Callable[[Op, GraphBuilder], tuple[Value, ...] | None]:
@@ -79,9 +79,13 @@ def expand_attention(graph: Graph) -> None:
 
 
 def _forward(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
+    if op.attrs["shifted"]:
+        return None
     q, k, v, *bias = op.operands
+    if bias and is_zero(bias[0]):
+        bias = []
     if q.shape[-1] > WIDEST:
-        return _spelled_out(op, b)
+        return spelled_out(op, b)
     attrs = _attrs(op, bias)
     keys = _keys_seen(op, q, k)
     if op.attrs["scale"] < 0:
@@ -94,9 +98,13 @@ def _forward(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
 
 
 def _backward(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
+    if op.attrs["shifted"]:
+        return None
     dout, q, k, v, out, lse, *bias = op.operands
+    if bias and is_zero(bias[0]) and not op.attrs["dbias"]:
+        bias = []
     if q.shape[-1] > WIDEST:
-        return _spelled_out(op, b)
+        return spelled_out(op, b)
     attrs = _attrs(op, bias)
     keys, all_keys = _keys_seen(op, q, k), k.shape[2]
     negative = op.attrs["scale"] < 0
@@ -107,14 +115,15 @@ def _backward(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
     operands = (dout, q, k, v, out, lse, *bias)
     if operands == op.operands and attrs == op.attrs:
         return None
-    dq, dk, dv = b.append(op.name, operands, attrs).results
+    dq, dk, dv, *dbias = b.append(op.name, operands, attrs).results
     more = all_keys - keys
     if more:
         dk, dv = (b.pad(x, (0, 0, 0, 0), (0, 0, more, 0)) for x in (dk, dv))
-    return b.negate(dq) if negative else dq, dk, dv
+        dbias = [b.pad(x, (0, 0, 0, 0), (0, 0, 0, more)) for x in dbias]
+    return b.negate(dq) if negative else dq, dk, dv, *dbias
 
 
-def _spelled_out(op: Op, b: GraphBuilder, operands: tuple[Value, ...] = ()) -> tuple[Value, ...]:
+def spelled_out(op: Op, b: GraphBuilder, operands: tuple[Value, ...] = ()) -> tuple[Value, ...]:
     """The op's definition, whose products have the precision that the op has. operands: in the place of its own."""
     begin = len(b.graph.ops)
     results = define(op.name, operands or op.operands, op.attrs, b)
@@ -125,7 +134,7 @@ def _spelled_out(op: Op, b: GraphBuilder, operands: tuple[Value, ...] = ()) -> t
 
 
 def _attrs(op: Op, bias: list[Value]) -> dict[str, object]:
-    hides = bool(bias) and only_hides(bias[0])
+    hides = bool(bias) and only_hides(bias[0]) and not op.attrs.get("dbias")
     return {**op.attrs, "scale": abs(op.attrs["scale"]), "hides": hides}
 
 

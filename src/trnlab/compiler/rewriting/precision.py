@@ -217,7 +217,9 @@ class _Casts:
         if op.attrs["precision"] not in self._meant:
             return None
         forward = ("q", "k", "v", "bias")
-        names = forward if op.name == "trn.attention" else ("dout", "q", "k", "v", "out", "lse", "bias")
-        given = tuple(v if name in ("lse", "bias") else self._low(b, v) for name, v in zip(names, op.operands))
+        names = forward if op.name == "trn.attention" else ("dout", "q", "k", "v", "out", "lse", "bias", "heard")
+        given = tuple(
+            v if name in ("lse", "bias", "heard") else self._low(b, v) for name, v in zip(names, op.operands)
+        )
         results = b.append(op.name, given, op.attrs).results
         return tuple(r if r.dtype is old.dtype else b.convert(r, old.dtype) for r, old in zip(results, op.results))

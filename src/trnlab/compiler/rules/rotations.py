@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from trnlab.compiler.emission.emitter import Emitter
 from trnlab.graph.ir import Op
+from trnlab.isa.base import Engine
 
 
 def rotate_half(e: Emitter, op: Op) -> None:
-    """(a, b) of each row to (-b, a), by an instruction for each half of all rows that lie side by side in a tile."""
+    """(a, b) of each row to (-b, a), by an instruction for each half of all rows that lie side by side in a tile; and
+    zeros behind them where that is not the whole row."""
     x, tile = e.spread(op.operands[0]), e.dst(op.result)
     if len(x.dims) > 1:  # no stretch of elements that could be cut in another way
         plain = e.temp(e.wide, tile, x.dtype)
@@ -17,5 +19,9 @@ def rotate_half(e: Emitter, op: Op) -> None:
     size = op.result.shape[-1]
     assert e.frame.cols % size == e.frame.col % size == 0, f"rows of {size} in columns of {e.frame}"
     data, out = (each.split(0, tile.free // size, size) for each in (x, tile))
-    e.scalar_op(out[:, :, : size // 2], data[:, :, size // 2 :], "multiply", -1.0, reverse=False)
-    e.copy(out[:, :, size // 2 :], data[:, :, : size // 2])
+    width = op.attrs["width"] or size
+    half = width // 2
+    e.scalar_op(out[:, :, :half], data[:, :, half:width], "multiply", -1.0, reverse=False)
+    e.copy(out[:, :, half:width], data[:, :, :half])
+    if width < size:
+        e.b.memset(dst=out[:, :, width:], value=0.0, engine=Engine.GPSIMD)

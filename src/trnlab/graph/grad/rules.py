@@ -249,11 +249,13 @@ def _max_pool(p: BackwardPass, op: Op, d: Value) -> Gradients:
 
 @rule("trn.attention")
 def _attention(p: BackwardPass, op: Op, d: Value | None, of_sums: Value | None = None) -> Gradients:
-    """Gradients of queries, keys and values; the sums have none."""
+    """Gradients of queries, keys and values, and of the bias unless it is known to hide; the sums have none."""
     if d is None or of_sums is not None:
         raise no_derivative(op, "the second result of attention")
     operands = (d, *op.operands[:3], *op.results, *op.operands[3:])
-    return [*p.b.append("trn.attention_backward", operands, op.attrs).results, *([None] * (len(op.operands) - 3))]
+    if len(op.operands) == 3 or op.attrs["hides"]:
+        return [*p.b.append("trn.attention_backward", operands, op.attrs).results, *([None] * (len(op.operands) - 3))]
+    return [*p.b.attention_bias_backward(operands, causal=op.attrs["causal"], scale=op.attrs["scale"])]
 
 
 @rule("all_gather")

@@ -7,6 +7,7 @@ from trnlab.compiler.rewriting.composites import expand_attention
 from trnlab.compiler.rewriting.recognize.activations import recognize_activations
 from trnlab.compiler.rewriting.recognize.along import recognize_picks
 from trnlab.compiler.rewriting.recognize.attention import recognize_attention
+from trnlab.compiler.rewriting.recognize.distances import recognize_distances
 from trnlab.compiler.rewriting.recognize.normalization import recognize_normalizations
 from trnlab.compiler.rewriting.recognize.rotations import recognize_rotations
 from trnlab.graph.builder import GraphBuilder
@@ -20,6 +21,7 @@ __all__ = [
     "recognize",
     "recognize_activations",
     "recognize_attention",
+    "recognize_distances",
     "recognize_normalizations",
     "recognize_picks",
     "recognize_rotations",
@@ -31,10 +33,11 @@ def recognize(graph: Graph) -> None:
     attention = recognize_attention(graph)
     activations = recognize_activations(graph)
     picks = recognize_picks(graph)
+    distances = recognize_distances(graph)
     norms = recognize_normalizations(graph)
     rotations = recognize_rotations(graph)
     recognize_powers(graph)
-    if attention or activations or picks or norms or rotations:
+    if attention or activations or picks or distances or norms or rotations:
         simplify(graph)
     if attention:
         expand_attention(graph)

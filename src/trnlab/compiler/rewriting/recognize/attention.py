@@ -3,7 +3,8 @@
 
 For each product that a softmax follows, `region` says what its successors are. Where that comes to attention, the
 results are replaced, and whatever nobody reads any more goes. If somebody reads scores or probabilities, or their
-gradient, all stays as it was: they have to be in memory anyhow.
+gradient, all stays as it was: they have to be in memory anyhow. Sums of the gradient of scores are results too: those
+of what was added to them (`bias_gradient`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trnlab.compiler.rewriting.recognize.axes import Dim, Dims, arrange, flat, restore, size_of, unify
+from trnlab.compiler.rewriting.recognize.bias_gradient import BiasSum, bias_sums, given_sum
 from trnlab.compiler.rewriting.recognize.facts import FORMATS, GRADIENT, PROBABILITIES, Terms, same_terms
 from trnlab.compiler.rewriting.recognize.masks import Hiding, KnownValues, hiding_of, mask_values
 from trnlab.compiler.rewriting.recognize.region import AttentionRegion, Context, RegionProduct
@@ -20,6 +22,7 @@ from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.passes.dead import remove_dead_ops
 from trnlab.kernels.attention_blocks import WIDEST
+from trnlab.kernels.attention_tiles import is_fused
 
 _GRADIENTS = ("dq", "dk", "dv")
 
@@ -37,11 +40,12 @@ class AttentionMatch:
     gradients: dict[str, RegionProduct] = field(default_factory=dict)
     factor: float = 1.0  # of the gradients dq and dk as written
     masked: bool = False
+    sums: dict[Op, BiasSum] = field(default_factory=dict)  # that give the gradient of what is added to scores
 
     @property
     def ends(self) -> set[Op]:
         """The ops that are replaced."""
-        return {self.out.op, *(m.op for m in self.gradients.values())}
+        return {self.out.op, *(m.op for m in self.gradients.values()), *self.sums}
 
 
 def recognize_attention(graph: Graph) -> bool:
@@ -84,9 +88,9 @@ def find(op: Op, context: Context, read: set[Value], known: KnownValues) -> Atte
         return None
     groups, shared = _groups(region, known)
     hiding = hiding_of(fact.steps, groups, known)
-    if hiding is None or not _fits(region):
-        return None
     scale = math.prod((step.number for step in fact.steps if step.kind == "scale"), start=1.0)
+    if hiding is None or not _fits(region, fused=scale if hiding.added else None):
+        return None
     found = AttentionMatch(region, groups, shared, scale, hiding, region.out)
     if not _take_gradients(found) or region.escapes(found.ends, read):
         return None
@@ -107,9 +111,11 @@ def _alike(products: Sequence[Op], results: Sequence[Op]) -> bool:
     )
 
 
-def _fits(region: AttentionRegion) -> bool:
-    """Whether heads are as large as attention takes them, those of values as those of keys."""
-    return size_of(region.depth) == size_of(region.value_depth()) <= WIDEST
+def _fits(region: AttentionRegion, fused: float | None) -> bool:
+    """Whether heads are as large as attention takes them, those of values as those of keys. fused: with that scale,
+    by a fused kernel: others are slower with a bias than matrices in memory."""
+    depth, kind = size_of(region.depth), region.product.operands[0].dtype
+    return depth == size_of(region.value_depth()) <= WIDEST and (fused is None or is_fused(depth, kind, fused))
 
 
 def _groups(region: AttentionRegion, known: KnownValues) -> tuple[tuple[Dim, Dim, Dim, Dim], Dim]:
@@ -143,7 +149,11 @@ def _take_gradients(found: AttentionMatch) -> bool:
             return False
         found.gradients[name] = meeting
     if not found.gradients:
-        return True
+        return not region.sums
+    assert region.into is not None
+    found.sums.update(bias_sums(region, found.groups))
+    if len(found.sums) < len(region.sums):
+        return False
     place, written = region.context.place, [m.op for m in found.gradients.values()]
     late = all(place[op] > place[found.out.op] for op in written)
     return late and _is_exact(found) and _alike([region.product, region.into.op, *written], written)
@@ -213,6 +223,7 @@ def _replace(graph: Graph, found: list[AttentionMatch]) -> None:
     old = graph.ops
     forward = {f.out.op: _Writer(f, now) for f in found}
     writers = {m.op: (name, forward[f.out.op]) for f in found for name, m in f.gradients.items()}
+    sums = {op: forward[f.out.op] for f in found for op in f.sums}
     for op in old:
         op.operands = tuple(now.get(v, v) for v in op.operands)
         b.loc, b.origin = op.loc, op.origin
@@ -221,6 +232,8 @@ def _replace(graph: Graph, found: list[AttentionMatch]) -> None:
         elif op in writers:
             name, writer = writers[op]
             now[op.result] = writer.gradient(b, name)
+        elif op in sums:
+            now[op.result] = sums[op].gradient_of_bias(b, op)
         else:
             b.graph.ops.append(op)
             continue
@@ -282,6 +295,12 @@ class _Writer:
         groups = {"dq": self._of_q, "dk": self._of_k, "dv": self._of_v}[name]
         return self._given(b, self._made[name], groups, self.found.gradients[name])
 
+    def gradient_of_bias(self, b: GraphBuilder, op: Op) -> Value:
+        """What a sum of gradients of scores was."""
+        if not self._made:
+            self._write_backward(b)
+        return given_sum(b, op, self.found.sums[op], self._made["dbias"], self.found.groups)
+
     def _write_backward(self, b: GraphBuilder) -> None:
         found = self.found
         value, dims = _dout(found.region)
@@ -290,14 +309,24 @@ class _Writer:
         if not found.masked:
             dout = self._blank(b, dout)
         operands = (dout, *self._operands, *self._results, *bias)
-        dq, dk, dv = b.append("trn.attention_backward", operands, self._attrs).results
+        attrs = dict(self._attrs)
+        if found.sums:
+            apart = self._alive is not None or not all(each.of_batch for each in found.sums.values())
+            attrs["dbias"] = "each" if apart else "sum"
+        dq, dk, dv, *dbias = b.append("trn.attention_backward", operands, attrs).results
+        if dbias:
+            self._made["dbias"] = dbias[0]
+            if self._alive is not None and self._equal:
+                self._made["dbias"] = b.multiply(
+                    dbias[0], b.broadcast_to(b.convert(self._alive, dbias[0].dtype), dbias[0].shape)
+                )
         if self._alive is not None and self._equal:
             dq = b.multiply(dq, b.broadcast_to(b.convert(self._alive, dq.dtype), dq.shape))
         elif self._alive is not None and found.masked:
             dv = self._blank_values(b, dv)
         if not math.isclose(found.factor, 1.0, rel_tol=1e-6):
             dq, dk = (b.multiply(x, found.factor) for x in (dq, dk))
-        self._made = {"dq": dq, "dk": dk, "dv": dv}
+        self._made |= {"dq": dq, "dk": dk, "dv": dv}
 
     def _blank_values(self, b: GraphBuilder, dv: Value) -> Value:
         """NaN for the values of a head of which one query sees no key."""

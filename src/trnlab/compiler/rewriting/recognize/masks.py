@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is added to scores, or hides them, in the terms of `trn.attention`: a causal mask, a bias, and what becomes
-of a query that sees no key.
+of a query that sees no key. A bias that does more than hide is added to that of the masks.
 
 Written out, such a query gives NaN when hidden scores are minus infinity, and the average of all values when they
 are a large negative number, and then it learns nothing. The op gives zero. So where a mask is known, every query
@@ -24,7 +24,7 @@ from trnlab.graph.interpret import interpret
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.ops import CALL, OPS
 from trnlab.graph.passes.rewrite import splat
-from trnlab.numerics.dtypes import bool_, float32
+from trnlab.numerics.dtypes import bool_, float32, int32
 
 Array = np.ndarray[Any, Any]
 ABSORBING = -1e30  # that low, a number plus a score is the number
@@ -41,6 +41,7 @@ class Hiding:
     known: Array | None = None
     steps: Steps = ()  # otherwise, masks that depend on data, in all of which `number` stands for hidden scores
     number: float | None = None
+    added: Steps = ()  # any other bias
 
 
 class KnownValues:
@@ -81,12 +82,17 @@ def _made_from(value: Value) -> list[Op] | None:
 
 
 def hiding_of(steps: Steps, groups: Sequence[Dim], known: KnownValues) -> Hiding | None:
-    """The masks that the steps make; None for those that attention does not have.
+    """The masks that the steps make; None for those that attention does not have. groups: axes of batch, heads,
+    queries, keys."""
+    found = [_as_hide(step, known) for step in steps if step.kind != "scale"]
+    first = next((i for i, step in enumerate(found) if step.kind == "hide"), len(found))
+    if any(step.kind == "add" for step in found[first:]) and found[first].number > ABSORBING:
+        return None  # hidden scores are not all the number that hides then
+    hiding = _hiding(tuple(step for step in found if step.kind == "hide"), groups, known)
+    return None if hiding is None else replace(hiding, added=tuple(step for step in found if step.kind == "add"))
 
-    A bias that does more than hide would take a kernel that is slower than matrices in memory. groups: axes of
-    batch, heads, queries, keys.
-    """
-    steps = tuple(_as_hide(step, known) for step in steps if step.kind != "scale")
+
+def _hiding(steps: Steps, groups: Sequence[Dim], known: KnownValues) -> Hiding | None:
     if not steps:
         return Hiding()
     masks = [known.get(s.value) if s.kind == "hide" and s.value is not None else None for s in steps]
@@ -149,6 +155,38 @@ def _as_hide(step: ScoreStep, known: KnownValues) -> ScoreStep:
 def mask_values(b: GraphBuilder, hiding: Hiding, groups: Sequence[Dim]) -> tuple[Value | None, Value | None]:
     """The bias [B or 1, H or 1, T or 1, S], and which queries see a key, [B or 1, H or 1, T or 1, 1]: None where
     there is none, and where all do."""
+    hidden, alive = _masks(b, hiding, groups)
+    if not hiding.added:
+        return hidden, alive
+    bias = _added(b, hiding, groups)
+    if alive is not None:  # whose bias goes with their scores
+        bias = b.select(b.broadcast_to(alive, np.broadcast_shapes(alive.shape, bias.shape)), bias, 0.0)
+    return _undefined(b, bias if hidden is None else b.add(bias, hidden), hiding.causal), alive
+
+
+def _undefined(b: GraphBuilder, bias: Value, causal: bool) -> Value:
+    """NaN for a query all of whose scores are minus infinity, as what is written out gives."""
+    shape, seen = bias.shape, bias
+    if causal and shape[2] > 1:
+        visible = b.compare(b.iota(shape[2:], int32, 0), "GE", b.iota(shape[2:], int32, 1))
+        seen = b.select(b.broadcast_to(visible, shape), bias, -math.inf)
+    none = b.compare(b.reduce(seen, [3], "maximum", keepdims=True), "EQ", -math.inf)
+    return b.select(b.broadcast_to(none, shape), math.nan, bias)
+
+
+def _added(b: GraphBuilder, hiding: Hiding, groups: Sequence[Dim]) -> Value:
+    """The sum of what is added, in float32."""
+    total = None
+    for step in hiding.added:
+        assert step.value is not None
+        own = b.convert(arrange(b, step.value, step.dims, groups), float32)
+        own = own if step.number == 1 else b.multiply(own, step.number)
+        total = own if total is None else b.add(total, own)
+    assert total is not None
+    return b.broadcast_to(total, (*total.shape[:3], math.prod(axis.size for axis in groups[3])))
+
+
+def _masks(b: GraphBuilder, hiding: Hiding, groups: Sequence[Dim]) -> tuple[Value | None, Value | None]:
     keys = math.prod(axis.size for axis in groups[3])
     if hiding.known is not None:
         visible = b.constant(np.ascontiguousarray(hiding.known), bool_, hiding.known.shape)

@@ -66,6 +66,7 @@ class AttentionRegion:
     out: RegionProduct | None = None
     into: RegionProduct | None = None  # dout and v
     others: list[RegionProduct] = field(default_factory=list)
+    sums: list[Op] = field(default_factory=list)  # over anything but keys
     _sides: tuple[Dim, Dim] = ((), ())
     _operands: list[Dims] = field(default_factory=list)
     _waiting: list[tuple[int, Op]] = field(default_factory=list)
@@ -159,6 +160,8 @@ class AttentionRegion:
             self._know(op.result, Highest(fact.steps), left)
         elif op.attrs["kind"] == "add" and isinstance(fact, Terms) and self._is_keys(along):
             self._know(op.result, summed(fact), left)
+        elif op.attrs["kind"] == "add" and isinstance(fact, Terms) and not {*along} & {*flat(self.keys)}:
+            self.sums.append(op)
 
     def _is_keys(self, axes: Dim) -> bool:
         """Whether these are all axes of keys; the first time, of one of the two operands."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from itertools import permutations, product
 from typing import NamedTuple
 
+from trnlab.compiler.rewriting.recognize.partial_rotations import joined_pads, partial_rotation
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.passes.dead import remove_dead_ops
@@ -24,6 +25,7 @@ FOLLOWING = frozenset({"add", "subtract", "multiply", "convert", "negate", "trn.
 
 def recognize_rotations(graph: Graph) -> bool:
     """Replace rotations that are written out; whether there were any."""
+    rewrite(graph, {"add": joined_pads})
     if not rewrite(graph, {"concatenate": _rotation}):
         return False
     rewrite(graph, dict.fromkeys(("add", "subtract"), _before_transpose))
@@ -40,6 +42,9 @@ def _rotation(op: Op, b: GraphBuilder) -> Value | None:
     turned, returned = made_by(first, "negate"), made_by(second, "negate")
     if not op.result.dtype.is_float:
         return None
+    partial = partial_rotation(op, b, op.result.shape[last])
+    if partial is not None:
+        return partial
     if turned is not None and (x := _of_halves(turned.operands[0], second)) is not None:
         return b.op("trn.rotate_half", x)
     if returned is not None and (x := _of_halves(first, returned.operands[0])) is not None:

@@ -52,7 +52,8 @@ _WAYS_OUT = {
 }
 _DEFECT = "TRN219"
 EXACT = "trnlab_exact"  # in the meta of a placeholder: its float32 is not narrowed where all else is
-_STATISTICS = {"trnlab::attention_backward": 5}  # operators, and the argument that is a statistic of the forward pass
+# Operators, and the argument that is a statistic of the forward pass.
+_STATISTICS = {"trnlab::attention_backward": 5, "trnlab::attention_bias_backward": 5}
 _UNKNOWN = object()  # a result that cannot be described, of an operator that was refused already
 
 

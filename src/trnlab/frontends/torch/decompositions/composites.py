@@ -2,9 +2,9 @@
 """Composites that stay whole on `neuron`: attention, so that the compiler can keep the scores on chip, and dropout.
 
 `scaled_dot_product_attention` becomes `trnlab::attention` with its own derivative `trnlab::attention_backward`; both
-run on the host in eager mode (as plain matrix products) and become single graph ops when captured. Attention with
-dropout, or whose mask needs a gradient, is written out as matrix products and a softmax, because the weights
-themselves are then needed.
+run on the host in eager mode (as plain matrix products) and become single graph ops when captured. Where the mask
+needs a gradient, the derivative is `trnlab::attention_bias_backward`. Attention with dropout is written out as matrix
+products and a softmax, because the weights themselves are then needed.
 
 Shape letters: B batch, H query heads, Hkv key heads (H is a multiple), T queries, S keys, D head size.
 """
@@ -27,6 +27,8 @@ _SCHEMAS = (
     "attention(Tensor q, Tensor k, Tensor v, Tensor? bias, bool causal, float scale) -> (Tensor out, Tensor lse)",
     "attention_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor? bias, "
     "bool causal, float scale) -> (Tensor dq, Tensor dk, Tensor dv)",
+    "attention_bias_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor bias, "
+    "bool causal, float scale) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias)",
 )
 
 
@@ -73,6 +75,21 @@ def _backward(
     causal: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    return _bias_backward(dout, q, k, v, out, lse, bias, causal, scale)[:3]
+
+
+def _bias_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    bias: Tensor | None,
+    causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same, and the gradient of the bias."""
     groups = q.shape[1] // k.shape[1]
     weights = torch.exp(_scores(q, k, bias, causal, scale) - lse.unsqueeze(-1))
     if bias is not None:  # beside a large bias, the log of the sum is lost in lse
@@ -81,11 +98,13 @@ def _backward(
     dout = dout.float()
     dweights = dout @ _repeat_heads(v, q.shape[1]).float().transpose(-2, -1)
     row = (dout * out.float()).sum(-1, keepdim=True)
-    dscores = weights * (dweights - row) * scale
+    unscaled = weights * (dweights - row)
+    dbias = unscaled if bias is None else unscaled.sum_to_size(bias.shape).to(bias.dtype)
+    dscores = unscaled * scale
     dq = dscores @ _repeat_heads(k, q.shape[1]).float()
     dk, dv = dscores.transpose(-2, -1) @ q.float(), weights.transpose(-2, -1) @ dout
     dk, dv = (g.unflatten(1, (k.shape[1], groups)).sum(2) for g in (dk, dv))
-    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), dbias
 
 
 def _forward_meta(
@@ -108,6 +127,20 @@ def _backward_meta(
     return tuple(torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
 
 
+def _bias_backward_meta(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    bias: Tensor,
+    causal: bool,
+    scale: float,
+) -> tuple[Tensor, ...]:
+    return tuple(torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v, bias))
+
+
 def _save(ctx: Any, inputs: Any, output: Any) -> None:
     q, k, v, bias, ctx.causal, ctx.scale = inputs
     ctx.save_for_backward(q, k, v, *output, bias)
@@ -116,6 +149,9 @@ def _save(ctx: Any, inputs: Any, output: Any) -> None:
 
 def _differentiate(ctx: Any, dout: Tensor, _dlse: Any) -> tuple[Any, ...]:
     q, k, v, out, lse, bias = ctx.saved_tensors
+    if bias is not None and ctx.needs_input_grad[3]:
+        given = (dout, q, k, v, out, lse, bias, ctx.causal, ctx.scale)
+        return *torch.ops.trnlab.attention_bias_backward(*given), None, None
     grads = torch.ops.trnlab.attention_backward(dout, q, k, v, out, lse, bias, ctx.causal, ctx.scale)
     return *grads, None, None, None
 
@@ -200,7 +236,8 @@ def scaled_dot_product_attention(
     lead, key_heads = _leading(query, key, value, enable_gqa)
     plain = (
         dropout_p == 0
-        and not (bias is not None and (bias.requires_grad or bias.dim() > len(lead or ()) + 2))
+        and not (bias is not None and bias.dim() > len(lead or ()) + 2)
+        and not (sharded is not None and bias is not None and bias.requires_grad)
         and value.shape[-1] == size
         and all(x.numel() for x in (query, key, value))
     )
@@ -253,8 +290,10 @@ def register() -> None:
         library.define(schema)
     library.impl("attention", _forward, "CPU")
     library.impl("attention_backward", _backward, "CPU")
+    library.impl("attention_bias_backward", _bias_backward, "CPU")
     torch.library.register_fake("trnlab::attention", _forward_meta, lib=library)
     torch.library.register_fake("trnlab::attention_backward", _backward_meta, lib=library)
+    torch.library.register_fake("trnlab::attention_bias_backward", _bias_backward_meta, lib=library)
     torch.library.register_autograd("trnlab::attention", _differentiate, setup_context=_save, lib=library)
     aten = torch.library.Library("aten", "IMPL")
     for key in ("PrivateUse1", "AutogradPrivateUse1"):

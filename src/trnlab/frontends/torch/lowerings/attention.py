@@ -15,3 +15,8 @@ def attention(site, q, k, v, bias, causal, scale):
 @lowers("trnlab::attention_backward.default")
 def attention_backward(site, dout, q, k, v, out, lse, bias, causal, scale):
     return site.b.attention_backward(dout, q, k, v, out, lse, bias, causal=causal, scale=scale)
+
+
+@lowers("trnlab::attention_bias_backward.default")
+def attention_bias_backward(site, dout, q, k, v, out, lse, bias, causal, scale):
+    return site.b.attention_bias_backward((dout, q, k, v, out, lse, bias), causal=causal, scale=scale)

@@ -222,3 +222,17 @@ def tril(site, x, diagonal=0):
 @lowers("triu.default")
 def triu(site, x, diagonal=0):
     return _triangle(site, x, diagonal, "GE")
+
+
+@lowers("roll.default")
+def roll(site, x, shifts, dims=()):
+    """Elements move by `shifts` along `dims`, those that leave come in at the other end; of a flat tensor without
+    `dims`."""
+    b, flat = site.b, x if list(dims) else site.b.reshape(x, (-1,))
+    for shift, dim in zip(shifts, dims or (0,), strict=True):
+        dim = dim_of(dim, len(flat.shape))
+        size = flat.shape[dim]
+        first = -shift % size if size else 0
+        if first:
+            flat = b.concatenate([b.slice_dim(flat, dim, first, size), b.slice_dim(flat, dim, 0, first)], dim)
+    return site.shaped(flat)

@@ -114,11 +114,28 @@ def _attention_backward(
     causal: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    return _attention_bias_backward(node, dout, q, k, v, out, lse, bias, causal, scale)[:3]
+
+
+def _attention_bias_backward(
+    node: Any,
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    bias: Tensor | None,
+    causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     weights = torch.exp(_scores(q, k, bias, causal, scale) - lse.unsqueeze(-1))
-    slopes = weights * (dout @ _heads(v, q).transpose(-2, -1) - (dout * out).sum(-1, keepdim=True)) * scale
+    unscaled = weights * (dout @ _heads(v, q).transpose(-2, -1) - (dout * out).sum(-1, keepdim=True))
+    dbias = unscaled if bias is None else unscaled.sum_to_size(bias.shape)
+    slopes = unscaled * scale
     dk, dv = slopes.transpose(-2, -1) @ q, weights.transpose(-2, -1) @ dout
     groups = (k.shape[1], q.shape[1] // k.shape[1])
-    return slopes @ _heads(k, q), dk.unflatten(1, groups).sum(2), dv.unflatten(1, groups).sum(2)
+    return slopes @ _heads(k, q), dk.unflatten(1, groups).sum(2), dv.unflatten(1, groups).sum(2), dbias
 
 
 def _kernel(node: fx.Node, inputs: Sequence[Tensor], call: int) -> Any:
@@ -141,6 +158,7 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
     "aten.bmm.dtype": _wide_product(_ATEN.bmm.default),
     "trnlab.attention.default": _attention,
     "trnlab.attention_backward.default": _attention_backward,
+    "trnlab.attention_bias_backward.default": _attention_bias_backward,
     "trnlab.nki.default": _kernel,
 }
 
