@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, fx
 from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop
 
+from trnlab.frontends.torch.capture.copies import form_of
 from trnlab.frontends.torch.capture.scalars import tensors_as_numbers
 from trnlab.frontends.torch.capture.subject import Place
 from trnlab.frontends.torch.findings.locations import user_line_noted
@@ -134,7 +135,7 @@ def _calls(
             if key not in updates:
                 places = [(*place, known.get(id(t))) for place, t in given.items()]
                 updates[key] = ParameterUpdate(optimizer, settings, places, tuple(state))
-            forms = [(t.shape, t.stride(), t.dtype, t.device) for t in tensors]
+            forms = list(map(form_of, tensors))
             for form, t in zip(forms, tensors):
                 likes[form] = likes[form] if form in likes else new_like(t)
             yield _Call(updates[key], tensors, nodes, [likes[form] for form in forms])

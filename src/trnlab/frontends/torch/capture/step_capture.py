@@ -26,7 +26,7 @@ from trnlab.frontends.torch.capture import (
     hooks,
     tracing,
 )
-from trnlab.frontends.torch.capture.copies import copy_of
+from trnlab.frontends.torch.capture.copies import copy_of, is_traced_as_it_is
 from trnlab.frontends.torch.capture.dependencies import Dependencies, keep_traced, restore
 from trnlab.frontends.torch.capture.external_tensors import ExternalTensors, leaf_like
 from trnlab.frontends.torch.capture.import_fx import EXACT, import_fx
@@ -296,7 +296,8 @@ class _Capture:
         self.results = list(results)
         parts = [sharded.local(x) for x in results.values()]
         self.strides = [x.stride() for x in parts]
-        return [*(x.detach() for x in parts), *(f.base for f in outside.found)]
+        shown = (x if role in own and is_traced_as_it_is(x) else x.detach() for role, x in zip(results, parts))
+        return [*shown, *(f.base for f in outside.found)]
 
     def _written(self, changed: Any) -> list[tuple[str, Tensor]]:
         """Inputs of the user's that the step writes to."""

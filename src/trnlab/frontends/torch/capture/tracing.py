@@ -101,7 +101,6 @@ def trace(
         except NotImplementedError as error:
             raise _not_on_the_device(error, lines) from error
     _leave_out_profiling(first)
-    first.graph.eliminate_dead_code()
     return functionalised(first, [*fakes, *_inputs_found(first, found())], mode)
 
 
