@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an optimizer does to a parameter, as one operator of a traced step.
 
-PyTorch's optimizers do the same to each parameter, with a hundred and more of them in a model, and all it hangs on
-are the parameter, its gradient, its state and the numbers of its group. So the step has an operator for each parameter,
-and what that consists of is traced once for each form of its arguments (`without_writes`), as layers would have it.
+PyTorch's optimizers do the same to each parameter, of which a model has hundreds, and all it hangs on are the
+parameter, its gradient, its state and the numbers of its group. So the step has an operator for each parameter, and
+what that consists of is traced once for each form of its arguments (`without_writes`).
 """
 
 from __future__ import annotations
@@ -153,5 +153,5 @@ def _other_tensors(settings: Mapping[str, Any], given: Mapping[tuple[str, int | 
 
 
 def _keeps_nothing(optimizer: Optimizer, group: Mapping[str, Any]) -> bool:
-    """Whether parameters of a group have no state: without one they would get it in the step, which is another one."""
+    """Whether parameters of a group have no state; others get theirs in a first step, which is unlike the next."""
     return isinstance(optimizer, SGD) and group["momentum"] == 0

@@ -4,8 +4,8 @@
 `torch.func.functionalize` does this for any graph by running it once more, which takes as long as the capture did.
 Most nodes stay as they are, and nearly all writes of a step are an optimizer's, to memory that is seen through one
 tensor alone: there the result takes the place of what was written. What has to be written otherwise, by a table, is
-run by itself, once for each form of its arguments, and so is what an optimizer does to a parameter. Graphs of which that does not hold, where a write is seen through
-a view, are left to PyTorch.
+run by itself, once for each form of its arguments, and so is what an optimizer does to a parameter. Graphs of which
+that does not hold, where a write is seen through a view, are left to PyTorch.
 """
 
 from __future__ import annotations
