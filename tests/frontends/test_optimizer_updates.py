@@ -110,6 +110,26 @@ def test_scheduled_numbers_are_inputs_of_the_updates(puts, monkeypatch):
     assert puts
 
 
+def test_what_others_keep_in_a_group_is_none_of_its_settings(puts, monkeypatch):
+    """Schedulers note there where they began, as tensors too, and change numbers that no optimizer knows."""
+
+    def found():
+        model = Model().to("neuron")
+        optimizer = torch.optim.AdamW(groups(model), lr=torch.tensor(0.01))
+        torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 0.5)
+        optimizer.param_groups[0]["mine"] = 3.0
+        made = step_capture.capture_step(
+            model, optimizer, None, [torch.tensor([1], device="neuron")], scheduled=frozenset({(0, "mine", None)})
+        )
+        assert isinstance(optimizer.param_groups[0]["initial_lr"], torch.Tensor)
+        return re.sub(r"detach\w*", "detach", to_text(made.graph, locations=True)).splitlines(), made.inputs
+
+    ours = found()
+    monkeypatch.setattr(step_capture, "put_updates", lambda *_: False)
+    assert ours == found()
+    assert puts
+
+
 class Own(torch.optim.SGD):
     """A subclass may do anything."""
 

@@ -35,7 +35,7 @@ _EACH_ALONE = (Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop, SG
 class ParameterUpdate:
     """The step of an optimizer for one parameter of a group: a function of tensors, which stay as they are.
 
-    group: its settings without parameters. numbers: where those of them stand that are arguments, and what is known
+    group: its settings, without parameters. numbers: where those of them stand that are arguments, and what is known
     of their values. state: names of the parameter's state.
     """
 
@@ -118,8 +118,9 @@ def _calls(
     updates: dict[Any, ParameterUpdate] = {}
     likes: dict[Any, Tensor] = {}
     for i, group in enumerate(optimizer.param_groups):
-        given = {(key, at): t for (g, key, at), t in numbers.items() if g == i}
-        settings = {key: value for key, value in group.items() if key != "params"}
+        # what schedulers and users have added to a group, the optimizer does not read
+        settings = {key: value for key, value in group.items() if key in optimizer.defaults}
+        given = {(key, at): t for (g, key, at), t in numbers.items() if g == i and key in settings}
         plain = not settings.get("differentiable") and not _other_tensors(settings, given)
         for x in group["params"]:
             if x.grad is None:
