@@ -17,7 +17,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -110,7 +110,7 @@ class _Search:
         """Each is of transfers of one line that follow each other at equal distances."""
         by_form: dict[tuple[int, ...], list[Move]] = defaultdict(list)
         for move in self.candidates:
-            by_form[self._form(move)].append(move)
+            by_form[self.form(move)].append(move)
         found: list[list[Move]] = []
         for moves in by_form.values():
             run: list[Move] = []
@@ -159,7 +159,7 @@ class _Search:
         columns = (self.place[at], first, last, writes, at, begin)
         return BufferUses(*(column.tolist() for column in columns))
 
-    def _form(self, move: Move) -> tuple[int, ...]:
+    def form(self, move: Move) -> tuple[int, ...]:
         """What transfers of one run have in common."""
         tile, row = self.buffers[self.owner[move.chip]], self.rows[move.at]
         chip, hbm = self.references[move.chip], self.references[move.hbm]
@@ -256,7 +256,8 @@ def _shape(number: int) -> OperandShape:
 def _apply(search: _Search, runs: list[list[Move]]) -> None:
     """Put tiles side by side, and make one transfer of each run that the chip takes."""
     draft, storing = search.draft, search.storing
-    made = [(run, form) for run in runs if (form := _merged(search, run)) is not None]
+    forms_of: dict[Any, CoalescedTransfer | None] = {}
+    made = [(run, form) for run in runs if (form := _form_of_run(search, run, forms_of)) is not None]
     group = np.full(len(draft.buffers), -1, np.int64)
     place = np.zeros(len(draft.buffers), np.int64)
     leaders: list[int] = []
@@ -277,6 +278,17 @@ def _apply(search: _Search, runs: list[list[Move]]) -> None:
         draft.references[[dst, dst + 1], PATTERN] = form.patterns
         draft.rows[kept.at, WORK] = form.work
         draft.deleted[[m.at for m in run if m is not kept]] = True
+
+
+def _form_of_run(
+    search: _Search, run: list[Move], known: dict[Any, CoalescedTransfer | None]
+) -> CoalescedTransfer | None:
+    """`_merged`, once for runs of one form: loops have thousands of them."""
+    tile = search.buffers[search.owner[run[0].chip]]
+    key = search.form(run[0]), search.steps(run[0], run[1], 1), len(run), tile.shape, tile.kind
+    if key not in known:
+        known[key] = _merged(search, run)
+    return known[key]
 
 
 def _merged(search: _Search, run: list[Move]) -> CoalescedTransfer | None:
