@@ -4,6 +4,7 @@
 import copy
 import itertools
 import re
+import sys
 
 import pytest
 import torch
@@ -158,6 +159,22 @@ def test_sparse_gradients_are_traced(puts):
     model = nn.Embedding(5, 4, sparse=True).to("neuron")
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     neuron.capture_step(model, optimizer, lambda m, x: m(x).sum(), [torch.tensor([1, 3], device="neuron")])
+    assert not puts
+
+
+def test_a_function_of_pytorchs_that_was_replaced_is_traced(puts, monkeypatch):
+    """It may look at all parameters."""
+    module = sys.modules["torch.optim.sgd"]
+    theirs = module.sgd
+
+    def normalised(parameters, gradients, *arguments, **options):
+        norm = torch.stack([g.norm() for g in gradients]).norm()
+        return theirs(parameters, [g / norm for g in gradients], *arguments, **options)
+
+    monkeypatch.setattr(module, "sgd", normalised)
+    model = nn.Linear(4, 4).to("neuron")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    neuron.capture_step(model, optimizer, lambda m, x: m(x).sum(), [torch.ones(2, 4, device="neuron")])
     assert not puts
 
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import inspect
 import operator
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -27,6 +29,7 @@ from trnlab.frontends.torch.pytorch.dispatcher import functions_not_overridden
 from trnlab.frontends.torch.pytorch.fakes import FakeTensor, new_like
 from trnlab.frontends.torch.pytorch.graphs import node_of, put_node
 
+_KNOWN = ("torch", "typing", "typing_extensions", "functools")  # where the functions of PyTorch's modules come from
 # Those whose steps keep parameters apart, and change nothing but tensors once a parameter has its state.
 _EACH_ALONE = (Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop, SGD)
 
@@ -74,7 +77,7 @@ def put_updates(optimizer: Optimizer, numbers: Mapping[Place, Tensor], known: Ma
 
     numbers: of its groups, that are inputs of the step. known: see `tensors_as_numbers`.
     """
-    if type(optimizer) not in _EACH_ALONE or not _is_pytorchs(type(optimizer).step):
+    if type(optimizer) not in _EACH_ALONE or not _is_pytorchs(type(optimizer)):
         return False
     with functions_not_overridden():
         calls = list(_calls(optimizer, numbers, known))
@@ -87,8 +90,13 @@ def put_updates(optimizer: Optimizer, numbers: Mapping[Place, Tensor], known: Ma
     return True
 
 
-def _is_pytorchs(step: Any) -> bool:
-    return str(inspect.unwrap(step).__module__).startswith("torch.optim.")
+def _is_pytorchs(kind: type[Optimizer]) -> bool:
+    """Whether a class of optimizers, and the functions that its step calls, are PyTorch's: nobody has put others in
+    their places."""
+    module = sys.modules[inspect.unwrap(kind.step).__module__]
+    held = [*vars(module).values(), *(value for base in kind.__mro__[:-1] for value in vars(base).values())]
+    functions = (inspect.unwrap(value) for value in held if isinstance(value, FunctionType))
+    return all(function.__module__.partition(".")[0] in _KNOWN for function in functions)
 
 
 @dataclass(frozen=True, eq=False)
