@@ -17,7 +17,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,14 +44,19 @@ class Move(NamedTuple):
     place: int
 
 
-class BufferUse(NamedTuple):
-    """An operand of a buffer: when, first and last byte, whether it is written, of which instruction."""
+class BufferUses(NamedTuple):
+    """Operands of buffers, those of each buffer together and in order: when, first and last byte, whether it is
+    written, of which instruction. They are columns, since there may be millions.
 
-    place: int
-    first: int
-    last: int
-    writes: bool
-    at: int
+    begin: by buffer, where its own begin, and behind the last one where they end.
+    """
+
+    place: list[int]
+    first: list[int]
+    last: list[int]
+    writes: list[bool]
+    at: list[int]
+    begin: list[int]
 
 
 class OperandShape(NamedTuple):
@@ -84,7 +89,7 @@ class _Search:
     """The runs of transfers in one direction that can be merged."""
 
     def __init__(self, draft: Draft, storing: bool) -> None:
-        self.draft, self.storing = draft, storing
+        self.draft, self.storing, self.buffers = draft, storing, draft.buffers
         self.taken: set[int] = set()  # tiles of runs that are complete
         self.place = np.full(len(draft), -1, np.int64)
         kept = draft.order[~draft.deleted[draft.order]]
@@ -94,19 +99,18 @@ class _Search:
         self.first = (table[:, COL["first"]][row] + offset).tolist()
         self.last = (table[:, COL["last"]][row] + offset).tolist()
         # Lists, since a number of an array takes several times as long to get.
-        self.owner, self.access = draft.owner.tolist(), draft.access.tolist()
+        self.owner = draft.owner.tolist()
         self.candidates = self._candidates()
         self.rows = {move.at: draft.rows[move.at].tolist() for move in self.candidates}
         moved = [k for move in self.candidates for k in (move.chip, move.hbm)]
         self.references = dict(zip(moved, draft.references[moved].tolist()))
-        wanted = {self.owner[k] for k in moved}
-        self.uses = self._uses(wanted)
+        self.uses = self._uses(sorted({self.owner[k] for k in moved}))
 
     def runs(self) -> list[list[Move]]:
         """Each is of transfers of one line that follow each other at equal distances."""
         by_form: dict[tuple[int, ...], list[Move]] = defaultdict(list)
         for move in self.candidates:
-            by_form[self._form(move)].append(move)
+            by_form[self.form(move)].append(move)
         found: list[list[Move]] = []
         for moves in by_form.values():
             run: list[Move] = []
@@ -131,33 +135,33 @@ class _Search:
         """Plain transfers between SBUF and HBM that may move, in order."""
         draft = self.draft
         copies = (draft.rows[:, OPCODE] == isa.REGISTRY["dma_copy"].opcode) & (self.place >= 0)
-        free = copies & (draft.rows[:, _OPEN] & OPEN_ORDER != 0)
-        found = []
-        for i in np.flatnonzero(free)[np.argsort(self.place[free])].tolist():
-            dst, end = draft.first_list[i], draft.first_list[i + 1]
-            chip, hbm = (dst + 1, dst) if self.storing else (dst, dst + 1)
-            memories = [draft.buffers[self.owner[k]].memory for k in (chip, hbm)]
-            if end - dst == 2 and memories == [Memory.SBUF, Memory.HBM]:
-                found.append(Move(i, chip, hbm, int(self.place[i])))
-        return found
+        free = np.flatnonzero(copies & (draft.rows[:, _OPEN] & OPEN_ORDER != 0))
+        free = free[np.argsort(self.place[free])]
+        first, memory, owner = draft.first, draft.columns().memory, draft.owner
+        free = free[first[free + 1] - first[free] == 2]
+        dst = first[free]
+        chip, hbm = (dst + 1, dst) if self.storing else (dst, dst + 1)
+        plain = (memory[owner[chip]] == int(Memory.SBUF)) & (memory[owner[hbm]] == int(Memory.HBM))
+        columns = (free[plain], chip[plain], hbm[plain], self.place[free[plain]])
+        return list(map(Move, *(column.tolist() for column in columns)))
 
-    def _uses(self, wanted: set[int]) -> dict[int, list[BufferUse]]:
-        """Who uses these buffers, in order."""
+    def _uses(self, wanted: list[int]) -> BufferUses:
+        """Who uses these buffers."""
         draft = self.draft
-        uses: dict[int, list[BufferUse]] = {buffer: [] for buffer in wanted}
+        owner, of = draft.owner, draft.of
         chosen = np.zeros(len(draft.buffers), np.bool_)
-        chosen[list(wanted)] = True
-        of, place = draft.of_list, self.place.tolist()
-        for k in np.flatnonzero(chosen[draft.owner] & (self.place[draft.of] >= 0)).tolist():
-            use = BufferUse(place[of[k]], self.first[k], self.last[k], self.access[k] & WRITES != 0, of[k])
-            uses[self.owner[k]].append(use)
-        for found in uses.values():
-            found.sort()
-        return uses
+        chosen[wanted] = True
+        which = np.flatnonzero(chosen[owner] & (self.place[of] >= 0))
+        which = which[np.lexsort((self.place[of[which]], owner[which]))]
+        at, begin = of[which], np.searchsorted(owner[which], np.arange(len(draft.buffers) + 1))
+        first, last = (np.array(values, np.int64)[which] for values in (self.first, self.last))
+        writes = draft.access[which] & WRITES != 0
+        columns = (self.place[at], first, last, writes, at, begin)
+        return BufferUses(*(column.tolist() for column in columns))
 
-    def _form(self, move: Move) -> tuple[int, ...]:
+    def form(self, move: Move) -> tuple[int, ...]:
         """What transfers of one run have in common."""
-        tile, row = self.draft.buffers[self.owner[move.chip]], self.rows[move.at]
+        tile, row = self.buffers[self.owner[move.chip]], self.rows[move.at]
         chip, hbm = self.references[move.chip], self.references[move.hbm]
         own = (tile.nbytes, tile.partitions, tile.first_partition, tile.dtype.code)
         sides = (chip[PATTERN], chip[START], hbm[PATTERN], hbm[START], self.owner[move.hbm])
@@ -186,12 +190,12 @@ class _Search:
         if len(set(tiles)) == 1:
             return True
         for move, tile in zip(run, tiles):
-            buffer = self.draft.buffers[tile]
+            buffer = self.buffers[tile]
             if tile not in self.draft.movable or tiles.count(tile) > 1:
                 return False
             if (self.first[move.chip], self.last[move.chip]) != (0, buffer.nbytes - 1):
                 return False
-            if not self.storing and self.uses[tile][0].place < move.place:
+            if not self.storing and self.uses.place[self.uses.begin[tile]] < move.place:
                 return False
         return True
 
@@ -219,15 +223,16 @@ class _Search:
 
     def _touched(self, k: int, start: int, stop: int, own: set[int], *, also_reads: bool) -> bool:
         """Whether somebody else writes (or reads) bytes of operand k in between."""
-        uses = self.uses[self.owner[k]]
-        low = bisect_right(uses, start, key=lambda use: use.place)
-        high = bisect_left(uses, stop, key=lambda use: use.place)
+        uses, owner, first, last = self.uses, self.owner[k], self.first[k], self.last[k]
+        begin, end = uses.begin[owner], uses.begin[owner + 1]
+        low = bisect_right(uses.place, start, begin, end)
+        high = bisect_left(uses.place, stop, low, end)
         return any(
-            use.first <= self.last[k]
-            and self.first[k] <= use.last
-            and (use.writes or also_reads)
-            and use.at not in own
-            for use in uses[low:high]
+            uses.first[n] <= last
+            and first <= uses.last[n]
+            and (uses.writes[n] or also_reads)
+            and uses.at[n] not in own
+            for n in range(low, high)
         )
 
     def steps(self, first: Move, move: Move, count: int) -> tuple[int, int] | None:
@@ -236,7 +241,7 @@ class _Search:
         hbm, rest = divmod(references[move.hbm][OFFSET] - references[first.hbm][OFFSET], count)
         apart = references[move.chip][OFFSET] - references[first.chip][OFFSET]
         same = self.owner[move.chip] == tile
-        chip, remainder = divmod(apart, count) if same else (self.draft.buffers[tile].nbytes, 0)
+        chip, remainder = divmod(apart, count) if same else (self.buffers[tile].nbytes, 0)
         return None if rest or remainder or hbm <= 0 or chip <= 0 else (hbm, chip)
 
 
@@ -251,7 +256,8 @@ def _shape(number: int) -> OperandShape:
 def _apply(search: _Search, runs: list[list[Move]]) -> None:
     """Put tiles side by side, and make one transfer of each run that the chip takes."""
     draft, storing = search.draft, search.storing
-    made = [(run, form) for run in runs if (form := _merged(search, run)) is not None]
+    forms_of: dict[Any, CoalescedTransfer | None] = {}
+    made = [(run, form) for run in runs if (form := _form_of_run(search, run, forms_of)) is not None]
     group = np.full(len(draft.buffers), -1, np.int64)
     place = np.zeros(len(draft.buffers), np.int64)
     leaders: list[int] = []
@@ -274,6 +280,17 @@ def _apply(search: _Search, runs: list[list[Move]]) -> None:
         draft.deleted[[m.at for m in run if m is not kept]] = True
 
 
+def _form_of_run(
+    search: _Search, run: list[Move], known: dict[Any, CoalescedTransfer | None]
+) -> CoalescedTransfer | None:
+    """`_merged`, once for runs of one form: loops have thousands of them."""
+    tile = search.buffers[search.owner[run[0].chip]]
+    key = search.form(run[0]), search.steps(run[0], run[1], 1), len(run), tile.shape, tile.kind
+    if key not in known:
+        known[key] = _merged(search, run)
+    return known[key]
+
+
 def _merged(search: _Search, run: list[Move]) -> CoalescedTransfer | None:
     """The form of one transfer of a whole run; None where it has too many dimensions, or the chip refuses it."""
     draft, steps = search.draft, search.steps(run[0], run[1], 1)
@@ -282,7 +299,7 @@ def _merged(search: _Search, run: list[Move]) -> CoalescedTransfer | None:
     numbers = []
     instr, (at, chip, hbm, _) = isa.REGISTRY["dma_copy"], run[0]
     for name, k in zip(("dst", "src"), sorted((chip, hbm))):
-        buffer, old = draft.buffers[search.owner[k]], _shape(search.references[k][PATTERN])
+        buffer, old = search.buffers[search.owner[k]], _shape(search.references[k][PATTERN])
         dims = _repeated(old.dims, steps[0] if k == hbm else steps[1], len(run), old.dtype.itemsize)
         if dims is None:
             return None

@@ -226,6 +226,13 @@ def run(
             use = uses[k]
             flags, at = use >> READ_SHIFT, np.uint64(use & SLOT_MASK) * SLOT_ROW
             more = use >> MORE_SHIFT & MORE_MASK
+            if flags == READ:
+                newest = _written_last(at, more, states)
+                ready = states[newest] + semaphore
+                wait = max(wait, ready)
+                if ready >= t:
+                    t, by, why = ready, states[newest + OF_WRITER], RAW
+                continue
             while True:
                 ready = states[at] + semaphore
                 if flags & READ:
@@ -290,22 +297,42 @@ def run(
             use = uses[k]
             flags, at = use >> READ_SHIFT, np.uint64(use & SLOT_MASK) * SLOT_ROW
             more = use >> MORE_SHIFT & MORE_MASK
+            if flags == READ:
+                for each in range(at, at + np.uint64(more + 1) * SLOT_ROW, SLOT_ROW):
+                    _note_read(each, who, finish, mark, states)
+                continue
             while True:
                 if flags & READ:
-                    if states[at + OF_READER] & 7 == who:
-                        if finish > states[at + OF_READ]:
-                            states[at + OF_READ], states[at + OF_READER] = finish, mark
-                    elif finish > states[at + OF_READ]:
-                        states[at + OF_READ_BEFORE] = states[at + OF_READ]
-                        states[at + OF_READER_BEFORE] = states[at + OF_READER]
-                        states[at + OF_READ], states[at + OF_READER] = finish, mark
-                    elif finish > states[at + OF_READ_BEFORE]:
-                        states[at + OF_READ_BEFORE], states[at + OF_READER_BEFORE] = finish, mark
+                    _note_read(at, who, finish, mark, states)
                 if flags & WRITE:
                     states[at], states[at + OF_WRITER] = max(states[at], finish), mark
                 if more == 0:
                     break
                 more, at = more - 1, at + SLOT_ROW
+
+
+@compiled(inline="always")
+def _written_last(at: Any, more: int, states: Ints) -> Any:
+    """Of a slot and as many `more`, the last one that was written after all others."""
+    newest, latest = at, states[at]
+    for other in range(at + SLOT_ROW, at + np.uint64(more + 1) * SLOT_ROW, SLOT_ROW):
+        if states[other] >= latest:
+            newest, latest = other, states[other]
+    return newest
+
+
+@compiled(inline="always")
+def _note_read(at: Any, who: int, finish: int, mark: int, states: Ints) -> None:
+    """Remember that a slot is read until `finish`: the last time, and the last one by anybody else."""
+    if states[at + OF_READER] & 7 == who:
+        if finish > states[at + OF_READ]:
+            states[at + OF_READ], states[at + OF_READER] = finish, mark
+    elif finish > states[at + OF_READ]:
+        states[at + OF_READ_BEFORE] = states[at + OF_READ]
+        states[at + OF_READER_BEFORE] = states[at + OF_READER]
+        states[at + OF_READ], states[at + OF_READER] = finish, mark
+    elif finish > states[at + OF_READ_BEFORE]:
+        states[at + OF_READ_BEFORE], states[at + OF_READER_BEFORE] = finish, mark
 
 
 @compiled(inline="always")

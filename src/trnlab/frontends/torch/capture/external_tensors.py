@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from trnlab.errors import Location, UnsupportedOpError
+from trnlab.frontends.torch.capture.copies import copy_of
 from trnlab.frontends.torch.constant_folding import known_value
 from trnlab.frontends.torch.device.dlpack import memory_of
 from trnlab.frontends.torch.findings import survey
@@ -75,7 +76,7 @@ def is_real(value: Any) -> bool:
 
 def leaf_like(base: Tensor, requires_grad: bool) -> Tensor:
     """A copy that the step may write to and differentiate by, so that writes never reach the traced inputs."""
-    copy = base.detach().clone()
+    copy = copy_of(base)
     return copy.requires_grad_() if requires_grad else copy
 
 

@@ -118,14 +118,13 @@ class _Importer:
         self.survey, self.of_gradients = survey.active(), set[int]()
         self.counts = _counts(module, aliases)
         self.exact: set[fx.Node] = set()  # whose float32 is not narrowed where all else is
+        self.wide: set[fx.Node] = set()  # that give 64-bit integers
 
     def run(self) -> Imported:
         *nodes, output = self.module.graph.nodes
-        for node in nodes:
-            if self._is_exact(node):
-                self.exact.add(node)
-            with unnarrowed() if node in self.exact else nullcontext():
-                getattr(self, f"_{node.op}")(node)
+        with nullcontext() if is_narrowed() else unnarrowed():  # else each node asks for the session
+            for node in nodes:
+                self._import(node)
         if self.unsupported and (self.survey is None or self.survey.raises):
             raise _all_unsupported(self.unsupported)
         if self.survey is not None:
@@ -144,6 +143,14 @@ class _Importer:
         provenance.note(graph, provenance.Provenance(self.module, values, inputs))
         states = (formats.state.name,) if formats.state is not None else ()
         return Imported(graph, inputs, tuple(self.outputs), states, exact, self.random.places)
+
+    def _import(self, node: fx.Node) -> None:
+        if self._is_exact(node):
+            self.exact.add(node)
+        if _is_wide(node):
+            self.wide.add(node)
+        with unnarrowed() if node in self.exact else nullcontext():
+            getattr(self, f"_{node.op}")(node)
 
     def _is_exact(self, node: fx.Node) -> bool:
         """Whether a node is one of the step's own numbers (its learning rates, how many steps were made), or a number
@@ -273,10 +280,11 @@ class _Importer:
 
     def _follow(self, node: fx.Node, begin: int) -> None:
         """See that 64-bit integers stay within 32 bits, or that the program notices when they do not."""
-        given = [
-            self.values[n] for n in node.all_input_nodes if isinstance(self.values.get(n), Value) and _is_wide(n)
-        ]
-        unseen = self.watch.follow(self.b.graph.ops[begin:], given, _is_wide(node))
+        read = [n for n in node.all_input_nodes if n in self.wide]
+        given = [self.values[n] for n in read if isinstance(self.values.get(n), Value)]
+        if not given and node not in self.wide:
+            return
+        unseen = self.watch.follow(self.b.graph.ops[begin:], given, node in self.wide)
         if unseen is not None:
             raise UnsupportedOperatorForm(
                 f"its result may need more than the 32 bits that int64 has on the chip, and nothing watches "

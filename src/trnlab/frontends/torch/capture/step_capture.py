@@ -26,10 +26,12 @@ from trnlab.frontends.torch.capture import (
     hooks,
     tracing,
 )
+from trnlab.frontends.torch.capture.copies import copy_of, is_traced_as_it_is
 from trnlab.frontends.torch.capture.dependencies import Dependencies, keep_traced, restore
 from trnlab.frontends.torch.capture.external_tensors import ExternalTensors, leaf_like
 from trnlab.frontends.torch.capture.import_fx import EXACT, import_fx
 from trnlab.frontends.torch.capture.optimizer_numbers import OptimizerNumber, OptimizerNumbers
+from trnlab.frontends.torch.capture.optimizer_updates import put_updates, run_optimizer
 from trnlab.frontends.torch.capture.running_averages import averages_as_tensors
 from trnlab.frontends.torch.capture.state import TorchState, visit_hooks
 from trnlab.frontends.torch.capture.subject import COUNTS, RATES, Place, Subject, check_devices, prepare
@@ -232,7 +234,7 @@ class _Capture:
             if role.kind == "state":
                 state[originals[role.place[0]]][role.place[1]] = x
             for i in role.place if role.kind == "count" else ():
-                state[originals[i]]["step"] = x.clone()
+                state[originals[i]]["step"] = copy_of(x)
         numbers = {role.place: x for role, x in given.items() if role.kind == "rate"}
         known = {id(x): self.given[place] for place, x in numbers.items() if place in self.subject.scheduled}
         kept = {p: s for p, s in state.items() if s}
@@ -243,7 +245,8 @@ class _Capture:
             outside.phase = type(optimizer).__name__
             fixed = type(optimizer).__module__.startswith("torch.optim.")
             with hooks.without_hooks(optimizer), nullcontext() if fixed else self.watch:
-                tracing.run_optimizer(optimizer, known)
+                if not (fixed and put_updates(optimizer, numbers, known)):
+                    run_optimizer(optimizer, known)
             after = {p: optimizer.state.get(values[p], {}) for p in originals}
             self.numbers = list(before.changed(list(after.values())))
         changed = {role: x for role, x in own.items() if role.kind == "parameter"}
@@ -293,7 +296,8 @@ class _Capture:
         self.results = list(results)
         parts = [sharded.local(x) for x in results.values()]
         self.strides = [x.stride() for x in parts]
-        return [*(x.detach() for x in parts), *(f.base for f in outside.found)]
+        shown = (x if role in own and is_traced_as_it_is(x) else x.detach() for role, x in zip(results, parts))
+        return [*shown, *(f.base for f in outside.found)]
 
     def _written(self, changed: Any) -> list[tuple[str, Tensor]]:
         """Inputs of the user's that the step writes to."""

@@ -9,7 +9,6 @@ without autograd. (One pass cannot do both: autograd will not run inside the tra
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +24,6 @@ from trnlab.errors import UnsupportedOpError, UsageError
 from trnlab.frontends.torch.capture import hooks
 from trnlab.frontends.torch.capture.external_tensors import is_real
 from trnlab.frontends.torch.capture.import_fx import decompositions
-from trnlab.frontends.torch.capture.scalars import tensors_as_numbers
 from trnlab.frontends.torch.capture.subject import Place
 from trnlab.frontends.torch.capture.without_writes import without_writes
 from trnlab.frontends.torch.device.types import format_of
@@ -103,7 +101,6 @@ def trace(
         except NotImplementedError as error:
             raise _not_on_the_device(error, lines) from error
     _leave_out_profiling(first)
-    first.graph.eliminate_dead_code()
     return functionalised(first, [*fakes, *_inputs_found(first, found())], mode)
 
 
@@ -278,12 +275,6 @@ def optimizer_replaced(
         for group, saved in zip(optimizer.param_groups, saved_groups):
             group.clear()
             group.update(saved)
-
-
-def run_optimizer(optimizer: torch.optim.Optimizer, known: Mapping[int, float] | None = None) -> None:
-    """The optimizer's own step, without the profiling and the hooks around it. known: see `tensors_as_numbers`."""
-    with tensors_as_numbers(known):
-        inspect.unwrap(type(optimizer).step)(optimizer)
 
 
 def gradients(lines: RecordLines, loss: Tensor, named: Sequence[tuple[str, Tensor, Tensor]]) -> None:

@@ -4,8 +4,8 @@
 `torch.func.functionalize` does this for any graph by running it once more, which takes as long as the capture did.
 Most nodes stay as they are, and nearly all writes of a step are an optimizer's, to memory that is seen through one
 tensor alone: there the result takes the place of what was written. What has to be written otherwise, by a table, is
-run by itself, once for each form of its arguments. Graphs of which that does not hold, where a write is seen through
-a view, are left to PyTorch.
+run by itself, once for each form of its arguments, and so is what an optimizer does to a parameter. Graphs of which
+that does not hold, where a write is seen through a view, are left to PyTorch.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from trnlab.frontends.torch.capture.copies import fills
+from trnlab.frontends.torch.capture.optimizer_updates import ParameterUpdate
 from trnlab.frontends.torch.graph_templates import Functional, GraphTemplate, NotPlainError, pieces
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.pytorch.dispatcher import OpOverload
@@ -53,9 +55,7 @@ class _Rewriting:
         for node, origin in self.same.items():
             self._check_seen(origin, self.order[node])
         self.plain = {node: plain for node in self.same if (plain := self._plain(node)) is not None}
-        alone = [
-            node for node in self.order if node not in self.plain and (node in self.same or node.target in table)
-        ]
+        alone = [node for node in self.order if node not in self.plain and self._is_made_otherwise(node)]
         self.pieces = _pieces(alone, self.same, functional)
 
     def run(self) -> fx.Graph:
@@ -68,14 +68,17 @@ class _Rewriting:
                 raise NotPlainError
             elif node.target is operator.getitem:
                 self._item(node)
-            elif not isinstance(node.target, OpOverload):
-                raise NotPlainError
             elif node in self.pieces:
                 given = [self.now[self._origin(x)] for x in _tensors(node)]
                 self.now[self._origin(node)] = self.pieces[node].put(self.graph, given, node.meta)
+            elif not isinstance(node.target, OpOverload):
+                raise NotPlainError
             else:
                 self.now[self._origin(node)] = self._copied(node, self.plain.get(node, node.target))
         return self.graph
+
+    def _is_made_otherwise(self, node: fx.Node) -> bool:
+        return node in self.same or node.target in self.table or isinstance(node.target, ParameterUpdate)
 
     # -- nodes ------------------------------------------------------------------------------------------------------
     def _origin(self, node: fx.Node) -> fx.Node:
@@ -100,7 +103,7 @@ class _Rewriting:
     # -- writes -----------------------------------------------------------------------------------------------------
     def _check_seen(self, origin: fx.Node, at: int) -> None:
         """Nobody sees the memory through another tensor from here on, and the tensor has all of it."""
-        if not _fills(origin.meta["val"]):
+        if not fills(origin.meta["val"]):
             raise NotPlainError
         for key in _storages(origin):
             for other in self.views[key]:
@@ -174,16 +177,6 @@ def _written(node: fx.Node) -> fx.Node | None:
     if not isinstance(target, fx.Node) or not isinstance(target.meta.get("val"), Tensor):
         raise NotPlainError
     return target
-
-
-def _fills(tensor: Tensor) -> bool:
-    """Whether a tensor has each element of its memory once: a view of it by strides sees nothing else."""
-    count = 1
-    for stride, size in sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape) if size != 1):
-        if stride != count:
-            return False
-        count *= size
-    return tensor.untyped_storage().nbytes() == count * tensor.element_size()
 
 
 def _storages(node: fx.Node) -> list[int]:

@@ -12,6 +12,7 @@ Shape letters: B batch, H query heads, Hkv key heads (H is a multiple), T querie
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -187,11 +188,16 @@ def _refuse_as_pytorch_does(
     """Raise what PyTorch raises for operands that do not fit: its own operator, on tensors without data or modes."""
     if any(isinstance(n, torch.SymInt) for x in (q, k, v) for n in x.shape):
         return
+    forms = tuple(None if x is None else (tuple(x.shape), x.dtype) for x in (q, k, v, mask))
+    _accepted(forms, causal and mask is None, scale, gqa)
+
+
+@lru_cache(maxsize=1024)
+def _accepted(forms: tuple[Any, ...], causal: bool, scale: float | None, gqa: bool) -> None:
+    """Raise what PyTorch raises for operands of these shapes and formats. What fits once does so in every layer."""
     with modes_off():
-        given = [
-            None if x is None else torch.empty(tuple(x.shape), dtype=x.dtype, device="meta") for x in (q, k, v, mask)
-        ]
-        torch.ops.aten.scaled_dot_product_attention(*given, 0.0, causal and mask is None, scale=scale, enable_gqa=gqa)
+        given = [None if form is None else torch.empty(form[0], dtype=form[1], device="meta") for form in forms]
+        torch.ops.aten.scaled_dot_product_attention(*given, 0.0, causal, scale=scale, enable_gqa=gqa)
 
 
 def _four(x: Tensor, lead: tuple[int, ...]) -> Tensor:

@@ -9,6 +9,8 @@ import os
 import re
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -209,6 +211,17 @@ class RecordLines(TorchFunctionMode):
         line = self._line_of(node._sequence_nr())
         line = of_gradient(line)
         return lambda grads: set_line(line)
+
+
+@contextmanager
+def user_line_noted() -> Iterator[None]:
+    """Within the block operators that are traced carry the user's line that is executing."""
+    before = fx_traceback.current_meta.get("stack_trace")
+    set_line(here(sys._getframe(2)))
+    try:
+        yield
+    finally:
+        set_line(before)
 
 
 def of_gradient(line: str | None) -> str | None:

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch._library.fake_class_registry import FakeScriptObject
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -14,6 +15,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     unset_fake_temporarily,
 )
+from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = [
     "DataDependentOutputException",
@@ -22,6 +24,7 @@ __all__ = [
     "FakeTensor",
     "FakeTensorDeviceMismatchError",
     "FakeTensorMode",
+    "new_like",
     "unlogged",
     "unset_fake_temporarily",
 ]
@@ -37,3 +40,10 @@ def unlogged() -> Iterator[None]:
         yield
     finally:
         _LOGGER.disabled = before
+
+
+def new_like(tensor: FakeTensor) -> FakeTensor:
+    """Another one of the same shape, strides, format and place, with memory of its own; no mode hears of it."""
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        form = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+        return FakeTensor(tensor.fake_mode, form, tensor.device)

@@ -11,6 +11,7 @@ from torch import Tensor
 from trnlab.errors import UnsupportedOpError
 from trnlab.frontends.torch.findings.locations import RecordLines
 from trnlab.frontends.torch.pytorch.dispatcher import TorchDispatchMode
+from trnlab.frontends.torch.pytorch.fakes import FakeTensor
 from trnlab.frontends.torch.pytorch.tensors import node_of_backward
 from trnlab.frontends.torch.sparse import kernels
 from trnlab.frontends.torch.sparse import parts as raw
@@ -18,6 +19,7 @@ from trnlab.frontends.torch.sparse.gradients import BAGS
 from trnlab.frontends.torch.sparse.parts import COO, NO_FORM, gradient, is_sparse, parts_of
 
 _aten = torch.ops.aten
+_DEVICE = torch.ops.prim.device.default
 _SPARSE_BAGS = 9  # the argument of `BAGS` that says whether its result is sparse
 _ALIASES = (_aten.detach.default, _aten.alias.default, _aten.lift_fresh.default)
 _MAKERS = (
@@ -43,6 +45,8 @@ class SparseOperators(TorchDispatchMode):
             raise held  # PyTorch's backward pass has lost it
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if op is _DEVICE and type(args[0]) is FakeTensor:  # C++ asks several times for each operator
+            return args[0].device
         kwargs = kwargs or {}
         try:
             if not _sparse(op, args, kwargs):
