@@ -212,7 +212,7 @@ class ShiftedBias:
         return found
 
     def exact(self, tiles: BiasTiles, keys: int, k0: int, first: int, count: int) -> AP:
-        """Of keys [k0, +keys) and some queries of the tile: [keys, queries], or [keys, 1]."""
+        """The bias of keys [k0, +keys) and some queries of the tile: [keys, queries], or [keys, 1]."""
         assert tiles.exact is not None
         if self.per_query:
             return tiles.exact[:keys, k0 // P, first : first + count]

@@ -138,7 +138,7 @@ class Once:
         return b.broadcast_in_dim(operand, (period, *op.result.shape[1:]), dims)
 
     def _reshape(self, b: GraphBuilder, op: Op) -> Value | None:
-        """Of [B, ...], or of [B / N, N, ...] that is repeated."""
+        """The form of [B, ...], or of [B / N, N, ...] that is repeated."""
         operand, shape = op.operands[0], op.result.shape
         less = self.of(b, operand)
         if less.shape[:1] == operand.shape[:1] or not operand.shape[0]:

@@ -313,7 +313,7 @@ def run(
 
 @compiled(inline="always")
 def _written_last(at: Any, more: int, states: Ints) -> Any:
-    """Of a slot and as many `more`, the last one that was written after all others."""
+    """The one of a slot and as many `more` that was written after all others, the last of several."""
     newest, latest = at, states[at]
     for other in range(at + SLOT_ROW, at + np.uint64(more + 1) * SLOT_ROW, SLOT_ROW):
         if states[other] >= latest:

@@ -126,7 +126,7 @@ def _turned(value: Value, x: _Columns) -> _Turned | None:
 
 
 def _halves(value: Value) -> Iterator[tuple[_Columns, bool]]:
-    """Of what the halves are exchanged and one is negated: (-b, a), or (b, -a), which is back."""
+    """What the halves of are exchanged and one of them negated: (-b, a), or (b, -a), which is back."""
     made = made_by(value, "concatenate")
     if made is None or made.attrs["dimension"] != len(value.shape) - 1 or len(made.operands) != 2:
         return

@@ -36,16 +36,13 @@ _EACH_ALONE = (Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop, SG
 
 @dataclass(frozen=True, eq=False)
 class ParameterUpdate:
-    """The step of an optimizer for one parameter of a group: a function of tensors, which stay as they are.
-
-    group: its settings, without parameters. numbers: where those of them stand that are arguments, and what is known
-    of their values. state: names of the parameter's state.
-    """
+    """The step of an optimizer for one parameter of a group: a function of tensors, which stay as they are."""
 
     optimizer: Optimizer
-    group: Mapping[str, Any]
+    group: Mapping[str, Any]  # its settings, without parameters
+    # where those of them stand that are arguments, and what is known of their values
     numbers: Sequence[tuple[str, int | None, float | None]]
-    state: tuple[str, ...]
+    state: tuple[str, ...]  # names of the parameter's state
 
     __name__ = "parameter_update"  # FX names nodes so
 
