@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2] / "src/trnlab"
 MOST = 500  # lines of a file
 LONGER = {  # files, the lines that they may have, and why they are not divided
-    "graph/builder.py": (540, "one class, a method for each op"),
+    "graph/builder.py": (560, "one class, a method for each op"),
     "lang/tensor.py": (610, "one class: all that a kernel may do with a tensor"),
     "view/scratch.py": (530, "one class that stands for the functions of `os`"),
 }

@@ -26,7 +26,7 @@ _KEPT = frozenset({*VIEW_OPS, "convert", "add", "subtract", "negate"})
 
 
 @dataclass(frozen=True, eq=False)
-class ShiftedBias:
+class SplitBias:
     """A bias as kernels take it. N: 1, or a divisor of B, which it is repeated along."""
 
     rows: Value  # [N, H or 1, T or 1, S], float32
@@ -34,7 +34,7 @@ class ShiftedBias:
     heard: Value | None  # 0 for queries whose bias drowns their scores, else 1; None where there are none
 
 
-def shifted(b: GraphBuilder, bias: Value, causal: bool, queries: int, known: KnownValues) -> ShiftedBias:
+def shifted(b: GraphBuilder, bias: Value, causal: bool, queries: int, known: KnownValues) -> SplitBias:
     """The bias less the largest that each query sees."""
     array, wide = known.get(bias), b.convert(bias, float32)
     if causal and wide.shape[2] == 1 and not (array is not None and _is_moderate(array)):
@@ -53,7 +53,7 @@ def shifted(b: GraphBuilder, bias: Value, causal: bool, queries: int, known: Kno
     if not is_heard(bias, known):
         drowned = b.and_(b.compare(b.abs(top), "GE", ABSORBING), b.not_(none))
         heard = b.select(drowned, 0.0, b.constant(1.0, float32, top.shape))
-    return ShiftedBias(rows, top, heard)
+    return SplitBias(rows, top, heard)
 
 
 def without_causality(bias: Value, causal: bool, known: KnownValues) -> tuple[Value, bool]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from trnlab.compiler.rewriting.bias_forms import Once, ShiftedBias, repeated, shifted, without_causality
+from trnlab.compiler.rewriting.bias_forms import Once, SplitBias, repeated, shifted, without_causality
 from trnlab.compiler.rewriting.composites import spelled_out
 from trnlab.compiler.rewriting.recognize.masks import KnownValues
 from trnlab.compiler.rewriting.windows import Windows, windows_of
@@ -35,7 +35,7 @@ class _Forward:
 
     given: tuple[Value, ...]
     causal: bool
-    bias: ShiftedBias
+    bias: SplitBias
     windows: Windows | None
     operands: tuple[Value, ...]
 
@@ -59,7 +59,7 @@ class _Writer:
 
     def __init__(self, graph: Graph) -> None:
         self._known = KnownValues()
-        self._shifts: dict[tuple[Value, bool, int, Windows | None], ShiftedBias] = {}
+        self._shifts: dict[tuple[Value, bool, int, Windows | None], SplitBias] = {}
         self._once = Once()
         self._forward: dict[Value, _Forward] = {}  # by lse as it was given to others
         self._summed = _summed(graph)
@@ -111,9 +111,7 @@ class _Writer:
             given = found.windows.of_bias(b, given)
         return b.reduce(given, [0], keepdims=True) if wanted == "sum" and given.shape[0] > 1 else given
 
-    def _shift(
-        self, b: GraphBuilder, bias: Value, causal: bool, queries: int, windows: Windows | None
-    ) -> ShiftedBias:
+    def _shift(self, b: GraphBuilder, bias: Value, causal: bool, queries: int, windows: Windows | None) -> SplitBias:
         key = bias, causal, queries, windows
         if key not in self._shifts:
             whole = bias if windows is None else windows.bias(b, bias)
@@ -131,7 +129,7 @@ def _summed(graph: Graph) -> set[Op]:
     return {op for v, op in read.items() if v not in apart}
 
 
-def _heard(b: GraphBuilder, x: Value, shift: ShiftedBias) -> Value:
+def _heard(b: GraphBuilder, x: Value, shift: SplitBias) -> Value:
     """Queries, zero for those that are not heard."""
     if shift.heard is None:
         return x
