@@ -277,3 +277,25 @@ def test_tiles_that_wait_for_memory_together(sizes, turned, chip):
     (got,) = execute_in_both_orders(graph, [x, y, beside], chip=chip)
     wide = [a.astype(np.float64) for a in (x if turned else x.T, y, beside)]
     assert error(got, wide[0] @ wide[1] * wide[2]) < 1e-5
+
+
+@pytest.mark.parametrize("chip", ["trn1", "trn2"])
+@pytest.mark.parametrize("sizes", [(128, 8192, 2560), (384, 8192, 1536), (640, 4096, 5001), (128, 16384, 512 * 7)])
+def test_tiles_do_not_wait_for_another_blocks_chunks(sizes, chip):
+    """A contraction in chunks, whose banks come again for the next block while an odd tile waits for its partner in an
+    epilogue of many ops: it is done with before."""
+    m, k, n = sizes
+    x, y, beside = random(k, m), random(k, n, seed=1) / np.sqrt(k, dtype=np.float32), random(m, n, seed=2)
+
+    def function(b, x, y, beside):
+        z = b.dot_general(x, y, ((0,), (0,)))
+        for _ in range(4):
+            z = b.multiply(b.add(z, beside), 0.5)
+        return z
+
+    graph = build(function, x, y, beside)
+    (got,) = execute_in_both_orders(graph, [x, y, beside], chip=chip)
+    want = x.T.astype(np.float64) @ y
+    for _ in range(4):
+        want = (want + beside) * 0.5
+    assert error(got, want) < 1e-5

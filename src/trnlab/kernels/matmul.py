@@ -254,6 +254,8 @@ class _Multiplier:
                 group.item.sink.store(self.b, acc, left.col + m, right.col + n)
                 self._stored += 1
                 self._announce(group.item)
+        if group.ends and self.blocking.chunks > 1:
+            group.item.sink.close(self.b)  # tiles that wait for others: the next chunk may begin in their banks
         for _ in ahead:
             pass
 
