@@ -282,8 +282,8 @@ def test_tiles_that_wait_for_memory_together(sizes, turned, chip):
 @pytest.mark.parametrize("chip", ["trn1", "trn2"])
 @pytest.mark.parametrize("sizes", [(128, 8192, 2560), (384, 8192, 1536), (640, 4096, 5001), (128, 16384, 512 * 7)])
 def test_tiles_do_not_wait_for_another_blocks_chunks(sizes, chip):
-    """A contraction in chunks, whose banks come again for the next block while an odd tile waits for its partner in an
-    epilogue of many ops: it is done with before."""
+    """A contraction in chunks: banks come again for the next block while an odd tile waits for its partner in an
+    epilogue of many ops, which is done with before."""
     m, k, n = sizes
     x, y, beside = random(k, m), random(k, n, seed=1) / np.sqrt(k, dtype=np.float32), random(m, n, seed=2)
 
