@@ -65,18 +65,8 @@ def _forward(
     return (weights / total @ _repeat_heads(v, q.shape[1]).float()).to(q.dtype), lse
 
 
-def _backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    bias: Tensor | None,
-    causal: bool,
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    return _bias_backward(dout, q, k, v, out, lse, bias, causal, scale)[:3]
+def _backward(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return _bias_backward(*given)[:3]
 
 
 def _bias_backward(
@@ -90,7 +80,7 @@ def _bias_backward(
     causal: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same, and the gradient of the bias."""
+    """Gradients of q, k, v and the bias."""
     groups = q.shape[1] // k.shape[1]
     weights = torch.exp(_scores(q, k, bias, causal, scale) - lse.unsqueeze(-1))
     if bias is not None:  # beside a large bias, the log of the sum is lost in lse
@@ -114,32 +104,13 @@ def _forward_meta(
     return q.new_empty((*q.shape[:3], v.shape[-1])), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
-def _backward_meta(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    bias: Tensor | None,
-    causal: bool,
-    scale: float,
-) -> tuple[Tensor, ...]:
+def _backward_meta(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, ...]:
     return tuple(torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
 
 
-def _bias_backward_meta(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    bias: Tensor,
-    causal: bool,
-    scale: float,
-) -> tuple[Tensor, ...]:
-    return tuple(torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v, bias))
+def _bias_backward_meta(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, ...]:
+    _, _, bias, *_ = given
+    return *_backward_meta(dout, q, k, v), torch.empty(bias.shape, dtype=bias.dtype, device=bias.device)
 
 
 def _save(ctx: Any, inputs: Any, output: Any) -> None:

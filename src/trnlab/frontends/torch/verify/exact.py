@@ -102,19 +102,8 @@ def _attention(
     return torch.softmax(scores, -1) @ _heads(v, q), lse
 
 
-def _attention_backward(
-    node: Any,
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    bias: Tensor | None,
-    causal: bool,
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    return _attention_bias_backward(node, dout, q, k, v, out, lse, bias, causal, scale)[:3]
+def _attention_backward(node: Any, *given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return _attention_bias_backward(node, *given)[:3]
 
 
 def _attention_bias_backward(
