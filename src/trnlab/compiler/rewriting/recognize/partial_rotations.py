@@ -7,7 +7,7 @@ and s zero where nothing turns, are computed as those of whole heads are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from trnlab.graph.builder import GraphBuilder
@@ -142,12 +142,19 @@ def _halves(value: Value) -> Iterator[tuple[_Columns, bool]]:
 
 
 def _extended(b: GraphBuilder, x: Value, shape: tuple[int, ...], number: float) -> Value | None:
-    """Angles that vary along columns, with a number in all others; None for more than a broadcast."""
+    """Angles that vary along columns, with a number in all others."""
+    return with_others(
+        b, x, shape, lambda source: b.constant(number, x.dtype, (*source.shape[:-1], shape[-1] - x.shape[-1]))
+    )
+
+
+def with_others(b: GraphBuilder, x: Value, shape: tuple[int, ...], others: Callable[[Value], Value]) -> Value | None:
+    """Angles of a row's first columns, with those of all its other columns beside them (`others` of what the first
+    are a broadcast of); None where they are more than a broadcast."""
     made = made_by(x, "broadcast_in_dim")
     if made is None or made.operands[0].type.size == x.type.size:
         return None
     (source,), dims = made.operands, tuple(made.attrs["broadcast_dimensions"])
     if dims[-1:] != (len(shape) - 1,) or source.shape[-1] != x.shape[-1]:
         return None
-    more = b.constant(number, x.dtype, (*source.shape[:-1], shape[-1] - x.shape[-1]))
-    return b.broadcast_in_dim(b.concatenate([source, more], len(source.shape) - 1), shape, dims)
+    return b.broadcast_in_dim(b.concatenate([source, others(source)], len(source.shape) - 1), shape, dims)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from itertools import permutations, product
 from typing import NamedTuple
 
-from trnlab.compiler.rewriting.recognize.partial_rotations import joined_pads, partial_rotation
+from trnlab.compiler.rewriting.recognize.partial_rotations import joined_pads, partial_rotation, with_others
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.passes.dead import remove_dead_ops
@@ -95,13 +95,7 @@ def _terms(x: Value) -> list[_Term]:
 
 def _twice(b: GraphBuilder, x: Value, shape: tuple[int, ...]) -> Value | None:
     """What varies along half a row, of a whole row whose halves are alike; None for more than a broadcast."""
-    made = made_by(x, "broadcast_in_dim")
-    if made is None or made.operands[0].type.size == x.type.size:
-        return None
-    (source,), dims = made.operands, tuple(made.attrs["broadcast_dimensions"])
-    if dims[-1:] != (len(shape) - 1,) or source.shape[-1] != x.shape[-1]:
-        return None
-    return b.broadcast_in_dim(b.concatenate([source, source], len(source.shape) - 1), shape, dims)
+    return with_others(b, x, shape, lambda source: source)
 
 
 def _of_halves(high: Value, low: Value) -> Value | None:
