@@ -29,6 +29,7 @@ LOOPS, OPERATORS = "loops", "operators"  # of `fusion`
 KERNEL, SOFTMAX, WRITTEN = "kernel", "softmax", "written"  # of `attention`
 SPREAD, TURNED = "spread", "turned"  # of `few_rows`
 JOINED, APART = "joined", "apart"  # of `siblings`
+INTERLEAVED = "interleaved"  # or APART: of `interleaving`
 FOLLOWED, ESTIMATED = "followed", "estimated"  # of `blockings`
 Value = str | float
 

@@ -9,7 +9,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trnlab.stacks import APART, ESTIMATED, FOLLOWED, JOINED, KERNEL, LOOPS, OPERATORS, SOFTMAX, SPREAD, TURNED
+from trnlab.stacks import (
+    APART,
+    ESTIMATED,
+    FOLLOWED,
+    INTERLEAVED,
+    JOINED,
+    KERNEL,
+    LOOPS,
+    OPERATORS,
+    SOFTMAX,
+    SPREAD,
+    TURNED,
+)
 
 
 @dataclass(frozen=True)
@@ -28,6 +40,11 @@ CHOICES = (
     LoweringChoice(
         "siblings", "products of the same rows are one call where that pays, or one each", (JOINED, APART)
     ),
+    LoweringChoice(
+        "interleaving",
+        "attention and products that nobody waits for are interleaved in one call where that pays, or one each",
+        (INTERLEAVED, APART),
+    ),
     LoweringChoice("blockings", "blockings of products are gone through, or estimated", (FOLLOWED, ESTIMATED)),
     LoweringChoice(
         "convolutions", "convolutions compute what follows them, or loops over rows do", ("with", "without")
@@ -43,4 +60,4 @@ CHOICES = (
 )
 RULES = {choice.name: choice.values[0] for choice in CHOICES}
 # What --optimize 0 compiles: nothing is placed between calls.
-QUICK = {"residence": "leave", "sbuf": "halves"}
+QUICK = {"residence": "leave", "sbuf": "halves", "interleaving": APART}

@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from itertools import accumulate
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,41 +24,32 @@ from trnlab.compiler.communication import ExecutionWorld, filled, shifted, world
 from trnlab.compiler.fusing.duplicates import merge_duplicates
 from trnlab.compiler.fusing.fusion import Partition
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind
-from trnlab.compiler.fusing.packing import Unit, label, pack
-from trnlab.compiler.fusing.signature import Signature, is_awaited, ports_of, signature, sources
+from trnlab.compiler.fusing.packing import InterleavedUnit, Unit, pack
+from trnlab.compiler.fusing.signature import Signature, ports_of
 from trnlab.compiler.fusing.tiles import exact_converts
 from trnlab.compiler.fusing.updates import join_updates
-from trnlab.compiler.in_place import _read
-from trnlab.compiler.lowerings.context import Lowering
-from trnlab.compiler.lowerings.forms import LOWERINGS
-from trnlab.compiler.lowerings.rows import CHUNKS
-from trnlab.compiler.lowerings.units import record
-from trnlab.compiler.memory_table import MemoryTable, memory_shape
+from trnlab.compiler.interleaving import SPLITS, Interleaved, interleave, interleave_units
 from trnlab.compiler.passes import FINISH, run_passes, with_chip
 from trnlab.compiler.progress import counted
 from trnlab.compiler.residence import FOREIGN, SbufRing, settle
-from trnlab.compiler.siblings import join_siblings, need_all_of_sbuf
+from trnlab.compiler.routine_table import OF_PRODUCTS, Known, PlannedRoutine, RoutineTable
+from trnlab.compiler.siblings import join_siblings
 from trnlab.compiler.supported import select_rules
 from trnlab.errors import CapacityError, UnsupportedOpError
 from trnlab.fabric.cluster import CORES_PER_RANK
 from trnlab.graph.collectives import has_collectives
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.loops import Body
-from trnlab.kernels.residence import Home, keep, of
-from trnlab.program import AP, Builder, Call, Program, ProgramTensor, Routine
+from trnlab.program import Call, Program, ProgramTensor, Routine
 from trnlab.program.callee import KernelCallee
 from trnlab.program.communication import collective_of
-from trnlab.program.digest import written_buffers
-from trnlab.program.moved import moved, own_bytes, renamed
+from trnlab.program.joined import ends_in
+from trnlab.program.moved import own_bytes, renamed
 
 Array = np.ndarray[Any, Any]
-Known = dict[Any, Any]  # routines by what they do, and groups by the options that they depend on
-OF_PRODUCTS = ("few_rows", "blockings")  # options that decide how groups of PRODUCTS are recorded
-PRODUCTS = (GroupKind.DOT, GroupKind.SCATTER)
-LATE = ("overlap", "siblings", *OF_PRODUCTS)  # options that groups do not depend on
+LATE = ("overlap", "siblings", "interleaving", *OF_PRODUCTS)  # options that groups do not depend on
 # Elements that a second process's share of the calls reads; with fewer, a copy of a process takes longer.
 LONG_RECORDING = 1 << 24
-LONG = 1 << 23  # elements that a call reads
 
 
 def compile(graph: Graph, chip: Chip, options: Mapping[str, Any], known: Known | None = None) -> Program:
@@ -100,18 +90,7 @@ def _chosen(options: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(options.get(name, rule)) for name, rule in RULES.items()}
 
 
-class PlannedRoutine(NamedTuple):
-    """A routine that a unit needs, and how it is recorded where nobody has it. kept: by what it is found among
-    those that other programs of the graph have."""
-
-    key: Signature
-    kept: Signature
-    make: Callable[[], Routine]
-    addresses: tuple[int, ...]  # of what stays in SBUF beside it
-    room: int  # bytes of SBUF for it and others
-
-
-class Assembly(MemoryTable):
+class Assembly(RoutineTable):
     """A canonical graph on its way to a program. around: of a loop's round, the assembly of the loop; they share
     their routines. chosen: values of `choices.CHOICES`."""
 
@@ -204,6 +183,8 @@ class Assembly(MemoryTable):
         if self.chosen["siblings"] == stacks.JOINED:
             packed = join_siblings(packed, self.part, self.chip)
         units = filled(shifted(packed, self.part, self.world), self.part, self.world)
+        if self.chosen["interleaving"] == stacks.INTERLEAVED:
+            units = interleave_units(units, self.part)
         if resident and self.stays:
             self.residence = settle(self.part, units, self._may_stay(), self.chip, self.spoilt)
         self._name_tensors(units)
@@ -217,28 +198,72 @@ class Assembly(MemoryTable):
     def _in_order(self, units: Sequence[Unit], planned: Sequence[list[PlannedRoutine]], resident: bool) -> list[Call]:
         calls: list[Call] = []
         for i, unit in counted(list(enumerate(units))):
-            meets, in_ring = self._meets(i)
-            if not (meets or in_ring) or unit[0].kind in (GroupKind.COLLECTIVE, *FOREIGN):
-                calls += self._calls(unit, planned[i])
-                continue
-            try:
-                calls.append(self._call_in_ring(unit, planned[i]))
-            except CapacityError:
-                if not meets:
-                    raise
-                self.spoilt.add(i)
-                self.second.close()
-                self._begin()
-                return self.calls(resident)
-            self.settled.add(len(calls) - 1)
+            together, left = None, [(unit, planned[i])]
+            if isinstance(unit, InterleavedUnit):
+                together, parts = self._interleaved(unit, planned[i])
+                left = [(part, self._planned(i, part)) for part in parts]
+            for each, how in left:
+                try:
+                    self._add_calls(calls, i, each, how)
+                except CapacityError:
+                    if not self._meets(i)[0]:
+                        raise
+                    self.spoilt.add(i)
+                    self.second.close()
+                    self._begin()
+                    return self.calls(resident)
+            if together is not None:
+                self.settled.add(len(calls))
+                calls.append(together)
         return calls
 
+    def _add_calls(self, calls: list[Call], i: int, unit: Unit, planned: Sequence[PlannedRoutine]) -> None:
+        """Append the calls of a unit, or of a part of the unit of that number."""
+        meets, in_ring = self._meets(i)
+        if not (meets or in_ring) or unit[0].kind in (GroupKind.COLLECTIVE, *FOREIGN):
+            calls += self._calls(unit, planned)
+            return
+        calls.append(self._call_in_ring(unit, planned))
+        self.settled.add(len(calls) - 1)
+
     def _planned(self, i: int, unit: Unit) -> list[PlannedRoutine]:
-        """The routines that the unit of that number may get, the first before the others."""
+        """The routines that the unit of that number may get, the first before the others; or those of its parts."""
         if unit[0].kind in FOREIGN:
             return []
+        if isinstance(unit, InterleavedUnit):
+            attention, *products = unit.parts
+            split = [(part, n[part is not attention]) for n in SPLITS for part in unit.parts]
+            return [self._beside_residents(*each)[0] for each in (*split, *((each, None) for each in products))]
         alone = unit[0].kind is GroupKind.COLLECTIVE or not self._meets(i)[0]
         return [self._alone(unit)] if alone else self._beside_residents(unit)
+
+    def _interleaved(
+        self, unit: InterleavedUnit, planned: Sequence[PlannedRoutine]
+    ) -> tuple[Call | None, list[Unit]]:
+        """The call of the parts that gain by it, and those that are left."""
+        attention, *products = unit.parts
+        key = "interleaved", *((*each.key, *each.addresses) for each in planned)
+        if key not in self.known:
+            self.known[key] = self._interleaved_of(unit, planned, key)
+        found: Interleaved = self.known[key]
+        left = [product for n, product in enumerate(products) if n not in found.products]
+        if found.routine is None:
+            return None, [*left, attention]
+        together = InterleavedUnit([attention, *(products[n] for n in found.products)])
+        self.ring.fill(*ends_in(found.routine))
+        if key not in self.routines:
+            self.routines[key] = len(self.code)
+            self.code.append(renamed(found.routine, self._names(together)))
+        return self._call_of(together, self.routines[key], 0), left
+
+    def _interleaved_of(
+        self, unit: InterleavedUnit, planned: Sequence[PlannedRoutine], key: Signature
+    ) -> Interleaved:
+        """What becomes of an attention and products, whose routines are planned for each of SPLITS and alone."""
+        made, parts = [self._at_home(each) for each in planned], len(unit.parts)
+        choices = [made[n : n + parts] for n in range(0, parts * len(SPLITS), parts)]
+        base = self._half(self.chip.sbuf.usable_bytes_per_partition - planned[0].room)
+        return interleave(choices, made[parts * len(SPLITS) :], base, self.chip)
 
     def _recordings(
         self, units: Sequence[Unit], planned: Sequence[list[PlannedRoutine]]
@@ -249,11 +274,11 @@ class Assembly(MemoryTable):
         for unit, attempts in zip(units, planned):
             if unit[0].kind in (GroupKind.COLLECTIVE, *FOREIGN):
                 continue
-            attempt = attempts[0]
-            if attempt.kept not in found and attempt.kept not in self.known:
-                found[attempt.kept] = attempt.make
-                pairs = zip(unit, self._stores(unit))
-                sizes.append(sum(v.type.size for g, stored in pairs for v in ports_of(g, self.part, stored)))
+            for attempt in attempts if isinstance(unit, InterleavedUnit) else attempts[:1]:
+                if attempt.kept not in found and attempt.kept not in self.known:
+                    found[attempt.kept] = attempt.make
+                    pairs = zip(unit, self._stores(unit))
+                    sizes.append(sum(v.type.size for g, stored in pairs for v in ports_of(g, self.part, stored)))
         return found if sum(sizes) - max(sizes, default=0) >= LONG_RECORDING else {}
 
     def _meets(self, i: int) -> tuple[bool, bool]:
@@ -261,18 +286,10 @@ class Assembly(MemoryTable):
         found = self.residence
         return found is not None and found.meets[i], found is not None and self.in_ring
 
-    def _stores(self, unit: Unit) -> list[set[Value]]:
-        """What each group of a unit stores."""
-        return [self.stores_of[g] for g in unit]
-
     def _may_stay(self) -> list[Value]:
         """Values that are in memory between two calls, and nowhere seen."""
         seen = {*self.graph.outputs, *self.probed}
         return [v for g in self.groups for op in g.ops for v in op.results if v in self.stores and v not in seen]
-
-    def _half(self, taken: int) -> int:
-        """Half of SBUF less what is taken of it."""
-        return (self.chip.sbuf.usable_bytes_per_partition - taken) // 2 // 64 * 64
 
     # -- routines -----------------------------------------------------------------------------------------------
     def _calls(self, unit: Unit, planned: Sequence[PlannedRoutine]) -> Iterable[Call]:
@@ -304,39 +321,6 @@ class Assembly(MemoryTable):
 
         return loops.calls_of(body, round_, operands, results, own, spare)
 
-    def _signatures(self, unit: Unit, stores: Sequence[set[Value]]) -> Signature:
-        """What a unit's routine does, and the choices that decide how."""
-        how = tuple(self.chosen[name] for name in OF_PRODUCTS)
-        return (*(signature(g, self.part, s) for g, s in zip(unit, stores)), how)
-
-    def _alone(self, unit: Unit) -> PlannedRoutine:
-        """How a unit is recorded that has SBUF for itself."""
-        stores = self._stores(unit)
-        key, make = self._signatures(unit, stores), partial(self._lower, unit, stores)
-        # of other programs, what is recorded of the same ops of the graph: it has the same lines, too
-        kept = key if any(g.kind in PRODUCTS for g in unit) else (*key[:-1], *map(sources, unit))
-        kept = self.kept.setdefault(key, kept)  # those of the first unit of a kind
-        return PlannedRoutine(key, kept, make, (), self.chip.sbuf.usable_bytes_per_partition)
-
-    def _names(self, unit: Unit) -> list[str]:
-        """What the parameters of a unit's routine are called."""
-        ports = (v for g in unit for v in ports_of(g, self.part, self.stores_of[g]))
-        return [self._name(v) for v in ports if self._home(v) is None]
-
-    def _name(self, value: Value) -> str:
-        return value.name or f"t{self.tensor_of[value]}"
-
-    def _know(self, key: Signature, make: Callable[[], Routine]) -> None:
-        """Have the routine of a key."""
-        if key not in self.known:
-            self.known[key] = self.second.take(key) or make()
-
-    def _call_of(self, unit: Unit, routine: int, base: int) -> Call:
-        ports = (v for g in unit for v in ports_of(g, self.part, self.stores_of[g]))
-        args = [self.tensor_of[v] for v in ports if self._home(v) is None]
-        purpose = str(unit[0].anchor.attrs["purpose"]) if unit[0].kind is GroupKind.COLLECTIVE else ""
-        return Call(routine, tuple(args), base, label(unit), unit[0].ops[0].loc, purpose=purpose)
-
     def _call_in_ring(self, unit: Unit, planned: Sequence[PlannedRoutine]) -> Call:
         """The call of a unit beside what stays in SBUF. Calls lie one behind the other there and begin anew at its
         end, so that what the next ones load waits for none of the last.
@@ -353,23 +337,6 @@ class Assembly(MemoryTable):
             base = self.ring.place((*each.key, *each.addresses), spread, each.room)
             return self._call_of(unit, self._placed(unit, each, base), base)
         raise failure
-
-    def _beside_residents(self, unit: Unit) -> list[PlannedRoutine]:
-        """What a unit needs beside what stays in SBUF: within half of what that leaves, or all."""
-        assert self.residence is not None
-        stores, room, usable = self._stores(unit), self.residence.first, self.chip.sbuf.usable_bytes_per_partition
-        signatures = self._signatures(unit, stores)
-        ports = [v for g, s in zip(unit, stores) for v in ports_of(g, self.part, s)]
-        homes = {v: home for v in ports if (home := self._home(v)) is not None}
-        places = tuple(replace(homes[v], address=0) if v in homes else None for v in ports)
-        addresses = tuple(h.address for h in homes.values())
-        found = []
-        halves = () if need_all_of_sbuf(unit, self.part, self.chip) else (self._half(usable - room),)
-        for limit in (*halves, room):
-            make = partial(self._lower, unit, stores, (limit,), homes)
-            key = (*signatures, limit, places)
-            found.append(PlannedRoutine(key, key, make, addresses, room))
-        return found
 
     def _calls_of_kernel(self, op: Op) -> Iterable[Call]:
         """Its calls as they are, one for each core, whose tensors are bound to the op's operands and results."""
@@ -398,99 +365,3 @@ class Assembly(MemoryTable):
         if kind in ("operand", "result"):
             return self.tensor_of[self.part.root(op.operands[i]) if kind == "operand" else op.results[i]]
         return self._own_memory(tensor, callee.constants[i] if kind == "constant" else None)
-
-    def _placed(self, unit: Unit, planned: PlannedRoutine, base: int) -> int:
-        """The number of a routine, recorded for whatever places, with residents at these bytes where its own tiles
-        begin at `base`."""
-        routine: Routine = self.known[planned.kept]
-        residents = [b.id for b in routine.buffers if b.kind == "resident"]
-        places = dict(zip(residents, (address - base for address in planned.addresses), strict=True))
-        key = (*planned.key, *places.values())
-        if key not in self.routines:
-            if places:
-                self._know(key, partial(moved, routine, places, self.chip))
-                routine = self.known[key]
-            self.routines[key] = len(self.code)
-            self.code.append(routine if places else renamed(routine, self._names(unit)))
-        return self.routines[key]
-
-    def _lower(
-        self,
-        unit: Unit,
-        stores: list[set[Value]],
-        limits: Sequence[int] = (),
-        homes: Mapping[Value, Home] = MappingProxyType({}),
-    ) -> Routine:
-        """The first form that fits, within half of SBUF if possible, so that neighbouring calls overlap.
-
-        Convolutions, and loops over very long rows, gain more by having all of it. limits: bytes of SBUF that it may
-        have instead, the best first. homes: of the tensors that stay in SBUF beside them.
-
-        Raises CapacityError, with the user's line, when none does.
-        """
-        usable = self.chip.sbuf.usable_bytes_per_partition
-        first = unit[0]
-        alone = first.kind in (GroupKind.CONVOLUTION, GroupKind.POOL) or (
-            first.kind is GroupKind.ROWS and (first.cols or 0) > CHUNKS[0]
-        )
-        long = len(unit) == 1 and alone and sum(v.type.size for v in _read(first)) >= LONG
-        long = long or need_all_of_sbuf(unit, self.part, self.chip)
-        forms = [form for form, applies in LOWERINGS[unit[0].kind] if applies(unit[0])]
-        for form in forms:
-            for limit in limits or ((usable,) if long else (self._half(0), usable)):
-                try:
-                    return self._build(unit, stores, limit, form, homes)
-                except CapacityError as error:
-                    failure = error
-        failure.where = failure.where or unit[0].ops[0].loc
-        failure.remedy = (
-            "make the tensors of this line smaller: fewer rows at once, shorter rows, or a narrower format"
-        )
-        raise failure
-
-    def _build(
-        self,
-        unit: Unit,
-        stores: list[set[Value]],
-        limit: int,
-        form: Callable[[Lowering], None],
-        homes: Mapping[Value, Home],
-    ) -> Routine:
-        b = Builder(label(unit), self.chip, sbuf_limit=limit)
-        b.follows_blockings = self.chosen["blockings"] == stacks.FOLLOWED
-        lowerings = []
-        kept: dict[Value, AP] = {}  # what stays in SBUF, which several groups may read
-        for group, stored in zip(unit, stores):
-            ports = {}
-            for value in ports_of(group, self.part, stored):
-                if value in homes:
-                    if value not in kept:
-                        kept[value] = keep(b, value.name or "resident", homes[value])
-                    ports[value] = kept[value]
-                    continue
-                shape = memory_shape(value)
-                ports[value] = b.param(self._name(value), shape, value.dtype)
-                if is_awaited(value, group, self.part):
-                    b.awaited.add(ports[value].buffer.id)
-            lowerings.append(Lowering(b, group, self.part, ports, stored, chosen=self.chosen))
-        record(b, lowerings, form)
-        routine = b.build()
-        for low in lowerings:
-            _check_stored(routine, low)
-        return routine
-
-
-def _check_stored(routine: Routine, low: Lowering) -> None:
-    """Raise UnsupportedOpError where a value that is read elsewhere is never written: it must not pass as zeros."""
-    written = written_buffers(routine)
-    for value in low.stores:
-        buffer = low.ports[value].buffer
-        kept = of(low.b, buffer)
-        if value.type.size and (buffer if kept is None else kept.tile.buffer).id not in written:
-            where = value.op.loc if value.op is not None else None
-            raise UnsupportedOpError(
-                f"the lowering of {low.group.ops[0].name} does not write {value.type}; this is a defect of trnlab",
-                code="TRN219",
-                where=where,
-                remedy="report it, and write the line in another way until it is mended",
-            )

@@ -51,6 +51,10 @@ class SbufRing:
         self._next, self._latest = 0, (0, 0)  # the byte behind the last call's tiles, and which bytes they have
         self._known: dict[Any, list[int]] = {}
 
+    def fill(self, low: int, high: int) -> None:
+        """A call that lies where it likes has these bytes to its end."""
+        self._next, self._latest = -(-high // 64) * 64, (low, high)
+
     def place(self, key: Any, size: int, room: int) -> int:
         """The first byte for a call of some kind with tiles of `size` bytes, of `room`: where those of the same call
         in an earlier layer began, unless the call just before has these bytes, for which its loads would wait; else

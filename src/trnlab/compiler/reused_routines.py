@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import compress, product
 from types import MappingProxyType
 from typing import Any
 
 from trnlab.chips.spec import Chip
-from trnlab.compiler.fusing.packing import Unit
-from trnlab.compiler.pipeline import Assembly, Known, assembled
+from trnlab.compiler.fusing.packing import InterleavedUnit, Unit
+from trnlab.compiler.fusing.signature import Signature
+from trnlab.compiler.interleaving import Interleaved
+from trnlab.compiler.pipeline import Assembly, assembled
+from trnlab.compiler.routine_table import Known, PlannedRoutine
 from trnlab.errors import CapacityError
 from trnlab.graph.ir import Graph, Value
 from trnlab.kernels.residence import Home
@@ -32,6 +36,7 @@ def routines_of(graph: Graph, chip: Chip, options: Mapping[str, Any], program: P
             stores: list[set[Value]],
             limits: Sequence[int] = (),
             homes: Mapping[Value, Home] = MappingProxyType({}),
+            banks: int | None = None,
         ) -> Routine:
             found = program.routines[min(len(self.code), len(program.routines) - 1)]
             residents = sum(b.kind == "resident" for b in found.buffers)
@@ -39,8 +44,19 @@ def routines_of(graph: Graph, chip: Chip, options: Mapping[str, Any], program: P
                 raise CapacityError(f"{found.name!r} was made otherwise", code="TRN501", where=unit[0].ops[0].loc)
             return found
 
+        def _interleaved_of(
+            self, unit: InterleavedUnit, planned: Sequence[PlannedRoutine], key: Signature
+        ) -> Interleaved:
+            number = self.routines.get(key, len(self.code))
+            attention, *products = unit.parts
+            for chosen in product((True, False), repeat=len(products)):
+                parts = [attention, *compress(products, chosen)]
+                if self._call_of(InterleavedUnit(parts), number, 0) in program.calls:
+                    return Interleaved(program.routines[number], tuple(compress(range(len(products)), chosen)))
+            return Interleaved(None, ())
+
     known: Known = {}
     made = assembled(graph, chip, options, known, Numbered)
     if made.program().calls != program.calls or made.spoilt or len(made.code) != len(program.routines):
         return {}
-    return {what: found for what, found in known.items() if isinstance(found, Routine)}
+    return {what: found for what, found in known.items() if isinstance(found, Routine | Interleaved)}

@@ -87,7 +87,7 @@ def attention_forward(
 def has_room(b: Builder, task: Task, longest: int) -> bool:
     """Whether `attention_forward` has room, in what is free in `b`, for at most so many tokens of a task, results in
     float32."""
-    trial = Builder(b.name, b.chip, sbuf_limit=b.sbuf_free)
+    trial = Builder(b.name, b.chip, sbuf_limit=b.sbuf_free, banks=b.banks)
     try:
         AttentionMemory(trial, task.at_most(trial, longest), float32)
     except CapacityError:

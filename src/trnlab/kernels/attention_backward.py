@@ -61,8 +61,8 @@ LOOKAHEAD = 2  # tiles between dS and its use
 IN_FLIGHT = LOOKAHEAD + 2  # tiles whose gradients are not all done, the one at hand among them
 QUADRANT = 32
 _LATER = 8 * 1024  # bytes of a partition for statistics as they come, delta, and the products that it is the sum of
-# PSUM banks: S and dP (and transposed operands) in turn, dS^T, dQ, dK, dV.
-SCORE_BANKS, TRANSPOSED_BANK, DQ_BANK, DK_BANK, DV_BANK = (0, 1, 2, 3), 4, 5, 6, 7
+# PSUM banks: the last ones for dS^T, dQ, dK and dV, those before for S and dP (and transposed operands) in turn.
+OF_RESULTS, LEAST_SCORES = 4, 2
 
 
 def attention_backward(
@@ -99,7 +99,7 @@ def attention_backward(
 def has_room_backward(b: Builder, task: Task, longest: int, dbias: HbmView | None = None) -> bool:
     """Whether `attention_backward` has room, in what is free in `b`, for at most so many tokens of a task, results in
     float32."""
-    trial = Builder(b.name, b.chip, sbuf_limit=b.sbuf_free)
+    trial = Builder(b.name, b.chip, sbuf_limit=b.sbuf_free, banks=b.banks)
     less = task.at_most(trial, longest)
     grads = tuple(full(trial.param("gradient", x.shape, float32)) for x in (less.q, less.k, less.v))
     try:
@@ -195,13 +195,13 @@ class _Backward:
     # -- memory -----------------------------------------------------------------------------------------------------
     def _open_psum(self) -> None:
         b, dt = self.b, self.task.dtype
-        columns = BANK * float32.itemsize // dt.itemsize
-        self.scores = TilePool([b.psum((P, BANK), bank=i, name="scores") for i in SCORE_BANKS])
-        self.operands = TilePool([b.psum((P, columns), dt, bank=i, name="operand") for i in SCORE_BANKS])
-        self.ds_t = b.psum((P, BANK // P, P), dt, bank=TRANSPOSED_BANK, name="dsT")
-        self.dq = b.psum((P, self.task.depth), bank=DQ_BANK, name="dq")
+        columns, rest = BANK * float32.itemsize // dt.itemsize, max(b.banks - OF_RESULTS, LEAST_SCORES)
+        self.scores = TilePool([b.psum((P, BANK), bank=i, name="scores") for i in range(rest)])
+        self.operands = TilePool([b.psum((P, columns), dt, bank=i, name="operand") for i in range(rest)])
+        self.ds_t = b.psum((P, BANK // P, P), dt, bank=rest, name="dsT")
+        self.dq = b.psum((P, self.task.depth), bank=rest + 1, name="dq")
         shape = (P, self.segment // P, self.task.depth)
-        self.dk, self.dv = b.psum(shape, bank=DK_BANK, name="dk"), b.psum(shape, bank=DV_BANK, name="dv")
+        self.dk, self.dv = b.psum(shape, bank=rest + 2, name="dk"), b.psum(shape, bank=rest + 3, name="dv")
 
     def _open_sbuf(self) -> None:
         b, t = self.b, self.task

@@ -21,7 +21,7 @@ from trnlab.chips.spec import Chip
 from trnlab.isa.products.nc_matmul import DOUBLE_ROW, FP8
 from trnlab.kernels.blocking.choose import choose
 from trnlab.kernels.blocking.problem import AHEAD, MatmulProblem, doubles
-from trnlab.kernels.blocks import ANNOUNCED, BANK, BANKS, BlockSource, P, Sink, Workspace, dma_store
+from trnlab.kernels.blocks import ANNOUNCED, BANK, BlockSource, P, Sink, Workspace, dma_store
 from trnlab.kernels.operand_feed import OperandFeed, Piece, PieceKey
 from trnlab.kernels.view import HbmView
 from trnlab.numerics.dtypes import DType
@@ -68,23 +68,24 @@ def pairs_of(operand: BlockSource, chip: Chip) -> BlockSource | None:
     return operand.in_pairs() if doubles(operand.dtype.name, chip) else None
 
 
-def problem_of(item: BatchedProduct, lhs_k_rows: bool, rhs_k_rows: bool, chip: Chip) -> MatmulProblem:
+def problem_of(b: Builder, item: BatchedProduct, lhs_k_rows: bool, rhs_k_rows: bool) -> MatmulProblem:
     """What decides how a product is cut into blocks. One of pairs costs what one of 16-bit numbers costs."""
-    item = in_pairs(item, lhs_k_rows, rhs_k_rows, chip)
+    item = in_pairs(item, lhs_k_rows, rhs_k_rows, b.chip)
     (k, m) = item.lhs.shape if lhs_k_rows else item.lhs.shape[::-1]
     (rhs_k, n) = item.rhs.shape if rhs_k_rows else item.rhs.shape[::-1]
     assert k == rhs_k, f"contraction of {k} against {rhs_k}"
     formats = item.lhs.dtype.name, item.rhs.dtype.name
     assert formats[0] == formats[1] or {*formats} <= FP8, f"{item.lhs.dtype} against {item.rhs.dtype}"
     sink, sums = item.sink, item.sums is not None
-    return MatmulProblem(m, n, k, item.lhs.dtype.name, lhs_k_rows, rhs_k_rows, sink.cost, sink.moved, sums=sums)
+    how = item.lhs.dtype.name, lhs_k_rows, rhs_k_rows, sink.cost, sink.moved
+    return MatmulProblem(m, n, k, *how, sums=sums, banks=b.banks)
 
 
 def batch_matmul(b: Builder, items: Sequence[BatchedProduct], *, lhs_k_rows: bool, rhs_k_rows: bool) -> None:
     """Record several products, each as `matmul` would; neighbours of one shape share tiles and overlap."""
-    k_rows, chip = (lhs_k_rows, rhs_k_rows), b.chip
-    items = [in_pairs(item, *k_rows, chip) for item in items]
-    for (shape, _), run in groupby(items, key=lambda item: (problem_of(item, *k_rows, chip), item.rhs.dtype.name)):
+    k_rows = lhs_k_rows, rhs_k_rows
+    items = [in_pairs(item, *k_rows, b.chip) for item in items]
+    for (shape, _), run in groupby(items, key=lambda item: (problem_of(b, item, *k_rows), item.rhs.dtype.name)):
         with b.scope():
             products = list(run)
             _Multiplier(b, replace(shape, batch=len(products)), products).record()
@@ -117,7 +118,7 @@ class _Sums:
         blocks = ceil(size / P)
         self._ones = b.tile((P, 1), dt, name="ones")
         b.memset(dst=self._ones, value=1.0)
-        self._totals = b.psum((P, blocks), bank=BANKS - 1, name="sums")
+        self._totals = b.psum((P, blocks), bank=b.banks - 1, name="sums")
         self._out = b.tile((P, blocks), "float32", name="sums")
 
     def add(self, tiles: list[AP], block: int, *, begins: bool, ends: bool) -> None:
@@ -158,7 +159,8 @@ class _Multiplier:
         self.accumulators = [b.psum((P, BANK), bank=i) for i in range(problem.accumulators)]
         columns = BANK * 4 // problem.raw_itemsize
         turned = [
-            b.psum((P, columns), problem.raw_dtype, bank=i) for i in range(problem.accumulators, BANKS - problem.sums)
+            b.psum((P, columns), problem.raw_dtype, bank=i)
+            for i in range(problem.accumulators, b.banks - problem.sums)
         ]
         self._feeds = (
             OperandFeed(b, self.work, self.blocking.lhs, self.blocking.depth, items[0].lhs, turned),

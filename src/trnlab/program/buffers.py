@@ -23,9 +23,11 @@ _MOST_HBM = 1 << 48  # bytes; more than any machine has, and sums of it stay wit
 class BufferBuilder:
     """Makes buffers and gives them their places; what is full is refused."""
 
-    def __init__(self, name: str, chip: Chip, sbuf_limit: int | None) -> None:
-        """`sbuf_limit`: bytes per partition that tiles may use; all of the chip's usable SBUF by default."""
+    def __init__(self, name: str, chip: Chip, sbuf_limit: int | None, banks: int | None) -> None:
+        """`sbuf_limit`: bytes per partition that tiles may use; all of the chip's usable SBUF by default. `banks`:
+        of PSUM, the first so many; all by default."""
         self.name, self.chip = name, chip
+        self.banks = banks or int(chip.psum.num_banks)
         self.sbuf_limit = sbuf_limit or chip.sbuf.usable_bytes_per_partition
         self._buffers: list[Buffer] = []
         self._params: list[int] = []
@@ -89,7 +91,7 @@ class BufferBuilder:
         `bank`: at the start of this bank instead, for kernels that keep some results while others rotate.
         """
         if bank is not None:
-            self._psum_turn = bank
+            self._psum_turn = bank if bank < self.banks else self.banks + 1
         return whole(self._on_chip(name, shape, dtype(dt), Memory.PSUM, 1))
 
     @property
@@ -217,17 +219,17 @@ class BufferBuilder:
     def _psum_address(self, nbytes: int) -> int:
         psum = self.chip.psum
         banks = -(-nbytes // psum.bank_bytes_per_partition)
-        if banks > psum.num_banks:
+        if banks > self.banks or self._psum_turn > self.banks:
             raise CapacityError(
                 f"a PSUM tile of routine {self.name!r} is larger than PSUM",
                 code="TRN502",
-                limit=f"{psum.num_banks} banks of {psum.bank_bytes_per_partition} bytes",
+                limit=f"{self.banks} banks of {psum.bank_bytes_per_partition} bytes",
                 got=f"{nbytes} bytes per partition",
                 chip=self.chip.name,
                 remedy="split the free dimension",
             )
-        turn = self._psum_turn % psum.num_banks
-        if turn + banks > psum.num_banks:
+        turn = self._psum_turn % self.banks
+        if turn + banks > self.banks:
             turn = 0
         self._psum_turn = turn + banks
         return turn * psum.bank_bytes_per_partition

@@ -48,9 +48,10 @@ _OPERANDS = tuple(Struct(f"{REFERENCE * operands}q") for operands in range(64))
 class Builder(BufferBuilder):
     """Records instructions in program order, checks each one, and places tiles in SBUF and PSUM."""
 
-    def __init__(self, name: str, chip: Chip, *, sbuf_limit: int | None = None) -> None:
-        """`sbuf_limit`: bytes per partition this routine may use; all of the chip's usable SBUF by default."""
-        super().__init__(name, chip, sbuf_limit)
+    def __init__(self, name: str, chip: Chip, *, sbuf_limit: int | None = None, banks: int | None = None) -> None:
+        """`sbuf_limit`: bytes per partition this routine may use; all of the chip's usable SBUF by default. `banks`:
+        of PSUM, of which it may use the first so many; all by default."""
+        super().__init__(name, chip, sbuf_limit, banks)
         self.location: Location | None = None
         self.queue_turn, self.awaited = 0, set[int]()  # awaited: see `kernels.blocks.dma_load`
         self.follows_blockings = True  # of products, or an estimate chooses them: see `kernels.blocking.choose`

@@ -24,7 +24,7 @@ Records = np.ndarray[Any, np.dtype[np.int64]]
 def moved(routine: Routine, addresses: Mapping[int, int], chip: Chip) -> Routine:
     """The routine with some buffers (by number) at other bytes of their partitions."""
     buffers = tuple(b.at(addresses.get(b.id, b.address)) for b in routine.buffers)
-    operands = _with_bytes(routine.operands)
+    operands = bytes_of(routine.operands)
     slots = assign_slots(buffers, operands, chip.psum)
     top = max((b.address + b.nbytes for b in buffers if b.memory is Memory.SBUF), default=0)
     return replace(
@@ -53,7 +53,7 @@ def own_bytes(routine: Routine) -> int:
     return max((b.address + b.nbytes for b in tiles), default=0)
 
 
-def _with_bytes(operands: Records) -> Records:
+def bytes_of(operands: Records) -> Records:
     """Operand records whose columns first and last are bytes of the buffer again, as they were recorded."""
     found = operands.copy()
     sizes = np.array([BY_CODE[code].itemsize if code in BY_CODE else 1 for code in range(max(BY_CODE) + 1)], np.int64)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from trnlab.compiler.emission.domain import Domain
 from trnlab.isa.base import Engine
-from trnlab.kernels.blocks import BANKS, dma_store
+from trnlab.kernels.blocks import dma_store
 from trnlab.numerics.dtypes import DType, bfloat16, bool_, float32
 from trnlab.program import AP, Builder, hbm_view
 
@@ -219,7 +219,7 @@ class PartSums:
         self._moved = b.tile((128, 1), float32, name="part")
         if self.turns:
             self._line = b.tile((1, 128), float32, name="line")
-            self._bank = b.psum((128, 128), float32, name="turned", bank=BANKS - 1)
+            self._bank = b.psum((128, 128), float32, name="turned", bank=b.banks - 1)
 
     def add(self, data: AP, dst: AP, op: str) -> None:
         """dst = for each partition the sum (or what `op` is) over the parts of its row; [P, 1] float32, maybe the

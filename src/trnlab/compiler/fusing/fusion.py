@@ -450,9 +450,7 @@ class Partition(Admission):
                         readers[producer.id].add(group.id)
         updating = [g for g in live if g.kind is GroupKind.DOT and any(op in self._updates for op in g.ops)]
         for group in updating:
-            last[group.id] = min(
-                last[group.id], self._soonest(group, {g.id for g in updating}, last, direct, readers)
-            )
+            last[group.id] = self._soonest(group, {g.id for g in updating}, last, direct, readers)
         for first, then in self._orders:
             direct[then.id].add(first.id)
             readers[first.id].add(then.id)
@@ -471,21 +469,23 @@ class Partition(Admission):
         assert len(ordered) == len(live), "groups form a circle"
         return ordered if self._meets else gathered_when_read(ordered, direct)
 
-    @staticmethod
     def _soonest(
+        self,
         group: FusionGroup,
         updating: set[int],
         last: dict[int, float],
         direct: dict[int, set[int]],
         readers: dict[int, set[int]],
     ) -> float:
-        """A place for a product with its update: behind the first of the others that need what it waits for last,
-        which somebody waits for. Frameworks differ in when they ask for a weight's gradient."""
-        producer = max(direct[group.id], key=last.__getitem__, default=None)
+        """A place for a product with its update: its own, but no later than behind the first of the others that need
+        what it waits for last, which somebody waits for. Frameworks differ in when they ask for a weight's gradient;
+        what waits for nothing, as the step's number and its factors, is there from the beginning."""
+        waiting = (before for before in direct[group.id] if self._ancestors[before])
+        producer = max(waiting, key=last.__getitem__, default=None)
         if producer is None:
             return last[group.id]
         others = [last[r] for r in readers[producer] if r not in updating and last[r] > last[producer]]
-        return min(others, default=last[producer]) + 0.5
+        return max(last[producer], min(last[group.id], min(others, default=last[producer]) + 0.5))
 
 
 def _widens(op: Op) -> bool:

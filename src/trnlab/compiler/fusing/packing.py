@@ -1,13 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which groups are one call: small loops that wait for nothing, and updates of the optimizer; see also
-`compiler.siblings`."""
+`compiler.siblings` and `compiler.interleaving`."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from trnlab.compiler.fusing.fusion import Partition
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind
 
 Unit = list[FusionGroup]  # groups that share one routine, run as one call
+
+
+class InterleavedUnit(list[FusionGroup]):
+    """A unit of several, whose groups it has in their order."""
+
+    def __init__(self, parts: Sequence[Unit]) -> None:
+        super().__init__(group for part in parts for group in part)
+        self.parts = tuple(parts)
 
 
 def pack(groups: list[FusionGroup], part: Partition) -> list[Unit]:
@@ -40,8 +50,8 @@ def are_siblings(unit: Unit) -> bool:
 
 
 def label(unit: Unit) -> str:
-    """What a call is shown as: its kind and the operators of its first group."""
-    group = unit[0]
-    names = list(dict.fromkeys(op.origin or op.name for op in group.ops))
-    text = f"{group.kind}: " + " ".join(names[:6]) + (" ..." if len(names) > 6 else "")
+    """What a call is shown as: its kind and the operators of its first group, or of all that are interleaved."""
+    groups = unit if isinstance(unit, InterleavedUnit) else unit[:1]
+    names = list(dict.fromkeys(op.origin or op.name for group in groups for op in group.ops))
+    text = f"{unit[0].kind}: " + " ".join(names[:6]) + (" ..." if len(names) > 6 else "")
     return f"{text} (x{len(unit)})" if len(unit) > 1 else text

@@ -37,7 +37,7 @@ class Lowering:
 
     def fresh(self) -> Lowering:
         """The same group on a builder of its own, for measuring: nothing it records is kept."""
-        trial = Builder(self.b.name, self.b.chip, sbuf_limit=1 << 40)
+        trial = Builder(self.b.name, self.b.chip, sbuf_limit=1 << 40, banks=self.b.banks)
         trial.follows_blockings = self.b.follows_blockings
         ports = {}
         for v, port in self.ports.items():

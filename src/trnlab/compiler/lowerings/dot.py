@@ -148,15 +148,17 @@ def loaded_values(low: Lowering, plan: TilePlan) -> list[Value]:
 
 
 def _tiles_together(sink: EpilogueSink, problem: MatmulProblem | None) -> int:
-    """How many tiles go through an epilogue side by side: where it is a chain of instructions that wait for each
-    other, and where memory is what the product waits for, so that loads come several at a time, and stores."""
+    """How many tiles go through an epilogue side by side, at most as many as PSUM holds: several where it is a chain
+    of instructions that wait for each other, and where memory is what the product waits for, so that loads come
+    several at a time, and stores."""
     ops, chip = sink.low.group.ops, sink.low.b.chip
+    most = min(TURNS, problem.accumulators) if problem is not None else TURNS
     if len(ops) > MANY_OPS or any(op.name == "trn.softmax_statistics" for op in ops):
-        return 2
+        return min(2, most)
     if problem is None or not sink.loads:
         return 1
     loaded, stored = (sum(v.dtype.itemsize for v in values) for values in (sink.loads, sink.low.stores))
-    return min(TURNS, problem.accumulators) if waits_for_memory(problem, loaded, stored, chip) else 1
+    return most if waits_for_memory(problem, loaded, stored, chip) else 1
 
 
 def lower_dot(low: Lowering) -> None:
@@ -178,7 +180,7 @@ def lower_dot(low: Lowering) -> None:
         return BatchedProduct(lhs.source(index), rhs.source(index), sink, sums=_sums(low), sums_of_rhs=of_rhs)
 
     def problem(sink: Sink) -> MatmulProblem:
-        return problem_of(item((0,) * len(batch), sink), lhs.k_rows, rhs.k_rows, low.b.chip)
+        return problem_of(low.b, item((0,) * len(batch), sink), lhs.k_rows, rhs.k_rows)
 
     plain = isinstance(lhs, _SpreadOperand) and len(low.group.ops) == 1 and batch
     sinks = (
@@ -221,7 +223,7 @@ def _lower_sum(low: Lowering) -> None:
     lhs, rhs = (JoinedSource([side.source(()) for side in sides], sides[0].k_rows) for sides in zip(*pairs))
     k_rows = pairs[0][0].k_rows, pairs[0][1].k_rows
     rows = low.group.size // (low.group.cols or 1)
-    (sink,) = sinks_of(low, rows, 1, lambda sink: problem_of(BatchedProduct(lhs, rhs, sink), *k_rows, low.b.chip))
+    (sink,) = sinks_of(low, rows, 1, lambda sink: problem_of(low.b, BatchedProduct(lhs, rhs, sink), *k_rows))
     batch_matmul(low.b, [BatchedProduct(lhs, rhs, sink)], lhs_k_rows=k_rows[0], rhs_k_rows=k_rows[1])
     sink.finish()
 
@@ -281,7 +283,7 @@ def lower_siblings(lows: Sequence[Lowering]) -> None:
     left, rows = lhs.source(()), first.group.size // (first.group.cols or 1)
 
     def problem(sink: Sink) -> MatmulProblem:
-        return problem_of(BatchedProduct(left, rhs, sink), *k_rows, first.b.chip)
+        return problem_of(first.b, BatchedProduct(left, rhs, sink), *k_rows)
 
     sinks = [next(sinks_of(low, rows, 1, problem)) for low in lows]
     sink = JoinedSink([(each, low.group.cols or 1) for each, low in zip(sinks, lows)])

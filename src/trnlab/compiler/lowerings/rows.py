@@ -36,7 +36,7 @@ from trnlab.graph.ops import ELEMENTWISE, OPS, ROWWISE
 from trnlab.graph.passes.rewrite import made_by
 from trnlab.isa.base import Memory
 from trnlab.isa.rules import MAX_FREE
-from trnlab.kernels.blocks import BANK, BANKS
+from trnlab.kernels.blocks import BANK
 from trnlab.numerics.dtypes import bfloat16, float32
 
 CHUNKS = (4096, 2048, 1024, 512, 256, 128)  # columns of a sweep, when not the whole row
@@ -88,7 +88,7 @@ class RowLoop:
         if places:
             loader.kept = RowCache(b, self.read_again(), self.domain, self.width, places)
         parts = PartSums(b, self.domain) if self.domain.parts > 1 else None
-        left = self._banks_left() - (parts is not None and parts.turns)
+        left = self._banks_left(outside) - (parts is not None and parts.turns)
         psum = PsumSpace(b, self.width, left) if sizes is not None else None
         first = Emitter(b, self.low.group, self.low.part, loader, wide, narrow, psum, parts)
         emitters = [first, *(first.sibling() for _ in range(1, sizes.turns if sizes else 1))]
@@ -140,10 +140,19 @@ class RowLoop:
         full -= self.runs.keys()
         return [value for value in read if value in full and self.low.part.splat(value) is None]
 
-    def _banks_left(self) -> int:
-        """Banks of PSUM that no sum over rows needs."""
-        sums = sums_over_rows(self.low.group)
-        return BANKS - sums * -(-self.domain.cols // BANK) if sums else BANKS
+    def _banks_left(self, outside: bool) -> int:
+        """Banks of PSUM that no sum over rows needs. Raises CapacityError where there are too few for the sums."""
+        b, sums = self.low.b, sums_over_rows(self.low.group)
+        needed = sums * -(-(self.width if outside else self.domain.cols) // BANK)
+        if needed > b.banks:
+            raise CapacityError(
+                f"the sums of {b.name!r} do not fit in PSUM",
+                code="TRN502",
+                limit=f"{b.banks} banks",
+                got=f"{needed} banks",
+                chip=b.chip.name,
+            )
+        return b.banks - sums * -(-self.domain.cols // BANK)
 
     def _rows(self, emitters: list[Emitter], rows: list[int], cols: range) -> None:
         pieces = self._pieces(rows, cols, len(emitters))
@@ -368,7 +377,7 @@ def _forms(low: Lowering, domain: Domain) -> Iterator[tuple[int, int, float]]:
     own = {op.result.shape[-1] for op in low.group.ops if OPS[op.name].kind == ROWWISE}
     widths = [w for w in widths if not any(w % size for size in own)]
     if sums:
-        widths = [w for w in widths if sums * -(-w // 512) <= 8] or [128]
+        widths = [w for w in widths if sums * -(-w // BANK) <= low.b.banks] or [128]
     if read_once:  # short sweeps, of which many are on their way
         widths = [w for w in widths if w <= CHUNKS[1]]
     pieces = widths

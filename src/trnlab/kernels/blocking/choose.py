@@ -35,6 +35,15 @@ def choose(problem: MatmulProblem, budget: int, chip: Chip, followed: bool = Tru
     even the smallest blocks fit.
     """
     most = FOLLOWED if followed else 1
+    if problem.accumulators < 1:
+        raise CapacityError(
+            f"a matmul of {problem.m} x {problem.k} x {problem.n} has no bank for its results",
+            code="TRN502",
+            limit=f"{problem.banks} banks",
+            got=f"{problem.sums + problem.turning} for sums and to transpose into",
+            chip=chip.name,
+            remedy="give the routine more banks of PSUM",
+        )
     found = [_deeper(each, problem, budget) for each in _worth_following(problem, budget, chip, most)]
     if not found:
         raise CapacityError(

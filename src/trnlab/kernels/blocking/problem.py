@@ -40,6 +40,7 @@ class MatmulProblem:
     sink_moved: int = 0
     sums: bool = False  # whether one operand is summed over the contraction, too
     batch: int = 1  # products of this shape in a row, whose loads go on from one to the next
+    banks: int = BANKS  # of PSUM
 
     @property
     def itemsize(self) -> int:
@@ -64,13 +65,13 @@ class MatmulProblem:
     @property
     def accumulators(self) -> int:
         """PSUM banks for results."""
-        return BANKS - self.sums - (0 if self.lhs_k_rows and self.rhs_k_rows else self.turning)
+        return self.banks - self.sums - (0 if self.lhs_k_rows and self.rhs_k_rows else self.turning)
 
     @property
     def turning(self) -> int:
         """PSUM banks to transpose into."""
         results = ceil(self.m / P) * ceil(self.n / BANK)
-        return max(TRANSPOSE_BANKS, min(MOST_TRANSPOSE_BANKS, BANKS - 2 * results))
+        return max(TRANSPOSE_BANKS, min(MOST_TRANSPOSE_BANKS, self.banks - 2 * results))
 
 
 @dataclass(slots=True, unsafe_hash=True)  # frozen ones take three times as long to make, and choosing makes many

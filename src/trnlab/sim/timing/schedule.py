@@ -59,11 +59,7 @@ def _schedule(routine: Routine, base: TimingPlan, chip: Chip, policy: Policy) ->
     for tiles in [*renames, np.full(len(base.uses), -1, np.int32)]:
         uses = np.where(tiles >= 0, base.uses & ~layout.SLOT_MASK | (routine.num_slots + tiles), base.uses)
         slots = routine.num_slots + int(tiles.max(initial=-1)) + 1
-        graph = (base.first_operand, uses, moves, rows, base.row_of, slots)
-        edges = np.empty((_edges(*graph, np.empty((0, 3), np.int32)), 3), np.int32)
-        _edges(*graph, edges)
-        edges = edges[np.argsort(edges[:, 0], kind="stable")]
-        first_edge = np.searchsorted(edges[:, 0], np.arange(len(routine) + 1)).astype(np.int64)
+        edges, first_edge = _ordered(base, uses, moves, rows, slots, np.zeros(len(routine), np.int8))
         row_of, visit, bank = base.row_of.copy(), np.empty(len(routine), np.int32), np.full(slots, -1, np.int64)
         access = (base.first_operand, tiles, *_lifetimes(base.first_operand, tiles))
         rank = _ranks(base, edges, policy)
@@ -72,6 +68,32 @@ def _schedule(routine: Routine, base: TimingPlan, chip: Chip, policy: Policy) ->
             break
     uses = np.where(tiles >= 0, base.uses & ~layout.SLOT_MASK | bank[tiles], base.uses)
     return replace(base, rows=rows, ops=ops, row_of=row_of, uses=uses, visit=visit)
+
+
+def interleaved_order(routine: Routine, length: int, chip: Chip) -> Array:
+    """The order of a routine of two that do not depend on each other, the first of so many instructions: every engine
+    takes each one's instructions in their order, and of both whichever could start sooner, of equals the first's."""
+    base = plan(routine, chip)
+    n = len(routine)
+    strand = (np.arange(n) >= length).astype(np.int8)
+    edges, first_edge = _ordered(base, base.uses, np.full(n, FIXED, np.int8), base.rows, routine.num_slots, strand)
+    semaphore, completion = (round(f.value * 1000) for f in (chip.sync.semaphore, chip.dma.completion))
+    tiles, visit = np.full(len(base.uses), -1, np.int32), np.empty(n, np.int32)
+    access = (base.first_operand, tiles, *_lifetimes(base.first_operand, tiles))
+    limits = (n, np.arange(n), np.full(1, -1, np.int64), visit)
+    choice = np.full(n, -1, np.int32)
+    done = _list(base.rows, base.row_of.copy(), choice, first_edge, edges, semaphore, completion, *access, *limits)
+    assert done, "routines wait for each other"
+    return visit
+
+
+def _ordered(base: TimingPlan, uses: Ints, moves: Array, rows: Ints, slots: int, strand: Array) -> tuple[Array, Ints]:
+    """All edges by their first instruction, and where those of each instruction begin."""
+    graph = (base.first_operand, uses, moves, rows, base.row_of, slots, strand)
+    edges = np.empty((_edges(*graph, np.empty((0, 3), np.int32)), 3), np.int32)
+    _edges(*graph, edges)
+    edges = edges[np.argsort(edges[:, 0], kind="stable")]
+    return edges, np.searchsorted(edges[:, 0], np.arange(len(base.row_of) + 1)).astype(np.int64)
 
 
 def _ranks(base: TimingPlan, edges: Array, policy: Policy) -> Ints:
@@ -117,9 +139,11 @@ def _moves(routine: Routine, base: TimingPlan, policy: Policy) -> Array:
 
 
 @compiled
-def _edges(first_use: Array, uses: Ints, moves: Array, rows: Ints, row_of: Array, slots: int, edges: Array) -> int:
+def _edges(
+    first_use: Array, uses: Ints, moves: Array, rows: Ints, row_of: Array, slots: int, strand: Array, edges: Array
+) -> int:
     """Pairs (before, after, waits): `after` waits for the result, or only for its turn. Counts them when there is no
-    room, else fills them in.
+    room, else fills them in. strand: which of two streams of instructions each is of; those keep their order apart.
     """
     count, fill = 0, edges.shape[0] > 0
     writer = np.full(slots, -1, np.int64)
@@ -129,7 +153,7 @@ def _edges(first_use: Array, uses: Ints, moves: Array, rows: Ints, row_of: Array
         size += (uses[k] >> layout.MORE_SHIFT & layout.MORE_MASK) + 1
     node, following = np.empty(size, np.int64), np.empty(size, np.int64)
     top = 0
-    last_of = np.full(layout.ENGINES, -1, np.int64)  # last instruction of an engine that keeps its place
+    last_of = np.full((layout.ENGINES, 2), -1, np.int64)  # last instruction of an engine that keeps its place
     fence = -1
     found = np.empty(1024, np.int64)  # before * 2 + waits, of one instruction
     for i in range(row_of.shape[0]):
@@ -167,10 +191,10 @@ def _edges(first_use: Array, uses: Ints, moves: Array, rows: Ints, row_of: Array
             found[n] = fence * 2
             n += 1
         if moves[i] == 1:
-            if last_of[engine] >= 0:
-                found[n] = last_of[engine] * 2
+            if last_of[engine, strand[i]] >= 0:
+                found[n] = last_of[engine, strand[i]] * 2
                 n += 1
-            last_of[engine] = i
+            last_of[engine, strand[i]] = i
         _sort(found, n)
         previous = np.int64(-1)
         for m in range(n - 1, -1, -1):

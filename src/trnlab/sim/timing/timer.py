@@ -143,16 +143,28 @@ def time_routine(
     policy: Policy | None = None,
 ) -> Timeline:
     """The timeline of one call of a routine whose parameters are at rest in HBM; see `time_program`."""
-    tensors = []
-    for index in routine.params:
-        b = routine.buffers[index]
-        tensors.append(ProgramTensor(b.id, b.name, b.shape, b.dtype, b.nbytes, "input"))
-    call = Call(0, tuple(t.id for t in tensors), label=routine.name)
-    inputs = tuple(t.id for t in tensors)
-    program = Program(routine.name, routine.target, (routine,), tuple(tensors), (call,), inputs, ())
     return time_program(
-        program, chip, profiled=profiled, window_phase=window_phase, arbitration=arbitration, policy=policy
+        program_of([(routine, 0)]),
+        chip,
+        profiled=profiled,
+        window_phase=window_phase,
+        arbitration=arbitration,
+        policy=policy,
     )
+
+
+def program_of(calls: Sequence[tuple[Routine, int]]) -> Program:
+    """Calls of routines one after the other, each with tensors of its own, its tiles from a byte of SBUF on."""
+    tensors: list[ProgramTensor] = []
+    made = []
+    for number, (routine, base) in enumerate(calls):
+        mine = [routine.buffers[index] for index in routine.params]
+        args = range(len(tensors), len(tensors) + len(mine))
+        tensors += (ProgramTensor(n, b.name, b.shape, b.dtype, b.nbytes, "input") for n, b in zip(args, mine))
+        made.append(Call(number, tuple(args), base, label=routine.name))
+    routines = tuple(routine for routine, _ in calls)
+    first, inputs = routines[0], tuple(t.id for t in tensors)
+    return Program(first.name, first.target, routines, tuple(tensors), tuple(made), inputs, ())
 
 
 def phase_of(policy: Policy, chip: Chip, routines: Iterable[Routine]) -> int | None:

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls whose instructions are interleaved: attention, whose matmuls wait for its softmax, and products that nobody
+waits for yet, as gradients of weights are.
+
+Each is recorded by itself, with a part of SBUF and some of PSUM's banks. In the routine of both every engine takes
+each one's instructions in their order, and of both whichever could start sooner; no value changes by it. How many
+products lie beside an attention is what the timing simulator finds best, and none where that gains nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import NamedTuple
+
+from trnlab.chips.spec import Chip
+from trnlab.compiler.fusing.fusion import Partition
+from trnlab.compiler.fusing.groups import FusionGroup, GroupKind
+from trnlab.compiler.fusing.packing import InterleavedUnit, Unit
+from trnlab.program import Routine
+from trnlab.program.joined import ends_in, in_order, joined, keeps_registers
+from trnlab.sim.timing.schedule import interleaved_order
+from trnlab.sim.timing.timer import program_of, time_program
+
+SPLITS = ((7, 1), (6, 2))  # banks of PSUM for the attention, and for the products
+MOST = 4  # products beside an attention
+NEAR = 16  # calls between a product and the attention behind it at most: what it reads is in memory for longer
+LEAST_WORK = 1 << 28  # multiplications and additions of a product, and of an attention
+LEAST_GAIN = 0.02  # of the time of all, and as much again for each further choice
+
+
+class Interleaved(NamedTuple):
+    """The routine of an attention and of products, by their numbers; None where it gains nothing."""
+
+    routine: Routine | None
+    products: tuple[int, ...]
+
+
+def interleave_units(units: Sequence[Unit], part: Partition) -> list[Unit]:
+    """The units with products moved behind, to the attention after them that does not wait for them."""
+    found: list[Unit] = []
+    for unit in units:
+        beside = _waiting(found, unit, part) if _is_long_attention(unit) else []
+        for product in beside:
+            found.remove(product)
+        found.append(InterleavedUnit([unit, *beside]) if beside else unit)
+    return found
+
+
+def _waiting(before: Sequence[Unit], attention: Unit, part: Partition) -> list[Unit]:
+    """Products among the last units that neither an attention nor any unit since waits for, the last one first."""
+    found: list[Unit] = []
+    since = list(attention)
+    for unit in reversed(before[-NEAR:]):
+        if len(found) < MOST and _is_large_product(unit) and not _any_waits(since, unit, part):
+            found.append(unit)
+        since += unit
+    return found
+
+
+def _any_waits(late: Sequence[FusionGroup], early: Unit, part: Partition) -> bool:
+    return any(part.runs_before(before.id, group) for group in late for before in early)
+
+
+def _is_long_attention(unit: Unit) -> bool:
+    if unit[0].kind is not GroupKind.ATTENTION:
+        return False
+    q, k = unit[0].anchor.operands[:2]
+    return q.type.size * k.shape[2] >= LEAST_WORK
+
+
+def _is_large_product(unit: Unit) -> bool:
+    """Whether a unit is one product of matrices."""
+    op = unit[0].anchor
+    if unit[0].kind is not GroupKind.DOT or len(unit) > 1 or op.name not in ("dot_general", "trn.dot_and_sums"):
+        return False
+    if op.attrs.get("lhs_mx") or op.attrs.get("lhs_batching_dimensions"):
+        return False
+    contracted = op.attrs.get("lhs_contracting_dimensions", (0,))
+    return bool(op.results[0].type.size * prod(op.operands[0].shape[d] for d in contracted) >= LEAST_WORK)
+
+
+def interleave(
+    choices: Sequence[Sequence[Routine | None]], alone: Sequence[Routine | None], base: int, chip: Chip
+) -> Interleaved:
+    """The attention and those of its products that gain the most by it, as one routine.
+
+    choices: for each of SPLITS the routines of the attention and of all products, None of what has no room. alone:
+    the products with all banks. base: the byte that products' tiles begin at.
+    """
+    best, most = Interleaved(None, ()), 0.0
+    first = next((attention for attention, *_ in choices if attention is not None), None)
+    for found in _candidates(choices, base, chip):
+        before = [first, *(alone[n] for n in found.products)]
+        if found.routine is None or first is None or any(routine is None for routine in before):
+            continue
+        calls = [(routine, base * (n % 2)) for n, routine in enumerate(before) if routine is not None]
+        neighbour, turn = calls[1][0], base * (len(calls) % 2)
+        apart = _picoseconds([(neighbour, base), *calls, (neighbour, turn)], chip)
+        free = 0 if ends_in(found.routine)[0] >= base else base
+        gain = apart - _picoseconds([(neighbour, base), (found.routine, 0), (neighbour, free)], chip)
+        if gain > most + LEAST_GAIN * apart:
+            best, most = found, gain
+    return best
+
+
+def _candidates(choices: Sequence[Sequence[Routine | None]], base: int, chip: Chip) -> Iterator[Interleaved]:
+    """The attention with its first product, its first two and so on, for each of SPLITS."""
+    for (banks, _), (attention, *products) in zip(SPLITS, choices):
+        if attention is None or keeps_registers(attention):
+            continue
+        chain, there = None, list[int]()
+        for number, product in enumerate(products):
+            if product is None or keeps_registers(product):
+                continue
+            chain, there = product if chain is None else joined(chain, product, chip), [*there, number]
+            whole = joined(attention, chain, chip, base, banks)
+            order = interleaved_order(whole, len(attention), chip)
+            yield Interleaved(in_order(whole, order), tuple(there))
+
+
+def _picoseconds(calls: Sequence[tuple[Routine, int]], chip: Chip) -> int:
+    """How long calls take, each with its tiles from a byte of SBUF on. What is before and after them counts: calls in
+    one half of SBUF overlap with those in the other, and one that has both with none."""
+    timeline = time_program(program_of(calls), chip)
+    return timeline.total - timeline.startup
