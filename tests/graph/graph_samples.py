@@ -70,6 +70,7 @@ def every_op():
     spread = b.op("trn.max_pool_backward", pooled, q, **sizes)
     both = b.op("trn.moments", q, dimensions=(1, 3))
     shares = b.op("trn.softmax_statistics", q, dimensions=(3,))
+    squares = b.op("trn.sum_of_squares", q, dimensions=(2, 3))
     rotated = b.op("trn.rotate_half", noise)
     tall = b.reshape(b.convert(noise, bfloat16), (6, 4))
     cast = {"dtype": float32, "rhs_cast": "bfloat16"}
@@ -81,6 +82,7 @@ def every_op():
         *beside,
         both,
         shares,
+        squares,
         rotated,
         total,
         summed,

@@ -138,6 +138,7 @@ FOLLOWS = [
     ("trn.rotate_half", ["2x7xbfloat16"], {"width": 4}, ["2x7xbfloat16"]),
     ("trn.moments", ["2x3x4xbfloat16"], {"dimensions": (1, 2)}, ["2x2xfloat32"]),
     ("trn.softmax_statistics", ["2x3x4xbfloat16"], {"dimensions": (2,)}, ["2x2x3xfloat32"]),
+    ("trn.sum_of_squares", ["2x3x4xbfloat16"], {"dimensions": (1, 2)}, ["2xfloat32"]),
     ("trn.max_pool", ["2x9x6xfloat32"], WINDOWS, ["2x4x6xfloat32"]),
     ("trn.max_pool_backward", ["2x4x6xfloat32", "2x9x6xbfloat16"], WINDOWS, ["2x9x6xfloat32"]),
     ("trn.attention", QKV, HEADS, [QKV[0], "2x4x5xfloat32"]),

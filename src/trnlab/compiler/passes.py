@@ -22,6 +22,7 @@ from trnlab.compiler.rewriting.products import sum_beside_products, sum_products
 from trnlab.compiler.rewriting.recognize import recognize
 from trnlab.compiler.rewriting.rounding import round_last
 from trnlab.compiler.rewriting.softmax import join_softmax_statistics
+from trnlab.compiler.rewriting.squares import join_sums_of_squares
 from trnlab.compiler.rewriting.tables import update_rows
 from trnlab.graph.ir import Graph
 from trnlab.graph.passes import simplify
@@ -51,6 +52,7 @@ FINISH: tuple[Pass, ...] = (
     ("round-last", lambda graph, options: round_last(graph)),
     ("moments", lambda graph, options: join_moments(graph)),
     ("softmax-statistics", lambda graph, options: join_softmax_statistics(graph)),
+    ("sums-of-squares", lambda graph, options: join_sums_of_squares(graph)),
     ("recompute", lambda graph, options: recompute(graph)),
     ("sum-products", lambda graph, options: sum_products(graph)),
     ("sum-beside-products", lambda graph, options: sum_beside_products(graph)),

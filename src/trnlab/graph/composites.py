@@ -164,6 +164,11 @@ def _softmax_statistics(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs
     return (b.concatenate([b.reshape(v, (1, *top.shape)) for v in (top, total)], 0),)
 
 
+def _sum_of_squares(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
+    x = b.convert(operands[0], float32)
+    return (b.reduce(b.multiply(x, x), attrs["dimensions"]),)
+
+
 def _max_pool(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
     best, *others = (seen for _, seen in _windows(b, operands[0], attrs))
     for seen in others:
@@ -349,6 +354,7 @@ _DEFINITIONS: dict[str, Callable[[GraphBuilder, Sequence[Value], Attrs], tuple[V
     "trn.rotate_half": _rotate_half,
     "trn.moments": _moments,
     "trn.softmax_statistics": _softmax_statistics,
+    "trn.sum_of_squares": _sum_of_squares,
     "trn.dot_sum": _dot_sum,
     "trn.dot_and_sums": _dot_and_sums,
     "trn.max_pool": _max_pool,

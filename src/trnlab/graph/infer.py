@@ -404,6 +404,10 @@ def _two_of_rows(types: Types, attrs: Attrs) -> TensorType:
     return TensorType((2, *kept.shape), float32)
 
 
+def _one_of_rows(types: Types, attrs: Attrs) -> TensorType:
+    return TensorType(_reduce(types, {**attrs, "kind": "add"}).shape, float32)
+
+
 def _custom_call(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     callee: Callee = attrs["callee"]
     limit = ", ".join(map(str, callee.operands))
@@ -451,6 +455,7 @@ _RULES: dict[str, Rule] = {
     "trn.gelu_dx": _unary,
     "trn.moments": _two_of_rows,
     "trn.softmax_statistics": _two_of_rows,
+    "trn.sum_of_squares": _one_of_rows,
     "trn.dot_sum": _dot_sum,
     "trn.dot_and_sums": _dot_and_sums,
     **composites.RULES,

@@ -146,6 +146,8 @@ _TABLE: tuple[OpDef, ...] = (
     OpDef("trn.moments", REDUCE, ("operand",), "f", {"dimensions": _INTS}),
     # The largest element m over some dimensions and the sum of exp(x - m), in the same way.
     OpDef("trn.softmax_statistics", REDUCE, ("operand",), "f", {"dimensions": _INTS}),
+    # The sum of x * x over some dimensions, in float32.
+    OpDef("trn.sum_of_squares", REDUCE, ("operand",), "f", {"dimensions": _INTS}),
     OpDef(
         "dot_general",
         DOT,

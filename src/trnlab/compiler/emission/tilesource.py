@@ -13,7 +13,7 @@ from math import prod
 from trnlab.compiler.analysis.strided import ValueView, split_rows
 from trnlab.compiler.emission.domain import Domain, RowCache, SweepSlice, parts_of_sweep
 from trnlab.compiler.emission.runs import RunTiles
-from trnlab.compiler.emission.totals import Extremes, Moments, SoftmaxStatistics
+from trnlab.compiler.emission.totals import Extremes, Moments, SoftmaxStatistics, SumsOfSquares
 from trnlab.compiler.fusing.fusion import Partition
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass, resident
 from trnlab.compiler.fusing.tiles import TileSpace
@@ -57,7 +57,7 @@ class TileLoader:
         self._early: dict[tuple[Value, int, int], AP] = {}  # of a later sweep, by its first row and column
         self._sums: dict[tuple[Value, int], list[AP]] = {}
         self._ones: dict[DType, AP] = {}
-        self.totals: dict[Value, Moments | Extremes | SoftmaxStatistics] = {}
+        self.totals: dict[Value, Moments | Extremes | SoftmaxStatistics | SumsOfSquares] = {}
         self.in_order = group.kind is GroupKind.ROWS  # the last columns of a row come last
         # whether it is an epilogue whose tiles begin at each 128th row: of one product, or one group of channels
         anchor = group.ops[0].attrs if group.ops else {}
@@ -405,6 +405,14 @@ class TileLoader:
         totals.add(frame.row, data)
         if frame.last_cols and self.in_order:
             totals.store(frame.row, self.ports[value])
+
+    def sum_of_squares(self, value: Value, data: AP, frame: SweepSlice) -> None:
+        """Take the frame's part of the sum of squares of each row, as `moments`."""
+        if value not in self.totals:
+            self.totals[value] = SumsOfSquares(self.b, frame.domain.rows, frame.domain.width, self.wide.width)
+        self.totals[value].add(frame.row, data)
+        if frame.last_cols and self.in_order:
+            self.totals[value].store(frame.row, self.ports[value])
 
     def extremes(self, value: Value, data: AP, frame: SweepSlice, op: str) -> None:
         """Take the frame's part of the largest ("max") or smallest element of each row; `finish` writes them out."""

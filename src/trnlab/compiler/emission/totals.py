@@ -208,6 +208,47 @@ class SoftmaxStatistics:
         block.taken = 0
 
 
+class SumsOfSquares:
+    """Sums of the squares of rows: float32 [R] in the end."""
+
+    def __init__(self, b: Builder, rows: int, cols: int, width: int) -> None:
+        """`cols`: of all there is. `width`: most columns of a sweep."""
+        self.b, self.rows, self.cols, self.width = b, rows, cols, width
+        blocks, self._places = -(-rows // 128), min(PLACES, -(-cols // width) + 1)
+        tile = b.tile((128, blocks, self._places), float32, name="squares")
+        self._blocks = [_Block(tile[:, i]) for i in range(blocks)]
+        self._unread = b.pool((128, width), bfloat16, bufs=2, name="unread")
+
+    def add(self, row: int, data: AP) -> None:
+        """Some columns of the rows from `row` on, [P, F]."""
+        block, count = self._blocks[row // 128], data.partitions
+        if block.taken == self._places:
+            self._shorten(block)
+        place = block.tile[:count, block.taken : block.taken + 1]
+        self.b.activation(dst=self._unread.next()[:count, : data.free], data=data, op="square", reduce_res=place)
+        block.taken += 1
+        block.count = count
+
+    def _shorten(self, block: _Block) -> None:
+        """One place for all."""
+        if block.taken > 1:
+            tile = block.tile[: block.count]
+            self.b.tensor_reduce(dst=tile[:, :1], data=tile[:, : block.taken], op="add", axes=1)
+            block.taken = 1
+
+    def again(self, b: Builder) -> SumsOfSquares:
+        """The same for another routine."""
+        return SumsOfSquares(b, self.rows, self.cols, self.width)
+
+    def store(self, row: int, target: AP) -> None:
+        """Write out the rows of the block from `row` on, of which all columns have been seen, to HBM [R]."""
+        block, count = self._blocks[row // 128], min(128, self.rows - row)
+        if block.taken:
+            self._shorten(block)
+            dma_store(self.b, hbm_view(target.buffer, row, ((1, count), (1, 1))), block.tile[:count, :1])
+            block.taken = 0
+
+
 class PartSums:
     """Adds up (or takes the extreme of) the parts of rows that are cut into several: partitions apart by a multiple
     of 32, which engines reach from each other's, or else beside each other in one partition, where the PE array puts

@@ -128,7 +128,7 @@ class Admission(Classes):
     def _has_rows(self, group: FusionGroup) -> bool:
         """Whether the rows of a product's result are whole: of one product, and in the order of memory."""
         if group.kind is GroupKind.DOT:
-            return not group.anchor.attrs["lhs_batching_dimensions"]
+            return not group.anchor.attrs.get("lhs_batching_dimensions")
         return group.kind is GroupKind.ROWS or has_epilogue(group.anchor)
 
     def _admit_random(self, group: FusionGroup, op: Op) -> tuple[int | None, ValueClass] | None:

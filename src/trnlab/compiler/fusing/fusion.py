@@ -17,7 +17,7 @@ from trnlab.compiler.analysis.selection import SelectionRule
 from trnlab.compiler.analysis.strided import BARRIER, LOOK_OPS, ValueView
 from trnlab.compiler.convolutions import has_epilogue
 from trnlab.compiler.fusing.admission import Admission, dot_cols, fits_psum, reduced_cols
-from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass, resident, sums_over_rows
+from trnlab.compiler.fusing.groups import STATISTICS, FusionGroup, GroupKind, ValueClass, resident, sums_over_rows
 from trnlab.compiler.fusing.limits import beside_operators
 from trnlab.compiler.fusing.order import bring_forward, gathered_when_read
 from trnlab.compiler.fusing.recompute import levels_of, placed_late
@@ -418,8 +418,9 @@ class Partition(Admission):
                 self._ancestors[other.id] |= before
 
     def _place_of(self, group: FusionGroup) -> int:
-        """Where a group stands in the program: after its last op, a matmul with an update before the updates."""
-        ops = [op for op in group.ops if group.update or op not in self._updates]
+        """Where a group stands in the program: after its last op, a matmul with an update, or whose squares are
+        asked for, before these."""
+        ops = [op for op in group.ops if group.update or not (op in self._updates or op.name in STATISTICS)]
         return max(self._position[op] for op in ops or group.ops)
 
     def _read_before_overwritten(self) -> None:

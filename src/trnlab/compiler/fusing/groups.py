@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 
 from trnlab.graph.ir import Op, Value
 
-STATISTICS = frozenset(("trn.moments", "trn.softmax_statistics"))  # ops that find out two numbers of each row
+# Ops that find out a number of each row, or two.
+STATISTICS = frozenset(("trn.moments", "trn.softmax_statistics", "trn.sum_of_squares"))
 RESIDENT_COL_BYTES = 16 * 1024  # what varies along columns only stays in SBUF up to this size
 
 

@@ -61,7 +61,7 @@ def _reduce_dims(b: GraphBuilder, x: Value, dims: tuple[int, ...], kind: str) ->
         return x
     kept = [d for d in range(rank) if d not in dims]
     if all(x.shape[d] == 1 for d in kept):
-        return _reduce_all(b, b.reshape(x, (x.type.size,)), kind)
+        return reduce_all(b, b.reshape(x, (x.type.size,)), kind)
     if sorted(dims) == list(range(rank - len(dims), rank)):
         return b.reduce(x, dims, kind)
     if kind != "add":
@@ -85,7 +85,8 @@ def _sum_of_few(b: GraphBuilder, x: Value, leading: int) -> Value | None:
     return b.convert(sums[0], x.dtype)
 
 
-def _reduce_all(b: GraphBuilder, x: Value, kind: str) -> Value:
+def reduce_all(b: GraphBuilder, x: Value, kind: str) -> Value:
+    """The reduction of a vector to one number, a long one's in two steps."""
     (count,) = x.shape
     if count > LONG:
         parts = next((p for p in range(128, 1, -1) if count % p == 0), 1)

@@ -65,12 +65,12 @@ def _largest_of(op: Op) -> _Largest | None:
     if apart is None or repeated is None:
         return None
     x, unguarded = apart.operands[0], _unguarded(repeated)
-    top = made_by(_unshaped(as_made(unguarded)), "reduce")
+    top = made_by(unshaped(as_made(unguarded)), "reduce")
     if top is None or top.attrs["kind"] != "maximum" or as_made(top.operands[0]) is not as_made(x):
         return None
     last = len(x.shape) - 1
     along = op.attrs["dimensions"] == top.attrs["dimensions"] == (last,) and x.dtype is float32
-    if not along or x.shape[last] < LEAST_ROW or not _ends_product(x):
+    if not along or x.shape[last] < LEAST_ROW or not ends_product(x):
         return None
     return _Largest(top.result, unguarded is not repeated)
 
@@ -92,7 +92,7 @@ def _over_sum(sums: Mapping[Value, _Largest], op: Op, b: GraphBuilder) -> Value 
     log = made_by(repeated, "log") if repeated is not None else None
     if total is None or log is None:
         return None
-    s = _unshaped(log.operands[0])
+    s = unshaped(log.operands[0])
     whole = s.op is not None and s in sums and not sums[s].guarded
     summed = made_by(s.op.operands[0], "exponential") if s.op is not None and whole else None
     if summed is None or summed.operands[0] is not total.operands[0]:
@@ -143,10 +143,10 @@ def _same_where_hit(given: Value, taken: Value, hits: Value) -> bool:
     found = {
         (bound.attrs["comparison_direction"], splat(bound.operands[1]))
         for value in inside.operands
-        if (bound := made_by(value, "compare")) is not None and _unshaped(bound.operands[0]) is ids
+        if (bound := made_by(value, "compare")) is not None and unshaped(bound.operands[0]) is ids
     }
     counted = columns is not None and columns.attrs["iota_dimension"] == last
-    equal = compared.attrs["comparison_direction"] == "EQ" and _unshaped(kept.operands[1]) is given
+    equal = compared.attrs["comparison_direction"] == "EQ" and unshaped(kept.operands[1]) is given
     return counted and equal and found == {("GE", 0), ("LT", hits.shape[last])}
 
 
@@ -157,21 +157,21 @@ def _of_rows(value: Value) -> Value | None:
         return None
     rows, given = value.shape[:-1], spread.operands[0].shape
     in_order = spread.attrs["broadcast_dimensions"] == tuple(range(len(given)))
-    return _unshaped(spread.operands[0]) if in_order and given in (rows, (*rows, 1)) else None
+    return unshaped(spread.operands[0]) if in_order and given in (rows, (*rows, 1)) else None
 
 
-def _unshaped(value: Value) -> Value:
+def unshaped(value: Value) -> Value:
     """The same numbers in the same order, in the shape that they were made in."""
     while (shaped := made_by(value, "reshape")) is not None:
         value = shaped.operands[0]
     return value
 
 
-def _ends_product(x: Value, steps: int = MOST_STEPS) -> bool:
+def ends_product(x: Value, steps: int = MOST_STEPS) -> bool:
     """Whether a value is a product of two matrices, or what a few elementwise ops make of one: a bias, a cap."""
     maker = x.op
     if maker is None or not steps:
         return False
     if OPS[maker.name].kind == ELEMENTWISE:
-        return any(_ends_product(operand, steps - 1) for operand in maker.operands)
+        return any(ends_product(operand, steps - 1) for operand in maker.operands)
     return is_product(x) and not maker.attrs.get("lhs_batching_dimensions")

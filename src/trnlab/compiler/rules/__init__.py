@@ -119,6 +119,7 @@ RULES: dict[str, tuple[SelectionRule, ...]] = {
     ),
     "trn.moments": (SelectionRule(reductions.moments, FLOATS),),
     "trn.softmax_statistics": (SelectionRule(reductions.softmax_statistics, FLOATS),),
+    "trn.sum_of_squares": (SelectionRule(reductions.sum_of_squares, FLOATS),),
     "gather": (SelectionRule(sources.gather, EVERY, when=indices_are_words),),
     "trn.rng_uniform": (SelectionRule(sources.random, WORDS),),
     "trn.rng_philox": (SelectionRule(sources.random_words, WORDS),),

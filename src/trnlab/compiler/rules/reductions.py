@@ -50,6 +50,13 @@ def softmax_statistics(e: Emitter, op: Op) -> None:
     e.loader.softmax_statistics(op.result, data, e.frame)
 
 
+def sum_of_squares(e: Emitter, op: Op) -> None:
+    """Of this sweep's columns, as `moments`."""
+    data = e.spread(op.operands[0])
+    e.charge(Engine.SCALAR, data.free)
+    e.loader.sum_of_squares(op.result, data, e.frame)
+
+
 def _alu(op: Op) -> str:
     """The operator: truth is 0 or 1, of which the smaller is "and"; integers are combined bit by bit."""
     kind = op.attrs["kind"]
