@@ -81,20 +81,19 @@ def _is_large_product(unit: Unit) -> bool:
 
 
 def interleave(
-    choices: Sequence[Sequence[Routine | None]], alone: Sequence[Routine | None], base: int, chip: Chip
+    alone: Sequence[Routine | None], choices: Sequence[Sequence[Routine | None]], base: int, chip: Chip
 ) -> Interleaved:
     """The attention and those of its products that gain the most by it, as one routine.
 
-    choices: for each of SPLITS the routines of the attention and of all products, None of what has no room. alone:
-    the products with all banks. base: the byte that products' tiles begin at.
+    alone: the attention and all products, each with all banks. choices: the same for each of SPLITS. None of what has
+    no room. base: the byte that products' tiles begin at.
     """
     best, most = Interleaved(None, ()), 0.0
-    first = next((attention for attention, *_ in choices if attention is not None), None)
     for found in _candidates(choices, base, chip):
-        before = [first, *(alone[n] for n in found.products)]
-        if found.routine is None or first is None or any(routine is None for routine in before):
+        before = [alone[0], *(alone[1 + n] for n in found.products)]
+        calls = [(r, base * (n % 2 and r.sbuf_bytes <= base)) for n, r in enumerate(before) if r is not None]
+        if found.routine is None or len(calls) < len(before):
             continue
-        calls = [(routine, base * (n % 2)) for n, routine in enumerate(before) if routine is not None]
         neighbour, turn = calls[1][0], base * (len(calls) % 2)
         apart = _picoseconds([(neighbour, base), *calls, (neighbour, turn)], chip)
         free = 0 if ends_in(found.routine)[0] >= base else base

@@ -231,9 +231,10 @@ class Assembly(RoutineTable):
         if unit[0].kind in FOREIGN:
             return []
         if isinstance(unit, InterleavedUnit):
-            attention, *products = unit.parts
+            attention = unit.parts[0]
             split = [(part, n[part is not attention]) for n in SPLITS for part in unit.parts]
-            return [self._beside_residents(*each)[0] for each in (*split, *((each, None) for each in products))]
+            beside = (self._beside_residents(*each)[0] for each in split)
+            return [*(self._planned(i, part)[0] for part in unit.parts), *beside]
         alone = unit[0].kind is GroupKind.COLLECTIVE or not self._meets(i)[0]
         return [self._alone(unit)] if alone else self._beside_residents(unit)
 
@@ -259,11 +260,11 @@ class Assembly(RoutineTable):
     def _interleaved_of(
         self, unit: InterleavedUnit, planned: Sequence[PlannedRoutine], key: Signature
     ) -> Interleaved:
-        """What becomes of an attention and products, whose routines are planned for each of SPLITS and alone."""
+        """What becomes of an attention and products, whose routines are planned alone and for each of SPLITS."""
         made, parts = [self._at_home(each) for each in planned], len(unit.parts)
-        choices = [made[n : n + parts] for n in range(0, parts * len(SPLITS), parts)]
-        base = self._half(self.chip.sbuf.usable_bytes_per_partition - planned[0].room)
-        return interleave(choices, made[parts * len(SPLITS) :], base, self.chip)
+        alone, *choices = (made[n : n + parts] for n in range(0, len(made), parts))
+        base = self._half(self.chip.sbuf.usable_bytes_per_partition - planned[-1].room)
+        return interleave(alone, choices, base, self.chip)
 
     def _recordings(
         self, units: Sequence[Unit], planned: Sequence[list[PlannedRoutine]]
