@@ -43,7 +43,7 @@ def several(program):
     return [call.label for call in program.calls if call.label.startswith("attention") and "(x" in call.label]
 
 
-@pytest.mark.parametrize("chip", ["trn1", "trn2", "trn3"])
+@pytest.mark.parametrize("chip", ["trn1", "inf2"])
 def test_the_numbers_are_those_of_one_after_the_other(chip):
     values = given()
     graph = build(backward, *values)
@@ -105,3 +105,9 @@ def test_a_weight_that_another_product_still_reads_is_not_written_beside_it():
 def test_small_attention_and_small_products_are_calls_of_their_own():
     values = given(rows=512, width=128)
     assert not several(program_of(build(backward, *values), "trn1"))
+
+
+@pytest.mark.parametrize("chip", ["trn2", "trn3"])
+def test_calls_that_two_cores_share_are_one_each(chip):
+    """Two cores divide a product between them, or an attention."""
+    assert not several(program_of(build(backward, *given()), chip))

@@ -120,8 +120,9 @@ class Assembly(RoutineTable):
         for group in self.groups:
             if group.kind in (GroupKind.ROWS, GroupKind.DOT):
                 group.exact = exact_converts(group, self.stores)
-        # cores that share a call share no SBUF
-        self.stays = chosen["residence"] == "stay" and not operators and chip.name not in CORES_PER_RANK
+        # cores that share a call share no SBUF, and divide a product or an attention, but not both at once
+        self.shared = chip.name in CORES_PER_RANK
+        self.stays = chosen["residence"] == "stay" and not operators and not self.shared
         # whether all calls lie behind each other in SBUF: loops that gain by having all of it take turns at halves
         self.in_ring = chosen["sbuf"] == "ring" and not any(
             group.kind in (GroupKind.CONVOLUTION, GroupKind.POOL) for group in self.groups
@@ -183,7 +184,7 @@ class Assembly(RoutineTable):
         if self.chosen["siblings"] == stacks.JOINED:
             packed = join_siblings(packed, self.part, self.chip)
         units = filled(shifted(packed, self.part, self.world), self.part, self.world)
-        if self.chosen["interleaving"] == stacks.INTERLEAVED:
+        if self.chosen["interleaving"] == stacks.INTERLEAVED and not self.shared:
             units = interleave_units(units, self.part)
         if resident and self.stays:
             self.residence = settle(self.part, units, self._may_stay(), self.chip, self.spoilt)
