@@ -48,14 +48,23 @@ def interleave_units(units: Sequence[Unit], part: Partition) -> list[Unit]:
 
 
 def _waiting(before: Sequence[Unit], attention: Unit, part: Partition) -> list[Unit]:
-    """Products among the last units that neither an attention nor any unit since waits for, the last one first."""
+    """Products among the last units that neither an attention nor any unit since waits for, the last one first; but
+    those that hide a collective which is on its way stay."""
     found: list[Unit] = []
     since = list(attention)
-    for unit in reversed(before[-NEAR:]):
-        if len(found) < MOST and _is_large_product(unit) and not _any_waits(since, unit, part):
+    for n in range(len(before) - 1, max(len(before) - NEAR, 0) - 1, -1):
+        unit = before[n]
+        free = len(found) < MOST and _is_large_product(unit) and not _any_waits(since, unit, part)
+        if free and not _hides_collective(before, n, part):
             found.append(unit)
         since += unit
     return found
+
+
+def _hides_collective(units: Sequence[Unit], at: int, part: Partition) -> bool:
+    """Whether the collective before a unit has no reader before it."""
+    start = next((n for n in range(at - 1, -1, -1) if units[n][0].kind is GroupKind.COLLECTIVE), None)
+    return start is not None and not any(_any_waits(unit, units[start], part) for unit in units[start + 1 : at])
 
 
 def _any_waits(late: Sequence[FusionGroup], early: Unit, part: Partition) -> bool:

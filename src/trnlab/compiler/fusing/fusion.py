@@ -17,7 +17,7 @@ from trnlab.compiler.analysis.selection import SelectionRule
 from trnlab.compiler.analysis.strided import BARRIER, LOOK_OPS, ValueView
 from trnlab.compiler.convolutions import has_epilogue
 from trnlab.compiler.fusing.admission import Admission, dot_cols, fits_psum, reduced_cols
-from trnlab.compiler.fusing.groups import STATISTICS, FusionGroup, GroupKind, ValueClass, resident, sums_over_rows
+from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass, resident, sums_over_rows
 from trnlab.compiler.fusing.limits import beside_operators
 from trnlab.compiler.fusing.order import bring_forward, gathered_when_read
 from trnlab.compiler.fusing.recompute import levels_of, placed_late
@@ -420,7 +420,8 @@ class Partition(Admission):
     def _place_of(self, group: FusionGroup) -> int:
         """Where a group stands in the program: after its last op, a matmul with an update, or whose squares are
         asked for, before these."""
-        ops = [op for op in group.ops if group.update or not (op in self._updates or op.name in STATISTICS)]
+        late = (op in self._updates or op.name == "trn.sum_of_squares" for op in group.ops)
+        ops = [op for op, is_late in zip(group.ops, late) if group.update or not is_late]
         return max(self._position[op] for op in ops or group.ops)
 
     def _read_before_overwritten(self) -> None:
@@ -479,9 +480,9 @@ class Partition(Admission):
         readers: dict[int, set[int]],
     ) -> float:
         """A place for a product with its update: its own, but no later than behind the first of the others that need
-        what it waits for last, which somebody waits for. Frameworks differ in when they ask for a weight's gradient;
-        what waits for nothing, as the step's number and its factors, is there from the beginning."""
-        waiting = (before for before in direct[group.id] if self._ancestors[before])
+        what it waits for last, which somebody waits for. Frameworks differ in when they ask for a weight's gradient,
+        and for the step's number and its factors, which wait for nothing."""
+        waiting = (before for before in direct[group.id] if self._ancestors[before] or self.groups[before].size > 1)
         producer = max(waiting, key=last.__getitem__, default=None)
         if producer is None:
             return last[group.id]
