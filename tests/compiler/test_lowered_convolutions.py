@@ -58,7 +58,7 @@ def convolved(images, channels, out, space, window, *, turned=False, precision="
     return execute(graph, arrays, chip=chip, precision=precision)[0], interpret(graph, arrays)[0]
 
 
-ONE = ((1, 1), (1, 1))
+ONE, FAR = ((1, 1), (1, 1)), ((15, 15), (15, 15))
 KERNELS = {
     "same size": ((2, 16, 8, (6, 7), (3, 3)), {"padding": ONE}),
     "more channels than partitions": ((2, 130, 140, (6, 7), (3, 3)), {"padding": ONE}),
@@ -72,6 +72,9 @@ KERNELS = {
         (1, 16, 8, (5, 4), (1, 2)),
         {"spread": (2, 3), "padding": ((0, 1), (1, 0))},
     ),
+    # One pixel of the input makes 256 of the result: of what fits a bank of PSUM not all fits SBUF.
+    "spread far, many images": ((17, 8, 3, (3, 2), (16, 16)), {"spread": (16, 16), "padding": FAR, "turned": True}),
+    "spread far, a wide image": ((1, 8, 3, (5, 14), (16, 16)), {"spread": (16, 16), "padding": FAR}),
     "a line": ((2, 32, 8, (12,), (5,)), {"padding": ((2,), (2,))}),
     "dilated": ((1, 20, 8, (12, 13), (3, 3)), {"dilation": (2, 2), "padding": ((2, 2), (2, 2)), "chip": "trn2"}),
     "nothing covers all places": ((1, 20, 8, (12, 13), (3, 3)), {"padding": ((3, 3), (3, 3)), "chip": "trn3"}),

@@ -11,8 +11,8 @@ import pytest
 import torch  # before what it loads
 
 from tests import processes
-from trnlab.frontends.torch.device import pinned
-from trnlab.frontends.torch.device.pinned import makes_pinned
+from trnlab.frontends.torch.device import pinned, pinned_scripts
+from trnlab.frontends.torch.device.pinned_scripts import makes_pinned
 
 pytestmark = pytest.mark.torch
 
@@ -68,9 +68,9 @@ def test_installed_packages_are_not_looked_at(monkeypatch: pytest.MonkeyPatch, t
         file for file in Path(torch.__file__).parent.glob("distributed/**/*.py") if makes_pinned(file.read_text())
     ]
     assert asks
-    pinned.look_at(*asks)
+    pinned_scripts.look_at(*asks)
     assert not allowed
     own = tmp_path / "own.py"
     own.write_text(asks[0].read_text())
-    pinned.look_at(own)
+    pinned_scripts.look_at(own)
     assert allowed

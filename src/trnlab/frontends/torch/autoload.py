@@ -35,6 +35,8 @@ def autoload() -> None:
 
 def script_starts(file: str) -> None:
     """A script is about to run, in a process that has imported PyTorch: before it by itself, or just now."""
-    from trnlab.frontends.torch.device import pinned
+    script = Path(file)
+    if script.suffix == ".py" and script.is_file():
+        from trnlab.frontends.torch.device import pinned_scripts
 
-    pinned.look_at_script(Path(file))
+        pinned_scripts.look_at_script(script)

@@ -169,12 +169,11 @@ class _Convolver:
         self.depth = ceil(self.k / self.high)
         self.rows, self.cols = self.phases[0][0].places, self.phases[1][0].places
         free = b.sbuf_free
-        self.together = min(self.images, max(1, BANK // (self.rows * self.cols)))  # images in a tile of PSUM
-        self.tile_rows = min(self.rows, BANK // self.cols)
         self.channels = self._channels(weight, int(free * _WEIGHTS_SHARE))
         elements = weight.shape[2] * weight.shape[3] * weight.dtype.itemsize
         held = (self.channels * (self.depth if self.packs is None else 1) + _RAW * min(self.k, P)) * elements
-        self.band = self._band(int(free * _INPUT_SHARE) // _INPUTS, held)
+        self.together, self.tile_rows = self._of_a_tile(free - held)
+        self.band = self._band(int(free * _INPUT_SHARE) // _INPUTS, free - held)
         self.weights: _Weights | PackedWeights = (
             _Weights(b, self.work, weight, self.channels)
             if self.packs is None
@@ -183,24 +182,36 @@ class _Convolver:
         self.banks = [b.psum((P, BANK), bank=i) for i in range(BANKS)]
         self._turn = 0
 
-    def _band(self, room: int, weights: int) -> int:
+    def _of_a_tile(self, left: int) -> tuple[int, int]:
+        """Images, and rows of places in steps of a phase, of a tile of PSUM: as many as a bank holds, or as their
+        input and results fit `left`. A spread input is far smaller than its results, which a bank says nothing of."""
+        images = min(self.images, max(1, BANK // (self.rows * self.cols)))
+        rows = min(self.rows, BANK // self.cols)
+        while self._bytes(images, rows) > left and images * rows > 1:
+            images, rows = (ceil(images / 2), rows) if images > 1 else (1, ceil(rows / 2))
+        return images, rows
+
+    def _band(self, room: int, left: int) -> int:
         """Rows of places, in steps of a phase, whose input fits `room`, and whose results what is left beside that
         and the weights: all, or a multiple of those of a tile."""
-        band, left = self.rows, self.b.sbuf_free - weights
+        band = self.rows
         while (
-            self._input_bytes(band) > room
-            or _INPUTS * self._input_bytes(band) + _RESULTS * self._result_bytes(band) > left
+            self._input_bytes(self.together, band) > room or self._bytes(self.together, band) > left
         ) and band > self.tile_rows:
             band = max(self.tile_rows, (band // 2 + self.tile_rows - 1) // self.tile_rows * self.tile_rows)
         return band
 
-    def _input_bytes(self, band: int) -> int:
-        tallest = max(self._input_rows(a, min(a + band, self.rows)) for a in range(0, self.rows, band))
-        return self.depth * self.together * tallest * self.x.shape[3] * self.x.dtype.itemsize
+    def _bytes(self, images: int, band: int) -> int:
+        """Bytes of a partition for the tiles of so many images and rows, all that are in flight."""
+        return _INPUTS * self._input_bytes(images, band) + _RESULTS * self._result_bytes(images, band)
 
-    def _result_bytes(self, band: int) -> int:
+    def _input_bytes(self, images: int, band: int) -> int:
+        tallest = max(self._input_rows(a, min(a + band, self.rows)) for a in range(0, self.rows, band))
+        return self.depth * images * tallest * self.x.shape[3] * self.x.dtype.itemsize
+
+    def _result_bytes(self, images: int, band: int) -> int:
         """Bytes of a tile of results; a sink takes them as they come."""
-        places = self.together * min(band * self.slides[0].spread, self.slides[0].places) * self.slides[1].places
+        places = images * min(band * self.slides[0].spread, self.slides[0].places) * self.slides[1].places
         return places * self.out.dtype.itemsize if self.sink is None else 0
 
     def _input_rows(self, start: int, stop: int) -> int:
