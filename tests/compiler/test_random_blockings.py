@@ -68,10 +68,11 @@ def any_blocking(rng, problem, budget, chip, followed=True):
     """One of all blockings that fit in a part of SBUF. Raises CapacityError where none does."""
     if problem.accumulators < 1:
         raise CapacityError("no bank is left for results", code="TRN502")
-    found = list(choosing._candidates(problem, min(budget, MOST_BYTES)))
-    if not found:
-        raise CapacityError("no blocks fit", code="TRN501")
-    return choosing._deeper(rng.choice(found), problem, min(budget, MOST_BYTES))
+    for room in (min(budget, MOST_BYTES), budget):
+        found = list(choosing._candidates(problem, room))
+        if found:
+            return choosing._deeper(rng.choice(found), problem, room)
+    raise CapacityError("no blocks fit", code="TRN501")
 
 
 class FewBanks(Builder):
