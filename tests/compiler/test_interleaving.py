@@ -11,6 +11,7 @@ from compiled import bind, build, execute_in_both_orders, random
 
 from trnlab import chips
 from trnlab.compiler import compile
+from trnlab.compiler.reused_routines import routines_of
 from trnlab.numerics.dtypes import float32
 from trnlab.sim.functional import run_program
 from trnlab.sim.timing import time_program
@@ -105,6 +106,17 @@ def test_a_weight_that_another_product_still_reads_is_not_written_beside_it():
 def test_small_attention_and_small_products_are_calls_of_their_own():
     values = given(rows=512, width=128)
     assert not several(program_of(build(backward, *values), "trn1"))
+
+
+def test_a_program_says_which_of_its_routines_are_interleaved():
+    """They are found again by what they do, and a second compilation records nothing."""
+    graph, chip, options = build(backward, *given()), chips.get("trn1"), {"precision": "bf16"}
+    program = compile(graph, chip, options)
+    known = routines_of(graph, chip, options, program)
+    assert {id(r) for r in program.routines} == {id(getattr(r, "routine", r)) for r in known.values()}
+    again = compile(graph, chip, options, known)
+    assert again.calls == program.calls
+    assert all(a.operands is b.operands for a, b in zip(again.routines, program.routines, strict=True))
 
 
 @pytest.mark.parametrize("chip", ["trn2", "trn3"])

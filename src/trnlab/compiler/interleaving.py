@@ -18,7 +18,7 @@ from trnlab.compiler.fusing.fusion import Partition
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind
 from trnlab.compiler.fusing.packing import InterleavedUnit, Unit
 from trnlab.program import Routine
-from trnlab.program.joined import ends_in, in_order, joined, keeps_registers
+from trnlab.program.transforms import ends_in, in_order, joined, keeps_registers
 from trnlab.sim.timing.schedule import interleaved_order
 from trnlab.sim.timing.timer import program_of, time_program
 

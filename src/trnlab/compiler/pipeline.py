@@ -43,8 +43,7 @@ from trnlab.graph.loops import Body
 from trnlab.program import Call, Program, ProgramTensor, Routine
 from trnlab.program.callee import KernelCallee
 from trnlab.program.communication import collective_of
-from trnlab.program.joined import ends_in
-from trnlab.program.moved import own_bytes, renamed
+from trnlab.program.transforms import ends_in, own_bytes, renamed
 
 Array = np.ndarray[Any, Any]
 LATE = ("overlap", "siblings", "interleaving", *OF_PRODUCTS)  # options that groups do not depend on

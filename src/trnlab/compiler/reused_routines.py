@@ -18,7 +18,7 @@ from trnlab.errors import CapacityError
 from trnlab.graph.ir import Graph, Value
 from trnlab.kernels.residence import Home
 from trnlab.program import Program, Routine
-from trnlab.program.moved import own_bytes
+from trnlab.program.transforms import own_bytes
 
 
 def routines_of(graph: Graph, chip: Chip, options: Mapping[str, Any], program: Program) -> Known:

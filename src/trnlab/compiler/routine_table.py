@@ -28,7 +28,7 @@ from trnlab.graph.ir import Value
 from trnlab.kernels.residence import Home, keep, of
 from trnlab.program import AP, Builder, Call, Routine
 from trnlab.program.digest import written_buffers
-from trnlab.program.moved import moved, renamed
+from trnlab.program.transforms import moved, renamed
 
 Known = dict[Any, Any]  # routines by what they do, and groups by the options that they depend on
 OF_PRODUCTS = ("few_rows", "blockings")  # options that decide how groups of PRODUCTS are recorded

@@ -51,7 +51,7 @@ def softmax_statistics(e: Emitter, op: Op) -> None:
 
 
 def sum_of_squares(e: Emitter, op: Op) -> None:
-    """Of this sweep's columns, as `moments`."""
+    """The squares of this sweep's columns, added up as `moments` are."""
     data = e.spread(op.operands[0])
     e.charge(Engine.SCALAR, data.free)
     e.loader.sum_of_squares(op.result, data, e.frame)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two routines as one: one after the other, and then in whatever order keeps what depends on each other."""
+"""Routines made of others: with tiles elsewhere in SBUF, with other names, two as one, in another order."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,15 +12,50 @@ import numpy as np
 from trnlab.chips.spec import Chip
 from trnlab.isa import BY_OPCODE
 from trnlab.isa.base import Memory
+from trnlab.numerics.dtypes import BY_CODE
 from trnlab.program.access import Buffer
 from trnlab.program.grids import with_grids, written
-from trnlab.program.moved import bytes_of
 from trnlab.program.routine import COL, Routine
 from trnlab.program.slots import assign_slots
 
-Array = np.ndarray[Any, Any]
+_STEPS = [COL[f"step{d}"] for d in range(4)]
+_COUNTS = [COL[f"count{d}"] for d in range(4)]
 _COLUMNS = ("opcode", "engine", "queue", "work", "attr", "loc")
 _TABLES = {"works": "work", "attr_table": "attr", "locs": "loc"}  # and the columns that count their rows
+Array = np.ndarray[Any, Any]
+Records = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def moved(routine: Routine, addresses: Mapping[int, int], chip: Chip) -> Routine:
+    """The routine with some buffers (by number) at other bytes of their partitions."""
+    buffers = tuple(b.at(addresses.get(b.id, b.address)) for b in routine.buffers)
+    operands = _bytes_of(routine.operands)
+    slots = assign_slots(buffers, operands, chip.psum)
+    top = max((b.address + b.nbytes for b in buffers if b.memory is Memory.SBUF), default=0)
+    return replace(
+        routine,
+        buffers=buffers,
+        operands=operands,
+        sbuf_bytes=top,
+        num_slots=slots.total + len(routine.after),
+        hbm_slot=slots.hbm,
+        sbuf_cuts=slots.sbuf_cuts,
+        _memo={},
+    )
+
+
+def renamed(routine: Routine, names: Sequence[str]) -> Routine:
+    """The routine with parameters of these names, and with the same plans."""
+    buffers = list(routine.buffers)
+    for index, name in zip(routine.params, names, strict=True):
+        buffers[index] = replace(buffers[index], name=name)
+    return routine if tuple(buffers) == routine.buffers else replace(routine, buffers=tuple(buffers))
+
+
+def own_bytes(routine: Routine) -> int:
+    """Bytes of each partition that a routine's own tiles take, without what stays in SBUF between calls."""
+    tiles = (b for b in routine.buffers if b.memory is Memory.SBUF and b.kind != "resident")
+    return max((b.address + b.nbytes for b in tiles), default=0)
 
 
 def joined(first: Routine, second: Routine, chip: Chip, base: int = 0, bank: int = 0) -> Routine:
@@ -29,7 +64,7 @@ def joined(first: Routine, second: Routine, chip: Chip, base: int = 0, bank: int
     start, scratch = len(first.buffers), first.scratch_bytes
     places = {Memory.SBUF: base, Memory.PSUM: bank * int(chip.psum.bank_bytes_per_partition), Memory.HBM: scratch}
     buffers = (*first.buffers, *(_moved(b, start, places[b.memory]) for b in second.buffers))
-    operands = np.concatenate([bytes_of(first.operands), bytes_of(second.operands)])
+    operands = np.concatenate([_bytes_of(first.operands), _bytes_of(second.operands)])
     operands[len(first.operands) :, COL["buffer"]] += start
     columns: dict[str, Any] = {n: np.concatenate([getattr(first, n), getattr(second, n)]) for n in _COLUMNS}
     for table, column in _TABLES.items():
@@ -93,3 +128,16 @@ def keeps_registers(routine: Routine) -> bool:
     opcode = np.repeat(routine.opcode, np.diff(routine.first_operand)).astype(np.int64)
     pairs = np.unique(opcode << 8 | routine.operands[:, COL["role"]])
     return any(BY_OPCODE[int(pair) >> 8].operands[int(pair) & 255].state for pair in pairs)
+
+
+def _bytes_of(operands: Records) -> Records:
+    """Operand records whose columns first and last are bytes of the buffer again, as they were recorded."""
+    found = operands.copy()
+    sizes = np.array([BY_CODE[code].itemsize if code in BY_CODE else 1 for code in range(max(BY_CODE) + 1)], np.int64)
+    itemsize = sizes[operands[:, COL["dtype"]]]
+    spans = operands[:, _STEPS] * (operands[:, _COUNTS] - 1)
+    low, high = np.minimum(spans, 0).sum(axis=1), np.maximum(spans, 0).sum(axis=1)
+    rows = operands[:, COL["partition_step"]] * (operands[:, COL["partitions"]] - 1) * operands[:, COL["is_hbm"]]
+    found[:, COL["first"]] = operands[:, COL["offset"]] + low * itemsize
+    found[:, COL["last"]] = operands[:, COL["offset"]] + (high + 1) * itemsize - 1 + rows
+    return found
