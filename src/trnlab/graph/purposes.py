@@ -40,8 +40,9 @@ def name_purposes(graph: Graph) -> None:
     kept = {graph.outputs[out] for out in graph.aliases}
     updating = _before(graph, kept, _elementwise)
     moved = _before(graph, kept, _moves)
-    trained = _behind(graph, [graph.inputs[source] for source in graph.aliases.values()])
-    given = _behind(graph, [v for v in graph.inputs if v.dtype.is_float])
+    overwritten = [graph.inputs[source] for source in graph.aliases.values()]
+    trained = _behind(graph, overwritten)
+    given = _behind(graph, [*overwritten, *(v for v in graph.inputs if v.dtype.is_float)])
     attended = _before(graph, _attention_reads(graph), _moves)
     ring = any(_is_permutation(op) and not attended.isdisjoint(op.results) for op in ops)
     for op in ops:

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections import Counter
+from collections.abc import MutableMapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -41,6 +42,8 @@ class RankCost:
     activations: int
     working: int
     capacity: int
+    # bytes of its buffers, those of one format together
+    buffers: Sequence[int] = ()
 
     @property
     def gathered(self) -> float:
@@ -106,4 +109,14 @@ class Ranks:
             memory.activations,
             memory.batch + memory.temporaries,
             alone.capacity,
+            _buffers(made),
         )
+
+
+def _buffers(made: CapturedWork) -> list[int]:
+    """Bytes of a step's buffers, such as the averages of norms, by format."""
+    found = Counter[str]()
+    for part in made.work.parts:
+        for value, kind in zip(part.graph.inputs, part.kinds):
+            found[value.dtype.name] += value.type.nbytes if kind == "buffer" else 0
+    return [size for size in found.values() if size]

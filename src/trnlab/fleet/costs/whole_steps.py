@@ -150,6 +150,7 @@ class ShardedLayers(TrainingLayers):
         super().__init__(name, spec, groups)
         self.apart, self.parts = apart, dict[str, Value]()
         self._later: dict[str, Shape] = {}
+        self._asked_again: list[Value] = []  # parts that are gathered once more though nobody reads them then
         self._sums: set[Value] = set()  # values whose gradients are not rounded on their way to the parts
 
     def through(self, model: Model) -> Value:
@@ -165,9 +166,34 @@ class ShardedLayers(TrainingLayers):
                 self._later = own
             else:
                 self._gather(own)
+            if unit is units[0] and not (model.tied or model.embedding_norm):  # whose gradients ask for them
+                self._asked_again = [self.parts[name] for name in own]
             x = step(self, x)
+            if unit is units[0]:
+                self._round_angles(model)
         assert x is not None
         return x
+
+    def _round_angles(self, model: Model) -> None:
+        """Cosines and sines of positions come in float32, as scripts make them, and are rounded once for all
+        blocks."""
+        sizes = {a.rope_size or a.size: None for a in (block.attention for _, block in model.stacks) if a.rope}
+        for size in sizes:
+            cosine, sine = (self.given((self.share.tokens, size), float32) for _ in range(2))
+            self._angles[size] = self.b.convert(cosine, self.form), self.b.convert(sine, self.form)
+            self.b.kept.update(self._angles[size])
+
+    def looked_up(self, table: Value, ids: Value) -> Value:
+        """Rows of a table. Weights of its unit are gathered for the backward pass as those of every other one, though
+        no gradient is made of them (`fully_shard` asks for them before it knows)."""
+
+        def back(d: Value, *_: object) -> list[Value]:
+            again = [self.b.convert(self.b.optimization_barrier(part), self.form) for part in self._asked_again]
+            if again and len(self.apart[0]) > 1:
+                self.b.all_gather(again, self.apart, 0)
+            return [self.b.scatter_add_rows(ids, self.b.convert(d, float32), table.shape[0])]
+
+        return self.b.with_gradient(lambda table: (self.b.take_rows(table, ids),), [table], back)[0]
 
     def weight(self, name: str, *shape: int) -> Value:
         """A parameter of the unit that is gathered, or of the last one, which is gathered now."""

@@ -217,7 +217,11 @@ class TrainingLayers(Layers):
         index, which costs nothing here."""
         ids = self.given((self.share.batch, self.share.tokens), int32)
         table = self.weight("table", -(-rows // self.tensor), hidden)
-        return self.scattered(self.b.take_rows(table, ids))
+        return self.scattered(self.looked_up(table, ids))
+
+    def looked_up(self, table: Value, ids: Value) -> Value:
+        """Rows of a table at these ids."""
+        return self.b.take_rows(table, ids)
 
     def positions(self, rows: int, x: Value, name: str = "positions", trained: bool = True) -> Value:
         """x [B, S / t, H], and the first rows of a table [rows, H], of more rows where a sequence is longer."""

@@ -6,6 +6,7 @@ Letters of shapes: N layouts, S stages of a pipeline, R its ranks, K kinds of bl
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -129,11 +130,30 @@ class PipelineShape:
 
     @cached_property
     def gathered(self) -> Floats:
-        """[N] bytes of the weights of a layer that ZeRO-3 gathers while those of the one before are used."""
+        """[N, K] bytes of the weights of a layer of each kind that ZeRO-3 gathers while those of others are used."""
         model, x = self.training.model, self.layouts
         layers = [block.parameters - block.expert_parameters * (1 - 1 / x["expert"]) for _, block in model.stacks]
-        unit = np.max(np.stack([np.broadcast_to(layer, len(x)) for layer in layers]), axis=0)
-        return np.where(x["zero"] == 3, unit / divided(model, x) * self.training.width, 0.0)
+        units = np.stack([np.broadcast_to(layer, len(x)) for layer in layers], axis=1)
+        return np.where(x["zero"] == 3, units.T / divided(model, x) * self.training.width, 0.0).T
+
+    @cached_property
+    def order(self) -> list[int]:
+        """The kind of each layer of the model. Where ZeRO-3 gathers weights there is no pipeline, so that a rank has
+        all of them."""
+        return [kind for kind, (count, _) in enumerate(self.training.model.stacks) for _ in range(count)]
+
+    def largest(self, places: Iterable[int]) -> Floats:
+        """[N, 1] bytes that are gathered of the largest of these layers; places before the first one have none."""
+        kinds = sorted({self.order[place] for place in places if place >= 0})
+        return np.asarray(self.gathered[:, kinds].max(1, initial=0.0)[:, None])
+
+    @cached_property
+    def gathered_next(self) -> Floats:
+        """[N, K] bytes that are gathered while the backward pass is in a layer of each kind, and gradients of one are
+        on their way: of two layers what their program has, besides this of the one that is next."""
+        kinds = range(len(self.training.model.stacks))
+        next_ones = ([i - 2 for i, own in enumerate(self.order) if own == kind] for kind in kinds)
+        return np.concatenate([self.largest(places) for places in next_ones], axis=1)
 
 
 @dataclass(frozen=True)
@@ -251,18 +271,19 @@ class PipelineTimes:
         own = np.where(shape.full, block, 0.0) + shape.communication.buffers[:, None]
         needs, has = self._of_ends("working") + self._of_ends("gathered"), self._has()
         there = ((shape.layouts["zero"] != 3) | (shape.microbatches > 1))[:, None] + np.zeros(kept.shape)
-        two, one = (shape.gathered[:, None] * (shape.blocks.sum(0) > n) for n in (2, 1))  # what is gathered next
+        before_head = shape.largest([len(shape.order) - 2])
         left = each * (shape.under_way - 1) + first + block
         found = [
-            PeakMemory(before - gone, self._working() + own + two, there),
-            PeakMemory(before * has[2], (needs[2] + own + one + last - gone) * has[2], there),
+            PeakMemory(before - gone, self._working() + own, there),
+            PeakMemory(before * has[2], (needs[2] + own + before_head + last - gone) * has[2], there),
             PeakMemory(
                 left * has[0], (needs[0] + shape.communication.buffers[:, None]) * has[0], np.ones_like(there)
             ),
         ]
         if shape.training.model.decoded:
             kept, late = (before - self._decoded()) * has[1], np.maximum(there, self._late)
-            found.append(PeakMemory(kept, (needs[1] + own + one) * has[1], late))
+            before_join = shape.largest([shape.order.index(shape.order[-1]) - 1])
+            found.append(PeakMemory(kept, (needs[1] + own + before_join) * has[1], late))
         return found
 
     def _decoded(self) -> Floats:
@@ -295,10 +316,13 @@ class PipelineTimes:
         return np.asarray(table.T[:, :, None] * self._has()[:, None])
 
     def _working(self) -> Floats:
-        """[N, R] bytes that the layer which needs most of a rank needs besides what is kept."""
+        """[N, R] bytes that the layer which needs most of a rank needs besides what is kept, and the weights that are
+        gathered next."""
         table = self._table[FIGURES.index("working")] + self._table[FIGURES.index("gathered")]  # [n, 2 K + 3]
+        some = np.unique(self.which, return_index=True)[1]  # a layout of each piece
+        needs = table[:, :-3] + np.tile(self.shape.gathered_next[some], 2)
         has = np.tile(self.shape.kinds > 0, 2)
-        stages = np.max(np.where(has, table[:, None, :-3], 0.0), axis=2)
+        stages = np.max(np.where(has, needs[:, None], 0.0), axis=2)
         ranks = stages.reshape(len(stages), self.shape.chunks, self.shape.ranks).max(1)
         return np.asarray(ranks[self.which])
 

@@ -130,16 +130,22 @@ class Replicas:
         )
 
     def _exchanged(self, rank: RankCost, x: Layouts, microbatches: Floats) -> dict[str, Floats]:
-        """Exposed seconds of gradients and weights: in units of a layer, beside the work on the others."""
+        """Exposed seconds of gradients and weights: in units of a layer, beside the work on the others. Replicas
+        have rank 0's buffers before each forward pass, as `DistributedDataParallel` sends them: one broadcast of each
+        format, which a program makes as a gather of all ranks' own."""
         units, stride, data, zero = rank.layers, x["tensor"], x["data"], x["zero"]
         forward, backward, each = rank.forward / units, rank.backward / units, rank.count * SUM / units
 
-        def time(kind: str, only: int, nbytes: float) -> Floats:
-            return self.exchange.seconds(kind, stride, np.where(zero == only, data, 1), np.full(len(x), nbytes))
+        def time(kind: str, only: int, nbytes: float | Floats) -> Floats:
+            return self.exchange.seconds(
+                kind, stride, np.where(zero == only, data, 1), np.broadcast_to(nbytes, len(x))
+            )
 
         summed = time("all_reduce", 0, each) + time("reduce_scatter", 1, each)
         given = time("all_gather", 1, rank.parameters / units)
         asked, spread = time("all_gather", 3, rank.gathered / units), time("reduce_scatter", 3, each)
+        ways = data.astype(np.float64)
+        sent = sum((time("all_gather", 0, ways * size) for size in rank.buffers), np.zeros(len(x)))
         rest, streams, open_ = units - 1, 2 * units, x["overlap"] > 0
         late = np.where(open_, np.maximum(summed * units - backward * rest, summed), summed * units)
         new = np.where(open_, np.maximum(given * units - forward * rest, given), given * units)
@@ -147,7 +153,7 @@ class Replicas:
         back = spread + np.maximum(spread - np.maximum(backward - asked, 0.0), 0.0) * rest
         return {
             "gradients": late + np.where(open_, back, spread * units) * microbatches,
-            "weights": new + np.where(open_, there, asked * streams) * microbatches,
+            "weights": new + (sent + np.where(open_, there, asked * streams)) * microbatches,
         }
 
 

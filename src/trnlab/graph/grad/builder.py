@@ -196,7 +196,7 @@ class _Pass:
     def _expanded(self, value: Value) -> tuple[list[Op], Value]:
         """The ops that made a value of another one by repeating or rounding its elements."""
         chain = []
-        while value.op is not None and value.op.name in _EXPANDING:
+        while value.op is not None and value.op.name in _EXPANDING and value not in self.b.kept:
             chain.append(value.op)
             value = value.op.operands[0]
         return chain[::-1], value

@@ -78,9 +78,30 @@ def _forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
     """The module, its buffers as rank 0 has them where DDP would send them."""
     if self.will_sync_module_buffers() and dist.get_world_size(self.process_group) > 1:
         with torch.no_grad():
-            for buffer in self.module.buffers():
-                buffer.copy_(functional.wait_tensor(functional.broadcast(buffer, 0, self.process_group)))
+            own = [x for name, x in self.module.named_buffers() if name not in self.parameters_to_ignore]
+            for bucket in _buckets(own, self.broadcast_bucket_size):
+                _send(bucket, self.process_group)
     return self.module(*inputs, **kwargs)
+
+
+def _buckets(buffers: Sequence[Tensor], size: int) -> Iterator[list[Tensor]]:
+    """Buffers that go in one broadcast, as DDP sends them (`dist._broadcast_coalesced`): those of one format, until
+    they have so many bytes."""
+    open_: dict[torch.dtype, list[Tensor]] = {}
+    for buffer in buffers:
+        bucket = open_.setdefault(buffer.dtype, [])
+        bucket.append(buffer)
+        if sum(x.numel() * x.element_size() for x in bucket) >= size:
+            yield open_.pop(buffer.dtype)
+    yield from open_.values()
+
+
+def _send(buffers: Sequence[Tensor], group: Any) -> None:
+    """Give buffers of one format what those of rank 0 have, side by side in one tensor."""
+    flat = torch.cat([buffer.reshape(-1) for buffer in buffers])
+    came = functional.wait_tensor(functional.broadcast(flat, 0, group))
+    for buffer, part in zip(buffers, came.split([buffer.numel() for buffer in buffers])):
+        buffer.copy_(part.view(buffer.shape))
 
 
 def _added_up(gradient: Tensor, group: Any) -> Tensor:
