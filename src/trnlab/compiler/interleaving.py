@@ -17,6 +17,7 @@ from trnlab.chips.spec import Chip
 from trnlab.compiler.fusing.fusion import Partition
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind
 from trnlab.compiler.fusing.packing import InterleavedUnit, Unit
+from trnlab.compiler.ordering import in_sooner_order
 from trnlab.program import Routine
 from trnlab.program.transforms import ends_in, in_order, joined, keeps_registers
 from trnlab.sim.timing.schedule import interleaved_order
@@ -124,7 +125,7 @@ def _candidates(choices: Sequence[Sequence[Routine | None]], base: int, chip: Ch
             chain, there = product if chain is None else joined(chain, product, chip), [*there, number]
             whole = joined(attention, chain, chip, base, banks)
             order = interleaved_order(whole, len(attention), chip)
-            yield Interleaved(in_order(whole, order), tuple(there))
+            yield Interleaved(in_sooner_order(in_order(whole, order), chip), tuple(there))
 
 
 def _picoseconds(calls: Sequence[tuple[Routine, int]], chip: Chip) -> int:

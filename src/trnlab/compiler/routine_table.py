@@ -22,6 +22,7 @@ from trnlab.compiler.lowerings.forms import LOWERINGS
 from trnlab.compiler.lowerings.rows import CHUNKS
 from trnlab.compiler.lowerings.units import record
 from trnlab.compiler.memory_table import MemoryTable, memory_shape
+from trnlab.compiler.ordering import in_sooner_order
 from trnlab.compiler.siblings import need_all_of_sbuf
 from trnlab.errors import CapacityError, UnsupportedOpError
 from trnlab.graph.ir import Value
@@ -54,6 +55,7 @@ class RoutineTable(MemoryTable):
     chosen: Mapping[str, str]
     known: Known
     second: SecondRecorder
+    shared: bool  # whether two cores divide each call between them
     routines: dict[Signature | str, int]
     kept: dict[Signature, Signature]
 
@@ -209,7 +211,7 @@ class RoutineTable(MemoryTable):
         routine = b.build()
         for low in lowerings:
             _check_stored(routine, low)
-        return routine
+        return in_sooner_order(routine, self.chip) if banks is None and not self.shared else routine
 
 
 def _check_stored(routine: Routine, low: Lowering) -> None:

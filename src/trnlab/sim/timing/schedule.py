@@ -73,17 +73,29 @@ def _schedule(routine: Routine, base: TimingPlan, chip: Chip, policy: Policy) ->
 def interleaved_order(routine: Routine, length: int, chip: Chip) -> Array:
     """The order of a routine of two that do not depend on each other, the first of so many instructions: every engine
     takes each one's instructions in their order, and of both whichever could start sooner, of equals the first's."""
-    base = plan(routine, chip)
     n = len(routine)
     strand = (np.arange(n) >= length).astype(np.int8)
-    edges, first_edge = _ordered(base, base.uses, np.full(n, FIXED, np.int8), base.rows, routine.num_slots, strand)
+    return _listed(routine, chip, np.full(n, FIXED, np.int8), strand, n)
+
+
+def sooner_order(routine: Routine, chip: Chip, window: int) -> Array:
+    """An order of a routine in which every engine takes, of its next `window` instructions, the first of those that
+    could start soonest."""
+    n = len(routine)
+    return _listed(routine, chip, np.full(n, FREE, np.int8), np.zeros(n, np.int8), window)
+
+
+def _listed(routine: Routine, chip: Chip, moves: Array, strand: Array, window: int) -> Array:
+    """The order of a list scheduler that leaves engines and places as they are recorded."""
+    base, n = plan(routine, chip), len(routine)
+    edges, first_edge = _ordered(base, base.uses, moves, base.rows, routine.num_slots, strand)
     semaphore, completion = (round(f.value * 1000) for f in (chip.sync.semaphore, chip.dma.completion))
     tiles, visit = np.full(len(base.uses), -1, np.int32), np.empty(n, np.int32)
     access = (base.first_operand, tiles, *_lifetimes(base.first_operand, tiles))
-    limits = (n, np.arange(n), np.full(1, -1, np.int64), visit)
+    limits = (window, np.arange(n), np.full(1, -1, np.int64), visit)
     choice = np.full(n, -1, np.int32)
     done = _list(base.rows, base.row_of.copy(), choice, first_edge, edges, semaphore, completion, *access, *limits)
-    assert done, "routines wait for each other"
+    assert done, "instructions wait for each other"
     return visit
 
 
