@@ -10,12 +10,13 @@ import torch.nn.functional as F
 from compiled import build, check, error, execute, execute_in_both_orders, random
 
 from trnlab import chips
-from trnlab.compiler import compile, routine_table
+from trnlab.compiler import compile
 from trnlab.compiler.fusing.recompute import placed_late
 from trnlab.graph.builder import GraphBuilder
 from trnlab.numerics.dtypes import bfloat16, float8_e4m3, float8_e5m2, float32
 from trnlab.program.routine import COL
 from trnlab.sim.timing import time_program
+from trnlab.stacks import RECORDED
 
 BF16_PRODUCT = 2.0**-7
 """Each operand is rounded to bfloat16, half a step of 2^-8 relative: a term is off by at most 2 * 2^-9 plus a little,
@@ -242,14 +243,13 @@ def test_fp8_pairs_take_the_time_of_half_as_many_numbers():
     assert times[0] < 1.05 * times[1]
 
 
-def test_loads_and_stores_come_several_at_a_time(monkeypatch):
+def test_loads_and_stores_come_several_at_a_time():
     """Where DMA engines turn round between them, and the product is too short to hide that; as they are recorded."""
-    monkeypatch.setattr(routine_table, "in_sooner_order", lambda routine, chip: routine)
 
     def turns(chip, k):
         x, y, beside = random(k, 512), random(k, 2048), random(512, 2048)
         graph = build(lambda b, x, y, z: b.multiply(b.dot_general(x, y, ((0,), (0,))), z), x, y, beside)
-        routine = compile(graph, chips.get(chip), {"precision": "bf16"}).routines[-1]
+        routine = compile(graph, chips.get(chip), {"precision": "bf16", "order": RECORDED}).routines[-1]
         owner = routine.operands[:, COL["buffer"]]
         assert len(routine.params) == 4  # the third is loaded for the epilogue, the fourth is the result
         stored = owner[(owner == 2) | (owner == 3)] == 3

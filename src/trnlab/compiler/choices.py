@@ -18,6 +18,8 @@ from trnlab.stacks import (
     KERNEL,
     LOOPS,
     OPERATORS,
+    RECORDED,
+    SCHEDULED,
     SOFTMAX,
     SPREAD,
     TURNED,
@@ -45,6 +47,11 @@ CHOICES = (
         "attention and products that nobody waits for are interleaved in one call where that pays, or one each",
         (INTERLEAVED, APART),
     ),
+    LoweringChoice(
+        "order",
+        "instructions of a call in an order that a list scheduler finds, or as recorded",
+        (SCHEDULED, RECORDED),
+    ),
     LoweringChoice("blockings", "blockings of products are gone through, or estimated", (FOLLOWED, ESTIMATED)),
     LoweringChoice(
         "convolutions", "convolutions compute what follows them, or loops over rows do", ("with", "without")
@@ -60,4 +67,4 @@ CHOICES = (
 )
 RULES = {choice.name: choice.values[0] for choice in CHOICES}
 # What --optimize 0 compiles: nothing is placed between calls.
-QUICK = {"residence": "leave", "sbuf": "halves", "interleaving": APART}
+QUICK = {"residence": "leave", "sbuf": "halves", "interleaving": APART, "order": RECORDED}

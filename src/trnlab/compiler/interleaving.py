@@ -91,15 +91,19 @@ def _is_large_product(unit: Unit) -> bool:
 
 
 def interleave(
-    alone: Sequence[Routine | None], choices: Sequence[Sequence[Routine | None]], base: int, chip: Chip
+    alone: Sequence[Routine | None],
+    choices: Sequence[Sequence[Routine | None]],
+    base: int,
+    chip: Chip,
+    ordered: bool,
 ) -> Interleaved:
     """The attention and those of its products that gain the most by it, as one routine.
 
     alone: the attention and all products, each with all banks. choices: the same for each of SPLITS. None of what has
-    no room. base: the byte that products' tiles begin at.
+    no room. base: the byte that products' tiles begin at. ordered: whether the whole is put in order, too.
     """
     best, most = Interleaved(None, ()), 0.0
-    for found in _candidates(choices, base, chip):
+    for found in _candidates(choices, base, chip, ordered):
         before = [alone[0], *(alone[1 + n] for n in found.products)]
         calls = [(r, base * (n % 2 and r.sbuf_bytes <= base)) for n, r in enumerate(before) if r is not None]
         if found.routine is None or len(calls) < len(before):
@@ -113,7 +117,9 @@ def interleave(
     return best
 
 
-def _candidates(choices: Sequence[Sequence[Routine | None]], base: int, chip: Chip) -> Iterator[Interleaved]:
+def _candidates(
+    choices: Sequence[Sequence[Routine | None]], base: int, chip: Chip, ordered: bool
+) -> Iterator[Interleaved]:
     """The attention with its first product, its first two and so on, for each of SPLITS."""
     for (banks, _), (attention, *products) in zip(SPLITS, choices):
         if attention is None or keeps_registers(attention):
@@ -124,8 +130,8 @@ def _candidates(choices: Sequence[Sequence[Routine | None]], base: int, chip: Ch
                 continue
             chain, there = product if chain is None else joined(chain, product, chip), [*there, number]
             whole = joined(attention, chain, chip, base, banks)
-            order = interleaved_order(whole, len(attention), chip)
-            yield Interleaved(in_sooner_order(in_order(whole, order), chip), tuple(there))
+            whole = in_order(whole, interleaved_order(whole, len(attention), chip))
+            yield Interleaved(in_sooner_order(whole, chip) if ordered else whole, tuple(there))
 
 
 def _picoseconds(calls: Sequence[tuple[Routine, int]], chip: Chip) -> int:

@@ -46,7 +46,7 @@ from trnlab.program.communication import collective_of
 from trnlab.program.transforms import ends_in, own_bytes, renamed
 
 Array = np.ndarray[Any, Any]
-LATE = ("overlap", "siblings", "interleaving", *OF_PRODUCTS)  # options that groups do not depend on
+LATE = ("overlap", "siblings", "interleaving", "order", *OF_PRODUCTS)  # options that groups do not depend on
 # Elements that a second process's share of the calls reads; with fewer, a copy of a process takes longer.
 LONG_RECORDING = 1 << 24
 
@@ -243,7 +243,7 @@ class Assembly(RoutineTable):
     ) -> tuple[Call | None, list[Unit]]:
         """The call of the parts that gain by it, and those that are left."""
         attention, *products = unit.parts
-        key = "interleaved", *((*each.key, *each.addresses) for each in planned)
+        key = "interleaved", self.chosen["order"], *((*each.key, *each.addresses) for each in planned)
         if key not in self.known:
             self.known[key] = self._interleaved_of(unit, planned, key)
         found: Interleaved = self.known[key]
@@ -263,8 +263,10 @@ class Assembly(RoutineTable):
         """What becomes of an attention and products, whose routines are planned alone and for each of SPLITS."""
         made, parts = [self._at_home(each) for each in planned], len(unit.parts)
         alone, *choices = (made[n : n + parts] for n in range(0, len(made), parts))
+        alone = [r and self._ordered((*p.key, *p.addresses), r) for r, p in zip(alone, planned)]
         base = self._half(self.chip.sbuf.usable_bytes_per_partition - planned[-1].room)
-        return interleave(alone, choices, base, self.chip)
+        ordered = self.chosen["order"] == stacks.SCHEDULED
+        return interleave(alone, choices, base, self.chip, ordered)
 
     def _recordings(
         self, units: Sequence[Unit], planned: Sequence[list[PlannedRoutine]]

@@ -44,6 +44,10 @@ def routines_of(graph: Graph, chip: Chip, options: Mapping[str, Any], program: P
                 raise CapacityError(f"{found.name!r} was made otherwise", code="TRN501", where=unit[0].ops[0].loc)
             return found
 
+        def _ordered(self, key: Signature, routine: Routine) -> Routine:
+            self.known[("ordered", *key)] = routine
+            return routine
+
         def _interleaved_of(
             self, unit: InterleavedUnit, planned: Sequence[PlannedRoutine], key: Signature
         ) -> Interleaved:

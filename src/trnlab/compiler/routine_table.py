@@ -135,9 +135,20 @@ class RoutineTable(MemoryTable):
             if places:
                 self._know(key, partial(moved, routine, places, self.chip))
                 routine = self.known[key]
+            routine = self._ordered(key, routine)
             self.routines[key] = len(self.code)
             self.code.append(routine if places else renamed(routine, self._names(unit)))
         return self.routines[key]
+
+    def _ordered(self, key: Signature, routine: Routine) -> Routine:
+        """A routine of some key in the order in which it is executed."""
+        if self.shared or self.chosen["order"] == stacks.RECORDED:
+            return routine
+        known = "ordered", *key
+        if known not in self.known:
+            self.known[known] = in_sooner_order(routine, self.chip)
+        found: Routine = self.known[known]
+        return found
 
     def _call_of(self, unit: Unit, routine: int, base: int) -> Call:
         ports = (v for g in unit for v in ports_of(g, self.part, self.stores_of[g]))
@@ -211,7 +222,7 @@ class RoutineTable(MemoryTable):
         routine = b.build()
         for low in lowerings:
             _check_stored(routine, low)
-        return in_sooner_order(routine, self.chip) if banks is None and not self.shared else routine
+        return routine
 
 
 def _check_stored(routine: Routine, low: Lowering) -> None:
