@@ -66,10 +66,10 @@ def load(file: str, ranks: int) -> Any:
     if not file.endswith(".py"):
         return importlib.import_module(file)
     admit(ranks)
-    from trnlab.frontends.torch.device import pinned
+    from trnlab.frontends.torch.device import pinned_scripts
 
     path = Path(file).resolve()
-    pinned.look_at(path)  # as a script is before it runs
+    pinned_scripts.look_at(path)  # as a script is before it runs
     sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None

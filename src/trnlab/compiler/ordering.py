@@ -20,9 +20,14 @@ LEAST, MOST = 64, 1 << 19  # instructions of a routine that is worth it, and tha
 LEAST_GAIN = 0.01
 
 
+def may_have_another_order(routine: Routine) -> bool:
+    """Whether it is worth looking for another order of a routine."""
+    return LEAST <= len(routine) <= MOST and not routine.prints and not keeps_registers(routine)
+
+
 def in_sooner_order(routine: Routine, chip: Chip) -> Routine:
     """The routine in another order where it takes less time then; no value changes by it."""
-    if not LEAST <= len(routine) <= MOST or routine.prints or keeps_registers(routine):
+    if not may_have_another_order(routine):
         return routine
     other = in_order(routine, sooner_order(routine, chip, WINDOW))
     if _picoseconds(other, chip) > (1 - LEAST_GAIN) * _picoseconds(routine, chip):
