@@ -88,12 +88,12 @@ def shifted(units: list[Unit], part: Partition, world: ExecutionWorld) -> list[U
     gathers = [i for i, unit in enumerate(units) if _is(unit, EARLY)] if world.early else []
     for number, at in enumerate(gathers):
         before = gathers[max(number - world.early, 0)]
-        last = max((i for i in range(before, at) if _waits(units[at], units[i], part)), default=before)
+        last = max((i for i in range(before, at) if waits(units[at], units[i], part)), default=before)
         place[id(units[at])] = (last + 0.5 if at > before else at, number)
     scatters = [i for i, unit in enumerate(units) if _is(unit, LATE)] if world.late else []
     for number, at in enumerate(scatters):
         after = scatters[number + world.late] if number + world.late < len(scatters) else len(units)
-        readers = (place[id(unit)][0] for unit in units[at + 1 :] if _waits(unit, units[at], part))
+        readers = (place[id(unit)][0] for unit in units[at + 1 :] if waits(unit, units[at], part))
         place[id(units[at])] = (min(float(after), min(readers, default=after)) - 0.25, number)
     return sorted(units, key=lambda unit: place[id(unit)])
 
@@ -121,13 +121,11 @@ def filled(units: list[Unit], part: Partition, world: ExecutionWorld) -> list[Un
 def _not_needed(units: Sequence[Unit], since: int, part: Partition) -> list[Unit]:
     """Products from `since` on that the last unit, a collective, and all between do not wait for, in order."""
     before = units[since - 1] if since else None
-    asked = next(
-        (i for i in range(since, len(units)) if before is None or _waits(units[i], before, part)), len(units)
-    )
+    asked = next((i for i in range(since, len(units)) if before is None or waits(units[i], before, part)), len(units))
     moved: list[Unit] = []
     kept = [units[-1]]
     for unit in reversed(units[asked:-1]):
-        if unit[0].kind is GroupKind.DOT and not any(_waits(other, unit, part) for other in kept):
+        if unit[0].kind is GroupKind.DOT and not any(waits(other, unit, part) for other in kept):
             moved.append(unit)
         else:
             kept.append(unit)
@@ -138,7 +136,8 @@ def _is(unit: Unit, names: Sequence[str]) -> bool:
     return unit[0].kind is GroupKind.COLLECTIVE and unit[0].anchor.name in names
 
 
-def _waits(late: Unit, early: Unit, part: Partition) -> bool:
+def waits(late: Unit, early: Unit, part: Partition) -> bool:
+    """Whether a group of one unit must run after one of another."""
     return any(part.runs_before(before.id, group) for group in late for before in early)
 
 

@@ -14,14 +14,15 @@ from math import prod
 from typing import NamedTuple
 
 from trnlab.chips.spec import Chip
+from trnlab.compiler.communication import waits
 from trnlab.compiler.fusing.fusion import Partition
-from trnlab.compiler.fusing.groups import FusionGroup, GroupKind
+from trnlab.compiler.fusing.groups import GroupKind
 from trnlab.compiler.fusing.packing import InterleavedUnit, Unit
 from trnlab.compiler.ordering import in_sooner_order
 from trnlab.program import Routine
 from trnlab.program.transforms import ends_in, in_order, joined, keeps_registers
 from trnlab.sim.timing.schedule import interleaved_order
-from trnlab.sim.timing.timer import program_of, time_program
+from trnlab.sim.timing.timer import calls_ps
 
 SPLITS = ((7, 1), (6, 2))  # banks of PSUM for the attention, and for the products
 MOST = 4  # products beside an attention
@@ -55,7 +56,7 @@ def _waiting(before: Sequence[Unit], attention: Unit, part: Partition) -> list[U
     since = list(attention)
     for n in range(len(before) - 1, max(len(before) - NEAR, 0) - 1, -1):
         unit = before[n]
-        free = len(found) < MOST and _is_large_product(unit) and not _any_waits(since, unit, part)
+        free = len(found) < MOST and _is_large_product(unit) and not waits(since, unit, part)
         if free and not _hides_collective(before, n, part):
             found.append(unit)
         since += unit
@@ -65,11 +66,7 @@ def _waiting(before: Sequence[Unit], attention: Unit, part: Partition) -> list[U
 def _hides_collective(units: Sequence[Unit], at: int, part: Partition) -> bool:
     """Whether the collective before a unit has no reader before it."""
     start = next((n for n in range(at - 1, -1, -1) if units[n][0].kind is GroupKind.COLLECTIVE), None)
-    return start is not None and not any(_any_waits(unit, units[start], part) for unit in units[start + 1 : at])
-
-
-def _any_waits(late: Sequence[FusionGroup], early: Unit, part: Partition) -> bool:
-    return any(part.runs_before(before.id, group) for group in late for before in early)
+    return start is not None and not any(waits(unit, units[start], part) for unit in units[start + 1 : at])
 
 
 def _is_long_attention(unit: Unit) -> bool:
@@ -109,9 +106,10 @@ def interleave(
         if found.routine is None or len(calls) < len(before):
             continue
         neighbour, turn = calls[1][0], base * (len(calls) % 2)
-        apart = _picoseconds([(neighbour, base), *calls, (neighbour, turn)], chip)
+        # what is before and after counts: calls in one half of SBUF overlap with those in the other
+        apart = calls_ps([(neighbour, base), *calls, (neighbour, turn)], chip)
         free = 0 if ends_in(found.routine)[0] >= base else base
-        gain = apart - _picoseconds([(neighbour, base), (found.routine, 0), (neighbour, free)], chip)
+        gain = apart - calls_ps([(neighbour, base), (found.routine, 0), (neighbour, free)], chip)
         if gain > most + LEAST_GAIN * apart:
             best, most = found, gain
     return best
@@ -132,10 +130,3 @@ def _candidates(
             whole = joined(attention, chain, chip, base, banks)
             whole = in_order(whole, interleaved_order(whole, len(attention), chip))
             yield Interleaved(in_sooner_order(whole, chip) if ordered else whole, tuple(there))
-
-
-def _picoseconds(calls: Sequence[tuple[Routine, int]], chip: Chip) -> int:
-    """How long calls take, each with its tiles from a byte of SBUF on. What is before and after them counts: calls in
-    one half of SBUF overlap with those in the other, and one that has both with none."""
-    timeline = time_program(program_of(calls), chip)
-    return timeline.total - timeline.startup

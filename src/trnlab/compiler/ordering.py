@@ -13,29 +13,19 @@ from trnlab.program import Routine
 from trnlab.program.transforms import in_order, keeps_registers
 from trnlab.sim.timing.plan import forget
 from trnlab.sim.timing.schedule import sooner_order
-from trnlab.sim.timing.timer import time_routine
+from trnlab.sim.timing.timer import calls_ps
 
 WINDOW = 64  # instructions past the first that waits; with 256 and with all of them fewer routines are faster
 LEAST, MOST = 64, 1 << 19  # instructions of a routine that is worth it, and that is not too long for it
 LEAST_GAIN = 0.01
 
 
-def may_have_another_order(routine: Routine) -> bool:
-    """Whether it is worth looking for another order of a routine."""
-    return LEAST <= len(routine) <= MOST and not routine.prints and not keeps_registers(routine)
-
-
 def in_sooner_order(routine: Routine, chip: Chip) -> Routine:
     """The routine in another order where it takes less time then; no value changes by it."""
-    if not may_have_another_order(routine):
+    if not LEAST <= len(routine) <= MOST or routine.prints or keeps_registers(routine):
         return routine
     other = in_order(routine, sooner_order(routine, chip, WINDOW))
-    if _picoseconds(other, chip) > (1 - LEAST_GAIN) * _picoseconds(routine, chip):
+    if calls_ps([(other, 0)], chip) > (1 - LEAST_GAIN) * calls_ps([(routine, 0)], chip):
         return routine
     forget(routine, chip)
     return other
-
-
-def _picoseconds(routine: Routine, chip: Chip) -> int:
-    timeline = time_routine(routine, chip)
-    return timeline.total - timeline.startup

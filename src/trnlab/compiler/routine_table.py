@@ -22,7 +22,7 @@ from trnlab.compiler.lowerings.forms import LOWERINGS
 from trnlab.compiler.lowerings.rows import CHUNKS
 from trnlab.compiler.lowerings.units import record
 from trnlab.compiler.memory_table import MemoryTable, memory_shape
-from trnlab.compiler.ordering import in_sooner_order, may_have_another_order
+from trnlab.compiler.ordering import LEAST, in_sooner_order
 from trnlab.compiler.siblings import need_all_of_sbuf
 from trnlab.errors import CapacityError, UnsupportedOpError
 from trnlab.graph.ir import Value
@@ -142,7 +142,7 @@ class RoutineTable(MemoryTable):
 
     def _ordered(self, key: Signature, routine: Routine) -> Routine:
         """A routine of some key in the order in which it is executed."""
-        if self.shared or self.chosen["order"] == stacks.RECORDED or not may_have_another_order(routine):
+        if self.shared or self.chosen["order"] == stacks.RECORDED or len(routine) < LEAST:
             return routine
         known = "ordered", *key
         if known not in self.known:

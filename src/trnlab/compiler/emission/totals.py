@@ -91,7 +91,32 @@ class Moments:
         block.taken = block.count = 0
 
 
-class Extremes:
+class _OneOfRows:
+    """A number of each row, put together from parts by an operator: [R] in the end."""
+
+    b: Builder
+    rows: int
+    op: str
+    _blocks: list[_Block]
+
+    def _shorten(self, block: _Block) -> None:
+        """One place for all."""
+        if block.taken > 1:
+            taken = block.tile[: block.count, : block.taken]
+            self.b.tensor_reduce(dst=block.tile[: block.count, :1], data=taken, op=self.op, axes=1)
+            block.taken = 1
+
+    def store(self, row: int, target: AP) -> None:
+        """Write out the rows of the block from `row` on, of which all columns have been seen, to HBM [R]."""
+        block, count = self._blocks[row // 128], min(128, self.rows - row)
+        if not block.taken:
+            return
+        self._shorten(block)
+        dma_store(self.b, hbm_view(target.buffer, row, ((1, count), (1, 1))), block.tile[:count, :1])
+        block.taken = 0
+
+
+class Extremes(_OneOfRows):
     """The largest, or the smallest, elements of rows: [R] in the end, in their format. op: "max" or "min"."""
 
     def __init__(self, b: Builder, rows: int, op: str, dt: DType = float32) -> None:
@@ -110,25 +135,9 @@ class Extremes:
         block.taken += 1
         block.count = data.partitions
 
-    def _shorten(self, block: _Block) -> None:
-        """One place for all."""
-        if block.taken > 1:
-            taken = block.tile[: block.count, : block.taken]
-            self.b.tensor_reduce(dst=block.tile[: block.count, :1], data=taken, op=self.op, axes=1)
-            block.taken = 1
-
     def again(self, b: Builder) -> Extremes:
         """The same for another routine."""
         return Extremes(b, self.rows, self.op, self.dtype)
-
-    def store(self, row: int, target: AP) -> None:
-        """Write out the rows of the block from `row` on, of which all columns have been seen, to HBM [R]."""
-        block, count = self._blocks[row // 128], min(128, self.rows - row)
-        if not block.taken:
-            return
-        self._shorten(block)
-        dma_store(self.b, hbm_view(target.buffer, row, ((1, count), (1, 1))), block.tile[:count, :1])
-        block.taken = 0
 
 
 class SoftmaxStatistics:
@@ -208,12 +217,12 @@ class SoftmaxStatistics:
         block.taken = 0
 
 
-class SumsOfSquares:
+class SumsOfSquares(_OneOfRows):
     """Sums of the squares of rows: float32 [R] in the end."""
 
     def __init__(self, b: Builder, rows: int, cols: int, width: int) -> None:
         """`cols`: of all there is. `width`: most columns of a sweep."""
-        self.b, self.rows, self.cols, self.width = b, rows, cols, width
+        self.b, self.rows, self.op, self.cols, self.width = b, rows, "add", cols, width
         blocks, self._places = -(-rows // 128), min(PLACES, -(-cols // width) + 1)
         tile = b.tile((128, blocks, self._places), float32, name="squares")
         self._blocks = [_Block(tile[:, i]) for i in range(blocks)]
@@ -229,24 +238,9 @@ class SumsOfSquares:
         block.taken += 1
         block.count = count
 
-    def _shorten(self, block: _Block) -> None:
-        """One place for all."""
-        if block.taken > 1:
-            tile = block.tile[: block.count]
-            self.b.tensor_reduce(dst=tile[:, :1], data=tile[:, : block.taken], op="add", axes=1)
-            block.taken = 1
-
     def again(self, b: Builder) -> SumsOfSquares:
         """The same for another routine."""
         return SumsOfSquares(b, self.rows, self.cols, self.width)
-
-    def store(self, row: int, target: AP) -> None:
-        """Write out the rows of the block from `row` on, of which all columns have been seen, to HBM [R]."""
-        block, count = self._blocks[row // 128], min(128, self.rows - row)
-        if block.taken:
-            self._shorten(block)
-            dma_store(self.b, hbm_view(target.buffer, row, ((1, count), (1, 1))), block.tile[:count, :1])
-            block.taken = 0
 
 
 class PartSums:

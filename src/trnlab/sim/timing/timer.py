@@ -167,6 +167,12 @@ def program_of(calls: Sequence[tuple[Routine, int]]) -> Program:
     return Program(first.name, first.target, routines, tuple(tensors), tuple(made), inputs, ())
 
 
+def calls_ps(calls: Sequence[tuple[Routine, int]], chip: Chip) -> int:
+    """Picoseconds of `program_of` these calls, without its start."""
+    timeline = time_program(program_of(calls), chip)
+    return timeline.total - timeline.startup
+
+
 def phase_of(policy: Policy, chip: Chip, routines: Iterable[Routine]) -> int | None:
     """When a half-rate window of the PE array begins, in picoseconds; None for full rate, as of compiled programs."""
     if policy.half_rate == "off" or not all(len(routine.left_open) for routine in routines if len(routine)):
