@@ -43,6 +43,11 @@ CHOICES = (
         "siblings", "products of the same rows are one call where that pays, or one each", (JOINED, APART)
     ),
     LoweringChoice(
+        "rows",
+        "loops over whole rows are computed with the product before them, or by calls of their own",
+        (JOINED, APART),
+    ),
+    LoweringChoice(
         "interleaving",
         "attention and products that nobody waits for are interleaved in one call where that pays, or one each",
         (INTERLEAVED, APART),

@@ -72,7 +72,7 @@ class MemoryTable:
                 for value in op.operands:
                     root = self.part.root(value)
                     owner = self.part.owner.get(root)
-                    if owner is not None and owner is not group:
+                    if owner is not None and not self.part.inside(value, group):
                         stored.add(root)
         return stored
 

@@ -25,14 +25,17 @@ from trnlab.compiler.fusing.duplicates import merge_duplicates
 from trnlab.compiler.fusing.fusion import Partition
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind
 from trnlab.compiler.fusing.packing import InterleavedUnit, Unit, pack
+from trnlab.compiler.fusing.rematerialize import rematerialize
 from trnlab.compiler.fusing.signature import Signature, ports_of
 from trnlab.compiler.fusing.tiles import exact_converts
 from trnlab.compiler.fusing.updates import join_updates
 from trnlab.compiler.interleaving import SPLITS, Interleaved, interleave, interleave_units
+from trnlab.compiler.lowerings.row_epilogue import needs_rows
 from trnlab.compiler.passes import FINISH, run_passes, with_chip
 from trnlab.compiler.progress import counted
 from trnlab.compiler.residence import FOREIGN, SbufRing, settle
 from trnlab.compiler.routine_table import OF_PRODUCTS, Known, PlannedRoutine, RoutineTable
+from trnlab.compiler.row_epilogues import join_row_loops
 from trnlab.compiler.siblings import join_siblings
 from trnlab.compiler.supported import select_rules
 from trnlab.errors import CapacityError, UnsupportedOpError
@@ -61,8 +64,15 @@ def compile(graph: Graph, chip: Chip, options: Mapping[str, Any], known: Known |
     communication or other choices, and its groups where they differ in `LATE` alone; what is missing is added.
     Raises CapacityError for what does not fit on chip, UnsupportedOpError for what has no lowering.
     """
+    known = {} if known is None else known
     with collector_paused():
-        return assembled(graph, chip, options, {} if known is None else known).program()
+        assembly = assembled(graph, chip, options, known)
+        try:
+            return assembly.program()
+        except CapacityError:
+            if not any(map(needs_rows, assembly.groups)):
+                raise
+        return assembled(graph, chip, {**options, "rows": stacks.APART}, known).program()
 
 
 def assembled(
@@ -108,10 +118,16 @@ class Assembly(RoutineTable):
         self.part = Partition(graph, looks, copies, rules, operators, chosen["convolutions"] == "with")
         self.part.form()
         join_updates(self.part)
+        # cores that share a call share no SBUF, and divide a product or an attention, but not both at once
+        self.shared = chip.name in CORES_PER_RANK
+        if chosen["rows"] == stacks.JOINED and not operators and not self.shared:
+            join_row_loops(self.part, chip)
         merge_duplicates(self.part)
+        self.probed = {root for v in tapped if self._storable(root := self.part.root(v))}
+        if chosen["rows"] == stacks.JOINED and not operators:
+            rematerialize(self.part, {self.part.root(v) for v in graph.outputs} | self.probed)
         self.groups = self.part.ordered()
         self.cols = [group.cols for group in self.groups]
-        self.probed = {root for v in tapped if self._storable(root := self.part.root(v))}
         self.stores = self._stored_values() | self.probed
         self.stores_of: dict[FusionGroup, set[Value]] = {group: set() for group in self.groups}
         for value in self.stores:
@@ -119,8 +135,6 @@ class Assembly(RoutineTable):
         for group in self.groups:
             if group.kind in (GroupKind.ROWS, GroupKind.DOT):
                 group.exact = exact_converts(group, self.stores)
-        # cores that share a call share no SBUF, and divide a product or an attention, but not both at once
-        self.shared = chip.name in CORES_PER_RANK
         self.stays = chosen["residence"] == "stay" and not operators and not self.shared
         # whether all calls lie behind each other in SBUF: loops that gain by having all of it take turns at halves
         self.in_ring = chosen["sbuf"] == "ring" and not any(
@@ -154,12 +168,7 @@ class Assembly(RoutineTable):
     def program(self) -> Program:
         """All calls in order, and all tensors in their places."""
         calls = self.calls(resident=True)
-        half = self._half(0)
-        computing = [i for i, call in enumerate(calls) if collective_of(self.code[call.routine]) is None]
-        turns = accumulate(not calls[i].concurrent for i in computing)  # those beside each other are one
-        for i, turn in zip(computing, turns):
-            if turn % 2 == 0 and i not in self.settled and self.code[calls[i].routine].sbuf_bytes <= half:
-                calls[i] = replace(calls[i], sbuf_base=half)
+        self._take_halves(calls)
         peak = self._place(calls)
         ids = [self.tensor_of[v] for v in self.graph.inputs], [self.tensor_of[v] for v in self.graph.outputs]
         return Program(
@@ -176,6 +185,22 @@ class Assembly(RoutineTable):
             self.world.ranks,
             self.world.waits,
         )
+
+    def _take_halves(self, calls: list[Call]) -> None:
+        """Have calls take turns at both halves of SBUF, so that each loads while the one before computes. One that
+        needs all of it finds the upper half free."""
+        half = self._half(0)
+        fits = [self.code[call.routine].sbuf_bytes <= half for call in calls]
+        computing = [i for i, call in enumerate(calls) if collective_of(self.code[call.routine]) is None]
+        turns = list(accumulate(not calls[i].concurrent for i in computing))  # those beside each other are one
+        upper, whole = {}, 0
+        for i, turn in zip(reversed(computing), reversed(turns)):
+            if not fits[i]:
+                whole = turn - 1
+            upper[i] = (turn - whole) % 2 == 1 if whole else turn % 2 == 0
+        for i in computing:
+            if upper[i] and fits[i] and i not in self.settled:
+                calls[i] = replace(calls[i], sbuf_base=half)
 
     def calls(self, resident: bool = False) -> list[Call]:
         """All calls in order. resident: whether tensors may stay in SBUF between them."""

@@ -105,10 +105,11 @@ def _spans(part: Partition, units: Sequence[Unit]) -> dict[Value, list[int]]:
         for group in unit:
             for op in group.ops:
                 for value in op.results:
-                    found.setdefault(value, []).insert(0, i)
+                    if part.owner[value] is group:
+                        found.setdefault(value, []).insert(0, i)
                 for value in op.operands:
                     root = part.root(value)
-                    if part.owner.get(root) is not group:
+                    if not part.inside(root, group):
                         found.setdefault(root, []).append(i)
     return found
 

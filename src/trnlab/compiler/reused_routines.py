@@ -61,6 +61,10 @@ def routines_of(graph: Graph, chip: Chip, options: Mapping[str, Any], program: P
 
     known: Known = {}
     made = assembled(graph, chip, options, known, Numbered)
-    if made.program().calls != program.calls or made.spoilt or len(made.code) != len(program.routines):
+    try:
+        again = made.program()
+    except CapacityError:  # it was compiled with other choices
+        return {}
+    if again.calls != program.calls or made.spoilt or len(made.code) != len(program.routines):
         return {}
     return {what: found for what, found in known.items() if isinstance(found, Routine | Interleaved)}

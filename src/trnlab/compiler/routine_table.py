@@ -19,6 +19,7 @@ from trnlab.compiler.fusing.signature import Signature, is_awaited, ports_of, si
 from trnlab.compiler.in_place import _read
 from trnlab.compiler.lowerings.context import Lowering
 from trnlab.compiler.lowerings.forms import LOWERINGS
+from trnlab.compiler.lowerings.row_epilogue import needs_rows
 from trnlab.compiler.lowerings.rows import CHUNKS
 from trnlab.compiler.lowerings.units import record
 from trnlab.compiler.memory_table import MemoryTable, memory_shape
@@ -178,7 +179,7 @@ class RoutineTable(MemoryTable):
             first.kind is GroupKind.ROWS and (first.cols or 0) > CHUNKS[0]
         )
         long = len(unit) == 1 and alone and sum(v.type.size for v in _read(first)) >= LONG
-        long = long or need_all_of_sbuf(unit, self.part, self.chip)
+        long = long or need_all_of_sbuf(unit, self.part, self.chip) or needs_rows(first)
         forms = [form for form, applies in LOWERINGS[unit[0].kind] if applies(unit[0])]
         for form in forms:
             for limit in limits or ((usable,) if long else (self._half(0), usable)):

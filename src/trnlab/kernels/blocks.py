@@ -154,11 +154,14 @@ class Sink(Protocol):
     """Where the finished tiles of a matrix go. Tiles come in runs: same rows, each to the right of the last.
 
     `cost`: seconds that an engine needs for a tile of BANK columns, 0 where it is copied and no more. `moved`: bytes
-    that are loaded and stored for each element then.
+    that are loaded and stored for each element then. `open_rows`: blocks of P rows whose tiles it takes in turn, 0
+    for any number; with it, rows are finished in their order. `banks`: of PSUM, the last ones, that are its own.
     """
 
     cost: float = 0.0
     moved: int = 0
+    open_rows: int = 0
+    banks: int = 0
 
     def open(self, b: Builder, work: Workspace, width: int) -> None:
         """Reserve what SBUF it needs. `width`: columns of the longest run of adjacent tiles."""

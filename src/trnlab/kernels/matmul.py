@@ -78,7 +78,7 @@ def problem_of(b: Builder, item: BatchedProduct, lhs_k_rows: bool, rhs_k_rows: b
     assert formats[0] == formats[1] or {*formats} <= FP8, f"{item.lhs.dtype} against {item.rhs.dtype}"
     sink, sums = item.sink, item.sums is not None
     how = item.lhs.dtype.name, lhs_k_rows, rhs_k_rows, sink.cost, sink.moved
-    return MatmulProblem(m, n, k, *how, sums=sums, banks=b.banks)
+    return MatmulProblem(m, n, k, *how, sums=sums, banks=b.banks - sink.banks, open_rows=sink.open_rows)
 
 
 def batch_matmul(b: Builder, items: Sequence[BatchedProduct], *, lhs_k_rows: bool, rhs_k_rows: bool) -> None:
@@ -156,11 +156,13 @@ class _Multiplier:
         summed = (problem.n, items[0].rhs.dtype) if items[0].sums_of_rhs else (problem.m, items[0].lhs.dtype)
         self._sums = _Sums(b, *summed) if problem.sums else None
         self.blocking = choose(problem, b.sbuf_free, b.chip, b.follows_blockings)
-        self.accumulators = [b.psum((P, BANK), bank=i) for i in range(problem.accumulators)]
+        across = ceil(problem.n / BANK) if problem.open_rows else 1  # banks side by side, for whole rows
+        beside = [b.psum((P, across * BANK), bank=i * across) for i in range(problem.accumulators // across)]
+        self.accumulators = [tile[:, i * BANK : (i + 1) * BANK] for tile in beside for i in range(across)]
         columns = BANK * 4 // problem.raw_itemsize
         turned = [
             b.psum((P, columns), problem.raw_dtype, bank=i)
-            for i in range(problem.accumulators, b.banks - problem.sums)
+            for i in range(problem.accumulators, problem.banks - problem.sums)
         ]
         self._feeds = (
             OperandFeed(b, self.work, self.blocking.lhs, self.blocking.depth, items[0].lhs, turned),

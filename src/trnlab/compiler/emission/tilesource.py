@@ -11,6 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from trnlab.compiler.analysis.strided import ValueView, split_rows
+from trnlab.compiler.emission.column_sums import ColumnSums
 from trnlab.compiler.emission.domain import Domain, RowCache, SweepSlice, parts_of_sweep
 from trnlab.compiler.emission.runs import RunTiles
 from trnlab.compiler.emission.totals import Extremes, Moments, SoftmaxStatistics, SumsOfSquares
@@ -18,18 +19,17 @@ from trnlab.compiler.fusing.fusion import Partition
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass, resident
 from trnlab.compiler.fusing.tiles import TileSpace
 from trnlab.graph.ir import Value
-from trnlab.isa.base import Engine, Memory
+from trnlab.isa.base import Engine
 from trnlab.kernels import residence
 from trnlab.kernels.blocks import dma_load, dma_store
 from trnlab.kernels.view import HbmView, TilePart, rectangle, together, view_of
-from trnlab.numerics.dtypes import DType, bfloat16, float32, int32
+from trnlab.numerics.dtypes import DType, float32, int32
 from trnlab.program import AP, Builder, hbm_view
 from trnlab.program.strided import collapsed
 
 MOST_KEPT = 1024  # blocks of rows of which what varies along them is kept
 WINDOW = 64  # of them, that are loaded at once, or stored
 MANY = 128  # from which on that is worth it: a transfer of one block takes as long as one of several
-PSUM_COLS = 512  # fp32 elements of one bank
 
 
 class TileLoader:
@@ -55,8 +55,7 @@ class TileLoader:
         self._of_cols: dict[Value, tuple[tuple[int, int], AP]] = {}
         self._of_sweep: dict[Value, AP] = {}
         self._early: dict[tuple[Value, int, int], AP] = {}  # of a later sweep, by its first row and column
-        self._sums: dict[tuple[Value, int], list[AP]] = {}
-        self._ones: dict[DType, AP] = {}
+        self.column_sums = ColumnSums(b)
         self.totals: dict[Value, Moments | Extremes | SoftmaxStatistics | SumsOfSquares] = {}
         self.in_order = group.kind is GroupKind.ROWS  # the last columns of a row come last
         # whether it is an epilogue whose tiles begin at each 128th row: of one product, or one group of channels
@@ -73,7 +72,7 @@ class TileLoader:
     def sibling(self) -> TileLoader:
         """Another one for the next tile of the same loop, with the same numbers, columns and sums."""
         twin = TileLoader(self.b, self.group, self.part, self.ports, self.wide, self.narrow)
-        twin._numbers, twin._kept, twin._sums, twin._ones = self._numbers, self._kept, self._sums, self._ones
+        twin._numbers, twin._kept, twin.column_sums = self._numbers, self._kept, self.column_sums
         twin.totals, twin.kept, twin.runs, twin._kept_rows = self.totals, self.kept, self.runs, self._kept_rows
         twin._windows, twin._row_results = self._windows, self._row_results
         twin._split, twin._homes = self._split, self._homes
@@ -89,8 +88,8 @@ class TileLoader:
         """Load before the loop whatever `other`, a trial run of the same group, kept throughout."""
         for number, kind in other._numbers:
             self.constant(float(number), 128, kind)
-        for dtype in other._ones:
-            self._all_ones(dtype)
+        for dtype in other.column_sums.ones:
+            self.column_sums.ones_of(dtype)
         for value in other._kept:
             self._keep(value)
         for value, rows in other._kept_rows:
@@ -425,34 +424,11 @@ class TileLoader:
         for value, totals in self.totals.items():
             for row in range(0, totals.rows, 128):
                 totals.store(row, self.ports[value])
+        self.column_sums.finish(self.ports, self.wide)
 
     def column_sum(self, value: Value, data: AP, frame: SweepSlice) -> None:
-        """Add the rows of `data` to the sums over all rows, on the PE array; write them out after the last rows."""
-        if data.memory is Memory.PSUM or data.dtype not in (float32, bfloat16):
-            raise AssertionError("column sums read floats in SBUF")
-        starts = range(0, frame.cols, PSUM_COLS)
-        if frame.first_rows:
-            widths = [min(PSUM_COLS, frame.cols - c) for c in starts]
-            self._sums[value, frame.col] = [self.b.psum((1, w), float32, name="sums") for w in widths]
-        ones = self._all_ones(data.dtype)[: frame.rows]
-        for c, total in zip(starts, self._sums[value, frame.col]):
-            moving = data[:, c : c + total.free]
-            self.b.nc_matmul(
-                dst=total, stationary=ones, moving=moving, accumulate=not frame.first_rows, stop=frame.last_rows
-            )
-        if frame.last_rows:
-            for c, total in zip(starts, self._sums[value, frame.col]):
-                out = self.wide.take(1, total.free, value.dtype)
-                self.b.tensor_copy(dst=out, src=total)
-                target = hbm_view(self.ports[value].buffer, frame.col + c, ((1, 1), (1, total.free)))
-                dma_store(self.b, target, out)
-                self.wide.give(out)
-
-    def _all_ones(self, dtype: DType) -> AP:
-        if dtype not in self._ones:
-            self._ones[dtype] = self.b.tile((128, 1), dtype, name="ones")
-            self.b.memset(dst=self._ones[dtype], value=1.0)
-        return self._ones[dtype]
+        """Add the rows of `data` to the sums over all rows; write them out after the last rows."""
+        self.column_sums.add(value, data, frame, self.ports[value], self.wide)
 
 
 def _row_dims(seen: ValueView, rows: int) -> int:

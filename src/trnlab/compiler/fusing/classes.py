@@ -23,8 +23,10 @@ class Classes:
         return self.views[value].base if value in self.views else value
 
     def inside(self, value: Value, group: FusionGroup) -> bool:
-        """Whether `value`, or what it looks at, is computed by the group."""
-        return self.owner.get(self.root(value)) is group
+        """Whether `value`, or what it looks at, is computed by the group; what others compute, too, it may compute
+        again."""
+        root = self.root(value)
+        return self.owner.get(root) is group or root in group.classes
 
     def splat(self, value: Value) -> float | None:
         """The number that a value is everywhere, if it is a constant one."""

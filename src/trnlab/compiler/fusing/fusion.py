@@ -100,22 +100,22 @@ class Partition(Admission):
 
     def ordered(self) -> list[FusionGroup]:
         """All groups, in an order that respects their dependencies and otherwise follows the program."""
-        ordered, users = self._ordered(), self.graph.users()
+        ordered, self._users = self._ordered(), self.graph.users()
         outputs = {self.root(v) for v in self.graph.outputs}
         for group in ordered:
             if group.kind is GroupKind.ROWS and sums_over_rows(group):
-                late = self._for_sums_alone(group, users, outputs)
+                late = self._for_sums_alone(group, outputs)
                 group.ops = [*(op for op in group.ops if op not in late), *(op for op in group.ops if op in late)]
             self._find_same(group)
         return ordered
 
-    def _for_sums_alone(self, group: FusionGroup, users: dict[Value, list[Op]], outputs: set[Value]) -> set[Op]:
+    def _for_sums_alone(self, group: FusionGroup, outputs: set[Value]) -> set[Op]:
         """Sums over rows, and what only they read. Nobody has them before all rows are done: they come last in each
         tile, whatever order they are written in."""
         late: set[Op] = set()
         for op in reversed(group.ops):
             value = op.results[0]
-            readers = self._computing_readers(value, users)
+            readers = self.computing_readers(value)
             if group.classes[value] is ValueClass.FINAL or (
                 readers and late.issuperset(readers) and value not in outputs
             ):
@@ -178,7 +178,7 @@ class Partition(Admission):
             other = self.owner.get(self.root(value))
             if other is None or other is group or other.size != group.size or not self._is_of_columns(other):
                 continue
-            readers = {r for made in other.ops for r in self._computing_readers(made.result, self._users)}
+            readers = {r for made in other.ops for r in self.computing_readers(made.result)}
             if readers <= {op, *other.ops} and all(self._admits(group, made) for made in other.ops):
                 self.merge(other, group)
 
@@ -201,7 +201,7 @@ class Partition(Admission):
         """Whether others read what an op reads of a group: it is stored then, and further results cost more."""
         outputs = {self.root(v) for v in self.graph.outputs}
         read = {self.root(v) for v in op.operands if self.inside(v, group)}
-        return any(v in outputs or {*self._computing_readers(v, self._users)} != {op} for v in read)
+        return any(v in outputs or {*self.computing_readers(v)} != {op} for v in read)
 
     def _sink_epilogues(self, merged: bool = False) -> None:
         """Move what a matmul's epilogue computes for one loop over rows alone into that loop: it is not stored
@@ -217,7 +217,7 @@ class Partition(Admission):
                     continue
                 if self._loads_columns(group, op):
                     continue
-                users = self.readers_of(op.result, readers)
+                users = self.readers_of(op.result)
                 user = users.pop() if len(users) == 1 else None
                 if user is None or user is group or user.kind is not GroupKind.ROWS:
                     continue
@@ -242,14 +242,14 @@ class Partition(Admission):
     def _saves(self, group: FusionGroup, last: Op, user: FusionGroup) -> bool:
         """Whether fewer bytes are stored where the loop over rows that reads a cast computes it, with all before it
         that can go there. The product may be stored in more bytes than the cast is."""
-        users, gone = self._users, {last}
+        gone = {last}
         for op in reversed(group.ops[1:]):
-            readers = self._computing_readers(op.result, users)
+            readers = self.computing_readers(op.result)
             if readers and {*readers} <= {*gone, *user.ops} and not self._loads_columns(group, op):
                 gone.add(op)
 
         def stored(computed: list[Op]) -> int:
-            read = (op for op in computed if not {*self._computing_readers(op.result, users)} <= {*computed})
+            read = (op for op in computed if not {*self.computing_readers(op.result)} <= {*computed})
             return sum(op.result.type.nbytes for op in read)
 
         return stored([op for op in group.ops if op not in gone]) < stored(group.ops)
@@ -274,16 +274,16 @@ class Partition(Admission):
         in_order = all(op.name != "gather" and self.strided(v).is_contiguous for op, v in looks)
         return in_order and all(is_seen(v, value, user.kind) for _, v in looks)
 
-    def readers_of(self, value: Value, users: dict[Value, list[Op]]) -> set[FusionGroup | None]:
+    def readers_of(self, value: Value) -> set[FusionGroup | None]:
         """The groups that read a value, views looked through."""
-        return {self.owner.get(r.result) for r in self._computing_readers(value, users)}
+        return {self.owner.get(r.result) for r in self.computing_readers(value)}
 
-    def _computing_readers(self, value: Value, readers: dict[Value, list[Op]]) -> list[Op]:
+    def computing_readers(self, value: Value) -> list[Op]:
         """The ops that read a value, views looked through."""
         found = []
-        for op in readers.get(value, ()):
+        for op in self._users.get(value, ()):
             is_view = op.name in LOOK_OPS and op.result not in self.copies
-            found += self._computing_readers(op.result, readers) if is_view else [op]
+            found += self.computing_readers(op.result) if is_view else [op]
         return found
 
     def _merge_siblings(self) -> None:
@@ -317,7 +317,7 @@ class Partition(Admission):
     def _mergeable(self, a: FusionGroup, b: FusionGroup) -> bool:
         if a.kind is not GroupKind.ROWS or a.size != b.size or a.update != b.update:
             return False
-        if a.size <= SMALL and self._waits_for_more(b, a):
+        if a.size <= SMALL and self._waits_for_more(b, a) and not self._is_for_alone(a, b):
             return False
         if a.cols is not None and b.cols is not None and a.cols != b.cols:
             return False
@@ -331,6 +331,11 @@ class Partition(Admission):
         return not any(
             self.runs_before(x.id, g) and self.runs_before(g.id, y) for g in self.groups for x, y in ((a, b), (b, a))
         )
+
+    def _is_for_alone(self, a: FusionGroup, b: FusionGroup) -> bool:
+        """Whether nobody but `b` reads what `a` computes."""
+        readers = {r for op in a.ops for r in self.computing_readers(op.result)}
+        return readers <= {*a.ops, *b.ops} and not {op.result for op in a.ops} & {*self.graph.outputs}
 
     def _waits_for_more(self, late: FusionGroup, early: FusionGroup) -> bool:
         """Whether `late` must wait for groups that `early` need not wait for."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass
@@ -90,6 +90,11 @@ class TileSpace:
         size = tile.dtype.itemsize
         self._used[size] -= 1
         self._free[size].append(tile.buffer)
+
+
+def tiles_bytes(counts: Mapping[int, int], width: int) -> int:
+    """Bytes of a partition that so many tiles of each item size take."""
+    return sum(n * (-(-size * width // 64) * 64) for size, n in counts.items())
 
 
 class PsumSpace:

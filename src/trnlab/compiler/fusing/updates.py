@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from trnlab.compiler.fusing.fusion import Partition
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass
-from trnlab.graph.ir import Op, Value
+from trnlab.graph.ir import Value
 
 
 def join_updates(part: Partition) -> None:
     """Move every update that a matmul can take along into that matmul's group."""
-    outputs, users = {part.root(v) for v in part.graph.outputs}, part.graph.users()
+    outputs = {part.root(v) for v in part.graph.outputs}
     for update in [g for g in part.groups if g.ops and g.update and g.kind is GroupKind.ROWS]:
         owners = {part.owner[v] for v in _roots(part, update) if v in part.owner} - {update}
         dots = [g for g in owners if g.kind is GroupKind.DOT and g.size == update.size]
-        if len(dots) == 1 and _can_join(part, update, dots[0], outputs, users):
+        if len(dots) == 1 and _can_join(part, update, dots[0], outputs):
             part.merge(update, dots[0])
 
 
@@ -29,15 +29,13 @@ def _roots(part: Partition, group: FusionGroup) -> dict[Value, None]:
     return dict.fromkeys(part.root(v) for op in group.ops for v in op.operands)
 
 
-def _can_join(
-    part: Partition, update: FusionGroup, dot: FusionGroup, outputs: set[Value], users: dict[Value, list[Op]]
-) -> bool:
+def _can_join(part: Partition, update: FusionGroup, dot: FusionGroup, outputs: set[Value]) -> bool:
     """Whether the loop over a matmul's tiles can compute the update, and nobody else needs the gradient."""
     if update.cols is not None or any(c not in (ValueClass.FULL, ValueClass.SCALAR) for c in update.classes.values()):
         return False
     gradients = [v for v in _roots(part, update) if part.owner.get(v) is dot]
     for value in gradients:
-        alone = value not in outputs and part.readers_of(value, users) == {update}
+        alone = value not in outputs and part.readers_of(value) == {update}
         whole = dot.classes[value] is ValueClass.FINAL  # a sum over all tiles, which no tile has
         if not alone or whole or not part.read_in_step(update, value):
             return False

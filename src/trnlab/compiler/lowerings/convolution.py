@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from trnlab.compiler.convolutions import has_few_channels, is_weight_gradient, slides_of, taps_of_image
 from trnlab.compiler.lowerings.context import Lowering
-from trnlab.compiler.lowerings.dot import sinks_of
+from trnlab.compiler.lowerings.sinks import sinks_of
 from trnlab.kernels.blocks import BANK
 from trnlab.kernels.convolutions.few_channels import ViewSink, few_channel_convolution
 from trnlab.kernels.convolutions.forward import convolution

@@ -28,7 +28,7 @@ from trnlab.compiler.emission.tilesource import TileLoader
 from trnlab.compiler.emission.totals import PartSums
 from trnlab.compiler.fusing.fusion import Partition
 from trnlab.compiler.fusing.groups import FusionGroup, ValueClass, sums_over_rows
-from trnlab.compiler.fusing.tiles import PsumSpace, TilePlan, TileSpace, make_plan, origin
+from trnlab.compiler.fusing.tiles import PsumSpace, TilePlan, TileSpace, make_plan, origin, tiles_bytes
 from trnlab.compiler.lowerings.context import Lowering, SbufTurns
 from trnlab.errors import CapacityError
 from trnlab.graph.ir import Op, Value
@@ -346,7 +346,7 @@ class _Trial:
         loads = [Counter(value.dtype.itemsize for value in trial.loaded(plan)) for plan in trial.stages]
         self._most = {size: max(each[size] for each in loads) for size in self._wide}
         b = trial.low.b
-        self._fixed = b.sbuf_limit - b.sbuf_free - _bytes(self._wide, width) - _bytes(self._narrow, 1)
+        self._fixed = b.sbuf_limit - b.sbuf_free - tiles_bytes(self._wide, width) - tiles_bytes(self._narrow, 1)
 
     def sizes(self, count: int, factor: float) -> tuple[Sizes, int]:
         """Tiles for `count` sweeps side by side, and the bytes of a partition that they and the rest take."""
@@ -354,7 +354,7 @@ class _Trial:
         ahead = all(count * (self._early[k] + self._most[k]) <= n for k, n in wide.items())
         ahead = ahead and self._width >= LEAST_PIECE  # of shorter sweeps what varies along rows is waited for
         sizes = Sizes(count, wide, {k: (count + 2) * n for k, n in self._narrow.items()}, ahead)
-        return sizes, self._fixed + _bytes(sizes.wide, self._width) + _bytes(sizes.narrow, 1)
+        return sizes, self._fixed + tiles_bytes(sizes.wide, self._width) + tiles_bytes(sizes.narrow, 1)
 
 
 def _forms(low: Lowering, domain: Domain) -> Iterator[tuple[int, int, float]]:
@@ -399,10 +399,6 @@ def _turns(domain: Domain, width: int) -> Iterator[tuple[int, float]]:
     """The entries of TURNS that a loop has sweeps for; all count as overlapping when there is one sweep."""
     sweeps = -(-domain.rows // 128) * -(-domain.width // width)
     return ((count, factor) for count, factor in TURNS if count <= max(sweeps, 1))
-
-
-def _bytes(counts: Counter[int] | dict[int, int], width: int) -> int:
-    return sum(n * (-(-size * width // 64) * 64) for size, n in counts.items())
 
 
 def _columns_outside(group: FusionGroup, domain: Domain, width: int) -> bool:

@@ -19,12 +19,12 @@ from __future__ import annotations
 from math import ceil, prod
 
 from trnlab.compiler.lowerings.context import Lowering
-from trnlab.compiler.lowerings.dot import BANK, EpilogueSink, sinks_of
 from trnlab.compiler.lowerings.move import fill
+from trnlab.compiler.lowerings.sinks import EpilogueSink, sinks_of
 from trnlab.compiler.rules import SUMS_IN_MEMORY, SUMS_OF_WHOLE_NUMBERS
 from trnlab.graph.ir import Value
 from trnlab.isa.base import Engine
-from trnlab.kernels.blocks import BANKS, BlockSource, P, ViewSource, load_rows, next_queue
+from trnlab.kernels.blocks import BANK, BANKS, BlockSource, P, ViewSource, load_rows, next_queue
 from trnlab.kernels.matmul import BatchedProduct, batch_matmul
 from trnlab.kernels.view import HbmView
 from trnlab.numerics.dtypes import DType, bool_, float32, int32

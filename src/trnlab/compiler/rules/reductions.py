@@ -23,7 +23,7 @@ def reduce(e: Emitter, op: Op) -> None:
         e.loader.extremes(op.result, data, e.frame, _alu(op))
         return
     if e.group.classes[op.result] is ValueClass.FINAL:
-        e.loader.column_sum(op.result, data, e.frame)
+        e.loader.column_sum(op.result, e.sbuf(data), e.frame)
         return
     tile = row_sum(e, op)
     if op.attrs["kind"] == "add" and data.dtype.is_float and data.free > 1 and e.lighter(data.free) is Engine.SCALAR:

@@ -70,6 +70,8 @@ def _worth_following(problem: MatmulProblem, budget: int, chip: Chip, most: int 
     """The best `most` of all blockings by their estimates: of those with the same loops the best alone."""
     estimate, best = estimates(problem, chip), dict[object, tuple[float, int, Blocking]]()
     for number, each in enumerate(_candidates(problem, budget)):
+        if problem.open_rows and each.open_rows > problem.open_rows:
+            continue
         resident, streamed = each.resident, each.streamed
         loops = each.lhs_resident, each.depth, streamed.piece, resident.block, resident.piece, each.keep, each.spill
         found = estimate(each), number, each
@@ -81,7 +83,7 @@ def _worth_following(problem: MatmulProblem, budget: int, chip: Chip, most: int 
 def _deeper(found: Blocking, problem: MatmulProblem, budget: int) -> Blocking:
     """The blocking with as many tiles for the larger operand, or for what of it waits to be transposed, as there are
     pieces, and room: they are loaded while the call before works."""
-    name = "rhs" if problem.n >= problem.m else "lhs"
+    name = "rhs" if problem.n >= problem.m or problem.open_rows else "lhs"
     side: BlockedOperand = getattr(found, name)
     room = budget - found.sbuf_bytes(problem.itemsize, problem.raw_itemsize)
     pieces = ceil(side.size / side.piece) * found.chunks

@@ -21,10 +21,14 @@ LONGEST = 1 << 11  # tiles and chunks that are gone through, of a longer product
 
 
 def block_seconds(problem: MatmulProblem, blocking: Blocking, chip: Chip) -> float:
-    """What a product in a blocking costs: the seconds that it takes between others of its kind, and those for which
-    it holds the DMA engines, which its neighbours could have had. In steps of training the least sum is fastest
-    (ADR 148).
-    """
+    """What a product in a blocking costs: both of `block_times`, for its neighbours could have had the DMA engines.
+    In steps of training the least sum is fastest (ADR 148)."""
+    return sum(block_times(problem, blocking, chip))
+
+
+def block_times(problem: MatmulProblem, blocking: Blocking, chip: Chip) -> tuple[float, float]:
+    """Seconds that a product in a blocking takes between others of its kind, and those for which it holds the DMA
+    engines."""
     resident, streamed = blocking.resident, blocking.streamed
     across = _followed(streamed, blocking.chunks * resident.products, 4 if blocking.chunks == 1 else 2)
     along = _followed(resident, across * blocking.chunks * streamed.products, 2)
@@ -35,7 +39,8 @@ def block_seconds(problem: MatmulProblem, blocking: Blocking, chip: Chip) -> flo
     groups = np.empty((count, steps.BANK + 1), np.int64)
     pieces = np.empty((2, count, steps.FREED + 1), np.int64)
     time, moving = steps.block_time(sides, _product(problem, blocking, chip), _costs(problem, chip), groups, pieces)
-    return float((time + moving) / PS_PER_S * whole / sides[:, steps.SIZE].prod())
+    scale = whole / sides[:, steps.SIZE].prod() / PS_PER_S
+    return float(time * scale), float(moving * scale)
 
 
 def waits_for_memory(problem: MatmulProblem, loaded: int, stored: int, chip: Chip) -> bool:

@@ -48,7 +48,7 @@ class _Estimates:
         self.accumulators, self.turning = problem.accumulators, problem.turning
         matmuls = ceil(self.k_tiles / 2) if doubles(problem.dtype, chip) else self.k_tiles
         self.pe = self.columns * matmuls * chip.tensor.passes.of(problem.dtype).value / clock
-        self.bandwidth = _bandwidth(chip)
+        self.bandwidth = bandwidth(chip)
         self.issue, self.clocks = (chip.vector.issue.value + chip.scalar.issue.value) / 2, vector + scalar
         self.sunk = self.columns * (problem.sink_cost or self._copy_time(BANK)) / BANK
         self.moved = problem.m * problem.n * (problem.sink_moved or self.itemsize)
@@ -158,7 +158,7 @@ def _together(*times: float) -> float:
     return float(sum(time**8 for time in times) ** (1 / 8))
 
 
-def _bandwidth(chip: Chip) -> float:
+def bandwidth(chip: Chip) -> float:
     """Bytes per second between HBM and SBUF."""
     return min(chip.dma.engines.value * chip.dma.engine_bandwidth.value, chip.hbm.bandwidth.value)
 

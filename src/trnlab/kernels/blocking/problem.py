@@ -41,6 +41,7 @@ class MatmulProblem:
     sums: bool = False  # whether one operand is summed over the contraction, too
     batch: int = 1  # products of this shape in a row, whose loads go on from one to the next
     banks: int = BANKS  # of PSUM
+    open_rows: int = 0  # as of a `Sink`
 
     @property
     def itemsize(self) -> int:
@@ -133,6 +134,11 @@ class Blocking:
             + side.raw_tiles * raw_bytes(side.piece, self.depth, raw_itemsize or itemsize)
             for side in (self.lhs, self.rhs)
         )
+
+    @property
+    def open_rows(self) -> int:
+        """Blocks of rows of the result whose tiles come in turn: some of each before any is whole."""
+        return self.lhs.products if self.lhs_resident or self.rhs.blocks == 1 else ceil(self.lhs.size / self.lhs.unit)
 
     @property
     def loads(self) -> tuple[int, int]:
