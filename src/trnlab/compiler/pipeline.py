@@ -113,19 +113,10 @@ class Assembly(RoutineTable):
         chosen: Mapping[str, str] = MappingProxyType(RULES),
     ) -> None:
         self.graph, self.chip, self.chosen = graph, chip, chosen
-        looks, copies = resolve_views(graph)
         operators = chosen["fusion"] == stacks.OPERATORS
-        self.part = Partition(graph, looks, copies, rules, operators, chosen["convolutions"] == "with")
-        self.part.form()
-        join_updates(self.part)
         # cores that share a call share no SBUF, and divide a product or an attention, but not both at once
         self.shared = chip.name in CORES_PER_RANK
-        if chosen["rows"] == stacks.JOINED and not operators and not self.shared:
-            join_row_loops(self.part, chip)
-        merge_duplicates(self.part)
-        self.probed = {root for v in tapped if self._storable(root := self.part.root(v))}
-        if chosen["rows"] == stacks.JOINED and not operators:
-            rematerialize(self.part, {self.part.root(v) for v in graph.outputs} | self.probed)
+        self._partition(rules, tapped, operators)
         self.groups = self.part.ordered()
         self.cols = [group.cols for group in self.groups]
         self.stores = self._stored_values() | self.probed
@@ -144,6 +135,20 @@ class Assembly(RoutineTable):
         self._begin(around)
         self.world = ExecutionWorld()
         self.known: Known = {} if around is None else around.known
+
+    def _partition(self, rules: Mapping[Op, SelectionRule], tapped: Iterable[Value], operators: bool) -> None:
+        """Put every op into a group. operators: as of `Partition`."""
+        looks, copies = resolve_views(self.graph)
+        with_epilogues, joined = self.chosen["convolutions"] == "with", self.chosen["rows"] == stacks.JOINED
+        self.part = Partition(self.graph, looks, copies, rules, operators, with_epilogues)
+        self.part.form()
+        join_updates(self.part)
+        if joined and not operators and not self.shared:
+            join_row_loops(self.part, self.chip)
+        merge_duplicates(self.part)
+        self.probed = {root for v in tapped if self._storable(root := self.part.root(v))}
+        if joined and not operators:
+            rematerialize(self.part, {self.part.root(v) for v in self.graph.outputs} | self.probed)
 
     def _begin(self, around: Assembly | None = None) -> None:
         """Nothing is assembled yet, but the routines of what is around it."""

@@ -8,6 +8,7 @@ from math import prod
 from trnlab.compiler.analysis.strided import ValueView, identity, is_filled, split_rows
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass
 from trnlab.graph.ir import Op, Value
+from trnlab.numerics.dtypes import bfloat16, float32
 
 
 class Classes:
@@ -113,3 +114,13 @@ def _suffix(dims: list[tuple[int, int]], *, zero: bool) -> tuple[list[tuple[int,
     while first and (dims[first - 1][1] == 0) is zero:
         first -= 1
     return dims[:first], prod(count for count, _ in dims[first:])
+
+
+def widens(op: Op) -> bool:
+    """Whether an op writes the same numbers in more bytes."""
+    return op.name == "convert" and (op.operands[0].dtype, op.result.dtype) == (bfloat16, float32)
+
+
+def narrows(op: Op) -> bool:
+    """Whether an op writes what it reads in fewer bytes."""
+    return op.name == "convert" and op.result.dtype.itemsize < op.operands[0].dtype.itemsize

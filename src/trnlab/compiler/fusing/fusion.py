@@ -17,6 +17,7 @@ from trnlab.compiler.analysis.selection import SelectionRule
 from trnlab.compiler.analysis.strided import BARRIER, LOOK_OPS, ValueView
 from trnlab.compiler.convolutions import has_epilogue
 from trnlab.compiler.fusing.admission import Admission, dot_cols, fits_psum, reduced_cols
+from trnlab.compiler.fusing.classes import narrows, widens
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass, resident, sums_over_rows
 from trnlab.compiler.fusing.limits import beside_operators
 from trnlab.compiler.fusing.order import bring_forward, gathered_when_read
@@ -25,7 +26,6 @@ from trnlab.compiler.fusing.tiles import is_seen
 from trnlab.graph.collectives import exchanges_own_parts
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.ops import COLLECTIVE, DOT, ELEMENTWISE, OPS, REDUCE, WINDOW
-from trnlab.numerics.dtypes import bfloat16, float32
 
 # Elements of a group that is merged with a later one only if that makes nobody wait: there is little to save.
 SMALL = 4096
@@ -221,10 +221,10 @@ class Partition(Admission):
                 user = users.pop() if len(users) == 1 else None
                 if user is None or user is group or user.kind is not GroupKind.ROWS:
                     continue
-                wide = _widens(op) or (group.kind is GroupKind.ROWS and self._cut_otherwise(group, op, user))
+                wide = widens(op) or (group.kind is GroupKind.ROWS and self._cut_otherwise(group, op, user))
                 if (merged or group.kind is GroupKind.ROWS) and not wide:
                     continue
-                if group.kind is GroupKind.DOT and _narrows(op) and not self._saves(group, op, user):
+                if group.kind is GroupKind.DOT and narrows(op) and not self._saves(group, op, user):
                     continue
                 if self.read_in_step(user, op.result) and self._admits(user, op):
                     group.ops.remove(op)
@@ -493,13 +493,3 @@ class Partition(Admission):
             return last[group.id]
         others = [last[r] for r in readers[producer] if r not in updating and last[r] > last[producer]]
         return max(last[producer], min(last[group.id], min(others, default=last[producer]) + 0.5))
-
-
-def _widens(op: Op) -> bool:
-    """Whether an op writes the same numbers in more bytes."""
-    return op.name == "convert" and (op.operands[0].dtype, op.result.dtype) == (bfloat16, float32)
-
-
-def _narrows(op: Op) -> bool:
-    """Whether an op writes what it reads in fewer bytes."""
-    return op.name == "convert" and op.result.dtype.itemsize < op.operands[0].dtype.itemsize
