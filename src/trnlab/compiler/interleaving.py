@@ -24,7 +24,7 @@ from trnlab.program.transforms import ends_in, in_order, joined, keeps_registers
 from trnlab.sim.timing.schedule import interleaved_order
 from trnlab.sim.timing.timer import calls_ps
 
-SPLITS = ((7, 1), (6, 2))  # banks of PSUM for the attention, and for the products
+BANKS = (6, 2)  # of PSUM for the attention, and for the products
 MOST = 4  # products beside an attention
 NEAR = 16  # calls between a product and the attention behind it at most: what it reads is in memory for longer
 LEAST_WORK = 1 << 28  # multiplications and additions of a product, and of an attention
@@ -89,18 +89,18 @@ def _is_large_product(unit: Unit) -> bool:
 
 def interleave(
     alone: Sequence[Routine | None],
-    choices: Sequence[Sequence[Routine | None]],
+    beside: Sequence[Routine | None],
     base: int,
     chip: Chip,
     ordered: bool,
 ) -> Interleaved:
     """The attention and those of its products that gain the most by it, as one routine.
 
-    alone: the attention and all products, each with all banks. choices: the same for each of SPLITS. None of what has
-    no room. base: the byte that products' tiles begin at. ordered: whether the whole is put in order, too.
+    alone: the attention and all products, each with all banks. beside: the same with BANKS. None of what has no room.
+    base: the byte that products' tiles begin at. ordered: whether the whole is put in order, too.
     """
     best, most = Interleaved(None, ()), 0.0
-    for found in _candidates(choices, base, chip, ordered):
+    for found in _candidates(beside, base, chip, ordered):
         before = [alone[0], *(alone[1 + n] for n in found.products)]
         calls = [(r, base * (n % 2 and r.sbuf_bytes <= base)) for n, r in enumerate(before) if r is not None]
         if found.routine is None or len(calls) < len(before):
@@ -115,18 +115,16 @@ def interleave(
     return best
 
 
-def _candidates(
-    choices: Sequence[Sequence[Routine | None]], base: int, chip: Chip, ordered: bool
-) -> Iterator[Interleaved]:
-    """The attention with its first product, its first two and so on, for each of SPLITS."""
-    for (banks, _), (attention, *products) in zip(SPLITS, choices):
-        if attention is None or keeps_registers(attention):
+def _candidates(beside: Sequence[Routine | None], base: int, chip: Chip, ordered: bool) -> Iterator[Interleaved]:
+    """The attention with its first product, its first two and so on."""
+    attention, *products = beside
+    if attention is None or keeps_registers(attention):
+        return
+    chain, there = None, list[int]()
+    for number, product in enumerate(products):
+        if product is None or keeps_registers(product):
             continue
-        chain, there = None, list[int]()
-        for number, product in enumerate(products):
-            if product is None or keeps_registers(product):
-                continue
-            chain, there = product if chain is None else joined(chain, product, chip), [*there, number]
-            whole = joined(attention, chain, chip, base, banks)
-            whole = in_order(whole, interleaved_order(whole, len(attention), chip))
-            yield Interleaved(in_sooner_order(whole, chip) if ordered else whole, tuple(there))
+        chain, there = product if chain is None else joined(chain, product, chip), [*there, number]
+        whole = joined(attention, chain, chip, base, BANKS[0])
+        whole = in_order(whole, interleaved_order(whole, len(attention), chip))
+        yield Interleaved(in_sooner_order(whole, chip) if ordered else whole, tuple(there))

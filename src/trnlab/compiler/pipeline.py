@@ -29,7 +29,7 @@ from trnlab.compiler.fusing.rematerialize import rematerialize
 from trnlab.compiler.fusing.signature import Signature, ports_of
 from trnlab.compiler.fusing.tiles import exact_converts
 from trnlab.compiler.fusing.updates import join_updates
-from trnlab.compiler.interleaving import SPLITS, Interleaved, interleave, interleave_units
+from trnlab.compiler.interleaving import BANKS, Interleaved, interleave, interleave_units
 from trnlab.compiler.lowerings.row_epilogue import needs_rows
 from trnlab.compiler.passes import FINISH, run_passes, with_chip
 from trnlab.compiler.progress import counted
@@ -262,8 +262,7 @@ class Assembly(RoutineTable):
             return []
         if isinstance(unit, InterleavedUnit):
             attention = unit.parts[0]
-            split = [(part, n[part is not attention]) for n in SPLITS for part in unit.parts]
-            beside = (self._beside_residents(*each)[0] for each in split)
+            beside = (self._beside_residents(part, BANKS[part is not attention])[0] for part in unit.parts)
             return [*(self._planned(i, part)[0] for part in unit.parts), *beside]
         alone = unit[0].kind is GroupKind.COLLECTIVE or not self._meets(i)[0]
         return [self._alone(unit)] if alone else self._beside_residents(unit)
@@ -290,13 +289,13 @@ class Assembly(RoutineTable):
     def _interleaved_of(
         self, unit: InterleavedUnit, planned: Sequence[PlannedRoutine], key: Signature
     ) -> Interleaved:
-        """What becomes of an attention and products, whose routines are planned alone and for each of SPLITS."""
+        """What becomes of an attention and products, whose routines are planned alone and with BANKS."""
         made, parts = [self._at_home(each) for each in planned], len(unit.parts)
-        alone, *choices = (made[n : n + parts] for n in range(0, len(made), parts))
+        alone, beside = made[:parts], made[parts:]
         alone = [r and self._ordered((*p.key, *p.addresses), r) for r, p in zip(alone, planned)]
         base = self._half(self.chip.sbuf.usable_bytes_per_partition - planned[-1].room)
         ordered = self.chosen["order"] == stacks.SCHEDULED
-        return interleave(alone, choices, base, self.chip, ordered)
+        return interleave(alone, beside, base, self.chip, ordered)
 
     def _recordings(
         self, units: Sequence[Unit], planned: Sequence[list[PlannedRoutine]]

@@ -123,7 +123,7 @@ def _pays(candidate: _Candidate, chip: Chip) -> bool:
 
     try:
         plan = best_plan(Lowering(b, both, part, ports, stores), problem.m, with_sink)
-        half = choose(problem, chip.sbuf.usable_bytes_per_partition // 2, chip)
+        half = choose(problem, chip.sbuf.usable_bytes_per_partition // 2, chip, followed=False)
     except CapacityError:
         return False
     return plan.product_seconds <= block_times(problem, half, chip)[0] + _loop_seconds(loop, plan, chip)

@@ -251,7 +251,7 @@ class EpiloguePlan:
         taken = self._trial.fixed + sum(each.nbytes for each in sums)
         room = b.sbuf_free - taken - tiles_bytes(wide, self._trial.domain.cols) - tiles_bytes(narrow, 1)
         try:
-            return block_times(shape, choose(shape, room, b.chip, b.follows_blockings), b.chip)
+            return block_times(shape, choose(shape, room, b.chip, followed=False), b.chip)
         except CapacityError:
             return float("inf"), 0.0
 
