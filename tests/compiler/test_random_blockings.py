@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from compiled import build, execute_in_both_orders, random
 
-from trnlab.compiler import routine_table
-from trnlab.compiler.lowerings import dot
+from trnlab.compiler import routine_table, row_epilogues
+from trnlab.compiler.lowerings import row_epilogue, sinks
+from trnlab.compiler.lowerings.row_epilogue import Depth
 from trnlab.errors import CapacityError
 from trnlab.kernels import matmul
 from trnlab.kernels.blocking import choose as choosing
@@ -51,7 +52,18 @@ def sums(b, z, beside):
     return z, top, b.reduce(grown, (1,))
 
 
+def rows(b, z, beside):
+    """A loop over whole rows, and a sum over rows."""
+    z = b.add(z, beside)
+    mean = b.multiply(b.reduce(z, (1,)), 1 / z.shape[1])
+    apart = b.subtract(z, b.broadcast_in_dim(mean, z.shape, (0,)))
+    return apart, b.reduce(apart, (0,)), b.reduce(z, (0,))
+
+
 def expected(epilogue, z, beside):
+    if epilogue is rows:
+        apart = z + beside - (z + beside).mean(1)[:, None]
+        return apart, apart.sum(0), (z + beside).sum(0)
     if epilogue is waits:
         for _ in range(4):
             z = (z + beside) * 0.5
@@ -69,7 +81,11 @@ def any_blocking(rng, problem, budget, chip, followed=True):
     if problem.accumulators < 1:
         raise CapacityError("no bank is left for results", code="TRN502")
     for room in (min(budget, MOST_BYTES), budget):
-        found = list(choosing._candidates(problem, room))
+        found = [
+            each
+            for each in choosing._candidates(problem, room)
+            if not problem.open_rows or each.open_rows <= problem.open_rows
+        ]
         if found:
             return choosing._deeper(rng.choice(found), problem, room)
     raise CapacityError("no blocks fit", code="TRN501")
@@ -97,7 +113,7 @@ def test_results_do_not_hang_on_blocks(case, monkeypatch):
     beside = random(m, n, seed=case + 2)
     monkeypatch.setattr(routine_table, "Builder", FewBanks)
     monkeypatch.setattr(matmul, "choose", partial(any_blocking, rng))
-    monkeypatch.setattr(dot, "least_seconds", lambda *given: 1.0)  # room for one more tile, where there is
+    monkeypatch.setattr(sinks, "least_seconds", lambda *given: 1.0)  # room for one more tile, where there is
 
     def function(b, x, y, beside):
         z = b.dot_general(x, y, ((int(turned[0]),), (int(turned[1]),)), dt=float32)
@@ -110,3 +126,33 @@ def test_results_do_not_hang_on_blocks(case, monkeypatch):
     for got, want in zip(found, expected(epilogue, z, beside), strict=True):
         error = np.abs(np.asarray(got, np.float64).reshape(np.shape(want)) - want)
         assert (error <= 2e-5 * np.abs(want) + 3e-5).all(), (epilogue.__name__, error.max())
+
+
+@pytest.mark.parametrize("case", range(CASES // 2))
+def test_nor_do_those_of_loops_over_rows(case, monkeypatch):
+    """Any number of rows open, and of those that wait; sums on the PE array where banks are left, or on GpSimdE."""
+    rng = chance.Random(case)
+    turned, depth = [rng.random() < 0.5 for _ in range(2)], Depth(rng.randint(1, 4), rng.randint(1, 3))
+    m, k = rng.choice([1024, 1100, 1290]), rng.choice([96, 200, 384])
+    n = rng.choice([768, 1000, 1300])
+    FewBanks.number = rng.choice([8, 8, 7, 6, 5])
+    dtype = rng.choice([np.float32, ml_dtypes.bfloat16])
+    x = random(*((m, k) if turned[0] else (k, m)), seed=case).astype(dtype)
+    y = (random(*((n, k) if turned[1] else (k, n)), seed=case + 1) / np.sqrt(k, dtype=np.float32)).astype(dtype)
+    beside = random(m, n, seed=case + 2)
+    monkeypatch.setattr(routine_table, "Builder", FewBanks)
+    monkeypatch.setattr(row_epilogue, "DEPTHS", (depth,))
+    monkeypatch.setattr(row_epilogues, "_pays", lambda candidate, chip: True)
+    monkeypatch.setattr(matmul, "choose", partial(any_blocking, rng))
+
+    def function(b, x, y, beside):
+        z = b.dot_general(x, y, ((int(turned[0]),), (int(turned[1]),)), dt=float32)
+        return rows(b, z, beside)
+
+    graph = build(function, x, y, beside)
+    found = execute_in_both_orders(graph, [x, y, beside])
+    left, right = (v.astype(np.float64) for v in (x, y))
+    z = (left if turned[0] else left.T) @ (right.T if turned[1] else right)
+    for got, want in zip(found, expected(rows, z, beside), strict=True):
+        error = np.abs(np.asarray(got, np.float64) - want)
+        assert (error <= 2e-5 * np.abs(want) + (3e-5 if want.ndim > 1 else 2e-3)).all(), error.max()

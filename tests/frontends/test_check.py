@@ -66,7 +66,10 @@ def test_stacks_that_compile_alike_share_programs(tmp_path, monkeypatch):
     path = tmp_path / "script.py"
     path.write_text(next(iter(CLEAN.values())))
     target = chips.target("trn1.2xlarge")
-    asked = [parse(text) for text in ("vendor,order=scheduled", "vendor,order=scheduled,tracing_us=0", "ours")]
+    asked = [
+        parse(text)
+        for text in ("vendor,order=scheduled,rows=joined", "vendor,order=scheduled,rows=joined,tracing_us=0", "ours")
+    ]
     report = examine(Script(path), [target], Session(target), asked)
     slow, *same = report.results
     assert len(made) == len({id(graph) for graph, *_ in made}) > 0
