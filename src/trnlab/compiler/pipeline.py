@@ -144,7 +144,7 @@ class Assembly(RoutineTable):
         self.part.form()
         join_updates(self.part)
         if joined and not operators and not self.shared:
-            join_row_loops(self.part, self.chip)
+            join_row_loops(self.part, self.chip, self.chosen["residence"] == "stay")
         merge_duplicates(self.part)
         self.probed = {root for v in tapped if self._storable(root := self.part.root(v))}
         if joined and not operators:

@@ -19,6 +19,7 @@ from trnlab.compiler.lowerings.context import Lowering
 from trnlab.compiler.lowerings.dot import arranged
 from trnlab.compiler.lowerings.row_epilogue import EpiloguePlan, best_plan
 from trnlab.compiler.memory_table import memory_shape
+from trnlab.compiler.residence import LARGEST
 from trnlab.errors import CapacityError
 from trnlab.graph.ir import Op, Value
 from trnlab.graph.ops import ELEMENTWISE, OPS
@@ -44,15 +45,17 @@ class _Candidate(NamedTuple):
     stores: set[Value]
 
 
-def join_row_loops(part: Partition, chip: Chip) -> None:
-    """Move every loop over rows that a product can take along into that product's group, where that pays."""
+def join_row_loops(part: Partition, chip: Chip, stays: bool) -> None:
+    """Move every loop over rows that a product can take along into that product's group, where that pays. stays:
+    whether tensors that fit stay in SBUF between calls."""
+    room = LARGEST * P * chip.sbuf.usable_bytes_per_partition if stays else 0
     known: dict[Signature, bool] = {}
     for loop in [g for g in part.groups if g.ops and _is_of_rows(g)]:
         roots = dict.fromkeys(part.root(v) for op in loop.ops for v in op.operands)
         makers = dict.fromkeys(g for v in roots if (g := part.owner.get(v)) is not None and g is not loop)
         dots = [g for g in makers if g.kind is GroupKind.DOT and (g.size, g.cols) == (loop.size, loop.cols)]
         for dot in sorted(dots, key=lambda g: -g.id):
-            if not _can_join(part, loop, dot):
+            if dot.anchor.results[0].type.nbytes <= room or not _can_join(part, loop, dot):
                 continue
             candidate = _candidate(part, dot, loop)
             key = signature(candidate.both, part, candidate.stores)
