@@ -104,6 +104,26 @@ def test_what_a_product_reads_or_the_user_is_stored():
         assert got.tobytes() == want.tobytes()
 
 
+def test_a_reader_of_what_lies_between_too():
+    """The last loop reads the distances from the mean as well, before it reads what is made of them."""
+
+    def function(b, x, more, w):
+        stream = b.add(x, more)
+        apart = b.subtract(stream, over_columns(b, stream))
+        spread = b.multiply(b.reduce(b.multiply(apart, apart), (1,)), 1 / COLS)
+        normal = b.multiply(apart, b.broadcast_in_dim(b.rsqrt(b.add(spread, 1e-5)), stream.shape, (0,)))
+        made = b.dot_general(b.dot_general(stream, w, ((1,), (0,))), w, ((1,), (1,)))
+        early = b.multiply(made, apart)
+        return stream, b.multiply(early, b.add(normal, made)), early
+
+    values = given()
+    graph = build(function, *values)
+    for leave in ("stay", "leave"):
+        again, kept = (program_of(graph, residence=leave, rows=rows) for rows in (JOINED, APART))
+        for got, want in zip(results(again, graph, values), results(kept, graph, values), strict=True):
+            assert got.tobytes() == want.tobytes()
+
+
 def test_what_is_overwritten_is_read_before():
     """The rows are written over what was given: their readers still find what they were."""
 

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from trnlab.chips.spec import Chip
 from trnlab.compiler.fusing.fusion import Partition
-from trnlab.compiler.fusing.groups import FusionGroup, GroupKind
+from trnlab.compiler.fusing.groups import FusionGroup
 from trnlab.compiler.fusing.packing import Unit, are_siblings
-from trnlab.compiler.lowerings.dot import arranged
+from trnlab.compiler.lowerings.dot import arranged, product_of
 from trnlab.errors import CapacityError
 from trnlab.graph.ir import Value
 from trnlab.kernels.blocking.choose import choose, least_seconds
@@ -65,20 +65,14 @@ def need_all_of_sbuf(unit: Unit, part: Partition, chip: Chip) -> bool:
 
 def _known(group: FusionGroup, part: Partition) -> tuple[_Shared, MatmulProblem] | None:
     """What a group's product is, if it is one of matrices that may have siblings."""
-    if group.kind is not GroupKind.DOT or group.anchor.name != "dot_general":
+    problem = product_of(group, part) if group.anchor.name == "dot_general" else None
+    if problem is None or problem.n % P or problem.m < LEAST_ROWS:
         return None
     attrs, (lhs, rhs) = group.anchor.attrs, group.anchor.operands
-    if attrs["lhs_batching_dimensions"] or attrs.get("lhs_mx") or rhs.dtype.itemsize == 1:
-        return None
     left, _, rows, left_k = arranged(part.strided(lhs), attrs, "lhs")
-    right, _, _, right_k = arranged(part.strided(rhs), attrs, "rhs")
-    form, cols = attrs.get("rhs_cast") or rhs.dtype.name, group.cols or 1
-    m, k = group.size // cols, right.size // cols
-    if cols % P or m < LEAST_ROWS:
-        return None
     layout = left.base, left.offset, left.shape, left.strides, rows, left_k, attrs.get("lhs_cast", "")
-    shared = _Shared(part.shared(lhs), layout, (rhs.dtype, form, right_k, k))
-    return shared, MatmulProblem(m, cols, k, form, left_k, right_k)
+    right = rhs.dtype, problem.dtype, problem.rhs_k_rows, problem.k
+    return _Shared(part.shared(lhs), layout, right), problem
 
 
 def _may_join(units: list[Unit], at: int, group: FusionGroup, part: Partition) -> bool:

@@ -43,7 +43,9 @@ def rematerialize(part: Partition, outputs: set[Value]) -> None:
             if recipe is None or not all(_may_compute(part, group, r, value, recipe) for r in readers[value]):
                 continue
             for reader in readers.pop(value):
-                _compute_again(part, reader, value, recipe)
+                _compute_again(part, group, reader, recipe)
+                for op in recipe.ops:
+                    readers.get(op.result, set()).discard(reader)
                 for source in (recipe.source, *recipe.rows):
                     readers.setdefault(source, set()).add(reader)
             kept |= {recipe.source, *recipe.rows}
@@ -133,12 +135,12 @@ def _outer(part: Partition, group: FusionGroup, recipe: _Recipe) -> dict[Value, 
     return found
 
 
-def _compute_again(part: Partition, reader: FusionGroup, value: Value, recipe: _Recipe) -> None:
-    """Put the ops of a recipe into a loop, before the first that reads the value."""
-    owner = part.owner[value]
-    first = next(i for i, op in enumerate(reader.ops) if any(part.root(v) is value for v in op.operands))
+def _compute_again(part: Partition, owner: FusionGroup, reader: FusionGroup, recipe: _Recipe) -> None:
+    """Put the ops of a recipe into a loop, before the first that reads what they make."""
+    made = {op.result for op in recipe.ops}
+    first = next(i for i, op in enumerate(reader.ops) if any(part.root(v) in made for v in op.operands))
     reader.ops[first:first] = [op for op in recipe.ops if op.result not in reader.classes]
-    reader.classes.update({op.result: owner.classes[op.result] for op in recipe.ops})
+    reader.classes.update({value: owner.classes[value] for value in made})
     outer = {v: cls for v, cls in _outer(part, owner, recipe).items() if cls is not None}
-    reader.outer = {v: c for v, c in reader.outer.items() if part.root(v) is not value} | outer
-    reader.loads = reader.loads - {value} | {recipe.source}
+    reader.outer = {v: c for v, c in reader.outer.items() if part.root(v) not in made} | outer
+    reader.loads = reader.loads - made | {recipe.source}

@@ -11,6 +11,8 @@ from itertools import product
 from math import prod
 from typing import Any, TypeVar
 
+from trnlab.compiler.fusing.fusion import Partition
+from trnlab.compiler.fusing.groups import FusionGroup, GroupKind
 from trnlab.compiler.lowerings.context import Lowering
 from trnlab.compiler.lowerings.row_epilogue import RowSink, needs_rows, row_sink
 from trnlab.compiler.lowerings.sinks import EpilogueSink, sinks_of
@@ -264,6 +266,22 @@ def arranged(view: View, attrs: Mapping[str, Any], side: str) -> tuple[View, int
         at = len(batch) if not rows else len(view.shape)
         view = view.expand(at, 1)
     return view, len(batch), max(len(rows), 1), k_rows
+
+
+def product_of(group: FusionGroup, part: Partition) -> MatmulProblem | None:
+    """The product of two matrices, or of several pairs, that a group begins with; None for any other, and where the
+    right operand is widened."""
+    op, attrs = group.anchor, group.anchor.attrs
+    batched = attrs.get("lhs_mx") or attrs.get("lhs_batching_dimensions")
+    if group.kind is not GroupKind.DOT or op.name not in ("dot_general", "trn.dot_sum") or batched:
+        return None
+    lhs, rhs = op.operands[:2]
+    if rhs.dtype.itemsize == 1:
+        return None
+    k_rows = (arranged(part.strided(value), attrs, side)[-1] for value, side in ((lhs, "lhs"), (rhs, "rhs")))
+    cols = group.cols or 1
+    contracted = sum(value.type.size for value in op.operands[1::2]) // cols
+    return MatmulProblem(group.size // cols, cols, contracted, attrs.get("rhs_cast") or rhs.dtype.name, *k_rows)
 
 
 def _step(view: Strided[Any], dims: tuple[int, ...]) -> int:

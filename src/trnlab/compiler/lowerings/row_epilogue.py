@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products whose epilogue needs whole rows: a norm of what they make, or the gradient of one.
 
-Tiles of a row are put together in SBUF, and when all have come, the loop over rows goes through them: as
-`lowerings.rows` would through rows that it loads, but nothing is stored and loaded in between, and the PE array works
-on the next rows meanwhile.
+Tiles of a row lie beside each other in PSUM, or are put together in SBUF, and when all have come, the loop over rows
+goes through them: as `lowerings.rows` would through rows that it loads, but nothing is stored and loaded in between,
+and the PE array works on the next rows meanwhile.
 """
 
 from __future__ import annotations
