@@ -104,8 +104,9 @@ def test_what_a_product_reads_or_the_user_is_stored():
         assert got.tobytes() == want.tobytes()
 
 
-def test_a_reader_of_what_lies_between_too():
-    """The last loop reads the distances from the mean as well, before it reads what is made of them."""
+@pytest.mark.parametrize("before", [True, False])
+def test_a_reader_of_what_lies_between_too(before):
+    """The last loop reads the distances from the mean as well, before what is made of them or behind it."""
 
     def function(b, x, more, w):
         stream = b.add(x, more)
@@ -113,8 +114,9 @@ def test_a_reader_of_what_lies_between_too():
         spread = b.multiply(b.reduce(b.multiply(apart, apart), (1,)), 1 / COLS)
         normal = b.multiply(apart, b.broadcast_in_dim(b.rsqrt(b.add(spread, 1e-5)), stream.shape, (0,)))
         made = b.dot_general(b.dot_general(stream, w, ((1,), (0,))), w, ((1,), (1,)))
-        early = b.multiply(made, apart)
-        return stream, b.multiply(early, b.add(normal, made)), early
+        first, second = (apart, normal) if before else (normal, apart)
+        early = b.multiply(made, first)
+        return stream, b.multiply(early, b.add(second, made)), early
 
     values = given()
     graph = build(function, *values)

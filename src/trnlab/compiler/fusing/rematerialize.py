@@ -138,8 +138,9 @@ def _outer(part: Partition, group: FusionGroup, recipe: _Recipe) -> dict[Value, 
 def _compute_again(part: Partition, owner: FusionGroup, reader: FusionGroup, recipe: _Recipe) -> None:
     """Put the ops of a recipe into a loop, before the first that reads what they make."""
     made = {op.result for op in recipe.ops}
-    first = next(i for i, op in enumerate(reader.ops) if any(part.root(v) in made for v in op.operands))
-    reader.ops[first:first] = [op for op in recipe.ops if op.result not in reader.classes]
+    ops = [op for op in reader.ops if op not in recipe.ops]  # some of which it computes already, for another value
+    first = next(i for i, op in enumerate(ops) if any(part.root(v) in made for v in op.operands))
+    reader.ops = [*ops[:first], *recipe.ops, *ops[first:]]
     reader.classes.update({value: owner.classes[value] for value in made})
     outer = {v: cls for v, cls in _outer(part, owner, recipe).items() if cls is not None}
     reader.outer = {v: c for v, c in reader.outer.items() if part.root(v) not in made} | outer
