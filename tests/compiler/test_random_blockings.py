@@ -81,11 +81,7 @@ def any_blocking(rng, problem, budget, chip, followed=True):
     if problem.accumulators < 1:
         raise CapacityError("no bank is left for results", code="TRN502")
     for room in (min(budget, MOST_BYTES), budget):
-        found = [
-            each
-            for each in choosing._candidates(problem, room)
-            if not problem.open_rows or each.open_rows <= problem.open_rows
-        ]
+        found = list(choosing._candidates(problem, room))
         if found:
             return choosing._deeper(rng.choice(found), problem, room)
     raise CapacityError("no blocks fit", code="TRN501")

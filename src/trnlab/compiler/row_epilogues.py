@@ -88,7 +88,7 @@ def _can_join(part: Partition, loop: FusionGroup, dot: FusionGroup) -> bool:
     for value in {part.root(v) for op in loop.ops for v in op.operands}:
         if part.owner.get(value) is dot and not part.read_in_step(loop, value):
             return False
-    return not any(part.runs_before(dot.id, g) and part.runs_before(g.id, loop) for g in part.groups if g.ops)
+    return not part.anything_between(dot, loop)
 
 
 def _candidate(part: Partition, dot: FusionGroup, loop: FusionGroup) -> _Candidate:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trnlab.compiler.emission.domain import SweepSlice
-from trnlab.compiler.fusing.tiles import TileSpace
+from trnlab.compiler.fusing.tiles import TileSpace, tiles_bytes
 from trnlab.graph.ir import Value
 from trnlab.isa.base import Engine, Memory
 from trnlab.kernels.blocks import BANK, dma_store
@@ -63,7 +63,7 @@ class SumsInSbuf:
 
     def __init__(self, b: Builder, rows: int, cols: int) -> None:
         """`rows`: of all there is."""
-        self.b, self.nbytes = b, -(-cols * float32.itemsize // 64) * 64
+        self.b, self.nbytes = b, tiles_bytes({float32.itemsize: 1}, cols)
         self.total = b.tile((min(rows, 128), cols), float32, name="sums")
 
     def add(self, data: AP, first: bool) -> None:

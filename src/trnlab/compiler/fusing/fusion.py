@@ -328,9 +328,11 @@ class Partition(Admission):
             return False
         if any(self._reads_final(x, y) for x, y in ((a, b), (b, a))):
             return False
-        return not any(
-            self.runs_before(x.id, g) and self.runs_before(g.id, y) for g in self.groups for x, y in ((a, b), (b, a))
-        )
+        return not (self.anything_between(a, b) or self.anything_between(b, a))
+
+    def anything_between(self, first: FusionGroup, then: FusionGroup) -> bool:
+        """Whether a group waits for one, and another for it: these two cannot be one."""
+        return any(self.runs_before(first.id, g) and self.runs_before(g.id, then) for g in self.groups)
 
     def _is_for_alone(self, a: FusionGroup, b: FusionGroup) -> bool:
         """Whether nobody but `b` reads what `a` computes."""

@@ -70,8 +70,6 @@ def _worth_following(problem: MatmulProblem, budget: int, chip: Chip, most: int 
     """The best `most` of all blockings by their estimates: of those with the same loops the best alone."""
     estimate, best = estimates(problem, chip), dict[object, tuple[float, int, Blocking]]()
     for number, each in enumerate(_candidates(problem, budget)):
-        if problem.open_rows and each.open_rows > problem.open_rows:
-            continue
         resident, streamed = each.resident, each.streamed
         loops = each.lhs_resident, each.depth, streamed.piece, resident.block, resident.piece, each.keep, each.spill
         found = estimate(each), number, each
@@ -147,7 +145,9 @@ def _residents(
                 tiles = min(space // tile, 3 * pieces)
             side = BlockedOperand(*size, pieces * piece, piece, tiles, raw)
             lhs, rhs = (side, streamed) if lhs_resident else (streamed, side)
-            yield Blocking(lhs, rhs, lhs_resident, depth, chunks, keep, spill)
+            found = Blocking(lhs, rhs, lhs_resident, depth, chunks, keep, spill)
+            if not problem.open_rows or found.open_rows <= problem.open_rows:
+                yield found
 
 
 def _widths(size: int, unit: int) -> list[int]:
