@@ -12,7 +12,8 @@ from trnlab import chips
 from trnlab.compiler import compile
 from trnlab.numerics.dtypes import bfloat16, float32
 from trnlab.sim.functional import run_program
-from trnlab.sim.timing import time_program
+from trnlab.sim.timing import schedule, time_program
+from trnlab.sim.timing.plan import plan
 from trnlab.stacks import RECORDED
 
 
@@ -81,3 +82,21 @@ def test_calls_that_two_cores_share_are_as_recorded(chip):
     for a, b in zip(one.routines, other.routines, strict=True):
         assert np.array_equal(a.opcode, b.opcode)
         assert np.array_equal(a.operands, b.operands)
+
+
+def test_tensors_that_nothing_writes_take_part_as_one_slot(monkeypatch):
+    """The parameters of a large model, read in another order than they have in memory, have millions of slots."""
+
+    def function(b, *values):
+        weight, *states = values
+        return updates(b, b.transpose(weight, (2, 0, 1)), *states)
+
+    values = [random(256, 320, 9, seed=1), *(random(9, 256, 320, seed=i) for i in range(3))]
+    chip = chips.get("trn1")
+    program = compile(build(function, *values), chip, {"precision": "fp32", "order": RECORDED})
+    routine = max(program.routines, key=len)
+    uses, _ = schedule._without_constants(routine, plan(routine, chip))
+    order = schedule.sooner_order(routine, chip, 64)
+    monkeypatch.setattr(schedule, "_without_constants", lambda routine, p: (p.uses, routine.num_slots))
+    assert np.array_equal(order, schedule.sooner_order(routine, chip, 64))
+    assert not np.array_equal(uses, plan(routine, chip).uses)

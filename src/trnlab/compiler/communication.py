@@ -138,7 +138,7 @@ def _is(unit: Unit, names: Sequence[str]) -> bool:
 
 def waits(late: Unit, early: Unit, part: Partition) -> bool:
     """Whether a group of one unit must run after one of another."""
-    return any(part.runs_before(before.id, group) for group in late for before in early)
+    return any(part.dependencies.runs_before(before.id, group.id) for group in late for before in early)
 
 
 def spans(calls: Sequence[Call], code: Sequence[Routine]) -> Iterator[tuple[int, int]]:

@@ -88,7 +88,7 @@ def _can_join(part: Partition, loop: FusionGroup, dot: FusionGroup) -> bool:
     for value in {part.root(v) for op in loop.ops for v in op.operands}:
         if part.owner.get(value) is dot and not part.read_in_step(loop, value):
             return False
-    return not part.anything_between(dot, loop)
+    return not part.dependencies.between(dot.id, loop.id)
 
 
 def _candidate(part: Partition, dot: FusionGroup, loop: FusionGroup) -> _Candidate:

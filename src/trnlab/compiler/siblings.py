@@ -78,7 +78,9 @@ def _known(group: FusionGroup, part: Partition) -> tuple[_Shared, MatmulProblem]
 def _may_join(units: list[Unit], at: int, group: FusionGroup, part: Partition) -> bool:
     """Whether a group may run as part of the unit numbered `at`: nothing from there on must run before it."""
     later = units[at:]
-    return len(later) <= NEAR and not any(part.runs_before(other.id, group) for unit in later for other in unit)
+    return len(later) <= NEAR and not any(
+        part.dependencies.runs_before(other.id, group.id) for unit in later for other in unit
+    )
 
 
 def _gains(problems: Sequence[MatmulProblem], chip: Chip) -> bool:

@@ -18,6 +18,7 @@ from trnlab.compiler.analysis.strided import BARRIER, LOOK_OPS, ValueView
 from trnlab.compiler.convolutions import has_epilogue
 from trnlab.compiler.fusing.admission import Admission, dot_cols, fits_psum, reduced_cols
 from trnlab.compiler.fusing.classes import narrows, widens
+from trnlab.compiler.fusing.dependencies import Dependencies
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass, resident, sums_over_rows
 from trnlab.compiler.fusing.limits import beside_operators
 from trnlab.compiler.fusing.order import bring_forward, gathered_when_read
@@ -51,7 +52,7 @@ class Partition(Admission):
         self.graph, self.copies, self.rules = graph, copies, rules
         self.groups: list[FusionGroup] = []
         self.readers: dict[Value, list[FusionGroup]] = {}  # groups that load a full value from outside, by its root
-        self._ancestors: list[int] = []  # bit g set: group g must run before
+        self.dependencies = Dependencies()
         self._orders: list[tuple[FusionGroup, FusionGroup]] = []  # that no value demands
         self._updates = find_updates(graph)
         self.learns = bool(self._updates)
@@ -151,7 +152,7 @@ class Partition(Admission):
         kinds = (GroupKind.ROWS, GroupKind.DOT, GroupKind.CONVOLUTION)
         owners = {self.owner[v] for v in roots if v in self.owner and self.owner[v].kind in kinds}
         readers = {g for v in roots if v.type.size > 1 for g in self.readers.get(v, ()) if g.ops}
-        beside = {g for g in readers - owners if g.size > QUICK or not self._ancestors[g.id] & ~self._needs(op)}
+        beside = {g for g in readers - owners if g.size > QUICK or not self.dependencies.of(g.id) & ~self._needs(op)}
         by_age = sorted(owners, key=lambda g: -g.id)
         products = [g for g in by_age if g.kind is GroupKind.DOT and any(map(self._is_of_columns, owners))]
         found = [*products, *(g for g in by_age if g not in products), *sorted(beside, key=lambda g: -g.id)]
@@ -162,7 +163,7 @@ class Partition(Admission):
     def _needs(self, op: Op) -> int:
         """The groups that must have run before an op can be computed, a bit for each."""
         owners = [self.owner[root] for v in op.operands if (root := self.root(v)) in self.owner]
-        return reduce(or_, (self._ancestors[g.id] | 1 << g.id for g in owners), 0)
+        return reduce(or_, (self.dependencies.upto(g.id) for g in owners), 0)
 
     def _is_of_columns(self, group: FusionGroup) -> bool:
         """Whether all that a loop computes varies along columns only: a bias in another format, of every row."""
@@ -328,11 +329,8 @@ class Partition(Admission):
             return False
         if any(self._reads_final(x, y) for x, y in ((a, b), (b, a))):
             return False
-        return not (self.anything_between(a, b) or self.anything_between(b, a))
-
-    def anything_between(self, first: FusionGroup, then: FusionGroup) -> bool:
-        """Whether a group waits for one, and another for it: these two cannot be one."""
-        return any(self.runs_before(first.id, g) and self.runs_before(g.id, then) for g in self.groups)
+        between = self.dependencies.between
+        return not (between(a.id, b.id) or between(b.id, a.id))
 
     def _is_for_alone(self, a: FusionGroup, b: FusionGroup) -> bool:
         """Whether nobody but `b` reads what `a` computes."""
@@ -341,7 +339,7 @@ class Partition(Admission):
 
     def _waits_for_more(self, late: FusionGroup, early: FusionGroup) -> bool:
         """Whether `late` must wait for groups that `early` need not wait for."""
-        return bool(self._ancestors[late.id] & ~self._ancestors[early.id] & ~(1 << early.id))
+        return bool(self.dependencies.of(late.id) & ~self.dependencies.upto(early.id))
 
     def _reads_final(self, reader: FusionGroup, writer: FusionGroup) -> bool:
         """Whether `reader` needs something of `writer` that its loop could not have while it runs."""
@@ -369,30 +367,17 @@ class Partition(Admission):
             if cls is ValueClass.FULL:
                 self.readers.setdefault(self.shared(value), []).append(into)
         gone.ops, gone.classes, gone.outer = [], {}, {}  # what has no ops is no group any more
-        old, new = 1 << gone.id, 1 << into.id
-        before = (self._ancestors[into.id] | self._ancestors[gone.id]) & ~old & ~new
-        self._ancestors[into.id] = before
-        for i, bits in enumerate(self._ancestors):
-            if i != into.id and bits & (old | new):
-                self._ancestors[i] = bits & ~old | new | before
+        self.dependencies.merge(gone.id, into.id)
 
     # -- dependencies -------------------------------------------------------------------------------------------
     def _depends(self, producer: FusionGroup | None, group: FusionGroup) -> bool:
         """Whether adding a read of `producer` to `group` would close a circle."""
-        return producer is not None and producer is not group and bool(self._ancestors[producer.id] >> group.id & 1)
-
-    def runs_before(self, first: int, group: FusionGroup) -> bool:
-        """Whether the group numbered `first` must have run before `group`."""
-        return bool(self._ancestors[group.id] >> first & 1)
-
-    def waits(self, group: FusionGroup) -> bool:
-        """Whether anything must have run before `group`."""
-        return self._ancestors[group.id] != 0
+        return producer is not None and producer is not group and self.dependencies.runs_before(group.id, producer.id)
 
     def _new(self, kind: GroupKind, op: Op | None, *, size: int = 0, cols: int | None = None) -> FusionGroup:
         group = FusionGroup(len(self.groups), kind, size if op is None else op.result.type.size, cols)
         self.groups.append(group)
-        self._ancestors.append(0)
+        self.dependencies.new()
         if op is not None:
             for result in op.results:
                 group.classes[result] = ValueClass.FULL
@@ -409,20 +394,13 @@ class Partition(Admission):
             if group.kind is GroupKind.ROWS and producer is not group and group.outer.get(value) is ValueClass.FULL:
                 self.readers.setdefault(self.shared(value), []).append(group)
             if producer is not None and producer is not group:
-                before |= self._ancestors[producer.id] | 1 << producer.id
-        if before & ~self._ancestors[group.id]:
-            self._ancestors[group.id] |= before
-            for other in self.groups:
-                if self._ancestors[other.id] >> group.id & 1:
-                    self._ancestors[other.id] |= before
+                before |= self.dependencies.upto(producer.id)
+        self.dependencies.require(before, group.id)
 
     def _precede(self, first: FusionGroup, then: FusionGroup) -> None:
         """Have one group run before another though that does not read it."""
         self._orders.append((first, then))
-        before = self._ancestors[first.id] | 1 << first.id
-        for other in self.groups:
-            if other is then or self._ancestors[other.id] >> then.id & 1:
-                self._ancestors[other.id] |= before
+        self.dependencies.require(self.dependencies.upto(first.id), then.id)
 
     def _place_of(self, group: FusionGroup) -> int:
         """Where a group stands in the program: after its last op, a matmul with an update, or whose squares are
@@ -441,7 +419,11 @@ class Partition(Admission):
         for out, source in self.graph.aliases.items():
             writer = self.owner.get(self.graph.outputs[out])
             for group in readers.get(self.graph.inputs[source], ()):
-                if writer is not None and group is not writer and not self.runs_before(writer.id, group):
+                if (
+                    writer is not None
+                    and group is not writer
+                    and not self.dependencies.runs_before(writer.id, group.id)
+                ):
                     self._precede(group, writer)
 
     def _ordered(self) -> list[FusionGroup]:
@@ -489,7 +471,9 @@ class Partition(Admission):
         """A place for a product with its update: its own, but no later than behind the first of the others that need
         what it waits for last, which somebody waits for. Frameworks differ in when they ask for a weight's gradient,
         and for the step's number and its factors, which wait for nothing."""
-        waiting = (before for before in direct[group.id] if self._ancestors[before] or self.groups[before].size > 1)
+        waiting = (
+            before for before in direct[group.id] if self.dependencies.of(before) or self.groups[before].size > 1
+        )
         producer = max(waiting, key=last.__getitem__, default=None)
         if producer is None:
             return last[group.id]

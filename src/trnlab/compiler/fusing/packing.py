@@ -24,9 +24,13 @@ def pack(groups: list[FusionGroup], part: Partition) -> list[Unit]:
     """Make one unit of all flat loops at the start that wait for nothing (casts of parameters), and one of all
     updates of the optimizer that do not wait for each other. Many small tensors then cost one start, and overlap."""
     flat = [g for g in groups if g.cols is None and g.kind is GroupKind.ROWS]
-    first = [g for g in flat if not g.update and not part.waits(g)]
+    first = [g for g in flat if not g.update and not part.dependencies.of(g.id)]
     updates = [g for g in flat if g.update]
-    last = [g for g in updates if not any(part.runs_before(other.id, g) for other in updates if other is not g)]
+    last = [
+        g
+        for g in updates
+        if not any(part.dependencies.runs_before(other.id, g.id) for other in updates if other is not g)
+    ]
     together = {*first, *(last if len(last) > 1 else ())}
     units: list[Unit] = [first] if first else []
     held: list[FusionGroup] = []
@@ -37,7 +41,7 @@ def pack(groups: list[FusionGroup], part: Partition) -> list[Unit]:
             if group.update and left == 0:
                 units.append(last)
                 units.extend([g] for g in held)
-        elif left and any(part.runs_before(g.id, group) for g in last):
+        elif left and any(part.dependencies.runs_before(g.id, group.id) for g in last):
             held.append(group)
         else:
             units.append([group])

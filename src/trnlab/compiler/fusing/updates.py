@@ -44,7 +44,7 @@ def _can_join(part: Partition, update: FusionGroup, dot: FusionGroup, outputs: s
         owner = part.owner.get(part.root(value))
         if owner is dot:
             continue
-        if owner is not None and part.runs_before(dot.id, owner):
+        if owner is not None and part.dependencies.runs_before(dot.id, owner.id):
             return False
         if cls is ValueClass.FULL and not part.has_rows(value, rows, dot.cols or 1):
             return False

@@ -88,7 +88,8 @@ def sooner_order(routine: Routine, chip: Chip, window: int) -> Array:
 def _listed(routine: Routine, chip: Chip, moves: Array, strand: Array, window: int) -> Array:
     """The order of a list scheduler that leaves engines and places as they are recorded."""
     base, n = plan(routine, chip), len(routine)
-    edges, first_edge = _ordered(base, base.uses, moves, base.rows, routine.num_slots, strand)
+    uses, slots = _without_constants(routine, base)
+    edges, first_edge = _ordered(base, uses, moves, base.rows, slots, strand)
     semaphore, completion = (round(f.value * 1000) for f in (chip.sync.semaphore, chip.dma.completion))
     tiles, visit = np.full(len(base.uses), -1, np.int32), np.empty(n, np.int32)
     access = (base.first_operand, tiles, *_lifetimes(base.first_operand, tiles))
@@ -97,6 +98,16 @@ def _listed(routine: Routine, chip: Chip, moves: Array, strand: Array, window: i
     done = _list(base.rows, base.row_of.copy(), choice, first_edge, edges, semaphore, completion, *access, *limits)
     assert done, "instructions wait for each other"
     return visit
+
+
+def _without_constants(routine: Routine, base: TimingPlan) -> tuple[Ints, int]:
+    """Uses, and how many slots they are of, where all tensors that nothing writes are one slot: nobody waits for
+    them, and those of a large model have millions."""
+    owner = np.insert(routine.operands[:, COL["buffer"]], base.beside, len(routine.buffers))
+    constant = np.array([*(b.memory is Memory.HBM for b in routine.buffers), False])
+    constant[owner[base.uses >> layout.READ_SHIFT & layout.WRITE != 0]] = False
+    one = layout.READ << layout.READ_SHIFT | routine.num_slots
+    return np.where(constant[owner], one, base.uses), routine.num_slots + 1
 
 
 def _ordered(base: TimingPlan, uses: Ints, moves: Array, rows: Ints, slots: int, strand: Array) -> tuple[Array, Ints]:
