@@ -20,6 +20,7 @@ from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Op, Value
 from trnlab.kernels.blocks import BANK, P
 from trnlab.kernels.convolutions.few_channels import fits_partitions
+from trnlab.kernels.convolutions.gradient import channels_at_a_time
 from trnlab.kernels.convolutions.gradient_plan import pays
 from trnlab.kernels.packs import Packs
 from trnlab.kernels.windows import Slide, Taps
@@ -30,8 +31,7 @@ FEWEST_CHANNELS = 8  # contracted by the kernel, of the 128 that the PE array ta
 FEWEST_OF_BYTES = 16  # where elements have a byte each
 
 
-# Per partition, of a gradient by the weight: kernels/convolutions/gradient.
-SUMS_BYTES, IMAGE_BYTES = 60 << 10, 80 << 10
+IMAGE_BYTES = 80 << 10  # per partition, of a gradient by the weight: kernels/convolutions/gradient
 
 
 @dataclass(frozen=True)
@@ -142,6 +142,11 @@ def is_weight_gradient(op: Op) -> bool:
     return plain and prod(op.operands[1].shape[2:]) > prod(places)
 
 
+def takes_update(op: Op) -> bool:
+    """Whether the kernel hands on a gradient by the weight, as rows of output channels."""
+    return is_weight_gradient(op) and op.attrs["batch_group_count"] == 1 and not _in_lanes(op)
+
+
 def rows_fill_partitions(op: Op) -> bool:
     """Whether there are too few channels to contract, but enough with a row of the window for each."""
     x, weight = op.operands
@@ -205,8 +210,7 @@ def as_products(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
     """The op in terms of dot_general, where there is no kernel for it; for a rewrite."""
     if has_kernel(op):
         whole = not is_weight_gradient(op) or _in_lanes(op)
-        parts = None if whole else _by_channels(op, b) or _by_bands(op, b)
-        return None if parts is None else (parts,)
+        return None if whole or _fits_whole(op) else (_by_bands(op, b),)
     if rows_fill_partitions(op):
         return (_rows_as_channels(op, b),)
     x, weight = op.operands
@@ -267,39 +271,44 @@ def _with_rows(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape if len(shape) == 4 else (*shape[:2], 1, shape[2])
 
 
-def _by_channels(op: Op, b: GraphBuilder) -> Value | None:
-    """For some input channels after the other, where the sums of all of them have no room."""
-    x, dy = op.operands
-    most = max(P, SUMS_BYTES // (8 * prod(op.result.shape[2:])) // P * P)
-    if x.shape[0] <= most or op.attrs["batch_group_count"] > 1:
-        return None
+def _channels(op: Op) -> int:
+    """Input channels that the kernel takes at a time."""
+    channels = int(op.operands[0].shape[0])
+    return channels if op.attrs["batch_group_count"] > 1 else min(channels, channels_at_a_time(taps_of_image(op)))
+
+
+def _fits_whole(op: Op) -> bool:
+    """Whether there is room for an image, of as many channels as are taken at a time."""
+    return _band(op, _channels(op)) == op.operands[1].shape[2:]
+
+
+def _by_bands(op: Op, b: GraphBuilder) -> Value:
+    """The sum over bands of rows, or over parts of a row, where a whole image has no room; for some input channels
+    after the other, as the kernel has them."""
+    (x, dy), most = op.operands, _channels(op)
     pieces = [b.slice_dim(x, 0, at, min(at + most, x.shape[0])) for at in range(0, x.shape[0], most)]
+    if len(pieces) == 1:
+        return _swapped(b, _banded(op, b, x, dy))
     return _swapped(b, b.concatenate([_banded(op, b, piece, dy) for piece in pieces], 1))
-
-
-def _by_bands(op: Op, b: GraphBuilder) -> Value | None:
-    """The sum over bands of rows, or over parts of a row, where a whole image has no room."""
-    x, dy = op.operands
-    return None if _band(op, x) == dy.shape[2:] else _swapped(b, _banded(op, b, x, dy))
 
 
 def _swapped(b: GraphBuilder, x: Value) -> Value:
     return b.transpose(x, (1, 0, *range(2, len(x.shape))))
 
 
-def _band(op: Op, x: Value) -> tuple[int, ...]:
+def _band(op: Op, channels: int) -> tuple[int, ...]:
     """Pixels of dy at a time, in each dimension of space: as many rows as have room, or as much of one as has."""
     rows, cols = _with_rows(op.operands[1].shape)[2:]
     sizes = [(n, cols) for n in range(rows, 0, -1)] + [(1, -(-cols // n)) for n in range(2, cols + 1)]
-    chosen = next((s for s in sizes if _band_bytes(op, x, *s) <= IMAGE_BYTES), (1, 1))
+    chosen = next((s for s in sizes if _band_bytes(op, channels, *s) <= IMAGE_BYTES), (1, 1))
     return chosen[2 - len(op.result.shape[2:]) :]
 
 
-def _band_bytes(op: Op, x: Value, rows: int, cols: int) -> int:
+def _band_bytes(op: Op, channels: int, rows: int, cols: int) -> int:
     """Bytes of a partition for an image, its gradient and their transposes, roughly: so many rows, columns of dy."""
-    grouped = op.attrs["batch_group_count"] > 1  # packs come one after the other
-    depth, blocks = (1, 1) if grouped else (-(-x.shape[0] // P), -(-op.operands[1].shape[0] // P))
-    across = BANK if grouped else max(BANK, x.shape[0])
+    x, grouped = op.operands[0], op.attrs["batch_group_count"] > 1  # packs come one after the other
+    depth, blocks = (1, 1) if grouped else (-(-channels // P), -(-op.operands[1].shape[0] // P))
+    across = BANK if grouped else max(BANK, channels)
     down, along = taps_of_image(op)
     high, width = down.reach(rows), along.reach(cols)
     loaded = x.shape[-1] if cols == op.operands[1].shape[-1] else width
@@ -310,7 +319,7 @@ def _band_bytes(op: Op, x: Value, rows: int, cols: int) -> int:
 
 def _banded(op: Op, b: GraphBuilder, x: Value, dy: Value) -> Value:
     """The gradient of some input channels, [O, C, ...] as it is wanted: dy in bands, summed in fp32."""
-    sizes, space = _band(op, x), dy.shape[2:]
+    sizes, space = _band(op, x.shape[0]), dy.shape[2:]
     if sizes == space:
         return _swapped(b, b.append("convolution", (x, dy), op.attrs).result)
     total: Value | None = None

@@ -31,6 +31,7 @@ from trnlab.program.access import AP
 from trnlab.program.builder import Builder
 
 _SUMS_SHARE = 0.45  # of the free SBUF
+SUMS_BYTES = 60 << 10  # of a partition, for the channels of the input that are taken at a time
 _TURNED_BANKS = 4  # of PSUM, to transpose into; the others add up
 
 
@@ -69,14 +70,21 @@ def weight_gradient(
         if pays(x.shape, dy.shape, taps):
             weight_gradient_in_lanes(b, x, dy, out, taps)
             return
-        with b.scope():
-            _Gradient(b, x, dy, out, taps).record()
+        most = channels_at_a_time(taps)
+        for channels in (slice(at, min(at + most, x.shape[0])) for at in range(0, x.shape[0], most)):
+            with b.scope():
+                _Gradient(b, x[channels], dy, out[channels], taps).record()
         return
     packs = Packs(groups, x.shape[0] // groups, dy.shape[0] // groups)
     for i in range(packs.count):
         c, o = (slice(i * n, min((i + 1) * n, size)) for n, size in ((packs.k, x.shape[0]), (packs.m, dy.shape[0])))
         with b.scope():
             _PackGradient(b, x[c], dy[o], out[:, o], taps, packs).record()
+
+
+def channels_at_a_time(taps: tuple[Taps, Taps]) -> int:
+    """Channels of the input whose sums have room."""
+    return max(P, SUMS_BYTES // (8 * taps[0].count * taps[1].count) // P * P)
 
 
 class _Gradient:
