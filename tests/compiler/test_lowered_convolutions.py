@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from compiled import execute
+from compiled import execute, execute_in_both_orders
 
 from trnlab import chips
 from trnlab.compiler import compile, convolutions
@@ -18,6 +18,7 @@ from trnlab.graph.interpret import interpret
 from trnlab.isa.base import Engine
 from trnlab.kernels.convolutions import gradient as weight_gradients
 from trnlab.kernels.convolutions import gradient_plan
+from trnlab.kernels.convolutions.gradient_blocks import GradientBlocks
 from trnlab.numerics.dtypes import bfloat16, float32
 from trnlab.sim.timing import time_program
 
@@ -223,7 +224,7 @@ def test_gradient_in_parts(shape, out, window, stride, padding, monkeypatch):
     """Where an image, or the sums of all channels, have no room: bands of rows, parts of a row or of a line, and some
     channels at a time."""
     monkeypatch.setattr(convolutions, "IMAGE_BYTES", 24 << 10)
-    monkeypatch.setattr(weight_gradients, "SUMS_BYTES", 50 << 10)
+    monkeypatch.setattr(convolutions, "SUMS_BYTES", 50 << 10)
     places = [(n + 2 * padding - window) // stride + 1 for n in shape[2:]]
     b = GraphBuilder("gradient")
     x, dy = b.input("x", shape, float32), b.input("dy", (shape[0], out, *places), float32)
@@ -243,20 +244,30 @@ def test_gradient_in_parts(shape, out, window, stride, padding, monkeypatch):
     np.testing.assert_allclose(execute(graph, arrays)[0], expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize(("channels", "out"), [(300, 4), (300, 40), (128, 130), (129, 8)])
-def test_gradient_of_some_channels_at_a_time(channels, out, monkeypatch):
-    """Where only the sums of all channels have no room, the kernel takes 128 after the other; the result is one."""
-    monkeypatch.setattr(weight_gradients, "SUMS_BYTES", 8 << 10)
+@pytest.mark.parametrize("seed", range(12))
+def test_gradient_in_any_blocks(seed, monkeypatch):
+    """Of channels of the input, of the result, and of images: each is done once, and the result is one."""
+    rng = np.random.default_rng(seed)
+    channels, out, images = (int(rng.integers(*ends)) for ends in ((100, 400), (4, 300), (1, 6)))
+    window, stride, low = int(rng.integers(2, 4)), int(rng.integers(1, 3)), int(rng.integers(0, 2))
+    places = [int(n) for n in rng.integers(3, 8, 2)]
+    sizes = [(n - 1) * stride + window - low for n in places]
+    whole = -(-channels // 128), -(-out // 128)
+    depth, outs = (int(rng.integers(1, n + 1)) for n in whole)
+    blocks = GradientBlocks(min(128 * depth, channels), outs, int(rng.integers(1, images + 1)))
+    monkeypatch.setattr(weight_gradients, "choose", lambda *given: blocks)
+    monkeypatch.setattr(weight_gradients, "pays", lambda *given: False)
     b = GraphBuilder("gradient")
-    x, dy = b.input("x", (channels, 2, 9, 7), float32), b.input("dy", (out, 2, 9, 7), float32)
-    b.output(b.convolution(x, dy, padding=((1, 1), (1, 1))))
+    x, dy = b.input("x", (channels, images, *sizes), float32), b.input("dy", (out, images, *places), float32)
+    b.output(b.convolution(x, dy, padding=((low, low), (0, 0)), dilation=(stride, stride)))
     graph = b.build()
     rewritten = graph.copy()
     expand_composites(rewritten)
     assert [op.name for op in rewritten.ops if op.name in ("convolution", "concatenate")] == ["convolution"]
     arrays = random_inputs(graph)
     expected = interpret(graph, arrays)[0]
-    np.testing.assert_allclose(execute(graph, arrays)[0], expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+    (found,) = execute_in_both_orders(graph, arrays)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("gradient", [False, True])

@@ -20,7 +20,6 @@ from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Op, Value
 from trnlab.kernels.blocks import BANK, P
 from trnlab.kernels.convolutions.few_channels import fits_partitions
-from trnlab.kernels.convolutions.gradient import channels_at_a_time
 from trnlab.kernels.convolutions.gradient_plan import pays
 from trnlab.kernels.packs import Packs
 from trnlab.kernels.windows import Slide, Taps
@@ -31,7 +30,8 @@ FEWEST_CHANNELS = 8  # contracted by the kernel, of the 128 that the PE array ta
 FEWEST_OF_BYTES = 16  # where elements have a byte each
 
 
-IMAGE_BYTES = 80 << 10  # per partition, of a gradient by the weight: kernels/convolutions/gradient
+# Per partition, of a gradient by the weight: kernels/convolutions/gradient.
+SUMS_BYTES, IMAGE_BYTES = 60 << 10, 80 << 10
 
 
 @dataclass(frozen=True)
@@ -272,9 +272,10 @@ def _with_rows(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _channels(op: Op) -> int:
-    """Input channels that the kernel takes at a time."""
+    """Input channels that the kernel takes at a time, at most."""
     channels = int(op.operands[0].shape[0])
-    return channels if op.attrs["batch_group_count"] > 1 else min(channels, channels_at_a_time(taps_of_image(op)))
+    most = max(P, SUMS_BYTES // (8 * prod(op.result.shape[2:])) // P * P)
+    return channels if op.attrs["batch_group_count"] > 1 else min(channels, most)
 
 
 def _fits_whole(op: Op) -> bool:

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import product
-from math import ceil
+from math import ceil, inf
 from typing import NamedTuple
 
 from trnlab.errors import CapacityError
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocks import BANK, BANKS, P, Workspace, dma_load, dma_store
-from trnlab.kernels.convolutions.gradient_lanes import weight_gradient_in_lanes
+from trnlab.kernels.convolutions.gradient_blocks import BlockedGradient, Chunk, GradientBlocks, choose
+from trnlab.kernels.convolutions.gradient_lanes import least_seconds, weight_gradient_in_lanes
 from trnlab.kernels.convolutions.gradient_plan import pays
 from trnlab.kernels.packs import Packs
 from trnlab.kernels.transpose import Step, interleave
@@ -30,25 +30,7 @@ from trnlab.numerics.dtypes import float32, uint8
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
 
-_SUMS_SHARE = 0.45  # of the free SBUF
-SUMS_BYTES = 60 << 10  # of a partition, for the channels of the input that are taken at a time
 _TURNED_BANKS = 4  # of PSUM, to transpose into; the others add up
-
-
-class _Chunk(NamedTuple):
-    """Pixels contracted by one matmul: some rows of some images of a group, or a part of a row."""
-
-    image: int
-    images: int
-    row: int
-    rows: int
-    col: int
-    cols: int
-
-    @property
-    def pixels(self) -> int:
-        """How many."""
-        return self.images * self.rows * self.cols
 
 
 class _Stage(NamedTuple):
@@ -67,13 +49,21 @@ def weight_gradient(
     that is free in `b` and leaves it free. Raises CapacityError where it is too little.
     """
     if groups == 1:
-        if pays(x.shape, dy.shape, taps):
+        problem = _problem(x, dy, out, taps)
+        try:
+            blocks = choose(problem, b.sbuf_free, b.chip)
+            in_blocks = problem.seconds(blocks, b.chip)
+        except CapacityError:
+            if not pays(x.shape, dy.shape, taps):
+                raise
+            in_blocks = inf
+        if pays(x.shape, dy.shape, taps) and least_seconds(b, x, dy, out, taps) < in_blocks:
             weight_gradient_in_lanes(b, x, dy, out, taps)
             return
-        most = channels_at_a_time(taps)
-        for channels in (slice(at, min(at + most, x.shape[0])) for at in range(0, x.shape[0], most)):
+        for at in range(0, x.shape[0], blocks.channels):
+            channels = slice(at, min(at + blocks.channels, x.shape[0]))
             with b.scope():
-                _Gradient(b, x[channels], dy, out[channels], taps).record()
+                _Gradient(b, x[channels], dy, out[channels], taps, blocks).record()
         return
     packs = Packs(groups, x.shape[0] // groups, dy.shape[0] // groups)
     for i in range(packs.count):
@@ -82,87 +72,54 @@ def weight_gradient(
             _PackGradient(b, x[c], dy[o], out[:, o], taps, packs).record()
 
 
-def channels_at_a_time(taps: tuple[Taps, Taps]) -> int:
-    """Channels of the input whose sums have room."""
-    return max(P, SUMS_BYTES // (8 * taps[0].count * taps[1].count) // P * P)
+def _problem(x: HbmView, dy: HbmView, out: HbmView, taps: tuple[Taps, Taps], apart: bool = False) -> BlockedGradient:
+    return BlockedGradient(x.shape, dy.shape, taps, x.dtype.itemsize, out.dtype.itemsize, apart)
 
 
 class _Gradient:
     apart = False  # whether the sums are kept apart from the result
 
-    def __init__(self, b: Builder, x: HbmView, dy: HbmView, out: HbmView, taps: tuple[Taps, Taps]) -> None:
+    def __init__(
+        self,
+        b: Builder,
+        x: HbmView,
+        dy: HbmView,
+        out: HbmView,
+        taps: tuple[Taps, Taps],
+        blocks: GradientBlocks,
+    ) -> None:
+        """x: of a block of channels."""
         self.b, self.x, self.dy, self.out, self.taps = b, x, dy, out, taps
         self.work = Workspace(b)
         self.c, self.images, self.h, self.w = x.shape
         self.o, self.rows, self.cols = dy.shape[0], dy.shape[2], dy.shape[3]
-        self.depth, self.elements = ceil(self.c / P), taps[0].count * taps[1].count
-        self.seen = taps[0].reach(self.rows), taps[1].reach(self.cols)  # of the input, zeros included
-        self.padded = any(t.low for t in taps) or self.seen[0] > self.h or self.seen[1] > self.w
-        self.side = max(1, BANK // self.c)  # taps side by side in one matmul
-        free = b.sbuf_free
-        self.out_blocks = self._out_blocks(int(free * _SUMS_SHARE))
-        self.group = self._group(free - self.out_blocks * self._sums_bytes())
+        self.problem = problem = _problem(x, dy, out, taps, self.apart)
+        self.blocks, self.out_blocks, self.group = blocks, blocks.outs, blocks.images
+        self.depth, self.elements = ceil(self.c / P), problem.elements
+        self.seen, self.padded, self.side = problem.seen, problem.padded, problem.side(self.c)
         self._turn = self._sum = 0
-
-    def _sums_bytes(self) -> int:
-        """A partition's, for 128 channels of the result."""
-        return self.c * self.elements * (4 + self.out.dtype.itemsize)
-
-    def _out_blocks(self, room: int) -> int:
-        """Blocks of 128 output channels done at a time: x is transposed again for the next ones."""
-        return min(ceil(self.o / P), max(1, room // self._sums_bytes()))
-
-    def _group(self, room: int) -> int:
-        """Images on chip at a time: as many as fit."""
-        size = self.images
-        while size > 1 and self._bytes(size) > room:
-            size = (size + 1) // 2
-        if self._bytes(size) > room:
-            raise CapacityError(
-                "a convolution's gradient needs more SBUF than there is",
-                code="TRN501",
-                limit=f"{room} B per partition",
-                got=f"{self._bytes(size)} B for one image",
-                remedy="make the image smaller, or its channels fewer",
-            )
-        return size
-
-    def _bytes(self, images: int) -> int:
-        item = self.x.dtype.itemsize
-        chunks = len(list(self._chunks(images)))
-        raw = self.depth * images * self.h * self.w + self.out_blocks * images * self.rows * self.cols
-        turned = 2 * chunks * (self.out_blocks * P + self._across())
-        padded = 2 * self.depth * images * self.seen[0] * self.seen[1] if self.padded else 0
-        return (2 * raw + turned + padded) * item
-
-    def _across(self) -> int:
-        """Columns of a turned tile: taps side by side, or the channels of one."""
-        return min(self.side, self.elements) * self.c
-
-    def _chunks(self, images: int) -> Iterator[_Chunk]:
-        """The pixels of a group, at most 128 at a time."""
-        cols = min(self.cols, P)
-        rows = min(self.rows, P // cols) if cols == self.cols else 1
-        together = max(1, P // (self.rows * self.cols)) if rows == self.rows else 1
-        for image in range(0, images, together):
-            several = min(together, images - image)
-            for row, col in product(range(0, self.rows, rows), range(0, self.cols, cols)):
-                yield _Chunk(image, several, row, min(rows, self.rows - row), col, min(cols, self.cols - col))
 
     # -- the loops --------------------------------------------------------------------------------------------------
     def record(self) -> None:
         """All of it."""
         b, dt = self.b, self.x.dtype
-        chunks, wide = len(list(self._chunks(self.group))), self.out_blocks * P
-        self.inputs = b.pool((P, self.depth, self.group * self.h * self.w), dt, bufs=2, name="input")
-        self.gradients = b.pool((P, self.out_blocks, self.group * self.rows * self.cols), dt, bufs=2, name="gradient")
+        chunks, wide, bufs = (
+            len(list(self.problem.chunks(self.group))),
+            self.out_blocks * P,
+            self.problem.bufs(self.blocks),
+        )
+        self.inputs = b.pool((P, self.depth, self.group * self.h * self.w), dt, bufs=bufs, name="input")
+        self.gradients = b.pool(
+            (P, self.out_blocks, self.group * self.rows * self.cols), dt, bufs=bufs, name="gradient"
+        )
         if self.padded:
-            self.spread = b.pool((P, self.depth, self.group * self.seen[0] * self.seen[1]), dt, bufs=2, name="padded")
-            for _ in range(2):
+            shape = (P, self.depth, self.group * self.seen[0] * self.seen[1])
+            self.spread = b.pool(shape, dt, bufs=bufs, name="padded")
+            for _ in range(bufs):
                 b.memset(dst=self.spread.next(), value=0.0, engine=Engine.GPSIMD)
-        self.turned_x = b.pool((P, chunks, self._across()), dt, bufs=2, name="turned input")
-        self.turned_dy = b.pool((P, chunks, wide), dt, bufs=2, name="turned gradient")
-        several = self.group < self.images or self.apart
+        self.turned_x = b.pool((P, chunks, self.side * self.c), dt, bufs=2, name="turned input")
+        self.turned_dy = b.pool((P, chunks, wide), dt, bufs=bufs, name="turned gradient")
+        several = self.problem.several(self.blocks)
         self.sums = b.tile((P, self.out_blocks, self.c, self.elements), float32 if several else self.out.dtype)
         self.result = b.tile(self.sums.shape, self.out.dtype, name="result") if several else self.sums
         self.accumulators = [b.psum((P, BANK), bank=i) for i in range(_TURNED_BANKS, BANKS)]
@@ -184,7 +141,7 @@ class _Gradient:
 
     def _group_stages(self, first: int, count: int, image: int, images: int) -> Iterator[_Stage]:
         """Those of some images, for output channels [first, +count)."""
-        chunks = list(self._chunks(images))
+        chunks = list(self.problem.chunks(images))
         dy, x, turned_dy = self.gradients.next(), self.inputs.next(), self.turned_dy.next()
         spread, pitch = (self.spread.next(), self.seen) if self.padded else (x, (self.h, self.w))
         prepare: list[Step] = [
@@ -240,7 +197,7 @@ class _Gradient:
         self._turn += 1
         return self.banks[self._turn % len(self.banks)]
 
-    def _turn_gradient(self, dy: AP, target: AP, chunk: _Chunk, count: int) -> None:
+    def _turn_gradient(self, dy: AP, target: AP, chunk: Chunk, count: int) -> None:
         """Pixels to partitions, all output channels side by side."""
         pixels = self.rows * self.cols
         skip = chunk.image * pixels + chunk.row * self.cols + chunk.col
@@ -248,7 +205,7 @@ class _Gradient:
         pieces = [(dy[: min(P, count - at), at // P].with_dims(*dims, skip=skip), at) for at in range(0, count, P)]
         self._transposed(pieces, target, chunk)
 
-    def _turn_input(self, x: AP, pitch: tuple[int, int], target: AP, chunk: _Chunk, tap: int, several: int) -> None:
+    def _turn_input(self, x: AP, pitch: tuple[int, int], target: AP, chunk: Chunk, tap: int, several: int) -> None:
         """The input that some taps meet in the pixels of a chunk; all channels side by side, tap after tap."""
         high, wide = pitch
         pieces = []
@@ -267,7 +224,7 @@ class _Gradient:
                 pieces.append((data, i * self.c + at))
         self._transposed(pieces, target, chunk)
 
-    def _transposed(self, pieces: list[tuple[AP, int]], target: AP, chunk: _Chunk) -> None:
+    def _transposed(self, pieces: list[tuple[AP, int]], target: AP, chunk: Chunk) -> None:
         """Each piece into its columns of the target; neighbours share a bank and a copy out of it."""
         pixels, width = chunk.pixels, self.banks[0].free
         while pieces:
@@ -284,7 +241,7 @@ class _Gradient:
         self,
         turned: AP,
         turned_dy: AP,
-        chunks: list[_Chunk],
+        chunks: list[Chunk],
         block: int,
         count: int,
         taps: tuple[int, int],
@@ -346,7 +303,8 @@ class _PackGradient(_Gradient):
         self.alike, self.of_group = packs.alike(b, uint8), packs.inputs
         shape = (P, self.of_group, taps[0].count * taps[1].count)
         self.kept, self.narrow = b.tile(shape, float32, name="kept"), b.tile(shape, out.dtype, name="gradient")
-        super().__init__(b, x, dy, out, taps)
+        problem = _problem(x, dy, out, taps, self.apart)
+        super().__init__(b, x, dy, out, taps, choose(problem, b.sbuf_free, b.chip))
 
     def _store(self, first: int, count: int) -> None:
         """A sum over groups, of which all but one are zero: [O, input channels of a group, taps]."""

@@ -47,6 +47,16 @@ def weight_gradient_in_lanes(b: Builder, x: HbmView, dy: HbmView, out: HbmView, 
         _Gradient(b, x, dy, out, taps).record()
 
 
+def least_seconds(b: Builder, x: HbmView, dy: HbmView, out: HbmView, taps: tuple[Taps, Taps]) -> float:
+    """About what that takes. Raises CapacityError where SBUF is too little."""
+    problem = _problem(x, dy, out, taps)
+    return problem.seconds(*choose(problem, b.sbuf_free, b.chip), b.chip)
+
+
+def _problem(x: HbmView, dy: HbmView, out: HbmView, taps: tuple[Taps, Taps]) -> WeightGradientProblem:
+    return WeightGradientProblem(_four(x), _four(dy), taps, x.dtype.itemsize, out.dtype.itemsize)
+
+
 class _Stripe(NamedTuple):
     """What is streamed at a time: images [image, +images), columns [col, +cols) of the result's gradient."""
 
@@ -202,7 +212,7 @@ class _Gradient:
         self.b, self.out, self.taps, self.dtype = b, out, taps, x.dtype
         self.work = Workspace(b)
         (self.c, self.images), (self.o, _, self.rows, self.cols) = x.shape[:2], dy.shape
-        problem = WeightGradientProblem(_four(x), _four(dy), taps, x.dtype.itemsize, out.dtype.itemsize)
+        problem = _problem(x, dy, out, taps)
         self.down, self.along = problem.steps
         self.elements = problem.elements
         self.form, self.passes = choose(problem, b.sbuf_free, b.chip)

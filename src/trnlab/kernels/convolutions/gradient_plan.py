@@ -22,12 +22,12 @@ from trnlab.kernels.blocks import BANK, BANKS, P
 from trnlab.kernels.windows import Taps
 
 _TURNED_BANKS = 2  # of PSUM, to transpose into, at least; the others add up
-_LEAST_COLUMNS = 64  # a matmul takes no less time than for so many
+LEAST_COLUMNS = 64  # a matmul takes no less time than for so many
 _TURNING = 2  # what a transposed column costs, copy out of PSUM included, against one of a product
 _RUN_BYTES = 1024  # of memory, that a transfer should find together
-_WAITING = 0.25  # of its work, that an engine waits for others where loads come in time
+WAITING = 0.25  # of its work, that an engine waits for others where loads come in time
 _QUEUES = 4  # that loads take turns on
-_SLACK = 2048  # bytes of a partition that are left to the rounding of addresses
+SLACK = 2048  # bytes of a partition that are left to the rounding of addresses
 
 
 class Lanes(NamedTuple):
@@ -213,7 +213,7 @@ class WeightGradientProblem:
         """Bytes of a partition."""
         operands = sum(room.elements() for room in self.rooms(form, passes)) * self.item
         result = max(p.channels for p in passes) * self.elements * self.out_item
-        return operands + self.results(passes) * result + _SLACK
+        return operands + self.results(passes) * result + SLACK
 
     # -- time -------------------------------------------------------------------------------------------------------
     def seconds(self, form: GradientTiling, passes: list[AccumulationPass], chip: Chip) -> float:
@@ -222,14 +222,14 @@ class WeightGradientProblem:
         brought = rounds * (1 if form.held else len(passes))
         x, dy = self.rooms(form, passes)
         turned = sum(room.tall * room.wide * _columns(room.channels) for room in (x, dy)) * brought
-        sums = sum(max(_LEAST_COLUMNS, u.taps * p.channels) for p in passes for u in p.units)
+        sums = sum(max(LEAST_COLUMNS, u.taps * p.channels) for p in passes for u in p.units)
         products = rounds * form.lanes.rows * form.cols * sums
         array = (turned + products) / chip.tensor.clock.value
         copies = turned / chip.scalar.clock.value / (2 if chip.has("parallel_ports") else 1)
         each = [self._load_seconds(form, room, chip) for room in (x, dy)]
         loads = brought * (max(each) if self.halves else sum(each))
         busy = max(array, copies, loads) if form.bufs > 1 else max(array, copies) + loads
-        return busy + _WAITING * (array + copies + loads)
+        return busy + WAITING * (array + copies + loads)
 
     def _load_seconds(self, form: GradientTiling, room: Room, chip: Chip) -> float:
         """Seconds to load all rows of all bands: descriptors of one engine, and their bytes."""
@@ -259,7 +259,7 @@ def _laid_out(room: Room, form: GradientTiling, shape: tuple[int, ...], rows: Al
 
 
 def _columns(channels: int) -> int:
-    return ceil(channels / P) * max(_LEAST_COLUMNS, min(channels, P))
+    return ceil(channels / P) * max(LEAST_COLUMNS, min(channels, P))
 
 
 def choose(problem: WeightGradientProblem, room: int, chip: Chip) -> tuple[GradientTiling, list[AccumulationPass]]:
@@ -314,12 +314,12 @@ def pays(x: tuple[int, ...], dy: tuple[int, ...], taps: tuple[Taps, Taps]) -> bo
 
     def work(lanes: Lanes) -> float:
         tall = down.reach(lanes.rows, taps[0].count)
-        turned = tall * wide * max(c, _LEAST_COLUMNS) + lanes.rows * cols * max(o, _LEAST_COLUMNS)
-        products = lanes.rows * cols * blocks * max(elements * c, _LEAST_COLUMNS)
+        turned = tall * wide * max(c, LEAST_COLUMNS) + lanes.rows * cols * max(o, LEAST_COLUMNS)
+        products = lanes.rows * cols * blocks * max(elements * c, LEAST_COLUMNS)
         return ceil(images / lanes.images) * (_TURNING * turned + products)
 
     chunks = max(1, images * rows * cols / P)
-    by_taps = chunks * (_TURNING * (elements * c + o) + blocks * max(elements * c, _LEAST_COLUMNS))
+    by_taps = chunks * (_TURNING * (elements * c + o) + blocks * max(elements * c, LEAST_COLUMNS))
     return min(map(work, _lanes(images, rows))) <= by_taps
 
 
