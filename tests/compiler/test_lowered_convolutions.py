@@ -18,8 +18,12 @@ from trnlab.graph.interpret import interpret
 from trnlab.isa.base import Engine
 from trnlab.kernels.convolutions import gradient as weight_gradients
 from trnlab.kernels.convolutions import gradient_plan
-from trnlab.kernels.convolutions.gradient_blocks import GradientBlocks
+from trnlab.kernels.convolutions.gradient_blocks import BlockedGradient, GradientBlocks
+from trnlab.kernels.convolutions.gradient_blocks import choose as choose_blocks
+from trnlab.kernels.view import full
+from trnlab.kernels.windows import Taps
 from trnlab.numerics.dtypes import bfloat16, float32
+from trnlab.program import Builder
 from trnlab.sim.timing import time_program
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "graph"))
@@ -285,3 +289,36 @@ def test_patches_of_images_are_a_view(gradient):
     names = {op.name for op in graph.ops}
     assert "dot_general" in names
     assert not names & {"convolution", "concatenate", "pad"}
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_blocks_of_a_gradient_have_room(seed):
+    """What an estimate says of SBUF is no less than the kernel takes of it, where there is little and where there is
+    much; and what has no room is refused before anything is recorded."""
+    rng = np.random.default_rng([7, seed])
+    chip = chips.get(("trn1", "trn2")[seed % 2])
+    channels, out, images = (int(rng.integers(*ends)) for ends in ((1, 700), (1, 700), (1, 9)))
+    taps = tuple(Taps(int(rng.integers(1, 4)), int(rng.integers(1, 3)), 1, int(rng.integers(0, 2))) for _ in range(2))
+    places = [int(n) for n in rng.integers(1, 40, 2)]
+    sizes = [max(t.reach(n) - t.low, 1) for t, n in zip(taps, places)]
+    room = int(rng.integers(30 << 10, chip.sbuf.usable_bytes_per_partition)) // 64 * 64
+    b = Builder("gradient", chip, sbuf_limit=room)
+    x, dy, result = (
+        full(b.param(name, shape, bfloat16))
+        for name, shape in (
+            ("x", (channels, images, *sizes)),
+            ("dy", (out, images, *places)),
+            ("out", (channels, out, taps[0].count, taps[1].count)),
+        )
+    )
+    problem = BlockedGradient(x.shape, dy.shape, taps, 2, 2)
+    try:
+        blocks = choose_blocks(problem, room, chip)
+    except CapacityError:
+        assert problem.bytes(GradientBlocks(min(channels, 128), 1, 1)) > room
+        return
+    for at in range(0, channels, blocks.channels):
+        part = slice(at, min(at + blocks.channels, channels))
+        with b.scope():
+            weight_gradients._Gradient(b, x[part], dy, result[part], taps, blocks).record()
+    assert b.build().sbuf_bytes <= problem.bytes(blocks) <= room

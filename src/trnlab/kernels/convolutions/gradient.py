@@ -11,16 +11,16 @@ Letters: C channels of the input, O channels of the result, N images, [Y, X] pix
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from math import ceil, inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trnlab.errors import CapacityError
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocks import BANK, BANKS, P, Workspace, dma_load, dma_store
-from trnlab.kernels.convolutions.gradient_blocks import BlockedGradient, Chunk, GradientBlocks, choose
-from trnlab.kernels.convolutions.gradient_lanes import least_seconds, weight_gradient_in_lanes
+from trnlab.kernels.convolutions.gradient_blocks import BlockedGradient, Chunk, GradientBlocks, choose, least_seconds
+from trnlab.kernels.convolutions.gradient_lanes import lanes_seconds, weight_gradient_in_lanes
 from trnlab.kernels.convolutions.gradient_plan import pays
 from trnlab.kernels.packs import Packs
 from trnlab.kernels.transpose import Step, interleave
@@ -50,16 +50,11 @@ def weight_gradient(
     """
     if groups == 1:
         problem = _problem(x, dy, out, taps)
-        try:
-            blocks = choose(problem, b.sbuf_free, b.chip)
-            in_blocks = problem.seconds(blocks, b.chip)
-        except CapacityError:
-            if not pays(x.shape, dy.shape, taps):
-                raise
-            in_blocks = inf
-        if pays(x.shape, dy.shape, taps) and least_seconds(b, x, dy, out, taps) < in_blocks:
+        in_lanes = _seconds(lanes_seconds, b, x, dy, out, taps) if pays(x.shape, dy.shape, taps) else inf
+        if in_lanes < _seconds(least_seconds, problem, b.sbuf_free, b.chip):
             weight_gradient_in_lanes(b, x, dy, out, taps)
             return
+        blocks = choose(problem, b.sbuf_free, b.chip)
         for at in range(0, x.shape[0], blocks.channels):
             channels = slice(at, min(at + blocks.channels, x.shape[0]))
             with b.scope():
@@ -70,6 +65,14 @@ def weight_gradient(
         c, o = (slice(i * n, min((i + 1) * n, size)) for n, size in ((packs.k, x.shape[0]), (packs.m, dy.shape[0])))
         with b.scope():
             _PackGradient(b, x[c], dy[o], out[:, o], taps, packs).record()
+
+
+def _seconds(estimate: Callable[..., float], *given: Any) -> float:
+    """An estimate, without end where there is no room."""
+    try:
+        return estimate(*given)
+    except CapacityError:
+        return inf
 
 
 def _problem(x: HbmView, dy: HbmView, out: HbmView, taps: tuple[Taps, Taps], apart: bool = False) -> BlockedGradient:

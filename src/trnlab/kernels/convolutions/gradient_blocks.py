@@ -164,6 +164,11 @@ def choose(problem: BlockedGradient, room: int, chip: Chip) -> GradientBlocks:
     return best
 
 
+def least_seconds(problem: BlockedGradient, room: int, chip: Chip) -> float:
+    """About what the best blocks take. Raises CapacityError."""
+    return problem.seconds(choose(problem, room, chip), chip)
+
+
 def _parts(blocks: int) -> list[int]:
     """Numbers of blocks at a time: what equal parts have."""
     return sorted({ceil(blocks / n) for n in range(1, blocks + 1)})

@@ -47,7 +47,7 @@ def weight_gradient_in_lanes(b: Builder, x: HbmView, dy: HbmView, out: HbmView, 
         _Gradient(b, x, dy, out, taps).record()
 
 
-def least_seconds(b: Builder, x: HbmView, dy: HbmView, out: HbmView, taps: tuple[Taps, Taps]) -> float:
+def lanes_seconds(b: Builder, x: HbmView, dy: HbmView, out: HbmView, taps: tuple[Taps, Taps]) -> float:
     """About what that takes. Raises CapacityError where SBUF is too little."""
     problem = _problem(x, dy, out, taps)
     return problem.seconds(*choose(problem, b.sbuf_free, b.chip), b.chip)
