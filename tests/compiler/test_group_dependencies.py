@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from trnlab.compiler.fusing.dependencies import Dependencies
+from trnlab.compiler.fusing.dependencies import GroupDependencies
 
 
 class Searched:
@@ -39,7 +39,7 @@ def as_set(bits: int) -> set[int]:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_groups_wait_for_what_a_search_finds(seed):
-    rng, known, searched = random.Random(seed), Dependencies(), Searched()
+    rng, known, searched = random.Random(seed), GroupDependencies(), Searched()
     for number in range(40):
         known.new()
         searched.groups.append(number)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 
-class Dependencies:
+class GroupDependencies:
     """What each group waits for, directly or not. Groups are numbered as they come."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from trnlab.compiler.analysis.strided import BARRIER, LOOK_OPS, ValueView
 from trnlab.compiler.convolutions import has_epilogue
 from trnlab.compiler.fusing.admission import Admission, dot_cols, fits_psum, reduced_cols
 from trnlab.compiler.fusing.classes import narrows, widens
-from trnlab.compiler.fusing.dependencies import Dependencies
+from trnlab.compiler.fusing.dependencies import GroupDependencies
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind, ValueClass, resident, sums_over_rows
 from trnlab.compiler.fusing.limits import beside_operators
 from trnlab.compiler.fusing.order import bring_forward, gathered_when_read
@@ -52,7 +52,7 @@ class Partition(Admission):
         self.graph, self.copies, self.rules = graph, copies, rules
         self.groups: list[FusionGroup] = []
         self.readers: dict[Value, list[FusionGroup]] = {}  # groups that load a full value from outside, by its root
-        self.dependencies = Dependencies()
+        self.dependencies = GroupDependencies()
         self._orders: list[tuple[FusionGroup, FusionGroup]] = []  # that no value demands
         self._updates = find_updates(graph)
         self.learns = bool(self._updates)

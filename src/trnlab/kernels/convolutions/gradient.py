@@ -19,7 +19,13 @@ from typing import Any, NamedTuple
 from trnlab.errors import CapacityError
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocks import BANK, BANKS, P, Workspace, dma_load, dma_store
-from trnlab.kernels.convolutions.gradient_blocks import BlockedGradient, Chunk, GradientBlocks, choose, least_seconds
+from trnlab.kernels.convolutions.gradient_blocks import (
+    BlockedGradient,
+    GradientBlocks,
+    PixelChunk,
+    choose,
+    least_seconds,
+)
 from trnlab.kernels.convolutions.gradient_lanes import lanes_seconds, weight_gradient_in_lanes
 from trnlab.kernels.convolutions.gradient_plan import pays
 from trnlab.kernels.packs import Packs
@@ -200,7 +206,7 @@ class _Gradient:
         self._turn += 1
         return self.banks[self._turn % len(self.banks)]
 
-    def _turn_gradient(self, dy: AP, target: AP, chunk: Chunk, count: int) -> None:
+    def _turn_gradient(self, dy: AP, target: AP, chunk: PixelChunk, count: int) -> None:
         """Pixels to partitions, all output channels side by side."""
         pixels = self.rows * self.cols
         skip = chunk.image * pixels + chunk.row * self.cols + chunk.col
@@ -208,7 +214,9 @@ class _Gradient:
         pieces = [(dy[: min(P, count - at), at // P].with_dims(*dims, skip=skip), at) for at in range(0, count, P)]
         self._transposed(pieces, target, chunk)
 
-    def _turn_input(self, x: AP, pitch: tuple[int, int], target: AP, chunk: Chunk, tap: int, several: int) -> None:
+    def _turn_input(
+        self, x: AP, pitch: tuple[int, int], target: AP, chunk: PixelChunk, tap: int, several: int
+    ) -> None:
         """The input that some taps meet in the pixels of a chunk; all channels side by side, tap after tap."""
         high, wide = pitch
         pieces = []
@@ -227,7 +235,7 @@ class _Gradient:
                 pieces.append((data, i * self.c + at))
         self._transposed(pieces, target, chunk)
 
-    def _transposed(self, pieces: list[tuple[AP, int]], target: AP, chunk: Chunk) -> None:
+    def _transposed(self, pieces: list[tuple[AP, int]], target: AP, chunk: PixelChunk) -> None:
         """Each piece into its columns of the target; neighbours share a bank and a copy out of it."""
         pixels, width = chunk.pixels, self.banks[0].free
         while pieces:
@@ -244,7 +252,7 @@ class _Gradient:
         self,
         turned: AP,
         turned_dy: AP,
-        chunks: list[Chunk],
+        chunks: list[PixelChunk],
         block: int,
         count: int,
         taps: tuple[int, int],

@@ -24,7 +24,7 @@ from trnlab.kernels.convolutions.gradient_plan import LEAST_COLUMNS, SLACK, WAIT
 from trnlab.kernels.windows import Taps
 
 
-class Chunk(NamedTuple):
+class PixelChunk(NamedTuple):
     """Pixels contracted by one matmul: some rows of some images of a group, or a part of a row."""
 
     image: int
@@ -76,7 +76,7 @@ class BlockedGradient:
         (high, wide), (h, w) = self.seen, self.x[2:]
         return any(t.low for t in self.taps) or high > h or wide > w
 
-    def chunks(self, images: int) -> Iterator[Chunk]:
+    def chunks(self, images: int) -> Iterator[PixelChunk]:
         """The pixels of so many images, at most P at a time."""
         all_rows, all_cols = self.dy[2:]
         cols = min(all_cols, P)
@@ -85,7 +85,7 @@ class BlockedGradient:
         for image in range(0, images, together):
             several = min(together, images - image)
             for row, col in product(range(0, all_rows, rows), range(0, all_cols, cols)):
-                yield Chunk(image, several, row, min(rows, all_rows - row), col, min(cols, all_cols - col))
+                yield PixelChunk(image, several, row, min(rows, all_rows - row), col, min(cols, all_cols - col))
 
     def side(self, channels: int) -> int:
         """Taps side by side in one matmul."""
