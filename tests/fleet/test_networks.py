@@ -20,6 +20,7 @@ from trnlab.fleet.models.counts import Counted
 from trnlab.fleet.models.unpartitioned import UnpartitionedModel
 from trnlab.fleet.search.layout import pinned
 from trnlab.fleet.search.replicas import KEEPS, LARGER, UNEVEN
+from trnlab.stacks import parse
 
 SMALL = {
     "model_type": "resnet",
@@ -97,6 +98,18 @@ def test_weights_that_are_gathered_are_those_that_products_read(parameters, copi
     """In their own format, unless nearly all of them are copied to another."""
     figures = dict.fromkeys((field.name for field in fields(RankCost)), 0)
     assert RankCost(**figures | {"parameters": parameters, "copies": copies}).gathered == gathered
+
+
+def test_a_host_traces_the_update_once_a_step(small):
+    """And each microbatch anew, which the device meanwhile computes: by the vendor's stack alone, in which operators
+    are traced as they come."""
+    words = "mb=4,zero=0,overlap=0"
+    one, many = (plan(_asked(small, words, batch=n, stack=parse("vendor"))) for n in (8, 64))
+    steps = [found.chosen.step for found in (one, many)]
+    waits = [step.seconds["host"] for step in steps]
+    assert 0 < waits[0] < waits[1] < 8 * waits[0]  # 4 images at a time on each of two cores: one time, and eight
+    assert steps[1].seconds["compute"] == pytest.approx(8 * steps[0].seconds["compute"])
+    assert plan(_asked(small, words)).chosen.step.seconds["host"] == 0.0
 
 
 def test_ranks_are_kept_for_the_next_plan(small, tmp_path):

@@ -8,8 +8,9 @@ from collections.abc import MutableMapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from trnlab.compiler.analysis.roles import find_updates
 from trnlab.errors import TrnlabError
-from trnlab.estimate.forecast import forecast
+from trnlab.estimate.forecast import HOST, forecast
 from trnlab.estimate.job import NullCommunicator
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.costs.networks import step
@@ -44,6 +45,8 @@ class RankCost:
     capacity: int
     # bytes of its buffers, those of one format together
     buffers: Sequence[int] = ()
+    # operators that a host may trace: of its passes, and of the update
+    operators: tuple[int, int] = (0, 0)
 
     @property
     def gathered(self) -> float:
@@ -78,7 +81,7 @@ class Ranks:
         """That takes so many samples. Raises what the compiler refuses."""
         if isinstance(self.source, CapturedWork):
             return self._compiled(self.source)
-        key = f"rank {self.source.network!r} {microbatch} {again} {self.form}"
+        key = f"rank, operators apart {self.source.network!r} {microbatch} {again} {self.form}"
         if key not in self.cache:
             self.cache[key] = asdict(self._compiled(step(self.source, microbatch, again, self.form)))
         return RankCost(**self.cache[key])
@@ -101,7 +104,7 @@ class Ranks:
             forward,
             backward,
             update,
-            (alone.step_s or 0.0) - forward - backward - update,
+            (alone.step_s or 0.0) - forward - backward - update - parts.get(HOST, 0.0),
             memory.parameters,
             memory.copies,
             memory.gradients,
@@ -110,7 +113,15 @@ class Ranks:
             memory.batch + memory.temporaries,
             alone.capacity,
             _buffers(made),
+            _operators(made),
         )
+
+
+def _operators(made: CapturedWork) -> tuple[int, int]:
+    """Operators of a step's passes, and of its update."""
+    every = sum(len(part.graph.ops) * part.times for part in made.work.parts)
+    update = sum(len(find_updates(part.graph)) * part.times for part in made.work.parts)
+    return every - update, update
 
 
 def _buffers(made: CapturedWork) -> list[int]:

@@ -24,6 +24,8 @@ from trnlab.fleet.search.layout import RECOMPUTE, SHORT, ZERO, Layout, Layouts, 
 from trnlab.fleet.search.pipeline_times import SUM
 from trnlab.fleet.search.steps import CAUSES, CLASSES, PlannedSteps
 from trnlab.precision import MODES
+from trnlab.runtime.analysis.performance import MILLION
+from trnlab.runtime.step_cost import host_wait
 
 ALONE = "only its data is divided, since it is not recognised as a stack of equal blocks"
 DIVIDES = ("tensor", "pipeline", "interleave", "context", "expert")  # columns of layouts, more than data
@@ -104,6 +106,13 @@ class Replicas:
             return UNEVEN
         return SINGLE if layout.data == 1 and (layout.zero or not layout.overlap) else None
 
+    def _traced(self, rank: RankCost, count: Floats) -> Floats:
+        """[N] seconds that ranks wait for their host, which traces each of so many microbatches, and then the update,
+        whose own seconds stand elsewhere."""
+        passes, update = (n * self.ranks.session.stack.tracing_us / MILLION for n in rank.operators)
+        busy = rank.forward + rank.backward + rank.others
+        return np.asarray(host_wait([(passes, busy, count), (update, 0.0, 1)]))
+
     def steps(self, cluster: Cluster, layouts: Layouts, batch: int) -> PlannedSteps:
         """The steps of such layouts, which have one microbatch and one way to treat activations."""
         rank = self.ranks.rank(int(layouts["microbatch"][0]), bool(layouts["recompute"][0]))
@@ -114,6 +123,7 @@ class Replicas:
             rank.forward + rank.backward + rank.others
         ) * count  # with what a program takes to start
         seconds["optimizer"] = rank.update / np.where(layouts["zero"] > 0, layouts["data"], 1)
+        seconds["host"] = self._traced(rank, count)
         seconds |= self._exchanged(rank, layouts, count)
         flops = np.full(n, rank.flops * batch / rank.samples)
         target, precision = cluster.target, self.ranks.session.precision
