@@ -142,11 +142,6 @@ def is_weight_gradient(op: Op) -> bool:
     return plain and prod(op.operands[1].shape[2:]) > prod(places)
 
 
-def takes_update(op: Op) -> bool:
-    """Whether the kernel hands on a gradient by the weight, as rows of output channels."""
-    return is_weight_gradient(op) and op.attrs["batch_group_count"] == 1 and not _in_lanes(op)
-
-
 def rows_fill_partitions(op: Op) -> bool:
     """Whether there are too few channels to contract, but enough with a row of the window for each."""
     x, weight = op.operands

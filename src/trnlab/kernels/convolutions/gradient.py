@@ -112,11 +112,7 @@ class _Gradient:
     def record(self) -> None:
         """All of it."""
         b, dt = self.b, self.x.dtype
-        chunks, wide, bufs = (
-            len(list(self.problem.chunks(self.group))),
-            self.out_blocks * P,
-            self.problem.bufs(self.blocks),
-        )
+        chunks, bufs = len(list(self.problem.chunks(self.group))), self.problem.bufs(self.blocks)
         self.inputs = b.pool((P, self.depth, self.group * self.h * self.w), dt, bufs=bufs, name="input")
         self.gradients = b.pool(
             (P, self.out_blocks, self.group * self.rows * self.cols), dt, bufs=bufs, name="gradient"
@@ -127,7 +123,7 @@ class _Gradient:
             for _ in range(bufs):
                 b.memset(dst=self.spread.next(), value=0.0, engine=Engine.GPSIMD)
         self.turned_x = b.pool((P, chunks, self.side * self.c), dt, bufs=2, name="turned input")
-        self.turned_dy = b.pool((P, chunks, wide), dt, bufs=bufs, name="turned gradient")
+        self.turned_dy = b.pool((P, chunks, self.out_blocks * P), dt, bufs=bufs, name="turned gradient")
         several = self.problem.several(self.blocks)
         self.sums = b.tile((P, self.out_blocks, self.c, self.elements), float32 if several else self.out.dtype)
         self.result = b.tile(self.sums.shape, self.out.dtype, name="result") if several else self.sums

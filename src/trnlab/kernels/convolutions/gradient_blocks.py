@@ -91,6 +91,11 @@ class BlockedGradient:
         """Taps side by side in one matmul."""
         return min(max(1, BANK // channels), self.elements)
 
+    def across(self, blocks: GradientBlocks) -> int:
+        """Columns of a turned tile, of taps side by side: of the last channels, which may be fewer, more are."""
+        last = self.x[0] % blocks.channels or blocks.channels
+        return max(self.side(channels) * channels for channels in (blocks.channels, last))
+
     def groups(self, blocks: GradientBlocks) -> tuple[int, int, int]:
         """Groups of input channels, of output channels, and of images."""
         return (
@@ -115,7 +120,7 @@ class BlockedGradient:
         (high, wide), (h, w), (rows, cols) = self.seen, self.x[2:], self.dy[2:]
         raw = depth * images * h * w + blocks.outs * images * rows * cols
         padded = depth * images * high * wide if self.padded else 0
-        turned = chunks * (bufs * blocks.outs * P + 2 * self.side(blocks.channels) * blocks.channels)
+        turned = chunks * (bufs * blocks.outs * P + 2 * self.across(blocks))
         sums = (4 + self.out_item) if self.several(blocks) else self.out_item
         total = blocks.outs * blocks.channels * self.elements * sums
         return (bufs * (raw + padded) + turned) * self.item + total + SLACK
