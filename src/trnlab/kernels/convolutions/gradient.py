@@ -56,8 +56,7 @@ def weight_gradient(
     """
     if groups == 1:
         problem = _problem(x, dy, out, taps)
-        in_lanes = _seconds(lanes_seconds, b, x, dy, out, taps) if pays(x.shape, dy.shape, taps) else inf
-        if in_lanes < _seconds(least_seconds, problem, b.sbuf_free, b.chip):
+        if pays(x.shape, dy.shape, taps) and _are_lanes_faster(b, problem, x, dy, out, taps):
             weight_gradient_in_lanes(b, x, dy, out, taps)
             return
         blocks = choose(problem, b.sbuf_free, b.chip)
@@ -71,6 +70,13 @@ def weight_gradient(
         c, o = (slice(i * n, min((i + 1) * n, size)) for n, size in ((packs.k, x.shape[0]), (packs.m, dy.shape[0])))
         with b.scope():
             _PackGradient(b, x[c], dy[o], out[:, o], taps, packs).record()
+
+
+def _are_lanes_faster(
+    b: Builder, problem: BlockedGradient, x: HbmView, dy: HbmView, out: HbmView, taps: tuple[Taps, Taps]
+) -> bool:
+    lanes = _seconds(lanes_seconds, b, x, dy, out, taps)
+    return lanes < _seconds(least_seconds, problem, b.sbuf_free, b.chip)
 
 
 def _seconds(estimate: Callable[..., float], *given: Any) -> float:
