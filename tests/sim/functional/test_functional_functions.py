@@ -75,6 +75,15 @@ def test_limits_are_those_of_the_definition(name):
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-30)
 
 
+def test_exp_is_rounded_where_it_is_subnormal_and_where_it_vanishes():
+    x = np.linspace(-110, -80, POINTS).astype(np.float32).reshape(128, -1)
+    got, exact = apply("exp", x).astype(np.float64), np.exp(x.astype(np.float64))
+    unit = np.maximum(exact * EPS, 2.0**-149)
+    assert (np.abs(got - exact) / unit).max() <= 1
+    assert (got[exact > 2.0**-149] > 0).all()
+    assert (got[exact < 2.0**-150] == 0).all()
+
+
 @pytest.mark.parametrize("scale", [1.0, 0.5, "tile"])
 @pytest.mark.parametrize("bias", [False, True])
 def test_scale_bias_and_row_sums(scale, bias):

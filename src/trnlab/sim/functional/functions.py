@@ -25,6 +25,7 @@ _LN2_HIGH = f32(0.693359375)  # few bits, so that its multiples are exact
 _LN2_LOW = f32(math.log(2) - 0.693359375)
 _E0, _E1, _E2, _E3, _E4 = (f32(c) for c in (0.5, 0.16666512, 0.041666187, 0.0083695985, 0.0013951719))
 _EXP_LOW, _EXP_HIGH = f32(-104.0), f32(89.0)
+_LEAST_NORMAL = i32(-125)  # the least n for which y * 2 ** n is normal, y being 0.5 or more
 
 _L0, _L1, _L2, _L3, _L4, _L5 = (f32(c) for c in (0.6666667, 0.40000054, 0.28568396, 0.223015, 0.17147851, 0.21792394))
 _SQRT_HALF_BITS, _ONE_BITS = u32(0x3F3504F3), u32(0x3F800000)
@@ -69,6 +70,20 @@ def power_of_two(n):
 
 
 @inline
+def times_power_of_two(y, n):
+    """y * 2 ** n, rounded once, for y within [0.5, 2) and -150 <= n <= 128.
+
+    What may be subnormal is counted in multiples of 2 ** -149, as its bits do: processors take a hundred cycles and
+    more for a product that is subnormal, or would be and is zero, as for all that a mask excludes.
+    """
+    high, low = max(n, _LEAST_NORMAL), min(n, _LEAST_NORMAL)
+    half = high >> i32(1)
+    normal = y * power_of_two(half) * power_of_two(high - half)  # in two steps: no early overflow
+    counted = from_bits(u32(i32(rint(y * power_of_two(low + i32(149))))))
+    return normal if n >= _LEAST_NORMAL else counted
+
+
+@inline
 def exp(x):
     """e ** x: range reduction by multiples of ln 2, then a polynomial of degree six."""
     clamped = x if x > _EXP_LOW else _EXP_LOW  # also where x is NaN, which the last line restores
@@ -77,9 +92,7 @@ def exp(x):
     r = fma(n, -_LN2_LOW, fma(n, -_LN2_HIGH, clamped))
     p = fma(fma(fma(fma(_E4, r, _E3), r, _E2), r, _E1), r, _E0)
     whole = i32(n)
-    half = whole >> i32(1)
-    y = fma(r * r, p, r) + ONE
-    y = y * power_of_two(half) * power_of_two(whole - half)  # in two steps: subnormal results, and no early overflow
+    y = times_power_of_two(fma(r * r, p, r) + ONE, whole)
     return y if x == x else x
 
 
