@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import pytest
 from streams import layer, program_of, random_routine
 
@@ -10,8 +13,11 @@ from trnlab import chips
 from trnlab.compiler import compile
 from trnlab.graph.builder import GraphBuilder
 from trnlab.numerics.dtypes import dtype, float32
+from trnlab.policy import chosen
 from trnlab.sim.timing import layout, on_both, outline_of, outline_program, time_pair, time_program
-from trnlab.sim.timing.replay import TimingReplay
+from trnlab.sim.timing.core import Core, PassColumns
+from trnlab.sim.timing.replay import INDICES, TIMES, TimingReplay
+from trnlab.sim.timing.timer import calls_in_order, plans_of
 
 CHIPS = [chips.get(name) for name in ("trn1", "trn2")]
 both = pytest.mark.parametrize("chip", CHIPS, ids=["trn1", "trn2"])
@@ -95,3 +101,37 @@ def test_half_rate_windows_are_timed_call_by_call(seen):
     chip = chips.get("trn2")
     time_program(program_of(layer(chip), 6), chip, window_phase=0)
     assert seen == {False: 0, True: 0}
+
+
+def columns_beside(program, chip, cut):
+    """What the pass fills where collectives leave so much to transfers."""
+    policy, core, out = chosen(chip.name), Core(chip), PassColumns(program.num_instructions)
+    core.clocks.cut = np.array(cut)
+    for _ in calls_in_order(program, chip, [core], plans_of(program, chip, policy), out):
+        pass
+    return [getattr(out, name).tolist() for name in (*TIMES, *INDICES, "cause")]
+
+
+@both
+@pytest.mark.parametrize("seed", range(6))
+def test_what_collectives_leave_to_transfers_is_part_of_a_situation(chip, seed, seen, monkeypatch):
+    """For stretches of some calls each, which begin and end within calls; the first of them from the start on."""
+    program, rng = program_of(layer(chip), 60), random.Random(seed)
+    total = columns_beside(program, chip, [(layout.NEVER, layout.WHOLE)])[1][-1]
+    cut, begin = [(layout.NEVER, layout.WHOLE)], 0
+    while begin < 2 * total:
+        begin += rng.randrange(1, total // 3)
+        cut.append((begin, layout.WHOLE // rng.choice((1, 2, 17))))
+    seen[True] = 0
+    found = columns_beside(program, chip, cut)
+    assert seen[True] > 2
+    monkeypatch.setattr(TimingReplay, "pays", staticmethod(lambda p, slots, calls: False))
+    assert found == columns_beside(program, chip, cut)
+    assert found != columns_beside(program, chip, cut[:1])
+
+
+def test_no_collective_is_as_good_as_one_that_leaves_everything(seen):
+    chip = chips.get("trn1")
+    program = program_of(random_routine(chip, 2), 24)
+    bare, whole = (columns_beside(program, chip, cut) for cut in (np.zeros((0, 2), int), [(0, layout.WHOLE)]))
+    assert bare == whole

@@ -69,7 +69,7 @@ class Core:
 
     def call(self, p: TimingPlan, slots: layout.Ints, out: PassColumns, index: int, calls: int = 1) -> None:
         """Time one of `calls` calls of a routine; its instruction 0 is row `index` of `out`."""
-        if self.parameters[layout.WINDOW] or not TimingReplay.pays(p, slots, calls) or self._competes(p):
+        if self.parameters[layout.WINDOW] or not TimingReplay.pays(p, slots, calls):
             self.run(p, slots, out, index)
             return
         situation = self.replay.situation(p, slots, index)
@@ -79,11 +79,6 @@ class Core:
             return
         self.run(p, slots, out, index)
         self.replay.remember(p, situation, slots, out, index)
-
-    def _competes(self, p: TimingPlan) -> bool:
-        """Whether a call may meet collectives on their way."""
-        first = int(self.clocks.engine[p.uses_engine, layout.FREE].min())
-        return len(self.clocks.cut) > 0 and self.streams.until > first
 
     def collective(
         self, p: TimingPlan, slots: layout.Ints, out: PassColumns, index: int, use: StreamUse, waits: bool

@@ -4,6 +4,7 @@
 Two situations are the same when all that can still matter is: every time that lies so far back that nothing can wait
 for it any more counts as forgotten, every other one is taken relative to the earliest start of the call, and so are
 the numbers of the instructions that they belong to. The course of the first call is then shifted, to the picosecond.
+Collectives that are on their way matter as far as the call goes: what they leave to transfers, from when on.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from trnlab.loops import compiled
 from trnlab.sim.timing import layout, order
 from trnlab.sim.timing.layout import Array, Ints
 from trnlab.sim.timing.plan import TimingPlan
+from trnlab.sim.timing.streams import LEAST
 
 FORGOTTEN, NOBODY = layout.NEVER, layout.NEVER + 1
 NO_ROW = -(1 << 31)  # stands for NOBODY in columns
@@ -33,6 +35,7 @@ PLAIN, TIME, SPAN, INDEX, MARK = range(5)
 class TimelineColumns(Protocol):
     """The columns of a timeline, see `timer.PassColumns`."""
 
+    done: Ints
     cause: Array
 
     def rows(self, first: int, last: int) -> slice:
@@ -88,8 +91,14 @@ def _parts(c: order.Clocks) -> list[tuple[Ints, Any, Any]]:
 
 
 class _Course(NamedTuple):
-    """What a call did: its columns relative to its situation, and the entries of the state that it changed."""
+    """What a call did: its columns relative to its situation, and the entries of the state that it changed.
 
+    key, cut: of its situation, `cut` as far as it mattered: up to the relative time `until`.
+    """
+
+    key: bytes
+    until: int
+    cut: bytes
     columns: tuple[Array, ...]  # TIMES, INDICES, the cause
     changed: Ints
     left: Ints
@@ -102,6 +111,11 @@ class _Situation(NamedTuple):
     state: Ints
     floor: int
     key: bytes
+    cut: Ints  # what collectives leave to transfers from `floor` on: as `Clocks.cut`, with relative times
+
+    def cut_until(self, time: int) -> bytes:
+        """The same as far as a relative time."""
+        return self.cut[: np.searchsorted(self.cut[:, 0], time)].tobytes()
 
 
 class TimingReplay:
@@ -110,14 +124,14 @@ class TimingReplay:
     def __init__(self, clocks: order.Clocks, parameters: Ints) -> None:
         self.clocks = clocks
         self.slack = int(parameters[[layout.SEMAPHORE, layout.INTERVAL, layout.MOST_WAKE]].sum())
-        self.seen: dict[int, dict[bytes, _Course]] = {}
+        self.seen: dict[int, list[_Course]] = {}
         self.layouts: dict[int, _Layout] = {}
         self.met: dict[int, Array] = {}
 
     @staticmethod
     def pays(p: TimingPlan, slots: Ints, calls: int) -> bool:
         """Whether it takes less time to compare situations than to time the instructions."""
-        return calls > 2 and len(p.row_of) >= max(SHORTEST, 2 * slots.size)
+        return calls > 2 and len(p.row_of) >= max(SHORTEST, slots.size // 4)
 
     def situation(self, p: TimingPlan, slots: Ints, index: int) -> _Situation:
         """The situation before a call whose first instruction is row `index` of the timeline."""
@@ -129,7 +143,16 @@ class TimingReplay:
         floor = int(self.clocks.engine[p.uses_engine, layout.FREE].min())
         common = np.empty_like(state)
         _relative(state, known.kind, known.of, self._met(p, slots), floor, index, self.slack, common)
-        return _Situation(known, state, floor, common.tobytes())
+        return _Situation(known, state, floor, common.tobytes(), self._cut(floor))
+
+    def _cut(self, floor: int) -> Ints:
+        """What collectives leave to transfers from a time on, with times relative to that."""
+        rows = self.clocks.cut
+        if not len(rows):
+            return np.array([[0, layout.WHOLE]])
+        found: Ints = rows[max(int(np.searchsorted(rows[:, 0], floor, "right")) - 1, 0) :].copy()
+        found[:, 0] = np.maximum(found[:, 0] - floor, 0)
+        return found
 
     def _met(self, p: TimingPlan, slots: Ints) -> Array:
         """Which entries of the state can matter to the plan: those of engines that it uses, and of slots that some
@@ -144,9 +167,10 @@ class TimingReplay:
             self.met[id(p)] = np.concatenate([used, rest, read])
         return self.met[id(p)]
 
-    def known(self, p: TimingPlan, situation: _Situation) -> _Course | None:
+    def known(self, p: TimingPlan, now: _Situation) -> _Course | None:
         """The course of an earlier call in this situation."""
-        return self.seen.setdefault(id(p), {}).get(situation.key)
+        seen = self.seen.setdefault(id(p), [])
+        return next((c for c in seen if c.key == now.key and c.cut == now.cut_until(c.until)), None)
 
     def _gather(self, slots: Ints) -> Ints:
         return np.concatenate([array.ravel() for array, _, _ in _parts(self.clocks)] + [slots.ravel()])
@@ -154,8 +178,7 @@ class TimingReplay:
     def remember(self, p: TimingPlan, was: _Situation, slots: Ints, out: TimelineColumns, index: int) -> None:
         """Keep what the call did that has just been timed."""
         seen = self.seen[id(p)]
-        if len(seen) == MOST:
-            del seen[next(iter(seen))]
+        del seen[: len(seen) + 1 - MOST]
         after = self._gather(slots)
         changed = np.flatnonzero(after != was.state)
         left = np.empty_like(after)
@@ -166,7 +189,9 @@ class TimingReplay:
         times = [getattr(out, name)[here] - was.floor for name in TIMES]
         named = [getattr(out, name)[here] for name in INDICES]
         indices = [np.where(rows < 0, np.int32(NO_ROW), rows - np.int32(index)) for rows in named]
-        seen[was.key] = _Course((*times, *indices, out.cause[here].copy()), changed, left)
+        until = int(max(out.done[here].max(), self.clocks.lane[layout.FREE].max())) - was.floor + _longest(p)
+        columns = (*times, *indices, out.cause[here].copy())
+        seen.append(_Course(was.key, until, was.cut_until(until), columns, changed, left))
 
     def apply(self, course: _Course, now: _Situation, slots: Ints, out: TimelineColumns, index: int) -> None:
         """Write what the call does, and bring clocks and slots to where it leaves them."""
@@ -178,6 +203,12 @@ class TimingReplay:
         for array in [array for array, _, _ in _parts(self.clocks)] + [slots]:
             array[...] = now.state[at : at + array.size].reshape(array.shape)
             at += array.size
+
+
+def _longest(p: TimingPlan) -> int:
+    """Picoseconds that a transfer takes at most beside collectives: one that fills a gap was looked at as if it came
+    behind all that is on its lanes."""
+    return int(p.rows[:, layout.SHARE].max() / LEAST)
 
 
 @compiled

@@ -70,7 +70,7 @@ class CollectiveStreams:
 
     def __init__(self, count: int, base: int, competes: bool) -> None:
         self.free = np.array([[base, -1]] * count, np.int64)
-        self.competes, self.until = competes, NEVER
+        self.competes = competes
         self._stream: dict[object, int] = {}
         self._sections = [_Section(NEVER)]
 
@@ -97,7 +97,6 @@ class CollectiveStreams:
         if end > now:
             self._cut_at(end)
             self._sections[at].running += ((use, speed),)
-        self.until = max(self.until, end)
         return end
 
     def cut(self) -> Ints:
