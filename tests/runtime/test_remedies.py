@@ -20,6 +20,7 @@ from trnlab.runtime.analysis.remedies import RankStep, remedies
 from trnlab.runtime.cache.executables import Cache
 from trnlab.runtime.communication import UncapturedCollective
 from trnlab.runtime.session import from_environment
+from trnlab.runtime.step_cost import StepPrograms
 from trnlab.sim.timing import time_program
 
 SIZE = 64
@@ -43,13 +44,13 @@ def job():
     session.cache, session.communicator = None, NullCommunicator(0, SIZE)
     graph = gradients()
     made = device.obtain(graph, session)
-    return RankStep([(made, 1)], {made.key: graph}, session)
+    return RankStep(StepPrograms([(made, 1)]), {made.key: graph}, session)
 
 
 def test_each_gain_is_the_difference_of_two_timings(job):
-    made = job.calls[0][0]
+    made = job.step.calls[0][0]
     step_s = made.timeline.total / 1e12
-    rows = remedies(job, step_s)
+    rows = remedies(job)
     for row in rows:
         if row["step_s"] is not None:
             assert row["gain"] == pytest.approx(1 - row["step_s"] / step_s)
@@ -63,15 +64,26 @@ def test_each_gain_is_the_difference_of_two_timings(job):
     assert "$49.56/h" in other["costs"]
 
 
+def test_a_host_that_traces_the_step_is_in_all_of_its_times(job):
+    bare, traced_s = remedies(job), 0.25
+    traced = remedies(replace(job, step=replace(job.step, tracing=[traced_s])))
+    before = {row["what"]: row["step_s"] for row in bare if row["step_s"] is not None}
+    assert len(before) >= 3
+    for row in traced:
+        if row["step_s"] is not None:
+            assert row["step_s"] == pytest.approx(before[row["what"]] + traced_s)
+            assert row["gain"] == pytest.approx(1 - row["step_s"] / (job.step.seconds + traced_s))
+            assert abs(row["gain"]) < 0.01, "all of this step but its host takes less"
+
+
 def test_other_buckets_are_what_a_session_with_them_compiles(job):
-    step_s = job.calls[0][0].timeline.total / 1e12
-    smaller = next(row for row in remedies(job, step_s) if "TRNLAB_BUCKET_MIB=5" in row["what"])
+    smaller = next(row for row in remedies(job) if "TRNLAB_BUCKET_MIB=5" in row["what"])
     told = replace(job.session, bucket_mib=5, executables={}, compiled={}, known={})
     assert smaller["step_s"] == device.obtain(gradients(), told).timeline.total / 1e12
 
 
 def test_what_cannot_be_timed_says_why(job):
-    rows = {row["what"]: row for row in remedies(job, 1.0)}
+    rows = {row["what"]: row for row in remedies(job)}
     assert "no network cards" in rows["on 32xtrn1.2xlarge"]["why"]
     assert "trnlab estimate" in rows["on trn2"]["why"]
     assert rows["on trn2"]["step_s"] is None
@@ -104,7 +116,7 @@ def test_a_step_from_the_cache_lends_its_routines_and_remedies_are_not_stored(jo
         made = device.obtain(graph, session)
         assert made.cache == cached
         recorded.clear()
-        found.append(remedies(RankStep([(made, 1)], {made.key: graph}, session), made.timeline.total / 1e12))
+        found.append(remedies(RankStep(StepPrograms([(made, 1)]), {made.key: graph}, session)))
     assert found[0] == found[1]
     assert set(recorded) <= {GroupKind.COLLECTIVE}, "what computes is not recorded again"
     assert len(session.cache.entries()) == 1
@@ -122,6 +134,6 @@ def test_changed_worlds_have_faster_cards_and_ranks_dealt_out():
 def test_exchanges_outside_of_programs_are_timed_again_too(job):
     asked = Collective("all_reduce", (tuple(range(SIZE)),))
     before = World("2xtrn1.32xlarge", SIZE).cost(asked, 1 << 26)
-    own = RankStep([], {}, job.session, [UncapturedCollective(asked, "gradient", 1 << 26, 1 << 26, before)])
-    row = next(r for r in remedies(own, before.seconds) if r["what"].startswith("EFA of twice"))
+    step = StepPrograms([], [UncapturedCollective(asked, "gradient", 1 << 26, 1 << 26, before)])
+    row = next(r for r in remedies(RankStep(step, {}, job.session)) if r["what"].startswith("EFA of twice"))
     assert row["step_s"] == World("2xtrn1.32xlarge", SIZE, changes=(FASTER_CARDS,)).cost(asked, 1 << 26).seconds

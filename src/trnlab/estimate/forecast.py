@@ -21,7 +21,7 @@ from trnlab.precision import MODES
 from trnlab.runtime import device
 from trnlab.runtime.analysis.limits import limit_of_step
 from trnlab.runtime.analysis.performance import MILLION
-from trnlab.runtime.communication import UncapturedCollective, UntimedCollective
+from trnlab.runtime.communication import UntimedCollective
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.faults import compare
 from trnlab.runtime.session import Session
@@ -31,7 +31,6 @@ from trnlab.runtime.step_cost import (
     UPDATE,
     StepCost,
     StepPrograms,
-    host_wait,
     phases,
     phases_by_lines,
 )
@@ -96,18 +95,14 @@ def forecast(
         return result
     result.memory = memory_of_step(work, made)
     result.compiling_s = sum(cost.executable.metadata["compile_seconds"] for _, cost in made)
-    _time(result, made, own)
-    if work.learns and work.retraced:
-        _trace(result, made, own)
+    step = _step_of(work, made, own)
+    _time(result, made, step, own)
     _lay_out(result, target, many, work.learns)
     if many:
-        runs = [(cost.executable, part.times) for part, cost in made]
         graphs = {cost.executable.key: part.graph for part, cost in made}
-        outside = _outside(result, work, own)
-        result.job = job_of(runs, result.step_s or 0.0, work.per_step, work.batches, own, graphs, outside)
+        result.job = job_of(step, step.seconds, work.per_step, work.batches, own, graphs)
         if session.faults:
-            degraded = network_of(own, session.faults)
-            result.job.degraded = compare(runs, session.faults, outside, degraded)
+            result.job.degraded = compare(step, session.faults, network_of(own, session.faults))
     else:
         _price(result, work, target)
     result.compiled_s = time.perf_counter() - started
@@ -137,15 +132,14 @@ def session_for(target: Target, session: Session, known: dict[str, Executable] |
     )
 
 
-def _outside(result: TargetResult, work: StepWork, session: Session) -> list[UncapturedCollective]:
-    """What is exchanged outside of programs, timed on the healthy network; the step is longer by it."""
-    network = network_of(session)
-    found = [each.timed(network) for each in work.exchanged]
-    seconds = sum(each.cost.seconds for each in found)
-    result.step_s = (result.step_s or 0.0) + seconds
-    if seconds:
-        result.parts[OUTSIDE] = seconds
-    return found
+def _step_of(work: StepWork, made: Sequence[tuple[GraphRuns, StepCost]], session: Session) -> StepPrograms:
+    """The step with all that its device waits for: what is exchanged outside of programs, timed on the healthy
+    network, and a host that traces its operators."""
+    runs = [(cost.executable, part.times) for part, cost in made]
+    many = session.communicator is not None and work.exchanged
+    outside = [each.timed(network_of(session)) for each in work.exchanged] if many else []
+    each_s = session.stack.tracing_us / MILLION if work.learns and work.retraced else 0.0
+    return StepPrograms(runs, outside, [len(p.graph.ops) * each_s for p, _ in made] if each_s else ())
 
 
 def _least(work: StepWork) -> MemoryReport:
@@ -192,7 +186,9 @@ def cost_of(part: GraphRuns, executable: Executable) -> StepCost:
     return StepCost(executable, told or phases(program, loss, updated))
 
 
-def _time(result: TargetResult, made: Sequence[tuple[GraphRuns, StepCost]], session: Session) -> None:
+def _time(
+    result: TargetResult, made: Sequence[tuple[GraphRuns, StepCost]], step: StepPrograms, session: Session
+) -> None:
     flops = 0
     parts: Counter[str] = Counter()
     modules: Counter[str] = Counter()
@@ -201,29 +197,19 @@ def _time(result: TargetResult, made: Sequence[tuple[GraphRuns, StepCost]], sess
         for call, phase, ps in zip(cost.program.calls, cost.phase, cost.call_ps):
             parts[phase] += ps * part.times
             modules[_module(call.loc.layer if call.loc is not None else "", phase)] += ps * part.times
-    result.step_s = StepPrograms([(cost.executable, part.times) for part, cost in made]).seconds
+    result.step_s = step.seconds
     cores = 2 if session.pairs else 1
     result.mfu = (
         flops / (result.step_s * cores * session.chip.peak_flops(MODES[session.precision])) if result.step_s else None
     )
-    limit = limit_of_step([(cost.executable, part.times) for part, cost in made], MODES[session.precision])
+    limit = limit_of_step(step.calls, MODES[session.precision])
     result.limit = {"seconds": limit.seconds, "by": limit.by} if limit is not None else {}
     if session.pairs:
         result.on_both = _on_both(made)
-    result.parts = {name: parts[name] / PS_PER_S for name in (FORWARD, BACKWARD, UPDATE) if parts[name]}
+    seconds = {name: parts[name] / PS_PER_S for name in (FORWARD, BACKWARD, UPDATE)}
+    seconds |= {HOST: step.host_s, OUTSIDE: step.outside_s}
+    result.parts = {name: each for name, each in seconds.items() if each}
     result.modules = [(name, ps / PS_PER_S) for name, ps in modules.most_common(MODULES)]
-
-
-def _trace(result: TargetResult, made: Sequence[tuple[GraphRuns, StepCost]], session: Session) -> None:
-    """Add what the device waits for the host's tracing of the step's operators."""
-    each = session.stack.tracing_us / MILLION
-    if not each or not result.step_s:
-        return
-    runs = [(len(p.graph.ops) * each, cost.executable.total_ps / PS_PER_S, p.times) for p, cost in made]
-    seconds = float(host_wait(runs))
-    result.mfu = result.mfu * result.step_s / (result.step_s + seconds) if result.mfu else None
-    result.step_s += seconds
-    result.parts[HOST] = seconds
 
 
 def _on_both(made: Sequence[tuple[GraphRuns, StepCost]]) -> float:

@@ -7,7 +7,6 @@ All ranks are taken to do what the followed one does, at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +16,14 @@ from trnlab.errors import UsageError
 from trnlab.fabric.cluster import CORES_PER_RANK, Cluster
 from trnlab.fabric.world import World, world_of
 from trnlab.runtime.analysis.performance import MILLION
-from trnlab.runtime.analysis.remedies import RankStep as Step
-from trnlab.runtime.analysis.remedies import remedies
-from trnlab.runtime.communication import UncapturedCollective, communication, judged
+from trnlab.runtime.analysis.remedies import RankStep, remedies
+from trnlab.runtime.communication import communication, judged
 from trnlab.runtime.faults import DegradedStep
 from trnlab.runtime.session import Session
+from trnlab.runtime.step_cost import StepPrograms
 
 if TYPE_CHECKING:  # it takes a while
     from trnlab.graph.ir import Graph
-    from trnlab.runtime.executable import Executable
 
 
 @dataclass
@@ -84,28 +82,27 @@ class NullCommunicator:
 
 
 def job_of(
-    made: Sequence[tuple[Executable, int]],
+    step: StepPrograms,
     step_s: float,
     per_step: int,
     batches: int,
     session: Session,
     graphs: dict[str, Graph],
-    uncaptured: Sequence[UncapturedCollective] = (),
     retimes: bool = True,
 ) -> JobStep:
     """The job that a session's programs are part of.
 
-    made: with how often each runs in a step. graphs: that they are of, by key. per_step: what one rank's batch
-    has. batches: see `JobStep`. uncaptured: what is exchanged besides; `step_s` has it. retimes: whether the step is
-    timed again with what would help.
+    step_s: seconds of its step, which are the programs' own but for a pipeline's. graphs: that they are of, by key.
+    per_step: what one rank's batch has. batches: see `JobStep`. retimes: whether the step is timed again with what
+    would help.
     """
     others, target = session.communicator, session.target
     assert others is not None
     name = target.name if session.instances == 1 else f"{session.instances}x{target.name}"
     job = JobStep(name, others.size, others.rank, batches, step_s)
-    job.communication = communication(made, step_s, uncaptured, network_of(session))
+    job.communication = communication(step.calls, step_s, step.outside, network_of(session))
     if job.communication is not None and not session.faults and retimes:
-        job.communication["remedies"] = remedies(Step(made, graphs, session, uncaptured), step_s)
+        job.communication["remedies"] = remedies(RankStep(step, graphs, session))
     if target.price is not None:
         job.usd_per_hour = target.price.usd(session.instances)
         job.usd_per_step = target.price.usd_of(step_s, session.instances)

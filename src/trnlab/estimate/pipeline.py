@@ -235,4 +235,5 @@ def _job(made: _Made, step_s: float, session: Session) -> JobStep:
     rest = [part for member in mine for part in member.rest]
     outside = [each.timed(made.network) for member in mine for each in member.exchanged]
     runs = [(made.of(part), part.times) for part in (*parts, *rest)]
-    return job_of(runs, step_s, work.per_step, work.batches, made.session, {}, outside, retimes=False)
+    step = StepPrograms(runs, outside)
+    return job_of(step, step_s, work.per_step, work.batches, made.session, {}, retimes=False)

@@ -19,6 +19,7 @@ from trnlab.sim.timing.communication import cost_of, world
 
 if TYPE_CHECKING:  # it takes a while
     from trnlab.runtime.executable import Executable
+    from trnlab.runtime.step_cost import StepPrograms
 
 STOPPED = "TRN187"  # the error of data that would take a link that is down
 
@@ -98,19 +99,12 @@ class _Met:
         )
 
 
-def compare(
-    calls: Sequence[tuple[Executable, int]],
-    faults: tuple[str, ...],
-    uncaptured: Sequence[UncapturedCollective] = (),
-    degraded: World | None = None,
-) -> DegradedStep:
-    """A step's executables, each with how often it runs, on the healthy network and on one with these faults.
-
-    uncaptured: what is exchanged besides, as the healthy network times it; degraded: the one with faults.
-    Raises UsageError (TRN184) for a link that the network does not have.
-    """
-    found = DegradedStep(faults, _step(calls, ()) + sum(each.cost.seconds for each in uncaptured), None)
-    met = [*_met(calls, faults), *(_met_outside(uncaptured, degraded) if degraded is not None else ())]
+def compare(step: StepPrograms, faults: tuple[str, ...], degraded: World | None = None) -> DegradedStep:
+    """A step on the healthy network and on one with these faults. degraded: that one, for what is exchanged outside
+    of programs. Raises UsageError (TRN184) for a link that the network does not have."""
+    calls, outside = step.calls, step.outside
+    found = DegradedStep(faults, _programs_s(step, ()) + step.outside_s, None)
+    met = [*_met(calls, faults), *(_met_outside(outside, degraded) if degraded is not None else ())]
     slowed = [each for each in map(_Met.slowed, met) if each.degraded_s is None or each.degraded_s > each.healthy_s]
     found.slowed = sorted(slowed, key=lambda each: (-each.added_s, each.kind, -each.bytes))
     if any(each.degraded_s is None for each in slowed):
@@ -120,10 +114,10 @@ def compare(
     for each in met:
         assert each.degraded is not None
         loads[each.world] = loads.get(each.world, 0) + each.degraded.loads * each.count
-    assert degraded is not None or not uncaptured
-    found.degraded_s = _step(calls, faults)
+    assert degraded is not None or not outside
+    found.degraded_s = _programs_s(step, faults)
     if degraded is not None:
-        found.degraded_s += sum(degraded.cost(each.request, each.buffer).seconds for each in uncaptured)
+        found.degraded_s += sum(degraded.cost(each.request, each.buffer).seconds for each in outside)
     found.link, _, found.link_s = busiest(loads)
     return found
 
@@ -141,11 +135,9 @@ def require_links(program: Program) -> None:
             cost_of(program, routine, request)
 
 
-def _step(calls: Sequence[tuple[Executable, int]], faults: tuple[str, ...]) -> float:
-    """Seconds of all executables."""
-    from trnlab.runtime.step_cost import StepPrograms  # it takes a while
-
-    return StepPrograms(calls).changed_s(lambda program: on(program, faults))
+def _programs_s(step: StepPrograms, faults: tuple[str, ...]) -> float:
+    """Seconds of all programs of a step."""
+    return step.changed_s(lambda program: on(program, faults))
 
 
 def _met(calls: Sequence[tuple[Executable, int]], faults: tuple[str, ...]) -> list[_Met]:

@@ -31,10 +31,11 @@ Life = tuple[int, int, int]  # first call, last call, bytes
 @dataclass(frozen=True)
 class StepPrograms:
     """A step as the executables that it runs, each with how often, and collectives that the host waits for between
-    them."""
+    them. tracing: seconds in which the host traces each before it runs, see `host_wait`; none by default."""
 
     calls: Sequence[tuple[Executable, int]]
     outside: Sequence[UncapturedCollective] = ()
+    tracing: Sequence[float] = ()
 
     @property
     def outside_s(self) -> float:
@@ -42,14 +43,28 @@ class StepPrograms:
         return sum(each.cost.seconds for each in self.outside)
 
     @property
+    def host_s(self) -> float:
+        """Seconds that the device waits for its host."""
+        return self._host_s([e.total_ps for e, _ in self.calls])
+
+    @property
     def seconds(self) -> float:
-        """Seconds of the step: of all programs one after the other, and of what is between them."""
-        return sum(e.total_ps * times for e, times in self.calls) / PS_PER_S + self.outside_s
+        """Seconds of the step: of all programs one after the other, of what is between them, and of the host."""
+        return self._programs_s([e.total_ps for e, _ in self.calls]) + self.outside_s
 
     def changed_s(self, change: Callable[[Program], Program]) -> float:
-        """Seconds of the programs, without what is between them, where each is as `change` makes it."""
-        found = ((e, change(e.program), times) for e, times in self.calls)
-        return sum((e.total_ps if p is e.program else e.outlined(p).total) * n for e, p, n in found) / PS_PER_S
+        """Seconds of the programs and of the host, without exchanges between them, where each is as `change` makes
+        it."""
+        changed = [(e, change(e.program)) for e, _ in self.calls]
+        return self._programs_s([e.total_ps if p is e.program else e.outlined(p).total for e, p in changed])
+
+    def _programs_s(self, totals: Sequence[int]) -> float:
+        """The same where the programs take so many picoseconds."""
+        return sum(ps * times for ps, (_, times) in zip(totals, self.calls)) / PS_PER_S + self._host_s(totals)
+
+    def _host_s(self, totals: Sequence[int]) -> float:
+        traced = zip(self.tracing, totals, self.calls)
+        return float(host_wait((each, ps / PS_PER_S, times) for each, ps, (_, times) in traced))
 
     def communication(self, network: World | None = None, threshold: float = THRESHOLD) -> dict[str, Any] | None:
         """See `runtime.communication.communication`."""

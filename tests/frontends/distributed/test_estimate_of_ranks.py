@@ -150,6 +150,29 @@ def test_a_sick_network_is_told_beside_the_healthy_one(capsys, tmp_path):
     assert (status, "TRN184" in said) == (2, True)
 
 
+def test_what_helps_and_what_degrades_is_told_of_the_whole_step_of_a_host_that_traces(capsys, tmp_path):
+    """Gains are of the step that the report tells, and no waits of the host are among them."""
+    found = {}
+    for fault in ((), ("--fault", "efa:node1.rail3=0.1")):
+        status, report = estimate(
+            capsys, tmp_path, REPLICA, "--target", "2xtrn1.32xlarge", "--stack", "vendor", *fault
+        )
+        assert status == 0, report
+        (target,) = report["targets"]
+        assert target["step_s"] == pytest.approx(sum(target["parts"].values()), rel=0.05)
+        found[fault] = target
+    healthy, degraded = found.values()
+    step_s, host_s = healthy["step_s"], healthy["parts"]["host"]
+    assert host_s > 0.5 * step_s
+    timed = [each for each in healthy["job"]["communication"]["remedies"] if each["step_s"] is not None]
+    assert timed
+    for each in timed:
+        assert each["step_s"] > host_s
+        assert each["gain"] == pytest.approx(1 - each["step_s"] / step_s)
+    assert degraded["job"]["sick"]["healthy_s"] == pytest.approx(step_s)
+    assert degraded["job"]["sick"]["sick_s"] > step_s
+
+
 def test_more_instances_take_longer_to_reduce(capsys, tmp_path):
     """With as much computation: the programs differ in their collectives alone."""
     times = []

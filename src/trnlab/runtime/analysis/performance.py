@@ -140,8 +140,8 @@ def _together(run: ExecutedSteps, step: StepPrograms) -> dict[str, Any]:
         return {}
     if run.session.communicator is not None and run.session.communicator.rank == 0:
         graphs = {each.fingerprint.key: each.graph for each in run.session.compiled.values()}
-        found["remedies"] = remedies(RankStep(step.calls, graphs, run.session, step.outside), step.seconds)
-    return {"communication": found, **({"faults": compare(step.calls, faults).as_json()} if faults else {})}
+        found["remedies"] = remedies(RankStep(step, graphs, run.session))
+    return {"communication": found, **({"faults": compare(step, faults).as_json()} if faults else {})}
 
 
 def _step_kinds(run: ExecutedSteps) -> list[dict[str, Any]]:

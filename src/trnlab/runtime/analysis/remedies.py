@@ -8,7 +8,7 @@ room in the cache again. Gains do not add up. What cannot be timed here is named
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ from trnlab.fabric.world import DEALT, FASTER_CARDS, world_of
 from trnlab.program.communication import collective_calls
 from trnlab.program.routine import Program
 from trnlab.runtime import device
-from trnlab.runtime.communication import UncapturedCollective
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.session import Session
 from trnlab.runtime.step_cost import StepPrograms
@@ -54,18 +53,11 @@ class Remedy:
 
 @dataclass(frozen=True)
 class RankStep:
-    """A step of a rank: executables and how often each runs, by key the graphs that they are of, as far as they are
-    known, and what is asked for outside of them."""
+    """A step of a rank: its programs, and by key the graphs that they are of, as far as they are known."""
 
-    calls: Sequence[tuple[Executable, int]]
+    step: StepPrograms
     graphs: dict[str, Graph]
     session: Session
-    outside: Sequence[UncapturedCollective] = ()
-
-    @property
-    def step(self) -> StepPrograms:
-        """The same as its programs."""
-        return StepPrograms(self.calls, self.outside)
 
     @property
     def cluster(self) -> Cluster:
@@ -79,11 +71,13 @@ class RankStep:
         return self.session.communicator.size
 
 
-def remedies(job: RankStep, step_s: float) -> list[dict[str, Any]]:
-    """What was tried, the largest gain first, then what could not be timed; empty where ranks exchange nothing."""
+def remedies(job: RankStep) -> list[dict[str, Any]]:
+    """What was tried, the largest gain first, then what could not be timed; empty where ranks exchange nothing. Gains
+    are those of the whole step, as `StepPrograms.seconds` has it."""
     if job.session.communicator is None:
         return []
-    for executable, _ in job.calls:
+    step_s = job.step.seconds
+    for executable, _ in job.step.calls:
         if executable.program.ranks > 1 and executable.key in job.graphs:
             device.know(job.graphs[executable.key], executable, job.session)
     found = [_judged(each, step_s) for each in (*_policies(job), *_networks(job)) if _counts(each, step_s)]
@@ -104,8 +98,8 @@ def _judged(each: Remedy, step_s: float) -> Remedy:
 
 def _policies(job: RankStep) -> Iterator[Remedy]:
     """Other buckets and other policies of overlap, of programs with several collectives."""
-    several = [(e, n) for e, n in job.calls if len(collective_calls(e.program)) > 1]
-    reduced = max((_reduced(job, e) for e, _ in job.calls), default=0)
+    several = [(e, n) for e, n in job.step.calls if len(collective_calls(e.program)) > 1]
+    reduced = max((_reduced(job, e) for e, _ in job.step.calls), default=0)
     now = job.session.bucket_mib
     for size in BUCKETS_MIB if reduced else ():
         if min(size * MIB, reduced) != min(now * MIB, reduced):
@@ -131,13 +125,13 @@ def _compiled(job: RankStep, what: str, costs: str, **settings: Any) -> Remedy:
     own = replace(job.session, executables={}, compiled={}, run=None, emit=None, core=None, cache=None, **settings)
     found = []
     try:
-        for executable, times in job.calls:
+        for executable, times in job.step.calls:
             graph = job.graphs.get(executable.key)
             if executable.program.ranks > 1 and graph is None:
                 return Remedy(what, costs, why="its graph is not at hand")
             made = executable if graph is None or executable.program.ranks == 1 else device.obtain(graph, own)
             found.append((made, times))
-        return Remedy(what, costs, StepPrograms(found, job.outside).seconds)
+        return Remedy(what, costs, replace(job.step, calls=found).seconds)
     except TrnlabError as error:
         return Remedy(what, costs, why=error.what)
 
@@ -200,8 +194,8 @@ def _on(job: RankStep, what: str, costs: str, **network: Any) -> Remedy:
 
 def _outside_s(job: RankStep, **network: Any) -> float:
     """Seconds of what is asked for outside of programs, on another network."""
-    if not job.outside:
+    if not job.step.outside:
         return 0.0
     given = {"cluster": job.cluster.name, "size": job.ranks, "faults": job.session.faults, **network}
     world = world_of(**given)
-    return sum(world.cost(each.request, each.buffer).seconds for each in job.outside)
+    return sum(world.cost(each.request, each.buffer).seconds for each in job.step.outside)
