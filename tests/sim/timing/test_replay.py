@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from trnlab.graph.builder import GraphBuilder
 from trnlab.numerics.dtypes import dtype, float32
 from trnlab.policy import chosen
 from trnlab.sim.timing import layout, on_both, outline_of, outline_program, time_pair, time_program
+from trnlab.sim.timing import outline as outlines
 from trnlab.sim.timing.core import Core, PassColumns
 from trnlab.sim.timing.replay import INDICES, TIMES, TimingReplay
 from trnlab.sim.timing.timer import calls_in_order, plans_of
@@ -135,3 +139,37 @@ def test_no_collective_is_as_good_as_one_that_leaves_everything(seen):
     program = program_of(random_routine(chip, 2), 24)
     bare, whole = (columns_beside(program, chip, cut) for cut in (np.zeros((0, 2), int), [(0, layout.WHOLE)]))
     assert bare == whole
+
+
+def test_an_outline_that_was_asked_for_lately_is_told_again(monkeypatch):
+    chip, made = chips.get("trn1"), []
+    plain = outlines._outline
+    monkeypatch.setattr(outlines, "_outline", lambda *args: made.append(args) or plain(*args))
+    program = program_of(layer(chip), 4)
+    first = outline_program(program, chip)
+    named = replace(program, name="other", routines=tuple(replace(r, name="other") for r in program.routines))
+    assert outline_program(named, chip) is first
+    assert len(made) == 1
+    others = [
+        (program_of(layer(chip), 4), chip),  # other routines, though they do the same
+        (replace(program, calls=program.calls[:3]), chip),
+        (replace(program, streams=2), chip),
+        (program, replace(chip, name="other")),
+    ]
+    for number, other in enumerate(others, 2):
+        assert outline_program(*other) is not first
+        assert len(made) == number
+    assert outline_program(program, chip) is first
+
+
+def test_few_outlines_are_kept_and_none_keeps_a_program(monkeypatch):
+    monkeypatch.setattr(outlines, "_LATEST", {})
+    chip = chips.get("trn1")
+    program = program_of(layer(chip), 2)
+    gone = weakref.ref(program.routines[0])
+    for count in range(1, outlines.MOST + 4):
+        outline_program(replace(program, streams=count), chip)
+    assert len(outlines._LATEST) == outlines.MOST
+    del program
+    gc.collect()
+    assert gone() is None

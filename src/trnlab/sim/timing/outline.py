@@ -7,8 +7,10 @@ needs to know when calls end, from when to when some engine computes, and when c
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -23,18 +25,25 @@ from trnlab.sim.timing.core import Core, PassColumns, to_ps
 from trnlab.sim.timing.layout import ENGINES
 from trnlab.sim.timing.logical_core import calls_on_both, two_cores
 from trnlab.sim.timing.plan import TimingPlan
+from trnlab.sim.timing.schedule import planned
 from trnlab.sim.timing.streams import CollectiveStreams
 from trnlab.sim.timing.timer import calls_in_order, phase_of, plans_of
 from trnlab.timeline import Timeline
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Array = np.ndarray[Any, Any]
+MOST = 32  # outlines that are kept
+# What of a program decides its times, beside the plans of its routines. Those of an outline that is kept may be gone,
+# and their numbers be others'.
+_DECISIVE = [f.name for f in fields(Program) if f.name not in ("name", "routines", "inputs", "outputs", "constants")]
+_LATEST: dict[Any, tuple[tuple[weakref.ref[TimingPlan], ...], Outline]] = {}
+_KEEPING = threading.Lock()
 _COMPUTE = (Engine.TENSOR, Engine.VECTOR, Engine.SCALAR, Engine.GPSIMD)
 
 
 @dataclass
 class Outline:
-    """Picoseconds of a run of a program.
+    """Picoseconds of a run of a program. It is shared, and never changes once it is there.
 
     total: of the whole run. ends: when the last result of each call is there. computing: from when to when some
     engine computes (tensor, vector, scalar, gpsimd), [n, 2], in order and apart. collectives: by number of the call,
@@ -49,8 +58,24 @@ class Outline:
 
 def outline_program(program: Program, chip: Chip, *, policy: Policy | None = None, cores: int = 1) -> Outline:
     """The outline of the timeline that `time_program` gives, or `time_pair` for two cores, from the same pass, a call
-    at a time."""
+    at a time. Of a program with the plans and the calls of one that was asked for lately, it is that one's: two
+    stacks may make the same of a step, and try the same remedies."""
     policy = policy or chosen(chip.name)
+    plans = [planned(routine, chip, policy) for routine in program.routines]
+    key = (*(getattr(program, name) for name in _DECISIVE), tuple(map(id, plans)), chip, policy, cores)
+    with _KEEPING:
+        kept, found = _LATEST.get(key, ((), None))
+    if found is None or any(ref() is not p for ref, p in zip(kept, plans)):
+        found = _outline(program, chip, policy, cores)
+        with _KEEPING:
+            _LATEST.pop(key, None)
+            if len(_LATEST) == MOST:
+                del _LATEST[next(iter(_LATEST))]
+            _LATEST[key] = tuple(map(weakref.ref, plans)), found
+    return found
+
+
+def _outline(program: Program, chip: Chip, policy: Policy, cores: int) -> Outline:
     plans = plans_of(program, chip, policy)
     at_once = (sum(len(program.routines[call.routine]) for call in calls) for calls in program.together())
     out = PassColumns(max(at_once, default=0))

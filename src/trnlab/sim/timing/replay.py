@@ -178,7 +178,8 @@ class TimingReplay:
     def remember(self, p: TimingPlan, was: _Situation, slots: Ints, out: TimelineColumns, index: int) -> None:
         """Keep what the call did that has just been timed."""
         seen = self.seen[id(p)]
-        del seen[: len(seen) + 1 - MOST]
+        if len(seen) == MOST:
+            del seen[0]
         after = self._gather(slots)
         changed = np.flatnonzero(after != was.state)
         left = np.empty_like(after)
