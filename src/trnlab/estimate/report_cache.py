@@ -43,7 +43,7 @@ class _Ears:
             sys.addaudithook(self._heard)
 
     def _heard(self, event: str, args: tuple[Any, ...]) -> None:
-        if self.listening and event in _EVENTS:
+        if event in _EVENTS:
             for kept in self.listening:
                 kept.heard(event, args)
 

@@ -64,7 +64,7 @@ def unrepeatable(snapshot: StateSnapshot, function: Any, frame: FrameType) -> st
     of = getattr(function, "__self__", None)
     if of is None:
         return None
-    known = snapshot.opaque.get(id(of))
+    known = snapshot.opaque.get(id(of)) if snapshot.opaque else None  # asked at every call of a function in C
     if known is not None and known[0] is of:
         return f"calls {known[1]}.{function.__name__}(), of an object that cannot be watched"
     if type(of) is type and issubclass(of, datetime.date) and function.__name__ in _NOW:

@@ -18,6 +18,7 @@ _STARTS = frozenset(("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn
 _SENDS = frozenset(
     ("socket.connect", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo", "socket.gethostbyname")
 )
+_OF_LOOKS = frozenset(("builtins.id", "object.__getattr__"))  # come by the million from whoever looks at frames
 _HERE = ("localhost", "::1", "0.0.0.0", "::", "")
 _NATIVE_STARTS = frozenset(("system", "popen", "execv", "execve", "execvp", "posix_spawn", "posix_spawnp"))
 
@@ -42,6 +43,8 @@ class EventWriter:
             os.write(self._log, json.dumps(words).encode() + b"\n")
 
     def _heard(self, event: str, args: tuple[Any, ...]) -> None:
+        if event in _OF_LOOKS:
+            return
         if event in _STARTS:
             self._starts(event, args)
         elif event in _SENDS:
