@@ -98,6 +98,14 @@ def test_no_layout_of_a_forward_pass_exchanges_gradients():
     assert one.communication_s < both.communication_s / 2
 
 
+def test_cores_that_share_a_batch_do_not_share_its_tracing():
+    target = chips.target("trn1.32xlarge")
+    memory = MemoryReport(parameters=1 << 30, activations=3 * target.chip.hbm.capacity_bytes)
+    alone, traced = (smallest(memory, 2.0 + host_s, target, host_s=host_s) for host_s in (0.0, 0.5))
+    assert alone.tensor > 1
+    assert traced.time_s == pytest.approx([each + 0.5 for each in alone.time_s])
+
+
 def test_what_is_refused_has_its_parameters_once():
     b = GraphBuilder("forward")
     b.output(b.add(b.input("w", (4, 8), dtype("float32")), b.input("x", (4, 8), dtype("float32"))))

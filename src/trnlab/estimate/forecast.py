@@ -234,7 +234,7 @@ def _lay_out(result: TargetResult, target: Target, many: bool, learns: bool) -> 
     """Whether the step fits; where nobody laid it out over ranks, on how few cores it would."""
     result.fits = result.memory.total <= result.capacity
     if not many:
-        result.layout = layout.smallest(result.memory, result.step_s, target, learns)
+        result.layout = layout.smallest(result.memory, result.step_s, target, learns, result.parts.get(HOST, 0.0))
 
 
 def _price(result: TargetResult, work: StepWork, target: Target) -> None:

@@ -31,9 +31,11 @@ FORWARD = (
 ALONE = "one core, as simulated"
 
 
-def smallest(memory: MemoryReport, step_s: float | None, target: Target, learns: bool = True) -> CoreLayout | None:
+def smallest(
+    memory: MemoryReport, step_s: float | None, target: Target, learns: bool = True, host_s: float = 0.0
+) -> CoreLayout | None:
     """The fewest cores, a power of two, that hold the step; None where no number does. learns: whether it has a
-    backward pass, and gradients."""
+    backward pass, and gradients. host_s: how much of the step its host takes, of which each core has one."""
     capacity = target.chip.hbm.capacity_bytes
     if memory.total <= capacity:
         return CoreLayout(1, 1, memory.total, 0.0, (step_s or 0.0, step_s or 0.0), ALONE)
@@ -43,7 +45,7 @@ def smallest(memory: MemoryReport, step_s: float | None, target: Target, learns:
             need = -(-memory.kept // cores) + -(-memory.rest // tensor)
             if need <= capacity:
                 try:
-                    return _timed(cores, tensor, need, memory, step_s, target, learns)
+                    return _timed(cores, tensor, need, memory, (step_s or 0.0) - host_s, host_s, target, learns)
                 except UsageError:  # no network joins so many
                     return None
         cores *= 2
@@ -55,7 +57,14 @@ def _powers(most: int) -> list[int]:
 
 
 def _timed(
-    cores: int, tensor: int, need: int, memory: MemoryReport, step_s: float | None, target: Target, learns: bool
+    cores: int,
+    tensor: int,
+    need: int,
+    memory: MemoryReport,
+    device_s: float,
+    host_s: float,
+    target: Target,
+    learns: bool,
 ) -> CoreLayout:
     gradients = memory.gradients or memory.parameters
     back = ("all_gather", memory.parameters), ("reduce_scatter", gradients)
@@ -63,10 +72,9 @@ def _timed(
         _collective(name, nbytes // tensor, cores, target)
         for name, nbytes in (("all_gather", memory.parameters), *(back if learns else ()))
     )
-    work = (step_s or 0.0) / tensor
-    return CoreLayout(
-        cores, tensor, need, exchange, (max(work, exchange), work + exchange), BASIS if learns else FORWARD
-    )
+    work = device_s / tensor
+    time_s = max(work, exchange) + host_s, work + exchange + host_s
+    return CoreLayout(cores, tensor, need, exchange, time_s, BASIS if learns else FORWARD)
 
 
 def exchanged(memory: MemoryReport, cores: int, target: Target) -> float:
