@@ -138,8 +138,13 @@ def _step_of(work: StepWork, made: Sequence[tuple[GraphRuns, StepCost]], session
     runs = [(cost.executable, part.times) for part, cost in made]
     many = session.communicator is not None and work.exchanged
     outside = [each.timed(network_of(session)) for each in work.exchanged] if many else []
-    each_s = session.stack.tracing_us / MILLION if work.learns and work.retraced else 0.0
-    return StepPrograms(runs, outside, [len(p.graph.ops) * each_s for p, _ in made] if each_s else ())
+    retraced = work.learns and work.retraced
+    return StepPrograms(runs, outside, [tracing_s(p, session) for p, _ in made] if retraced else ())
+
+
+def tracing_s(part: GraphRuns, session: Session) -> float:
+    """Seconds in which the host traces one execution of a part, where its stack traces each anew."""
+    return len(part.graph.ops) * session.stack.tracing_us / MILLION
 
 
 def _least(work: StepWork) -> MemoryReport:

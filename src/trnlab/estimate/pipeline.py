@@ -11,7 +11,7 @@ from trnlab.chips.catalog import Target
 from trnlab.collectives import Collective
 from trnlab.errors import TrnlabError, UsageError
 from trnlab.estimate import forecast, memory
-from trnlab.estimate.forecast import OUTSIDE, GraphRuns, cost_of, memory_of
+from trnlab.estimate.forecast import HOST, OUTSIDE, GraphRuns, cost_of, memory_of, tracing_s
 from trnlab.estimate.job import JobStep, job_of, network_of
 from trnlab.estimate.result import LargeTensor, MemoryReport, TargetResult
 from trnlab.estimate.schedule import ScheduleResult, StagePass, played
@@ -22,7 +22,7 @@ from trnlab.runtime import device
 from trnlab.runtime.communication import UntimedCollective
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.session import Session
-from trnlab.runtime.step_cost import BACKWARD, FORWARD, UPDATE, StepPrograms
+from trnlab.runtime.step_cost import BACKWARD, FORWARD, UPDATE, StepPrograms, host_wait
 
 BUBBLE = "bubble"  # what of a step the busiest rank waits for others
 
@@ -106,6 +106,16 @@ class _Made:
         """Seconds of all programs."""
         return StepPrograms([(self.of(part), part.times) for part in parts]).seconds
 
+    def host_s(self, member: PipelineRank, rest_s: float) -> float:
+        """Seconds that a rank waits for its host, which traces the passes of each microbatch anew, and what takes
+        `rest_s` after them."""
+        stages = [stage for stage in self.work.stages if stage.rank == member.rank]
+        if not any(stage.backward for stage in stages):
+            return 0.0
+        passes = [part for stage in stages for part in (*stage.forward, *stage.backward)]
+        one, after = (sum(tracing_s(p, self.session) * p.times for p in parts) for parts in (passes, member.rest))
+        return float(host_wait([(one, self.seconds(passes), self.work.microbatches), (after, rest_s, 1)]))
+
     def send_s(self, stage: PipelineStage) -> float:
         """To the next stage; none where that is on the same rank."""
         if stage.index + 1 == len(self.work.stages):
@@ -151,8 +161,9 @@ def forecast_pipeline(
         result.why = str(error)
         return result
     outside = [_seconds(member.exchanged, made.network) for member in work.members]
-    result.step_s = run.total + max(a + b for a, b in zip(rest, outside))
-    _parts(result, work, times, run, max(rest), max(outside))
+    host = max(made.host_s(member, seconds) for member, seconds in zip(work.members, rest))
+    result.step_s = run.total + max(a + b for a, b in zip(rest, outside)) + host
+    _parts(result, work, times, run, {UPDATE: max(rest), HOST: host, OUTSIDE: max(outside)})
     members = _members(result, made, run)
     result.fits = result.memory.total <= result.capacity
     result.mfu = _mfu(made, result.step_s)
@@ -191,16 +202,15 @@ def _parts(
     work: Pipeline,
     times: Sequence[StageTimes],
     run: ScheduleResult,
-    update: float,
-    outside: float,
+    rest: dict[str, float],
 ) -> None:
-    """Where the step goes, as the busiest rank has it."""
+    """Where the step goes, as the busiest rank has it. rest: what comes besides the passes."""
     busiest = max(range(len(run.busy)), key=run.busy.__getitem__)
     spent = {False: 0.0, True: 0.0}
     for each in work.orders[busiest]:
         spent[each.backward] += times[each.stage].backward_s if each.backward else times[each.stage].forward_s
-    found = {FORWARD: spent[False], BACKWARD: spent[True], BUBBLE: run.total - run.busy[busiest], UPDATE: update}
-    result.parts = {name: value for name, value in {**found, OUTSIDE: outside}.items() if value}
+    found = {FORWARD: spent[False], BACKWARD: spent[True], BUBBLE: run.total - run.busy[busiest], **rest}
+    result.parts = {name: value for name, value in found.items() if value}
 
 
 def _members(result: TargetResult, made: _Made, run: ScheduleResult) -> list[MemberMemory]:

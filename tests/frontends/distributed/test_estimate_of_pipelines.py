@@ -36,11 +36,11 @@ for _ in range(2):
 """
 
 
-def estimate(capsys, tmp_path, schedule, each=1, rank=0):
+def estimate(capsys, tmp_path, schedule, each=1, rank=0, stack="ours"):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.format(schedule=schedule, each=each))
     arguments = ["--cache", str(tmp_path / "cache"), "--target", "trn1.32xlarge", "--ranks", "4", "--rank", str(rank)]
-    status = command.main(["estimate", "--stack", "ours", "--json", *arguments, str(script)])
+    status = command.main(["estimate", "--stack", stack, "--json", *arguments, str(script)])
     out = capsys.readouterr()
     return status, json.loads(out.out) if status == 0 else out.out + out.err
 
@@ -76,6 +76,21 @@ def test_one_forward_one_backward(capsys, tmp_path):
     assert sum(target["parts"].values()) == pytest.approx(target["step_s"])
     assert (report["per_step"], target["job"]["batches"]) == (32, 1)
     assert any("eager stages" in note for note in report["notes"])
+
+
+def test_a_host_that_traces_each_microbatch_is_waited_for(capsys, tmp_path):
+    found = {}
+    for stack in ("ours", "vendor"):
+        status, report = estimate(capsys, tmp_path, "Schedule1F1B", stack=stack)
+        assert status == 0, report
+        (found[stack],) = report["targets"]
+    ours, vendor = found["ours"], found["vendor"]
+    assert "host" not in ours["parts"]
+    host_s = vendor["parts"]["host"]
+    assert host_s > ours["step_s"], "the passes of small stages take less than tracing them"
+    assert vendor["step_s"] == pytest.approx(sum(vendor["parts"].values()))
+    assert vendor["step_s"] == pytest.approx(vendor["job"]["step_s"])
+    assert vendor["job"]["usd_per_step"] == pytest.approx(vendor["usd_per_hour"] * vendor["step_s"] / 3600)
 
 
 @pytest.mark.slow
