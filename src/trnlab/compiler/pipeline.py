@@ -114,7 +114,7 @@ class Assembly(RoutineTable):
     ) -> None:
         self.graph, self.chip, self.chosen = graph, chip, chosen
         operators = chosen["fusion"] == stacks.OPERATORS
-        # cores that share a call share no SBUF, and divide a product or an attention, but not both at once
+        # cores that share a call share no SBUF; an attention beside a product is divided worse than each of them
         self.shared = chip.name in CORES_PER_RANK
         self._partition(rules, tapped, operators)
         self.groups = self.part.ordered()
@@ -143,8 +143,8 @@ class Assembly(RoutineTable):
         self.part = Partition(self.graph, looks, copies, rules, operators, with_epilogues)
         self.part.form()
         join_updates(self.part)
-        if joined and not operators and not self.shared:
-            join_row_loops(self.part, self.chip, self.chosen["residence"] == "stay")
+        if joined and not operators:
+            join_row_loops(self.part, self.chip, self.chosen["residence"] == "stay" and not self.shared)
         merge_duplicates(self.part)
         self.probed = {root for v in tapped if self._storable(root := self.part.root(v))}
         if joined and not operators:

@@ -56,7 +56,6 @@ class RoutineTable(MemoryTable):
     chosen: Mapping[str, str]
     known: Known
     second: SecondRecorder
-    shared: bool  # whether two cores divide each call between them
     routines: dict[Signature | str, int]
     kept: dict[Signature, Signature]
 
@@ -143,7 +142,7 @@ class RoutineTable(MemoryTable):
 
     def _ordered(self, key: Signature, routine: Routine) -> Routine:
         """A routine of some key in the order in which it is executed."""
-        if self.shared or self.chosen["order"] == stacks.RECORDED or len(routine) < LEAST:
+        if self.chosen["order"] == stacks.RECORDED or len(routine) < LEAST:
             return routine
         known = "ordered", *key
         if known not in self.known:
