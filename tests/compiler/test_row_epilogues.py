@@ -15,7 +15,7 @@ from trnlab.compiler.lowerings import row_epilogue
 from trnlab.compiler.lowerings.row_epilogue import Depth
 from trnlab.numerics.dtypes import bfloat16, float32
 from trnlab.sim.functional import run_program
-from trnlab.sim.timing import time_program
+from trnlab.sim.timing import on_both, time_pair, time_program
 from trnlab.stacks import APART
 
 ROWS, DEPTH = 1700, 256  # the last block of 128 rows is a part of one
@@ -70,9 +70,11 @@ def results(program, graph, values, chip="trn1", clock=False):
     return [array.reshape(v.shape) for array, v in zip(found, graph.outputs)]
 
 
-@pytest.mark.parametrize("chip", ["trn1", "inf2"])
+@pytest.mark.parametrize(("chip", "longest"), [("trn1", 2048), ("inf2", 2048), ("trn2", 2048), ("trn3", 1024)])
 @pytest.mark.parametrize("cols", [512, 640, 768, 1024, 2048])
-def test_a_norm_with_its_product_has_the_bits_of_two_calls(cols, chip):
+def test_a_norm_with_its_product_has_the_bits_of_two_calls(cols, chip, longest):
+    if cols > longest:
+        pytest.skip("the loop by itself adds up its rows in two pieces there")
     values = given(cols)
     graph = build(norm, *values)
     together, apart = program_of(graph, chip), program_of(graph, chip, rows=APART)
@@ -84,14 +86,15 @@ def test_a_norm_with_its_product_has_the_bits_of_two_calls(cols, chip):
     assert sooner < later
 
 
+@pytest.mark.parametrize("chip", ["trn1", "trn2"])
 @pytest.mark.parametrize("dt", [np.float32, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("cols", [512, 768, 1024])
-def test_a_gradient_of_a_norm_with_its_product(cols, dt):
+def test_a_gradient_of_a_norm_with_its_product(cols, dt, chip):
     values = given(cols, dt=dt)
     graph = build(backward, *values)
-    together, apart = program_of(graph), program_of(graph, rows=APART)
+    together, apart = program_of(graph, chip), program_of(graph, chip, rows=APART)
     assert (len(together.calls), len(apart.calls)) == (1, 2)
-    found, expected = execute_in_both_orders(graph, values), results(apart, graph, values)
+    found, expected = execute_in_both_orders(graph, values, chip=chip), results(apart, graph, values, chip)
     for got, want in zip(found[:2], expected[:2]):
         assert got.tobytes() == want.tobytes()
     dx, stream = expected[0].astype(np.float64), values[3].astype(np.float64)
@@ -183,6 +186,16 @@ def test_what_waits_for_the_product_elsewhere_comes_between():
     assert found[0].tobytes() == expected[0].tobytes()
 
 
-@pytest.mark.parametrize(("rows", "cols", "chip"), [(512, 768, "trn1"), (2048, 4096, "trn1"), (2048, 768, "trn2")])
-def test_few_rows_long_rows_and_chips_of_two_cores_have_calls_of_their_own(rows, cols, chip):
+@pytest.mark.parametrize("chip", ["trn1", "trn2"])
+@pytest.mark.parametrize(("rows", "cols"), [(512, 768), (2048, 4096)])
+def test_few_rows_and_long_rows_have_calls_of_their_own(rows, cols, chip):
     assert len(program_of(build(norm, *given(cols, rows=rows)), chip).calls) == 2
+
+
+@pytest.mark.parametrize("chip", ["trn2", "trn3"])
+def test_two_cores_divide_a_norm_with_its_product_between_them(chip):
+    graph = build(norm, *given(768, rows=4096))
+    together, apart = program_of(graph, chip), program_of(graph, chip, rows=APART)
+    assert on_both(together, chips.get(chip)) == [True]
+    sooner, later = (time_pair(program, chips.get(chip)).total for program in (together, apart))
+    assert sooner < later

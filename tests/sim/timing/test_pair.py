@@ -46,9 +46,17 @@ MAKES = {
     "turned": (lambda b, x, y: b.gelu(b.dot_general(x, y, ((1,), (1,)))), (384, 256), (1024, 256)),
     "elementwise": (lambda b, x, y: b.add(b.tanh(x), y), (1024, 512), (1024, 512)),
     "softmax": (lambda b, x: softmax(b, x), (1024, 512)),
+    "norm with its product": (lambda b, x, y: norm(b, b.dot_general(x, y, ((1,), (0,)))), (4096, 256), (256, 768)),
     "attention": (lambda b, q, k, v: b.attention(q, k, v)[0], *[(2, 2, 1024, 128)] * 3),
     "causal attention": (lambda b, q, k, v: b.attention(q, k, v, causal=True)[0], *[(2, 2, 1024, 128)] * 3),
 }
+
+
+def norm(b, x):
+    x = b.convert(x, float32)
+    apart = b.subtract(x, b.multiply(b.reduce(x, (1,), keepdims=True), 1 / x.shape[1]))
+    size = b.multiply(b.reduce(b.multiply(apart, apart), (1,), keepdims=True), 1 / x.shape[1])
+    return b.multiply(apart, b.rsqrt(b.add(size, 1e-5)))
 
 
 def softmax(b, x):
