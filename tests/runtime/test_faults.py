@@ -16,8 +16,11 @@ from trnlab.graph.builder import GraphBuilder
 from trnlab.numerics.dtypes import float32
 from trnlab.policy import chosen
 from trnlab.runtime import session
+from trnlab.runtime.analysis import performance
 from trnlab.runtime.analysis.traffic import Fabric
+from trnlab.runtime.communication import UncapturedCollective
 from trnlab.runtime.faults import DegradedStep, compare, on, require_links
+from trnlab.runtime.step_cost import StepPrograms
 from trnlab.sim.timing import outline_program
 
 CHIP, CLUSTER, RANKS = chips.get("trn1"), "2xtrn1.32xlarge", 4
@@ -44,7 +47,7 @@ def executable():
 
 
 def test_a_slow_card_slows_what_takes_it_and_nothing_else(executable):
-    found = compare([(executable, 3)], ("efa:node1.rail0=quarter",))
+    found = compare(StepPrograms([(executable, 3)]), ("efa:node1.rail0=quarter",))
     well, sick = World(CLUSTER, RANKS), World(CLUSTER, RANKS, ("efa:node1.rail0=quarter",))
     asked = Collective("all_reduce", EVERYBODY)
     (far,) = found.slowed
@@ -59,19 +62,30 @@ def test_a_slow_card_slows_what_takes_it_and_nothing_else(executable):
 
 
 def test_several_faults_are_no_better_than_one(executable):
-    few = compare([(executable, 1)], ("efa:node0.rail0=half",))
-    more = compare([(executable, 1)], ("efa:node0.rail0=half", "dma:node1.0=0.1"))
+    few = compare(StepPrograms([(executable, 1)]), ("efa:node0.rail0=half",))
+    more = compare(StepPrograms([(executable, 1)]), ("efa:node0.rail0=half", "dma:node1.0=0.1"))
     assert few.healthy_s < few.degraded_s < more.degraded_s
     assert {each.ranks for each in more.slowed} == {2, 4}
 
 
+def test_a_run_that_exchanges_between_programs_is_told_of_its_programs(executable):
+    asked = Collective("all_reduce", EVERYBODY)
+    outside = [UncapturedCollective(asked, "gradient", 1 << 20, 1 << 20, World(CLUSTER, RANKS).cost(asked, 1 << 20))]
+    here = SimpleNamespace(counters=SimpleNamespace(fabric=None), faults=("efa:node0.rail0=half",))
+    here.comm_threshold, here.communicator = 0.25, None
+    step = StepPrograms([(executable, 1)], outside)
+    found = performance._together(SimpleNamespace(session=here), step)["faults"]
+    assert found["healthy_s"] == pytest.approx(step.seconds - step.outside_s)
+    assert found["sick_s"] > found["healthy_s"]
+
+
 def test_a_fault_elsewhere_changes_nothing(executable):
-    found = compare([(executable, 1)], ("efa:node1.rail7=down",))
+    found = compare(StepPrograms([(executable, 1)]), ("efa:node1.rail7=down",))
     assert (found.slowed, found.slowdown) == ([], 1.0)
 
 
 def test_a_link_that_is_down_ends_the_job(executable):
-    found = compare([(executable, 1)], ("efa:node1.rail0=down",))
+    found = compare(StepPrograms([(executable, 1)]), ("efa:node1.rail0=down",))
     assert (found.degraded_s, found.slowdown) == (None, None)
     assert [(each.ranks, each.degraded_s) for each in found.slowed] == [(4, None)]
     assert found.link.startswith("efa:node1.rail0")
@@ -83,7 +97,7 @@ def test_a_link_that_is_down_ends_the_job(executable):
 def test_links_that_the_network_lacks_are_refused_before_anything_runs(executable):
     for fault in ("efa:node1.rail9=down", "efa:node7.rail0=half", "link:0-4=half", "efa:node0.rail0=fast"):
         with pytest.raises(UsageError) as error:
-            compare([(executable, 1)], (fault,))
+            compare(StepPrograms([(executable, 1)]), (fault,))
         assert error.value.code == "TRN184"
         here = session.from_environment({"TRNLAB_TARGET": CLUSTER, "TRNLAB_FAULT": fault})
         with pytest.raises(UsageError, match="TRN184"):
