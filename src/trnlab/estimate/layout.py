@@ -10,6 +10,8 @@ assumed figures of the chip's links.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trnlab.chips.catalog import Target
 from trnlab.errors import UsageError
 from trnlab.estimate.result import CoreLayout, MemoryReport
@@ -45,9 +47,11 @@ def smallest(
             need = -(-memory.kept // cores) + -(-memory.rest // tensor)
             if need <= capacity:
                 try:
-                    return _timed(cores, tensor, need, memory, (step_s or 0.0) - host_s, host_s, target, learns)
+                    found = _timed(cores, tensor, need, memory, (step_s or 0.0) - host_s, target, learns)
                 except UsageError:  # no network joins so many
                     return None
+                low, high = found.time_s
+                return replace(found, time_s=(low + host_s, high + host_s))
         cores *= 2
     return None
 
@@ -57,14 +61,7 @@ def _powers(most: int) -> list[int]:
 
 
 def _timed(
-    cores: int,
-    tensor: int,
-    need: int,
-    memory: MemoryReport,
-    device_s: float,
-    host_s: float,
-    target: Target,
-    learns: bool,
+    cores: int, tensor: int, need: int, memory: MemoryReport, device_s: float, target: Target, learns: bool
 ) -> CoreLayout:
     gradients = memory.gradients or memory.parameters
     back = ("all_gather", memory.parameters), ("reduce_scatter", gradients)
@@ -73,7 +70,7 @@ def _timed(
         for name, nbytes in (("all_gather", memory.parameters), *(back if learns else ()))
     )
     work = device_s / tensor
-    time_s = max(work, exchange) + host_s, work + exchange + host_s
+    time_s = max(work, exchange), work + exchange
     return CoreLayout(cores, tensor, need, exchange, time_s, BASIS if learns else FORWARD)
 
 
