@@ -112,6 +112,26 @@ def test_concatenate(axis):
     )
 
 
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [
+        ((300_001,), 0),
+        ((3, 70_000), 0),
+        ((3, 70_000), 1),
+        ((130, 65), 1),
+        *(((3, 130, 70), axis) for axis in range(3)),
+    ],
+)
+def test_concatenate_with_numbers_everywhere(shape, axis):
+    """Rows, columns and matrices of one number beside what was computed, of lengths that no tile divides."""
+    check(
+        lambda b, x: b.concatenate([b.constant(n, "float32", shape) if n else x for n in (1.5, 0, 2.5)], axis),
+        lambda x: torch.cat((torch.full(shape, 1.5), x, torch.full(shape, 2.5)), axis),
+        random(*shape),
+        tolerance=0.0,
+    )
+
+
 def test_concatenate_what_was_computed():
     """Rotary embedding's halves."""
     check(

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clean-up passes: a golden example per rule, what they must leave alone, and that meaning never changes."""
 
+import itertools
+
 import numpy as np
 import pytest
 from graph_samples import every_op, random_graph, random_inputs
@@ -411,3 +413,58 @@ def test_a_pass_runs_again_only_where_the_graph_has_changed_since():
 
     assert simplify(graph, [made(name) for name in "abc"]) == 3
     assert "".join(ran) == "abc" + "abc" + "ab"  # b changed it before the second c, which found nothing to do
+
+
+@given(
+    cuts=st.lists(st.integers(0, 12), min_size=2, max_size=6),
+    axis=st.integers(0, 2),
+    form=st.sampled_from(["pad", "concatenate", "flat"]),
+    seed=st.integers(0, 99),
+)
+@settings(deadline=None, max_examples=150)
+def test_sums_of_parts_have_their_bits(cuts, axis, form, seed):
+    """Gradients of slices: parts beside each other, apart, over each other, of one axis or more; -0 becomes 0."""
+    rng, shape = np.random.default_rng(seed), [3, 4, 5]
+    shape[axis] = 12
+    b, total, given_ = GraphBuilder("g"), None, []
+    for a, c in itertools.pairwise(sorted(cuts)):
+        size = [n if i != axis else c - a for i, n in enumerate(shape)]
+        array = np.where(rng.random(size) < 0.3, -0.0, rng.standard_normal(size)).astype(np.float32)
+        given_.append(array)
+        total = _placed(b, b.input(f"x{len(given_)}", size, float32), shape, axis, a, form, total)
+    graph = b.graph
+    b.output(total, "out")
+    before = interpret(graph, given_)
+    simplify(graph)
+    verify(graph)
+    (got,), (want,) = interpret(graph, given_), before
+    assert np.array_equal(np.asarray(got).view(np.uint32), np.asarray(want).view(np.uint32))
+    assert form == "flat" or sum(op.name == "pad" for op in graph.ops) < 2
+
+
+def _placed(b, x, shape, axis, start, form, total):
+    """x in the place from `start` on of zeros, added to the others."""
+    low, high = ([0] * 3 for _ in range(2))
+    low[axis], high[axis] = start, shape[axis] - start - x.shape[axis]
+    if form == "pad":
+        y = b.pad(x, low, high)
+    else:
+        sizes = [[n if i != axis else count[axis] for i, n in enumerate(shape)] for count in (low, high)]
+        first, last = (b.constant(0.0, float32, size) for size in sizes)
+        y = b.concatenate([first, x, last], axis)
+    if form == "flat":
+        y = b.reshape(b.reshape(y, (int(np.prod(shape)),)), shape)
+    return y if total is None else b.add(total, y)
+
+
+def test_gradients_of_slices_are_put_side_by_side():
+    """Three parts of one value, as of q, k and v: no sum of the whole is left."""
+    b = GraphBuilder("g")
+    parts = [b.input(name, (1, 8, 16), bfloat16) for name in "qkv"]
+    padded = [b.pad(x, (i, 0, 0), (2 - i, 0, 0)) for i, x in enumerate(parts)]
+    b.output(b.add(b.add(padded[2], padded[1]), padded[0]), "out")
+    simplify(b.graph)
+    verify(b.graph)
+    (whole,) = [op for op in b.graph.ops if op.name == "concatenate"]
+    assert len(whole.operands) == 3
+    assert [op.result.type.size for op in b.graph.ops if op.name == "add"] == [128] * 3

@@ -29,8 +29,12 @@ def lower_move(low: Lowering) -> None:
         axis, at = op.attrs["dimension"], 0
         for value in op.operands:
             count = value.shape[axis]
-            index = tuple(slice(at, at + count) if d == axis else slice(None) for d in range(len(out.shape)))
-            copy(low, low.view(value), out[index])
+            part = out[tuple(slice(at, at + count) if d == axis else slice(None) for d in range(len(out.shape)))]
+            number = low.part.splat(value)
+            if number is None:
+                copy(low, low.view(value), part)
+            else:
+                fill(low.b, part, number)
             at += count
     elif op.name == "pad":
         _pad(low, out)
@@ -117,18 +121,28 @@ def _pad(low: Lowering, out: HbmView) -> None:
 
 
 def fill(b: Builder, out: HbmView, number: float) -> None:
-    """Write one number everywhere in a view whose elements follow each other."""
-    flat = out.size
-    cols = min(FILL_COLS, -(-flat // 128))
+    """Write one number everywhere in a view."""
+    out, _ = _together(out, out)
+    if out.strides[-1] != 1:
+        out = out.expand(len(out.shape), 1)
+    cols = min(FILL_COLS, out.shape[-1] if len(out.shape) > 1 else -(-out.size // 128))
     with b.scope():
         tile = b.tile((128, cols), out.dtype, name="fill")
         b.memset(dst=tile, value=number)
-        for start in range(0, flat, 128 * cols):
-            left = min(128 * cols, flat - start)
-            rows, rest = divmod(left, cols)
-            if rows:
-                view = out.like(start, (rows, cols), (cols, 1))
-                dma_store(b, view.ap(), tile[:rows])
-            if rest:
-                view = out.like(start + rows * cols, (1, rest), (rest, 1))
-                dma_store(b, view.ap(), tile[:1, :rest])
+        for rows in _rows(out, cols):
+            dma_store(b, rows.ap(), tile[: rows.shape[0], : rows.shape[1]])
+
+
+def _rows(out: HbmView, cols: int) -> Iterator[HbmView]:
+    """A view as parts of up to 128 rows of so many columns, the last of them smaller."""
+    if len(out.shape) == 1:
+        rows, rest = divmod(out.size, cols)
+        if rest:
+            yield out.like(out.offset + out.size - rest, (1, rest), (rest, 1))
+        out = out.like(out.offset, (rows, cols), (cols, 1))
+    *outer, count, run = out.shape
+    for index in product(*map(range, outer)):
+        first = out.offset + sum(i * stride for i, stride in zip(index, out.strides))
+        for row, col in product(range(0, count, 128), range(0, run, cols)):
+            shape = min(128, count - row), min(cols, run - col)
+            yield out.like(first + row * out.strides[-2] + col, shape, (out.strides[-2], 1))

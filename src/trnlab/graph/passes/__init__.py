@@ -16,6 +16,7 @@ from trnlab.graph.passes.dead import remove_dead_ops
 from trnlab.graph.passes.dots import fold_into_dots
 from trnlab.graph.passes.empty import fold_empty
 from trnlab.graph.passes.indexing import replace_indexing
+from trnlab.graph.passes.parts import join_parts
 from trnlab.graph.passes.shapes import compose_shapes
 from trnlab.graph.passes.subexpressions import merge_equal_ops
 
@@ -27,6 +28,7 @@ PASSES: tuple[Pass, ...] = (
     fold_constants,
     compose_shapes,
     simplify_arithmetic,
+    join_parts,
     replace_indexing,
     fold_into_dots,
     merge_equal_ops,

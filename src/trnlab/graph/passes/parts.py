@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums of values that are zero but for a part each, as gradients of slices are: their parts, put side by side.
+
+The gradient of q, k, v = x[0], x[1], x[2] is such a sum of three. Each part is still added to zero, which makes zero
+of minus zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+
+from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.ir import Graph, Op, Value
+from trnlab.graph.passes.rewrite import is_zero, made_by, rewrite
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What is not zero in each row of a value, from `start` on. added: whether zero was added to it already."""
+
+    start: int
+    value: Value  # [rows, columns] but for its shape
+    columns: int
+    added: bool = False
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.columns
+
+
+def join_parts(graph: Graph) -> bool:
+    """One walk over the additions."""
+    return rewrite(graph, {"add": _add})
+
+
+def _add(op: Op, b: GraphBuilder) -> Value | None:
+    """[a, 0] + [0, b] = [a + 0, b + 0]."""
+    divided = [_parts(v) for v in op.operands if not is_zero(v)]
+    found = [each for each in divided if each is not None]
+    if len(found) < len(divided) or len({rows for rows, _ in found}) != 1:
+        return None
+    rows, parts = found[0][0], sorted((p for _, each in found for p in each), key=lambda part: part.start)
+    if any(a.stop > c.start for a, c in pairwise(parts)):
+        return None
+    result = op.results[0]
+    columns = result.type.size // rows
+    values, at = list[Value](), 0
+    for part in parts:
+        values += _zeros(b, result, rows, part.start - at)
+        values.append(_added(b, b.reshape(part.value, (rows, part.columns)), part.added))
+        at = part.stop
+    values += _zeros(b, result, rows, columns - at)
+    return b.reshape(b.concatenate(values, 1), result.shape)
+
+
+def _added(b: GraphBuilder, x: Value, is_done: bool) -> Value:
+    if is_done or not x.dtype.is_float:
+        return x
+    return b.add(x, b.constant(0, x.dtype, x.shape))
+
+
+def _zeros(b: GraphBuilder, like: Value, rows: int, columns: int) -> list[Value]:
+    return [b.constant(0, like.dtype, (rows, columns))] if columns else []
+
+
+def _parts(value: Value) -> tuple[int, list[_Part]] | None:
+    """Rows of a value that is zero but for some columns of each, and these; None of any other."""
+    while (reshape := made_by(value, "reshape")) is not None:
+        value = reshape.operands[0]
+    op = value.op
+    if op is None or not value.type.size:
+        return None
+    if op.name == "concatenate":
+        return _concatenated(op)
+    if op.name == "pad" and is_zero(op.operands[1]):
+        return _padded(op)
+    return None
+
+
+def _concatenated(op: Op) -> tuple[int, list[_Part]] | None:
+    axis = op.attrs["dimension"]
+    rows = prod(op.results[0].shape[:axis])
+    sizes = [v.type.size // rows for v in op.operands]
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    zeros = [is_zero(v) for v in op.operands]
+    if not any(zeros):
+        return None
+    parts = zip(op.operands, starts, sizes, zeros)
+    return rows, [_Part(start, v, size, _is_added(v)) for v, start, size, zero in parts if not zero]
+
+
+def _padded(op: Op) -> tuple[int, list[_Part]] | None:
+    x, out = op.operands[0], op.results[0]
+    low, high, inside = (op.attrs[n] for n in ("edge_padding_low", "edge_padding_high", "interior_padding"))
+    axes = [i for i in range(len(low)) if low[i] or high[i] or (inside[i] and x.shape[i] > 1)]
+    if len(axes) != 1 or min(low[axes[0]], high[axes[0]]) < 0 or inside[axes[0]]:
+        return None
+    rows, inner = prod(out.shape[: axes[0]]), prod(out.shape[axes[0] + 1 :])
+    return rows, [_Part(low[axes[0]] * inner, x, x.shape[axes[0]] * inner)]
+
+
+def _is_added(value: Value) -> bool:
+    """Whether zero was added to it, by `_added`."""
+    while (reshape := made_by(value, "reshape")) is not None:
+        value = reshape.operands[0]
+    added = made_by(value, "add")
+    return added is not None and any(is_zero(v) for v in added.operands)
