@@ -155,6 +155,32 @@ def test_a_forward_pass_alone_is_no_step(tmp_path):
     assert "forward pass" in text.head(report)
 
 
+@pytest.mark.parametrize(
+    ("name", "passes", "parameters"),
+    [
+        ("passes that nobody reads, of a model that is cast there", 3, PARAMETERS),
+        ("one pass that nobody reads", 1, PARAMETERS),
+        ("passes that go on from each other", 4, PARAMETERS + 54 * 256 + 54),
+    ],
+)
+def test_forward_passes_count_whether_they_are_read_or_not(name, passes, parameters, tmp_path):
+    """As many as there are, each of the batch and of the parameters once; a cast of the model is of none."""
+    report = checked(tmp_path, INFERENCE[name])
+    assert (report.steps, report.per_step, report.counted) == (passes, 32, "samples")
+    assert (report.findings, report.learns, report.parameters) == ([], False, parameters)
+    (target,) = report.targets
+    assert set(target.parts) == {"forward"}
+    assert target.mfu > 0
+
+
+def test_a_step_in_a_function_has_its_phases(tmp_path):
+    """Whose loss is gone when the step is computed."""
+    source = PLAIN.replace("for x, y in batches():", "def step(x, y):").replace("    print(loss.item())\n", "")
+    target = checked(tmp_path, source + "for x, y in batches():\n    step(x, y)\n").targets[0]
+    assert set(target.parts) == {"forward", "backward", "update"}
+    assert target.parts["update"] < target.parts["backward"]
+
+
 def test_an_evaluation_between_steps_is_of_none(tmp_path):
     source = PLAIN.replace("    print(loss.item())\n", "    with torch.no_grad():\n        model(x).sum().item()\n")
     assert [len(step.graphs) for step in walked(tmp_path, source).steps[:3]] == [1, 1, 1]

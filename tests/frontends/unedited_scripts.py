@@ -205,4 +205,31 @@ with torch.inference_mode():
         x = torch.cat((x[:, 1:], torch.topk(probs, 1)[1]), dim=1)
     print(x.tolist())
 """,
+    "passes that nobody reads, of a model that is cast there": HEAD
+    + """\
+def main():
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)).to("neuron").to(torch.bfloat16).eval()
+    x = torch.randn(32, 64, dtype=torch.bfloat16, device="neuron")
+    with torch.no_grad():
+        for i in range(3):
+            model(x)
+main()
+""",
+    "one pass that nobody reads": HEAD
+    + """\
+def main():
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)).to("neuron").eval()
+    with torch.inference_mode():
+        return model(torch.randn(32, 64).to("neuron"))
+main()
+""",
+    "passes that go on from each other": HEAD
+    + """\
+model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64)).to("neuron").eval()
+x = torch.randn(32, 64).to("neuron")
+with torch.no_grad():
+    for i in range(4):
+        x = x + model(x)
+print(x.sum().item())
+""",
 }

@@ -19,7 +19,8 @@ from trnlab.frontends.torch.check.unmaterialized import KEEP, LARGE, is_made_up_
 from trnlab.frontends.torch.device.dlpack import as_neuron
 from trnlab.frontends.torch.recording import barriers, on_host
 from trnlab.frontends.torch.recording.geometry import TensorMeta
-from trnlab.frontends.torch.recording.memory import SlotMemory
+from trnlab.frontends.torch.recording.memory import Memories, SlotMemory
+from trnlab.frontends.torch.recording.passes import RecordingPart
 from trnlab.frontends.torch.recording.programs import NumberedRecording, RecordedProgram
 from trnlab.frontends.torch.recording.recorder import RecordedOperator, Slot
 from trnlab.graph.ir import Graph
@@ -87,6 +88,15 @@ class Recordings:
         for slot in reading.slots:
             if slot.fresh and not slot.weak.expired():
                 self._made[slot.key] = slot.weak
+
+    def mark(self, nodes: Sequence[RecordedOperator]) -> None:
+        """Say which memory parameters have: modes that follow a script hide whose views operators are given."""
+        self._look()
+        for node in nodes:
+            for slot, _, _ in node.refs:
+                if isinstance(slot, Slot):
+                    owner = self.owned.get(slot.key)
+                    slot.learns = slot.learns or (owner is not None and owner.kind == "parameter")
 
     def _look(self) -> None:
         """Whose memory is whose now. A tensor keeps the name that it had when its model was still there, which the
@@ -176,6 +186,9 @@ class Recordings:
 class RecordingObserver(Protocol):
     """Who is told what happens."""
 
+    def parts(self, nodes: list[RecordedOperator]) -> list[RecordingPart]:
+        """The programs that a recording is computed by."""
+
     def program(self, program: RecordedProgram, reading: NumberedRecording) -> None:
         """A recorded program ran."""
 
@@ -198,16 +211,21 @@ class RecordingEngine:
     walk: Any
     unwritten: Any
 
-    def recorded(self, program: RecordedProgram, reading: NumberedRecording) -> None:
+    def parts(self, nodes: list[RecordedOperator]) -> list[RecordingPart]:
+        """The programs that a recording is computed by."""
+        found: list[RecordingPart] = self.walk.parts(nodes)
+        return found
+
+    def recorded(self, program: RecordedProgram, reading: NumberedRecording, memories: Memories) -> None:
         """A recording is computed now, by this program."""
         self.walk.program(program, reading)
-        compute(reading.nodes)
+        compute(reading.nodes, memories)
 
-    def on_host(self, nodes: Sequence[RecordedOperator], counts: bool) -> None:
+    def on_host(self, nodes: Sequence[RecordedOperator], counts: bool, memories: Memories) -> None:
         """Recorded operators are the host's."""
         if counts:
             self.walk.given_up(nodes)
-        compute(nodes)
+        compute(nodes, memories)
 
     def refused(self, nodes: Sequence[RecordedOperator], error: Exception) -> None:
         """The chip has no form of these."""
@@ -243,9 +261,9 @@ def room_of(form: TensorMeta) -> Tensor:
     return room(form.shape, form.strides, form.dtype)
 
 
-def compute(nodes: Sequence[RecordedOperator]) -> None:
-    """Give small results values: of what somebody computed, or of what was made up for it."""
-    memories: dict[Slot, SlotMemory] = {}
+def compute(nodes: Sequence[RecordedOperator], memories: Memories) -> None:
+    """Give small results values: of what somebody computed, or of what was made up for it. memories: of slots that
+    were met before."""
     unknown: set[Slot] = set()
     for node in nodes:
         written = [ref[0] for i, ref in enumerate(node.refs) if i in node.made.written]
@@ -273,7 +291,7 @@ def _is_made_up(slot: Slot) -> bool:
     return not slot.weak.expired() and is_made_up_memory(slot.key)
 
 
-def _fill(made: Sequence[Slot], memories: dict[Slot, SlotMemory]) -> None:
+def _fill(made: Sequence[Slot], memories: Memories) -> None:
     """Make up small results, as `room` does: PyTorch's own kernels have their memory from `empty`."""
     for slot in made:
         if slot.nbytes < LARGE:

@@ -33,7 +33,7 @@ from trnlab.frontends.torch.check.steps import TracedStep
 from trnlab.frontends.torch.check.traced_recordings import TracedRecordings
 from trnlab.frontends.torch.check.unmaterialized import Unwritten, memory_of
 from trnlab.frontends.torch.findings.assumed import note_values
-from trnlab.frontends.torch.findings.locations import here, parse
+from trnlab.frontends.torch.findings.locations import here, models_kept, parse
 from trnlab.frontends.torch.findings.survey import Survey, surveyed
 from trnlab.frontends.torch.recording import barriers
 from trnlab.graph.ir import Graph
@@ -368,6 +368,7 @@ def follow(script: Script, session: Session, mail: dict[tuple[int, int], Any] | 
         engine = TraceEngine(walk)
         enter(use(engine))
         enter(barriers.following(room_of))
+        enter(models_kept())
         enter(surveyed(walk.survey))
         enter(listening())
         enter(walk.loaders.watching())

@@ -30,7 +30,8 @@ from trnlab.frontends.torch.pytorch.tensors import CALL_OF_MODULES, backward_num
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]*)(?:\n +(?P<text>[^\n]*))?')
 _PACKAGES = tuple(str(Path(str(module.__file__)).parent) + os.sep for module in (torch, trnlab))
 _INDEX = re.compile(r"\['?(\w+)'?\]")
-_LAYER, _GRADIENT = "layer ", ", gradient"
+_LAYER, _BACK = "layer ", "gradient"
+_GRADIENT = f", {_BACK}"
 _STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"] + os.sep
 
 
@@ -51,7 +52,8 @@ def parse(stack_trace: str) -> Location | None:
     last = frames[-1]
     function, *about = (part.strip() for part in last["function"].split(","))
     layer = next((part.removeprefix(_LAYER) for part in about if part.startswith(_LAYER)), "")
-    return Location(last["file"], int(last["line"]), function, (last["text"] or "").strip(), layer)
+    phase = "backward" if _BACK in about else ""
+    return Location(last["file"], int(last["line"]), function, (last["text"] or "").strip(), layer, phase)
 
 
 def location_of(node: fx.Node) -> Location | None:
@@ -96,6 +98,21 @@ def layer_of(frame: Any) -> str:
     return f"model.{name}" if name else "model"
 
 
+_kept: list[torch.nn.Module] | None = None
+
+
+@contextmanager
+def models_kept() -> Iterator[None]:
+    """Within the block models whose operators are noted are kept: a script may give its model up before the last of
+    them is computed."""
+    global _kept
+    was, _kept = _kept, []
+    try:
+        yield
+    finally:
+        _kept = was
+
+
 _PATHS: WeakKeyDictionary[torch.nn.Module, dict[int, str]] = WeakKeyDictionary()  # by model, then by `id` of a module
 
 
@@ -104,6 +121,8 @@ def _path(model: torch.nn.Module, module: torch.nn.Module) -> str:
     known = _PATHS.get(model, {})
     if id(module) not in known:
         known = _PATHS[model] = {id(m): name for name, m in model.named_modules()}
+        if _kept is not None:
+            _kept.append(model)
     return known.get(id(module), type(module).__name__)
 
 

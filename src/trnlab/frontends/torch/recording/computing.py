@@ -12,6 +12,8 @@ from trnlab.frontends.common import engine
 from trnlab.frontends.torch.pytorch.dispatcher import modes_off
 from trnlab.frontends.torch.recording import on_host
 from trnlab.frontends.torch.recording.forms import forget
+from trnlab.frontends.torch.recording.memory import Memories
+from trnlab.frontends.torch.recording.passes import RecordingPart, passes
 from trnlab.frontends.torch.recording.programs import NumberedRecording, ProgramVariants, RecordedProgram, read
 from trnlab.frontends.torch.recording.recorder import OperatorRecorder, RecordedOperator, Slot
 from trnlab.frontends.torch.recording.tracing import follower
@@ -34,6 +36,7 @@ class Computer:
         self._names: dict[str, int] = {}
         self._for: tuple[Any, Any] = (None, None)
         self.done: list[RecordedOperator] = []  # of the recording that is computed, by the host
+        self._memories: Memories = {}
         self.news = True  # whether what was computed last had not been met before
 
     def flush(self, what: str = "operators") -> None:
@@ -55,25 +58,30 @@ class Computer:
 
     def _compute(self, nodes: list[RecordedOperator], what: str) -> None:
         """As PyTorch leaves it where an operator raises: what came before it is done, what comes after never was."""
-        self.done = []
+        self.done, self._memories = [], {}
         try:
             self._computed(nodes, what)
         except BaseException as error:
             self.recorder.lose(nodes, self.done, error)
             raise
+        finally:
+            self._memories = {}
 
     def _computed(self, nodes: list[RecordedOperator], what: str) -> None:
         filled, nodes = _constants(nodes)
         if filled:
-            on_host.run(filled, counts=False, done=self.done)  # no more than the beginning of memory
-        if not nodes:
-            return
-        reading = read(nodes)
+            on_host.run(filled, self.done, self._memories, counts=False)  # no more than the beginning of memory
+        followed = follower()
+        for part in followed.parts(nodes) if followed is not None else passes(nodes, trains=True):
+            self._part(part, what)
+
+    def _part(self, part: RecordingPart, what: str) -> None:
+        nodes, reading = part.nodes, read(part.nodes, part.kept)
         if not reading.alive():
             return
         known = self._find(reading, what)
         if known.refused:
-            on_host.run(nodes, done=self.done)
+            on_host.run(nodes, self.done, self._memories)
             return
         try:
             count = len(known.programs)
@@ -84,14 +92,14 @@ class Computer:
             return
         followed = follower()
         if followed is not None:
-            followed.recorded(program, reading)
+            followed.recorded(program, reading, self._memories)
             return
         try:
-            program.run(reading, reading.numbers())
+            program.run(reading, reading.numbers(), self._memories)
         except NumericsError as error:
             if error.code not in _ASK_THE_HOST:
                 raise
-            on_host.run(nodes, done=self.done)
+            on_host.run(nodes, self.done, self._memories)
 
     def _find(self, reading: NumberedRecording, what: str) -> ProgramVariants:
         now = engine.current(), session.active()
@@ -117,7 +125,7 @@ class Computer:
         elif len(nodes) > 1:
             reason = str(getattr(error, "what", error)).splitlines()[0]
             say(f"{', '.join(names)}: the chip has no form of this; the host computes it ({reason})")
-        on_host.run(nodes, done=self.done)
+        on_host.run(nodes, self.done, self._memories)
 
 
 def _refused_alone(nodes: Sequence[RecordedOperator]) -> list[RecordedOperator]:

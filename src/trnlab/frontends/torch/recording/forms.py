@@ -107,12 +107,13 @@ def _learn(
     forms = _forms(about, result, set(map(id, fakes.values())))
     if forms is None or (forms and not any(form.size for form in forms)):
         return None
-    written = {id(t) for name in about.written for t in pytree.tree_leaves(named.get(name)) if isinstance(t, Tensor)}
+    # By place: what is also the result of this call (x += 1) is only read in a later one of the same form.
+    names = [name for name, value in named.items() for t in pytree.tree_leaves(value) if isinstance(t, Tensor)]
     return OperatorForm(
         next(_numbers),
         tuple(forms),
         _template(about, named),
-        frozenset(i for i, t in enumerate(tensors) if id(t) in written),
+        frozenset(i for i, name in enumerate(names) if name in about.written),
         _returning(about, result),
     )
 
@@ -122,8 +123,20 @@ def _fake(tensor: Tensor) -> Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
 
 
+# What these return beside their result, means and deviations for their gradients, is float32 on devices, whatever the
+# format of what is normalised. PyTorch's own shapes without memory say for the host that it has that format.
+_NORMS = frozenset(
+    {
+        "aten::native_batch_norm",
+        "aten::_native_batch_norm_legit",
+        "aten::_native_batch_norm_legit_no_training",
+        "aten::native_layer_norm",
+    }
+)
+
+
 def _forms(about: OperatorSchema, result: Any, given: set[int]) -> list[TensorMeta] | None:
-    forms = []
+    forms: list[TensorMeta] = []
     for made, same in zip(_results(about, result), about.returned):
         for t in made if isinstance(made, (list, tuple)) else [made]:
             if same is not None or t is None:
@@ -132,7 +145,8 @@ def _forms(about: OperatorSchema, result: Any, given: set[int]) -> list[TensorMe
                 return None
             if t.layout is not torch.strided or t.dtype not in _FORMATS or t.is_conj() or t.is_neg():
                 return None
-            form = form_of(tuple(t.shape), tuple(t.stride()), t.dtype)
+            is_statistic = forms and about.name in _NORMS and t.dtype in (torch.bfloat16, torch.float16)
+            form = form_of(tuple(t.shape), tuple(t.stride()), torch.float32 if is_statistic else t.dtype)
             if not form.dense:
                 return None
             forms.append(form)

@@ -49,6 +49,9 @@ class SlotMemory:
         return self.flat.as_strided(shape, strides, offset)
 
 
+Memories = dict[Slot, SlotMemory]  # of the slots of a recording, while it is computed
+
+
 def bound(array: Array, kind: torch.dtype) -> tuple[Array, bool]:
     """An array as a program takes it, and whether it is the same memory.
 

@@ -25,7 +25,7 @@ from trnlab.frontends.torch.device.types import unnarrowed
 from trnlab.frontends.torch.findings.survey import raising
 from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode
 from trnlab.frontends.torch.recording.geometry import MemoryRegion, TensorMeta, region
-from trnlab.frontends.torch.recording.memory import Array, SlotMemory, bound, of_number, stored
+from trnlab.frontends.torch.recording.memory import Array, Memories, SlotMemory, bound, of_number, stored
 from trnlab.frontends.torch.recording.operators import divides, inverse
 from trnlab.frontends.torch.recording.recorder import HostNumber, RecordedOperator, Ref, Slot
 from trnlab.frontends.torch.recording.written_out import calls, written_out
@@ -53,10 +53,11 @@ class NumberedRecording:
     slots: list[Slot] = field(default_factory=list)
     places: list[tuple[tuple[Any, ...], ...]] = field(default_factory=list)  # for each node, of each operand
     key: Hashable = None
+    kept: frozenset[Slot] = frozenset()  # stored though nobody holds it
 
     def alive(self) -> tuple[int, ...]:
-        """Numbers of the written slots whose memory somebody can still see."""
-        return tuple(i for i, s in enumerate(self.slots) if s.seen())
+        """Numbers of the written slots that are stored: whose memory somebody can still see, and what is kept."""
+        return tuple(i for i, s in enumerate(self.slots) if s in self.kept or s.seen())
 
     def numbers(self) -> list[float]:
         """The floats of all operators in order."""
@@ -68,11 +69,11 @@ class NumberedRecording:
         return {i for i, is_divisor in enumerate(by) if is_divisor}
 
 
-def read(nodes: list[RecordedOperator]) -> NumberedRecording:
-    """Number the memory of a recording by where it is met first."""
+def read(nodes: list[RecordedOperator], kept: frozenset[Slot] = frozenset()) -> NumberedRecording:
+    """Number the memory of a recording by where it is met first. kept: see `NumberedRecording`."""
     written = {ref[0] for node in nodes for ref in node.results}
     written |= {ref[0] for node in nodes for i, ref in enumerate(node.refs) if i in node.made.written}
-    reading = NumberedRecording(nodes, written)  # type: ignore[arg-type]
+    reading = NumberedRecording(nodes, written, kept=kept)  # type: ignore[arg-type]
     slots: dict[Slot, int] = {}
     leaves: dict[Hashable, int] = {}
     key: list[Hashable] = []
@@ -192,12 +193,11 @@ class RecordedProgram:
         return {i: of[slot] for i, slot in enumerate(self.outputs) if slot in of and of[slot] in read}
 
     # -- running -----------------------------------------------------------------------------------------------------
-    def run(self, reading: NumberedRecording, numbers: list[float]) -> None:
-        """Compute, and store what is still seen.
+    def run(self, reading: NumberedRecording, numbers: list[float], memories: Memories) -> None:
+        """Compute, and store what is still seen, and what is kept. memories: of what was computed before.
 
         Raises NumericsError, with all memory as it was, for values that the chip cannot compute with.
         """
-        memories: dict[Slot, SlotMemory] = {}
         targets = [self._target(reading, i, memories) for i in range(len(self.outputs))]
         given: list[Array] = []
         for value, name in zip(self.imported.graph.inputs, self.imported.inputs):
@@ -222,14 +222,14 @@ class RecordedProgram:
         """What nobody hands over: a state of the program, zeros at first, which it overwrites."""
         return self._states.setdefault(value.name or "", np.zeros(value.shape, np.float32))
 
-    def _target(self, reading: NumberedRecording, place: int, memories: dict[Slot, SlotMemory]) -> Array | None:
+    def _target(self, reading: NumberedRecording, place: int, memories: Memories) -> Array | None:
         slot = reading.slots[self.outputs[place]]
-        memory = memories[slot] = SlotMemory(slot)
-        return None if memory.storage is None else memory.array(0, slot.shape)
+        if slot not in memories:
+            memories[slot] = SlotMemory(slot)
+        gone = memories[slot].storage is None and slot not in reading.kept
+        return None if gone else memories[slot].array(0, slot.shape)
 
-    def _input(
-        self, reading: NumberedRecording, name: str, memories: dict[Slot, SlotMemory], numbers: list[float]
-    ) -> Array:
+    def _input(self, reading: NumberedRecording, name: str, memories: Memories, numbers: list[float]) -> Array:
         at, leaves = self._position[name], reading.leaves
         exact = name in self.imported.exact
         if at < len(leaves):
@@ -239,7 +239,9 @@ class RecordedProgram:
                 return _bound(of_number(leaf.number), kind, exact)
             assert leaf.slot is not None
             slot = leaf.slot
-            assert slot.storage() is not None, "what is read and not written is kept until it is read"
+            assert slot in memories or slot.storage() is not None, (
+                "what is read and not written is kept until it is read"
+            )
         elif at < len(leaves) + len(self.given):
             slot = reading.slots[self.given[at - len(leaves)]]
             start, shape, kind = 0, slot.shape, slot.kind

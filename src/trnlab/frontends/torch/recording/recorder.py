@@ -19,7 +19,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from trnlab.frontends.torch.device.allocations import Known, PendingRecording, keep
 from trnlab.frontends.torch.device.dlpack import as_neuron, is_shared
 from trnlab.frontends.torch.device.types import _FORMATS
-from trnlab.frontends.torch.pytorch.tensors import uses_of_storage
+from trnlab.frontends.torch.pytorch.tensors import node_of_backward, uses_of_storage
 from trnlab.frontends.torch.recording.forms import OperatorForm, make_room, results_of
 from trnlab.frontends.torch.recording.geometry import TensorMeta, form_of, meet
 from trnlab.frontends.torch.recording.indices import MASKS, chooses_nothing
@@ -30,18 +30,19 @@ NOT_RECORDED = object()
 LONGEST = 50_000  # operators of one recording
 _WRITES_THERE = torch.ops.aten.index_put_.default
 _CHOOSING = frozenset({"aten::index", "aten::_unsafe_index"})
-_CPU, _KINDS = torch.device("cpu"), (Tensor, torch.nn.Parameter)
+_PARAMETER = torch.nn.Parameter
+_CPU, _KINDS = torch.device("cpu"), (Tensor, _PARAMETER)
 
 
 class Slot:
     """A storage that the recording has met. fresh: made by it; `held` keeps another one. written: by an operator of
-    the recording; until then its memory is what the recording reads."""
+    the recording; until then its memory is what the recording reads. learns: whether a parameter has it."""
 
-    __slots__ = ("fresh", "held", "key", "kind", "nbytes", "shape", "weak", "written")
+    __slots__ = ("fresh", "held", "key", "kind", "learns", "nbytes", "shape", "weak", "written")
 
     def __init__(self, storage: torch.UntypedStorage, kind: torch.dtype, shape: tuple[int, ...], fresh: bool) -> None:
         self.weak, self.key, self.nbytes = StorageWeakRef(storage), storage._cdata, storage.nbytes()
-        self.kind, self.shape, self.fresh, self.written = kind, shape, fresh, False
+        self.kind, self.shape, self.fresh, self.written, self.learns = kind, shape, fresh, False, False
         self.held = None if fresh else storage
 
     def seen(self) -> bool:
@@ -88,6 +89,7 @@ class RecordedOperator:
     updates: bool  # whether an optimizer called it
     where: str | None = None  # the user's line, an entry of a formatted stack
     grad: bool = False  # whether autograd listened
+    backward: bool = False  # whether autograd called it
 
 
 @dataclass(slots=True)
@@ -175,6 +177,7 @@ class OperatorRecorder:
             self.tentative.append(slot.key)
         elif slot.kind is not form.dtype:
             raise ImpossibleError
+        slot.learns = slot.learns or type(tensor) is _PARAMETER or type(tensor._base) is _PARAMETER
         return slot, form, tensor.storage_offset()
 
     # -- writing down ------------------------------------------------------------------------------------------------
@@ -267,7 +270,8 @@ class OperatorRecorder:
         where = self.places.here() if self.lines else None
         grad = torch.is_grad_enabled()
         updates = self.in_optimizer and not grad  # what a closure of it computes is of the model
-        node = RecordedOperator(about, made, given.refs, results, given.numbers, updates, where, grad)
+        back = node_of_backward() is not None
+        node = RecordedOperator(about, made, given.refs, results, given.numbers, updates, where, grad, back)
         named = dict(zip(about.names, args)) | kwargs if about.written else kwargs
         for name in about.written:
             for tensor in _tensors(named.get(name)):

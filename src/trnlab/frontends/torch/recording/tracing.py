@@ -9,6 +9,8 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from trnlab.frontends.common import engine
+from trnlab.frontends.torch.recording.memory import Memories
+from trnlab.frontends.torch.recording.passes import RecordingPart
 from trnlab.frontends.torch.recording.programs import NumberedRecording, RecordedProgram
 from trnlab.frontends.torch.recording.recorder import RecordedOperator
 
@@ -16,10 +18,13 @@ from trnlab.frontends.torch.recording.recorder import RecordedOperator
 class TracingComputer(Protocol):
     """Takes recordings in the place of the chip, and of the host where that would compute them."""
 
-    def recorded(self, program: RecordedProgram, reading: NumberedRecording) -> None:
-        """A recording would run now as this program."""
+    def parts(self, nodes: list[RecordedOperator]) -> list[RecordingPart]:
+        """The programs that a recording is computed by."""
 
-    def on_host(self, nodes: Sequence[RecordedOperator], counts: bool) -> None:
+    def recorded(self, program: RecordedProgram, reading: NumberedRecording, memories: Memories) -> None:
+        """A recording would run now as this program. memories: of what was computed before."""
+
+    def on_host(self, nodes: Sequence[RecordedOperator], counts: bool, memories: Memories) -> None:
         """The host would compute these. counts: among the operators that were left to it."""
 
     def refused(self, nodes: Sequence[RecordedOperator], error: Exception) -> None:
