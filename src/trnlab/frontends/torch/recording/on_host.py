@@ -14,7 +14,6 @@ from trnlab.frontends.torch.recording.operators import plain
 from trnlab.frontends.torch.recording.recorder import HostNumber, RecordedOperator, Ref
 from trnlab.frontends.torch.recording.tracing import follower
 
-
 _HALVES = (torch.bfloat16, torch.float16)
 _MIXED = "mixed dtype (CPU)"  # formats together that norms on devices take, and the host's do not
 
