@@ -132,6 +132,19 @@ def test_concatenate_with_numbers_everywhere(shape, axis):
     )
 
 
+def test_numbers_beside_what_was_computed_are_each_ones_own():
+    """Two concatenations that differ in nothing else are two routines; so do zeros that differ in their sign."""
+
+    def function(b, x, y, z):
+        pairs = ((x, 1.0), (y, -0.0), (z, 0.0))
+        return tuple(b.concatenate([v, b.constant(n, "float32", (40, 3))], 1) for v, n in pairs)
+
+    arrays = [random(40, 5, seed=i) for i in range(3)]
+    for got, x, n in zip(execute(build(function, *arrays), arrays), arrays, (1.0, -0.0, 0.0)):
+        expected = np.concatenate([x, np.full((40, 3), n, np.float32)], 1)
+        assert np.array_equal(got.view(np.uint32), expected.view(np.uint32))
+
+
 def test_concatenate_what_was_computed():
     """Rotary embedding's halves."""
     check(

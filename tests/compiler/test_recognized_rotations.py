@@ -349,3 +349,81 @@ def test_jaxs_gradient_is_a_rotation_too():
     got = execute(graph, [x, places, weight])
     for one, expected in zip(got, jax.value_and_grad(loss)(x, places, weight)):
         assert error(one, np.asarray(expected)) < 1e-5
+
+
+def stacked(b, x, form, back=False):
+    """(-b, a) of each two neighbours (a, b), or (b, -a), as models write it."""
+    last, size = len(x.shape) - 1, x.shape[-1]
+    if form == "strided":  # x[..., ::2] and x[..., 1::2]
+        even, odd = (b.slice_dim(x, last, place, size, 2) for place in (0, 1))
+        parts = [b.reshape(v, (*v.shape, 1)) for v in (even, odd)]
+    else:  # x.unflatten(-1, (-1, 2)).unbind(-1)
+        pairs = b.reshape(x, (*x.shape[:-1], size // 2, 2))
+        parts = [b.slice_dim(pairs, last + 1, place, place + 1) for place in (0, 1)]
+    if form == "moved":  # there and back, as views of heads are
+        order = (1, 0, *range(2, last + 2))
+        parts = [b.transpose(b.reshape(b.reshape(v, v.shape[:-1]), v.shape), order) for v in parts]
+        parts = [b.transpose(v, order) for v in parts]
+    even, odd = parts
+    whole = [odd, b.negate(even)] if back else [b.negate(odd), even]
+    return b.reshape(b.concatenate(whole, last + 1), x.shape)
+
+
+def by_pairs(x, back=False):
+    even, odd = x[..., ::2], x[..., 1::2]
+    return np.stack([odd, -even] if back else [-odd, even], -1).reshape(x.shape)
+
+
+@pytest.mark.parametrize("chip", ["trn1", "trn2"])
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("form", ["strided", "unbound", "moved"])
+@pytest.mark.parametrize("shape", [(2, 4, 130, 64), (3, 40, 128), (2, 7, 256), (1, 300, 32)], ids=str)
+@pytest.mark.parametrize("kind", [np.float32, ml_dtypes.bfloat16])
+def test_neighbours_turn_together(shape, form, back, chip, kind):
+    """GPT-J, RoFormer, EVA-02, Flux: whole models have each of these forms, and this is what NumPy makes of them."""
+    inputs = [x.astype(kind) for x in (random(*shape), random(*shape, seed=1), random(*shape, seed=2))]
+
+    def function(b, x, cos, sin):
+        return b.add(b.multiply(x, cos), b.multiply(stacked(b, x, form, back), sin))
+
+    graph = build(function, *inputs)
+    assert "trn.rotate_half" in ops_of(graph)
+    assert "concatenate" not in ops_of(graph)
+    x, cos, sin = inputs
+    expected = (x * cos).astype(kind) + (by_pairs(x, back) * sin).astype(kind)
+    np.testing.assert_array_equal(execute(graph, inputs, chip=chip)[0], expected.astype(kind))
+
+
+@pytest.mark.parametrize("hostile", [np.inf, -np.inf, np.nan, -0.0, 0.0])
+def test_hostile_neighbours_go_where_they_belong(hostile):
+    x = random(4, 64)
+    x[1, 3] = x[2, 40] = hostile
+    graph = build(lambda b, x: stacked(b, x, "unbound"), x)
+    assert "trn.rotate_half" in ops_of(graph)
+    (got,), expected = execute(graph, [x]), by_pairs(x)
+    np.testing.assert_array_equal(got, expected)
+    known = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(got)[known], np.signbit(expected)[known])
+
+
+def test_what_nearly_turns_neighbours_does_not():
+    """Neighbours that change places, of two values, of a row in parts; halves in the places of neighbours."""
+
+    def function(b, x, y):
+        (even, odd), other = ([b.slice(v, (0, p), (4, 64), (1, 2)) for p in (0, 1)] for v in (x, y))
+        part = b.slice(x, (0, 1), (4, 33), (1, 1))
+        pairs = [
+            (even, odd),
+            (b.negate(even), odd),
+            (b.negate(odd), b.negate(even)),
+            (b.negate(odd), other[0]),
+            (b.negate(part), b.slice(x, (0, 0), (4, 32))),
+            tuple(b.negate(v) if i == 0 else v for i, v in enumerate(halves(b, x)[::-1])),
+        ]
+        rows = [b.concatenate([b.reshape(v, (*v.shape, 1)) for v in pair], 2) for pair in pairs]
+        return b.concatenate(rows, 0)
+
+    inputs = [random(4, 64), random(4, 64, seed=1)]
+    graph = build(function, *inputs)
+    assert "trn.rotate_half" not in ops_of(graph)
+    np.testing.assert_array_equal(execute(graph, inputs)[0], interpret(graph, inputs)[0])

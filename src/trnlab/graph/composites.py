@@ -121,11 +121,15 @@ def _copysign(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple
 
 def _rotate_half(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
     (x,) = operands
-    last, half = len(x.shape) - 1, (attrs["width"] or x.shape[-1]) // 2
-    first, second = b.slice_dim(x, last, 0, half), b.slice_dim(x, last, half, 2 * half)
-    rest = x.shape[-1] - 2 * half
-    zeros = [b.constant(0.0, x.dtype, (*x.shape[:-1], rest))] if rest else []
-    return (b.concatenate([b.negate(second), first, *zeros], last),)
+    last, width = len(x.shape) - 1, attrs["width"] or x.shape[-1]
+    zeros = [b.constant(0.0, x.dtype, (*x.shape[:-1], x.shape[-1] - width))] if width < x.shape[-1] else []
+    if attrs["pairs"]:
+        even, odd = (b.slice_dim(x, last, place, width, 2) for place in (0, 1))
+        columns = [b.reshape(v, (*v.shape, 1)) for v in (b.negate(odd), even)]
+        turned = [b.reshape(b.concatenate(columns, last + 1), (*x.shape[:-1], width))]
+    else:
+        turned = [b.negate(b.slice_dim(x, last, width // 2, width)), b.slice_dim(x, last, 0, width // 2)]
+    return (b.concatenate([*turned, *zeros], last),)
 
 
 # -- windows -------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def read_from_memory(op: Op, index: int) -> bool:
     """Whether an operand must lie in memory even if it is one number throughout; elsewhere it goes into
     instructions."""
     number = OPS[op.name].kind in (ELEMENTWISE, REDUCE) or (op.name, index) in (("pad", 1), ("scatter", 0))
-    return not number
+    return not number and op.name != "concatenate"
 
 
 def signature(group: FusionGroup, part: Partition, stores: set[Value]) -> Signature:

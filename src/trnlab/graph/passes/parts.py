@@ -17,6 +17,32 @@ from trnlab.graph.passes.rewrite import is_zero, made_by, rewrite
 
 
 @dataclass(frozen=True)
+class _Whole:
+    """A value whose rows, of all dimensions from an axis on, are divided along it."""
+
+    shape: tuple[int, ...]
+    axis: int
+
+    @property
+    def rows(self) -> int:
+        return prod(self.shape[: self.axis])
+
+    @property
+    def columns(self) -> int:
+        """Of a row."""
+        return prod(self.shape[self.axis :])
+
+    @property
+    def inner(self) -> int:
+        """Columns of one place along the axis."""
+        return prod(self.shape[self.axis + 1 :])
+
+    def shape_of(self, columns: int) -> tuple[int, ...]:
+        """The shape of so many columns of each row."""
+        return (*self.shape[: self.axis], columns // self.inner, *self.shape[self.axis + 1 :])
+
+
+@dataclass(frozen=True)
 class _Part:
     """What is not zero in each row of a value, from `start` on. added: whether zero was added to it already."""
 
@@ -39,34 +65,29 @@ def _add(op: Op, b: GraphBuilder) -> Value | None:
     """[a, 0] + [0, b] = [a + 0, b + 0]."""
     divided = [_parts(v) for v in op.operands if not is_zero(v)]
     found = [each for each in divided if each is not None]
-    if len(found) < len(divided) or len({rows for rows, _ in found}) != 1:
+    if len(found) < len(divided) or len({whole.rows for whole, _ in found}) != 1:
         return None
-    rows, parts = found[0][0], sorted((p for _, each in found for p in each), key=lambda part: part.start)
+    whole, parts = found[0][0], sorted((p for _, each in found for p in each), key=lambda part: part.start)
     if any(a.stop > c.start for a, c in pairwise(parts)):
         return None
-    result = op.results[0]
-    columns = result.type.size // rows
-    values, at = list[Value](), 0
-    for part in parts:
-        values += _zeros(b, result, rows, part.start - at)
-        values.append(_added(b, b.reshape(part.value, (rows, part.columns)), part.added))
-        at = part.stop
-    values += _zeros(b, result, rows, columns - at)
-    return b.reshape(b.concatenate(values, 1), result.shape)
+    ends = [0, *(end for part in parts for end in (part.start, part.stop)), whole.columns]
+    if any(end % whole.inner for end in ends):
+        whole = _Whole((whole.rows, whole.columns), 1)
+    values = list[Value]()
+    for part, gap in zip([*parts, None], zip(ends[::2], ends[1::2])):
+        if gap[1] > gap[0]:
+            values.append(b.constant(0, op.result.dtype, whole.shape_of(gap[1] - gap[0])))
+        if part is not None:
+            values.append(_added(b, b.reshape(part.value, whole.shape_of(part.columns)), part.added))
+    return b.reshape(b.concatenate(values, whole.axis), op.result.shape)
 
 
 def _added(b: GraphBuilder, x: Value, is_done: bool) -> Value:
-    if is_done or not x.dtype.is_float:
-        return x
-    return b.add(x, b.constant(0, x.dtype, x.shape))
+    return x if is_done or not x.dtype.is_float else b.add(x, b.constant(0, x.dtype, x.shape))
 
 
-def _zeros(b: GraphBuilder, like: Value, rows: int, columns: int) -> list[Value]:
-    return [b.constant(0, like.dtype, (rows, columns))] if columns else []
-
-
-def _parts(value: Value) -> tuple[int, list[_Part]] | None:
-    """Rows of a value that is zero but for some columns of each, and these; None of any other."""
+def _parts(value: Value) -> tuple[_Whole, list[_Part]] | None:
+    """How a value that is zero but for some columns of each row is divided, and these; None of any other."""
     while (reshape := made_by(value, "reshape")) is not None:
         value = reshape.operands[0]
     op = value.op
@@ -79,26 +100,25 @@ def _parts(value: Value) -> tuple[int, list[_Part]] | None:
     return None
 
 
-def _concatenated(op: Op) -> tuple[int, list[_Part]] | None:
-    axis = op.attrs["dimension"]
-    rows = prod(op.results[0].shape[:axis])
-    sizes = [v.type.size // rows for v in op.operands]
+def _concatenated(op: Op) -> tuple[_Whole, list[_Part]] | None:
+    whole = _Whole(op.result.shape, op.attrs["dimension"])
+    sizes = [v.type.size // whole.rows for v in op.operands]
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     zeros = [is_zero(v) for v in op.operands]
     if not any(zeros):
         return None
     parts = zip(op.operands, starts, sizes, zeros)
-    return rows, [_Part(start, v, size, _is_added(v)) for v, start, size, zero in parts if not zero]
+    return whole, [_Part(start, v, size, _is_added(v)) for v, start, size, zero in parts if not zero]
 
 
-def _padded(op: Op) -> tuple[int, list[_Part]] | None:
-    x, out = op.operands[0], op.results[0]
+def _padded(op: Op) -> tuple[_Whole, list[_Part]] | None:
+    x = op.operands[0]
     low, high, inside = (op.attrs[n] for n in ("edge_padding_low", "edge_padding_high", "interior_padding"))
     axes = [i for i in range(len(low)) if low[i] or high[i] or (inside[i] and x.shape[i] > 1)]
     if len(axes) != 1 or min(low[axes[0]], high[axes[0]]) < 0 or inside[axes[0]]:
         return None
-    rows, inner = prod(out.shape[: axes[0]]), prod(out.shape[axes[0] + 1 :])
-    return rows, [_Part(low[axes[0]] * inner, x, x.shape[axes[0]] * inner)]
+    whole = _Whole(op.result.shape, axes[0])
+    return whole, [_Part(low[axes[0]] * whole.inner, x, x.shape[axes[0]] * whole.inner)]
 
 
 def _is_added(value: Value) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from itertools import permutations, product
 from typing import NamedTuple
 
+from trnlab.compiler.rewriting.recognize.pair_rotations import pair_rotation
 from trnlab.compiler.rewriting.recognize.partial_rotations import joined_pads, partial_rotation, with_others
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
@@ -34,8 +35,11 @@ def recognize_rotations(graph: Graph) -> bool:
 
 
 def _rotation(op: Op, b: GraphBuilder) -> Value | None:
-    """(-b, a) of rows (a, b), or (b, -a), which is what leads back."""
+    """(-b, a) of rows (a, b), or (b, -a), which is what leads back; of halves, or of pairs."""
     last = len(op.result.shape) - 1
+    pairs = pair_rotation(op, b, SIZES)
+    if pairs is not None:
+        return pairs
     if op.attrs["dimension"] != last or len(op.operands) != 2 or op.result.shape[last] not in SIZES:
         return None
     first, second = op.operands
