@@ -80,7 +80,8 @@ def _half(value: Value) -> _Half | None:
         return None
     (source, bounds, apart, place), shape = taken, value.shape
     order: list[int] | None = list(range(len(shape) - apart))
-    is_pair, negated, added = apart, False, False
+    is_pair: bool | None = apart
+    negated = added = False
     for op in reversed(ways):
         if op.name == "reshape":
             is_pair = _squeezed(shape, op.result.shape, is_pair)
@@ -114,7 +115,7 @@ def _taken(op: Op) -> tuple[Value, Bounds, bool, int] | None:
     return x, (*bounds[:last], (0, size)), apart, place
 
 
-def _squeezed(old: Sequence[int], new: Sequence[int], is_pair: bool) -> bool | None:
+def _squeezed(old: Sequence[int], new: Sequence[int], is_pair: bool | None) -> bool | None:
     """Whether there is a last dimension of one after a reshape that makes or drops nothing else."""
     if tuple(old) == tuple(new):
         return is_pair
@@ -123,7 +124,7 @@ def _squeezed(old: Sequence[int], new: Sequence[int], is_pair: bool) -> bool | N
     return True if not is_pair and (*old, 1) == tuple(new) else None
 
 
-def _moved(order: list[int] | None, permutation: Sequence[int], is_pair: bool) -> list[int] | None:
+def _moved(order: list[int] | None, permutation: Sequence[int], is_pair: bool | None) -> list[int] | None:
     """The order of dimensions after a transpose which leaves that of one the last."""
     if order is None or (is_pair and permutation[-1] != len(permutation) - 1):
         return None
