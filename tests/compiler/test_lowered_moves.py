@@ -329,3 +329,41 @@ def test_what_lies_together_is_moved_together():
     assert count <= sum(-(-x.nbytes // MOST_BYTES) for x in parts) + 1
     count, _ = transfers(build(lambda b, x: b.transpose(x, (0, 2, 3, 1)), np.zeros((2, 128, 32, 32), np.float32)))
     assert count < 2 * 2 * 32  # of the rows of each image there and back
+
+
+@pytest.mark.parametrize("chip", ["trn1", "trn2"])
+@pytest.mark.parametrize("kind", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize(
+    ("shape", "order"),
+    [
+        ((2, 300, 7, 24), (0, 3, 1, 2)),  # heads that lie beside each other
+        ((300, 2, 24, 7), (0, 1, 3, 2)),
+        ((200, 98, 98), (0, 2, 1)),  # windows, of which a partition has no room for all
+        ((3, 5, 1001), (0, 2, 1)),  # long and narrow, in pieces of which the last is shorter
+        ((2, 4099, 6), (0, 2, 1)),
+        ((131, 9, 3, 11), (1, 3, 0, 2)),
+        ((40, 3, 50, 4), (2, 3, 0, 1)),
+    ],
+    ids=str,
+)
+def test_small_matrices_are_turned_within_rows(shape, order, kind, chip):
+    """Every element keeps its bits, in both orders; no product turns them."""
+    x = hostile(random(*shape).astype(kind))
+    graph = build(lambda b, x: b.negate(b.transpose(x, order)), x)
+    got = execute_in_both_orders(graph, [x], chip=chip)[0]
+    bits = np.uint32 if kind is np.float32 else np.uint16
+    expected = np.ascontiguousarray(-np.transpose(x, order))
+    known = ~np.isnan(expected.astype(np.float32))
+    assert np.array_equal(got.view(bits)[known], expected.view(bits)[known])
+    assert np.isnan(got.astype(np.float32)[~known]).all()
+    program = compile(graph, chips.get(chip), {})
+    opcodes = {int(code) for routine in program.routines for code in routine.opcode}
+    assert REGISTRY["nc_transpose"].opcode not in opcodes
+
+
+def hostile(x):
+    """With zeros of both signs, infinities and NaN among its elements."""
+    flat = x.reshape(-1)
+    for i, value in enumerate((np.inf, -np.inf, np.nan, -0.0, 0.0)):
+        flat[i * 7 :: 97] = value
+    return x

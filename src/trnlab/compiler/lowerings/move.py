@@ -11,6 +11,7 @@ from math import prod
 from trnlab.compiler.analysis.strided import as_view
 from trnlab.compiler.lowerings.context import Lowering
 from trnlab.kernels.blocks import dma_load, dma_store
+from trnlab.kernels.row_permute import row_permutations
 from trnlab.kernels.transpose import transpose2d
 from trnlab.kernels.view import HbmView, full, view_of
 from trnlab.program import AP, Builder, hbm_view
@@ -52,7 +53,11 @@ def copy(low: Lowering, source: HbmView, target: HbmView) -> None:
     if turns and source.strides[-1] not in (0, 1):
         inner = next((d for d, s in enumerate(source.strides) if s == 1), None)
         if inner is not None:
-            _transpose(low, source, target, inner)
+            rows = row_permutations(low.b, source, target, inner)
+            for each in rows:
+                each.record(low.b)
+            if not rows:
+                _transpose(low, source, target, inner)
             return
     for first, counts in _slabs(source, target, int(low.b.chip.dma.engines.value)):
         dma_load(low.b, *(_slab(view, first, counts) for view in (target, source)))
