@@ -254,6 +254,43 @@ def test_gradients_of_an_embedding_that_are_not_finite():
     check(lambda x, i, s: x.scatter_add(0, i[:, None].expand(9, 4), s.detach()), [normal(6, 4), rows, scale])
 
 
+ROWS = {
+    "gather": lambda x, i, y: x.gather(1, i.unsqueeze(-1).expand(-1, -1, x.shape[2])),
+    "gather, repeated": lambda x, i, y: x.gather(1, i.unsqueeze(-1).repeat(1, 1, x.shape[2])),
+    "gather, the index smaller": lambda x, i, y: x.gather(1, i[:2, :, None].expand(-1, -1, 33)),
+    "gather, the first dimension": lambda x, i, y: x.gather(0, i.remainder(3).t()[:, :1, None].expand(-1, 1, 40)),
+    "gather, later dimensions": lambda x, i, y: x.unflatten(2, (5, 8)).gather(
+        1, i[..., None, None].expand(3, 7, 5, 8)
+    ),
+    "gather, which differs": lambda x, i, y: x.gather(1, i.unsqueeze(-1) + torch.arange(40, device=i.device) % 2),
+    "scatter_add": lambda x, i, y: x.scatter_add(1, i.unsqueeze(-1).expand(-1, -1, 40), y),
+    "scatter_add, the index smaller": lambda x, i, y: x.scatter_add(
+        1, i[:2, :4, None].expand(-1, -1, 35), y.detach()
+    ),
+    "take_along_dim": lambda x, i, y: torch.take_along_dim(x, i.unsqueeze(-1), 1),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_indices_that_are_the_same_along_rows(name):
+    """As models pick tokens of each sequence, and their gradients: an index twice, and some not at all."""
+    check(ROWS[name], [normal(3, 9, 40), ids(3, 7, high=8), normal(3, 7, 40, seed=4)])
+
+
+def test_rows_of_an_index_are_picked_as_those_of_a_table():
+    """No comparison of every index with every place is left."""
+    for name in (
+        "gather",
+        "gather, repeated",
+        "gather, the first dimension",
+        "gather, later dimensions",
+        "scatter_add",
+    ):
+        *_, graph = through_graph(ROWS[name], [normal(3, 9, 40), ids(3, 7, high=8), normal(3, 7, 40, seed=4)])
+        assert max((op.result.type.size for op in graph.ops if op.name == "compare"), default=0) <= 3 * 7 * 40, name
+        assert any(op.name in ("gather", "scatter") for op in graph.ops), name
+
+
 def test_cross_entropy_of_wide_rows_and_ignored_targets():
     target = ids(9, high=300)
     target[3] = -100

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from trnlab.frontends.torch.lowerings.index_rows import row_ids, rows_of
 from trnlab.frontends.torch.lowerings.registry import (
     Lowering,
     LoweringSite,
@@ -126,6 +127,9 @@ def gathered(site: LoweringSite, x: Value, dim: int, index: Value) -> Value:
     x, index = _at_least_one(site, x, index)
     dim = dim_of(dim, len(x.shape))
     site.watch.index(index, 0, x.shape[dim])
+    ids = row_ids(site, index, dim, x.shape[dim])
+    if ids is not None:
+        return b.reshape(b.take_rows(rows_of(site, _bools(site, x), index.shape, dim), ids), index.shape)
     index = _last(site, index, dim)  # [..., J]
     x = _cropped(site, _last(site, _bools(site, x), dim), index.shape[:-1])
     mask = one_hot(site, index, x.shape[-1])  # [..., J, V]
@@ -204,11 +208,24 @@ def scatter_src(site, x, dim, index, source):
 @lowers("scatter_add.default")
 @_where_there_are_indices
 def scatter_add(site, x, dim, index, source):
+    ids = row_ids(site, index, dim_of(dim, len(x.shape)), x.shape[dim]) if x.dtype.is_float else None
+    if ids is not None and len(x.shape) == len(source.shape):
+        return _rows_added(site, x, dim_of(dim, len(x.shape)), ids, index, source)
     to = _Scattered(site, x, dim, index, source)
     if site.dtype is bool_:
         sums = _Scattered(site, x, dim, index, site.b.convert(source, int32)).reduced("maximum", 0)
         return to.done(site.b.or_(to.target, site.b.compare(sums, "NE", 0)))
     return to.done(site.b.add(to.target, to.reduced("add", 0)))
+
+
+def _rows_added(site: LoweringSite, x: Value, dim: int, ids: Value, index: Value, source: Value) -> Value:
+    """x with whole rows of the source added to those of its rows that the indices name."""
+    b, shape = site.b, (*index.shape[:dim], x.shape[dim], *index.shape[dim + 1 :])
+    site.watch.index(index, 0, x.shape[dim])
+    rows = rows_of(site, site.wide(b.slice(source, [0] * len(index.shape), index.shape)), index.shape, dim)
+    sums = b.reshape(b.scatter_add_rows(ids, rows, prod(shape[: dim + 1])), shape)
+    more = [n - m for n, m in zip(x.shape, shape)]
+    return site.cast(b.add(site.wide(x), padded(site, sums, [0] * len(shape), more, 0)))
 
 
 @lowers("scatter.reduce", "scatter.value_reduce")
