@@ -367,3 +367,23 @@ def hostile(x):
     for i, value in enumerate((np.inf, -np.inf, np.nan, -0.0, 0.0)):
         flat[i * 7 :: 97] = value
     return x
+
+
+@pytest.mark.parametrize("chip", ["trn1", "trn2"])
+@pytest.mark.parametrize("kind", [np.float32, ml_dtypes.bfloat16, np.int32])
+@pytest.mark.parametrize(
+    ("shape", "times"), [((3, 40, 65), 2), ((200, 300), 3), ((1, 1000), 7), ((2, 5, 3), 4)], ids=str
+)
+def test_elements_that_are_repeated(shape, times, kind, chip):
+    """Each of a row several times, as images are made larger by their nearest neighbours."""
+    x = random(*shape)
+    x = (x * 1e4).astype(kind) if kind is np.int32 else hostile(x.astype(kind))
+
+    def function(b, x):
+        wide = b.broadcast_in_dim(x, (*shape, times), range(len(shape)))
+        return b.concatenate([b.reshape(wide, (*shape[:-1], shape[-1] * times)), x], len(shape) - 1)
+
+    got = execute_in_both_orders(build(function, x), [x], chip=chip)[0]
+    expected = np.concatenate([np.repeat(x, times, -1), x], -1)
+    assert got.tobytes() == expected.tobytes() or np.isnan(expected.astype(np.float32)).any()
+    np.testing.assert_array_equal(got.astype(np.float32), expected.astype(np.float32))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transposes of many small matrices, as heads and windows are: each lies in one partition, and an engine reads it
-there in another order.
+there in another order; or each of its elements several times, as images are resized.
 
 The PE array turns 128 by 128 elements at once, and takes as long for a matrix of 12 by 64. Where matrices are few and
 long, pieces of them lie in partitions instead.
@@ -45,12 +45,26 @@ class RowPermutation:
         return self.source.shape[-2] * self.source.shape[-1]
 
     @property
+    def repeats(self) -> bool:
+        """Whether each element of the source comes B times, one after the other."""
+        return self.source.strides[-2] == 0
+
+    @property
     def nanoseconds(self) -> float:
         """Estimated."""
         times = prod(self.source.shape[:-3]) * ceil(self.rows / P)
         *lead, high, low = range(len(self.source.shape))
-        moved = _bytes(self.source) + _bytes(self.target.permute(*lead, low, high))
+        moved = _bytes(self._loaded) + _bytes(self.target.permute(*lead, low, high))
         return max(times * self.elements * COPIED, moved / RATE) + times * STARTED
+
+    @property
+    def _loaded(self) -> HbmView:
+        """Of the source, each element once."""
+        return (
+            self.source[(*(slice(None) for _ in self.source.shape[:-2]), slice(0, 1))]
+            if self.repeats
+            else self.source
+        )
 
     def record(self, b: Builder) -> None:
         """Row by row: loaded as it lies in the source, copied in the order of the target, stored."""
@@ -62,11 +76,16 @@ class RowPermutation:
             for index in product(*map(range, self.source.shape[:-3])):
                 for row in range(0, self.rows, P):
                     part = (*index, slice(row, min(row + P, self.rows)))
-                    source, target = self.source[part], self.target[part]
+                    source, target = self._loaded[part], self.target[part]
                     came, made = (pool.next()[: source.shape[0]] for pool in (raw, turned))
-                    dma_load(b, came.split(0, high, low), source.ap())
-                    work.evacuate(made.split(0, low, high), came.split(0, high, low).permute(1, 0))
-                    dma_store(b, target.permute(0, 2, 1).ap(), made.split(0, low, high))
+                    made = made.split(0, low, high)
+                    if self.repeats:
+                        dma_load(b, came[:, :low], source.ap())
+                        work.evacuate(made, came[:, :low].repeat(1, high))
+                    else:
+                        dma_load(b, came.split(0, high, low), source.ap())
+                        work.evacuate(made, came.split(0, high, low).permute(1, 0))
+                    dma_store(b, target.permute(0, 2, 1).ap(), made)
 
 
 def row_permutations(b: Builder, source: HbmView, target: HbmView, inner: int) -> list[RowPermutation]:
@@ -86,6 +105,7 @@ def row_permutations(b: Builder, source: HbmView, target: HbmView, inner: int) -
     best = min((plan for plan in plans if plan), key=_nanoseconds, default=[])
     matrices = prod(shape[d] for d in others)
     turned = matrices * _transfers(shape[last], shape[inner], source) * TURNED
+    turned = turned if source.strides[last] else source.size * RUN / RATE  # else element by element
     return best if best and _nanoseconds(best) < turned else []
 
 

@@ -49,16 +49,16 @@ def copy(low: Lowering, source: HbmView, target: HbmView) -> None:
     """target = source, of one shape. Floats of 16 and 32 bits are transposed on the PE array; the rest element by
     element."""
     source, target = _together(source, target)
-    turns = source.dtype.is_float and source.dtype.itemsize > 1
-    if turns and source.strides[-1] not in (0, 1):
-        inner = next((d for d, s in enumerate(source.strides) if s == 1), None)
-        if inner is not None:
-            rows = row_permutations(low.b, source, target, inner)
-            for each in rows:
-                each.record(low.b)
-            if not rows:
-                _transpose(low, source, target, inner)
-            return
+    turns = source.dtype.is_float and source.dtype.itemsize > 1 and source.strides[-1] != 1
+    inner = next((d for d, s in enumerate(source.strides) if s == 1), None) if turns else None
+    rows = row_permutations(low.b, source, target, inner) if inner is not None else []
+    for each in rows:
+        each.record(low.b)
+    if rows:
+        return
+    if inner is not None and source.strides[-1]:
+        _transpose(low, source, target, inner)
+        return
     for first, counts in _slabs(source, target, int(low.b.chip.dma.engines.value)):
         dma_load(low.b, *(_slab(view, first, counts) for view in (target, source)))
 
