@@ -208,8 +208,9 @@ def scatter_src(site, x, dim, index, source):
 @lowers("scatter_add.default")
 @_where_there_are_indices
 def scatter_add(site, x, dim, index, source):
-    ids = row_ids(site, index, dim_of(dim, len(x.shape)), x.shape[dim]) if x.dtype.is_float else None
-    if ids is not None and len(x.shape) == len(source.shape):
+    rows = x.shape and x.dtype.is_float
+    ids = row_ids(site, index, dim_of(dim, len(x.shape)), x.shape[dim]) if rows else None
+    if ids is not None:
         return _rows_added(site, x, dim_of(dim, len(x.shape)), ids, index, source)
     to = _Scattered(site, x, dim, index, source)
     if site.dtype is bool_:
