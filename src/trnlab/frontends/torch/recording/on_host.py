@@ -4,18 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from trnlab import host_ops
+from trnlab.frontends.torch.device import batch_norms
 from trnlab.frontends.torch.recording.memory import Memories, SlotMemory
-from trnlab.frontends.torch.recording.operators import plain
+from trnlab.frontends.torch.recording.operators import OperatorSchema, plain
 from trnlab.frontends.torch.recording.recorder import HostNumber, RecordedOperator, Ref
 from trnlab.frontends.torch.recording.tracing import follower
-
-_HALVES = (torch.bfloat16, torch.float16)
-_MIXED = "mixed dtype (CPU)"  # formats together that norms on devices take, and the host's do not
 
 
 def run(
@@ -36,19 +35,17 @@ def run(
 
 def compute(node: RecordedOperator, memories: Memories) -> None:
     """Compute one operator. memories: of the slots so far."""
-    tensors = [_tensor(ref, memories) for ref in node.refs]
+    given = node.made.arguments([_tensor(ref, memories) for ref in node.refs], node.numbers)
     with torch.no_grad():
-        try:
-            result = plain(node.about, node.made.arguments(tensors, node.numbers))
-        except RuntimeError as error:
-            if _MIXED not in str(error):
-                raise
-            wide = [
-                t if i in node.made.written or t.dtype not in _HALVES else t.float() for i, t in enumerate(tensors)
-            ]
-            result = plain(node.about, node.made.arguments(wide, node.numbers))
+        result = _result(node.about, given)
     for ref, tensor in zip(node.results, node.made.results(node.about, result)):
         _tensor(ref, memories).copy_(tensor)
+
+
+def _result(about: OperatorSchema, given: dict[str, Any]) -> Any:
+    if about.op not in batch_norms.OPERATORS:
+        return plain(about, given)
+    return batch_norms.called(about.op, [given[argument.name] for argument in about.op._schema.arguments])
 
 
 def _tensor(ref: Ref, memories: Memories) -> Tensor:
