@@ -20,6 +20,7 @@ from trnlab.program.builder import Builder
 
 FEWEST, MOST = 2, 3  # tiles of each kind
 LONGEST = 16384  # elements of a partition
+NARROW = 32  # from which on matrices that fill the PE array are turned there
 # What follows only chooses between two ways. Nanoseconds: of an element in each partition, copied on two engines that
 # take turns; of a transfer or a copy besides, as far as the next ones do not hide it; of a transfer of `transpose2d`.
 COPIED, STARTED, TURNED = 0.55, 450.0, 800.0
@@ -92,6 +93,8 @@ def row_permutations(b: Builder, source: HbmView, target: HbmView, inner: int) -
     """How to copy a view to one of the same shape, whose last dimension follows each other there as `inner` does in
     the source; empty where turning on the PE array is sooner, or there is no room."""
     last, shape = len(source.shape) - 1, source.shape
+    if source.strides[last] and min(shape[inner], shape[last]) >= NARROW and shape[inner] * shape[last] > P * P:
+        return []
     longest = min(b.sbuf_free // (2 * FEWEST * source.dtype.itemsize), LONGEST)
     others = [d for d in range(last) if d != inner]
     plans = [_pieces(source, target, inner, others, longest)]
