@@ -467,4 +467,4 @@ def test_gradients_of_slices_are_put_side_by_side():
     verify(b.graph)
     (whole,) = [op for op in b.graph.ops if op.name == "concatenate"]
     assert len(whole.operands) == 3
-    assert [op.result.type.size for op in b.graph.ops if op.name == "add"] == [128] * 3
+    assert [op.result.type.size for op in b.graph.ops if op.name == "add"] == [3 * 128]

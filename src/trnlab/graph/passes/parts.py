@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sums of values that are zero but for a part each, as gradients of slices are: their parts, put side by side.
 
-The gradient of q, k, v = x[0], x[1], x[2] is such a sum of three. Each part is still added to zero, which makes zero
-of minus zero.
+The gradient of q, k, v = x[0], x[1], x[2] is such a sum of three. Zero is still added, which makes zero of minus
+zero.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def join_parts(graph: Graph) -> bool:
 
 
 def _add(op: Op, b: GraphBuilder) -> Value | None:
-    """[a, 0] + [0, b] = [a + 0, b + 0]."""
+    """[a, 0] + [0, b] = [a, b] + 0."""
     divided = [_parts(v) for v in op.operands if not is_zero(v)]
     found = [each for each in divided if each is not None]
     if len(found) < len(divided) or len({whole.rows for whole, _ in found}) != 1:
@@ -73,17 +73,31 @@ def _add(op: Op, b: GraphBuilder) -> Value | None:
     ends = [0, *(end for part in parts for end in (part.start, part.stop)), whole.columns]
     if any(end % whole.inner for end in ends):
         whole = _Whole((whole.rows, whole.columns), 1)
+    gaps = [stop - start for start, stop in zip(ends[::2], ends[1::2])]
+    if not any(gaps):
+        joined = [b.reshape(_without_zero(part), whole.shape_of(part.columns)) for part in parts]
+        return b.reshape(_added(b, b.concatenate(joined, whole.axis)), op.result.shape)
     values = list[Value]()
-    for part, gap in zip([*parts, None], zip(ends[::2], ends[1::2])):
-        if gap[1] > gap[0]:
-            values.append(b.constant(0, op.result.dtype, whole.shape_of(gap[1] - gap[0])))
+    for part, gap in zip([*parts, None], gaps):
+        if gap:
+            values.append(b.constant(0, op.result.dtype, whole.shape_of(gap)))
         if part is not None:
-            values.append(_added(b, b.reshape(part.value, whole.shape_of(part.columns)), part.added))
+            x = b.reshape(part.value, whole.shape_of(part.columns))
+            values.append(x if part.added else _added(b, x))
     return b.reshape(b.concatenate(values, whole.axis), op.result.shape)
 
 
-def _added(b: GraphBuilder, x: Value, is_done: bool) -> Value:
-    return x if is_done or not x.dtype.is_float else b.add(x, b.constant(0, x.dtype, x.shape))
+def _added(b: GraphBuilder, x: Value) -> Value:
+    return b.add(x, b.constant(0, x.dtype, x.shape)) if x.dtype.is_float else x
+
+
+def _without_zero(part: _Part) -> Value:
+    """What zero was added to, if it was: it is added to the whole."""
+    value = part.value
+    while part.added and (reshape := made_by(value, "reshape")) is not None:
+        value = reshape.operands[0]
+    added = made_by(value, "add") if part.added else None
+    return next(v for v in added.operands if not is_zero(v)) if added is not None else value
 
 
 def _parts(value: Value) -> tuple[_Whole, list[_Part]] | None:
