@@ -42,7 +42,7 @@ class RowPermutation:
 
     @property
     def elements(self) -> int:
-        """Of a row."""
+        """How many a row has."""
         return self.source.shape[-2] * self.source.shape[-1]
 
     @property
@@ -60,7 +60,7 @@ class RowPermutation:
 
     @property
     def _loaded(self) -> HbmView:
-        """Of the source, each element once."""
+        """Each element of the source once."""
         return (
             self.source[(*(slice(None) for _ in self.source.shape[:-2]), slice(0, 1))]
             if self.repeats
@@ -144,6 +144,6 @@ def _pieces(source: HbmView, target: HbmView, inner: int, others: list[int], lon
 
 
 def _transfers(rows: int, cols: int, source: HbmView) -> int:
-    """Of `transpose2d` for one matrix [rows, cols]."""
+    """Transfers of `transpose2d` for one matrix [rows, cols]."""
     height = min(rows, BANK * 4 // source.dtype.itemsize)
     return ceil(rows / height) * (ceil(cols / 512) + ceil(cols / P))

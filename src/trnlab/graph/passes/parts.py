@@ -29,7 +29,7 @@ class _Whole:
 
     @property
     def columns(self) -> int:
-        """Of a row."""
+        """How many a row has."""
         return prod(self.shape[self.axis :])
 
     @property

@@ -18,14 +18,13 @@ Bounds = tuple[tuple[int, int], ...]
 
 
 class _Pairs(NamedTuple):
-    """Pairs of a value: all of its last dimension of two, or neighbours along the last. bounds: of all dimensions;
-    order: that of all but the one of two, afterwards."""
+    """Pairs of a value: all of a last dimension of two, or neighbours along the last."""
 
     source: Value
-    bounds: Bounds
-    apart: bool
-    order: tuple[int, ...]
-    added: bool  # zero is added to them
+    bounds: Bounds  # of all dimensions
+    apart: bool  # whether two are a dimension
+    order: tuple[int, ...]  # of all other dimensions, afterwards
+    added: bool  # whether zero is added to them
 
 
 class _Half(NamedTuple):
@@ -102,7 +101,7 @@ def _half(value: Value) -> _Half | None:
 
 
 def _taken(op: Op) -> tuple[Value, Bounds, bool, int] | None:
-    """Of which pairs a slice takes one: a value, its bounds, whether pairs are a dimension, and the place taken."""
+    """Which pairs a slice takes one of: a value, its bounds, whether pairs are a dimension, and the place taken."""
     (x,), last = op.operands, len(op.result.shape) - 1
     bounds = list(zip(op.attrs["start_indices"], op.attrs["limit_indices"]))
     *steps, step = op.attrs["strides"]

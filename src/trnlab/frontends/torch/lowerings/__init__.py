@@ -2,7 +2,6 @@
 """How each operator of PyTorch becomes graph ops, one module per family."""
 
 from trnlab.frontends.torch.lowerings import (
-    attention,
     batch_norm,
     collectives,
     convolution,
@@ -39,7 +38,6 @@ __all__ = [
     "LoweringSite",
     "Randomness",
     "UnsupportedOperatorForm",
-    "attention",
     "batch_norm",
     "collectives",
     "convolution",

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products. The PE array sums in fp32; the result is rounded once to its format."""
+"""Matrix products and attention. The PE array sums in fp32; the result is rounded once to its format."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from trnlab.frontends.torch.decompositions import composites  # noqa: F401  (defines the operators of attention)
 from trnlab.frontends.torch.lowerings.registry import LoweringSite, UnsupportedOperatorForm, lowers
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import float32
@@ -70,3 +71,21 @@ def scaled_mm(site, x, y, scale_x, scale_y, bias=None, scale_result=None, out_dt
         scale = site.b.reshape(scale, ()) if scale.type.size == 1 else scale
         product = site.b.multiply(product, site.b.broadcast_to(site.wide(scale), product.shape))
     return site.cast(product if bias is None else site.b.add(product, site.wide(bias)))
+
+
+# -- attention, whose operators `decompositions.composites` defines -----------------------------------------------
+
+
+@lowers("trnlab::attention.default")
+def attention(site, q, k, v, bias, causal, scale):
+    return site.b.attention(q, k, v, bias, causal=causal, scale=scale)
+
+
+@lowers("trnlab::attention_backward.default")
+def attention_backward(site, dout, q, k, v, out, lse, bias, causal, scale):
+    return site.b.attention_backward(dout, q, k, v, out, lse, bias, causal=causal, scale=scale)
+
+
+@lowers("trnlab::attention_bias_backward.default")
+def attention_bias_backward(site, dout, q, k, v, out, lse, bias, causal, scale):
+    return site.b.attention_bias_backward((dout, q, k, v, out, lse, bias), causal=causal, scale=scale)
