@@ -199,7 +199,7 @@ def _others(kind: str, accelerator: Accelerator, form: str, parameters: float) -
 
 
 def _like(anchor: PublishedUtilisation, parameters: float) -> bool:
-    return abs(math.log(anchor.parameters / parameters)) <= math.log(LIKE)
+    return parameters > 0 and abs(math.log(anchor.parameters / parameters)) <= math.log(LIKE)
 
 
 def _basis(used: Sequence[PublishedUtilisation], parameters: float) -> str:

@@ -403,6 +403,7 @@ def _defect(node: fx.Node, where: Location | None, what: str) -> UnsupportedOpEr
 def _unsupported(
     name: str, operands: tuple[str, ...], where: Location | None, refusal: UnsupportedOperatorForm | TrnlabError
 ) -> UnsupportedOp:
+    where = where and replace(where, phase="")  # a line is one place, there and back
     if isinstance(refusal, UnsupportedOperatorForm):
         return UnsupportedOp(name, operands, where, refusal.reason, refusal.do)
     if refusal.code == _DEFECT:

@@ -45,11 +45,12 @@ def passes(nodes: list[RecordedOperator], trains: bool) -> list[RecordingPart]:
 def _kept(
     part: Sequence[RecordedOperator], number: int, last: dict[Slot, int], read: Container[object]
 ) -> frozenset[Slot]:
-    """What a part stores though nobody holds it: what later parts need, and where nobody wants anything, results of
-    the operators whose results nobody reads. last: the part that meets memory last."""
+    """What a part stores though nobody holds it: what later parts need, and where nobody wants anything of a model's
+    pass, results of the operators whose results nobody reads. last: the part that meets memory last."""
     made = [slots for slots in map(_written, part) if slots]
     later = frozenset(slot for slots in made for slot in slots if last.get(slot, number) > number)
-    if later or any(slot.seen() for slots in made for slot in slots):
+    of_model = any(slot.learns for node in part for slot in _met(node))
+    if later or not of_model or any(slot.seen() for slots in made for slot in slots):
         return later
     return frozenset(slots[0] for slots in made if not any(slot in read for slot in slots))
 
