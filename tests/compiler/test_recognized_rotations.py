@@ -407,7 +407,7 @@ def test_hostile_neighbours_go_where_they_belong(hostile):
 
 
 def test_what_nearly_turns_neighbours_does_not():
-    """Neighbours that change places, of two values, of a row in parts; halves in the places of neighbours."""
+    """Neighbours that change places, of two values, beside numbers, of a row in parts; halves in their places."""
 
     def function(b, x, y):
         (even, odd), other = ([b.slice(v, (0, p), (4, 64), (1, 2)) for p in (0, 1)] for v in (x, y))
@@ -417,6 +417,8 @@ def test_what_nearly_turns_neighbours_does_not():
             (b.negate(even), odd),
             (b.negate(odd), b.negate(even)),
             (b.negate(odd), other[0]),
+            (b.negate(odd), b.constant(2.0, "float32", even.shape)),
+            (b.constant(2.0, "float32", even.shape), even),
             (b.negate(part), b.slice(x, (0, 0), (4, 32))),
             tuple(b.negate(v) if i == 0 else v for i, v in enumerate(halves(b, x)[::-1])),
         ]

@@ -15,6 +15,7 @@ from trnlab.graph.ir import Op, Value
 from trnlab.graph.passes.rewrite import is_zero
 
 Bounds = tuple[tuple[int, int], ...]
+WAYS = frozenset({"reshape", "transpose", "negate", "add"})  # between a slice and the stack
 
 
 class _Pairs(NamedTuple):
@@ -38,13 +39,8 @@ class _Half(NamedTuple):
 def pair_rotation(op: Op, b: GraphBuilder, sizes: frozenset[int]) -> Value | None:
     """What a stack of two halves of pairs is as one op; None for anything else. sizes: of rows that may turn."""
     *lead, last = op.result.shape
-    if (
-        op.attrs["dimension"] != len(lead)
-        or last != 2
-        or not lead
-        or 2 * lead[-1] not in sizes
-        or len(op.operands) != 2
-    ):
+    stacked = op.attrs["dimension"] == len(lead) and len(op.operands) == last == 2
+    if not stacked or not lead or 2 * lead[-1] not in sizes:
         return None
     first, second = (_half(v) for v in op.operands)
     if first is None or second is None or first.pairs != second.pairs or (first.place, second.place) != (1, 0):
@@ -69,12 +65,10 @@ def _rows(b: GraphBuilder, pairs: _Pairs) -> Value:
 def _half(value: Value) -> _Half | None:
     """Which half of which pairs a value [..., 1] is."""
     ways: list[Op] = []
-    while value.op is not None and value.op.name != "slice":
+    while value.op is not None and value.op.name in WAYS:
         ways.append(value.op)
         value = value.op.operands[0]
-        if len(ways) > 12:
-            return None
-    taken = None if value.op is None else _taken(value.op)
+    taken = None if value.op is None or value.op.name != "slice" else _taken(value.op)
     if taken is None:
         return None
     (source, bounds, apart, place), shape = taken, value.shape

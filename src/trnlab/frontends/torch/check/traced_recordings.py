@@ -20,7 +20,7 @@ from trnlab.frontends.torch.check.running import StopTracing
 from trnlab.frontends.torch.check.steps import TracedStep
 from trnlab.frontends.torch.findings.locations import here, parse
 from trnlab.frontends.torch.findings.survey import Survey
-from trnlab.frontends.torch.recording.passes import RecordingPart, passes
+from trnlab.frontends.torch.recording.passes import RecordingPart, learns, passes
 from trnlab.frontends.torch.recording.programs import NumberedRecording, RecordedProgram
 from trnlab.frontends.torch.recording.recorder import RecordedOperator
 
@@ -50,7 +50,8 @@ class TracedRecordings:
 
     def parts(self, nodes: list[RecordedOperator]) -> list[RecordingPart]:
         """See `RecordingObserver`."""
-        self.recordings.mark(nodes)
+        if not learns(nodes):
+            self.recordings.mark(nodes)
         return passes(nodes, any(node.grad for node in nodes) and bool(alive(torch.optim.Optimizer)))
 
     def program(self, program: RecordedProgram, reading: NumberedRecording) -> None:

@@ -26,10 +26,15 @@ class RecordingPart:
     kept: frozenset[Slot] = frozenset()
 
 
+def learns(nodes: Sequence[RecordedOperator]) -> bool:
+    """Whether autograd or an optimizer called some of these operators."""
+    return any(node.backward or node.updates for node in nodes)
+
+
 def passes(nodes: list[RecordedOperator], trains: bool) -> list[RecordingPart]:
     """The parts of a recording. A step that learns, or a part of it, is one part. trains: whether what autograd
     listened to may be the beginning of such a step."""
-    if any(node.backward or node.updates for node in nodes):
+    if learns(nodes):
         return [RecordingPart(nodes)]
     listened = next((i for i, node in enumerate(nodes) if node.grad and trains), len(nodes))
     makes = (i for i, node in enumerate(nodes[:listened]) if any(slot.learns for slot in _written(node)))
