@@ -123,7 +123,7 @@ def error(got: Array, expected: Array) -> float:
     if not finite.any():
         return 0.0
     assert np.isfinite(got[finite]).all()
-    return float(np.abs(got - expected)[finite].max() / max(np.abs(expected[finite]).max(), 1e-30))
+    return float(np.abs(got[finite] - expected[finite]).max() / max(np.abs(expected[finite]).max(), 1e-30))
 
 
 def check(

@@ -20,7 +20,7 @@ from trnlab.estimate.document import estimate
 from trnlab.frontends.torch import recording
 from trnlab.frontends.torch.check.planned import captured
 from trnlab.frontends.torch.check.recorded import passes_of
-from trnlab.frontends.torch.check.report import examine
+from trnlab.frontends.torch.check.report import examine, phases_of_programs
 from trnlab.frontends.torch.check.script_trace import follow
 from trnlab.graph.canonical import canonical_hash
 from trnlab.runtime import session
@@ -179,6 +179,19 @@ def test_a_step_in_a_function_has_its_phases(tmp_path):
     target = checked(tmp_path, source + "for x, y in batches():\n    step(x, y)\n").targets[0]
     assert set(target.parts) == {"forward", "backward", "update"}
     assert target.parts["update"] < target.parts["backward"]
+
+
+def test_a_step_in_two_programs_has_its_phases(tmp_path):
+    """The first of them, which ends where the host reads a value, has nothing of the backward pass. What the host
+    computed of the batch, and gives back, is none."""
+    cut = "    chosen = (y >= 0).nonzero()\n    kept = y[chosen.view(-1)]\n"
+    source = PLAIN.replace("    loss = ", "    logits = model(x)\n" + cut + "    loss = ")
+    source = source.replace("model(x), y)", "logits, kept)")
+    report = checked(tmp_path, source)
+    assert (report.per_step, report.counted) == (32, "samples")
+    assert set(report.targets[0].parts) == {"forward", "backward", "update"}
+    step = walked(tmp_path, source).steps[0]
+    assert [phases_of_programs(step)[graph] for graph in step.graphs] == ["forward", ""]
 
 
 def test_an_evaluation_between_steps_is_of_none(tmp_path):

@@ -56,6 +56,10 @@ def every_op():
     summed = b.scatter_add_rows(ids, rows, 5)
     placed = b.put_rows(table, b.iota((4,), int32), b.convert(b.sum_rows(x, b.iota((4,), int32), 5), bfloat16))
     picked = b.take_along(b.pad(total, (1, 0), (0, 2), (0, 1)), b.constant(np.array([0, 3, 1, 2, 0], np.int32)))
+    several = b.op(
+        "trn.take_along", total, b.constant(np.array([[0, 5, 9], [1, 1, -1], [2, 3, 4], [5, 0, 2]], np.int32))
+    )
+    several = b.sum_along(several, b.constant(np.array([[0, 1, 1]] * 4, np.int32)), 2, float32)
     out, lse = b.attention(q, k, k, causal=True)
     grads = b.attention_backward(out, q, k, k, out, lse, causal=True)
     product = b.matmul(total, b.transpose(b.convert(table, float32), (1, 0)))
@@ -88,6 +92,7 @@ def every_op():
         summed,
         placed,
         picked,
+        several,
         *grads,
         lse,
         product,

@@ -365,8 +365,9 @@ class GraphBuilder:
         )
 
     def take_along(self, x: Value, ids: Value) -> Value:
-        """x [..., V] at ids [...]: one element of each row, [...]."""
-        lead = tuple(range(len(ids.shape)))
+        """x [..., V] at ids [...] or [..., J]: one element of each row, or J of them, in the shape of ids."""
+        assert len(x.shape) > 1, "a vector has no rows"
+        lead = tuple(range(len(x.shape) - 1))
         return self.op(
             "gather",
             x,
@@ -376,8 +377,8 @@ class GraphBuilder:
             operand_batching_dims=lead,
             start_indices_batching_dims=lead,
             start_index_map=(len(lead),),
-            index_vector_dim=len(lead),
-            slice_sizes=(1,) * (len(lead) + 1),
+            index_vector_dim=len(ids.shape),
+            slice_sizes=(1,) * len(x.shape),
         )
 
     def scatter_add_rows(self, ids: Value, updates: Value, rows: int, into: Value | None = None) -> Value:
@@ -395,6 +396,10 @@ class GraphBuilder:
             index_vector_dim=rank,
             kind="add",
         )
+
+    def sum_along(self, x: Value, ids: Value, places: int, dt: DType) -> Value:
+        """[..., places] of x [..., J]: the sums, in float32, of what ids [..., J] send to each place of a row."""
+        return self.op("trn.sum_along", x, ids, places=places, dtype=dt)
 
     def sum_rows(self, update: Value, ids: Value, rows: int) -> Value:
         """Row t of [T, C] is the sum over all rows of `update` [T, C] whose index is ids[t], in float32."""

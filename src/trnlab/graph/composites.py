@@ -35,7 +35,7 @@ def define(name: str, operands: Sequence[Value], attrs: Attrs, b: GraphBuilder) 
     formats = [operand.dtype for operand in operands]
     wide = [b.convert(v, float32) if v.dtype.is_float else v for v in operands]
     results = _DEFINITIONS[name](b, wide, attrs)
-    if name in ("trn.dot_sum", "trn.dot_and_sums"):
+    if name in ("trn.dot_sum", "trn.dot_and_sums", "trn.sum_along"):
         return b.convert(results[0], attrs["dtype"]), *results[1:]
     if name == "trn.sum_rows":
         return results
@@ -336,6 +336,19 @@ def _rotated(b: GraphBuilder, x: Value, distance: int) -> Value:
 # -- rows by index ------------------------------------------------------------------------------------------------
 
 
+def _take_along(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
+    return (b.take_along(*operands),)
+
+
+def _sum_along(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
+    x, ids = operands
+    lead = tuple(range(len(x.shape) - 1))
+    zeros = b.constant(0, x.dtype, (*x.shape[:-1], attrs["places"]))
+    dims = {"input_batching_dims": lead, "scatter_indices_batching_dims": lead, "inserted_window_dims": (len(lead),)}
+    places = {"scatter_dims_to_operand_dims": (len(lead),), "index_vector_dim": len(ids.shape)}
+    return (b.op("scatter", zeros, ids, x, **dims, **places, update_window_dims=(), kind="add"),)
+
+
 def _sum_rows(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
     update, ids = operands
     found = b.take_rows(b.scatter_add_rows(ids, update, attrs["rows"]), ids)
@@ -363,6 +376,8 @@ _DEFINITIONS: dict[str, Callable[[GraphBuilder, Sequence[Value], Attrs], tuple[V
     "trn.dot_and_sums": _dot_and_sums,
     "trn.max_pool": _max_pool,
     "trn.max_pool_backward": _max_pool_backward,
+    "trn.take_along": _take_along,
+    "trn.sum_along": _sum_along,
     "trn.sum_rows": _sum_rows,
     "trn.put_rows": _put_rows,
     "trn.attention": _attention,

@@ -88,6 +88,21 @@ def _max_pool_backward(types: Types, attrs: Attrs) -> TensorType:
     return TensorType(x.shape, dout.dtype)
 
 
+def _take_along(types: Types, attrs: Attrs) -> TensorType:
+    x, ids = types
+    _need(ids.dtype.kind in "iu", "indices must be integers", "an integer format", ids.dtype.name, "TRN303")
+    _need(x.rank == ids.rank >= 1 and x.shape[:-1] == ids.shape[:-1], "indices of each row", x.shape[:-1], ids.shape)
+    return TensorType(ids.shape, x.dtype)
+
+
+def _sum_along(types: Types, attrs: Attrs) -> TensorType:
+    x, ids = types
+    _need(ids.dtype.kind in "iu", "indices must be integers", "an integer format", ids.dtype.name, "TRN303")
+    _need(x.dtype.is_float, "sums are of floats", "a float format", x.dtype.name, "TRN303")
+    _need(x.shape == ids.shape and x.rank >= 1, "an index for each element", x.shape, ids.shape)
+    return TensorType((*x.shape[:-1], attrs["places"]), attrs["dtype"])
+
+
 def _sum_rows(types: Types, attrs: Attrs) -> TensorType:
     update, ids = types
     _need(ids.dtype.kind in "iu", "indices must be integers", "an integer format", ids.dtype.name, "TRN303")
@@ -109,6 +124,8 @@ def _put_rows(types: Types, attrs: Attrs) -> TensorType:
 RULES: dict[str, Callable[[Types, Attrs], TensorType | tuple[TensorType, ...]]] = {
     "trn.max_pool": _max_pool,
     "trn.max_pool_backward": _max_pool_backward,
+    "trn.take_along": _take_along,
+    "trn.sum_along": _sum_along,
     "trn.sum_rows": _sum_rows,
     "trn.put_rows": _put_rows,
     "trn.attention": _attention,

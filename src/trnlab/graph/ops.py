@@ -245,6 +245,11 @@ _TABLE: tuple[OpDef, ...] = (
             "kind": Attr("str", choices=("add", "assign")),
         },
     ),
+    # x [...,V] at ids [...,J], those of each row in that row alone: [...,J]. An index out of range takes the nearest.
+    OpDef("trn.take_along", INDEX, ("x", "ids")),
+    # Sums by index within rows: [...,V] of x [...,J], each element added to place ids [...,J] of its row, in float32;
+    # an index that is none of 0..rows - 1 adds to none.
+    OpDef("trn.sum_along", INDEX, ("x", "ids"), attrs={"places": Attr("int"), "dtype": Attr("dtype")}),
     # Sums by index of as many rows as there are indices: row t is the sum of update [T,C] over all rows whose index
     # is that of row t; zero where the index (ids [T]) is none of 0..rows - 1.
     OpDef("trn.sum_rows", INDEX, ("update", "ids"), attrs={"rows": Attr("int")}),

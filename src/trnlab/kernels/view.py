@@ -128,3 +128,27 @@ def full(ap: AP, shape: tuple[int, ...] | None = None) -> HbmView:
     """The whole of an HBM buffer, row-major, in its own shape or in another one of the same size."""
     shape = ap.buffer.shape if shape is None else shape
     return HbmView(ap.buffer, 0, shape, row_major(shape))
+
+
+def merged(*views: HbmView) -> tuple[HbmView, ...]:
+    """Views of one shape in as few dimensions as possible, one at least: neighbours become one where all of them step
+    over them evenly."""
+    dims: list[tuple[int, ...]] = []  # count, and the stride of each view
+    for count, *strides in zip(views[0].shape, *(view.strides for view in views)):
+        if count == 1:
+            continue
+        if dims and all(outer == inner * count for outer, inner in zip(dims[-1][1:], strides)):
+            dims[-1] = dims[-1][0] * count, *strides
+        else:
+            dims.append((count, *strides))
+    shape, *found = zip(*dims or [(1,) * (len(views) + 1)])
+    return tuple(view.like(view.offset, shape, strides) for view, strides in zip(views, found))
+
+
+def merged_rows(*views: HbmView) -> list[HbmView]:
+    """Views of as many rows each, their last dimensions, with the others in as few dimensions as possible."""
+    rows = merged(*(view[(*(slice(None) for _ in view.shape[1:]), 0)] for view in views))
+    return [
+        view.like(view.offset, (*lead.shape, view.shape[-1]), (*lead.strides, view.strides[-1]))
+        for view, lead in zip(views, rows)
+    ]

@@ -7,6 +7,7 @@ cannot be expressed forces its operand's view to be copied out first.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from math import prod
 
 import numpy as np
@@ -72,15 +73,15 @@ def as_view(op: Op, source: ValueView) -> ValueView | None:
     return source.like(source.offset, op.result.shape, tuple(strides_out))
 
 
-def view_of_origin(value: Value) -> ValueView:
+def view_of_origin(value: Value, through: Collection[str] = ("reshape", "transpose")) -> ValueView:
     """A value as a look at the last one before it whose elements lie in an order that these strides can say.
 
-    Reshapes and transposes are looked through, nothing else.
+    through: the ops that are looked through, of LOOK_OPS.
     """
     op = value.op
-    if op is None or op.name not in ("reshape", "transpose"):
+    if op is None or op.name not in through:
         return identity(value)
-    seen = as_view(op, view_of_origin(op.operands[0])) or as_view(op, identity(op.operands[0]))
+    seen = as_view(op, view_of_origin(op.operands[0], through)) or as_view(op, identity(op.operands[0]))
     return identity(value) if seen is None else seen
 
 
@@ -160,10 +161,11 @@ def _one_pass(graph: Graph, layouts: dict[Value, ValueView]) -> tuple[dict[Value
 
 
 def _scanned(graph: Graph) -> set[Value]:
-    """Large values of floats that loops over rows read, element by element, and what attention adds to scores, which
-    it may read for each element of a batch."""
+    """Large values of floats that loops over rows, gathers and sums within rows read, element by element, and what
+    attention adds to scores, which it may read for each element of a batch."""
     kinds = (ELEMENTWISE, REDUCE)
     read = {v for op in graph.ops if OPS[op.name].kind in kinds for v in op.operands}
+    read |= {op.operands[0] for op in graph.ops if op.name in ("trn.take_along", "trn.sum_along")}
     biases = {v for op in graph.ops if op.name == "trn.attention" for v in op.operands[3:]}
     return biases | {v for v in read if v.type.size >= TURNED and v.dtype.is_float and v.dtype.itemsize > 1}
 

@@ -75,7 +75,9 @@ class Partition(Admission):
             elif OPS[op.name].kind == DOT:
                 group = self._new(GroupKind.DOT, op, cols=dot_cols(op))
                 group.classes.update(dict.fromkeys(op.results[1:], ValueClass.FINAL))
-            elif op.name in ("scatter", "trn.sum_rows", "trn.put_rows"):
+            elif op.name == "trn.take_along":
+                self._new(GroupKind.GATHER, op)
+            elif op.name in ("scatter", "trn.sum_along", "trn.sum_rows", "trn.put_rows"):
                 self._new(GroupKind.SCATTER, op)
             elif op.name == "custom_call":
                 self._new(GroupKind.CALL, op)

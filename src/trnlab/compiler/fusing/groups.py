@@ -29,6 +29,7 @@ class GroupKind(enum.StrEnum):
     ATTENTION = "attention"
     CONVOLUTION = "convolution"
     POOL = "pool"
+    GATHER = "gather"
     SCATTER = "scatter"
     MOVE = "move"
     CALL = "call"  # a routine that was made elsewhere

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trnlab.compiler.fusing.groups import FusionGroup, GroupKind
+from trnlab.compiler.lowerings.along import lower_sum_along, lower_take_along
 from trnlab.compiler.lowerings.attention import (
     fits_blocks,
     fits_fused,
@@ -34,7 +35,9 @@ LOWERINGS: dict[GroupKind, tuple[tuple[Callable[[Lowering], None], Callable[[Fus
     ),
     GroupKind.CONVOLUTION: ((lower_convolution, lambda group: True),),
     GroupKind.POOL: ((lower_pool, lambda group: True),),
+    GroupKind.GATHER: ((lower_take_along, lambda group: True),),
     GroupKind.SCATTER: (
+        (lower_sum_along, lambda group: group.anchor.name == "trn.sum_along"),
         (lower_sum_rows, lambda group: group.anchor.name == "trn.sum_rows"),
         (lower_put_rows, lambda group: group.anchor.name == "trn.put_rows"),
         (lower_scatter, lambda group: group.anchor.name == "scatter"),

@@ -13,7 +13,7 @@ from trnlab.compiler.lowerings.context import Lowering
 from trnlab.kernels.blocks import dma_load, dma_store
 from trnlab.kernels.row_permute import row_permutations
 from trnlab.kernels.transpose import transpose2d
-from trnlab.kernels.view import HbmView, full, view_of
+from trnlab.kernels.view import HbmView, full, merged, view_of
 from trnlab.program import AP, Builder, hbm_view
 from trnlab.program.access import MAX_FREE_DIMS
 from trnlab.program.strided import row_major
@@ -48,7 +48,7 @@ def lower_move(low: Lowering) -> None:
 def copy(low: Lowering, source: HbmView, target: HbmView) -> None:
     """target = source, of one shape. Floats of 16 and 32 bits are transposed on the PE array; the rest element by
     element."""
-    source, target = _together(source, target)
+    source, target = merged(source, target)
     turns = source.dtype.is_float and source.dtype.itemsize > 1 and source.strides[-1] != 1
     inner = next((d for d, s in enumerate(source.strides) if s == 1), None) if turns else None
     rows = row_permutations(low.b, source, target, inner) if inner is not None else []
@@ -61,20 +61,6 @@ def copy(low: Lowering, source: HbmView, target: HbmView) -> None:
         return
     for first, counts in _slabs(source, target, int(low.b.chip.dma.engines.value)):
         dma_load(low.b, *(_slab(view, first, counts) for view in (target, source)))
-
-
-def _together(source: HbmView, target: HbmView) -> tuple[HbmView, HbmView]:
-    """Both in as few dimensions as possible, one at least: neighbours become one where both step over them evenly."""
-    dims: list[tuple[int, int, int]] = []  # count, and both strides
-    for count, *strides in zip(source.shape, source.strides, target.strides):
-        if count == 1:
-            continue
-        if dims and all(outer == inner * count for outer, inner in zip(dims[-1][1:], strides)):
-            dims[-1] = dims[-1][0] * count, strides[0], strides[1]
-        else:
-            dims.append((count, strides[0], strides[1]))
-    shape, first, second = zip(*dims or [(1, 1, 1)])
-    return source.like(source.offset, shape, first), target.like(target.offset, shape, second)
 
 
 def _slabs(source: HbmView, target: HbmView, engines: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -127,7 +113,7 @@ def _pad(low: Lowering, out: HbmView) -> None:
 
 def fill(b: Builder, out: HbmView, number: float) -> None:
     """Write one number everywhere in a view."""
-    out, _ = _together(out, out)
+    (out,) = merged(out)
     if out.strides[-1] != 1:
         out = out.expand(len(out.shape), 1)
     cols = min(FILL_COLS, out.shape[-1] if len(out.shape) > 1 else -(-out.size // 128))

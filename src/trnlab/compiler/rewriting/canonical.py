@@ -13,7 +13,7 @@ from __future__ import annotations
 from math import prod
 
 from trnlab.compiler.analysis.strided import LOOK_OPS, view_of_origin
-from trnlab.compiler.rewriting.picks import one_hot_sum, take_along
+from trnlab.compiler.rewriting.picks import is_summed, one_hot_sum, spread_along, take_along
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.loops import Body
@@ -30,7 +30,14 @@ def canonicalize(graph: Graph) -> None:
     """Bring ops into their canonical forms; same meaning."""
     rewrite(
         graph,
-        {"reduce": _reduce, "scatter": _scatter, "gather": _gather, "dot_general": _dot, "transpose": _transpose},
+        {
+            "reduce": _reduce,
+            "scatter": _scatter,
+            "gather": _gather,
+            "trn.sum_along": _sum_along,
+            "dot_general": _dot,
+            "transpose": _transpose,
+        },
     )
 
 
@@ -151,6 +158,14 @@ def _scatter(op: Op, b: GraphBuilder) -> Value | None:
 
 def _gather(op: Op, b: GraphBuilder) -> Value | None:
     return take_along(b, *op.operands) if op.attrs["operand_batching_dims"] else None
+
+
+def _sum_along(op: Op, b: GraphBuilder) -> Value | None:
+    x, ids = op.operands
+    if is_summed(x, ids, op.attrs["places"]):
+        return None
+    spread = spread_along(b, b.convert(x, float32), ids, op.attrs["places"])
+    return b.convert(_reduce_dims(b, spread, (len(x.shape) - 1,), "add"), op.attrs["dtype"])
 
 
 # -- code from elsewhere --------------------------------------------------------------------------------------------

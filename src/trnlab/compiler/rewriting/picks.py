@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One element of each row, picked by a number, as the losses of classifiers do.
+"""Elements of each row, picked by number, one as the losses of classifiers do.
 
-No engine gathers along the free dimension: an element is picked by going through all of its row, and adding up what a
-comparison leaves of it. Where rows are long and in memory, as logits of a vocabulary are, a transfer of one element
-brings it instead, and what is computed of the whole row on the way to the pick is computed of that element.
+An element is picked by going through all of its row, and adding up what a comparison leaves of it; where many are
+picked of each row, GpSimdE gathers them. Where rows are long and in memory, as logits of a vocabulary are, a transfer
+of one element brings it instead, and what is computed of the whole row on the way to the pick is computed of that
+element.
 """
 
 from __future__ import annotations
@@ -13,16 +14,25 @@ from math import prod
 
 import numpy as np
 
+from trnlab.compiler.analysis.strided import LOOK_OPS, view_of_origin
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.intervals import limits
 from trnlab.graph.ir import Op, Value
 from trnlab.graph.ops import ELEMENTWISE, OPS
 from trnlab.graph.passes.rewrite import is_zero, made_by, recomputed, splat
-from trnlab.numerics.dtypes import int32
+from trnlab.kernels.sum_along import MOST_NUMBERS, MOST_ONE_HOT, one_hot_bytes
+from trnlab.kernels.take_along import MOST_ROW
+from trnlab.numerics.dtypes import bfloat16, float16, float32, int32
 
 # Columns from which on elements come from memory: a pass over a row of fewer takes no longer than the transfers, of
 # 2 us for 128 of them.
 LONG_ROW = 4096
+FEW, COMPARED = 8, 2048
+"""Elements of each row from which on they are gathered, and comparisons with all places that they would take."""
+SHARED, COMPARED_SUMS = 8, 1 << 22
+"""Rows with the same numbers from which on their sums are a product, and comparisons of all numbers with all places,
+below which they are compared."""
+WIDE = (bfloat16, float16, float32)
 STEPS = 8  # ops between what is in memory and what is picked, at most
 MAKERS = frozenset({"dot_general", "trn.dot_sum", "convolution"})  # whose results are in memory when others read them
 
@@ -57,18 +67,52 @@ def one_hot_sum(b: GraphBuilder, x: Value) -> Value | None:
 
 
 def take_along(b: GraphBuilder, x: Value, ids: Value) -> Value:
-    """One element of each row: from memory, or the row, zero elsewhere, summed; of integers, which a sum rounds,
-    combined by "or". Indices out of range take the nearest element.
+    """x [..., V] at ids [...] or [..., J], one element of each row or J: from memory, by the kernel that gathers, or
+    what a comparison leaves of the row, combined so that every format is exact. Indices out of range take the nearest
+    element.
     """
-    last = len(x.shape) - 1
-    ids = b.convert(ids, int32)
-    found = _from_memory(b, x, ids)
+    ids, size = b.convert(ids, int32), x.shape[-1]
+    many = len(ids.shape) == len(x.shape)
+    if many and ids.shape[-1] == 1:
+        return b.reshape(take_along(b, x, b.reshape(ids, ids.shape[:-1])), ids.shape)
+    found = None if many else _from_memory(b, x, ids)
     if found is not None:
         return found
-    place = b.iota(x.shape, int32, last)
-    wanted = b.broadcast_in_dim(b.clamp(0, ids, x.shape[last] - 1), x.shape, range(last))
-    kept = b.select(b.compare(place, "EQ", wanted), x, b.constant(0, x.dtype, x.shape))
-    return b.reduce(kept, (last,), "add" if x.dtype.is_float else "or")
+    if many and is_gathered(x, ids.shape[-1]):
+        return b.op("trn.take_along", x, ids)
+    if many and _has_long_rows(x):
+        return _elements(b, x, ids)
+    shape = (*ids.shape, size)
+    wanted = b.broadcast_in_dim(b.clamp(0, ids, size - 1), shape, range(len(ids.shape)))
+    if many:
+        x = b.broadcast_in_dim(x, shape, (*range(len(x.shape) - 1), len(x.shape)))
+    is_float = x.dtype.is_float
+    rest = b.constant(-np.inf if is_float else 0, x.dtype, shape)  # a sum with zeros would take the sign of -0.0
+    kept = b.select(b.compare(b.iota(shape, int32, len(shape) - 1), "EQ", wanted), x, rest)
+    return b.reduce(kept, (len(shape) - 1,), "maximum" if is_float else "or")
+
+
+def is_gathered(x: Value, count: int) -> bool:
+    """Whether so many elements of each row are gathered by a kernel, whose time does not grow with the row's length,
+    but which stores what it finds."""
+    size = x.shape[-1]
+    return count >= FEW and count * size >= COMPARED and size * x.dtype.itemsize <= MOST_ROW
+
+
+def spread_along(b: GraphBuilder, x: Value, ids: Value, places: int) -> Value:
+    """[..., J, places] of x [..., J]: each element in the place that its number names, zeros elsewhere."""
+    shape, last = (*x.shape, places), len(x.shape)
+    numbers, spread = (b.broadcast_in_dim(v, shape, range(last)) for v in (ids, x))
+    return b.select(b.compare(b.iota(shape, int32, last), "EQ", numbers), spread, b.constant(0.0, x.dtype, shape))
+
+
+def is_summed(x: Value, ids: Value, places: int) -> bool:
+    """Whether sums by number within rows are a product: enough rows have the same numbers, and a matrix of ones and
+    zeros for them has room."""
+    seen = view_of_origin(ids, LOOK_OPS)
+    sharing = prod(n for n, step in zip(seen.shape, seen.strides) if not step)
+    fits = x.shape[-1] <= MOST_NUMBERS and one_hot_bytes(x.shape[-1], places, x.dtype) <= MOST_ONE_HOT
+    return fits and sharing >= SHARED and x.type.size * places >= COMPARED_SUMS and x.dtype in WIDE
 
 
 def _one_per_row(b: GraphBuilder, x: Value) -> Value | None:
@@ -91,18 +135,29 @@ def _repeats_along_rows(spread: Op) -> bool:
 def _from_memory(b: GraphBuilder, x: Value, ids: Value) -> Value | None:
     """x at column ids[row], or the nearest, of each row, if it is computed element by element of long rows in memory
     and of values of whole rows. ids: int32."""
-    *lead, columns = x.shape
-    if columns < LONG_ROW or x.type.size > limits(int32).high or ids.dtype is not int32:
+    if not _has_long_rows(x) or ids.dtype is not int32:
         return None
     source = _source(x, STEPS)
     if source is None:
         return None
-    begins = b.constant((np.arange(prod(lead), dtype=np.int32) * columns).reshape(lead))
-    flat = b.reshape(b.add(b.clamp(0, ids, columns - 1), begins), (prod(lead),))
-    element = b.reshape(b.take_rows(b.reshape(source, (source.type.size, 1)), flat), lead)
+    element = _elements(b, source, ids)
 
     leaf = partial(_of_rows, b)
     return recomputed(b, x, lambda op: OPS[op.name].kind == ELEMENTWISE, leaf, {source: element})
+
+
+def _has_long_rows(x: Value) -> bool:
+    """Whether an element of a row had better come by a transfer, which 32 bits can number."""
+    return x.shape[-1] >= LONG_ROW and x.type.size <= limits(int32).high
+
+
+def _elements(b: GraphBuilder, x: Value, ids: Value) -> Value:
+    """x [..., V] at column ids [...] or [..., J] of each row, or the nearest, by transfers. ids: int32."""
+    *lead, columns = x.shape
+    begins = (np.arange(prod(lead), dtype=np.int32) * columns).reshape(*lead, *(1 for _ in ids.shape[len(lead) :]))
+    flat = b.add(b.clamp(0, ids, columns - 1), b.broadcast_to(b.constant(begins), ids.shape))
+    rows = b.take_rows(b.reshape(x, (x.type.size, 1)), b.reshape(flat, (ids.type.size,)))
+    return b.reshape(rows, ids.shape)
 
 
 def _of_rows(b: GraphBuilder, value: Value) -> Value | None:

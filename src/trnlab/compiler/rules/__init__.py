@@ -127,6 +127,8 @@ RULES: dict[str, tuple[SelectionRule, ...]] = {
         ("dot_general", "trn.dot_sum", "trn.dot_and_sums", "convolution", "trn.max_pool", "trn.max_pool_backward"),
         (_KERNEL,),
     ),
+    "trn.take_along": (SelectionRule(None, EVERY, when=indices_are_words),),
+    "trn.sum_along": (SelectionRule(None, FLOATS, when=indices_are_words),),
     "trn.sum_rows": (SelectionRule(None, FLOATS, when=sums_rows),),
     "trn.put_rows": (SelectionRule(None, EVERY, when=indices_are_words),),
     "scatter": (SUMS_OF_WHOLE_NUMBERS, SelectionRule(None, FLOATS, when=sums_few_rows), SUMS_IN_MEMORY),

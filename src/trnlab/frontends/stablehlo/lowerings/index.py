@@ -272,6 +272,8 @@ def gather(site: OpSite) -> TracedValue:
     sizes = mlir.ints(site.raw, "slice_sizes") or tuple(int(n) for n in np.asarray(site.operands[2].known))
     if _is_along(x.shape, indices.shape, numbers, sizes):
         ids = _as_int32(site, site.op("clamp", *_ends(site, indices, x.shape[-1])))
+        ids = ids if ids.shape == site.type.shape else site.op("reshape", ids, shape=site.type.shape)
+        numbers["index_vector_dim"] = len(ids.shape)
         return site.op("gather", x, ids, **numbers, slice_sizes=sizes)
     rows = _rows(
         site,
@@ -298,8 +300,8 @@ def _ends(site: OpSite, indices: TracedValue, size: int) -> tuple[TracedValue, T
 
 
 def _is_along(shape: Sequence[int], indices: Sequence[int], numbers: dict[str, Any], sizes: Sequence[int]) -> bool:
-    """Whether it takes one element of each row, in order."""
-    last = len(shape) - 1
+    """Whether it takes one element of each row, in order, or several."""
+    last, vector = len(shape) - 1, numbers["index_vector_dim"]
     lead = tuple(range(last))
     return (
         last > 0
@@ -307,9 +309,8 @@ def _is_along(shape: Sequence[int], indices: Sequence[int], numbers: dict[str, A
         and numbers["start_indices_batching_dims"] == lead
         and numbers["collapsed_slice_dims"] == (last,)
         and numbers["offset_dims"] == ()
-        and prod(indices) == prod(shape[:last])
-        and len(indices) in (last, last + 1)
-        and numbers["index_vector_dim"] == last
+        and vector in (last, last + 1)
+        and prod(indices[vector:]) == 1
         and prod(sizes) == 1
     )
 

@@ -111,8 +111,8 @@ class Recordings:
         if tensor.dim() > 1 and not tensor.is_floating_point():
             self._shapes[tensor.untyped_storage()._cdata] = tuple(tensor.shape)
 
-    def drawn(self, tensor: Tensor) -> None:
-        """Random numbers, which are an input of a program."""
+    def computed(self, tensor: Tensor) -> None:
+        """Random numbers, or what the host computed of the device's tensors: an input of a program, and no batch."""
         storage = tensor.untyped_storage()
         self._made[storage._cdata] = StorageWeakRef(storage)
 

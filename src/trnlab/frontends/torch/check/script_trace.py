@@ -380,7 +380,14 @@ def follow(script: Script, session: Session, mail: dict[tuple[int, int], Any] | 
         said = enter(silent())
         enter(torch.autograd.set_multithreading_enabled(False))
         engine.unwritten = enter(
-            Unwritten(walk.on_host, walk.by_values, walk.read, walk.wrote, walk.recordings.arrived)
+            Unwritten(
+                walk.on_host,
+                walk.by_values,
+                walk.read,
+                walk.wrote,
+                walk.recordings.arrived,
+                walk.recordings.computed,
+            )
         )
         run(script, walk, said)
     torch.compiler.reset()

@@ -95,7 +95,7 @@ class TracedRecordings:
 
     def random(self, name: str, tensor: Tensor) -> None:
         """Random numbers were drawn that a program reads."""
-        self.recordings.drawn(tensor)
+        self.recordings.computed(tensor)
         self.now.drawn[name] += 1
 
     def settled(self) -> None:

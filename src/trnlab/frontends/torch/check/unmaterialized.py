@@ -72,8 +72,8 @@ _made_up: dict[int, StorageWeakRef] = {}  # memory whose values nobody computed,
 
 class Unwritten(TorchDispatchMode):
     """Within, large tensors get no values. `on_device` is told each operator that would compute on the device, `read`
-    each number that Python asked for and that was made up, `wrote` the tensors that an operator writes to, and
-    `arrived` each that comes to the device."""
+    each number that Python asked for and that was made up, `wrote` the tensors that an operator writes to, `arrived`
+    each that comes to the device, and `computed` each that the host computes of what is there."""
 
     def __init__(
         self,
@@ -82,9 +82,10 @@ class Unwritten(TorchDispatchMode):
         read: Callable[[Any], None] = lambda x: None,
         wrote: Callable[[Sequence[Tensor]], None] = lambda x: None,
         arrived: Callable[[Tensor], None] = lambda x: None,
+        computed: Callable[[Tensor], None] = lambda x: None,
     ) -> None:
         super().__init__()
-        self._arrived = arrived
+        self._arrived, self._computed = arrived, computed
         self._on_device, self._found, self._read, self._wrote = on_device, found, read, wrote
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
 
@@ -104,8 +105,11 @@ class Unwritten(TorchDispatchMode):
         if op._schema.is_mutable:
             self._wrote([t for t in pytree.tree_leaves(_changed(op, args, kwargs)) if isinstance(t, Tensor)])
         result = self._followed(op, tensors, args, kwargs)
-        if isinstance(result, Tensor) and result.device.type == "neuron" and all(t.is_cpu for t in tensors):
-            self._arrived(result)
+        if isinstance(result, Tensor) and result.device.type == "neuron":
+            if all(t.is_cpu for t in tensors):
+                self._arrived(result)
+            elif _is_made_by_host(op, result):
+                self._computed(result)
         if not any(is_made_up(t) or is_large(t) for t in tensors):
             return result
         if op._schema.name == "aten::all" and not barriers.is_recorded(
@@ -346,6 +350,12 @@ def _changed(op: Any, args: Any, kwargs: Any) -> list[Any]:
         for a in op._schema.arguments
         if a.alias_info is not None and a.alias_info.is_write and a.name in given
     ]
+
+
+def _is_made_by_host(op: Any, result: Tensor) -> bool:
+    """Whether a result on the device is memory of its own with what the host computed, of tensors of the device."""
+    moves = op.is_view or op._schema.is_mutable or op._schema.name in _NO_WORK | _ALLOCATES | _COPIES
+    return not moves and not barriers.is_recorded(result)
 
 
 def _is_on_device(tensors: Sequence[Tensor], kwargs: Any) -> bool:

@@ -30,8 +30,10 @@ from trnlab.frontends.torch.lowerings.registry import (
 )
 from trnlab.frontends.torch.lowerings.shape import padded
 from trnlab.graph.ir import Value
+from trnlab.graph.passes.rewrite import is_zero
 from trnlab.numerics.dtypes import bool_, float32, int32
 
+_FEW_SUMMED = 8  # what a row adds up, below which whatever computes it compares and adds as well
 _MOST_COMPARED = 2**26  # places times updates that an assignment compares
 
 
@@ -132,11 +134,9 @@ def gathered(site: LoweringSite, x: Value, dim: int, index: Value) -> Value:
         return b.reshape(b.take_rows(rows_of(site, _bools(site, x), index.shape, dim), ids), index.shape)
     index = _last(site, index, dim)  # [..., J]
     x = _cropped(site, _last(site, _bools(site, x), dim), index.shape[:-1])
-    mask = one_hot(site, index, x.shape[-1])  # [..., J, V]
-    rows = b.reshape(x, (*x.shape[:-1], 1, x.shape[-1]))
-    if x.dtype.is_float:  # a sum with zeros would take the sign of -0.0
-        return _unlast(site, b.reduce(b.select(mask, rows, -np.inf), (-1,), "maximum"), dim)
-    return _unlast(site, b.reduce(b.select(mask, rows, 0), (-1,)), dim)
+    rows = (1, *index.shape)  # one row at least
+    taken = b.take_along(b.reshape(x, (1, *x.shape)), b.reshape(index, rows))
+    return _unlast(site, b.reshape(taken, index.shape), dim)
 
 
 class _Scattered:
@@ -208,25 +208,34 @@ def scatter_src(site, x, dim, index, source):
 @lowers("scatter_add.default")
 @_where_there_are_indices
 def scatter_add(site, x, dim, index, source):
-    rows = x.shape and x.dtype.is_float
-    ids = row_ids(site, index, dim_of(dim, len(x.shape)), x.shape[dim]) if rows else None
-    if ids is not None:
-        return _rows_added(site, x, dim_of(dim, len(x.shape)), ids, index, source)
+    b = site.b
+    sums = _float_sums(site, x, dim_of(dim, len(x.shape)), index, source) if x.shape and x.dtype.is_float else None
+    if sums is not None:
+        sums = padded(site, sums, [0] * len(x.shape), [n - m for n, m in zip(x.shape, sums.shape)], 0)
+        return site.cast(sums if is_zero(x) else b.add(site.wide(x), sums))
     to = _Scattered(site, x, dim, index, source)
     if site.dtype is bool_:
         sums = _Scattered(site, x, dim, index, site.b.convert(source, int32)).reduced("maximum", 0)
-        return to.done(site.b.or_(to.target, site.b.compare(sums, "NE", 0)))
-    return to.done(site.b.add(to.target, to.reduced("add", 0)))
+        return to.done(b.or_(to.target, b.compare(sums, "NE", 0)))
+    return to.done(b.add(to.target, to.reduced("add", 0)))
 
 
-def _rows_added(site: LoweringSite, x: Value, dim: int, ids: Value, index: Value, source: Value) -> Value:
-    """x with whole rows of the source added to those of its rows that the indices name."""
-    b, shape = site.b, (*index.shape[:dim], x.shape[dim], *index.shape[dim + 1 :])
-    site.watch.index(index, 0, x.shape[dim])
-    rows = rows_of(site, site.wide(b.slice(source, [0] * len(index.shape), index.shape)), index.shape, dim)
-    sums = b.reshape(b.scatter_add_rows(ids, rows, prod(shape[: dim + 1])), shape)
-    more = [n - m for n, m in zip(x.shape, shape)]
-    return site.cast(b.add(site.wide(x), padded(site, sums, [0] * len(shape), more, 0)))
+def _float_sums(site: LoweringSite, x: Value, dim: int, index: Value, source: Value) -> Value | None:
+    """Sums of the source by index, in float32, as far as the index reaches in other dimensions: of whole rows, or
+    within rows where there are many; None where few go to each."""
+    b, count = site.b, x.shape[dim]
+    ids = row_ids(site, index, dim, count)
+    if ids is None and index.shape[dim] < _FEW_SUMMED:
+        return None
+    site.watch.index(index, 0, count)
+    source = b.slice(source, [0] * len(index.shape), index.shape)
+    if ids is None:
+        source, index = (_last(site, v, dim) for v in (source, index))
+        dtype = site.dtype if is_zero(x) else float32
+        return _unlast(site, b.sum_along(source, b.convert(index, int32), count, dtype), dim)
+    shape = (*index.shape[:dim], count, *index.shape[dim + 1 :])
+    rows = rows_of(site, site.wide(source), index.shape, dim)
+    return b.reshape(b.scatter_add_rows(ids, rows, prod(shape[: dim + 1])), shape)
 
 
 @lowers("scatter.reduce", "scatter.value_reduce")
