@@ -32,7 +32,7 @@ from trnlab.runtime.communication import UntimedCollective
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session, activate
-from trnlab.runtime.step_cost import BACKWARD, FORWARD, UPDATE
+from trnlab.runtime.step_cost import FORWARD
 from trnlab.stacks import Stack
 from trnlab.units import format_bytes
 
@@ -245,10 +245,11 @@ def work_of(walk: ScriptTrace, step: TracedStep) -> StepWork:
 
 def _recorded(walk: ScriptTrace, step: TracedStep) -> StepWork:
     """A step of recorded programs. The memory of one that is a single program is told as that of a captured step."""
-    times, parts = Counter(step.graphs), []
-    phases = phases_of_programs(step)
+    times = Counter(step.graphs)
+    parts = []
     for graph, n in times.items():
-        found, phase = step.inputs.get(graph), phases[graph]
+        found = step.inputs.get(graph)
+        phase = "" if step.learns else FORWARD
         if found is None:
             parts.append(GraphRuns(graph, n, _kinds(step, graph), phase=phase))
         else:
@@ -262,20 +263,6 @@ def _recorded(walk: ScriptTrace, step: TracedStep) -> StepWork:
             kept[owned.kind] = {id(owned.tensor): (owned.name, owned.tensor)} | kept[owned.kind]
     tensors = [_tensor(names.get(k, name), kind, t) for kind, named in kept.items() for k, (name, t) in named.items()]
     return StepWork(parts, tensors, step.per_step, learns=step.learns)
-
-
-def phases_of_programs(step: TracedStep) -> dict[Graph, str]:
-    """The phase of each program of a recorded step that is of one: a program that nothing of the backward pass is in
-    comes before or after it, where another has it. "" for those whose calls say it."""
-    if not step.learns:
-        return dict.fromkeys(step.graphs, FORWARD)
-    has_backward = {g: any(op.loc is not None and op.loc.phase == BACKWARD for op in g.ops) for g in step.graphs}
-    last = max((i for i, g in enumerate(step.graphs) if has_backward[g]), default=-1)
-    found = dict.fromkeys(step.graphs, "")
-    for i, graph in enumerate(step.graphs):
-        if last >= 0 and not has_backward[graph]:
-            found[graph] = FORWARD if i < last else UPDATE
-    return found
 
 
 def _kinds(step: TracedStep, graph: Graph) -> tuple[str, ...]:
