@@ -73,3 +73,7 @@ def test_sums_into_zeros():
         lambda i, s: torch.zeros(12, 70, 64, device=s.device).scatter_add(-1, i.expand(12, -1, -1), s),
         [index, source],
     )
+
+
+def test_nothing_is_taken_of_nothing():
+    check(lambda x, i: x.take(i), [normal(0, 3), torch.zeros(0, dtype=torch.int64)], gradients=False)

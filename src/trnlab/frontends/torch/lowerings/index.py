@@ -291,6 +291,8 @@ _REDUCTIONS: dict[str, Any] = {
 
 def elements(site: LoweringSite, x: Value, ids: Value) -> Value:
     """Elements of x by their row-major numbers, in the shape of `ids`."""
+    if not ids.type.size:
+        return site.b.constant(0, x.dtype, ids.shape)
     return site.b.reshape(site.b.take_rows(site.b.reshape(x, (x.type.size, 1)), ids), ids.shape)
 
 
