@@ -61,7 +61,7 @@ def has_kernel(op: Op) -> bool:
     groups = attrs["feature_group_count"] * attrs["batch_group_count"]
     if (
         len(places) > 2
-        or (groups > 1 and not packs(op))
+        or (groups > 1 and not _groups_are_kernels(op))
         or x.dtype is not weight.dtype
         or (min(prod(weight.shape[2:]), prod(places)) == 1 and not skips(op))
         or _few_in_patches(op)
@@ -73,8 +73,7 @@ def has_kernel(op: Op) -> bool:
     if is_weight_gradient(op):
         return x.shape[0] >= fewest
     apart = all(s == 1 or n == 1 for s, n in zip(strides, spread))
-    short = -(-places[-1] // spread[-1]) <= BANK or spread[-1] == 1
-    return x.shape[1] >= fewest and apart and short
+    return x.shape[1] >= fewest and apart
 
 
 def has_few_channels(op: Op) -> bool:
@@ -110,14 +109,10 @@ def slides_of(op: Op) -> tuple[Slide, ...]:
     )
 
 
-def packs(op: Op) -> bool:
-    """Whether several groups fit the PE array together: forward and by the input with groups of features, by the
-    weight with groups of images (which are the input's channels)."""
-    x, weight = op.operands
-    features, images = int(op.attrs["feature_group_count"]), int(op.attrs["batch_group_count"])
-    if is_weight_gradient(op):
-        return features == 1 and max(x.shape[0], weight.shape[0]) // images <= P // 2
-    return images == 1 and max(x.shape[1], weight.shape[0]) // features <= P // 2
+def _groups_are_kernels(op: Op) -> bool:
+    """Whether the groups are those that the kernels know: of features forward and by the input, of images (which are
+    the input's channels) by the weight."""
+    return bool(op.attrs["feature_group_count" if is_weight_gradient(op) else "batch_group_count"] == 1)
 
 
 def has_epilogue(op: Op) -> bool:
@@ -125,8 +120,9 @@ def has_epilogue(op: Op) -> bool:
     groups, long = op.attrs["feature_group_count"], op.result.shape[-1] > BANK
     if is_weight_gradient(op) or long or any(s > 1 for s in op.attrs["lhs_dilation"]):
         return False
-    whole = Packs(groups, op.operands[0].shape[1] // groups, op.result.shape[1] // groups)
-    return groups == 1 or whole.count == 1 or whole.m == P  # the rows of a tile are 128 channels, or all
+    packs = Packs(groups, op.operands[0].shape[1] // groups, op.result.shape[1] // groups)
+    # the rows of a tile are 128 channels, or all
+    return groups == 1 or (packs.together > 0 and (packs.count == 1 or packs.m == P))
 
 
 def skips(op: Op) -> bool:
@@ -136,10 +132,11 @@ def skips(op: Op) -> bool:
 
 
 def is_weight_gradient(op: Op) -> bool:
-    """Whether the window is the larger: an image, of which each element of a weight is a place."""
+    """Whether the window is the larger: an image, of which each element of a weight is a place. Groups of images are
+    only made for such gradients, whose image may be the smaller."""
     attrs, places = op.attrs, op.result.shape[2:]
     plain = not attrs["window_reversal"] and all(s == 1 for s in attrs["lhs_dilation"])
-    return plain and prod(op.operands[1].shape[2:]) > prod(places)
+    return plain and (attrs["batch_group_count"] > 1 or prod(op.operands[1].shape[2:]) > prod(places))
 
 
 def rows_fill_partitions(op: Op) -> bool:
@@ -257,8 +254,16 @@ def taps_of_image(op: Op) -> tuple[Taps, Taps]:
 
 def _in_lanes(op: Op) -> bool:
     """Whether the kernel has one pixel of each of many images at a time: it cuts what has no room by itself."""
-    x, dy = (_with_rows(v.shape) for v in op.operands)
-    return op.attrs["batch_group_count"] == 1 and pays(x, dy, taps_of_image(op))
+    x, dy, packed = _at_once(op)
+    return not packed and pays(x, dy, taps_of_image(op))
+
+
+def _at_once(op: Op) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
+    """The shapes, with rows, of what the kernel has at once: one group where groups come one by one; and whether it
+    packs groups."""
+    (c, *x), (o, *dy), groups = *(_with_rows(v.shape) for v in op.operands), op.attrs["batch_group_count"]
+    packed = groups > 1 and Packs(groups, c // groups, o // groups).together > 1
+    return (c, *x) if packed else (c // groups, *x), (o, *dy) if packed else (o // groups, *dy), packed
 
 
 def _with_rows(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -268,9 +273,9 @@ def _with_rows(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _channels(op: Op) -> int:
     """Input channels that the kernel takes at a time, at most."""
-    channels = int(op.operands[0].shape[0])
+    (channels, *_), _, packed = _at_once(op)
     most = max(P, SUMS_BYTES // (8 * prod(op.result.shape[2:])) // P * P)
-    return channels if op.attrs["batch_group_count"] > 1 else min(channels, most)
+    return channels if packed else min(channels, most)
 
 
 def _fits_whole(op: Op) -> bool:
@@ -281,7 +286,7 @@ def _fits_whole(op: Op) -> bool:
 def _by_bands(op: Op, b: GraphBuilder) -> Value:
     """The sum over bands of rows, or over parts of a row, where a whole image has no room; for some input channels
     after the other, as the kernel has them."""
-    (x, dy), most = op.operands, _channels(op)
+    (x, dy), most = op.operands, op.operands[0].shape[0] if op.attrs["batch_group_count"] > 1 else _channels(op)
     pieces = [b.slice_dim(x, 0, at, min(at + most, x.shape[0])) for at in range(0, x.shape[0], most)]
     if len(pieces) == 1:
         return _swapped(b, _banded(op, b, x, dy))
@@ -302,20 +307,20 @@ def _band(op: Op, channels: int) -> tuple[int, ...]:
 
 def _band_bytes(op: Op, channels: int, rows: int, cols: int) -> int:
     """Bytes of a partition for an image, its gradient and their transposes, roughly: so many rows, columns of dy."""
-    x, grouped = op.operands[0], op.attrs["batch_group_count"] > 1  # packs come one after the other
-    depth, blocks = (1, 1) if grouped else (-(-channels // P), -(-op.operands[1].shape[0] // P))
-    across = BANK if grouped else max(BANK, channels)
+    x, dy, packed = _at_once(op)  # packs come one after the other
+    depth, blocks = (1, 1) if packed else (-(-channels // P), -(-dy[0] // P))
+    across = BANK if packed else max(BANK, channels)
     down, along = taps_of_image(op)
     high, width = down.reach(rows), along.reach(cols)
-    loaded = x.shape[-1] if cols == op.operands[1].shape[-1] else width
+    loaded = x[-1] if cols == dy[-1] else width
     chunks = -(-rows // max(1, P // cols)) * -(-cols // P)
     raw = 2 * depth * high * (loaded + width) + 2 * blocks * rows * cols
-    return x.dtype.itemsize * (raw + 2 * chunks * (blocks * P + across))
+    return op.operands[0].dtype.itemsize * (raw + 2 * chunks * (blocks * P + across))
 
 
 def _banded(op: Op, b: GraphBuilder, x: Value, dy: Value) -> Value:
     """The gradient of some input channels, [O, C, ...] as it is wanted: dy in bands, summed in fp32."""
-    sizes, space = _band(op, x.shape[0]), dy.shape[2:]
+    sizes, space = _band(op, min(x.shape[0], _channels(op))), dy.shape[2:]
     if sizes == space:
         return _swapped(b, b.append("convolution", (x, dy), op.attrs).result)
     total: Value | None = None

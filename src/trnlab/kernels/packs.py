@@ -8,6 +8,7 @@ The price: an infinite input makes NaN of all results of its pack at the places 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
@@ -21,7 +22,7 @@ from trnlab.program.builder import Builder
 
 @dataclass(frozen=True)
 class Packs:
-    """`groups` groups of `inputs` input channels and `outputs` output channels each, at most 128 of both."""
+    """`groups` groups of `inputs` input channels and `outputs` output channels each."""
 
     groups: int
     inputs: int
@@ -29,7 +30,7 @@ class Packs:
 
     @property
     def together(self) -> int:
-        """Groups of a pack."""
+        """Groups of a pack; 0 where one has more channels than the PE array."""
         return min(self.groups, P // self.inputs, P // self.outputs)
 
     @property
@@ -46,6 +47,11 @@ class Packs:
     def m(self) -> int:
         """Output channels of a pack."""
         return self.together * self.outputs
+
+    def each(self) -> Iterator[tuple[slice, slice]]:
+        """Input and output channels of one group after the other."""
+        for i in range(self.groups):
+            yield slice(i * self.inputs, (i + 1) * self.inputs), slice(i * self.outputs, (i + 1) * self.outputs)
 
     def alike(self, b: Builder, dt: DType) -> AP:
         """[P output channels, groups, input channels of a group]: 1 where both are of one group, 0 elsewhere."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 
@@ -71,6 +71,21 @@ class Slide:
     def phases(self) -> tuple[OutputPhase, ...]:
         """One for each residue of the places by the spread."""
         return tuple(self._phase(r) for r in range(min(self.spread, self.places)))
+
+    @property
+    def phase_places(self) -> int:
+        """Places of the first phase, which has the most."""
+        return -(-self.places // self.spread)
+
+    def of_places(self, places: range) -> tuple[Slide, slice]:
+        """How the window slides over neighbouring places, from a multiple of the spread on, and the part of the input
+        that they meet: one element at least."""
+        start = places.start * self.stride - self.low
+        last = start + (len(places) - 1) * self.stride + (self.window - 1) * self.dilation
+        end = max(min(last // self.spread + 1, self.size), 1)
+        first = min(max(start // self.spread, 0), end - 1)
+        low = self.low - places.start * self.stride + first * self.spread
+        return replace(self, size=end - first, places=len(places), low=low), slice(first, end)
 
     def _phase(self, residue: int) -> OutputPhase:
         count = -(-(self.places - residue) // self.spread)

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from trnlab.compiler.convolutions import has_few_channels, is_weight_gradient, slides_of, taps_of_image
 from trnlab.compiler.lowerings.context import Lowering
 from trnlab.compiler.lowerings.sinks import sinks_of
@@ -45,17 +43,13 @@ def lower_convolution(low: Lowering) -> None:
 def _in_columns(low: Lowering, x: HbmView, weight: HbmView, out: HbmView, slides: tuple[Slide, Slide]) -> None:
     """Rows of places that are longer than a bank of PSUM part by part."""
     groups, (down, along) = low.group.anchor.attrs["feature_group_count"], slides
-    if along.places <= BANK or along.spread > 1:
+    if along.phase_places <= BANK:
         convolution(low.b, x, weight, out, slides, groups=groups)
         return
-    reach = (along.window - 1) * along.dilation + 1
-    for at in range(0, along.places, BANK):
-        places = min(BANK, along.places - at)
-        start = at * along.stride - along.low
-        end = max(min(start + (places - 1) * along.stride + reach, along.size), 1)
-        first = min(max(start, 0), end - 1)
-        part = replace(along, size=end - first, places=places, low=first - start)
-        convolution(low.b, x[:, :, :, first:end], weight, out[:, :, :, at : at + places], (down, part), groups=groups)
+    for at in range(0, along.places, BANK * along.spread):
+        columns = range(at, min(at + BANK * along.spread, along.places))
+        part, met = along.of_places(columns)
+        convolution(low.b, x[:, :, :, met], weight, out[:, :, :, at : columns.stop], (down, part), groups=groups)
 
 
 def _lower_few_channels(

@@ -55,8 +55,14 @@ def convolution(
     needs an input that is not spread, the sums go there as a matrix [M, N Y X] instead. Uses the SBUF that is free in
     `b` and leaves it free. Raises CapacityError where it is too little.
     """
+    packs = Packs(groups, x.shape[1] // groups, out.shape[1] // groups) if groups > 1 else None
+    if packs is not None and not packs.together:
+        assert sink is None, "the rows of a tile are not those of one group"
+        for k, m in packs.each():
+            convolution(b, x[:, k], weight[m], out[:, m], slides)
+        return
     with b.scope():
-        _Convolver(b, x, weight, out, slides, sink, groups).record()
+        _Convolver(b, x, weight, out, slides, sink, packs).record()
 
 
 @dataclass(frozen=True)
@@ -157,14 +163,14 @@ class _Convolver:
         out: HbmView,
         slides: tuple[Slide, Slide],
         sink: Sink | None,
-        groups: int,
+        packs: Packs | None,
     ) -> None:
         self.b, self.x, self.out, self.slides, self.sink = b, x, out, slides, sink
         self.work = Workspace(b)
         self.phases = slides[0].phases(), slides[1].phases()
         self.images, self.k = x.shape[:2]
         self.m = out.shape[1]
-        self.packs = Packs(groups, self.k // groups, self.m // groups) if groups > 1 else None
+        self.packs = packs
         self.high, self.wide = (P, P) if self.packs is None else (self.packs.k, self.packs.m)  # of a block of weights
         self.depth = ceil(self.k / self.high)
         self.rows, self.cols = self.phases[0][0].places, self.phases[1][0].places

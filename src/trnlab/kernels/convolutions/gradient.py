@@ -66,6 +66,10 @@ def weight_gradient(
                 _Gradient(b, x[channels], dy, out[channels], taps, blocks).record()
         return
     packs = Packs(groups, x.shape[0] // groups, dy.shape[0] // groups)
+    if packs.together <= 1:
+        for c, o in packs.each():
+            weight_gradient(b, x[c], dy[o], out[:, o], taps)
+        return
     for i in range(packs.count):
         c, o = (slice(i * n, min((i + 1) * n, size)) for n, size in ((packs.k, x.shape[0]), (packs.m, dy.shape[0])))
         with b.scope():
