@@ -132,11 +132,12 @@ def skips(op: Op) -> bool:
 
 
 def is_weight_gradient(op: Op) -> bool:
-    """Whether the window is the larger: an image, of which each element of a weight is a place. Groups of images are
-    only made for such gradients, whose image may be the smaller."""
+    """Whether the window is an image, of which each element of a weight is a place. Groups say so: they are of images
+    there, of features elsewhere. Without, it is what has the larger window."""
     attrs, places = op.attrs, op.result.shape[2:]
-    plain = not attrs["window_reversal"] and all(s == 1 for s in attrs["lhs_dilation"])
-    return plain and (attrs["batch_group_count"] > 1 or prod(op.operands[1].shape[2:]) > prod(places))
+    if attrs["window_reversal"] or any(s > 1 for s in attrs["lhs_dilation"]) or attrs["feature_group_count"] > 1:
+        return False
+    return attrs["batch_group_count"] > 1 or prod(op.operands[1].shape[2:]) > prod(places)
 
 
 def rows_fill_partitions(op: Op) -> bool:
