@@ -33,7 +33,7 @@ from graph_samples import random_inputs
 
 @pytest.mark.parametrize("seed", range(100, 160))
 def test_products_are_the_convolution(seed, monkeypatch):
-    monkeypatch.setattr(convolutions, "FEWEST_CHANNELS", 16)
+    monkeypatch.setattr(convolutions, "FEWEST_CHANNELS", 1000)
     monkeypatch.setattr(convolutions, "has_few_channels", lambda op: False)
     graph = random_convolution(seed)
     arrays = random_inputs(graph)

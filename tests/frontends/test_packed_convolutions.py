@@ -41,12 +41,16 @@ CASES = {
     "depthwise, windows as large as the image": (4, 40, 40, 7, (7, 7), 1, 40, 3, 1),
     "depthwise, windows larger than the image": (4, 40, 80, 5, (3, 4), 1, 40, 2, 1),
     "groups, windows larger than the image": (2, 140, 140, 5, (3, 4), 1, 2, 2, 1),
+    "volumes": (2, 16, 24, 3, (4, 5, 6), 1, 1, 1, 1),
+    "volumes, strided": (2, 16, 24, 3, (6, 5, 6), 2, 1, 1, 1),
+    "volumes, dilated groups": (1, 16, 24, 3, (6, 7, 6), 1, 2, 2, 2),
+    "volumes, depthwise": (2, 32, 32, 3, (4, 5, 6), 1, 32, 1, 1),
 }
 
 
 def captured(images, channels, outputs, window, size, stride, groups, padding, dilation):
     """A step that trains a pointwise convolution and the one in question."""
-    conv = {1: nn.Conv1d, 2: nn.Conv2d}[len(size)]
+    conv = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[len(size)]
     with FakeTensorMode(), torch.device("neuron"):
         model = nn.Sequential(
             conv(channels, channels, 1, bias=False),

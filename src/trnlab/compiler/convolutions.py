@@ -11,11 +11,11 @@ between is made.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
-from math import gcd, prod
+from math import prod
 from typing import Any
 
+from trnlab.compiler.sweeps import Sweep, residue_sweep, stacked, windows_of
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Op, Value
 from trnlab.kernels.blocks import BANK, P
@@ -34,21 +34,6 @@ FEWEST_OF_BYTES = 16  # where elements have a byte each
 SUMS_BYTES, IMAGE_BYTES = 60 << 10, 80 << 10
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """How a window slides along one dimension.
-
-    Element i of the window in place j meets element j * stride + i * dilation of what lies there, after `low` zeros
-    are put before it (negative: taken away) and as many after it as the last place needs.
-    """
-
-    window: int
-    places: int
-    stride: int
-    dilation: int
-    low: int
-
-
 def has_kernel(op: Op) -> bool:
     """Whether the library's kernels compute the convolution, and well.
 
@@ -64,7 +49,7 @@ def has_kernel(op: Op) -> bool:
         or (groups > 1 and not _groups_are_kernels(op))
         or x.dtype is not weight.dtype
         or (min(prod(weight.shape[2:]), prod(places)) == 1 and not skips(op))
-        or _few_in_patches(op)
+        or few_in_patches(op)
     ):
         return False
     if has_few_channels(op):
@@ -92,7 +77,7 @@ def has_few_channels(op: Op) -> bool:
         and min(prod(weight.shape[2:]), prod(places)) > 1
         and not is_weight_gradient(op)
         and places[-1] <= BANK
-        and not _few_in_patches(op)
+        and not few_in_patches(op)
         and fits_partitions(x.shape[1], *slides_of(op))
     )
 
@@ -155,11 +140,11 @@ def rows_fill_partitions(op: Op) -> bool:
         and min(prod(weight.shape[2:]), prod(places)) > 1
         and (not is_weight_gradient(op) or weight.shape[-1] <= P)
         and places[-1] <= BANK
-        and not _few_in_patches(op)
+        and not few_in_patches(op)
     )
 
 
-def _few_in_patches(op: Op) -> bool:
+def few_in_patches(op: Op) -> bool:
     """Whether no element of the input is in several windows, as in patches of an image, which are a view then, and
     there are too few channels to contract. Of the gradient by a weight places are what windows are forward."""
     x, weight = op.operands
@@ -178,25 +163,30 @@ def _rows_as_channels(op: Op, b: GraphBuilder) -> Value:
     """
     x, weight = op.operands
     gradient = is_weight_gradient(op)
-    stride, dilation = (op.attrs[k][0] for k in ("window_strides", "rhs_dilation"))
-    low, rows, places = op.attrs["padding_low"][0], weight.shape[2], op.result.shape[2]
-    if gradient:
-        stride, dilation, rows, places = dilation, stride, places, rows
-    base = x if gradient else b.transpose(x, (1, 0, 2, 3))
-    base = _padded(b, base, [Sweep(rows, places, stride, dilation, low), Sweep(1, x.shape[3], 1, 1, 0)])
-    shape = (base.shape[0], 1, base.shape[1], places, base.shape[3])
-    pieces = [b.reshape(_every(b, base, 2, i * dilation, places, stride), shape) for i in range(rows)]
-    stacked = b.reshape(b.concatenate(pieces, 1), (shape[0] * rows, *shape[2:]))
+    rows = first_sweep(op)
+    base = stacked(b, x if gradient else b.transpose(x, (1, 0, 2, 3)), rows)
     attrs = dict(op.attrs)
     for name, plain in (("window_strides", 1), ("rhs_dilation", 1), ("padding_low", 0), ("padding_high", 0)):
         attrs[name] = (plain, op.attrs[name][1])
     if not gradient:
-        weight = b.reshape(weight, (weight.shape[0], shape[0] * rows, 1, weight.shape[3]))
-        return b.append("convolution", (b.transpose(stacked, (1, 0, 2, 3)), weight), attrs).result
-    by_row = [b.reshape(v, (v.shape[0], v.shape[1] * places, 1, v.shape[3])) for v in (stacked, weight)]
+        weight = b.reshape(weight, (weight.shape[0], base.shape[0], 1, weight.shape[3]))
+        return b.append("convolution", (b.transpose(base, (1, 0, 2, 3)), weight), attrs).result
+    by_row = [b.reshape(v, (v.shape[0], v.shape[1] * rows.places, 1, v.shape[3])) for v in (base, weight)]
     made = b.append("convolution", by_row, attrs).result  # rows have nothing to do with each other now
-    apart = b.reshape(made, (shape[0], rows, made.shape[1], made.shape[3]))
+    apart = b.reshape(made, (x.shape[0], rows.window, made.shape[1], made.shape[3]))
     return b.transpose(apart, (0, 2, 1, 3))
+
+
+def first_sweep(op: Op) -> Sweep:
+    """How the window slides along the first dimension of space; of a gradient by the weight that of the forward pass,
+    whose elements are places here."""
+    stride, dilation, low = (op.attrs[k][0] for k in ("window_strides", "rhs_dilation", "padding_low"))
+    window, places = op.operands[1].shape[2], op.result.shape[2]
+    return (
+        Sweep(places, window, dilation, stride, low)
+        if is_weight_gradient(op)
+        else (Sweep(window, places, stride, dilation, low))
+    )
 
 
 def as_products(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
@@ -365,7 +355,7 @@ def _by_residues(b: GraphBuilder, x: Value, weight: Value, attrs: Attrs, places:
     for residues in product(*map(range, spread)):
         sweeps, chosen = [], weight
         for d, residue in enumerate(residues):
-            sweep, first, step = _residue(weight.shape[2 + d], residue, counts[d], d, attrs)
+            sweep, first, step = residue_sweep(weight.shape[2 + d], residue, counts[d], d, attrs)
             sweeps.append(sweep)
             chosen = b.slice_dim(chosen, 2 + d, first, weight.shape[2 + d], step) if sweep.window else chosen
         parts.append(_product(b, x, chosen, sweeps, attrs) if all(s.window for s in sweeps) else None)
@@ -374,28 +364,13 @@ def _by_residues(b: GraphBuilder, x: Value, weight: Value, attrs: Attrs, places:
     return b.interleave(whole, spread, places)
 
 
-def _residue(window: int, residue: int, count: int, d: int, attrs: Attrs) -> tuple[Sweep, int, int]:
-    """How one residue's window slides; the first of its elements, and from one to the next.
-
-    Where there is a spread, windows move by one (`as_products` sees to that).
-    """
-    spread, dilation, low = attrs["lhs_dilation"][d], attrs["rhs_dilation"][d], attrs["padding_low"][d]
-    step = spread // gcd(spread, dilation)
-    first = next((i for i in range(min(step, window)) if (residue + i * dilation - low) % spread == 0), window)
-    elements = len(range(first, window, step))
-    distance = step * dilation // spread
-    before = -((residue + first * dilation - low) // spread)
-    stride = attrs["window_strides"][d]
-    return Sweep(elements, count, stride, distance, before), first, step
-
-
 # -- windows as dimensions ------------------------------------------------------------------------------------------
 
 
 def _product(b: GraphBuilder, x: Value, weight: Value, sweeps: Sequence[Sweep], attrs: Attrs) -> Value:
     """Sum over channels and elements of the windows, in groups; [N, O, places]."""
     rank, groups, batches = len(sweeps), attrs["feature_group_count"], attrs["batch_group_count"]
-    windows = _windows(b, x, sweeps)
+    windows = windows_of(b, x, sweeps)
     places, elements = [s.places for s in sweeps], [s.window for s in sweeps]
     images, channels = x.shape[0] // batches, x.shape[1] // groups
     together = groups * batches
@@ -414,51 +389,3 @@ def _product(b: GraphBuilder, x: Value, weight: Value, sweeps: Sequence[Sweep], 
     # [groups, O, images, places]
     result = b.transpose(dot, (2, 0, 1, *range(3, 3 + rank)))
     return b.reshape(result, (images, -1, *places))
-
-
-def _windows(b: GraphBuilder, x: Value, sweeps: Sequence[Sweep]) -> Value:
-    """[N, C, places, elements], where x is [N, C, ...]."""
-    x = _padded(b, x, sweeps)
-    rank = len(sweeps)
-    for d in reversed(range(rank)):  # the last dimension first: its neighbours lie side by side in memory
-        x = _split(b, x, 2 + d, sweeps[d])
-    order = [0, 1, *range(2, 2 + 2 * rank, 2), *range(3, 3 + 2 * rank, 2)]
-    return b.transpose(x, order)
-
-
-def _padded(b: GraphBuilder, x: Value, sweeps: Sequence[Sweep]) -> Value:
-    """With the zeros around it, and without what no window reaches."""
-    highs = []
-    for size, s in zip(x.shape[2:], sweeps):
-        reached = (s.places - 1) * s.stride + (s.window - 1) * s.dilation + 1
-        highs.append(reached - size - s.low)
-    lows = [s.low for s in sweeps]
-    if not any(lows) and not any(highs):
-        return x
-    if max(*lows, *highs) <= 0:
-        ends = [n + h for n, h in zip(x.shape[2:], highs)]
-        return b.slice(x, (0, 0, *(-low for low in lows)), (*x.shape[:2], *ends))
-    return b.pad(x, (0, 0, *lows), (0, 0, *highs))
-
-
-def _split(b: GraphBuilder, x: Value, d: int, s: Sweep) -> Value:
-    """Dimension d as two: places, elements."""
-    before, after = x.shape[:d], x.shape[d + 1 :]
-    if s.window == 1 or s.places == 1:
-        count, step = (s.places, s.stride) if s.window == 1 else (s.window, s.dilation)
-        picked = b.slice_dim(x, d, 0, (count - 1) * step + 1, step) if step > 1 else x
-        return b.reshape(picked, (*before, s.places, s.window, *after))
-    if s.stride == s.window and s.dilation == 1:  # windows that touch
-        return b.reshape(x, (*before, s.places, s.window, *after))
-    if s.dilation == s.places and s.stride == 1:  # places that touch
-        apart = b.reshape(x, (*before, s.window, s.places, *after))
-        return b.transpose(apart, (*range(d), d + 1, d, *range(d + 2, len(apart.shape))))
-    if s.window <= s.places:
-        pieces = [_every(b, x, d, i * s.dilation, s.places, s.stride) for i in range(s.window)]
-        return b.concatenate([b.reshape(p, (*before, s.places, 1, *after)) for p in pieces], d + 1)
-    pieces = [_every(b, x, d, j * s.stride, s.window, s.dilation) for j in range(s.places)]
-    return b.concatenate([b.reshape(p, (*before, 1, s.window, *after)) for p in pieces], d)
-
-
-def _every(b: GraphBuilder, x: Value, d: int, first: int, count: int, step: int) -> Value:
-    return b.slice_dim(x, d, first, first + (count - 1) * step + 1, step)

@@ -17,6 +17,7 @@ import numpy as np
 
 from trnlab.compiler.analysis.strided import VIEW_OPS
 from trnlab.compiler.convolutions import as_products
+from trnlab.compiler.rewriting.volumes import as_images
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.composites import define
 from trnlab.graph.ir import Graph, Op, Value
@@ -31,6 +32,7 @@ _KEPT = frozenset({*VIEW_OPS, "convert", "add", "minimum"})  # of 0 and -inf the
 def expand_composites(graph: Graph) -> None:
     """Bring attention into the forms that have a kernel, and convolutions into matrix products."""
     expand_attention(graph)
+    rewrite(graph, {"convolution": as_images})
     rewrite(graph, {"convolution": as_products})
 
 
