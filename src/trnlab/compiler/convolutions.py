@@ -20,6 +20,7 @@ from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Op, Value
 from trnlab.kernels.blocks import BANK, P
 from trnlab.kernels.convolutions.few_channels import fits_partitions
+from trnlab.kernels.convolutions.gradient_depthwise import DepthwiseGradient
 from trnlab.kernels.convolutions.gradient_plan import pays
 from trnlab.kernels.packs import Packs
 from trnlab.kernels.windows import Slide, Taps
@@ -27,6 +28,7 @@ from trnlab.numerics.dtypes import float32
 
 Attrs = dict[str, Any]
 FEWEST_CHANNELS = 8  # contracted by the kernel, of the 128 that the PE array takes at once
+FEWEST_IMAGES = 4  # of a depthwise convolution's gradient that is made of products of columns
 FEWEST_OF_BYTES = 16  # where elements have a byte each
 
 
@@ -192,7 +194,7 @@ def first_sweep(op: Op) -> Sweep:
 def as_products(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
     """The op in terms of dot_general, where there is no kernel for it; for a rewrite."""
     if has_kernel(op):
-        whole = not is_weight_gradient(op) or _in_lanes(op)
+        whole = not is_weight_gradient(op) or _in_lanes(op) or _in_columns(op)
         return None if whole or _fits_whole(op) else (_by_bands(op, b),)
     if rows_fill_partitions(op):
         return (_rows_as_channels(op, b),)
@@ -247,6 +249,16 @@ def _in_lanes(op: Op) -> bool:
     """Whether the kernel has one pixel of each of many images at a time: it cuts what has no room by itself."""
     x, dy, packed = _at_once(op)
     return not packed and pays(x, dy, taps_of_image(op))
+
+
+def _in_columns(op: Op) -> bool:
+    """Whether the kernel has room for whole images of a depthwise convolution, whose columns it multiplies. Of fewer
+    images bands by packs are as quick."""
+    (x, dy), groups = [_with_rows(v.shape) for v in op.operands], op.attrs["batch_group_count"]
+    if not x[0] == groups > 1 or x[1] < FEWEST_IMAGES:
+        return False
+    sizes = op.operands[0].dtype.itemsize, op.result.dtype.itemsize
+    return DepthwiseGradient(x, dy, taps_of_image(op), *sizes).fits(IMAGE_BYTES)
 
 
 def _at_once(op: Op) -> tuple[tuple[int, ...], tuple[int, ...], bool]:

@@ -26,6 +26,7 @@ from trnlab.kernels.convolutions.gradient_blocks import (
     choose,
     least_seconds,
 )
+from trnlab.kernels.convolutions.gradient_depthwise import DepthwiseGradient, depthwise_weight_gradient
 from trnlab.kernels.convolutions.gradient_lanes import lanes_seconds, weight_gradient_in_lanes
 from trnlab.kernels.convolutions.gradient_plan import pays
 from trnlab.kernels.packs import Packs
@@ -70,6 +71,9 @@ def weight_gradient(
         for c, o in packs.each():
             weight_gradient(b, x[c], dy[o], out[:, o], taps)
         return
+    if packs.inputs == 1 and _are_columns_faster(b, packs, x, dy, out, taps):
+        depthwise_weight_gradient(b, x, dy, out, taps)
+        return
     for i in range(packs.count):
         c, o = (slice(i * n, min((i + 1) * n, size)) for n, size in ((packs.k, x.shape[0]), (packs.m, dy.shape[0])))
         with b.scope():
@@ -81,6 +85,15 @@ def _are_lanes_faster(
 ) -> bool:
     lanes = _seconds(lanes_seconds, b, x, dy, out, taps)
     return lanes < _seconds(least_seconds, problem, b.sbuf_free, b.chip)
+
+
+def _are_columns_faster(
+    b: Builder, packs: Packs, x: HbmView, dy: HbmView, out: HbmView, taps: tuple[Taps, Taps]
+) -> bool:
+    depthwise = DepthwiseGradient(x.shape, dy.shape, taps, x.dtype.itemsize, out.dtype.itemsize)
+    columns = _seconds(lambda: depthwise.seconds(depthwise.choose(b.sbuf_free, b.chip), b.chip))
+    problem = _problem(x[: packs.k], dy[: packs.m], out, taps, apart=True)
+    return columns < packs.count * _seconds(least_seconds, problem, b.sbuf_free, b.chip)
 
 
 def _seconds(estimate: Callable[..., float], *given: Any) -> float:
