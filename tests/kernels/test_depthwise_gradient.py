@@ -60,17 +60,22 @@ def problem(name):
     return x, dy, expected
 
 
-def graph_of(name, dtype=float32):
+def graph_of(name, last=(False, False)):
+    """last: whether the channels of x and of dy are their last dimension."""
     images, channels, each, space, window, strides, padding, dilation = CASES[name]
     places = problem(name)[1].shape[2:]
     b = GraphBuilder("gradient")
-    x, dy = b.input("x", (images, channels, *space), dtype), b.input("dy", (images, channels * each, *places), dtype)
+    shapes = (images, channels, *space), (images, channels * each, *places)
+    given = [
+        b.input(n, (shape[0], *shape[2:], shape[1]) if side else shape, float32)
+        for n, shape, side in zip(("x", "dy"), shapes, last)
+    ]
     after = [
         (k - 1) * d + (n - 1) * s + 1 - size - p
         for k, d, n, s, size, p in zip(window, dilation, places, strides, space, padding)
     ]
     swapped = (1, 0, 2, 3)
-    operands = [b.transpose(v, swapped) for v in (x, dy)]
+    operands = [b.transpose(v, (3, 0, 1, 2) if side else swapped) for v, side in zip(given, last)]
     around = padding, after
     made = b.convolution(*operands, strides=dilation, padding=around, dilation=strides, batch_groups=channels)
     b.output(b.transpose(made, swapped))
@@ -96,6 +101,17 @@ def test_gradient(name, columns):
     x, dy, expected = problem(name)
     (found,) = execute_in_both_orders(graph_of(name), [x.numpy(), dy.numpy()])
     assert columns, "made of products of columns"
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5, atol=4e-6 * expected.abs().max().item())
+
+
+@pytest.mark.parametrize("last", [(True, True), (False, True), (True, False)])
+@pytest.mark.parametrize("name", ["three by three", "strided and dilated", "several results", "rows in parts"])
+def test_channels_side_by_side(name, last, columns):
+    """In memory, as normalisations of channels have them; and then on chip."""
+    x, dy, expected = problem(name)
+    given = [v.permute(0, 2, 3, 1).contiguous() if side else v for v, side in zip((x, dy), last)]
+    (found,) = execute_in_both_orders(graph_of(name, last), [v.numpy() for v in given])
+    assert columns
     np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5, atol=4e-6 * expected.abs().max().item())
 
 

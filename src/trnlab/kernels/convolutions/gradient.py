@@ -26,7 +26,7 @@ from trnlab.kernels.convolutions.gradient_blocks import (
     choose,
     least_seconds,
 )
-from trnlab.kernels.convolutions.gradient_depthwise import DepthwiseGradient, depthwise_weight_gradient
+from trnlab.kernels.convolutions.gradient_depthwise import depthwise_problem, depthwise_weight_gradient
 from trnlab.kernels.convolutions.gradient_lanes import lanes_seconds, weight_gradient_in_lanes
 from trnlab.kernels.convolutions.gradient_plan import pays
 from trnlab.kernels.packs import Packs
@@ -90,7 +90,7 @@ def _are_lanes_faster(
 def _are_columns_faster(
     b: Builder, packs: Packs, x: HbmView, dy: HbmView, out: HbmView, taps: tuple[Taps, Taps]
 ) -> bool:
-    depthwise = DepthwiseGradient(x.shape, dy.shape, taps, x.dtype.itemsize, out.dtype.itemsize)
+    depthwise = depthwise_problem(x, dy, out, taps)
     columns = _seconds(lambda: depthwise.seconds(depthwise.choose(b.sbuf_free, b.chip), b.chip))
     problem = _problem(x[: packs.k], dy[: packs.m], out, taps, apart=True)
     return columns < packs.count * _seconds(least_seconds, problem, b.sbuf_free, b.chip)

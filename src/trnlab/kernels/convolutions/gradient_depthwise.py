@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import product
+from functools import cached_property, partial
+from itertools import product, zip_longest
 from math import ceil
 from typing import NamedTuple
 
@@ -27,6 +27,7 @@ from trnlab.isa.base import Engine
 from trnlab.kernels.blocking.estimate import bandwidth
 from trnlab.kernels.blocks import BANK, BANKS, P, Workspace, dma_load, dma_store
 from trnlab.kernels.convolutions.gradient_plan import LEAST_COLUMNS, SLACK, WAITING, Lanes
+from trnlab.kernels.transpose import Step
 from trnlab.kernels.view import HbmView, full
 from trnlab.kernels.windows import Taps
 from trnlab.numerics.dtypes import float32
@@ -45,9 +46,20 @@ def depthwise_weight_gradient(b: Builder, x: HbmView, dy: HbmView, out: HbmView,
     x [C, N, H, W], dy [O, N, Y, X], out [1, O, taps], O a multiple of C; x and dy have one format. Sums are fp32.
     Uses the SBUF that is free in `b` and leaves it free. Raises CapacityError where it is too little.
     """
-    problem = DepthwiseGradient(x.shape, dy.shape, taps, x.dtype.itemsize, out.dtype.itemsize)
+    problem = depthwise_problem(x, dy, out, taps)
     with b.scope():
         _Gradient(b, x, dy, out, problem, problem.choose(b.sbuf_free, b.chip)).record()
+
+
+def depthwise_problem(x: HbmView, dy: HbmView, out: HbmView, taps: tuple[Taps, Taps]) -> DepthwiseGradient:
+    """What an estimate needs to know of it."""
+    last = _is_last(x), _is_last(dy)
+    return DepthwiseGradient(x.shape, dy.shape, taps, x.dtype.itemsize, out.dtype.itemsize, last)
+
+
+def _is_last(view: HbmView) -> bool:
+    """Whether channels [channels, N, rows, columns] lie side by side in memory."""
+    return view.strides[0] == 1 and view.strides[3] != 1
 
 
 class ColumnPlan(NamedTuple):
@@ -60,13 +72,15 @@ class ColumnPlan(NamedTuple):
 
 @dataclass(frozen=True)
 class DepthwiseGradient:
-    """x [C, N, H, W], dy [O, N, Y, X]; bytes of their elements, and of the result's."""
+    """x [C, N, H, W], dy [O, N, Y, X]; bytes of their elements, and of the result's; whether channels of either lie
+    side by side in memory."""
 
     x: tuple[int, ...]
     dy: tuple[int, ...]
     taps: tuple[Taps, Taps]
     item: int
     out_item: int
+    last: tuple[bool, bool] = (False, False)
 
     @property
     def outputs(self) -> int:
@@ -117,13 +131,16 @@ class DepthwiseGradient:
         steps = outs * parts * self.groups(plan) * lanes.rows * ceil(down.count / rows_of_taps)
         array = steps * max(LEAST_COLUMNS, rows_of_taps * reach) / chip.tensor.clock.value
         copies = outs * parts * (self.width(plan) + LEAST_COLUMNS) / chip.scalar.clock.value
-        lines = self.x[0] * self.x[1] * lanes.bands * down.reach(lanes.rows)
-        loaded = (lines * self.x[3] + outs * self.x[1] * self.dy[2] * self.dy[3]) * self.item
+        lines = self.x[1] * lanes.bands * down.reach(lanes.rows)
+        runs = lines * (self.x[3] * self.x[0] / plan.channels if self.last[0] else self.x[0])
+        pixels = self.x[1] * self.dy[2] * self.dy[3]
+        runs += pixels * self.x[0] / plan.channels if self.last[1] else self.x[1] * lanes.bands * outs
+        loaded = (lines * self.x[3] * self.x[0] + outs * pixels) * self.item
         served = lanes.images * lanes.bands / P  # of the DMA engines, each of which has partitions of its own
         picked = outs * parts * plan.cols * down.count
         summed = 4 * (outs * parts * plan.cols * self.width(plan) + picked * along.count)
         each = chip.dma.descriptor.value * _NS / chip.dma.engines.value
-        transfers = (loaded / bandwidth(chip) + (lines + outs * self.x[1] * lanes.bands) * each) / served
+        transfers = (loaded / bandwidth(chip) + runs * each) / served
         transfers += summed / bandwidth(chip) + picked * (1 if along.dilation == 1 else along.count) * each
         engines = array, copies, transfers
         # Bands of a tile are loaded one after the other, and the last channels' diagonals are waited for.
@@ -173,6 +190,15 @@ def _transfer(chip: Chip) -> float:
     return _NS * float(dma.trigger.value + dma.start.value + dma.read_latency.value + dma.completion.value + stagger)
 
 
+class _Rows(NamedTuple):
+    """Rows of a band, and from one band to the next; zeros above and to the left of an image."""
+
+    tall: int
+    step: int
+    top: int
+    left: int
+
+
 class _Unit(NamedTuple):
     """Sums in a bank: an output channel, rows of taps [row, +rows), and where they begin."""
 
@@ -182,6 +208,60 @@ class _Unit(NamedTuple):
     at: int
 
 
+class _Bands:
+    """An operand [channels, N, rows, columns]: a band of rows of an image to a partition, zeros around included. In a
+    tile channels lie apart, or beside each other, as they do in memory."""
+
+    def __init__(self, b: Builder, view: HbmView, plan: ColumnPlan, channels: int, rows: _Rows, wide: int) -> None:
+        """channels: held at a time; wide: columns of a row."""
+        self.b, self.view, self.lanes, self.rows, self.wide = b, view, plan.lanes, rows, wide
+        self.last, self.groups = _is_last(view), view.shape[1] // plan.lanes.images
+        # elements from one channel, and from one column, to the next
+        self.apart, self.pitch = (1, channels) if self.last else (rows.tall * wide, 1)
+        shape = P, self.groups, channels * rows.tall * wide
+        self.pool = b.pool(shape, view.dtype, bufs=_BUFS, name="operand")
+
+    def loads(self, tile: AP, first: int, count: int) -> Iterator[Step]:
+        """Those of channels [first, +count).
+
+        Transfers to one part of a tile wait for each other, though they are to other partitions: so bands are loaded
+        by turns, each one's turn being another part of the channels, or of the rows.
+        """
+        bands, total = self.lanes.bands, self.rows.tall if self.last else count
+        size = ceil(total / bands)
+        parts = [(at, min(at + size, total)) for at in range(0, total, size)]
+        for group, turn, (i, part) in product(range(self.groups), range(bands), enumerate(parts)):
+            rows, channels = (part, (0, count)) if self.last else ((0, self.rows.tall), part)
+            yield partial(self._load, tile[:, group], first, channels, rows, group, (turn + i) % bands)
+
+    def _load(
+        self, tile: AP, first: int, channels: tuple[int, int], rows: tuple[int, int], group: int, band: int
+    ) -> None:
+        images, left = self.lanes.images, self.rows.left
+        low = self.rows.top - band * self.rows.step
+        top, bottom = max(low, rows[0]), min(rows[1], self.view.shape[2] + low)
+        start, stop = max(left, 0), min(self.wide, self.view.shape[3] + left)
+        if top >= bottom or start >= stop:
+            return
+        part = self.view[
+            first + channels[0] : first + channels[1],
+            group * images : (group + 1) * images,
+            top - low : bottom - low,
+            start - left : stop - left,
+        ]
+        across = self.apart, channels[1] - channels[0]
+        dims = (self.wide * self.pitch, bottom - top), (self.pitch, stop - start)
+        skip = channels[0] * self.apart + (top * self.wide + start) * self.pitch
+        target = tile[band * images : (band + 1) * images]
+        target = target.with_dims(*((*dims, across) if self.last else (across, *dims)), skip=skip)
+        dma_load(self.b, target, part.permute(*((1, 2, 3, 0) if self.last else (1, 0, 2, 3))).ap())
+
+    def at(self, tile: AP, lanes: int, group: int, channel: int, pixel: int, *dims: tuple[int, int]) -> AP:
+        """Pixels of a channel, from one of each lane on, in steps of pixels."""
+        steps = [(step * self.pitch, count) for step, count in dims]
+        return tile[:lanes, group].with_dims(*steps, skip=channel * self.apart + pixel * self.pitch)
+
+
 class _Gradient:
     def __init__(
         self, b: Builder, x: HbmView, dy: HbmView, out: HbmView, problem: DepthwiseGradient, plan: ColumnPlan
@@ -189,7 +269,6 @@ class _Gradient:
         self.b, self.x, self.dy, self.out, self.problem, self.plan = b, x, dy, out, problem, plan
         self.work, (self.down, self.along), self.lanes = Workspace(b), problem.taps, plan.lanes
         self.groups, self.wide, self.width = problem.groups(plan), problem.wide, problem.width(plan)
-        self.tall = self.down.reach(self.lanes.rows)
         self.outs, self.cols = dy.shape[0], dy.shape[3]
         self.elements, self.starts = self.down.count * self.along.count, range(0, self.cols, plan.cols)
         self.banks = [b.psum((P, BANK), bank=i) for i in range(BANKS)]
@@ -212,13 +291,13 @@ class _Gradient:
             self._pick(at, min(P, self.outs - at))
 
     def _make_tiles(self, each: int) -> None:
-        b, dt, elements = self.b, self.x.dtype, self.elements
-        self.inputs = b.pool(
-            (P, self.groups, self.plan.channels, self.tall * self.wide), dt, bufs=_BUFS, name="input"
-        )
+        b, elements = self.b, self.elements
+        rows, low = self.lanes.rows, (self.down.low, self.along.low)
+        seen = _Rows(self.down.reach(rows), rows * self.down.stride, *low)
+        self.inputs = _Bands(b, self.x, self.plan, self.plan.channels, seen, self.wide)
         for _ in range(_BUFS if self.problem.padded else 0):
-            b.memset(dst=self.inputs.next(), value=0.0, engine=Engine.GPSIMD)
-        self.gradients = b.pool((P, self.groups, each, self.lanes.rows * self.cols), dt, bufs=_BUFS, name="gradient")
+            b.memset(dst=self.inputs.pool.next(), value=0.0, engine=Engine.GPSIMD)
+        self.gradients = _Bands(b, self.dy, self.plan, each, _Rows(rows, rows, 0, 0), self.cols)
         self.sums = b.pool((P, each * self.width), float32, bufs=_BUFS, name="sums")
         self.diagonals = b.pool((P, self.plan.cols * elements), float32, bufs=_BUFS, name="diagonals")
         self.totals = b.pool((P, 2, elements), float32, bufs=_BUFS, name="totals")
@@ -230,48 +309,14 @@ class _Gradient:
         shape = self.outs, cols, self.down.count * self.along.reach(cols)
         return full(self.b.scratch("pairs of columns", shape, float32))
 
-    # -- loads ------------------------------------------------------------------------------------------------------
     def _load(self, first: int, count: int) -> tuple[AP, AP]:
-        """The channels of the input that some output channels see, and the gradients of these.
-
-        Transfers to one part of a tile wait for each other, though they are to other partitions: so bands are loaded
-        by turns, each one's turn being another part of the channels.
-        """
-        x, dy, several = self.inputs.next(), self.gradients.next(), self.problem.outputs
-        bands, channels = self.lanes.bands, count // several
-        size = ceil(channels / bands)
-        parts = [slice(at, min(at + size, channels)) for at in range(0, channels, size)]
-        for group, turn, (i, part) in product(range(self.groups), range(bands), enumerate(parts)):
-            band = (turn + i) % bands
-            outs = slice(part.start * several, part.stop * several)
-            self._load_input(x[:, group, part], first // several + part.start, group, band)
-            self._load_gradient(dy[:, group, outs], first + outs.start, group, band)
+        """The channels of the input that some output channels see, and the gradients of these."""
+        x, dy, several = self.inputs.pool.next(), self.gradients.pool.next(), self.problem.outputs
+        loads = self.inputs.loads(x, first // several, count // several), self.gradients.loads(dy, first, count)
+        for each in zip_longest(*loads):
+            for load in filter(None, each):
+                load()
         return x, dy
-
-    def _load_input(self, tile: AP, first: int, group: int, band: int) -> None:
-        count = tile.dims[0][1]
-        images, low = self.lanes.images, self.down.low - band * self.lanes.rows * self.down.stride
-        top, bottom = _inside(low, self.tall, self.x.shape[2])
-        left, right = _inside(self.along.low, self.wide, self.x.shape[3])
-        if top >= bottom or left >= right:
-            return
-        rows, cols = slice(top - low, bottom - low), slice(left - self.along.low, right - self.along.low)
-        part = self.x[first : first + count, group * images : (group + 1) * images, rows, cols]
-        target = tile[band * images : (band + 1) * images].with_dims(
-            (self.tall * self.wide, count),
-            (self.wide, bottom - top),
-            (1, right - left),
-            skip=top * self.wide + left,
-        )
-        dma_load(self.b, target, part.permute(1, 0, 2, 3).ap())
-
-    def _load_gradient(self, tile: AP, first: int, group: int, band: int) -> None:
-        count = tile.dims[0][1]
-        images, start = self.lanes.images, band * self.lanes.rows
-        stop = min(start + self.lanes.rows, self.dy.shape[2])
-        part = self.dy[first : first + count, group * images : (group + 1) * images, start:stop]
-        target = tile[band * images : (band + 1) * images, :, : (stop - start) * self.cols]
-        dma_load(self.b, target, part.permute(1, 0, 2, 3).ap())
 
     # -- products ---------------------------------------------------------------------------------------------------
     def _multiply(self, operands: tuple[AP, AP], part: int, first: int, count: int) -> None:
@@ -312,11 +357,11 @@ class _Gradient:
             lanes = self.lanes.images * ceil((self.dy.shape[2] - row) / self.lanes.rows)
             line, at = row * self.down.stride + unit.row * self.down.dilation, row * self.cols + start
             dims = (self.down.dilation * self.wide, unit.rows), (1, self.along.reach(cols))
-            data = x[:lanes, group, unit.out // self.problem.outputs]
+            channel, pixel = unit.out // self.problem.outputs, line * self.wide + start * self.along.stride
             self.b.nc_matmul(
                 dst=acc,
-                stationary=dy[:lanes, group, unit.out, at : at + cols],
-                moving=data.with_dims(*dims, skip=line * self.wide + start * self.along.stride),
+                stationary=self.gradients.at(dy, lanes, group, unit.out, at, (1, cols)),
+                moving=self.inputs.at(x, lanes, group, channel, pixel, *dims),
                 accumulate=(group, row) != steps[0],
                 stop=(group, row) == steps[-1],
             )
@@ -344,8 +389,3 @@ class _Gradient:
             target = tile[:, row * cols * taps : (row + 1) * cols * taps]
             dma_load(self.b, target, hbm_view(pairs.base, first * pitch + row * reach, dims))
         return tile.with_dims((cols * taps, self.down.count), (1, taps), (taps, cols))
-
-
-def _inside(low: int, count: int, size: int) -> tuple[int, int]:
-    """Of so many places, place i on element i - low, those that are on one."""
-    return max(low, 0), min(count, size + low)
