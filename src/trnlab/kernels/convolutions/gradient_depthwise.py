@@ -107,7 +107,7 @@ class DepthwiseGradient:
         return ceil(whole / ceil(whole / most)) if most else 0
 
     def groups(self, plan: ColumnPlan) -> int:
-        """Of images, one after the other."""
+        """How many groups of images come one after the other."""
         return self.x[1] // plan.lanes.images
 
     def width(self, plan: ColumnPlan) -> int:
@@ -115,7 +115,7 @@ class DepthwiseGradient:
         return self.taps[0].count * self.taps[1].reach(plan.cols)
 
     def bytes(self, plan: ColumnPlan) -> int:
-        """Of a partition."""
+        """Bytes of a partition."""
         (down, along), (_, _, rows) = self.taps, plan.lanes
         pixels = down.reach(rows) * self.wide + self.outputs * rows * self.dy[3]
         sums = plan.channels * self.outputs * self.width(plan)
