@@ -11,6 +11,7 @@
 # make site     the documentation as a site, in .site/; a link that leads nowhere fails it
 # make release  wheel and source distribution, tried in empty environments, with their sums, in dist/
 # make zoo      models of other packages, trained on the chip, and the table of models (an environment of its own)
+# make sweep    models of other packages in real sizes, estimated, and judged (the environment of make zoo)
 # make scripts  scripts of others on the chip and on the CPU, and their table (an environment of its own; SOURCES=folder)
 # Each makes .venv first if it is not there, with what it needs and no more; a second call starts at once.
 
@@ -35,7 +36,7 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraint
 
 LOOPS := $(BIN)/python -m trnlab.loops
 
-.PHONY: demo test test-all check attack bench opdb jaxgrid versions zoo scripts site wheel release format clean
+.PHONY: demo test test-all check attack bench opdb jaxgrid versions zoo sweep scripts site wheel release format clean
 
 demo: $(DEMO)
 	@$(LOOPS)
@@ -60,6 +61,9 @@ bench: $(READY)
 zoo: .venv-zoo/.ready
 	.venv-zoo/bin/python -m tools.zoo --page
 	.venv-zoo/bin/python -m pytest tests/zoo
+
+sweep: .venv-zoo/.ready
+	.venv-zoo/bin/python -m tools.sweep
 
 .venv-zoo/.ready: pyproject.toml
 	@test -x .venv-zoo/bin/python || $(PYTHON) -m venv .venv-zoo
