@@ -189,6 +189,24 @@ def test_what_the_host_computed_is_no_batch(tmp_path):
     assert (report.per_step, report.counted) == (32, "samples")
 
 
+@pytest.mark.parametrize(
+    ("line", "cut"),
+    [
+        ("model(x)", "model[1:](h if ((h := model[0](x)) < 9).all() else -h)"),
+        ("optimizer.step()", "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()\n    optimizer.step()"),
+    ],
+    ids=["a value within the forward pass", "a norm before the update"],
+)
+def test_a_step_that_is_cut_has_the_phases_of_its_parts(line, cut, tmp_path):
+    """A part before the backward pass is of the forward pass, one behind it of the update, whatever it gives."""
+    source = PLAIN.replace("    print(loss.item())\n", "")
+    whole = checked(tmp_path, source).targets[0].parts
+    parts = checked(tmp_path, source.replace(line, cut)).targets[0].parts
+    assert set(parts) == {"forward", "backward", "update"}
+    same = {"backward", "update" if "item" not in cut else "forward"}
+    assert {name: parts[name] for name in same} == pytest.approx({name: whole[name] for name in same}, rel=0.3)
+
+
 def test_an_evaluation_between_steps_is_of_none(tmp_path):
     source = PLAIN.replace("    print(loss.item())\n", "    with torch.no_grad():\n        model(x).sum().item()\n")
     assert [len(step.graphs) for step in walked(tmp_path, source).steps[:3]] == [1, 1, 1]

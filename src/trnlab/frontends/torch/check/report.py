@@ -32,11 +32,12 @@ from trnlab.runtime.communication import UntimedCollective
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session, activate
-from trnlab.runtime.step_cost import FORWARD
+from trnlab.runtime.step_cost import BACKWARD, FORWARD, UPDATE
 from trnlab.stacks import Stack
 from trnlab.units import format_bytes
 
 _KINDS = {"parameter": "parameter", "buffer": "buffer", "state": "state", "batch": "batch", "outside": "batch"}
+_TRAINED = ("parameter", "state")
 _STATUS = {"refused": 0, "host": 1, "supported": 2}
 
 
@@ -249,7 +250,7 @@ def _recorded(walk: ScriptTrace, step: TracedStep) -> StepWork:
     parts = []
     for graph, n in times.items():
         found = step.inputs.get(graph)
-        phase = "" if step.learns else FORWARD
+        phase = _phase_of_part(step, graph) if step.learns else FORWARD
         if found is None:
             parts.append(GraphRuns(graph, n, _kinds(step, graph), phase=phase))
         else:
@@ -263,6 +264,20 @@ def _recorded(walk: ScriptTrace, step: TracedStep) -> StepWork:
             kept[owned.kind] = {id(owned.tensor): (owned.name, owned.tensor)} | kept[owned.kind]
     tensors = [_tensor(names.get(k, name), kind, t) for kind, named in kept.items() for k, (name, t) in named.items()]
     return StepWork(parts, tensors, step.per_step, learns=step.learns)
+
+
+def _phase_of_part(step: TracedStep, graph: Graph) -> str:
+    """The phase of all of a program of a step that was cut; "" where its lines say it, or nothing of the step's does.
+    Without a line of the backward pass it is of the update after the last program that has one, else of a forward
+    pass, unless it overwrites what is trained (an average of weights, say)."""
+    back = [any(op.loc is not None and op.loc.phase == BACKWARD for op in each.ops) for each in step.graphs]
+    places = [i for i, each in enumerate(step.graphs) if each is graph]
+    if not any(back) or back[places[0]]:
+        return ""
+    kinds = _kinds(step, graph)
+    if any(kinds[i] in _TRAINED for i in graph.aliases.values()) or not any(back[places[-1] :]):
+        return UPDATE
+    return FORWARD
 
 
 def _kinds(step: TracedStep, graph: Graph) -> tuple[str, ...]:
