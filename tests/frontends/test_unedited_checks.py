@@ -116,6 +116,22 @@ def test_gradients_of_several_batches_are_one_step_that_learns_from_all(tmp_path
     assert (step.per_step, step.counted) == (3 * 4 * 32, "tokens")
 
 
+def test_labels_that_are_first_read_but_for_their_last_word_count_whole(tmp_path):
+    """As those of T5 and Whisper, which the decoder reads moved by one; a mask that is repeated counts once."""
+    source = HEAD + (
+        "embed, head = nn.Embedding(50, 16).to('neuron'), nn.Linear(16, 50).to('neuron')\n"
+        "optimizer = torch.optim.AdamW([*embed.parameters(), *head.parameters()], lr=1e-3)\n"
+        "for i in range(3):\n"
+        "    mask, y = torch.ones(4, 9, dtype=torch.long).to('neuron'), torch.randint(50, (4, 8)).to('neuron')\n"
+        "    seen = mask[:, None, :].expand(4, 8, 9).sum(2, keepdim=True)\n"
+        "    moved = y.new_zeros(y.shape)\n    moved[:, 1:] = y[:, :-1].clone()\n    hidden = seen + embed(moved)\n"
+        "    optimizer.zero_grad()\n    F.cross_entropy(head(hidden).view(-1, 50), y.view(-1)).backward()\n"
+        "    optimizer.step()\n"
+    )
+    step = walked(tmp_path, source).typical
+    assert (step.per_step, step.counted) == (4 * 8, "tokens")
+
+
 def test_a_value_before_the_update_cuts_the_step_and_is_told_with_its_line(tmp_path):
     source = TRAINED["a loss that is read before the update"]
     report = checked(tmp_path, source)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def counted(path: Path) -> dict[str, Any]:
     torch.compile = lambda model=None, **_: model if model is not None else (lambda function: function)
     torch.utils.checkpoint.checkpoint = _once  # before anybody imports it from there
     torch.__future__.set_swap_module_params_on_conversion(True)  # weights that are shared stay so on another device
-    counter, totals = FlopCounterMode(display=False), [0]
+    counter, totals = FlopCounterMode(display=False, custom_mapping=_GRADIENTS), [0]
     optimizers: list[torch.optim.Optimizer] = []
 
     def stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -63,6 +64,16 @@ def counted(path: Path) -> dict[str, Any]:
         "parameter_bytes": sum(p.numel() * p.element_size() for p in space["model"].parameters()),
         "state_bytes": sum(v.numel() * v.element_size() for v in states),
     }
+
+
+def _of_convolution_gradients(given: Any, x: Any, weight: Any, *others: Any, **_: Any) -> int:
+    """Each is as many products as the convolution: PyTorch's count of that of the weights forgets the groups."""
+    transposed, wanted = others[4], others[7]
+    one = 2 * prod((x if transposed else given)[2:]) * given[0] * prod(weight)
+    return one * sum(wanted[:2])
+
+
+_GRADIENTS = {torch.ops.aten.convolution_backward: _of_convolution_gradients}
 
 
 def _once(function: Callable[..., Any], *arguments: Any, use_reentrant: Any = None, **named: Any) -> Any:

@@ -17,8 +17,8 @@ BATCH = """
 """
 LOSS = "loss = model(input_ids=input_ids, attention_mask=attention_mask, labels=labels).loss"
 _TRANSLATED = """
-    input_ids = torch.randint(5, config.vocab_size, (batch_size, length)).to("neuron")
-    labels = torch.randint(5, config.vocab_size, (batch_size, {target})).to("neuron")
+    input_ids = torch.randint(5, config.vocab_size, (batch_size, {source})).to("neuron")
+    labels = torch.randint(5, config.vocab_size, (batch_size, length)).to("neuron")
 """
 
 
@@ -38,9 +38,10 @@ def _translating(name: str, kind: str, given: str, count: int = 4, length: int =
         config = {kind}Config({given})
         model = {kind}ForConditionalGeneration(config)
     """
-    batch = _TRANSLATED.format(target=how.pop("target", "length"))
+    target = how.pop("target", length)  # what a report counts: words that are learned from
+    batch = _TRANSLATED.format(source=length)
     loss = "loss = model(input_ids=input_ids, labels=labels).loss"
-    add(name, TrainingScript(build, batch, loss, batch_size=count, length=length, **how))
+    add(name, TrainingScript(build, batch, loss, batch_size=count, length=target, **how))
 
 
 _masked("bert_base", "Bert", "num_hidden_layers=3")
@@ -71,7 +72,7 @@ _masked("xlm_roberta", "XLMRoberta", "vocab_size=250002, max_position_embeddings
 _masked("longformer", "Longformer", "num_hidden_layers=1, attention_window=256", length=1024, count=1)
 _masked("big_bird", "BigBird", "num_hidden_layers=1", length=1024, count=1)
 _masked("funnel", "Funnel", "block_sizes=[1, 1, 1], num_decoder_layers=1", count=2)
-_masked("fnet", "FNet", "num_hidden_layers=2", count=4)
+_masked("fnet", "FNet", "num_hidden_layers=2", count=4, precision="float32")
 _masked("squeezebert", "SqueezeBert", "num_hidden_layers=2", count=4)
 _masked(
     "esm2_35m",

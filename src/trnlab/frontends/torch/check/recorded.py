@@ -151,17 +151,20 @@ class Recordings:
             self._close()
 
     def _count(self, reading: NumberedRecording, batch: set[int]) -> dict[int, tuple[Shape, torch.dtype]]:
+        """The most that was read of each tensor of a batch: labels are read but for their last word before they are
+        read whole."""
         read: dict[int, tuple[Shape, torch.dtype]] = {}
         for node in reading.nodes:
             for slot, form, _ in node.refs:
                 if isinstance(slot, Slot) and slot.key in batch and form.shape:
-                    shape = self._shapes.get(slot.key, ())
-                    if prod(shape) != form.size:
-                        shape = form.shape
+                    shape, seen = self._shapes.get(slot.key, ()), _distinct(form)
+                    if prod(shape) != prod(seen):
+                        shape = seen
                     elif len(shape) > 1:
                         self.unit = prod(shape[1:])
-                    self._now.read.setdefault(slot.key, (shape, form.dtype))
-                    read.setdefault(slot.key, (shape, form.dtype))
+                    for known in (self._now.read, read):
+                        if slot.key not in known or prod(known[slot.key][0]) < prod(shape):
+                            known[slot.key] = shape, form.dtype
             if id(node) in self._before:
                 self._close()
         self._before.clear()
@@ -181,6 +184,11 @@ class Recordings:
         self._spans, self._now = [], BatchReads({})
         self._before.clear()
         return sum(n for n, _ in found), next((kind for _, kind in found if kind), "")
+
+
+def _distinct(form: TensorMeta) -> Shape:
+    """The shape of a view without the dimensions along which it repeats its elements."""
+    return tuple(n for n, step in zip(form.shape, form.strides) if step) if form.overlaps else form.shape
 
 
 class RecordingObserver(Protocol):
