@@ -300,3 +300,25 @@ def test_tiles_do_not_wait_for_another_blocks_chunks(sizes, chip):
     for _ in range(4):
         want = (want + beside) * 0.5
     assert error(got, want) < 1e-5
+
+
+@pytest.mark.parametrize("chip", ["trn1", "trn2"])
+@pytest.mark.parametrize(("sizes", "precision"), [((384, 96, 1536), "fp32"), ((512, 512, 512), "bf16")])
+def test_tiles_that_wait_have_all_that_their_ops_read(sizes, precision, chip):
+    """The gradient of a linear layer behind ReLU and dropout: two masks, of which a sweep that runs needs one at a
+    time, and one that waits has both. What a mask hides is zero, whatever it was."""
+    m, k, n = sizes
+    x, y = random(m, k), random(k, n, seed=1)
+    x[:3] = [[np.inf], [-np.inf], [np.nan]]
+    kept, active = random(m, n, seed=2) > 0, random(m, n, seed=3) > 0
+    kept[:3] = active[3:6] = False
+
+    def function(b, x, y, kept, active):
+        made = b.multiply(b.dot_general(x, y, ((1,), (0,))), 1.25)
+        return b.select(active, b.select(kept, made, 0.0), 0.0)
+
+    graph = build(function, x, y, kept, active)
+    (got,) = execute_in_both_orders(graph, [x, y, kept, active], chip=chip, precision=precision)
+    wide = x[3:].astype(np.float64) @ y * 1.25
+    assert not got[:3].any()
+    assert error(got[3:], np.where(kept & active, 1, 0)[3:] * wide) < {"fp32": 1e-5, "bf16": 2.0**-7}[precision]

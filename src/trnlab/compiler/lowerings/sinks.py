@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 
 from trnlab.compiler.emission.domain import Domain, SweepSlice
@@ -149,6 +149,7 @@ def sinks_of(
     measured = emitter_of(trial, width, None, None)
     acc = trial.b.tile((min(rows, 128), width), float32, memory=Memory.PSUM)
     sink = EpilogueSink(deque([measured]), trial, domain, 0)
+    measured.wide.expected = Counter(value.dtype.itemsize for value in sink.loads)
     sink.store(trial.b, acc, 0, 0)
     sink.close(trial.b)
     sink.cost = max(measured.busy.values()) if len(low.group.ops) > MANY_OPS else 0.0
@@ -161,7 +162,12 @@ def sinks_of(
         count += 1  # for a tile whose results are on their way to memory
     more = sink.rounds or low.group.kind is GroupKind.CONVOLUTION
     held = count + (_stored(low, measured.wide) if more else 0)
-    emitter = emitter_of(low, width, [{k: held * n for k, n in s.peak.items()} for s in spaces], measured.loader)
+    wide, narrow = ({k: held * n for k, n in s.peak.items()} for s in spaces)
+    loaded = Counter(value.dtype.itemsize for value in sink.loads)
+    # A sweep that waits has all that it loads, which one that runs gives back as it goes.
+    ahead = {k: ANNOUNCED * loaded[k] + together * n for k, n in measured.wide.early.items()}
+    wide = {k: max(n, ahead.get(k, 0)) for k, n in wide.items()}
+    emitter = emitter_of(low, width, [wide, narrow], measured.loader)
     emitters = deque([emitter, *(emitter.sibling() for _ in range(1, count))])
     cost = sink.cost
     return (EpilogueSink(emitters, low, domain, i * rows, cost, together) for i in range(batch))
