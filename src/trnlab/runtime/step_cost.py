@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -91,14 +92,8 @@ class StepCost:
 
     @cached_property
     def call_ps(self) -> list[int]:
-        """Picoseconds of each call: by how much its end moves the end of all that ended before. They add up to when
-        the last call ends."""
-        ends = [(end, i) for i, end in enumerate(self.executable.outline.ends)]
-        found, reached = [0] * len(ends), 0
-        for end, i in sorted(ends):
-            found[i] = max(end - reached, 0)
-            reached = max(end, reached)
-        return found
+        """Picoseconds of each call, see `shares`. They add up to when the last call ends."""
+        return shares(self.executable.outline.starts, self.executable.outline.ends)
 
     @cached_property
     def phase_ps(self) -> dict[str, int]:
@@ -151,6 +146,26 @@ class StepCost:
             total += by
             found.append(total)
         return found
+
+
+def shares(starts: Sequence[int], ends: Sequence[int]) -> list[int]:
+    """How much of the time until the last call ends is each call's: while several run, it is that of the one that
+    ends first, so that one which others cover has what they leave uncovered. While none runs, all wait for that one,
+    too."""
+    coming = sorted(range(len(ends)), key=lambda i: starts[i], reverse=True)
+    running: list[tuple[int, int]] = []
+    found, now = [0] * len(ends), 0
+    for end, i in sorted((end, i) for i, end in enumerate(ends)):
+        while now < end:
+            while coming and starts[coming[-1]] <= now:
+                heappush(running, (ends[coming[-1]], coming.pop()))
+            while running and running[0][0] <= now:
+                heappop(running)
+            first, mine = running[0] if running else (end, i)
+            until = min(first, starts[coming[-1]]) if coming else first
+            found[mine] += until - now
+            now = until
+    return found
 
 
 def host_wait(runs: Iterable[tuple[Any, Any, Any]]) -> Any:

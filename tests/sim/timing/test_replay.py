@@ -59,7 +59,8 @@ def test_the_timeline_is_the_same_to_the_picosecond(chip, seed, distinct, seen, 
         timeline = time_program(program, chip)
         assert timeline.same_times(alone(program, chip, monkeypatch))
         outline = outline_program(program, chip)
-        assert (outline.total, outline.ends) == (timeline.total, outline_of(timeline, program).ends)
+        whole = outline_of(timeline, program)
+        assert (outline.total, outline.starts, outline.ends) == (timeline.total, whole.starts, whole.ends)
     assert seen[True] > 0
 
 

@@ -45,12 +45,14 @@ _COMPUTE = (Engine.TENSOR, Engine.VECTOR, Engine.SCALAR, Engine.GPSIMD)
 class Outline:
     """Picoseconds of a run of a program. It is shared, and never changes once it is there.
 
-    total: of the whole run. ends: when the last result of each call is there. computing: from when to when some
+    total: of the whole run. starts, ends: when the first instruction of each call starts, and when its last result is
+    there; 0 of a call that has none. computing: from when to when some
     engine computes (tensor, vector, scalar, gpsimd), [n, 2], in order and apart. collectives: by number of the call,
     from when to when each is under way.
     """
 
     total: int = 0
+    starts: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
     computing: Ints = field(default_factory=lambda: np.zeros((0, 2), np.int64))
     collectives: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -99,6 +101,7 @@ def _outlined(
         routine = program.calls[number].routine
         rows = out.rows(first, first + len(program.routines[routine]))
         end = int(out.done[rows].max()) if rows.stop > rows.start else 0
+        found.starts.append(int(out.start[rows].min()) if rows.stop > rows.start else 0)
         found.ends.append(end)
         found.total = max(found.total, end)
         spans.append(_spans_of_call(computing[routine], out.start[rows], out.end[rows]))
@@ -114,6 +117,7 @@ def outline_of(timeline: Timeline, program: Program) -> Outline:
     found = Outline(timeline.total)
     for number, (place, call) in enumerate(zip(timeline.calls, program.calls)):
         rows = slice(place.first, place.first + place.count)
+        found.starts.append(int(timeline.start[rows].min()) if place.count else 0)
         found.ends.append(int(timeline.done[rows].max()) if place.count else 0)
         if collective_of(program.routines[call.routine]) is not None:
             found.collectives[number] = under_way(timeline, rows)
