@@ -387,3 +387,28 @@ def test_elements_that_are_repeated(shape, times, kind, chip):
     expected = np.concatenate([np.repeat(x, times, -1), x], -1)
     assert got.tobytes() == expected.tobytes() or np.isnan(expected.astype(np.float32)).any()
     np.testing.assert_array_equal(got.astype(np.float32), expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("chip", ["trn1", "trn2"])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("number", [0.0, -0.0, np.inf, np.nan])
+def test_numbers_of_other_sizes_beside_a_part(number, axis, chip):
+    """The gradients of states that a loop picks one by one: alike but for where each part lies between its zeros."""
+    starts, (width, whole) = (20, 16, 12, 0), (4, 28)
+    parts = [
+        random(*(width if d == axis else n for d, n in enumerate((32, 2, 3))), seed=i) for i in range(len(starts))
+    ]
+
+    def filled(b, parts):
+        for x, start in zip(parts, starts):
+            sizes = [
+                tuple(n if d == axis else m for d, m in enumerate(x.shape)) for n in (start, whole - width - start)
+            ]
+            before, after = ([b.constant(number, shape=size)] if size[axis] else [] for size in sizes)
+            yield b.concatenate([*before, x, *after], axis)
+
+    graph = build(lambda b, *parts: list(filled(b, parts)), *parts)
+    for x, start, got in zip(parts, starts, execute_in_both_orders(graph, parts, chip=chip), strict=True):
+        want = np.full(got.shape, number, np.float32)
+        want[(*[slice(None)] * axis, slice(start, start + width))] = x
+        assert got.tobytes() == want.tobytes()

@@ -110,6 +110,7 @@ _causal(
     " num_local_experts=8",
     count=2,
     length=512,
+    precision="bfloat16",
 )
 _causal(
     "olmoe_small",
@@ -121,7 +122,7 @@ _causal(
     precision="bfloat16",
 )
 _causal("bloom_560m", "Bloom", "vocab_size=250880, hidden_size=1024, n_head=16, n_layer=2", count=2, length=512)
-_causal("falcon_7b_narrow", "Falcon", "hidden_size=2272, num_attention_heads=32, num_hidden_layers=2", count=1)
+_causal("falcon_1b", "Falcon", "hidden_size=2048, num_attention_heads=32, num_hidden_layers=2, alibi=True", count=1)
 _causal("mpt_1b", "Mpt", "d_model=2048, n_heads=16, n_layers=2", count=2)
 _causal("mamba_130m", "Mamba", "num_hidden_layers=1, use_mambapy=False", count=1, length=128)
 _causal(

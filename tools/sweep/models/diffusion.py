@@ -71,7 +71,8 @@ add(
     TrainingScript(
         """
         import diffusers
-        model = diffusers.FluxTransformer2DModel(num_layers=1, num_single_layers=1, num_attention_heads=12)
+        model = diffusers.FluxTransformer2DModel(num_layers=1, num_single_layers=1, num_attention_heads=12,
+                                              guidance_embeds=True)
         """,
         """
         latents = torch.randn(batch_size, 1024, 64).to("neuron")

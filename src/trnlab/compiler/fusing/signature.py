@@ -64,7 +64,7 @@ def _operand(
     value = op.operands[index]
     number = part.splat(value)
     if number is not None and not read_from_memory(op, index):
-        return ("number", repr(number), value.dtype.name)
+        return ("number", repr(number), value.dtype.name, value.shape)
     seen = origin(value, group)
     if seen in inner:
         return ("inner", inner[seen], value.shape)
