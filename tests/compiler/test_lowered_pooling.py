@@ -10,8 +10,8 @@ from compiled import execute
 from trnlab import chips
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interpret import interpret
-from trnlab.kernels.pooling import max_pool
-from trnlab.kernels.pooling_gradient import max_pool_gradient
+from trnlab.kernels.pooling.maxima import max_pool
+from trnlab.kernels.pooling.maxima_gradient import max_pool_gradient
 from trnlab.kernels.view import full
 from trnlab.kernels.windows import Slide
 from trnlab.numerics.dtypes import float32

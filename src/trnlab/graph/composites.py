@@ -135,13 +135,15 @@ def _rotate_half(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tu
 # -- windows -------------------------------------------------------------------------------------------------------
 
 
-def _windows(b: GraphBuilder, x: Value, attrs: Attrs) -> list[tuple[tuple[int, int], Value]]:
-    """Each element of the window, where it lies in place 0, and x there in all places; minus infinity outside."""
+def _windows(
+    b: GraphBuilder, x: Value, attrs: Attrs, outside: float = -math.inf
+) -> list[tuple[tuple[int, int], Value]]:
+    """Each element of the window, where it lies in place 0, and x there in all places."""
     lead, lows, steps = len(x.shape) - 2, attrs["padding_low"], attrs["window_strides"]
     reach = [(n - 1) * s + k for n, s, k in zip(attrs["places"], steps, attrs["window"])]
     highs = [r - low - n for r, low, n in zip(reach, lows, x.shape[-2:])]
     none = [0] * lead
-    padded = b.pad(x, [*none, *lows], [*none, *highs], value=-math.inf)
+    padded = b.pad(x, [*none, *lows], [*none, *highs], value=outside)
     found = []
     for element in np.ndindex(*attrs["window"]):
         limits = [e + (n - 1) * s + 1 for e, n, s in zip(element, attrs["places"], steps)]
@@ -183,10 +185,10 @@ def _max_pool(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple
 def _max_pool_backward(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
     """Elements in turn: of windows that have not met their largest yet, those that are it."""
     dout, x = operands
-    (best,), sizes = _max_pool(b, (x,), attrs), x.shape[-2:]
-    lead, steps = len(x.shape) - 2, attrs["window_strides"]
+    (best,) = _max_pool(b, (x,), attrs)
     free, total = b.compare(dout, "EQ", dout), b.constant(0.0, float32, x.shape)
     free = b.or_(free, b.not_(free))
+    steps, sizes = attrs["window_strides"], x.shape[-2:]
     for first, seen in _windows(b, x, attrs):
         inside = [
             (f + np.arange(n) * s >= 0) & (f + np.arange(n) * s < size)
@@ -195,10 +197,53 @@ def _max_pool_backward(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs)
         there = b.broadcast_to(b.constant(np.logical_and.outer(*inside), bool_), seen.shape)
         mine = b.and_(b.and_(b.or_(b.compare(seen, "EQ", best), b.compare(seen, "NE", seen)), free), there)
         free = b.and_(free, b.not_(mine))
-        share = b.select(mine, dout, 0.0)
-        highs = [n - f - (m - 1) * s - 1 for n, f, m, s in zip(sizes, first, attrs["places"], steps)]
-        inner = [0] * lead + [s - 1 for s in steps]
-        total = b.add(total, b.pad(share, [0] * lead + list(first), [0] * lead + highs, inner))
+        total = b.add(total, _given_back(b, b.select(mine, dout, 0.0), first, sizes, attrs))
+    return (total,)
+
+
+def _given_back(b: GraphBuilder, share: Value, first: Sequence[int], sizes: Sequence[int], attrs: Attrs) -> Value:
+    """What places give to one element of the window, where it lies in an operand of these last dimensions."""
+    lead, steps = len(share.shape) - 2, attrs["window_strides"]
+    highs = [n - f - (m - 1) * s - 1 for n, f, m, s in zip(sizes, first, attrs["places"], steps)]
+    inner = [0] * lead + [s - 1 for s in steps]
+    return b.pad(share, [0] * lead + list(first), [0] * lead + highs, inner)
+
+
+def window_divisors(attrs: Attrs, size: Sequence[int]) -> list[list[float]]:
+    """What `trn.avg_pool` divides by over an operand whose last two dimensions are `size`: products of a number for each
+    place along one, and one for each along the other."""
+    if attrs["divisor"]:
+        return [[attrs["divisor"] if d == 0 else 1.0] * attrs["places"][d] for d in (0, 1)]
+    names = "places", "window_strides", "padding_low", "window", "counted"
+    found = []
+    for n, *each in zip(size, *(attrs[name] for name in names)):
+        places, step, low, window, counted = each
+        starts = [i * step - low for i in range(places)]
+        found.append([float(min(a + window, n + counted) - max(a, -counted)) for a in starts])
+    return found
+
+
+def _averaged(b: GraphBuilder, x: Value, attrs: Attrs, size: Sequence[int]) -> Value:
+    """x [..., places] divided."""
+    down, along = window_divisors(attrs, size)
+    divisors = b.constant(np.multiply.outer(down, along).astype(np.float32), float32)
+    return b.divide(x, b.broadcast_to(divisors, x.shape))
+
+
+def _avg_pool(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
+    (x,) = operands
+    total = b.constant(0.0, float32, (*x.shape[:-2], *attrs["places"]))
+    for _, seen in _windows(b, x, attrs, outside=0.0):
+        total = b.add(total, seen)
+    return (_averaged(b, total, attrs, x.shape[-2:]),)
+
+
+def _avg_pool_backward(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
+    (dout,), size = operands, attrs["size"]
+    share, total = _averaged(b, dout, attrs, size), b.constant(0.0, float32, (*dout.shape[:-2], *size))
+    for element in np.ndindex(*attrs["window"]):
+        first = [e - low for e, low in zip(element, attrs["padding_low"])]
+        total = b.add(total, _given_back(b, share, first, size, attrs))
     return (total,)
 
 
@@ -378,6 +423,8 @@ _DEFINITIONS: dict[str, Callable[[GraphBuilder, Sequence[Value], Attrs], tuple[V
     "trn.max_pool_backward": _max_pool_backward,
     "trn.take_along": _take_along,
     "trn.sum_along": _sum_along,
+    "trn.avg_pool": _avg_pool,
+    "trn.avg_pool_backward": _avg_pool_backward,
     "trn.sum_rows": _sum_rows,
     "trn.put_rows": _put_rows,
     "trn.attention": _attention,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -103,6 +104,27 @@ def _sum_along(types: Types, attrs: Attrs) -> TensorType:
     return TensorType((*x.shape[:-1], attrs["places"]), attrs["dtype"])
 
 
+def _average(x: TensorType, attrs: Attrs) -> TensorType:
+    """As `_windows`."""
+    counted, divisor = attrs["counted"], attrs["divisor"]
+    known = len(counted) == 2 and min(counted) >= 0
+    _need(known, "elements count so far beyond two dimensions", "two numbers from 0 on", counted)
+    _need(math.isfinite(divisor), "sums are divided by a finite number", "a number, or 0 to count", divisor)
+    return _windows(x, attrs)
+
+
+def _avg_pool(types: Types, attrs: Attrs) -> TensorType:
+    return _average(types[0], attrs)
+
+
+def _avg_pool_backward(types: Types, attrs: Attrs) -> TensorType:
+    (dout,) = types
+    _need(len(attrs["size"]) == 2 and dout.rank >= 2, "windows lie over two dimensions", 2, attrs["size"])
+    x = TensorType((*dout.shape[:-2], *attrs["size"]), dout.dtype)
+    _need(dout.shape == _average(x, attrs).shape, "dout has another shape", _average(x, attrs).shape, dout.shape)
+    return x
+
+
 def _sum_rows(types: Types, attrs: Attrs) -> TensorType:
     update, ids = types
     _need(ids.dtype.kind in "iu", "indices must be integers", "an integer format", ids.dtype.name, "TRN303")
@@ -126,6 +148,8 @@ RULES: dict[str, Callable[[Types, Attrs], TensorType | tuple[TensorType, ...]]] 
     "trn.max_pool_backward": _max_pool_backward,
     "trn.take_along": _take_along,
     "trn.sum_along": _sum_along,
+    "trn.avg_pool": _avg_pool,
+    "trn.avg_pool_backward": _avg_pool_backward,
     "trn.sum_rows": _sum_rows,
     "trn.put_rows": _put_rows,
     "trn.attention": _attention,

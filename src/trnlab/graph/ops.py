@@ -94,6 +94,7 @@ _ATTENTION_ATTRS = {
 }
 _DBIAS = {"dbias": Attr("str", "", ("", "each", "sum"))}
 _WINDOW_ATTRS = {"window": _INTS, "window_strides": _INTS, "padding_low": _INTS, "places": _INTS}
+_AVERAGE_ATTRS = {**_WINDOW_ATTRS, "counted": Attr("ints", (0, 0)), "divisor": Attr("float", 0.0)}
 # StableHLO's rows of replica_groups one behind the other, each of `group_size` ranks; pairs are flat, too. purpose:
 # one of `PURPOSES`, or "" where nobody has said it yet (`graph.purposes`).
 _PURPOSE = {"purpose": Attr("str", "", ("", *PURPOSES))}
@@ -217,6 +218,10 @@ _TABLE: tuple[OpDef, ...] = (
     # larger than all.
     OpDef("trn.max_pool", WINDOW, ("operand",), "f", _WINDOW_ATTRS),
     OpDef("trn.max_pool_backward", WINDOW, ("dout", "operand"), "f", _WINDOW_ATTRS),
+    # Sums over such windows, divided by `divisor`; where that is 0, by how many elements of the window are no more
+    # than `counted` beyond the operand. Sums are float32. The way back is to an operand of `size`.
+    OpDef("trn.avg_pool", WINDOW, ("operand",), "f", _AVERAGE_ATTRS),
+    OpDef("trn.avg_pool_backward", WINDOW, ("dout",), "f", {**_AVERAGE_ATTRS, "size": _INTS}),
     OpDef(
         "gather",
         INDEX,

@@ -68,6 +68,10 @@ class Slide:
     dilation: int = 1
     reverse: bool = False
 
+    def gradient(self) -> Slide:
+        """How the places that see an element lie, for a window without gaps: what they give it is summed."""
+        return Slide(self.places, self.window, self.size, 1, self.window - 1 - self.low, self.stride)
+
     def phases(self) -> tuple[OutputPhase, ...]:
         """One for each residue of the places by the spread."""
         return tuple(self._phase(r) for r in range(min(self.spread, self.places)))

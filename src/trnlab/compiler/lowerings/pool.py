@@ -1,31 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Largest elements of windows, forward and backward, are calls of the library's kernels."""
+"""Largest elements of windows and averages, forward and backward, are calls of the library's kernels."""
 
 from __future__ import annotations
 
 from trnlab.compiler.lowerings.context import Lowering
+from trnlab.graph.composites import window_divisors
 from trnlab.graph.ir import Op
-from trnlab.kernels.pooling import max_pool
-from trnlab.kernels.pooling_gradient import max_pool_gradient
+from trnlab.kernels.pooling.averages import Divisors, window_averages, window_averages_gradient
+from trnlab.kernels.pooling.maxima import max_pool
+from trnlab.kernels.pooling.maxima_gradient import max_pool_gradient
 from trnlab.kernels.windows import Slide
 
 
 def lower_pool(low: Lowering) -> None:
     """Record a group that is one pooling."""
     op = low.group.anchor
-    slides = _slides(op)
     views = [low.view(v) for v in (*op.operands, op.result)]
-    if len(op.operands) == 1:
-        x, out = (view.expand(0, 1) if len(view.shape) == 2 else view for view in views)
-        max_pool(low.b, x, out, slides)
+    views = [view.expand(0, 1) if len(view.shape) == 2 else view for view in views]
+    *given, result = views
+    size = _size(op)
+    if op.name == "trn.max_pool":
+        max_pool(low.b, *given, result, _slides(op, size))
+    elif op.name == "trn.max_pool_backward":
+        dy, x = given
+        max_pool_gradient(low.b, x, dy, result, _slides(op, size))
     else:
-        dy, x, dx = (view.expand(0, 1) if len(view.shape) == 2 else view for view in views)
-        max_pool_gradient(low.b, x, dy, dx, slides)
+        kernel = window_averages if op.name == "trn.avg_pool" else window_averages_gradient
+        kernel(low.b, *given, result, _slides(op, size), Divisors(*window_divisors(op.attrs, size)))
 
 
-def _slides(op: Op) -> tuple[Slide, Slide]:
-    attrs, size = op.attrs, op.operands[-1].shape[-2:]
-    rows, cols = (
-        Slide(size[d], *(attrs[k][d] for k in ("window", "places", "window_strides", "padding_low"))) for d in (0, 1)
-    )
+def _size(op: Op) -> tuple[int, ...]:
+    """The last two dimensions of what windows lie over."""
+    return op.result.shape[-2:] if op.name == "trn.avg_pool_backward" else op.operands[-1].shape[-2:]
+
+
+def _slides(op: Op, size: tuple[int, ...]) -> tuple[Slide, Slide]:
+    names = "window", "places", "window_strides", "padding_low"
+    rows, cols = (Slide(size[d], *(op.attrs[k][d] for k in names)) for d in (0, 1))
     return rows, cols

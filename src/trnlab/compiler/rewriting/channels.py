@@ -61,6 +61,8 @@ class _Exchange:
             "concatenate": self._concatenate,
             "trn.max_pool": self._windows,
             "trn.max_pool_backward": self._windows,
+            "trn.avg_pool": self._windows,
+            "trn.avg_pool_backward": self._windows,
         }
 
     def run(self) -> None:

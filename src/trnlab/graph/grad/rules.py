@@ -247,6 +247,16 @@ def _max_pool(p: BackwardPass, op: Op, d: Value) -> Gradients:
     return [p.b.op("trn.max_pool_backward", d, op.operands[0], **op.attrs)]
 
 
+@rule("trn.avg_pool")
+def _avg_pool(p: BackwardPass, op: Op, d: Value) -> Gradients:
+    return [p.b.op("trn.avg_pool_backward", d, **op.attrs, size=op.operands[0].shape[-2:])]
+
+
+@rule("trn.avg_pool_backward")
+def _avg_pool_backward(p: BackwardPass, op: Op, d: Value) -> Gradients:
+    return [p.b.op("trn.avg_pool", d, **{name: value for name, value in op.attrs.items() if name != "size"})]
+
+
 @rule("trn.attention")
 def _attention(p: BackwardPass, op: Op, d: Value | None, of_sums: Value | None = None) -> Gradients:
     """Gradients of queries, keys and values, and of the bias unless it is known to hide; the sums have none."""

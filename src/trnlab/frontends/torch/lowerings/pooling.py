@@ -197,36 +197,44 @@ def max_pool3d_backward(site, grad, x, kernel_size, stride, padding, dilation, c
 # -- the average ----------------------------------------------------------------------------------------------------
 
 
-def _divisors(pool: PoolingWindows, count_include_pad: bool, override: int | None) -> np.ndarray:
-    """What each window's sum is divided by, float32 [places]."""
-    if override is not None:
-        return np.full(pool.places, override, np.float32)
-    whole = np.ones((), np.float32)
-    for d in range(pool.rank):
-        start = np.arange(pool.places[d]) * pool.strides[d] - pool.padding[d]
-        end = np.minimum(start + pool.window[d], pool.size[d] + pool.padding[d])
-        if not count_include_pad:
-            start, end = np.maximum(start, 0), np.minimum(end, pool.size[d])
-        whole = np.multiply.outer(whole, (end - start).astype(np.float32))
-    return whole
+def _average_attrs(pool: PoolingWindows, count_include_pad: bool, override: int | None) -> list[dict[str, object]]:
+    """Those of `trn.avg_pool`: windows over the last two dimensions, then, of three, over the first."""
+    counted = pool.padding if count_include_pad else (0,) * pool.rank
+    attrs = {**pool.attrs(), "counted": counted}
+    last = {name: numbers[-2:] for name, numbers in attrs.items()}
+    if pool.rank == 2:
+        return [{**last, "divisor": float(override or 0)}]
+    beside = {"window": 1, "window_strides": 1, "padding_low": 0, "places": prod(pool.places[-2:]), "counted": 0}
+    first = {name: (numbers[0], beside[name]) for name, numbers in attrs.items()}
+    return [{**last, "divisor": float(override is not None)}, {**first, "divisor": float(override or 0)}]
 
 
 def _avg_pool(site, x, rank, window, stride, padding, count_include_pad, override):
+    """Where a window holds all there is, it is a sum of rows; otherwise there is a kernel."""
     b, pool = site.b, _pool(x, site.shape, rank, window, stride, padding)
-    padded = pool.padded(site, site.wide(x), 0.0)
-    parts = [pool.at(site, padded, element) for element in pool.elements()]
-    total = parts[0]
-    for part in parts[1:]:
-        total = b.add(total, part)
-    divisors = b.constant(_divisors(pool, count_include_pad, override), float32, pool.places)
-    return site.cast(b.divide(total, b.broadcast_to(divisors, total.shape)))
+    if pool.window == pool.size and not any(pool.padding):
+        total = b.reduce(site.wide(x), range(-rank, 0), keepdims=True)
+        return site.cast(b.divide(total, float(override or prod(pool.window))))
+    y = x if rank == 2 and x.dtype in (bfloat16, float32) else site.wide(x)
+    first, *then = _average_attrs(pool, count_include_pad, override)
+    y = b.op("trn.avg_pool", y, **first)
+    for attrs in then:
+        y = b.op("trn.avg_pool", b.reshape(y, (*y.shape[:-2], prod(pool.places[-2:]))), **attrs)
+    return site.cast(site.shaped(y))
 
 
 def _avg_pool_backward(site, grad, x, rank, window, stride, padding, count_include_pad, override):
     b, pool = site.b, _pool(x, grad.shape, rank, window, stride, padding)
-    divisors = b.constant(_divisors(pool, count_include_pad, override), float32, pool.places)
-    shares = b.divide(site.wide(grad), b.broadcast_to(divisors, grad.shape))
-    return site.cast(pool.back(site, lambda element: shares))
+    if pool.window == pool.size and not any(pool.padding):
+        share = b.divide(site.wide(grad), float(override or prod(pool.window)))
+        return site.cast(b.broadcast_to(share, x.shape))
+    y = grad if rank == 2 and grad.dtype in (bfloat16, float32) else site.wide(grad)
+    last, *then = _average_attrs(pool, count_include_pad, override)
+    for attrs in then:
+        flat = b.reshape(y, (*y.shape[:-2], prod(pool.places[-2:])))
+        y = b.op("trn.avg_pool_backward", flat, **attrs, size=(pool.size[0], flat.shape[-1]))
+        y = b.reshape(y, (*y.shape[:-1], *pool.places[-2:]))
+    return site.cast(b.op("trn.avg_pool_backward", y, **last, size=pool.size[-2:]))
 
 
 @lowers("avg_pool2d.default")

@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Averages of windows, and their gradient: images on partitions, sums of windows as reductions.
+
+A reduction streams one operand at a cycle an element, where an addition of two takes two cycles. So sums are taken
+along rows, and of these along columns. Between the two, an image lies column by column: an engine is half as fast
+where it steps from row to row. The gradient is such a sum, too, of the shares that windows give, for each residue by
+the strides. What a window sees outside of its image is left out. Sums are fp32, and rounded once.
+
+Where images are small, several lie side by side in a partition: transfers and instructions are as much longer.
+
+Letters: R images and channels, flattened; [H, W] what is summed, [Y, X] sums; N images side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, product
+from math import frexp, prod
+
+from trnlab.errors import CapacityError
+from trnlab.isa.base import Engine
+from trnlab.kernels.blocks import P, ViewSource, Workspace, store_rows
+from trnlab.kernels.view import HbmView
+from trnlab.kernels.windows import Slide
+from trnlab.numerics.dtypes import DType, float32
+from trnlab.program.access import AP
+from trnlab.program.builder import Builder
+
+LARGEST = 2048  # elements of a partition that are summed at once, or sums, whichever are more
+FEWEST_BLOCKS = 6  # of up to P partitions, into which images are put side by side, so that transfers overlap
+LOADS, STORES, HELD = 3, 3, 2  # tiles in flight
+ALIGNED = 4096  # bytes that tiles may take beyond what they hold
+
+
+@dataclass(frozen=True)
+class Divisors:
+    """What sums are divided by, row by row and column by column of their places: the product of both."""
+
+    down: Sequence[float]
+    along: Sequence[float]
+
+
+def window_averages(b: Builder, x: HbmView, out: HbmView, slides: tuple[Slide, Slide], divisors: Divisors) -> None:
+    """Record out[..., y, x] = the sum of each window of x [..., H, W], divided; minus zero becomes zero.
+
+    x and out have one format. Uses the SBUF that is free in `b` and leaves it free. Raises CapacityError where it is
+    too little.
+    """
+    with b.scope():
+        _Summer(b, x, out, slides, divisors, shares=False).record()
+
+
+def window_averages_gradient(
+    b: Builder, dy: HbmView, dx: HbmView, slides: tuple[Slide, Slide], divisors: Divisors
+) -> None:
+    """Record dx [..., H, W] = the sum, at each element, of the divided dy [..., y, x] of all windows that see it.
+
+    `slides` say how the windows lie over dx. Otherwise as `window_averages`.
+    """
+    back = slides[0].gradient(), slides[1].gradient()
+    with b.scope():
+        _Summer(b, dy, dx, back, divisors, shares=True).record()
+
+
+@dataclass(frozen=True)
+class _Span:
+    """`count` sums from `at` on, `step` apart, of `taps` elements each: those of the first from `first` on, those of
+    the next `stride` further on. Both are counted from where a band begins."""
+
+    at: int
+    step: int
+    count: int
+    first: int
+    stride: int
+    taps: int
+
+
+@dataclass(frozen=True)
+class _Band:
+    """Sums [start, stop) along one dimension, what they are sums of, [low, high), and how."""
+
+    start: int
+    stop: int
+    low: int
+    high: int
+    spans: tuple[_Span, ...]
+
+    @property
+    def sums(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def seen(self) -> int:
+        return self.high - self.low
+
+    @property
+    def adds(self) -> bool:
+        """Whether any sum has more than one element."""
+        return any(s.taps > 1 for s in self.spans)
+
+    @property
+    def plain(self) -> bool:
+        """Whether sums are what they are sums of, one by one."""
+        return self.spans == (_Span(0, 1, self.seen, 0, 1, 1),) and self.seen == self.sums
+
+    @property
+    def full(self) -> bool:
+        """Whether every sum has an element."""
+        return sum(s.count for s in self.spans) == self.sums
+
+
+def _bands(slide: Slide, size: int) -> list[_Band]:
+    """All sums, `size` at a time."""
+    return [_band(slide, start, min(start + size, slide.places)) for start in range(0, slide.places, size)]
+
+
+def _band(slide: Slide, start: int, stop: int) -> _Band:
+    found = []
+    for phase in slide.phases():
+        for run in phase.runs():
+            a, z = (-(-(edge - phase.residue) // slide.spread) for edge in (start, stop))
+            a, z = max(a, run.start), min(z, run.start + run.count)
+            if a < z:
+                first, at = run.first + (a - run.start) * phase.step, phase.residue + a * slide.spread - start
+                found.append(_Span(at, slide.spread, z - a, first, phase.step, run.taps))
+    low = min((s.first for s in found), default=0)
+    high = max((s.first + (s.count - 1) * s.stride + s.taps for s in found), default=1)
+    spans = tuple(_Span(s.at, s.step, s.count, s.first - low, s.stride, s.taps) for s in found)
+    return _Band(start, stop, low, high, spans)
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """`images` of each of `count` partitions from `row` on, in bands of rows and columns."""
+
+    row: int
+    count: int
+    images: int
+    down: _Band
+    along: _Band
+
+    @property
+    def rows(self) -> int:
+        """Of all images, that are summed."""
+        return self.images * self.down.seen
+
+    @property
+    def seen(self) -> int:
+        return self.rows * self.along.seen
+
+    @property
+    def between(self) -> int:
+        """Sums along rows."""
+        return self.rows * self.along.sums
+
+    @property
+    def sums(self) -> int:
+        return self.images * self.down.sums * self.along.sums
+
+
+class _Summer:
+    def __init__(
+        self, b: Builder, x: HbmView, out: HbmView, slides: tuple[Slide, Slide], divisors: Divisors, *, shares: bool
+    ) -> None:
+        """`shares`: what is summed is divided, not the sums."""
+        self.b, self.slides, self.divisors, self.shares = b, slides, divisors, shares
+        self.work, self.dtype, self.lead = Workspace(b), x.dtype, len(x.shape) - 2
+        images, self.bands = self._fitting(x.shape)
+        batch = x.shape[-3] // images
+        self.x, self.out = (view.split(self.lead - 1, batch, images) for view in (x, out))
+        self.images, self.rows = images, prod(x.shape[:-2]) // images
+        self.held = [self._tile(0, 1, *bands) for bands in self.bands]
+        self.alone = not any(down.adds or along.adds for down, along in self.bands)
+
+    def _tile(self, row: int, count: int, down: _Band, along: _Band) -> _Tile:
+        return _Tile(row, count, self.images, down, along)
+
+    def _fitting(self, shape: tuple[int, ...]) -> tuple[int, list[tuple[_Band, _Band]]]:
+        """Images side by side, and bands: as large as they may be, and have room."""
+        down, along = self.slides
+        largest = LARGEST
+        while largest:
+            size = max(down.size * along.size, down.places * along.places)
+            images = self._side_by_side(shape, largest // size)
+            bands = self._cut(largest)
+            need = max(self._nbytes(_Tile(0, 1, images, *pair)) for pair in bands)
+            if need <= self.b.sbuf_free:
+                return images, bands
+            largest //= 2
+        raise CapacityError(
+            "windows to pool over have no room",
+            code="TRN504",
+            limit=f"{self.b.sbuf_free} bytes per partition left",
+            got=f"{need} bytes for a window",
+            chip=self.b.chip.name,
+            remedy="make the windows smaller",
+        )
+
+    def _side_by_side(self, shape: tuple[int, ...], most: int) -> int:
+        rows, batch = prod(shape[:-2]), shape[-3]
+        most = min(most, rows // (P * FEWEST_BLOCKS))
+        return max((n for n in range(1, most + 1) if batch % n == 0), default=1)
+
+    def _cut(self, largest: int) -> list[tuple[_Band, _Band]]:
+        """Bands of rows; of columns where rows are too long."""
+        down, along = self.slides
+        for width in _sizes(along.places):
+            columns = _bands(along, width)
+            wide = max(max(band.seen, band.sums) for band in columns)
+            for height in _sizes(down.places):
+                rows = _bands(down, height)
+                if max(max(band.seen, band.sums) for band in rows) * wide <= largest:
+                    return list(product(rows, columns))
+        return list(product(_bands(down, 1), _bands(along, 1)))
+
+    def _nbytes(self, tile: _Tile) -> int:
+        """Bytes per partition of all tiles in flight."""
+        item, wide = self.dtype.itemsize, HELD * float32.itemsize
+        divided = tile.seen if self.shares else tile.sums
+        return item * (LOADS * tile.seen + STORES * tile.sums) + wide * (tile.between + divided) + ALIGNED
+
+    def record(self) -> None:
+        """All images, band by band."""
+        self.zero = self.b.tile((P, 1), float32, name="zero")
+        self.b.memset(dst=self.zero, value=0.0, engine=Engine.GPSIMD)
+        for row in range(0, self.rows, P):
+            for down, along in self.bands:
+                tile = self._tile(row, min(P, self.rows - row), down, along)
+                store_rows(self.b, self._part(self.out, down, along), self._averages(tile), row, 0, rows=self.lead)
+
+    def _averages(self, tile: _Tile) -> AP:
+        x = self._load(tile)
+        result = self._new("averages", self.dtype, STORES, tile, "sums")
+        if self.shares:
+            shares = self._new("shares", float32, HELD, tile, "seen")
+            self._divide(shares, x, tile, (tile.down.low, tile.down.high), (tile.along.low, tile.along.high))
+            self._sum(result, shares, tile)
+        else:
+            sums = self._new("sums", float32, HELD, tile, "sums")
+            self._sum(sums, x, tile)
+            self._divide(result, sums, tile, (tile.down.start, tile.down.stop), (tile.along.start, tile.along.stop))
+        return result
+
+    def _new(self, name: str, dt: DType, bufs: int, tile: _Tile, size: str) -> AP:
+        """A tile of as many elements as `size` says of the tile."""
+        pool = self.work.pool(name, (P, max(getattr(held, size) for held in self.held)), dt, bufs)
+        return pool.next()[: tile.count, : getattr(tile, size)]
+
+    def _part(self, view: HbmView, rows: _Band, columns: _Band, *, seen: bool = False) -> HbmView:
+        """What a band has of each image."""
+        ends = ((band.low, band.high) if seen else (band.start, band.stop) for band in (rows, columns))
+        return view[(slice(None),) * (self.lead + 1) + tuple(slice(*pair) for pair in ends)]
+
+    def _load(self, tile: _Tile) -> AP:
+        x = self._new("images", self.dtype, LOADS, tile, "seen")
+        seen = self._part(self.x, tile.down, tile.along, seen=True)
+        ViewSource(seen, rows=self.lead).load(self.b, x, tile.row, 0)
+        return x
+
+    # -- sums -----------------------------------------------------------------------------------------------------
+    def _sum(self, dst: AP, x: AP, tile: _Tile) -> None:
+        """The sum of each window: along rows, then along columns."""
+        down, along = tile.down, tile.along
+        if down.plain:
+            self._along_rows(dst, x, tile, (along.sums, 1))
+            return
+        between = self._new("along rows", float32, HELD, tile, "between")
+        pitches = (1, tile.rows) if down.adds else (along.sums, 1)
+        self._along_rows(between, x, tile, pitches)
+        self._clear(dst, down)
+        row, column = pitches
+        for s in down.spans:
+            target = dst.with_dims(
+                (down.sums * along.sums, tile.images),
+                (s.step * along.sums, s.count),
+                (1, along.sums),
+                skip=s.at * along.sums,
+            )
+            dims = (down.seen * row, tile.images), (s.stride * row, s.count), (column, along.sums)
+            self._add(target, between, s, dims, s.first * row, row)
+
+    def _along_rows(self, dst: AP, x: AP, tile: _Tile, pitches: tuple[int, int]) -> None:
+        """The sums along each row, from row to row and from column to column so far apart."""
+        row, column = pitches
+        rows, seen = tile.rows, tile.along.seen
+        self._clear(dst, tile.along)
+        for s in tile.along.spans:
+            places, sources = ((column * s.step, s.count), (row, rows)), ((s.stride, s.count), (seen, rows))
+            if column < row:
+                places, sources = places[::-1], sources[::-1]
+            self._add(dst.with_dims(*places, skip=s.at * column), x, s, sources, s.first, 1)
+
+    def _clear(self, dst: AP, band: _Band) -> None:
+        if not band.full:
+            self.b.memset(dst=dst, value=0.0, engine=Engine.GPSIMD)
+
+    def _add(self, dst: AP, x: AP, span: _Span, dims: tuple[tuple[int, int], ...], skip: int, apart: int) -> None:
+        """dst = the sums of `taps` elements of x, so far apart. VectorE has enough to do where any are added."""
+        if span.taps > 1:
+            data = x.with_dims(*dims, (apart, span.taps), skip=skip)
+            self.b.tensor_reduce(dst=dst, data=data, op="add", axes=1, engine=Engine.VECTOR)
+        elif self.alone:
+            self.work.evacuate(dst, x.with_dims(*dims, skip=skip))
+        else:
+            self.b.activation(dst=dst, data=x.with_dims(*dims, skip=skip), op="copy", engine=Engine.SCALAR)
+
+    # -- division -------------------------------------------------------------------------------------------------
+    def _divide(self, dst: AP, x: AP, tile: _Tile, rows: tuple[int, int], columns: tuple[int, int]) -> None:
+        """dst = x [images, rows, columns], divided; zero is added, which makes zero of minus zero."""
+        height, width = rows[1] - rows[0], columns[1] - columns[0]
+        down, along = _alike(self.divisors.down[slice(*rows)]), _alike(self.divisors.along[slice(*columns)])
+        for (top, lines, a), (left, cells, c) in product(down, along):
+            part = (height * width, tile.images), (width, lines), (1, cells)
+            skip = top * width + left
+            self._divide_by(a * c, dst.with_dims(*part, skip=skip), x.with_dims(*part, skip=skip))
+
+    def _divide_by(self, divisor: float, dst: AP, x: AP) -> None:
+        """On ScalarE, which multiplies by the reciprocal, where that is exact, or rounded away with the result."""
+        b = self.b
+        if abs(frexp(divisor)[0]) == 0.5 or self.dtype is not float32:
+            zero = self.zero[: x.partitions]
+            b.activation(dst=dst, data=x, op="copy", scale=1 / divisor, bias=zero, engine=Engine.SCALAR)
+        else:
+            b.tensor_scalar(
+                dst=dst, data=x, op0="divide", operand0=divisor, op1="add", operand1=0.0, engine=Engine.VECTOR
+            )
+
+
+def _alike(numbers: Sequence[float]) -> Iterator[tuple[int, int, float]]:
+    """Runs of equal numbers: where each begins, how many they are, which."""
+    at = 0
+    for number, run in groupby(numbers):
+        count = len(list(run))
+        yield at, count, number
+        at += count
+
+
+def _sizes(places: int) -> Iterator[int]:
+    """Sizes of bands, from one band on to ever more."""
+    size, last = places, 0
+    for count in range(1, places + 1):
+        size = -(-places // count)
+        if size != last:
+            yield size
+        last = size
