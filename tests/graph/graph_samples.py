@@ -72,6 +72,8 @@ def every_op():
     sizes = {"window": (2, 3), "window_strides": (2, 1), "padding_low": (0, 1), "places": (2, 8)}
     pooled = b.op("trn.max_pool", q, **sizes)
     spread = b.op("trn.max_pool_backward", pooled, q, **sizes)
+    mean = b.op("trn.avg_pool", q, **sizes, counted=(0, 1))
+    shared = b.op("trn.avg_pool_backward", mean, **sizes, divisor=3.0, size=q.shape[-2:])
     both = b.op("trn.moments", q, dimensions=(1, 3))
     shares = b.op("trn.softmax_statistics", q, dimensions=(3,))
     squares = b.op("trn.sum_of_squares", q, dimensions=(2, 3))
@@ -102,6 +104,7 @@ def every_op():
         words,
         pooled,
         spread,
+        shared,
     )
     for i, value in enumerate(results):
         b.output(value, f"out {i}", alias_of=x if value is total else None)

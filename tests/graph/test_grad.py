@@ -26,6 +26,7 @@ def signed(*shape):
 
 X, Y, P = signed(3, 4), signed(3, 4), positive(3, 4)
 IMAGE, KERNEL = signed(2, 4, 7, 8), signed(6, 2, 3, 3)
+TOUCHING = {"window": (2, 2), "window_strides": (2, 2), "padding_low": (0, 0)}
 HEADS = [signed(2, 4, 5, 8), signed(2, 2, 5, 8), signed(2, 2, 5, 8)]
 
 
@@ -145,6 +146,16 @@ CASES = {
         lambda b, x: b.op("trn.max_pool", x, window=(3, 3), window_strides=(2, 2), padding_low=(1, 1), places=(4, 4)),
         lambda x: torch.nn.functional.max_pool2d(x, 3, 2, 1),
         [IMAGE],
+    ),
+    "avg_pool": (
+        lambda b, x: b.op("trn.avg_pool", x, window=(3, 3), window_strides=(2, 2), padding_low=(1, 1), places=(4, 4)),
+        lambda x: torch.nn.functional.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+        [IMAGE],
+    ),
+    "avg_pool_backward": (
+        lambda b, y: b.op("trn.avg_pool_backward", y, **TOUCHING, places=(3, 4), size=(6, 8)),
+        lambda y: torch.nn.functional.interpolate(y, scale_factor=2) / 4,
+        [signed(2, 4, 3, 4)],
     ),
     "attention": (
         lambda b, q, k, v: b.attention(q, k, v, causal=True)[0],

@@ -62,6 +62,7 @@ ADD_ROWS = {
 PAD = {"edge_padding_low": (1, -1), "edge_padding_high": (0, 0), "interior_padding": (0, 2)}
 QKV = ["2x4x5x8xbfloat16", "2x2x7x8xbfloat16", "2x2x7x8xbfloat16"]
 WINDOWS = {"window": (2, 3), "window_strides": (2, 1), "padding_low": (0, 1), "places": (4, 6)}
+AVERAGES = {**WINDOWS, "counted": (0, 1), "divisor": 0.0}
 HEADS = {"causal": True, "scale": 0.5, "hides": False, "shifted": False, "precision": "DEFAULT"}
 SHIFTED, BACK = {**HEADS, "shifted": True}, {**HEADS, "dbias": ""}
 
@@ -144,6 +145,8 @@ FOLLOWS = [
     ("trn.max_pool", ["2x9x6xfloat32"], WINDOWS, ["2x4x6xfloat32"]),
     ("trn.max_pool_backward", ["2x4x6xfloat32", "2x9x6xbfloat16"], WINDOWS, ["2x9x6xfloat32"]),
     ("trn.attention", QKV, HEADS, [QKV[0], "2x4x5xfloat32"]),
+    ("trn.avg_pool", ["2x9x6xbfloat16"], AVERAGES, ["2x4x6xbfloat16"]),
+    ("trn.avg_pool_backward", ["2x4x6xfloat32"], {**AVERAGES, "size": (9, 6)}, ["2x9x6xfloat32"]),
     ("trn.attention", [*QKV, "1x1x5x7xfloat32"], HEADS, [QKV[0], "2x4x5xfloat32"]),
     ("trn.attention", [*QKV, "1x4x7x1xfloat32"], SHIFTED, [QKV[0], "2x4x5xfloat32"]),
     ("trn.attention_backward", [QKV[0], *QKV, QKV[0], "2x4x5xfloat32"], BACK, QKV),
@@ -222,6 +225,9 @@ REFUSED = [
     ("trn.attention", [*QKV, "2x4x5x6xfloat32"], HEADS, "TRN302"),
     ("trn.attention", [*QKV, "2x4x5x7xfloat32"], SHIFTED, "TRN302"),
     ("trn.attention", QKV, {"causal": 1, "scale": 0.5}, "TRN304"),
+    ("trn.avg_pool", ["2x9x6xfloat32"], {**AVERAGES, "counted": (0, -1)}, "TRN302"),
+    ("trn.avg_pool", ["2x9x6xfloat32"], {**AVERAGES, "divisor": float("nan")}, "TRN302"),
+    ("trn.avg_pool_backward", ["2x4x5xfloat32"], {**AVERAGES, "size": (9, 6)}, "TRN302"),
 ]
 
 

@@ -210,8 +210,8 @@ def _given_back(b: GraphBuilder, share: Value, first: Sequence[int], sizes: Sequ
 
 
 def window_divisors(attrs: Attrs, size: Sequence[int]) -> list[list[float]]:
-    """What `trn.avg_pool` divides by over an operand whose last two dimensions are `size`: products of a number for each
-    place along one, and one for each along the other."""
+    """What `trn.avg_pool` divides by over an operand whose last two dimensions are `size`: products of a number for
+    each place along one, and one for each along the other."""
     if attrs["divisor"]:
         return [[attrs["divisor"] if d == 0 else 1.0] * attrs["places"][d] for d in (0, 1)]
     names = "places", "window_strides", "padding_low", "window", "counted"
@@ -224,10 +224,10 @@ def window_divisors(attrs: Attrs, size: Sequence[int]) -> list[list[float]]:
 
 
 def _averaged(b: GraphBuilder, x: Value, attrs: Attrs, size: Sequence[int]) -> Value:
-    """x [..., places] divided."""
+    """x [..., places] divided; zero is added, which makes zero of minus zero."""
     down, along = window_divisors(attrs, size)
     divisors = b.constant(np.multiply.outer(down, along).astype(np.float32), float32)
-    return b.divide(x, b.broadcast_to(divisors, x.shape))
+    return b.add(b.divide(x, b.broadcast_to(divisors, x.shape)), 0.0)
 
 
 def _avg_pool(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:

@@ -16,17 +16,16 @@ def lower_pool(low: Lowering) -> None:
     """Record a group that is one pooling."""
     op = low.group.anchor
     views = [low.view(v) for v in (*op.operands, op.result)]
-    views = [view.expand(0, 1) if len(view.shape) == 2 else view for view in views]
-    *given, result = views
+    first, *others, result = (view.expand(0, 1) if len(view.shape) == 2 else view for view in views)
     size = _size(op)
+    slides = _slides(op, size)
     if op.name == "trn.max_pool":
-        max_pool(low.b, *given, result, _slides(op, size))
+        max_pool(low.b, first, result, slides)
     elif op.name == "trn.max_pool_backward":
-        dy, x = given
-        max_pool_gradient(low.b, x, dy, result, _slides(op, size))
+        max_pool_gradient(low.b, others[0], first, result, slides)
     else:
         kernel = window_averages if op.name == "trn.avg_pool" else window_averages_gradient
-        kernel(low.b, *given, result, _slides(op, size), Divisors(*window_divisors(op.attrs, size)))
+        kernel(low.b, first, result, slides, Divisors(*window_divisors(op.attrs, size)))
 
 
 def _size(op: Op) -> tuple[int, ...]:
