@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from compiled import execute
+from compiled import execute_in_both_orders
 
 from trnlab import chips
 from trnlab.graph.builder import GraphBuilder
@@ -14,7 +14,7 @@ from trnlab.kernels.pooling.maxima import max_pool
 from trnlab.kernels.pooling.maxima_gradient import max_pool_gradient
 from trnlab.kernels.view import full
 from trnlab.kernels.windows import Slide
-from trnlab.numerics.dtypes import float32
+from trnlab.numerics.dtypes import bfloat16, float32
 from trnlab.program import Builder
 from trnlab.sim.functional import Machine
 
@@ -28,6 +28,8 @@ CASES = {  # shape, window, strides, padding
     "an image in four parts": ((1, 32, 8, 9), (5, 5), (1, 1), (2, 2)),
     "parts whose edges differ": ((1, 64, 5, 6), (3, 3), (2, 2), (1, 1)),
     "rows first": ((1, 4, 9, 9), (5, 5), (1, 1), (2, 2)),
+    "given away in parts": ((1, 3, 37, 30), (3, 4), (2, 1), (1, 1)),
+    "rows too long for a bank": ((1, 2, 5, 530), (3, 3), (2, 1), (1, 1)),
 }
 
 
@@ -38,31 +40,58 @@ def expected(x, dy, window, strides, padding):
     return y.detach().numpy(), x.grad.numpy()
 
 
+def graph_of(shape, places, window, strides, padding, dtype):
+    b = GraphBuilder("pool")
+    x, dy = b.input("x", shape, dtype), b.input("dy", (*shape[:2], *places), dtype)
+    attrs = {"window": window, "window_strides": strides, "padding_low": padding, "places": tuple(places)}
+    b.output(b.op("trn.max_pool", x, **attrs))
+    b.output(b.op("trn.max_pool_backward", dy, x, **attrs))
+    return b.build()
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("values", ["normal", "ties", "not finite"])
 @pytest.mark.parametrize("name", CASES)
-def test_pooling(name, values):
+def test_pooling(name, values, dtype):
     """Of several NaN in a window PyTorch takes the last, and this the first: there is one. Sums are exact."""
     shape, window, strides, padding = CASES[name]
     rng = np.random.default_rng(0)
-    x, dy = (rng.standard_normal(shape).astype(np.float32) for _ in range(2))
-    dy = np.round(dy * 64) / 64
-    if values == "ties":
+    x, dy = (rng.standard_normal(shape).astype(dtype.numpy).astype(np.float32) for _ in range(2))
+    dy = np.round(dy * 64 if dtype is float32 else dy) / 64
+    if values == "ties":  # of zeros of both signs, too
         x = np.round(x)
     if values == "not finite":
         x[rng.random(shape) < 0.1] = -np.inf
         x[rng.random(shape) < 0.05] = np.inf
         x[0, 0, 3, 3] = np.nan
     y, dx = expected(x, dy, window, strides, padding)
-    b = GraphBuilder("pool")
-    a, given = b.input("x", shape, float32), b.input("dy", y.shape, float32)
-    attrs = {"window": window, "window_strides": strides, "padding_low": padding, "places": y.shape[2:]}
-    b.output(b.op("trn.max_pool", a, **attrs))
-    b.output(b.op("trn.max_pool_backward", given, a, **attrs))
-    graph = b.build()
-    arrays = [x, np.ascontiguousarray(dy[:, :, : y.shape[2], : y.shape[3]])]
-    for got in (interpret(graph, arrays), execute(graph, arrays)):
-        np.testing.assert_array_equal(got[0], y)
-        np.testing.assert_array_equal(got[1], dx)
+    graph = graph_of(shape, y.shape[2:], window, strides, padding, dtype)
+    given = np.ascontiguousarray(dy[:, :, : y.shape[2], : y.shape[3]])
+    arrays = [a.astype(dtype.numpy) for a in (x, given)]
+    found = [execute_in_both_orders(graph, arrays, chip=chip) for chip in ("trn1", "trn2")]
+    for got in (interpret(graph, arrays), *found):
+        np.testing.assert_array_equal(got[0].astype(np.float32), y)
+        np.testing.assert_array_equal(got[1].astype(np.float32), dx)
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=lambda dtype: dtype.name)
+def test_of_several_nan_one_gets_the_gradient(dtype):
+    """Whatever their bits are: signs and payloads differ."""
+    shape, window, strides, padding = (1, 5, 13, 12), (3, 3), (2, 2), (1, 1)
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal(shape).astype(dtype.numpy)
+    bits = x.view(np.uint16 if dtype is bfloat16 else np.uint32)
+    nan = np.array([0x7FC0, 0xFFC0, 0x7FC1, 0xFFFF, 0x7F81], bits.dtype) << (8 * bits.itemsize - 16)
+    picked = rng.random(shape) < 0.3
+    bits[picked] = rng.choice(nan, int(picked.sum()))
+    given = np.ones((1, 5, 7, 6), dtype.numpy)
+    graph = graph_of(shape, (7, 6), window, strides, padding, dtype)
+    holds = F.max_pool2d(torch.tensor(picked.astype(np.float32)), window, strides, padding)
+    for chip in ("trn1", "trn2"):
+        _, dx = execute_in_both_orders(graph, [x, given], chip=chip)
+        dx = dx.astype(np.float32)
+        assert dx.sum() == given.size
+        assert dx[picked].sum() == float(holds.sum())
 
 
 def test_bands():

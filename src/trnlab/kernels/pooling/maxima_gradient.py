@@ -3,8 +3,11 @@
 
 An image comes on chip as it lies in memory, and the maxima are made again, along rows of the image first, then along
 columns; what a window sees outside of the image is left out. Each window's gradient goes to the first of its elements
-that is as large, or is NaN: first to one of the window's rows, then from what each row was given to one of its
-elements. GpSimd compares, Vector selects and adds.
+that is its maximum: first to one of the window's rows, then from what each row was given to one of its elements.
+
+GpSimd compares: the bits, since a maximum is one of the elements, and NaN is not equal to itself. Zeros have one sign
+before. VectorE selects and adds, a few rows at a time: what is given away lies in PSUM then, because an engine takes
+two operands at a cycle an element from there, and at two where both are in SBUF.
 
 Letters: R images and channels, flattened; [H, W] input, [Y, X] places.
 """
@@ -12,26 +15,28 @@ Letters: R images and channels, flattened; [H, W] input, [Y, X] places.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import cycle
 from math import prod
 from typing import NamedTuple
 
 from trnlab.errors import CapacityError
 from trnlab.isa.base import Engine
-from trnlab.kernels.blocks import P, ViewSource, Workspace, store_rows
+from trnlab.kernels.blocks import BANK, BANKS, P, ViewSource, Workspace, store_rows
 from trnlab.kernels.view import HbmView
 from trnlab.kernels.windows import Slide, WindowTap
-from trnlab.numerics.dtypes import float32, uint8
+from trnlab.numerics.dtypes import float32, int16, int32, uint8
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
 
 LOWEST = float("-inf")
+FEWEST_ROWS = 2  # given away at a time: windows that see two parts of an image are looked at twice
 
 
 def max_pool_gradient(b: Builder, x: HbmView, dy: HbmView, dx: HbmView, slides: tuple[Slide, Slide]) -> None:
     """Record dx [..., H, W]: of each window, dy [..., y, x] at its first largest element. Sums are fp32.
 
-    x, dy and dx have one format. Uses the SBUF that is free in `b` and leaves it free. Raises CapacityError where it
-    is too little.
+    NaN is larger than all; of several with different bits it is one of them. x, dy and dx have one format. Uses the
+    SBUF that is free in `b` and leaves it free. Raises CapacityError where it is too little.
     """
     with b.scope():
         _Backward(b, x, slides).record(dy, dx)
@@ -65,13 +70,21 @@ class _Backward:
         self.lead, (self.h, self.w) = len(x.shape) - 2, x.shape[-2:]
         self.rows, self.width = prod(x.shape[:-2]), slides[1].places
         self.down, self.along = slides[0].phases()[0], slides[1].phases()[0]
+        self.part = self._rows_of_a_bank()
         self.bands = self._fitting()
+
+    def _rows_of_a_bank(self) -> int:
+        """Of an image, that are given their gradients at a time, so that these are in a bank of PSUM; 0 for none."""
+        for size in range(min(BANK // self.width, self.h), FEWEST_ROWS - 1, -1):
+            parts = self.bands_of(size)
+            if max(max(part.end - part.own, part.places) for part in parts) * self.width <= BANK:
+                return size - size % self.down.step if size > self.down.step else size
+        return 0
 
     def _fitting(self) -> list[_Band]:
         """The fewest bands that fit."""
-        most = max(self.h, self.slides[0].places)
-        for count in range(1, most + 1):
-            bands = self.bands_of(-(-most // count))
+        for count in range(1, self.h + 1):
+            bands = self.bands_of(-(-self.h // count))
             need = max(map(self.nbytes, bands)) + 4096
             if need <= self.b.sbuf_free:
                 self.rows_held = max(band.rows for band in bands)
@@ -163,10 +176,11 @@ class _Backward:
         for _, target, source in parts:
             self.b.tensor_tensor(dst=target, data1=target, data2=source, op="max", engine=Engine.VECTOR)
 
-    def bands_of(self, size: int) -> list[_Band]:
-        found = []
-        for own in range(0, self.h, size):
-            end = min(own + size, self.h)
+    def bands_of(self, size: int, first: int = 0, last: int = 0) -> list[_Band]:
+        """Rows [first, last) of the image, or all, so many at a time."""
+        found, last = [], last or self.h
+        for own in range(first, last, size):
+            end = min(own + size, last)
             spans = [self._seen(t, own, end) for t in self.down.taps]
             spans = [(a, z) for a, z in spans if a < z] or [(0, 1)]
             start, stop = min(a for a, _ in spans), max(z for _, z in spans)
@@ -180,24 +194,27 @@ class _Backward:
         return max(t.start, -((t.first - own) // step)), min(t.stop, -((t.first - end) // step))
 
     def nbytes(self, band: _Band) -> int:
+        """Of all tiles that a band takes."""
         item, places, own = self.x.dtype.itemsize, band.places * self.width, band.end - band.own
         across, along, image = band.rows * self.width, own * self.width, own * self.w
-        twice = item * (band.rows * self.w + across + 2 * places + image) + 4 * (along + image)
-        return 2 * twice + 12 * max(along, places) + max(across, image)
+        given = BANK if self.part else along
+        twice = item * (2 * band.rows * self.w + across + 2 * places + image) + 4 * (given + image)
+        twice += len(self.down.taps) * places + len(self.along.taps) * along
+        return 2 * twice + (0 if self.part else 8 * max(along, places))
 
     def record(self, dy: HbmView, dx: HbmView) -> None:
         """All rows, band by band."""
         held = max(band.end - band.own for band in self.bands)
-        places, image, along = self.places_held * self.width, held * self.w, held * self.width
-        pool = self.work.pool
-        self.sums, self.along_rows = (pool(n, (P, c), float32, bufs=2) for n, c in (("sums", image), ("rows", along)))
-        self.marks, self.shares = (
-            pool(n, (P, max(along, places)), d, bufs) for n, d, bufs in (("marks", uint8, 4), ("share", float32, 2))
+        self.places, self.image, self.given = self.places_held * self.width, held * self.w, held * self.width
+        along, pool = BANK if self.part else self.given, self.work.pool
+        self.sums, self.along_rows = (
+            pool(n, (P, c), float32, bufs=2) for n, c in (("sums", self.image), ("rows", along))
         )
-        self.odd = pool("odd", (P, max(along, image, self.rows_held * self.width)), uint8, bufs=1)
+        self.banks = [self.b.psum((P, BANK), bank=i) for i in range(BANKS)] if self.part else []
+        self.turns = cycle(range(BANKS // 2)), cycle(range(BANKS // 2, BANKS))  # what is given away, shares
         self.zero = self.b.tile((P, 1), float32, name="zero")
         self.b.memset(dst=self.zero, value=0.0, engine=Engine.GPSIMD)
-        results = pool("dx", (P, image), dx.dtype, bufs=2)
+        results = pool("dx", (P, self.image), dx.dtype, bufs=2)
         parts = [(row, band) for row in range(0, self.rows, P) for band in self.bands]
         ahead = self._prepared(dy, *parts[0])
         for i, (row, band) in enumerate(parts):
@@ -210,29 +227,92 @@ class _Backward:
                 self.b.activation(dst=result, data=total, op="copy", engine=Engine.SCALAR)
             store_rows(self.b, dx, result, row, band.own * self.w, rows=self.lead, engine=Engine.SCALAR)
 
-    def _prepared(self, dy: HbmView, row: int, band: _Band) -> tuple[AP, AP, AP, AP]:
-        """The image, the gradient of its windows, and the largest elements of these windows' rows and of these."""
+    def _prepared(self, dy: HbmView, row: int, band: _Band) -> _Prepared:
+        """The gradient of a band's windows, and what of it goes to each row of these, and then to each column."""
         count = min(P, self.rows - row)
-        x = self.load(self.x, "image", band.low, band.high, self.rows_held, row, count)
+        x = self._of_one_zero(self.load(self.x, "image", band.low, band.high, self.rows_held, row, count))
         given = self.load(dy, "dy", band.start, band.stop, self.places_held, row, count)
-        return (x, given, *self.largest(x, band))
-
-    def _gradient(self, prepared: tuple[AP, AP, AP, AP], band: _Band) -> AP:
-        """Rows [own, end) of the image's gradient: from windows to rows of windows, from these to elements."""
-        x, dy, across, best = prepared
-        count, own = x.partitions, band.end - band.own
-        along, total = self.along_rows.next()[:count, : own * self.width], self.sums.next()[:count, : own * self.w]
-        for tile in (along, total):  # Scalar has nothing else to do
-            zeros = self.zero[:count].with_dims((0, tile.free))
-            self.b.activation(dst=tile, data=zeros, op="copy", engine=Engine.SCALAR)
-        self._distribute([self._row(t, a, z, band) for t, a, z in self.met(band)], across, best, dy, along)
+        across, best = self.largest(x, band)
+        rows = [self._row(t, a, z, band) for t, a, z in self.met(band)]
+        columns = [self._column(u, band) for u in self.along.taps]
+        down = self._all_marks("row", self.places, rows, across, best)
         below = band.own - band.low
         x, across = (
-            tile.with_dims((1, own * width), skip=below * width)
-            for tile, width in ((x, self.w), (across, self.width))
+            tile.with_dims((1, tile.free - below * n), skip=below * n)
+            for tile, n in ((x, self.w), (across, self.width))
         )
-        self._distribute([self._column(u, own) for u in self.along.taps], x, across, along, total)
+        return _Prepared(given, down, self._all_marks("column", self.given, columns, x, across))
+
+    def _of_one_zero(self, x: AP) -> AP:
+        """x with zero added, which makes zero of minus zero; ScalarE has little else to do."""
+        clean = self.work.pool("clean", (P, self.rows_held * self.w), x.dtype, bufs=2).next()[
+            : x.partitions, : x.free
+        ]
+        self.b.activation(
+            dst=clean, data=x, op="copy", scale=1.0, bias=self.zero[: x.partitions], engine=Engine.SCALAR
+        )
+        return clean
+
+    def _all_marks(self, name: str, size: int, elements: list[_Element], x: AP, best: AP) -> list[AP | None]:
+        """Of each element of the windows where it is their largest; None for the last if it gets all that is left."""
+        found: list[AP | None] = []
+        for i, e in enumerate(elements):
+            if e.everywhere and i == len(elements) - 1:
+                found.append(None)
+                continue
+            marks = self.work.pool(f"{name} {i}", (P, size), uint8, bufs=2).next()[: x.partitions]
+            seen, largest = (tile.cast(int16 if tile.dtype.itemsize == 2 else int32) for tile in (x, best))
+            self.b.tensor_tensor(
+                dst=e.alike(marks),
+                data1=e.of_image(seen),
+                data2=e.of_places(largest),
+                op="is_equal",
+                engine=Engine.GPSIMD,
+            )
+            found.append(marks)
+        return found
+
+    def _gradient(self, prepared: _Prepared, band: _Band) -> AP:
+        """Rows [own, end) of the image's gradient."""
+        own = band.end - band.own
+        total = self.sums.next()[: prepared.dy.partitions, : own * self.w]
+        met = [(u, u.start, u.stop) for u in self.along.taps]
+        for start, count in _left_out(met, self.along.step, 0, self.w):
+            self._clear(total.with_dims((self.w, own), (1, count), skip=start))
+        for part in self.bands_of(self.part, band.own, band.end) if self.part else [band]:
+            first, last = ((row - band.own) * self.w for row in (part.own, part.end))
+            self._give_part(prepared, band, part, total[:, first:last])
         return total
+
+    def _give_part(self, prepared: _Prepared, band: _Band, part: _Band, total: AP) -> None:
+        """From windows to rows of windows, from these to elements, of a part of a band."""
+        width, met = self.width, self.met(part)
+        along = self.along_rows.next()[: total.partitions, : (part.end - part.own) * width]
+        for start, count in _left_out(met, self.down.step, part.own, part.end):
+            self._clear(along[:, start * width : (start + count) * width])
+        dy = prepared.dy[:, (part.start - band.start) * width : (part.stop - band.start) * width]
+        marks = {t: (a, found) for (t, a, _), found in zip(self.met(band), prepared.rows)}
+        rows = [(self._row(t, a, z, part), marks[t][1], (a - marks[t][0]) * width) for t, a, z in met]
+        self._distribute(rows, self._near(dy), along)
+        below = part.own - band.own
+        columns = [
+            (self._column(u, part), found, below * (u.stop - u.start))
+            for u, found in zip(self.along.taps, prepared.columns)
+        ]
+        self._distribute(columns, self._near(along), total)
+
+    def _clear(self, tile: AP) -> None:
+        """Zeros, by ScalarE, which has little else to do."""
+        zeros = self.zero[: tile.partitions].with_dims((0, tile.free))
+        self.b.activation(dst=tile, data=zeros, op="copy", engine=Engine.SCALAR)
+
+    def _near(self, tile: AP) -> AP:
+        """A copy in PSUM, where that is used."""
+        if not self.part:
+            return tile
+        copy = self.banks[next(self.turns[0])][: tile.partitions, : tile.free]
+        self.b.activation(dst=copy, data=tile, op="copy", engine=Engine.SCALAR)
+        return copy
 
     def _row(self, t: WindowTap, a: int, z: int, band: _Band) -> _Element:
         """A row of the window, in rows [a, z) of places."""
@@ -249,39 +329,29 @@ class _Backward:
             (a, z) == (band.start, band.stop),
         )
 
-    def _column(self, u: WindowTap, rows: int) -> _Element:
+    def _column(self, u: WindowTap, band: _Band) -> _Element:
         """A column of the window, in all rows."""
-        step = self.along.step
+        step, rows = self.along.step, band.end - band.own
         seen = _Steps(u.first + u.start * step, self.w, step)
         everywhere = (u.start, u.stop) == (0, self.width)
         places = _Steps(u.start, self.width, 1)
         return _Element((rows, u.stop - u.start), places, seen, (0, rows), seen, u.first % step, everywhere)
 
-    def _distribute(self, elements: list[_Element], x: AP, best: AP, rest: AP, total: AP) -> None:
-        """Give each place's number in `rest` to the first of its elements that is as large as `best`, or NaN.
+    def _distribute(self, elements: list[tuple[_Element, AP | None, int]], rest: AP, total: AP) -> None:
+        """Give each place's number in `rest` to the first of its elements that is marked, from so many marks on.
 
-        Nothing is left in `rest`. `total` is zero at first. A last element that every place has gets what is left.
+        Nothing is left in `rest`. `total` is zero where the first element of a residue leaves something out. A last
+        element without marks gets what is left.
         """
-        b = self.b
-        odd = self.odd.next()[: x.partitions, : x.free]
-        b.tensor_tensor(dst=odd, data1=x, data2=x, op="not_equal", engine=Engine.GPSIMD)
         begun: set[int] = set()
-        for i, e in enumerate(elements):
-            last = i == len(elements) - 1
-            marks = None if last and e.everywhere else self._marks(e, x, odd, best)
+        for i, (e, whole, skip) in enumerate(elements):
+            marks = None if whole is None else e.alike(whole, skip=skip)
             self._give(e, rest, marks, total, e.residue in begun)
             begun.add(e.residue)
-            if not last:
+            if i < len(elements) - 1:
+                assert marks is not None
                 left = e.of_places(rest)
-                b.select_reduce(dst=left, predicate=marks, on_true=left, on_false=0.0, reverse_pred=True)
-
-    def _marks(self, e: _Element, x: AP, odd: AP, best: AP) -> AP:
-        """Not zero where an element is the largest, or NaN."""
-        b, marks = self.b, e.alike(self.marks.next()[: x.partitions])
-        seen, largest, strange = e.of_image(x), e.of_places(best), e.of_image(odd)
-        b.tensor_tensor(dst=marks, data1=seen, data2=largest, op="is_equal", engine=Engine.GPSIMD)
-        b.tensor_tensor(dst=marks, data1=marks, data2=strange, op="max", engine=Engine.GPSIMD)
-        return marks
+                self.b.select_reduce(dst=left, predicate=marks, on_true=left, on_false=0.0, reverse_pred=True)
 
     def _give(self, e: _Element, rest: AP, marks: AP | None, total: AP, begun: bool) -> None:
         """Add what is marked to an element's part of the sums, of which nothing is there yet if not `begun`."""
@@ -296,10 +366,39 @@ class _Backward:
                 self.work.evacuate(target, given)
             return
         inside = marks.with_dims((e.size[1], last - first), (1, e.size[1]), skip=first * e.size[1])
-        share = target if not begun else e.alike(self.shares.next()[: rest.partitions], rows=last - first)
+        share = e.alike(self._share()[: rest.partitions], rows=last - first) if begun else target
         b.select_reduce(dst=share, predicate=inside, on_true=given, on_false=0.0)
         if begun:
             b.tensor_tensor(dst=target, data1=target, data2=share, op="add", engine=Engine.VECTOR)
+
+    def _share(self) -> AP:
+        """Room for what an element is given."""
+        if self.part:
+            return self.banks[next(self.turns[1])]
+        return self.work.pool("share", (P, max(self.given, self.places)), float32, bufs=2).next()
+
+
+def _left_out(met: list[tuple[WindowTap, int, int]], step: int, low: int, high: int) -> list[tuple[int, int]]:
+    """Elements [low, high) that the first tap of their residue by the steps does not meet, in runs from `low` on."""
+    firsts = {t.first % step: range(t.first + a * step, t.first + z * step, step) for t, a, z in reversed(met)}
+    bare = [i for i in range(low, high) if i not in firsts.get(i % step, ())]
+    runs: list[tuple[int, int]] = []
+    for i in bare:
+        start, count = runs[-1] if runs else (0, 0)
+        if runs and start + count == i - low:
+            runs[-1] = start, count + 1
+        else:
+            runs.append((i - low, 1))
+    return runs
+
+
+class _Prepared(NamedTuple):
+    """Of a band: the gradient of its windows, and marks of each of their rows and columns; None for what gets all
+    that is left."""
+
+    dy: AP
+    rows: list[AP | None]
+    columns: list[AP | None]
 
 
 class _Steps(NamedTuple):
@@ -342,6 +441,7 @@ class _Element(NamedTuple):
         """Its part of the sums."""
         return self.sums.of(tile, self.inside[1] - self.inside[0], self.size[1])
 
-    def alike(self, tile: AP, rows: int | None = None) -> AP:
-        """The beginning of a tile, as many rows and columns."""
-        return tile.with_dims((self.size[1], self.size[0] if rows is None else rows), (1, self.size[1]))
+    def alike(self, tile: AP, rows: int | None = None, skip: int = 0) -> AP:
+        """As many rows and columns of a tile, from an element on."""
+        dims = (self.size[1], self.size[0] if rows is None else rows), (1, self.size[1])
+        return tile.with_dims(*dims, skip=skip)
