@@ -100,6 +100,11 @@ class _Band:
         return any(s.taps > 1 for s in self.spans)
 
     @property
+    def streamed(self) -> int:
+        """Elements that reductions read."""
+        return sum(s.taps * s.count for s in self.spans if s.taps > 1)
+
+    @property
     def plain(self) -> bool:
         """Whether sums are what they are sums of, one by one."""
         return self.spans == (_Span(0, 1, self.seen, 0, 1, 1),) and self.seen == self.sums
@@ -166,11 +171,14 @@ class _Summer:
         """`shares`: what is summed is divided, not the sums."""
         self.b, self.slides, self.divisors, self.shares = b, slides, divisors, shares
         self.work, self.dtype, self.lead = Workspace(b), x.dtype, len(x.shape) - 2
+        self.on_vector = self.on_gpsimd = 0.0  # seconds of sums given to each
         images, self.bands = self._fitting(x.shape)
         batch = x.shape[-3] // images
         self.x, self.out = (view.split(self.lead - 1, batch, images) for view in (x, out))
         self.images, self.rows = images, prod(x.shape[:-2]) // images
         self.held = [self._tile(0, 1, *bands) for bands in self.bands]
+        self.results = STORES if shares else STORES + self._room()
+        self.burst = 1 if shares else self.results - 1  # of results that are stored together
         self.alone = not any(down.adds or along.adds for down, along in self.bands)
 
     def _tile(self, row: int, count: int, down: _Band, along: _Band) -> _Tile:
@@ -217,28 +225,44 @@ class _Summer:
     def _nbytes(self, tile: _Tile) -> int:
         """Bytes per partition of all tiles in flight."""
         item, wide = self.dtype.itemsize, HELD * float32.itemsize
-        divided = tile.seen if self.shares else tile.sums
+        apart = self.shares and self.dtype is not float32 and self.b.chip.has("parallel_ports")
+        divided = tile.seen + apart * tile.sums if self.shares else tile.sums
         return item * (LOADS * tile.seen + STORES * tile.sums) + wide * (tile.between + divided) + ALIGNED
 
+    def _room(self) -> int:
+        """For how many more results there is room."""
+        free = self.b.sbuf_free - max(map(self._nbytes, self.held))
+        return free // (max(tile.sums for tile in self.held) * self.dtype.itemsize + 64)
+
     def record(self) -> None:
-        """All images, band by band."""
+        """All images, band by band. Averages are stored when there is no more room: DMA engines lose time where
+        stores take turns with loads. The stores of a gradient are longer than its loads, and begin at once."""
         self.zero = self.b.tile((P, 1), float32, name="zero")
         self.b.memset(dst=self.zero, value=0.0, engine=Engine.GPSIMD)
-        for row in range(0, self.rows, P):
-            for down, along in self.bands:
-                tile = self._tile(row, min(P, self.rows - row), down, along)
-                store_rows(self.b, self._part(self.out, down, along), self._averages(tile), row, 0, rows=self.lead)
+        tiles = [
+            self._tile(row, min(P, self.rows - row), *bands) for row in range(0, self.rows, P) for bands in self.bands
+        ]
+        done = list[tuple[_Tile, AP]]()
+        for i, tile in enumerate(tiles):
+            done.append((tile, self._averages(tile)))
+            if len(done) == self.burst or i == len(tiles) - 1:
+                for each in done:
+                    self._store(*each)
+                done.clear()
+
+    def _store(self, tile: _Tile, result: AP) -> None:
+        store_rows(self.b, self._part(self.out, tile.down, tile.along), result, tile.row, 0, rows=self.lead)
 
     def _averages(self, tile: _Tile) -> AP:
         x = self._load(tile)
-        result = self._new("averages", self.dtype, STORES, tile, "sums")
+        result = self._new("averages", self.dtype, self.results, tile, "sums")
         if self.shares:
             shares = self._new("shares", float32, HELD, tile, "seen")
             self._divide(shares, x, tile, (tile.down.low, tile.down.high), (tile.along.low, tile.along.high))
-            self._sum(result, shares, tile)
+            self._sum_shares(result, shares, tile)
         else:
             sums = self._new("sums", float32, HELD, tile, "sums")
-            self._sum(sums, x, tile)
+            self._sum(sums, x, tile, self._adder(tile))
             self._divide(result, sums, tile, (tile.down.start, tile.down.stop), (tile.along.start, tile.along.stop))
         return result
 
@@ -259,8 +283,31 @@ class _Summer:
         return x
 
     # -- sums -----------------------------------------------------------------------------------------------------
-    def _sum(self, dst: AP, x: AP, tile: _Tile) -> None:
-        """The sum of each window: along rows, then along columns."""
+    def _adder(self, tile: _Tile) -> Engine:
+        """Who sums along columns: where GpSimdE does not take turns with VectorE, whichever is done sooner."""
+        chip, across = self.b.chip, tile.images * tile.along.sums
+        self.on_vector += tile.rows * tile.along.streamed / chip.vector.clock.value
+        on_vector = self.on_vector + across * tile.down.streamed / chip.vector.clock.value
+        adds = across * sum((s.taps - 1) * s.count for s in tile.down.spans)
+        on_gpsimd = self.on_gpsimd + adds * chip.gpsimd.elementwise.value / chip.gpsimd.clock.value
+        if chip.has("parallel_ports") and tile.down.adds and on_gpsimd < on_vector:
+            self.on_gpsimd = on_gpsimd
+            return Engine.GPSIMD
+        self.on_vector = on_vector
+        return Engine.VECTOR
+
+    def _sum_shares(self, dst: AP, x: AP, tile: _Tile) -> None:
+        """A reduction rounds its sums once. GpSimdE adds one after the other, in float32."""
+        engine = self._adder(tile)
+        if engine is Engine.VECTOR or dst.dtype is float32:
+            self._sum(dst, x, tile, engine)
+            return
+        sums = self._new("sums", float32, HELD, tile, "sums")
+        self._sum(sums, x, tile, engine)
+        self.b.activation(dst=dst, data=sums, op="copy", engine=Engine.SCALAR)
+
+    def _sum(self, dst: AP, x: AP, tile: _Tile, engine: Engine) -> None:
+        """The sum of each window: along rows, then along columns by an engine."""
         down, along = tile.down, tile.along
         if down.plain:
             self._along_rows(dst, x, tile, (along.sums, 1))
@@ -278,7 +325,7 @@ class _Summer:
                 skip=s.at * along.sums,
             )
             dims = (down.seen * row, tile.images), (s.stride * row, s.count), (column, along.sums)
-            self._add(target, between, s, dims, s.first * row, row)
+            self._add(target, between, s, dims, s.first * row, row, engine)
 
     def _along_rows(self, dst: AP, x: AP, tile: _Tile, pitches: tuple[int, int]) -> None:
         """The sums along each row, from row to row and from column to column so far apart."""
@@ -295,11 +342,25 @@ class _Summer:
         if not band.full:
             self.b.memset(dst=dst, value=0.0, engine=Engine.GPSIMD)
 
-    def _add(self, dst: AP, x: AP, span: _Span, dims: tuple[tuple[int, int], ...], skip: int, apart: int) -> None:
+    def _add(
+        self,
+        dst: AP,
+        x: AP,
+        span: _Span,
+        dims: tuple[tuple[int, int], ...],
+        skip: int,
+        apart: int,
+        engine: Engine = Engine.VECTOR,
+    ) -> None:
         """dst = the sums of `taps` elements of x, so far apart. VectorE has enough to do where any are added."""
-        if span.taps > 1:
+        if span.taps > 1 and engine is Engine.GPSIMD:
+            total, *others = (x.with_dims(*dims, skip=skip + i * apart) for i in range(span.taps))
+            for part in others:
+                self.b.tensor_tensor(dst=dst, data1=total, data2=part, op="add", engine=engine)
+                total = dst
+        elif span.taps > 1:
             data = x.with_dims(*dims, (apart, span.taps), skip=skip)
-            self.b.tensor_reduce(dst=dst, data=data, op="add", axes=1, engine=Engine.VECTOR)
+            self.b.tensor_reduce(dst=dst, data=data, op="add", axes=1, engine=engine)
         elif self.alone:
             self.work.evacuate(dst, x.with_dims(*dims, skip=skip))
         else:
