@@ -171,7 +171,7 @@ class _Summer:
         """`shares`: what is summed is divided, not the sums."""
         self.b, self.slides, self.divisors, self.shares = b, slides, divisors, shares
         self.work, self.dtype, self.lead = Workspace(b), x.dtype, len(x.shape) - 2
-        self.on_vector = self.on_gpsimd = 0.0  # seconds of sums given to each
+        self.on_vector = self.on_scalar = self.on_gpsimd = 0.0  # seconds of work given to each
         images, self.bands = self._fitting(x.shape)
         batch = x.shape[-3] // images
         self.x, self.out = (view.split(self.lead - 1, batch, images) for view in (x, out))
@@ -179,7 +179,8 @@ class _Summer:
         self.held = [self._tile(0, 1, *bands) for bands in self.bands]
         self.results = STORES if shares else STORES + self._room()
         self.burst = 1 if shares else self.results - 1  # of results that are stored together
-        self.alone = not any(down.adds or along.adds for down, along in self.bands)
+        by_gpsimd = b.chip.has("parallel_ports") and any(down.adds for down, _ in self.bands)
+        self.storing = Engine.SCALAR if by_gpsimd else Engine.GPSIMD  # a trigger waits in the order of its engine
 
     def _tile(self, row: int, count: int, down: _Band, along: _Band) -> _Tile:
         return _Tile(row, count, self.images, down, along)
@@ -251,7 +252,8 @@ class _Summer:
                 done.clear()
 
     def _store(self, tile: _Tile, result: AP) -> None:
-        store_rows(self.b, self._part(self.out, tile.down, tile.along), result, tile.row, 0, rows=self.lead)
+        view = self._part(self.out, tile.down, tile.along)
+        store_rows(self.b, view, result, tile.row, 0, rows=self.lead, engine=self.storing)
 
     def _averages(self, tile: _Tile) -> AP:
         x = self._load(tile)
@@ -352,7 +354,7 @@ class _Summer:
         apart: int,
         engine: Engine = Engine.VECTOR,
     ) -> None:
-        """dst = the sums of `taps` elements of x, so far apart. VectorE has enough to do where any are added."""
+        """dst = the sums of `taps` elements of x, so far apart."""
         if span.taps > 1 and engine is Engine.GPSIMD:
             total, *others = (x.with_dims(*dims, skip=skip + i * apart) for i in range(span.taps))
             for part in others:
@@ -361,10 +363,19 @@ class _Summer:
         elif span.taps > 1:
             data = x.with_dims(*dims, (apart, span.taps), skip=skip)
             self.b.tensor_reduce(dst=dst, data=data, op="add", axes=1, engine=engine)
-        elif self.alone:
-            self.work.evacuate(dst, x.with_dims(*dims, skip=skip))
         else:
-            self.b.activation(dst=dst, data=x.with_dims(*dims, skip=skip), op="copy", engine=Engine.SCALAR)
+            self._copy(dst, x.with_dims(*dims, skip=skip))
+
+    def _copy(self, dst: AP, x: AP) -> None:
+        """On VectorE or ScalarE, whichever is done sooner."""
+        chip = self.b.chip
+        on_vector, on_scalar = x.free / chip.vector.clock.value, x.free / chip.scalar.clock.value
+        if self.on_vector + on_vector < self.on_scalar + on_scalar:
+            self.on_vector += on_vector
+            self.b.tensor_copy(dst=dst, src=x, engine=Engine.VECTOR)
+        else:
+            self.on_scalar += on_scalar
+            self.b.activation(dst=dst, data=x, op="copy", engine=Engine.SCALAR)
 
     # -- division -------------------------------------------------------------------------------------------------
     def _divide(self, dst: AP, x: AP, tile: _Tile, rows: tuple[int, int], columns: tuple[int, int]) -> None:
@@ -382,7 +393,9 @@ class _Summer:
         if abs(frexp(divisor)[0]) == 0.5 or self.dtype is not float32:
             zero = self.zero[: x.partitions]
             b.activation(dst=dst, data=x, op="copy", scale=1 / divisor, bias=zero, engine=Engine.SCALAR)
+            self.on_scalar += x.free / b.chip.scalar.clock.value
         else:
+            self.on_vector += x.free / b.chip.vector.clock.value
             b.tensor_scalar(
                 dst=dst, data=x, op0="divide", operand0=divisor, op1="add", operand1=0.0, engine=Engine.VECTOR
             )
