@@ -147,7 +147,7 @@ class _Tile:
 
     @property
     def rows(self) -> int:
-        """Of all images, that are summed."""
+        """Rows of all images, that are summed."""
         return self.images * self.down.seen
 
     @property

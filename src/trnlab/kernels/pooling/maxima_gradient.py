@@ -74,7 +74,7 @@ class _Backward:
         self.bands = self._fitting()
 
     def _rows_of_a_bank(self) -> int:
-        """Of an image, that are given their gradients at a time, so that these are in a bank of PSUM; 0 for none."""
+        """Rows of an image that are given their gradients at a time, from a bank of PSUM; 0 where none would do."""
         for size in range(min(BANK // self.width, self.h), FEWEST_ROWS - 1, -1):
             parts = self.bands_of(size)
             if max(max(part.end - part.own, part.places) for part in parts) * self.width <= BANK:
@@ -194,7 +194,7 @@ class _Backward:
         return max(t.start, -((t.first - own) // step)), min(t.stop, -((t.first - end) // step))
 
     def nbytes(self, band: _Band) -> int:
-        """Of all tiles that a band takes."""
+        """Bytes per partition of all tiles that a band takes."""
         item, places, own = self.x.dtype.itemsize, band.places * self.width, band.end - band.own
         across, along, image = band.rows * self.width, own * self.width, own * self.w
         given = BANK if self.part else along
@@ -254,7 +254,7 @@ class _Backward:
         return clean
 
     def _all_marks(self, name: str, size: int, elements: list[_Element], x: AP, best: AP) -> list[AP | None]:
-        """Of each element of the windows where it is their largest; None for the last if it gets all that is left."""
+        """Where each element of the windows is their largest; None for the last if it gets all that is left."""
         found: list[AP | None] = []
         for i, e in enumerate(elements):
             if e.everywhere and i == len(elements) - 1:
@@ -393,8 +393,8 @@ def _left_out(met: list[tuple[WindowTap, int, int]], step: int, low: int, high: 
 
 
 class _Prepared(NamedTuple):
-    """Of a band: the gradient of its windows, and marks of each of their rows and columns; None for what gets all
-    that is left."""
+    """What a band gives away: the gradient of its windows, and marks of each of their rows and columns; None for what
+    gets all that is left."""
 
     dy: AP
     rows: list[AP | None]
