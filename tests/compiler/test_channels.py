@@ -93,3 +93,91 @@ def test_no_transposes_between_layers():
     assert [op.operands[0].name for op in inner] == ["x"]
     sums = [op for op in graph.ops if op.name == "reduce"]
     assert all(op.attrs["dimensions"] == (1, 2, 3) for op in sums), "a channel's pixels lie in one row"
+
+
+LAST, FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
+
+
+def layer_of_channels_last(b, x, channels, rng, name):
+    """As `layer`, of [N, H, W, C] and windows [Y, X, I, O]: as JAX and TensorFlow have them."""
+    window = int(rng.integers(1, 4))
+    w = b.input(name, (window, window, x.shape[3], channels), float32)
+    pad = ((window // 2,) * 2, ((window - 1) // 2,) * 2)
+    y = b.transpose(b.convolution(b.transpose(x, FIRST), b.transpose(w, (3, 2, 0, 1)), padding=pad), LAST)
+    for choice in rng.integers(0, 10, 3):
+        match int(choice):
+            case 0:
+                y = b.subtract(y, b.reshape(b.reduce(y, (0, 1, 2)), (1, 1, 1, channels)))
+            case 1:
+                y = b.maximum(y, 0.0)
+            case 2:
+                y = b.multiply(y, b.reduce(y, (1, 2), keepdims=True))
+            case 3:
+                y = b.add(y, b.reduce(y, (3,), "maximum", keepdims=True))
+            case 4:
+                images, rows, cols, _ = y.shape
+                y = b.slice(
+                    b.pad(y, (0, 1, 0, 1), (1, 0, 1, 0)), (0, 1, 0, 1), (images, 1 + rows, cols, 1 + channels)
+                )
+            case 5:
+                y = b.add(y, b.transpose(b.transpose(y, (1, 3, 0, 2)), (2, 0, 3, 1)))
+            case 6:
+                y = b.slice_dim(b.concatenate([y, y], 3), 3, 0, channels)
+            case 7:
+                flat = b.reshape(y, (y.shape[0], y.shape[1] * y.shape[2], channels))
+                y = b.multiply(y, b.reshape(b.reduce(flat, (1,)), (y.shape[0], 1, 1, channels)))
+            case 8:  # of what is repeated alone, as gradients of means are
+                mean = b.broadcast_in_dim(b.reduce(y, (0, 1, 2)), y.shape, (3,))
+                y = b.add(y, b.maximum(b.divide(mean, 40.0), b.negate(mean)))
+            case _:
+                y = b.add(y, b.broadcast_in_dim(b.reduce(y, (2,)), y.shape, (0, 1, 3)))
+    return y
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_meaning_is_kept_of_channels_last(seed):
+    rng = np.random.default_rng(seed)
+    b = GraphBuilder("layers")
+    x = b.input("x", (2, 5, 4, 3), float32)
+    y = layer_of_channels_last(b, layer_of_channels_last(b, x, 4, rng, "w0"), 3, rng, "w1")
+    for value in (
+        b.add(y, x),
+        b.reduce(y, (0, 1, 2, 3)),
+        b.reduce(y, (1, 3)),
+        b.reduce(y, (2,)),
+        b.reshape(y, (2, -1)),
+    ):
+        b.output(value)
+    graph = b.build()
+    arrays = inputs_of(graph, rng)
+    changed = graph.copy()
+    channels_first(changed)
+    verify(changed)
+    for got, expected in zip(interpret(changed, arrays), interpret(graph, arrays), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+    if seed < 6:
+        for got, expected in zip(execute(graph, arrays), interpret(graph, arrays), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
+
+
+def test_no_transposes_between_layers_of_channels_last():
+    """Of what comes in last, and of windows, alone."""
+    b = GraphBuilder("layers")
+    x = b.input("x", (2, 5, 4, 16), float32)
+    for i in range(2):
+        w = b.input(f"w{i}", (3, 3, 16, 16), float32)
+        pad = ((1, 1), (1, 1))
+        y = b.transpose(b.convolution(b.transpose(x, FIRST), b.transpose(w, (3, 2, 0, 1)), padding=pad), LAST)
+        mean = b.divide(b.broadcast_in_dim(b.reduce(y, (0, 1, 2)), y.shape, (3,)), 40.0)
+        x = b.add(b.maximum(b.subtract(y, mean), 0.0), x)
+    b.output(b.reduce(x, (0, 1, 2)))
+    graph = b.build()
+    channels_first(graph)
+    simplify(graph)
+    beside = [op for op in graph.ops if op.name == "convolution"]
+    readers = graph.users()
+    moved = [op for op in graph.ops if op.name == "transpose" and op.operands[0].op not in beside]
+    inner = [op for op in moved if not all(r.name == "convolution" for r in readers[op.result])]
+    assert {op.operands[0].name for op in inner} == {"x"}
+    sums = [op for op in graph.ops if op.name == "reduce"]
+    assert all(op.attrs["dimensions"] == (1, 2, 3) for op in sums), "a channel's pixels lie in one row"

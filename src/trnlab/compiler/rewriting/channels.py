@@ -7,6 +7,8 @@ A convolution contracts channels, and leaves channels on partitions; batch norma
 1 x 1 convolution is a matrix product of what lies there, and statistics are sums along rows. The pass starts from the
 results of convolutions and carries the exchange through whatever can be computed either way, so that nothing is
 transposed in between.
+
+JAX and TensorFlow have channels last, [N, H, W, C]. They are brought before the pixels first, the same way.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.ops import ELEMENTWISE, OPS
 from trnlab.graph.passes.rewrite import splat
 
+WINDOWS = ("trn.max_pool", "trn.max_pool_backward", "trn.avg_pool", "trn.avg_pool_backward")
 PER_DIMENSION = {
     "slice": ("start_indices", "limit_indices", "strides"),
     "pad": ("edge_padding_low", "edge_padding_high", "interior_padding"),
@@ -25,31 +28,22 @@ PER_DIMENSION = {
 
 
 def channels_first(graph: Graph) -> None:
-    """Exchange the first two dimensions of what follows from convolutions; same meaning."""
+    """Compute what follows from convolutions as [C, N, H, W]; same meaning."""
     if any(op.name == "convolution" for op in graph.ops):
-        _Exchange(graph).run()
+        _PixelsLast(graph).run()
+        _ChannelsFirst(graph).run()
 
 
-def _swap(items: Sequence[int]) -> tuple[int, ...]:
-    return (items[1], items[0], *items[2:])
+class _Relayout:
+    """One walk over the ops. A value's twin is the same with its dimensions in another order."""
 
-
-def _order(rank: int) -> tuple[int, ...]:
-    return (1, 0, *range(2, rank))
-
-
-def _axis(d: int) -> int:
-    """Where dimension d of a value is in its twin."""
-    return 1 - d if d < 2 else d
-
-
-class _Exchange:
-    """One walk over the ops. A value's twin is the same with its first two dimensions exchanged."""
+    least = 2  # dimensions of what has a twin
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self.b = graph, GraphBuilder(graph.name)
         self.twins: dict[Value, Value] = {}
         self.plain: dict[Value, Value] = {}  # what takes the place of a value, in the order of its dimensions
+        self.repeated: dict[Value, bool] = {}
         self.rules: dict[str, Callable[[Op], bool]] = {
             "convolution": self._convolution,
             "transpose": self._transpose,
@@ -59,23 +53,27 @@ class _Exchange:
             "slice": self._shifted,
             "pad": self._shifted,
             "concatenate": self._concatenate,
-            "trn.max_pool": self._windows,
-            "trn.max_pool_backward": self._windows,
-            "trn.avg_pool": self._windows,
-            "trn.avg_pool_backward": self._windows,
+            **dict.fromkeys(WINDOWS, self._windows),
         }
+
+    @staticmethod
+    def order(rank: int) -> tuple[int, ...]:
+        """Of each dimension of a twin, which one of the value it is."""
+        raise NotImplementedError
 
     def run(self) -> None:
         """Replace the ops of the graph."""
         ops, b = self.graph.ops, self.b
         for op in ops:
             b.loc, b.origin = op.loc, op.origin
-            follows = op.name == "convolution" or any(v in self.twins for v in op.operands)
             rule = self._elementwise if OPS[op.name].kind == ELEMENTWISE else self.rules.get(op.name)
-            if not follows or rule is None or not rule(op):
+            if not self._follows(op) or rule is None or not rule(op):
                 self._keep(op)
         self.graph.outputs = [self._as_it_was(v) for v in self.graph.outputs]
         self.graph.ops = b.graph.ops
+
+    def _follows(self, op: Op) -> bool:
+        return any(v in self.twins for v in op.operands)
 
     def _keep(self, op: Op) -> None:
         op.operands = tuple(map(self._as_it_was, op.operands))
@@ -84,21 +82,51 @@ class _Exchange:
     def _as_it_was(self, value: Value) -> Value:
         if value not in self.plain:
             twin = self.twins.get(value)
-            self.plain[value] = value if twin is None else self.b.transpose(twin, _order(len(value.shape)))
+            self.plain[value] = value if twin is None else self.b.transpose(twin, self._places(len(value.shape)))
         return self.plain[value]
 
+    def _places(self, rank: int) -> tuple[int, ...]:
+        """Where each dimension of a value is in its twin."""
+        order = self.order(rank)
+        return tuple(order.index(d) for d in range(rank))
+
+    def _ordered(self, items: Sequence[int]) -> tuple[int, ...]:
+        """What each dimension of a value has, in the order of its twin."""
+        return tuple(items[d] for d in self.order(len(items)))
+
     def _twin(self, value: Value) -> Value:
-        """Made where there is none: numbers and what is one per channel cost nothing."""
+        """Made where there is none: numbers, what is one per channel, and what is computed of such cost nothing."""
         if value not in self.twins:
-            op, shape = value.op, _swap(value.shape)
+            op, shape = value.op, self._ordered(value.shape)
             if splat(value) is not None:
                 self.twins[value] = self.b.constant(splat(value), value.dtype, shape)
             elif op is not None and op.name == "broadcast_in_dim":
-                dims = [_axis(d) for d in op.attrs["broadcast_dimensions"]]
+                places = self._places(len(shape))
+                dims = [places[d] for d in op.attrs["broadcast_dimensions"]]
                 self.twins[value] = self.b.broadcast_in_dim(self._as_it_was(op.operands[0]), shape, dims)
+            elif op is not None and self._is_repeated(value):
+                self._elementwise(op)
             else:
-                self.twins[value] = self.b.transpose(self._as_it_was(value), _order(len(shape)))
+                self.twins[value] = self.b.transpose(self._as_it_was(value), self.order(len(shape)))
         return self.twins[value]
+
+    def _is_repeated(self, value: Value) -> bool:
+        """Whether a value is computed, element by element, of what is repeated alone."""
+        if value not in self.repeated:
+            op = value.op
+            self.repeated[value] = splat(value) is not None or (
+                op is not None
+                and (
+                    op.name == "broadcast_in_dim"
+                    or (self._has_twins(op) and all(map(self._is_repeated, op.operands)))
+                )
+            )
+        return self.repeated[value]
+
+    def _has_twins(self, op: Op) -> bool:
+        """Whether the results of an op can be computed in the order of their twins, element by element."""
+        elementwise = OPS[op.name].kind == ELEMENTWISE and len(op.results) == 1
+        return elementwise and len(op.result.shape) >= self.least
 
     def _append(self, op: Op, operands: Sequence[Value], **attrs: object) -> Value:
         made = self.b.append(op.name, operands, {**op.attrs, **attrs}).results[0]
@@ -107,15 +135,68 @@ class _Exchange:
 
     # -- ops: each says whether it was done -----------------------------------------------------------------------
     def _convolution(self, op: Op) -> bool:
-        made = self._append(op, [self._as_it_was(v) for v in op.operands])
-        self.twins[op.result] = self.b.transpose(made, _order(len(made.shape)))
-        return True
+        return False
+
+    def _windows(self, op: Op) -> bool:
+        return False
+
+    def _transpose(self, op: Op) -> bool:
+        return False
+
+    def _reshape(self, op: Op) -> bool:
+        return False
+
+    def _broadcast(self, op: Op) -> bool:
+        return False
 
     def _elementwise(self, op: Op) -> bool:
-        if len(op.results) != 1 or len(op.result.shape) < 2:
+        if not self._has_twins(op):
             return False
         operands = [self._twin(v) if v.shape == op.result.shape else self._as_it_was(v) for v in op.operands]
         self.twins[op.result] = self._append(op, operands)
+        return True
+
+    def _reduce(self, op: Op) -> bool:
+        (x,), dims = op.operands, op.attrs["dimensions"]
+        places = self._places(len(x.shape))
+        made = self._append(op, [self.twins[x]], dimensions=tuple(sorted(places[d] for d in dims)))
+        kept = [d for d in range(len(x.shape)) if d not in dims]
+        found = sorted(kept, key=places.__getitem__)
+        if found != kept and tuple(map(kept.index, found)) == self.order(len(kept)):
+            self.twins[op.result] = made
+        else:
+            self.plain[op.result] = made if found == kept else self.b.transpose(made, tuple(map(found.index, kept)))
+        return True
+
+    def _shifted(self, op: Op) -> bool:
+        x, *others = op.operands
+        if x not in self.twins:
+            return False
+        attrs = {k: self._ordered(op.attrs[k]) for k in PER_DIMENSION[op.name]}
+        self.twins[op.result] = self._append(op, [self.twins[x], *map(self._as_it_was, others)], **attrs)
+        return True
+
+    def _concatenate(self, op: Op) -> bool:
+        operands, rank = [self._twin(v) for v in op.operands], len(op.result.shape)
+        dimension = self._places(rank)[op.attrs["dimension"]]
+        self.twins[op.result] = self._append(op, operands, dimension=dimension)
+        return True
+
+
+class _ChannelsFirst(_Relayout):
+    """[N, C, H, W] as [C, N, H, W], from the results of convolutions on."""
+
+    @staticmethod
+    def order(rank: int) -> tuple[int, ...]:
+        """The first two exchanged."""
+        return (1, 0, *range(2, rank))
+
+    def _follows(self, op: Op) -> bool:
+        return op.name == "convolution" or super()._follows(op)
+
+    def _convolution(self, op: Op) -> bool:
+        made = self._append(op, [self._as_it_was(v) for v in op.operands])
+        self.twins[op.result] = self.b.transpose(made, self.order(len(made.shape)))
         return True
 
     def _windows(self, op: Op) -> bool:
@@ -126,7 +207,7 @@ class _Exchange:
 
     def _transpose(self, op: Op) -> bool:
         order, twin = op.attrs["permutation"], self.twins[op.operands[0]]
-        if order == _order(len(order)):
+        if order == self.order(len(order)):
             self.plain[op.result] = twin
         elif order[:2] == (0, 1):
             self.twins[op.result] = self._append(op, [twin])
@@ -138,31 +219,44 @@ class _Exchange:
         (x,), shape = op.operands, op.result.shape
         if shape[:2] != x.shape[:2]:
             return False
-        self.twins[op.result] = self.b.reshape(self.twins[x], _swap(shape))
+        self.twins[op.result] = self.b.reshape(self.twins[x], self._ordered(shape))
         return True
 
     def _broadcast(self, op: Op) -> bool:
         dims, shape = op.attrs["broadcast_dimensions"], op.result.shape
         if dims[:2] != (0, 1):
             return False
-        self.twins[op.result] = self.b.broadcast_in_dim(self.twins[op.operands[0]], _swap(shape), dims)
+        self.twins[op.result] = self.b.broadcast_in_dim(self.twins[op.operands[0]], self._ordered(shape), dims)
         return True
 
-    def _reduce(self, op: Op) -> bool:
-        dims = op.attrs["dimensions"]
-        made = self._append(op, [self.twins[op.operands[0]]], dimensions=tuple(sorted(map(_axis, dims))))
-        (self.plain if {0, 1} & set(dims) else self.twins)[op.result] = made
-        return True
 
-    def _shifted(self, op: Op) -> bool:
-        x, *others = op.operands
-        if x not in self.twins:
+class _PixelsLast(_Relayout):
+    """[N, H, W, C] as [N, C, H, W], from where the result of a convolution is brought into that order."""
+
+    least = 3
+
+    @staticmethod
+    def order(rank: int) -> tuple[int, ...]:
+        """The last behind the first."""
+        return (0, rank - 1, *range(1, rank - 1))
+
+    def _follows(self, op: Op) -> bool:
+        return self._begins(op) or super()._follows(op)
+
+    def _begins(self, op: Op) -> bool:
+        if op.name != "transpose" or len(op.result.shape) < self.least:
             return False
-        attrs = {k: _swap(op.attrs[k]) for k in PER_DIMENSION[op.name]}
-        self.twins[op.result] = self._append(op, [self.twins[x], *map(self._as_it_was, others)], **attrs)
-        return True
+        (x,) = op.operands
+        is_last = op.attrs["permutation"] == self._places(len(x.shape))
+        return x.op is not None and x.op.name == "convolution" and is_last
 
-    def _concatenate(self, op: Op) -> bool:
-        operands = [self._twin(v) for v in op.operands]
-        self.twins[op.result] = self._append(op, operands, dimension=_axis(op.attrs["dimension"]))
+    def _transpose(self, op: Op) -> bool:
+        (x,), order = op.operands, op.attrs["permutation"]
+        if x not in self.twins:
+            self.twins[op.result] = self._as_it_was(x)
+            return True
+        places = self._places(len(order))
+        order = tuple(places[d] for d in order)
+        twin = self.twins[x]
+        self.plain[op.result] = twin if order == tuple(range(len(order))) else self.b.transpose(twin, order)
         return True

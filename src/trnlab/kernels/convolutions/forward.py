@@ -86,10 +86,11 @@ class _Weights:
         k, *window = weight.shape[1:]
         self.elements, self.depth, self.held = window[0] * window[1], ceil(k / P), channels
         self.direct = weight.strides[1] >= weight.strides[0]
-        if self.direct:
-            shape: tuple[int, ...] = (P, self.depth, channels * self.elements)
-        else:
-            shape = (P, self.depth, self.elements, channels)
+        # whether channels follow each other in memory, and elements of the window lie outside, as in [Y, X, K, M]
+        self.outside = self.elements > 1 and min(weight.strides[:2]) < min(map(abs, weight.strides[2:]))
+        shape: tuple[int, ...] = (P, self.depth, self.elements, channels)
+        if self.direct and not self.outside:
+            shape = (P, self.depth, channels * self.elements)
         self.tile = b.tile(shape, weight.dtype, name="weights")
         self.first = 0
 
@@ -105,12 +106,16 @@ class _Weights:
     def _load_direct(self, first: int, count: int) -> None:
         """Input channels lie in rows: a transfer for each block of them and of output channels, so that the first
         products need not wait for the last weights."""
-        source = ViewSource(self.weight.permute(1, 0, 2, 3))
-        for channel, at in product(range(0, source.shape[0], P), range(0, count, P)):
-            height, cols = min(P, source.shape[0] - channel), min(P, count - at) * self.elements
-            start = at * self.elements
-            tile = self.tile[:height, channel // P, start : start + cols]
-            source.load(self.b, tile, channel, first * self.elements + start)
+        depth = self.weight.shape[1]
+        for channel, at in product(range(0, depth, P), range(0, count, P)):
+            height, cols = min(P, depth - channel), min(P, count - at)
+            part = self.weight[first + at : first + at + cols, channel : channel + height]
+            tile = self.tile[:height, channel // P]
+            if self.outside:
+                dma_load(self.b, tile[:, :, at : at + cols], part.permute(1, 2, 3, 0).ap())
+            else:
+                start, stop = at * self.elements, (at + cols) * self.elements
+                ViewSource(part.permute(1, 0, 2, 3)).load(self.b, tile[:, start:stop], 0, 0)
 
     @cached_property
     def _several(self) -> int:
@@ -127,28 +132,33 @@ class _Weights:
             count = min(self._several, k - first)
             raw = self.work.pool(
                 "raw weights", (P, self._several * self.elements), self.weight.dtype, bufs=_RAW
-            ).next()
-            ViewSource(self.weight).load(self.b, raw[:rows, : count * self.elements], at, first * self.elements)
+            ).next()[:rows, : count * self.elements]
+            if self.outside:
+                channels = self.weight[at : at + rows, first : first + count].permute(0, 2, 3, 1)
+                dma_load(self.b, raw.split(0, self.elements, count), channels.ap())
+            else:
+                ViewSource(self.weight).load(self.b, raw, at, first * self.elements)
+            element, channel = (count, 1) if self.outside else (1, self.elements)
             for start in range(0, count, P):
-                self._turn_block(raw[:rows], at, first + start, start * self.elements, min(P, count - start))
+                dims = (element, self.elements), (channel, min(P, count - start))
+                self._turn_block(raw.with_dims(*dims, skip=start * channel), at, first + start)
 
-    def _turn_block(self, raw: AP, at: int, channel: int, skip: int, height: int) -> None:
-        """Turn a block of so many input channels from `channel` on, which begin at `skip` of raw weights."""
-        dt, rows = self.weight.dtype, raw.partitions
+    def _turn_block(self, raw: AP, at: int, channel: int) -> None:
+        """Turn raw weights [M, elements, input channels], of input channels from `channel` on."""
+        dt, (rows, _, height) = self.weight.dtype, raw.shape
         side = BANK * 4 // dt.itemsize // P  # transposes that fit into a bank
         for e in range(0, self.elements, side):
             several = min(side, self.elements - e)
             bank = self.b.psum((P, side, P), dt)
             for i in range(several):
-                data = raw.with_dims((self.elements, height), skip=skip + e + i)
-                self.b.nc_transpose(dst=bank[:height, i, :rows], data=data, engine=Engine.TENSOR)
+                self.b.nc_transpose(dst=bank[:height, i, :rows], data=raw[:, e + i], engine=Engine.TENSOR)
             target = self.tile[:height, channel // P, e : e + several, at - self.first : at - self.first + rows]
             self.work.evacuate(target, bank[:height, :several, :rows])
 
     def at(self, kb: int, height: int, element: int, m: int, count: int) -> AP:
         """[K, M] of one element of the window: 128 (or `height`) input channels, output channels [m, +count)."""
         m -= self.first
-        if self.direct:
+        if self.direct and not self.outside:
             skip = m * self.elements + element
             return self.tile[:height, kb].with_dims((self.elements, count), skip=skip)
         return self.tile[:height, kb, element, m : m + count]

@@ -42,8 +42,11 @@ def convolution(site: OpSite) -> TracedValue:
     rank = len(lhs_order) - 2
     if not rank:
         raise UnsupportedForm("a convolution without dimensions of space", "write it as a matrix product")
-    lhs, rhs = transposed(site, lhs, lhs_order), transposed(site, rhs, rhs_order)
     turned = mlir.bools(site.raw, "window_reversal", (False,) * rank)
+    before = _before_reversal(site, rhs_order[2:])
+    if before is not None:
+        rhs, turned = before, tuple(not turn for turn in turned)
+    lhs, rhs = transposed(site, lhs, lhs_order), transposed(site, rhs, rhs_order)
     if any(turned) and not all(turned):
         for dim, turn in enumerate(turned):
             rhs = reversed_along(site, rhs, dim + 2) if turn else rhs
@@ -60,6 +63,17 @@ def convolution(site: OpSite) -> TracedValue:
     }
     found = site.op("convolution", lhs, rhs, **attrs, dtype=site.type.dtype, precision=_precision(site))
     return transposed(site, found, tuple(np.argsort(out_order).tolist()))
+
+
+def _before_reversal(site: OpSite, space: Sequence[int]) -> TracedValue | None:
+    """The window before an op reversed it in all dimensions of space, as gradients by the input do; None where none
+    did. The convolution itself reads it the other way round."""
+    made = site.raw.operands[1].owner
+    if getattr(made, "name", "") != "stablehlo.reverse":
+        return None
+    window, dims = site.operands[1].shape, set(mlir.ints(made.opview, "dimensions"))
+    longer = {d for d in space if window[d] > 1}
+    return site.around.get(made.operands[0]) if longer <= dims <= set(space) else None
 
 
 def transposed(site: OpSite, x: TracedValue, order: Sequence[int]) -> TracedValue:
