@@ -221,13 +221,18 @@ def use(engine: GraphEngine) -> Iterator[GraphEngine]:
 Counted = tuple[int, str]
 
 
+def unit_of(shape: Sequence[int]) -> str:
+    """What the elements of whole numbers in this shape are: tokens, or one for each sample, as labels [N] and [N, 1]."""
+    return "tokens" if prod(shape[1:]) > 1 else "samples"
+
+
 def counted(shapes: Sequence[tuple[tuple[int, ...], bool]]) -> Counted:
-    """How many tokens a batch has, or else samples, and which of them: elements of the last array of integers where
-    it has two dimensions, rows of the last array elsewhere. shapes: of arrays, with whether they are of integers."""
+    """How many tokens a batch has, or else samples, and which of them: elements of the last array of integers, or
+    rows of the last array where there is none. shapes: of arrays, with whether they are of integers."""
     known = [(shape, whole) for shape, whole in shapes if shape]
     ids = [shape for shape, whole in known if whole]
     if ids:
-        return prod(ids[-1]), "tokens" if len(ids[-1]) > 1 else "samples"
+        return prod(ids[-1]), unit_of(ids[-1])
     return (known[-1][0][0], "samples") if known else (0, "")
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from trnlab.frontends.common.engine import unit_of
 from trnlab.frontends.torch.check.tensor_owners import Owned, names_of, owned
 from trnlab.frontends.torch.check.unmaterialized import KEEP, LARGE, is_made_up_memory, make_up, room, unwritten
 from trnlab.frontends.torch.device.dlpack import as_neuron
@@ -48,7 +49,7 @@ class BatchReads:
         """How much was learned from, by the last tensor of whole numbers, or else by the first."""
         ids = [shape for shape, kind in self.read.values() if not kind.is_floating_point and kind is not torch.bool]
         if ids:
-            return prod(ids[-1]), "tokens" if len(ids[-1]) > 1 else "samples"
+            return prod(ids[-1]), unit_of(ids[-1])
         first = next((shape[0] for shape, kind in self.read.values() if kind.is_floating_point), 0)
         return first, "samples" if first else ""
 

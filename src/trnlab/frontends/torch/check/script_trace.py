@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from trnlab.errors import Location
 from trnlab.findings import WARNING
 from trnlab.frontends import unedited
-from trnlab.frontends.common.engine import Counted, use
+from trnlab.frontends.common.engine import Counted, unit_of, use
 from trnlab.frontends.torch import recording
 from trnlab.frontends.torch.capture.step_capture import CapturedStep
 from trnlab.frontends.torch.check import ranks
@@ -133,7 +133,7 @@ class ScriptTrace(TracedRecordings):
         batch = [x for x in inputs if isinstance(x, Tensor) and not isinstance(x, nn.Parameter) and x.dim()]
         ids = [x for x in batch if not x.is_floating_point()]
         if ids and not self.now.per_step:
-            self.now.per_step, self.now.counted = ids[-1].numel(), "tokens" if ids[-1].dim() > 1 else "samples"
+            self.now.per_step, self.now.counted = ids[-1].numel(), unit_of(ids[-1].shape)
         elif batch and not self.now.per_step:
             self.now.per_step, self.now.counted = len(batch[0]), "samples"
 
