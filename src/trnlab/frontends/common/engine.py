@@ -222,7 +222,7 @@ Counted = tuple[int, str]
 
 
 def unit_of(shape: Sequence[int]) -> str:
-    """What the elements of whole numbers in this shape are: tokens, or one for each sample, as labels [N] and [N, 1]."""
+    """What whole numbers in this shape are: tokens, or one for each sample, as labels [N] and [N, 1] are."""
     return "tokens" if prod(shape[1:]) > 1 else "samples"
 
 
