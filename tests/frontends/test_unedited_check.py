@@ -45,6 +45,7 @@ def test_a_step_has_time_memory_and_what_runs_on_the_host(tmp_path):
     report = examine(Script(path), [target], Session(target, precision="fp32"))
     assert report.complete
     assert (report.how, report.steps, report.per_step, report.parameters) == ("jax.jit", 3, 8, 12)
+    assert report.counted == "samples"
     (found,) = report.targets
     assert found.fits
     assert found.step_s > 0
@@ -52,3 +53,31 @@ def test_a_step_has_time_memory_and_what_runs_on_the_host(tmp_path):
     assert [(f.code, f.severity) for f in report.findings] == [("TRN232", WARNING)]
     assert any("computed, on the host" in note for note in report.notes)
     assert not everywhere._installed
+
+
+LABELLED = """
+import jax, jax.numpy as jnp
+
+@jax.jit
+def train(params, x, y):
+    def loss(p):
+        return -jnp.take_along_axis(jax.nn.log_softmax(x @ p["w"]), y.reshape(-1, 1), -1).mean()
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(loss)(params))
+
+params = {"w": jnp.ones((4, 3))}
+for _ in range(3):
+    params = train(params, jnp.ones((SIZE, 4)), jnp.zeros(SHAPE, jnp.int32))
+"""
+
+
+@pytest.mark.parametrize(
+    ("shape", "unit"),
+    [((8,), "samples"), ((8, 1), "samples"), ((2, 4), "tokens")],
+    ids=["labels", "column", "tokens"],
+)
+def test_a_step_is_of_samples_or_of_tokens(shape, unit, tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(LABELLED.replace("SIZE", "8").replace("SHAPE", str(shape)))
+    target = chips.target("trn1.2xlarge")
+    report = examine(Script(path), [target], Session(target, precision="fp32"))
+    assert (report.steps, report.per_step, report.counted) == (3, 8, unit)

@@ -112,7 +112,7 @@ class ChipExecutable:
         results = self.on_host().execute_sharded(arguments, **({"with_tokens": True} if with_tokens else {}))
         if self.program is not None:
             asked = self.asked
-            kinds, has = (asked.kinds, (0, "")) if asked.is_update else asked.forward_pass(arguments)
+            kinds, has = asked.step() if asked.is_update else asked.forward_pass(arguments)
             follower.follow("jax.jit", list(self.program.graphs()), kinds, asked.is_update, has)
             self.asked.followed([np.shape(a) for a in arguments], engine.current())
         return results

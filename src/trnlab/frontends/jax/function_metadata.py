@@ -11,7 +11,7 @@ import os
 import re
 import weakref
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,8 +85,14 @@ class FunctionMetadata:
         kept = {i for i in arrays if "float" in self.inputs[i][1] and (_tail(names[i]) or again[i])}  # type: ignore[index]
         kept -= set() if set(arrays) - kept else set(arrays[-1:])
         batch = [i for i in arrays if i not in kept]
-        has = counted([(self.inputs[i][0], "int" in self.inputs[i][1]) for i in batch])  # type: ignore[index]
-        return {name: "parameter" if i in kept else "batch" for i, name in enumerate(names)}, has
+        return {name: "parameter" if i in kept else "batch" for i, name in enumerate(names)}, self._counted(batch)
+
+    def step(self) -> tuple[Mapping[str, str], Counted]:
+        """As `forward_pass`, of a training step."""
+        return self.kinds, self._counted(self._batch)
+
+    def _counted(self, batch: Iterable[int]) -> Counted:
+        return counted([(kind[0], "int" in kind[1]) for i in batch if (kind := self.inputs[i]) is not None])
 
     def _kinds(self, succeeded: Collection[int]) -> dict[str, str]:
         """What arguments are, by name: of those that a step replaces, an optimizer's are called so, or come behind

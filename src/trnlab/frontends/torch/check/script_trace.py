@@ -128,6 +128,8 @@ class ScriptTrace(TracedRecordings):
         self.now.kinds.update((graph, dict(kinds)) for graph in graphs)
         if not learns and not self.now.per_step:
             self.now.per_step, self.now.counted = counted
+        elif learns:
+            self.now.counted = counted[1]  # what `step_done` says the number of
 
     def _count(self, inputs: Iterable[Any]) -> None:
         batch = [x for x in inputs if isinstance(x, Tensor) and not isinstance(x, nn.Parameter) and x.dim()]
@@ -197,7 +199,7 @@ class ScriptTrace(TracedRecordings):
     def step_done(self, per_step: int, counted: str) -> None:
         """The script, or its compiled step, says that a step is over."""
         if per_step:
-            self.now.per_step, self.now.counted = per_step, counted or "tokens"
+            self.now.per_step, self.now.counted = per_step, (self.now.how and self.now.counted) or counted or "tokens"
         self._over()
 
     def updated(self, optimizer: torch.optim.Optimizer) -> None:
