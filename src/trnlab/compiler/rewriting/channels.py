@@ -58,7 +58,7 @@ class _Relayout:
 
     @staticmethod
     def order(rank: int) -> tuple[int, ...]:
-        """Of each dimension of a twin, which one of the value it is."""
+        """Which dimension of a value each one of its twin is."""
         raise NotImplementedError
 
     def run(self) -> None:

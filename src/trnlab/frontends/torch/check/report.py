@@ -267,10 +267,18 @@ def _recorded(walk: ScriptTrace, step: TracedStep) -> StepWork:
 
 
 def _phase_of_part(step: TracedStep, graph: Graph) -> str:
-    """The phase of all of a program of a step that was cut; "" where its lines say it, or nothing of the step's does.
+    """The phase of all of a program of a step that was cut; "" where its lines say it, or its name, as that of a
+    compiled one does, or nothing of the step's does.
     Without a line of the backward pass it is of the update after the last program that has one, else of a forward
     pass, unless it overwrites what is trained (an average of weights, say)."""
-    back = [any(op.loc is not None and op.loc.phase == BACKWARD for op in each.ops) for each in step.graphs]
+    if graph not in step.inputs:
+        return ""
+    back = [
+        any(op.loc is not None and op.loc.phase == BACKWARD for op in each.ops)
+        if each in step.inputs
+        else each.name.startswith(BACKWARD)
+        for each in step.graphs
+    ]
     places = [i for i, each in enumerate(step.graphs) if each is graph]
     if not any(back) or back[places[0]]:
         return ""
