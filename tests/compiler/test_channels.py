@@ -17,6 +17,19 @@ def inputs_of(graph, rng):
     return [rng.standard_normal(v.shape).astype(np.float32) for v in graph.inputs]
 
 
+def assert_meaning_is_kept(graph, rng, *, on_chip):
+    """The graph that the pass makes, and the chip where asked, compute what the graph does."""
+    arrays = inputs_of(graph, rng)
+    changed = graph.copy()
+    channels_first(changed)
+    verify(changed)
+    for got, expected in zip(interpret(changed, arrays), interpret(graph, arrays), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+    if on_chip:
+        for got, expected in zip(execute(graph, arrays), interpret(graph, arrays), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
+
+
 def layer(b, x, channels, rng, name):
     """A convolution of a random window, and what follows it, at random."""
     window = int(rng.integers(1, 4))
@@ -58,16 +71,7 @@ def test_meaning_is_kept(seed):
     y = layer(b, layer(b, x, 4, rng, "w0"), 3, rng, "w1")
     for value in (b.add(y, x), b.reduce(y, (0, 1, 2, 3)), b.reduce(y, (1, 3)), b.reshape(y, (2, -1))):
         b.output(value)
-    graph = b.build()
-    arrays = inputs_of(graph, rng)
-    changed = graph.copy()
-    channels_first(changed)
-    verify(changed)
-    for got, expected in zip(interpret(changed, arrays), interpret(graph, arrays), strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
-    if seed < 6:
-        for got, expected in zip(execute(graph, arrays), interpret(graph, arrays), strict=True):
-            np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
+    assert_meaning_is_kept(b.build(), rng, on_chip=seed < 6)
 
 
 def test_no_transposes_between_layers():
@@ -148,16 +152,7 @@ def test_meaning_is_kept_of_channels_last(seed):
         b.reshape(y, (2, -1)),
     ):
         b.output(value)
-    graph = b.build()
-    arrays = inputs_of(graph, rng)
-    changed = graph.copy()
-    channels_first(changed)
-    verify(changed)
-    for got, expected in zip(interpret(changed, arrays), interpret(graph, arrays), strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
-    if seed < 6:
-        for got, expected in zip(execute(graph, arrays), interpret(graph, arrays), strict=True):
-            np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
+    assert_meaning_is_kept(b.build(), rng, on_chip=seed < 6)
 
 
 def test_no_transposes_between_layers_of_channels_last():
