@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from itertools import groupby, product
 from math import frexp, prod
 
-from trnlab.errors import CapacityError
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocks import P, ViewSource, Workspace, store_rows
+from trnlab.kernels.pooling.room import no_room
 from trnlab.kernels.view import HbmView
 from trnlab.kernels.windows import Slide
 from trnlab.numerics.dtypes import DType, float32
@@ -197,14 +197,7 @@ class _Summer:
             if need <= self.b.sbuf_free:
                 return images, bands
             largest //= 2
-        raise CapacityError(
-            "windows to pool over have no room",
-            code="TRN504",
-            limit=f"{self.b.sbuf_free} bytes per partition left",
-            got=f"{need} bytes for a window",
-            chip=self.b.chip.name,
-            remedy="make the windows smaller",
-        )
+        raise no_room(self.b, f"{need} bytes for a window", "make the windows smaller")
 
     def _side_by_side(self, shape: tuple[int, ...], most: int) -> int:
         rows, batch = prod(shape[:-2]), shape[-3]

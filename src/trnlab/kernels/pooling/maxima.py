@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, prod
 
-from trnlab.errors import CapacityError
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocks import P, Workspace, dma_load, dma_store
+from trnlab.kernels.pooling.room import no_room
 from trnlab.kernels.view import HbmView, TilePart, rectangle, together
 from trnlab.kernels.windows import PlaceRun, Slide
 from trnlab.program.access import AP
@@ -97,14 +97,7 @@ class _Pooler:
             several = blocks * ceil(self.share / band) >= FEWEST_TILES or image <= FEWEST_BYTES
             if need <= self.b.sbuf_free and (several or band == 1):
                 return band
-        raise CapacityError(
-            "windows to pool over have no room",
-            code="TRN504",
-            limit=f"{self.b.sbuf_free} bytes per partition left",
-            got=f"{need} bytes for a row of windows",
-            chip=self.b.chip.name,
-            remedy="make the rows of the image shorter",
-        )
+        raise no_room(self.b, f"{need} bytes for a row of windows", "make the rows of the image shorter")
 
     def _bytes(self, band: int, results: int) -> int:
         """Bytes per partition of all tiles, so many of results among them."""

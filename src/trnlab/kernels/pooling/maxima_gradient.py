@@ -19,9 +19,9 @@ from itertools import cycle
 from math import prod
 from typing import NamedTuple
 
-from trnlab.errors import CapacityError
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocks import BANK, BANKS, P, ViewSource, Workspace, store_rows
+from trnlab.kernels.pooling.room import no_room
 from trnlab.kernels.view import HbmView
 from trnlab.kernels.windows import Slide, WindowTap
 from trnlab.numerics.dtypes import float32, int16, int32, uint8
@@ -90,14 +90,7 @@ class _Backward:
                 self.rows_held = max(band.rows for band in bands)
                 self.places_held = max(band.places for band in bands)
                 return bands
-        raise CapacityError(
-            "windows to pool over have no room",
-            code="TRN504",
-            limit=f"{self.b.sbuf_free} bytes per partition left",
-            got=f"{need} bytes for a row of windows",
-            chip=self.b.chip.name,
-            remedy="make the rows of the image shorter",
-        )
+        raise no_room(self.b, f"{need} bytes for a row of windows", "make the rows of the image shorter")
 
     def load(self, view: HbmView, name: str, low: int, high: int, held: int, row: int, count: int) -> AP:
         """Rows [low, high) of `count` images [rows, columns], at most `held` rows, side by side on partitions."""
