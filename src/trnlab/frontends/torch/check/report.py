@@ -247,10 +247,11 @@ def work_of(walk: ScriptTrace, step: TracedStep) -> StepWork:
 def _recorded(walk: ScriptTrace, step: TracedStep) -> StepWork:
     """A step of recorded programs. The memory of one that is a single program is told as that of a captured step."""
     times = Counter(step.graphs)
+    back = [_goes_back(step, graph) for graph in step.graphs]
     parts = []
     for graph, n in times.items():
         found = step.inputs.get(graph)
-        phase = _phase_of_part(step, graph) if step.learns else FORWARD
+        phase = _phase_of_part(step, graph, back) if step.learns else FORWARD
         if found is None:
             parts.append(GraphRuns(graph, n, _kinds(step, graph), phase=phase))
         else:
@@ -266,21 +267,21 @@ def _recorded(walk: ScriptTrace, step: TracedStep) -> StepWork:
     return StepWork(parts, tensors, step.per_step, learns=step.learns)
 
 
-def _phase_of_part(step: TracedStep, graph: Graph) -> str:
+def _goes_back(step: TracedStep, graph: Graph) -> bool:
+    """Whether something of the backward pass is in a program, as its lines say, or the name of a compiled one."""
+    if graph not in step.inputs:
+        return graph.name.startswith(BACKWARD)
+    return any(op.loc is not None and op.loc.phase == BACKWARD for op in graph.ops)
+
+
+def _phase_of_part(step: TracedStep, graph: Graph, back: Sequence[bool]) -> str:
     """The phase of all of a program of a step that was cut; "" where its lines say it, or its name, as that of a
-    compiled one does, or nothing of the step's does.
+    compiled one does, or nothing of the step's does. back: see `_goes_back`, of each program.
+
     Without a line of the backward pass it is of the update after the last program that has one, else of a forward
     pass, unless it overwrites what is trained (an average of weights, say)."""
-    if graph not in step.inputs:
-        return ""
-    back = [
-        any(op.loc is not None and op.loc.phase == BACKWARD for op in each.ops)
-        if each in step.inputs
-        else each.name.startswith(BACKWARD)
-        for each in step.graphs
-    ]
     places = [i for i, each in enumerate(step.graphs) if each is graph]
-    if not any(back) or back[places[0]]:
+    if graph not in step.inputs or not any(back) or back[places[0]]:
         return ""
     kinds = _kinds(step, graph)
     if any(kinds[i] in _TRAINED for i in graph.aliases.values()) or not any(back[places[-1] :]):
