@@ -48,13 +48,18 @@ def by_torch(x, cos, sin, back=False):
     return (x * cos + torch.cat((-high, low), -1) * sin).numpy()
 
 
-def ops_of(graph):
-    """After recognition."""
+def recognized(graph):
+    """All ops after recognition."""
     after = graph.copy()
     recognize_rotations(after)
     simplify(after)
     verify(after)
-    return [op.name for op in after.ops]
+    return after.ops
+
+
+def ops_of(graph):
+    """Their names."""
+    return [op.name for op in recognized(graph)]
 
 
 SHAPES = [
@@ -67,6 +72,13 @@ SHAPES = [
     (3, 5, 1, 128),
     (1, 1, 1, 32),
     (1, 4, 1100, 64),
+    (2, 20, 130, 24),
+    (1, 32, 300, 96),
+    (3, 7, 50, 80),
+    (2, 3, 40, 16),
+    (1, 2, 60, 512),
+    (5, 9, 4),
+    (5, 9, 2),
 ]
 
 
@@ -108,7 +120,7 @@ def test_hostile_values_go_where_they_belong(hostile):
     np.testing.assert_array_equal(np.signbit(got)[known], np.signbit(expected)[known])
 
 
-@pytest.mark.parametrize("size", [16, 80, 96, 512])
+@pytest.mark.parametrize("size", [514, 1024])
 def test_other_sizes_are_moved(size):
     inputs = [random(2, 3, 40, size), random(40, size, seed=1), random(40, size, seed=2)]
     graph = build(rotated, *inputs)
@@ -182,7 +194,7 @@ def test_what_is_nearly_a_rotation_of_some_columns_is_moved():
         return [*(b.concatenate(pair, 2) for pair in pairs), *sums, rows, twice]
 
     graph = build(function, x, y, cos, sin)
-    assert "trn.rotate_half" not in ops_of(graph)
+    assert {op.result.shape[-1] for op in recognized(graph) if op.name == "trn.rotate_half"} == {16}
     for got, expected in zip(execute(graph, [x, y, cos, sin]), interpret(graph, [x, y, cos, sin])):
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
 
@@ -369,6 +381,16 @@ def stacked(b, x, form, back=False):
     return b.reshape(b.concatenate(whole, last + 1), x.shape)
 
 
+def in_a_part(b, x, first, width, back=False):
+    """Neighbours in columns [first, +width) of x, as slices of slices are (GPT-J's rotary_dim, CodeGen, GLM)."""
+    lead = [0] * (len(x.shape) - 1)
+    ends, steps = [*x.shape[:-1], first + width], [1] * len(lead) + [2]
+    even, odd = (b.slice(x, [*lead, first + place], ends, steps) for place in (0, 1))
+    whole = [odd, b.negate(even)] if back else [b.negate(odd), even]
+    columns = [b.reshape(v, (*v.shape, 1)) for v in whole]
+    return b.reshape(b.concatenate(columns, len(x.shape)), (*x.shape[:-1], width))
+
+
 def by_pairs(x, back=False):
     even, odd = x[..., ::2], x[..., 1::2]
     return np.stack([odd, -even] if back else [-odd, even], -1).reshape(x.shape)
@@ -392,6 +414,58 @@ def test_neighbours_turn_together(shape, form, back, chip, kind):
     x, cos, sin = inputs
     expected = (x * cos).astype(kind) + (by_pairs(x, back) * sin).astype(kind)
     np.testing.assert_array_equal(execute(graph, inputs, chip=chip)[0], expected.astype(kind))
+
+
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("first", [0, 1, 7, 32])
+@pytest.mark.parametrize("width", [64, 24])
+def test_neighbours_in_some_columns(first, width, back):
+    inputs = [random(3, 130, 96), random(3, 130, width, seed=1)]
+    graph = build(lambda b, x, sine: b.multiply(in_a_part(b, x, first, width, back), sine), *inputs)
+    assert "trn.rotate_half" in ops_of(graph)
+    expected = by_pairs(inputs[0][..., first : first + width], back) * inputs[1]
+    np.testing.assert_array_equal(execute(graph, inputs)[0], expected)
+
+
+def by_neighbours(b, x, cos, sin, signs=(-1, 1), swapped=False, strided=False):
+    """(a cos - b sin, b cos + a sin) of neighbours a and b, stacked (torchtune's rotary positions); cos, sin [S, D/2]."""
+    last, half = len(x.shape) - 1, x.shape[-1] // 2
+    if strided:
+        starts, ends, steps = [0] * last, x.shape, [1] * last + [2]
+        even, odd = (b.slice(x, [*starts, place], ends, steps) for place in (0, 1))
+    else:
+        pairs = b.reshape(x, (*x.shape[:-1], half, 2))
+        even, odd = (b.reshape(b.slice_dim(pairs, last + 1, p, p + 1), (*x.shape[:-1], half)) for p in (0, 1))
+    cosine, sine = (b.broadcast_in_dim(v, even.shape, (last - 1, last)) for v in (cos, sin))
+    parts = []
+    for sign, one, other in zip(signs, (even, odd), (odd, even)):
+        terms = b.multiply(one, cosine), b.multiply(other, sine)
+        parts.append(b.add(*terms) if sign > 0 else b.subtract(*terms))
+    columns = [b.reshape(v, (*v.shape, 1)) for v in (parts[::-1] if swapped else parts)]
+    return b.reshape(b.concatenate(columns, last + 1), x.shape)
+
+
+@pytest.mark.parametrize("strided", [False, True])
+@pytest.mark.parametrize("signs", [(-1, 1), (1, -1)])
+@pytest.mark.parametrize("kind", [np.float32, ml_dtypes.bfloat16])
+def test_neighbours_that_are_written_out(signs, strided, kind):
+    """Bits are those of the graph, whatever the angles."""
+    inputs = [random(2, 4, 130, 96), random(130, 48, seed=1), random(130, 48, seed=2)]
+    inputs[0][0, 1, 5, 7], inputs[0][1, 2, 9, 40], inputs[1][3, 4] = np.inf, np.nan, -0.0
+    inputs = [x.astype(kind) for x in inputs]
+    graph = build(lambda b, *values: by_neighbours(b, *values, signs, strided=strided), *inputs)
+    assert "trn.rotate_half" in ops_of(graph)
+    assert not {"concatenate", "slice"} & {*ops_of(graph)} or strided
+    got, expected = execute(graph, inputs)[0], interpret(graph, inputs)[0]
+    np.testing.assert_array_equal(got.astype(np.float32), expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("options", [{"signs": (1, 1)}, {"signs": (-1, -1)}, {"swapped": True}], ids=str)
+def test_neighbours_that_do_not_turn_stay(options):
+    inputs = [random(2, 40, 64), random(40, 32, seed=1), random(40, 32, seed=2)]
+    graph = build(lambda b, *values: by_neighbours(b, *values, **options), *inputs)
+    assert "trn.rotate_half" not in ops_of(graph)
+    np.testing.assert_allclose(execute(graph, inputs)[0], interpret(graph, inputs)[0], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("hostile", [np.inf, -np.inf, np.nan, -0.0, 0.0])

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice
+from math import lcm
 from typing import Any
 
 from trnlab.compiler.emission.domain import Domain, RowCache, SweepSlice
@@ -372,12 +373,11 @@ def _forms(low: Lowering, domain: Domain) -> Iterator[tuple[int, int, float]]:
     whole = domain.width <= (MAX_FREE[Memory.SBUF] if needs_whole else CHUNKS[0])
     sums = sums_over_rows(low.group)
     columns = {length for _, _, length in lengths(low.group, low.part, domain.rows, domain.cols).values()}
-    chunks = dict.fromkeys(aligned(c, sorted(columns)) for c in CHUNKS)
-    widths = [domain.width] * whole + [c for c in chunks if c < domain.width]
-    own = {op.result.shape[-1] for op in low.group.ops if OPS[op.name].kind == ROWWISE}
-    widths = [w for w in widths if not any(w % size for size in own)]
+    own = lcm(*(op.result.shape[-1] for op in low.group.ops if OPS[op.name].kind == ROWWISE))
+    chunks = dict.fromkeys(_multiple(aligned(c, sorted(columns)), own) for c in CHUNKS)
+    widths = [domain.width] * whole + [c for c in chunks if 0 < c < domain.width]
     if sums:
-        widths = [w for w in widths if sums * -(-w // BANK) <= low.b.banks] or [128]
+        widths = [w for w in widths if sums * -(-w // BANK) <= low.b.banks] or [_multiple(128, own) or own]
     if read_once:  # short sweeps, of which many are on their way
         widths = [w for w in widths if w <= CHUNKS[1]]
     pieces = widths
@@ -388,6 +388,11 @@ def _forms(low: Lowering, domain: Domain) -> Iterator[tuple[int, int, float]]:
         for width in pieces:
             if width >= LEAST_PIECE or least < OVERLAP:
                 yield from ((width, *turn) for turn in _turns(domain, width) if turn[0] >= least)
+
+
+def _multiple(width: int, of: int) -> int:
+    """The largest multiple that is at most as wide."""
+    return width - width % of
 
 
 def _may_keep(width: int, count: int) -> bool:

@@ -44,7 +44,7 @@ class _Whole:
 
 @dataclass(frozen=True)
 class _Part:
-    """What is not zero in each row of a value, from `start` on. added: whether zero was added to it already."""
+    """What is not zero in each row of a value, from `start` on. added: whether zero is added to it."""
 
     start: int
     value: Value  # [rows, columns] but for its shape
@@ -62,67 +62,103 @@ def join_parts(graph: Graph) -> bool:
 
 
 def _add(op: Op, b: GraphBuilder) -> Value | None:
-    """[a, 0] + [0, b] = [a, b] + 0."""
+    """[a, 0] + [0, b] = [a, b] + 0, and [a, b] + [0, c] = [a + 0, b + c]."""
     divided = [_parts(v) for v in op.operands if not is_zero(v)]
     found = [each for each in divided if each is not None]
     if len(found) < len(divided) or len({whole.rows for whole, _ in found}) != 1:
         return None
-    whole, parts = found[0][0], sorted((p for _, each in found for p in each), key=lambda part: part.start)
+    whole = found[0][0]
+    if all(sum(part.columns for part in parts) == whole.columns for _, parts in found):
+        return None
+    parts = _sums(b, [part for _, each in found for part in each])
     if any(a.stop > c.start for a, c in pairwise(parts)):
         return None
     ends = [0, *(end for part in parts for end in (part.start, part.stop)), whole.columns]
     if any(end % whole.inner for end in ends):
         whole = _Whole((whole.rows, whole.columns), 1)
+    return b.reshape(_side_by_side(b, whole, parts, ends), op.result.shape)
+
+
+def _sums(b: GraphBuilder, parts: list[_Part]) -> list[_Part]:
+    """Parts in order: the sums of those that have the same columns, and zero added to those that are alone.
+
+    (a + 0) + c is (a + c) + 0, whatever a and c are.
+    """
+    places: dict[tuple[int, int], list[_Part]] = {}
+    for part in parts:
+        places.setdefault((part.start, part.columns), []).append(part)
+    found = []
+    for (start, columns), (part, *others) in sorted(places.items()):
+        value = part.value
+        for other in others:  # in the shape in which one of them was computed
+            value = b.add(value, b.reshape(other.value, value.shape))
+        found.append(_Part(start, value, columns, not others or any(p.added for p in (part, *others))))
+    return found
+
+
+def _side_by_side(b: GraphBuilder, whole: _Whole, parts: list[_Part], ends: list[int]) -> Value:
+    """The parts with zeros between them; zero is added to all together where it is to each."""
     gaps = [stop - start for start, stop in zip(ends[::2], ends[1::2])]
-    if not any(gaps):
-        joined = [b.reshape(_without_zero(part), whole.shape_of(part.columns)) for part in parts]
-        return b.reshape(_added(b, b.concatenate(joined, whole.axis)), op.result.shape)
+    together = not any(gaps) and all(part.added for part in parts)
     values = list[Value]()
     for part, gap in zip([*parts, None], gaps):
         if gap:
-            values.append(b.constant(0, op.result.dtype, whole.shape_of(gap)))
+            values.append(b.constant(0, parts[0].value.dtype, whole.shape_of(gap)))
         if part is not None:
             x = b.reshape(part.value, whole.shape_of(part.columns))
-            values.append(x if part.added else _added(b, x))
-    return b.reshape(b.concatenate(values, whole.axis), op.result.shape)
+            values.append(_added(b, x) if part.added and not together else x)
+    joined = b.concatenate(values, whole.axis)
+    return _added(b, joined) if together else joined
 
 
 def _added(b: GraphBuilder, x: Value) -> Value:
     return b.add(x, b.constant(0, x.dtype, x.shape)) if x.dtype.is_float else x
 
 
-def _without_zero(part: _Part) -> Value:
-    """What zero was added to, if it was: it is added to the whole."""
-    value = part.value
-    while part.added and (reshape := made_by(value, "reshape")) is not None:
+def _without_zero(value: Value) -> tuple[Value, bool]:
+    """What zero is added to, behind reshapes, and whether it is."""
+    value = _source(value)
+    added = made_by(value, "add")
+    zeros = [is_zero(v) for v in added.operands] if added is not None else []
+    if added is None or not any(zeros):
+        return value, False
+    return _source(added.operands[zeros.index(True) - 1]), True
+
+
+def _source(value: Value) -> Value:
+    """What is behind reshapes."""
+    while (reshape := made_by(value, "reshape")) is not None:
         value = reshape.operands[0]
-    added = made_by(value, "add") if part.added else None
-    return next(v for v in added.operands if not is_zero(v)) if added is not None else value
+    return value
 
 
 def _parts(value: Value) -> tuple[_Whole, list[_Part]] | None:
-    """How a value that is zero but for some columns of each row is divided, and these; None of any other."""
-    while (reshape := made_by(value, "reshape")) is not None:
-        value = reshape.operands[0]
+    """How a value is divided that is zero but for some columns of each row, or that was put together, and these; None
+    of any other."""
+    value, added = _without_zero(value)
     op = value.op
     if op is None or not value.type.size:
         return None
+    found = None
     if op.name == "concatenate":
-        return _concatenated(op)
-    if op.name == "pad" and is_zero(op.operands[1]):
-        return _padded(op)
-    return None
+        found = _concatenated(op)
+    elif op.name == "pad" and is_zero(op.operands[1]):
+        found = _padded(op)
+    if found is None or not added:
+        return found
+    return found[0], [_Part(part.start, part.value, part.columns, added) for part in found[1]]
 
 
-def _concatenated(op: Op) -> tuple[_Whole, list[_Part]] | None:
+def _concatenated(op: Op) -> tuple[_Whole, list[_Part]]:
     whole = _Whole(op.result.shape, op.attrs["dimension"])
-    sizes = [v.type.size // whole.rows for v in op.operands]
-    starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    zeros = [is_zero(v) for v in op.operands]
-    if not any(zeros):
-        return None
-    parts = zip(op.operands, starts, sizes, zeros)
-    return whole, [_Part(start, v, size, _is_added(v)) for v, start, size, zero in parts if not zero]
+    parts, start = list[_Part](), 0
+    for value in op.operands:
+        columns = value.type.size // whole.rows
+        if not is_zero(value):
+            source, added = _without_zero(value)
+            parts.append(_Part(start, source, columns, added))
+        start += columns
+    return whole, parts
 
 
 def _padded(op: Op) -> tuple[_Whole, list[_Part]] | None:
@@ -132,12 +168,4 @@ def _padded(op: Op) -> tuple[_Whole, list[_Part]] | None:
     if len(axes) != 1 or min(low[axes[0]], high[axes[0]]) < 0 or inside[axes[0]]:
         return None
     whole = _Whole(op.result.shape, axes[0])
-    return whole, [_Part(low[axes[0]] * whole.inner, x, x.shape[axes[0]] * whole.inner)]
-
-
-def _is_added(value: Value) -> bool:
-    """Whether zero was added to it, by `_added`."""
-    while (reshape := made_by(value, "reshape")) is not None:
-        value = reshape.operands[0]
-    added = made_by(value, "add")
-    return added is not None and any(is_zero(v) for v in added.operands)
+    return whole, [_Part(low[axes[0]] * whole.inner, _source(x), x.shape[axes[0]] * whole.inner)]

@@ -19,106 +19,137 @@ WAYS = frozenset({"reshape", "transpose", "negate", "add"})  # between a slice a
 
 
 class _Pairs(NamedTuple):
-    """Pairs of a value: all of a last dimension of two, or neighbours along the last."""
+    """Pairs of a value: all of a last dimension of two, or so many neighbours along the last."""
 
     source: Value
-    bounds: Bounds  # of all dimensions
+    bounds: Bounds  # of all dimensions but the last
+    count: int
     apart: bool  # whether two are a dimension
     order: tuple[int, ...]  # of all other dimensions, afterwards
     added: bool  # whether zero is added to them
 
 
 class _Half(NamedTuple):
-    """One of each pair."""
+    """One of each pair: every second element of the last dimension, from `start` on."""
 
     pairs: _Pairs
-    place: int
+    start: int
     negated: bool
+    is_column: bool  # [..., 1], to be stacked
 
 
-def pair_rotation(op: Op, b: GraphBuilder, sizes: frozenset[int]) -> Value | None:
-    """What a stack of two halves of pairs is as one op; None for anything else. sizes: of rows that may turn."""
+def is_stack(op: Op) -> bool:
+    """Whether a concatenation puts two values side by side along a last dimension of their own."""
     *lead, last = op.result.shape
-    stacked = op.attrs["dimension"] == len(lead) and len(op.operands) == last == 2
-    if not stacked or not lead or 2 * lead[-1] not in sizes:
-        return None
+    return op.attrs["dimension"] == len(lead) and len(op.operands) == last == 2 and len(lead) > 0
+
+
+def pair_rotation(op: Op, b: GraphBuilder) -> Value | None:
+    """What a stack of two halves of pairs is as one op; None for anything else."""
     first, second = (_half(v) for v in op.operands)
-    if first is None or second is None or first.pairs != second.pairs or (first.place, second.place) != (1, 0):
+    if first is None or second is None or not (first.is_column and second.is_column):
         return None
-    if first.negated is second.negated or not op.result.dtype.is_float:
+    x = _whole(b, first, second)
+    if x is None or first.negated is second.negated:
         return None
-    found = b.op("trn.rotate_half", _rows(b, first.pairs), pairs=True)
+    found = b.op("trn.rotate_half", x, pairs=True)
     found = found if first.negated else b.negate(found)
     if first.pairs.added:
         found = b.add(found, b.constant(0.0, found.dtype, found.shape))
     return b.reshape(found, op.result.shape)
 
 
-def _rows(b: GraphBuilder, pairs: _Pairs) -> Value:
-    """The value whose rows are pairs side by side."""
-    x = b.slice(pairs.source, *zip(*pairs.bounds))
+def of_neighbours(b: GraphBuilder, odd: Value, even: Value) -> Value | None:
+    """The value whose elements in odd and in even places these are, in each row."""
+    first, second = _half(odd), _half(even)
+    if first is None or second is None or first.negated or second.negated or first.pairs.added:
+        return None
+    return _whole(b, first, second)
+
+
+def _whole(b: GraphBuilder, odd: _Half, even: _Half) -> Value | None:
+    """The value whose rows are pairs side by side; None where these are not of the same pairs."""
+    pairs = odd.pairs
+    if pairs != even.pairs or odd.start != even.start + 1:
+        return None
+    x = b.slice(pairs.source, *zip(*pairs.bounds, (even.start, even.start + (2 if pairs.apart else 2 * pairs.count))))
     order = (*pairs.order, len(pairs.order)) if pairs.apart else pairs.order
     x = b.transpose(x, order) if list(order) != sorted(order) else x
     return b.reshape(x, (*x.shape[:-2], x.shape[-2] * 2)) if pairs.apart else x
 
 
+class _Taken(NamedTuple):
+    """One of each pair, as a slice takes it: bounds are of all dimensions but the last."""
+
+    source: Value
+    bounds: Bounds
+    start: int
+    count: int
+    apart: bool  # whether pairs are a dimension
+
+
+class _Way(NamedTuple):
+    """What became of a slice on its way to the stack."""
+
+    order: tuple[int, ...]  # of its dimensions but that of one element
+    is_column: bool
+    negated: bool
+    added: bool
+
+
 def _half(value: Value) -> _Half | None:
-    """Which half of which pairs a value [..., 1] is."""
+    """Which half of which pairs a value is."""
     ways: list[Op] = []
     while value.op is not None and value.op.name in WAYS:
         ways.append(value.op)
         value = value.op.operands[0]
     taken = None if value.op is None or value.op.name != "slice" else _taken(value.op)
-    if taken is None:
+    way = _followed(ways[::-1], value.shape, taken.apart) if taken is not None else None
+    if taken is None or way is None or way.order[-1] != len(way.order) - 1:
         return None
-    (source, bounds, apart, place), shape = taken, value.shape
-    order: list[int] | None = list(range(len(shape) - apart))
-    is_pair: bool | None = apart
+    pairs = _Pairs(taken.source, taken.bounds, taken.count, taken.apart, way.order, way.added)
+    return _Half(pairs, taken.start, way.negated, way.is_column)
+
+
+def _taken(op: Op) -> _Taken | None:
+    """What a slice takes one of each pair of; None where it takes something else."""
+    (x,), shape = op.operands, op.result.shape
+    *bounds, (start, _) = zip(op.attrs["start_indices"], op.attrs["limit_indices"])
+    *steps, step = op.attrs["strides"]
+    apart = len(shape) > 1 and x.shape[-1] == 2 and shape[-1] == step == 1
+    if any(n != 1 for n in steps) or not (apart or step == 2):
+        return None
+    return _Taken(x, tuple(bounds), start, shape[-2] if apart else shape[-1], apart)
+
+
+def _followed(ways: Sequence[Op], shape: tuple[int, ...], is_column: bool) -> _Way | None:
+    """Where ops lead that change no element but its sign."""
+    order = list(range(len(shape) - is_column))
     negated = added = False
-    for op in reversed(ways):
+    for op in ways:
         if op.name == "reshape":
-            is_pair = _squeezed(shape, op.result.shape, is_pair)
+            squeezed = _squeezed(shape, op.result.shape, is_column)
+            if squeezed is None:
+                return None
+            is_column = squeezed
         elif op.name == "transpose":
-            order = _moved(order, op.attrs["permutation"], is_pair)
+            if is_column and op.attrs["permutation"][-1] != len(shape) - 1:
+                return None
+            order = [order[i] for i in op.attrs["permutation"][: len(order)]]
         elif op.name == "negate" and not added:
             negated = not negated
         elif op.name == "add" and is_zero(op.operands[1]):
             added = True
         else:
             return None
-        if order is None or is_pair is None:
-            return None
         shape = op.result.shape
-    if not is_pair or order is None or order[-1] != len(order) - 1:
-        return None
-    return _Half(_Pairs(source, bounds, apart, tuple(order), added), place, negated)
+    return _Way(tuple(order), is_column, negated, added)
 
 
-def _taken(op: Op) -> tuple[Value, Bounds, bool, int] | None:
-    """Which pairs a slice takes one of: a value, its bounds, whether pairs are a dimension, and the place taken."""
-    (x,), last = op.operands, len(op.result.shape) - 1
-    bounds = list(zip(op.attrs["start_indices"], op.attrs["limit_indices"]))
-    *steps, step = op.attrs["strides"]
-    place, size = bounds[last][0], x.shape[last]
-    if any(n != 1 for n in steps) or place > 1:
-        return None
-    apart = size == 2 and step == 1 and bounds[last] == (place, place + 1)
-    if not apart and not (step == 2 and size % 2 == 0 and 2 * op.result.shape[last] == size):
-        return None
-    return x, (*bounds[:last], (0, size)), apart, place
-
-
-def _squeezed(old: Sequence[int], new: Sequence[int], is_pair: bool | None) -> bool | None:
+def _squeezed(old: Sequence[int], new: Sequence[int], is_column: bool) -> bool | None:
     """Whether there is a last dimension of one after a reshape that makes or drops nothing else."""
     if tuple(old) == tuple(new):
-        return is_pair
-    if is_pair and tuple(old[:-1]) == tuple(new):
+        return is_column
+    if is_column and tuple(old[:-1]) == tuple(new):
         return False
-    return True if not is_pair and (*old, 1) == tuple(new) else None
-
-
-def _moved(order: list[int] | None, permutation: Sequence[int], is_pair: bool | None) -> list[int] | None:
-    """The order of dimensions after a transpose which leaves that of one the last."""
-    if order is None or (is_pair and permutation[-1] != len(permutation) - 1):
-        return None
-    return [order[i] for i in (permutation[:-1] if is_pair else permutation)]
+    return True if not is_column and (*old, 1) == tuple(new) else None

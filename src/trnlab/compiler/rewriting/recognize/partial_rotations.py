@@ -143,18 +143,21 @@ def _halves(value: Value) -> Iterator[tuple[_Columns, bool]]:
 
 def _extended(b: GraphBuilder, x: Value, shape: tuple[int, ...], number: float) -> Value | None:
     """Angles that vary along columns, with a number in all others."""
-    return with_others(
-        b, x, shape, lambda source: b.constant(number, x.dtype, (*source.shape[:-1], shape[-1] - x.shape[-1]))
-    )
+
+    def longer(source: Value) -> Value:
+        others = b.constant(number, x.dtype, (*source.shape[:-1], shape[-1] - x.shape[-1]))
+        return b.concatenate([source, others], len(source.shape) - 1)
+
+    return widened(b, x, shape, longer)
 
 
-def with_others(b: GraphBuilder, x: Value, shape: tuple[int, ...], others: Callable[[Value], Value]) -> Value | None:
-    """Angles of a row's first columns, with those of all its other columns beside them (`others` of what the first
-    are a broadcast of); None where they are more than a broadcast."""
+def widened(b: GraphBuilder, x: Value, shape: tuple[int, ...], wide: Callable[[Value], Value]) -> Value | None:
+    """Angles of some of a row's columns as those of all: `wide` of what they are a broadcast of; None where they are
+    more than a broadcast."""
     made = made_by(x, "broadcast_in_dim")
     if made is None or made.operands[0].type.size == x.type.size:
         return None
     (source,), dims = made.operands, tuple(made.attrs["broadcast_dimensions"])
     if dims[-1:] != (len(shape) - 1,) or source.shape[-1] != x.shape[-1]:
         return None
-    return b.broadcast_in_dim(b.concatenate([source, others(source)], len(source.shape) - 1), shape, dims)
+    return b.broadcast_in_dim(wide(source), shape, dims)

@@ -12,14 +12,14 @@ from __future__ import annotations
 from itertools import permutations, product
 from typing import NamedTuple
 
-from trnlab.compiler.rewriting.recognize.pair_rotations import pair_rotation
-from trnlab.compiler.rewriting.recognize.partial_rotations import joined_pads, partial_rotation, with_others
+from trnlab.compiler.rewriting.recognize.pair_rotations import is_stack, of_neighbours, pair_rotation
+from trnlab.compiler.rewriting.recognize.partial_rotations import joined_pads, partial_rotation, widened
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.passes.dead import remove_dead_ops
 from trnlab.graph.passes.rewrite import made_by, recomputed, rewrite, splat
 
-SIZES = frozenset({32, 64, 128, 256})  # of a row, so that columns of a loop can be cut between rows
+LONGEST = 512  # of rows that are turned: several of them lie in the columns of a loop, which is cut between them
 STEPS = 4  # ops from the sum back to what was transposed
 FOLLOWING = frozenset({"add", "subtract", "multiply", "convert", "negate", "trn.rotate_half"})
 
@@ -36,24 +36,29 @@ def recognize_rotations(graph: Graph) -> bool:
 
 def _rotation(op: Op, b: GraphBuilder) -> Value | None:
     """(-b, a) of rows (a, b), or (b, -a), which is what leads back; of halves, or of pairs."""
-    last = len(op.result.shape) - 1
-    pairs = pair_rotation(op, b, SIZES)
-    if pairs is not None:
-        return pairs
-    if op.attrs["dimension"] != last or len(op.operands) != 2 or op.result.shape[last] not in SIZES:
+    *_, columns = op.result.shape
+    if not op.result.dtype.is_float or len(op.operands) != 2:
         return None
+    if is_stack(op) and _may_turn(2 * op.result.shape[-2]):
+        return pair_rotation(op, b) or _of_products(op, b, pairs=True)
+    if op.attrs["dimension"] != len(op.result.shape) - 1 or not _may_turn(columns):
+        return None
+    return partial_rotation(op, b, columns) or _of_rows(op, b) or _of_products(op, b, pairs=False)
+
+
+def _may_turn(columns: int) -> bool:
+    return 4 <= columns <= LONGEST and columns % 2 == 0
+
+
+def _of_rows(op: Op, b: GraphBuilder) -> Value | None:
+    """Halves of whole rows."""
     first, second = op.operands
     turned, returned = made_by(first, "negate"), made_by(second, "negate")
-    if not op.result.dtype.is_float:
-        return None
-    partial = partial_rotation(op, b, op.result.shape[last])
-    if partial is not None:
-        return partial
-    if turned is not None and (x := _of_halves(turned.operands[0], second)) is not None:
+    if turned is not None and (x := _of_halves(b, turned.operands[0], second)) is not None:
         return b.op("trn.rotate_half", x)
-    if returned is not None and (x := _of_halves(first, returned.operands[0])) is not None:
+    if returned is not None and (x := _of_halves(b, first, returned.operands[0])) is not None:
         return b.negate(b.op("trn.rotate_half", x))
-    return _of_products(b, first, second)
+    return None
 
 
 class _Term(NamedTuple):
@@ -64,21 +69,31 @@ class _Term(NamedTuple):
     factor: Value
 
 
-def _of_products(b: GraphBuilder, first: Value, second: Value) -> Value | None:
-    """x cos + rotate(x) sin, where each half is written out: (a cos - b sin, b cos + a sin), or back."""
-    terms = [_terms(value) for value in (first, second)]
+def _of_products(op: Op, b: GraphBuilder, *, pairs: bool) -> Value | None:
+    """x cos + rotate(x) sin, where each half is written out: (a cos - b sin, b cos + a sin), or back. pairs: they
+    are stacked, a and b being neighbours."""
+    whole, twice = (of_neighbours, _each_twice) if pairs else (_of_halves, _twice)
+    terms = [_terms(_unstacked(value) if pairs else value) for value in op.operands]
     for low, high in product(*(permutations(found) for found in terms)) if all(terms) else ():
         (kept, turned), (same, other) = low, high
-        x = _of_halves(same.half, kept.half)
         matches = turned.half is same.half and other.half is kept.half
         factors = kept.factor is same.factor and turned.factor is other.factor
-        if x is None or not (matches and factors) or kept.minus or same.minus or turned.minus is other.minus:
+        signs = not kept.minus and not same.minus and turned.minus is not other.minus
+        x = whole(b, same.half, kept.half) if matches and factors and signs else None
+        if x is None:
             continue
-        cosine, sine = (_twice(b, each, x.shape) for each in (kept.factor, turned.factor))
+        cosine, sine = (twice(b, each, x.shape) for each in (kept.factor, turned.factor))
         if cosine is not None and sine is not None:
-            rotated = b.multiply(b.op("trn.rotate_half", x), sine)
-            return b.binary("add" if turned.minus else "subtract", b.multiply(x, cosine), rotated)
+            rotated = b.multiply(b.op("trn.rotate_half", x, pairs=pairs), sine)
+            found = b.binary("add" if turned.minus else "subtract", b.multiply(x, cosine), rotated)
+            return b.reshape(found, op.result.shape)
     return None
+
+
+def _unstacked(value: Value) -> Value:
+    """What a reshape gives a last dimension of its own."""
+    made = made_by(value, "reshape")
+    return made.operands[0] if made is not None and (*made.operands[0].shape, 1) == value.shape else value
 
 
 def _terms(x: Value) -> list[_Term]:
@@ -91,18 +106,34 @@ def _terms(x: Value) -> list[_Term]:
         for half, factor in (made.operands, made.operands[::-1]) if made is not None else ():
             negated = made_by(half, "negate")
             half = half if negated is None else negated.operands[0]
-            if made_by(half, "slice") is not None:
+            if made_by(_unsqueezed(half), "slice") is not None:
                 found.append(_Term(minus is not (negated is not None), half, factor))
                 break
     return found if len(found) == 2 else []
 
 
+def _unsqueezed(x: Value) -> Value:
+    """What a value is of which a reshape dropped a last dimension."""
+    made = made_by(x, "reshape")
+    return made.operands[0] if made is not None and made.operands[0].shape == (*x.shape, 1) else x
+
+
 def _twice(b: GraphBuilder, x: Value, shape: tuple[int, ...]) -> Value | None:
     """What varies along half a row, of a whole row whose halves are alike; None for more than a broadcast."""
-    return with_others(b, x, shape, lambda source: source)
+    return widened(b, x, shape, lambda source: b.concatenate([source, source], len(source.shape) - 1))
 
 
-def _of_halves(high: Value, low: Value) -> Value | None:
+def _each_twice(b: GraphBuilder, x: Value, shape: tuple[int, ...]) -> Value | None:
+    """What varies along pairs, of a whole row whose neighbours are alike; None for more than a broadcast."""
+
+    def doubled(source: Value) -> Value:
+        *lead, count = source.shape
+        return b.reshape(b.broadcast_in_dim(source, (*lead, count, 2), range(len(lead) + 1)), (*lead, 2 * count))
+
+    return widened(b, x, shape, doubled)
+
+
+def _of_halves(b: GraphBuilder, high: Value, low: Value) -> Value | None:
     """The value whose second and first half along the last dimension these are."""
     upper, lower = made_by(high, "slice"), made_by(low, "slice")
     if upper is None or lower is None or upper.operands[0] is not lower.operands[0]:

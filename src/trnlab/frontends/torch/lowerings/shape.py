@@ -141,18 +141,19 @@ def padded(site: LoweringSite, x: Value, low: list[int], high: list[int], value:
     return site.b.pad(x, low, high, value=value) if any(low) or any(high) else x
 
 
-def _spread(site: LoweringSite, x: Value, dim: int, step: int) -> Value:
-    """x with step - 1 zeros after each element along `dim`."""
+def _spread(site: LoweringSite, x: Value, dim: int, step: int, place: int) -> Value:
+    """x with `place` zeros before each element along `dim`, and as many behind as make `step` of it."""
     b, shape = site.b, x.shape
     apart = b.reshape(x, (*shape[: dim + 1], 1, *shape[dim + 1 :]))
-    high = [0] * len(apart.shape)
-    high[dim + 1] = step - 1
-    return b.reshape(b.pad(apart, [0] * len(high), high), (*shape[:dim], shape[dim] * step, *shape[dim + 1 :]))
+    low, high = [0] * len(apart.shape), [0] * len(apart.shape)
+    low[dim + 1], high[dim + 1] = place, step - 1 - place
+    return b.reshape(b.pad(apart, low, high), (*shape[:dim], shape[dim] * step, *shape[dim + 1 :]))
 
 
 def _padded(site: LoweringSite, x: Value, dim: int, begin: int, stop: int, step: int = 1) -> Value:
     """x placed at begin:stop:step of dimension `dim` of zeros of the result's shape."""
-    x = _spread(site, x, dim, step) if step > 1 else x
+    if step > 1:
+        x, begin = _spread(site, x, dim, step, begin % step), begin - begin % step
     low, high = [0] * len(x.shape), [0] * len(x.shape)
     low[dim], high[dim] = begin, site.shape[dim] - begin - x.shape[dim]
     return padded(site, x, low, high)
@@ -188,9 +189,9 @@ def slice_scatter(site, x, source, dim=0, start=None, end=None, step=1):
 def _strided_scatter(site: LoweringSite, x: Value, source: Value, dim: int, begin: int, step: int) -> Value:
     """The source spread to every step-th place; a counter says where those are."""
     b, size = site.b, x.shape[dim]
-    spread = _spread(site, source, dim, step)
+    spread, first = _spread(site, source, dim, step, begin % step), begin - begin % step
     low, high = [0] * len(x.shape), [0] * len(x.shape)
-    low[dim], high[dim] = begin, size - begin - spread.shape[dim]
+    low[dim], high[dim] = first, size - first - spread.shape[dim]
     inside = np.zeros(size, bool)
     inside[begin : begin + source.shape[dim] * step : step] = True
     mask = b.constant(inside, bool_, (size,))
