@@ -97,6 +97,10 @@ KERNELS = {
         {"strides": (2, 2), "dilation": (2, 1), "padding": ((2, 0), (1, 2))},
     ),
     "few channels, cropped": ((1, 3, 8, (19, 18), (5, 5)), {"strides": (1, 2), "padding": ((-2, 3), (3, -2))}),
+    "elements far apart, some channels at a time": (
+        (1, 2048, 8, (41, 60), (3, 3)),
+        {"dilation": (20, 30), "padding": ((20, 30), (20, 30))},
+    ),
     "weights in turns": ((1, 300, 700, (5, 5), (5, 5)), {"padding": ((2, 2), (2, 2))}),
 }
 

@@ -428,7 +428,7 @@ def test_neighbours_in_some_columns(first, width, back):
 
 
 def by_neighbours(b, x, cos, sin, signs=(-1, 1), swapped=False, strided=False):
-    """(a cos - b sin, b cos + a sin) of neighbours a and b, stacked (torchtune's rotary positions); cos, sin [S, D/2]."""
+    """(a cos - b sin, b cos + a sin) of neighbours a and b, stacked (torchtune); cos and sin are [S, D / 2]."""
     last, half = len(x.shape) - 1, x.shape[-1] // 2
     if strided:
         starts, ends, steps = [0] * last, x.shape, [1] * last + [2]

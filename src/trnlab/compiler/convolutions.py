@@ -34,6 +34,8 @@ FEWEST_OF_BYTES = 16  # where elements have a byte each
 
 # Per partition, of a gradient by the weight: kernels/convolutions/gradient.
 SUMS_BYTES, IMAGE_BYTES = 60 << 10, 80 << 10
+# Of weights alone, and with the input that they meet: kernels/convolutions/forward.
+WEIGHTS_BYTES, FORWARD_BYTES = 80 << 10, 150 << 10
 
 
 def has_kernel(op: Op) -> bool:
@@ -194,8 +196,11 @@ def first_sweep(op: Op) -> Sweep:
 def as_products(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
     """The op in terms of dot_general, where there is no kernel for it; for a rewrite."""
     if has_kernel(op):
-        whole = not is_weight_gradient(op) or _in_lanes(op) or _in_columns(op)
-        return None if whole or _fits_whole(op) else (_by_bands(op, b),)
+        if not is_weight_gradient(op):
+            most = _contracted_at_once(op)
+            return None if most >= op.operands[0].shape[1] else (_by_channels(op, b, most),)
+        whole = _in_lanes(op) or _in_columns(op) or _fits_whole(op)
+        return None if whole else (_by_bands(op, b),)
     if rows_fill_partitions(op):
         return (_rows_as_channels(op, b),)
     x, weight = op.operands
@@ -227,6 +232,41 @@ def _filled(b: GraphBuilder, x: Value, attrs: Attrs) -> tuple[Value, Attrs]:
     none = [0] * len(x.shape)
     x = b.pad(x, none, none, [0, 0, *(d - 1 for d in attrs["lhs_dilation"])])
     return x, {**attrs, "lhs_dilation": (1,) * (len(x.shape) - 2)}
+
+
+# -- forward and gradients by the input, in parts that fit on chip ---------------------------------------------------
+
+
+def _contracted_at_once(op: Op) -> int:
+    """Input channels that the kernel has room for, 128 at least: a window whose elements lie far apart meets many
+    rows of the input."""
+    channels = op.operands[0].shape[1]
+    if has_few_channels(op) or op.attrs["feature_group_count"] > 1:
+        return channels
+    blocks = range(-(-channels // P), 1, -1)
+    return min(channels, next((n for n in blocks if _forward_bytes(op, n) <= FORWARD_BYTES), 1) * P)
+
+
+def _forward_bytes(op: Op, blocks: int) -> int:
+    """Bytes of a partition for weights and for the input of two rows of places, of so many blocks of 128 channels."""
+    (x, weight), (*down, along) = op.operands, slides_of(op)
+    reach = min(down[0].size, (down[0].window - 1) * down[0].dilation + 1) if down else 1
+    elements = prod(weight.shape[2:]) * x.dtype.itemsize
+    held = min(weight.shape[0], max(P, WEIGHTS_BYTES // (blocks * elements) // P * P))
+    inputs = 2 * blocks * reach * along.size * x.dtype.itemsize
+    return (held * blocks + 2 * P) * elements + inputs
+
+
+def _by_channels(op: Op, b: GraphBuilder, most: int) -> Value:
+    """The sum over input channels, so many at a time, in fp32."""
+    (x, weight), given = op.operands, {**op.attrs, "dtype": float32}
+    total: Value | None = None
+    for at in range(0, x.shape[1], most):
+        parts = [b.slice_dim(v, 1, at, min(at + most, x.shape[1])) for v in (x, weight)]
+        part = b.append("convolution", parts, given).result
+        total = part if total is None else b.add(total, part)
+    assert total is not None, "there are channels"
+    return b.convert(total, op.attrs["dtype"])
 
 
 # -- gradients by the weight, in parts that fit on chip --------------------------------------------------------------
