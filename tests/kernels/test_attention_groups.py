@@ -24,7 +24,7 @@ BUFFERS = [(2, 2, 2), (2, 2, 1), (2, 1, 1), (1, 1, 1)]
 def few_at_a_time(heads, of_queries, of_keys, of_results=2):
     """Stands in for `plan_groups`: so many query heads of one key head."""
 
-    def plan(task, room, tiles):
+    def plan(b, task, room, tiles):
         groups = [
             HeadGroup(batch, head // task.shared, 1, head, heads)
             for batch in range(task.batch)
@@ -86,7 +86,7 @@ def test_groups_fit_the_room_that_there_is(shared, length):
     task = Task(*(full(b.param(n, s, "bfloat16")) for n, s in (("q", q), ("k", k), ("v", k))), None, True, 1.0)
     tile = length // 128 * 256
     for room in (n * tile for n in (200, 60, 24, 16, 12, 8, 6, 4)):
-        groups = plan_groups(task, room, HeadTiles(2, 1, results=1))
+        groups = plan_groups(b, task, room, HeadTiles(2, 1, results=1))
         assert [h for g in groups.all for h in range(g.head, g.head + g.heads)] == list(range(2 * shared))
         first = groups.all[0]
         of_keys = groups.of_keys + groups.of_results

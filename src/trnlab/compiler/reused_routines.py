@@ -37,6 +37,7 @@ def routines_of(graph: Graph, chip: Chip, options: Mapping[str, Any], program: P
             limits: Sequence[int] = (),
             homes: Mapping[Value, Home] = MappingProxyType({}),
             banks: int | None = None,
+            may_have_more: bool = False,
         ) -> Routine:
             found = program.routines[min(len(self.code), len(program.routines) - 1)]
             residents = sum(b.kind == "resident" for b in found.buffers)

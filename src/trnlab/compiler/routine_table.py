@@ -107,7 +107,7 @@ class RoutineTable(MemoryTable):
         found = []
         halves = () if need_all_of_sbuf(unit, self.part, self.chip) else (self._half(usable - room),)
         for limit in (*halves, room):
-            make = partial(self._lower, unit, stores, (limit,), homes, banks)
+            make = partial(self._lower, unit, stores, (limit,), homes, banks, limit < room)
             key = (*signatures, limit, banks, places)
             found.append(PlannedRoutine(key, key, make, addresses, room))
         return found
@@ -163,12 +163,14 @@ class RoutineTable(MemoryTable):
         limits: Sequence[int] = (),
         homes: Mapping[Value, Home] = MappingProxyType({}),
         banks: int | None = None,
+        may_have_more: bool = False,
     ) -> Routine:
         """The first form that fits, within half of SBUF if possible, so that neighbouring calls overlap.
 
         Convolutions, and loops over very long rows, gain more by having all of it. limits: bytes of SBUF that it may
         have instead, the best first. homes: of the tensors that stay in SBUF beside them. banks: of
-        PSUM that it may have, all by default.
+        PSUM that it may have, all by default. may_have_more: there is an attempt with more of SBUF after this one,
+        for which another form is no match.
 
         Raises CapacityError, with the user's line, when none does.
         """
@@ -180,10 +182,12 @@ class RoutineTable(MemoryTable):
         long = len(unit) == 1 and alone and sum(v.type.size for v in _read(first)) >= LONG
         long = long or need_all_of_sbuf(unit, self.part, self.chip) or needs_rows(first)
         forms = [form for form, applies in LOWERINGS[unit[0].kind] if applies(unit[0])]
-        for form in forms:
-            for limit in limits or ((usable,) if long else (self._half(0), usable)):
+        limits = limits or ((usable,) if long else (self._half(0), usable))
+        for form in forms[:1] if may_have_more else forms:
+            for limit in limits:
+                more = may_have_more or limit < limits[-1]
                 try:
-                    return self._build(unit, stores, limit, form, homes, banks)
+                    return self._build(unit, stores, limit, form, homes, banks, more)
                 except CapacityError as error:
                     failure = error
         failure.where = failure.where or unit[0].ops[0].loc
@@ -200,8 +204,10 @@ class RoutineTable(MemoryTable):
         form: Callable[[Lowering], None],
         homes: Mapping[Value, Home],
         banks: int | None,
+        may_have_more: bool,
     ) -> Routine:
         b = Builder(label(unit), self.chip, sbuf_limit=limit, banks=banks)
+        b.may_have_more = may_have_more
         b.follows_blockings = self.chosen["blockings"] == stacks.FOLLOWED
         lowerings = []
         kept: dict[Value, AP] = {}  # what stays in SBUF, which several groups may read

@@ -221,7 +221,7 @@ class _Backward:
         # Tiles of dk and dv may be one group's where the next has none to store before they are.
         apart = nq > IN_FLIGHT
         of_keys = (2, sum(wide[1:])) if apart else (2 + sum(wide[1:]), 0)
-        self.groups = plan_groups(t, b.sbuf_free - _LATER, HeadTiles(2 + wide[0], *of_keys, once=1))
+        self.groups = plan_groups(b, t, b.sbuf_free - _LATER, HeadTiles(2 + wide[0], *of_keys, once=1))
         self.units = [unit for g in self.groups.all for unit in self._units(g)]
         few = len(self._items(self.units[0])) <= IN_FLIGHT  # then several groups are in flight
         self.short, self.waits = few and self.groups.of_keys > 1, few and self.groups.of_keys == 1

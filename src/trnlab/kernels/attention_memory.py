@@ -158,7 +158,7 @@ class AttentionMemory:
 
     def _open_tokens(self, most: int, out: DType) -> None:
         b, t = self.b, self.task
-        self.groups = groups = plan_groups(t, b.sbuf_free - RESERVE, HeadTiles(2, 2))
+        self.groups = groups = plan_groups(b, t, b.sbuf_free - RESERVE, HeadTiles(2, 2))
         self.packs = [pack for g in groups.all for pack in self._packs(g, most)]
         q_width, k_width = groups.all[0].heads * t.depth, groups.all[0].kvs * t.depth
         self.q_pool = token_pool(b, "q", t.queries, q_width, t.dtype, groups.of_queries)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import ml_dtypes
 
 from trnlab.chips.spec import Chip
+from trnlab.errors import CapacityError
 from trnlab.isa.base import Engine
 from trnlab.kernels import residence
 from trnlab.kernels.blocks import BANK, P, dma_load, dma_store
@@ -168,9 +169,13 @@ class HeadTiles(NamedTuple):
     once: int = 0  # each query head, of one group always
 
 
-def plan_groups(task: Task, room: int, tiles: HeadTiles) -> HeadGroups:
+def plan_groups(b: Builder, task: Task, room: int, tiles: HeadTiles) -> HeadGroups:
     """Groups are the fewest key heads whose rows are worth a DMA, or one where `room` bytes of a partition are few,
-    or as many of the query heads that share one as there is room for."""
+    or as many of the query heads that share one as there is room for.
+
+    Raises CapacityError where `b` may have more of SBUF, and no group is loaded while another is at work, or short
+    sequences have superblocks with fewer heads than they could.
+    """
     row, r = task.depth * task.dtype.itemsize, task.shared
     of_query, of_key = (count_blocks(n) * row for n in (task.queries, task.keys))
     wanted = fewest_heads(task) // r
@@ -192,7 +197,21 @@ def plan_groups(task: Task, room: int, tiles: HeadTiles) -> HeadGroups:
     found = [
         HeadGroup(batch, kv, kvs, head, heads) for batch, kv in pairs for head in range(kv * r, (kv + kvs) * r, heads)
     ]
+    if b.may_have_more and (groups[0] < min(2, len(found)) or heads < min(wanted * r, heads_together(task))):
+        raise CapacityError(
+            "attention works one head after the other with so little of SBUF",
+            code="TRN501",
+            limit=f"{room} bytes of a partition for tokens",
+            got=f"{needed(*choices[0])} bytes for {wanted * r} heads",
+            chip=b.chip.name,
+            remedy="have fewer tensors stay in SBUF",
+        )
     return HeadGroups(found, *(min(n, len(found)) for n in groups))
+
+
+def heads_together(task: Task) -> int:
+    """Heads of short sequences that a superblock of four query blocks takes."""
+    return max(1, 4 // count_blocks(task.queries))
 
 
 def fewest_heads(task: Task) -> int:

@@ -54,6 +54,7 @@ class Builder(BufferBuilder):
         super().__init__(name, chip, sbuf_limit, banks)
         self.location: Location | None = None
         self.queue_turn, self.awaited = 0, set[int]()  # awaited: see `kernels.blocks.dma_load`
+        self.may_have_more = False  # of SBUF: a kernel that works badly with so little refuses it
         self.follows_blockings = True  # of products, or an estimate chooses them: see `kernels.blocking.choose`
         self._rows, self._operands = array("i"), array("q")  # COLUMNS per instruction, REFERENCE per operand
         self._works: dict[Work, int] = {}

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice
-from math import lcm
+from math import lcm, prod
 from typing import Any
 
 from trnlab.compiler.emission.domain import Domain, RowCache, SweepSlice
@@ -242,10 +242,23 @@ def domains(low: Lowering) -> list[Domain]:
         tail = group.size - 128 * main
         found = [Domain(128, main, 0, flat=True)] if main else []
         return found + ([Domain(1, tail, 128 * main, flat=True)] if tail else [])
+    group.cols = _columns_in_a_row(low)
+    return [Domain(group.size // group.cols, group.cols)]
+
+
+def _columns_in_a_row(low: Lowering) -> int:
+    """Columns of a loop over tensors that lie in memory in different orders: the last dimensions that lie in one order
+    in all of them, as far as rows are left for all partitions."""
+    group = low.group
     shape = max((v.shape for v in group.classes if v.type.size == group.size), key=len)
-    cols = shape[-1] if shape else 1
-    group.cols = cols
-    return [Domain(group.size // cols, cols)]
+    views = [low.part.strided(v).reshape(shape) for v, c in group.outer.items() if c is ValueClass.FULL]
+    found = shape[-1] if shape else 1
+    for axis in range(len(shape) - 2, -1, -1):
+        columns = prod(shape[axis:])
+        if group.size // columns < 128 or any(v is None or len(v.collapsed(axis)) > 1 for v in views):
+            break
+        found = columns
+    return found
 
 
 def parts_of_rows(group: FusionGroup, part: Partition, rows: int) -> int:
