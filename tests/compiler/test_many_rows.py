@@ -70,3 +70,20 @@ def test_there_are_fewer_transfers():
     assert transfers(MANY * BLOCK) < 2.2
     assert transfers((MANY - 1) * BLOCK) > 4.5
     assert transfers((MOST_KEPT + 1) * BLOCK) > 4.5
+
+
+@pytest.mark.parametrize("chip", ["trn1", "trn2"])
+@pytest.mark.parametrize("shape", [(8, 96, 14, 14), (3, 130, 7, 9), (2, 40, 5, 6, 3), (4, 5, 3, 2)], ids=str)
+def test_sums_of_tensors_in_different_orders_go_by_the_rows_that_they_share(shape, chip):
+    """Images before channels, and channels before images: whole images are rows, as long as there are enough."""
+    x, y = random(*shape), random(shape[1], shape[0], *shape[2:], seed=1)
+    order = (1, 0, *range(2, len(shape)))
+
+    def function(b, x, y):
+        return b.multiply(b.add(x, b.transpose(y, order)), 0.5)
+
+    check(function, lambda x, y: (x + y.transpose(0, 1)) * 0.5, x, y, tolerance=1e-6, chip=chip)
+    (routine,) = compile(build(function, x, y), chips.get(chip), {"precision": "fp32"}).routines
+    images = shape[0] * shape[1]
+    most = 12 * -(-images // BLOCK) if images >= BLOCK else np.inf
+    assert (routine.opcode == REGISTRY["dma_copy"].opcode).sum() <= most

@@ -159,3 +159,43 @@ def test_layers_learn_what_the_host_learns(model):
     assert got == pytest.approx(expected, rel=1e-5)
     for name, value in theirs.state_dict().items():
         torch.testing.assert_close(ours.state_dict()[name].cpu(), value, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "step"), [(0, 12, 2), (1, 12, 2), (3, 11, 2), (2, 13, 3), (4, 5, 3), (12, 13, 5)]
+)
+def test_strided_slices_and_what_is_written_to_them(start, stop, step):
+    """Cells of the step that begin in the middle, and that end behind the tensor."""
+    check(lambda x: x[:, start:stop:step] * 2, [random(3, 13, 2)])
+
+    def written(x, y):
+        x = x.clone()
+        x[:, start:stop:step] = y
+        return x
+
+    check(written, [random(3, 13, 2), random(3, len(range(start, stop, step)), 2, seed=1)])
+
+
+def by_neighbours(x, cos, sin):
+    """torchtune's rotary positions."""
+    even, odd = x.reshape(*x.shape[:-1], -1, 2).unbind(-1)
+    return torch.stack([even * cos - odd * sin, odd * cos + even * sin], -1).flatten(-2)
+
+
+def of_some_columns(x, cos, sin):
+    """GPT-J's: neighbours in the first columns."""
+    first, rest = x[..., : 2 * cos.shape[-1]], x[..., 2 * cos.shape[-1] :]
+    turned = torch.stack((-first[..., 1::2], first[..., ::2]), -1).flatten(-2)
+    cos, sin = (v.repeat_interleave(2, -1) for v in (cos, sin))
+    return torch.cat([first * cos + turned * sin, rest], -1)
+
+
+@pytest.mark.parametrize("function", [by_neighbours, of_some_columns])
+@pytest.mark.parametrize("size", [24, 96])
+def test_neighbours_turn_together(function, size):
+    width = size if function is by_neighbours else 16
+    x = random(2, 5, 70, size)
+    x[0, 0, 0, 3], x[1, 2, 3, 8], x[0, 1, 1, 5] = INF, NAN, -0.0
+    angles = [random(70, width // 2, seed=seed) for seed in (1, 2)]
+    check(function, [x, *angles], gradients=False)
+    check(function, [random(2, 5, 70, size), *angles])

@@ -7,6 +7,7 @@ import test_attention
 import test_attention_backward
 from attention_problem import Problem, builder, tensors
 
+from trnlab.errors import CapacityError
 from trnlab.isa import REGISTRY
 from trnlab.kernels import attention_backward, attention_memory
 from trnlab.kernels.attention_tiles import HeadGroup, HeadGroups, HeadTiles, Task, plan_groups
@@ -92,3 +93,24 @@ def test_groups_fit_the_room_that_there_is(shared, length):
         of_keys = groups.of_keys + groups.of_results
         assert tile * (2 * first.heads * groups.of_queries + first.kvs * of_keys) <= room
         assert groups.of_queries == min(2, len(groups.all)) or room < (7 if shared == 1 else 6) * tile
+
+
+@pytest.mark.parametrize(("heads", "length"), [(12, 98), (6, 49), (2, 2048)])
+def test_room_that_is_too_little_is_refused_where_there_is_more(heads, length):
+    """Short sequences come several heads at a time, long ones with the next on its way; without more room they come
+    as they can."""
+    b = builder(Problem(kind="bfloat16"))
+    shape = (4, heads, length, 32)
+    task = Task(*(full(b.param(n, shape, "bfloat16")) for n in "qkv"), None, False, 1.0)
+    rooms = [(1 << 10) * n for n in (1, 2, 4, 8, 16, 32, 64, 128)]
+    found = [plan_groups(b, task, room, HeadTiles(2, 2)) for room in rooms]
+    b.may_have_more = True
+    fine = []
+    for room, before in zip(rooms, found):
+        try:
+            fine.append(plan_groups(b, task, room, HeadTiles(2, 2)) == before)
+        except CapacityError:
+            assert not fine, "more room is no reason to refuse"
+            together = min(heads, max(1, 4 // -(-length // 128)))
+            assert before.all[0].heads < together or before.of_queries < 2
+    assert fine and all(fine) and len(fine) < len(rooms)

@@ -247,8 +247,8 @@ def domains(low: Lowering) -> list[Domain]:
 
 
 def _columns_in_a_row(low: Lowering) -> int:
-    """Columns of a loop over tensors that lie in memory in different orders: the last dimensions that lie in one order
-    in all of them, as far as rows are left for all partitions."""
+    """Columns of a loop over tensors whose dimensions lie in memory in different orders: the last ones, which do not,
+    as far as rows are left for all partitions."""
     group = low.group
     shape = max((v.shape for v in group.classes if v.type.size == group.size), key=len)
     views = [low.part.strided(v).reshape(shape) for v, c in group.outer.items() if c is ValueClass.FULL]

@@ -23,7 +23,7 @@ class _Pairs(NamedTuple):
 
     source: Value
     bounds: Bounds  # of all dimensions but the last
-    count: int
+    length: int  # pairs of a row
     apart: bool  # whether two are a dimension
     order: tuple[int, ...]  # of all other dimensions, afterwards
     added: bool  # whether zero is added to them
@@ -72,7 +72,8 @@ def _whole(b: GraphBuilder, odd: _Half, even: _Half) -> Value | None:
     pairs = odd.pairs
     if pairs != even.pairs or odd.start != even.start + 1:
         return None
-    x = b.slice(pairs.source, *zip(*pairs.bounds, (even.start, even.start + (2 if pairs.apart else 2 * pairs.count))))
+    end = even.start + 2 * (1 if pairs.apart else pairs.length)
+    x = b.slice(pairs.source, *zip(*pairs.bounds, (even.start, end)))
     order = (*pairs.order, len(pairs.order)) if pairs.apart else pairs.order
     x = b.transpose(x, order) if list(order) != sorted(order) else x
     return b.reshape(x, (*x.shape[:-2], x.shape[-2] * 2)) if pairs.apart else x
@@ -84,7 +85,7 @@ class _Taken(NamedTuple):
     source: Value
     bounds: Bounds
     start: int
-    count: int
+    length: int  # pairs of a row
     apart: bool  # whether pairs are a dimension
 
 
@@ -107,7 +108,7 @@ def _half(value: Value) -> _Half | None:
     way = _followed(ways[::-1], value.shape, taken.apart) if taken is not None else None
     if taken is None or way is None or way.order[-1] != len(way.order) - 1:
         return None
-    pairs = _Pairs(taken.source, taken.bounds, taken.count, taken.apart, way.order, way.added)
+    pairs = _Pairs(taken.source, taken.bounds, taken.length, taken.apart, way.order, way.added)
     return _Half(pairs, taken.start, way.negated, way.is_column)
 
 
