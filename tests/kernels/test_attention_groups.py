@@ -113,4 +113,5 @@ def test_room_that_is_too_little_is_refused_where_there_is_more(heads, length):
             assert not fine, "more room is no reason to refuse"
             together = min(heads, max(1, 4 // -(-length // 128)))
             assert before.all[0].heads < together or before.of_queries < 2
-    assert fine and all(fine) and len(fine) < len(rooms)
+    assert all(fine)
+    assert 0 < len(fine) < len(rooms)
