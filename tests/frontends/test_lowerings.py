@@ -10,6 +10,7 @@ from helpers import TRN1, assert_same, check, through_graph
 import trnlab.frontends.torch as neuron
 from trnlab.errors import NumericsError, RunError
 from trnlab.frontends.torch.lowerings import LOWERINGS
+from trnlab.graph.flops import model_flops
 
 pytestmark = pytest.mark.torch
 
@@ -508,3 +509,10 @@ def test_random_operators_draw_from_independent_streams():
 def test_every_lowering_is_listed():
     assert len(neuron.operators()) == len(LOWERINGS) > 150
     assert "aten.add.Tensor" in neuron.operators()
+
+
+@pytest.mark.parametrize("length", (64, 600))
+def test_running_sums_are_no_products_of_the_model(length):
+    """They are computed by products with a triangle of ones, backward too; MFU and limits count the model's alone."""
+    graph = through_graph(lambda x, w: x.cumsum(-1) @ w, [normal(4, length), normal(length, 8)])[-1]
+    assert model_flops(graph) == 3 * 2 * 4 * length * 8

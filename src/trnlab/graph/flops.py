@@ -24,7 +24,8 @@ VIEWS = ("reshape", "transpose", "convert", "optimization_barrier")
 
 
 def model_flops(graph: Graph) -> int:
-    """Floating point operations that the model asks for: two per multiply and add of its matrix products.
+    """Floating point operations that the model asks for: two per multiply and add of its matrix products. What is
+    computed by products but is none to the model, such as running sums, has none.
 
     Attention counts its products as if nothing were masked, and its backward pass without computing scores again.
     """
@@ -42,7 +43,7 @@ def op_flops(op: Op) -> int:
         return int(op.attrs["callee"].flops)
     if op.name == "loop":
         return int(op.attrs["body"].rounds) * model_flops(op.attrs["body"].graph)
-    if op.name == "dot_general":
+    if op.name == "dot_general" and op.attrs["asked"]:
         shape = op.operands[0].shape
         contracting: tuple[int, ...] = op.attrs["lhs_contracting_dimensions"]
         return 2 * op.result.type.size * prod(shape[d] for d in contracting)

@@ -161,6 +161,7 @@ _TABLE: tuple[OpDef, ...] = (
             "rhs_contracting_dimensions": _INTS,
             "dtype": _DTYPE,
             "precision": Attr("str", "DEFAULT", PRECISIONS),
+            "asked": Attr("bool", True),  # by the model; else it is how something that is no product is computed
             "lhs_mx": Attr("str", "", MICROSCALED),
             "rhs_mx": Attr("str", "", MICROSCALED),
             "lhs_cast": Attr("str", "", CASTS),

@@ -50,7 +50,7 @@ def _product(p: BackwardPass, op: Op, d: Value, x: Value, other: Value, sides: _
     remaining = tuple(dim for _, dim in met)
     natural = (*sides.batch, *sides.own, *remaining)
     turned = (*sides.batch, *remaining, *sides.own)
-    keep = {"dt": p.form(x), "precision": op.attrs["precision"]}
+    keep = {"dt": p.form(x), "precision": op.attrs["precision"], "asked": op.attrs["asked"]}
     whole = tuple(range(len(x.shape)))
     if turned == whole and natural != whole:
         return b.dot_general(other, d, (sides.other, sides.of_d), (sides.other_batch, ends), **keep)
