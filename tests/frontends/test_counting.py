@@ -2,8 +2,10 @@
 """What a batch has of samples or of tokens, by the shapes of its arrays."""
 
 import pytest
+import torch
 
 from trnlab.frontends.common.engine import counted
+from trnlab.frontends.torch.check.recorded import BatchReads
 
 
 @pytest.mark.parametrize(
@@ -19,3 +21,15 @@ from trnlab.frontends.common.engine import counted
 )
 def test_units_of_a_batch(shapes, found):
     assert counted(shapes) == found
+
+
+@pytest.mark.parametrize(
+    ("read", "found"),
+    [
+        ([((), torch.float32), ((8, 3), torch.float32)], (8, "samples")),  # costs of DETR read the host's scalar first
+        ([((8, 512), torch.int64), ((), torch.int64)], (4096, "tokens")),
+        ([((), torch.float32)], (0, "")),
+    ],
+)
+def test_scalars_are_no_batch(read, found):
+    assert BatchReads(dict(enumerate(read))).counted() == found

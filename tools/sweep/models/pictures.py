@@ -124,7 +124,7 @@ add(
         from transformers import DetrConfig, DetrForObjectDetection, ResNetConfig
         backbone = ResNetConfig(out_features=["stage4"])
         config = DetrConfig(use_timm_backbone=False, use_pretrained_backbone=False, backbone=None,
-                            backbone_config=backbone, encoder_layers=2, decoder_layers=2)
+                            backbone_config=backbone, encoder_layers=2, decoder_layers=2, num_labels=91)
         model = DetrForObjectDetection(config)
         """,
         _BOXES,

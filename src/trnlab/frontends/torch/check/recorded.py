@@ -47,10 +47,11 @@ class BatchReads:
 
     def counted(self) -> tuple[int, str]:
         """How much was learned from, by the last tensor of whole numbers, or else by the first."""
-        ids = [shape for shape, kind in self.read.values() if not kind.is_floating_point and kind is not torch.bool]
+        known = [(shape, kind) for shape, kind in self.read.values() if shape]  # a scalar has no samples
+        ids = [shape for shape, kind in known if not kind.is_floating_point and kind is not torch.bool]
         if ids:
             return prod(ids[-1]), unit_of(ids[-1])
-        first = next((shape[0] for shape, kind in self.read.values() if kind.is_floating_point), 0)
+        first = next((shape[0] for shape, kind in known if kind.is_floating_point), 0)
         return first, "samples" if first else ""
 
 
