@@ -4,7 +4,7 @@ device, where tensors have shapes alone.
 
     python -m tools.sweep.reference SCRIPT
 
-Prints a line of JSON: `flops` of the last step, `parameters` that it trains, their bytes and
+Prints a line of JSON: `flops` of the last step, `parameters` of the model, those `trained`, their bytes and
 those of the optimizer's state. What is computed again in the backward pass is counted once, as in a model's FLOPs.
 """
 
@@ -57,11 +57,12 @@ def counted(path: Path) -> dict[str, Any]:
     with counter, MadeUpNumbers():
         exec(compile(text, str(path), "exec"), space)
     (optimizer,) = optimizers
-    trained = [p for p in space["model"].parameters() if p in optimizer.state]  # the loss may hang on no others
+    trained = [p for p in space["model"].parameters() if p in optimizer.state]  # the loss may hang on no others, nor read them
     states = [v for state in optimizer.state.values() for v in state.values() if torch.is_tensor(v) and v.dim()]
     return {
         "flops": totals[-1] - totals[-2],
-        "parameters": sum(p.numel() for p in trained),
+        "parameters": sum(p.numel() for p in space["model"].parameters()),
+        "trained": sum(p.numel() for p in trained),
         "parameter_bytes": sum(p.numel() * p.element_size() for p in trained),
         "state_bytes": sum(v.numel() * v.element_size() for v in states),
     }
