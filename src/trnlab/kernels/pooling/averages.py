@@ -6,31 +6,28 @@ along rows, and of these along columns. Between the two, an image lies column by
 where it steps from row to row. The gradient is such a sum, too, of the shares that windows give, for each residue by
 the strides. What a window sees outside of its image is left out. Sums are fp32, and rounded once.
 
-Where images are small, several lie side by side in a partition: transfers and instructions are as much longer.
-
-Letters: R images and channels, flattened; [H, W] what is summed, [Y, X] sums; N images side by side.
+Letters: as in `tiles`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby, product
-from math import frexp, prod
+from math import frexp
 
 from trnlab.isa.base import Engine
-from trnlab.kernels.blocks import P, ViewSource, Workspace, store_rows
-from trnlab.kernels.pooling.room import no_room
+from trnlab.kernels.blocks import P
+from trnlab.kernels.pooling.tiles import ALIGNED, BandCutter, ImageBand, ImageTile, ImageTiler
 from trnlab.kernels.view import HbmView
 from trnlab.kernels.windows import Slide
-from trnlab.numerics.dtypes import DType, float32
+from trnlab.numerics.dtypes import float32
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
 
 LARGEST = 2048  # elements of a partition that are summed at once, or sums, whichever are more
-FEWEST_BLOCKS = 6  # of up to P partitions, into which images are put side by side, so that transfers overlap
-LOADS, STORES, HELD = 3, 3, 2  # tiles in flight
-ALIGNED = 4096  # bytes that tiles may take beyond what they hold
+HELD = 2  # tiles in flight between what is loaded and what is stored
 
 
 @dataclass(frozen=True)
@@ -77,22 +74,10 @@ class _Span:
 
 
 @dataclass(frozen=True)
-class _Band:
-    """Sums [start, stop) along one dimension, what they are sums of, [low, high), and how."""
+class _Band(ImageBand):
+    """How its sums are made."""
 
-    start: int
-    stop: int
-    low: int
-    high: int
     spans: tuple[_Span, ...]
-
-    @property
-    def sums(self) -> int:
-        return self.stop - self.start
-
-    @property
-    def seen(self) -> int:
-        return self.high - self.low
 
     @property
     def adds(self) -> bool:
@@ -115,9 +100,7 @@ class _Band:
         return sum(s.count for s in self.spans) == self.sums
 
 
-def _bands(slide: Slide, size: int) -> list[_Band]:
-    """All sums, `size` at a time."""
-    return [_band(slide, start, min(start + size, slide.places)) for start in range(0, slide.places, size)]
+_Tile = ImageTile[_Band]
 
 
 def _band(slide: Slide, start: int, stop: int) -> _Band:
@@ -135,97 +118,34 @@ def _band(slide: Slide, start: int, stop: int) -> _Band:
     return _Band(start, stop, low, high, spans)
 
 
-@dataclass(frozen=True)
-class _Tile:
-    """`images` of each of `count` partitions from `row` on, in bands of rows and columns."""
-
-    row: int
-    count: int
-    images: int
-    down: _Band
-    along: _Band
-
-    @property
-    def rows(self) -> int:
-        """Rows of all images, that are summed."""
-        return self.images * self.down.seen
-
-    @property
-    def seen(self) -> int:
-        return self.rows * self.along.seen
-
-    @property
-    def between(self) -> int:
-        """Sums along rows."""
-        return self.rows * self.along.sums
-
-    @property
-    def sums(self) -> int:
-        return self.images * self.down.sums * self.along.sums
-
-
-class _Summer:
+class _Summer(ImageTiler[_Band]):
     def __init__(
         self, b: Builder, x: HbmView, out: HbmView, slides: tuple[Slide, Slide], divisors: Divisors, *, shares: bool
     ) -> None:
         """`shares`: what is summed is divided, not the sums."""
-        self.b, self.slides, self.divisors, self.shares = b, slides, divisors, shares
-        self.work, self.dtype, self.lead = Workspace(b), x.dtype, len(x.shape) - 2
+        self.divisors, self.shares = divisors, shares
         self.on_vector = self.on_scalar = self.on_gpsimd = 0.0  # seconds of work given to each
-        images, self.bands = self._fitting(x.shape)
-        batch = x.shape[-3] // images
-        self.x, self.out = (view.split(self.lead - 1, batch, images) for view in (x, out))
-        self.images, self.rows = images, prod(x.shape[:-2]) // images
-        self.held = [self._tile(0, 1, *bands) for bands in self.bands]
-        self.results = STORES if shares else STORES + self._room()
+        down, along = (BandCutter(slide.size, slide.places, partial(_band, slide)) for slide in slides)
+        super().__init__(b, x, out, (down, along))
+        self.results = self.stores if shares else self.stores + self._room()
         self.burst = 1 if shares else self.results - 1  # of results that are stored together
         by_gpsimd = b.chip.has("parallel_ports") and any(down.adds for down, _ in self.bands)
         self.storing = Engine.SCALAR if by_gpsimd else Engine.GPSIMD  # a trigger waits in the order of its engine
 
-    def _tile(self, row: int, count: int, down: _Band, along: _Band) -> _Tile:
-        return _Tile(row, count, self.images, down, along)
+    def largest(self) -> int:
+        """See `ImageTiler`."""
+        return LARGEST
 
-    def _fitting(self, shape: tuple[int, ...]) -> tuple[int, list[tuple[_Band, _Band]]]:
-        """Images side by side, and bands: as large as they may be, and have room."""
-        down, along = self.slides
-        largest = LARGEST
-        while largest:
-            size = max(down.size * along.size, down.places * along.places)
-            images = self._side_by_side(shape, largest // size)
-            bands = self._cut(largest)
-            need = max(self._nbytes(_Tile(0, 1, images, *pair)) for pair in bands)
-            if need <= self.b.sbuf_free:
-                return images, bands
-            largest //= 2
-        raise no_room(self.b, f"{need} bytes for a window", "make the windows smaller")
-
-    def _side_by_side(self, shape: tuple[int, ...], most: int) -> int:
-        rows, batch = prod(shape[:-2]), shape[-3]
-        most = min(most, rows // (P * FEWEST_BLOCKS))
-        return max((n for n in range(1, most + 1) if batch % n == 0), default=1)
-
-    def _cut(self, largest: int) -> list[tuple[_Band, _Band]]:
-        """Bands of rows; of columns where rows are too long."""
-        down, along = self.slides
-        for width in _sizes(along.places):
-            columns = _bands(along, width)
-            wide = max(max(band.seen, band.sums) for band in columns)
-            for height in _sizes(down.places):
-                rows = _bands(down, height)
-                if max(max(band.seen, band.sums) for band in rows) * wide <= largest:
-                    return list(product(rows, columns))
-        return list(product(_bands(down, 1), _bands(along, 1)))
-
-    def _nbytes(self, tile: _Tile) -> int:
-        """Bytes per partition of all tiles in flight."""
+    def nbytes(self, tile: _Tile) -> int:
+        """See `ImageTiler`."""
         item, wide = self.dtype.itemsize, HELD * float32.itemsize
         apart = self.shares and self.dtype is not float32 and self.b.chip.has("parallel_ports")
         divided = tile.seen + apart * tile.sums if self.shares else tile.sums
-        return item * (LOADS * tile.seen + STORES * tile.sums) + wide * (tile.between + divided) + ALIGNED
+        return item * (self.loads * tile.seen + self.stores * tile.sums) + wide * (tile.between + divided) + ALIGNED
 
     def _room(self) -> int:
         """For how many more results there is room."""
-        free = self.b.sbuf_free - max(map(self._nbytes, self.held))
+        free = self.b.sbuf_free - max(map(self.nbytes, self.held))
         return free // (max(tile.sums for tile in self.held) * self.dtype.itemsize + 64)
 
     def record(self) -> None:
@@ -233,49 +153,26 @@ class _Summer:
         stores take turns with loads. The stores of a gradient are longer than its loads, and begin at once."""
         self.zero = self.b.tile((P, 1), float32, name="zero")
         self.b.memset(dst=self.zero, value=0.0, engine=Engine.GPSIMD)
-        tiles = [
-            self._tile(row, min(P, self.rows - row), *bands) for row in range(0, self.rows, P) for bands in self.bands
-        ]
-        done = list[tuple[_Tile, AP]]()
+        tiles, done = list(self.tiles()), list[tuple[_Tile, AP]]()
         for i, tile in enumerate(tiles):
             done.append((tile, self._averages(tile)))
             if len(done) == self.burst or i == len(tiles) - 1:
                 for each in done:
-                    self._store(*each)
+                    self.store(*each, self.storing)
                 done.clear()
 
-    def _store(self, tile: _Tile, result: AP) -> None:
-        view = self._part(self.out, tile.down, tile.along)
-        store_rows(self.b, view, result, tile.row, 0, rows=self.lead, engine=self.storing)
-
     def _averages(self, tile: _Tile) -> AP:
-        x = self._load(tile)
-        result = self._new("averages", self.dtype, self.results, tile, "sums")
+        x = self.load(tile)
+        result = self.new("averages", self.dtype, self.results, tile, "sums")
         if self.shares:
-            shares = self._new("shares", float32, HELD, tile, "seen")
+            shares = self.new("shares", float32, HELD, tile, "seen")
             self._divide(shares, x, tile, (tile.down.low, tile.down.high), (tile.along.low, tile.along.high))
             self._sum_shares(result, shares, tile)
         else:
-            sums = self._new("sums", float32, HELD, tile, "sums")
+            sums = self.new("sums", float32, HELD, tile, "sums")
             self._sum(sums, x, tile, self._adder(tile))
             self._divide(result, sums, tile, (tile.down.start, tile.down.stop), (tile.along.start, tile.along.stop))
         return result
-
-    def _new(self, name: str, dt: DType, bufs: int, tile: _Tile, size: str) -> AP:
-        """A tile of as many elements as `size` says of the tile."""
-        pool = self.work.pool(name, (P, max(getattr(held, size) for held in self.held)), dt, bufs)
-        return pool.next()[: tile.count, : getattr(tile, size)]
-
-    def _part(self, view: HbmView, rows: _Band, columns: _Band, *, seen: bool = False) -> HbmView:
-        """What a band has of each image."""
-        ends = ((band.low, band.high) if seen else (band.start, band.stop) for band in (rows, columns))
-        return view[(slice(None),) * (self.lead + 1) + tuple(slice(*pair) for pair in ends)]
-
-    def _load(self, tile: _Tile) -> AP:
-        x = self._new("images", self.dtype, LOADS, tile, "seen")
-        seen = self._part(self.x, tile.down, tile.along, seen=True)
-        ViewSource(seen, rows=self.lead).load(self.b, x, tile.row, 0)
-        return x
 
     # -- sums -----------------------------------------------------------------------------------------------------
     def _adder(self, tile: _Tile) -> Engine:
@@ -297,7 +194,7 @@ class _Summer:
         if engine is Engine.VECTOR or dst.dtype is float32:
             self._sum(dst, x, tile, engine)
             return
-        sums = self._new("sums", float32, HELD, tile, "sums")
+        sums = self.new("sums", float32, HELD, tile, "sums")
         self._sum(sums, x, tile, engine)
         self.b.activation(dst=dst, data=sums, op="copy", engine=Engine.SCALAR)
 
@@ -307,7 +204,7 @@ class _Summer:
         if down.plain:
             self._along_rows(dst, x, tile, (along.sums, 1))
             return
-        between = self._new("along rows", float32, HELD, tile, "between")
+        between = self.new("along rows", float32, HELD, tile, "between")
         pitches = (1, tile.rows) if down.adds else (along.sums, 1)
         self._along_rows(between, x, tile, pitches)
         self._clear(dst, down)
@@ -401,13 +298,3 @@ def _alike(numbers: Sequence[float]) -> Iterator[tuple[int, int, float]]:
         count = len(list(run))
         yield at, count, number
         at += count
-
-
-def _sizes(places: int) -> Iterator[int]:
-    """Sizes of bands, from one band on to ever more."""
-    size, last = places, 0
-    for count in range(1, places + 1):
-        size = -(-places // count)
-        if size != last:
-            yield size
-        last = size
