@@ -26,7 +26,10 @@ def test_units_of_a_batch(shapes, found):
 @pytest.mark.parametrize(
     ("read", "found"),
     [
-        ([((), torch.float32), ((8, 3), torch.float32)], (8, "samples")),  # costs of DETR read the host's scalar first
+        (
+            [((), torch.float32), ((8, 3), torch.float32)],
+            (8, "samples"),
+        ),  # DETR's read a scalar first
         ([((8, 512), torch.int64), ((), torch.int64)], (4096, "tokens")),
         ([((), torch.float32)], (0, "")),
     ],

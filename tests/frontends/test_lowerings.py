@@ -511,7 +511,7 @@ def test_every_lowering_is_listed():
     assert "aten.add.Tensor" in neuron.operators()
 
 
-@pytest.mark.parametrize("length", (64, 600))
+@pytest.mark.parametrize("length", [64, 600])
 def test_running_sums_are_no_products_of_the_model(length):
     """They are computed by products with a triangle of ones, backward too; MFU and limits count the model's alone."""
     graph = through_graph(lambda x, w: x.cumsum(-1) @ w, [normal(4, length), normal(length, 8)])[-1]

@@ -74,6 +74,8 @@ def every_op():
     spread = b.op("trn.max_pool_backward", pooled, q, **sizes)
     mean = b.op("trn.avg_pool", q, **sizes, counted=(0, 1))
     shared = b.op("trn.avg_pool_backward", mean, **sizes, divisor=3.0, size=q.shape[-2:])
+    larger = b.op("trn.resize", q, rule="linear", places=(7, 5), column_scale=1.3)
+    smaller = b.op("trn.resize_backward", larger, rule="linear", places=(7, 5), column_scale=1.3, size=q.shape[-2:])
     both = b.op("trn.moments", q, dimensions=(1, 3))
     shares = b.op("trn.softmax_statistics", q, dimensions=(3,))
     squares = b.op("trn.sum_of_squares", q, dimensions=(2, 3))
@@ -105,6 +107,7 @@ def every_op():
         pooled,
         spread,
         shared,
+        smaller,
     )
     for i, value in enumerate(results):
         b.output(value, f"out {i}", alias_of=x if value is total else None)

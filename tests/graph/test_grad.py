@@ -157,6 +157,16 @@ CASES = {
         lambda y: torch.nn.functional.interpolate(y, scale_factor=2) / 4,
         [signed(2, 4, 3, 4)],
     ),
+    "resize": (
+        lambda b, x: b.op("trn.resize", x, rule="linear_corners", places=(9, 4)),
+        lambda x: torch.nn.functional.interpolate(x, (9, 4), mode="bilinear", align_corners=True),
+        [IMAGE],
+    ),
+    "resize_backward": (
+        lambda b, y: b.op("trn.resize_backward", y, rule="nearest", places=(6, 8), size=(3, 4)),
+        lambda y: torch.nn.functional.avg_pool2d(y, 2) * 4,
+        [signed(2, 4, 6, 8)],
+    ),
     "attention": (
         lambda b, q, k, v: b.attention(q, k, v, causal=True)[0],
         lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True),

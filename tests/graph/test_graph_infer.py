@@ -64,6 +64,7 @@ ADD_ROWS = {
 PAD = {"edge_padding_low": (1, -1), "edge_padding_high": (0, 0), "interior_padding": (0, 2)}
 QKV = ["2x4x5x8xbfloat16", "2x2x7x8xbfloat16", "2x2x7x8xbfloat16"]
 WINDOWS = {"window": (2, 3), "window_strides": (2, 1), "padding_low": (0, 1), "places": (4, 6)}
+RESIZED = {"rule": "linear", "places": (4, 6), "row_scale": 0.0, "column_scale": 1.5}
 AVERAGES = {**WINDOWS, "counted": (0, 1), "divisor": 0.0}
 HEADS = {"causal": True, "scale": 0.5, "hides": False, "shifted": False, "precision": "DEFAULT"}
 SHIFTED, BACK = {**HEADS, "shifted": True}, {**HEADS, "dbias": ""}
@@ -149,6 +150,8 @@ FOLLOWS = [
     ("trn.attention", QKV, HEADS, [QKV[0], "2x4x5xfloat32"]),
     ("trn.avg_pool", ["2x9x6xbfloat16"], AVERAGES, ["2x4x6xbfloat16"]),
     ("trn.avg_pool_backward", ["2x4x6xfloat32"], {**AVERAGES, "size": (9, 6)}, ["2x9x6xfloat32"]),
+    ("trn.resize", ["2x9x7xbfloat16"], RESIZED, ["2x4x6xbfloat16"]),
+    ("trn.resize_backward", ["2x4x6xfloat32"], {**RESIZED, "size": (9, 7)}, ["2x9x7xfloat32"]),
     ("trn.attention", [*QKV, "1x1x5x7xfloat32"], HEADS, [QKV[0], "2x4x5xfloat32"]),
     ("trn.attention", [*QKV, "1x4x7x1xfloat32"], SHIFTED, [QKV[0], "2x4x5xfloat32"]),
     ("trn.attention_backward", [QKV[0], *QKV, QKV[0], "2x4x5xfloat32"], BACK, QKV),
@@ -230,6 +233,10 @@ REFUSED = [
     ("trn.avg_pool", ["2x9x6xfloat32"], {**AVERAGES, "counted": (0, -1)}, "TRN302"),
     ("trn.avg_pool", ["2x9x6xfloat32"], {**AVERAGES, "divisor": float("nan")}, "TRN302"),
     ("trn.avg_pool_backward", ["2x4x5xfloat32"], {**AVERAGES, "size": (9, 6)}, "TRN302"),
+    ("trn.resize", ["2x9x7xfloat32"], {**RESIZED, "places": (4, 0)}, "TRN302"),
+    ("trn.resize", ["2x9x7xfloat32"], {**RESIZED, "row_scale": float("inf")}, "TRN302"),
+    ("trn.resize", ["7xfloat32"], RESIZED, "TRN302"),
+    ("trn.resize_backward", ["2x4x5xfloat32"], {**RESIZED, "size": (9, 7)}, "TRN302"),
 ]
 
 

@@ -294,8 +294,8 @@ class GraphBuilder:
         """Product summed over `contract` = (lhs dims, rhs dims); result [batch, lhs rest, rhs rest].
 
         The sum is made in float32 (int32 for integers); that is the result's format too unless `dt` names another.
-        precision: "HIGHEST" for a product that no session's precision may narrow. asked: whether the model asks for it;
-        else something is computed by it that is no product to the model, such as running sums.
+        precision: "HIGHEST" for a product that no session's precision may narrow. asked: whether the model asks for
+        it; else something is computed by it that is no product to the model, such as running sums.
         """
         target = dtype(dt) if dt is not None else float32 if lhs.dtype.is_float else int32
         return self.op(

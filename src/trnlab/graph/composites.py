@@ -17,6 +17,7 @@ from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.formulas import normal_cdf
 from trnlab.graph.ir import Op, Value
 from trnlab.graph.ops import OPS
+from trnlab.graph.windows.resizing import define_resize, define_resize_backward
 from trnlab.numerics import philox, threefry
 from trnlab.numerics.dtypes import bool_, dtype, float32, int32, uint32
 
@@ -425,6 +426,8 @@ _DEFINITIONS: dict[str, Callable[[GraphBuilder, Sequence[Value], Attrs], tuple[V
     "trn.sum_along": _sum_along,
     "trn.avg_pool": _avg_pool,
     "trn.avg_pool_backward": _avg_pool_backward,
+    "trn.resize": define_resize,
+    "trn.resize_backward": define_resize_backward,
     "trn.sum_rows": _sum_rows,
     "trn.put_rows": _put_rows,
     "trn.attention": _attention,

@@ -125,6 +125,27 @@ def _avg_pool_backward(types: Types, attrs: Attrs) -> TensorType:
     return x
 
 
+def _resizable(x: TensorType, attrs: Attrs) -> None:
+    scales = attrs["row_scale"], attrs["column_scale"]
+    _need(all(map(math.isfinite, scales)) and min(scales) >= 0, "a scale is a finite number", "from 0 on", scales)
+    sizes = attrs["places"], attrs.get("size", (1, 1))
+    whole = x.rank >= 2 and all(len(size) == 2 and min(size) >= 1 for size in (*sizes, x.shape[-2:]))
+    _need(whole, "two dimensions are resized", "an element at least", (x.shape, *sizes))
+
+
+def _resize(types: Types, attrs: Attrs) -> TensorType:
+    (x,) = types
+    _resizable(x, attrs)
+    return TensorType((*x.shape[:-2], *attrs["places"]), x.dtype)
+
+
+def _resize_backward(types: Types, attrs: Attrs) -> TensorType:
+    (dout,) = types
+    _resizable(dout, attrs)
+    _need(dout.shape[-2:] == attrs["places"], "dout has another shape", attrs["places"], dout.shape)
+    return TensorType((*dout.shape[:-2], *attrs["size"]), dout.dtype)
+
+
 def _sum_rows(types: Types, attrs: Attrs) -> TensorType:
     update, ids = types
     _need(ids.dtype.kind in "iu", "indices must be integers", "an integer format", ids.dtype.name, "TRN303")
@@ -150,6 +171,8 @@ RULES: dict[str, Callable[[Types, Attrs], TensorType | tuple[TensorType, ...]]] 
     "trn.sum_along": _sum_along,
     "trn.avg_pool": _avg_pool,
     "trn.avg_pool_backward": _avg_pool_backward,
+    "trn.resize": _resize,
+    "trn.resize_backward": _resize_backward,
     "trn.sum_rows": _sum_rows,
     "trn.put_rows": _put_rows,
     "trn.attention": _attention,

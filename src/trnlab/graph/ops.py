@@ -42,6 +42,11 @@ PRECISIONS = ("DEFAULT", "BFLOAT16", "HIGHEST")
 # Blocks of 32 along the contraction with a scale each, see `numerics.mx`; operands are bfloat16.
 MICROSCALED = ("", "float8_e4m3fn", "float8_e5m2")
 CASTS = ("", "bfloat16")  # what an operand of a product is rounded to first
+# How an element of a resized image comes about, see `windows.resizing`: it is the one below it, or is weighted by
+# distance, by cubic polynomials, or by either, stretched over all elements that it stands for; or their average. With
+# corners, those of both images meet.
+_WEIGHTED = ("linear", "cubic", "smooth_linear", "smooth_cubic")
+RESIZING = ("nearest", "nearest_middle", *_WEIGHTED, *(f"{rule}_corners" for rule in _WEIGHTED), "average")
 REQUIRED = object()
 
 
@@ -94,6 +99,12 @@ _ATTENTION_ATTRS = {
 }
 _DBIAS = {"dbias": Attr("str", "", ("", "each", "sum"))}
 _WINDOW_ATTRS = {"window": _INTS, "window_strides": _INTS, "padding_low": _INTS, "places": _INTS}
+_RESIZE_ATTRS = {
+    "rule": Attr("str", choices=RESIZING),
+    "places": _INTS,
+    "row_scale": Attr("float", 0.0),
+    "column_scale": Attr("float", 0.0),
+}
 _AVERAGE_ATTRS = {**_WINDOW_ATTRS, "counted": Attr("ints", (0, 0)), "divisor": Attr("float", 0.0)}
 # StableHLO's rows of replica_groups one behind the other, each of `group_size` ranks; pairs are flat, too. purpose:
 # one of `PURPOSES`, or "" where nobody has said it yet (`graph.purposes`).
@@ -223,6 +234,10 @@ _TABLE: tuple[OpDef, ...] = (
     # than `counted` beyond the operand. Sums are float32. The way back is to an operand of `size`.
     OpDef("trn.avg_pool", WINDOW, ("operand",), "f", _AVERAGE_ATTRS),
     OpDef("trn.avg_pool_backward", WINDOW, ("dout",), "f", {**_AVERAGE_ATTRS, "size": _INTS}),
+    # The last two dimensions resized to `places`, and the way back to an operand of `size`. A scale that is not 0
+    # takes the place of the quotient of both sizes where elements lie. Sums are float32.
+    OpDef("trn.resize", WINDOW, ("operand",), "f", _RESIZE_ATTRS),
+    OpDef("trn.resize_backward", WINDOW, ("dout",), "f", {**_RESIZE_ATTRS, "size": _INTS}),
     OpDef(
         "gather",
         INDEX,

@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
-from trnlab.graph.ops import ELEMENTWISE, OPS
+from trnlab.graph.ops import ELEMENTWISE, OPS, WINDOW
 from trnlab.graph.passes.rewrite import splat
 
-WINDOWS = ("trn.max_pool", "trn.max_pool_backward", "trn.avg_pool", "trn.avg_pool_backward")
+WINDOWS = tuple(op.name for op in OPS.values() if op.kind == WINDOW)
 PER_DIMENSION = {
     "slice": ("start_indices", "limit_indices", "strides"),
     "pad": ("edge_padding_low", "edge_padding_high", "interior_padding"),

@@ -42,6 +42,7 @@ from trnlab.compiler.rules.conditions import (
     sums_whole_numbers,
 )
 from trnlab.graph.ir import Op
+from trnlab.graph.ops import OPS, WINDOW
 from trnlab.numerics.dtypes import tfloat32
 
 _WORDS_ON_GPSIMD = SelectionRule(integers.words, WORDS)
@@ -126,7 +127,7 @@ RULES: dict[str, tuple[SelectionRule, ...]] = {
     "trn.take_along": (SelectionRule(None, EVERY, when=indices_are_words),),
     "trn.sum_along": (SelectionRule(None, FLOATS, when=indices_are_words),),
     **dict.fromkeys(("dot_general", "trn.dot_sum", "trn.dot_and_sums", "convolution"), (_KERNEL,)),
-    **dict.fromkeys(("trn.max_pool", "trn.max_pool_backward", "trn.avg_pool", "trn.avg_pool_backward"), (_KERNEL,)),
+    **dict.fromkeys((name for name, op in OPS.items() if op.kind == WINDOW), (_KERNEL,)),
     "trn.sum_rows": (SelectionRule(None, FLOATS, when=sums_rows),),
     "trn.put_rows": (SelectionRule(None, EVERY, when=indices_are_words),),
     "scatter": (SUMS_OF_WHOLE_NUMBERS, SelectionRule(None, FLOATS, when=sums_few_rows), SUMS_IN_MEMORY),

@@ -257,6 +257,16 @@ def _avg_pool_backward(p: BackwardPass, op: Op, d: Value) -> Gradients:
     return [p.b.op("trn.avg_pool", d, **{name: value for name, value in op.attrs.items() if name != "size"})]
 
 
+@rule("trn.resize")
+def _resize(p: BackwardPass, op: Op, d: Value) -> Gradients:
+    return [p.b.op("trn.resize_backward", d, **op.attrs, size=op.operands[0].shape[-2:])]
+
+
+@rule("trn.resize_backward")
+def _resize_backward(p: BackwardPass, op: Op, d: Value) -> Gradients:
+    return [p.b.op("trn.resize", d, **{name: value for name, value in op.attrs.items() if name != "size"})]
+
+
 @rule("trn.attention")
 def _attention(p: BackwardPass, op: Op, d: Value | None, of_sums: Value | None = None) -> Gradients:
     """Gradients of queries, keys and values, and of the bias unless it is known to hide; the sums have none."""

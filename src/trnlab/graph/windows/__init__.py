@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ops whose results are made of windows of elements, in terms of other ops."""
