@@ -57,7 +57,7 @@ def counted(path: Path) -> dict[str, Any]:
     with counter, MadeUpNumbers():
         exec(compile(text, str(path), "exec"), space)
     (optimizer,) = optimizers
-    trained = [p for p in space["model"].parameters() if p in optimizer.state]  # the loss may hang on no others, nor read them
+    trained = [p for p in space["model"].parameters() if p in optimizer.state]  # no loss hangs on others
     states = [v for state in optimizer.state.values() for v in state.values() if torch.is_tensor(v) and v.dim()]
     return {
         "flops": totals[-1] - totals[-2],
