@@ -17,6 +17,11 @@ from trnlab.frontends.torch.check.recorded import BatchReads
         ([((8, 512, 1), True)], (4096, "tokens")),
         ([((8, 10), False), ((8, 3), False)], (8, "samples")),
         ([((), True)], (0, "")),
+        ([((2, 3, 512, 512), False), ((2, 512, 512), True)], (2, "samples")),  # classes of pixels
+        ([((2, 512, 512, 3), False), ((2, 512, 512), True)], (2, "samples")),
+        ([((2, 512, 512, 3), False), ((2, 512, 512, 1), True)], (2, "samples")),
+        ([((2, 8, 64), False), ((2, 64), True)], (128, "tokens")),
+        ([((2, 3, 224, 224), False), ((2, 4, 64), True)], (512, "tokens")),  # four captions each
     ],
 )
 def test_units_of_a_batch(shapes, found):
@@ -32,6 +37,7 @@ def test_units_of_a_batch(shapes, found):
         ),  # DETR's read a scalar first
         ([((8, 512), torch.int64), ((), torch.int64)], (4096, "tokens")),
         ([((), torch.float32)], (0, "")),
+        ([((2, 3, 64, 48), torch.float32), ((2, 64, 48), torch.int64)], (2, "samples")),
     ],
 )
 def test_scalars_are_no_batch(read, found):

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from trnlab.errors import UnsupportedOpError, UsageError
 from trnlab.frontends.common import engine
 from trnlab.frontends.common.captured import Role
+from trnlab.frontends.common.engine import Counted, of_integers
 from trnlab.frontends.torch import low_precision, recording, replaying
 from trnlab.frontends.torch.capture import hooks
 from trnlab.frontends.torch.capture.optimizer_numbers import store
@@ -118,7 +119,7 @@ class TrainStep:
         if not trace.captured.dependencies.reusable:
             self._programs.remove(trace)
         engine.shapes_seen(self.name, [tuple(x.shape) for x in leaves if isinstance(x, Tensor)])
-        engine.current().step_done(loss, learned_from(leaves))
+        engine.current().step_done(loss, learned_from(leaves)[0])
         hooks.run_post_hooks(self.optimizer)
         return result
 
@@ -374,8 +375,11 @@ def _strided(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
     return as_neuron(torch.empty_strided(host.shape, strides, dtype=host.dtype).copy_(host))
 
 
-def learned_from(leaves: list[Any]) -> int:
-    """How many tokens (elements of the last tensor of integers), or else samples, are in the batch."""
-    tensors = [x for x in leaves if isinstance(x, Tensor)]
-    ids = [x for x in tensors if not x.is_floating_point()]
-    return ids[-1].numel() if ids else len(tensors[0]) if tensors and tensors[0].dim() else 0
+def learned_from(leaves: list[Any]) -> Counted:
+    """How many tokens, or else samples, are in the batch: see `of_integers`; samples of the first tensor where there
+    are no integers."""
+    tensors = [x for x in leaves if isinstance(x, Tensor) and x.dim()]
+    ids = [x.shape for x in tensors if not x.is_floating_point()]
+    if ids:
+        return of_integers(ids, [x.shape for x in tensors if x.is_floating_point()])
+    return (len(tensors[0]), "samples") if tensors else (0, "")

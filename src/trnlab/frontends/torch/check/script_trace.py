@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from trnlab.errors import Location
 from trnlab.findings import WARNING
 from trnlab.frontends import unedited
-from trnlab.frontends.common.engine import Counted, unit_of, use
+from trnlab.frontends.common.engine import Counted, use
 from trnlab.frontends.torch import recording
 from trnlab.frontends.torch.capture.step_capture import CapturedStep
 from trnlab.frontends.torch.check import ranks
@@ -36,6 +36,7 @@ from trnlab.frontends.torch.findings.assumed import note_values
 from trnlab.frontends.torch.findings.locations import here, models_kept, parse
 from trnlab.frontends.torch.findings.survey import Survey, surveyed
 from trnlab.frontends.torch.recording import barriers
+from trnlab.frontends.torch.step import learned_from
 from trnlab.graph.ir import Graph
 from trnlab.runtime.communication import UntimedCollective
 from trnlab.runtime.script import Script
@@ -133,11 +134,8 @@ class ScriptTrace(TracedRecordings):
 
     def _count(self, inputs: Iterable[Any]) -> None:
         batch = [x for x in inputs if isinstance(x, Tensor) and not isinstance(x, nn.Parameter) and x.dim()]
-        ids = [x for x in batch if not x.is_floating_point()]
-        if ids and not self.now.per_step:
-            self.now.per_step, self.now.counted = ids[-1].numel(), unit_of(ids[-1].shape)
-        elif batch and not self.now.per_step:
-            self.now.per_step, self.now.counted = len(batch[0]), "samples"
+        if batch and not self.now.per_step:
+            self.now.per_step, self.now.counted = learned_from(batch)
 
     def captured(self, step: CapturedStep) -> None:
         """A step of `compile_step` ran."""

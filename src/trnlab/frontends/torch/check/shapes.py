@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from trnlab.frontends.common.captured import Role
-from trnlab.frontends.common.engine import prepared_of, unit_of, use
+from trnlab.frontends.common.engine import prepared_of, use
 from trnlab.frontends.torch import recording
 from trnlab.frontends.torch.capture.step_capture import CapturedStep, LossOutput
 from trnlab.frontends.torch.capture.subject import prepare
@@ -105,9 +105,7 @@ class TracedDevice(Shapes):
         """Capture a step as ever, with operators that compute as ever."""
         prepare(step.optimizer)
         recording.flush()  # what was recorded before is no part of it
-        leaves = pytree.tree_leaves(batch)
-        ids = [x for x in leaves if isinstance(x, Tensor) and not x.is_floating_point()]
-        inner = _Step(self.walk, learned_from(leaves), unit_of(ids[-1].shape if ids else ()))
+        inner = _Step(self.walk, *learned_from(pytree.tree_leaves(batch)))
         with values_kept(), use(inner):
             return step(*batch)
 
