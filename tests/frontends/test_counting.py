@@ -11,17 +11,19 @@ from trnlab.frontends.torch.check.recorded import BatchReads
 @pytest.mark.parametrize(
     ("shapes", "found"),
     [
-        ([((8, 512), True), ((8,), True)], (8, "samples")),
-        ([((8, 512), True), ((8, 512), True)], (4096, "tokens")),
-        ([((8, 224, 224, 3), False), ((8, 1), True)], (8, "samples")),  # as Keras has labels
-        ([((8, 512, 1), True)], (4096, "tokens")),
-        ([((8, 10), False), ((8, 3), False)], (8, "samples")),
-        ([((), True)], (0, "")),
-        ([((2, 3, 512, 512), False), ((2, 512, 512), True)], (2, "samples")),  # classes of pixels
-        ([((2, 512, 512, 3), False), ((2, 512, 512), True)], (2, "samples")),
-        ([((2, 512, 512, 3), False), ((2, 512, 512, 1), True)], (2, "samples")),
-        ([((2, 8, 64), False), ((2, 64), True)], (128, "tokens")),
-        ([((2, 3, 224, 224), False), ((2, 4, 64), True)], (512, "tokens")),  # four captions each
+        ([((8, 512), "int32"), ((8,), "int32")], (8, "samples")),
+        ([((8, 512), "int32"), ((8, 512), "int32")], (4096, "tokens")),
+        ([((8, 224, 224, 3), "float32"), ((8, 1), "int32")], (8, "samples")),  # as Keras has labels
+        ([((8, 512, 1), "int32")], (4096, "tokens")),
+        ([((8, 10), "float32"), ((8, 3), "float32")], (8, "samples")),
+        ([((), "int32")], (0, "")),
+        ([((2, 3, 512, 512), "float32"), ((2, 512, 512), "int32")], (2, "samples")),  # classes of pixels
+        ([((2, 512, 512, 3), "float32"), ((2, 512, 512), "int32")], (2, "samples")),
+        ([((2, 512, 512, 3), "float32"), ((2, 512, 512, 1), "int32")], (2, "samples")),
+        ([((64, 32, 32, 3), "uint8"), ((64, 1), "uint8")], (64, "samples")),  # as Keras has CIFAR-10
+        ([((64, 32, 32, 3), "uint8"), ((64,), "int64")], (64, "samples")),
+        ([((2, 8, 64), "float32"), ((2, 64), "int32")], (128, "tokens")),
+        ([((2, 3, 224, 224), "float32"), ((2, 4, 64), "int32")], (512, "tokens")),  # four captions each
     ],
 )
 def test_units_of_a_batch(shapes, found):

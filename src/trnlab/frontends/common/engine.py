@@ -226,26 +226,24 @@ def unit_of(shape: Sequence[int]) -> str:
     return "tokens" if prod(shape[1:]) > 1 else "samples"
 
 
-def of_integers(ids: Sequence[Sequence[int]], others: Sequence[Sequence[int]]) -> Counted:
-    """What arrays of integers in these shapes say of how much a batch has, beside others of `others`: elements of the
-    last, or samples where those are classes of an image's pixels, [N, H, W] beside [N, C, H, W] or [N, H, W, C]."""
-    last = tuple(ids[-1])
+def counted(arrays: Sequence[tuple[Sequence[int], str]], samples: int = -1) -> Counted:
+    """How many tokens a batch has, or else samples, and which of them.
+
+    arrays: shapes and names of formats. Tokens are the elements of the last array of integers; those of a byte are
+    pixels of pictures. Classes of pixels, [N, H, W] beside [N, C, H, W] or [N, H, W, C], are one sample each. Where
+    there are no integers, samples are the rows of array number `samples`.
+    """
+    known = [(tuple(shape), name) for shape, name in arrays if len(shape)]
+    ids = [shape for shape, name in known if "int" in name and not name.endswith("int8")]
+    if not ids:
+        return (known[samples][0][0], "samples") if known else (0, "")
+    last = ids[-1]
     while last[1:] and last[-1] == 1:  # as Keras has them
         last = last[:-1]
-    images = (tuple(shape) for shape in others if len(shape) == len(last) + 1 > 3 and shape[0] == last[0])
+    images = [shape for shape, _ in known if len(shape) == len(last) + 1 > 3 and shape[0] == last[0]]
     if any(last[1:] in (shape[2:], shape[1:-1]) for shape in images):
         return last[0], "samples"
     return prod(last), unit_of(last)
-
-
-def counted(shapes: Sequence[tuple[tuple[int, ...], bool]]) -> Counted:
-    """How many tokens a batch has, or else samples, and which of them: elements of the last array of integers, or
-    rows of the last array where there is none. shapes: of arrays, with whether they are of integers."""
-    known = [(shape, whole) for shape, whole in shapes if shape]
-    ids = [shape for shape, whole in known if whole]
-    if ids:
-        return of_integers(ids, [shape for shape, whole in known if not whole])
-    return (known[-1][0][0], "samples") if known else (0, "")
 
 
 class TracingEngine(Protocol):

@@ -254,10 +254,9 @@ def _loss(made: Sequence[Any]) -> float:
 
 
 def _learned_from(leaves: Sequence[Any], donated: Sequence[bool]) -> int:
-    """How many tokens (elements of the last array of integers), or else samples, are in the batch."""
-    arrays = [x for x, d in zip(leaves, donated) if not d and np.ndim(x) > 0 and _dtype(x) is not None]
-    ids = [x for x in arrays if np.issubdtype(np.dtype(x.dtype) if not _is_key(x) else np.float32, np.integer)]
-    return int(ids[-1].size) if ids else int(arrays[-1].shape[0]) if arrays else 0
+    """How many tokens, or else samples, are in the batch: see `counted`."""
+    arrays = [x for x, d in zip(leaves, donated) if not d and _dtype(x) is not None and not _is_key(x)]
+    return engine.counted([(np.shape(x), str(x.dtype)) for x in arrays])[0]
 
 
 def _is_key(leaf: Any) -> bool:

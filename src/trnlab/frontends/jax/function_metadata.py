@@ -92,7 +92,7 @@ class FunctionMetadata:
         return self.kinds, self._counted(self._batch)
 
     def _counted(self, batch: Iterable[int]) -> Counted:
-        return counted([(kind[0], "int" in kind[1]) for i in batch if (kind := self.inputs[i]) is not None])
+        return _counted([kind for i in batch if (kind := self.inputs[i]) is not None])
 
     def _kinds(self, succeeded: Collection[int]) -> dict[str, str]:
         """What arguments are, by name: of those that a step replaces, an optimizer's are called so, or come behind
@@ -129,8 +129,8 @@ class FunctionMetadata:
     def followed(self, shapes: Sequence[tuple[int, ...]], engine: GraphEngine) -> None:
         """As `done`, where the script is only followed."""
         if self.is_update:
-            given = [np.empty(shapes[i], "i4" if "int" in str(self.inputs[i]) else "f4") for i in self._batch]
-            engine.step_done(0.0, _learned_from(given))
+            given = [(shapes[i], kind[1]) for i in self._batch if (kind := self.inputs[i]) is not None]
+            engine.step_done(0.0, _counted(given)[0])
 
     def done(self, results: Sequence[Array], arguments: Sequence[Array], engine: GraphEngine) -> None:
         """The function ran: where it is a training step, whoever keeps the run hears of it."""
@@ -221,8 +221,10 @@ def _tail(path: str) -> str:
     return path[keys[-1].start() :] if keys else ""
 
 
+def _counted(arrays: Iterable[tuple[tuple[int, ...], str]]) -> Counted:
+    """How many tokens, or else samples, are in arrays of these shapes and formats: see `counted`."""
+    return counted([form for form in arrays if form != ((2,), "uint32")])  # which is a key of random numbers
+
+
 def _learned_from(arrays: Sequence[Array]) -> int:
-    """How many tokens (elements of the last array of integers), or else samples, are in the batch."""
-    batch = [a for a in arrays if not (a.dtype == np.uint32 and a.shape == (2,))]  # which is a key of random numbers
-    ids = [a for a in batch if np.issubdtype(a.dtype, np.integer) and a.dtype != np.uint8]
-    return int(ids[-1].size) if ids else int(batch[-1].shape[0]) if batch else 0
+    return _counted((a.shape, str(a.dtype)) for a in arrays)[0]

@@ -91,7 +91,7 @@ def follow(function: Any, arguments: Sequence[Any], follower: engine.TracingEngi
     kinds = [_variable(a) if a.dtype == tf.resource else None for a in arguments]
     written = set(loaded.written)
     named = {_name(function, i): _kind_of(kind, i in written, bool(written)) for i, kind in enumerate(kinds)}
-    given = [(tuple(a.shape), a.dtype.is_integer) for a in arguments if a.dtype != tf.resource]
+    given = [(tuple(a.shape), a.dtype.name) for a in arguments if a.dtype != tf.resource]
     graphs, has = list(loaded.program.graphs()), engine.counted(given)
     follower.follow("tf.function", graphs, named, _learns(loaded, arguments), has)
     if _learns(loaded, arguments):

@@ -104,10 +104,9 @@ def trainable(model: Any) -> Hashable:
 
 
 def learned_from(batch: Any) -> int:
-    """How many tokens (elements of the last tensor of integers of two or more dimensions), or samples, are in it."""
+    """How many tokens, or else samples, are in it: see `counted`."""
     tensors = [np.asarray(x) for x in tf.nest.flatten(batch) if x is not None]
-    ids = [x for x in tensors if np.issubdtype(x.dtype, np.integer) and x.ndim > 1 and x.shape[-1] > 1]
-    return ids[-1].size if ids else len(tensors[0]) if tensors and tensors[0].ndim else 0
+    return engine.counted([(x.shape, x.dtype.name) for x in tensors])[0]
 
 
 def _loss(loss: Loss) -> Any:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from trnlab.errors import UnsupportedOpError, UsageError
 from trnlab.frontends.common import engine
 from trnlab.frontends.common.captured import Role
-from trnlab.frontends.common.engine import Counted, of_integers
+from trnlab.frontends.common.engine import Counted, counted
 from trnlab.frontends.torch import low_precision, recording, replaying
 from trnlab.frontends.torch.capture import hooks
 from trnlab.frontends.torch.capture.optimizer_numbers import store
@@ -376,10 +376,5 @@ def _strided(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
 
 
 def learned_from(leaves: list[Any]) -> Counted:
-    """How many tokens, or else samples, are in the batch: see `of_integers`; samples of the first tensor where there
-    are no integers."""
-    tensors = [x for x in leaves if isinstance(x, Tensor) and x.dim()]
-    ids = [x.shape for x in tensors if not x.is_floating_point()]
-    if ids:
-        return of_integers(ids, [x.shape for x in tensors if x.is_floating_point()])
-    return (len(tensors[0]), "samples") if tensors else (0, "")
+    """How many tokens, or else samples, are in the batch: see `counted`."""
+    return counted([(x.shape, str(x.dtype)) for x in leaves if isinstance(x, Tensor)], samples=0)

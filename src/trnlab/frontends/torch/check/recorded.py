@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from trnlab.frontends.common.engine import of_integers
+from trnlab.frontends.common.engine import counted
 from trnlab.frontends.torch.check.tensor_owners import Owned, names_of, owned
 from trnlab.frontends.torch.check.unmaterialized import KEEP, LARGE, is_made_up_memory, make_up, room, unwritten
 from trnlab.frontends.torch.device.dlpack import as_neuron
@@ -46,13 +46,8 @@ class BatchReads:
     read: dict[int, tuple[Shape, torch.dtype]]
 
     def counted(self) -> tuple[int, str]:
-        """How much was learned from, by the last tensor of whole numbers, or else by the first."""
-        known = [(shape, kind) for shape, kind in self.read.values() if shape]  # a scalar has no samples
-        ids = [shape for shape, kind in known if not kind.is_floating_point and kind is not torch.bool]
-        floats = [shape for shape, kind in known if kind.is_floating_point]
-        if ids:
-            return of_integers(ids, floats)
-        return (floats[0][0], "samples") if floats else (0, "")
+        """How much was learned from: see `counted`."""
+        return counted([(shape, str(kind)) for shape, kind in self.read.values()], samples=0)
 
 
 class Recordings:
