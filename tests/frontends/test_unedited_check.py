@@ -81,3 +81,23 @@ def test_a_step_is_of_samples_or_of_tokens(shape, unit, tmp_path):
     target = chips.target("trn1.2xlarge")
     report = examine(Script(path), [target], Session(target, precision="fp32"))
     assert (report.steps, report.per_step, report.counted) == (3, 8, unit)
+
+
+PICTURES = """
+import keras, numpy as np
+
+x, y = np.zeros((64, 8, 8, 3), np.uint8), np.zeros((64, 1), np.uint8)
+model = keras.Sequential([keras.layers.Rescaling(1 / 255), keras.layers.Flatten(), keras.layers.Dense(10)])
+model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+model.fit(x, y, batch_size=32, verbose=0)
+"""
+
+
+def test_pictures_of_bytes_are_samples_of_keras(tmp_path):
+    """As `keras.datasets` has them; labels are bytes, too."""
+    pytest.importorskip("tensorflow")
+    path = tmp_path / "train.py"
+    path.write_text(PICTURES)
+    target = chips.target("trn1.2xlarge")
+    report = examine(Script(path), [target], Session(target, precision="fp32"))
+    assert (report.per_step, report.counted) == (32, "samples")

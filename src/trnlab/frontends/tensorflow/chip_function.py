@@ -81,7 +81,7 @@ class ChipFunction:
             self.captured = trace.captured
             follower = engine.follower()
             if follower is not None:
-                _follow(trace.captured, follower)
+                _follow(trace.captured, leaves, follower)
                 return self.python_function(*args, **kwargs)
             results = _run(trace, leaves)
         self._record(trace.captured, args, kwargs, leaves, results)
@@ -172,7 +172,7 @@ def _nobody(arguments: Sequence[Array]) -> list[Array]:
     raise AssertionError("what is followed is computed by TensorFlow")
 
 
-def _follow(captured: CapturedFunction, follower: engine.TracingEngine) -> None:
+def _follow(captured: CapturedFunction, leaves: Sequence[Any], follower: engine.TracingEngine) -> None:
     """Say what the chip would run; TensorFlow computes it."""
     written = set(map(id, captured.written))
     kinds = {
@@ -184,7 +184,8 @@ def _follow(captured: CapturedFunction, follower: engine.TracingEngine) -> None:
         for role in captured.inputs
     }
     learns = any(v.dtype.is_floating and v.shape.rank for v in captured.written)
-    follower.follow("TensorFlow", list(captured.program.graphs()), kinds, learns)
+    has = engine.counted([(tuple(x.shape), x.dtype.name) for x in leaves if isinstance(x, tf.Tensor)])
+    follower.follow("TensorFlow", list(captured.program.graphs()), kinds, learns, has)
 
 
 def _run(trace: _Trace, leaves: Sequence[Any]) -> list[tf.Tensor]:
