@@ -101,3 +101,25 @@ def test_pictures_of_bytes_are_samples_of_keras(tmp_path):
     target = chips.target("trn1.2xlarge")
     report = examine(Script(path), [target], Session(target, precision="fp32"))
     assert (report.per_step, report.counted) == (32, "samples")
+
+
+CONVOLVED = """
+import keras, numpy as np
+
+x, y = np.zeros((96, 16, 16, 3), np.float32), np.zeros((96,), np.int32)
+layers = [keras.layers.Conv2D(64, 3, activation="relu", name=f"convolution{i}") for i in range(3)]
+model = keras.Sequential([*layers, keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(10)])
+model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+model.fit(x, y, batch_size=32, verbose=0)
+"""
+
+
+def test_a_backward_pass_of_keras_is_told_by_its_lines(tmp_path):
+    """The loss is averaged for a metric, by a call of its own that comes among those of the backward pass."""
+    pytest.importorskip("tensorflow")
+    path = tmp_path / "train.py"
+    path.write_text(CONVOLVED)
+    target = chips.target("trn1.2xlarge")
+    parts = examine(Script(path), [target], Session(target, precision="fp32")).targets[0].parts
+    assert set(parts) == {"forward", "backward", "update"}
+    assert parts["backward"] > parts["forward"] > parts["update"]

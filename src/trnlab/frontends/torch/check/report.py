@@ -238,7 +238,8 @@ def work_of(walk: ScriptTrace, step: TracedStep) -> StepWork:
     learns = step.learns or any(g.name.startswith("back") for g in times)
     phase, passes = ("", 1) if learns else (FORWARD, gcd(*times.values()))
     parts = [
-        GraphRuns(g, n // passes, _kinds(step, g), _loss(g) if step.how and learns else None, phase=phase)
+        # a loss that nothing but the script reads may be written last: lines of JAX and TensorFlow say more
+        GraphRuns(g, n // passes, _kinds(step, g), _loss(g) if step.how and learns else None, phase, by_lines=True)
         for g, n in times.items()
     ]
     return StepWork(parts, kept, step.per_step, learns=learns, retraced=not step.how)
