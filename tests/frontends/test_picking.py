@@ -10,6 +10,7 @@ from helpers import check, engine, through_graph
 from trnlab import chips
 from trnlab.errors import UnsupportedOpError
 from trnlab.frontends.torch import recording
+from trnlab.graph.flops import model_flops
 from trnlab.runtime import session
 
 pytestmark = pytest.mark.torch
@@ -160,6 +161,17 @@ def test_grouped_products_of_rows_columns_and_terms():
         return rows, columns, terms, F.grouped_mm(w, w)
 
     check(three, [normal(12, 8), normal(4, 8, 8, seed=1), ends])
+
+
+def test_of_grouped_products_the_model_asks_for_those_of_each_group():
+    """They are computed of all rows for each group; MFU and limits count each row once."""
+    ends = torch.tensor([3, 3, 8, 12], dtype=torch.int32)
+
+    def rows(x, w, offs):
+        return F.grouped_mm(x, w, offs=offs)
+
+    graph = through_graph(rows, [normal(12, 8), normal(4, 8, 16, seed=1), ends])[-1]
+    assert model_flops(graph) == 3 * 2 * 12 * 8 * 16  # and for both gradients
 
 
 def test_grouped_products_hide_what_belongs_to_other_groups():

@@ -289,13 +289,13 @@ class GraphBuilder:
         batch: tuple[Sequence[int], Sequence[int]] = ((), ()),
         dt: DType | str | None = None,
         precision: str = "DEFAULT",
-        asked: bool = True,
+        asked: int = 1,
     ) -> Value:
         """Product summed over `contract` = (lhs dims, rhs dims); result [batch, lhs rest, rhs rest].
 
         The sum is made in float32 (int32 for integers); that is the result's format too unless `dt` names another.
-        precision: "HIGHEST" for a product that no session's precision may narrow. asked: whether the model asks for
-        it; else something is computed by it that is no product to the model, such as running sums.
+        precision: "HIGHEST" for a product that no session's precision may narrow. asked: the model asks
+        for one of so many of these products; 0 where something is computed that is none to it, such as running sums.
         """
         target = dtype(dt) if dt is not None else float32 if lhs.dtype.is_float else int32
         return self.op(
@@ -347,10 +347,10 @@ class GraphBuilder:
             dtype=dtype(dt),
         )
 
-    def matmul(self, lhs: Value, rhs: Value, dt: DType | str | None = None) -> Value:
-        """[..., M, K] times [..., K, N] with equal leading dimensions."""
+    def matmul(self, lhs: Value, rhs: Value, dt: DType | str | None = None, asked: int = 1) -> Value:
+        """[..., M, K] times [..., K, N] with equal leading dimensions. asked: see `dot_general`."""
         lead = tuple(range(len(lhs.shape) - 2))
-        return self.dot_general(lhs, rhs, ((len(lead) + 1,), (len(lead),)), (lead, lead), dt)
+        return self.dot_general(lhs, rhs, ((len(lead) + 1,), (len(lead),)), (lead, lead), dt, asked=asked)
 
     # -- gather and scatter -------------------------------------------------------------------------------------
     def take_rows(self, table: Value, ids: Value) -> Value:

@@ -25,7 +25,8 @@ VIEWS = ("reshape", "transpose", "convert", "optimization_barrier")
 
 def model_flops(graph: Graph) -> int:
     """Floating point operations that the model asks for: two per multiply and add of its matrix products. What is
-    computed by products but is none to the model, such as running sums, has none.
+    computed by products but is none to the model, such as running sums, has none; a row of a mixture of experts is
+    multiplied by the weights of those that it was given to.
 
     Attention counts its products as if nothing were masked, and its backward pass without computing scores again.
     """
@@ -43,10 +44,10 @@ def op_flops(op: Op) -> int:
         return int(op.attrs["callee"].flops)
     if op.name == "loop":
         return int(op.attrs["body"].rounds) * model_flops(op.attrs["body"].graph)
-    if op.name == "dot_general" and op.attrs["asked"]:
-        shape = op.operands[0].shape
+    if op.name == "dot_general":
+        shape, asked = op.operands[0].shape, int(op.attrs["asked"])
         contracting: tuple[int, ...] = op.attrs["lhs_contracting_dimensions"]
-        return 2 * op.result.type.size * prod(shape[d] for d in contracting)
+        return 2 * op.result.type.size * prod(shape[d] for d in contracting) // asked if asked else 0
     if op.name == "convolution":
         spread: tuple[int, ...] = op.attrs["lhs_dilation"]  # the zeros between cost nothing
         met = prod(op.operands[1].shape[1:]) // prod(spread)

@@ -172,7 +172,9 @@ _TABLE: tuple[OpDef, ...] = (
             "rhs_contracting_dimensions": _INTS,
             "dtype": _DTYPE,
             "precision": Attr("str", "DEFAULT", PRECISIONS),
-            "asked": Attr("bool", True),  # by the model; else it is how something that is no product is computed
+            # The model asks for one of so many: products of groups are made of all rows. 0: for none, as something
+            # that is no product to the model is computed by it.
+            "asked": Attr("int", 1),
             "lhs_mx": Attr("str", "", MICROSCALED),
             "rhs_mx": Attr("str", "", MICROSCALED),
             "lhs_cast": Attr("str", "", CASTS),

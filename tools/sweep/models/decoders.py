@@ -128,7 +128,7 @@ _causal("mamba_130m", "Mamba", "num_hidden_layers=1, use_mambapy=False", count=1
 _causal(
     "mamba2_small", "Mamba2", "num_hidden_layers=1, hidden_size=768, num_heads=24, head_dim=64", count=1, length=512
 )
-_causal("rwkv_169m", "Rwkv", "hidden_size=768, num_hidden_layers=2", count=1, length=64)
+_causal("rwkv_169m", "Rwkv", "hidden_size=768, num_hidden_layers=2", count=1, length=32)
 _causal(
     "olmo2_1b",
     "Olmo2",
