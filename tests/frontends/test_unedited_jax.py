@@ -251,6 +251,32 @@ def test_what_is_a_step_and_what_its_loss(case):
     assert (found.is_update, found._loss) == (learns, loss)
 
 
+def both(*paths):
+    """Parameters, and an optimizer's state by the paths in front of them."""
+    parameters, *others = paths
+    return [f"{tree}{leaf}" for tree in (parameters, *others) for leaf in ("['a']['kernel']", "['b']['kernel']")]
+
+
+@pytest.mark.parametrize(
+    ("names", "parameters"),
+    [
+        (both("params['params']"), 2),  # layers alike are no state of each other
+        (both("params", "opt_state[0].mu"), 2),
+        (both("state.params", "state.opt_state[0].mu", "state.opt_state[0].nu"), 2),
+        (both("params", "moments[0]", "moments[1]"), 2),
+        (both("carry[0]", "carry[1]"), 2),
+        (["params[0]['w']", "params[1]['w']", "m[0]['w']", "m[1]['w']"], 2),
+        (["model.layers[0].weight", "model.layers[1].weight", "mu.layers[0].weight", "mu.layers[1].weight"], 2),
+        (["p['w']", "m['w']", "v['w']"], 1),
+    ],
+)
+def test_parameters_are_told_from_what_an_optimizer_keeps(names, parameters):
+    """By whole paths within a tree: equal last keys and shapes are many layers'."""
+    results = [f"result[0]{name}" for name in names]
+    kinds = asked([*names, "x"], [*results, "result[1]"], [W] * len(names) + [(8, 4)], [W] * len(names) + [()]).kinds
+    assert list(kinds.values()) == ["parameter"] * parameters + ["state"] * (len(names) - parameters) + ["batch"]
+
+
 def test_state_that_is_returned_as_it_came_is_no_update():
     found = asked(["s['w']"], ["result[0]", "result[1]['w']"], [W], [(), W])
     found.passes([1])

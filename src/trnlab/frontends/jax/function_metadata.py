@@ -32,7 +32,8 @@ _LOOPS = ("scan", "while", "cond")  # operators that hold code of the script
 _KEY = re.compile(r"\[(?:'([^']*)'|\"([^\"]*)\")\]|\.(\w+)")
 # Of Equinox' filter_jit: of all arguments, by number.
 _LEAF = re.compile(r"dynamic_(no)?donate\['(first|rest)'\]\[\d+\]")
-_INDEX = re.compile(r"\[\d+\]|^\w+")
+_INDEX = re.compile(r"\[\d+\]")
+_KEYS = re.compile(r"\[['\"](?!.*\.\w+(?:\[|$)).*$")  # the keys behind the last attribute
 
 
 @dataclass
@@ -96,13 +97,13 @@ class FunctionMetadata:
 
     def _kinds(self, succeeded: Collection[int]) -> dict[str, str]:
         """What arguments are, by name: of those that a step replaces, an optimizer's are called so, or come behind
-        the parameters with the same last key."""
+        the parameters with the same path in a tree of their own."""
         found: dict[str, str] = {}
-        seen: set[Any] = set()
+        seen: dict[Any, str] = {}  # the tree that a path was met in first
         for i, name in enumerate(self.names or ()):
-            tail = _tail(name), self.inputs[i]
-            later = bool(tail[0]) and tail in seen
-            seen.add(tail)
+            tree, path = _in_tree(name)
+            first = seen.setdefault((path, self.inputs[i]), tree)
+            later = bool(path) and first != tree and not _are_layers(first, tree)
             state = "opt" in name.lower() or later
             found[name] = "batch" if i not in succeeded else "state" if state else "parameter"
         return found
@@ -213,6 +214,20 @@ def _succeeded(asked: FunctionMetadata, through: Collection[int]) -> set[int]:
             offered[key] -= 1
             found.add(i)
     return found
+
+
+def _in_tree(name: str) -> tuple[str, str]:
+    """The name of a tree, and a path within it by keys: state.mu[0] and ['dense']['kernel'], m and .layers[0].w."""
+    keys = _KEYS.search(name)
+    root = re.match(r"\w*", name)
+    at = keys.start() if keys is not None else root.end() if root is not None else 0
+    return name[:at], name[at:]
+
+
+def _are_layers(one: str, other: str) -> bool:
+    """Whether two trees are numbered parts of one that is called as parameters are, and no copies of each other."""
+    roots = {_INDEX.sub("", tree.lower()) for tree in (one, other)}
+    return len(roots) == 1 and any(word in root for root in roots for word in ("param", "weight", "layer", "model"))
 
 
 def _tail(path: str) -> str:
