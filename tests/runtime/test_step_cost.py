@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import pytest
 
-from trnlab.runtime.step_cost import shares
+from trnlab.errors import Location
+from trnlab.runtime import step_cost
+from trnlab.runtime.step_cost import phases_by_lines, shares
 
 
 @pytest.mark.parametrize(
@@ -37,3 +40,26 @@ def test_shares_add_up_and_none_is_more_than_its_call_takes(seed):
     assert sum(found) == max(ends)
     idle = max(ends) - len({t for a, b in zip(starts, ends) for t in range(a, b)})
     assert all(0 <= share <= end - start + idle for share, start, end in zip(found, starts, ends))
+
+
+def test_what_is_computed_of_gradients_is_of_the_update(monkeypatch):
+    """Norms and updates come as soon as a gradient is there, in the order of the program: their lines are the
+    optimizer's. What the backward pass goes on from is its own, whatever its line."""
+    calls = [  # label, phase of the line, what it writes, what it reads
+        ("dot", "forward", "h", "x"),
+        ("dot", "forward", "loss", "h"),
+        ("dot", "backward", "g2", "loss h"),
+        ("rows", "", "norm2", "g2"),
+        ("rows", "", "sum2", "g2"),  # a sum of gradients has no line of its own
+        ("rows", "forward", "mask", "x"),
+        ("dot", "backward", "g1", "sum2 mask"),
+        ("rows", "", "norm1", "g1"),
+    ]
+    names: dict[str, int] = {}
+    made = []
+    for label, phase, result, read in calls:
+        args = tuple(names.setdefault(name, len(names)) for name in (*read.split(), result))
+        made.append(SimpleNamespace(label=label, loc=Location("f", 1, phase=phase), args=args, own={args[-1]}))
+    monkeypatch.setattr(step_cost, "_written", lambda call, program: frozenset(call.own))
+    found = phases_by_lines(SimpleNamespace(calls=made), ())
+    assert found == ["forward", "forward", "backward", "update", "backward", "forward", "backward", "update"]

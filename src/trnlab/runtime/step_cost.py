@@ -199,14 +199,39 @@ def phases(program: Program, loss: int | None, updated: Sequence[int]) -> list[s
 
 
 def phases_by_lines(program: Program, updated: Sequence[int]) -> list[str] | None:
-    """`phases`, where the calls' lines say what is of the backward pass; None where none does."""
+    """`phases`, where the calls' lines say what is of the backward pass; None where none does. What is computed of
+    gradients is of the update, unless the backward pass goes on from it."""
     back = [call.loc is not None and call.loc.phase == BACKWARD for call in program.calls]
     if not any(back):
         return None
+    written = [_written(call, program) for call in program.calls]
     end = max(i for i, is_back in enumerate(back) if is_back)
     changed = frozenset(updated)
-    late = [bool(_written(c, program) & changed) and c.label.startswith("rows") for c in program.calls]
-    return [UPDATE if late[i] or i > end else BACKWARD if back[i] else FORWARD for i in range(len(back))]
+    late = [bool(w & changed) and c.label.startswith("rows") for w, c in zip(written, program.calls)]
+    after, gone_on = _reached(program, written, back)
+    found = []
+    for i, is_back in enumerate(back):
+        update = late[i] or i > end or (after[i] and not is_back and not gone_on[i])
+        found.append(UPDATE if update else BACKWARD if is_back or after[i] else FORWARD)
+    return found
+
+
+def _reached(
+    program: Program, written: Sequence[frozenset[int]], back: Sequence[bool]
+) -> tuple[list[bool], list[bool]]:
+    """Of each call, whether it reads what some call of `back` leads to, and whether one of those reads what it
+    leads to."""
+    made, wanted = set[int](), set[int]()
+    after, before = [], []
+    for call, own, is_back in zip(program.calls, written, back):
+        after.append(not made.isdisjoint(call.args))
+        if is_back or after[-1]:
+            made |= own
+    for call, own, is_back in reversed(list(zip(program.calls, written, back))):
+        before.append(not wanted.isdisjoint(own))
+        if is_back or before[-1]:
+            wanted |= set(call.args) - own
+    return after, before[::-1]
 
 
 def _written(call: Call, program: Program) -> frozenset[int]:
