@@ -219,8 +219,7 @@ def phases_by_lines(program: Program, updated: Sequence[int]) -> list[str] | Non
 def _reached(
     program: Program, written: Sequence[frozenset[int]], back: Sequence[bool]
 ) -> tuple[list[bool], list[bool]]:
-    """Of each call, whether it reads what some call of `back` leads to, and whether one of those reads what it
-    leads to."""
+    """Whether each call reads what some call of `back` leads to, and whether one of those reads what it leads to."""
     made, wanted = set[int](), set[int]()
     after, before = [], []
     for call, own, is_back in zip(program.calls, written, back):

@@ -266,7 +266,7 @@ assert set(RULES) == set(RESIZING)
 
 
 def taps_of(attrs: Mapping[str, Any], size: Sequence[int]) -> list[Taps]:
-    """Of `trn.resize` over an operand whose last two dimensions are `size`: along columns, and along rows."""
+    """Those of `trn.resize` over an operand whose last two dimensions are `size`: along columns, and along rows."""
     rule, scales = RULES[attrs["rule"]], (attrs["row_scale"], attrs["column_scale"])
     return [rule(n, out, scale or None) for n, out, scale in zip(size, attrs["places"], scales)]
 

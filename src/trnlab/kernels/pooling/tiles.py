@@ -42,7 +42,7 @@ class ImageBand:
 
     @property
     def seen(self) -> int:
-        """Of how many elements."""
+        """How many elements they are sums of."""
         return self.high - self.low
 
 
