@@ -10,6 +10,7 @@ those of the optimizer's state. What is computed again in the backward pass is c
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable
@@ -45,7 +46,7 @@ def counted(path: Path) -> dict[str, Any]:
     torch.compile = lambda model=None, **_: model if model is not None else (lambda function: function)
     torch.utils.checkpoint.checkpoint = _once  # before anybody imports it from there
     torch.__future__.set_swap_module_params_on_conversion(True)  # weights that are shared stay so on another device
-    counter, totals = FlopCounterMode(display=False, custom_mapping=_GRADIENTS), [0]
+    counter, totals = FlopCounterMode(display=False, custom_mapping=_counts()), [0]
     optimizers: list[torch.optim.Optimizer] = []
 
     def stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -75,7 +76,31 @@ def _of_convolution_gradients(given: Any, x: Any, weight: Any, *others: Any, **_
     return one * sum(wanted[:2])
 
 
-_GRADIENTS = {torch.ops.aten.convolution_backward: _of_convolution_gradients}
+def _of_groups(x: Any, y: Any, *_: Any, **__: Any) -> int:
+    """Each row by the matrix of its group, and so for columns and terms: PyTorch counts none."""
+    rows = x[-2] * (x[0] if len(x) == len(y) == 3 else 1)
+    return 2 * int(rows * x[-1] * y[-1])
+
+
+def _of_groups_back(x: Any, y: Any, *_: Any, **__: Any) -> int:
+    return 2 * _of_groups(x, y)
+
+
+_GRADIENTS = {
+    torch.ops.aten.convolution_backward: _of_convolution_gradients,
+    torch.ops.aten._grouped_mm: _of_groups,
+}
+
+
+def _counts() -> dict[Any, Any]:
+    """What is counted otherwise than by PyTorch, operators of transformers included where it is there."""
+    with contextlib.suppress(ImportError, AttributeError):
+        import transformers.integrations.moe  # noqa: F401
+
+        package = torch.ops.transformers
+        own = {package.grouped_mm_fallback: _of_groups, package.grouped_mm_fallback_backward: _of_groups_back}
+        return {**_GRADIENTS, **own}
+    return _GRADIENTS
 
 
 def _once(function: Callable[..., Any], *arguments: Any, use_reentrant: Any = None, **named: Any) -> Any:
