@@ -22,6 +22,8 @@ from trnlab.frontends.torch.check.recorded import BatchReads
         ([((2, 512, 512, 3), "float32"), ((2, 512, 512, 1), "int32")], (2, "samples")),
         ([((64, 32, 32, 3), "uint8"), ((64, 1), "uint8")], (64, "samples")),  # as Keras has CIFAR-10
         ([((64, 32, 32, 3), "uint8"), ((64,), "int64")], (64, "samples")),
+        ([((2, 3, 480, 480), "float32"), ((5,), "int64"), ((5, 4), "float32")], (2, "samples")),  # objects in them
+        ([((3, 3, 64, 64), "float32"), ((8, 224, 224, 3), "float32"), ((8,), "int32")], (8, "samples")),  # a kernel
         ([((2, 8, 64), "float32"), ((2, 64), "int32")], (128, "tokens")),
         ([((2, 3, 224, 224), "float32"), ((2, 4, 64), "int32")], (512, "tokens")),  # four captions each
     ],

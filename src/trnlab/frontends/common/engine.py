@@ -243,6 +243,9 @@ def counted(arrays: Sequence[tuple[Sequence[int], str]], samples: int = -1) -> C
     images = [shape for shape, _ in known if len(shape) == len(last) + 1 > 3 and shape[0] == last[0]]
     if any(last[1:] in (shape[2:], shape[1:-1]) for shape in images):
         return last[0], "samples"
+    pictures = [shape[0] for shape, _ in known if len(shape) >= 4]
+    if unit_of(last) == "samples" and pictures and last[0] not in pictures:  # classes of objects in them
+        return pictures[0], "samples"
     return prod(last), unit_of(last)
 
 
