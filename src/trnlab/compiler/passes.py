@@ -15,6 +15,7 @@ from trnlab.compiler.rewriting.canonical import canonicalize, compute_outputs, o
 from trnlab.compiler.rewriting.channels import channels_first
 from trnlab.compiler.rewriting.collectives import bucket_reductions, canonical_collectives
 from trnlab.compiler.rewriting.composites import attention_of_stack, expand_composites
+from trnlab.compiler.rewriting.grouped import tabulate_groups
 from trnlab.compiler.rewriting.legalize import legalize
 from trnlab.compiler.rewriting.moments import join_moments
 from trnlab.compiler.rewriting.precision import cast_loads, cast_matmuls
@@ -45,6 +46,7 @@ FORMS: tuple[Pass, ...] = (
     ("mixed-precision", lambda graph, options: cast_matmuls(graph, to_bf16=options.get("precision") == "bf16")),
     ("tables", lambda graph, options: update_rows(graph)),
     ("canonicalize", lambda graph, options: canonicalize(graph)),
+    ("grouped", lambda graph, options: tabulate_groups(graph, options["chip"])),
     ("simplify-again", lambda graph, options: simplify(graph)),
 )
 FINISH: tuple[Pass, ...] = (
@@ -81,6 +83,6 @@ def run_passes(graph: Graph, options: Mapping[str, Any], passes: Iterable[Pass])
 
 
 def with_chip(options: Mapping[str, Any], chip: Chip) -> dict[str, Any]:
-    """The options of a compilation, and what passes ask about the chip: whether loads that cast run ahead of others.
-    Where GpSimdE has to trigger them, they would wait behind stores."""
-    return {**options, "casting_loads": casts_freely(chip)}
+    """The options of a compilation, and what passes ask about the chip, and the chip: whether loads that cast run ahead
+    of others. Where GpSimdE has to trigger them, they would wait behind stores."""
+    return {**options, "casting_loads": casts_freely(chip), "chip": chip}

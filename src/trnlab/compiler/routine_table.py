@@ -34,7 +34,7 @@ from trnlab.program.transforms import moved, renamed
 
 Known = dict[Any, Any]  # routines by what they do, and groups by the options that they depend on
 OF_PRODUCTS = ("few_rows", "blockings")  # options that decide how groups of PRODUCTS are recorded
-PRODUCTS = (GroupKind.DOT, GroupKind.SCATTER)
+PRODUCTS = (GroupKind.DOT, GroupKind.SCATTER, GroupKind.GROUPED)
 LONG = 1 << 23  # elements that a call reads
 
 

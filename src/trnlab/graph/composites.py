@@ -36,7 +36,7 @@ def define(name: str, operands: Sequence[Value], attrs: Attrs, b: GraphBuilder) 
     formats = [operand.dtype for operand in operands]
     wide = [b.convert(v, float32) if v.dtype.is_float else v for v in operands]
     results = _DEFINITIONS[name](b, wide, attrs)
-    if name in ("trn.dot_sum", "trn.dot_and_sums", "trn.sum_along"):
+    if name in ("trn.dot_sum", "trn.dot_and_sums", "trn.sum_along", "trn.grouped_dot", "trn.grouped_outer"):
         return b.convert(results[0], attrs["dtype"]), *results[1:]
     if name == "trn.sum_rows":
         return results
@@ -408,6 +408,40 @@ def _put_rows(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple
     return (b.op("scatter", table, ids, update, **places, index_vector_dim=1, kind="assign"),)
 
 
+# -- groups of rows -----------------------------------------------------------------------------------------------
+
+
+def _grouped_dot(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
+    """All rows with each group's matrix, those of others hidden before, for none of their products may be NaN, and
+    after."""
+    x, w, ends = operands[:3]
+    (rows, size), (groups, _, cols) = x.shape, w.shape
+    inside = _members(b, ends, rows)
+    own = b.select(b.broadcast_in_dim(inside, (groups, rows, size), (0, 1)), b.broadcast_to(x, (groups, rows, size)), 0)
+    found = b.matmul(own, w)
+    return (b.reduce(b.select(b.broadcast_in_dim(inside, (groups, rows, cols), (0, 1)), found, 0), (0,)),)
+
+
+def _grouped_outer(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
+    inside = _members(b, operands[2], operands[0].shape[0])
+    shapes = [(*inside.shape, v.shape[1]) for v in operands[:2]]
+    x, y = (
+        b.select(b.broadcast_in_dim(inside, shape, (0, 1)), b.broadcast_to(v, shape), 0)
+        for v, shape in zip(operands, shapes)
+    )
+    return (b.dot_general(x, y, ((1,), (1,)), ((0,), (0,))),)
+
+
+def _members(b: GraphBuilder, ends: Value, rows: int) -> Value:
+    """bool [G, rows]: which rows lie in each group."""
+    ends = b.convert(ends, int32)
+    starts = b.concatenate([b.constant(0, int32, (1,)), b.slice_dim(ends, 0, 0, ends.shape[0] - 1)], 0)
+    shape = (ends.shape[0], rows)
+    place = b.iota(shape, int32, 1)
+    first, last = (b.broadcast_in_dim(v, shape, (0,)) for v in (starts, ends))
+    return b.and_(b.compare(place, "GE", first), b.compare(place, "LT", last))
+
+
 _DEFINITIONS: dict[str, Callable[[GraphBuilder, Sequence[Value], Attrs], tuple[Value, ...]]] = {
     "trn.gelu": _gelu,
     "trn.gelu_dx": _gelu_dx,
@@ -430,6 +464,8 @@ _DEFINITIONS: dict[str, Callable[[GraphBuilder, Sequence[Value], Attrs], tuple[V
     "trn.resize_backward": define_resize_backward,
     "trn.sum_rows": _sum_rows,
     "trn.put_rows": _put_rows,
+    "trn.grouped_dot": _grouped_dot,
+    "trn.grouped_outer": _grouped_outer,
     "trn.attention": _attention,
     "trn.attention_backward": _attention_backward,
     "trn.rng_uniform": _rng_uniform,

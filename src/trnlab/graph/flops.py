@@ -14,7 +14,8 @@ from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.passes.dead import remove_dead_ops
 from trnlab.graph.passes.subexpressions import merge_equal_ops, remove_barriers
 
-PRODUCTS = ("dot_general", "convolution", "trn.attention", "trn.attention_backward")
+GROUPED = ("trn.grouped_dot", "trn.grouped_outer")
+PRODUCTS = ("dot_general", "convolution", "trn.attention", "trn.attention_backward", *GROUPED)
 PICKED = ("gather", "slice")  # what they read of their first operand is as large as their result
 WRITTEN = {"scatter": 2}  # into their first operand, as much as this operand has
 
@@ -52,6 +53,9 @@ def op_flops(op: Op) -> int:
         spread: tuple[int, ...] = op.attrs["lhs_dilation"]  # the zeros between cost nothing
         met = prod(op.operands[1].shape[1:]) // prod(spread)
         return 2 * op.result.type.size * met
+    if op.name in GROUPED:  # each row meets the matrix of its own group alone
+        (rows, size), cols = op.operands[0].shape, op.operands[1].shape[-1]
+        return 2 * rows * size * cols
     if op.name in ("trn.attention", "trn.attention_backward"):
         products, first = (2, 0) if op.name == "trn.attention" else (4, 1)
         (b, h, t, d), s = op.operands[first].shape, op.operands[first + 1].shape[2]
@@ -101,6 +105,9 @@ def _needed(op: Op, place: int, needed: dict[Value, int]) -> int:
         return min(of_results, op.operands[place].type.size)
     if op.name == "custom_call" or (place == 0 and op.name in WRITTEN):  # a kernel may leave an operand alone
         return 0
+    if op.name == "trn.grouped_dot" and place == 1:  # the matrices of as many groups as can have a row
+        groups, rows, size = op.operands[1].shape[0], op.operands[0].shape[0], op.operands[1].type.size
+        return min(groups, rows) * (size // groups)
     return op.operands[place].type.size
 
 

@@ -164,6 +164,29 @@ def _put_rows(types: Types, attrs: Attrs) -> TensorType:
     return table
 
 
+def _grouped(types: Types) -> tuple[TensorType, TensorType, int]:
+    """The two matrices, or batches of them, and how many groups there are."""
+    x, y, ends = types[:3]
+    _need(ends.rank == 1 and ends.dtype.kind in "iu", "ends must be integers [G]", "integers [G]", ends, "TRN303")
+    _need(x.dtype.is_float and y.dtype.is_float, "products are of floats", "a float format", x.dtype.name, "TRN303")
+    _same_dtype((x, y))
+    return x, y, ends.shape[0]
+
+
+def _grouped_dot(types: Types, attrs: Attrs) -> TensorType:
+    x, w, groups = _grouped(types)
+    fits = x.rank == 2 and w.rank == 3 and w.shape[:2] == (groups, x.shape[1])
+    _need(fits, "a matrix for each group", f"[M, K] and [{groups}, K, N]", (x.shape, w.shape))
+    return TensorType((x.shape[0], w.shape[2]), attrs["dtype"])
+
+
+def _grouped_outer(types: Types, attrs: Attrs) -> TensorType:
+    x, y, groups = _grouped(types)
+    fits = x.rank == y.rank == 2 and x.shape[0] == y.shape[0]
+    _need(fits, "as many rows of both", "[M, K] and [M, N]", (x.shape, y.shape))
+    return TensorType((groups, x.shape[1], y.shape[1]), attrs["dtype"])
+
+
 RULES: dict[str, Callable[[Types, Attrs], TensorType | tuple[TensorType, ...]]] = {
     "trn.max_pool": _max_pool,
     "trn.max_pool_backward": _max_pool_backward,
@@ -175,6 +198,8 @@ RULES: dict[str, Callable[[Types, Attrs], TensorType | tuple[TensorType, ...]]] 
     "trn.resize_backward": _resize_backward,
     "trn.sum_rows": _sum_rows,
     "trn.put_rows": _put_rows,
+    "trn.grouped_dot": _grouped_dot,
+    "trn.grouped_outer": _grouped_outer,
     "trn.attention": _attention,
     "trn.attention_backward": _attention_backward,
 }

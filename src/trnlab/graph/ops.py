@@ -111,6 +111,7 @@ _AVERAGE_ATTRS = {**_WINDOW_ATTRS, "counted": Attr("ints", (0, 0)), "divisor": A
 _PURPOSE = {"purpose": Attr("str", "", ("", *PURPOSES))}
 _GROUPS = {"replica_groups": _INTS, "group_size": Attr("int"), **_PURPOSE}
 _SUMMED = Attr("str", "add", ("add", "maximum", "minimum", "multiply"))
+_GROUPED = {"precision": Attr("str", "DEFAULT", PRECISIONS), "dtype": _DTYPE}
 _GELU = {"approximate": Attr("str", "none", ("none", "tanh"))}
 
 
@@ -279,6 +280,13 @@ _TABLE: tuple[OpDef, ...] = (
     # table [V,C] with row ids[t] replaced by update[t]; an index beyond the table replaces nothing. Whoever makes
     # this op makes equal rows for equal indices.
     OpDef("trn.put_rows", INDEX, ("table", "ids", "update")),
+    # Groups of rows, each with a matrix of its own: row m of x [M,K] times w[g], w [G,K,N], gives [M,N], where g is
+    # the group that m lies in. Group g has the rows from ends[g - 1], or 0, up to ends[g] (ends [G] do not fall, and
+    # are none beyond M). A row of no group is zero. tables: how a kernel goes through the groups, which changes
+    # nothing of what is computed (`compiler.rewriting.grouped`).
+    OpDef("trn.grouped_dot", INDEX, ("x", "w", "ends", "tables*"), attrs=_GROUPED, optional=1),
+    # For each group the product of its rows of x [M,K], transposed, and of y [M,N]: [G,K,N].
+    OpDef("trn.grouped_outer", INDEX, ("x", "y", "ends", "tables*"), attrs=_GROUPED, optional=1),
     # A graph that is computed several times, each time on the next runs of elements of the operands: `loops`.
     OpDef("loop", CALL, ("inputs*",), attrs={"body": Attr("callee")}, results=("results*",), optional=1),
     # As many results as the callee has; it has no effects but these.

@@ -25,6 +25,7 @@ from trnlab.compiler.fusing.order import bring_forward, gathered_when_read
 from trnlab.compiler.fusing.recompute import levels_of, placed_late
 from trnlab.compiler.fusing.tiles import is_seen
 from trnlab.graph.collectives import exchanges_own_parts
+from trnlab.graph.flops import GROUPED
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.ops import COLLECTIVE, DOT, ELEMENTWISE, OPS, REDUCE, WINDOW
 
@@ -79,6 +80,8 @@ class Partition(Admission):
                 self._new(GroupKind.GATHER, op)
             elif op.name in ("scatter", "trn.sum_along", "trn.sum_rows", "trn.put_rows"):
                 self._new(GroupKind.SCATTER, op)
+            elif op.name in GROUPED:
+                self._new(GroupKind.GROUPED, op)
             elif op.name == "custom_call":
                 self._new(GroupKind.CALL, op)
             elif op.name == "loop":

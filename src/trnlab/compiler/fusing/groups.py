@@ -31,6 +31,7 @@ class GroupKind(enum.StrEnum):
     POOL = "pool"
     GATHER = "gather"
     SCATTER = "scatter"
+    GROUPED = "grouped"  # products of groups of rows
     MOVE = "move"
     CALL = "call"  # a routine that was made elsewhere
     LOOP = "loop"  # rounds of calls

@@ -18,6 +18,7 @@ from trnlab.compiler.lowerings.collective import lower_collective
 from trnlab.compiler.lowerings.context import Lowering
 from trnlab.compiler.lowerings.convolution import lower_convolution
 from trnlab.compiler.lowerings.dot import lower_dot
+from trnlab.compiler.lowerings.grouped import lower_grouped_dot, lower_grouped_outer
 from trnlab.compiler.lowerings.move import lower_move
 from trnlab.compiler.lowerings.pool import lower_pool
 from trnlab.compiler.lowerings.rows import lower_rows
@@ -41,6 +42,10 @@ LOWERINGS: dict[GroupKind, tuple[tuple[Callable[[Lowering], None], Callable[[Fus
         (lower_sum_rows, lambda group: group.anchor.name == "trn.sum_rows"),
         (lower_put_rows, lambda group: group.anchor.name == "trn.put_rows"),
         (lower_scatter, lambda group: group.anchor.name == "scatter"),
+    ),
+    GroupKind.GROUPED: (
+        (lower_grouped_dot, lambda group: group.anchor.name == "trn.grouped_dot"),
+        (lower_grouped_outer, lambda group: group.anchor.name == "trn.grouped_outer"),
     ),
     GroupKind.MOVE: ((lower_move, lambda group: True),),
     GroupKind.COLLECTIVE: ((lower_collective, lambda group: True),),

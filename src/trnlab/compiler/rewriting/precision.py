@@ -189,6 +189,8 @@ class _Casts:
         return {
             "dot_general": self._dot,
             "convolution": self._dot,
+            "trn.grouped_dot": self._dot,
+            "trn.grouped_outer": self._dot,
             "trn.attention": self._attention,
             "trn.attention_backward": self._attention,
         }

@@ -128,6 +128,7 @@ RULES: dict[str, tuple[SelectionRule, ...]] = {
     "trn.sum_along": (SelectionRule(None, FLOATS, when=indices_are_words),),
     **dict.fromkeys(("dot_general", "trn.dot_sum", "trn.dot_and_sums", "convolution"), (_KERNEL,)),
     **dict.fromkeys((name for name, op in OPS.items() if op.kind == WINDOW), (_KERNEL,)),
+    **dict.fromkeys(("trn.grouped_dot", "trn.grouped_outer"), (_KERNEL,)),
     "trn.sum_rows": (SelectionRule(None, FLOATS, when=sums_rows),),
     "trn.put_rows": (SelectionRule(None, EVERY, when=indices_are_words),),
     "scatter": (SUMS_OF_WHOLE_NUMBERS, SelectionRule(None, FLOATS, when=sums_few_rows), SUMS_IN_MEMORY),

@@ -41,7 +41,9 @@ class DmaCopy(Instruction):
     table in HBM are picked, the first dimension of one side counting them: indirect "src" gathers, dst[p, :] =
     src[index[p], :], and "dst" scatters, dst[index[p], :] = src[p, :]. With per_row=False one index names the first
     of adjacent rows (a start address known only at run time). A row that does not exist is an error when the program
-    runs, or left out with oob_mode skip. Descriptors of a gather or scatter are made by GpSimd.
+    runs, or left out with oob_mode skip. Descriptors of a gather or scatter are made by GpSimd. fills: whoever records
+    a scatter says that it and others like it name every row of the table between them, each once at most or in their
+    order, so that nothing is kept of what was there.
     """
 
     name = "dma_copy"
@@ -59,6 +61,7 @@ class DmaCopy(Instruction):
         "dge_mode": "unknown",
         "oob_mode": "error",
         "priority": None,
+        "fills": False,
     }
     is_dma = True
     cost_kinds = ("dma.copy", "dma.gather", "dma.ring")
@@ -77,8 +80,10 @@ class DmaCopy(Instruction):
     """
 
     def reads_destination(self, attrs: Mapping[str, Any]) -> bool:
-        """Rows that are not picked, or left out, stay."""
-        return bool(attrs["indirect"] == "dst" or attrs["oob_mode"] == "skip")
+        """Rows that are not picked, or left out, stay, unless others fill them."""
+        if attrs["indirect"] == "dst":
+            return not attrs["fills"]
+        return bool(attrs["oob_mode"] == "skip")
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """Sizes agree, and descriptors can be made."""
