@@ -98,7 +98,7 @@ _NAMES = {
     FUNCTION: "exp expm1 log log1p log2 log10 sin cos tanh sigmoid erf rsqrt pow silu gelu exp2",
     SUM: """sum mean linalg_vector_norm norm cumsum embedding_dense_backward index_add scatter_add
         index_put _unsafe_index_put""",
-    PRODUCT: "mm bmm group_products addmm baddbmm mv dot convolution convolution_backward",
+    PRODUCT: "mm bmm addmm baddbmm mv dot grouped_dot grouped_outer convolution convolution_backward",
     ATTENTION: "attention attention_backward attention_bias_backward",
     RANDOM: """rand rand_like uniform bernoulli randn randn_like empty empty_like empty_permuted empty_strided
         new_empty new_empty_strided""",

@@ -36,7 +36,7 @@ from trnlab.runtime.settings import Settings
 Array = np.ndarray[Any, Any]
 MOST_KEPT = 16384  # elements of a result, evenly over it
 LAYERS, VALUES = "layers.json", "layers.npz"
-_MULTIPLY = ("mm", "addmm", "bmm", "baddbmm", "group_products", "convolution", "attention", "_scaled_mm")
+_MULTIPLY = ("mm", "addmm", "bmm", "baddbmm", "convolution", "attention", "_scaled_mm", "grouped_dot", "grouped_outer")
 
 
 class StepLimit(StepCounter):

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trnlab.frontends.torch.decompositions.grouped import define_products, grouped_mm
+from trnlab.frontends.torch.decompositions import grouped
 from trnlab.frontends.torch.device.dispatch import implement
 from trnlab.frontends.torch.pytorch.dispatcher import modes_off
 from trnlab.frontends.torch.pytorch.tensors import safe_softmax
@@ -272,10 +272,10 @@ def register() -> None:
     torch.library.register_fake("trnlab::attention_backward", _backward_meta, lib=library)
     torch.library.register_fake("trnlab::attention_bias_backward", _bias_backward_meta, lib=library)
     torch.library.register_autograd("trnlab::attention", _differentiate, setup_context=_save, lib=library)
-    define_products(library)
+    grouped.define(library)
     aten = torch.library.Library("aten", "IMPL")
     for key in ("PrivateUse1", "AutogradPrivateUse1"):
         implement(aten, "scaled_dot_product_attention", scaled_dot_product_attention, key)
         implement(aten, "dropout", dropout, key)
-        implement(aten, "_grouped_mm", grouped_mm, key)
+        implement(aten, "_grouped_mm", grouped.grouped_mm, key)
     _LIBRARIES.extend((library, aten))

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Grouped matrix products on `neuron`: what mixtures of experts compute when each expert takes a run of rows.
 
-How many rows belong to each group depends on values, shapes do not: each group's product is made of all rows, those
-of others hidden. In every format (PyTorch's own form for devices takes bfloat16 only), with derivatives by PyTorch.
-`trnlab::group_products` is such products, by its name: the model asks for one in G of what they compute.
+How many rows belong to each group depends on values, shapes do not. Two operators of the graph know that each row meets
+the matrix of its own group alone: `trnlab::grouped_dot`, rows times matrices, and `trnlab::grouped_outer`, for each
+group the product of its rows of two matrices. Each is what the other's derivatives are made of. On the host they are a
+loop over the groups. In every format; PyTorch's own form for devices takes bfloat16 only.
 
 Shape letters: G groups, M rows, K summed, N columns; `offs` [G] holds where each group ends.
 """
@@ -31,33 +32,11 @@ def grouped_mm(
     dtype = out_dtype or x.dtype
     if offs is None:
         return torch.bmm(x, y).to(dtype)
-    size = x.shape[-1] if x.dim() == y.dim() else x.shape[0] if x.dim() == 2 else y.shape[1]
-    inside = _members(offs, size)  # [G, size]
     if x.dim() == 2 and y.dim() == 3:
-        parts = torch.where(inside[:, :, None], _products(torch.where(inside[:, :, None], x, 0), y), 0)
-        return parts.sum(0).to(dtype)
+        return torch.ops.trnlab.grouped_dot(x, y, offs).to(dtype)  # type: ignore[no-any-return]
     if x.dim() == 3:
-        parts = torch.where(inside[:, None, :], _products(x, torch.where(inside[:, None, :], y, 0)), 0)
-        return parts.sum(0).to(dtype)
-    return _products(torch.where(inside[:, None, :], x, 0), torch.where(inside[:, :, None], y, 0)).to(dtype)
-
-
-def _products(x: Tensor, y: Tensor) -> Tensor:
-    """[G, M, K] by [G, K, N], in the format of `bmm` where a region of autocast chooses one."""
-    if is_sharded(x) or is_sharded(y):  # which have rules for PyTorch's operators
-        return torch.bmm(x, y)
-    if torch.is_autocast_enabled("neuron"):
-        x, y = (v.to(torch.get_autocast_dtype("neuron")) for v in (x, y))
-    result: Tensor = torch.ops.trnlab.group_products(x, y)
-    return result
-
-
-def _members(offs: Tensor, size: int) -> Tensor:
-    """bool [G, size]: which of `size` places lie in each group."""
-    place = torch.arange(size, device=offs.device)
-    ends = offs[:, None]
-    starts = torch.cat([torch.zeros_like(ends[:1]), ends[:-1]])
-    return (place >= starts) & (place < ends)
+        return torch.ops.trnlab.grouped_dot(y.mT, x.mT, offs).mT.to(dtype)  # type: ignore[no-any-return]
+    return torch.ops.trnlab.grouped_outer(x.mT, y, offs).to(dtype)  # type: ignore[no-any-return]
 
 
 def _check(x: Tensor, y: Tensor, offs: Tensor | None, bias: Tensor | None) -> None:
@@ -67,6 +46,68 @@ def _check(x: Tensor, y: Tensor, offs: Tensor | None, bias: Tensor | None) -> No
         raise RuntimeError("grouped_mm takes offsets if, and only if, an operand has two dimensions")
     if bias is not None:
         raise RuntimeError("grouped_mm takes no bias")
+
+
+# -- the operators of the graph ------------------------------------------------------------------------------------
+
+_SCHEMAS = (
+    "grouped_dot(Tensor x, Tensor w, Tensor offs) -> Tensor",
+    "grouped_outer(Tensor x, Tensor y, Tensor offs) -> Tensor",
+)
+
+
+def _parts(offs: Tensor, rows: int) -> list[slice]:
+    """The rows of each group."""
+    ends = [min(max(end, 0), rows) for end in offs.tolist()]
+    return [slice(start, end) for start, end in zip([0, *ends], ends)]
+
+
+def _dot(x: Tensor, w: Tensor, offs: Tensor) -> Tensor:
+    out = x.new_zeros(x.shape[0], w.shape[2])
+    for group, rows in enumerate(_parts(offs, x.shape[0])):
+        out[rows] = x[rows] @ w[group]
+    return out
+
+
+def _outer(x: Tensor, y: Tensor, offs: Tensor) -> Tensor:
+    return torch.stack([x[rows].mT @ y[rows] for rows in _parts(offs, x.shape[0])])
+
+
+def _dot_meta(x: Tensor, w: Tensor, offs: Tensor) -> Tensor:
+    return x.new_empty(x.shape[0], w.shape[2])
+
+
+def _outer_meta(x: Tensor, y: Tensor, offs: Tensor) -> Tensor:
+    return x.new_empty(offs.shape[0], x.shape[1], y.shape[1])
+
+
+def _save(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _differentiate_dot(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, w, offs = ctx.saved_tensors
+    dx = torch.ops.trnlab.grouped_dot(grad, w.mT, offs) if ctx.needs_input_grad[0] else None
+    return dx, torch.ops.trnlab.grouped_outer(x, grad, offs) if ctx.needs_input_grad[1] else None, None
+
+
+def _differentiate_outer(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, y, offs = ctx.saved_tensors
+    dx = torch.ops.trnlab.grouped_dot(y, grad.mT, offs) if ctx.needs_input_grad[0] else None
+    return dx, torch.ops.trnlab.grouped_dot(x, grad, offs) if ctx.needs_input_grad[1] else None, None
+
+
+def define(library: torch.library.Library) -> None:
+    """Define the two operators in the library `trnlab`. Called once."""
+    for schema in _SCHEMAS:
+        library.define(schema)
+    for name, kernel, meta, differentiate in (
+        ("grouped_dot", _dot, _dot_meta, _differentiate_dot),
+        ("grouped_outer", _outer, _outer_meta, _differentiate_outer),
+    ):
+        library.impl(name, kernel, "CPU")
+        torch.library.register_fake(f"trnlab::{name}", meta, lib=library)
+        torch.library.register_autograd(f"trnlab::{name}", differentiate, setup_context=_save, lib=library)
 
 
 # -- the operator that transformers puts in its place where PyTorch's refuses the format -----------------------------

@@ -94,3 +94,16 @@ def attention_backward(site, dout, q, k, v, out, lse, bias, causal, scale):
 @lowers("trnlab::attention_bias_backward.default")
 def attention_bias_backward(site, dout, q, k, v, out, lse, bias, causal, scale):
     return site.b.attention_bias_backward((dout, q, k, v, out, lse, bias), causal=causal, scale=scale)
+
+
+# -- groups of rows, whose operators `decompositions.grouped` defines ----------------------------------------------
+
+
+@lowers("trnlab::grouped_dot.default")
+def grouped_dot(site, x, w, offs):
+    return site.b.grouped_dot(x, w, offs)
+
+
+@lowers("trnlab::grouped_outer.default")
+def grouped_outer(site, x, y, offs):
+    return site.b.grouped_outer(x, y, offs)

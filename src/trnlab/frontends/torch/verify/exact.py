@@ -234,6 +234,7 @@ def _contracted(call: ReferenceCall) -> int:
         gradient, _, weight = call.args[:3]
         return max(_of_window(weight, not call.args[7], call.args[9]), gradient.numel() // max(gradient.shape[1], 1))
     left = call.args[1] if name in ("addmm", "baddbmm") else call.args[0]
+    left = left.mT if name == "grouped_outer" else left
     return int(left.shape[-1]) if isinstance(left, Tensor) and left.dim() else 1
 
 
