@@ -78,3 +78,13 @@ def test_products_of_groups(name, dtype, chip):
         assert error(one, want) <= TOLERANCE[dtype]
     assert "grouped" in calls(graph, chip)
     assert "dot" not in calls(graph, chip)
+
+
+def test_gradients_of_turned_matrices_are_not_turned():
+    x, y, ends = random(200, 40), random(200, 72, seed=1), np.array([50, 200], np.int32)
+    graph = build(lambda b, x, y, ends: b.transpose(b.grouped_outer(x, y, ends), (0, 2, 1)), x, y, ends)
+    (got,) = execute_in_both_orders(graph, [x, y, ends])
+    assert error(got, outer(x, y, ends).transpose(0, 2, 1)) <= FP32
+    assert {kind for kind in calls(graph) if kind != "rows"} <= {"grouped", "move"}
+    program = compile(graph, chips.get("trn1"), {"precision": "fp32"})
+    assert all(np.prod(t.shape) < got.size for t in program.tensors if t.kind == "temp")

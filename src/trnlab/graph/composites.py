@@ -417,7 +417,9 @@ def _grouped_dot(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tu
     x, w, ends = operands[:3]
     (rows, size), (groups, _, cols) = x.shape, w.shape
     inside = _members(b, ends, rows)
-    own = b.select(b.broadcast_in_dim(inside, (groups, rows, size), (0, 1)), b.broadcast_to(x, (groups, rows, size)), 0)
+    own = b.select(
+        b.broadcast_in_dim(inside, (groups, rows, size), (0, 1)), b.broadcast_to(x, (groups, rows, size)), 0
+    )
     found = b.matmul(own, w)
     return (b.reduce(b.select(b.broadcast_in_dim(inside, (groups, rows, cols), (0, 1)), found, 0), (0,)),)
 

@@ -315,6 +315,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("reshape", "transpose", "broadcast_in_dim", "slice", "gather", "optimization_barrier"), _first),
     **dict.fromkeys(("concatenate", "pad"), _union),
     "scatter": _scatter,
+    "trn.put_rows": lambda known, op: known.of(op.operands[0]) | known.of(op.operands[2]),
     **dict.fromkeys(("custom_call", "loop"), _own_format),
     **dict.fromkeys(("all_gather", "all_to_all", "collective_broadcast", "collective_permute"), _own_format),
     **dict.fromkeys(("all_reduce", "reduce_scatter"), _over_ranks),

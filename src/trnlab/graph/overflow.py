@@ -98,6 +98,10 @@ class OverflowFlags:
         flag = b.or_(b.compare(ids, "LT", low), b.compare(ids, "GE", high))
         self._flag(flag if exempt is None else b.and_(flag, b.compare(ids, "NE", exempt)), check)
 
+    def bounds(self, value: Value) -> Range:
+        """The whole numbers that the elements of an integer lie between."""
+        return self._known.bounds(value)
+
     def require(self, condition: Value, message: str) -> None:
         """Require that `condition` holds; `message` is what to say where it does not."""
         b = self._b

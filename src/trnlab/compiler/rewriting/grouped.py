@@ -10,6 +10,7 @@ Letters: M rows, G groups, T items of B rows; H partitions of an item's blocks, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
@@ -34,7 +35,23 @@ ROOM = 2 / 3  # of SBUF, for what products are estimated in
 def tabulate_groups(graph: Graph, chip: Chip) -> None:
     """Give products of groups of rows their tables; those that no kernel takes are written out, every group's matrix
     with all rows."""
+    users = graph.users()
+    rewrite(graph, {"trn.grouped_outer": lambda op, b: _turned(op, b, users, graph.wanted())})
     rewrite(graph, dict.fromkeys(GROUPED, lambda op, b: _tabulated(op, b, chip)))
+
+
+def _turned(op: Op, b: GraphBuilder, users: Mapping[Value, list[Op]], kept: set[Value]) -> Value | None:
+    """x^T y turned, where that is all that anyone reads: it is y^T x then, and nothing is turned. A layer's weights lie
+    [G, N, K], and their gradient is wanted like that."""
+    x, y, ends = op.operands
+    readers = users.get(op.result, ())
+    if (
+        not readers
+        or op.result in kept
+        or any(u.name != "transpose" or u.attrs["permutation"] != (0, 2, 1) for u in readers)
+    ):
+        return None
+    return b.transpose(b.append(op.name, (y, x, ends), op.attrs).results[0], (0, 2, 1))
 
 
 def _tabulated(op: Op, b: GraphBuilder, chip: Chip) -> Value | tuple[Value, ...] | None:
@@ -108,7 +125,9 @@ class _Groups:
         number = b.iota((groups,), float32)
         self.group = b.subtract(float(groups - 1), picked(b.subtract(float(groups - 1), number)))
         item = b.iota((count,), float32)
-        self.start = b.add(picked(b.subtract(starts, b.multiply(before, float(items.block)))), b.multiply(item, float(items.block)))
+        self.start = b.add(
+            picked(b.subtract(starts, b.multiply(before, float(items.block)))), b.multiply(item, float(items.block))
+        )
         self.stop = picked(stops)
         self.first = b.compare(picked(b.add(before, 1.0)), "EQ", b.add(item, 1.0))
 

@@ -36,7 +36,17 @@ from trnlab.runtime.settings import Settings
 Array = np.ndarray[Any, Any]
 MOST_KEPT = 16384  # elements of a result, evenly over it
 LAYERS, VALUES = "layers.json", "layers.npz"
-_MULTIPLY = ("mm", "addmm", "bmm", "baddbmm", "convolution", "attention", "_scaled_mm", "grouped_dot", "grouped_outer")
+_MULTIPLY = (
+    "mm",
+    "addmm",
+    "bmm",
+    "baddbmm",
+    "convolution",
+    "attention",
+    "_scaled_mm",
+    "grouped_dot",
+    "grouped_outer",
+)
 
 
 class StepLimit(StepCounter):

@@ -16,12 +16,11 @@ from typing import Any
 
 from trnlab.frontends.torch.lowerings.registry import LoweringSite, dim_of, lowers
 from trnlab.frontends.torch.lowerings.sorting import is_nan, limit_of, moved_last, results_of
+from trnlab.frontends.torch.lowerings.sums import running_sums
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Value
-from trnlab.numerics.dtypes import bfloat16, float32, int32
+from trnlab.numerics.dtypes import float32, int32
 
-_WHOLE = 512  # elements that one triangle sums
-_BLOCK = 128  # of longer ones: what the PE array sums at once
 _BIAS, _LEAST_NORMAL = 127, 2.0**-126  # of the exponent of fp32, and its least number with all digits
 _MOST_HALVINGS = 280  # beyond which a number of fp32 is zero, or infinite
 
@@ -41,41 +40,7 @@ def cumsum(site, x, dim, dtype=None):
     """In fp32, or in the integers of the result."""
     if not x.shape or x.type.size == 0:
         return site.cast(x)
-    return _moved_back(site, _sums(site.b, moved_last(site, site.working(x), dim)), dim)
-
-
-def _sums(b: GraphBuilder, x: Value) -> Value:
-    """Running sums; beyond the length of one triangle in blocks."""
-    size = x.shape[-1]
-    if size <= _WHOLE:
-        return _sums_of_row(b, x)
-    count = -(-size // _BLOCK)
-    none = [0] * (len(x.shape) - 1)
-    whole = b.pad(x, [*none, 0], [*none, count * _BLOCK - size]) if count * _BLOCK > size else x
-    inside = _sums_of_row(b, b.reshape(whole, (*x.shape[:-1], count, _BLOCK)))
-    last = len(inside.shape) - 1
-    ends = b.reshape(b.slice_dim(inside, last, _BLOCK - 1, _BLOCK), (*x.shape[:-1], count))
-    before = b.pad(b.slice_dim(_sums(b, ends), last - 1, 0, count - 1), [*none, 1], [*none, 0])
-    summed = b.add(inside, b.reshape(before, (*before.shape, 1)))
-    return b.slice_dim(b.reshape(summed, whole.shape), last - 1, 0, size)
-
-
-def _sums_of_row(b: GraphBuilder, x: Value) -> Value:
-    """By one triangle. In a product an infinity would spoil all of its row (0 times infinity is NaN): counted, it
-    comes back behind its place, and one of each sign, or NaN, makes NaN."""
-    if not x.dtype.is_float:
-        return _triangle(b, x)
-    nan, sums = b.compare(x, "NE", x), _triangle(b, b.select(b.is_finite(x), x, 0.0))
-    for sign in (inf, -inf):
-        one = b.convert(b.or_(nan, b.compare(x, "EQ", sign)), bfloat16)
-        sums = b.select(b.compare(_triangle(b, one), "GT", 0.0), b.add(sums, sign), sums)
-    return sums
-
-
-def _triangle(b: GraphBuilder, x: Value) -> Value:
-    size = x.shape[-1]
-    upper = b.compare(b.iota((size, size), int32, 0), "LE", b.iota((size, size), int32, 1))
-    return b.dot_general(x, b.convert(upper, x.dtype), ((len(x.shape) - 1,), (0,)), precision="HIGHEST", asked=0)
+    return _moved_back(site, running_sums(site.b, moved_last(site, site.working(x), dim)), dim)
 
 
 # -- by doubling ----------------------------------------------------------------------------------------------------

@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from trnlab.frontends.torch.lowerings.registry import LoweringSite, UnsupportedOperatorForm, dim_of, lowers
+from trnlab.frontends.torch.lowerings.sums import running_sums
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import bool_, int32
 
 MOST_COMPARED = 2**26  # pairs of elements that a sort compares
+LONG, FEW = 1024, 8  # elements that are counted instead, where their numbers are known to be so many times fewer
 _MOST_ROUNDS = 8  # for so few a search one after the other needs less than a sort
 
 
@@ -64,6 +66,10 @@ def rank_of(site: LoweringSite, x: Value, descending: bool) -> Value:
 def _ordered(site: LoweringSite, x: Value, descending: bool, count: int) -> tuple[Value, Value]:
     """The first `count` of the sorted x [..., N], and where they were."""
     b, size = site.b, x.shape[-1]
+    least, kinds = _few_numbers(site, x)
+    if kinds:
+        values, places = _counted(site, b.reshape(x, (size,)), descending, least, kinds)
+        return tuple(b.reshape(b.slice_dim(v, 0, 0, count), (*x.shape[:-1], count)) for v in (values, places))
     if x.type.size * size > MOST_COMPARED:
         raise UnsupportedOperatorForm(
             f"a sort of {size} elements in {x.type.size // size} rows compares too many pairs",
@@ -75,6 +81,39 @@ def _ordered(site: LoweringSite, x: Value, descending: bool, count: int) -> tupl
     rows = b.broadcast_to(b.reshape(x, (*x.shape[:-1], 1, size)), shape)
     places = b.reduce(b.select(here, b.iota(shape, int32, len(shape) - 1), 0), (-1,))
     return the_one(site, here, rows), places
+
+
+def _few_numbers(site: LoweringSite, x: Value) -> tuple[int, int]:
+    """The least number that a long row of integers may have, and how many there are from there on, where these are
+    few beside its elements; (0, 0) elsewhere."""
+    size = x.shape[-1]
+    if x.type.size != size or size < LONG or x.dtype.is_float:
+        return 0, 0
+    known = site.watch.bounds(x)
+    kinds = known.high - known.low + 1
+    return (known.low, kinds) if kinds <= size // FEW and 2 * size < 2**24 else (0, 0)
+
+
+def _counted(site: LoweringSite, x: Value, descending: bool, least: int, kinds: int) -> tuple[Value, Value]:
+    """Sorted integers x [N], each of `kinds` numbers from `least` on, and where they were: an element comes behind
+    all smaller ones and those of its number that were before it."""
+    b, (size,), shape = site.b, x.shape, (kinds, x.shape[0])
+    number = b.subtract(x, least)
+    if descending:
+        number = b.subtract(kinds - 1, number)
+    here = b.compare(b.iota(shape, int32, 0), "EQ", b.broadcast_in_dim(number, shape, (1,)))
+    upto = running_sums(b, b.convert(here, int32))  # those of a number up to each place
+    each = b.slice_dim(upto, 1, size - 1, size)
+    ends = b.reshape(running_sums(b, b.reshape(each, (1, kinds))), (kinds, 1))  # up to each number
+    rank = b.subtract(b.add(upto, b.subtract(ends, each)), 1)
+    rank = b.reduce(b.select(here, rank, 0), (0,), "maximum")
+    place = b.reshape(b.iota((size,), int32), (size, 1))
+    places = b.put_rows(b.constant(0, int32, (size, 1)), rank, place)
+    behind = b.compare(b.iota((size, kinds), int32, 0), "GE", b.reshape(ends, (1, kinds)))
+    found = b.minimum(b.reduce(b.convert(behind, int32), (1,)), kinds - 1)
+    if descending:
+        found = b.subtract(kinds - 1, found)
+    return b.convert(b.add(found, least), x.dtype), b.reshape(places, (size,))
 
 
 def the_one(site: LoweringSite, here: Value, x: Value, keepdims: bool = False) -> Value:
