@@ -83,6 +83,6 @@ def run_passes(graph: Graph, options: Mapping[str, Any], passes: Iterable[Pass])
 
 
 def with_chip(options: Mapping[str, Any], chip: Chip) -> dict[str, Any]:
-    """The options of a compilation, and what passes ask about the chip, and the chip: whether loads that cast run ahead
-    of others. Where GpSimdE has to trigger them, they would wait behind stores."""
+    """The options of a compilation, the chip, and what passes ask about it: whether loads that cast run ahead of
+    others. Where GpSimdE has to trigger them, they would wait behind stores."""
     return {**options, "casting_loads": casts_freely(chip), "chip": chip}

@@ -353,8 +353,8 @@ class GraphBuilder:
         return self.dot_general(lhs, rhs, ((len(lead) + 1,), (len(lead),)), (lead, lead), dt, asked=asked)
 
     def grouped_dot(self, x: Value, w: Value, ends: Value, dt: DType | str | None = None) -> Value:
-        """Rows of x [M, K] times their group's matrix of w [G, K, N]: [M, N], in the format of x or `dt`. Group g ends
-        before row ends[g]; rows behind the last group are zero."""
+        """Rows of x [M, K] times their group's matrix of w [G, K, N]: [M, N], in the format of x or `dt`. Group g
+        ends before row ends[g]; rows behind the last group are zero."""
         return self.op("trn.grouped_dot", x, w, ends, dtype=x.dtype if dt is None else dtype(dt))
 
     def grouped_outer(self, x: Value, y: Value, ends: Value, dt: DType | str | None = None) -> Value:

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products of groups of rows, each group with a matrix of its own, as mixtures of experts have them.
 
-How many rows a group has is known on chip alone. So the work is a fixed number of *items* of B rows: item t has rows of
-group `groups[t]`, which a table names one by one. Rows come and go by gathers and scatters; a group's matrix comes by a
-transfer whose first row is read from SBUF. However rows are spread, there are never more than M / B + G items, and a
-group's matrix is loaded once for each of its items.
+How many rows a group has is known on chip alone. So the work is a fixed number of *items* of B rows: item t has rows
+of group `groups[t]`, which a table names one by one. Rows come and go by gathers and scatters; a group's matrix comes
+by a transfer whose first row is read from SBUF. However rows are spread, there are never more than M / B + G items,
+and a group's matrix is loaded once for each of its items.
 
 What lies behind an item's rows is computed and left out, or comes as zeros where rows are summed. No product of one
 group's rows with another's matrix is ever stored or added: infinities and NaN stay in their groups.
 
-Letters: M rows in all, G groups, K summed, N columns; H partitions of an item's blocks, 128 or B; J blocks of all items.
+Letters: M rows in all, G groups, K summed, N columns; H partitions of an item's blocks, 128 or B; J blocks of all
+items.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 from math import ceil
 from typing import NamedTuple
 
+from trnlab.chips.spec import Chip
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocks import (
     BANK,
@@ -33,7 +35,8 @@ from trnlab.numerics.dtypes import float32, int16, int32
 from trnlab.program import AP, Builder, hbm_view
 
 WIDEST = 4096  # columns of a result that are stored at once
-RESULTS = 3  # tiles of results
+RESULTS = 4  # tiles of results
+QUEUES = 4  # that SyncE's stores are on
 SUMS = 64 * 1024  # bytes of a partition for sums over items
 EXACT = 1 << 24  # numbers of rows are made in float32
 
@@ -48,7 +51,7 @@ class RowTables(NamedTuple):
 
 
 class TermTables(NamedTuple):
-    """Which rows the items of `grouped_outer` have. Every group has an item, and all of its items follow each other."""
+    """Which rows the items of `grouped_outer` have. Every group has an item, and its items follow each other."""
 
     read: HbmView  # int32 [H, J]; M, which is none, for what is no row of the group
     groups: HbmView  # int32 [T]
@@ -96,7 +99,7 @@ def grouped_outer(b: Builder, x: HbmView, y: HbmView, out: HbmView, tables: Term
                 for t in range(items.count):
                     index = read[:, t * each : (t + 1) * each]
                     sources = (_PickedRows(v, index, zeros=True) for v in (x[:, rows], y[:, cols]))
-                    sink = _SumsSink(items, t, sums, goes_on[:, t : t + 1], row, col)
+                    sink = _SumsSink(b, items, t, sums, goes_on[:, t : t + 1], row, col)
                     products.append(BatchedProduct(*sources, sink))
         batch_matmul(b, products, lhs_k_rows=True, rhs_k_rows=True)
 
@@ -119,6 +122,13 @@ def slab(k: int, n: int) -> tuple[int, int]:
             found.append((k * ceil(n / wide) + n * ceil(k / high), high, wide))
     _, high, wide = min(found)
     return high, wide
+
+
+def seconds_of_sums(chip: Chip) -> float:
+    """What VectorE needs to mask and to add a tile of BANK columns."""
+    vector = chip.vector
+    cycles = (vector.copy_sbuf32.value + vector.two_inputs_psum.value) * BANK + 2 * vector.issue.value
+    return float(cycles / vector.clock.value)
 
 
 class _Items:
@@ -258,9 +268,10 @@ class _SumsSink(_RunsSink):
     """Results of an item are added to what its group has, and stored as far as that goes: the last item of the group
     stores the sum."""
 
-    def __init__(self, items: _Items, item: int, sums: AP, goes_on: AP, row: int, col: int) -> None:
+    def __init__(self, b: Builder, items: _Items, item: int, sums: AP, goes_on: AP, row: int, col: int) -> None:
         """sums: [P, blocks, columns] of all items; goes_on: [P, 1] of this one; row, col: where the slab begins."""
         super().__init__(items.w)
+        self.cost, self.moved = seconds_of_sums(b.chip), items.w.dtype.itemsize
         self._items, self._item, self._sums, self._goes_on, self._at = items, item, sums, goes_on, (row, col)
 
     def announce(self, b: Builder, row: int, col: int, rows: int, cols: int) -> None:
@@ -283,7 +294,7 @@ class _SumsSink(_RunsSink):
             indirect="dst",
             fills=True,
             engine=Engine.SYNC,  # GpSimdE's turn would be behind gathers of other items, and theirs behind this
-            queue=next_queue(b),
+            queue=(first + row) // P % QUEUES,  # of a group's rows the same for all of its items: in their order
         )
 
 

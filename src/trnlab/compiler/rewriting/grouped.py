@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of groups of rows: which rows the kernel's items have (`kernels.grouped`), as tables that the chip computes
-from where groups end. They are a few numbers for each row, and products of the same groups share them.
+"""Products of groups of rows: which rows the kernel's items have (`kernels.grouped`), as tables that the chip
+computes from where groups end. They are a few numbers for each row, and products of the same groups share them.
 
 Items have B rows. Those of a group follow each other, and begin with its first row. How large B is decides what the
 time is: a group's matrix is loaded for each of its items, and the last item of each group has rows to spare.
@@ -25,10 +25,11 @@ from trnlab.graph.passes.rewrite import rewrite
 from trnlab.kernels.blocking.choose import least_seconds
 from trnlab.kernels.blocking.problem import MatmulProblem
 from trnlab.kernels.blocks import P
-from trnlab.kernels.grouped import EXACT, slab
+from trnlab.kernels.grouped import EXACT, seconds_of_sums, slab
 from trnlab.numerics.dtypes import float32, int32
 
-LARGEST = 2048  # rows of an item
+# Rows of an item. With more, sums leave SBUF too little room to load ahead.
+LARGEST = {"trn.grouped_dot": 2048, "trn.grouped_outer": 512}
 ROOM = 2 / 3  # of SBUF, for what products are estimated in
 
 
@@ -41,9 +42,9 @@ def tabulate_groups(graph: Graph, chip: Chip) -> None:
 
 
 def _turned(op: Op, b: GraphBuilder, users: Mapping[Value, list[Op]], kept: set[Value]) -> Value | None:
-    """x^T y turned, where that is all that anyone reads: it is y^T x then, and nothing is turned. A layer's weights lie
-    [G, N, K], and their gradient is wanted like that."""
-    x, y, ends = op.operands
+    """x^T y turned, where that is all that anyone reads: it is y^T x then, and nothing is turned. A layer's weights
+    lie [G, N, K], and their gradient is wanted like that."""
+    x, y, ends = op.operands[:3]
     readers = users.get(op.result, ())
     if (
         not readers
@@ -119,11 +120,14 @@ class _Groups:
         # item t is of the one group with before <= t < before + blocks; of the last group, without rows, if none is
         shape = (count, groups)
         item = b.iota(shape, float32, 0)
-        across = lambda v: b.broadcast_in_dim(v, shape, (1,))
-        mine = b.and_(b.compare(item, "GE", across(before)), b.compare(item, "LT", across(b.add(before, blocks))))
-        picked = lambda v: b.reduce(b.select(mine, across(v), 0.0), (1,))
-        number = b.iota((groups,), float32)
-        self.group = b.subtract(float(groups - 1), picked(b.subtract(float(groups - 1), number)))
+        first, behind = (b.broadcast_in_dim(v, shape, (1,)) for v in (before, b.add(before, blocks)))
+        mine = b.and_(b.compare(item, "GE", first), b.compare(item, "LT", behind))
+
+        def picked(of_groups: Value) -> Value:
+            return b.reduce(b.select(mine, b.broadcast_in_dim(of_groups, shape, (1,)), 0.0), (1,))
+
+        from_last = b.subtract(float(groups - 1), b.iota((groups,), float32))
+        self.group = b.subtract(float(groups - 1), picked(from_last))
         item = b.iota((count,), float32)
         self.start = b.add(
             picked(b.subtract(starts, b.multiply(before, float(items.block)))), b.multiply(item, float(items.block))
@@ -175,7 +179,7 @@ def _all_bits(b: GraphBuilder, shape: tuple[int, ...]) -> Value:
 def _rows_of_item(op: Op, chip: Chip) -> int:
     """The number of rows, a power of two, with which the products take least time."""
     rows, most = op.operands[0].shape[0], 1
-    while most < min(rows, LARGEST):
+    while most < min(rows, LARGEST[op.name]):
         most *= 2
     choices = [n for n in (P * 2**i for i in range(8)) if n <= most] or [most]
     return min(choices, key=lambda n: _seconds(op, n, chip))
@@ -193,7 +197,8 @@ def _seconds(op: Op, block: int, chip: Chip) -> float:
         problem, times = MatmulProblem(block, cols, size, name, False, k_rows, batch=items), 1
     else:
         height, width = slab(size, cols)
-        problem = MatmulProblem(height, width, block, name, True, True, batch=items)
+        cost = seconds_of_sums(chip), op.result.dtype.itemsize
+        problem = MatmulProblem(height, width, block, name, True, True, *cost, batch=items)
         times = ceil(size / height) * ceil(cols / width)
     try:
         return items * times * least_seconds(problem, room, chip)

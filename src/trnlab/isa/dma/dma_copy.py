@@ -41,9 +41,9 @@ class DmaCopy(Instruction):
     table in HBM are picked, the first dimension of one side counting them: indirect "src" gathers, dst[p, :] =
     src[index[p], :], and "dst" scatters, dst[index[p], :] = src[p, :]. With per_row=False one index names the first
     of adjacent rows (a start address known only at run time). A row that does not exist is an error when the program
-    runs, or left out with oob_mode skip. Descriptors of a gather or scatter are made by GpSimd. fills: whoever records
-    a scatter says that it and others like it name every row of the table between them, each once at most or in their
-    order, so that nothing is kept of what was there.
+    runs, or left out with oob_mode skip. Descriptors of a gather or scatter are made by GpSimd. fills: whoever
+    records a scatter says that it and others like it name every row of the table between them, each once or in the
+    order of one queue; so nothing is kept of what was there, and none waits for another.
     """
 
     name = "dma_copy"

@@ -20,7 +20,7 @@ TENSOR, VECTOR, SCALAR, CC = 0, 1, 2, 5
 # An operand in one number: its first slot, how many more there are, and what is done to them.
 MORE_SHIFT, READ_SHIFT = 32, 60
 MORE_MASK, SLOT_MASK = (1 << 28) - 1, (1 << 32) - 1
-READ, WRITE = 1, 2
+READ, WRITE, FILL = 1, 2, 4  # FILL: beside WRITE, of one that does not wait for others of the same call
 
 # Columns of a cost row, see `plan`. RING to SPACING and WAKE to TURN are those of DMA. SLOW: BUSY
 # while the PE array runs at half rate. WAKE: more than a semaphore after the operands. TURN: from the last

@@ -43,6 +43,7 @@ from trnlab.sim.timing.layout import (
     ENGINE,
     ENGINES,
     EXPOSED,
+    FILL,
     FREE,
     FULL_ABOVE,
     GAPS,
@@ -239,6 +240,8 @@ def run(
                     wait = max(wait, ready)
                     if ready >= t:
                         t, by, why = ready, states[at + OF_WRITER], RAW
+                elif flags & FILL and states[at + OF_WRITER] >= base * 8:
+                    pass
                 elif apart or states[at + OF_WRITER] & 7 != who:
                     wait = max(wait, ready)
                     if ready > t:

@@ -89,7 +89,7 @@ def _make(routine: Routine, chip: Chip) -> TimingPlan:
         operands,
         roles,
         is_dma,
-        _destination_reads(routine),
+        _accesses_of_destinations(routine),
         len(routine.attr_table),
         np.array([b.first_partition for b in routine.buffers], np.int64),
         _itemsize_codes(),
@@ -196,15 +196,20 @@ def _itemsize_codes() -> Array:
     return np.array([dtypes.BY_CODE[code].itemsize.bit_length() - 1 for code in range(len(dtypes.BY_CODE))], np.int64)
 
 
-def _destination_reads(routine: Routine) -> Array:
-    """Whether opcode x attributes reads its rw destination; the PE array adds in PSUM, in its own order, so never."""
+def _accesses_of_destinations(routine: Routine) -> Array:
+    """What opcode x attributes does to its rw destination: it reads what it leaves, or the last write alone counts.
+    The PE array adds in PSUM, in its own order, so it never reads. Scatters that fill a tensor between them write
+    each row once, or in the order of their queue: nobody waits for the one before."""
     width = max(len(routine.attr_table), 1)
-    reads = np.zeros((max(isa.BY_OPCODE) + 1) * width, np.bool_)
+    found = np.full((max(isa.BY_OPCODE) + 1) * width, layout.WRITE, np.int8)
     used = np.bincount(routine.opcode.astype(np.int64) * width + routine.attr, minlength=1)
     for pair in np.flatnonzero(used):
         instr, attrs = isa.BY_OPCODE[int(pair) // width], dict(routine.attr_table[int(pair) % width])
-        reads[pair] = instr.engines[0] is not Engine.TENSOR and instr.reads_destination(attrs)
-    return reads
+        if instr.engines[0] is not Engine.TENSOR and instr.reads_destination(attrs):
+            found[pair] |= layout.READ
+        elif attrs.get("fills"):
+            found[pair] |= layout.FILL
+    return found
 
 
 class _Key(NamedTuple):
@@ -321,7 +326,7 @@ def _scan(
     operands: Ints,
     roles: Array,
     is_dma: Array,
-    reads_destination: Array,
+    of_destination: Array,
     attrs: int,
     buffer_partition: Ints,
     itemsize_code: Ints,
@@ -344,7 +349,7 @@ def _scan(
         for k in range(first_operand[i], first_operand[i + 1]):
             flags = roles[code, operands[k, 0]]
             if flags & 4:
-                flags = 3 if reads_destination[code * max(attrs, 1) + attr[i]] else 2
+                flags = of_destination[code * max(attrs, 1) + attr[i]]
             more = operands[k, 16] - operands[k, 15]
             uses[k] = np.int64(flags) << layout.READ_SHIFT | more << layout.MORE_SHIFT | operands[k, 15]
             if is_dma[code] and operands[k, 0] < 2:

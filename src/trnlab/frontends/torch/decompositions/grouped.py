@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Grouped matrix products on `neuron`: what mixtures of experts compute when each expert takes a run of rows.
 
-How many rows belong to each group depends on values, shapes do not. Two operators of the graph know that each row meets
-the matrix of its own group alone: `trnlab::grouped_dot`, rows times matrices, and `trnlab::grouped_outer`, for each
-group the product of its rows of two matrices. Each is what the other's derivatives are made of. On the host they are a
-loop over the groups. In every format; PyTorch's own form for devices takes bfloat16 only.
+How many rows belong to each group depends on values, shapes do not. Two operators of the graph know that each row
+meets the matrix of its own group alone: `trnlab::grouped_dot`, rows times matrices, and `trnlab::grouped_outer`, for
+each group the product of its rows of two matrices. Each is what the other's derivatives are made of. On the host they
+are a loop over the groups. In every format; PyTorch's own form for devices takes bfloat16 only.
 
 Shape letters: G groups, M rows, K summed, N columns; `offs` [G] holds where each group ends.
 """

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running sums along the last dimension, as products with a triangle of ones: the PE array is the chip's adder of rows.
-
-Rows are summed in blocks of a fixed length; what comes before each block is the running sum of the blocks' own sums.
+"""Running sums along the last dimension, as products with a triangle of ones: the PE array is the chip's adder of
+rows. They are summed in blocks of a fixed length; what comes before each block is the running sum of the blocks' own.
 """
 
 from __future__ import annotations
