@@ -149,6 +149,18 @@ def test_operands_that_lie_apart():
         assert error(one, want) <= FP32
 
 
+@pytest.mark.parametrize("order", [(1, 0, 2), (2, 0, 1), (1, 2, 0)])
+def test_matrices_that_do_not_lie_one_behind_the_other(order):
+    """They are copied first."""
+    x, w, ends = random(200, 40), random(3, 40, 24), np.array([70, 70, 200], np.int32)
+    laid = np.ascontiguousarray(w.transpose(*order))
+    graph = build(
+        lambda b, x, w, e: b.grouped_dot(x, b.transpose(w, tuple(np.argsort(order).tolist())), e), x, laid, ends
+    )
+    (got,) = execute_in_both_orders(graph, [x, laid, ends])
+    assert error(got, rows_times(x, w, ends)) <= FP32
+
+
 def test_gradients_of_turned_matrices_are_not_turned():
     x, y, ends = random(200, 40), random(200, 72, seed=1), np.array([50, 200], np.int32)
     graph = build(lambda b, x, y, ends: b.transpose(b.grouped_outer(x, y, ends), (0, 2, 1)), x, y, ends)

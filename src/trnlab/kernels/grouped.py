@@ -59,9 +59,9 @@ class TermTables(NamedTuple):
 
 
 def grouped_dot(b: Builder, x: HbmView, w: HbmView, out: HbmView, tables: RowTables) -> None:
-    """out[m] = x[m] @ w[group of m]. x: [M, K]; w: [G, K, N], of which K or N has elements next to each other and
-    which `addressable` is true of; out: [M, N], row by row."""
-    k_rows = w.strides[2] == 1
+    """out[m] = x[m] @ w[group of m]. x: [M, K]; w: [G, K, N], `addressable` as it is or with K and N exchanged; out:
+    [M, N], row by row."""
+    k_rows = addressable(w)
     with b.scope():
         items = _Items(b, tables.groups, w if k_rows else w.permute(0, 2, 1))
         read, write, keep = (_on_chip(b, table) for table in (tables.read, tables.write, tables.keep))
@@ -98,9 +98,9 @@ def grouped_outer(b: Builder, x: HbmView, y: HbmView, out: HbmView, tables: Term
                 rows, cols = slice(row, min(row + height, k)), slice(col, min(col + width, n))
                 for t in range(items.count):
                     index = read[:, t * each : (t + 1) * each]
-                    sources = (_PickedRows(v, index, zeros=True) for v in (x[:, rows], y[:, cols]))
+                    left, right = (_PickedRows(v, index, zeros=True) for v in (x[:, rows], y[:, cols]))
                     sink = _SumsSink(b, items, t, sums, goes_on[:, t : t + 1], row, col)
-                    products.append(BatchedProduct(*sources, sink))
+                    products.append(BatchedProduct(left, right, sink))
         batch_matmul(b, products, lhs_k_rows=True, rhs_k_rows=True)
 
 

@@ -178,7 +178,8 @@ def _all_bits(b: GraphBuilder, shape: tuple[int, ...]) -> Value:
 
 def _rows_of_item(op: Op, chip: Chip) -> int:
     """The number of rows, a power of two, with which the products take least time."""
-    rows, most = op.operands[0].shape[0], 1
+    rows: int = op.operands[0].shape[0]
+    most = 1
     while most < min(rows, LARGEST[op.name]):
         most *= 2
     choices = [n for n in (P * 2**i for i in range(8)) if n <= most] or [most]

@@ -69,7 +69,8 @@ def _ordered(site: LoweringSite, x: Value, descending: bool, count: int) -> tupl
     least, kinds = _few_numbers(site, x)
     if kinds:
         values, places = _counted(site, b.reshape(x, (size,)), descending, least, kinds)
-        return tuple(b.reshape(b.slice_dim(v, 0, 0, count), (*x.shape[:-1], count)) for v in (values, places))
+        values, places = (b.slice_dim(v, 0, 0, count) for v in (values, places))
+        return b.reshape(values, (*x.shape[:-1], count)), b.reshape(places, (*x.shape[:-1], count))
     if x.type.size * size > MOST_COMPARED:
         raise UnsupportedOperatorForm(
             f"a sort of {size} elements in {x.type.size // size} rows compares too many pairs",
