@@ -45,6 +45,7 @@ class OverflowFlags:
         self._known = _OfIntegers()
         self._flags: list[tuple[Value, Op | None]] = []  # beside each the op that it is about
         self.checks: list[Check] = []
+        self._inverse: dict[Value, Value] = {}  # of the numbers from 0 on in some order, where each of them is
 
     def follow(self, ops: Iterable[Op], given: Iterable[Value], wide: bool) -> Op | None:
         """Take note of ops that were just appended, of values that stand for 64-bit integers.
@@ -97,6 +98,16 @@ class OverflowFlags:
             return
         flag = b.or_(b.compare(ids, "LT", low), b.compare(ids, "GE", high))
         self._flag(flag if exempt is None else b.and_(flag, b.compare(ids, "NE", exempt)), check)
+
+    def note_order(self, order: Value, places: Value) -> None:
+        """Take note that `order` [N] has each of 0, 1, ... N - 1 once, number n at places[n]: so has the other."""
+        one, other = _all_of(order), _all_of(places)
+        self._inverse[one], self._inverse[other] = other, one
+
+    def inverse(self, order: Value) -> Value | None:
+        """Where each number is in a vector of which that was noted; None for others."""
+        found = self._inverse.get(_all_of(order)) if order.type.size == _all_of(order).type.size else None
+        return None if found is None else self._b.reshape(found, (found.type.size,))
 
     def bounds(self, value: Value) -> Range:
         """The whole numbers that the elements of an integer lie between."""

@@ -47,7 +47,7 @@ def one_hot(site: LoweringSite, ids: Value, classes: int) -> Value:
 def _counts(ids: Value) -> bool:
     """Whether ids are known to be 0, 1, 2, ..., as positions in a sequence are."""
     source = ids.op
-    if source is not None and source.name == "reshape" and all(n == 1 for n in ids.shape[:-1]):
+    while source is not None and source.name == "reshape" and all(n == 1 for n in ids.shape[:-1]):
         source = source.operands[0].op
     return source is not None and source.name == "iota" and len(source.result.shape) == 1
 
@@ -324,6 +324,8 @@ def _wrapped(site: LoweringSite, ids: Value, size: int) -> Value:
     """Negative numbers count from the end. (The minimum shows that the sum stays within the format.)"""
     b = site.b
     ids = b.convert(ids, int32)
+    if ids.type.size and site.watch.bounds(ids).low >= 0:
+        return ids
     return b.select(b.compare(ids, "LT", 0), b.add(b.minimum(ids, 0), size), ids)
 
 
@@ -389,12 +391,24 @@ def _added(site: LoweringSite, table: Value, ids: Value, updates: Value) -> Valu
     """table [V, C] with row ids[i] increased by updates[i]."""
     if table.dtype is bool_:
         raise UnsupportedOperatorForm("adding bools by index", "convert to integers first")
+    places = _places(site, ids, table.shape[0]) if is_zero(table) and table.dtype.is_float else None
+    if places is not None:
+        return site.b.add(site.b.take_rows(site.cast(updates), places), 0.0)  # which makes plus zero of minus zero
     return site.b.scatter_add_rows(ids, site.cast(updates), table.shape[0], table)
+
+
+def _places(site: LoweringSite, ids: Value, rows: int) -> Value | None:
+    """Where each row's number is among ids, if those are known to be all of them, in some order; else None."""
+    return site.watch.inverse(ids) if ids.type.size == rows else None
 
 
 def _assigned(site: LoweringSite, table: Value, ids: Value, updates: Value) -> Value:
     """table [V, C] with row ids[i] replaced by updates[i], by the last one where several go to one row."""
     b, rows, count = site.b, table.shape[0], ids.type.size
+    places = _places(site, ids, rows)
+    if places is not None:
+        counted = _counts(b.reshape(updates, (count,))) if updates.type.size == count else False
+        return b.reshape(places, (count, 1)) if counted else b.take_rows(site.cast(updates), places)
     if rows * count > _MOST_COMPARED:
         raise UnsupportedOperatorForm(
             f"assigning {count} rows by number among {rows}", "accumulate (index_add), or use torch.where with a mask"

@@ -69,7 +69,8 @@ def _ordered(site: LoweringSite, x: Value, descending: bool, count: int) -> tupl
     least, kinds = _few_numbers(site, x)
     if kinds:
         values, places = _counted(site, b.reshape(x, (size,)), descending, least, kinds)
-        values, places = (b.slice_dim(v, 0, 0, count) for v in (values, places))
+        if count < size:
+            values, places = (b.slice_dim(v, 0, 0, count) for v in (values, places))
         return b.reshape(values, (*x.shape[:-1], count)), b.reshape(places, (*x.shape[:-1], count))
     if x.type.size * size > MOST_COMPARED:
         raise UnsupportedOperatorForm(
@@ -107,13 +108,14 @@ def _counted(site: LoweringSite, x: Value, descending: bool, least: int, kinds: 
     each = b.slice_dim(upto, 1, size - 1, size)
     ends = b.reshape(running_sums(b, b.reshape(each, (1, kinds))), (kinds, 1))  # up to each number
     rank = b.subtract(b.add(upto, b.subtract(ends, each)), 1)
-    rank = b.reduce(b.select(here, rank, 0), (0,), "maximum")
+    rank = b.clamp(0, b.reduce(b.select(here, rank, 0), (0,), "maximum"), size - 1)
     place = b.reshape(b.iota((size,), int32), (size, 1))
     places = b.put_rows(b.constant(0, int32, (size, 1)), rank, place)
     behind = b.compare(b.iota((size, kinds), int32, 0), "GE", b.reshape(ends, (1, kinds)))
     found = b.minimum(b.reduce(b.convert(behind, int32), (1,)), kinds - 1)
     if descending:
         found = b.subtract(kinds - 1, found)
+    site.watch.note_order(places, rank)
     return b.convert(b.add(found, least), x.dtype), b.reshape(places, (size,))
 
 
