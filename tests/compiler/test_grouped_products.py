@@ -12,8 +12,12 @@ from trnlab import chips
 from trnlab.compiler import compile
 from trnlab.graph.flops import asked, model_flops
 from trnlab.graph.interpret import interpret
-from trnlab.numerics.dtypes import bfloat16, float16, float32
+from trnlab.isa.base import Engine
+from trnlab.numerics.dtypes import bfloat16, float16, float32, int32
+from trnlab.program import Builder, Call, Program, ProgramTensor
 from trnlab.program.digest import matmul_flops
+from trnlab.program.verify import verify_routine
+from trnlab.sim.timing import time_program, time_routine
 
 TOLERANCE = {float32: FP32, bfloat16: BF16, float16: 2.0**-11}
 SPECIAL = np.array([np.inf, -np.inf, np.nan, -0.0, 0.0, 1e-40, 3e38, -3e38], np.float32)
@@ -159,6 +163,52 @@ def test_matrices_that_do_not_lie_one_behind_the_other(order):
     )
     (got,) = execute_in_both_orders(graph, [x, laid, ends])
     assert error(got, rows_times(x, w, ends)) <= FP32
+
+
+def scatters(fills):
+    """A routine that writes two halves of a tensor by number, each in a place that its rows name."""
+    b = Builder("scatters", chips.get("trn1"))
+    out, index = b.param("out", (256, 512), float32), b.tile((128, 2), int32)
+    b.dma_copy(dst=index, src=b.param("index", (128, 2), int32))
+    rows = b.tile((128, 512), float32)
+    b.memset(dst=rows, value=0.0)
+    for i in range(2):
+        b.dma_copy(
+            dst=out, src=rows, index=index[:, i : i + 1], indirect="dst", fills=fills, engine=Engine.GPSIMD, queue=8
+        )
+    return b.build()
+
+
+def test_scatters_that_fill_a_tensor_do_not_wait_for_each_other():
+    """Others read what they leave, so they do; and a tensor that is not filled has to be there before."""
+    chip = chips.get("trn1")
+    ordered, filling = (time_routine(scatters(fills), chip) for fills in (False, True))
+    assert ordered.start[-1] >= ordered.done[-2]
+    assert filling.start[-2] <= filling.start[-1] < filling.done[-2]
+    needs = [verify_routine(scatters(fills), chip).needs for fills in (False, True)]
+    assert needs == [{0, 1}, {1}]
+
+
+def test_a_tensor_is_filled_only_once_others_are_done_with_its_memory():
+    """A call that fills waits for calls before it that read what was there."""
+    chip = chips.get("trn1")
+    b = Builder("reads", chip)
+    tile = b.tile((128, 1024), float32)
+    b.dma_copy(dst=tile, src=b.param("x", (256, 512), float32))
+    b.dma_copy(dst=b.param("y", (128, 1024), float32), src=tile)
+    tensors = [("out", (256, 512)), ("index", (128, 2)), ("y", (128, 1024))]
+    made = tuple(
+        ProgramTensor(
+            i, name, shape, float32 if i != 1 else int32, 4 * int(np.prod(shape)), "input" if i < 2 else "output"
+        )
+        for i, (name, shape) in enumerate(tensors)
+    )
+    program = Program(
+        "test", chip.name, (b.build(), scatters(True)), made, (Call(0, (0, 2)), Call(1, (0, 1))), (0, 1), (0, 2)
+    )
+    t = time_program(program, chip)
+    first = t.calls[1].first
+    assert (t.start[first + 2 :] >= t.done[0]).all()
 
 
 def test_gradients_of_turned_matrices_are_not_turned():

@@ -5,7 +5,7 @@ the CPU, with gradients, on the interpreter and on the simulated chip."""
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import check, engine, through_graph
+from helpers import check, engine, engines, through_graph
 
 from trnlab import chips
 from trnlab.errors import UnsupportedOpError
@@ -148,6 +148,33 @@ def test_adaptive_max_pooling_in_three_dimensions_and_of_nan():
     x = normal(1, 1, 5, 5)
     x[0, 0, 2, 2] = torch.nan
     check(lambda x: F.adaptive_max_pool2d(x, 3, return_indices=True), [x], gradients=False)
+
+
+def test_integers_that_are_few_are_counted():
+    """As the experts that tokens go to: their order, the order back, and what is gathered there and back."""
+
+    def there_and_back(x, y):
+        kinds = x.topk(2, -1)[1].reshape(-1)
+        values, order = torch.sort(kinds, stable=True)
+        back = torch.empty_like(order)
+        back[order] = torch.arange(order.numel(), device=order.device)
+        taken = y[order // 2] * 2
+        return values, order, back, taken[back], *torch.sort(kinds, stable=True, descending=True)
+
+    x, y = normal(600, 9), normal(600, 5)
+    graph = check(there_and_back, [x, y])
+    assert all(value.type.size < 1200 * 1200 for op in graph.ops for value in op.results)
+
+
+def test_minus_zero_that_is_added_by_number_is_plus_zero():
+    def added(x, y):
+        order = torch.sort(x.topk(1, -1)[1].reshape(-1), stable=True)[1]
+        return torch.zeros_like(y).index_put((order,), y, accumulate=True)
+
+    y = torch.full((1100, 2), -0.0)
+    for on in engines():
+        (got,), *_ = through_graph(added, [normal(1100, 4), y], gradients=False, on=on)
+        assert not torch.signbit(got).any()
 
 
 def test_grouped_products_of_rows_columns_and_terms():

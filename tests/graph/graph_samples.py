@@ -60,6 +60,8 @@ def every_op():
         "trn.take_along", total, b.constant(np.array([[0, 5, 9], [1, 1, -1], [2, 3, 4], [5, 0, 2]], np.int32))
     )
     several = b.sum_along(several, b.constant(np.array([[0, 1, 1]] * 4, np.int32)), 2, float32)
+    ends = b.constant(np.array([1, 4], np.int32))
+    own = b.grouped_dot(x, b.grouped_outer(x, total, ends), ends)
     out, lse = b.attention(q, k, k, causal=True)
     grads = b.attention_backward(out, q, k, k, out, lse, causal=True)
     product = b.matmul(total, b.transpose(b.convert(table, float32), (1, 0)))
@@ -97,6 +99,7 @@ def every_op():
         placed,
         picked,
         several,
+        own,
         *grads,
         lse,
         product,

@@ -52,6 +52,7 @@ ROWS = {
     "index_vector_dim": 2,
     "slice_sizes": (1, 5),
 }
+GROUPED = {"dtype": float32, "precision": "DEFAULT"}
 ADD_ROWS = {
     "update_window_dims": (2,),
     "inserted_window_dims": (0,),
@@ -138,6 +139,8 @@ FOLLOWS = [
     ("trn.sum_along", ["2x5xbfloat16", "2x5xint32"], {"places": 9, "dtype": float32}, ["2x9xfloat32"]),
     ("trn.sum_rows", ["4x3xbfloat16", "4xint32"], {"rows": 9}, ["4x3xfloat32"]),
     ("trn.put_rows", ["9x3xbfloat16", "4xint32", "4x3xbfloat16"], {}, ["9x3xbfloat16"]),
+    ("trn.grouped_dot", ["6x4xbfloat16", "3x4x5xbfloat16", "3xint32"], GROUPED, ["6x5xfloat32"]),
+    ("trn.grouped_outer", ["6x4xbfloat16", "6x5xbfloat16", "3xint32"], GROUPED, ["3x4x5xfloat32"]),
     ("trn.gelu", [F23], {"approximate": "tanh"}, [F23]),
     ("trn.gelu_dx", [B23], {"approximate": "none"}, [B23]),
     ("trn.rotate_half", ["2x6xbfloat16"], {"width": 0, "pairs": True}, ["2x6xbfloat16"]),
@@ -226,6 +229,12 @@ REFUSED = [
     ("trn.put_rows", ["9x3xfloat32", "4xint32", "4x2xfloat32"], {}, "TRN302"),
     ("trn.put_rows", ["9x3xfloat32", "4xint32", "4x3xbfloat16"], {}, "TRN303"),
     ("trn.put_rows", ["9x3xfloat32", "4xfloat32", "4x3xfloat32"], {}, "TRN303"),
+    ("trn.grouped_dot", ["6x4xfloat32", "3x4x5xfloat32", "2xint32"], GROUPED, "TRN302"),
+    ("trn.grouped_dot", ["6x4xfloat32", "3x5x4xfloat32", "3xint32"], GROUPED, "TRN302"),
+    ("trn.grouped_dot", ["6x4xfloat32", "3x4x5xfloat32", "3xfloat32"], GROUPED, "TRN303"),
+    ("trn.grouped_dot", ["6x4xfloat32", "3x4x5xbfloat16", "3xint32"], GROUPED, "TRN303"),
+    ("trn.grouped_dot", ["6x4xint32", "3x4x5xint32", "3xint32"], GROUPED, "TRN303"),
+    ("trn.grouped_outer", ["6x4xfloat32", "5x5xfloat32", "3xint32"], GROUPED, "TRN302"),
     ("trn.attention", [QKV[0], "2x3x7x8xbfloat16", "2x3x7x8xbfloat16"], HEADS, "TRN302"),
     ("trn.attention", [*QKV, "2x4x5x6xfloat32"], HEADS, "TRN302"),
     ("trn.attention", [*QKV, "2x4x5x7xfloat32"], SHIFTED, "TRN302"),
