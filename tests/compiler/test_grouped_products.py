@@ -23,6 +23,14 @@ TOLERANCE = {float32: FP32, bfloat16: BF16, float16: 2.0**-11}
 SPECIAL = np.array([np.inf, -np.inf, np.nan, -0.0, 0.0, 1e-40, 3e38, -3e38], np.float32)
 
 
+def dot(b, x, w, ends):
+    return b.op("trn.grouped_dot", x, w, ends, dtype=x.dtype)
+
+
+def terms(b, x, y, ends):
+    return b.op("trn.grouped_outer", x, y, ends, dtype=x.dtype)
+
+
 def parts(ends, rows):
     """The rows of each group."""
     starts = [0, *ends[:-1]]
@@ -51,8 +59,8 @@ def calls(graph, chip="trn1"):
 
 def all_forms(b, x, w, y, ends):
     """Rows times matrices, times turned ones, and rows with each other."""
-    turned = b.grouped_dot(y, b.transpose(w, (0, 2, 1)), ends)
-    return b.grouped_dot(x, w, ends), turned, b.grouped_outer(x, y, ends)
+    turned = dot(b, y, b.transpose(w, (0, 2, 1)), ends)
+    return dot(b, x, w, ends), turned, terms(b, x, y, ends)
 
 
 def wanted(x, w, y, ends):
@@ -143,9 +151,9 @@ def test_operands_that_lie_apart():
 
     def cut(b, x, w, y, ends):
         x = b.transpose(x, (1, 0))
-        first = b.grouped_dot(x, b.slice(w, (0, 0, 48), (3, 64, 96)), ends)
-        turned = b.grouped_dot(b.slice(y, (0, 5), (200, 53)), b.transpose(b.slice_dim(w, 2, 0, 48), (0, 2, 1)), ends)
-        return first, turned, b.grouped_outer(b.slice(y, (0, 100), (200, 130)), x, ends)
+        first = dot(b, x, b.slice(w, (0, 0, 48), (3, 64, 96)), ends)
+        turned = dot(b, b.slice(y, (0, 5), (200, 53)), b.transpose(b.slice_dim(w, 2, 0, 48), (0, 2, 1)), ends)
+        return first, turned, terms(b, b.slice(y, (0, 100), (200, 130)), x, ends)
 
     got = execute_in_both_orders(build(cut, x, w, y, ends), [x, w, y, ends])
     turned = rows_times(y[:, 5:53], w[:, :, :48].transpose(0, 2, 1), ends)
@@ -158,9 +166,7 @@ def test_matrices_that_do_not_lie_one_behind_the_other(order):
     """They are copied first."""
     x, w, ends = random(200, 40), random(3, 40, 24), np.array([70, 70, 200], np.int32)
     laid = np.ascontiguousarray(w.transpose(*order))
-    graph = build(
-        lambda b, x, w, e: b.grouped_dot(x, b.transpose(w, tuple(np.argsort(order).tolist())), e), x, laid, ends
-    )
+    graph = build(lambda b, x, w, e: dot(b, x, b.transpose(w, tuple(np.argsort(order).tolist())), e), x, laid, ends)
     (got,) = execute_in_both_orders(graph, [x, laid, ends])
     assert error(got, rows_times(x, w, ends)) <= FP32
 
@@ -213,7 +219,7 @@ def test_a_tensor_is_filled_only_once_others_are_done_with_its_memory():
 
 def test_gradients_of_turned_matrices_are_not_turned():
     x, y, ends = random(200, 40), random(200, 72, seed=1), np.array([50, 200], np.int32)
-    graph = build(lambda b, x, y, ends: b.transpose(b.grouped_outer(x, y, ends), (0, 2, 1)), x, y, ends)
+    graph = build(lambda b, x, y, ends: b.transpose(terms(b, x, y, ends), (0, 2, 1)), x, y, ends)
     (got,) = execute_in_both_orders(graph, [x, y, ends])
     assert error(got, outer(x, y, ends).transpose(0, 2, 1)) <= FP32
     program = compile(graph, chips.get("trn1"), {"precision": "fp32"})
@@ -235,10 +241,10 @@ def test_each_row_is_counted_once():
     """As operations of the model; of matrices, as many as there can be rows."""
     x, w, y = random(4, 16), random(64, 16, 32), random(4, 32)
     ends = np.minimum(np.arange(64), 4).astype(np.int32)
-    graph = build(lambda b, x, w, ends: b.grouped_dot(x, w, ends), x, w, ends)
+    graph = build(lambda b, x, w, ends: dot(b, x, w, ends), x, w, ends)
     assert model_flops(graph) == 2 * 4 * 16 * 32
     assert asked(graph).bytes == 4 * (x.size + y.size + 4 * 16 * 32 + ends.size)
-    graph = build(lambda b, x, y, ends: b.grouped_outer(x, y, ends), x, y, ends)
+    graph = build(lambda b, x, y, ends: terms(b, x, y, ends), x, y, ends)
     assert model_flops(graph) == 2 * 4 * 16 * 32
     assert asked(graph).bytes == 4 * (x.size + y.size + w.size + ends.size)
 
@@ -248,7 +254,7 @@ def test_work_does_not_grow_with_groups(rows, groups, most):
     """The array multiplies little more than each row's own product; of few rows no more matrices come than rows."""
     x, w, ends = random(rows, 256), random(groups, 256, 256), np.arange(groups, dtype=np.int32)
     x, w = x.astype(bfloat16.numpy), w.astype(bfloat16.numpy)
-    graph = build(lambda b, x, w, ends: b.grouped_dot(x, w, ends), x, w, ends)
+    graph = build(lambda b, x, w, ends: dot(b, x, w, ends), x, w, ends)
     program = compile(graph, chips.get("trn1"), {"precision": "fp32"})
     done = sum(matmul_flops(program.routines[c.routine]) for c in program.calls if c.label.startswith("grouped"))
     assert model_flops(graph) <= done <= most * model_flops(graph)

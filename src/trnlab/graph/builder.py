@@ -352,15 +352,6 @@ class GraphBuilder:
         lead = tuple(range(len(lhs.shape) - 2))
         return self.dot_general(lhs, rhs, ((len(lead) + 1,), (len(lead),)), (lead, lead), dt, asked=asked)
 
-    def grouped_dot(self, x: Value, w: Value, ends: Value, dt: DType | str | None = None) -> Value:
-        """Rows of x [M, K] times their group's matrix of w [G, K, N]: [M, N], in the format of x or `dt`. Group g
-        ends before row ends[g]; rows behind the last group are zero."""
-        return self.op("trn.grouped_dot", x, w, ends, dtype=x.dtype if dt is None else dtype(dt))
-
-    def grouped_outer(self, x: Value, y: Value, ends: Value, dt: DType | str | None = None) -> Value:
-        """x^T y of each group's rows of x [M, K] and y [M, N]: [G, K, N], in the format of x or `dt`."""
-        return self.op("trn.grouped_outer", x, y, ends, dtype=x.dtype if dt is None else dtype(dt))
-
     # -- gather and scatter -------------------------------------------------------------------------------------
     def take_rows(self, table: Value, ids: Value) -> Value:
         """table [V, C] at ids [...]: the rows, [..., C]."""

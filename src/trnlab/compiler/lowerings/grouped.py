@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from trnlab.compiler.lowerings.context import Lowering
 from trnlab.compiler.lowerings.move import copy
-from trnlab.kernels.grouped import RowTables, TermTables, addressable, grouped_dot, grouped_outer
+from trnlab.kernels.grouped.items import addressable
+from trnlab.kernels.grouped.products import RowTables, TermTables, grouped_dot, grouped_outer
 from trnlab.kernels.view import full
 
 

@@ -25,7 +25,9 @@ from trnlab.graph.passes.rewrite import rewrite
 from trnlab.kernels.blocking.choose import least_seconds
 from trnlab.kernels.blocking.problem import MatmulProblem
 from trnlab.kernels.blocks import P
-from trnlab.kernels.grouped import EXACT, seconds_of_sums, slab
+from trnlab.kernels.grouped.items import EXACT
+from trnlab.kernels.grouped.products import slab
+from trnlab.kernels.grouped.sinks import seconds_of_sums
 from trnlab.numerics.dtypes import float32, int32
 
 # Rows of an item. With more, sums leave SBUF too little room to load ahead.
@@ -88,7 +90,7 @@ class _Items:
         return _Items(rows, groups, every, block, first + filled)
 
     def of_results(self, b: GraphBuilder, ends: Value) -> list[Value]:
-        """The tables of `kernels.grouped.RowTables`. Rows behind the last group are those of its items."""
+        """The tables of `kernels.grouped.products.RowTables`. Rows behind the last group are those of its items."""
         given = _Groups(self, b, ends)
         row, inside = given.rows_of_blocks()
         read = b.minimum(row, float(self.rows - 1))
@@ -97,7 +99,7 @@ class _Items:
         return [b.convert(read, int32), b.convert(write, int32), keep, b.convert(given.group, int32)]
 
     def of_terms(self, b: GraphBuilder, ends: Value) -> list[Value]:
-        """The tables of `kernels.grouped.TermTables`."""
+        """The tables of `kernels.grouped.products.TermTables`."""
         given = _Groups(self, b, ends)
         row, inside = given.rows_of_blocks()
         inside = b.and_(inside, b.compare(row, "LT", b.broadcast_to(given.last, row.shape)))

@@ -101,9 +101,9 @@ def attention_bias_backward(site, dout, q, k, v, out, lse, bias, causal, scale):
 
 @lowers("trnlab::grouped_dot.default")
 def grouped_dot(site, x, w, offs):
-    return site.b.grouped_dot(x, w, offs)
+    return site.b.op("trn.grouped_dot", x, w, offs, dtype=x.dtype)
 
 
 @lowers("trnlab::grouped_outer.default")
 def grouped_outer(site, x, y, offs):
-    return site.b.grouped_outer(x, y, offs)
+    return site.b.op("trn.grouped_outer", x, y, offs, dtype=x.dtype)

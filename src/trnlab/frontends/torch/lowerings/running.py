@@ -16,8 +16,8 @@ from typing import Any
 
 from trnlab.frontends.torch.lowerings.registry import LoweringSite, dim_of, lowers
 from trnlab.frontends.torch.lowerings.sorting import is_nan, limit_of, moved_last, results_of
-from trnlab.frontends.torch.lowerings.sums import running_sums
 from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.formulas import running_sums
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import float32, int32
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trnlab.frontends.torch.lowerings.registry import LoweringSite, UnsupportedOperatorForm, dim_of, lowers
-from trnlab.frontends.torch.lowerings.sums import running_sums
+from trnlab.graph.formulas import running_sums
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import bool_, int32
 
