@@ -244,8 +244,8 @@ def _bell(b: GraphBuilder, size: Value, factor: float) -> Value:
 
 def running_sums(b: GraphBuilder, x: Value) -> Value:
     """Running sums of x [..., N], in float32 or int32, as products with a triangle of ones: the PE array is the
-    chip's adder of rows. Beyond the length of one triangle they are made in blocks; what comes before each block is the
-    running sum of the blocks' own."""
+    chip's adder of rows. Beyond the length of one triangle they are made in blocks; what comes before each block is
+    the running sum of the blocks' own."""
     size = x.shape[-1]
     if size <= _WHOLE:
         return _sums_of_row(b, x)

@@ -184,7 +184,7 @@ def _rows_of_item(op: Op, chip: Chip) -> int:
     most = 1
     while most < min(rows, LARGEST[op.name]):
         most *= 2
-    choices = [n for n in (P * 2**i for i in range(8)) if n <= most] or [most]
+    choices = [n for n in (P << i for i in range(8)) if n <= most] or [most]
     return min(choices, key=lambda n: _seconds(op, n, chip))
 
 
