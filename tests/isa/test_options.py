@@ -170,7 +170,7 @@ OPTIONS = [
 ]
 
 # Options that change when something happens and not what: numbers cannot show them.
-HINTS = {"dge_mode", "priority"}
+HINTS = {"dge_mode", "priority", "fills"}
 # Options that the hardware gives one value, and what it takes to set them otherwise has tests of its own.
 FIXED = {
     ("activation", "reduce_op"),
