@@ -63,14 +63,6 @@ def op_flops(op: Op) -> int:
     return 0
 
 
-def _is_triangle(value: Value) -> bool:
-    """Whether a matrix says which places come before which, as where running sums are written as a product."""
-    while value.op is not None and value.op.name == "convert":
-        value = value.op.operands[0]
-    made = value.op
-    return made is not None and made.name == "compare" and all(v.op and v.op.name == "iota" for v in made.operands)
-
-
 class AskedWork(NamedTuple):
     """What a graph asks of any chip."""
 

@@ -275,4 +275,4 @@ def _sums_of_row(b: GraphBuilder, x: Value) -> Value:
 def _triangle(b: GraphBuilder, x: Value) -> Value:
     size = x.shape[-1]
     upper = b.compare(b.iota((size, size), int32, 0), "LE", b.iota((size, size), int32, 1))
-    return b.dot_general(x, b.convert(upper, x.dtype), ((len(x.shape) - 1,), (0,)), precision="HIGHEST")
+    return b.dot_general(x, b.convert(upper, x.dtype), ((len(x.shape) - 1,), (0,)), precision="HIGHEST", asked=0)

@@ -32,11 +32,28 @@ def grouped_mm(
     dtype = out_dtype or x.dtype
     if offs is None:
         return torch.bmm(x, y).to(dtype)
+    if is_sharded(x) or is_sharded(y):  # which have rules for PyTorch's operators
+        return _of_all_rows(x, y, offs).to(dtype)
+    if torch.is_autocast_enabled("neuron"):
+        x, y = (v.to(torch.get_autocast_dtype("neuron")) for v in (x, y))
     if x.dim() == 2 and y.dim() == 3:
         return torch.ops.trnlab.grouped_dot(x, y, offs).to(dtype)  # type: ignore[no-any-return]
     if x.dim() == 3:
         return torch.ops.trnlab.grouped_dot(y.mT, x.mT, offs).mT.to(dtype)  # type: ignore[no-any-return]
     return torch.ops.trnlab.grouped_outer(x.mT, y, offs).to(dtype)  # type: ignore[no-any-return]
+
+
+def _of_all_rows(x: Tensor, y: Tensor, offs: Tensor) -> Tensor:
+    """Products of all rows with each group's matrix, those of others hidden."""
+    size = x.shape[-1] if x.dim() == y.dim() else x.shape[0] if x.dim() == 2 else y.shape[1]
+    place, ends = torch.arange(size, device=offs.device), offs[:, None]
+    starts = torch.cat([torch.zeros_like(ends[:1]), ends[:-1]])
+    inside = (place >= starts) & (place < ends)  # [G, size]
+    if x.dim() == 2 and y.dim() == 3:
+        return torch.where(inside[:, :, None], torch.bmm(torch.where(inside[:, :, None], x, 0), y), 0).sum(0)
+    if x.dim() == 3:
+        return torch.where(inside[:, None, :], torch.bmm(x, torch.where(inside[:, None, :], y, 0)), 0).sum(0)
+    return torch.bmm(torch.where(inside[:, None, :], x, 0), torch.where(inside[:, :, None], y, 0))
 
 
 def _check(x: Tensor, y: Tensor, offs: Tensor | None, bias: Tensor | None) -> None:
@@ -126,24 +143,3 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 def _fallback_backward(x: Tensor, y: Tensor, offs: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
     return grouped_mm(grad, y.mT, offs), grouped_mm(x.mT, grad, offs)
-
-
-# -- the operator of the products -----------------------------------------------------------------------------------
-
-
-def define_products(library: torch.library.Library) -> None:
-    """Define `trnlab::group_products`, in a library of that name."""
-    library.define("group_products(Tensor x, Tensor y) -> Tensor")
-    library.impl("group_products", torch.bmm, "CPU")
-    torch.library.register_fake("trnlab::group_products", torch.bmm, lib=library)
-    torch.library.register_autograd("trnlab::group_products", _differentiate, setup_context=_save, lib=library)
-
-
-def _save(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    (x, y), products = ctx.saved_tensors, torch.ops.trnlab.group_products
-    of_x, of_y = ctx.needs_input_grad
-    return products(grad, y.mT) if of_x else None, products(x.mT, grad) if of_y else None

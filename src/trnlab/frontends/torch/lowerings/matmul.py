@@ -73,11 +73,6 @@ def scaled_mm(site, x, y, scale_x, scale_y, bias=None, scale_result=None, out_dt
     return site.cast(product if bias is None else site.b.add(product, site.wide(bias)))
 
 
-@lowers("trnlab::group_products.default")
-def group_products(site, x, y):
-    return site.b.matmul(x, y, site.dtype, asked=x.shape[0])
-
-
 # -- attention, whose operators `decompositions.composites` defines -----------------------------------------------
 
 
