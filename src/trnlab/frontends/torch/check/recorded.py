@@ -16,11 +16,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from trnlab.frontends.common.engine import counted
 from trnlab.frontends.torch.check.tensor_owners import Owned, names_of, owned
-from trnlab.frontends.torch.check.unmaterialized import KEEP, LARGE, is_made_up_memory, make_up, room, unwritten
+from trnlab.frontends.torch.check.unmaterialized import LARGE, room, unwritten
+from trnlab.frontends.torch.check.values import compute, count_of
+from trnlab.frontends.torch.device import dlpack
 from trnlab.frontends.torch.device.dlpack import as_neuron
-from trnlab.frontends.torch.recording import barriers, on_host
+from trnlab.frontends.torch.recording import barriers
 from trnlab.frontends.torch.recording.geometry import TensorMeta
-from trnlab.frontends.torch.recording.memory import Memories, SlotMemory
+from trnlab.frontends.torch.recording.memory import Memories
 from trnlab.frontends.torch.recording.passes import RecordingPart
 from trnlab.frontends.torch.recording.programs import NumberedRecording, RecordedProgram
 from trnlab.frontends.torch.recording.recorder import RecordedOperator, Slot
@@ -241,6 +243,17 @@ class RecordingEngine:
         """An operator that cannot be recorded."""
         return self.unwritten.on_host(op, args, kwargs)
 
+    def count(self, op: Any, mask: Tensor, numbers: Tensor, assumed: int) -> int:
+        """How many places a mask chooses, as far as that can be known."""
+        dlpack.before_host(numbers, True)
+        found = count_of(mask, numbers, assumed)
+        self.walk.counted(op, found[1])
+        return found[0]
+
+    def counted_before(self, op: Any) -> None:
+        """An operator chooses by a mask whose places were counted just before."""
+        self.walk.counted(op, None)
+
     def drawn(self, op: Any, like: Tensor, fill: Callable[[Tensor], Any]) -> Tensor:
         """Random numbers of an operator: drawn where they are few."""
         if like.numel() * like.element_size() >= LARGE:
@@ -264,44 +277,6 @@ class RecordingEngine:
 def room_of(form: TensorMeta) -> Tensor:
     """Memory for a result."""
     return room(form.shape, form.strides, form.dtype)
-
-
-def compute(nodes: Sequence[RecordedOperator], memories: Memories) -> None:
-    """Give small results values: of what somebody computed, or of what was made up for it. memories: of slots that
-    were met before."""
-    unknown: set[Slot] = set()
-    for node in nodes:
-        written = [ref[0] for i, ref in enumerate(node.refs) if i in node.made.written]
-        made = [slot for slot in (*written, *(ref[0] for ref in node.results)) if isinstance(slot, Slot)]
-        slots = [ref[0] for ref in (*node.refs, *node.results) if isinstance(ref[0], Slot)]
-        keeps = node.about.name.startswith(KEEP)
-        if any(slot.nbytes >= LARGE for slot in slots):
-            if not keeps and not node.about.in_place:
-                _fill(made, memories)
-        else:
-            on_host.compute(node, memories)
-            if not any(slot in unknown or _is_made_up(slot) for slot in slots):
-                continue
-        if not keeps:
-            unknown.update(made)
-            for slot in made:
-                if not slot.weak.expired():
-                    make_up(slot.key, slot.weak)
-        if node.about.name == "aten::all":  # what a script insists on, as on finite gradients, holds
-            for slot in made:
-                memories.setdefault(slot, SlotMemory(slot)).flat.fill_(1)
-
-
-def _is_made_up(slot: Slot) -> bool:
-    return not slot.weak.expired() and is_made_up_memory(slot.key)
-
-
-def _fill(made: Sequence[Slot], memories: Memories) -> None:
-    """Make up small results, as `room` does: PyTorch's own kernels have their memory from `empty`."""
-    for slot in made:
-        if slot.nbytes < LARGE:
-            floats = slot.kind.is_floating_point or slot.kind.is_complex
-            memories.setdefault(slot, SlotMemory(slot)).flat.fill_(int(floats))
 
 
 def passes_of(sequence: Sequence[Graph]) -> tuple[list[Graph], int]:

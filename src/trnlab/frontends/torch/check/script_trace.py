@@ -32,7 +32,8 @@ from trnlab.frontends.torch.check.savers import saved_with_holes
 from trnlab.frontends.torch.check.steps import TracedStep
 from trnlab.frontends.torch.check.traced_recordings import TracedRecordings
 from trnlab.frontends.torch.check.unmaterialized import Unwritten, memory_of
-from trnlab.frontends.torch.findings.assumed import note_values
+from trnlab.frontends.torch.check.values import forget_masks
+from trnlab.frontends.torch.findings.assumed import COUNTED, EVERY, ON_HOST, note_values
 from trnlab.frontends.torch.findings.locations import here, models_kept, parse
 from trnlab.frontends.torch.findings.survey import Survey, surveyed
 from trnlab.frontends.torch.recording import barriers
@@ -72,6 +73,7 @@ class ScriptTrace(TracedRecordings):
             int, tuple[int, Tensor]
         ] = {}  # tensors with gradients, and their memory then, by identity
         self._others = _with_gradients()  # of whoever was here before the script
+        self._known_count = True
         self._begun = False  # whether what is exchanged is part of a step, and not of what comes before the first
 
     # -- what the script does -------------------------------------------------------------------------------------
@@ -83,7 +85,15 @@ class ScriptTrace(TracedRecordings):
     def by_values(self, op: Any, args: Any) -> None:
         """An operator outside of programs has a shape that depends on values; its gradient says nothing new."""
         if not self._backward:
-            note_values(self.survey, op, parse(here(sys._getframe(2)) or ""), eager=True)
+            note_values(self.survey, op, parse(here(sys._getframe(2)) or ""), ON_HOST)
+
+    def counted(self, op: Any, known: bool | None) -> None:
+        """The chip counts what a mask chooses, and the script waits for the count. known: None for one that it has
+        just waited for."""
+        self._known_count = self._known_count if known is None else known
+        if not self._backward:
+            how = COUNTED if self._known_count else f"{COUNTED}; {EVERY}"
+            note_values(self.survey, op, parse(here(sys._getframe(2)) or ""), how)
 
     def read(self, number: Any) -> None:
         """Python was given a number that nobody computed."""
@@ -368,6 +378,7 @@ def follow(script: Script, session: Session, mail: dict[tuple[int, int], Any] | 
         engine = TraceEngine(walk)
         enter(use(engine))
         enter(barriers.following(room_of))
+        stack.callback(forget_masks)
         enter(models_kept())
         enter(surveyed(walk.survey))
         enter(listening())

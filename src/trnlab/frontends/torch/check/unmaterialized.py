@@ -68,6 +68,7 @@ _WITHOUT_SHAPES = (AssertionError, NotImplementedError, RuntimeError)  # PyTorch
 HostOperator = Callable[[str], None]
 _MANY = 4096
 _made_up: dict[int, StorageWeakRef] = {}  # memory whose values nobody computed, by address of PyTorch's record of it
+_known: dict[int, StorageWeakRef] = {}  # large memory that has values all the same
 
 
 class Unwritten(TorchDispatchMode):
@@ -108,13 +109,15 @@ class Unwritten(TorchDispatchMode):
         if isinstance(result, Tensor) and result.device.type == "neuron":
             if all(t.is_cpu for t in tensors):
                 self._arrived(result)
+                if not any(is_made_up(t) or is_large(t) for t in tensors):
+                    keep_values(memory_of(result), StorageWeakRef(result.untyped_storage()))
             elif _is_made_by_host(op, result):
                 self._computed(result)
+        if any(map(barriers.is_recorded, pytree.tree_leaves(result))):
+            return result  # what it is made of is known when it is computed
         if not any(is_made_up(t) or is_large(t) for t in tensors):
             return result
-        if op._schema.name == "aten::all" and not barriers.is_recorded(
-            result
-        ):  # what a script insists on, as on finite gradients, holds
+        if op._schema.name == "aten::all":  # what a script insists on, as on finite gradients, holds
             result.fill_(1)
         return all_made_up(result)
 
@@ -176,7 +179,7 @@ class Unwritten(TorchDispatchMode):
         """What Python gets that asks for a number: a harmless one where nobody computed it."""
         if tensor.device.type == "neuron":
             dlpack.before_host(tensor, True)
-        if not is_large(tensor) and not is_made_up(tensor):
+        if has_values(tensor):
             return op(tensor)
         number = number_for(tensor.dtype, None if is_large(tensor) else op(tensor))
         self._read(number)
@@ -259,6 +262,29 @@ def is_made_up_memory(memory: int) -> bool:
     return held is not None and not held.expired()
 
 
+def has_values(tensor: Tensor) -> bool:
+    """Whether the values of a tensor are what the script would have."""
+    return not is_made_up(tensor) and (not is_large(tensor) or is_known_memory(memory_of(tensor)))
+
+
+def is_known_memory(memory: int) -> bool:
+    """Whether large memory has values."""
+    held = _known.get(memory)
+    return held is not None and not held.expired() and not is_made_up_memory(memory)
+
+
+def keep_values(memory: int, held: StorageWeakRef) -> None:
+    """Memory has values, even if it is large."""
+    _forget_gone(_known)
+    _known[memory] = held
+
+
+def _forget_gone(memories: dict[int, StorageWeakRef]) -> None:
+    if len(memories) > _MANY:
+        for gone in [key for key, held in memories.items() if held.expired()]:
+            del memories[gone]
+
+
 def make_up(memory: int, held: StorageWeakRef) -> None:
     """Nobody computes what is in this memory."""
     _made_up.setdefault(memory, held)
@@ -266,9 +292,7 @@ def make_up(memory: int, held: StorageWeakRef) -> None:
 
 def all_made_up(result: Any) -> Any:
     """What an operator returns, from now on known to be made up."""
-    if len(_made_up) > _MANY:
-        for gone in [key for key, held in _made_up.items() if held.expired()]:
-            del _made_up[gone]
+    _forget_gone(_made_up)
     for made in pytree.tree_leaves(result):
         if isinstance(made, Tensor) and memory_of(made) and not is_made_up(made):
             _made_up[memory_of(made)] = StorageWeakRef(made.untyped_storage())

@@ -36,6 +36,9 @@ _INDEX = (
 )
 _BY_MASK = "indexing with a boolean mask"
 _MASKS = (torch.bool, torch.uint8)
+EVERY = "the walk went on as if every element was chosen"
+ON_HOST = f"so that it runs on the host and can be in no compiled step; {EVERY}"
+COUNTED = "so that how many are chosen is read back, which cuts the step, and it can be in no compiled step"
 
 
 def assumed(op: Any, args: Sequence[Any], kwargs: Any) -> Any:
@@ -121,9 +124,9 @@ class Assumed(TorchDispatchMode):
             return op(*moved[0], **moved[1])
 
 
-def note_values(survey: Survey, op: Any, where: Location | None, *, eager: bool = False) -> None:
-    """An operator whose result has a shape, or is a number, that depends on values. eager: outside of programs, where
-    it runs on the host."""
+def note_values(survey: Survey, op: Any, where: Location | None, how: str = "") -> None:
+    """An operator whose result has a shape, or is a number, that depends on values. how: what becomes of it outside of
+    programs; in one it is an error."""
     name = op._schema.name.removeprefix("aten::").strip("_")
     by_mask, first = f"{_BY_MASK} {where}", f"nonzero {where}"
     if name == "nonzero" and survey.knows("TRN204", by_mask):
@@ -135,10 +138,8 @@ def note_values(survey: Survey, op: Any, where: Location | None, *, eager: bool 
         "TRN204",
         f"{said} needs the values of a tensor: the shape of its result depends on them",
         where,
-        severity=WARNING if eager else ERROR,
-        why="a program of the chip has fixed shapes"
-        + (", so that it runs on the host and can be in no compiled step" if eager else "")
-        + "; the walk went on as if every element was chosen",
+        severity=WARNING if how else ERROR,
+        why="a program of the chip has fixed shapes" + (f", {how}" if how else f"; {EVERY}"),
         do="keep the shape and choose with torch.where(mask, x, 0) or a multiplication by the mask; x[mask].mean() "
         "is (x * mask).sum() / mask.sum()",
         subject=f"{said} {where}",

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from trnlab.frontends.torch.lowerings.index_rows import row_ids, rows_of
+from trnlab.frontends.torch.lowerings.places import added
 from trnlab.frontends.torch.lowerings.registry import (
     Lowering,
     LoweringSite,
@@ -471,10 +472,13 @@ def index_add(site, x, dim, ids, source, alpha=1):
     b = site.b
     x, ids, source = _at_least_one(site, x, ids, source)
     dim = dim_of(dim, len(x.shape))
-    site.watch.index(ids, 0, x.shape[dim])
     if ids.type.size == 0 or x.type.size == 0:
         return site.shaped(x)
     source = source if alpha == 1 else b.multiply(source, alpha)
+    slices = added(site, site.wide(x), ids, site.wide(source)) if x.dtype.is_float else None
+    if slices is not None:
+        return site.shaped(site.cast(slices))
+    site.watch.index(ids, 0, x.shape[dim])
     to = _Indexed(site, x, [None] * dim + [ids])
     return site.shaped(to.back(_added(site, to.table, ids, to.updates(site.cast(source)))))
 

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from trnlab.frontends.torch.lowerings.index import _added, _assigned, _constant_ids, _wrapped, elements
-from trnlab.frontends.torch.lowerings.registry import UnsupportedOperatorForm, dim_of, lowers
+from trnlab.frontends.torch.lowerings.places import shown
+from trnlab.frontends.torch.lowerings.registry import LoweringSite, UnsupportedOperatorForm, dim_of, lowers
+from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import bool_
 
 _OUTSIDE = "a strided view goes beyond the memory of its tensor"
@@ -33,11 +35,12 @@ def _addresses(size: Any, stride: Any, offset: int) -> np.ndarray[Any, Any]:
 
 @lowers("as_strided.default", "as_strided_copy.default")
 def as_strided(site, x, size, stride, storage_offset=None):
-    """A view of memory in any order: elements by number. What lies outside of the tensor is not there to be read."""
+    """A view of memory in any order: slices, or elements by number. What lies outside of the tensor is not there to be
+    read."""
     places = _storage_places(site.node.args[0].meta["val"], size, stride, storage_offset)
     if (places < 0).any():
         raise UnsupportedOperatorForm(_OUTSIDE, "take the view of the tensor that holds the memory")
-    return elements(site, x, _constant_ids(site, places))
+    return _elements_at(site, x, places)
 
 
 @lowers("as_strided_scatter.default")
@@ -62,7 +65,13 @@ def unfold(site, x, dim, size, step):
     numbers = np.arange(x.type.size).reshape(x.shape)
     dim = dim_of(dim, len(x.shape))
     windows = np.lib.stride_tricks.sliding_window_view(numbers, size, dim)
-    return elements(site, x, _constant_ids(site, windows[(slice(None),) * dim + (slice(None, None, step),)]))
+    return _elements_at(site, x, windows[(slice(None),) * dim + (slice(None, None, step),)])
+
+
+def _elements_at(site: LoweringSite, x: Value, places: np.ndarray[Any, Any]) -> Value:
+    """Elements by their row-major numbers."""
+    found = shown(site, x, places)
+    return elements(site, x, _constant_ids(site, places)) if found is None else found
 
 
 @lowers("take.default")

@@ -83,7 +83,7 @@ def record(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         flush()
     if not _recorder.nodes:
         _begin()
-    recorded = chosen(op, args, kwargs) if follower() is None else NOT_RECORDED
+    recorded = chosen(op, args, kwargs)
     if recorded is NOT_RECORDED:
         recorded = _recorder.record(op, args, kwargs)
     if recorded is NOT_RECORDED and operator(op).draws:

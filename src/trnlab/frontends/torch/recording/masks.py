@@ -17,8 +17,10 @@ from torch import Tensor
 
 from trnlab.frontends.torch.recording.indices import MASKS
 from trnlab.frontends.torch.recording.recorder import NOT_RECORDED
+from trnlab.frontends.torch.recording.tracing import follower
 
 _aten = torch.ops.aten
+_NONZERO = _aten.nonzero.default
 _MOST = 1 << 24  # places that running sums number exactly
 _Index = list[Tensor | None]
 # What `nonzero` found last, with the masks: PyTorch asks for it before `x[mask]`, to know a shape, and does not hand
@@ -47,15 +49,19 @@ def _numbers(mask: Tensor) -> tuple[Tensor, Tensor]:
     return flat, flat.to(torch.int32).cumsum(0, dtype=torch.int32)
 
 
-def _count(numbers: Tensor) -> int:
-    """How many are chosen: this waits for what was recorded."""
-    return int(numbers[-1].item())
+def _count(op: Any, mask: Tensor, numbers: Tensor, assumed: int | None = None) -> int:
+    """How many are chosen: this waits for what was recorded. assumed: how many it takes where a script is followed
+    whose mask nobody knows; all without this."""
+    followed = follower()
+    if followed is None:
+        return int(numbers[-1].item())
+    return followed.count(op, mask, numbers, mask.numel() if assumed is None else assumed)
 
 
-def _places(mask: Tensor) -> Tensor:
+def _places(op: Any, mask: Tensor) -> Tensor:
     """The places that a mask chooses, in order, of all places in one dimension."""
     flat, numbers = _numbers(mask)
-    count = _count(numbers)
+    count = _count(op, mask, numbers)
     order = torch.arange(flat.numel(), dtype=torch.int64, device=mask.device)
     target = torch.where(flat, numbers - 1, count)  # all others go behind the last
     return torch.zeros(count + 1, dtype=torch.int64, device=mask.device).index_add(0, target, order)[:count]
@@ -73,9 +79,9 @@ def _apart(places: Tensor, shape: Sequence[int]) -> list[Tensor]:
 def nonzero(x: Tensor) -> Tensor:
     """As PyTorch's kernel for the host: the indices of a dimension lie one after the other."""
     if not x.dim():
-        return torch.zeros((_count(_numbers(x)[1]), 0), dtype=torch.int64, device=x.device)
+        return torch.zeros((_count(_NONZERO, x, _numbers(x)[1]), 0), dtype=torch.int64, device=x.device)
     known = list(_latest)
-    each = _apart(_places(x), x.shape)
+    each = _apart(_places(_NONZERO, x), x.shape)
     made = torch.stack(each).t()
     _latest[:] = [*known, (x, x._version, each)]
     return made
@@ -102,7 +108,10 @@ def _numbered(indices: _Index) -> _Index:
             found.append(index)
             continue
         known = [each for mask, version, each in _latest if _is_one(mask, index) and version == index._version]
-        found += known[0] if known else _apart(_places(index), index.shape)
+        followed = follower() if known else None
+        if followed is not None:
+            followed.counted_before(_aten.index.Tensor)
+        found += known[0] if known else _apart(_places(_aten.index.Tensor, index), index.shape)
     _latest.clear()
     return found
 
@@ -132,7 +141,7 @@ def select(x: Tensor, mask: Tensor) -> Any:
     if mask.dtype is not torch.bool:
         return NOT_RECORDED
     shape = torch.broadcast_shapes(x.shape, mask.shape)
-    return x.expand(shape).reshape(-1).index_select(0, _places(mask.expand(shape)))
+    return x.expand(shape).reshape(-1).index_select(0, _places(_aten.masked_select.default, mask.expand(shape)))
 
 
 def put(x: Tensor, indices: _Index, values: Tensor, accumulate: bool = False, unsafe: bool = False) -> Any:
@@ -153,7 +162,7 @@ def put(x: Tensor, indices: _Index, values: Tensor, accumulate: bool = False, un
         taken = values.reshape(values.shape[values.dim() - rest :]) if values.dim() > rest else values
     else:
         numbers = _numbers(mask)[1]
-        count = _count(numbers)
+        count = _count(_aten.index_put_.default, mask, numbers, values.shape[0])
         if count != values.shape[0]:
             shape = [count, *x.shape[mask.dim() :]]
             raise RuntimeError(  # as PyTorch says it
@@ -168,7 +177,7 @@ def put(x: Tensor, indices: _Index, values: Tensor, accumulate: bool = False, un
 
 
 _FORMS: dict[Any, Any] = {
-    _aten.nonzero.default: nonzero,
+    _NONZERO: nonzero,
     _aten.index.Tensor: index,
     _aten.index.Tensor_out: index_into,
     _aten._unsafe_index.Tensor: index,

@@ -33,6 +33,13 @@ class TracingComputer(Protocol):
     def left_to_host(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The results of an operator that cannot be recorded."""
 
+    def count(self, op: Any, mask: Tensor, numbers: Tensor, assumed: int) -> int:
+        """How many places a mask chooses, for an operator. numbers: of each place how many are chosen up to it.
+        assumed: how many they are where nobody knows."""
+
+    def counted_before(self, op: Any) -> None:
+        """An operator chooses by a mask whose places were counted just before."""
+
     def drawn(self, op: Any, like: Tensor, fill: Callable[[Tensor], Any]) -> Tensor:
         """A tensor of the device, in the form of `like`, in the place of the random numbers that `fill` writes."""
 
