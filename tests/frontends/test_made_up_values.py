@@ -9,7 +9,7 @@ from torch.utils import _pytree as pytree
 
 from tools.opdb.samples import operators
 from trnlab import chips
-from trnlab.frontends.torch.check import unmaterialized
+from trnlab.frontends.torch.check import unmaterialized, values
 from trnlab.frontends.torch.check.report import examine
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session
@@ -141,7 +141,58 @@ def test_a_mask_on_the_device_is_named_once_a_line_and_the_walk_goes_on(tmp_path
     assert found.steps == 2
     (said,) = (f for f in found.findings if f.code == "TRN204")
     assert said.what.startswith("indexing with a boolean mask needs the values of a tensor: the shape of its result")
-    assert said.severity == "warning"  # it runs, on the host
+    assert said.severity == "warning"
+    assert "is read back" in said.why
+    assert "as if every element" not in said.why  # the script's own labels are known
+
+
+WINDOWS = """
+def mask(x):  # of attention, as Longformer's: large, and made of lengths alone
+    lengths = torch.ones(2, 400, device="neuron")
+    both = lengths.bool()[:, None, None, :] & torch.ones(400, 1, device="neuron").bool()
+    return torch.where(both, 0.0, -1e9)[:, 0, 0, :]
+"""
+
+
+def test_which_way_a_model_goes_by_what_it_knows(tmp_path):
+    source = WINDOWS + (
+        "for _ in range(2):\n"
+        "    h = mask(x); m.weight.shape\n"
+        "    assert not (h > 0).any().item() and not (h < 0).any().item()\n"
+        "    step(loss_of(m(x), y))\n"
+    )
+    found = report(tmp_path, source)
+    assert [f for f in found.findings if f.severity == "error"] == []
+    assert found.steps == 2
+
+
+def test_what_a_known_mask_chooses_is_counted(tmp_path):
+    source = (
+        "m.weight\nkeep = torch.arange(170, device='neuron') % 2 == 0\n"
+        "for _ in range(2):\n    h = m(x)[keep]; assert h.shape[0] == 85 and len(keep.nonzero()) == 85\n"
+        "    step(loss_of(h, y[keep]))\n"
+    )
+    found = report(tmp_path, source)
+    assert [f for f in found.findings if f.severity == "error"] == []
+    assert found.steps == 2
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_an_unknown_mask_has_one_size_in_both_passes(large, tmp_path, monkeypatch):
+    if large:
+        monkeypatch.setattr(unmaterialized, "LARGE", 64)
+        monkeypatch.setattr(values, "LARGE", 64)
+    source = (
+        "for _ in range(2):\n    h = m(x); mask = h.detach()[:, 0] > 0; g = torch.zeros_like(h)\n"
+        "    some = h[mask]; assert len(some) == 170 == len(mask.nonzero())\n"
+        "    g[mask] = some * 2; at = mask.nonzero(as_tuple=True); g[at] = some\n"
+        "    other = h[:3]; g[h.detach()[:, 1] > 0] = other\n"
+        "    step(loss_of(g, y))\n"
+    )
+    found = report(tmp_path, source)
+    assert [f for f in found.findings if f.severity == "error"] == []
+    assert found.steps == 2
+    assert any("as if every element was chosen" in f.why for f in found.findings if f.code == "TRN204")
 
 
 def test_an_error_behind_a_made_up_number_says_that_it_was_made_up(tmp_path):
@@ -166,3 +217,23 @@ def test_numbers_in_place_of_unknown_ones_are_finite_and_positive(every_tensor_i
             assert math.isfinite(number)
             assert number > 0
         assert torch.zeros(3, dtype=torch.int64, device="neuron").sum().item() == 1
+
+
+OWN_INDICES = """
+class Chooses(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = torch.nn.Embedding(90, 600), torch.nn.Linear(600, 90)
+    def forward(self, ids):
+        ids[:, [0, -1]].sum()
+        blocks = torch.tensor([[0, 1, 2], [2, 1, 0]], device=ids.device)  # which blocks attend to which
+        return self.out(self.table(ids)[:, blocks.view(-1)] * 1.0)
+m = Chooses().to("neuron"); o = torch.optim.SGD(m.parameters(), 0.1)
+for _ in range(2):
+    ids = torch.randint(90, (5, 16)).to("neuron"); step(m(ids).sum())
+"""
+
+
+def test_a_models_own_indices_are_no_batch(tmp_path):
+    found = report(tmp_path, OWN_INDICES)
+    assert (found.per_step, found.counted) == (80, "tokens")

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -20,6 +21,7 @@ from trnlab.frontends.torch.check.unmaterialized import LARGE, room, unwritten
 from trnlab.frontends.torch.check.values import compute, count_of
 from trnlab.frontends.torch.device import dlpack
 from trnlab.frontends.torch.device.dlpack import as_neuron
+from trnlab.frontends.torch.findings.locations import layer_of
 from trnlab.frontends.torch.recording import barriers
 from trnlab.frontends.torch.recording.geometry import TensorMeta
 from trnlab.frontends.torch.recording.memory import Memories
@@ -47,9 +49,12 @@ class BatchReads:
 
     read: dict[int, tuple[Shape, torch.dtype]]
 
-    def counted(self) -> tuple[int, str]:
-        """How much was learned from: see `counted`."""
-        return counted([(shape, str(kind)) for shape, kind in self.read.values()], samples=0)
+    def counted(self, given: Collection[int]) -> tuple[int, str]:
+        """How much was learned from: see `counted`. given: what the script brought to the device; a model's own
+        indices count where there is nothing else."""
+        ids = {at for at, (_, kind) in self.read.items() if not kind.is_floating_point and kind is not torch.bool}
+        own = ids.difference(given) if not ids.isdisjoint(given) else ()
+        return counted([(shape, str(kind)) for at, (shape, kind) in self.read.items() if at not in own], samples=0)
 
 
 class Recordings:
@@ -68,6 +73,7 @@ class Recordings:
         self._earlier: dict[
             int, tuple[StorageWeakRef, Owned]
         ] = {}  # memory that parameters had before their last data
+        self._given: dict[int, StorageWeakRef] = {}  # what came to the device outside of models
         self._shapes: dict[int, Shape] = {}  # in which whole numbers came to the device: operators may see them flat
 
     # -- whose the inputs are -------------------------------------------------------------------------------------
@@ -83,7 +89,7 @@ class Recordings:
             self.inputs[graph] = Inputs(kinds, names)
         batch = {s.key for s, kind in zip(slots, self.inputs[graph].kinds) if s and kind == "batch"}
         read = self._count(reading, batch)
-        self.counted.setdefault(graph, BatchReads(read).counted())
+        self.counted.setdefault(graph, BatchReads(read).counted(self._given))
         for slot in reading.slots:
             if slot.fresh and not slot.weak.expired():
                 self._made[slot.key] = slot.weak
@@ -107,8 +113,11 @@ class Recordings:
 
     def arrived(self, tensor: Tensor) -> None:
         """The device has a tensor that is not computed from others of the device."""
+        storage = tensor.untyped_storage()
+        if not layer_of(sys._getframe()):
+            self._given[storage._cdata] = StorageWeakRef(storage)
         if tensor.dim() > 1 and not tensor.is_floating_point():
-            self._shapes[tensor.untyped_storage()._cdata] = tuple(tensor.shape)
+            self._shapes[storage._cdata] = tuple(tensor.shape)
 
     def computed(self, tensor: Tensor) -> None:
         """Random numbers, or what the host computed of the device's tensors: an input of a program, and no batch."""
@@ -179,7 +188,7 @@ class Recordings:
         """What was learned from since this was last asked."""
         if not self._spans:
             self._close()
-        found = [span.counted() for span in self._spans]
+        found = [span.counted(self._given) for span in self._spans]
         self._spans, self._now = [], BatchReads({})
         self._before.clear()
         return sum(n for n, _ in found), next((kind for _, kind in found if kind), "")

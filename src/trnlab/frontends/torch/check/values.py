@@ -51,7 +51,7 @@ def compute(nodes: Sequence[RecordedOperator], memories: Memories) -> None:
             if not keeps and not node.about.in_place:
                 _fill(made, memories)
         else:
-            on_host.compute(node, memories)
+            _try(node, made, memories)
         if not keeps:
             for slot in made:
                 if not slot.weak.expired():
@@ -59,6 +59,14 @@ def compute(nodes: Sequence[RecordedOperator], memories: Memories) -> None:
         if node.about.name == "aten::all":  # what a script insists on, as on finite gradients, holds
             for slot in made:
                 memories.setdefault(slot, SlotMemory(slot)).flat.fill_(1)
+
+
+def _try(node: RecordedOperator, made: Sequence[Slot], memories: Memories) -> None:
+    """Compute of what is made up; where that leads nowhere, as an index beyond its table does, make the result up."""
+    try:
+        on_host.compute(node, memories)
+    except (IndexError, RuntimeError):
+        _fill(made, memories)
 
 
 def count_of(mask: Tensor, numbers: Tensor, assumed: int) -> tuple[int, bool]:
