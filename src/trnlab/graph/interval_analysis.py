@@ -18,6 +18,7 @@ import numpy as np
 from trnlab.graph import intervals as arithmetic
 from trnlab.graph.intervals import Interval, Range, in_float32, in_format, of_format, whole
 from trnlab.graph.ir import Op, Value
+from trnlab.graph.ops import OPS, SHAPE
 from trnlab.numerics.dtypes import DType, bool_, dtype, float32
 
 
@@ -83,6 +84,8 @@ class Intervals:
         found = _found(self, value.op) if value is value.op.result else None
         if found is None:
             return of_format(value.dtype)
+        if OPS[value.op.name].kind == SHAPE or value.op.name == "select":
+            return found  # what is moved is not rounded
         if value.op.name == "convert" and value.dtype is float32 and found.whole:
             return in_float32(found)
         return in_format(found, value.dtype)
@@ -154,6 +157,15 @@ def _convert(known: Intervals, op: Op) -> Interval | None:
 
 def _first(known: Intervals, op: Op) -> Interval:
     return known.of(op.operands[0])
+
+
+def _select(known: Intervals, op: Op) -> Interval:
+    """Either of both; what is asked whether it is finite is so where it is taken."""
+    mask, taken, other = op.operands
+    found = known.of(taken)
+    if mask.op is not None and mask.op.name == "is_finite" and mask.op.operands[0] is taken:
+        found = replace(found, infinite=False, nan=False)
+    return found | known.of(other)
 
 
 def _union(known: Intervals, op: Op) -> Interval:
@@ -319,7 +331,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("custom_call", "loop"), _own_format),
     **dict.fromkeys(("all_gather", "all_to_all", "collective_broadcast", "collective_permute"), _own_format),
     **dict.fromkeys(("all_reduce", "reduce_scatter"), _over_ranks),
-    "select": lambda known, op: known.of(op.operands[1]) | known.of(op.operands[2]),
+    "select": _select,
     "clamp": _each(_clamp),
     "add": _each(arithmetic.add),
     "subtract": _each(lambda x, y: arithmetic.add(x, arithmetic.negate(y))),

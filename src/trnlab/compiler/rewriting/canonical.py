@@ -13,7 +13,7 @@ from __future__ import annotations
 from math import prod
 
 from trnlab.compiler.analysis.strided import LOOK_OPS, view_of_origin
-from trnlab.compiler.rewriting.picks import is_summed, one_hot_sum, spread_along, take_along
+from trnlab.compiler.rewriting.picks import columns_of_rows, is_summed, one_hot_sum, spread_along, take_along
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.loops import Body
@@ -42,6 +42,9 @@ def canonicalize(graph: Graph) -> None:
 
 
 def _transpose(op: Op, b: GraphBuilder) -> Value | None:
+    columns = columns_of_rows(b, op)
+    if columns is not None:
+        return columns
     seen = view_of_origin(op.result)
     if seen.base is op.result or not seen.is_contiguous:
         return None

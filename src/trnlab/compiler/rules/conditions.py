@@ -93,7 +93,8 @@ def indices_are_words(op: Op, known: Ranges) -> bool:
 
 def sums_whole_numbers(op: Op, known: Ranges) -> bool:
     """Sums of rows by index: what is added is known to be no NaN and not infinite, as whole numbers are."""
-    return indices_are_words(op, known) and known.range(op.operands[2]) is not None
+    added = known.of(op.operands[2])
+    return indices_are_words(op, known) and not (added.infinite or added.nan)
 
 
 MOST_MARKED = 1920

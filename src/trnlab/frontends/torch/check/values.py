@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which recorded operators are worth computing while a script is followed, and what stands for all other results.
 
-Small results have values. So have large ones that small ones, masks and whole numbers are made of, as long as everything
-that they are made of is known: a mask of attention that a model makes of the lengths of a batch is a large tensor, and
-says which way the model goes. Weights and what is computed with them are never known.
+Small results have values. So have large ones that small ones, masks and whole numbers are made of, as long as
+everything that they are made of is known: a mask of attention that a model makes of the lengths of a batch is a large
+tensor, and says which way the model goes. Weights and what is computed with them are never known.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _try(node: RecordedOperator, made: Sequence[Slot], memories: Memories) -> No
 
 
 def count_of(mask: Tensor, numbers: Tensor, assumed: int) -> tuple[int, bool]:
-    """How many places a mask chooses, and whether that is known: where it is not, as many each time as the first time.
+    """How many places a mask chooses, and whether that is known: where it is not, as many each time as the first.
 
     numbers: of each place how many are chosen up to it.
     """

@@ -125,8 +125,8 @@ class Assumed(TorchDispatchMode):
 
 
 def note_values(survey: Survey, op: Any, where: Location | None, how: str = "") -> None:
-    """An operator whose result has a shape, or is a number, that depends on values. how: what becomes of it outside of
-    programs; in one it is an error."""
+    """An operator whose result has a shape, or is a number, that depends on values. how: what becomes of it outside
+    of programs; in one it is an error."""
     name = op._schema.name.removeprefix("aten::").strip("_")
     by_mask, first = f"{_BY_MASK} {where}", f"nonzero {where}"
     if name == "nonzero" and survey.knows("TRN204", by_mask):

@@ -2,14 +2,15 @@
 """Elements whose places in memory go up by constant steps, as those of strided views do: they are slices.
 
 Where windows overlap, each is cut at the step from one to the next: the first parts of all windows are one slice, the
-second parts another. Autograd adds the gradient of such a view up element by element, by places that it counts; counted
-here, they are the same slices.
+second parts another. Autograd adds the gradient of such a view up element by element, by places that it counts;
+counted here, they are the same slices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -75,7 +76,7 @@ class Steps:
     def cut(self) -> tuple[int, int] | None:
         """Which dimension reaches over the step of another, and how many of its elements there are up to that."""
         order = sorted((d for d, n in enumerate(self.sizes) if n > 1), key=lambda d: -self.steps[d])
-        for outer, inner in zip(order, order[1:]):
+        for outer, inner in pairwise(order):
             step, small = self.steps[outer], self.steps[inner]
             if small and step % small == 0 and self.sizes[inner] * small > step > small:
                 return inner, step // small

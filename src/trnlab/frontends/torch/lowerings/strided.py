@@ -35,8 +35,8 @@ def _addresses(size: Any, stride: Any, offset: int) -> np.ndarray[Any, Any]:
 
 @lowers("as_strided.default", "as_strided_copy.default")
 def as_strided(site, x, size, stride, storage_offset=None):
-    """A view of memory in any order: slices, or elements by number. What lies outside of the tensor is not there to be
-    read."""
+    """A view of memory in any order: slices, or elements by number. What lies outside of the tensor is not there to
+    be read."""
     places = _storage_places(site.node.args[0].meta["val"], size, stride, storage_offset)
     if (places < 0).any():
         raise UnsupportedOperatorForm(_OUTSIDE, "take the view of the tensor that holds the memory")
