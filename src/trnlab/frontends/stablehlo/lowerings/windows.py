@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reductions over windows, and the gradient of the largest in each.
 
-A window is walked element by element: for each, a strided slice holds it for all places at once. Windows that hold
-everything up to a place, as running sums have them, are doubled instead.
+Largest elements of windows over two dimensions, and sums, have kernels (ADR 170). Any other window is walked element
+by element: for each, a strided slice holds it for all places at once. Windows that hold everything up to a place, as
+running sums have them, are doubled instead.
 """
 
 from __future__ import annotations
@@ -11,16 +12,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from trnlab.frontends.stablehlo import mlir
 from trnlab.frontends.stablehlo.entries import TracedValue
-from trnlab.frontends.stablehlo.lowerings.control import simple_body
+from trnlab.frontends.stablehlo.lowerings.control import simple_body, starting
 from trnlab.frontends.stablehlo.registry import OpSite, UnsupportedForm, lowers
-from trnlab.numerics.dtypes import bool_, float32, int32
+from trnlab.numerics.dtypes import bfloat16, bool_, float16, float32, int32
 
 _LARGEST = 1024  # elements of a window that is walked
+_POOLED = {"maximum": float("-inf"), "add": 0.0}  # and what each begins with
 Element = tuple[int, ...]
 Body = Callable[..., Sequence[TracedValue]]
 
@@ -42,6 +45,15 @@ class WindowDimensions:
         inside = [max((n - 1) * s + 1, 0) + a + b for n, s, a, b in zip(shape, self.spread, self.low, self.high)]
         extent = [(w - 1) * d + 1 for w, d in zip(self.window, self.dilation)]
         return tuple((n - e) // s + 1 if n >= e else 0 for n, e, s in zip(inside, extent, self.strides))
+
+    def moves(self, dim: int) -> bool:
+        """Whether windows are more than the elements, one after the other, along a dimension."""
+        return (self.window[dim], self.strides[dim], self.low[dim], self.high[dim]) != (1, 1, 0, 0)
+
+    def meets(self, dim: int, size: int, places: int) -> bool:
+        """Whether each window meets an element of a dimension of `size`."""
+        low = self.low[dim]
+        return 0 <= low < self.window[dim] and places > 0 and (places - 1) * self.strides[dim] - low < size
 
     def padded(self, site: OpSite, x: TracedValue, value: TracedValue) -> TracedValue:
         """x with `value` around and between its elements."""
@@ -80,12 +92,42 @@ def reduce_window(site: OpSite) -> Sequence[TracedValue]:
     are rounded once, at the end."""
     count = len(site.operands) // 2
     dtype = site.operands[0].type.dtype
-    kind = simple_body(site) if count == 1 and dtype.is_float and dtype.itemsize == 2 else None
-    if kind not in ("add", "multiply"):
+    kind = simple_body(site) if count == 1 and dtype.is_float else None
+    pooled = _pooled(site, kind) if kind in _POOLED and dtype in (bfloat16, float16, float32) else None
+    if pooled is not None:
+        return [pooled]
+    if kind not in ("add", "multiply") or dtype.itemsize != 2:
         return _reduced(site, site.operands[:count], site.operands[count:], lambda *held: site.region(0, *held))
     x, start = (site.op("convert", v, dtype=float32) for v in site.operands)
     found = _reduced(site, [x], [start], lambda total, element: [site.op(kind, total, element)])
     return [site.op("convert", v, dtype=dtype) for v in found]
+
+
+def _pooled(site: OpSite, kind: str) -> TracedValue | None:
+    """Largest elements of windows over two dimensions, or sums, as the op that has a kernel; None of others."""
+    x, start = site.operands
+    windows, rank = _windows(site, len(x.shape)), len(x.shape)
+    if starting(site, start) != _POOLED[kind] or {*windows.spread, *windows.dilation} != {1}:
+        return None
+    wide = [d for d in range(rank) if windows.moves(d)]
+    if rank < 2 or not wide or len(wide) > 2:
+        return None
+    (first, *others), places = wide, windows.places(x.shape)
+    last = others[0] if others else first + 1 if first + 1 < rank else first - 1
+    order = (*(d for d in range(rank) if d not in (first, last)), *sorted((first, last)))
+    if not all(windows.meets(d, x.shape[d], places[d]) for d in order[-2:]):
+        return None
+    sides = {
+        "window": windows.window,
+        "window_strides": windows.strides,
+        "padding_low": windows.low,
+        "places": places,
+    }
+    attrs: dict[str, Any] = {name: tuple(of[d] for d in order[-2:]) for name, of in sides.items()}
+    name, more = ("trn.max_pool", {}) if kind == "maximum" else ("trn.avg_pool", {"divisor": 1.0})
+    turned = site.op("transpose", x, permutation=order)
+    found = site.op(name, turned, **attrs, **more)
+    return site.op("transpose", found, permutation=tuple(order.index(d) for d in range(rank)))
 
 
 def _reduced(
