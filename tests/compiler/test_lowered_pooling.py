@@ -12,6 +12,7 @@ from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interpret import interpret
 from trnlab.kernels.pooling.maxima import max_pool
 from trnlab.kernels.pooling.maxima_gradient import max_pool_gradient
+from trnlab.kernels.pooling.ordered_gradient import ordered_pool_gradient
 from trnlab.kernels.view import full
 from trnlab.kernels.windows import Slide
 from trnlab.numerics.dtypes import bfloat16, float32
@@ -92,6 +93,62 @@ def test_of_several_nan_one_gets_the_gradient(dtype):
         dx = dx.astype(np.float32)
         assert dx.sum() == given.size
         assert dx[picked].sum() == float(holds.sum())
+
+
+def in_order(x, dy, window, strides):
+    """Of each window the element that is left where each stays as long as it is at least the next one."""
+    dx = np.zeros_like(x)
+    for place in np.ndindex(*dy.shape):
+        *lead, top, left = place
+        rows, cols = (range(n * s, n * s + k) for n, s, k in zip((top, left), strides, window))
+        best, *others = ((*lead, r, c) for r in rows for c in cols)
+        for other in others:
+            best = best if x[best] >= x[other] else other
+        dx[best] += dy[place]
+    return dx
+
+
+@pytest.mark.parametrize("sbuf", [None, 5000])
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(
+    ("shape", "window", "strides"),
+    [
+        ((2, 3, 9, 8), (3, 3), (2, 2)),
+        ((1, 2, 13, 12), (3, 2), (1, 3)),
+        ((3, 50, 8, 7), (2, 2), (3, 3)),
+        ((1, 1, 6, 6), (6, 6), (1, 1)),
+    ],
+)
+def test_the_gradient_in_order(shape, window, strides, dtype, sbuf):
+    rng = np.random.default_rng(0)
+    x = rng.choice(np.float32([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, 2.0, -1.0]), shape)
+    places = tuple((n - k) // s + 1 for n, k, s in zip(shape[2:], window, strides))
+    dy = rng.integers(-4, 5, (*shape[:2], *places)).astype(np.float32)
+    dy.flat[:2] = np.inf, np.nan
+    wanted = in_order(x, dy, window, strides)
+    attrs = {"window": window, "window_strides": strides, "padding_low": (0, 0), "places": places}
+    b = GraphBuilder("pool")
+    operands = b.input("dy", dy.shape, dtype), b.input("x", shape, dtype)
+    b.output(b.op("trn.max_pool_backward", *operands, **attrs, ordered=True))
+    given = [a.astype(dtype.numpy) for a in (dy, x)]
+    if sbuf is None:
+        found = [execute_in_both_orders(b.graph, given, chip=chip) for chip in ("trn1", "trn2")]
+    else:
+        found = [[banded_in_order(*given, dtype, attrs, sbuf)]]
+    for (got,) in (interpret(b.graph, given), *found):
+        np.testing.assert_array_equal(got.astype(np.float32), wanted)
+
+
+def banded_in_order(dy, x, dtype, attrs, sbuf):
+    chip = chips.get("trn1")
+    b = Builder("pool", chip, sbuf_limit=sbuf + (6 * 1024 if x.shape[-1] > 8 else 0))
+    names = ("x", x.shape), ("dy", dy.shape), ("dx", x.shape)
+    params = [full(b.param(name, shape, dtype.name)) for name, shape in names]
+    sizes = zip(x.shape[2:], attrs["window"], attrs["places"], attrs["window_strides"])
+    ordered_pool_gradient(b, *params, tuple(Slide(*size) for size in sizes))
+    got = np.empty(x.shape, dtype.numpy)
+    Machine(chip).call(b.build(), [x, dy, got])
+    return got
 
 
 def test_bands():

@@ -66,6 +66,7 @@ PAD = {"edge_padding_low": (1, -1), "edge_padding_high": (0, 0), "interior_paddi
 QKV = ["2x4x5x8xbfloat16", "2x2x7x8xbfloat16", "2x2x7x8xbfloat16"]
 WINDOWS = {"window": (2, 3), "window_strides": (2, 1), "padding_low": (0, 1), "places": (4, 6)}
 RESIZED = {"rule": "linear", "places": (4, 6), "row_scale": 0.0, "column_scale": 1.5}
+ORDERED = {"window": (3, 2), "window_strides": (2, 2), "padding_low": (0, 0), "places": (4, 3), "ordered": True}
 AVERAGES = {**WINDOWS, "counted": (0, 1), "divisor": 0.0}
 HEADS = {"causal": True, "scale": 0.5, "hides": False, "shifted": False, "precision": "DEFAULT"}
 SHIFTED, BACK = {**HEADS, "shifted": True}, {**HEADS, "dbias": ""}
@@ -149,7 +150,8 @@ FOLLOWS = [
     ("trn.softmax_statistics", ["2x3x4xbfloat16"], {"dimensions": (2,)}, ["2x2x3xfloat32"]),
     ("trn.sum_of_squares", ["2x3x4xbfloat16"], {"dimensions": (1, 2)}, ["2xfloat32"]),
     ("trn.max_pool", ["2x9x6xfloat32"], WINDOWS, ["2x4x6xfloat32"]),
-    ("trn.max_pool_backward", ["2x4x6xfloat32", "2x9x6xbfloat16"], WINDOWS, ["2x9x6xfloat32"]),
+    ("trn.max_pool_backward", ["2x4x6xfloat32", "2x9x6xbfloat16"], {**WINDOWS, "ordered": False}, ["2x9x6xfloat32"]),
+    ("trn.max_pool_backward", ["2x4x3xfloat32", "2x9x6xbfloat16"], ORDERED, ["2x9x6xfloat32"]),
     ("trn.attention", QKV, HEADS, [QKV[0], "2x4x5xfloat32"]),
     ("trn.avg_pool", ["2x9x6xbfloat16"], AVERAGES, ["2x4x6xbfloat16"]),
     ("trn.avg_pool_backward", ["2x4x6xfloat32"], {**AVERAGES, "size": (9, 6)}, ["2x9x6xfloat32"]),

@@ -185,6 +185,8 @@ def _max_pool(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple
 
 def _max_pool_backward(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
     """Elements in turn: of windows that have not met their largest yet, those that are it."""
+    if attrs["ordered"]:
+        return _ordered_pool_backward(b, operands, attrs)
     dout, x = operands
     (best,) = _max_pool(b, (x,), attrs)
     free, total = b.compare(dout, "EQ", dout), b.constant(0.0, float32, x.shape)
@@ -199,6 +201,21 @@ def _max_pool_backward(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs)
         mine = b.and_(b.and_(b.or_(b.compare(seen, "EQ", best), b.compare(seen, "NE", seen)), free), there)
         free = b.and_(free, b.not_(mine))
         total = b.add(total, _given_back(b, b.select(mine, dout, 0.0), first, sizes, attrs))
+    return (total,)
+
+
+def _ordered_pool_backward(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
+    """Elements in turn: one stays as long as it is at least the next. Windows before come first in the sums."""
+    dout, x = operands
+    elements = _windows(b, x, attrs)
+    (_, best), *others = elements
+    chosen, total = b.constant(0, int32, dout.shape), b.constant(0.0, float32, x.shape)
+    for number, (_, seen) in enumerate(others, 1):
+        stays = b.compare(best, "GE", seen)
+        best, chosen = b.select(stays, best, seen), b.select(stays, chosen, number)
+    for number, (first, _) in reversed(list(enumerate(elements))):
+        share = b.select(b.compare(chosen, "EQ", number), dout, 0.0)
+        total = b.add(total, _given_back(b, share, first, x.shape[-2:], attrs))
     return (total,)
 
 

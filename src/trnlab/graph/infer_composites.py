@@ -85,6 +85,16 @@ def _max_pool(types: Types, attrs: Attrs) -> TensorType:
 
 def _max_pool_backward(types: Types, attrs: Attrs) -> TensorType:
     dout, x = types
+    if attrs["ordered"]:
+        names = "window_strides", "window", "padding_low"
+        for size, n, step, window, low in zip(x.shape[-2:], attrs["places"], *(attrs[name] for name in names)):
+            within = low == 0 and (n - 1) * step + window <= size
+            _need(
+                within,
+                "windows whose elements are looked at in order lie within the operand",
+                size,
+                (n, step, window),
+            )
     _need(dout.shape == _windows(x, attrs).shape, "dout has another shape", _windows(x, attrs).shape, dout.shape)
     return TensorType(x.shape, dout.dtype)
 

@@ -230,9 +230,16 @@ _TABLE: tuple[OpDef, ...] = (
     ),
     # Largest elements of windows over the last two dimensions, and the way back, to the first largest element of each
     # window: place i of `places` sees elements i * window_strides - padding_low on, as far as there are any. NaN is
-    # larger than all.
+    # larger than all. ordered: to the element that is left where each stays as long as it is at least the next one,
+    # row by row, so that NaN gives way to what follows it; windows lie within the operand.
     OpDef("trn.max_pool", WINDOW, ("operand",), "f", _WINDOW_ATTRS),
-    OpDef("trn.max_pool_backward", WINDOW, ("dout", "operand"), "f", _WINDOW_ATTRS),
+    OpDef(
+        "trn.max_pool_backward",
+        WINDOW,
+        ("dout", "operand"),
+        "f",
+        {**_WINDOW_ATTRS, "ordered": Attr("bool", False)},
+    ),
     # Sums over such windows, divided by `divisor`; where that is 0, by how many elements of the window are no more
     # than `counted` beyond the operand. Sums are float32. The way back is to an operand of `size`.
     OpDef("trn.avg_pool", WINDOW, ("operand",), "f", _AVERAGE_ATTRS),

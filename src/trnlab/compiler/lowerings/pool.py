@@ -10,6 +10,7 @@ from trnlab.graph.windows.resizing import taps_of, terms_back, terms_of
 from trnlab.kernels.pooling.averages import Divisors, window_averages, window_averages_gradient
 from trnlab.kernels.pooling.maxima import max_pool
 from trnlab.kernels.pooling.maxima_gradient import max_pool_gradient
+from trnlab.kernels.pooling.ordered_gradient import ordered_pool_gradient
 from trnlab.kernels.pooling.resizing import WeightedSums, resize
 from trnlab.kernels.windows import Slide
 
@@ -27,7 +28,8 @@ def lower_pool(low: Lowering) -> None:
     if op.name == "trn.max_pool":
         max_pool(low.b, first, result, slides)
     elif op.name == "trn.max_pool_backward":
-        max_pool_gradient(low.b, others[0], first, result, slides)
+        gradient = ordered_pool_gradient if op.attrs["ordered"] else max_pool_gradient
+        gradient(low.b, others[0], first, result, slides)
     else:
         kernel = window_averages if op.name == "trn.avg_pool" else window_averages_gradient
         kernel(low.b, first, result, slides, Divisors(*window_divisors(op.attrs, size)))

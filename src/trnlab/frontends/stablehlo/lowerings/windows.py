@@ -20,6 +20,7 @@ from trnlab.frontends.stablehlo import mlir
 from trnlab.frontends.stablehlo.entries import TracedValue
 from trnlab.frontends.stablehlo.lowerings.control import simple_body, starting
 from trnlab.frontends.stablehlo.registry import OpSite, UnsupportedForm, lowers
+from trnlab.kernels.pooling.ordered_gradient import MOST_ELEMENTS
 from trnlab.numerics.dtypes import bfloat16, bool_, float16, float32, int32
 
 _LARGEST = 1024  # elements of a window that is walked
@@ -106,28 +107,39 @@ def reduce_window(site: OpSite) -> Sequence[TracedValue]:
 def _pooled(site: OpSite, kind: str) -> TracedValue | None:
     """Largest elements of windows over two dimensions, or sums, as the op that has a kernel; None of others."""
     x, start = site.operands
-    windows, rank = _windows(site, len(x.shape)), len(x.shape)
-    if starting(site, start) != _POOLED[kind] or {*windows.spread, *windows.dilation} != {1}:
+    found = _over_two(_windows(site, len(x.shape)), x.shape)
+    if found is None or starting(site, start) != _POOLED[kind]:
         return None
+    order, attrs = found
+    if kind == "maximum":
+        return _turned(site, order, "trn.max_pool", [x], attrs)
+    return _turned(site, order, "trn.avg_pool", [x], {**attrs, "divisor": 1.0})
+
+
+def _over_two(windows: WindowDimensions, shape: Sequence[int]) -> tuple[Element, dict[str, Any]] | None:
+    """The order of dimensions in which windows lie over the last two, and how they lie there. None where they lie
+    over more, have gaps, or see nothing."""
+    rank, places = len(shape), windows.places(shape)
     wide = [d for d in range(rank) if windows.moves(d)]
-    if rank < 2 or not wide or len(wide) > 2:
+    if rank < 2 or not wide or len(wide) > 2 or {*windows.spread, *windows.dilation} != {1}:
         return None
-    (first, *others), places = wide, windows.places(x.shape)
+    (first, *others) = wide
     last = others[0] if others else first + 1 if first + 1 < rank else first - 1
     order = (*(d for d in range(rank) if d not in (first, last)), *sorted((first, last)))
-    if not all(windows.meets(d, x.shape[d], places[d]) for d in order[-2:]):
+    if 0 in places or not all(windows.meets(d, shape[d], places[d]) for d in order[-2:]):
         return None
-    sides = {
-        "window": windows.window,
-        "window_strides": windows.strides,
-        "padding_low": windows.low,
-        "places": places,
-    }
-    attrs: dict[str, Any] = {name: tuple(of[d] for d in order[-2:]) for name, of in sides.items()}
-    name, more = ("trn.max_pool", {}) if kind == "maximum" else ("trn.avg_pool", {"divisor": 1.0})
-    turned = site.op("transpose", x, permutation=order)
-    found = site.op(name, turned, **attrs, **more)
-    return site.op("transpose", found, permutation=tuple(order.index(d) for d in range(rank)))
+    sides = {"window": windows.window, "window_strides": windows.strides, "padding_low": windows.low}
+    sides |= {"places": places}
+    return order, {name: tuple(of[d] for d in order[-2:]) for name, of in sides.items()}
+
+
+def _turned(
+    site: OpSite, order: Sequence[int], name: str, operands: Sequence[TracedValue], attrs: dict[str, Any]
+) -> TracedValue:
+    """An op of operands in another order of dimensions, in that of the operands."""
+    turned = [site.op("transpose", x, permutation=tuple(order)) for x in operands]
+    back = tuple(order.index(d) for d in range(len(order)))
+    return site.op("transpose", site.op(name, *turned, **attrs), permutation=back)
 
 
 def _reduced(
@@ -186,6 +198,9 @@ def select_and_scatter(site: OpSite) -> TracedValue:
     """The element of each window that the first body prefers gets the window's source, combined by the second."""
     x, source, start = site.operands
     windows, shape = _windows(site, len(x.shape)), source.shape
+    unpooled = _unpooled(site, windows)
+    if unpooled is not None:
+        return unpooled
     filler = site.t.number(0, x.type.dtype)
     padded = windows.padded(site, x, filler)
     inside = windows.padded(site, site.t.number(True, bool_, x.shape), site.t.number(False, bool_))
@@ -204,6 +219,30 @@ def select_and_scatter(site: OpSite) -> TracedValue:
         share = site.op("select", here, source, site.t.broadcast(start, shape))
         (total,) = site.region(1, total, _spread_back(site, windows, share, element, x.shape, start))
     return total
+
+
+def _unpooled(site: OpSite, windows: WindowDimensions) -> TracedValue | None:
+    """The gradient of largest elements as the op that has a kernel; None where windows reach beyond the tensor, or
+    bodies are others than a comparison of the first with the second and a sum."""
+    x, source, start = site.operands
+    found = _over_two(windows, x.shape)
+    plain = x.type.dtype is source.type.dtype and x.type.dtype in (bfloat16, float16, float32)
+    if found is None or not plain or any((*windows.low, *windows.high)) or prod(windows.window) > MOST_ELEMENTS:
+        return None
+    first = starting(site, start)
+    if simple_body(site, 1) != "add" or not _keeps_what_is_at_least(site) or first != 0 or np.signbit(first):
+        return None
+    order, attrs = found
+    return _turned(site, order, "trn.max_pool_backward", [source, x], {**attrs, "ordered": True})
+
+
+def _keeps_what_is_at_least(site: OpSite) -> bool:
+    """Whether the body that selects is first >= second."""
+    block = site.raw.regions[0].blocks[0]
+    ops, arguments = list(block.operations), list(block.arguments)
+    if len(ops) != 2 or str(ops[0].operation.name) != "stablehlo.compare" or list(ops[0].operands) != arguments:
+        return False
+    return list(ops[1].operands) == list(ops[0].results) and "GE" in str(ops[0].attributes["comparison_direction"])
 
 
 def _spread_back(
