@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from tools.zoo.models import MODELS
-from tools.zoo.run_one import Training, on_device, reference, verdict
+from tools.zoo.run_one import on_device, reference, verdict
+from tools.zoo.training import Training
 from trnlab import chips
 from trnlab.runtime import session
 

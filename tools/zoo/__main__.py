@@ -32,7 +32,8 @@ fp32, AdamW) beside PyTorch on the host in float64 (float32 for the mixtures of 
 float64). {steps} steps of training where a cell says no other number. `trains`, with the largest distance of a loss
 as a part of the largest loss: the losses of all steps are as near as rounding explains. How far rounding moves them
 is what it does to four trainings of the host in float32, three of them from weights that are off by a rounding or
-two; a training is `wrong` beyond 20 times that and 1e-5.
+two; a training is `wrong` beyond 20 times that and 1e-5. So is one of which any element of any gradient of the first
+step is off by more than 20 times what rounding does to its tensor on the host, and 1e-5 of the largest in it.
 
 Where rounding alone moves the host's losses by more than a thousandth (batch norm over few elements, say), two
 trainings part ways whoever computes them. There the steps come `in pairs`: both steps on one batch, each pair from
@@ -44,9 +45,9 @@ against XLA on the CPU, which runs the same captured programs and draws the same
 
 With `compile_step` everything runs on the chip. With `torch.compile` the model and the optimizer's step are
 compiled, and each operator beside them (a loss that the model does not compute, zeros for the optimizer's state) is
-a program of its own. Operators that the host ran during the steps would be in the table. With `xla`, XLA runs on the
-CPU what `compile_step` captures, as an opinion on front end and graph that has nothing of the compiler or the chip in
-it. The page is written by `make zoo`.
+a program of its own. With `eager` nothing is compiled: the step is what was recorded. Operators that the host ran
+during the steps would be in the table. With `xla`, XLA runs on the CPU what `compile_step` captures, as an opinion on
+front end and graph that has nothing of the compiler or the chip in it. The page is written by `make zoo`.
 
 """
 
@@ -145,6 +146,10 @@ def cell(record: dict[str, Any]) -> str:
         how = ", in pairs" if record.get("pairs") else ""
         steps = record["steps"]
         how += f", {steps} step{'s' * (steps > 1)}" if steps != STEPS else ""
+        slopes = record.get("gradients")
+        how += (
+            f", {slopes['worst']} off by {slopes['gap'] / slopes['scale']:.0e}" if slopes and slopes["wrong"] else ""
+        )
         return f"{verdict}, {record['gap'] / record['scale']:.0e}{how}" + on_host(hosts)
     operators = ", ".join(record.get("operators", ()))
     return " ".join(filter(None, (verdict, record.get("code", ""), operators)))
