@@ -123,3 +123,37 @@ def test_a_backward_pass_of_keras_is_told_by_its_lines(tmp_path):
     parts = examine(Script(path), [target], Session(target, precision="fp32")).targets[0].parts
     assert set(parts) == {"forward", "backward", "update"}
     assert parts["backward"] > parts["forward"] > parts["update"]
+
+
+UPDATED = """
+import jax, jax.numpy as jnp
+
+def loss(params, x, y):
+    for w in params:
+        x = jax.nn.relu(x @ w)
+    return ((x - y) ** 2).mean()
+
+@jax.jit
+def train(params, moments, count, x, y):
+    found, grads = jax.value_and_grad(loss)(params, x, y)
+    count = count + 1
+    moments = [0.9 * m + 0.1 * g for m, g in zip(moments, grads)]
+    scale = 1 - 0.9 ** count.astype(jnp.float32)
+    return [p - 1e-3 * m / (scale + 1e-8) for p, m in zip(params, moments)], moments, count, found
+
+params = [jnp.ones((512, 512)) for _ in range(3)]
+moments, count = [jnp.zeros_like(p) for p in params], jnp.zeros((), jnp.int32)
+for _ in range(3):
+    params, moments, count, _ = train(params, moments, count, jnp.ones((256, 512)), jnp.ones((256, 512)))
+"""
+
+
+def test_what_is_made_of_gradients_is_the_update(tmp_path):
+    """Three of four of its bytes, which take as long as all products."""
+    path = tmp_path / "train.py"
+    path.write_text(UPDATED)
+    target = chips.target("trn1.2xlarge")
+    (found,) = examine(Script(path), [target], Session(target)).targets
+    assert set(found.parts) == {"forward", "backward", "update"}
+    assert sum(found.parts.values()) == pytest.approx(found.step_s, rel=0.05)
+    assert found.parts["update"] > 0.25 * found.step_s

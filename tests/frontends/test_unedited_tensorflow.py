@@ -12,7 +12,9 @@ import keras  # noqa: E402
 from trnlab import chips, host_ops  # noqa: E402
 from trnlab.frontends.common import engine  # noqa: E402
 from trnlab.frontends.tensorflow import everywhere  # noqa: E402
+from trnlab.frontends.torch.check.report import examine  # noqa: E402
 from trnlab.runtime import session  # noqa: E402
+from trnlab.runtime.script import Script  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept:DeprecationWarning")  # Keras'
 X = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
@@ -174,3 +176,21 @@ def test_run_eagerly_stays_as_it_is(chip, said):
     fitted(run_eagerly=True)
     assert not chip.ran
     assert not said
+
+
+KERAS = """
+import keras, numpy as np
+layers = keras.layers
+model = keras.Sequential([layers.Input((64,)), layers.Dense(256, "relu"), layers.Dense(10)])
+model.compile(keras.optimizers.SGD(0.1, momentum=0.9), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+model.fit(np.zeros((24, 64), "float32"), np.zeros(24, "int32"), batch_size=8, verbose=0)
+"""
+
+
+def test_a_step_of_keras_is_of_samples_and_has_all_phases(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(KERAS)
+    target = chips.target("trn1.2xlarge")
+    report = examine(Script(path), [target], session.Session(target))
+    assert (report.per_step, report.counted) == (8, "samples")
+    assert set(report.targets[0].parts) == {"forward", "backward", "update"}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tools.zoo.gradients import compared, gradients, reference_gradients
 from tools.zoo.models import MODELS
 from tools.zoo.run_one import on_device, reference, verdict
 from tools.zoo.training import Training
@@ -49,3 +50,28 @@ def test_a_wrong_update_is_found_in_pairs_of_steps_and_in_a_whole_training():
     pairs = max(abs(a - b) for a, b in zip(wrong.losses(4, starts), exact))
     assert {verdict(gap, host) for gap in (free, pairs)} == {"wrong"}
     assert verdict(host.band, host) == "trains"
+
+
+@pytest.mark.parametrize("way", ["eager", "compile_step"])
+def test_gradients_are_those_of_the_host(way):
+    torch.manual_seed(0)
+    subject = MODELS["batch_normed_mlp"]()
+    with session.activate(session.Session(chips.target("trn1.2xlarge"), "fp32")):
+        found = compared(gradients(subject, way=way), reference_gradients(subject))
+    assert found["count"] == len(list(subject.model.parameters()))
+    assert not found["wrong"], found
+
+
+def test_a_wrong_gradient_is_found_which_no_loss_shows():
+    torch.manual_seed(0)
+    subject = MODELS["batch_normed_mlp"]()
+    host, exact = reference_gradients(subject), gradients(subject, torch.float64)
+    name = max(exact, key=lambda n: exact[n].numel())
+    for wrong in (
+        lambda g: g * (1 + 1e-3),
+        lambda g: g.index_fill(0, torch.tensor([1]), 0.0),
+        lambda g: g * torch.nan,
+    ):
+        assert compared({**exact, name: wrong(exact[name])}, host)["wrong"]
+    assert compared({n: g for n, g in exact.items() if n != name}, host)["missing"] == [name]
+    assert not compared(exact, host)["wrong"]

@@ -33,7 +33,6 @@ from trnlab.runtime.step_cost import (
     StepPrograms,
     phases,
     phases_by_lines,
-    phases_by_names,
 )
 from trnlab.sim.timing import on_both
 from trnlab.units import PS_PER_S
@@ -54,7 +53,6 @@ class GraphRuns:
     phase: str = ""  # which one, "" where its name says it
     names: tuple[str, ...] = ()  # of inputs, for people
     by_lines: bool = False  # whether the lines of its ops say which of them are of the backward pass
-    by_names: bool = False  # whether their names do, and of the forward pass
 
 
 @dataclass
@@ -190,7 +188,6 @@ def cost_of(part: GraphRuns, executable: Executable) -> StepCost:
     loss = program.outputs[part.loss] if part.loss is not None else None
     updated = [program.inputs[source] for source in part.graph.aliases.values()]
     told = phases_by_lines(program, updated) if part.by_lines else None
-    told = phases_by_names(program, part.graph, updated) if part.by_names else told
     return StepCost(executable, told or phases(program, loss, updated))
 
 
