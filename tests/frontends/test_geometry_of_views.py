@@ -8,7 +8,7 @@ import random
 import pytest
 import torch
 
-from trnlab.frontends.torch.recording.geometry import form_of, meet, shown
+from trnlab.frontends.torch.geometry import form_of, meet, shown
 
 pytestmark = pytest.mark.torch
 

@@ -22,8 +22,8 @@ from trnlab.frontends.torch.check.values import compute, count_of
 from trnlab.frontends.torch.device import dlpack
 from trnlab.frontends.torch.device.dlpack import as_neuron
 from trnlab.frontends.torch.findings.locations import layer_of
+from trnlab.frontends.torch.geometry import TensorMeta
 from trnlab.frontends.torch.recording import barriers
-from trnlab.frontends.torch.recording.geometry import TensorMeta
 from trnlab.frontends.torch.recording.memory import Memories
 from trnlab.frontends.torch.recording.passes import RecordingPart
 from trnlab.frontends.torch.recording.programs import NumberedRecording, RecordedProgram

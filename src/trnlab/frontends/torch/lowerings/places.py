@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from trnlab.frontends.torch.geometry import MemoryRegion, TensorMeta, region
 from trnlab.frontends.torch.lowerings.registry import LoweringSite
-from trnlab.frontends.torch.recording.geometry import MemoryRegion, TensorMeta, region
 from trnlab.graph.interpret import apply
 from trnlab.graph.ir import Value
 from trnlab.graph.ops import OPS, SHAPE

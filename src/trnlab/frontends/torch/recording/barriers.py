@@ -19,9 +19,9 @@ from trnlab.frontends.torch.device import allocations, dlpack
 from trnlab.frontends.torch.device.dispatch import untraced
 from trnlab.frontends.torch.device.host_ops import NOT_HERE
 from trnlab.frontends.torch.findings import provenance
+from trnlab.frontends.torch.geometry import TensorMeta
 from trnlab.frontends.torch.recording.computing import Computer, busy
 from trnlab.frontends.torch.recording.draws import draw
-from trnlab.frontends.torch.recording.geometry import TensorMeta
 from trnlab.frontends.torch.recording.masks import chosen
 from trnlab.frontends.torch.recording.operators import operator
 from trnlab.frontends.torch.recording.recorder import LONGEST, NOT_RECORDED, OperatorRecorder, RecordedOperator

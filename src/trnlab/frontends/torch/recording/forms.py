@@ -15,9 +15,9 @@ from trnlab.frontends.torch.device.dispatch import tracing_allowed
 from trnlab.frontends.torch.device.dlpack import as_neuron
 from trnlab.frontends.torch.device.host_ops import give_memory, without_garbage
 from trnlab.frontends.torch.device.types import _FORMATS
+from trnlab.frontends.torch.geometry import TensorMeta, form_of
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode, unlogged
-from trnlab.frontends.torch.recording.geometry import TensorMeta, form_of
 from trnlab.frontends.torch.recording.operators import OperatorSchema, is_factor, plain
 
 

@@ -23,8 +23,8 @@ from trnlab.frontends.torch.device.allocations import without
 from trnlab.frontends.torch.device.dispatch import tracing_allowed
 from trnlab.frontends.torch.device.types import unnarrowed
 from trnlab.frontends.torch.findings.survey import raising
+from trnlab.frontends.torch.geometry import MemoryRegion, TensorMeta, region
 from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode
-from trnlab.frontends.torch.recording.geometry import MemoryRegion, TensorMeta, region
 from trnlab.frontends.torch.recording.memory import Array, Memories, SlotMemory, bound, of_number, stored
 from trnlab.frontends.torch.recording.operators import divides, inverse
 from trnlab.frontends.torch.recording.recorder import HostNumber, RecordedOperator, Ref, Slot

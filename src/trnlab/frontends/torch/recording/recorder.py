@@ -19,9 +19,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from trnlab.frontends.torch.device.allocations import Known, PendingRecording, keep
 from trnlab.frontends.torch.device.dlpack import as_neuron, is_shared
 from trnlab.frontends.torch.device.types import _FORMATS
+from trnlab.frontends.torch.geometry import TensorMeta, form_of, meet
 from trnlab.frontends.torch.pytorch.tensors import node_of_backward, uses_of_storage
 from trnlab.frontends.torch.recording.forms import OperatorForm, make_room, results_of
-from trnlab.frontends.torch.recording.geometry import TensorMeta, form_of, meet
 from trnlab.frontends.torch.recording.indices import MASKS, chooses_nothing
 from trnlab.frontends.torch.recording.operators import OperatorSchema, instead, is_factor, operator
 from trnlab.frontends.torch.recording.places import Places

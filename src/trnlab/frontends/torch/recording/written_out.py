@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, fx
 
 from trnlab.frontends.torch.capture.tracing import functional_of_new_ones
+from trnlab.frontends.torch.geometry import MemoryRegion, TensorMeta, shown, view_of
 from trnlab.frontends.torch.graph_templates import GraphTemplate, pieces
 from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode
 from trnlab.frontends.torch.pytorch.graphs import module_of
 from trnlab.frontends.torch.recording.forms import Factor, OperatorForm, Tensors
-from trnlab.frontends.torch.recording.geometry import MemoryRegion, TensorMeta, shown, view_of
 from trnlab.frontends.torch.recording.operators import FOREACH, MODERATE, OperatorSchema, call
 from trnlab.frontends.torch.recording.recorder import RecordedOperator
 
