@@ -10,7 +10,7 @@ import torch
 import trnlab.frontends.torch as neuron
 from trnlab import chips
 from trnlab.frontends.torch import recording
-from trnlab.frontends.torch.lowerings.places import Steps
+from trnlab.frontends.torch.steps_in_memory import Steps
 from trnlab.runtime import session
 
 pytestmark = pytest.mark.torch

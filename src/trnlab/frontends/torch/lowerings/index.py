@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from trnlab.frontends.torch.lowerings.index_rows import row_ids, rows_of
-from trnlab.frontends.torch.lowerings.places import added
 from trnlab.frontends.torch.lowerings.registry import (
     Lowering,
     LoweringSite,
@@ -30,6 +29,7 @@ from trnlab.frontends.torch.lowerings.registry import (
     lowers,
 )
 from trnlab.frontends.torch.lowerings.shape import padded
+from trnlab.frontends.torch.steps_in_memory import added
 from trnlab.graph.ir import Value
 from trnlab.graph.passes.rewrite import is_zero
 from trnlab.numerics.dtypes import bool_, float32, int32
@@ -475,7 +475,7 @@ def index_add(site, x, dim, ids, source, alpha=1):
     if ids.type.size == 0 or x.type.size == 0:
         return site.shaped(x)
     source = source if alpha == 1 else b.multiply(source, alpha)
-    slices = added(site, site.wide(x), ids, site.wide(source)) if x.dtype.is_float else None
+    slices = added(site.b, site.wide(x), ids, site.wide(source)) if x.dtype.is_float else None
     if slices is not None:
         return site.shaped(site.cast(slices))
     site.watch.index(ids, 0, x.shape[dim])

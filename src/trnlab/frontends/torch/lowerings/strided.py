@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from trnlab.frontends.torch.lowerings.index import _added, _assigned, _constant_ids, _wrapped, elements
-from trnlab.frontends.torch.lowerings.places import shown
 from trnlab.frontends.torch.lowerings.registry import LoweringSite, UnsupportedOperatorForm, dim_of, lowers
+from trnlab.frontends.torch.steps_in_memory import shown
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import bool_
 
@@ -70,7 +70,7 @@ def unfold(site, x, dim, size, step):
 
 def _elements_at(site: LoweringSite, x: Value, places: np.ndarray[Any, Any]) -> Value:
     """Elements by their row-major numbers."""
-    found = shown(site, x, places)
+    found = shown(site.b, x, places)
     return elements(site, x, _constant_ids(site, places)) if found is None else found
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from trnlab.frontends.torch.geometry import MemoryRegion, TensorMeta, region
-from trnlab.frontends.torch.lowerings.registry import LoweringSite
+from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interpret import apply
 from trnlab.graph.ir import Value
 from trnlab.graph.ops import OPS, SHAPE
@@ -108,11 +108,11 @@ class Steps:
     def _form(self) -> TensorMeta:
         return TensorMeta(self.sizes, self.steps, None, 0)  # type: ignore[arg-type]  # of whatever format
 
-    def read(self, site: LoweringSite, line: Value) -> Value:
+    def read(self, b: GraphBuilder, line: Value) -> Value:
         """The elements of memory `line` at these places."""
-        b, found = site.b, self.cut()
+        found = self.cut()
         if found is not None:
-            return b.concatenate([part.read(site, line) for _, _, part in self.parts()], found[0])
+            return b.concatenate([part.read(b, line) for _, _, part in self.parts()], found[0])
         lies = self._region(line.shape[0])
         assert lies is not None
         block = b.reshape(b.slice_dim(line, 0, lies.start, lies.start + prod(lies.shape)), lies.shape)
@@ -123,13 +123,13 @@ class Steps:
         block = b.reshape(block, tuple(self.sizes[d] for d in order))
         return b.transpose(block, [order.index(d) for d in range(len(order))]) if order != _counted(order) else block
 
-    def added(self, site: LoweringSite, line: Value, updates: Value, nothing: float) -> Value:
+    def added(self, b: GraphBuilder, line: Value, updates: Value, nothing: float) -> Value:
         """Memory with updates added at these places, windows before those that follow them as PyTorch adds them.
         nothing: what is added to all other elements, a zero of the sign that leaves them what they are."""
-        b, found = site.b, self.cut()
+        found = self.cut()
         if found is not None:
             for start, n, part in reversed(list(self.parts())):
-                line = part.added(site, line, b.slice_dim(updates, found[0], start, start + n), nothing)
+                line = part.added(b, line, b.slice_dim(updates, found[0], start, start + n), nothing)
             return line
         lies = self._region(line.shape[0])
         assert lies is not None
@@ -165,20 +165,20 @@ def counted(ids: Value) -> Places | None:
     return found
 
 
-def shown(site: LoweringSite, x: Value, places: Places) -> Value | None:
+def shown(b: GraphBuilder, x: Value, places: Places) -> Value | None:
     """The elements of a tensor, in row-major order, at places, in the shape of those; None where these are not a few
     slices."""
     found = Steps.of(places)
     if found is None or (found.slices(x.type.size) or MOST_SLICES + 1) > MOST_SLICES:
         return None
-    return found.read(site, site.b.reshape(x, (x.type.size,)))
+    return found.read(b, b.reshape(x, (x.type.size,)))
 
 
-def added(site: LoweringSite, x: Value, ids: Value, updates: Value) -> Value | None:
+def added(b: GraphBuilder, x: Value, ids: Value, updates: Value) -> Value | None:
     """Memory x [N] with updates [M] added at places ids [M] that are counted; None where these are not a few
     slices."""
     places = counted(ids) if len(x.shape) == len(ids.shape) == 1 else None
     found = None if places is None else Steps.of_line(places)
     if found is None or (found.slices(x.shape[0]) or MOST_SLICES + 1) > MOST_SLICES:
         return None
-    return found.added(site, x, site.b.reshape(updates, found.sizes), 0.0 if is_zero(x) else -0.0)
+    return found.added(b, x, b.reshape(updates, found.sizes), 0.0 if is_zero(x) else -0.0)
