@@ -45,4 +45,4 @@ def test_units_of_a_batch(shapes, found):
     ],
 )
 def test_scalars_are_no_batch(read, found):
-    assert BatchReads(dict(enumerate(read))).counted() == found
+    assert BatchReads(dict(enumerate(read))).counted(range(len(read))) == found
