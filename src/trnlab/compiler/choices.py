@@ -57,7 +57,11 @@ CHOICES = (
         "instructions of a call in an order that a list scheduler finds, or as recorded",
         (SCHEDULED, RECORDED),
     ),
-    LoweringChoice("blockings", "blockings of products are gone through, or estimated", (FOLLOWED, ESTIMATED)),
+    LoweringChoice(
+        "blockings",
+        "blockings of products are gone through, or estimated; attention may ask for more of SBUF, or takes any",
+        (FOLLOWED, ESTIMATED),
+    ),
     LoweringChoice(
         "convolutions", "convolutions compute what follows them, or loops over rows do", ("with", "without")
     ),

@@ -183,9 +183,10 @@ class RoutineTable(MemoryTable):
         long = long or need_all_of_sbuf(unit, self.part, self.chip) or needs_rows(first)
         forms = [form for form, applies in LOWERINGS[unit[0].kind] if applies(unit[0])]
         limits = limits or ((usable,) if long else (self._half(0), usable))
-        for form in forms[:1] if may_have_more else forms:
+        tries = self.chosen["blockings"] == stacks.FOLLOWED  # or takes what is first
+        for form in forms[:1] if may_have_more and tries else forms:
             for limit in limits:
-                more = may_have_more or limit < limits[-1]
+                more = tries and (may_have_more or limit < limits[-1])
                 try:
                     return self._build(unit, stores, limit, form, homes, banks, more)
                 except CapacityError as error:

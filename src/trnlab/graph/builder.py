@@ -347,10 +347,10 @@ class GraphBuilder:
             dtype=dtype(dt),
         )
 
-    def matmul(self, lhs: Value, rhs: Value, dt: DType | str | None = None, asked: int = 1) -> Value:
-        """[..., M, K] times [..., K, N] with equal leading dimensions. asked: see `dot_general`."""
+    def matmul(self, lhs: Value, rhs: Value, dt: DType | str | None = None) -> Value:
+        """[..., M, K] times [..., K, N] with equal leading dimensions."""
         lead = tuple(range(len(lhs.shape) - 2))
-        return self.dot_general(lhs, rhs, ((len(lead) + 1,), (len(lead),)), (lead, lead), dt, asked=asked)
+        return self.dot_general(lhs, rhs, ((len(lead) + 1,), (len(lead),)), (lead, lead), dt)
 
     # -- gather and scatter -------------------------------------------------------------------------------------
     def take_rows(self, table: Value, ids: Value) -> Value:
