@@ -54,14 +54,11 @@ CHOICES = (
     ),
     LoweringChoice(
         "order",
-        "instructions of a call in an order that a list scheduler finds, or as recorded",
+        "instructions of a call in an order that a list scheduler finds, and attention with as much of SBUF as it "
+        "works well with; or as recorded, with what there is",
         (SCHEDULED, RECORDED),
     ),
-    LoweringChoice(
-        "blockings",
-        "blockings of products are gone through, or estimated; attention may ask for more of SBUF, or takes any",
-        (FOLLOWED, ESTIMATED),
-    ),
+    LoweringChoice("blockings", "blockings of products are gone through, or estimated", (FOLLOWED, ESTIMATED)),
     LoweringChoice(
         "convolutions", "convolutions compute what follows them, or loops over rows do", ("with", "without")
     ),

@@ -77,7 +77,8 @@ class RoutineTable(MemoryTable):
 
     def _signatures(self, unit: Unit, stores: Sequence[set[Value]]) -> Signature:
         """What a unit's routine does, and the choices that decide how."""
-        how = tuple(self.chosen[name] for name in OF_PRODUCTS)
+        decides = (*OF_PRODUCTS, "order") if unit[0].kind is GroupKind.ATTENTION else OF_PRODUCTS
+        how = tuple(self.chosen[name] for name in decides)
         return (*(signature(g, self.part, s) for g, s in zip(unit, stores)), how)
 
     def _know(self, key: Signature, make: Callable[[], Routine]) -> None:
@@ -183,7 +184,7 @@ class RoutineTable(MemoryTable):
         long = long or need_all_of_sbuf(unit, self.part, self.chip) or needs_rows(first)
         forms = [form for form, applies in LOWERINGS[unit[0].kind] if applies(unit[0])]
         limits = limits or ((usable,) if long else (self._half(0), usable))
-        tries = self.chosen["blockings"] == stacks.FOLLOWED  # or takes what is first
+        tries = self.chosen["order"] == stacks.SCHEDULED  # or takes what is first
         for form in forms[:1] if may_have_more and tries else forms:
             for limit in limits:
                 more = tries and (may_have_more or limit < limits[-1])
