@@ -46,7 +46,7 @@ FORMS: tuple[Pass, ...] = (
     ("mixed-precision", lambda graph, options: cast_matmuls(graph, to_bf16=options.get("precision") == "bf16")),
     ("tables", lambda graph, options: update_rows(graph)),
     ("canonicalize", lambda graph, options: canonicalize(graph)),
-    ("grouped", lambda graph, options: tabulate_groups(graph, options["chip"])),
+    ("grouped", lambda graph, options: tabulate_groups(graph, options.get("chip"))),
     ("simplify-again", lambda graph, options: simplify(graph)),
 )
 FINISH: tuple[Pass, ...] = (

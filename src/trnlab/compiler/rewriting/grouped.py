@@ -35,9 +35,11 @@ LARGEST = {"trn.grouped_dot": 2048, "trn.grouped_outer": 512}
 ROOM = 2 / 3  # of SBUF, for what products are estimated in
 
 
-def tabulate_groups(graph: Graph, chip: Chip) -> None:
+def tabulate_groups(graph: Graph, chip: Chip | None) -> None:
     """Give products of groups of rows their tables; those that no kernel takes are written out, every group's matrix
-    with all rows."""
+    with all rows. chip: None of a graph that is divided before it is compiled, which leaves them as they are."""
+    if chip is None:
+        return
     users = graph.users()
     rewrite(graph, {"trn.grouped_outer": lambda op, b: _turned(op, b, users, graph.wanted())})
     rewrite(graph, dict.fromkeys(GROUPED, lambda op, b: _tabulated(op, b, chip)))
