@@ -11,6 +11,7 @@ between is made.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from itertools import product
 from math import prod
 from typing import Any
@@ -260,13 +261,11 @@ def _forward_bytes(op: Op, blocks: int) -> int:
 def _by_channels(op: Op, b: GraphBuilder, most: int) -> Value:
     """The sum over input channels, so many at a time, in fp32."""
     (x, weight), given = op.operands, {**op.attrs, "dtype": float32}
-    total: Value | None = None
+    parts = []
     for at in range(0, x.shape[1], most):
-        parts = [b.slice_dim(v, 1, at, min(at + most, x.shape[1])) for v in (x, weight)]
-        part = b.append("convolution", parts, given).result
-        total = part if total is None else b.add(total, part)
-    assert total is not None, "there are channels"
-    return b.convert(total, op.attrs["dtype"])
+        some = [b.slice_dim(v, 1, at, min(at + most, x.shape[1])) for v in (x, weight)]
+        parts.append(b.append("convolution", some, given).result)
+    return b.convert(reduce(b.add, parts), op.attrs["dtype"])
 
 
 # -- gradients by the weight, in parts that fit on chip --------------------------------------------------------------
@@ -366,14 +365,13 @@ def _banded(op: Op, b: GraphBuilder, x: Value, dy: Value) -> Value:
     sizes, space = _band(op, min(x.shape[0], _channels(op))), dy.shape[2:]
     if sizes == space:
         return _swapped(b, b.append("convolution", (x, dy), op.attrs).result)
-    total: Value | None = None
+    parts = []
     for starts in product(*(range(0, n, size) for n, size in zip(space, sizes))):
         ends = [min(at + size, n) for at, size, n in zip(starts, sizes, space)]
-        part = _of_band(op, b, x, dy, list(zip(starts, ends)))
-        if part is not None:
-            total = part if total is None else b.add(total, part)
-    assert total is not None, "some pixel of the gradient meets the input"
-    return b.convert(total, op.attrs["dtype"])
+        parts.append(_of_band(op, b, x, dy, list(zip(starts, ends))))
+    met = [part for part in parts if part is not None]
+    assert met, "some pixel of the gradient meets the input"
+    return b.convert(reduce(b.add, met), op.attrs["dtype"])
 
 
 def _of_band(op: Op, b: GraphBuilder, x: Value, dy: Value, band: Sequence[tuple[int, int]]) -> Value | None:

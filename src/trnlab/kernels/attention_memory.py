@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from trnlab.isa.base import Engine
 from trnlab.kernels.attention_bias import BiasTiles, ForwardBias, HidingBias, ShiftedBias
 from trnlab.kernels.attention_tiles import (
+    BLOCKS,
     RESERVE,
     Constants,
     HeadGroup,
@@ -97,7 +98,7 @@ class AttentionMemory:
         self.fused = self.shift_row < P
         self.rows = self.shift_row + 1 if self.fused else task.depth  # of the contraction
         self.constants = Constants(b, task.dtype)
-        self.blocks = max(1, min(4, BANK // (task.depth + 1)))  # query blocks of a superblock
+        self.blocks = max(1, min(BLOCKS, BANK // (task.depth + 1)))  # query blocks of a superblock
         if task.bias is not None:
             self.blocks = min(self.blocks, (ShiftedBias if task.shifted else HidingBias).blocks_that_fit(task))
         # Heads of a superblock, at most.

@@ -31,6 +31,7 @@ from trnlab.program.pool import TilePool
 RESERVE = 12 * 1024  # bytes of a partition for constants and statistics
 DMA_BYTES = 4096  # per partition and transfer: long enough to use the bandwidth, short enough to start early
 MIN_RUN_BYTES = 512  # heads are loaded together until the rows of a transfer are this long
+BLOCKS = 4  # of queries, of a superblock, at most
 HIDDEN = -1e37  # stands for minus infinity in a bias: on the PE array, which adds it, 0 * infinity would be NaN
 LEAST_MAXIMUM = -1e36  # of a row of raw scores: where it is less all keys are hidden, and exp(HIDDEN - it) is zero
 
@@ -210,8 +211,8 @@ def plan_groups(b: Builder, task: Task, room: int, tiles: HeadTiles) -> HeadGrou
 
 
 def heads_together(task: Task) -> int:
-    """Heads of short sequences that a superblock of four query blocks takes."""
-    return max(1, 4 // count_blocks(task.queries))
+    """Heads of short sequences that a superblock takes, at most."""
+    return max(1, BLOCKS // count_blocks(task.queries))
 
 
 def fewest_heads(task: Task) -> int:

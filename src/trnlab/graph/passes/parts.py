@@ -7,7 +7,7 @@ zero.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 
@@ -146,7 +146,7 @@ def _parts(value: Value) -> tuple[_Whole, list[_Part]] | None:
         found = _padded(op)
     if found is None or not added:
         return found
-    return found[0], [_Part(part.start, part.value, part.columns, added) for part in found[1]]
+    return found[0], [replace(part, added=True) for part in found[1]]
 
 
 def _concatenated(op: Op) -> tuple[_Whole, list[_Part]]:

@@ -73,7 +73,7 @@ def _of_products(op: Op, b: GraphBuilder, *, pairs: bool) -> Value | None:
     """x cos + rotate(x) sin, where each half is written out: (a cos - b sin, b cos + a sin), or back. pairs: they
     are stacked, a and b being neighbours."""
     whole, twice = (of_neighbours, _each_twice) if pairs else (_of_halves, _twice)
-    terms = [_terms(_unstacked(value) if pairs else value) for value in op.operands]
+    terms = [_terms(_behind(value, value.shape[:-1]) if pairs else value) for value in op.operands]
     for low, high in product(*(permutations(found) for found in terms)) if all(terms) else ():
         (kept, turned), (same, other) = low, high
         matches = turned.half is same.half and other.half is kept.half
@@ -90,12 +90,6 @@ def _of_products(op: Op, b: GraphBuilder, *, pairs: bool) -> Value | None:
     return None
 
 
-def _unstacked(value: Value) -> Value:
-    """What a reshape gives a last dimension of its own."""
-    made = made_by(value, "reshape")
-    return made.operands[0] if made is not None and (*made.operands[0].shape, 1) == value.shape else value
-
-
 def _terms(x: Value) -> list[_Term]:
     """The two products whose sum or difference x is, each with half a row first; none where it is another."""
     op, found = x.op, list[_Term]()
@@ -106,16 +100,16 @@ def _terms(x: Value) -> list[_Term]:
         for half, factor in (made.operands, made.operands[::-1]) if made is not None else ():
             negated = made_by(half, "negate")
             half = half if negated is None else negated.operands[0]
-            if made_by(_unsqueezed(half), "slice") is not None:
+            if made_by(_behind(half, (*half.shape, 1)), "slice") is not None:
                 found.append(_Term(minus is not (negated is not None), half, factor))
                 break
     return found if len(found) == 2 else []
 
 
-def _unsqueezed(x: Value) -> Value:
-    """What a value is of which a reshape dropped a last dimension."""
+def _behind(x: Value, shape: tuple[int, ...]) -> Value:
+    """What a reshape made x of, where it had this shape; else x."""
     made = made_by(x, "reshape")
-    return made.operands[0] if made is not None and made.operands[0].shape == (*x.shape, 1) else x
+    return made.operands[0] if made is not None and made.operands[0].shape == shape else x
 
 
 def _twice(b: GraphBuilder, x: Value, shape: tuple[int, ...]) -> Value | None:
