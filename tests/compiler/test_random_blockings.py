@@ -81,7 +81,8 @@ def any_blocking(rng, problem, budget, chip, followed=True):
     if problem.accumulators < 1:
         raise CapacityError("no bank is left for results", code="TRN502")
     for room in (min(budget, MOST_BYTES), budget):
-        found = list(choosing._candidates(problem, room))
+        many = [choosing._candidates(problem, room, lhs_resident) for lhs_resident in (True, False)]
+        found = [choosing._picked(each, n) for each in many for n in range(len(each.depth))]
         if found:
             return choosing._deeper(rng.choice(found), problem, room)
     raise CapacityError("no blocks fit", code="TRN501")

@@ -7,7 +7,7 @@ import pytest
 from tests.kernels.test_matmul import product_routine
 from trnlab.chips import catalog
 from trnlab.kernels import matmul
-from trnlab.kernels.blocking.choose import _worth_following, choose
+from trnlab.kernels.blocking.choose import _fastest, _worth_following, choose
 from trnlab.kernels.blocking.costs import block_seconds
 from trnlab.kernels.blocking.problem import MatmulProblem
 from trnlab.program.routine import Call, Program, ProgramTensor
@@ -72,6 +72,22 @@ def test_what_is_chosen_is_hardly_slower_than_the_best(times):
 def test_what_is_chosen_is_as_fast_as_the_best_estimate(times):
     """Estimates alone choose what takes up to 46 % longer than the best, on these chips."""
     assert times[0] <= 1.03 * times[1]
+
+
+@pytest.mark.parametrize("shape", [(1000, 700, 3000), (128, 4096, 512), (8192, 768, 768), (60, 50304, 768)], ids=str)
+@pytest.mark.parametrize("layout", [(True, True), (False, True)], ids=str)
+def test_giving_up_early_finds_the_same(shape, layout):
+    """Blockings that are sure to lose are not gone through to their end. That changes neither what is chosen nor what
+    it costs, and nobody is given up who is not worse."""
+    chip = catalog.get("trn1")
+    problem, budget = MatmulProblem(*shape, "bfloat16", *layout), half(chip) - SINK
+    found = _worth_following(problem, budget, chip)
+    seconds = [block_seconds(problem, blocking, chip) for blocking in found]
+    least = min(seconds)
+    assert _fastest(problem, found, chip) == found[seconds.index(least)]
+    for blocking, whole in zip(found, seconds):
+        limited = block_seconds(problem, blocking, chip, least)
+        assert limited == whole or (limited == float("inf") and whole > least)
 
 
 def test_long_products_are_extrapolated():

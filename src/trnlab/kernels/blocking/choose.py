@@ -8,23 +8,26 @@ not (`stacks.Stack.blockings`) has the best by its estimate.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from heapq import nsmallest
-from itertools import product
-from math import ceil
+from math import ceil, inf
+from typing import Any
+
+import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.errors import CapacityError
 from trnlab.kernels.blocking.costs import block_seconds
 from trnlab.kernels.blocking.estimate import estimates
-from trnlab.kernels.blocking.problem import BlockedOperand, Blocking, MatmulProblem, raw_bytes, tile_bytes
+from trnlab.kernels.blocking.problem import BlockedOperand, Blocking, Count, MatmulProblem, raw_bytes, tile_bytes
 from trnlab.kernels.blocks import BANK, P
 
 FOLLOWED = 40  # blockings that are gone through piece by piece
 _DEPTHS = (32, 16, 12, 8, 6, 4, 3, 2, 1)
 _WIDTHS = (2048, 1024, 512, 256, 128)
+# Of several chunks, a resident block keeps all, or loads them again for each streamed one, or its sums wait in SBUF.
+_KEPT, _AGAIN, _SPILLED = range(3)
 
 
 @lru_cache(maxsize=1024)
@@ -54,28 +57,41 @@ def choose(problem: MatmulProblem, budget: int, chip: Chip, followed: bool = Tru
             chip=chip.name,
             remedy="give the routine more SBUF, or release tiles before the call",
         )
-    if len(found) == 1:
-        return found[0]
-    return min(found, key=lambda blocking: block_seconds(problem, blocking, chip))
+    return _fastest(problem, found, chip) if len(found) > 1 else found[0]
+
+
+def _fastest(problem: MatmulProblem, found: list[Blocking], chip: Chip) -> Blocking:
+    """The first of those that cost the least. Each is gone through until it is sure to cost more than one before."""
+    best, least = found[0], inf
+    for blocking in found:
+        seconds = block_seconds(problem, blocking, chip, least)
+        if seconds < least:
+            best, least = blocking, seconds
+    return best
 
 
 def least_seconds(problem: MatmulProblem, budget: int, chip: Chip, followed: bool = True) -> float:
     """What a product costs in the blocking that `choose` finds with the same arguments, for comparing. Raises
     CapacityError, as it does."""
     blocking = choose(problem, budget, chip, followed)
-    return block_seconds(problem, blocking, chip) if followed else estimates(problem, chip)(blocking)
+    return block_seconds(problem, blocking, chip) if followed else float(estimates(problem, chip)(blocking))
 
 
 def _worth_following(problem: MatmulProblem, budget: int, chip: Chip, most: int = FOLLOWED) -> list[Blocking]:
     """The best `most` of all blockings by their estimates: of those with the same loops the best alone."""
-    estimate, best = estimates(problem, chip), dict[object, tuple[float, int, Blocking]]()
-    for number, each in enumerate(_candidates(problem, budget)):
+    estimate = estimates(problem, chip)
+    many = [_candidates(problem, budget, lhs_resident) for lhs_resident in (True, False)]
+    seconds = np.concatenate([estimate(each) for each in many])
+    found: dict[object, Blocking] = {}
+    for i in np.argsort(seconds, kind="stable").tolist():
+        count = len(many[0].depth)
+        each = _picked(many[i >= count], i - count if i >= count else i)
         resident, streamed = each.resident, each.streamed
         loops = each.lhs_resident, each.depth, streamed.piece, resident.block, resident.piece, each.keep, each.spill
-        found = estimate(each), number, each
-        if loops not in best or found < best[loops]:
-            best[loops] = found
-    return [each for _, _, each in nsmallest(most, best.values())]
+        found.setdefault(loops, each)
+        if len(found) == most:
+            break
+    return list(found.values())
 
 
 def _deeper(found: Blocking, problem: MatmulProblem, budget: int) -> Blocking:
@@ -94,60 +110,72 @@ def _deeper(found: Blocking, problem: MatmulProblem, budget: int) -> Blocking:
     return replace(found, rhs=grown) if name == "rhs" else replace(found, lhs=grown)
 
 
-def _candidates(problem: MatmulProblem, budget: int) -> Iterator[Blocking]:
+def _candidates(problem: MatmulProblem, budget: int, lhs_resident: bool) -> Blocking:
+    """All blockings that fit in `budget` bytes per partition, in arrays."""
+    sizes = ((problem.m, P, problem.lhs_k_rows), (problem.n, BANK, problem.rhs_k_rows))
+    resident, streamed = sizes if lhs_resident else sizes[::-1]
     k_tiles = problem.k_tiles
-    depths = sorted({min(d, k_tiles) for d in _DEPTHS} | ({k_tiles} if k_tiles <= 128 else set()))
-    for lhs_resident in (True, False):
-        sizes = ((problem.m, P, problem.lhs_k_rows), (problem.n, BANK, problem.rhs_k_rows))
-        resident, streamed = sizes if lhs_resident else sizes[::-1]
-        for depth in depths:
-            for width in _widths(*streamed[:2]):
-                tile = tile_bytes(width, depth, problem.itemsize)
-                raw_tile = raw_bytes(width, depth, problem.raw_itemsize)
-                for tiles, raw in product(
-                    (8, 4, 3, 2) if problem.batch > 1 else (4, 3, 2), (0,) if streamed[2] else (3, 2, 1)
-                ):
-                    left = budget - tiles * tile - raw * raw_tile
-                    if left > 0:
-                        side = BlockedOperand(*streamed, width, width, tiles, raw)
-                        yield from _residents(problem, side, resident, lhs_resident, depth, left)
+    depth, width, tiles, raw, piece, use = _combined(
+        sorted({min(d, k_tiles) for d in _DEPTHS} | ({k_tiles} if k_tiles <= 128 else set())),
+        _widths(*streamed[:2]),
+        (8, 4, 3, 2) if problem.batch > 1 else (4, 3, 2),
+        (0,) if streamed[2] else (3, 2, 1),
+        _widths(*resident[:2]),
+        (_KEPT, _AGAIN, _SPILLED),
+    )
+    taken = tiles * tile_bytes(width, depth, problem.itemsize) + raw * raw_bytes(width, depth, problem.raw_itemsize)
+    passing = BlockedOperand(*streamed, width, width, tiles, raw)
+    found = _with_residents(problem, passing, resident, lhs_resident, depth, budget - taken, piece, use)
+    return _picked(found, found.open_rows <= problem.open_rows) if problem.open_rows else found
 
 
-def _residents(
+def _combined(*choices: Sequence[int]) -> tuple[Count, ...]:
+    """All combinations, the last choice changing fastest."""
+    return tuple(each.ravel() for each in np.meshgrid(*choices, indexing="ij"))
+
+
+def _with_residents(
     problem: MatmulProblem,
     streamed: BlockedOperand,
     size: tuple[int, int, bool],
     lhs_resident: bool,
-    depth: int,
-    left: int,
-) -> Iterator[Blocking]:
-    """What can be resident in the `left` bytes beside the streamed tiles."""
-    chunks = ceil(problem.k_tiles / depth)
-    for piece in _widths(*size[:2]):
-        raw = 0 if size[2] else 2
-        space = left - raw * raw_bytes(piece, depth, problem.raw_itemsize)
-        tile = tile_bytes(piece, depth, problem.itemsize)
-        across = ceil(size[0] / piece)
-        in_psum = across if chunks == 1 else problem.accumulators // streamed.products * size[1] // piece
-        rows, cols = (piece, streamed.block) if lhs_resident else (streamed.block, piece)
-        sums = ceil(rows / P) * tile_bytes(cols, 1, 4)  # of one piece
-        options = [(min(in_psum, space // tile // chunks), True, False)]
-        if chunks > 1:
-            options.append((min(in_psum, space // tile // 2), False, False))
-            options.append(((space - 3 * tile) // sums, False, True))
-        for most, keep, spill in options:
-            if most < 1 or (spill and most <= in_psum):
-                continue
-            blocks = ceil(across / min(most, across))
-            pieces = ceil(across / blocks)  # blocks of about equal size
-            tiles = 3 if spill else min(space // tile, pieces * (2 * chunks if keep and blocks > 1 else chunks))
-            if not keep and not spill:
-                tiles = min(space // tile, 3 * pieces)
-            side = BlockedOperand(*size, pieces * piece, piece, tiles, raw)
-            lhs, rhs = (side, streamed) if lhs_resident else (streamed, side)
-            found = Blocking(lhs, rhs, lhs_resident, depth, chunks, keep, spill)
-            if not problem.open_rows or found.open_rows <= problem.open_rows:
-                yield found
+    depth: Count,
+    left: Count,
+    piece: Count,
+    use: Count,
+) -> Blocking:
+    """Those of which a resident block has room in the `left` bytes beside the streamed tiles."""
+    chunks, across = -(-problem.k_tiles // depth), -(-size[0] // piece)
+    raw = np.full_like(depth, 0 if size[2] else 2)
+    space = left - raw * raw_bytes(piece, depth, problem.raw_itemsize)
+    tile = tile_bytes(piece, depth, problem.itemsize)
+    in_psum = np.where(chunks == 1, across, problem.accumulators // streamed.products * size[1] // piece)
+    rows, cols = (piece, streamed.block) if lhs_resident else (streamed.block, piece)
+    sums = -(-rows // P) * tile_bytes(cols, 1, 4)  # of one piece
+    kept, again = np.minimum(in_psum, space // tile // chunks), np.minimum(in_psum, space // tile // 2)
+    most = np.choose(use, (kept, again, (space - 3 * tile) // sums))
+    fits = (left > 0) & (most >= 1) & ((chunks > 1) | (use == _KEPT)) & ((use != _SPILLED) | (most > in_psum))
+    blocks = -(-across // np.clip(most, 1, across))
+    pieces = -(-across // blocks)  # blocks of about equal size
+    turns = np.choose(use, (pieces * chunks * np.where(blocks > 1, 2, 1), 3 * pieces, 3))
+    tiles = np.where(use == _SPILLED, 3, np.minimum(space // tile, turns))
+    side = BlockedOperand(*size, pieces * piece, piece, tiles, raw)
+    lhs, rhs = (side, streamed) if lhs_resident else (streamed, side)
+    return _picked(Blocking(lhs, rhs, lhs_resident, depth, chunks, use == _KEPT, use == _SPILLED), fits)
+
+
+def _picked(found: Blocking, which: Any) -> Blocking:
+    """Those of many for which an array says so, or the one of a number."""
+
+    def of(values: Any) -> Any:
+        return values[which].item() if isinstance(which, int) else values[which]
+
+    def side(many: BlockedOperand) -> BlockedOperand:
+        changed = of(many.block), of(many.piece), of(many.tiles), of(many.raw_tiles)
+        return BlockedOperand(many.size, many.unit, many.k_rows, *changed)
+
+    how = of(found.depth), of(found.chunks), of(found.keep), of(found.spill)
+    return Blocking(side(found.lhs), side(found.rhs), found.lhs_resident, *how)
 
 
 def _widths(size: int, unit: int) -> list[int]:

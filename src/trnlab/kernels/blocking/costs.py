@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from math import inf
 
 import numpy as np
 
@@ -20,15 +21,15 @@ from trnlab.units import PS_PER_NS, PS_PER_S
 LONGEST = 1 << 11  # tiles and chunks that are gone through, of a longer product
 
 
-def block_seconds(problem: MatmulProblem, blocking: Blocking, chip: Chip) -> float:
+def block_seconds(problem: MatmulProblem, blocking: Blocking, chip: Chip, limit: float = inf) -> float:
     """What a product in a blocking costs: both of `block_times`, for its neighbours could have had the DMA engines.
-    In steps of training the least sum is fastest (ADR 148)."""
-    return sum(block_times(problem, blocking, chip))
+    In steps of training the least sum is fastest (ADR 148). Without end where it is sure to be more than `limit`."""
+    return sum(block_times(problem, blocking, chip, limit))
 
 
-def block_times(problem: MatmulProblem, blocking: Blocking, chip: Chip) -> tuple[float, float]:
+def block_times(problem: MatmulProblem, blocking: Blocking, chip: Chip, limit: float = inf) -> tuple[float, float]:
     """Seconds that a product in a blocking takes between others of its kind, and those for which it holds the DMA
-    engines."""
+    engines. limit: of their sum; the first is without end where it is sure to be more."""
     resident, streamed = blocking.resident, blocking.streamed
     across = _followed(streamed, blocking.chunks * resident.products, 4 if blocking.chunks == 1 else 2)
     along = _followed(resident, across * blocking.chunks * streamed.products, 2)
@@ -38,9 +39,11 @@ def block_times(problem: MatmulProblem, blocking: Blocking, chip: Chip) -> tuple
     count = along * across * blocking.chunks * resident.pieces
     groups = np.empty((count, steps.BANK + 1), np.int64)
     pieces = np.empty((2, count, steps.FREED + 1), np.int64)
-    time, moving = steps.block_time(sides, _product(problem, blocking, chip), _costs(problem, chip), groups, pieces)
     scale = whole / sides[:, steps.SIZE].prod() / PS_PER_S
-    return float(time * scale), float(moving * scale)
+    most = int(min(limit / scale + 1, steps.NEVER))
+    product, costs = _product(problem, blocking, chip), _costs(problem, chip)
+    time, moving = steps.block_time(sides, product, costs, groups, pieces, most)
+    return float(time * scale) if time < steps.NEVER else inf, float(moving * scale)
 
 
 def waits_for_memory(problem: MatmulProblem, loaded: int, stored: int, chip: Chip) -> bool:
@@ -57,7 +60,7 @@ def waits_for_memory(problem: MatmulProblem, loaded: int, stored: int, chip: Chi
 
 def _followed(side: BlockedOperand, tiles: int, least: int) -> int:
     """How many blocks of an operand are gone through, of which each tile is one of so many products."""
-    return min(side.blocks, max(least, LONGEST // (tiles * side.products)))
+    return int(min(side.blocks, max(least, LONGEST // (tiles * side.products))))
 
 
 def _product(problem: MatmulProblem, blocking: Blocking, chip: Chip) -> steps.Ints:

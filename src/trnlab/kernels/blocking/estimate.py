@@ -2,24 +2,28 @@
 """Seconds of a product in a blocking, roughly and at once: what busy engines and waits for each other add up to.
 
 There are a thousand blockings of a product. This tells those that are worth going through (`pipeline`) from
-the others.
+the others, side by side in arrays.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from trnlab.chips.spec import Chip
-from trnlab.kernels.blocking.problem import BlockedOperand, Blocking, MatmulProblem, doubles
+from trnlab.kernels.blocking.problem import BlockedOperand, Blocking, Count, MatmulProblem, doubles
 from trnlab.kernels.blocks import BANK, P
 
+Seconds = Any  # a number, or an array of them for as many blockings
 
-def _at_the_end(blocking: Blocking) -> float:
+
+def _at_the_end(blocking: Blocking) -> Seconds:
     """The share of the results that are finished by the last piece that comes: nothing is left that hides them."""
     blocks = blocking.resident.blocks * blocking.streamed.blocks
-    return 1 / blocks / (blocking.resident.pieces if blocking.chunks == 1 else 1)
+    return 1 / blocks / np.where(blocking.chunks == 1, blocking.resident.pieces, 1)
 
 
 class _Flow(NamedTuple):
@@ -29,16 +33,16 @@ class _Flow(NamedTuple):
     """
 
     side: BlockedOperand
-    pieces: int
-    load: float
-    turning: float = 0.0
-    copying: float = 0.0
-    jobs: int = 0
+    pieces: Count
+    load: Seconds
+    turning: Seconds = 0.0
+    copying: Seconds = 0.0
+    jobs: Count = 0
 
 
 class _Estimates:
-    """Seconds of one problem's blockings on a chip. What hangs on those alone is computed once, and so is what
-    blockings have in common: choosing looks at a thousand of them, several times with other room."""
+    """Seconds of one problem's blockings on a chip. What hangs on those alone is computed once: choosing looks at a
+    thousand of them, several times with other room."""
 
     def __init__(self, problem: MatmulProblem, chip: Chip) -> None:
         self.problem = problem
@@ -60,17 +64,9 @@ class _Estimates:
         self.engines = chip.dma.engines.value
         self.vector, self.addition = vector, BANK + chip.vector.issue.value  # cycles of a sum of one bank
         self.left = vector / (vector + scalar) if not problem.sink_cost else 1.0  # of Vector, for those
-        self._known: dict[Blocking, float] = {}
-        self._flows: dict[tuple[BlockedOperand, int, int], _Flow] = {}
 
-    def __call__(self, blocking: Blocking) -> float:
+    def __call__(self, blocking: Blocking) -> Seconds:
         """Seconds: of the busiest of PE array, copies and DMA, plus what cannot overlap."""
-        found = self._known.get(blocking)
-        if found is None:
-            found = self._known[blocking] = self._of(blocking)
-        return found
-
-    def _of(self, blocking: Blocking) -> float:
         problem, resident, streamed, chunks = self.problem, blocking.resident, blocking.streamed, blocking.chunks
         pe, copies, dma, triggers, turns = self.pe, self.sunk, self.moved / self.bandwidth, 0.0, 0.0
         flows = [self._flow(side, times, chunks) for side, times in zip((resident, streamed), blocking.loads)]
@@ -78,84 +74,78 @@ class _Estimates:
             pe, copies = pe + flow.pieces * flow.turning, copies + flow.pieces * flow.copying
             dma, triggers = dma + flow.pieces * flow.load, triggers + flow.pieces * self.trigger * 1e-9
             turns += flow.pieces * flow.jobs * self.turn_latency + flow.pieces * (flow.turning + flow.copying)
-        if blocking.spill:
-            sums = (chunks - 1) * self.columns / BANK * self.addition / self.vector
-            copies = max(sums, copies + sums * self.left)
+        sums = np.where(blocking.spill, (chunks - 1) * self.columns / BANK * self.addition / self.vector, 0.0)
+        copies = np.maximum(sums, copies + sums * self.left)
         steps = resident.blocks * streamed.blocks * chunks
-        parts = (resident.pieces if blocking.spill else 1, 1)  # in which a step uses up an operand
+        parts = (np.where(blocking.spill, resident.pieces, 1), 1)  # in which a step uses up an operand
         paces = [self._pace(flow, pe / steps / n) for flow, n in zip(flows, parts)]
-        waits = [flow.pieces * pace for flow, pace in zip(flows, paces)][1 if blocking.keep else 0 :]
+        waits = [flow.pieces * pace for flow, pace in zip(flows, paces)]
+        waits[0] = np.where(blocking.keep, 0.0, waits[0])
         exposed = sum(flow.load for flow in flows) + _exchange(blocking, flows[0].pieces * paces[0], pe)
         if problem.sink_cost:
             sinking = max(self.sunk, self.moved / self.bandwidth)
-            exposed += min(pe, self.sunk) * self._held_back(blocking)
-            exposed += min(max(pe, dma - self.moved / self.bandwidth), sinking) * _before_results(blocking)
+            exposed += np.minimum(pe, self.sunk) * self._held_back(blocking)
+            exposed += np.minimum(np.maximum(pe, dma - self.moved / self.bandwidth), sinking) * _before_results(
+                blocking
+            )
         else:
             exposed += self.sunk * _at_the_end(blocking)
         if not problem.lhs_k_rows or not problem.rhs_k_rows:
             exposed += steps * 0.5 * self.turn_latency
         return _together(pe, copies, dma, triggers, turns / self.turning, *waits) + exposed
 
-    def _held_back(self, blocking: Blocking) -> float:
+    def _held_back(self, blocking: Blocking) -> Seconds:
         """The share of a block's product that waits until the results of the block before have left PSUM.
 
         Of several chunks, each goes through all banks of the block, the first of them only as far as banks are free.
         """
         banks = blocking.lhs.products * blocking.rhs.products
-        if blocking.chunks == 1 or blocking.spill:
-            return 0.0
-        return (1 - 1 / blocking.chunks) * banks / self.accumulators
+        return np.where(blocking.spill, 0.0, (1 - 1 / blocking.chunks) * banks / self.accumulators)
 
-    def _flow(self, side: BlockedOperand, times: int, chunks: int) -> _Flow:
+    def _flow(self, side: BlockedOperand, times: Count, chunks: Count) -> _Flow:
         """The flow of an operand that is loaded `times` times over."""
-        key = side, times, chunks
-        if key not in self._flows:
-            self._flows[key] = self._made(side, times, chunks)
-        return self._flows[key]
-
-    def _made(self, side: BlockedOperand, times: int, chunks: int) -> _Flow:
-        count = ceil(side.size / side.piece) * chunks * times
-        depth = ceil(self.k_tiles / chunks)
+        count = -(-side.size // side.piece) * chunks * times
+        depth = -(-self.k_tiles // chunks)
         row = (side.piece if side.k_rows else depth * P) * self.itemsize
-        rows = min(self.problem.k, depth * P) if side.k_rows else side.piece
-        descriptors = rows * ceil(row / self.descriptor_bytes)
+        rows = np.minimum(self.problem.k, depth * P) if side.k_rows else side.piece
+        descriptors = rows * np.ceil(row / self.descriptor_bytes)
         load = rows * row / self.bandwidth + descriptors * self.descriptor * 1e-9 / self.engines
         if side.k_rows:
             return _Flow(side, count, load)
-        across = min(side.piece, BANK * 4 // self.raw_itemsize)  # columns of one copy
-        together = min(depth, max(1, BANK * 4 // self.raw_itemsize // side.piece))  # k tiles of one copy
-        jobs = ceil(depth / together) * ceil(side.piece / across)
+        room = BANK * 4 // self.raw_itemsize
+        across = np.minimum(side.piece, room)  # columns of one copy
+        together = np.minimum(depth, np.maximum(1, room // side.piece))  # k tiles of one copy
+        jobs = -(-depth // together) * -(-side.piece // across)
         copying = jobs * self._copy_time(across * together)
-        return _Flow(side, count, load, ceil(side.piece / P) * depth * self.square, copying, jobs)
+        return _Flow(side, count, load, -(-side.piece // P) * depth * self.square, copying, jobs)
 
-    def _pace(self, flow: _Flow, step: float) -> float:
+    def _pace(self, flow: _Flow, step: Seconds) -> Seconds:
         """Seconds from piece to piece: no faster than DMA, nor than tiles come free, `step` after being filled."""
-        if flow.pieces * self.problem.batch <= flow.side.tiles and flow.side.k_rows:
-            return flow.load
-        held = step if flow.side.k_rows else flow.turning
-        places = flow.side.tiles if flow.side.k_rows else flow.side.raw_tiles
-        return max(flow.load, (self.latency + flow.load + held) / places)
+        if not flow.side.k_rows:
+            return np.maximum(flow.load, (self.latency + flow.load + flow.turning) / flow.side.raw_tiles)
+        pace = np.maximum(flow.load, (self.latency + flow.load + step) / flow.side.tiles)
+        return np.where(flow.pieces * self.problem.batch <= flow.side.tiles, flow.load, pace)
 
-    def _copy_time(self, columns: int) -> float:
+    def _copy_time(self, columns: Count) -> Seconds:
         """Seconds of a copy out of PSUM when VectorE and ScalarE share the copies."""
         return (columns + self.issue) / self.clocks
 
 
 @lru_cache(maxsize=64)
 def estimates(problem: MatmulProblem, chip: Chip) -> _Estimates:
-    """The estimates of a problem's blockings: a function of a blocking."""
+    """The estimates of a problem's blockings: a function of a blocking, or of many of which the same side stays."""
     return _Estimates(problem, chip)
 
 
-def _before_results(blocking: Blocking) -> float:
+def _before_results(blocking: Blocking) -> Seconds:
     """The share of a block's product that is done before its first result: where sums wait in SBUF, all chunks but
     the last."""
-    return 1 - 1 / blocking.chunks if blocking.spill else 0.0
+    return np.where(blocking.spill, 1 - 1 / blocking.chunks, 0.0)
 
 
-def _together(*times: float) -> float:
+def _together(*times: Seconds) -> Seconds:
     """Seconds that overlapping work takes: the longest, and more the more of the others are close to it."""
-    return float(sum(time**8 for time in times) ** (1 / 8))
+    return sum(time**8 for time in times) ** (1 / 8)
 
 
 def bandwidth(chip: Chip) -> float:
@@ -163,15 +153,14 @@ def bandwidth(chip: Chip) -> float:
     return min(chip.dma.engines.value * chip.dma.engine_bandwidth.value, chip.hbm.bandwidth.value)
 
 
-def _exchange(blocking: Blocking, time: float, pe: float) -> float:
+def _exchange(blocking: Blocking, time: Seconds, pe: Seconds) -> Seconds:
     """Seconds that the PE array waits for resident blocks, all of which take `time` to come.
 
     One block's coming hides behind the work on one streamed block.
     """
     resident = blocking.resident
-    if not blocking.keep:
-        return 0.0
     load = time / resident.blocks
     work = pe / (resident.blocks * blocking.streamed.blocks)
     spare = resident.tiles / (resident.pieces * blocking.chunks) - 1
-    return max(0.0, load - work) + (resident.blocks - 1) * max(0.0, load * (1 - spare) - work)
+    later = np.maximum(0.0, load * (1 - spare) - work)
+    return np.where(blocking.keep, np.maximum(0.0, load - work) + (resident.blocks - 1) * later, 0.0)

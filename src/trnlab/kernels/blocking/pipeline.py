@@ -58,7 +58,7 @@ FIRST_PIECE, PIECES, FAR_PIECE, ROWS, BEGINS, ENDS, BANK = range(7)
 # may read it, and when the tile in which it waited to be transposed is free again.
 FIRST, LAST, COLUMNS, PIECE_ROWS, CAME, READY, FREED = range(7)
 # Where everything is, in `now`.
-PE, SCALAR, VECTOR, SYNC, DMA, END, TURNED, STORING, NUM_GAPS, LOADS, STORES, MOVING = range(12)
+PE, SCALAR, VECTOR, SYNC, DMA, END, TURNED, STORING, NUM_GAPS, LOADS, STORES = range(11)
 # How far each operand is, in `at`: pieces loaded, pieces transposed, jobs of the next one that are done.
 LOADED, DONE, JOBS = range(3)
 # `work`, which is planned and never changes but for what pieces note: sides, how, cost, groups, pieces, and how many
@@ -116,7 +116,6 @@ def _need(piece: Ints, group: int, columns: int, rows: int) -> None:
 def _transfer(now: Ints, gaps: Ints, ready: int, share: int, turn: int) -> int:
     """Where the DMA engines have room for a transfer: in an idle time that is long enough, or behind the last.
     Returns when its last byte has passed."""
-    now[MOVING] += share
     for g in range(max(now[NUM_GAPS] - GAPS, 0), now[NUM_GAPS]):
         gap = gaps[g % GAPS]
         at = max(ready, gap[0])
@@ -143,6 +142,12 @@ def _side_of(turn: int, how: Ints) -> int:
 
 
 @compiled
+def _share(side: Ints, piece: Ints, how: Ints) -> int:
+    """For how long the DMA engines move a piece."""
+    return int(side[SHARE] * piece[COLUMNS] * piece[PIECE_ROWS] // (side[PIECE] * min(how[K], how[DEPTH] * P)))
+
+
+@compiled
 def _load(x: int, work: Any, state: Any) -> None:
     """Load the next piece of operand `x` once its place is free."""
     sides, how, cost, _, pieces, _ = work
@@ -157,7 +162,7 @@ def _load(x: int, work: Any, state: Any) -> None:
     queue = now[LOADS] % QUEUES
     made = max(now[SYNC] + cost[START], queues[0, queue, 0] + cost[INTERVAL])
     queues[0, queue, 0] = made
-    share = side[SHARE] * piece[COLUMNS] * piece[PIECE_ROWS] // (side[PIECE] * min(how[K], how[DEPTH] * P))
+    share = _share(side, piece, how)
     turn = side[TURN] if now[STORING] else 0
     last = _transfer(now, gaps, max(made, queues[0, queue, 1]), share, turn)
     last = max(last, made + side[SPREAD] + share)
@@ -372,13 +377,42 @@ def _multiply(g: int, work: Any, state: Any) -> None:
 
 
 @compiled
-def block_time(sides: Ints, how: Ints, cost: Ints, groups: Ints, pieces: Ints) -> Any:
+def _still_multiplied(sides: Ints, how: Ints, cost: Ints, groups: Ints, pieces: Ints, count: int) -> Any:
+    """For how long the PE array multiplies at least from each of the groups on."""
+    found = np.zeros(count + 1, np.int64)
+    for g in range(count - 1, -1, -1):
+        group, columns = groups[g], np.int64(0)
+        for tile in range(_tiles(group, sides, pieces)):
+            columns += cost[MATMUL] + _columns(tile, group, how, sides, pieces) * cost[MATMUL_COLUMNS] // FULL
+        found[g] = found[g + 1] + _matmuls(group[ROWS], how[PAIRS]) * columns
+    return found
+
+
+@compiled
+def _moved(work: Any) -> int:
+    """For how long the DMA engines move the bytes of a call."""
+    sides, how, cost, groups, pieces, counts = work
+    found = np.int64(0)
+    for x in range(2):
+        for i in range(counts[x]):
+            found += _share(sides[x], pieces[x, i], how)
+    for g in range(len(groups)):
+        if groups[g, ENDS]:
+            for tile in range(_tiles(groups[g], sides, pieces)):
+                share = _columns(tile, groups[g], how, sides, pieces) * cost[STORE_COLUMNS] // FULL
+                found += 2 * (share // 2) if cost[RESULT] else share
+    return int(found)
+
+
+@compiled
+def block_time(sides: Ints, how: Ints, cost: Ints, groups: Ints, pieces: Ints, limit: int) -> Any:
     """Picoseconds that a product takes of two that follow each other, and for which the DMA engines move its bytes.
-    groups, pieces: room for what is planned."""
+    groups, pieces: room for what is planned. limit: of the sum of both; NEVER instead of the time where it is sure
+    to be more."""
     pieces[:, :, FIRST] = NEVER
     count, near, far = _plan(sides, how, groups, pieces)
-    now, ends, at = np.zeros(12, np.int64), np.zeros(count, np.int64), np.zeros((2, 3), np.int64)
-    work = sides, how, cost, groups, pieces, np.array([near, far])
+    now, ends, at = np.zeros(11, np.int64), np.zeros(count, np.int64), np.zeros((2, 3), np.int64)
+    work = sides, how, cost, groups[:count], pieces, np.array([near, far])
     state = (
         now,
         np.zeros((GAPS, 2), np.int64),
@@ -389,7 +423,8 @@ def block_time(sides: Ints, how: Ints, cost: Ints, groups: Ints, pieces: Ints) -
         ends,
         at,
     )
-    for _ in range(CALLS):
+    moved, rest = _moved(work), _still_multiplied(sides, how, cost, groups, pieces, count)
+    for call in range(CALLS):
         pieces[:, :, CAME:] = 0
         ends[:], at[:] = 0, 0
         for g in range(count):
@@ -400,4 +435,6 @@ def block_time(sides: Ints, how: Ints, cost: Ints, groups: Ints, pieces: Ints) -
             _multiply(g, work, state)
             ends[g] = now[PE]
             _load_ahead(g, work, state)
-    return max(now[END], now[PE]) // CALLS, now[MOVING] // CALLS
+            if (now[PE] + rest[g + 1] + (CALLS - 1 - call) * rest[0]) // CALLS + moved > limit:
+                return NEVER, moved
+    return max(now[END], now[PE]) // CALLS, moved

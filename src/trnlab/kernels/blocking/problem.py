@@ -13,6 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
+
+import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.isa.products.nc_matmul import FP8
@@ -23,6 +26,7 @@ TILE_ALIGN = 64  # bytes; SBUF tiles start on multiples
 TRANSPOSE_BANKS = 2  # PSUM banks set aside when an operand must be transposed
 MOST_TRANSPOSE_BANKS = 6  # where results are few
 AHEAD = 2  # groups of pieces: so far ahead operands are transposed, as tiles come free
+Count = Any  # an integer, or an array of them where a blocking stands for many, which are estimated side by side
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,25 +87,25 @@ class BlockedOperand:
     size: int
     unit: int  # free size of one matmul's operand
     k_rows: bool
-    block: int
-    piece: int
-    tiles: int
-    raw_tiles: int  # SBUF tiles for pieces that wait to be transposed
+    block: Count
+    piece: Count
+    tiles: Count
+    raw_tiles: Count  # SBUF tiles for pieces that wait to be transposed
 
     @property
-    def blocks(self) -> int:
+    def blocks(self) -> Count:
         """Blocks of the operand."""
-        return ceil(self.size / self.block)
+        return -(-self.size // self.block)
 
     @property
-    def pieces(self) -> int:
+    def pieces(self) -> Count:
         """Pieces of a full block."""
-        return ceil(self.block / self.piece)
+        return -(-self.block // self.piece)
 
     @property
-    def products(self) -> int:
+    def products(self) -> Count:
         """Matmul operands, and with it output tiles, in a full block."""
-        return ceil(self.block / self.unit)
+        return -(-self.block // self.unit)
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -111,10 +115,10 @@ class Blocking:
     lhs: BlockedOperand
     rhs: BlockedOperand
     lhs_resident: bool
-    depth: int
-    chunks: int
-    keep: bool  # resident blocks keep all chunks
-    spill: bool = False  # sums wait in SBUF from chunk to chunk, not in PSUM
+    depth: Count
+    chunks: Count
+    keep: Any  # whether resident blocks keep all chunks
+    spill: Any = False  # whether sums wait in SBUF from chunk to chunk, not in PSUM
 
     @property
     def resident(self) -> BlockedOperand:
@@ -126,7 +130,7 @@ class Blocking:
         """The operand that passes."""
         return self.rhs if self.lhs_resident else self.lhs
 
-    def sbuf_bytes(self, itemsize: int, raw_itemsize: int | None = None) -> int:
+    def sbuf_bytes(self, itemsize: int, raw_itemsize: int | None = None) -> Count:
         """Bytes per partition of all tiles."""
         sums = self.lhs.products * tile_bytes(self.rhs.block, 1, 4) if self.spill else 0
         return sums + sum(
@@ -136,15 +140,16 @@ class Blocking:
         )
 
     @property
-    def open_rows(self) -> int:
+    def open_rows(self) -> Count:
         """Blocks of rows of the result whose tiles come in turn: some of each before any is whole."""
-        return self.lhs.products if self.lhs_resident or self.rhs.blocks == 1 else ceil(self.lhs.size / self.lhs.unit)
+        in_blocks = self.lhs_resident or self.rhs.blocks == 1
+        return np.where(in_blocks, self.lhs.products, -(-self.lhs.size // self.lhs.unit))
 
     @property
-    def loads(self) -> tuple[int, int]:
+    def loads(self) -> tuple[Count, Count]:
         """How many times all of the resident and all of the streamed operand are loaded."""
-        streamed = 1 if self.chunks == 1 and self.streamed.blocks == 1 else self.resident.blocks
-        return (1 if self.keep else self.streamed.blocks), streamed
+        once = (self.chunks == 1) & (self.streamed.blocks == 1)
+        return np.where(self.keep, 1, self.streamed.blocks), np.where(once, 1, self.resident.blocks)
 
 
 def raw_format(name: str) -> str:
@@ -153,14 +158,14 @@ def raw_format(name: str) -> str:
     return "bfloat16" if dtype(name).itemsize == 1 else name
 
 
-def tile_bytes(piece: int, depth: int, itemsize: int) -> int:
+def tile_bytes(piece: Count, depth: Count, itemsize: int) -> Count:
     """Bytes per partition of the tile of a piece: [128, depth, piece]."""
     return -(-piece * depth * itemsize // TILE_ALIGN) * TILE_ALIGN
 
 
-def raw_bytes(piece: int, depth: int, itemsize: int) -> int:
+def raw_bytes(piece: Count, depth: Count, itemsize: int) -> Count:
     """The same of a piece that waits to be transposed: [128, piece / 128, depth * 128]."""
-    return tile_bytes(ceil(piece / P) * P, depth, itemsize)
+    return tile_bytes(-(-piece // P) * P, depth, itemsize)
 
 
 def doubles(name: str, chip: Chip) -> bool:
