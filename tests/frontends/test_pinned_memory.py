@@ -11,7 +11,7 @@ import pytest
 import torch  # before what it loads
 
 from tests import processes
-from trnlab.frontends.torch.device import pinned, pinned_scripts
+from trnlab.frontends.torch.device import pinned, pinned_scripts, script_texts
 from trnlab.frontends.torch.device.pinned_scripts import makes_pinned
 
 pytestmark = pytest.mark.torch
@@ -68,9 +68,10 @@ def test_installed_packages_are_not_looked_at(monkeypatch: pytest.MonkeyPatch, t
         file for file in Path(torch.__file__).parent.glob("distributed/**/*.py") if makes_pinned(file.read_text())
     ]
     assert asks
-    pinned_scripts.look_at(*asks)
+    finder = script_texts._Beside(tmp_path, [pinned_scripts.look])
+    finder.look_at(*asks)
     assert not allowed
     own = tmp_path / "own.py"
     own.write_text(asks[0].read_text())
-    pinned_scripts.look_at(own)
+    finder.look_at(own)
     assert allowed

@@ -12,7 +12,7 @@ from trnlab.estimate import text
 from trnlab.estimate.job_document import job, reading
 from trnlab.estimate.result import Report, TargetResult, to_json
 from trnlab.estimate.text import seconds
-from trnlab.findings import ERROR, Finding
+from trnlab.findings import ERROR, WARNING, Finding
 from trnlab.units import format_bytes
 from trnlab.view.effects import NAMESPACES, Effects
 
@@ -68,9 +68,9 @@ def check(report: Report, held: Held = _unheld) -> Document:
 
 
 def estimate(report: Report, held: Held = _unheld) -> Document:
-    """What a step takes, without what is only in the way. held: see `by_stack`."""
+    """What a step takes; of what is only in the way, a line each. held: see `by_stack`."""
     sections = [*_findings(f for f in report.ordered() if f.severity == ERROR), *_targets(report)]
-    sections += [*by_stack(report, held), *_times(report, TERMINAL), *effects(report.effects)]
+    sections += [*by_stack(report, held), *_times(report, TERMINAL), *effects(report.effects), *_warned(report)]
     return Document(Path(report.script).name, [Note(text.head(report)), *sections], record=lambda: to_json(report))
 
 
@@ -78,6 +78,14 @@ def _findings(found: Iterable[Finding]) -> Iterator[Section]:
     parts = [_finding(f) for f in found]
     if parts:
         yield Section(heading="In the way", say=_IN_THE_WAY, parts=parts)
+
+
+def _warned(report: Report) -> Iterator[Section]:
+    """What a reader of a time has to know of it, such as that the host computes a part. Checks say where and why."""
+    found = report.having(WARNING)
+    if found:
+        lines = Table([(f.code, f.what) for f in found])
+        yield Section("warnings, of which trnlab check says where and why", [lines], heading="Warnings")
 
 
 def _finding(f: Finding) -> Section:

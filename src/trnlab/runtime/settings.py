@@ -410,6 +410,12 @@ OF_PARTS = (
         code="TRN282",
     ),
     Setting(
+        "what scripts of PyTorch find that ask for CUDA: chip, or none as on an instance (docs/scripts.md)",
+        "chip",
+        "TRNLAB_CUDA",
+        code="TRN284",
+    ),
+    Setting(
         "where functions run that JAX, TensorFlow or Keras compile: chip or host", "chip", "TRNLAB_JIT", code="TRN291"
     ),
     Setting("how --ranks starts ranks: fork or spawn (docs/distributed.md)", "fork", "TRNLAB_RANKS", code="TRN189"),

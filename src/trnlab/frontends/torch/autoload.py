@@ -37,6 +37,8 @@ def script_starts(file: str) -> None:
     """A script is about to run, in a process that has imported PyTorch: before it by itself, or just now."""
     script = Path(file)
     if script.suffix == ".py" and script.is_file():
+        from trnlab.frontends.torch.cuda import scripts
         from trnlab.frontends.torch.device import pinned_scripts
+        from trnlab.frontends.torch.device.script_texts import look_at_script
 
-        pinned_scripts.look_at_script(script)
+        look_at_script(script, [pinned_scripts.look, *scripts.begin()])

@@ -218,6 +218,15 @@ def _nothing(walk: ScriptTrace, step: TracedStep) -> None:
             severity=ERROR,
             do="call a step of compile_step, or a model of torch.compile(backend='neuron')",
         )
+    if walk.steps and not (step.graphs or step.inputs or step.host):
+        walk.survey.note(
+            "TRN288",
+            "the script's steps have nothing on the chip: all of their tensors lie on the CPU",
+            None,
+            severity=ERROR,
+            why="there is no time, memory or price of a step that the chip has no part in",
+            do="move the model and its batches to the device: model.to('neuron'), x.to('neuron')",
+        )
 
 
 def work_of(walk: ScriptTrace, step: TracedStep) -> StepWork:

@@ -13,6 +13,7 @@ from trnlab.estimate.job import RANKS_WANTED
 from trnlab.frontends.torch.autoload import script_starts
 from trnlab.frontends.torch.check import ranks
 from trnlab.frontends.torch.check.captured_output import OutputTail
+from trnlab.frontends.torch.cuda import finding
 from trnlab.frontends.torch.findings.survey import Survey
 from trnlab.runtime.script import Script, failure
 from trnlab.runtime.session import current
@@ -63,6 +64,7 @@ def run(script: Script, walk: ScriptObserver, said: OutputTail) -> None:
             told.got, told.remedy = _made_up(walk), _REMEDY_MADE_UP if walk.made_up else _REMEDY
         walk.survey.raised(told)
     finally:
+        finding.ended(walk.survey)
         sys.argv, sys.path[:] = argv, path
 
 

@@ -91,7 +91,9 @@ class _GeneratorKind(type(tensors.Generator)):  # type: ignore[misc]
     """Makes `torch.Generator("neuron")` a generator of the CPU, from which operators on this device draw."""
 
     def __call__(cls, device: Any = "cpu") -> Any:
-        chosen = torch.device(device)
+        from trnlab.frontends.torch.device.naming import renamed  # which needs the device to be registered
+
+        chosen = renamed(torch.device(device))
         return tensors.Generator(device="cpu" if only_device(chosen).type == "neuron" else chosen)
 
     def __instancecheck__(cls, value: object) -> bool:
