@@ -430,11 +430,11 @@ SCRIPTS = (
         "nanoGPT, train, ddp",
         "nanoGPT",
         "",
-        (*_GPT, "--device=neuron", "--compile=False", "--backend=neuron"),
+        (*_GPT, "--compile=False"),
         data.nano,
         ranks=2,
         losses=r"loss (\d+\.\d+)",
-        note="asks for the device cuda:RANK whatever --device says",
+        note="its device is cuda:RANK, its backend NCCL",
     ),
     Script(
         "nanoGPT, sample",
