@@ -68,10 +68,10 @@ def test_installed_packages_are_not_looked_at(monkeypatch: pytest.MonkeyPatch, t
         file for file in Path(torch.__file__).parent.glob("distributed/**/*.py") if makes_pinned(file.read_text())
     ]
     assert asks
-    finder = script_texts._Beside(tmp_path, [pinned_scripts.look])
-    finder.look_at(*asks)
+    finder = script_texts._Looker(tmp_path, [pinned_scripts.look])
+    finder.look_at(*map(str, asks))
     assert not allowed
     own = tmp_path / "own.py"
     own.write_text(asks[0].read_text())
-    finder.look_at(own)
+    finder.look_at(str(own))
     assert allowed

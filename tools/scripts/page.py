@@ -69,7 +69,7 @@ Scripts ask for an accelerator in several ways. `torch.accelerator.is_available(
 `neuron` where trnlab is installed. Those written for CUDA are told yes by `torch.cuda.is_available()` and find the chip
 behind `cuda`: as a device, in `x.cuda()`, `torch.cuda`'s functions, `torch.cuda.amp`, `init_process_group("nccl")`, device
 meshes and files. That is so under trnlab's commands and where `TRNLAB_TARGET` is set, for scripts whose own text, or that
-of a module beside them, names it; installed packages are told no, and find `neuron` by its name (ADR 181). On an
+of a module of the user's, names it; installed packages are told no, and find `neuron` by its name (ADR 181). On an
 instance nobody answers for CUDA: a run says so once, `trnlab check` lists the lines that have to say `neuron` there (TRN283),
 and `TRNLAB_CUDA=none` is as there. Lightning has the accelerator `neuron`, which `auto` is where a target is chosen.
 Pinned memory is ordinary memory that says it is pinned: of loaders, of `x.pin_memory()`, and of
