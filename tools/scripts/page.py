@@ -66,12 +66,13 @@ files (HLO, NEFF), custom operators in C++, `send` and `recv`, Pallas kernels of
 `tests/frontends/vendor_names.txt` lists every name that the callers named there use, and which of the two it is.
 
 Scripts ask for an accelerator in several ways. `torch.accelerator.is_available()` and `current_accelerator()` give
-`neuron` where trnlab is installed. Those written for CUDA are told yes by `torch.cuda.is_available()` and find the chip
-behind `cuda`: as a device, in `x.cuda()`, `torch.cuda`'s functions, `torch.cuda.amp`, `init_process_group("nccl")`, device
-meshes and files. That is so under trnlab's commands and where `TRNLAB_TARGET` is set, for scripts whose own text, or that
-of a module of the user's, names it; installed packages are told no, and find `neuron` by its name (ADR 181). On an
-instance nobody answers for CUDA: a run says so once, `trnlab check` lists the lines that have to say `neuron` there (TRN283),
-and `TRNLAB_CUDA=none` is as there. Lightning has the accelerator `neuron`, which `auto` is where a target is chosen.
+`neuron` where trnlab is installed. Those written for CUDA are told yes by `torch.cuda.is_available()` and find the
+chip behind `cuda`: as a device, in `x.cuda()`, `torch.cuda`'s functions, `torch.cuda.amp`,
+`init_process_group("nccl")`, device meshes and files. That is so under trnlab's commands and where `TRNLAB_TARGET`
+is set, for scripts whose own text, or that of a module of the user's, names it; installed packages are told no, and
+find `neuron` by its name (ADR 181). On an instance nobody answers for CUDA: a run says so once, `trnlab check`
+lists the lines that have to say `neuron` there (TRN283), and `TRNLAB_CUDA=none` is as there. Lightning has the
+accelerator `neuron`, which `auto` is where a target is chosen.
 Pinned memory is ordinary memory that says it is pinned: of loaders, of `x.pin_memory()`, and of
 `torch.empty(..., pin_memory=True)` and its kin, where the script or a module beside it says so.
 

@@ -47,10 +47,10 @@ class _Looker(importlib.abc.MetaPathFinder):
 
 
 def look_at_script(file: Path, looks: Sequence[Looks]) -> None:
-    """Look at a script that is about to run, and at what it has imported of the user's own or will import."""
+    """Look at a script that is about to run, at what was imported of its folder, and at all that it will import."""
     script = file.absolute()
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Looker)]
     finder = _Looker(script.parent, list(looks))
     sys.meta_path.insert(0, finder)
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    finder.look_at(str(script), *(found for found in files if found and found.endswith(".py")))
+    finder.look_at(str(script), *(found for found in files if found and found.startswith(f"{script.parent}{os.sep}")))
