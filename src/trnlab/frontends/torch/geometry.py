@@ -69,6 +69,14 @@ class TensorMeta:
         return False
 
     @cached_property
+    def memory(self) -> TensorMeta:
+        """The form of the memory: complex numbers are floats there, real parts before imaginary ones. Of all other
+        tensors it is their own."""
+        if not self.dtype.is_complex:
+            return self
+        return form_of((*self.shape, 2), (*(2 * s for s in self.strides), 1), self.dtype.to_real())
+
+    @cached_property
     def extent(self) -> int:
         """How many places there are from the first element to the last."""
         return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides)) if self.size else 0
@@ -169,6 +177,11 @@ def view_of(base: Tensor, found: MemoryRegion, form: TensorMeta) -> Tensor:
     if order != tuple(range(len(order))):
         base = base.permute([order.index(d) for d in range(len(order))])
     return base if tuple(base.shape) == form.shape else base.expand(form.shape)
+
+
+def seen_as(memory: Tensor, form: TensorMeta) -> Tensor:
+    """A tensor of `form` where `memory` is one of the form of its memory."""
+    return torch.view_as_complex(memory) if form.dtype.is_complex else memory
 
 
 def part_of(base: Tensor, start: int, shape: Sizes) -> Tensor:

@@ -31,7 +31,14 @@ from trnlab.frontends.torch.findings import provenance, survey
 from trnlab.frontends.torch.findings.locations import is_gradient, location_of
 from trnlab.frontends.torch.findings.refusals import UnsupportedOp
 from trnlab.frontends.torch.findings.vendor_limits import note_limits
-from trnlab.frontends.torch.lowerings import LOWERINGS, LoweringSite, Randomness, UnsupportedOperatorForm, lowering_of
+from trnlab.frontends.torch.lowerings import (
+    LOWERINGS,
+    LoweringSite,
+    Randomness,
+    UnsupportedOperatorForm,
+    complex_numbers,
+    lowering_of,
+)
 from trnlab.frontends.torch.pytorch.dispatcher import OpOverload
 from trnlab.frontends.torch.pytorch.fakes import FakeTensor, unset_fake_temporarily
 from trnlab.frontends.torch.recomputation import part_of
@@ -247,7 +254,7 @@ class _Importer:
         return results if isinstance(node.meta.get("val"), (tuple, list)) else results[0]
 
     def _lower(self, node: fx.Node, site: LoweringSite) -> tuple[Any, ...]:
-        lowering = lowering_of(node.target)
+        lowering = complex_numbers.lowering_of(node) if complex_numbers.meets_complex(node) else lowering_of(node.target)
         if lowering is None:
             name = _name(node.target)
             raise UnsupportedOperatorForm(

@@ -26,7 +26,7 @@ from trnlab.frontends.torch.capture.external_tensors import is_real
 from trnlab.frontends.torch.capture.import_fx import decompositions
 from trnlab.frontends.torch.capture.subject import Place
 from trnlab.frontends.torch.capture.without_writes import without_writes
-from trnlab.frontends.torch.device.types import format_of
+from trnlab.frontends.torch.device.types import type_of
 from trnlab.frontends.torch.draws import NoteDraws, generator_kept
 from trnlab.frontends.torch.findings import survey
 from trnlab.frontends.torch.findings.assumed import Assumed
@@ -71,11 +71,12 @@ def trace(
     """The functional FX graph of `function(*fakes)`; `function` takes the `RecordLines` as its first argument.
 
     The last `found()` results of the function are tensors that it made to stand for further inputs. Raises
-    UnsupportedOpError (TRN203) for complex inputs, whose derivatives may end in exceptions within autograd.
+    UnsupportedOpError (TRN203) for complex inputs that the chip has no form of, whose derivatives may end in
+    exceptions within autograd.
     """
     for fake in fakes:
         if fake.dtype.is_complex:
-            format_of(fake.dtype)
+            type_of(fake)
     with (
         mode,
         fx_traceback.preserve_node_meta(),

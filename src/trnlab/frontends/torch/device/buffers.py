@@ -30,9 +30,13 @@ class ChipArray:
             self.type = type_of(tensor)
         self.tensor, self.name = tensor, name
         self._pointer = tensor.data_ptr()
-        alias = memory_of(tensor)
-        self._alias = alias.view(np.uint8) if alias.dtype == np.bool_ else alias
-        self.direct = bool(self._alias.flags.c_contiguous) and self._alias.dtype == self.type.dtype.numpy
+        # The memory of a conjugate that PyTorch has not computed holds other values.
+        self._alias = None if tensor.is_conj() else _floats(tensor)
+        self.direct = (
+            self._alias is not None
+            and bool(self._alias.flags.c_contiguous)
+            and self._alias.dtype == self.type.dtype.numpy
+        )
 
     def still(self, tensor: torch.Tensor) -> bool:
         """Whether `tensor` is the one that was bound, in the same memory."""
@@ -43,23 +47,33 @@ class ChipArray:
 
         Raises NumericsError (TRN211) for an integer that does not fit in 32 bits.
         """
-        if self.direct:
+        if self._alias is not None and self.direct:
             return self._alias
-        if self._alias.dtype == np.int64:
-            check_fits(self._alias, self.name)
-        return np.array(self._alias, self.type.dtype.numpy, order="C")
+        alias = _floats(self.tensor.resolve_conj()) if self._alias is None else self._alias
+        if alias.dtype == np.int64:
+            check_fits(alias, self.name)
+        return np.array(alias, self.type.dtype.numpy, order="C")
 
     def store(self, array: Array) -> None:
         """A program has written to it: write back what it left in a converted copy, and let PyTorch's count of
         versions say so."""
-        if not self.direct:
+        if self._alias is None:
+            self.tensor.detach().copy_(tensor_from(array, self.tensor.dtype, self.tensor.device.type))
+        elif not self.direct:
             self._alias[...] = array
         if not self.tensor.is_inference():
             increment_version(self.tensor)
 
 
+def _floats(tensor: torch.Tensor) -> Array:
+    """The memory of a tensor in NumPy's formats: of bools bytes, of complex numbers pairs of floats."""
+    alias = memory_of(torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor)
+    return alias.view(np.uint8) if alias.dtype == np.bool_ else alias
+
+
 def tensor_from(array: Array, kind: torch.dtype, device: str = "neuron") -> torch.Tensor:
     """A new tensor of dtype `kind` with the values of `array`, whose memory it takes over when it can."""
     tensor = torch.from_numpy(array.view(np.bool_)) if kind is torch.bool else from_numpy_alias(array, "cpu")
+    tensor = torch.view_as_complex(tensor.float()) if kind.is_complex else tensor
     tensor = tensor if tensor.dtype is kind else tensor.to(kind)
     return as_neuron(tensor) if device == "neuron" else tensor

@@ -44,6 +44,7 @@ _WIDE = (torch.int64,)
 _WAYS_OUT = {
     torch.float64: "compute in float32 (x.float(), dtype=torch.float32), or use the host, in eager mode",
     torch.complex64: "keep real and imaginary parts apart (torch.view_as_real), or use the host, in eager mode",
+    torch.complex128: "compute in complex64 (x.to(torch.complex64)), or use the host, in eager mode",
 }
 
 
@@ -120,9 +121,17 @@ def kind_of(format: DType) -> torch.dtype:
     return next(kind for kind, known in _FORMATS.items() if known is format and kind not in _WIDE)
 
 
+def has_format(kind: torch.dtype) -> bool:
+    """Whether tensors of this dtype can lie on the chip."""
+    return kind in _FORMATS or kind is torch.complex64
+
+
 def type_of(tensor: torch.Tensor) -> TensorType:
-    """Shape and format that a tensor has on the chip."""
-    return TensorType(tuple(int(n) for n in tensor.shape), format_of(tensor.dtype))
+    """Shape and format that a tensor has on the chip: complex64 is float32 with its two parts as a last dimension."""
+    shape = tuple(int(n) for n in tensor.shape)
+    if tensor.dtype is torch.complex64:
+        return TensorType((*shape, 2), format_of(torch.float32))
+    return TensorType(shape, format_of(tensor.dtype))
 
 
 def is_opaque(value: Any) -> bool:

@@ -4,6 +4,7 @@
 from trnlab.frontends.torch.lowerings import (
     batch_norm,
     collectives,
+    complex_numbers,
     convolution,
     diagonal,
     division,
@@ -40,6 +41,7 @@ __all__ = [
     "UnsupportedOperatorForm",
     "batch_norm",
     "collectives",
+    "complex_numbers",
     "convolution",
     "diagonal",
     "division",

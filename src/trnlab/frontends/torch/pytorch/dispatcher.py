@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import (
 )
 
 __all__ = [
+    "AutoDispatchBelowAutograd",
     "DispatchKey",
     "DispatchKeySet",
     "ExcludedKeys",
@@ -36,6 +37,7 @@ __all__ = [
     "skip_in_dynamo",
 ]
 
+AutoDispatchBelowAutograd: Any = torch._C._AutoDispatchBelowAutograd  # a context in which autograd does not listen
 OpOverload: Any = torch._ops.OpOverload
 ExcludedKeys: Any = _ExcludeDispatchKeyGuard  # a context, within which operators pass over the keys
 functions_not_overridden: Any = torch._C.DisableTorchFunction  # a context without `__torch_function__`

@@ -14,7 +14,7 @@ from torch import Tensor
 from trnlab.frontends.torch.device.dispatch import tracing_allowed
 from trnlab.frontends.torch.device.dlpack import as_neuron
 from trnlab.frontends.torch.device.host_ops import give_memory, without_garbage
-from trnlab.frontends.torch.device.types import _FORMATS
+from trnlab.frontends.torch.device.types import has_format
 from trnlab.frontends.torch.geometry import TensorMeta, form_of
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode, unlogged
@@ -143,7 +143,7 @@ def _forms(about: OperatorSchema, result: Any, given: set[int]) -> list[TensorMe
                 continue
             if not isinstance(t, Tensor) or id(t) in given:
                 return None
-            if t.layout is not torch.strided or t.dtype not in _FORMATS or t.is_conj() or t.is_neg():
+            if t.layout is not torch.strided or not has_format(t.dtype) or t.is_conj() or t.is_neg():
                 return None
             is_statistic = forms and about.name in _NORMS and t.dtype in (torch.bfloat16, torch.float16)
             form = form_of(tuple(t.shape), tuple(t.stride()), torch.float32 if is_statistic else t.dtype)

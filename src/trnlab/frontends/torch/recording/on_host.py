@@ -11,6 +11,7 @@ from torch import Tensor
 
 from trnlab import host_ops
 from trnlab.frontends.torch.device import batch_norms
+from trnlab.frontends.torch.geometry import seen_as
 from trnlab.frontends.torch.recording.memory import Memories, SlotMemory
 from trnlab.frontends.torch.recording.operators import OperatorSchema, plain
 from trnlab.frontends.torch.recording.recorder import HostNumber, RecordedOperator, Ref
@@ -54,4 +55,5 @@ def _tensor(ref: Ref, memories: Memories) -> Tensor:
         return slot.value
     if slot not in memories:
         memories[slot] = SlotMemory(slot)
-    return memories[slot].view(form.shape, form.strides, offset)
+    lies = form.memory
+    return seen_as(memories[slot].view(lies.shape, lies.strides, offset), form)

@@ -107,7 +107,7 @@ def _leaf(slot: Slot | HostNumber, form: TensorMeta, offset: int) -> tuple[Any, 
     if isinstance(slot, HostNumber):
         return MemoryRegion(0, (), ()), InputLeaf(None, 0, (), slot.value.dtype, slot)
     room = slot.nbytes // slot.kind.itemsize
-    found = region(form, offset, room)
+    found = region(form.memory, offset, room)
     if found is None:
         return offset, InputLeaf(slot, 0, (room,), slot.kind)
     return MemoryRegion(0, found.shape, found.slices), InputLeaf(slot, found.start, found.shape, slot.kind)

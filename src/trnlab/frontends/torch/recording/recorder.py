@@ -18,8 +18,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from trnlab.frontends.torch.device.allocations import Known, PendingRecording, keep
 from trnlab.frontends.torch.device.dlpack import as_neuron, is_shared
-from trnlab.frontends.torch.device.types import _FORMATS
+from trnlab.frontends.torch.device.types import has_format
 from trnlab.frontends.torch.geometry import TensorMeta, form_of, meet
+from trnlab.frontends.torch.pytorch.dispatcher import AutoDispatchBelowAutograd
 from trnlab.frontends.torch.pytorch.tensors import node_of_backward, uses_of_storage
 from trnlab.frontends.torch.recording.forms import OperatorForm, make_room, results_of
 from trnlab.frontends.torch.recording.indices import MASKS, chooses_nothing
@@ -74,7 +75,7 @@ class HostNumber:
         self.value = value
 
 
-Ref = tuple[Slot | HostNumber, TensorMeta, int]  # and the offset
+Ref = tuple[Slot | HostNumber, TensorMeta, int]  # and the offset, in elements of the slot
 
 
 @dataclass(slots=True)
@@ -164,26 +165,27 @@ class OperatorRecorder:
         return self.slots.get(tensor.untyped_storage()._cdata)
 
     def _ref(self, tensor: Tensor, form: TensorMeta, is_out: bool) -> Ref:
-        storage = tensor.untyped_storage()
+        storage, lies = tensor.untyped_storage(), form.memory
         slot = self.slots.get(storage._cdata)
         if slot is None:
-            whole = form.dense and form.size * form.dtype.itemsize == storage.nbytes()
-            shape = form.packed if whole else (storage.nbytes() // form.dtype.itemsize,)
-            slot = Slot(storage, form.dtype, shape, is_out and whole)
+            whole = lies.dense and lies.size * lies.dtype.itemsize == storage.nbytes()
+            shape = lies.packed if whole else (storage.nbytes() // lies.dtype.itemsize,)
+            slot = Slot(storage, lies.dtype, shape, is_out and whole)
             self.slots[slot.key] = slot
             self.at_once = self.at_once or is_shared(storage)
             if self.lost:
                 self.check(storage)
             self.tentative.append(slot.key)
-        elif slot.kind is not form.dtype:
+        elif slot.kind is not lies.dtype:
             raise ImpossibleError
         slot.learns = slot.learns or type(tensor) is _PARAMETER or type(tensor._base) is _PARAMETER
-        return slot, form, tensor.storage_offset()
+        return slot, form, tensor.storage_offset() * (form.dtype.itemsize // lies.dtype.itemsize)
 
     # -- writing down ------------------------------------------------------------------------------------------------
     def record(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The results of an operator, to be computed later; `NOT_RECORDED` where it has to be computed now."""
         op, args = instead(op, args)
+        args = [self._resolved(x) for x in args]
         if op is _WRITES_THERE and chooses_nothing(*args[:3]):
             return args[0]
         about = operator(op)
@@ -204,6 +206,16 @@ class OperatorRecorder:
             for key in self.tentative:
                 del self.slots[key]
             return NOT_RECORDED
+
+    def _resolved(self, x: Any) -> Any:
+        """In the place of a tensor that PyTorch says to be a conjugate, or negative, one that has the values."""
+        if not isinstance(x, Tensor) or not (x.is_conj() or x.is_neg()):
+            return x
+        aten = torch.ops.aten
+        with AutoDispatchBelowAutograd():
+            op, plain = (aten._conj_physical.default, x._conj()) if x.is_conj() else (aten.neg.default, x._neg_view())
+        found = self.record(op, (plain,), {})
+        return x if found is NOT_RECORDED else found
 
     def _arguments(self, about: OperatorSchema, args: Sequence[Any], kwargs: dict[str, Any]) -> _Arguments:
         given = _Arguments()
@@ -230,6 +242,8 @@ class OperatorRecorder:
             given.key.append("factor")
         elif type(value) is float:
             given.key.append(value.hex())
+        elif type(value) is complex:
+            given.key.append((value.real.hex(), value.imag.hex()))
         elif isinstance(value, torch.Generator):
             raise ImpossibleError
         else:
@@ -238,14 +252,14 @@ class OperatorRecorder:
     def _tensor(self, about: OperatorSchema, tensor: Tensor, given: _Arguments, written: bool, is_out: bool) -> None:
         form = form_of(tensor.shape, tensor.stride(), tensor.dtype)
         if tensor.is_cpu:
-            if written or form.shape:
+            if written or form.shape or form.dtype.is_complex:
                 raise ImpossibleError
             value = tensor.detach().clone()
             lies = form_of((), (), torch.float32) if form.dtype is torch.float64 else form
             given.refs.append((HostNumber(value.to(lies.dtype)), lies, 0))
             given.key.append("number")
         else:
-            if form.dtype not in _FORMATS or tensor.is_neg() or tensor._is_zerotensor():
+            if not has_format(form.dtype) or tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor():
                 raise ImpossibleError
             if form.dtype in MASKS and about.name in _CHOOSING and given.tensors and not is_out:
                 raise ImpossibleError  # how much is chosen depends on values
@@ -283,8 +297,8 @@ class OperatorRecorder:
 
     def _new(self, form: TensorMeta) -> tuple[Tensor, Ref]:
         tensor = as_neuron(self.room(form), counts=False)
-        storage = tensor.untyped_storage()
-        slot = Slot(storage, form.dtype, form.packed if form.dense else (form.extent,), True)
+        storage, lies = tensor.untyped_storage(), form.memory
+        slot = Slot(storage, lies.dtype, lies.packed if lies.dense else (lies.extent,), True)
         slot.written = True
         if form.size:
             self.slots[slot.key] = slot
@@ -303,7 +317,7 @@ def _clash(about: OperatorSchema, given: _Arguments) -> bool:
                 continue
             may = about.in_place or (about.over_self and j == 0)
             same = may and form is form2 and offset == offset2 and j not in given.written
-            if not same and meet(form, offset, form2, offset2):
+            if not same and meet(form.memory, offset, form2.memory, offset2):
                 return True
     return False
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx
 
 from trnlab.frontends.torch.capture.tracing import functional_of_new_ones
-from trnlab.frontends.torch.geometry import MemoryRegion, TensorMeta, shown, view_of
+from trnlab.frontends.torch.geometry import MemoryRegion, TensorMeta, seen_as, shown, view_of
 from trnlab.frontends.torch.graph_templates import GraphTemplate, pieces
 from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode
 from trnlab.frontends.torch.pytorch.graphs import module_of
@@ -62,8 +62,8 @@ class MemoryView:
         (memory,), (_, form, where) = tensors, self.place
         assert form is not None
         if isinstance(where, MemoryRegion):
-            return [view_of(memory, where, form)]
-        return [shown(memory, form, where)]
+            return [seen_as(view_of(memory, where, form.memory), form)]
+        return [seen_as(shown(memory, form.memory, where), form)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +91,8 @@ class OperatorCall:
 
     def likes(self, given: Sequence[Tensor]) -> list[Tensor]:
         """Tensors such as those that it makes of tensors such as these."""
-        new = (torch.empty(form.packed, dtype=form.dtype, device="neuron") for _, form in self.results)
+        lie = (form.memory for _, form in self.results)
+        new = (torch.empty(lies.packed, dtype=lies.dtype, device="neuron") for lies in lie)
         return [*new, *(given[at] for at in self.written)]
 
     def key(self, likes: Sequence[Tensor]) -> Hashable:
@@ -105,7 +106,10 @@ class OperatorCall:
     def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """What is made and what is written, as contiguous memory. Raises NotImplementedError."""
         given, floats = tensors[: len(self.given)], dict(zip(self.floats, tensors[len(self.given) :]))
-        operands = [given[at] if form is None else shown(given[at], form, where) for at, form, where in self.views]
+        operands = [
+            given[at] if form is None else seen_as(shown(given[at], form.memory, where), form)
+            for at, form, where in self.views
+        ]
         numbers = [x if i is None else floats[i] for x, i in self.numbers]
         result = call(self.about, self.made.arguments(operands, numbers), bool(floats))
         made = zip(self.made.results(self.about, result), self.results)
@@ -117,6 +121,8 @@ def _key(value: Any) -> Hashable:
         return tuple(map(_key, value))
     if isinstance(value, (Tensors, Factor)):
         return type(value), value.number
+    if isinstance(value, complex):
+        return complex, value.real.hex(), value.imag.hex()
     return type(value), value.hex() if isinstance(value, float) else value
 
 
@@ -129,7 +135,8 @@ def _packed(tensor: Tensor, form: TensorMeta, about: OperatorSchema) -> Tensor:
         raise NotImplementedError(f"{about.name} has other shapes in its parts")
     if tensor.dtype is not form.dtype:  # a float that is an input is no Python number, which gives way
         tensor = tensor.to(form.dtype)
-    return (tensor.permute(form.order) if form.order != tuple(range(len(form.order))) else tensor).contiguous()
+    made = (tensor.permute(form.order) if form.order != tuple(range(len(form.order))) else tensor).contiguous()
+    return torch.view_as_real(made.resolve_conj()) if form.dtype.is_complex else made
 
 
 # -- what a recording is made of ------------------------------------------------------------------------------------
