@@ -107,6 +107,7 @@ def difference(got: Any, expected: Any, exact: Any, tolerance: tuple[float, floa
         return f"shape {list(got.shape)} for {list(expected.shape)}"
     if got.dtype != expected.dtype:
         return f"dtype {got.dtype} for {expected.dtype}"
+    got, expected, exact = in_parts(got), in_parts(expected), _parts_of_exact(exact)
     usual = default_tolerances(expected.dtype)
     tolerance = max(usual[0], tolerance[0]), max(usual[1], tolerance[1])
     bad, other = _disagreeing(got, expected, tolerance), _other_zero(got, expected, exact) if signs else None
@@ -127,6 +128,15 @@ def difference(got: Any, expected: Any, exact: Any, tolerance: tuple[float, floa
 def dense(x: Any) -> Any:
     """A sparse result with all its elements; anything else as it is."""
     return x.to_dense() if isinstance(x, Tensor) and x.layout is not torch.strided else x
+
+
+def in_parts(x: Any) -> Any:
+    """Complex numbers as pairs of their parts, each of which is judged; anything else as it is."""
+    return torch.view_as_real(x.resolve_conj()) if isinstance(x, Tensor) and x.is_complex() else x
+
+
+def _parts_of_exact(exact: Any) -> Any:
+    return (lambda: [in_parts(x) for x in exact()]) if callable(exact) else exact
 
 
 def _disagreeing(got: Tensor, expected: Tensor, tolerance: tuple[float, float]) -> Tensor:
@@ -195,9 +205,11 @@ def all_differences(
 
 def ulps(got: Any, expected: Any) -> int:
     """Largest distance of finite floats in units in the last place: numbers of the format that lie between."""
-    if not isinstance(got, Tensor) or not got.dtype.is_floating_point or got.numel() == 0:
+    if not isinstance(got, Tensor) or got.numel() == 0:
         return 0
-    got, expected = dense(got), dense(expected)
+    got, expected = in_parts(dense(got)), in_parts(dense(expected))
+    if not got.dtype.is_floating_point:
+        return 0
     both = torch.isfinite(got) & torch.isfinite(expected)
     if not both.any():
         return 0

@@ -34,7 +34,7 @@ DTYPES = {
         "complex64",
     )
 }
-REFUSED_DTYPES = (torch.float64, torch.complex64)  # what a compiled program must refuse by name
+REFUSED_DTYPES = (torch.float64,)  # what a compiled program must refuse by name
 
 # Results that are memory as it was found: only their shape and dtype mean something.
 UNINITIALISED = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"}
@@ -161,12 +161,15 @@ def samples(op: Any, dtype: torch.dtype, count: int | None, reference: bool = Fa
 
 
 def leaves_of(sample: Sample, device: str, dtype: torch.dtype | None = None) -> list[Tensor]:
-    """The sample's tensors anew on a device, as leaves of autograd; float ones as `dtype` if one is given."""
+    """The sample's tensors anew on a device, as leaves of autograd; float ones as `dtype` if one is given, and complex
+    ones as the complex format of its parts."""
     made = []
     for x in sample.tensors:
         y = x.detach()
         if dtype is not None and y.is_floating_point():
             y = y.to(dtype)
+        elif dtype is not None and y.is_complex():
+            y = y.to(dtype.to_complex())
         y = _same_layout(y) if device == "cpu" else _same_layout(y).to(device)
         made.append(y.requires_grad_(x.requires_grad))
     return made
@@ -194,14 +197,17 @@ def gradients(outputs: Sequence[Any], leaves: Sequence[Tensor], weights: Sequenc
 
 def differentiable(outputs: Sequence[Any]) -> list[Tensor]:
     """The outputs that a gradient goes through."""
-    return [o for o in outputs if isinstance(o, Tensor) and o.requires_grad and o.is_floating_point()]
+    return [o for o in outputs if isinstance(o, Tensor) and o.requires_grad and (o.is_floating_point() or o.is_complex())]
 
 
 def weights_for(outputs: Sequence[Any]) -> list[Tensor]:
-    """One gradient per differentiable output: multiples of 1/64 from 1/2 to 3/2, exact in every format."""
+    """One gradient per differentiable output: multiples of 1/64 from 1/2 to 3/2, exact in every format; of a complex
+    output in both parts."""
     return [_weights(o) for o in differentiable(outputs)]
 
 
 def _weights(x: Tensor) -> Tensor:
+    if x.is_complex():
+        return torch.view_as_complex(_weights(torch.view_as_real(x.detach().resolve_conj().contiguous())))
     count = torch.arange(x.numel(), dtype=torch.int32).mul(37).remainder(64)
     return (0.5 + count.to(torch.float32) / 64).reshape(x.shape).to(x.dtype)

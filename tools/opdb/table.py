@@ -18,7 +18,7 @@ from tools.opdb.report import read_json
 from tools.opdb.verdicts import FAILED, PASSED, REFUSED, Record
 
 PAGE = Path(__file__).parents[2] / "docs" / "operators.md"
-DTYPES = ("float32", "bfloat16", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
+DTYPES = ("float32", "bfloat16", "float16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64")
 _CLOSE = (
     1024  # beyond so many units in the last place an element nearly cancelled, and only the tolerance says something
 )
@@ -41,8 +41,8 @@ written by `python -m tools.opdb.table`; `make opdb` makes the results.
 PyTorch leaves open which of several equal elements sort, argsort, msort, topk and kthvalue name first. Places are
 judged by the elements there; gradients of inputs with equal elements are not judged.
 
-float64 (TRN212) and complex numbers (TRN203) are refused in compiled programs. In eager mode the host runs every
-operator in every dtype that PyTorch has.
+float64 (TRN212) is refused in compiled programs, and so are complex128 and the operators that have no form in real
+and imaginary parts (TRN203). In eager mode the host runs every operator in every dtype that PyTorch has.
 
 """
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from tools.opdb.compare import all_differences, has_signs, tolerances, ulps
+from tools.opdb.compare import all_differences, has_signs, in_parts, tolerances, ulps
 from tools.opdb.engines import Captured, Results, Trial, eager
 from tools.opdb.order import by_what_is_there, has_equals
 from tools.opdb.samples import (
@@ -99,17 +99,21 @@ class Expected:
         leaves = leaves_of(self.sample, "cpu", torch.float64)
         with contextlib.suppress(Exception):  # the sample fixes a dtype, or the operator has none for float64
             with torch.no_grad():
-                for x in leaves:
+                for x in map(in_parts, leaves):
                     x.mul_(self._nudge(x, trial))
             outputs = self.sample.call(leaves, "cpu")
             found["forward"] = [o.detach() if isinstance(o, torch.Tensor) else o for o in outputs]
-            found["backward"] = gradients(outputs, leaves, [w * self._nudge(w, trial) for w in self.weights])
+            found["backward"] = gradients(outputs, leaves, [self._nudged(w, trial) for w in self.weights])
         return found
+
+    def _nudged(self, x: torch.Tensor, trial: int) -> torch.Tensor:
+        moved = in_parts(x) * self._nudge(in_parts(x), trial)
+        return torch.view_as_complex(moved) if x.is_complex() else moved
 
     def _nudge(self, x: torch.Tensor, trial: int) -> torch.Tensor:
         """Factors that move each element to a neighbour in its format; ones in trial 0, and for what is no float."""
         kind = self.sample.dtype
-        if trial == 0 or not (x.is_floating_point() and kind.is_floating_point):
+        if trial == 0 or not (x.is_floating_point() and (kind.is_floating_point or kind.is_complex)):
             return torch.ones((), dtype=torch.float64 if x.is_floating_point() else x.dtype)
         signs = torch.randint(0, 2, x.shape, generator=torch.Generator().manual_seed(trial))
         return 1 + signs.double().mul(2).sub(1) * torch.finfo(kind).eps

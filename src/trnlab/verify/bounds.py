@@ -92,7 +92,7 @@ _NAMES = {
         min maximum minimum relu neg abs sign clamp clamp_min clamp_max threshold_backward floor ceil round eq ne lt
         le gt ge logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_xor bitwise_not all any
         argmax argmin isnan isinf slice_scatter select_scatter slice_backward select_backward scatter nki trunc
-        eye""",
+        eye complex view_as_complex view_as_real real imag _conj _conj_physical _neg_view""",
     ROUNDED: "mul div reciprocal sqrt square native_dropout native_dropout_backward",
     TERMS: "add sub rsub addcmul addcdiv lerp",
     FUNCTION: "exp expm1 log log1p log2 log10 sin cos tanh sigmoid erf rsqrt pow silu gelu exp2",
@@ -104,11 +104,16 @@ _NAMES = {
         new_empty new_empty_strided""",
 }
 _KIND_OF = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+# Of complex numbers these are made of several roundings each, which are small beside the magnitude of the result.
+_OF_COMPLEX = dict.fromkeys(("abs", "angle", "polar", "div", "reciprocal"), FUNCTION)
 
 
-def kind_of(operator: str) -> OperatorBound:
-    """The kind of an operator, named as "aten.add.Tensor"; composite for what the table does not have."""
+def kind_of(operator: str, is_complex: bool = False) -> OperatorBound:
+    """The kind of an operator, named as "aten.add.Tensor"; composite for what the table does not have. is_complex:
+    whether operands or results are complex numbers."""
     name = operator.split(".")[1] if "." in operator else operator
+    if is_complex and name in _OF_COMPLEX:
+        return _OF_COMPLEX[name]
     return _KIND_OF.get(name.removeprefix("_foreach_"), COMPOSITE)
 
 

@@ -23,16 +23,30 @@ _LEFT_OUT = ("device", "pin_memory", "layout")
 
 
 def wide(value: Any) -> Any:
-    """A tensor of floats in float64; anything else as it is, lists and tuples element by element."""
+    """A tensor of floats in float64, of complex numbers in complex128; anything else as it is, lists and tuples element
+    by element."""
     if isinstance(value, Tensor):
-        return value.double() if value.is_floating_point() else value
+        wider = torch.complex128 if value.is_complex() else torch.float64
+        return value.to(wider) if has_fractions(value) else value
     if isinstance(value, list | tuple):
         return type(value)(wide(v) for v in value)
     return value
 
 
+def has_fractions(x: Tensor) -> bool:
+    """Whether the elements are floats, or pairs of them."""
+    return x.is_floating_point() or x.is_complex()
+
+
+def in_parts(x: Tensor) -> Tensor:
+    """Complex numbers as float64 [..., 2], as they lie on the chip; other tensors as they are."""
+    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+
+
 def bf16(x: Tensor) -> Tensor:
     """As the PE array reads a number: rounded to bfloat16, held in float64."""
+    if x.is_complex():
+        return torch.view_as_complex(bf16(in_parts(x)))
     return x.float().bfloat16().double() if x.is_floating_point() else x
 
 
@@ -46,16 +60,16 @@ class ReferenceCall:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The operands that are tensors of floats."""
+        """The operands that are tensors of floats, or of complex numbers."""
         leaves = pytree.tree_leaves((self.args, self.kwargs))
-        return [t for t in leaves if isinstance(t, Tensor) and t.is_floating_point()]
+        return [t for t in leaves if isinstance(t, Tensor) and has_fractions(t)]
 
     def result(self, change: Callable[[Tensor], Tensor] | None = None) -> Any:
         """The operator's result in float64, on operands that `change` has changed."""
         args, kwargs = self.args, self.kwargs
         if change is not None:
             args, kwargs = pytree.tree_map_only(
-                Tensor, lambda t: change(t) if t.is_floating_point() else t, (args, kwargs)
+                Tensor, lambda t: change(t) if has_fractions(t) else t, (args, kwargs)
             )
         with torch.no_grad():
             if self.mask is not None:
@@ -174,7 +188,7 @@ def scale_of(call: ReferenceCall, kind: OperatorBound, result: Any, precision: s
 def _magnitude(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_magnitude(v) for v in value)
-    return value.abs() if isinstance(value, Tensor) and value.is_floating_point() else value
+    return value.abs() if isinstance(value, Tensor) and has_fractions(value) else value
 
 
 def _of_magnitudes(call: ReferenceCall) -> Any:
@@ -262,10 +276,13 @@ def _response(call: ReferenceCall, result: Any, u: float) -> Any:
     def changed(t: Tensor) -> Tensor:
         return t * (1 + u * (2 * torch.rand(t.shape, generator=generator, dtype=torch.float64) - 1))
 
-    squares = _zip(torch.zeros_like, result)
+    squares = _zip(lambda r: torch.zeros_like(r.abs()), result)
     for _ in range(SEEDS):
         squares = _zip(
-            lambda s, r, c: s + torch.nan_to_num(c - r, 0.0, 0.0, 0.0) ** 2, squares, result, call.result(changed)
+            lambda s, r, c: s + torch.nan_to_num((c - r).abs(), 0.0, 0.0, 0.0) ** 2,
+            squares,
+            result,
+            call.result(changed),
         )
     return _zip(lambda s, r: (r.abs() * u + _smoothed((s / SEEDS).sqrt())) / unit, squares, result)
 
@@ -279,5 +296,5 @@ def _zip(function: Callable[..., Any], *values: Any) -> Any:
     """`function` on tensors of floats that stand at the same place of tuples, or of nothing."""
     if isinstance(values[0], list | tuple):
         return [_zip(function, *parts) for parts in zip(*values)]
-    floats = all(isinstance(v, Tensor) and v.is_floating_point() for v in values)
+    floats = all(isinstance(v, Tensor) and has_fractions(v) for v in values)
     return function(*values) if floats else values[0]

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, fx
 
 from trnlab.errors import Location
-from trnlab.frontends.torch.device.types import format_of
+from trnlab.frontends.torch.device.types import type_of
 from trnlab.frontends.torch.findings.locations import is_gradient, location_of
 from trnlab.frontends.torch.findings.provenance import Provenance
-from trnlab.frontends.torch.verify.exact import ReferenceCall, bf16, scale_of, wide
+from trnlab.frontends.torch.lowerings import complex_numbers
+from trnlab.frontends.torch.verify.exact import ReferenceCall, bf16, has_fractions, in_parts, scale_of, wide
 from trnlab.graph.ir import Value
 from trnlab.verify import conditions
 from trnlab.verify.bounds import (
@@ -56,6 +57,8 @@ class ChipResults:
             return None
         if like.dtype is torch.bool:
             return torch.from_numpy(np.asarray(array) != 0)
+        if like.is_complex():
+            return torch.view_as_complex(torch.from_numpy(np.array(array, np.float64, order="C")))
         if like.is_floating_point():
             return torch.from_numpy(np.asarray(array, np.float64))
         return torch.from_numpy(np.asarray(array, np.int64)).to(like.dtype)
@@ -111,7 +114,7 @@ class GraphEvaluation:
         yield from self._compared(node)
 
     def _compared(self, node: fx.Node) -> Iterator[OpResult]:
-        kind, exact, why = kind_of(str(node.target)), None, ""
+        kind, exact, why = _kind_of(node), None, ""
         call = ReferenceCall(node, self.local, self._drawn(node))
         if kind is not RANDOM:
             try:
@@ -143,9 +146,13 @@ class GraphEvaluation:
                 if value.op is not None and value.op.name not in ("constant", "iota"):
                     yield self._skipped(node, "the compiler has removed it")
                 continue
-            if scale is None and want.is_floating_point():
+            if scale is None and has_fractions(want):
                 scale, terms = scale_of(call, kind, exact, self.precision) if kind is not EXACT else (0.0, 1)
-            yield check.result(i, got, want, _part(scale, i, exact), terms or 1, all_along)
+            room = _part(scale, i, exact)
+            if want.is_complex():  # both parts may be off by what the number may
+                got, want, all_along = (in_parts(v) if isinstance(v, Tensor) else v for v in (got, want, all_along))
+                room = room.unsqueeze(-1) if isinstance(room, Tensor) else room
+            yield check.result(i, got, want, room, terms or 1, all_along)
 
     def _drawn(self, node: fx.Node) -> Tensor | None:
         """What dropout kept on the chip."""
@@ -193,13 +200,17 @@ class GraphEvaluation:
             self.place(node),
             tuple(like.shape) if like is not None else (),
             "",
-            kind_of(str(node.target)).name,
+            _kind_of(node).name,
             status,
         )
         return replace(found, **more)
 
     def _skipped(self, node: fx.Node, why: str) -> OpResult:
         return self.blank(node, SKIPPED, why=why)
+
+
+def _kind_of(node: fx.Node) -> OperatorBound:
+    return kind_of(str(node.target), complex_numbers.meets_complex(node))
 
 
 def _is_beside_a_product(node: fx.Node) -> bool:
@@ -227,7 +238,7 @@ class _Check:
     def result(self, i: int, got: Tensor, want: Tensor, scale: Any, terms: int, all_along: Any) -> OpResult:
         """What there is to say about result `i`."""
         like = _leaves(self.node.meta["val"])[i]
-        format = format_of(like.dtype).name
+        format = type_of(like).dtype.name
         worst = self._worst(i, got, want, scale, terms, format)
         error = None
         if isinstance(all_along, Tensor) and want.is_floating_point() and all_along.shape == got.shape:
@@ -266,7 +277,7 @@ class _Check:
         bound = rounding_bound(exact, _array(scale), self.kind.c(terms), format)
         worst = within(got.numpy(), exact, bound, format)
         if worst.ratio > 1 and self._reads_bf16():
-            rounded = _leaves(self._as_read())[i]
+            rounded = in_parts(_leaves(self._as_read())[i])
             other = within(got.numpy(), rounded.numpy(), bound, format)
             worst = min(worst, other, key=lambda w: w.ratio)
         return worst
