@@ -104,7 +104,9 @@ class Sample:
                 digest.update(f"{leaf.dtype}{tuple(leaf.shape)}{leaf.requires_grad}{leaf.layout}".encode())
                 if leaf.layout is torch.strided:
                     digest.update(f"{leaf.stride()}{leaf.storage_offset()}".encode())
-                    digest.update(leaf.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+                    digest.update(
+                        leaf.detach().resolve_conj().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+                    )
                 else:
                     digest.update(str(leaf).encode())
             else:
@@ -197,7 +199,9 @@ def gradients(outputs: Sequence[Any], leaves: Sequence[Tensor], weights: Sequenc
 
 def differentiable(outputs: Sequence[Any]) -> list[Tensor]:
     """The outputs that a gradient goes through."""
-    return [o for o in outputs if isinstance(o, Tensor) and o.requires_grad and (o.is_floating_point() or o.is_complex())]
+    return [
+        o for o in outputs if isinstance(o, Tensor) and o.requires_grad and (o.is_floating_point() or o.is_complex())
+    ]
 
 
 def weights_for(outputs: Sequence[Any]) -> list[Tensor]:

@@ -254,7 +254,9 @@ class _Importer:
         return results if isinstance(node.meta.get("val"), (tuple, list)) else results[0]
 
     def _lower(self, node: fx.Node, site: LoweringSite) -> tuple[Any, ...]:
-        lowering = complex_numbers.lowering_of(node) if complex_numbers.meets_complex(node) else lowering_of(node.target)
+        lowering = (
+            complex_numbers.lowering_of(node) if complex_numbers.meets_complex(node) else lowering_of(node.target)
+        )
         if lowering is None:
             name = _name(node.target)
             raise UnsupportedOperatorForm(

@@ -74,6 +74,8 @@ def _floats(tensor: torch.Tensor) -> Array:
 def tensor_from(array: Array, kind: torch.dtype, device: str = "neuron") -> torch.Tensor:
     """A new tensor of dtype `kind` with the values of `array`, whose memory it takes over when it can."""
     tensor = torch.from_numpy(array.view(np.bool_)) if kind is torch.bool else from_numpy_alias(array, "cpu")
-    tensor = torch.view_as_complex(tensor.float().contiguous()) if kind.is_complex else tensor
+    if kind.is_complex:  # of no elements strides say nothing
+        pairs = tensor.float().contiguous()
+        tensor = torch.view_as_complex(pairs) if pairs.numel() else torch.empty(pairs.shape[:-1], dtype=kind)
     tensor = tensor if tensor.dtype is kind else tensor.to(kind)
     return as_neuron(tensor) if device == "neuron" else tensor

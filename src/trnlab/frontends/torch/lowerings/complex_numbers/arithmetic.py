@@ -115,6 +115,25 @@ def square(site, x):
     return product(site, x, x)
 
 
+_MOST_POWERS = 4
+
+
+@lowers_complex("pow.Tensor_Scalar")
+def power(site, x, exponent):
+    """Small whole powers, as products."""
+    if isinstance(exponent, complex) or exponent != int(exponent) or not 1 <= exponent <= _MOST_POWERS:
+        raise UnsupportedOpError(
+            "complex numbers have whole powers from one to four on the chip",
+            code="TRN203",
+            got=str(exponent),
+            remedy="write it as products, or with abs and angle",
+        )
+    found = x
+    for _ in range(int(exponent) - 1):
+        found = product(site, found, x)
+    return found
+
+
 def quotient(site: LoweringSite, x: ComplexValue, y: ComplexValue) -> ComplexValue:
     """x / y, where both are divided by the larger part of y first, as PyTorch does: no square leaves the format."""
     b, (y_real, y_imag) = site.b, _wide_parts(site, y)
@@ -162,6 +181,16 @@ def rsub(site, x, y, alpha=1):
     return _sum(site, "subtract", y, x, alpha)
 
 
+@lowers_complex("addcmul.default")
+def addcmul(site, x, y, z, value=1):
+    return add(site, x, mul(site, y, z), value)
+
+
+@lowers_complex("addcdiv.default")
+def addcdiv(site, x, y, z, value=1):
+    return add(site, x, div(site, y, z), value)
+
+
 # -- functions ------------------------------------------------------------------------------------------------------
 
 
@@ -199,6 +228,34 @@ def compare(site, x, y):
     equal = str(site.node.target).startswith("aten.eq")
     found = (b.compare(one, "EQ" if equal else "NE", other) for one, other in zip(x.parts(b), y.parts(b)))
     return (b.and_ if equal else b.or_)(*found)
+
+
+def _either(site: LoweringSite, x: Any, holds: Any) -> Any:
+    """Whether something holds of either part; what is not complex as it is."""
+    return site.b.or_(*map(holds, x.parts(site.b))) if isinstance(x, ComplexValue) else x
+
+
+@lowers_complex("isnan.default", "isinf.default")
+def odd(site, x):
+    return _either(site, x, lambda part: LOWERINGS[site.node.target](site, part))
+
+
+@lowers_complex(
+    "logical_and.default",
+    "logical_or.default",
+    "logical_xor.default",
+    "logical_not.default",
+    "any.default",
+    "any.dim",
+    "any.dims",
+    "all.default",
+    "all.dim",
+    "all.dims",
+)
+def logic(site, *operands, **where):
+    """A complex number is true where a part is not zero."""
+    given = (_either(site, x, lambda part: site.b.compare(part, "NE", 0)) for x in operands)
+    return LOWERINGS[site.node.target](site, *given, **where)
 
 
 @lowers_complex("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")

@@ -106,7 +106,6 @@ _SAME = (
 )
 # Operators that name dimensions of their tensor, by the places of these among the arguments.
 _ALONG = {
-    "permute.default": (1,),
     "transpose.int": (1, 2),
     "slice.Tensor": (1,),
     "select.int": (1,),
@@ -150,9 +149,10 @@ def _along(name: str, places: tuple[int, ...]) -> None:
             given[place] = _from_front(given[place], rank)
         if name in _SIZES:
             given[1] = [*given[1], 2]
-        given = [as_complex(site, v) if i == 1 and name.endswith("_scatter.default") else v for i, v in enumerate(given)]
+        given = [
+            as_complex(site, v) if i == 1 and name.endswith("_scatter.default") else v for i, v in enumerate(given)
+        ]
         return _as_it_is(site, *given)
-
 
     lowers_complex(name)(lowering)
 
@@ -172,6 +172,7 @@ lowers_complex(
     "as_strided.default",
     "as_strided_copy.default",
     "as_strided_scatter.default",
+    "cumsum.default",
     "diagonal.default",
     "diagonal_backward.default",
     "diagonal_copy.default",
@@ -183,6 +184,8 @@ lowers_complex(
     "_unsafe_index_put.default",
     "index_select.default",
     "put.default",
+    "scatter.src",
+    "scatter_add.default",
     "take.default",
     "tril.default",
     "triu.default",
@@ -193,6 +196,12 @@ lowers_complex(
 
 for _name, _places in _ALONG.items():
     _along(_name, _places)
+
+
+@lowers_complex("permute.default")
+def permute(site, x, dims):
+    rank = len(x.shape)
+    return ComplexValue(site.b.transpose(x.pairs, [*_from_front(dims, rank), rank]))
 
 
 @lowers_complex("t.default")
