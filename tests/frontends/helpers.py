@@ -39,7 +39,7 @@ def worst_error(got, expected) -> float:
 
 def with_gradients(function, inputs, weights=None):
     """Outputs of the function, and the gradients of a weighted sum of them by each float input; also the weights."""
-    leaves = [x.detach().clone().requires_grad_(x.is_floating_point()) for x in inputs]
+    leaves = [x.detach().clone().requires_grad_(x.is_floating_point() or x.is_complex()) for x in inputs]
     with torch.enable_grad():
         outputs = listed(function(*leaves))
         wanted = [x for x in leaves if x.requires_grad]
@@ -51,6 +51,8 @@ def with_gradients(function, inputs, weights=None):
 
 def weights_like(x):
     """Distinct weights, so that no two neighbours of a gradient agree by chance: multiples of 1/64, always exact."""
+    if x.is_complex():
+        return torch.view_as_complex(weights_like(torch.view_as_real(x.detach().resolve_conj()).contiguous()))
     count = torch.arange(x.numel(), dtype=torch.int32).mul(37).remainder(64)
     return (0.5 + count.to(torch.float32) / 64).reshape(x.shape).to(x.dtype).to(x.device)
 

@@ -163,8 +163,8 @@ def samples(op: Any, dtype: torch.dtype, count: int | None, reference: bool = Fa
 
 
 def leaves_of(sample: Sample, device: str, dtype: torch.dtype | None = None) -> list[Tensor]:
-    """The sample's tensors anew on a device, as leaves of autograd; float ones as `dtype` if one is given, and complex
-    ones as the complex format of its parts."""
+    """The sample's tensors anew on a device, as leaves of autograd; float ones as `dtype` if one is given, and
+    complex ones as pairs of that."""
     made = []
     for x in sample.tensors:
         y = x.detach()

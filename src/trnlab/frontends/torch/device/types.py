@@ -129,9 +129,14 @@ def has_format(kind: torch.dtype) -> bool:
 def type_of(tensor: torch.Tensor) -> TensorType:
     """Shape and format that a tensor has on the chip: complex64 is float32 with its two parts as a last dimension."""
     shape = tuple(int(n) for n in tensor.shape)
-    if tensor.dtype is torch.complex64:
+    if tensor.dtype is torch.complex64 or _is_python_number(tensor):
         return TensorType((*shape, 2), format_of(torch.float32))
     return TensorType(shape, format_of(tensor.dtype))
+
+
+def _is_python_number(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is what PyTorch makes of a complex number of Python: it gives way to the format beside it."""
+    return tensor.dtype is torch.complex128 and tensor.dim() == 0 and tensor.device.type == "cpu"
 
 
 def is_opaque(value: Any) -> bool:

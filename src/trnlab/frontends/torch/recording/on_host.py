@@ -52,7 +52,7 @@ def _result(about: OperatorSchema, given: dict[str, Any]) -> Any:
 def _tensor(ref: Ref, memories: Memories) -> Tensor:
     slot, form, offset = ref
     if isinstance(slot, HostNumber):
-        return slot.value
+        return seen_as(slot.value, form)
     if slot not in memories:
         memories[slot] = SlotMemory(slot)
     lies = form.memory

@@ -105,7 +105,8 @@ def read(nodes: list[RecordedOperator], kept: frozenset[Slot] = frozenset()) -> 
 def _leaf(slot: Slot | HostNumber, form: TensorMeta, offset: int) -> tuple[Any, InputLeaf]:
     """The memory that a view reads, and how the view lies in it: a region, or an offset in all of the storage."""
     if isinstance(slot, HostNumber):
-        return MemoryRegion(0, (), ()), InputLeaf(None, 0, (), slot.value.dtype, slot)
+        shape = tuple(slot.value.shape)
+        return MemoryRegion(0, shape, ()), InputLeaf(None, 0, shape, slot.value.dtype, slot)
     room = slot.nbytes // slot.kind.itemsize
     found = region(form.memory, offset, room)
     if found is None:

@@ -31,6 +31,7 @@ NOT_RECORDED = object()
 LONGEST = 50_000  # operators of one recording
 _WRITES_THERE = torch.ops.aten.index_put_.default
 _CHOOSING = frozenset({"aten::index", "aten::_unsafe_index"})
+_NARROWER = {torch.float64: torch.float32, torch.complex128: torch.complex64}  # numbers of the host in our formats
 _PARAMETER = torch.nn.Parameter
 _CPU, _KINDS = torch.device("cpu"), (Tensor, _PARAMETER)
 
@@ -67,7 +68,8 @@ class Slot:
 
 
 class HostNumber:
-    """A number of the host that operators read: a tensor without dimensions, as it was then."""
+    """A number of the host that operators read, as it was then: a tensor without dimensions, of a complex number of
+    its two parts."""
 
     __slots__ = ("value",)
 
@@ -252,11 +254,12 @@ class OperatorRecorder:
     def _tensor(self, about: OperatorSchema, tensor: Tensor, given: _Arguments, written: bool, is_out: bool) -> None:
         form = form_of(tensor.shape, tensor.stride(), tensor.dtype)
         if tensor.is_cpu:
-            if written or form.shape or form.dtype.is_complex:
+            if written or form.shape:
                 raise ImpossibleError
-            value = tensor.detach().clone()
-            lies = form_of((), (), torch.float32) if form.dtype is torch.float64 else form
-            given.refs.append((HostNumber(value.to(lies.dtype)), lies, 0))
+            value = tensor.detach().resolve_conj().clone()
+            lies = form_of((), (), _NARROWER.get(form.dtype, form.dtype))
+            value = value.to(lies.dtype)
+            given.refs.append((HostNumber(torch.view_as_real(value) if value.is_complex() else value), lies, 0))
             given.key.append("number")
         else:
             if not has_format(form.dtype) or tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor():

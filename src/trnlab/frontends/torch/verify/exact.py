@@ -23,8 +23,8 @@ _LEFT_OUT = ("device", "pin_memory", "layout")
 
 
 def wide(value: Any) -> Any:
-    """A tensor of floats in float64, of complex numbers in complex128; anything else as it is, lists and tuples element
-    by element."""
+    """A tensor of floats in float64, of complex numbers in complex128; anything else as it is, lists and tuples
+    element by element."""
     if isinstance(value, Tensor):
         wider = torch.complex128 if value.is_complex() else torch.float64
         return value.to(wider) if has_fractions(value) else value

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arithmetic of complex numbers in real and imaginary parts.
 
-The product is (ac - bd) + (ad + bc) i, as PyTorch's on the CPU. Real numbers scale both parts: PyTorch first makes them
-complex, so that with an infinite part the other one becomes NaN there and stays a number here.
+The product is (ac - bd) + (ad + bc) i, as PyTorch's on the CPU. Real numbers scale both parts: PyTorch first makes
+them complex, so that with an infinite part the other one becomes NaN there and stays a number here.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ def imag(site, x):
 @lowers_complex("_conj.default", "_conj_physical.default")
 def conj(site, x):
     """The conjugate as a value; a real one is its own."""
+    if isinstance(x, complex):
+        return constant(site.b, x.conjugate())
     if not isinstance(x, ComplexValue):
         return x
     along, up = x.parts(site.b)

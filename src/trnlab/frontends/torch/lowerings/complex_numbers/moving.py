@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-
 from trnlab.frontends.torch.lowerings.complex_numbers.values import (
     ComplexValue,
     as_complex,

@@ -86,7 +86,7 @@ def beside_pairs(site: LoweringSite, x: Value) -> Value:
 
 
 def lowers_complex(*names: str) -> Callable[[Lowering], Lowering]:
-    """Register a lowering for operators, named as for `lowers`, that meet complex operands or give complex results."""
+    """Register a lowering for operators, named as for `lowers`, where an operand or a result is complex."""
 
     def register(function: Lowering) -> Lowering:
         for name in names:
