@@ -22,5 +22,8 @@ OPERATORS = {
     **dict.fromkeys(("take", "as_strided", "unfold", "index_copy", "nn_functional_embedding"), ("float32",)),
     **dict.fromkeys(("diagonal", "diagonal_scatter", "cummax", "median", "searchsorted"), ("float32", "int64")),
     **dict.fromkeys(("cdist", "nn_functional_bilinear", "nn_functional_grid_sample", "norm"), ("float32",)),
+    **dict.fromkeys(("real", "imag", "conj", "view_as_real", "angle", "reciprocal", "mm", "stack"), ("complex64",)),
+    **dict.fromkeys(("complex", "polar", "view_as_complex"), ("float32",)),
+    **dict.fromkeys(("add", "mul", "abs", "where", "exp"), ("float32", "int64", "uint8", "complex64")),
     **dict.fromkeys(("full_like", "arange", "new_full", "sort", "nn_functional_conv2d"), ("float32",)),
 }
