@@ -115,7 +115,7 @@ def lowering_of(node: fx.Node) -> Lowering:
     lowering = COMPLEX.get(node.target)
     if lowering is None:
         raise UnsupportedOpError(
-            "the chip has no complex numbers, and this operator no form in their real and imaginary parts",
+            "the chip has no format for complex64, and this operator no form in its real and imaginary parts",
             code="TRN203",
             remedy=_WAY_OUT,
         )
