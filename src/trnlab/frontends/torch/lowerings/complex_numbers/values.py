@@ -78,7 +78,7 @@ def as_complex(site: LoweringSite, x: Any) -> ComplexValue:
 
 
 def beside_pairs(site: LoweringSite, x: Value) -> Value:
-    """Of a value of one element for each number one that broadcasts over its parts."""
+    """A value of one element for each number as one that broadcasts over its parts."""
     return site.b.reshape(x, (*x.shape, 1))
 
 
