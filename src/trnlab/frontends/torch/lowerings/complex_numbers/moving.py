@@ -36,7 +36,7 @@ def view_as_real(site, x):
 
 @lowers_complex("_to_copy.default", "copy.default")
 def to_copy(site, x, source=None, **where):
-    """In another format, or from another tensor: real numbers become complex, complex ones real by their real part."""
+    """In another format, or from another tensor: real numbers become complex, complex ones their real part."""
     x = x if source is None else source
     if not site.node.meta["val"].dtype.is_complex:
         moved = x.parts(site.b)[0] if isinstance(x, ComplexValue) else x
