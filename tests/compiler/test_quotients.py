@@ -113,3 +113,22 @@ def test_zeros_keep_their_signs():
         assert ulps(got, wanted[name], float32).max() <= BOUND, name
         hard = ~np.isfinite(wanted[name]) | (wanted[name] == 0)
         assert same(got[hard], wanted[name][hard]), name
+
+
+@pytest.mark.parametrize("shape, dims", [((16,), (0,)), ((3, 16), (1,)), ((130, 5), (1,)), ((3, 16), (0, 1))])
+@pytest.mark.parametrize("stored", [True, False])
+def test_numbers_of_rows_are_divided_where_their_quotient_is_whole(shape, dims, stored):
+    """Norms of rows, repeated before they are divided, as adaptive_grad_clip of optax does of a bias."""
+    rng = np.random.default_rng(5)
+    x, y = (rng.standard_normal(shape).astype(np.float32) for _ in range(2))
+    kept = [d for d in range(len(shape)) if d not in dims]
+
+    def function(b, x, y):
+        norms = [b.sqrt(b.broadcast_in_dim(b.reduce(b.multiply(v, v), dims, "add"), shape, kept)) for v in (x, y)]
+        quotient = b.divide(b.multiply(b.maximum(norms[0], 1e-3), 0.01), b.maximum(norms[1], 1e-6))
+        return quotient if stored else b.multiply(quotient, x)
+
+    (got,) = execute(build(function, x, y), [x, y])
+    norms = [np.sqrt((v.astype(np.float64) ** 2).sum(dims, keepdims=True)) for v in (x, y)]
+    wanted = np.broadcast_to(0.01 * norms[0] / norms[1], shape)
+    np.testing.assert_allclose(got, wanted if stored else wanted * x, rtol=1e-5, atol=1e-6)

@@ -108,7 +108,8 @@ def _product(e: Emitter, op: Op, invert: Callable[[Emitter, AP, AP], float]) -> 
         e.scalar_op(e.dst(op.result), data, "multiply", inverse, False)
     elif e.is_wide(lhs) or narrow:
         data = e.ap(lhs)
-        e.tensor_op(e.dst(op.result), data, inverse, "multiply")
+        tile = e.dst(op.result)
+        e.tensor_op(tile, e.as_wide_as(tile, data), e.as_wide_as(tile, inverse), "multiply")
     else:
         held = e.narrow_form(lhs)
         e.scalar_op(e.dst(op.result), inverse, "multiply", held, False)
