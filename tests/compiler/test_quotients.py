@@ -115,7 +115,7 @@ def test_zeros_keep_their_signs():
         assert same(got[hard], wanted[name][hard]), name
 
 
-@pytest.mark.parametrize("shape, dims", [((16,), (0,)), ((3, 16), (1,)), ((130, 5), (1,)), ((3, 16), (0, 1))])
+@pytest.mark.parametrize(("shape", "dims"), [((16,), (0,)), ((3, 16), (1,)), ((130, 5), (1,)), ((3, 16), (0, 1))])
 @pytest.mark.parametrize("stored", [True, False])
 def test_numbers_of_rows_are_divided_where_their_quotient_is_whole(shape, dims, stored):
     """Norms of rows, repeated before they are divided, as adaptive_grad_clip of optax does of a bias."""

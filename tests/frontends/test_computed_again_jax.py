@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -85,3 +87,33 @@ def test_a_checkpoint_in_a_scan():
         return lax.scan(lambda c, w: (jax.checkpoint(block)(c, w), None), x, weights)[0].sum()
 
     against_xla(lambda w, x: jax.grad(loss)(w, x), stacked, x)
+
+
+@pytest.mark.parametrize("keeps", [None, "dots_saveable"])
+@pytest.mark.parametrize("inner", [lambda f: f, jax.jit])
+@pytest.mark.parametrize(("rounds", "rolled"), [(40, True), (3, False)])
+@pytest.mark.parametrize("around", ["layers", "the loop"])
+def test_what_is_computed_again_for_a_loop_is_none_of_the_models_operations(keeps, inner, rounds, rolled, around):
+    """Loops of both directions, as a graph's op and unrolled: 4 products a layer, each with two in the way back."""
+    width, hidden, rows = 8, 16, 6
+    weights = [np.ones((rounds, *shape), np.float32) for shape in ((width, hidden), (hidden, width))]
+    again = partial(jax.checkpoint, policy=getattr(jax.checkpoint_policies, keeps) if keeps else None)
+
+    def layer(x, weights):
+        up, down = weights
+        mixed = inner(lambda x: jnp.tanh(jnp.einsum("ri,ij->rj", x, up)))(x)
+        return x + jnp.sin(jnp.tanh(mixed @ mixed.T @ mixed) @ down), None
+
+    def flops(of_layer, of_loop):
+        def loss(weights, x):
+            return (of_loop(lambda x: lax.scan(of_layer(layer), x, weights)[0])(x) ** 2).sum()
+
+        step = jax.jit(lambda weights, x: jax.value_and_grad(loss)(weights, x))
+        graph = import_module(step.lower(weights, np.ones((rows, width), np.float32)).as_text(debug_info=True)).graph
+        assert any(op.name == "loop" for op in graph.ops) == rolled
+        return model_flops(graph)
+
+    asked = flops(lambda f: f, lambda f: f)
+    first = 0 if rolled else 2 * rows * width * hidden  # nobody reads the gradient of x
+    assert asked == 3 * rounds * 2 * rows * (2 * width * hidden + 2 * rows * hidden) - first
+    assert asked == (flops(again, lambda f: f) if around == "layers" else flops(lambda f: f, again))

@@ -73,11 +73,12 @@ def ordered_ops(graph: Graph) -> list[Op]:
     return ordered
 
 
-def attrs_key(op: Op) -> str:
-    """An op's attributes as text: equal exactly when the attributes are, down to the sign of zero."""
+def attrs_key(op: Op, without: str = "") -> str:
+    """An op's attributes, but the one of that name, as text: equal exactly when they are, down to the sign of
+    zero."""
     if not op.attrs:
         return ""
-    return " ".join(f"{key}={_attr_key(op.attrs[key])}" for key in sorted(op.attrs))
+    return " ".join(f"{key}={_attr_key(op.attrs[key])}" for key in sorted(op.attrs) if key != without)
 
 
 def _attr_key(value: Any) -> str:

@@ -391,10 +391,20 @@ def scope(op: Any) -> tuple[str, str]:
     if match is None:
         return "", ""
     whole = match[1]
-    again = "rematted_computation" in whole
-    phase = "backward" if "transpose(" in whole and not again else "forward" if "jvp(" in whole else ""
+    phase = "backward" if "transpose(" in whole and not is_again(op) else "forward" if "jvp(" in whole else ""
     parts = [_unwrapped(part) for part in whole.split("/")[:-1]]
     return ".".join(part for part in parts if part and part not in _NO_MODULES and "->" not in part), phase
+
+
+def is_loop(op: Any) -> bool:
+    """Whether an op goes round and round."""
+    return bool(op.operation.name == "stablehlo.while")
+
+
+def is_again(op: Any) -> bool:
+    """Whether an op computes again, for the backward pass, what a checkpoint did not keep."""
+    match = _NAME.match(str(op.location))
+    return match is not None and "rematted_computation" in match[1]
 
 
 def is_within(op: Any) -> bool:

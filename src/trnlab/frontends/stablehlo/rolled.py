@@ -374,6 +374,8 @@ class _Round:
             site.t.ranks,
             site.t.locate,
             place=site.t.place,
+            looping=True,
+            again=site.t.again,
             rank=site.t.rank,
             rounds=counted.rounds,
         )

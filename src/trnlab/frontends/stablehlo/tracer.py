@@ -85,6 +85,8 @@ class Tracer:
     constants: dict[int, Array] = field(default_factory=dict)
     count: int = 0
     place: tuple[Location | None, str] = (None, "")
+    looping: bool = False  # whether the body of a loop is read, unrolled or not
+    again: bool = False  # whether what is read is computed again, for a backward pass, as a checkpoint has it
     rank: TracedValue | None = None  # the argument that says which rank runs the program
     guards: list[TracedValue] = field(
         default_factory=list
@@ -299,13 +301,14 @@ class Tracer:
     @contextmanager
     def _at(self, op: Any) -> Iterator[None]:
         """Stamp what is written with the op's place; one without is at the place of the call that leads to it."""
-        saved = self.place
-        where = _within(saved[0], self.locate(op), op)
+        saved = self.place, self.looping, self.again
+        where = _within(self.place[0], self.locate(op), op)
         self.place = where, mlir.origin(op)
+        self.looping, self.again = self.looping or mlir.is_loop(op), self.again or mlir.is_again(op)
         try:
             yield
         finally:
-            self.place = saved
+            self.place, self.looping, self.again = saved
 
     # -- loops and the end -------------------------------------------------------------------------------------------
     def loop(
@@ -332,6 +335,8 @@ class Tracer:
             self.ranks,
             self.locate,
             place=self.place,
+            looping=self.looping,
+            again=self.again,
             rank=self.rank,
         )
 

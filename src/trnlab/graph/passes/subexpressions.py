@@ -11,6 +11,7 @@ from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.ops import CALL, COLLECTIVE, OPS
 
 Key = tuple[str, tuple[int, ...], str]
+_ASKED = "asked"  # a product is the model's own, once of so many, or not at all: of equal ones the most counts
 
 
 def merge_equal_ops(graph: Graph) -> bool:
@@ -28,6 +29,9 @@ def merge_equal_ops(graph: Graph) -> bool:
             kept.append(op)
         else:
             replaced.update(zip(op.results, original.results))
+            if op.attrs.get(_ASKED) != original.attrs.get(_ASKED):
+                both = (original.attrs[_ASKED], op.attrs[_ASKED])
+                original.attrs = {**original.attrs, _ASKED: min(filter(None, both))}
     graph.ops = kept
     graph.outputs = [replaced.get(v, v) for v in graph.outputs]
     return bool(replaced)
@@ -46,4 +50,4 @@ def remove_barriers(graph: Graph) -> None:
 
 def _key(op: Op) -> Key:
     operands = [id(v) for v in op.operands]
-    return op.name, tuple(sorted(operands) if OPS[op.name].commutative else operands), attrs_key(op)
+    return op.name, tuple(sorted(operands) if OPS[op.name].commutative else operands), attrs_key(op, _ASKED)

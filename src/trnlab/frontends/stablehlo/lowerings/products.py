@@ -23,7 +23,10 @@ def _precision(site: OpSite) -> str:
 def dot_general(site: OpSite) -> TracedValue:
     """In the result's format."""
     numbers = mlir.dot_numbers(site.raw)
-    return site.op("dot_general", *site.operands, **numbers, dtype=site.type.dtype, precision=_precision(site))
+    attrs = {**numbers, "dtype": site.type.dtype, "precision": _precision(site)}
+    if site.t.looping and site.t.again:  # the model asked for it in the loop of the forward pass
+        attrs["asked"] = 0
+    return site.op("dot_general", *site.operands, **attrs)
 
 
 @lowers("stablehlo.dot")
