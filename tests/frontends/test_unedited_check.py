@@ -157,3 +157,37 @@ def test_what_is_made_of_gradients_is_the_update(tmp_path):
     assert set(found.parts) == {"forward", "backward", "update"}
     assert sum(found.parts.values()) == pytest.approx(found.step_s, rel=0.05)
     assert found.parts["update"] > 0.25 * found.step_s
+
+
+IN_TWO = """
+import jax, jax.numpy as jnp
+
+@jax.jit
+def gradients(params, x):
+    loss, grads = jax.value_and_grad(lambda p: ((x @ p["w"]) ** 2).mean())(params)
+    return grads, loss
+
+@jax.jit
+def update(params, moments, grads):
+    moments = jax.tree.map(lambda m, g: 0.9 * m + g, moments, grads)
+    return jax.tree.map(lambda p, m: p - 0.1 * m, params, moments), moments
+
+params = {"w": jnp.ones((64, 48))}
+moments = jax.tree.map(jnp.zeros_like, params)
+for _ in range(5):
+    grads, loss = gradients(params, jnp.ones((512, 64)))
+    params, moments = update(params, moments, grads)
+"""
+
+
+def test_gradients_and_their_update_in_two_functions_are_one_step(tmp_path):
+    """As the MNIST example of Flax has it; the update's program keeps moments, the other one needs more."""
+    path = tmp_path / "train.py"
+    path.write_text(IN_TWO)
+    target = chips.target("trn1.2xlarge")
+    report = examine(Script(path), [target], Session(target, precision="fp32"))
+    assert (report.steps, report.per_step, report.counted, report.parameters) == (5, 512, "samples", 64 * 48)
+    (result,) = report.targets
+    assert (result.memory.parameters, result.memory.state) == (4 * 64 * 48, 4 * 64 * 48)
+    assert result.mfu > 0
+    assert set(result.parts) == {"forward", "backward", "update"}

@@ -268,6 +268,7 @@ def both(*paths):
         (["params[0]['w']", "params[1]['w']", "m[0]['w']", "m[1]['w']"], 2),
         (["model.layers[0].weight", "model.layers[1].weight", "mu.layers[0].weight", "mu.layers[1].weight"], 2),
         (["p['w']", "m['w']", "v['w']"], 1),
+        (["optimizer.model['a']", "optimizer.model['b']", "optimizer.opt_state[0].mu['a']"], 2),
     ],
 )
 def test_parameters_are_told_from_what_an_optimizer_keeps(names, parameters):
@@ -275,6 +276,49 @@ def test_parameters_are_told_from_what_an_optimizer_keeps(names, parameters):
     results = [f"result[0]{name}" for name in names]
     kinds = asked([*names, "x"], [*results, "result[1]"], [W] * len(names) + [(8, 4)], [W] * len(names) + [()]).kinds
     assert list(kinds.values()) == ["parameter"] * parameters + ["state"] * (len(names) - parameters) + ["batch"]
+
+
+def test_leaves_of_equinox_are_known_by_their_successors():
+    """Numbers in one list, whose results have paths: those of moments end as a parameter's does."""
+    places = [f"dynamic_nodonate['rest'][{i}]" for i in range(7)]
+    leaves = [".layers[0].weight", ".layers[1].weight"]
+    results = [f"result{tree}{leaf}" for tree in ("[0]", "[1][0].mu", "[1][0].nu") for leaf in leaves]
+    found = asked(places, [*results, "result[2]"], [W] * 6 + [(8, 4)], [W] * 6 + [()])
+    assert list(found.kinds.values()) == ["parameter"] * 2 + ["state"] * 4 + ["batch"]
+
+
+def test_an_optimizer_that_holds_the_model_has_parameters():
+    """Flax' ModelAndOptimizer within nnx.jit: numbers in one list, the model before what counts steps."""
+    shapes = [W, B, (), W, B, W, B]
+    names = [f"optimizer.states[0][{i}]" for i in range(len(shapes))]
+    results = [f"result[0][0].states[0][{i}]" for i in range(len(shapes))]
+    kinds = asked([*names, "x"], [*results, "result[1]"], [*shapes, (8, 4)], [*shapes, ()]).kinds
+    assert list(kinds.values()) == ["parameter"] * 2 + ["batch"] + ["state"] * 4 + ["batch"]
+
+
+class _Steps:
+    """An engine that is told of steps."""
+
+    def __init__(self):
+        self.tokens = []
+
+    def step_done(self, loss, tokens):
+        self.tokens.append(tokens)
+
+
+def test_gradients_and_their_update_in_two_functions_are_one_step():
+    """As the MNIST example of Flax has it: what updates without a loss ends no step where another one tells it."""
+    gradients = asked(["params['w']", "x"], ["result[0]['w']", "result[1]"], [W, (8, 4)], [W, ()])
+    update = asked(["params['w']", "grads['w']"], ["result['w']"], [W, W], [W])
+    steps = _Steps()
+    for _ in range(3):
+        gradients.followed([W, (8, 4)], steps)
+        update.followed([W, W], steps)
+    assert steps.tokens == [8, 8, 8]
+    alone = _Steps()
+    for _ in range(2):
+        update.followed([W, W], alone)
+    assert len(alone.tokens) == 2
 
 
 def test_state_that_is_returned_as_it_came_is_no_update():

@@ -164,14 +164,15 @@ def _least(work: StepWork) -> MemoryReport:
 
 
 def memory_of_step(work: StepWork, made: Sequence[tuple[GraphRuns, StepCost]]) -> MemoryReport:
-    """That of the program with the largest need; what lies on the device beside it is added."""
+    """That of the program with the largest need; what lies on the device beside it is added. Where nobody says what
+    lies there, parameters and state of another program do meanwhile: as many as the one with most of them has."""
     gradients = [t for t in work.resident if t.kind == "gradient"]
     each = [memory_of(part, cost, gradients if part.times == 1 else ()) for part, cost in made]
-    return (
-        memory.with_kept(work.resident, each)
-        if work.resident
-        else max(each, key=lambda m: m.total, default=MemoryReport())
-    )
+    if work.resident:
+        return memory.with_kept(work.resident, each)
+    most = max(each, key=lambda m: m.total, default=MemoryReport())
+    kept = {name: max((getattr(m, name) for m in each), default=0) for name in ("parameters", "state")}
+    return replace(most, **kept)
 
 
 def memory_of(part: GraphRuns, cost: StepCost, lying: Sequence[LargeTensor] = ()) -> MemoryReport:

@@ -32,6 +32,8 @@ _LOOPS = ("scan", "while", "cond")  # operators that hold code of the script
 _KEY = re.compile(r"\[(?:'([^']*)'|\"([^\"]*)\")\]|\.(\w+)")
 # Of Equinox' filter_jit: of all arguments, by number.
 _LEAF = re.compile(r"dynamic_(no)?donate\['(first|rest)'\]\[\d+\]")
+_MODEL = re.compile(r"\w+\.(model|params|target)\b")  # what an optimizer keeps beside its own state
+_ITEMS = re.compile(r"^\w*(\[\d+\])+")  # where in a tuple a result is
 _INDEX = re.compile(r"\[\d+\]")
 _KEYS = re.compile(r"\[['\"](?!.*\.\w+(?:\[|$)).*$")  # the keys behind the last attribute
 
@@ -98,15 +100,13 @@ class FunctionMetadata:
     def _kinds(self, succeeded: Collection[int]) -> dict[str, str]:
         """What arguments are, by name: of those that a step replaces, an optimizer's are called so, or come behind
         the parameters with the same path in a tree of their own."""
-        found: dict[str, str] = {}
-        seen: dict[Any, str] = {}  # the tree that a path was met in first
-        for i, name in enumerate(self.names or ()):
-            tree, path = _in_tree(name)
-            first = seen.setdefault((path, self.inputs[i]), tree)
-            later = bool(path) and first != tree and not _are_layers(first, tree)
-            state = "opt" in name.lower() or later
-            found[name] = "batch" if i not in succeeded else "state" if state else "parameter"
-        return found
+        names = list(self.names or ())
+        states = _numbered_states(self, succeeded) if _is_numbered(names) else _states(names, self.inputs)
+        found = {
+            name: "batch" if i not in succeeded else "state" if i in states else "parameter"
+            for i, name in enumerate(names)
+        }
+        return found if "parameter" in found.values() else _with_model(found)
 
     def _is_kept(self, result: int) -> bool:
         """Whether a number among the results is the next value of one among the arguments: a metric's total."""
@@ -128,8 +128,11 @@ class FunctionMetadata:
         self._told = True
 
     def followed(self, shapes: Sequence[tuple[int, ...]], engine: GraphEngine) -> None:
-        """As `done`, where the script is only followed."""
-        if self.is_update:
+        """As `done`, where the script is only followed: what updates without a loss ends a step where nobody tells
+        one."""
+        if self._loss is not None:
+            _tell_losses.add(engine)
+        if self.is_update and (self._loss is not None or engine not in _tell_losses):
             given = [(shapes[i], kind[1]) for i in self._batch if (kind := self.inputs[i]) is not None]
             engine.step_done(0.0, _counted(given)[0])
 
@@ -181,6 +184,8 @@ def _kind(aval: Any) -> Kind | None:
     return tuple(aval.shape), str(aval.dtype)
 
 
+_tell_losses: weakref.WeakSet[GraphEngine] = weakref.WeakSet()  # engines in which a step has told its loss
+
 # -- training steps ------------------------------------------------------------------------------------------------
 
 
@@ -199,7 +204,7 @@ def _succeeded(asked: FunctionMetadata, through: Collection[int]) -> set[int]:
         return kind is not None and len(kind[0]) > 0 and "float" in kind[1]
 
     tails = [_tail(name) for name in asked.names] if asked.names is not None else [""] * len(asked.inputs)
-    numbered = bool(tails) and all(map(_LEAF.fullmatch, asked.names or [""]))
+    numbered = _is_numbered(asked.names or ())
     tails = [""] * len(tails) if numbered else tails
     named = asked.results is not None and any(t and is_array(k) for t, k in zip(tails, asked.inputs))
     offered: Counter[Any] = Counter()
@@ -213,6 +218,65 @@ def _succeeded(asked: FunctionMetadata, through: Collection[int]) -> set[int]:
         if is_array(kind) and offered[key] and (tail or not named):
             offered[key] -= 1
             found.add(i)
+    return found
+
+
+def _is_numbered(names: Sequence[str]) -> bool:
+    """Whether arguments are numbers in one list, as Equinox' filter_jit hands them over."""
+    return bool(names) and all(map(_LEAF.fullmatch, names))
+
+
+def _states(names: Sequence[str], inputs: Sequence[Kind | None]) -> set[int]:
+    """The arguments that are an optimizer's, if a step replaces them: called so, or behind others with the same path in
+    a tree of their own."""
+    seen: dict[Any, str] = {}  # the tree that a path was met in first
+    found = set()
+    for i, name in enumerate(names):
+        tree, path = _in_tree(name)
+        first = seen.setdefault((path, inputs[i]), tree)
+        later = bool(path) and first != tree and not _are_layers(first, tree)
+        if ("opt" in name.lower() and not _MODEL.match(name)) or later:
+            found.add(i)
+    return found
+
+
+def _numbered_states(asked: FunctionMetadata, succeeded: Collection[int]) -> set[int]:
+    """The same of arguments that are numbers, by what their successors are called: result [1][0].mu.layers[0].weight
+    ends as [0].layers[0].weight does."""
+    paths: dict[Any, list[str]] = {}
+    for path, kind in zip(asked.results or (), asked.outputs):
+        if _tail(path):
+            paths.setdefault(kind, []).append(_ITEMS.sub("", path))
+    followed = {i: path for i in sorted(succeeded) if (path := _taken(paths, asked.inputs[i])) is not None}
+    ends: dict[int, str] = {}
+    states = set()
+    for i, path in followed.items():
+        if any(asked.inputs[j] == asked.inputs[i] and _continues(path, end) for j, end in ends.items()):
+            states.add(i)
+        else:
+            ends[i] = path
+    return states
+
+
+def _taken(paths: dict[Any, list[str]], kind: Any) -> str | None:
+    """The first path that is left of this kind."""
+    left = paths.get(kind, [])
+    return left.pop(0) if left else None
+
+
+def _continues(path: str, end: str) -> bool:
+    return len(path) > len(end) and path.endswith(end)
+
+
+def _with_model(kinds: dict[str, str]) -> dict[str, str]:
+    """Kinds of the arguments of a step all of which are an optimizer's: it holds the model, and in front of what it
+    counts itself, as ModelAndOptimizer of Flax does."""
+    if "state" not in kinds.values():
+        return kinds
+    found, before = dict(kinds), True
+    for name, kind in kinds.items():
+        before = before and kind == "state"
+        found[name] = "parameter" if before else kind
     return found
 
 

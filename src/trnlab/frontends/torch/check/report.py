@@ -327,7 +327,8 @@ def _tensor(name: str, kind: str, tensor: Any) -> LargeTensor:
 
 
 def parameters_of(work: StepWork) -> int:
-    """Parameters of the model that a step trains."""
-    named = [(p.graph.inputs, p.kinds) for p in work.parts]
+    """Parameters of the model that a step trains. What several programs call the same, as that of the gradients and
+    that of the update may, is one."""
     kept = sum(prod(t.shape) for t in work.resident if t.kind == "parameter")
-    return kept or sum(prod(v.shape) for values, kinds in named for v, k in zip(values, kinds) if k == "parameter")
+    read = [v for part in work.parts for v, kind in zip(part.graph.inputs, part.kinds) if kind == "parameter"]
+    return kept or sum(prod(shape) for _, shape in {(v.name or v, v.shape) for v in read})
