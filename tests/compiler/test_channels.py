@@ -176,3 +176,40 @@ def test_no_transposes_between_layers_of_channels_last():
     assert {op.operands[0].name for op in inner} == {"x"}
     sums = [op for op in graph.ops if op.name == "reduce"]
     assert all(op.attrs["dimensions"] == (1, 2, 3) for op in sums), "a channel's pixels lie in one row"
+
+
+def windows_of_channels_last(computed):
+    """The largest elements of windows and their gradient, of [N, H, W, C]; of an input, or of what is computed."""
+    b = GraphBuilder("windows")
+    x = b.input("x", (2, 6, 8, 3), float32)
+    y = b.maximum(x, 0.0) if computed else x
+    sides = {"window": (2, 2), "window_strides": (2, 2), "padding_low": (0, 0), "places": (3, 4)}
+    found = b.transpose(b.append("trn.max_pool", [b.transpose(y, FIRST)], sides).result, LAST)
+    dout = b.constant(2.0, float32, found.shape)
+    back = b.append("trn.max_pool_backward", [b.transpose(dout, FIRST), b.transpose(y, FIRST)], sides).result
+    gradient = b.transpose(back, LAST)
+    b.output(b.subtract(x, b.multiply(gradient, 0.5)))
+    b.output(b.add(b.tanh(found), found))
+    return b.build()
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_meaning_is_kept_of_windows(computed):
+    assert_meaning_is_kept(windows_of_channels_last(computed), np.random.default_rng(0), on_chip=True)
+
+
+def test_windows_of_an_input_are_followed_by_pixels():
+    """What is computed of them stays in their order; of what is computed before, the order is as it was."""
+    graph = windows_of_channels_last(False)
+    channels_first(graph)
+    simplify(graph)
+    assert {op.result.shape for op in graph.ops if op.name in ("tanh", "add", "subtract")} == {
+        (2, 3, 3, 4),
+        (2, 3, 6, 8),
+    }
+    graph = windows_of_channels_last(True)
+    channels_first(graph)
+    assert {op.result.shape for op in graph.ops if op.name in ("tanh", "add", "subtract")} == {
+        (2, 3, 4, 3),
+        (2, 6, 8, 3),
+    }

@@ -28,9 +28,12 @@ PER_DIMENSION = {
 
 
 def channels_first(graph: Graph) -> None:
-    """Compute what follows from convolutions as [C, N, H, W]; same meaning."""
-    if any(op.name == "convolution" for op in graph.ops):
+    """Compute what follows from convolutions as [C, N, H, W], and from windows of pixels as [N, C, H, W]; same
+    meaning."""
+    names = {op.name for op in graph.ops}
+    if not names.isdisjoint(("convolution", *WINDOWS)):
         _PixelsLast(graph).run()
+    if "convolution" in names:
         _ChannelsFirst(graph).run()
 
 
@@ -183,6 +186,14 @@ class _Relayout:
         return True
 
 
+def _is_moved_input(value: Value) -> bool:
+    """Whether a value is an input of the graph, or one number, in whatever order, or a part of it, or with an edge:
+    nothing that is computed before it would have to be brought into another order."""
+    while value.op is not None and value.op.name in ("transpose", *PER_DIMENSION):
+        value = value.op.operands[0]
+    return value.op is None or splat(value) is not None
+
+
 class _ChannelsFirst(_Relayout):
     """[N, C, H, W] as [C, N, H, W], from the results of convolutions on."""
 
@@ -231,7 +242,8 @@ class _ChannelsFirst(_Relayout):
 
 
 class _PixelsLast(_Relayout):
-    """[N, H, W, C] as [N, C, H, W], from where the result of a convolution is brought into that order."""
+    """[N, H, W, C] as [N, C, H, W], from where the result of a convolution, or of windows, is brought into that
+    order."""
 
     least = 3
 
@@ -248,7 +260,9 @@ class _PixelsLast(_Relayout):
             return False
         (x,) = op.operands
         is_last = op.attrs["permutation"] == self._places(len(x.shape))
-        return x.op is not None and x.op.name == "convolution" and is_last
+        if x.op is None or not is_last:
+            return False
+        return x.op.name == "convolution" or (x.op.name in WINDOWS and all(map(_is_moved_input, x.op.operands)))
 
     def _transpose(self, op: Op) -> bool:
         (x,), order = op.operands, op.attrs["permutation"]
