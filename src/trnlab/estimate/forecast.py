@@ -171,8 +171,9 @@ def memory_of_step(work: StepWork, made: Sequence[tuple[GraphRuns, StepCost]]) -
     if work.resident:
         return memory.with_kept(work.resident, each)
     most = max(each, key=lambda m: m.total, default=MemoryReport())
-    kept = {name: max((getattr(m, name) for m in each), default=0) for name in ("parameters", "state")}
-    return replace(most, **kept)
+    parameters = max((m.parameters for m in each), default=0)
+    state = max((m.state for m in each), default=0)
+    return replace(most, parameters=parameters, state=state)
 
 
 def memory_of(part: GraphRuns, cost: StepCost, lying: Sequence[LargeTensor] = ()) -> MemoryReport:

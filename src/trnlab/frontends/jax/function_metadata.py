@@ -227,8 +227,8 @@ def _is_numbered(names: Sequence[str]) -> bool:
 
 
 def _states(names: Sequence[str], inputs: Sequence[Kind | None]) -> set[int]:
-    """The arguments that are an optimizer's, if a step replaces them: called so, or behind others with the same path in
-    a tree of their own."""
+    """The arguments that are an optimizer's, if a step replaces them: called so, or behind others with the same path
+    in a tree of their own."""
     seen: dict[Any, str] = {}  # the tree that a path was met in first
     found = set()
     for i, name in enumerate(names):
@@ -247,10 +247,10 @@ def _numbered_states(asked: FunctionMetadata, succeeded: Collection[int]) -> set
     for path, kind in zip(asked.results or (), asked.outputs):
         if _tail(path):
             paths.setdefault(kind, []).append(_ITEMS.sub("", path))
-    followed = {i: path for i in sorted(succeeded) if (path := _taken(paths, asked.inputs[i])) is not None}
+    followed = [(i, _taken(paths, asked.inputs[i])) for i in sorted(succeeded)]
     ends: dict[int, str] = {}
     states = set()
-    for i, path in followed.items():
+    for i, path in followed:
         if any(asked.inputs[j] == asked.inputs[i] and _continues(path, end) for j, end in ends.items()):
             states.add(i)
         else:
@@ -258,14 +258,14 @@ def _numbered_states(asked: FunctionMetadata, succeeded: Collection[int]) -> set
     return states
 
 
-def _taken(paths: dict[Any, list[str]], kind: Any) -> str | None:
-    """The first path that is left of this kind."""
+def _taken(paths: dict[Any, list[str]], kind: Any) -> str:
+    """The first path that is left of this kind; nothing where none is."""
     left = paths.get(kind, [])
-    return left.pop(0) if left else None
+    return left.pop(0) if left else ""
 
 
 def _continues(path: str, end: str) -> bool:
-    return len(path) > len(end) and path.endswith(end)
+    return bool(end) and len(path) > len(end) and path.endswith(end)
 
 
 def _with_model(kinds: dict[str, str]) -> dict[str, str]:
