@@ -23,6 +23,7 @@ class Problem:
     heads: int = 2
     queries: int = 130
     depth: int = 32
+    value_depth: int | None = None
     keys: int | None = None
     kv_heads: int | None = None
     causal: bool = False
@@ -45,14 +46,22 @@ class Problem:
     def k_shape(self):
         return self.batch, self.keys or self.queries, self.kv_heads or self.heads, self.depth
 
+    @property
+    def v_shape(self):
+        return *self.k_shape[:3], self.value_depth or self.depth
+
+    @property
+    def out_shape(self):
+        return *self.q_shape[:3], self.value_depth or self.depth
+
     def __str__(self):
         return "-".join(f"{v}" for k, v in vars(self).items() if v != getattr(Problem, k))
 
 
 def tensors(p, seed=0):
-    """q, k, v, dout [B, T, H, D] in the problem's format, and the bias in float32 or None."""
+    """q, k, v, dout [B, T, H, D or E] in the problem's format, and the bias in float32 or None."""
     rng = np.random.default_rng(seed)
-    shapes = (p.q_shape, p.k_shape, p.k_shape, p.q_shape)
+    shapes = (p.q_shape, p.k_shape, p.v_shape, p.out_shape)
     q, k, v, dout = (rng.standard_normal(s, np.float32) for s in shapes)
     bias = rng.standard_normal(p.bias, np.float32) if p.bias is not None else None
     if p.hides:

@@ -25,9 +25,9 @@ def short_segments(*args, **options):
 
 def forward_routine(p):
     b = builder(p)
-    q, k, v = (by_tokens(b, n, s, p.kind) for n, s in (("q", p.q_shape), ("k", p.k_shape), ("v", p.k_shape)))
+    q, k, v = (by_tokens(b, n, s, p.kind) for n, s in (("q", p.q_shape), ("k", p.k_shape), ("v", p.v_shape)))
     bias = full(b.param("bias", p.bias, "float32")) if p.bias is not None else None
-    out = by_tokens(b, "out", p.q_shape, p.kind)
+    out = by_tokens(b, "out", p.out_shape, p.kind)
     lse = full(b.param("lse", (p.batch, p.heads, p.queries), "float32"))
     free = b.sbuf_free
     forms = {"fused": attention_forward, "blocks": attention_forward_blocks, "segments": short_segments}
@@ -38,7 +38,7 @@ def forward_routine(p):
 
 def forward(p, q, k, v, bias=None):
     """out [B, T, H, D] and lse [B, H, T] as the kernel computes them."""
-    out, lse = np.zeros(p.q_shape, q.dtype), np.zeros((p.batch, p.heads, p.queries), np.float32)
+    out, lse = np.zeros(p.out_shape, q.dtype), np.zeros((p.batch, p.heads, p.queries), np.float32)
     run(p, forward_routine(p), [q, k, v, *([bias] if bias is not None else []), out, lse])
     return out, lse
 
@@ -66,13 +66,27 @@ BIASED = [
 UNEVEN = [Problem(queries=t, keys=s, causal=True, kv_heads=1) for t, s in ((300, 200), (700, 513), (260, 1))]
 HIDING = [replace(p, hides=True) for p in BIASED]
 WIDE = [Problem(queries=150, keys=140, depth=d, causal=c) for d in (130, 256) for c in (False, True)]
+WIDE_FUSED = [*WIDE, Problem(heads=4, kv_heads=2, queries=300, depth=192, causal=True), replace(WIDE[2], chip="trn1")]
+# Values wider or narrower than queries and keys: LeViT, latent attention, and what fills a bank or leaves no quadrant.
+VALUES = [
+    *(Problem(batch=3, heads=4, queries=49, depth=16, value_depth=e) for e in (32, 64)),
+    Problem(heads=4, kv_heads=2, queries=300, depth=192, value_depth=128, causal=True),
+    Problem(queries=150, keys=140, depth=64, value_depth=256),
+    Problem(queries=150, keys=140, depth=128, value_depth=1),
+    Problem(batch=2, keys=200, depth=112, value_depth=48, bias=(1, 1, 130, 200), hides=True),
+    Problem(batch=2, heads=5, queries=20, depth=8, value_depth=24, chip="trn1"),
+    Problem(queries=129, depth=256, value_depth=255, causal=True, chip="trn1"),
+]
+WIDE_FORMS = [replace(p, form=form) for p in VALUES[1:] for form in ("blocks", "segments")]
 BLOCKS = [replace(p, form="blocks") for p in (*FP32[::3], *BIASED, *HIDING, *UNEVEN, *WIDE)]
 
 
 SEGMENTS = [replace(p, form="segments") for p in (*FP32[1:12:3], *FP32[13:18], *HIDING, *UNEVEN)]
 
 
-@pytest.mark.parametrize("p", [*FP32, *HIDING, *UNEVEN, *BLOCKS, *SEGMENTS], ids=str)
+@pytest.mark.parametrize(
+    "p", [*FP32, *HIDING, *UNEVEN, *BLOCKS, *SEGMENTS, *WIDE_FUSED, *VALUES, *WIDE_FORMS], ids=str
+)
 def test_fp32_is_right_to_five_digits(p):
     (q, k, v, _), bias = tensors(p)
     out, lse = forward(p, q, k, v, bias)
@@ -95,6 +109,8 @@ def test_fp32_is_right_to_five_digits(p):
         Problem(keys=200, bias=(1, 1, 130, 200), hides=True),
         Problem(keys=700, bias=(1, 1, 130, 700), form="blocks"),
         Problem(heads=4, kv_heads=2, queries=300, depth=128, causal=True, form="segments"),
+        Problem(heads=4, queries=300, depth=192, value_depth=128, causal=True),
+        Problem(batch=3, heads=4, queries=49, depth=16, value_depth=64),
     ],
     ids=str,
 )
@@ -155,9 +171,11 @@ def test_layout_in_memory_changes_no_bit():
         assert (lse == expected_lse).all()
 
 
-def test_the_order_of_the_timeline_gives_the_same_bits():
+@pytest.mark.parametrize("sizes", [(64, 64), (192, 128), (16, 64)])
+def test_the_order_of_the_timeline_gives_the_same_bits(sizes):
     """Dependencies hold all that program order implies: executed as the clock has it, nothing changes."""
-    p = Problem(batch=3, heads=4, kv_heads=2, queries=300, depth=64, causal=True, kind="bfloat16", chip="trn1")
+    p = Problem(batch=3, heads=4, kv_heads=2, queries=300, causal=True, kind="bfloat16", chip="trn1")
+    p = replace(p, depth=sizes[0], value_depth=sizes[1])
     (q, k, v, _), _ = tensors(p)
     expected, expected_lse = forward(p, q, k, v)
     routine = forward_routine(p)

@@ -21,7 +21,8 @@ from trnlab.sim.timing import time_routine
 
 def record(p, b, names):
     """Views [B, H, T, D] by name."""
-    shapes = {n: p.k_shape if n in ("k", "v", "dk", "dv") else p.q_shape for n in names}
+    shapes = {"k": p.k_shape, "dk": p.k_shape, "v": p.v_shape, "dv": p.v_shape, "q": p.q_shape, "dq": p.q_shape}
+    shapes = {n: shapes.get(n, p.out_shape) for n in names}
     return {n: by_tokens(b, n, shape, p.kind) for n, shape in shapes.items()}
 
 
@@ -105,11 +106,22 @@ BIASED = [
 ]
 HIDING = [replace(p, hides=True) for p in BIASED]
 WIDE = [Problem(queries=150, keys=140, depth=d, causal=c) for d in (130, 256) for c in (False, True)]
+WIDE_FUSED = [*WIDE, Problem(heads=4, kv_heads=2, queries=300, depth=192, causal=True), replace(WIDE[2], chip="trn1")]
+VALUES = [
+    *(Problem(batch=3, heads=4, queries=49, depth=d, value_depth=e) for d, e in ((16, 32), (16, 64), (32, 64))),
+    Problem(heads=4, kv_heads=2, queries=300, depth=192, value_depth=128, causal=True),
+    Problem(queries=150, keys=140, depth=64, value_depth=256),
+    Problem(queries=150, keys=140, depth=128, value_depth=1),
+    Problem(batch=2, keys=200, depth=112, value_depth=48, bias=(1, 1, 130, 200), hides=True),
+    Problem(batch=2, heads=5, queries=20, depth=8, value_depth=24, chip="trn1"),
+    Problem(queries=129, depth=256, value_depth=255, causal=True, chip="trn1"),
+]
+WIDE_FORMS = [replace(p, form=form) for p in VALUES[2:] for form in ("blocks", "segments")]
 SEGMENTS = [replace(p, form="segments") for p in (*FP32[3:10:3], *FP32[16:], *HIDING)]
 BLOCKS = [replace(p, form="blocks") for p in (*FP32[::3], *BIASED, *HIDING, *WIDE)]
 
 
-@pytest.mark.parametrize("p", [*FP32, *HIDING, *BLOCKS, *SEGMENTS], ids=str)
+@pytest.mark.parametrize("p", [*FP32, *HIDING, *BLOCKS, *SEGMENTS, *WIDE_FUSED, *VALUES, *WIDE_FORMS], ids=str)
 def test_fp32_gradients_are_right_to_five_digits(p):
     inputs, bias = case(p)
     got = backward(p, *inputs, bias)
@@ -133,6 +145,8 @@ def test_fp32_gradients_are_right_to_five_digits(p):
         Problem(keys=200, bias=(1, 1, 130, 200), hides=True),
         Problem(keys=700, bias=(1, 1, 130, 700), form="blocks"),
         Problem(heads=4, kv_heads=2, queries=300, depth=128, causal=True, form="segments"),
+        Problem(heads=4, queries=300, depth=192, value_depth=128, causal=True),
+        Problem(batch=3, heads=4, queries=49, depth=16, value_depth=64),
     ],
     ids=str,
 )
@@ -173,9 +187,11 @@ def test_forward_and_backward_agree_with_autograd(kv_heads):
         assert worst(grad, leaf.grad.numpy()) <= 1e-5
 
 
-def test_the_order_of_the_timeline_gives_the_same_bits():
+@pytest.mark.parametrize("sizes", [(64, 64), (192, 128), (16, 64)])
+def test_the_order_of_the_timeline_gives_the_same_bits(sizes):
     """Dependencies hold all that program order implies: executed as the clock has it, nothing changes."""
-    p = Problem(batch=3, heads=4, kv_heads=2, queries=300, depth=64, causal=True, kind="bfloat16", chip="trn1")
+    p = Problem(batch=3, heads=4, kv_heads=2, queries=300, causal=True, kind="bfloat16", chip="trn1")
+    p = replace(p, depth=sizes[0], value_depth=sizes[1])
     inputs, _ = case(p)
     expected = backward(p, *inputs)
     routine = backward_routine(p)

@@ -32,10 +32,10 @@ def short_segments_backward(*args, **options):
 
 def forward_routine(p):
     b = builder(p)
-    q, k, v = (by_tokens(b, n, s, p.kind) for n, s in (("q", p.q_shape), ("k", p.k_shape), ("v", p.k_shape)))
+    q, k, v = (by_tokens(b, n, s, p.kind) for n, s in (("q", p.q_shape), ("k", p.k_shape), ("v", p.v_shape)))
     batch, heads, queries, keys = p.bias
     bias = full(b.param("bias", (batch, heads, keys, queries), "float32"))
-    out = by_tokens(b, "out", p.q_shape, p.kind)
+    out = by_tokens(b, "out", p.out_shape, p.kind)
     lse = full(b.param("lse", (p.batch, p.heads, p.queries), "float32"))
     free = b.sbuf_free
     kernel = attention_forward if p.form == "fused" else short_segments
@@ -45,7 +45,7 @@ def forward_routine(p):
 
 
 def forward_inputs(p, q, k, v, bias):
-    out, lse = np.zeros(p.q_shape, q.dtype), np.zeros((p.batch, p.heads, p.queries), np.float32)
+    out, lse = np.zeros(p.out_shape, q.dtype), np.zeros((p.batch, p.heads, p.queries), np.float32)
     return [q, k, v, np.ascontiguousarray(bias.swapaxes(2, 3)), out, lse]
 
 
@@ -67,6 +67,8 @@ SHAPES = [
     Problem(batch=2, heads=4, queries=200, depth=64, bias=(2, 4, 1, 200)),
     Problem(batch=2, heads=4, queries=200, depth=64, causal=True, bias=(1, 4, 1, 200)),
     Problem(batch=2, heads=2, queries=600, depth=80, bias=(1, 2, 600, 600)),
+    Problem(batch=4, heads=4, queries=49, depth=16, value_depth=64, bias=(1, 4, 49, 49)),
+    Problem(batch=2, heads=2, queries=130, keys=200, depth=64, value_depth=48, bias=(2, 2, 1, 200)),
 ]
 SEGMENTS = [replace(p, form="segments") for p in (SHAPES[1], SHAPES[2], SHAPES[6], SHAPES[8])]
 
@@ -147,10 +149,10 @@ def test_the_order_of_the_timeline_gives_the_same_bits(p):
 def backward_routine(p, summed):
     """Parameters dout, q, k, v, out, lse, dq, dk, dv, bias and dbias."""
     b = builder(p)
-    shapes = {n: p.k_shape if n in ("k", "v", "dk", "dv") else p.q_shape for n in ("dout", "q", "k", "v", "out")}
+    shapes = {"dout": p.out_shape, "q": p.q_shape, "k": p.k_shape, "v": p.v_shape, "out": p.out_shape}
     inputs = [by_tokens(b, n, shape, p.kind) for n, shape in shapes.items()]
     lse = full(b.param("lse", (p.batch, p.heads, p.queries), "float32"))
-    grads = [by_tokens(b, n, s, p.kind) for n, s in (("dq", p.q_shape), ("dk", p.k_shape), ("dv", p.k_shape))]
+    grads = [by_tokens(b, n, s, p.kind) for n, s in (("dq", p.q_shape), ("dk", p.k_shape), ("dv", p.v_shape))]
     bias = full(b.param("bias", p.bias, "float32"))
     dbias = full(b.param("dbias", (1 if summed else p.batch, p.heads, p.queries, p.k_shape[1]), "float32"))
     free = b.sbuf_free

@@ -87,7 +87,7 @@ def test_groups_fit_the_room_that_there_is(shared, length):
     task = Task(*(full(b.param(n, s, "bfloat16")) for n, s in (("q", q), ("k", k), ("v", k))), None, True, 1.0)
     tile = length // 128 * 256
     for room in (n * tile for n in (200, 60, 24, 16, 12, 8, 6, 4)):
-        groups = plan_groups(b, task, room, HeadTiles(2, 1, results=1))
+        groups = plan_groups(b, task, room, HeadTiles(2 * 128, 128, results=128))
         assert [h for g in groups.all for h in range(g.head, g.head + g.heads)] == list(range(2 * shared))
         first = groups.all[0]
         of_keys = groups.of_keys + groups.of_results
@@ -103,12 +103,12 @@ def test_room_that_is_too_little_is_refused_where_there_is_more(heads, length):
     shape = (4, heads, length, 32)
     task = Task(*(full(b.param(n, shape, "bfloat16")) for n in "qkv"), None, False, 1.0)
     rooms = [(1 << 10) * n for n in (1, 2, 4, 8, 16, 32, 64, 128)]
-    found = [plan_groups(b, task, room, HeadTiles(2, 2)) for room in rooms]
+    found = [plan_groups(b, task, room, HeadTiles(64, 64)) for room in rooms]
     b.may_have_more = True
     fine = []
     for room, before in zip(rooms, found):
         try:
-            fine.append(plan_groups(b, task, room, HeadTiles(2, 2)) == before)
+            fine.append(plan_groups(b, task, room, HeadTiles(64, 64)) == before)
         except CapacityError:
             assert not fine, "more room is no reason to refuse"
             together = min(heads, max(1, 4 // -(-length // 128)))

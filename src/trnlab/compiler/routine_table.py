@@ -182,7 +182,7 @@ class RoutineTable(MemoryTable):
         )
         long = len(unit) == 1 and alone and sum(v.type.size for v in _read(first)) >= LONG
         long = long or need_all_of_sbuf(unit, self.part, self.chip) or needs_rows(first)
-        forms = [form for form, applies in LOWERINGS[unit[0].kind] if applies(unit[0])]
+        forms = [form for form, applies in LOWERINGS[unit[0].kind] if applies(unit[0], self.chosen)]
         limits = limits or ((usable,) if long else (self._half(0), usable))
         tries = self.chosen["order"] == stacks.SCHEDULED  # or takes what is first
         for form in forms[:1] if may_have_more and tries else forms:

@@ -425,7 +425,8 @@ class GraphBuilder:
     ) -> tuple[Value, Value]:
         """softmax(scale * q k^T + bias) v and the rows' log-sum-exp.
 
-        q [B,H,T,D], k and v [B,Hkv,S,D] -> out [B,H,T,D] in q's format, lse [B,H,T] float32. scale: 1/sqrt(D).
+        q [B,H,T,D], k [B,Hkv,S,D], v [B,Hkv,S,E] -> out [B,H,T,E] in q's format, lse [B,H,T] float32. scale:
+        1/sqrt(D).
         """
         attrs = {"causal": causal, "scale": float(q.shape[-1] ** -0.5 if scale is None else scale)}
         operands = (q, k, v) if bias is None else (q, k, v, bias)

@@ -280,7 +280,7 @@ def _attention(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tupl
     total = b.select(hidden, 1.0, total)
     out = b.dot_general(b.divide(weights, total), v, ((4,), (2,)), ((0, 1), (0, 1)))
     lse = b.add(b.log(total), b.select(hidden, 0.0, highest))
-    return b.reshape(out, q.shape), b.reshape(lse, q.shape[:3])
+    return b.reshape(out, (*q.shape[:3], v.shape[3])), b.reshape(lse, q.shape[:3])
 
 
 def _attention_backward(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:

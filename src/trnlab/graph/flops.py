@@ -57,9 +57,9 @@ def op_flops(op: Op) -> int:
         (rows, size), cols = op.operands[0].shape, op.operands[1].shape[-1]
         return 2 * rows * size * cols
     if op.name in ("trn.attention", "trn.attention_backward"):
-        products, first = (2, 0) if op.name == "trn.attention" else (4, 1)
-        (b, h, t, d), s = op.operands[first].shape, op.operands[first + 1].shape[2]
-        return 2 * products * b * h * t * s * d
+        each, first = (1, 0) if op.name == "trn.attention" else (2, 1)  # of products over keys and over values
+        q, k, v = (x.shape for x in op.operands[first : first + 3])
+        return 2 * each * prod(q[:3]) * k[2] * (q[3] + v[3])
     return 0
 
 

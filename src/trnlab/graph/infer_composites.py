@@ -32,7 +32,7 @@ def _attention_shapes(
         _need(operand.rank == 4, f"{label} must be [batch, heads, length, size]", 4, operand.shape)
     (b, h, t, d), s = q.shape, k.shape[2]
     _same_dtype((q, k, v))
-    _need(k.shape == v.shape, "k and v differ in shape", k.shape, v.shape)
+    _need(k.shape[:3] == v.shape[:3], "k and v differ in batch, heads or length", k.shape, v.shape)
     _need(k.shape[0] == b and k.shape[3] == d, "q and k differ in batch or head size", (b, "Hkv", "S", d), k.shape)
     _need(k.shape[1] > 0 and h % k.shape[1] == 0, "heads must be a multiple of key heads", h, k.shape[1])
     for extra in bias:
@@ -53,7 +53,7 @@ def _is_repeated(extra: TensorType, sizes: Sequence[int], divides: bool) -> bool
 def _attention(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     q, k, v = types[:3]
     b, h, t, _ = _attention_shapes(q, k, v, types[3:], attrs["shifted"], attrs["shifted"])
-    return q, TensorType((b, h, t), float32)
+    return TensorType((b, h, t, v.shape[3]), q.dtype), TensorType((b, h, t), float32)
 
 
 def _attention_backward(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
@@ -62,7 +62,8 @@ def _attention_backward(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     for heard in types[7:]:
         fits = _is_repeated(heard, (b, h, t, 1), True)
         _need(fits, "heard must be [B or 1, H or 1, T or 1, 1]", (b, h, t, 1), heard.shape)
-    _need(dout.shape == q.shape and out.shape == q.shape, "dout and out must have q's shape", q.shape, dout.shape)
+    given = (b, h, t, v.shape[3])
+    _need(dout.shape == given and out.shape == given, "dout and out must be [B, H, T, E]", given, dout.shape)
     _need(lse == TensorType((b, h, t), float32), "wrong lse", TensorType((b, h, t), float32), lse)
     if not attrs["dbias"]:
         return q, k, v

@@ -342,7 +342,8 @@ _TABLE: tuple[OpDef, ...] = (
     # Rows [..., D] with their halves exchanged and one negated, as rotary positions have it: (a, b) becomes (-b, a).
     # Where width is not 0, those of the first columns; all others are zero. pairs: each two neighbours instead.
     OpDef("trn.rotate_half", ROWWISE, ("operand",), "f", {"width": Attr("int", 0), "pairs": Attr("bool", False)}),
-    # q [B,H,T,D], k and v [B,Hkv,S,D], bias [B or 1, H or 1, T or 1, S] added to scale * q k^T, lse [B,H,T] float32.
+    # q [B,H,T,D], k [B,Hkv,S,D], v [B,Hkv,S,E], bias [B or 1, H or 1, T or 1, S] added to scale * q k^T, out
+    # [B,H,T,E], lse [B,H,T] float32.
     # causal: query t sees keys 0..t. hides: the bias is known to hold nothing but 0 and -inf. shifted: it is float32,
     # the largest that each query sees is zero, forward it is [B or 1, H or 1, S, T or 1], and its batch may be any
     # divisor of B, which it is repeated along. Of a query that sees no key, out is zero, and lse is finite and means

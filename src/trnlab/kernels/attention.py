@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention forward: out = softmax(scale * q k^T + bias) v, whose scores never leave the chip.
 
-Letters: B batch, H heads, T queries, S keys, D head size.
+Letters: B batch, H heads, T queries, S keys, D head size, E that of values.
 
 The probabilities are needed with keys on partitions, to be the stationary operand of P V; their row maximum is
 needed with queries on partitions, where VectorE can reduce. Transposing every tile of probabilities would cost the
@@ -12,11 +12,12 @@ way round:
     exponentials   S^T - m         [128 keys, up to 512 queries] in PSUM: -m enters as one more row of the
                                    contraction, a row of ones in K^T times a row of -m in Q^T
                    P^T = exp(...)  ScalarE, from PSUM to SBUF
-    products       O += P^T.T [V 1]  [128 queries, D + 1] in PSUM: the column of ones gives the row sums
+    products       O += P^T.T [V 1]  [128 queries, E + 1] in PSUM: the column of ones gives the row sums
 
 Neither the accumulator nor the sums are ever rescaled, however long S is. m is rounded to the format of the inputs:
 any value near the maximum serves as long as everyone uses the same one (in bf16 exp stays finite for scores up to
-2e4). When D leaves no free quadrant for the row of -m, a matmul that contracts over one row adds it.
+2e4). When D leaves no free quadrant for the row of -m, a matmul that contracts over one row adds it. Heads of more
+than 128 are contracted over in two chunks, which add up in PSUM.
 
 The causal mask and a bias that hides are further terms of the accumulation in PSUM (identity times mask), which costs
 the PE array a little and the other engines nothing; any other bias: `attention_bias`. Blocks above the diagonal are
@@ -73,9 +74,10 @@ def attention_forward(
 ) -> None:
     """Record softmax(scale * q k^T + bias) v into `out`, and the log of the softmax's denominator into `lse`.
 
-    q, out [B, H, T, D]; k, v [B, Hkv, S, D] with H a multiple of Hkv; lse [B, H, T] float32, or None when nobody
-    needs it; bias [B or 1, H or 1, T or 1, S], of 0 and minus infinity only, or `shifted` as `Task` has it. A query
-    that sees no key gives zero, and a finite lse. D <= 128, scale > 0; causal (query t sees keys 0..t) needs T >= S.
+    q [B, H, T, D]; k [B, Hkv, S, D] with H a multiple of Hkv; v [B, Hkv, S, E]; out [B, H, T, E]; lse [B, H, T]
+    float32, or None when nobody needs it; bias [B or 1, H or 1, T or 1, S], of 0 and minus infinity only, or
+    `shifted` as `Task` has it. A query that sees no key gives zero, and a finite lse. D and E <= 256, scale > 0;
+    causal (query t sees keys 0..t) needs T >= S.
     Any strides will do; DMA is fast when the heads of one token are adjacent. SBUF holds the operands of one head
     whole: CapacityError beyond about 10,000 tokens of 128 values in bf16.
     """
@@ -157,8 +159,8 @@ class _Forward:
         """For a new pack K^T and Q^T, through the PE array, and V beside its column of ones, through GpSimd."""
         if not job.starts:
             return []
-        pack, depth, m = job.pack, self.task.depth, self.memory
-        group, engine = pack.group, copier(self.b.chip)
+        pack, m = job.pack, self.memory
+        group = pack.group
         index = m.groups.all.index(group)
         self._load_groups(index)
         q, k, v = self._loaded[index]
@@ -168,17 +170,25 @@ class _Forward:
         if follows and before.kv == pack.kv:
             pack.kt, pack.values = before.kt, before.values
         else:
-            pack.kt, pack.values = m.kt_pool.next()[:, : pack.kvs], m.value_pool.next()[:, : pack.kvs]
-            col = (pack.kv - group.kv) * depth
-            steps += transpose_tokens(self.b, m.operands, pack.kt[:depth], k, col, engine)
-            steps += self._widen(pack, v, col)
-        pack.qt = m.qt_pool.next()[:, : pack.heads]
-        col = (pack.head - group.head) * depth
-        return steps + transpose_tokens(self.b, m.operands, pack.qt[:depth], q, col, engine)
+            pack.kt = [pool.next()[:, : pack.kvs] for pool in m.kt_pools]
+            pack.values = m.value_pool.next()[:, : pack.kvs]
+            steps += self._transpose(pack.kt, k, pack.kv - group.kv)
+            steps += self._widen(pack, v, (pack.kv - group.kv) * self.task.value_depth)
+        pack.qt = [pool.next()[:, : pack.heads] for pool in m.qt_pools]
+        return steps + self._transpose(pack.qt, q, pack.head - group.head)
+
+    def _transpose(self, to: list[AP], tokens: AP, head: int) -> list[DeferredInstructions]:
+        """Each chunk of D of some heads, from `head` of a tile of tokens on."""
+        b, m, depth, engine = self.b, self.memory, self.task.depth, copier(self.b.chip)
+        return [
+            step
+            for dst, (first, count) in zip(to, m.chunks)
+            for step in transpose_tokens(b, m.operands, dst[:count], tokens, head * depth + first, engine, depth)
+        ]
 
     def _widen(self, pack: Pack, v: AP, col: int) -> list[DeferredInstructions]:
         """V beside its column of ones, a few blocks at a time: VectorE may have to wait for each."""
-        depth, steps = self.task.depth, []
+        depth, steps = self.task.value_depth, []
         for first, rows, blocks in block_runs(0, self.task.keys):
             for block, count in pieces(first, first + blocks, max(1, WIDENED // (pack.kvs * depth))):
                 src = v[:rows, block : block + count, col : col + pack.kvs * depth].split(1, pack.kvs, depth)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention backward: gradients of q, k and v from that of the output, scores recomputed on chip.
 
-Letters: B batch, H heads, T queries, S keys, D head size.
+Letters: B batch, H heads, T queries, S keys, D head size, E that of values.
 
     P  = exp(scale * Q K^T + bias - lse)      lse of the forward pass: no maximum, no sums
     dV = P^T dO,   dP = dO V^T
@@ -12,7 +12,7 @@ Everything is computed with queries on partitions: lse and delta are then one va
 VectorE apply for free; P and dS are, as they are, the stationary operands of dV and dK. Only dQ contracts over keys
 and needs dS transposed, 128 columns of the PE array per block.
 
-dK and dV of a segment of keys (512 / D blocks, what a PSUM bank holds) accumulate in PSUM over all queries of a
+dK and dV of a segment of keys (512 / max(D, E) blocks, what a PSUM bank holds) accumulate in PSUM over all queries of a
 head, dQ over the keys of the segment. What must be summed further (dQ over segments; dK and dV over the query heads
 that share a key head) is summed in SBUF, in fp32.
 
@@ -36,6 +36,7 @@ from trnlab.kernels.attention_tiles import (
     HeadGroup,
     HeadTiles,
     Task,
+    Term,
     accumulate,
     block_runs,
     copier,
@@ -119,10 +120,11 @@ class _Unit:
     kv: int
     kvs: int
     starts: bool  # the first of its group
-    kt: AP = field(init=False)  # [kvs * D, S]
-    vt: AP = field(init=False)
-    qt: AP = field(init=False)  # [heads * D, T]
-    dot: AP = field(init=False)
+    # Of all heads side by side, or of each chunk of one.
+    kt: list[AP] = field(init=False)  # [kvs * D, S]
+    vt: list[AP] = field(init=False)  # [kvs * E, S]
+    qt: list[AP] = field(init=False)  # [heads * D, T]
+    dot: list[AP] = field(init=False)  # [heads * E, T]
 
 
 @dataclass(eq=False)
@@ -174,10 +176,11 @@ class _Backward:
         self.rows = ShiftedRows(b, task, heard) if task.shifted else None
         self.dbias = None if dbias is None else BiasGradient(b, task, dbias)
         self.copier = copier(b.chip)
-        self.segment = BANK // task.depth * P  # keys whose dK fills a bank
+        sizes = task.depth, task.value_depth
+        self.segment = BANK // max(sizes) * P  # keys whose dK or dV fills a bank
         # Heads that share keys come singly.
-        several = P % task.depth == 0 == task.depth % QUADRANT and task.shared == 1
-        self.side_by_side = P // task.depth if several else 1
+        several = all(P % size == 0 == size % QUADRANT for size in sizes) and task.shared == 1
+        self.side_by_side = P // max(sizes) if several else 1
         self.tokens: dict[HeadGroup, _Tokens] = {}
         self.results: dict[HeadGroup, tuple[AP, ...]] = {}
         self.waiting, self.products, self.queries = (deque[Callable[[], None]]() for _ in range(3))
@@ -200,53 +203,66 @@ class _Backward:
         self.operands = TilePool([b.psum((P, columns), dt, bank=i, name="operand") for i in range(rest)])
         self.ds_t = b.psum((P, BANK // P, P), dt, bank=rest, name="dsT")
         self.dq = b.psum((P, self.task.depth), bank=rest + 1, name="dq")
-        shape = (P, self.segment // P, self.task.depth)
-        self.dk, self.dv = b.psum(shape, bank=rest + 2, name="dk"), b.psum(shape, bank=rest + 3, name="dv")
+        blocks = self.segment // P
+        self.dk = b.psum((P, blocks, self.task.depth), bank=rest + 2, name="dk")
+        self.dv = b.psum((P, blocks, self.task.value_depth), bank=rest + 3, name="dv")
 
     def _open_sbuf(self) -> None:
         b, t = self.b, self.task
         nq, nk = count_blocks(t.queries), count_blocks(t.keys)
-        rows = min(self.side_by_side, t.heads) * t.depth
-        bufs = min(t.batch * t.heads, 2)
-        self.qt_pools = [self._transposed_pool(n, rows, t.queries, bufs) for n in ("qT", "doutT")]
-        self.kt_pools = [self._transposed_pool(n, rows, t.keys, bufs) for n in ("kT", "vT")]
+        sizes = t.depth, t.value_depth
+        self.qt_pools = [self._transposed_pools(n, size, t.queries) for n, size in zip(("qT", "doutT"), sizes)]
+        self.kt_pools = [self._transposed_pools(n, size, t.keys) for n, size in zip(("kT", "vT"), sizes)]
         self.p_pool = b.pool((P, BANK), t.dtype, bufs=LOOKAHEAD + 2, name="p")
         self.ds_pool = b.pool((P, BANK), t.dtype, bufs=LOOKAHEAD + 2, name="ds")
         self.ds_t_pool = b.pool((P, BANK // P, P), t.dtype, bufs=3, name="dsT")
         self.minus_lse = b.tile((P, t.batch * t.heads, nq), float32, name="minus_lse")
         self.dq_sum = b.tile((P, nq, t.depth), float32, name="dq_sum") if t.keys > self.segment else None
-        shape = (P, nk, t.depth)
-        self.k_sums = [b.tile(shape, float32, name=n) for n in ("dk_sum", "dv_sum")] if t.shared > 1 else []
-        wide = [-(-self._form(grad).itemsize // t.dtype.itemsize) for grad in self.grads]  # tiles of operands
-        # Tiles of dk and dv may be one group's where the next has none to store before they are.
-        apart = nq > IN_FLIGHT
-        of_keys = (2, sum(wide[1:])) if apart else (2 + sum(wide[1:]), 0)
-        self.groups = plan_groups(b, t, b.sbuf_free - _LATER, HeadTiles(2 + wide[0], *of_keys, once=1))
+        sums = zip(("dk_sum", "dv_sum"), sizes)
+        self.k_sums = [b.tile((P, nk, size), float32, name=n) for n, size in sums] if t.shared > 1 else []
+        self.groups = plan_groups(b, t, b.sbuf_free - _LATER, self._tiles(nq > IN_FLIGHT))
         self.units = [unit for g in self.groups.all for unit in self._units(g)]
         few = len(self._items(self.units[0])) <= IN_FLIGHT  # then several groups are in flight
         self.short, self.waits = few and self.groups.of_keys > 1, few and self.groups.of_keys == 1
         self._open_tokens(min(len(self.groups.all), IN_FLIGHT + 1) if self.short else 0)
 
+    def _tiles(self, apart: bool) -> HeadTiles:
+        """apart: tiles of dk and dv may be one group's, for the next has none to store before they are."""
+        sizes = self.task.depth, self.task.value_depth
+        in_operands = [-(-self._form(grad).itemsize // self.task.dtype.itemsize) for grad in self.grads]
+        dq, dk, dv = (n * size for n, size in zip(in_operands, (sizes[0], *sizes)))
+        of_keys = (sum(sizes), dk + dv) if apart else (sum(sizes) + dk + dv, 0)
+        return HeadTiles(sum(sizes) + dq, *of_keys, once=sizes[1])
+
     def _open_tokens(self, most: int) -> None:
         """most: groups in flight, where more are than have room side by side."""
         b, t, g = self.b, self.task, self.groups.all[0]
         of_queries, of_keys, of_results = self.groups.of_queries, self.groups.of_keys, self.groups.of_results
-        q_width, k_width, loads = g.heads * t.depth, g.kvs * t.depth, most or of_queries
-        tiles = ("q", loads), ("dout", loads), ("out", most or 1)  # nobody needs `out` once there is delta
-        self.q_pools = [token_pool(b, n, t.queries, q_width, t.dtype, bufs) for n, bufs in tiles]
-        self.k_pools = [token_pool(b, n, t.keys, k_width, t.dtype, most or of_keys) for n in ("k", "v")]
+        sizes, loads = (t.depth, t.value_depth), most or of_queries
+        q_width, out_width = (g.heads * size for size in sizes)
+        k_widths = [g.kvs * size for size in sizes]
+        # Nobody needs `out` once there is delta.
+        tiles = ("q", q_width, loads), ("dout", out_width, loads), ("out", out_width, most or 1)
+        self.q_pools = [token_pool(b, n, t.queries, width, t.dtype, bufs) for n, width, bufs in tiles]
+        keys = zip(("k", "v"), k_widths)
+        self.k_pools = [token_pool(b, n, t.keys, width, t.dtype, most or of_keys) for n, width in keys]
         self.deltas = b.pool((P, g.heads, count_blocks(t.queries)), float32, bufs=loads, name="delta")
-        self.dot_product = b.pool((P, q_width), float32, bufs=2, name="dout_out")
+        self.dot_product = b.pool((P, out_width), float32, bufs=2, name="dout_out")
         forms = [self._form(grad) for grad in self.grads]
         self.dq_pool = token_pool(b, "dq", t.queries, q_width, forms[0], of_queries)
-        self.dk_pools = [token_pool(b, n, t.keys, k_width, dt, of_results) for n, dt in zip(("dk", "dv"), forms[1:])]
+        results = zip(("dk", "dv"), k_widths, forms[1:])
+        self.dk_pools = [token_pool(b, n, t.keys, width, dt, of_results) for n, width, dt in results]
 
     def _form(self, grad: HbmView | None) -> DType:
         """The format of a gradient's tiles."""
         return self.task.dtype if grad is None else grad.dtype
 
-    def _transposed_pool(self, name: str, rows: int, tokens: int, bufs: int) -> TilePool:
-        return self.b.pool((rows, tokens), self.task.dtype, bufs=bufs, name=name)
+    def _transposed_pools(self, name: str, size: int, tokens: int) -> list[TilePool]:
+        """Of the heads of a unit, of so many values each, side by side; of each chunk of a wider one."""
+        t = self.task
+        heads, bufs = min(self.side_by_side, t.heads), min(t.batch * t.heads, 2)
+        chunks = [n for _, n in pieces(0, heads * size, P)]
+        return [self.b.pool((rows, tokens), t.dtype, bufs=bufs, name=name) for rows in chunks]
 
     # -- the order of things ----------------------------------------------------------------------------------------
     def run(self) -> None:
@@ -328,29 +344,37 @@ class _Backward:
 
     def _prepare(self, unit: _Unit) -> list[DeferredInstructions]:
         """delta of a new group; K^T, V^T, Q^T and dO^T of the unit."""
-        depth, g, b = self.task.depth, unit.group, self.b
-        tokens = self.tokens[g]
+        t, g = self.task, unit.group
+        tokens, sizes = self.tokens[g], (t.depth, t.value_depth)
         steps: list[DeferredInstructions] = []
         before = self.units[self.units.index(unit) - 1]
         follows = not unit.starts or not self.groups.brings_keys(g)
         if follows and before.kv == unit.kv:
             unit.kt, unit.vt = before.kt, before.vt
         else:
-            unit.kt, unit.vt = (pool.next()[: unit.kvs * depth] for pool in self.kt_pools)
-            for dst, tile in ((unit.kt, tokens.k), (unit.vt, tokens.v)):
-                steps += transpose_tokens(
-                    b, self.operands, dst.split(0, 1, self.task.keys), tile, (unit.kv - g.kv) * depth, self.copier
-                )
-        unit.qt, unit.dot = (pool.next()[: unit.heads * depth] for pool in self.qt_pools)
-        for dst, tile in ((unit.qt, tokens.q), (unit.dot, tokens.dout)):
-            col = (unit.head - g.head) * depth
-            steps += transpose_tokens(b, self.operands, dst.split(0, 1, self.task.queries), tile, col, self.copier)
+            unit.kt, unit.vt = (self._turned(p, unit.kvs * n) for p, n in zip(self.kt_pools, sizes))
+            for dst, tile, size in zip((unit.kt, unit.vt), (tokens.k, tokens.v), sizes):
+                steps += self._transpose(dst, tile, (unit.kv - g.kv) * size)
+        unit.qt, unit.dot = (self._turned(p, unit.heads * n) for p, n in zip(self.qt_pools, sizes))
+        for dst, tile, size in zip((unit.qt, unit.dot), (tokens.q, tokens.dout), sizes):
+            steps += self._transpose(dst, tile, (unit.head - g.head) * size)
         if unit.starts:
             width = tokens.dout.free // tokens.dout.dims[0][1]
             steps += [
                 DeferredInstructions(width, partial(self._delta, tokens, q0 // P, n))
-                for q0, n in pieces(0, self.task.queries, P)
+                for q0, n in pieces(0, t.queries, P)
             ]
+        return steps
+
+    def _turned(self, pools: list[TilePool], width: int) -> list[AP]:
+        """The next tiles for so many columns turned."""
+        return [pool.next()[:n] for pool, (_, n) in zip(pools, pieces(0, width, P))]
+
+    def _transpose(self, to: list[AP], tokens: AP, col: int) -> list[DeferredInstructions]:
+        """Columns of a tile of tokens, from `col` on."""
+        b, free, steps = self.b, to[0].free, []
+        for i, dst in enumerate(to):
+            steps += transpose_tokens(b, self.operands, dst.split(0, 1, free), tokens, col + i * P, self.copier)
         return steps
 
     def _delta(self, tokens: _Tokens, block: int, rows: int) -> None:
@@ -359,38 +383,46 @@ class _Backward:
         dout, out = tokens.dout[:rows, block], tokens.out[:rows, block]
         self.b.tensor_tensor(dst=product, data1=dout, data2=out, op="multiply", engine=Engine.GPSIMD)
         heads = tokens.delta.dims[0][1]
-        data = product.split(0, heads, self.task.depth)
+        data = product.split(0, heads, self.task.value_depth)
         self.b.tensor_reduce(dst=tokens.delta[:rows, :, block], data=data, op="add")
 
     # -- the stages of a tile of scores -----------------------------------------------------------------------------
     def _scores(self, item: _Item) -> None:
         """P and dS of the tile."""
         b, t, unit, n, width = self.b, self.task, item.unit, item.rows, item.width
-        part = slice(item.index * t.depth, (item.index + 1) * t.depth)  # partitions of the head's transposed operands
         q0, batch, head = item.block * P, unit.group.batch, unit.head + item.index
         scores = self.scores.next()[:n, :width]
-        firsts = [(scores, unit.qt[part, q0 : q0 + n], unit.kt[part, item.k0 : item.k0 + width])]
-        more = []
+        one, *more = self._terms(item, scores, unit.qt, unit.kt, t.depth)
         if t.causal and item.k0 + width > q0:
             at, seen = q0 - item.k0, min(n, item.k0 + width - q0)
             mask = self.constants.mask_keys_after()[:n, :seen]
             more.append((scores[:, at : at + seen], self.constants.identity()[:n, :n], mask))
         if self.bias is not None:
             more += self.bias.to_queries(scores, self.bias.tile(batch, head, q0, q0 + n), 0, item.k0)
-        accumulate(b, firsts, more)
+        accumulate(b, [one], more)
         item.p, item.ds = self.p_pool.next()[:n, :width], self.ds_pool.next()[:n, :width]
         minus_lse, scale = self.minus_lse[:n, batch * t.heads + head, item.block : item.block + 1], t.scale
         if self.rows is not None:
             scores, scale = self.rows.added(scores, batch, head, q0, item.k0), 1.0
         b.activation(dst=item.p, data=scores, bias=minus_lse, scale=scale, op="exp")
-        self.waiting.append(partial(self._gradient, item, part, head))
+        self.waiting.append(partial(self._gradient, item, head))
         if self.rows is None or len(self.waiting) > 1:  # VectorE adds a bias while ScalarE makes exponentials
             self.waiting.popleft()()
 
-    def _gradient(self, item: _Item, part: slice, head: int) -> None:
-        b, unit, n, width, q0 = self.b, item.unit, item.rows, item.width, item.block * P
+    def _terms(self, item: _Item, dst: AP, rows: list[AP], columns: list[AP], size: int) -> list[Term]:
+        """Products of transposed operands whose sum is a tile: of the partitions of the head, or of each chunk."""
+        first, q0, k0 = item.index * size, item.block * P, item.k0
+        chunks = [slice(first, first + n) for _, n in pieces(0, size, P)]
+        return [
+            (dst, left[part, q0 : q0 + item.rows], right[part, k0 : k0 + item.width])
+            for left, right, part in zip(rows, columns, chunks)
+        ]
+
+    def _gradient(self, item: _Item, head: int) -> None:
+        b, unit, n, width = self.b, item.unit, item.rows, item.width
         dp = self.scores.next()[:n, :width]
-        b.nc_matmul(dst=dp, stationary=unit.dot[part, q0 : q0 + n], moving=unit.vt[part, item.k0 : item.k0 + width])
+        one, *more = self._terms(item, dp, unit.dot, unit.vt, self.task.value_depth)
+        accumulate(b, [one], more)
         delta = self.tokens[unit.group].delta[:n, head - unit.group.head, item.block : item.block + 1]
         b.scalar_tensor_tensor(dst=item.ds, data=dp, operand0=delta, operand1=item.p, op0="subtract", op1="multiply")
         if self.dbias is not None:
@@ -400,8 +432,10 @@ class _Backward:
         """Add to dV and dK, and transpose dS."""
         b, t, n = self.b, self.task, item.rows
         tokens = self.tokens[item.unit.group]
-        col = (item.unit.head + item.index - item.unit.group.head) * t.depth
-        dout, q = (tile[:n, item.block, col : col + t.depth] for tile in (tokens.dout, tokens.q))
+        head, sizes = item.unit.head + item.index - item.unit.group.head, (t.value_depth, t.depth)
+        dout, q = (
+            tile[:n, item.block, head * size : (head + 1) * size] for tile, size in zip((tokens.dout, tokens.q), sizes)
+        )
         last = item.block == count_blocks(t.queries) - 1
         item.transposed = self.ds_t_pool.next()
         for at, keys in pieces(0, item.width, P):
@@ -459,13 +493,13 @@ class _Backward:
         t, unit = self.task, item.unit
         head = unit.head + item.index
         kv, turn = divmod(head, t.shared)
-        col = (kv - unit.group.kv) * t.depth
         start = item.segment * self.segment
         ends = turn == 0, turn == t.shared - 1
-        tiles = self._results(unit)[1:]
+        tiles, sizes = self._results(unit)[1:], (t.depth, t.value_depth)
         for i, (psum, factor, engine) in enumerate(((self.dk, t.scale, self.copier), (self.dv, 1.0, Engine.SCALAR))):
+            col = (kv - unit.group.kv) * sizes[i]
             for block, rows, count in block_runs(start, min(start + self.segment, t.keys)):
-                dst = tiles[i][:rows, block : block + count, col : col + t.depth] if tiles else None
+                dst = tiles[i][:rows, block : block + count, col : col + sizes[i]] if tiles else None
                 total = self.k_sums[i][:rows, block : block + count] if self.k_sums else None
                 place = block - start // P
                 self._fold(dst, total, psum[:rows, place : place + count], factor, *ends, engine)

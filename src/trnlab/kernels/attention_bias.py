@@ -274,10 +274,10 @@ class ShiftedRows:
         return BiasTiles(tile)
 
 
-def sums_on_chip(q: Sequence[int], k: Sequence[int]) -> bool:
-    """Whether gradients of scores are added up over the batch on chip, of q [B, H, T, D] and k [B, Hkv, S, D] in
-    formats of 16 bits or more."""
-    heads = count_together(q[1] // k[1], k[1], 2 * q[3])
+def sums_on_chip(q: Sequence[int], k: Sequence[int], v: Sequence[int]) -> bool:
+    """Whether gradients of scores are added up over the batch on chip, of q [B, H, T, D], k [B, Hkv, S, D] and v
+    [B, Hkv, S, E] in formats of 16 bits or more."""
+    heads = count_together(q[1] // k[1], k[1], 2 * min(q[3], v[3]))
     return (heads + 1) * count_blocks(q[2]) * k[2] * float32.itemsize <= SUMMED_BYTES
 
 

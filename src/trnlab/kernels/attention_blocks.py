@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention forward for every shape and mask: keys go by in strips, sums are rescaled as larger scores are found.
 
-Letters: B batch, H heads, T queries, S keys, D head size, N queries of a block, W keys of a strip.
+Letters: B batch, H heads, T queries, S keys, D head size, E that of values, N queries of a block, W keys of a strip.
 
     s = scale * Q K^T + bias      [N, W] in float32; -inf where causality hides a key
     m = max(m, rowmax(s))         never below the least finite number, so that -inf - m is -inf
@@ -52,9 +52,9 @@ def attention_forward_blocks(
 ) -> None:
     """Record softmax(scale * q k^T + bias) v into `out` and, unless it is None, the rows' log-sum-exp into `lse`.
 
-    q, out [B, H, T, D]; k, v [B, Hkv, S, D] with H a multiple of Hkv; lse [B, H, T] float32; bias [B or 1, H or 1,
-    T or 1, S] in any float format. A query that sees no key gives zero, and an lse of zero. D <= 256; causal: query t
-    sees keys 0..t, and there are no more keys than queries.
+    q [B, H, T, D]; k [B, Hkv, S, D] with H a multiple of Hkv; v [B, Hkv, S, E]; out [B, H, T, E]; lse [B, H, T]
+    float32; bias [B or 1, H or 1, T or 1, S] in any float format. A query that sees no key gives zero, and an lse of
+    zero. D and E <= 256; causal: query t sees keys 0..t, and there are no more keys than queries.
     """
     task = Task(q, k, v, bias, causal, scale)
     with b.scope():
@@ -80,7 +80,7 @@ class QueryBlock:
 
 @dataclass(eq=False)
 class Strip:
-    """Keys [k0, +width) of one key head: K, V [128, blocks, D] and K^T [128, chunks of D, W]."""
+    """Keys [k0, +width) of one key head: K [128, blocks, D], V [128, blocks, E] and K^T [128, chunks of D, W]."""
 
     k0: int
     width: int
@@ -95,12 +95,13 @@ class StreamedAttention:
     def __init__(self, b: Builder, task: Task) -> None:
         self.b, self.task = b, task
         dt = task.dtype
-        self.chunks = count_blocks(task.depth)
+        self.chunks, self.value_chunks = count_blocks(task.depth), count_blocks(task.value_depth)
         self.scores = TilePool([b.psum((P, BANK), bank=i, name="scores") for i in SCORE_BANKS])
         self.turns = TilePool([b.psum((P, BANK), dt, bank=i, name="turned") for i in TURN_BANKS])
         self.out_banks = TilePool([b.psum((P, BANK), bank=i, name="products") for i in OUT_BANKS])
-        self.tokens = b.pool((P, task.depth), dt, bufs=3, name="tokens")
-        self.k_pool, self.v_pool = (b.pool((P, BANK // P, task.depth), dt, bufs=2, name=n) for n in "kv")
+        self.tokens = b.pool((P, max(task.depth, task.value_depth)), dt, bufs=3, name="tokens")
+        self.k_pool = b.pool((P, BANK // P, task.depth), dt, bufs=2, name="k")
+        self.v_pool = b.pool((P, BANK // P, task.value_depth), dt, bufs=2, name="v")
         self.kt_pool = b.pool((P, self.chunks, BANK), dt, bufs=2, name="kT")
         self.s_pool = b.pool((P, BANK), float32, bufs=3, name="s")
         self.p_pool = b.pool((P, BANK), dt, bufs=3, name="p")
@@ -118,9 +119,10 @@ class StreamedAttention:
         return pieces(0, upto, BANK)
 
     def load_rows(self, view: HbmView, first: int, rows: int, dst: AP) -> AP:
-        """Rows [first, +rows) of a view [tokens, D], into the upper rows of a tile [128, D]."""
-        dma_load(self.b, dst[:rows], view[first : first + rows].ap())
-        return dst[:rows]
+        """Rows [first, +rows) of a view [tokens, D or E], into the upper rows of a tile of as many columns or more."""
+        dst = dst[:rows, : view.shape[1]]
+        dma_load(self.b, dst, view[first : first + rows].ap())
+        return dst
 
     def load_strip(self, batch: int, kv: int, k0: int, width: int) -> Strip:
         """K and V of a strip, and K^T."""
@@ -131,31 +133,31 @@ class StreamedAttention:
         return Strip(k0, width, k, v, self.turned(k, width, self.kt_pool.next()))
 
     def turned(self, tile: AP, rows: int, dst: AP) -> AP:
-        """A tile [128, blocks, D] with `rows` rows as dst [128, chunks of D, rows], through the PE array."""
-        for chunk, (col, width) in enumerate(pieces(0, self.task.depth, P)):
+        """A tile [128, blocks, D or E] with `rows` rows as dst [128, chunks of that, rows], through the PE array."""
+        for chunk, (col, width) in enumerate(pieces(0, tile.shape[2], P)):
             bank = self.turns.next()
             for at, n in pieces(0, rows, P):
                 self.b.nc_transpose(dst=bank[:width, at : at + n], data=tile[:n, at // P, col : col + width])
             evacuate(self.b, dst[:width, chunk, :rows], bank[:width, :rows], Engine.SCALAR)
         return dst
 
-    def product(self, left: AP, right: AP, rows: int, width: int) -> AP:
-        """left^T right over D in PSUM; left [128, chunks, N], right [128, chunks, W]."""
+    def product(self, left: AP, right: AP, size: int, rows: int, width: int) -> AP:
+        """left^T right over `size`, D or E, in PSUM; left [128, chunks, N], right [128, chunks, W]."""
         dst = self.scores.next()[:rows, :width]
-        for chunk, (_, depth) in enumerate(pieces(0, self.task.depth, P)):
+        for chunk, (_, depth) in enumerate(pieces(0, size, P)):
             self.b.nc_matmul(
                 dst=dst,
                 stationary=left[:depth, chunk, :rows],
                 moving=right[:depth, chunk, :width],
                 accumulate=chunk > 0,
-                stop=chunk == self.chunks - 1,
+                stop=(chunk + 1) * P >= size,
             )
         return dst
 
     def scored(self, block: QueryBlock, strip: Strip) -> AP:
         """s [N, W] in SBUF: what the softmax is taken of."""
         b, t, n, width = self.b, self.task, block.rows, strip.width
-        raw, s = self.product(block.qt, strip.kt, n, width), self.s_pool.next()[:n, :width]
+        raw, s = self.product(block.qt, strip.kt, t.depth, n, width), self.s_pool.next()[:n, :width]
         if t.bias is None:
             b.activation(dst=s, data=raw, op="copy", scale=t.scale)
         else:
@@ -196,8 +198,8 @@ class StreamedAttention:
         return dst
 
     def over_keys(self, turned: AP, values: AP, rows: int, width: int) -> AP:
-        """turned^T values over the keys of a strip in PSUM: [N, D]; values [128, blocks of keys, D]."""
-        dst = self.out_banks.next()[:rows, : self.task.depth]
+        """turned^T values over the keys of a strip in PSUM: [N, D or E]; values [128, blocks of keys, D or E]."""
+        dst = self.out_banks.next()[:rows, : values.shape[2]]
         for at, keys in pieces(0, width, P):
             self.b.nc_matmul(
                 dst=dst,
@@ -211,7 +213,7 @@ class StreamedAttention:
 
 @dataclass(eq=False)
 class _Sums:
-    """Sums of one query block: the largest score m so far, the sum l of exponentials [N, 1], and O [N, D], in
+    """Sums of one query block: the largest score m so far, the sum l of exponentials [N, 1], and O [N, E], in
     float32."""
 
     m: AP | None
@@ -227,11 +229,11 @@ class _Forward(StreamedAttention):
         self.out, self.lse = out, lse
         count = 2 * TOGETHER
         self.qt_pool = b.pool((P, self.chunks, P), task.dtype, bufs=count, name="qT")
-        self.sums = b.pool((P, task.depth), float32, bufs=count, name="o")
+        self.sums = b.pool((P, task.value_depth), float32, bufs=count, name="o")
         self.totals = b.pool((P, 1), float32, bufs=count, name="l")
         self.maxima = b.pool((P, 1), float32, bufs=2 * count, name="m")
         self.columns = b.pool((P, 1), float32, bufs=8, name="column")
-        self.out_pool = b.pool((P, task.depth), out.dtype, bufs=3, name="out")
+        self.out_pool = b.pool((P, task.value_depth), out.dtype, bufs=3, name="out")
         stats = (P, task.shared, count_blocks(task.queries))
         self.stats = b.pool(stats, float32, bufs=2, name="lse") if lse is not None else None
 

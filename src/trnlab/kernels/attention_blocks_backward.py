@@ -56,7 +56,7 @@ def attention_backward_blocks(
 
 @dataclass(eq=False)
 class _Loaded:
-    """A query block on chip: Q and dO [N, D], dO^T [128, chunks, N]; -lse, delta and 1 / sum(P) [N, 1]."""
+    """A query block on chip: Q [N, D], dO [N, E], dO^T [128, chunks, N]; -lse, delta and 1 / sum(P) [N, 1]."""
 
     block: QueryBlock
     q: AP
@@ -84,25 +84,26 @@ class _Backward(StreamedAttention):
         super().__init__(b, task)
         self.dout, self.out, self.lse, self.dq, self.dk, self.dv = dout, out, lse, dq, dk, dv
         dt, count = task.dtype, TOGETHER + 2
-        self.q_pool, self.dout_pool = (b.pool((P, task.depth), dt, bufs=count, name=n) for n in ("q", "dout"))
-        self.qt_pool, self.dout_t_pool = (
-            b.pool((P, self.chunks, P), dt, bufs=count, name=n) for n in ("qT", "doutT")
-        )
+        self.q_pool = b.pool((P, task.depth), dt, bufs=count, name="q")
+        self.dout_pool = b.pool((P, task.value_depth), dt, bufs=count, name="dout")
+        self.qt_pool = b.pool((P, self.chunks, P), dt, bufs=count, name="qT")
+        self.dout_t_pool = b.pool((P, self.value_chunks, P), dt, bufs=count, name="doutT")
         self.deltas = b.pool((P, 1), float32, bufs=count, name="delta")
-        self.product_pool = b.pool((P, task.depth), float32, bufs=2, name="dout_out")
+        self.product_pool = b.pool((P, task.value_depth), float32, bufs=2, name="dout_out")
         self.ds_pool = b.pool((P, BANK), dt, bufs=3, name="ds")
-        self.vt_pool = b.pool((P, self.chunks, BANK), dt, bufs=2, name="vT")
+        self.vt_pool = b.pool((P, self.value_chunks, BANK), dt, bufs=2, name="vT")
         self.dq_sums = b.pool((P, task.depth), float32, bufs=2 * TOGETHER, name="dq_sum")
-        shape = (P, BANK // P, task.depth)
-        self.k_sums = [b.pool(shape, float32, bufs=2, name=n) for n in ("dk_sum", "dv_sum")]
+        sums = ("dk_sum", task.depth), ("dv_sum", task.value_depth)
+        self.k_sums = [b.pool((P, BANK // P, size), float32, bufs=2, name=n) for n, size in sums]
         stats = (P, task.shared, count_blocks(task.queries))
         self.stats = b.pool(stats, float32, bufs=2, name="minus_lse")
         self.inverse = b.tile(stats, float32, name="inverse") if task.bias is not None else None
         self.columns = b.pool((P, 1), float32, bufs=4, name="column")
         self.totals = b.pool((P, 1), float32, bufs=2 * TOGETHER, name="total")
-        self.scaled = b.pool((P, task.depth), dt, bufs=4, name="scaled") if task.bias is not None else None
+        widest = max(task.depth, task.value_depth)
+        self.scaled = b.pool((P, widest), dt, bufs=4, name="scaled") if task.bias is not None else None
         formats = {x.dtype for x in (dq, dk, dv) if x is not None}
-        self.results = {kind: b.pool((P, task.depth), kind, bufs=3, name="result") for kind in formats}
+        self.results = {kind: b.pool((P, widest), kind, bufs=3, name="result") for kind in formats}
 
     def run(self) -> None:
         """Record the whole call."""
@@ -130,7 +131,7 @@ class _Backward(StreamedAttention):
         b.tensor_tensor(dst=product, data1=dout, data2=out, op="multiply", engine=Engine.GPSIMD)
         b.tensor_reduce(dst=delta, data=product, op="add")
         block.qt = self.turned(q.split(0, 1, t.depth), n, self.qt_pool.next())
-        dout_t = self.turned(dout.split(0, 1, t.depth), n, self.dout_t_pool.next())
+        dout_t = self.turned(dout.split(0, 1, t.value_depth), n, self.dout_t_pool.next())
         at = (slice(None, n), block.head % t.shared, slice(block.q0 // P, block.q0 // P + 1))
         inverse = None if self.inverse is None else self.inverse[at]
         return _Loaded(block, q, dout, dout_t, stats[at], delta, inverse)
@@ -147,14 +148,14 @@ class _Backward(StreamedAttention):
         p, ds = self.p_pool.next()[:n, :width], self.ds_pool.next()[:n, :width]
         sums = {} if total is None else {"reduce_res": total}
         b.activation(dst=p, data=s, op="exp", bias=one.minus_lse, **sums)
-        dp = self.product(one.dout_t, vt, n, width)
+        dp = self.product(one.dout_t, vt, self.task.value_depth, n, width)
         b.scalar_tensor_tensor(dst=ds, data=dp, operand0=one.delta, operand1=p, op0="subtract", op1="multiply")
         return p, ds
 
     def _store(self, view: HbmView, first: int, total: AP, factor: float) -> None:
         """Rows of a gradient: factor * total."""
         n = total.partitions
-        tile = self.results[view.dtype].next()[:n]
+        tile = self.results[view.dtype].next()[:n, : total.free]
         evacuate(self.b, tile, total, Engine.SCALAR, factor)
         dma_store(self.b, view[first : first + n].ap(), tile)
 
@@ -180,17 +181,17 @@ class _Backward(StreamedAttention):
                 self._store(view[batch, kv], k0 + at, total[:keys, at // P], factor)
 
     def _divided(self, rows: AP, inverse: AP | None) -> AP:
-        """Rows [N, D] divided by the sums of P, which divides the products of P and dS with them."""
+        """Rows [N, D or E] divided by the sums of P, which divides the products of P and dS with them."""
         if inverse is None or self.scaled is None:
             return rows
-        scaled = self.scaled.next()[: rows.partitions]
+        scaled = self.scaled.next()[: rows.partitions, : rows.free]
         self.b.tensor_scalar(dst=scaled, data=rows, operand0=inverse, op0="multiply")
         return scaled
 
     def _add_over_queries(self, total: AP, weights: AP, rows: AP, width: int, first: bool) -> None:
-        """total [128, blocks of keys, D] += weights^T rows."""
+        """total [128, blocks of keys, D or E] += weights^T rows."""
         for at, keys in pieces(0, width, P):
-            bank = self.out_banks.next()[:keys, : self.task.depth]
+            bank = self.out_banks.next()[:keys, : rows.free]
             self.b.nc_matmul(dst=bank, stationary=weights[:, at : at + keys], moving=rows)
             dst = total[:keys, at // P]
             if first:

@@ -81,7 +81,7 @@ class Maxima:
                 column = m.shift_all[:n, m.column(pack) + i, q0 // P : q0 // P + 1]
                 self.b.nc_transpose(dst=bank[:, i, q0 - job.q0 : q0 - job.q0 + n], data=column)
         if m.shifts is None:
-            job.shift = pack.qt[m.shift_row : m.shift_row + 1, :, job.q0 : job.q1]
+            job.shift = pack.qt[-1][m.shift_row : m.shift_row + 1, :, job.q0 : job.q1]
         else:
             job.shift = m.shifts.next().with_dims((width, pack.heads), (1, width))
         self.b.activation(dst=job.shift, data=bank, op="copy")
@@ -139,8 +139,12 @@ class Maxima:
         more: list[Term] = []
         for head, block, k0, keys, at in strip.parts(first, count):
             q0, dst = block * P, scores[:, at : at + keys]
-            moving = pack.kt[: task.depth, pack.key(head), k0 : k0 + keys]
-            firsts.append((dst, pack.qt[: task.depth, head, q0 : q0 + n], moving))
+            one, *others = (
+                (dst, qt[:depth, head, q0 : q0 + n], kt[:depth, pack.key(head), k0 : k0 + keys])
+                for (_, depth), qt, kt in zip(m.chunks, pack.qt, pack.kt)
+            )
+            firsts.append(one)
+            more += others
             start = max(q0, k0)
             if task.causal and k0 + keys > start:
                 mask = m.constants.mask_keys_after()[:n, start - q0 : k0 + keys - q0]

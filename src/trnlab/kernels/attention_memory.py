@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the stages of attention forward share: the pieces of its work, and where they live on chip.
 
-Letters: B batch, H heads, T queries, S keys, D head size.
+Letters: B batch, H heads, T queries, S keys, D head size, E that of values.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Pack:
     heads: int
     kv: int
     kvs: int
-    kt: AP = field(init=False)  # [rows, kvs, S]: K^T, then a row of ones
-    qt: AP = field(init=False)  # [rows, heads, T]: Q^T, then a row of -m
-    values: AP = field(init=False)  # [128, kvs, blocks of S, D + 1]: V, then a column of ones
+    kt: list[AP] = field(init=False)  # [rows, kvs, S] of each chunk of D: K^T, then a row of ones
+    qt: list[AP] = field(init=False)  # [rows, heads, T] of each chunk of D: Q^T, then a row of -m
+    values: AP = field(init=False)  # [128, kvs, blocks of S, E + 1]: V, then a column of ones
 
     def key(self, head: int) -> int:
         """Which of the pack's key heads its query head uses."""
@@ -66,7 +66,7 @@ class Superblock:
     starts: bool
     ends: bool
     shift: AP = field(init=False)  # -m as [1, heads, queries]
-    sums: AP = field(init=False)  # [128, heads, blocks, D + 1] in PSUM
+    sums: AP = field(init=False)  # [128, heads, blocks, E + 1] in PSUM
     reductions: list[tuple[AP, AP]] = field(default_factory=list)  # -m, and the maxima of strips it is made of
     bias: list[BiasTiles] = field(default_factory=list)  # of each head
 
@@ -93,12 +93,15 @@ class AttentionMemory:
 
     def __init__(self, b: Builder, task: Task, out: DType) -> None:
         self.b, self.task = b, task
-        # Row of the contraction that holds -m: a quadrant's first, where engines can write; none left for D > 96.
-        self.shift_row = -(-task.depth // QUADRANT) * QUADRANT
+        self.chunks = list(pieces(0, task.depth, P))  # of D, that the PE array contracts over at a time
+        # Row of the last contraction that holds -m: a quadrant's first, where engines can write; none left for more
+        # than 96 of D.
+        *whole, (_, last) = self.chunks
+        self.shift_row = -(-last // QUADRANT) * QUADRANT
         self.fused = self.shift_row < P
-        self.rows = self.shift_row + 1 if self.fused else task.depth  # of the contraction
+        self.rows = [*(n for _, n in whole), self.shift_row + 1 if self.fused else last]  # of the contractions
         self.constants = Constants(b, task.dtype)
-        self.blocks = max(1, min(BLOCKS, BANK // (task.depth + 1)))  # query blocks of a superblock
+        self.blocks = max(1, min(BLOCKS, BANK // (task.value_depth + 1)))  # query blocks of a superblock
         if task.bias is not None:
             self.blocks = min(self.blocks, (ShiftedBias if task.shifted else HidingBias).blocks_that_fit(task))
         # Heads of a superblock, at most.
@@ -138,8 +141,8 @@ class AttentionMemory:
         b, t = self.b, self.task
         most = self.most
         most_kv = min(most, t.kv_heads) if t.shared == 1 else 1
-        self.kt_pool = self._transposed_pool("kT", most_kv, t.keys, self._bufs(LEAD))
-        self.qt_pool = self._transposed_pool("qT", min(most, t.heads), t.queries, self._bufs(LEAD))
+        self.kt_pools = self._transposed_pools("kT", most_kv, t.keys, self._bufs(LEAD))
+        self.qt_pools = self._transposed_pools("qT", min(most, t.heads), t.queries, self._bufs(LEAD))
         adds = isinstance(self.bias, ShiftedBias) and self.bias.per_query  # VectorE, a tile ahead of exponentials
         behind = -(-(self.lookahead + adds) // count_blocks(t.span(min(t.queries, self.blocks * P))))
         self.value_pool = self._value_pool(most_kv, self._bufs(LEAD + behind))
@@ -159,13 +162,14 @@ class AttentionMemory:
 
     def _open_tokens(self, most: int, out: DType) -> None:
         b, t = self.b, self.task
-        self.groups = groups = plan_groups(b, t, b.sbuf_free - RESERVE, HeadTiles(2, 2))
+        both = t.depth + t.value_depth
+        self.groups = groups = plan_groups(b, t, b.sbuf_free - RESERVE, HeadTiles(both, both))
         self.packs = [pack for g in groups.all for pack in self._packs(g, most)]
-        q_width, k_width = groups.all[0].heads * t.depth, groups.all[0].kvs * t.depth
-        self.q_pool = token_pool(b, "q", t.queries, q_width, t.dtype, groups.of_queries)
-        self.k_pool = token_pool(b, "k", t.keys, k_width, t.dtype, groups.of_keys)
-        self.v_pool = token_pool(b, "v", t.keys, k_width, t.dtype, groups.of_keys)
-        self.out_pool = token_pool(b, "out", t.queries, q_width, out, groups.of_queries)
+        heads, kvs = groups.all[0].heads, groups.all[0].kvs
+        self.q_pool = token_pool(b, "q", t.queries, heads * t.depth, t.dtype, groups.of_queries)
+        self.k_pool = token_pool(b, "k", t.keys, kvs * t.depth, t.dtype, groups.of_keys)
+        self.v_pool = token_pool(b, "v", t.keys, kvs * t.value_depth, t.dtype, groups.of_keys)
+        self.out_pool = token_pool(b, "out", t.queries, heads * t.value_depth, out, groups.of_queries)
 
     @property
     def row_length(self) -> int:
@@ -203,22 +207,23 @@ class AttentionMemory:
             for h, n in pieces(max(kv * t.shared, group.head), min((kv + 1) * t.shared, end), most)
         ]
 
-    def _transposed_pool(self, name: str, heads: int, tokens: int, bufs: int) -> TilePool:
-        """Tiles [rows, heads, tokens]; what lies between D and the shift's row is zero, K^T's row of shift is one."""
-        b, t = self.b, self.task
-        pool = b.pool((self.rows, heads, tokens), t.dtype, bufs=bufs, name=name)
-        for tile in pool.tiles:
-            if self.fused and t.depth < self.shift_row:
+    def _transposed_pools(self, name: str, heads: int, tokens: int, bufs: int) -> list[TilePool]:
+        """Tiles [rows, heads, tokens] of each chunk of D; in the last, what lies between D and the shift's row is
+        zero, K^T's row of shift is one."""
+        b, last = self.b, self.chunks[-1][1]
+        pools = [b.pool((rows, heads, tokens), self.task.dtype, bufs=bufs, name=name) for rows in self.rows]
+        for tile in pools[-1].tiles:
+            if self.fused and last < self.shift_row:
                 b.memset(dst=tile[: self.shift_row], value=0.0, engine=Engine.GPSIMD)
             if self.fused and name == "kT":
                 b.memset(dst=tile[self.shift_row :], value=1.0, engine=Engine.GPSIMD)
-        return pool
+        return pools
 
     def _value_pool(self, heads: int, bufs: int) -> TilePool:
-        """Tiles [128, heads, blocks, D + 1] whose last column is one."""
+        """Tiles [128, heads, blocks, E + 1] whose last column is one."""
         b, t = self.b, self.task
-        n = count_blocks(t.keys)
-        pool = b.pool((P, heads, n, t.depth + 1), t.dtype, bufs=bufs, name="values")
+        n, size = count_blocks(t.keys), t.value_depth
+        pool = b.pool((P, heads, n, size + 1), t.dtype, bufs=bufs, name="values")
         for tile in pool.tiles:
-            b.memset(dst=tile[:, :, :, t.depth : t.depth + 1], value=1.0, engine=Engine.GPSIMD)
+            b.memset(dst=tile[:, :, :, size : size + 1], value=1.0, engine=Engine.GPSIMD)
         return pool

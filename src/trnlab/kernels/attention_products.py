@@ -3,7 +3,7 @@
 
 S^T - m             [128 keys, queries] in PSUM: -m is one more row of the contraction
 P^T = exp(...)      ScalarE, from PSUM to SBUF
-O += P^T.T [V 1]    [128 queries, D + 1] in PSUM: the column of ones gives the row sums
+O += P^T.T [V 1]    [128 queries, E + 1] in PSUM: the column of ones gives the row sums
 out = O / l
 """
 
@@ -143,9 +143,12 @@ class Products:
         more: list[Term] = []
         for part in tile:
             dst = scores[:, part.at : part.end]
-            stationary = pack.kt[: m.rows, pack.key(part.head), part.k0 : part.k0 + n]
-            firsts.append((dst, stationary, pack.qt[: m.rows, part.head, part.q0 : part.q1]))
-            more += self._added(job, part, dst)
+            one, *others = (
+                (dst, kt[:rows, pack.key(part.head), part.k0 : part.k0 + n], qt[:rows, part.head, part.q0 : part.q1])
+                for rows, kt, qt in zip(m.rows, pack.kt, pack.qt)
+            )
+            firsts.append(one)
+            more += [*others, *self._added(job, part, dst)]
         accumulate(self.b, firsts, more)
         if m.added is None:
             self._take(job, tile, scores)
@@ -206,7 +209,7 @@ class Products:
                 yield m.bias.to_keys(scores[:, at : at + count], job.bias[part.head], (q0 - job.q0) // P, part.k0)
 
     def _products(self, job: Superblock, tile: list[_Part], p: AP) -> None:
-        """Add P V of a tile to the accumulators [queries, D + 1] of the superblock's query blocks."""
+        """Add P V of a tile to the accumulators [queries, E + 1] of the superblock's query blocks."""
         task, pack, n = self.task, job.pack, tile[0].n
         if tile[0].k0 == 0 and tile[0].head == 0 and tile[0].q0 == job.q0:
             job.sums = self._accumulators(job)
@@ -226,8 +229,8 @@ class Products:
             self._finish(job)
 
     def _accumulators(self, job: Superblock) -> AP:
-        """[128, heads, blocks, D + 1] of a bank."""
-        width, blocks = self.task.depth + 1, count_blocks(job.q1 - job.q0)
+        """[128, heads, blocks, E + 1] of a bank."""
+        width, blocks = self.task.value_depth + 1, count_blocks(job.q1 - job.q0)
         return self.memory.sums.next().with_dims((blocks * width, job.pack.heads), (width, blocks), (1, width))
 
     def _finish(self, job: Superblock) -> None:
@@ -240,7 +243,7 @@ class Products:
         self.later.append((self.turn + m.lookahead, partial(self._divide, job, sums)))
 
     def _divide(self, job: Superblock, sums: AP) -> None:
-        b, m, pack, depth = self.b, self.memory, job.pack, self.task.depth
+        b, m, pack, depth = self.b, self.memory, job.pack, self.task.value_depth
         g = pack.group
         view = self.out[g.batch, g.head : g.head + g.heads]
         at_home = tokens_on_chip(b, view)

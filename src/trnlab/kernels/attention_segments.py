@@ -8,7 +8,7 @@ joins what it finds.
 A segment takes as long as it takes alone, so the time grows with the number of pairs of a query and a key. Segments
 that causality hides are left out; those on the diagonal are causal themselves.
 
-Letters: B batch, H heads, T queries, S keys, D head size, N segments of keys.
+Letters: B batch, H heads, T queries, S keys, D head size, E that of values, N segments of keys.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class _Chunk:
             return
         t = self.task
         shape = (len(found), t.batch, t.heads, self.rows)
-        parts = full(self.b.scratch("parts", (*shape, t.depth), float32))
+        parts = full(self.b.scratch("parts", (*shape, t.value_depth), float32))
         logs = full(self.b.scratch("logs", shape, float32))
         for i, segment in enumerate(found):
             self._attend(segment, parts[i], logs[i])
@@ -139,8 +139,8 @@ class _Chunk:
         columns = b.pool((P, segments), float32, bufs=4, name="logs")
         weights = b.pool((P, segments), float32, bufs=4, name="weights")
         inverse = b.pool((P, 1), float32, bufs=4, name="inverse")
-        found, sums = (b.pool((P, t.depth), float32, bufs=n, name="part") for n in (6, 3))
-        results = b.pool((P, t.depth), self.out.dtype, bufs=3, name="out")
+        found, sums = (b.pool((P, t.value_depth), float32, bufs=n, name="part") for n in (6, 3))
+        results = b.pool((P, t.value_depth), self.out.dtype, bufs=3, name="out")
         for batch, head, (start, n) in product(range(t.batch), range(t.heads), pieces(0, self.rows, P)):
             at = (slice(0, n), batch * t.heads + head, slice(start // P, start // P + 1))
             rows, top, whole = slice(start, start + n), minus_max[at], total[at]

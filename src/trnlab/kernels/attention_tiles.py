@@ -2,7 +2,7 @@
 """What attention forward and backward share: the problem, tiles of tokens, constants, and the weaving of two
 streams.
 
-Letters: B batch, H heads, T queries, S keys, D head size. A block is 128 tokens. A tile of tokens [128, blocks, W]
+Letters: B batch, H heads, T queries, S keys, D head size, E that of values. A block is 128 tokens. A tile of tokens [128, blocks, W]
 holds token `128 * block + partition` with W = heads * D values, so that the rows of its DMA are as long as memory
 allows: in the usual layout [B, T, H, D] the heads of one token are adjacent."""
 
@@ -40,7 +40,8 @@ Term = tuple[AP, AP, AP]  # dst, stationary, moving
 
 @dataclass(frozen=True)
 class Task:
-    """One attention problem: q [B, H, T, D], k and v [B, Hkv, S, D], bias [B or 1, H or 1, T or 1, S] or None.
+    """One attention problem: q [B, H, T, D], k [B, Hkv, S, D], v [B, Hkv, S, E], bias [B or 1, H or 1, T or 1, S] or
+    None.
 
     shifted: the bias is in float32, the largest that each query sees is zero, forward it is [B or 1, H or 1, S, T or
     1], and its batch may be any divisor of B, which it is repeated along.
@@ -56,7 +57,7 @@ class Task:
 
     def __post_init__(self) -> None:
         assert self.heads % self.kv_heads == 0, "query heads share key heads evenly"
-        assert self.k.shape == self.v.shape
+        assert self.k.shape[:3] == self.v.shape[:3]
         assert self.q.dtype is self.k.dtype is self.v.dtype
         assert not self.causal or self.queries >= self.keys, "keys behind the last query are cut off before"
 
@@ -96,6 +97,11 @@ class Task:
         return self.q.shape[3]
 
     @property
+    def value_depth(self) -> int:
+        """E."""
+        return self.v.shape[3]
+
+    @property
     def dtype(self) -> DType:
         """The format of q, k and v, and of the probabilities."""
         return self.q.dtype
@@ -121,12 +127,13 @@ class Task:
         return min(q_end, self.keys) if self.causal else self.keys
 
 
-def is_fused(depth: int, dtype: DType, scale: float) -> bool:
-    """Whether the fused kernels take heads of this size, in this format, with this scale.
+def is_fused(depth: int, value_depth: int, dtype: DType, scale: float, widest: int = P) -> bool:
+    """Whether the fused kernels take heads of these sizes, in this format, with this scale.
 
-    They look for the largest score before scaling, and have masks whose values float16 does not reach.
+    They look for the largest score before scaling, and have masks whose values float16 does not reach. widest: the
+    largest head, 128 where the bias is shifted.
     """
-    return depth <= P and scale > 0 and dtype in (float32, bfloat16)
+    return max(depth, value_depth) <= widest and scale > 0 and dtype in (float32, bfloat16)
 
 
 @dataclass(frozen=True)
@@ -162,7 +169,7 @@ class HeadGroups:
 
 
 class HeadTiles(NamedTuple):
-    """Tiles of tokens, in the format of the operands, that a head has."""
+    """Values, in the format of the operands, that a token of a head has in tiles of tokens."""
 
     queries: int  # each query head, twice where two groups have tiles
     keys: int  # each key head, likewise
@@ -177,8 +184,8 @@ def plan_groups(b: Builder, task: Task, room: int, tiles: HeadTiles) -> HeadGrou
     Raises CapacityError where `b` may have more of SBUF, and no group is loaded while another is at work, or short
     sequences have superblocks with fewer heads than they could.
     """
-    row, r = task.depth * task.dtype.itemsize, task.shared
-    of_query, of_key = (count_blocks(n) * row for n in (task.queries, task.keys))
+    r = task.shared
+    of_query, of_key = (count_blocks(n) * task.dtype.itemsize for n in (task.queries, task.keys))
     wanted = fewest_heads(task) // r
     parts = [n for n in reversed(_divisors(r)) if n < r]
     # key heads, query heads, groups with tiles of queries, of keys, of what is made of keys
@@ -217,7 +224,7 @@ def heads_together(task: Task) -> int:
 
 def fewest_heads(task: Task) -> int:
     """Query heads that use the fewest key heads whose rows are worth a DMA."""
-    return count_together(task.shared, task.kv_heads, task.depth * task.dtype.itemsize)
+    return count_together(task.shared, task.kv_heads, min(task.depth, task.value_depth) * task.dtype.itemsize)
 
 
 def count_together(shared: int, kv_heads: int, row: int) -> int:
@@ -289,28 +296,29 @@ def _token_ap(view: HbmView, block: int, rows: int, count: int) -> AP:
 
 
 def transpose_tokens(
-    b: Builder, psum: TilePool, dst: AP, tile: AP, col: int, engine: Engine
+    b: Builder, psum: TilePool, dst: AP, tile: AP, col: int, engine: Engine, step: int | None = None
 ) -> list[DeferredInstructions]:
-    """Steps that fill dst [W, heads, tokens]: head i from columns [col + i W, +W) of a tile of tokens.
+    """Steps that fill dst [W, heads, tokens]: head i from columns [col + i step, +W) of a tile of tokens. step: W.
 
     The PE array transposes block by block into `psum`, tiles of the same format; `engine` empties them.
     """
     width, heads, tokens = dst.shape
+    apart = width if step is None else step
     blocks, room = count_blocks(tokens), psum.tiles[0].free // P
     per_tile = max(1, room // blocks)
 
-    def step(head: int, count: int, start: int, length: int) -> None:
+    def fill(head: int, count: int, start: int, length: int) -> None:
         bank = psum.next()
         for i in range(count):
             for block, n in pieces(start, start + length, P):
                 at = i * blocks * P + block - start
-                data = tile[:n, block // P, col + (head + i) * width : col + (head + i + 1) * width]
-                b.nc_transpose(dst=bank[:width, at : at + n], data=data)
+                first = col + (head + i) * apart
+                b.nc_transpose(dst=bank[:width, at : at + n], data=tile[:n, block // P, first : first + width])
         src = bank[:width].with_dims((blocks * P, count), (1, length))
         evacuate(b, dst[:, head : head + count, start : start + length], src, engine)
 
     return [
-        DeferredInstructions(count * length, partial(step, head, count, start, length))
+        DeferredInstructions(count * length, partial(fill, head, count, start, length))
         for head, count in pieces(0, heads, per_tile)
         for start, length in pieces(0, tokens, room * P)
     ]

@@ -3,10 +3,13 @@
 
 The fused one keeps all keys of a head on chip; it takes masks that only hide, and a bias that is shifted. Where a
 sequence does not fit, both passes are those of its segments, joined. The one by blocks takes every mask and any
-length, and gives no gradient of a bias. The first that applies and fits is taken (`pipeline.LOWERINGS`).
+length, and gives no gradient of a bias. The first that applies and fits is taken (`forms.LOWERINGS`). Heads wider than
+128 are fused where calls are put in order: stacks whose instructions are as recorded have them by blocks.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from trnlab.compiler.fusing.groups import FusionGroup
 from trnlab.compiler.lowerings.context import Lowering
@@ -14,11 +17,13 @@ from trnlab.graph.ir import Op, Value
 from trnlab.kernels.attention import attention_forward
 from trnlab.kernels.attention_backward import attention_backward
 from trnlab.kernels.attention_backward_segments import attention_backward_segments
-from trnlab.kernels.attention_blocks import attention_forward_blocks
+from trnlab.kernels.attention_blocks import WIDEST, attention_forward_blocks
 from trnlab.kernels.attention_blocks_backward import attention_backward_blocks
 from trnlab.kernels.attention_segments import attention_forward_segments
 from trnlab.kernels.attention_tiles import is_fused
+from trnlab.kernels.blocks import P
 from trnlab.kernels.view import HbmView
+from trnlab.stacks import SCHEDULED
 
 
 def lower_attention(low: Lowering) -> None:
@@ -36,17 +41,18 @@ def lower_attention_by_blocks(low: Lowering) -> None:
     _record(low, attention_forward_blocks, attention_backward_blocks, shifts=False)
 
 
-def fits_fused(group: FusionGroup) -> bool:
-    """Whether the fused kernels compute what the group's op means."""
+def fits_fused(group: FusionGroup, chosen: Mapping[str, str] | None = None) -> bool:
+    """Whether the fused kernels compute what the group's op means, by the choices of a compilation; None: by any."""
     op = group.anchor
-    q = op.operands[plain_operands(op) - 3 if op.name == "trn.attention" else 1]
+    q, _, v = op.operands[:3] if op.name == "trn.attention" else op.operands[1:4]
     masked = len(op.operands) > plain_operands(op)
-    return is_fused(q.shape[3], q.dtype, op.attrs["scale"]) and (
+    widest = WIDEST if chosen is not None and chosen["order"] == SCHEDULED else P
+    return is_fused(q.shape[3], v.shape[3], q.dtype, op.attrs["scale"], widest) and (
         op.attrs["hides"] or op.attrs["shifted"] or not masked
     )
 
 
-def fits_blocks(group: FusionGroup) -> bool:
+def fits_blocks(group: FusionGroup, chosen: Mapping[str, str]) -> bool:
     """Whether the kernels by blocks compute what the group's op means: no gradient of a bias, and all queries
     heard."""
     op = group.anchor

@@ -48,9 +48,9 @@ def shift_biases(graph: Graph) -> None:
         remove_dead_ops(graph)
 
 
-def _is_general(op: Op, plain: int, q: Value) -> bool:
+def _is_general(op: Op, plain: int, q: Value, v: Value) -> bool:
     attrs = op.attrs
-    fused = is_fused(q.shape[3], q.dtype, attrs["scale"])
+    fused = is_fused(q.shape[3], v.shape[3], q.dtype, attrs["scale"])
     return len(op.operands) > plain and not attrs["hides"] and not attrs["shifted"] and fused
 
 
@@ -67,7 +67,7 @@ class _Writer:
     def forward(self, op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
         """Attention with its bias shifted."""
         q, k, v, *bias = op.operands
-        if not _is_general(op, 3, q):
+        if not _is_general(op, 3, q, v):
             return None
         less, causal = without_causality(bias[0], op.attrs["causal"], self._known)
         less = self._once.of(b, less)
@@ -89,14 +89,14 @@ class _Writer:
         """Its gradients; of the scores too, one way or the other."""
         dout, q, k, v, out, lse, *bias = op.operands
         found = self._forward.get(lse)
-        if not _is_general(op, 6, q) or found is None or found.given != (q, k, v, *bias):
+        if not _is_general(op, 6, q, v) or found is None or found.given != (q, k, v, *bias):
             return spelled_out(op, b) if op.attrs["dbias"] else None
         windows, (q, k, v, _, lse) = found.windows, found.operands
         if windows is not None:
             dout, out = (windows.joined(b, x) for x in (dout, out))
         attrs = {**op.attrs, "shifted": True, "causal": found.causal}
         wanted = "sum" if op in self._summed else op.attrs["dbias"]
-        apart = wanted == "sum" and not sums_on_chip(q.shape, k.shape)
+        apart = wanted == "sum" and not sums_on_chip(q.shape, k.shape, v.shape)
         attrs["dbias"] = "each" if apart else wanted
         heard = [] if found.bias.heard is None else [found.bias.heard]
         operands = (dout, q, k, v, out, lse, found.bias.rows, *heard)

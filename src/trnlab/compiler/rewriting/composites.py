@@ -5,7 +5,7 @@ convolutions.
 scale      not negative: the sign goes to q causal     no more keys than queries: the others are seen by nobody bias
 "hides" says that it holds nothing but 0 and minus infinity, which the fused kernels need to know; others are
            shifted later (`biases`)
-heads      up to 256 wide
+heads      up to 256 wide, those of values too
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _forward(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
     q, k, v, *bias = op.operands
     if bias and is_zero(bias[0]):
         bias = []
-    if q.shape[-1] > WIDEST:
+    if max(q.shape[-1], v.shape[-1]) > WIDEST:
         return spelled_out(op, b)
     attrs = _attrs(op, bias)
     keys = _keys_seen(op, q, k)
@@ -105,7 +105,7 @@ def _backward(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
     dout, q, k, v, out, lse, *bias = op.operands
     if bias and is_zero(bias[0]) and not op.attrs["dbias"]:
         bias = []
-    if q.shape[-1] > WIDEST:
+    if max(q.shape[-1], v.shape[-1]) > WIDEST:
         return spelled_out(op, b)
     attrs = _attrs(op, bias)
     keys, all_keys = _keys_seen(op, q, k), k.shape[2]

@@ -215,7 +215,6 @@ def scaled_dot_product_attention(
         dropout_p == 0
         and not (bias is not None and bias.dim() > len(lead or ()) + 2)
         and not (sharded is not None and bias is not None and bias.requires_grad)
-        and value.shape[-1] == size
         and all(x.numel() for x in (query, key, value))
     )
     if not plain or lead is None:
