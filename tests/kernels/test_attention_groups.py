@@ -25,7 +25,7 @@ BUFFERS = [(2, 2, 2), (2, 2, 1), (2, 1, 1), (1, 1, 1)]
 def few_at_a_time(heads, of_queries, of_keys, of_results=2):
     """Stands in for `plan_groups`: so many query heads of one key head."""
 
-    def plan(b, task, room, tiles):
+    def plan(b, task, room, tiles, together=None):
         groups = [
             HeadGroup(batch, head // task.shared, 1, head, heads)
             for batch in range(task.batch)

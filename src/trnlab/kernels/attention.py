@@ -37,7 +37,7 @@ from functools import partial
 from trnlab.errors import CapacityError
 from trnlab.isa.base import Engine
 from trnlab.kernels.attention_maxima import Maxima
-from trnlab.kernels.attention_memory import LEAD, AttentionMemory, Pack, Superblock
+from trnlab.kernels.attention_memory import LEAD, AttentionMemory, Lanes, Pack, Superblock
 from trnlab.kernels.attention_products import Products
 from trnlab.kernels.attention_tiles import (
     DeferredInstructions,
@@ -71,6 +71,7 @@ def attention_forward(
     scale: float,
     bias: HbmView | None = None,
     shifted: bool = False,
+    side_by_side: bool = False,
 ) -> None:
     """Record softmax(scale * q k^T + bias) v into `out`, and the log of the softmax's denominator into `lse`.
 
@@ -78,12 +79,13 @@ def attention_forward(
     float32, or None when nobody needs it; bias [B or 1, H or 1, T or 1, S], of 0 and minus infinity only, or
     `shifted` as `Task` has it. A query that sees no key gives zero, and a finite lse. D and E <= 256, scale > 0;
     causal (query t sees keys 0..t) needs T >= S.
+    side_by_side: narrow heads lie beside each other on partitions, and short sequences come more heads at a time.
     Any strides will do; DMA is fast when the heads of one token are adjacent. SBUF holds the operands of one head
     whole: CapacityError beyond about 10,000 tokens of 128 values in bf16.
     """
     task = Task(q, k, v, bias, causal, scale, shifted)
     with b.scope():
-        _Forward(b, task, out).run(lse)
+        _Forward(b, task, out, side_by_side).run(lse)
 
 
 def has_room(b: Builder, task: Task, longest: int) -> bool:
@@ -100,26 +102,27 @@ def has_room(b: Builder, task: Task, longest: int) -> bool:
 class _Forward:
     """The state of one call while it is recorded."""
 
-    def __init__(self, b: Builder, task: Task, out: HbmView) -> None:
+    def __init__(self, b: Builder, task: Task, out: HbmView, side_by_side: bool) -> None:
         self.b, self.task = b, task
-        self.memory = AttentionMemory(b, task, out.dtype)
+        self.memory = AttentionMemory(b, task, out.dtype, side_by_side)
         self.maxima, self.products = Maxima(self.memory), Products(self.memory, out)
         self._loaded: dict[int, tuple[AP, AP, AP]] = {}
 
     def run(self, lse: HbmView | None) -> None:
         """Record the whole call."""
         jobs = self.memory.jobs()
-        for i in range(-LEAD, len(jobs)):
-            self._record(*(jobs[j] if 0 <= j < len(jobs) else None for j in range(i, i + LEAD + 1)))
+        for i in range(-LEAD - 1, len(jobs)):
+            self._record(*(jobs[j] if 0 <= j < len(jobs) else None for j in range(i, i + LEAD + 2)))
         self.products.flush()
         if lse is not None:
             self.products.store_lse(lse)
 
     def _record(self, job: Superblock | None, *ahead: Superblock | None) -> None:
         """The exponentials of a superblock, among what the ones ahead of it need."""
-        after, later, last = ahead
+        after, later, last, next_to_last = ahead
         back = self.products.steps(job) if job is not None else []
-        front = self._prepare(last) if last is not None else []
+        front = self._arrange(next_to_last) if next_to_last is not None else []
+        front += self._prepare(last) if last is not None else []
         maxima = self.maxima.steps(later) if later is not None else []
         shift = []
         if after is not None:
@@ -161,6 +164,8 @@ class _Forward:
             return []
         pack, m = job.pack, self.memory
         group = pack.group
+        if m.lanes is not None:
+            return self._transpose_lanes(pack)
         index = m.groups.all.index(group)
         self._load_groups(index)
         q, k, v = self._loaded[index]
@@ -174,7 +179,7 @@ class _Forward:
             pack.values = m.value_pool.next()[:, : pack.kvs]
             steps += self._transpose(pack.kt, k, pack.kv - group.kv)
             steps += self._widen(pack, v, (pack.kv - group.kv) * self.task.value_depth)
-        pack.qt = [pool.next()[:, : pack.heads] for pool in m.qt_pools]
+        pack.qt = pack.shifted = [pool.next()[:, : pack.heads] for pool in m.qt_pools]
         return steps + self._transpose(pack.qt, q, pack.head - group.head)
 
     def _transpose(self, to: list[AP], tokens: AP, head: int) -> list[DeferredInstructions]:
@@ -185,6 +190,47 @@ class _Forward:
             for dst, (first, count) in zip(to, m.chunks)
             for step in transpose_tokens(b, m.operands, dst[:count], tokens, head * depth + first, engine, depth)
         ]
+
+    def _transpose_lanes(self, pack: Pack) -> list[DeferredInstructions]:
+        b, m, steps = self.b, self.memory, []
+        assert m.lanes is not None
+        groups = -(-pack.heads // m.lanes.count)
+        pack.kt, pack.qt = ([pool.next()[:, :groups] for pool in pools] for pools in (m.kt_pools, m.qt_pools))
+        for (dst,), tokens in ((pack.kt, pack.k_lanes), (pack.qt, pack.q_lanes)):
+            steps += transpose_tokens(b, m.operands, dst, tokens, 0, copier(b.chip))
+        return steps
+
+    def _arrange(self, job: Superblock) -> list[DeferredInstructions]:
+        """For a new pack in lanes: its tokens in these, through GpSimd, a superblock ahead of their transposes."""
+        m, pack, depth = self.memory, job.pack, self.task.depth
+        if m.lanes is None or not job.starts:
+            return []
+        index = m.groups.all.index(pack.group)
+        self._load_groups(index)
+        q, k, v = self._loaded[index]
+        pack.k_lanes, pack.q_lanes = (pool.next() for pool in m.lane_pools)
+        pack.values, first = m.value_pool.next()[:, : pack.kvs], pack.head - pack.group.head
+        steps = []
+        for tile, tokens, count in ((pack.k_lanes, k, self.task.keys), (pack.q_lanes, q, self.task.queries)):
+            steps += self._into_lanes(m.lanes, tile, tokens[:, :, first * depth :], pack.heads, count)
+        for start, rows, blocks in block_runs(0, self.task.queries):
+            shift = m.lanes.in_tokens(pack.q_lanes[:rows, start : start + blocks], pack.heads)[:, :, :, :1]
+            record = partial(self.b.memset, dst=shift, value=0.0, engine=Engine.GPSIMD)
+            steps.append(DeferredInstructions(0, record))
+        return steps + self._widen(pack, v, first * self.task.value_depth)
+
+    def _into_lanes(
+        self, lanes: Lanes, tile: AP, tokens: AP, heads: int, count: int
+    ) -> list[DeferredInstructions]:
+        """So many tokens of some heads, a few blocks at a time."""
+        depth, steps = self.task.depth, []
+        for start, rows, blocks in block_runs(0, count):
+            for block, n in pieces(start, start + blocks, max(1, WIDENED // (heads * depth))):
+                src = tokens[:rows, block : block + n, : heads * depth].split(1, heads, depth)
+                dst = lanes.in_tokens(tile[:rows, block : block + n], heads)[:, :, :, 1 : 1 + depth]
+                record = partial(self.b.tensor_copy, dst=dst, src=src, engine=Engine.GPSIMD)
+                steps.append(DeferredInstructions(0, record))
+        return steps
 
     def _widen(self, pack: Pack, v: AP, col: int) -> list[DeferredInstructions]:
         """V beside its column of ones, a few blocks at a time: VectorE may have to wait for each."""

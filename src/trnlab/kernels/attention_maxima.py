@@ -15,8 +15,17 @@ from functools import partial
 from itertools import groupby, product
 from typing import NamedTuple
 
-from trnlab.kernels.attention_memory import AttentionMemory, Pack, Superblock
-from trnlab.kernels.attention_tiles import LEAST_MAXIMUM, DeferredInstructions, Term, accumulate, block_runs, pieces
+from trnlab.isa.base import Engine
+from trnlab.kernels.attention_memory import AttentionMemory, Lanes, Pack, Superblock
+from trnlab.kernels.attention_tiles import (
+    LEAST_MAXIMUM,
+    DeferredInstructions,
+    Term,
+    accumulate,
+    block_runs,
+    pieces,
+    transpose_tokens,
+)
 from trnlab.kernels.blocks import BANK, P
 from trnlab.program.access import AP
 
@@ -75,6 +84,9 @@ class Maxima:
         m, pack, width = self.memory, job.pack, job.q1 - job.q0
         if m.bias is not None:
             self._limit_shift(job)
+        if m.lanes is not None:
+            self._shift_lanes(job, m.lanes)
+            return
         bank = m.shift_banks.next()[:1].with_dims((width, pack.heads), (1, width))
         for i in range(pack.heads):
             for q0, n in pieces(job.q0, job.q1, P):
@@ -85,6 +97,21 @@ class Maxima:
         else:
             job.shift = m.shifts.next().with_dims((width, pack.heads), (1, width))
         self.b.activation(dst=job.shift, data=bank, op="copy")
+
+    def _shift_lanes(self, job: Superblock, lanes: Lanes) -> None:
+        """-m in the first column of each head's lane, and those tokens transposed once more."""
+        b, m, pack = self.b, self.memory, job.pack
+        column, heads = m.column(pack), pack.heads
+        if job.q0 == 0:
+            pack.shifted = [pool.next()[:, : pack.qt[0].dims[0][1]] for pool in m.shifted_pools]
+        for block, n, count in block_runs(job.q0, job.q1):
+            src = m.shift_all[:n, column : column + heads, block : block + count].permute(1, 0)
+            dst = lanes.in_tokens(pack.q_lanes[:n, block : block + count], heads)[:, :, :, 0]
+            b.tensor_copy(dst=dst, src=src, engine=Engine.GPSIMD)
+        (shifted,) = pack.shifted
+        dst, tokens = shifted[:, :, job.q0 : job.q1], pack.q_lanes[:, job.q0 // P :]
+        for step in transpose_tokens(b, m.shift_banks, dst, tokens, 0, Engine.SCALAR):
+            step.record()
 
     def _limit_shift(self, job: Superblock) -> None:
         """Let queries that see no key have exponentials of zero."""
@@ -139,10 +166,8 @@ class Maxima:
         more: list[Term] = []
         for head, block, k0, keys, at in strip.parts(first, count):
             q0, dst = block * P, scores[:, at : at + keys]
-            one, *others = (
-                (dst, qt[:depth, head, q0 : q0 + n], kt[:depth, pack.key(head), k0 : k0 + keys])
-                for (_, depth), qt, kt in zip(m.chunks, pack.qt, pack.kt)
-            )
+            operands = zip(m.of_head(pack.qt, head, shift=False), m.of_head(pack.kt, pack.key(head), shift=False))
+            one, *others = ((dst, qt[:, q0 : q0 + n], kt[:, k0 : k0 + keys]) for qt, kt in operands)
             firsts.append(one)
             more += others
             start = max(q0, k0)
@@ -151,7 +176,7 @@ class Maxima:
                 more.append((dst[:, start - k0 :], m.constants.identity()[:n, :n], mask))
             if m.bias is not None:
                 more += m.bias.to_queries(dst, job.bias[head], (q0 - job.q0) // P, k0)
-        accumulate(self.b, firsts, more)
+        accumulate(self.b, firsts, more, in_lanes=m.lanes is not None)
         if row is not None:
             self.b.activation(dst=row[:, first : first + count], data=scores[:, :count], op="copy")
         if first + count == len(strip.rows) * strip.keys:

@@ -12,6 +12,7 @@ from trnlab.isa.base import Engine
 from trnlab.kernels.attention_bias import BiasTiles, ForwardBias, HidingBias, ShiftedBias
 from trnlab.kernels.attention_tiles import (
     BLOCKS,
+    LANE,
     RESERVE,
     Constants,
     HeadGroup,
@@ -30,11 +31,40 @@ from trnlab.program.builder import Builder
 from trnlab.program.pool import TilePool
 
 LEAD = 3  # superblocks from the transposes to the exponentials
-QUADRANT = 32
 ROW_BYTES = 4096  # of a partition: scores whose maximum is found in one instruction
 SHARED_BANKS = ((0, 1), (2, 3), (4, 5))  # all emptied by ScalarE
 MAXIMA_BANKS, SCORE_BANKS = ((0,), (1,), (2,)), ((3,), (4,), (5,))  # emptied by VectorE, by ScalarE
 OUT_BANKS = (6, 7)
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Narrow heads beside each other on the partitions of their transposed operands, `size` partitions each. A lane's
+    first one holds -m or one, the next hold the head."""
+
+    size: int
+    depth: int
+
+    @staticmethod
+    def of(task: Task) -> Lanes | None:
+        """Those of a task, if two heads or more are beside each other."""
+        size = LANE if task.depth < LANE else 2 * LANE
+        return Lanes(size, task.depth) if task.depth < size and task.shared == 1 else None
+
+    @property
+    def count(self) -> int:
+        """Heads beside each other."""
+        return P // self.size
+
+    def of_head(self, tile: AP, head: int) -> AP:
+        """[1 + D, tokens] of a head in [128, heads / count, tokens]."""
+        first = head % self.count * self.size
+        return tile[first : first + self.depth + 1, head // self.count]
+
+    def in_tokens(self, tile: AP, heads: int) -> AP:
+        """[rows, blocks, heads, size] of tokens [rows, blocks, heads and more one behind the other], as transposes
+        take them."""
+        return tile[:, :, : heads * self.size].split(1, heads, self.size)
 
 
 @dataclass(eq=False)
@@ -48,6 +78,9 @@ class Pack:
     kvs: int
     kt: list[AP] = field(init=False)  # [rows, kvs, S] of each chunk of D: K^T, then a row of ones
     qt: list[AP] = field(init=False)  # [rows, heads, T] of each chunk of D: Q^T, then a row of -m
+    shifted: list[AP] = field(init=False)  # the same; of lanes, whose qt has zeros for -m
+    k_lanes: AP = field(init=False)  # [128, blocks of S, heads * lane]: a column of ones, then K
+    q_lanes: AP = field(init=False)  # [128, blocks of T, heads * lane]: a column of zeros, later -m, then Q
     values: AP = field(init=False)  # [128, kvs, blocks of S, E + 1]: V, then a column of ones
 
     def key(self, head: int) -> int:
@@ -91,27 +124,45 @@ class AttentionMemory:
     rotation, of two banks each, for fewer instructions. Elsewhere the engine that reads a tile empties it.
     """
 
-    def __init__(self, b: Builder, task: Task, out: DType) -> None:
+    def __init__(self, b: Builder, task: Task, out: DType, side_by_side: bool = False) -> None:
+        """side_by_side: see `attention_forward`."""
         self.b, self.task = b, task
+        self.lanes = Lanes.of(task) if side_by_side else None
         self.chunks = list(pieces(0, task.depth, P))  # of D, that the PE array contracts over at a time
         # Row of the last contraction that holds -m: a quadrant's first, where engines can write; none left for more
         # than 96 of D.
         *whole, (_, last) = self.chunks
-        self.shift_row = -(-last // QUADRANT) * QUADRANT
+        self.shift_row = -(-last // LANE) * LANE
         self.fused = self.shift_row < P
         self.rows = [*(n for _, n in whole), self.shift_row + 1 if self.fused else last]  # of the contractions
         self.constants = Constants(b, task.dtype)
-        self.blocks = max(1, min(BLOCKS, BANK // (task.value_depth + 1)))  # query blocks of a superblock
+        room = BANK // (task.value_depth + 1)  # query blocks of heads whose sums a bank holds
+        self.blocks = max(1, min(BLOCKS, room))  # query blocks of a superblock
+        if self.lanes is not None:
+            self.blocks = max(1, self.blocks // self.lanes.count)
         if task.bias is not None:
             self.blocks = min(self.blocks, (ShiftedBias if task.shifted else HidingBias).blocks_that_fit(task))
-        # Heads of a superblock, at most.
-        self.most = 1 if task.hides else max(1, self.blocks // count_blocks(task.queries))
+        self.most = self._most_heads(room, side_by_side)  # heads of a superblock
         self.bias = self._open_bias()
         self.copies = not b.chip.has("parallel_ports")  # maxima are taken of copies in SBUF
         self.banks = len(SHARED_BANKS[0]) if self.copies else len(SCORE_BANKS[0])  # of a tile of scores
         self.lookahead = 4 - self.banks  # tiles of scores between exp and P V
         self._open_psum()
         self._open_sbuf(out)
+
+    def _most_heads(self, room: int, side_by_side: bool) -> int:
+        """Heads of a superblock, at most: with all query blocks of theirs as many as a superblock has, or of short
+        sequences what a bank of scores and one of sums hold."""
+        t = self.task
+        apart = t.bias is not None and not t.shifted and (t.bias.shape[1] > 1 or not side_by_side)
+        whole = self.blocks // count_blocks(t.queries)
+        if apart or not side_by_side:
+            return 1 if apart else max(1, whole)
+        most, lanes = max(1, whole), 1 if self.lanes is None else self.lanes.count
+        if whole or lanes > 1:
+            blocks = min(self.blocks, count_blocks(t.queries))
+            most = max(most, min(room // blocks, BANK // min(t.queries, blocks * P)))
+        return most - most % lanes if most > lanes else most
 
     def _open_bias(self) -> ForwardBias | None:
         b, t = self.b, self.task
@@ -141,11 +192,14 @@ class AttentionMemory:
         b, t = self.b, self.task
         most = self.most
         most_kv = min(most, t.kv_heads) if t.shared == 1 else 1
-        self.kt_pools = self._transposed_pools("kT", most_kv, t.keys, self._bufs(LEAD))
-        self.qt_pools = self._transposed_pools("qT", min(most, t.heads), t.queries, self._bufs(LEAD))
+        if self.lanes is not None:
+            self._open_lanes(self.lanes, min(most, t.heads))
+        else:
+            self.kt_pools = self._transposed_pools("kT", most_kv, t.keys, self._bufs(LEAD))
+            self.qt_pools = self._transposed_pools("qT", min(most, t.heads), t.queries, self._bufs(LEAD))
         adds = isinstance(self.bias, ShiftedBias) and self.bias.per_query  # VectorE, a tile ahead of exponentials
         behind = -(-(self.lookahead + adds) // count_blocks(t.span(min(t.queries, self.blocks * P))))
-        self.value_pool = self._value_pool(most_kv, self._bufs(LEAD + behind))
+        self.value_pool = self._value_pool(most_kv, self._bufs(self.lead + behind))
         self.shifts = b.pool((1, BANK), t.dtype, bufs=2, name="shift") if not self.fused else None
         self.p_pool = b.pool((P, self.banks * BANK), t.dtype, bufs=self.lookahead + 2, name="p")
         self.added = b.pool((P, self.banks * BANK), float32, bufs=3, name="biased") if adds else None
@@ -153,7 +207,8 @@ class AttentionMemory:
         if self.copies:
             self.row_pool = b.pool((P, ROW_BYTES // t.dtype.itemsize), t.dtype, bufs=3, name="rows")
         # Maxima of copies have been rounded already.
-        strips = 4 * -(-t.keys // self.row_length)
+        items = max(BLOCKS, most * min(self.blocks, count_blocks(t.queries)))
+        strips = items * -(-t.keys // self.row_length)
         self.partial_max = b.pool((P, strips), t.dtype if self.copies else float32, bufs=4, name="partial_max")
         stats = (P, t.batch * t.heads, count_blocks(t.queries))
         self.shift_all = b.tile(stats, t.dtype, name="minus_max")
@@ -163,7 +218,7 @@ class AttentionMemory:
     def _open_tokens(self, most: int, out: DType) -> None:
         b, t = self.b, self.task
         both = t.depth + t.value_depth
-        self.groups = groups = plan_groups(b, t, b.sbuf_free - RESERVE, HeadTiles(both, both))
+        self.groups = groups = plan_groups(b, t, b.sbuf_free - RESERVE, HeadTiles(both, both), most)
         self.packs = [pack for g in groups.all for pack in self._packs(g, most)]
         heads, kvs = groups.all[0].heads, groups.all[0].kvs
         self.q_pool = token_pool(b, "q", t.queries, heads * t.depth, t.dtype, groups.of_queries)
@@ -175,6 +230,18 @@ class AttentionMemory:
     def row_length(self) -> int:
         """Scores whose maximum one instruction finds."""
         return ROW_BYTES // self.task.dtype.itemsize if self.copies else BANK
+
+    @property
+    def lead(self) -> int:
+        """Superblocks from what first reads the tokens of a pack to its exponentials."""
+        return LEAD if self.lanes is None else LEAD + 1
+
+    def of_head(self, tiles: list[AP], head: int, shift: bool) -> list[AP]:
+        """The transposed operand of a head [rows, tokens], of each chunk of D; with the row of the shift or not."""
+        if self.lanes is not None:
+            return [self.lanes.of_head(tile, head) for tile in tiles]  # qt has zeros for the shift
+        rows = self.rows if shift else [n for _, n in self.chunks]
+        return [tile[:n, head] for n, tile in zip(rows, tiles)]
 
     def column(self, pack: Pack) -> int:
         """Where the pack's first head is among all (batch, head) pairs."""
@@ -218,6 +285,24 @@ class AttentionMemory:
             if self.fused and name == "kT":
                 b.memset(dst=tile[self.shift_row :], value=1.0, engine=Engine.GPSIMD)
         return pools
+
+    def _open_lanes(self, lanes: Lanes, heads: int) -> None:
+        """Operands in lanes, as tokens and transposed. What no head fills is zero."""
+        b, t, groups = self.b, self.task, -(-heads // lanes.count)
+        names = ("kT", t.keys, LEAD), ("qT", t.queries, LEAD), ("shifted qT", t.queries, 1)
+        pools = [b.pool((P, groups, n), t.dtype, bufs=self._bufs(jobs), name=name) for name, n, jobs in names]
+        self.kt_pools, self.qt_pools, self.shifted_pools = ([pool] for pool in pools)
+        parts = ("k", t.keys, 1, 1.0), ("q", t.queries, LEAD, 0.0)  # superblocks until they are done with
+        self.lane_pools = []
+        for name, tokens, jobs, first in parts:
+            shape = (P, count_blocks(tokens), groups * P)
+            pool = b.pool(shape, t.dtype, bufs=self._bufs(jobs), name=f"{name} lanes")
+            self.lane_pools.append(pool)
+            for tile in pool.tiles:
+                b.memset(dst=tile, value=0.0, engine=Engine.GPSIMD)
+                if first:
+                    every = lanes.in_tokens(tile, groups * lanes.count)[:, :, :, :1]
+                    b.memset(dst=every, value=first, engine=Engine.GPSIMD)
 
     def _value_pool(self, heads: int, bufs: int) -> TilePool:
         """Tiles [128, heads, blocks, E + 1] whose last column is one."""

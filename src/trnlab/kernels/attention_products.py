@@ -143,13 +143,14 @@ class Products:
         more: list[Term] = []
         for part in tile:
             dst = scores[:, part.at : part.end]
-            one, *others = (
-                (dst, kt[:rows, pack.key(part.head), part.k0 : part.k0 + n], qt[:rows, part.head, part.q0 : part.q1])
-                for rows, kt, qt in zip(m.rows, pack.kt, pack.qt)
+            operands = zip(
+                m.of_head(pack.kt, pack.key(part.head), shift=True), m.of_head(pack.shifted, part.head, shift=True)
             )
+            keys, queries = slice(part.k0, part.k0 + n), slice(part.q0, part.q1)
+            one, *others = ((dst, kt[:, keys], qt[:, queries]) for kt, qt in operands)
             firsts.append(one)
             more += [*others, *self._added(job, part, dst)]
-        accumulate(self.b, firsts, more)
+        accumulate(self.b, firsts, more, in_lanes=m.lanes is not None)
         if m.added is None:
             self._take(job, tile, scores)
             return

@@ -32,6 +32,7 @@ RESERVE = 12 * 1024  # bytes of a partition for constants and statistics
 DMA_BYTES = 4096  # per partition and transfer: long enough to use the bandwidth, short enough to start early
 MIN_RUN_BYTES = 512  # heads are loaded together until the rows of a transfer are this long
 BLOCKS = 4  # of queries, of a superblock, at most
+LANE = 32  # partitions: engines and the PE array begin at multiples of so many
 HIDDEN = -1e37  # stands for minus infinity in a bias: on the PE array, which adds it, 0 * infinity would be NaN
 LEAST_MAXIMUM = -1e36  # of a row of raw scores: where it is less all keys are hidden, and exp(HIDDEN - it) is zero
 
@@ -177,13 +178,16 @@ class HeadTiles(NamedTuple):
     once: int = 0  # each query head, of one group always
 
 
-def plan_groups(b: Builder, task: Task, room: int, tiles: HeadTiles) -> HeadGroups:
+def plan_groups(
+    b: Builder, task: Task, room: int, tiles: HeadTiles, together: int | None = None
+) -> HeadGroups:
     """Groups are the fewest key heads whose rows are worth a DMA, or one where `room` bytes of a partition are few,
     or as many of the query heads that share one as there is room for.
 
     Raises CapacityError where `b` may have more of SBUF, and no group is loaded while another is at work, or short
-    sequences have superblocks with fewer heads than they could.
+    sequences have superblocks with fewer heads than they could: `together`, `heads_together` where it is None.
     """
+    together = heads_together(task) if together is None else together
     r = task.shared
     of_query, of_key = (count_blocks(n) * task.dtype.itemsize for n in (task.queries, task.keys))
     wanted = fewest_heads(task) // r
@@ -205,7 +209,7 @@ def plan_groups(b: Builder, task: Task, room: int, tiles: HeadTiles) -> HeadGrou
     found = [
         HeadGroup(batch, kv, kvs, head, heads) for batch, kv in pairs for head in range(kv * r, (kv + kvs) * r, heads)
     ]
-    if b.may_have_more and (groups[0] < min(2, len(found)) or heads < min(wanted * r, heads_together(task))):
+    if b.may_have_more and (groups[0] < min(2, len(found)) or heads < min(wanted * r, together)):
         raise CapacityError(
             "attention works one head after the other with so little of SBUF",
             code="TRN501",
@@ -442,12 +446,20 @@ class Constants:
         return tile
 
 
-def accumulate(b: Builder, firsts: list[Term], more: list[Term]) -> None:
-    """One accumulation group: `firsts` write disjoint parts of it, each of `more` adds to what is there."""
+def accumulate(b: Builder, firsts: list[Term], more: list[Term], *, in_lanes: bool = False) -> None:
+    """One accumulation group: `firsts` write disjoint parts of it, each of `more` adds to what is there. in_lanes:
+    the operands of firsts lie on the same few partitions, and those on others are multiplied at the same time."""
     for dst, stationary, moving in firsts:
-        b.nc_matmul(dst=dst, stationary=stationary, moving=moving, accumulate=False, stop=not more)
+        tile = _rows_of_array(b.chip, stationary) if in_lanes else {}
+        b.nc_matmul(dst=dst, stationary=stationary, moving=moving, accumulate=False, stop=not more, **tile)
     for i, (dst, stationary, moving) in enumerate(more):
         b.nc_matmul(dst=dst, stationary=stationary, moving=moving, accumulate=True, stop=i == len(more) - 1)
+
+
+def _rows_of_array(chip: Chip, stationary: AP) -> dict[str, tuple[int, int]]:
+    """The rows of the PE array that an operand on few partitions takes: a tile of all columns."""
+    rows = LANE if chip.has("pe_tiles_32") and stationary.partitions <= LANE else 2 * LANE
+    return {"tile_position": (stationary.start_partition // rows * rows, 0), "tile_size": (rows, P)}
 
 
 def by_rows(dst: AP, stationary: AP, moving: AP) -> list[Term]:

@@ -10,6 +10,7 @@ length, and gives no gradient of a bias. The first that applies and fits is take
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from trnlab.compiler.fusing.groups import FusionGroup
 from trnlab.compiler.lowerings.context import Lowering
@@ -28,7 +29,8 @@ from trnlab.stacks import SCHEDULED
 
 def lower_attention(low: Lowering) -> None:
     """Record trn.attention or trn.attention_backward, everything of a head on chip."""
-    _record(low, attention_forward, attention_backward)
+    ordered = low.chosen["order"] == SCHEDULED  # otherwise instructions are as they have been
+    _record(low, partial(attention_forward, side_by_side=ordered), attention_backward)
 
 
 def lower_attention_by_segments(low: Lowering) -> None:
