@@ -211,8 +211,11 @@ class _Forward:
         pack.k_lanes, pack.q_lanes = (pool.next() for pool in m.lane_pools)
         pack.values, first = m.value_pool.next()[:, : pack.kvs], pack.head - pack.group.head
         steps = []
-        for tile, tokens, count in ((pack.k_lanes, k, self.task.keys), (pack.q_lanes, q, self.task.queries)):
-            steps += self._into_lanes(m.lanes, tile, tokens[:, :, first * depth :], pack.heads, count)
+        # VectorE has time where it does not read PSUM.
+        of_keys = Engine.VECTOR if m.copies else Engine.SCALAR
+        parts = (pack.k_lanes, k, self.task.keys, of_keys), (pack.q_lanes, q, self.task.queries, Engine.VECTOR)
+        for tile, tokens, count, engine in parts:
+            steps += self._into_lanes(m.lanes, tile, tokens[:, :, first * depth :], (pack.heads, count), engine)
         for start, rows, blocks in block_runs(0, self.task.queries):
             shift = m.lanes.in_tokens(pack.q_lanes[:rows, start : start + blocks], pack.heads)[:, :, :, :1]
             record = partial(self.b.memset, dst=shift, value=0.0, engine=Engine.GPSIMD)
@@ -220,15 +223,15 @@ class _Forward:
         return steps + self._widen(pack, v, first * self.task.value_depth)
 
     def _into_lanes(
-        self, lanes: Lanes, tile: AP, tokens: AP, heads: int, count: int
+        self, lanes: Lanes, tile: AP, tokens: AP, counts: tuple[int, int], engine: Engine
     ) -> list[DeferredInstructions]:
-        """So many tokens of some heads, a few blocks at a time."""
-        depth, steps = self.task.depth, []
+        """Tokens, a few blocks at a time. counts: heads and tokens."""
+        depth, (heads, count), steps = self.task.depth, counts, []
         for start, rows, blocks in block_runs(0, count):
             for block, n in pieces(start, start + blocks, max(1, WIDENED // (heads * depth))):
                 src = tokens[:rows, block : block + n, : heads * depth].split(1, heads, depth)
                 dst = lanes.in_tokens(tile[:rows, block : block + n], heads)[:, :, :, 1 : 1 + depth]
-                record = partial(self.b.tensor_copy, dst=dst, src=src, engine=Engine.GPSIMD)
+                record = partial(self.b.tensor_copy, dst=dst, src=src, engine=engine)
                 steps.append(DeferredInstructions(0, record))
         return steps
 

@@ -69,6 +69,8 @@ class Maxima:
             for number, run in groupby(range(first, first + count), key=lambda i: self._strips(i * P + n)):
                 for strip in self._run(job, list(run), n, number):
                     steps += self._strip_steps(job, strip)
+        if m.lanes is not None and self._is_early(job):
+            steps.append(DeferredInstructions(0, partial(self._into_lanes, job, m.lanes)))
         return steps
 
     def reduce(self, job: Superblock) -> list[DeferredInstructions]:
@@ -82,11 +84,11 @@ class Maxima:
     def shift(self, job: Superblock) -> None:
         """-m from a column per query block to a row. A transpose, in which a NaN does not reach other queries."""
         m, pack, width = self.memory, job.pack, job.q1 - job.q0
-        if m.bias is not None:
-            self._limit_shift(job)
         if m.lanes is not None:
             self._shift_lanes(job, m.lanes)
             return
+        if m.bias is not None:
+            self._limit_shift(job)
         bank = m.shift_banks.next()[:1].with_dims((width, pack.heads), (1, width))
         for i in range(pack.heads):
             for q0, n in pieces(job.q0, job.q1, P):
@@ -99,19 +101,30 @@ class Maxima:
         self.b.activation(dst=job.shift, data=bank, op="copy")
 
     def _shift_lanes(self, job: Superblock, lanes: Lanes) -> None:
-        """-m in the first column of each head's lane, and those tokens transposed once more."""
+        """Tokens with -m in the first column of each head's lane, transposed once more."""
         b, m, pack = self.b, self.memory, job.pack
-        column, heads = m.column(pack), pack.heads
+        if not self._is_early(job):
+            self._into_lanes(job, lanes)
         if job.q0 == 0:
             pack.shifted = [pool.next()[:, : pack.qt[0].dims[0][1]] for pool in m.shifted_pools]
-        for block, n, count in block_runs(job.q0, job.q1):
-            src = m.shift_all[:n, column : column + heads, block : block + count].permute(1, 0)
-            dst = lanes.in_tokens(pack.q_lanes[:n, block : block + count], heads)[:, :, :, 0]
-            b.tensor_copy(dst=dst, src=src, engine=Engine.GPSIMD)
         (shifted,) = pack.shifted
         dst, tokens = shifted[:, :, job.q0 : job.q1], pack.q_lanes[:, job.q0 // P :]
         for step in transpose_tokens(b, m.shift_banks, dst, tokens, 0, Engine.SCALAR):
             step.record()
+
+    def _is_early(self, job: Superblock) -> bool:
+        """Whether -m of a superblock is there as soon as its scores are: nothing is joined or waits."""
+        return not job.reductions and self.memory.added is None
+
+    def _into_lanes(self, job: Superblock, lanes: Lanes) -> None:
+        """-m of each head beside its queries."""
+        m, pack, row = self.memory, job.pack, self.memory.column(job.pack)
+        if m.bias is not None:
+            self._limit_shift(job)
+        for block, n, count in block_runs(job.q0, job.q1):
+            src = m.shift_all[:n, row : row + pack.heads, block : block + count].permute(1, 0)
+            dst = lanes.in_tokens(pack.q_lanes[:n, block : block + count], pack.heads)[:, :, :, 0]
+            self.b.tensor_copy(dst=dst, src=src, engine=Engine.GPSIMD)
 
     def _limit_shift(self, job: Superblock) -> None:
         """Let queries that see no key have exponentials of zero."""

@@ -266,6 +266,9 @@ class AttentionMemory:
         """Short sequences put up to `most` heads into one superblock; heads that share keys only with each other."""
         t = self.task
         if t.shared == 1:
+            if self.lanes is not None and most > self.lanes.count:  # of about the same size
+                size = -(-group.heads // -(-group.heads // most))
+                most = -(-size // self.lanes.count) * self.lanes.count
             return [Pack(group, h, n, h, n) for h, n in pieces(group.head, group.head + group.heads, most)]
         end = group.head + group.heads
         return [
