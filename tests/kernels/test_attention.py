@@ -2,6 +2,7 @@
 """Attention forward: the right numbers for every shape and option, no scores in HBM, engines kept busy."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from trnlab.kernels.attention_blocks import attention_forward_blocks
 from trnlab.kernels.attention_segments import attention_forward_segments
 from trnlab.kernels.view import full
 from trnlab.program import Builder
+from trnlab.sim.checks import Scene, check_routine
 from trnlab.sim.functional import Machine
 from trnlab.sim.timing import time_routine
 
@@ -31,6 +33,7 @@ def forward_routine(p):
     lse = full(b.param("lse", (p.batch, p.heads, p.queries), "float32"))
     free = b.sbuf_free
     forms = {"fused": attention_forward, "blocks": attention_forward_blocks, "segments": short_segments}
+    forms["beside"] = partial(attention_forward, side_by_side=True)
     forms[p.form](b, q, k, v, out, lse, causal=p.causal, scale=p.scale, bias=bias)
     assert b.sbuf_free == free, "the call must release its tiles"
     return b.build()
@@ -67,7 +70,7 @@ UNEVEN = [Problem(queries=t, keys=s, causal=True, kv_heads=1) for t, s in ((300,
 HIDING = [replace(p, hides=True) for p in BIASED]
 WIDE = [Problem(queries=150, keys=140, depth=d, causal=c) for d in (130, 256) for c in (False, True)]
 WIDE_FUSED = [*WIDE, Problem(heads=4, kv_heads=2, queries=300, depth=192, causal=True), replace(WIDE[2], chip="trn1")]
-# Values wider or narrower than queries and keys: LeViT, latent attention, and what fills a bank or leaves no quadrant.
+# Values wider or narrower than queries and keys: LeViT, latent attention, what fills a bank or leaves no quadrant.
 VALUES = [
     *(Problem(batch=3, heads=4, queries=49, depth=16, value_depth=e) for e in (32, 64)),
     Problem(heads=4, kv_heads=2, queries=300, depth=192, value_depth=128, causal=True),
@@ -77,6 +80,27 @@ VALUES = [
     Problem(batch=2, heads=5, queries=20, depth=8, value_depth=24, chip="trn1"),
     Problem(queries=129, depth=256, value_depth=255, causal=True, chip="trn1"),
 ]
+# Narrow heads beside each other: a few of them, packs that are not full, several blocks, and short ones of any width.
+BESIDE = [
+    replace(p, form="beside", chip=chip)
+    for chip in CHIPS
+    for p in (
+        Problem(heads=5, queries=42, depth=8),
+        Problem(batch=2, heads=32, queries=42, depth=8),
+        Problem(heads=6, queries=200, depth=16),
+        Problem(batch=3, heads=3, queries=130, keys=300, depth=32),
+        Problem(heads=5, queries=150, depth=48, causal=True),
+        Problem(heads=3, queries=400, depth=63, causal=True),
+        Problem(batch=2, heads=9, queries=49, depth=64),
+        Problem(heads=4, queries=300, keys=200, bias=(1, 1, 300, 200), hides=True),
+        Problem(batch=2, heads=4, queries=40, keys=20, bias=(2, 1, 40, 20), hides=True),
+        Problem(batch=2, heads=4, queries=40, bias=(2, 4, 40, 40), hides=True),
+        Problem(heads=1, queries=600, depth=31, value_depth=128),
+        Problem(batch=3, heads=4, queries=49, depth=16, value_depth=64),
+        Problem(heads=8, kv_heads=2, queries=40, depth=8),
+        Problem(heads=2, queries=1, keys=3, depth=1),
+    )
+]
 WIDE_FORMS = [replace(p, form=form) for p in VALUES[1:] for form in ("blocks", "segments")]
 BLOCKS = [replace(p, form="blocks") for p in (*FP32[::3], *BIASED, *HIDING, *UNEVEN, *WIDE)]
 
@@ -85,7 +109,7 @@ SEGMENTS = [replace(p, form="segments") for p in (*FP32[1:12:3], *FP32[13:18], *
 
 
 @pytest.mark.parametrize(
-    "p", [*FP32, *HIDING, *UNEVEN, *BLOCKS, *SEGMENTS, *WIDE_FUSED, *VALUES, *WIDE_FORMS], ids=str
+    "p", [*FP32, *HIDING, *UNEVEN, *BLOCKS, *SEGMENTS, *WIDE_FUSED, *VALUES, *WIDE_FORMS, *BESIDE], ids=str
 )
 def test_fp32_is_right_to_five_digits(p):
     (q, k, v, _), bias = tensors(p)
@@ -111,6 +135,8 @@ def test_fp32_is_right_to_five_digits(p):
         Problem(heads=4, kv_heads=2, queries=300, depth=128, causal=True, form="segments"),
         Problem(heads=4, queries=300, depth=192, value_depth=128, causal=True),
         Problem(batch=3, heads=4, queries=49, depth=16, value_depth=64),
+        Problem(batch=3, heads=12, queries=42, depth=8, form="beside"),
+        Problem(heads=4, queries=400, depth=32, causal=True, form="beside"),
     ],
     ids=str,
 )
@@ -129,9 +155,10 @@ def test_bf16_is_as_right_as_the_format_allows(p, chip):
     assert np.abs(lse - expected_lse)[seen].max() <= 1.01 * BF16_UNIT + 1e-5 * np.abs(expected_lse).max()
 
 
+@pytest.mark.parametrize("form", ["fused", "beside"])
 @pytest.mark.parametrize(("kind", "spread"), [("float32", 1e4), ("bfloat16", 1e3)])
-def test_scores_in_the_thousands_neither_overflow_nor_vanish(kind, spread):
-    p = Problem(kind=kind, spread=spread, causal=True, depth=64)
+def test_scores_in_the_thousands_neither_overflow_nor_vanish(kind, spread, form):
+    p = Problem(kind=kind, spread=spread, causal=True, depth=64 if form == "fused" else 16, form=form)
     (q, k, v, _), _ = tensors(p)
     out, lse = forward(p, q, k, v)
     assert np.abs(lse).max() > 1000
@@ -150,6 +177,25 @@ def test_minus_infinity_in_a_bias_removes_keys():
     _, expected, _ = exact(short, q[:1], k[:1, :90], v[:1, :90], None)
     assert worst(heads_first(p, out)[:1], expected) <= 1e-5
     assert not out[1].any()
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_head_beside_others_keeps_what_it_has_to_itself(chip, value):
+    """Whatever a head's queries, keys and values hold, and whatever a query of it is, changes no bit elsewhere."""
+    p = Problem(batch=2, heads=6, queries=42, depth=8, form="beside", chip=chip, kind="bfloat16")
+    (q, k, v, _), _ = tensors(p)
+    expected, expected_lse = forward(p, q, k, v)
+    for tensor in (q, k, v):
+        tensor[1, :, 2] = value
+    q[0, 7, 3, 0] = value
+    out, lse = forward(p, q, k, v)
+    kept = np.full(lse.shape, True)
+    kept[1, 2] = kept[0, 3, 7] = False
+    assert (lse[kept] == expected_lse[kept]).all()
+    one, other = (x.swapaxes(1, 2)[kept].view(np.uint16) for x in (out, expected))
+    assert (one == other).all()
+    assert np.isnan(out.astype(np.float32)[1, :, 2]).all()
 
 
 def test_layout_in_memory_changes_no_bit():
@@ -171,18 +217,27 @@ def test_layout_in_memory_changes_no_bit():
         assert (lse == expected_lse).all()
 
 
-@pytest.mark.parametrize("sizes", [(64, 64), (192, 128), (16, 64)])
-def test_the_order_of_the_timeline_gives_the_same_bits(sizes):
+ORDERED = [
+    *(Problem(heads=4, kv_heads=2, queries=300, depth=d, value_depth=e) for d, e in ((64, 64), (192, 128), (16, 64))),
+    Problem(heads=10, queries=42, depth=8, form="beside"),
+    Problem(heads=10, queries=300, depth=8, form="beside"),
+    Problem(heads=4, queries=300, depth=32, form="beside"),
+    Problem(heads=9, queries=49, depth=64, form="beside"),
+]
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("p", ORDERED, ids=str)
+def test_the_order_of_the_timeline_gives_the_same_bits(p, chip):
     """Dependencies hold all that program order implies: executed as the clock has it, nothing changes."""
-    p = Problem(batch=3, heads=4, kv_heads=2, queries=300, causal=True, kind="bfloat16", chip="trn1")
-    p = replace(p, depth=sizes[0], value_depth=sizes[1])
+    p = replace(p, batch=3, causal=True, kind="bfloat16", chip=chip)
     (q, k, v, _), _ = tensors(p)
     expected, expected_lse = forward(p, q, k, v)
     routine = forward_routine(p)
-    order = np.argsort(time_routine(routine, CHIPS["trn1"]).start, kind="stable")
+    order = np.argsort(time_routine(routine, CHIPS[chip]).start, kind="stable")
     assert (np.diff(order) < 0).any()
     out, lse = np.zeros_like(expected), np.zeros_like(expected_lse)
-    Machine(CHIPS["trn1"]).call(routine, [q, k, v, out, lse], order=order)
+    Machine(CHIPS[chip]).call(routine, [q, k, v, out, lse], order=order)
     assert (out.view(np.uint16) == expected.view(np.uint16)).all()
     assert (lse == expected_lse).all()
 
@@ -241,3 +296,12 @@ def test_long_sequences_take_as_long_per_key_as_short_ones():
 def test_too_long_for_sbuf_is_said():
     with pytest.raises(CapacityError, match="does not fit in SBUF"):
         forward_routine(Problem(heads=1, queries=40_000, depth=128))
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("p", [*ORDERED[1:], replace(ORDERED[3], heads=5, keys=130)], ids=str)
+def test_the_checks_find_nothing(p, chip):
+    """Nothing is read that was not written, and no result is left."""
+    routine = forward_routine(replace(p, batch=2, kind="bfloat16", chip=chip))
+    scene = Scene(filled=frozenset(routine.params[:3]), observed=frozenset(routine.params))
+    assert not check_routine(routine, CHIPS[chip], scene)

@@ -2,6 +2,7 @@
 """Attention with a bias of any values: forward and backward against float64, and what it costs."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -38,7 +39,8 @@ def forward_routine(p):
     out = by_tokens(b, "out", p.out_shape, p.kind)
     lse = full(b.param("lse", (p.batch, p.heads, p.queries), "float32"))
     free = b.sbuf_free
-    kernel = attention_forward if p.form == "fused" else short_segments
+    beside = partial(attention_forward, side_by_side=True)
+    kernel = {"fused": attention_forward, "segments": short_segments, "beside": beside}[p.form]
     kernel(b, q, k, v, out, lse, causal=p.causal, scale=p.scale, bias=bias, shifted=True)
     assert b.sbuf_free == free, "the call must release its tiles"
     return b.build()
@@ -78,10 +80,17 @@ def hostile_kinds(p):
     return KINDS[:1] if p.causal and p.bias[2] == 1 else KINDS
 
 
+BESIDE = [
+    Problem(batch=4, heads=6, queries=49, depth=16, value_depth=64, bias=(1, 6, 49, 49), form="beside"),
+    Problem(batch=2, heads=3, queries=300, depth=32, causal=True, bias=(1, 3, 300, 300), form="beside"),
+    Problem(batch=3, heads=5, queries=98, depth=32, bias=(3, 5, 98, 98), form="beside"),
+    Problem(batch=2, heads=4, queries=200, depth=8, bias=(2, 4, 1, 200), form="beside"),
+]
 CASES = [(p, kind) for p in (*SHAPES, *SEGMENTS) for kind in hostile_kinds(p)]
+FORWARD = [*CASES, *((p, kind) for p in BESIDE for kind in hostile_kinds(p))]
 
 
-@pytest.mark.parametrize(("p", "kind"), CASES, ids=str)
+@pytest.mark.parametrize(("p", "kind"), FORWARD, ids=str)
 def test_fp32_is_right_to_five_digits(p, kind):
     (q, k, v, _), bias = case(p, kind)
     out, lse = forward(p, q, k, v, bias)
@@ -94,7 +103,7 @@ def test_fp32_is_right_to_five_digits(p, kind):
 
 
 @pytest.mark.parametrize("chip", CHIPS)
-@pytest.mark.parametrize(("p", "kind"), CASES, ids=str)
+@pytest.mark.parametrize(("p", "kind"), FORWARD, ids=str)
 def test_bf16_is_as_right_as_the_format_allows(p, kind, chip):
     """Against exact attention of the same rounded inputs and the bias in float32: what is said in test_attention."""
     p = replace(p, kind="bfloat16", chip=chip)
@@ -130,7 +139,7 @@ def test_a_bias_that_makes_up_for_scores_of_thousands_loses_nothing(p, chip):
     assert (np.abs(dbias - of_bias) <= 1.5 * error + 2e-3 * np.abs(of_bias).max()).all()
 
 
-@pytest.mark.parametrize("p", [SHAPES[1], SHAPES[4], SHAPES[8]], ids=str)
+@pytest.mark.parametrize("p", [SHAPES[1], SHAPES[4], SHAPES[8], *BESIDE], ids=str)
 def test_the_order_of_the_timeline_gives_the_same_bits(p):
     p = replace(p, kind="bfloat16", chip="trn1")
     (q, k, v, _), bias = case(p, "plain")

@@ -37,7 +37,7 @@ from functools import partial
 from trnlab.errors import CapacityError
 from trnlab.isa.base import Engine
 from trnlab.kernels.attention_maxima import Maxima
-from trnlab.kernels.attention_memory import LEAD, AttentionMemory, Lanes, Pack, Superblock
+from trnlab.kernels.attention_memory import LEAD, AttentionMemory, Pack, Superblock
 from trnlab.kernels.attention_products import Products
 from trnlab.kernels.attention_tiles import (
     DeferredInstructions,
@@ -50,6 +50,7 @@ from trnlab.kernels.attention_tiles import (
     transpose_tokens,
     weave,
 )
+from trnlab.kernels.heads.lanes import Lanes
 from trnlab.kernels.view import HbmView
 from trnlab.numerics.dtypes import float32
 from trnlab.program.access import AP
@@ -211,9 +212,7 @@ class _Forward:
         pack.k_lanes, pack.q_lanes = (pool.next() for pool in m.lane_pools)
         pack.values, first = m.value_pool.next()[:, : pack.kvs], pack.head - pack.group.head
         steps = []
-        # VectorE has time where it does not read PSUM.
-        of_keys = Engine.VECTOR if m.copies else Engine.SCALAR
-        parts = (pack.k_lanes, k, self.task.keys, of_keys), (pack.q_lanes, q, self.task.queries, Engine.VECTOR)
+        parts = (pack.k_lanes, k, self.task.keys, m.spare), (pack.q_lanes, q, self.task.queries, Engine.VECTOR)
         for tile, tokens, count, engine in parts:
             steps += self._into_lanes(m.lanes, tile, tokens[:, :, first * depth :], (pack.heads, count), engine)
         for start, rows, blocks in block_runs(0, self.task.queries):
@@ -236,13 +235,12 @@ class _Forward:
         return steps
 
     def _widen(self, pack: Pack, v: AP, col: int) -> list[DeferredInstructions]:
-        """V beside its column of ones, a few blocks at a time: VectorE may have to wait for each."""
+        """V beside its column of ones, a few blocks at a time: other engines may have to wait for each."""
         depth, steps = self.task.value_depth, []
+        engine = self.memory.spare if self.memory.side_by_side else Engine.GPSIMD
         for first, rows, blocks in block_runs(0, self.task.keys):
             for block, count in pieces(first, first + blocks, max(1, WIDENED // (pack.kvs * depth))):
                 src = v[:rows, block : block + count, col : col + pack.kvs * depth].split(1, pack.kvs, depth)
                 dst = pack.values[:rows, :, block : block + count, :depth].permute(1, 0, 2)
-                steps.append(
-                    DeferredInstructions(0, partial(self.b.tensor_copy, dst=dst, src=src, engine=Engine.GPSIMD))
-                )
+                steps.append(DeferredInstructions(0, partial(self.b.tensor_copy, dst=dst, src=src, engine=engine)))
         return steps

@@ -12,8 +12,8 @@ Everything is computed with queries on partitions: lse and delta are then one va
 VectorE apply for free; P and dS are, as they are, the stationary operands of dV and dK. Only dQ contracts over keys
 and needs dS transposed, 128 columns of the PE array per block.
 
-dK and dV of a segment of keys (512 / max(D, E) blocks, what a PSUM bank holds) accumulate in PSUM over all queries of a
-head, dQ over the keys of the segment. What must be summed further (dQ over segments; dK and dV over the query heads
+dK and dV of a segment of keys (512 / max(D, E) blocks, what a PSUM bank holds) accumulate in PSUM over all queries of
+a head, dQ over the keys of the segment. What must be summed further (dQ over segments; dK and dV over the query heads
 that share a key head) is summed in SBUF, in fp32.
 
 A tile of scores [128 queries, up to 512 keys] passes through three stages: scores, dP and dS; then dV, dK and the
@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 
 from trnlab.errors import CapacityError
@@ -52,6 +51,7 @@ from trnlab.kernels.attention_tiles import (
     weave,
 )
 from trnlab.kernels.blocks import BANK, P
+from trnlab.kernels.heads.gradients import GradientUnit, GroupTokens, ScoreTile
 from trnlab.kernels.view import HbmView, full
 from trnlab.numerics.dtypes import DType, float32
 from trnlab.program.access import AP
@@ -110,52 +110,6 @@ def has_room_backward(b: Builder, task: Task, longest: int, dbias: HbmView | Non
     return True
 
 
-@dataclass(eq=False)
-class _Unit:
-    """Heads whose transposed operands lie on different partitions of the same tiles; one when heads share keys."""
-
-    group: HeadGroup
-    head: int
-    heads: int
-    kv: int
-    kvs: int
-    starts: bool  # the first of its group
-    # Of all heads side by side, or of each chunk of one.
-    kt: list[AP] = field(init=False)  # [kvs * D, S]
-    vt: list[AP] = field(init=False)  # [kvs * E, S]
-    qt: list[AP] = field(init=False)  # [heads * D, T]
-    dot: list[AP] = field(init=False)  # [heads * E, T]
-
-
-@dataclass(eq=False)
-class _Tokens:
-    """What is loaded and made for one group: tiles of tokens, and delta [128, heads, blocks]."""
-
-    q: AP
-    k: AP
-    v: AP
-    dout: AP
-    out: AP
-    delta: AP
-
-
-@dataclass(eq=False)
-class _Item:
-    """One tile of scores: query block `block` of a head of a unit against keys [k0, +width)."""
-
-    unit: _Unit
-    index: int  # of the head in its unit
-    block: int
-    rows: int
-    k0: int
-    width: int
-    segment: int
-    last_strip: bool  # of this query block in this segment
-    p: AP = field(init=False)
-    ds: AP = field(init=False)
-    transposed: AP = field(init=False)
-
-
 class _Backward:
     """The state of one call while it is recorded."""
 
@@ -181,19 +135,19 @@ class _Backward:
         # Heads that share keys come singly.
         several = all(P % size == 0 == size % QUADRANT for size in sizes) and task.shared == 1
         self.side_by_side = P // max(sizes) if several else 1
-        self.tokens: dict[HeadGroup, _Tokens] = {}
+        self.tokens: dict[HeadGroup, GroupTokens] = {}
         self.results: dict[HeadGroup, tuple[AP, ...]] = {}
         self.waiting, self.products, self.queries = (deque[Callable[[], None]]() for _ in range(3))
         self._open_psum()
         self._open_sbuf()
 
-    def _units(self, group: HeadGroup) -> list[_Unit]:
+    def _units(self, group: HeadGroup) -> list[GradientUnit]:
         t = self.task
         if t.shared > 1:
             heads = range(group.head, group.head + group.heads)
-            return [_Unit(group, h, 1, h // t.shared, 1, h == group.head) for h in heads]
+            return [GradientUnit(group, h, 1, h // t.shared, 1, h == group.head) for h in heads]
         runs = pieces(group.head, group.head + group.heads, self.side_by_side)
-        return [_Unit(group, h, n, h, n, h == group.head) for h, n in runs]
+        return [GradientUnit(group, h, n, h, n, h == group.head) for h, n in runs]
 
     # -- memory -----------------------------------------------------------------------------------------------------
     def _open_psum(self) -> None:
@@ -293,7 +247,7 @@ class _Backward:
         """The next group, if there is one."""
         return next(iter(self.groups.all[self.groups.all.index(group) + 1 :]), None)
 
-    def _drain(self, following: _Unit | None) -> None:
+    def _drain(self, following: GradientUnit | None) -> None:
         """Finish all that is in flight; then load what does not fit beside it."""
         while self.products or self.queries:
             self._retire(0)
@@ -301,7 +255,7 @@ class _Backward:
             self._load(following.group)
             weave([], self._prepare(following))
 
-    def _advance(self, item: _Item) -> None:
+    def _advance(self, item: ScoreTile) -> None:
         self._scores(item)
         self.products.append(partial(self._products, item))
         self._retire(LOOKAHEAD)
@@ -315,7 +269,7 @@ class _Backward:
         if len(self.queries) > 1 or (self.queries and not self.products):
             self.queries.popleft()()
 
-    def _items(self, unit: _Unit) -> list[_Item]:
+    def _items(self, unit: GradientUnit) -> list[ScoreTile]:
         t = self.task
         items = []
         for index in range(unit.heads):
@@ -324,7 +278,7 @@ class _Backward:
                     strips = list(pieces(start, min(start + length, t.span(q0 + rows)), BANK))
                     for k0, width in strips:
                         last = (k0, width) == strips[-1]
-                        items.append(_Item(unit, index, q0 // P, rows, k0, width, segment, last))
+                        items.append(ScoreTile(unit, index, q0 // P, rows, k0, width, segment, last))
         return items
 
     # -- operands ---------------------------------------------------------------------------------------------------
@@ -340,9 +294,9 @@ class _Backward:
             k, v = before.k, before.v
         for tile, view in ((q, t.q), (dout, self.dout), (out, self.out)):
             load_tokens(self.b, tile, view[g.batch, g.head : g.head + g.heads])
-        self.tokens[g] = _Tokens(q, k, v, dout, out, self.deltas.next())
+        self.tokens[g] = GroupTokens(q, k, v, dout, out, self.deltas.next())
 
-    def _prepare(self, unit: _Unit) -> list[DeferredInstructions]:
+    def _prepare(self, unit: GradientUnit) -> list[DeferredInstructions]:
         """delta of a new group; K^T, V^T, Q^T and dO^T of the unit."""
         t, g = self.task, unit.group
         tokens, sizes = self.tokens[g], (t.depth, t.value_depth)
@@ -377,7 +331,7 @@ class _Backward:
             steps += transpose_tokens(b, self.operands, dst.split(0, 1, free), tokens, col + i * P, self.copier)
         return steps
 
-    def _delta(self, tokens: _Tokens, block: int, rows: int) -> None:
+    def _delta(self, tokens: GroupTokens, block: int, rows: int) -> None:
         """delta = rowsum(dO * O) of one query block of all heads of the group."""
         product = self.dot_product.next()[:rows]
         dout, out = tokens.dout[:rows, block], tokens.out[:rows, block]
@@ -387,7 +341,7 @@ class _Backward:
         self.b.tensor_reduce(dst=tokens.delta[:rows, :, block], data=data, op="add")
 
     # -- the stages of a tile of scores -----------------------------------------------------------------------------
-    def _scores(self, item: _Item) -> None:
+    def _scores(self, item: ScoreTile) -> None:
         """P and dS of the tile."""
         b, t, unit, n, width = self.b, self.task, item.unit, item.rows, item.width
         q0, batch, head = item.block * P, unit.group.batch, unit.head + item.index
@@ -409,7 +363,7 @@ class _Backward:
         if self.rows is None or len(self.waiting) > 1:  # VectorE adds a bias while ScalarE makes exponentials
             self.waiting.popleft()()
 
-    def _terms(self, item: _Item, dst: AP, rows: list[AP], columns: list[AP], size: int) -> list[Term]:
+    def _terms(self, item: ScoreTile, dst: AP, rows: list[AP], columns: list[AP], size: int) -> list[Term]:
         """Products of transposed operands whose sum is a tile: of the partitions of the head, or of each chunk."""
         first, q0, k0 = item.index * size, item.block * P, item.k0
         chunks = [slice(first, first + n) for _, n in pieces(0, size, P)]
@@ -418,7 +372,7 @@ class _Backward:
             for left, right, part in zip(rows, columns, chunks)
         ]
 
-    def _gradient(self, item: _Item, head: int) -> None:
+    def _gradient(self, item: ScoreTile, head: int) -> None:
         b, unit, n, width = self.b, item.unit, item.rows, item.width
         dp = self.scores.next()[:n, :width]
         one, *more = self._terms(item, dp, unit.dot, unit.vt, self.task.value_depth)
@@ -428,13 +382,14 @@ class _Backward:
         if self.dbias is not None:
             self.dbias.add(item.ds, unit.group.batch, head, item.block, item.k0)
 
-    def _products(self, item: _Item) -> None:
+    def _products(self, item: ScoreTile) -> None:
         """Add to dV and dK, and transpose dS."""
         b, t, n = self.b, self.task, item.rows
         tokens = self.tokens[item.unit.group]
         head, sizes = item.unit.head + item.index - item.unit.group.head, (t.value_depth, t.depth)
         dout, q = (
-            tile[:n, item.block, head * size : (head + 1) * size] for tile, size in zip((tokens.dout, tokens.q), sizes)
+            tile[:n, item.block, head * size : (head + 1) * size]
+            for tile, size in zip((tokens.dout, tokens.q), sizes)
         )
         last = item.block == count_blocks(t.queries) - 1
         item.transposed = self.ds_t_pool.next()
@@ -459,7 +414,7 @@ class _Backward:
             self._finish_keys(item)
         self.queries.append(partial(self._queries, item))
 
-    def _queries(self, item: _Item) -> None:
+    def _queries(self, item: ScoreTile) -> None:
         """Add to dQ of the query block."""
         t, unit, n = self.task, item.unit, item.rows
         start = item.segment * self.segment
@@ -477,7 +432,7 @@ class _Backward:
             self._finish_queries(item)
 
     # -- results ----------------------------------------------------------------------------------------------------
-    def _finish_queries(self, item: _Item) -> None:
+    def _finish_queries(self, item: ScoreTile) -> None:
         t, unit, n = self.task, item.unit, item.rows
         head = unit.head + item.index - unit.group.head
         dst = self._results(unit)[0][:n, item.block, head * t.depth : (head + 1) * t.depth]
@@ -488,7 +443,7 @@ class _Backward:
         if done and head == unit.group.heads - 1:
             self._store(unit.group)
 
-    def _finish_keys(self, item: _Item) -> None:
+    def _finish_keys(self, item: ScoreTile) -> None:
         """dK and dV of a segment, of one head: what the other query heads of the key head add, in SBUF."""
         t, unit = self.task, item.unit
         head = unit.head + item.index
@@ -518,7 +473,7 @@ class _Backward:
         else:
             evacuate(self.b, target, part, engine, factor)
 
-    def _results(self, unit: _Unit) -> tuple[AP, ...]:
+    def _results(self, unit: GradientUnit) -> tuple[AP, ...]:
         """Tiles of dq of the unit's group, and of dk and dv where it has the last query head of its key heads."""
         g = unit.group
         if g not in self.results:

@@ -119,7 +119,7 @@ class StreamedAttention:
         return pieces(0, upto, BANK)
 
     def load_rows(self, view: HbmView, first: int, rows: int, dst: AP) -> AP:
-        """Rows [first, +rows) of a view [tokens, D or E], into the upper rows of a tile of as many columns or more."""
+        """Rows [first, +rows) of a view [tokens, D or E], into a tile of as many columns or more."""
         dst = dst[:rows, : view.shape[1]]
         dma_load(self.b, dst, view[first : first + rows].ap())
         return dst

@@ -16,7 +16,7 @@ from itertools import groupby, product
 from typing import NamedTuple
 
 from trnlab.isa.base import Engine
-from trnlab.kernels.attention_memory import AttentionMemory, Lanes, Pack, Superblock
+from trnlab.kernels.attention_memory import AttentionMemory, Pack, Superblock
 from trnlab.kernels.attention_tiles import (
     LEAST_MAXIMUM,
     DeferredInstructions,
@@ -27,6 +27,7 @@ from trnlab.kernels.attention_tiles import (
     transpose_tokens,
 )
 from trnlab.kernels.blocks import BANK, P
+from trnlab.kernels.heads.lanes import Lanes
 from trnlab.program.access import AP
 
 

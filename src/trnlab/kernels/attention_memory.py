@@ -25,6 +25,7 @@ from trnlab.kernels.attention_tiles import (
     token_pool,
 )
 from trnlab.kernels.blocks import BANK, P
+from trnlab.kernels.heads.lanes import Lanes
 from trnlab.numerics.dtypes import DType, float32
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
@@ -35,36 +36,6 @@ ROW_BYTES = 4096  # of a partition: scores whose maximum is found in one instruc
 SHARED_BANKS = ((0, 1), (2, 3), (4, 5))  # all emptied by ScalarE
 MAXIMA_BANKS, SCORE_BANKS = ((0,), (1,), (2,)), ((3,), (4,), (5,))  # emptied by VectorE, by ScalarE
 OUT_BANKS = (6, 7)
-
-
-@dataclass(frozen=True)
-class Lanes:
-    """Narrow heads beside each other on the partitions of their transposed operands, `size` partitions each. A lane's
-    first one holds -m or one, the next hold the head."""
-
-    size: int
-    depth: int
-
-    @staticmethod
-    def of(task: Task) -> Lanes | None:
-        """Those of a task, if two heads or more are beside each other."""
-        size = LANE if task.depth < LANE else 2 * LANE
-        return Lanes(size, task.depth) if task.depth < size and task.shared == 1 else None
-
-    @property
-    def count(self) -> int:
-        """Heads beside each other."""
-        return P // self.size
-
-    def of_head(self, tile: AP, head: int) -> AP:
-        """[1 + D, tokens] of a head in [128, heads / count, tokens]."""
-        first = head % self.count * self.size
-        return tile[first : first + self.depth + 1, head // self.count]
-
-    def in_tokens(self, tile: AP, heads: int) -> AP:
-        """[rows, blocks, heads, size] of tokens [rows, blocks, heads and more one behind the other], as transposes
-        take them."""
-        return tile[:, :, : heads * self.size].split(1, heads, self.size)
 
 
 @dataclass(eq=False)
@@ -127,7 +98,7 @@ class AttentionMemory:
     def __init__(self, b: Builder, task: Task, out: DType, side_by_side: bool = False) -> None:
         """side_by_side: see `attention_forward`."""
         self.b, self.task = b, task
-        self.lanes = Lanes.of(task) if side_by_side else None
+        self.side_by_side, self.lanes = side_by_side, Lanes.of(task, b.chip) if side_by_side else None
         self.chunks = list(pieces(0, task.depth, P))  # of D, that the PE array contracts over at a time
         # Row of the last contraction that holds -m: a quadrant's first, where engines can write; none left for more
         # than 96 of D.
@@ -230,6 +201,11 @@ class AttentionMemory:
     def row_length(self) -> int:
         """Scores whose maximum one instruction finds."""
         return ROW_BYTES // self.task.dtype.itemsize if self.copies else BANK
+
+    @property
+    def spare(self) -> Engine:
+        """Which engine has time beside what this kernel asks of it."""
+        return Engine.VECTOR if self.copies else Engine.SCALAR
 
     @property
     def lead(self) -> int:

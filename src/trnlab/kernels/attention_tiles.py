@@ -2,9 +2,9 @@
 """What attention forward and backward share: the problem, tiles of tokens, constants, and the weaving of two
 streams.
 
-Letters: B batch, H heads, T queries, S keys, D head size, E that of values. A block is 128 tokens. A tile of tokens [128, blocks, W]
-holds token `128 * block + partition` with W = heads * D values, so that the rows of its DMA are as long as memory
-allows: in the usual layout [B, T, H, D] the heads of one token are adjacent."""
+Letters: B batch, H heads, T queries, S keys, D head size, E that of values. A block is 128 tokens. A tile of tokens
+[128, blocks, W] holds token `128 * block + partition` with W = heads * D values, so that the rows of its DMA are as
+long as memory allows: in the usual layout [B, T, H, D] the heads of one token are adjacent."""
 
 from __future__ import annotations
 
@@ -178,9 +178,7 @@ class HeadTiles(NamedTuple):
     once: int = 0  # each query head, of one group always
 
 
-def plan_groups(
-    b: Builder, task: Task, room: int, tiles: HeadTiles, together: int | None = None
-) -> HeadGroups:
+def plan_groups(b: Builder, task: Task, room: int, tiles: HeadTiles, together: int | None = None) -> HeadGroups:
     """Groups are the fewest key heads whose rows are worth a DMA, or one where `room` bytes of a partition are few,
     or as many of the query heads that share one as there is room for.
 

@@ -3,8 +3,8 @@
 
 The fused one keeps all keys of a head on chip; it takes masks that only hide, and a bias that is shifted. Where a
 sequence does not fit, both passes are those of its segments, joined. The one by blocks takes every mask and any
-length, and gives no gradient of a bias. The first that applies and fits is taken (`forms.LOWERINGS`). Heads wider than
-128 are fused where calls are put in order: stacks whose instructions are as recorded have them by blocks.
+length, and gives no gradient of a bias. The first that applies and fits is taken (`forms.LOWERINGS`). Heads wider
+than 128 are fused where calls are put in order: stacks whose instructions are as recorded have them by blocks.
 """
 
 from __future__ import annotations

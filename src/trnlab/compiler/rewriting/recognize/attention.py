@@ -112,8 +112,8 @@ def _alike(products: Sequence[Op], results: Sequence[Op]) -> bool:
 
 
 def _fits(region: AttentionRegion, fused: float | None) -> bool:
-    """Whether heads are as large as attention takes them. fused: with that scale, by a fused kernel: others are slower
-    with a bias than matrices in memory."""
+    """Whether heads are as large as attention takes them. fused: with that scale, by a fused kernel: others are
+    slower with a bias than matrices in memory."""
     sizes, kind = (size_of(region.depth), size_of(region.value_depth())), region.product.operands[0].dtype
     return max(sizes) <= WIDEST and (fused is None or is_fused(*sizes, kind, fused))
 
