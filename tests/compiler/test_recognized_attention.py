@@ -152,9 +152,11 @@ def attention(b, form, q, k, v, dout, mask):
     return [b.convert(x, float32) for x in (out, dq, dk, dv)] + extra
 
 
-def numbers(seed=0, mask="plain", size=1.0):
+def numbers(seed=0, mask="plain", size=1.0, width=D):
+    """width: of values."""
     rng = np.random.default_rng(seed)
-    q, k, v, dout = (size * rng.standard_normal((B, H, n, D)).astype(np.float32) for n in (T, S, S, T))
+    shapes = ((T, D), (S, D), (S, width), (T, width))
+    q, k, v, dout = (size * rng.standard_normal((B, H, *shape)).astype(np.float32) for shape in shapes)
     bias = rng.standard_normal((B, 1, T, S)).astype(np.float32)
     if mask == "blind queries":  # that see no key
         bias[0, 0, 2], bias[1, 0, 0] = -math.inf, -math.inf
@@ -212,6 +214,17 @@ def test_every_form_is_found_and_means_the_same(form):
         graph, after, count = found_in(form, inputs)
         assert count == 2
         assert not any(op.name == "exponential" for op in after.ops)
+        same(graph, after, inputs)
+
+
+@pytest.mark.parametrize("width", [1, 3, 2 * D])
+@pytest.mark.parametrize("form", [*FORMS[::5], Form(mask="bias"), Form("tokens", mask="bias")], ids=str)
+def test_values_of_another_width_are_found(form, width):
+    """As latent attention has them, and pictures' transformers."""
+    for mask, size in itertools.product(("plain", "blind queries"), (1.0, 30.0)):
+        inputs = numbers(mask=mask, size=size, width=width)
+        graph, after, count = found_in(form, inputs)
+        assert count == 2
         same(graph, after, inputs)
 
 
