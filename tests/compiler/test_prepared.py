@@ -110,3 +110,22 @@ def test_an_encoder_of_few_rows_gains_most(name, batch, places, form):
     whole = programs.executable(graph, "whole").total_ps
     each = programs.executable(graph, "each", frozen=weights_of(graph)).total_ps
     assert each < 0.75 * whole
+
+
+def test_a_bias_of_attention_is_looked_up_once():
+    """Though it takes more memory than its table; compilers whose instructions stay as recorded look it up each time."""
+    inputs = [*(random(2, 4, 20, 16, seed=i) for i in range(3)), random(39, 4, seed=4)]
+    places = np.arange(20)
+
+    def function(b, q, k, v, table):
+        rows = b.take_rows(table, b.constant((places[:, None] - places + 19).astype(np.int32)))
+        return b.attention(q, k, v, b.reshape(b.transpose(rows, (2, 0, 1)), (1, 4, 20, 20)))[0]
+
+    graph = build(function, *inputs)
+    halves = prepare(graph, [3], FP32)
+    assert not any(op.name == "gather" for op in halves.each.ops)
+    (expected,) = interpret(graph, inputs)
+    for run in (interpret, lambda g, x: execute(g, x, precision="fp32")):
+        (got,) = in_two(graph, [3], inputs, run)
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+    assert prepare(graph, [3], {**FP32, "order": "recorded"}) is None

@@ -158,6 +158,13 @@ FOLLOWS = [
     ("trn.resize", ["2x9x7xbfloat16"], RESIZED, ["2x4x6xbfloat16"]),
     ("trn.resize_backward", ["2x4x6xfloat32"], {**RESIZED, "size": (9, 7)}, ["2x9x7xfloat32"]),
     ("trn.attention", [*QKV, "1x1x5x7xfloat32"], HEADS, [QKV[0], "2x4x5xfloat32"]),
+    ("trn.attention", [*QKV[:2], "2x2x7x3xbfloat16"], HEADS, ["2x4x5x3xbfloat16", "2x4x5xfloat32"]),
+    (
+        "trn.attention_backward",
+        ["2x4x5x3xbfloat16", *QKV[:2], "2x2x7x3xbfloat16", "2x4x5x3xbfloat16", "2x4x5xfloat32"],
+        BACK,
+        [*QKV[:2], "2x2x7x3xbfloat16"],
+    ),
     ("trn.attention", [*QKV, "1x4x7x1xfloat32"], SHIFTED, [QKV[0], "2x4x5xfloat32"]),
     ("trn.attention_backward", [QKV[0], *QKV, QKV[0], "2x4x5xfloat32"], BACK, QKV),
     (
@@ -239,6 +246,13 @@ REFUSED = [
     ("trn.grouped_outer", ["6x4xfloat32", "5x5xfloat32", "3xint32"], GROUPED, "TRN302"),
     ("trn.attention", [QKV[0], "2x3x7x8xbfloat16", "2x3x7x8xbfloat16"], HEADS, "TRN302"),
     ("trn.attention", [*QKV, "2x4x5x6xfloat32"], HEADS, "TRN302"),
+    ("trn.attention", [*QKV[:2], "2x2x6x8xbfloat16"], HEADS, "TRN302"),
+    (
+        "trn.attention_backward",
+        [QKV[0], *QKV[:2], "2x2x7x3xbfloat16", QKV[0], "2x4x5xfloat32"],
+        BACK,
+        "TRN302",
+    ),
     ("trn.attention", [*QKV, "2x4x5x7xfloat32"], SHIFTED, "TRN302"),
     ("trn.attention", QKV, {"causal": 1, "scale": 0.5}, "TRN304"),
     ("trn.avg_pool", ["2x9x6xfloat32"], {**AVERAGES, "counted": (0, -1)}, "TRN302"),

@@ -18,11 +18,13 @@ from trnlab.compiler.convolutions import is_weight_gradient
 from trnlab.compiler.passes import FORMS, run_passes
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
-from trnlab.graph.ops import COLLECTIVE, OPS
+from trnlab.graph.ops import COLLECTIVE, ELEMENTWISE, OPS, SHAPE
 from trnlab.graph.passes.dead import remove_dead_ops
 from trnlab.graph.passes.rewrite import made_by, rewrite
+from trnlab.stacks import RECORDED
 
 VECTOR = 1 << 16  # bytes
+BIAS = 4 << 20  # bytes of a bias of attention: it comes from memory sooner than by lookups in its table
 REPEATED = frozenset({"custom_call", "loop"})  # what is done in each run, whatever it reads
 
 
@@ -54,17 +56,30 @@ def prepare(graph: Graph, frozen: Iterable[int], options: Mapping[str, Any]) -> 
             "convolution": lambda op, b: _channels_in_rows(op, b, made, looks),
         },
     )
-    wanted = _wanted(work, {v: w for v, w in _made_of(work, weights).items() if v not in looks})
+    recorded = options.get("order") == RECORDED
+    made = _made_of(work, weights, set() if recorded else _known(work))
+    biases = set[Value]() if recorded else _biases(work)
+    wanted = _wanted(work, {v: w for v, w in made.items() if v not in looks}, biases)
     return _divided(work, kept, wanted) if wanted else None
 
 
-def _made_of(graph: Graph, weights: set[Value]) -> dict[Value, set[Value]]:
-    """The weights, and what hangs on nothing else, each with the weights that it hangs on."""
+def _known(graph: Graph) -> set[Value]:
+    """What hangs on no input: constants, places, and what is made of these."""
+    found = set[Value]()
+    for op in graph.ops:
+        plain = op.name in ("constant", "iota") or (op.operands and OPS[op.name].kind in (ELEMENTWISE, SHAPE))
+        if plain and len(op.results) == 1 and found.issuperset(op.operands):
+            found.add(op.result)
+    return found
+
+
+def _made_of(graph: Graph, weights: set[Value], known: Container[Value] = ()) -> dict[Value, set[Value]]:
+    """The weights, and what hangs on nothing else but what is `known`, each with the weights that it hangs on."""
     made = {v: {v} for v in weights}
     for op in graph.ops:
         again = OPS[op.name].kind == COLLECTIVE or op.name in REPEATED or len(op.results) > 1
         own = [made[v] for v in op.operands if v in made]
-        if own and not again and all(v in made or _is_constant(v) for v in op.operands):
+        if own and not again and all(v in made or v in known or _is_constant(v) for v in op.operands):
             made[op.result] = set().union(*own)
     return made
 
@@ -73,10 +88,16 @@ def _is_constant(value: Value) -> bool:
     return value.op is not None and value.op.name == "constant"
 
 
-def _wanted(graph: Graph, made: dict[Value, set[Value]]) -> list[Value]:
+def _biases(graph: Graph) -> set[Value]:
+    """What is added to scores of attention, as its kernels take it."""
+    read = (v for op in graph.ops if op.name == "trn.attention" for v in op.operands[3:])
+    return {v for v in read if v.type.nbytes <= BIAS}
+
+
+def _wanted(graph: Graph, made: dict[Value, set[Value]], biases: Container[Value]) -> list[Value]:
     """What each run reads of what is made of weights. What takes more memory than they, as weights of a byte do that
-    are widened, or a bias that is repeated for each row, is made in each run, of what is smaller."""
-    small = {v for v, weights in made.items() if _is_small(v, weights)}
+    are widened, or a bias that is repeated for each row, is made in each run, of what is smaller; but `biases`."""
+    small = {v for v, weights in made.items() if v in biases or _is_small(v, weights)}
     read, wanted = set(graph.outputs), dict[Value, None]()
     for op in reversed(graph.ops):
         if read.isdisjoint(op.results) and op.result in made:
