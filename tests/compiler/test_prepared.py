@@ -113,7 +113,7 @@ def test_an_encoder_of_few_rows_gains_most(name, batch, places, form):
 
 
 def test_a_bias_of_attention_is_looked_up_once():
-    """Though it takes more memory than its table; compilers whose instructions stay as recorded look it up each time."""
+    """Though it takes more memory than its table; where instructions stay as recorded, each run looks it up."""
     inputs = [*(random(2, 4, 20, 16, seed=i) for i in range(3)), random(39, 4, seed=4)]
     places = np.arange(20)
 

@@ -107,6 +107,8 @@ class Once:
         self._rules: dict[str, Callable[[GraphBuilder, Op], Value | None]] = {
             "broadcast_in_dim": self._broadcast,
             "reshape": self._reshape,
+            "reduce": self._reduce,
+            "constant": self._constant,
         }
 
     def of(self, b: GraphBuilder, value: Value) -> Value:
@@ -126,6 +128,17 @@ class Once:
             return None
         whole = [b.broadcast_to(v, (period, *v.shape[1:])) if v.shape else v for v in parts]
         return b.append(op.name, whole, op.attrs).result
+
+    def _constant(self, b: GraphBuilder, op: Op) -> Value | None:
+        number = splat(op.result)
+        return None if number is None else b.constant(number, op.result.dtype, (1, *op.result.shape[1:]))
+
+    def _reduce(self, b: GraphBuilder, op: Op) -> Value | None:
+        """Of other dimensions than the batch."""
+        less = self.of(b, op.operands[0])
+        if 0 in op.attrs["dimensions"] or less is op.operands[0]:
+            return None
+        return b.append(op.name, [less], op.attrs).result
 
     def _broadcast(self, b: GraphBuilder, op: Op) -> Value | None:
         operand, dims = op.operands[0], op.attrs["broadcast_dimensions"]
