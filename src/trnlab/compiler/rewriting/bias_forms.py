@@ -77,8 +77,8 @@ def _is_moderate(array: np.ndarray[Any, Any]) -> bool:
 
 
 def is_heard(value: Value, known: KnownValues, finite: bool = False) -> bool:
-    """Whether no number of a bias drowns scores, but minus infinity unless all are to be `finite`: all are known, or
-    come from a table, or are sums of such."""
+    """Whether no number of a bias drowns scores, but minus infinity and NaN unless all are to be `finite`: all are known,
+    or come from a table, or are sums of such."""
     pending, seen = [value], set[Value]()
     while pending:
         one = pending.pop()
@@ -87,7 +87,8 @@ def is_heard(value: Value, known: KnownValues, finite: bool = False) -> bool:
         seen.add(one)
         op, array = one.op, known.get(one)
         if array is not None:
-            if not ((np.abs(array) < ABSORBING) | ((array == -math.inf) & (not finite))).all():
+            beyond = (array == -math.inf) | np.isnan(array)  # whatever the score, it is that
+            if not ((np.abs(array) < ABSORBING) | (beyond & (not finite))).all():
                 return False
         elif op is not None and (op.name == "select" or op.name in _KEPT):
             pending.extend(op.operands[op.name == "select" :])
