@@ -217,3 +217,42 @@ def test_short_windows_lie_side_by_side(tokens, images, precision):
     sums = [op.attrs["dbias"] for op in after.ops if op.name == "trn.attention_backward"]
     assert sums == ["sum", "sum"]
     compare(graph, inputs, execute(graph, inputs, precision=precision), precision)
+
+
+def blind_queries_give_nan(b, bias):
+    """As attention that is written out has it."""
+    top = b.reduce(bias, [3], "maximum", keepdims=True)
+    blind = b.broadcast_to(b.compare(top, "EQ", -math.inf), bias.shape)
+    return b.select(blind, b.constant(math.nan, bias.dtype, bias.shape), bias)
+
+
+def test_a_table_asks_nothing_of_queries_and_repeats_itself_along_the_batch():
+    """Windows of two kinds, again and again, one query of which sees no key and gives NaN."""
+    rng = np.random.default_rng(0)
+    windows, tokens, size = 4, 70, 16
+    q, k, v = (rng.standard_normal((windows, H, tokens, size)).astype(np.float32) for _ in range(3))
+    table, masks = rng.standard_normal((40, H)).astype(np.float32), rng.standard_normal((2, tokens, tokens))
+    table[0] = -np.inf
+    places = rng.integers(1, 40, (tokens, tokens)).astype(np.int32)
+    places[3] = 0
+    masks = np.where(masks > 0, 0, -100).astype(np.float32)
+
+    def function(b, q, k, v, table):
+        looked = b.reshape(b.transpose(b.take_rows(table, b.constant(places)), (2, 0, 1)), (1, H, tokens, tokens))
+        apart = b.broadcast_in_dim(b.constant(masks), (windows // 2, 2, H, tokens, tokens), (1, 3, 4))
+        shape = (windows, H, tokens, tokens)
+        bias = b.add(b.broadcast_to(looked, shape), b.reshape(apart, shape))
+        return b.attention(q, k, v, blind_queries_give_nan(b, bias))[0]
+
+    inputs = [q, k, v, table]
+    graph = build(function, *inputs)
+    after = graph.copy()
+    run_passes(after, {"precision": "fp32"}, FORMS)
+    (op,) = (op for op in after.ops if op.name == "trn.attention")
+    assert op.attrs["shifted"]
+    assert op.operands[3].shape[0] == 2
+    assert not any(o.name == "multiply" and o.result.shape == q.shape for o in after.ops)
+    (expected,) = interpret(graph, inputs, "float64")
+    got = execute_in_both_orders(graph, inputs, precision="fp32")[0]
+    assert np.isnan(expected[:, :, 3]).all()
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5, equal_nan=True)

@@ -77,8 +77,8 @@ def _is_moderate(array: np.ndarray[Any, Any]) -> bool:
 
 
 def is_heard(value: Value, known: KnownValues, finite: bool = False) -> bool:
-    """Whether no number of a bias drowns scores, but minus infinity and NaN unless all are to be `finite`: all are known,
-    or come from a table, or are sums of such."""
+    """Whether no number of a bias drowns scores, but minus infinity and NaN unless all are to be `finite`: all are
+    known, or come from a table, or are sums of such."""
     pending, seen = [value], set[Value]()
     while pending:
         one = pending.pop()
