@@ -50,7 +50,7 @@ from trnlab.kernels.attention_tiles import (
     transpose_tokens,
     weave,
 )
-from trnlab.kernels.heads.lanes import Lanes
+from trnlab.kernels.heads.lanes import HeadLanes
 from trnlab.kernels.view import HbmView
 from trnlab.numerics.dtypes import float32
 from trnlab.program.access import AP
@@ -222,7 +222,7 @@ class _Forward:
         return steps + self._widen(pack, v, first * self.task.value_depth)
 
     def _into_lanes(
-        self, lanes: Lanes, tile: AP, tokens: AP, counts: tuple[int, int], engine: Engine
+        self, lanes: HeadLanes, tile: AP, tokens: AP, counts: tuple[int, int], engine: Engine
     ) -> list[DeferredInstructions]:
         """Tokens, a few blocks at a time. counts: heads and tokens."""
         depth, (heads, count), steps = self.task.depth, counts, []

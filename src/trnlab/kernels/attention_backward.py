@@ -212,7 +212,7 @@ class _Backward:
         return self.task.dtype if grad is None else grad.dtype
 
     def _transposed_pools(self, name: str, size: int, tokens: int) -> list[TilePool]:
-        """Of the heads of a unit, of so many values each, side by side; of each chunk of a wider one."""
+        """Tiles for the heads of a unit, of so many values each, side by side; for each chunk of a wider one."""
         t = self.task
         heads, bufs = min(self.side_by_side, t.heads), min(t.batch * t.heads, 2)
         chunks = [n for _, n in pieces(0, heads * size, P)]

@@ -27,7 +27,7 @@ from trnlab.kernels.attention_tiles import (
     transpose_tokens,
 )
 from trnlab.kernels.blocks import BANK, P
-from trnlab.kernels.heads.lanes import Lanes
+from trnlab.kernels.heads.lanes import HeadLanes
 from trnlab.program.access import AP
 
 
@@ -101,7 +101,7 @@ class Maxima:
             job.shift = m.shifts.next().with_dims((width, pack.heads), (1, width))
         self.b.activation(dst=job.shift, data=bank, op="copy")
 
-    def _shift_lanes(self, job: Superblock, lanes: Lanes) -> None:
+    def _shift_lanes(self, job: Superblock, lanes: HeadLanes) -> None:
         """Tokens with -m in the first column of each head's lane, transposed once more."""
         b, m, pack = self.b, self.memory, job.pack
         if not self._is_early(job):
@@ -117,7 +117,7 @@ class Maxima:
         """Whether -m of a superblock is there as soon as its scores are: nothing is joined or waits."""
         return not job.reductions and self.memory.added is None
 
-    def _into_lanes(self, job: Superblock, lanes: Lanes) -> None:
+    def _into_lanes(self, job: Superblock, lanes: HeadLanes) -> None:
         """-m of each head beside its queries."""
         m, pack, row = self.memory, job.pack, self.memory.column(job.pack)
         if m.bias is not None:

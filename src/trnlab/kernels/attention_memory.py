@@ -25,7 +25,7 @@ from trnlab.kernels.attention_tiles import (
     token_pool,
 )
 from trnlab.kernels.blocks import BANK, P
-from trnlab.kernels.heads.lanes import Lanes
+from trnlab.kernels.heads.lanes import HeadLanes
 from trnlab.numerics.dtypes import DType, float32
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
@@ -98,7 +98,7 @@ class AttentionMemory:
     def __init__(self, b: Builder, task: Task, out: DType, side_by_side: bool = False) -> None:
         """side_by_side: see `attention_forward`."""
         self.b, self.task = b, task
-        self.side_by_side, self.lanes = side_by_side, Lanes.of(task, b.chip) if side_by_side else None
+        self.side_by_side, self.lanes = side_by_side, HeadLanes.of(task, b.chip) if side_by_side else None
         self.chunks = list(pieces(0, task.depth, P))  # of D, that the PE array contracts over at a time
         # Row of the last contraction that holds -m: a quadrant's first, where engines can write; none left for more
         # than 96 of D.
@@ -265,7 +265,7 @@ class AttentionMemory:
                 b.memset(dst=tile[self.shift_row :], value=1.0, engine=Engine.GPSIMD)
         return pools
 
-    def _open_lanes(self, lanes: Lanes, heads: int) -> None:
+    def _open_lanes(self, lanes: HeadLanes, heads: int) -> None:
         """Operands in lanes, as tokens and transposed. What no head fills is zero."""
         b, t, groups = self.b, self.task, -(-heads // lanes.count)
         names = ("kT", t.keys, LEAD), ("qT", t.queries, LEAD), ("shifted qT", t.queries, 1)

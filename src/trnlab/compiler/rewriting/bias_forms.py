@@ -135,7 +135,7 @@ class Once:
         return None if number is None else b.constant(number, op.result.dtype, (1, *op.result.shape[1:]))
 
     def _reduce(self, b: GraphBuilder, op: Op) -> Value | None:
-        """Of other dimensions than the batch."""
+        """A reduction of other dimensions than the batch."""
         less = self.of(b, op.operands[0])
         if 0 in op.attrs["dimensions"] or less is op.operands[0]:
             return None

@@ -18,7 +18,7 @@ LONGEST = 16  # blocks of keys whose heads lie beside each other
 
 
 @dataclass(frozen=True)
-class Lanes:
+class HeadLanes:
     """Narrow heads beside each other on the partitions of their transposed operands, `size` partitions each. A lane's
     first one holds -m or one, the next hold the head."""
 
@@ -26,14 +26,14 @@ class Lanes:
     depth: int
 
     @staticmethod
-    def of(task: Task, chip: Chip) -> Lanes | None:
+    def of(task: Task, chip: Chip) -> HeadLanes | None:
         """Those of a task, if two heads or more are beside each other and that pays."""
         size = LANE if task.depth < LANE else 2 * LANE
         # Two heads of few keys: arranging them takes longer than what it saves where two engines empty PSUM. Of long
         # sequences they fill SBUF, and save little.
         blocks = count_blocks(task.keys)
         pays = blocks <= LONGEST and not (size > LANE and blocks <= 2 and chip.has("parallel_ports"))
-        return Lanes(size, task.depth) if task.depth < size and task.shared == 1 and pays else None
+        return HeadLanes(size, task.depth) if task.depth < size and task.shared == 1 and pays else None
 
     @property
     def count(self) -> int:
