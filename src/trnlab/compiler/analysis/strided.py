@@ -12,8 +12,9 @@ from math import prod
 
 import numpy as np
 
+from trnlab.compiler.convolutions import is_weight_gradient
 from trnlab.graph.ir import Graph, Op, Value
-from trnlab.graph.ops import CALL, COLLECTIVE, ELEMENTWISE, OPS, REDUCE
+from trnlab.graph.ops import CALL, COLLECTIVE, ELEMENTWISE, OPS, REDUCE, WINDOW
 from trnlab.program.strided import Strided, row_major
 
 VIEW_OPS = frozenset({"reshape", "transpose", "slice", "broadcast_in_dim"})
@@ -161,11 +162,17 @@ def _one_pass(graph: Graph, layouts: dict[Value, ValueView]) -> tuple[dict[Value
 
 
 def _scanned(graph: Graph) -> set[Value]:
-    """Large values of floats that loops over rows, gathers and sums within rows read, element by element, and what
-    attention adds to scores, which it may read for each element of a batch."""
+    """Large values of floats that loops over rows, gathers and sums within rows read, element by element, images, of
+    which convolutions load runs of pixels, and what attention adds to scores, which it may read for each element of a
+    batch."""
     kinds = (ELEMENTWISE, REDUCE)
     read = {v for op in graph.ops if OPS[op.name].kind in kinds for v in op.operands}
     read |= {op.operands[0] for op in graph.ops if op.name in ("trn.take_along", "trn.sum_along")}
+    for op in graph.ops:
+        if op.name == "convolution":
+            read |= {*op.operands[: 2 if is_weight_gradient(op) else 1]}
+        elif OPS[op.name].kind == WINDOW:
+            read |= {*op.operands}
     biases = {v for op in graph.ops if op.name == "trn.attention" for v in op.operands[3:]}
     return biases | {v for v in read if v.type.size >= TURNED and v.dtype.is_float and v.dtype.itemsize > 1}
 
