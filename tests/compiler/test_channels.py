@@ -213,3 +213,59 @@ def test_windows_of_an_input_are_followed_by_pixels():
         (2, 3, 4, 3),
         (2, 6, 8, 3),
     }
+
+
+def softmax(b, x, dim, rng):
+    """Over a dimension, or its logarithm, and perhaps something that each pixel has one of."""
+    shifted = b.subtract(x, b.reduce(x, (dim,), "maximum", keepdims=True))
+    total = b.reduce(b.exponential(shifted), (dim,), keepdims=True)
+    if rng.integers(2):
+        return b.subtract(shifted, b.log(total))
+    return b.multiply(b.divide(b.exponential(shifted), total), b.reduce(x, (dim,), keepdims=True))
+
+
+def picked(b, x, dim):
+    """The classes of each pixel by a count of places, zeros elsewhere."""
+    shape = (*x.shape[:dim], 1, *x.shape[dim + 1 :])
+    wanted = b.remainder(b.iota(shape, "int32", len(shape) - 1), x.shape[dim])
+    return b.select(b.compare(b.iota(x.shape, "int32", dim), "EQ", wanted), x, 0.0)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_softmax_over_channels_keeps_its_meaning(seed):
+    """And what reads it: elementwise, sums of pixels and of channels, other images, further convolutions."""
+    rng = np.random.default_rng(seed)
+    b = GraphBuilder("classes")
+    x = b.input("x", (2, 3, 5, 4), float32)
+    classes = int(rng.integers(2, 7))
+    y = layer(b, x, classes, rng, "w0")
+    p = softmax(b, y, 1, rng)
+    hit = picked(b, p, 1)
+    z = b.add(layer(b, p, classes, rng, "w1"), y)
+    for value in (
+        p,
+        b.multiply(p, y),
+        b.reduce(hit, (1,)),
+        b.reduce(b.subtract(hit, p), (0, 2, 3)),
+        b.reshape(b.transpose(p, (0, 2, 3, 1)), (-1, classes)),
+        b.reshape(softmax(b, b.reshape(z, (2, classes, -1)), 1, rng), (2, classes, 1, -1)),
+    ):
+        b.output(value)
+    assert_meaning_is_kept(b.build(), rng, on_chip=seed < 6)
+
+
+def test_a_loss_of_pixels_turns_them_once_and_their_gradient_once():
+    """Whatever is read of their classes in between."""
+    b = GraphBuilder("loss")
+    x, w = b.input("x", (2, 16, 8, 8), float32), b.input("w", (6, 16, 3, 3), float32)
+    y = b.convolution(x, w, padding=((1, 1), (1, 1)))
+    shifted = b.subtract(y, b.reduce(y, (1,), "maximum", keepdims=True))
+    exp = b.exponential(shifted)
+    hit = picked(b, b.broadcast_to(b.reduce(y, (), "add"), y.shape), 1)
+    gradient = b.subtract(b.divide(exp, b.reduce(exp, (1,), keepdims=True)), hit)
+    b.output(b.convolution(gradient, b.input("v", (4, 6, 3, 3), float32)))
+    graph = b.build()
+    channels_first(graph)
+    simplify(graph)
+    orders = [op.attrs["permutation"] for op in graph.ops if op.name == "transpose"]
+    assert [order for order in orders if order != (1, 0, 2, 3)] == [(0, 2, 3, 1), (3, 0, 1, 2)]

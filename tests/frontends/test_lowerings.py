@@ -227,6 +227,23 @@ def test_losses_of_ignored_rows_that_are_infinite(ignored, reduction):
     )
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("ignored", [2, -100])
+def test_losses_of_pixels(ignored, reduction):
+    """Classes along the second of four dimensions, with and without weights; ignored pixels may be anything."""
+    logp, target = normal(2, 6, 3, 5).log_softmax(1), ids(2, 3, 5)
+    target[:, 0] = ignored
+    logp[0, :, 0, 0], logp[0, :, 0, 1], logp[1, 5, 2, 2] = -float("inf"), float("nan"), float("inf")
+    target[1, 2, 2] = 1
+    weights = positive(6)
+    for given in (None, weights):
+
+        def loss(x, t, given=given):
+            return F.nll_loss(x, t, given if given is None else given.to(x.device), None, ignored, None, reduction)
+
+        check(loss, [logp, target])
+
+
 SIGNED_ZEROS = {
     "1 / (x + 0)": lambda x: 1 / (x + 0.0),
     "1 / (0 - x)": lambda x: 1 / (0.0 - x),

@@ -58,7 +58,7 @@ def _reduce(op: Op, b: GraphBuilder) -> Value:
     (x,) = op.operands
     kind: str = op.attrs["kind"]
     dims = tuple(d for d in op.attrs["dimensions"] if x.shape[d] > 1)
-    total = one_hot_sum(b, x) if kind == "add" and dims == (len(x.shape) - 1,) else None
+    total = one_hot_sum(b, x, dims[0]) if kind == "add" and len(dims) == 1 else None
     if total is None:
         total = _reduce_dims(b, x, dims, kind)
     return b.reshape(total, op.result.shape) if total.shape != op.result.shape else total

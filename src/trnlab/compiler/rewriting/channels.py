@@ -9,6 +9,10 @@ results of convolutions and carries the exchange through whatever can be compute
 transposed in between.
 
 JAX and TensorFlow have channels last, [N, H, W, C]. They are brought before the pixels first, the same way.
+
+Losses of pixels are the exception. A softmax over channels asks for the largest one of each pixel, which lie on as many
+partitions: they are turned for it, so that a pixel is a row, and all that follows element by element is computed in
+rows as well, up to where it goes back into convolutions.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from collections.abc import Callable, Sequence
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.ops import ELEMENTWISE, OPS, WINDOW
-from trnlab.graph.passes.rewrite import splat
+from trnlab.graph.passes.rewrite import made_by, splat
 
 WINDOWS = tuple(op.name for op in OPS.values() if op.kind == WINDOW)
 PER_DIMENSION = {
@@ -35,10 +39,11 @@ def channels_first(graph: Graph) -> None:
         _PixelsLast(graph).run()
     if "convolution" in names:
         _ChannelsFirst(graph).run()
+        ClassesLast(graph).run()
 
 
-class _Relayout:
-    """One walk over the ops. A value's twin is the same with its dimensions in another order."""
+class Relayout:
+    """One walk over the ops, in an order of dimensions that classes of it give. A value's twin is the same with its dimensions in another order."""
 
     least = 2  # dimensions of what has a twin
 
@@ -107,6 +112,9 @@ class _Relayout:
                 places = self._places(len(shape))
                 dims = [places[d] for d in op.attrs["broadcast_dimensions"]]
                 self.twins[value] = self.b.broadcast_in_dim(self._as_it_was(op.operands[0]), shape, dims)
+            elif op is not None and op.name == "iota":
+                dim = self._places(len(shape))[op.attrs["iota_dimension"]]
+                self.twins[value] = self.b.iota(shape, value.dtype, dim)
             elif op is not None and self._is_repeated(value):
                 self._elementwise(op)
             else:
@@ -120,7 +128,7 @@ class _Relayout:
             self.repeated[value] = splat(value) is not None or (
                 op is not None
                 and (
-                    op.name == "broadcast_in_dim"
+                    op.name in ("broadcast_in_dim", "iota")
                     or (self._has_twins(op) and all(map(self._is_repeated, op.operands)))
                 )
             )
@@ -194,7 +202,7 @@ def _is_moved_input(value: Value) -> bool:
     return value.op is None or splat(value) is not None
 
 
-class _ChannelsFirst(_Relayout):
+class _ChannelsFirst(Relayout):
     """[N, C, H, W] as [C, N, H, W], from the results of convolutions on."""
 
     @staticmethod
@@ -241,7 +249,7 @@ class _ChannelsFirst(_Relayout):
         return True
 
 
-class _PixelsLast(_Relayout):
+class _PixelsLast(Relayout):
     """[N, H, W, C] as [N, C, H, W], from where the result of a convolution, or of windows, is brought into that
     order."""
 
@@ -273,4 +281,60 @@ class _PixelsLast(_Relayout):
         order = tuple(places[d] for d in order)
         twin = self.twins[x]
         self.plain[op.result] = twin if order == tuple(range(len(order))) else self.b.transpose(twin, order)
+        return True
+
+
+class ClassesLast(Relayout):
+    """[C, N, H, W] as [N, H, W, C], from where the largest of the first dimension is taken off in a softmax on."""
+
+    least = 3
+
+    @staticmethod
+    def order(rank: int) -> tuple[int, ...]:
+        """The first behind all others."""
+        return (*range(1, rank), 0)
+
+    def _follows(self, op: Op) -> bool:
+        return self._begins(op) or super()._follows(op)
+
+    def _begins(self, op: Op) -> bool:
+        if op.name != "subtract" or len(op.result.shape) < self.least or op.operands[0] in self.twins:
+            return False
+        x, largest = op.operands
+        spread = made_by(largest, "broadcast_in_dim")
+        found = None if spread is None else spread.operands[0]
+        while found is not None and (shaped := made_by(found, "reshape")) is not None:
+            found = shaped.operands[0]
+        taken = None if found is None else made_by(found, "reduce")
+        whole = taken is not None and taken.operands[0] is x and taken.attrs["kind"] == "maximum"
+        return whole and taken is not None and taken.attrs["dimensions"] == (0,) and x.shape[0] > 1
+
+    def _elementwise(self, op: Op) -> bool:
+        """What reads another whole value, which lies as [C, N, H, W], is computed so."""
+        if self._begins(op):
+            x, largest = op.operands
+            self.twins[op.result] = self._append(op, [self._turned(x), self._twin(largest)])
+            return True
+        whole = [v for v in op.operands if v.shape == op.result.shape and v not in self.twins]
+        return all(map(self._is_repeated, whole)) and super()._elementwise(op)
+
+    def _turned(self, x: Value) -> Value:
+        """A value turned, in as few bytes as it is given in; itself it stays as it is for its other readers."""
+        widened = made_by(x, "convert")
+        source = x if widened is None else widened.operands[0]
+        if source.dtype.is_float and source.dtype.itemsize < x.dtype.itemsize:
+            return self.b.convert(self.b.transpose(source, self.order(len(x.shape))), x.dtype)
+        return self.b.transpose(x, self.order(len(x.shape)))
+
+    def _transpose(self, op: Op) -> bool:
+        places = self._places(len(op.result.shape))
+        order = tuple(places[d] for d in op.attrs["permutation"])
+        self.plain[op.result] = self.b.transpose(self.twins[op.operands[0]], order)
+        return True
+
+    def _reshape(self, op: Op) -> bool:
+        (x,), shape = op.operands, op.result.shape
+        if len(shape) < self.least or shape[0] != x.shape[0]:
+            return False
+        self.twins[op.result] = self.b.reshape(self.twins[x], self._ordered(shape))
         return True

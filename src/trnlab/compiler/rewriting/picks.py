@@ -40,32 +40,31 @@ STEPS = 8  # ops between what is in memory and what is picked, at most
 MAKERS = frozenset({"dot_general", "trn.dot_sum", "convolution"})  # whose results are in memory when others read them
 
 
-def one_hot_sum(b: GraphBuilder, x: Value) -> Value | None:
-    """The sum along rows of a value in column ids[row], zeros elsewhere: the value, if there is such a column.
+def one_hot_sum(b: GraphBuilder, x: Value, dim: int) -> Value | None:
+    """The sum along a dimension of a value in column ids[row], zeros elsewhere: the value, if there is such a column.
 
     Losses and embeddings, and their backward passes, spell this out over whole matrices.
     """
     turned = made_by(x, "negate")
     if turned is not None:
-        total = one_hot_sum(b, turned.operands[0])
+        total = one_hot_sum(b, turned.operands[0], dim)
         return b.negate(total) if total is not None else None
     if x.op is None or x.op.name != "select" or not is_zero(x.op.operands[2]):
         return None
     mask, chosen = x.op.operands[0].op, x.op.operands[1]
     if mask is None or mask.name != "compare" or mask.attrs["comparison_direction"] != "EQ":
         return None
-    last = len(x.shape) - 1
-    columns = [v for v in mask.operands if v.op and v.op.name == "iota" and v.op.attrs["iota_dimension"] == last]
+    columns = [v for v in mask.operands if v.op and v.op.name == "iota" and v.op.attrs["iota_dimension"] == dim]
     ids = next((v for v in mask.operands if v not in columns), None)
-    if not columns or ids is None or ids.dtype.is_float or x.shape[last] > limits(ids.dtype).high:
+    if not columns or ids is None or ids.dtype.is_float or x.shape[dim] > limits(ids.dtype).high:
         return None  # fractions are in no column, and narrow indices count round and round
-    rows = _one_per_row(b, ids)
+    rows = _one_per_row(b, ids, dim)
     if rows is None:
         return None
-    value = _of_rows(b, chosen) or _from_memory(b, chosen, rows)
+    value = _of_rows(b, chosen, dim) or (_from_memory(b, chosen, rows) if dim == len(x.shape) - 1 else None)
     if value is None:
         return None
-    inside = b.and_(b.compare(rows, "GE", 0), b.compare(rows, "LT", x.shape[last]))
+    inside = b.and_(b.compare(rows, "GE", 0), b.compare(rows, "LT", x.shape[dim]))
     return b.select(inside, value, b.constant(0, value.dtype, value.shape))
 
 
@@ -142,21 +141,22 @@ def is_summed(x: Value, ids: Value, places: int) -> bool:
     return fits and sharing >= SHARED and x.type.size * places >= COMPARED_SUMS and x.dtype in WIDE
 
 
-def _one_per_row(b: GraphBuilder, x: Value) -> Value | None:
-    """A value that is the same along the last dimension, without it."""
-    op, last = made_by(x, "broadcast_in_dim"), len(x.shape) - 1
-    if op is None or not _repeats_along_rows(op):
+def _one_per_row(b: GraphBuilder, x: Value, dim: int) -> Value | None:
+    """A value that is the same along a dimension, without that."""
+    op = made_by(x, "broadcast_in_dim")
+    if op is None or not _repeats_along(op, dim):
         return None
     (source,) = op.operands
-    kept = [(d, n) for d, n in zip(op.attrs["broadcast_dimensions"], source.shape) if d != last]
+    kept = [(d, n) for d, n in zip(op.attrs["broadcast_dimensions"], source.shape) if d != dim]
     narrow = b.reshape(source, tuple(n for _, n in kept))
-    return b.broadcast_in_dim(narrow, x.shape[:last], tuple(d for d, _ in kept))
+    shape = (*x.shape[:dim], *x.shape[dim + 1 :])
+    return b.broadcast_in_dim(narrow, shape, tuple(d - (d > dim) for d, _ in kept))
 
 
-def _repeats_along_rows(spread: Op) -> bool:
-    """Whether what a broadcast makes is the same along its last dimension."""
-    last, given = len(spread.result.shape) - 1, spread.operands[0].shape
-    return all(d != last or n == 1 for d, n in zip(spread.attrs["broadcast_dimensions"], given))
+def _repeats_along(spread: Op, dim: int) -> bool:
+    """Whether what a broadcast makes is the same along a dimension."""
+    given = spread.operands[0].shape
+    return all(d != dim or n == 1 for d, n in zip(spread.attrs["broadcast_dimensions"], given))
 
 
 def _from_memory(b: GraphBuilder, x: Value, ids: Value) -> Value | None:
@@ -169,7 +169,7 @@ def _from_memory(b: GraphBuilder, x: Value, ids: Value) -> Value | None:
         return None
     element = _elements(b, source, ids)
 
-    leaf = partial(_of_rows, b)
+    leaf = partial(_of_rows, b, dim=len(x.shape) - 1)
     return recomputed(b, x, lambda op: OPS[op.name].kind == ELEMENTWISE, leaf, {source: element})
 
 
@@ -187,10 +187,12 @@ def _elements(b: GraphBuilder, x: Value, ids: Value) -> Value:
     return b.reshape(rows, ids.shape)
 
 
-def _of_rows(b: GraphBuilder, value: Value) -> Value | None:
-    """What a value is of each row, if it is the same along the row: a number, or numbers that are repeated."""
+def _of_rows(b: GraphBuilder, value: Value, dim: int) -> Value | None:
+    """What a value is of each row, if it is the same along a dimension: a number, or numbers that are repeated."""
     number = splat(value)
-    return _one_per_row(b, value) if number is None else b.constant(number, value.dtype, value.shape[:-1])
+    if number is None:
+        return _one_per_row(b, value, dim)
+    return b.constant(number, value.dtype, (*value.shape[:dim], *value.shape[dim + 1 :]))
 
 
 def _source(x: Value, steps: int) -> Value | None:
@@ -207,6 +209,6 @@ def _source(x: Value, steps: int) -> Value | None:
     whole = [v for v, repeated in zip(op.operands, spread) if repeated is None and splat(v) is None]
     found = {_source(v, steps - 1) for v in whole}
     source = found.pop() if len(found) == 1 else None
-    if all(repeated is None or _repeats_along_rows(repeated) for repeated in spread):
+    if all(repeated is None or _repeats_along(repeated, len(x.shape) - 1) for repeated in spread):
         return source
     return x if source is not None and source.op is not None else None

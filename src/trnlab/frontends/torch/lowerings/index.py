@@ -38,11 +38,15 @@ _FEW_SUMMED = 8  # what a row adds up, below which whatever computes it compares
 _MOST_COMPARED = 2**26  # places times updates that an assignment compares
 
 
-def one_hot(site: LoweringSite, ids: Value, classes: int) -> Value:
-    """bool [..., classes]: true where the last index equals ids [...]; an id outside matches nothing."""
-    b, shape = site.b, (*ids.shape, classes)
-    column = b.reshape(b.convert(ids, int32), (*ids.shape, 1))
-    return b.compare(b.iota(shape, int32, len(ids.shape)), "EQ", column)
+def one_hot(site: LoweringSite, ids: Value, classes: int, dim: int | None = None) -> Value:
+    """bool [..., classes]: true where the last index equals ids [...]; an id outside matches nothing.
+
+    dim: where among the dimensions of `ids` that of classes is put, behind all of them without.
+    """
+    dim = len(ids.shape) if dim is None else dim
+    b, shape = site.b, (*ids.shape[:dim], classes, *ids.shape[dim:])
+    column = b.reshape(b.convert(ids, int32), (*ids.shape[:dim], 1, *ids.shape[dim:]))
+    return b.compare(b.iota(shape, int32, dim), "EQ", column)
 
 
 def _counts(ids: Value) -> bool:

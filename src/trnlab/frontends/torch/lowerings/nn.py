@@ -146,25 +146,38 @@ def log_softmax_backward(site, grad, y, dim, input_dtype):
 _NONE, _MEAN = 0, 1  # PyTorch's codes for the reduction of a loss; 2 is the sum
 
 
-def _class_weights(site: LoweringSite, weight: Value, target: Value, classes: int) -> Value:
-    """fp32, per row: the weight of its class."""
-    b = site.b
-    return b.reduce(b.select(one_hot(site, target, classes), site.wide(weight), 0.0), (-1,))
+def _classes(logp: Value) -> int:
+    """Along which dimension classes lie: of one, of rows [N, C], or of pixels [N, C, H, W]."""
+    return min(1, len(logp.shape) - 1)
 
 
-@lowers("nll_loss_forward.default")
+def _picked(site: LoweringSite, x: Value, target: Value) -> Value:
+    """x [N, C, ...] at each target's class, in fp32 [N, ...]; zero where there is none."""
+    dim = _classes(x)
+    mask = one_hot(site, target, x.shape[dim], dim)
+    return site.b.reduce(site.b.select(mask, site.wide(x), 0.0), (dim,))
+
+
+def _class_weights(site: LoweringSite, weight: Value, logp: Value, target: Value) -> Value:
+    """fp32, per target: the weight of its class."""
+    b, dim = site.b, _classes(logp)
+    column = b.reshape(weight, (-1, *(1 for _ in logp.shape[dim + 1 :])))
+    return _picked(site, b.broadcast_to(column, logp.shape), target)
+
+
+@lowers("nll_loss_forward.default", "nll_loss2d_forward.default")
 def nll_loss(site, logp, target, weight, reduction, ignore_index):
-    """Loss and the total weight that a mean divides by. logp [N, C] or [C].
+    """Loss and the total weight that a mean divides by. logp [N, C], [C] or [N, C, H, W].
 
     Rows to be ignored are left out by a select: they may be infinite, which times zero were NaN.
     """
-    b, classes = site.b, logp.shape[-1]
-    site.watch.index(target, 0, classes, ignore_index)
+    b = site.b
+    site.watch.index(target, 0, logp.shape[_classes(logp)], ignore_index)
     counted = b.compare(target, "NE", ignore_index)
-    losses = b.negate(b.reduce(b.select(one_hot(site, target, classes), site.wide(logp), 0.0), (-1,)))
+    losses = b.negate(_picked(site, logp, target))
     weights = b.convert(counted, float32)
     if weight is not None:
-        own = _class_weights(site, weight, target, classes)
+        own = _class_weights(site, weight, logp, target)
         losses, weights = b.multiply(losses, own), b.select(counted, own, 0.0)
     losses = b.select(counted, losses, 0.0)
     rows = tuple(range(len(losses.shape)))
@@ -175,17 +188,18 @@ def nll_loss(site, logp, target, weight, reduction, ignore_index):
     return tuple(_as(site, v, t) for v, t in zip((losses, whole), site.types))
 
 
-@lowers("nll_loss_backward.default")
+@lowers("nll_loss_backward.default", "nll_loss2d_backward.default")
 def nll_loss_backward(site, grad, logp, target, weight, reduction, ignore_index, total_weight):
-    b, classes = site.b, logp.shape[-1]
+    b, dim = site.b, _classes(logp)
     scale = site.wide(grad)
     if reduction == _MEAN:
         scale = b.divide(scale, site.wide(total_weight))
     rows = b.negate(scale)
     if weight is not None:
-        rows = b.multiply(rows, _class_weights(site, weight, target, classes))
+        rows = b.multiply(rows, _class_weights(site, weight, logp, target))
     rows = b.select(b.compare(target, "NE", ignore_index), b.broadcast_to(rows, target.shape), 0.0)
-    return site.cast(b.select(one_hot(site, target, classes), b.reshape(rows, (*rows.shape, 1)), 0.0))
+    lines = b.reshape(rows, (*rows.shape[:dim], 1, *rows.shape[dim:]))
+    return site.cast(b.select(one_hot(site, target, logp.shape[dim], dim), lines, 0.0))
 
 
 @lowers("mse_loss.default")
