@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses of pixels, whose classes are the channels of a convolution: loss and every gradient against eager autograd in
-float64."""
+"""Losses of pixels, whose classes are the channels of a convolution: loss and every gradient against eager autograd
+in float64."""
 
 import copy
 

@@ -10,9 +10,9 @@ transposed in between.
 
 JAX and TensorFlow have channels last, [N, H, W, C]. They are brought before the pixels first, the same way.
 
-Losses of pixels are the exception. A softmax over channels asks for the largest one of each pixel, which lie on as many
-partitions: they are turned for it, so that a pixel is a row, and all that follows element by element is computed in
-rows as well, up to where it goes back into convolutions.
+Losses of pixels are the exception. A softmax over channels asks for the largest one of each pixel, which lie on as
+many partitions: they are turned for it, so that a pixel is a row, and all that follows element by element is computed
+in rows as well, up to where it goes back into convolutions.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def channels_first(graph: Graph) -> None:
 
 
 class Relayout:
-    """One walk over the ops, in an order of dimensions that classes of it give. A value's twin is the same with its dimensions in another order."""
+    """One walk over the ops. A value's twin is the same with its dimensions in another order."""
 
     least = 2  # dimensions of what has a twin
 
