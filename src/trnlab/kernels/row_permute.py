@@ -10,6 +10,7 @@ Letters: A the elements that follow each other in the source, B those that do in
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import ceil, prod
@@ -25,6 +26,7 @@ NARROW = 32  # from which on matrices that fill the PE array are turned there
 # take turns; of a transfer or a copy besides, as far as the next ones do not hide it; of a transfer of `transpose2d`.
 COPIED, STARTED, TURNED = 0.55, 450.0, 800.0
 RUN, RATE = 128, 400.0  # bytes that a shorter run takes as long as; bytes in a nanosecond of all DMA engines
+LANE_ROWS = 8  # partitions that one of the 16 serves
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ class RowPermutation:
         times = prod(self.source.shape[:-3]) * ceil(self.rows / P)
         *lead, high, low = range(len(self.source.shape))
         moved = _bytes(self._loaded) + _bytes(self.target.permute(*lead, low, high))
-        return max(times * self.elements * COPIED, moved / RATE) + times * STARTED
+        busy = min(ceil(self.rows / LANE_ROWS) * LANE_ROWS, P) / P  # of the DMA engines
+        return max(times * self.elements * COPIED, moved / RATE / busy) + times * STARTED
 
     @property
     def _loaded(self) -> HbmView:
@@ -106,10 +109,18 @@ def row_permutations(b: Builder, source: HbmView, target: HbmView, inner: int) -
         parts = [(*whole, slice(at, min(at + step, shape[last]))) for at in range(0, shape[last], step)]
         plans.append([RowPermutation(*(view[part].permute(*order) for view in (source, target))) for part in parts])
     best = min((plan for plan in plans if plan), key=_nanoseconds, default=[])
-    matrices = prod(shape[d] for d in others)
-    turned = matrices * _transfers(shape[last], shape[inner], source) * TURNED
-    turned = turned if source.strides[last] else source.size * RUN / RATE  # else element by element
-    return best if best and _nanoseconds(best) < turned else []
+    return best if best and _nanoseconds(best) < transposed_ns(source, inner) else []
+
+
+def transposed_ns(source: HbmView, inner: int, rows: Sequence[RowPermutation] = ()) -> float:
+    """Estimated nanoseconds of a copy: by `rows`, if there are any, else matrix by matrix on the PE array."""
+    if rows:
+        return _nanoseconds(rows)
+    last = len(source.shape) - 1
+    if not source.strides[last]:
+        return source.size * RUN / RATE  # element by element
+    matrices = prod(n for d, n in enumerate(source.shape) if d not in (inner, last))
+    return matrices * _transfers(source.shape[last], source.shape[inner], source) * TURNED
 
 
 def _bytes(view: HbmView) -> int:
@@ -118,7 +129,7 @@ def _bytes(view: HbmView) -> int:
     return view.size // run * max(run * view.dtype.itemsize, RUN)
 
 
-def _nanoseconds(plan: list[RowPermutation]) -> float:
+def _nanoseconds(plan: Sequence[RowPermutation]) -> float:
     return sum(each.nanoseconds for each in plan)
 
 

@@ -11,8 +11,9 @@ from math import prod
 from trnlab.compiler.analysis.strided import as_view
 from trnlab.compiler.lowerings.context import Lowering
 from trnlab.kernels.blocks import dma_load, dma_store
-from trnlab.kernels.row_permute import row_permutations
+from trnlab.kernels.row_permute import row_permutations, transposed_ns
 from trnlab.kernels.transpose import transpose2d
+from trnlab.kernels.turned_slabs import turned_slabs
 from trnlab.kernels.view import HbmView, full, merged, view_of
 from trnlab.program import AP, Builder, hbm_view
 from trnlab.program.access import MAX_FREE_DIMS
@@ -51,16 +52,25 @@ def copy(low: Lowering, source: HbmView, target: HbmView) -> None:
     source, target = merged(source, target)
     turns = source.dtype.is_float and source.dtype.itemsize > 1 and source.strides[-1] != 1
     inner = next((d for d, s in enumerate(source.strides) if s == 1), None) if turns else None
-    rows = row_permutations(low.b, source, target, inner) if inner is not None else []
-    for each in rows:
-        each.record(low.b)
-    if rows:
+    if inner is not None and _turned(low.b, source, target, inner):
         return
     if inner is not None and source.strides[-1]:
         _transpose(low, source, target, inner)
         return
     for first, counts in _slabs(source, target, int(low.b.chip.dma.engines.value)):
         dma_load(low.b, *(_slab(view, first, counts) for view in (target, source)))
+
+
+def _turned(b: Builder, source: HbmView, target: HbmView, inner: int) -> bool:
+    """Copy within partitions, or pixels in another order on the way through the PE array, where that is sooner than
+    matrix by matrix; whether it is."""
+    rows, slabs = row_permutations(b, source, target, inner), turned_slabs(b, source, target, inner)
+    if slabs is not None and slabs.nanoseconds < transposed_ns(source, inner, rows):
+        slabs.record(b)
+        return True
+    for each in rows:
+        each.record(b)
+    return bool(rows)
 
 
 def _slabs(source: HbmView, target: HbmView, engines: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
