@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from compiled import execute
 
+from trnlab.compiler.rewriting import channels
 from trnlab.compiler.rewriting.channels import channels_first
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interpret import interpret
@@ -231,9 +232,11 @@ def picked(b, x, dim):
     return b.select(b.compare(b.iota(x.shape, "int32", dim), "EQ", wanted), x, 0.0)
 
 
+@pytest.mark.parametrize("few", [0, channels.FEW_CLASSES])
 @pytest.mark.parametrize("seed", range(24))
-def test_softmax_over_channels_keeps_its_meaning(seed):
+def test_softmax_over_channels_keeps_its_meaning(seed, few, monkeypatch):
     """And what reads it: elementwise, sums of pixels and of channels, other images, further convolutions."""
+    monkeypatch.setattr(channels, "FEW_CLASSES", few)
     rng = np.random.default_rng(seed)
     b = GraphBuilder("classes")
     x = b.input("x", (2, 3, 5, 4), float32)
@@ -254,8 +257,9 @@ def test_softmax_over_channels_keeps_its_meaning(seed):
     assert_meaning_is_kept(b.build(), rng, on_chip=seed < 6)
 
 
-def test_a_loss_of_pixels_turns_them_once_and_their_gradient_once():
+def test_a_loss_of_pixels_turns_them_once_and_their_gradient_once(monkeypatch):
     """Whatever is read of their classes in between."""
+    monkeypatch.setattr(channels, "FEW_CLASSES", 0)
     b = GraphBuilder("loss")
     x, w = b.input("x", (2, 16, 8, 8), float32), b.input("w", (6, 16, 3, 3), float32)
     y = b.convolution(x, w, padding=((1, 1), (1, 1)))
@@ -269,3 +273,16 @@ def test_a_loss_of_pixels_turns_them_once_and_their_gradient_once():
     simplify(graph)
     orders = [op.attrs["permutation"] for op in graph.ops if op.name == "transpose"]
     assert [order for order in orders if order != (1, 0, 2, 3)] == [(0, 2, 3, 1), (3, 0, 1, 2)]
+
+
+def test_images_that_turn_there_and_back_stay_as_convolutions_leave_them():
+    """As memory formats of PyTorch have it: resized images of channels that lie last are given as such."""
+    b = GraphBuilder("formats")
+    x, w = b.input("x", (2, 16, 8, 8), float32), b.input("w", (6, 16, 3, 3), float32)
+    y = b.op("trn.resize", b.convolution(x, w, padding=((1, 1), (1, 1))), rule="linear", places=(16, 16))
+    y = b.transpose(b.transpose(y, LAST), FIRST)
+    b.output(b.reduce(y, (0, 2, 3)))
+    graph = b.build()
+    channels_first(graph)
+    simplify(graph)
+    assert [op.attrs["permutation"] for op in graph.ops if op.name == "transpose"] == [(1, 0, 2, 3)]

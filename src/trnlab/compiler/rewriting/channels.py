@@ -11,8 +11,8 @@ transposed in between.
 JAX and TensorFlow have channels last, [N, H, W, C]. They are brought before the pixels first, the same way.
 
 Losses of pixels are the exception. A softmax over channels asks for the largest one of each pixel, which lie on as
-many partitions: they are turned for it, so that a pixel is a row, and all that follows element by element is computed
-in rows as well, up to where it goes back into convolutions.
+many partitions: they are turned for it, so that a pixel is a row, and where there are many, all that follows element
+by element is computed in rows as well, up to where it goes back into convolutions.
 """
 
 from __future__ import annotations
@@ -22,8 +22,12 @@ from collections.abc import Callable, Sequence
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.ops import ELEMENTWISE, OPS, WINDOW
-from trnlab.graph.passes.rewrite import made_by, splat
+from trnlab.graph.passes.dead import remove_dead_ops
+from trnlab.graph.passes.rewrite import made_by, rewrite, splat
 
+FEW_CLASSES = (
+    32  # up to which channels beside each other are as few rows of many pixels, of which several fill a tile
+)
 WINDOWS = tuple(op.name for op in OPS.values() if op.kind == WINDOW)
 PER_DIMENSION = {
     "slice": ("start_indices", "limit_indices", "strides"),
@@ -36,10 +40,21 @@ def channels_first(graph: Graph) -> None:
     meaning."""
     names = {op.name for op in graph.ops}
     if not names.isdisjoint(("convolution", *WINDOWS)):
+        if rewrite(graph, {"transpose": _once}):
+            remove_dead_ops(graph)
         _PixelsLast(graph).run()
     if "convolution" in names:
         _ChannelsFirst(graph).run()
         ClassesLast(graph).run()
+
+
+def _once(op: Op, b: GraphBuilder) -> Value | None:
+    """A transpose of a transpose as one, or none: memory formats of PyTorch turn images there and back."""
+    before = made_by(op.operands[0], "transpose")
+    if before is None:
+        return None
+    order = tuple(before.attrs["permutation"][d] for d in op.attrs["permutation"])
+    return before.operands[0] if order == tuple(range(len(order))) else b.transpose(before.operands[0], order)
 
 
 class Relayout:
@@ -294,24 +309,40 @@ class ClassesLast(Relayout):
         """The first behind all others."""
         return (*range(1, rank), 0)
 
-    def _follows(self, op: Op) -> bool:
-        return self._begins(op) or super()._follows(op)
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        found = {op: self._taken_off(op) for op in graph.ops}
+        self._begin = {op for op, taken in found.items() if taken is not None and op.result.shape[0] > FEW_CLASSES}
+        self._largest = {taken for taken in found.values() if taken is not None}
+        self._turns: dict[Value, Value] = {}
 
-    def _begins(self, op: Op) -> bool:
-        if op.name != "subtract" or len(op.result.shape) < self.least or op.operands[0] in self.twins:
-            return False
+    def _taken_off(self, op: Op) -> Op | None:
+        """The reduction that finds the largest along the first dimension of what an op takes it off from."""
+        if op.name != "subtract" or len(op.result.shape) < self.least:
+            return None
         x, largest = op.operands
         spread = made_by(largest, "broadcast_in_dim")
         found = None if spread is None else spread.operands[0]
         while found is not None and (shaped := made_by(found, "reshape")) is not None:
             found = shaped.operands[0]
         taken = None if found is None else made_by(found, "reduce")
-        whole = taken is not None and taken.operands[0] is x and taken.attrs["kind"] == "maximum"
-        return whole and taken is not None and taken.attrs["dimensions"] == (0,) and x.shape[0] > 1
+        if taken is None or taken.operands[0] is not x or taken.attrs["kind"] != "maximum":
+            return None
+        return taken if taken.attrs["dimensions"] == (0,) and x.shape[0] > 1 else None
+
+    def _follows(self, op: Op) -> bool:
+        return op in self._begin or op in self._largest or super()._follows(op)
+
+    def _reduce(self, op: Op) -> bool:
+        if op not in self._largest or op.operands[0] in self.twins:
+            return super()._reduce(op)
+        turned = self._turned(op.operands[0])
+        self.plain[op.result] = self._append(op, [turned], dimensions=(len(turned.shape) - 1,))
+        return True
 
     def _elementwise(self, op: Op) -> bool:
         """What reads another whole value, which lies as [C, N, H, W], is computed so."""
-        if self._begins(op):
+        if op in self._begin and op.operands[0] not in self.twins:
             x, largest = op.operands
             self.twins[op.result] = self._append(op, [self._turned(x), self._twin(largest)])
             return True
@@ -320,11 +351,13 @@ class ClassesLast(Relayout):
 
     def _turned(self, x: Value) -> Value:
         """A value turned, in as few bytes as it is given in; itself it stays as it is for its other readers."""
-        widened = made_by(x, "convert")
-        source = x if widened is None else widened.operands[0]
-        if source.dtype.is_float and source.dtype.itemsize < x.dtype.itemsize:
-            return self.b.convert(self.b.transpose(source, self.order(len(x.shape))), x.dtype)
-        return self.b.transpose(x, self.order(len(x.shape)))
+        if x not in self._turns:
+            widened, order = made_by(x, "convert"), self.order(len(x.shape))
+            source = x if widened is None else widened.operands[0]
+            narrow = source.dtype.is_float and source.dtype.itemsize < x.dtype.itemsize
+            turned = self.b.transpose(source if narrow else x, order)
+            self._turns[x] = self.b.convert(turned, x.dtype) if narrow else turned
+        return self._turns[x]
 
     def _transpose(self, op: Op) -> bool:
         places = self._places(len(op.result.shape))
