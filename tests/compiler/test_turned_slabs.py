@@ -10,7 +10,7 @@ from compiled import build, execute_in_both_orders
 from trnlab import chips
 from trnlab.compiler import compile
 from trnlab.compiler.lowerings import move
-from trnlab.kernels import turned_slabs as kernel
+from trnlab.kernels.moves import turned_slabs as kernel
 from trnlab.sim.timing import time_program
 
 # Shape, and the order of dimensions, of channels before pixels or behind them.

@@ -51,7 +51,7 @@ _denoiser(
 )
 _denoiser(
     "pixart",
-    "model = diffusers.PixArtTransformer2DModel(sample_size=32, num_layers=2, out_channels=4)",
+    "model = diffusers.PixArtTransformer2DModel(sample_size=32, num_layers=2, out_channels=4, caption_channels=4096)",
     _TEXT.format(channels=4, size=32, words=120, width=4096),
     "latents, encoder_hidden_states=text, timestep=timesteps,"
     ' added_cond_kwargs={"resolution": None, "aspect_ratio": None}',

@@ -11,9 +11,9 @@ from math import prod
 from trnlab.compiler.analysis.strided import as_view
 from trnlab.compiler.lowerings.context import Lowering
 from trnlab.kernels.blocks import dma_load, dma_store
+from trnlab.kernels.moves.turned_slabs import turned_slabs
 from trnlab.kernels.row_permute import row_permutations, transposed_ns
 from trnlab.kernels.transpose import transpose2d
-from trnlab.kernels.turned_slabs import turned_slabs
 from trnlab.kernels.view import HbmView, full, merged, view_of
 from trnlab.program import AP, Builder, hbm_view
 from trnlab.program.access import MAX_FREE_DIMS
