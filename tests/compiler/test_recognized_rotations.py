@@ -427,15 +427,19 @@ def test_neighbours_in_some_columns(first, width, back):
     np.testing.assert_array_equal(execute(graph, inputs)[0], expected)
 
 
-def by_neighbours(b, x, cos, sin, signs=(-1, 1), swapped=False, strided=False):
-    """(a cos - b sin, b cos + a sin) of neighbours a and b, stacked (torchtune); cos and sin are [S, D / 2]."""
+def by_neighbours(b, x, cos, sin, signs=(-1, 1), swapped=False, strided=False, moved=False):
+    """(a cos - b sin, b cos + a sin) of neighbours a and b, stacked (torchtune); cos and sin are [S, D / 2]. moved: a
+    and b are slices of [B, S, H, D], each transposed by itself, as PyTorch's autograd has the way back."""
     last, half = len(x.shape) - 1, x.shape[-1] // 2
     if strided:
         starts, ends, steps = [0] * last, x.shape, [1] * last + [2]
         even, odd = (b.slice(x, [*starts, place], ends, steps) for place in (0, 1))
     else:
-        pairs = b.reshape(x, (*x.shape[:-1], half, 2))
-        even, odd = (b.reshape(b.slice_dim(pairs, last + 1, p, p + 1), (*x.shape[:-1], half)) for p in (0, 1))
+        whole = b.transpose(x, (0, 2, 1, 3)) if moved else x
+        pairs = b.reshape(whole, (*whole.shape[:-1], half, 2))
+        even, odd = (b.reshape(b.slice_dim(pairs, last + 1, p, p + 1), (*whole.shape[:-1], half)) for p in (0, 1))
+    if moved:
+        even, odd = (b.transpose(v, (0, 2, 1, 3)) for v in (even, odd))
     cosine, sine = (b.broadcast_in_dim(v, even.shape, (last - 1, last)) for v in (cos, sin))
     parts = []
     for sign, one, other in zip(signs, (even, odd), (odd, even)):
@@ -445,17 +449,17 @@ def by_neighbours(b, x, cos, sin, signs=(-1, 1), swapped=False, strided=False):
     return b.reshape(b.concatenate(columns, last + 1), x.shape)
 
 
-@pytest.mark.parametrize("strided", [False, True])
+@pytest.mark.parametrize("how", [{}, {"strided": True}, {"moved": True}], ids=str)
 @pytest.mark.parametrize("signs", [(-1, 1), (1, -1)])
 @pytest.mark.parametrize("kind", [np.float32, ml_dtypes.bfloat16])
-def test_neighbours_that_are_written_out(signs, strided, kind):
+def test_neighbours_that_are_written_out(signs, how, kind):
     """Bits are those of the graph, whatever the angles."""
     inputs = [random(2, 4, 130, 96), random(130, 48, seed=1), random(130, 48, seed=2)]
     inputs[0][0, 1, 5, 7], inputs[0][1, 2, 9, 40], inputs[1][3, 4] = np.inf, np.nan, -0.0
     inputs = [x.astype(kind) for x in inputs]
-    graph = build(lambda b, *values: by_neighbours(b, *values, signs, strided=strided), *inputs)
+    graph = build(lambda b, *values: by_neighbours(b, *values, signs, **how), *inputs)
     assert "trn.rotate_half" in ops_of(graph)
-    assert not {"concatenate", "slice"} & {*ops_of(graph)} or strided
+    assert not {"concatenate", "slice"} & {*ops_of(graph)} or "strided" in how
     got, expected = execute(graph, inputs)[0], interpret(graph, inputs)[0]
     np.testing.assert_array_equal(got.astype(np.float32), expected.astype(np.float32))
 

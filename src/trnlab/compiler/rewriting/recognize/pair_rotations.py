@@ -59,6 +59,11 @@ def pair_rotation(op: Op, b: GraphBuilder) -> Value | None:
     return b.reshape(found, op.result.shape)
 
 
+def is_half(value: Value) -> bool:
+    """Whether a value is one of each pair of another, on whatever way."""
+    return _half(value) is not None
+
+
 def of_neighbours(b: GraphBuilder, odd: Value, even: Value) -> Value | None:
     """The value whose elements in odd and in even places these are, in each row."""
     first, second = _half(odd), _half(even)

@@ -9,10 +9,11 @@ the same of x, transposed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import permutations, product
 from typing import NamedTuple
 
-from trnlab.compiler.rewriting.recognize.pair_rotations import is_stack, of_neighbours, pair_rotation
+from trnlab.compiler.rewriting.recognize.pair_rotations import is_half, is_stack, of_neighbours, pair_rotation
 from trnlab.compiler.rewriting.recognize.partial_rotations import joined_pads, partial_rotation, widened
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
@@ -73,7 +74,7 @@ def _of_products(op: Op, b: GraphBuilder, *, pairs: bool) -> Value | None:
     """x cos + rotate(x) sin, where each half is written out: (a cos - b sin, b cos + a sin), or back. pairs: they
     are stacked, a and b being neighbours."""
     whole, twice = (of_neighbours, _each_twice) if pairs else (_of_halves, _twice)
-    terms = [_terms(_behind(value, value.shape[:-1]) if pairs else value) for value in op.operands]
+    terms = [_terms(_behind(v, v.shape[:-1]), is_half) if pairs else _terms(v, _is_slice) for v in op.operands]
     for low, high in product(*(permutations(found) for found in terms)) if all(terms) else ():
         (kept, turned), (same, other) = low, high
         matches = turned.half is same.half and other.half is kept.half
@@ -90,7 +91,11 @@ def _of_products(op: Op, b: GraphBuilder, *, pairs: bool) -> Value | None:
     return None
 
 
-def _terms(x: Value) -> list[_Term]:
+def _is_slice(x: Value) -> bool:
+    return made_by(x, "slice") is not None
+
+
+def _terms(x: Value, is_half: Callable[[Value], bool]) -> list[_Term]:
     """The two products whose sum or difference x is, each with half a row first; none where it is another."""
     op, found = x.op, list[_Term]()
     if op is None or op.name not in ("add", "subtract"):
@@ -100,7 +105,7 @@ def _terms(x: Value) -> list[_Term]:
         for half, factor in (made.operands, made.operands[::-1]) if made is not None else ():
             negated = made_by(half, "negate")
             half = half if negated is None else negated.operands[0]
-            if made_by(_behind(half, (*half.shape, 1)), "slice") is not None:
+            if is_half(half):
                 found.append(_Term(minus is not (negated is not None), half, factor))
                 break
     return found if len(found) == 2 else []
