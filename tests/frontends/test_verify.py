@@ -97,6 +97,26 @@ def test_a_compiler_that_rounds_a_reduction_to_bfloat16_is_found(tmp_path, monke
     assert verdict.first.why.startswith(("7 bits", "8 bits", "9 bits"))
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_what_the_compiler_makes_one_op_of_is_no_difference(tmp_path, precision):
+    """A rotation, the way back through a norm, and sums of products are not computed of what the operators read."""
+    verdict = verdict_of(scripts.write(tmp_path, "LLAMA", scripts.LLAMA), precision=precision, steps=2)
+    assert verdict.clean, text(verdict)
+    assert verdict.compared > 200
+
+
+def test_a_wrong_rotation_is_found(tmp_path, monkeypatch):
+    def turned_back(op, b):
+        return b.negate(b.op("trn.rotate_half", *op.operands, pairs=op.attrs["pairs"]))
+
+    broken = ("broken", lambda graph, options: rewrite(graph, {"trn.rotate_half": turned_back}))
+    names = [name for name, _ in passes.PASSES]
+    at = names.index("legalize")
+    monkeypatch.setattr(passes, "PASSES", (*passes.PASSES[:at], broken, *passes.PASSES[at:]))
+    verdict = found(tmp_path, "LLAMA", "# turns", precision="bf16")
+    assert (verdict.first.op, verdict.first.condition) == ("aten.cat", conditions.WRONG)
+
+
 def test_what_the_pe_array_rounds_is_no_difference_and_what_else_is_rounded_would_be(tmp_path):
     verdict = verdict_of(scripts.write(tmp_path, "sums", scripts.SUM), precision="bf16")
     assert verdict.clean, text(verdict)

@@ -55,6 +55,36 @@ for _ in range(2):
     optimizer.step()
 """
 
+# Rotary positions of neighbours, written out, a norm of RMS, a gated layer: what compilers make one op of each.
+LLAMA = """\
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.RMSNorm(32)
+        self.qkv, self.out = nn.Linear(32, 96, bias=False), nn.Linear(32, 32, bias=False)
+        self.gate, self.up, self.down = nn.Linear(32, 64), nn.Linear(32, 64), nn.Linear(64, 32)
+        angles = torch.outer(torch.arange(24.0), 1e4 ** -(torch.arange(8) / 8))
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+    def turned(self, x):
+        pairs = x.float().reshape(*x.shape[:-1], -1, 2)
+        a, b, cos, sin = pairs[..., 0], pairs[..., 1], self.cos[:, None], self.sin[:, None]
+        return torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(3).type_as(x)  # turns
+    def forward(self, x):
+        q, k, v = (y.unflatten(-1, (2, 16)) for y in self.qkv(self.norm(x)).chunk(3, -1))
+        heads = [y.transpose(1, 2) for y in (self.turned(q), self.turned(k), v)]
+        x = x + self.out(F.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2))
+        y = self.norm(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+model = nn.Sequential(nn.Embedding(61, 32), Layer(), nn.Linear(32, 61)).to("neuron")
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+for _ in range(3):
+    x = torch.randint(61, (2, 24)).to("neuron")
+    optimizer.zero_grad()
+    F.cross_entropy(model(x).flatten(0, 1), x.flatten()).backward()
+    optimizer.step()
+"""
+
 _NET = """\
 class Net(nn.Module):
     def __init__(self):

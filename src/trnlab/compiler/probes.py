@@ -8,7 +8,7 @@ computes what the plain one does; whoever relies on that compares the outputs of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ class Probe:
     # ops that move or widen the elements of what is there, where only such have been removed; they are exact
     moves: tuple[Op, ...] = ()
     given: bool = False  # whether it is an input of the graph, whose memory may hold something else after the run
+    rewritten: bool = False  # whether other ops make it than those of the graph, from other values
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ def compile_probed(
     """
     copied, options = graph.copy(), passes.with_chip(options, chip)
     twin = dict(zip(graph.values(), copied.values(), strict=True))
+    made = [twin[v].op for v in values]
     count = len(copied.outputs)
     copied.outputs.extend(twin[v] for v in values)
     copied.num_probes = len(values)
@@ -79,7 +81,9 @@ def compile_probed(
     assembly = pipeline.Assembly(copied, chip, rules, [root for root, _ in sources.values()])
     program = assembly.program()
     taps = {i: tap for i, (root, moves) in sources.items() if (tap := _tap(assembly, root, moves)) is not None}
-    return InstrumentedProgram(program, taps)
+    return InstrumentedProgram(
+        program, {i: replace(tap, rewritten=found[i].op is not made[i]) for i, tap in taps.items()}
+    )
 
 
 def _source(value: Value, alive: set[Value]) -> tuple[Value, tuple[Op, ...]] | None:

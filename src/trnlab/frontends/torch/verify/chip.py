@@ -61,7 +61,11 @@ class ChipEngine(DeviceEngine):
             self.verdict.same_program = False
         backward = examined.graph.name.startswith("backward")
         walk = GraphEvaluation(
-            examined.source, ChipResults(arrays), self.steps.number, session.current().precision, backward
+            examined.source,
+            ChipResults(arrays, examined.rewritten),
+            self.steps.number,
+            session.current().precision,
+            backward,
         )
         if self.steps.number == self.keep:
             walk.layers = self.layers
@@ -105,6 +109,11 @@ class InstrumentedGraph:
         if self._tapped is None:
             self._tapped = compile_probed(self.graph, self.wanted, self.now.chip, self.now.compile_options())
         return self._tapped
+
+    @property
+    def rewritten(self) -> set[Value]:
+        """The values that the compiler has made in another way than the graph's."""
+        return {self.wanted[i] for i, tap in self.tapped.probes.items() if tap.rewritten}
 
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> tuple[Mapping[Value, Array], bool]:
         """Results by value, and whether the outputs are those of the plain program bit for bit."""

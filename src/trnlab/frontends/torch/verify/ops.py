@@ -8,7 +8,7 @@ has come from there, and where errors that others made were magnified.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -41,14 +41,16 @@ from trnlab.verify.result import DIFFERS, ROUNDING, SAME, SKIPPED, OpLocation, O
 
 Array = np.ndarray[Any, Any]
 LOST = 0.125  # of a tensor's length, gone to zero: more than a format should be let off with
+REWRITTEN = 4.0  # times the largest error of an operand, for what was computed in another way
 MEANINGFUL = 2.0**-44  # of the sum of the terms' magnitudes; a sum below that is zero but for rounding
 
 
 class ChipResults:
-    """Results of one run on the chip: arrays by value. Constants are not stored; they are what they are."""
+    """Results of one run on the chip: arrays by value. Constants are not stored; they are what they are. rewritten:
+    values that the compiler has made from others than the operator's operands."""
 
-    def __init__(self, arrays: Mapping[Value, Array]) -> None:
-        self.arrays = arrays
+    def __init__(self, arrays: Mapping[Value, Array], rewritten: Collection[Value] = ()) -> None:
+        self.arrays, self.rewritten = arrays, rewritten
 
     def tensor(self, value: Value, like: Tensor) -> Tensor | None:
         """A value as a tensor of the host in the kind of `like`, floats in float64."""
@@ -72,6 +74,7 @@ class GraphEvaluation:
         self.backward = backward
         self.local: dict[fx.Node, Any] = {}  # what the chip has
         self.total: dict[fx.Node, Any] = {}  # what exact arithmetic would have come to
+        self.removed: set[fx.Node] = set()  # what the chip has no results of, which are the exact ones then
         self.random: list[Tensor] = []
         # where results of the way forward go, by layer, if anywhere
         self.layers: dict[str, list[Tensor]] | None = None
@@ -152,6 +155,7 @@ class GraphEvaluation:
             if want.is_complex():  # both parts may be off by what the number may
                 got, want, all_along = (in_parts(v) if isinstance(v, Tensor) else v for v in (got, want, all_along))
                 room = room.unsqueeze(-1) if isinstance(room, Tensor) else room
+            check.from_others = value in self.chip.rewritten or not self.removed.isdisjoint(node.all_input_nodes)
             yield check.result(i, got, want, room, terms or 1, all_along)
 
     def _drawn(self, node: fx.Node) -> Tensor | None:
@@ -176,6 +180,8 @@ class GraphEvaluation:
             value = values[i] if i < len(values) else None
             if isinstance(value, Value) and isinstance(like, Tensor):
                 tensor = self.chip.tensor(value, like)
+            if tensor is None:
+                self.removed.add(node)
             found.append(tensor if tensor is not None else _part(exact, i, exact if several else None))
         return found if several else found[0]
 
@@ -234,6 +240,7 @@ class _Check:
 
     def __init__(self, walk: GraphEvaluation, node: fx.Node, kind: OperatorBound, call: ReferenceCall) -> None:
         self.walk, self.node, self.kind, self.call = walk, node, kind, call
+        self.from_others = False  # whether what is looked at was computed of others than the operands
 
     def result(self, i: int, got: Tensor, want: Tensor, scale: Any, terms: int, all_along: Any) -> OpResult:
         """What there is to say about result `i`."""
@@ -243,6 +250,8 @@ class _Check:
         error = None
         if isinstance(all_along, Tensor) and want.is_floating_point() and all_along.shape == got.shape:
             error = relative(got.numpy(), all_along.numpy())
+        if self.from_others and worst.ratio > 1 and error is not None:
+            worst = self._as_rewritten(worst, error)
         lost = _lost(got, want, format)
         grown = self._grown(got, want, scale, error) if error is not None else (0.0, 0.0)
         lossy = grown[0] >= conditions.AMPLIFICATION and grown[1] >= conditions.LOSS
@@ -282,6 +291,18 @@ class _Check:
             worst = min(worst, other, key=lambda w: w.ratio)
         return worst
 
+    def _as_rewritten(self, worst: Worst, error: float) -> Worst:
+        """The verdict on a result that was not computed of its operands, as of a rotation or a norm that the compiler
+        has found in several operators, or of a sum of products in PSUM: it may be as far from exact arithmetic as the
+        operands are."""
+        share = error / (REWRITTEN * self._largest_error())
+        return replace(worst, ratio=share, wrong=0) if share <= 1 else worst
+
+    def _largest_error(self) -> float:
+        """Of the operands, relatively and beside exact arithmetic; at least what rounding is."""
+        before = [self._error(n) for n in self.node.all_input_nodes]
+        return max([roundoff("float32"), *(e for e in before if e is not None)])
+
     def _reads_bf16(self) -> bool:
         """Whether the PE array may have read the operands: of products, and of sums over rows beside them."""
         on_pe = self.kind in (PRODUCT, ATTENTION) or (self.kind is SUM and _is_beside_a_product(self.node))
@@ -303,12 +324,10 @@ class _Check:
         """How much larger the result's error is than its operands', where the op is a sum that means anything."""
         if self.kind not in (TERMS, SUM) or self._reads_bf16() or not error or not isinstance(scale, Tensor):
             return 0.0, 0.0
-        before = [self._error(n) for n in self.node.all_input_nodes]
         exact = torch.linalg.vector_norm(want)
         if not float(exact) > MEANINGFUL * float(torch.linalg.vector_norm(scale)):
             return 0.0, 0.0
-        largest = max([e for e in before if e is not None], default=0.0)
-        return error / max(largest, roundoff("float32")), error
+        return error / self._largest_error(), error
 
     def _error(self, node: fx.Node) -> float | None:
         got, exact = self.walk.local.get(node), self.walk.total.get(node)
