@@ -20,7 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device as default_device
 
-from trnlab.frontends.torch.device.tensor_types import TensorType
+from trnlab.frontends.torch.device.tensor_types import CudaTensorType
 from trnlab.frontends.torch.pytorch.tensors import descriptor_of_tensors, wrap_backward
 
 NEURON = torch.device("neuron")
@@ -49,7 +49,7 @@ class DeviceNames(TorchFunctionMode):
         if func is torch.Tensor.cuda and "cuda" in self.taken:
             note("cuda")
             return _moved(*args, **kwargs)
-        if func is torch.Tensor.type and len(args) == 2 and isinstance(args[1], TensorType):
+        if func is torch.Tensor.type and len(args) == 2 and isinstance(args[1], CudaTensorType):
             return args[0].to(NEURON, args[1].dtype)
         if any(map(is_taken, args)) or any(map(is_taken, kwargs.values())):
             args = tuple(map(renamed, args))

@@ -21,7 +21,7 @@ _FORMATS = {
 }
 
 
-class TensorType(type):
+class CudaTensorType(type):
     """A class whose calls make tensors of one format on the chip, of sizes or of values; `x.type(it)` casts and
     moves, and its instances are the tensors of that format there."""
 
@@ -37,6 +37,6 @@ class TensorType(type):
         return isinstance(value, torch.Tensor) and value.is_neuron and value.dtype == cls.dtype
 
 
-def made() -> dict[str, TensorType]:
+def made() -> dict[str, CudaTensorType]:
     """All of them, by name."""
-    return {name: TensorType(name, (), {"dtype": dtype}) for name, dtype in _FORMATS.items()}
+    return {name: CudaTensorType(name, (), {"dtype": dtype}) for name, dtype in _FORMATS.items()}

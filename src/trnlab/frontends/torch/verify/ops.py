@@ -299,7 +299,7 @@ class _Check:
         return replace(worst, ratio=share, wrong=0) if share <= 1 else worst
 
     def _largest_error(self) -> float:
-        """Of the operands, relatively and beside exact arithmetic; at least what rounding is."""
+        """The largest relative error of an operand beside exact arithmetic; at least what rounding is."""
         before = [self._error(n) for n in self.node.all_input_nodes]
         return max([roundoff("float32"), *(e for e in before if e is not None)])
 
