@@ -55,7 +55,7 @@ def op_flops(op: Op) -> int:
         return 2 * op.result.type.size * met
     if op.name in GROUPED:  # each row meets the matrix of its own group alone
         (rows, size), cols = op.operands[0].shape, op.operands[1].shape[-1]
-        return 2 * rows * size * cols
+        return 2 * rows * size * cols if op.attrs["asked"] else 0
     if op.name in ("trn.attention", "trn.attention_backward"):
         each, first = (1, 0) if op.name == "trn.attention" else (2, 1)  # of products over keys and over values
         q, k, v = (x.shape for x in op.operands[first : first + 3])

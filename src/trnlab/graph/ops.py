@@ -111,7 +111,7 @@ _AVERAGE_ATTRS = {**_WINDOW_ATTRS, "counted": Attr("ints", (0, 0)), "divisor": A
 _PURPOSE = {"purpose": Attr("str", "", ("", *PURPOSES))}
 _GROUPS = {"replica_groups": _INTS, "group_size": Attr("int"), **_PURPOSE}
 _SUMMED = Attr("str", "add", ("add", "maximum", "minimum", "multiply"))
-_GROUPED = {"precision": Attr("str", "DEFAULT", PRECISIONS), "dtype": _DTYPE}
+_GROUPED = {"precision": Attr("str", "DEFAULT", PRECISIONS), "dtype": _DTYPE, "asked": Attr("int", 1)}
 _GELU = {"approximate": Attr("str", "none", ("none", "tanh"))}
 
 

@@ -12,6 +12,7 @@ runs on the chip of the session. Outside of such functions JAX computes on the h
 
 from __future__ import annotations
 
+import trnlab.frontends.jax.grouped  # noqa: F401  JAX asks it from now on
 from trnlab.frontends.common.engine import DeviceEngine, InterpreterEngine, report_step, use
 from trnlab.frontends.jax.attention import dot_product_attention
 from trnlab.frontends.jax.compiled import Compiled, jit

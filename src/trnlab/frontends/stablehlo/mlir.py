@@ -255,6 +255,11 @@ def text(op: Any, name: str, default: str = "") -> str:
     return str(op.attributes[name].value) if has(op, name) else default
 
 
+def text_of_composite(op: Any, name: str) -> str:
+    """A string among the attributes of its own that a composite carries."""
+    return str(ir.DictAttr(op.attributes["composite_attributes"])[name].value)
+
+
 def word(op: Any, name: str, default: str = "") -> str:
     """The last word of an attribute such as #stablehlo<comparison_direction LT>."""
     return re.split(r"[ .<]", str(op.attributes[name]).rstrip(">"))[-1] if has(op, name) else default

@@ -16,7 +16,7 @@ import numpy as np
 
 from trnlab.frontends.stablehlo import mlir
 from trnlab.frontends.stablehlo.entries import TracedValue
-from trnlab.frontends.stablehlo.registry import OpSite, lowers
+from trnlab.frontends.stablehlo.registry import LOWERINGS, OpSite, lowers
 from trnlab.frontends.stablehlo.rolled import NotRolledError, roll
 from trnlab.numerics.dtypes import bool_, int32
 from trnlab.runtime.notices import say
@@ -34,7 +34,10 @@ def call(site: OpSite) -> list[TracedValue]:
 
 @lowers("stablehlo.composite")
 def composite(site: OpSite) -> list[TracedValue]:
-    """What it stands for."""
+    """What is registered under its name; of others, what they stand for."""
+    known = LOWERINGS.get(mlir.text(site.raw, "name"))
+    if known is not None:
+        return [known(site)]
     found: list[TracedValue] = site.t.call(site.t.functions[mlir.text(site.raw, "decomposition")], site.operands)
     return found
 

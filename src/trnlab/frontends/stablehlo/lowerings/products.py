@@ -24,9 +24,20 @@ def dot_general(site: OpSite) -> TracedValue:
     """In the result's format."""
     numbers = mlir.dot_numbers(site.raw)
     attrs = {**numbers, "dtype": site.type.dtype, "precision": _precision(site)}
-    if site.t.looping and site.t.again:  # the model asked for it in the loop of the forward pass
-        attrs["asked"] = 0
-    return site.op("dot_general", *site.operands, **attrs)
+    return site.op("dot_general", *site.operands, **attrs, **_asked(site))
+
+
+def _asked(site: OpSite) -> dict[str, int]:
+    """None of what a loop computes again: the model asked for it in the loop of the forward pass."""
+    return {"asked": 0} if site.t.looping and site.t.again else {}
+
+
+@lowers("trnlab.grouped_dot", "trnlab.grouped_outer")
+def grouped(site: OpSite) -> TracedValue:
+    """Composites of what `jax.lax.ragged_dot` and its gradients are: see `frontends.jax.grouped`."""
+    name = mlir.text(site.raw, "name").replace("trnlab.", "trn.")
+    precision = mlir.text_of_composite(site.raw, "precision")
+    return site.op(name, *site.operands, dtype=site.type.dtype, precision=precision, **_asked(site))
 
 
 @lowers("stablehlo.dot")
