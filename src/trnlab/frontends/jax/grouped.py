@@ -2,9 +2,9 @@
 """`jax.lax.ragged_dot` and its gradients as products of groups of rows, for which the graph has ops (ADR 174).
 
 On a CPU, JAX spells each out as a product of all rows with every group's matrix, those of others made zero. That
-stays, as what a named part of the module (a composite of StableHLO) is made of: XLA on the host computes it as before,
+stays, as what a named part of the module is made of (a composite of StableHLO): XLA on the host computes as before,
 and who reads the module for the chip knows the name. What is no product of matrices, such as batches of them, is
-spelled out alone.
+spelled out alone, and so is what XLA is to divide between devices, for that takes composites apart first.
 
 Shape letters: G groups, M rows, K summed, N columns.
 """
@@ -77,6 +77,10 @@ def _named(name: str, numbers: Any, how: dict[str, Any]) -> Any:
     return partial(jax.lax.composite(spelled_out, name), precision=_precision(how))
 
 
-mlir.register_lowering(
-    primitives.ragged_dot_general_p, mlir.lower_fun(_ragged_dot_general, multiple_results=False), platform="cpu"
-)
+def _lower(ctx: Any, *operands: Any, **how: Any) -> Any:
+    alone = getattr(ctx.module_context.axis_context, "num_devices", 0) == 1
+    meaning = _ragged_dot_general if alone else primitives._ragged_dot_general_impl
+    return mlir.lower_fun(partial(meaning, **how), multiple_results=False)(ctx, *operands)
+
+
+mlir.register_lowering(primitives.ragged_dot_general_p, _lower, platform="cpu")
