@@ -52,7 +52,7 @@ ROWS = {
     "index_vector_dim": 2,
     "slice_sizes": (1, 5),
 }
-GROUPED = {"dtype": float32, "precision": "DEFAULT"}
+GROUPED = {"dtype": float32, "precision": "DEFAULT", "asked": 1}
 ADD_ROWS = {
     "update_window_dims": (2,),
     "inserted_window_dims": (0,),
