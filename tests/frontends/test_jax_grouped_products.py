@@ -221,3 +221,4 @@ def test_a_script_that_nobody_edited(chip):
     labels = [call.label for program in programs for call in program.calls]
     assert sum(label.startswith("grouped") for label in labels) == 3
     assert not any(label.startswith("dot") for label in labels)
+    assert any("grouped_dot" in label for label in labels)

@@ -432,7 +432,10 @@ def _places(shown: str) -> Iterator[tuple[str, str, int]]:
 
 
 def origin(op: Any) -> str:
-    """The framework's own name of an op: the last part of the name that its location carries, else the op's."""
+    """The framework's own name of an op: the last part of the name that its location carries, else the op's;
+    of a composite its own name."""
+    if op.operation.name == "stablehlo.composite":
+        return text(op, "name").rsplit(".", 1)[-1]
     match = re.match(r'loc\("([^"]+)"', str(op.location))
     name = match[1].rsplit("/", 1)[-1] if match and not match[1].endswith(".py") else ""
     return name or op.operation.name
