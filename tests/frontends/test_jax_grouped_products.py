@@ -169,6 +169,29 @@ def test_sizes_in_other_integers(chip, kind):
     compare(neuron.jit(f)(x, w, sizes.astype(kind), c), jax.jit(f)(x, w, sizes.astype(np.int32), c), 2e-6)
 
 
+@pytest.mark.parametrize("wide", [False, True])
+def test_operands_that_are_known(chip, wide):
+    """As constants of the function; and sizes in 64 bits."""
+    x, w, sizes, c = example("uneven")
+    with jax.enable_x64(wide):
+        f = lambda c: loss(x, w, jnp.asarray(sizes, int), c)[1]  # noqa: E731
+        compare(neuron.jit(f)(c), jax.jit(f)(c), TOLERANCE["float32"])
+        f = lambda x, sizes: loss(x, w, sizes, c)[1]  # noqa: E731
+        given = x, sizes.astype(np.int64 if wide else np.int32)
+        compare(neuron.jit(f)(*given), jax.jit(f)(*given), TOLERANCE["float32"])
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_branches_and_forward_mode(chip, n):
+    x, w, sizes, _ = example("uneven")
+
+    def f(x, w, sizes, n):
+        return lax.cond(n > 1, lambda: lax.ragged_dot(x, w, sizes), lambda: -lax.ragged_dot(2 * x, w, sizes))
+
+    g = lambda n: jax.jvp(lambda x, w: f(x, w, sizes, n), (x, w), (x + 1, w - 1))  # noqa: E731
+    compare(neuron.jit(g)(n), jax.jit(g)(n), TOLERANCE["float32"])
+
+
 @pytest.mark.parametrize(
     ("precision", "kept"), [(None, "DEFAULT"), ("highest", "HIGHEST"), (("default", "highest"), "HIGHEST")]
 )

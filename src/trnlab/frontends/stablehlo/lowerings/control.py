@@ -34,10 +34,10 @@ def call(site: OpSite) -> list[TracedValue]:
 
 @lowers("stablehlo.composite")
 def composite(site: OpSite) -> list[TracedValue]:
-    """What is registered under its name; of others, what they stand for."""
-    known = LOWERINGS.get(mlir.text(site.raw, "name"))
-    if known is not None:
-        return [known(site)]
+    """What is registered under its name, if that is one of ours; of others, what they stand for."""
+    name = mlir.text(site.raw, "name")
+    if name.startswith("trnlab."):
+        return [LOWERINGS[name](site)]
     found: list[TracedValue] = site.t.call(site.t.functions[mlir.text(site.raw, "decomposition")], site.operands)
     return found
 
