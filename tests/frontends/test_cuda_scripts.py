@@ -190,6 +190,8 @@ def test_other_values_are_refused(monkeypatch):
         ("torch.backends.cuda.matmul.allow_tf32 = True", []),
         ("# cuda\nx = 'a cuda card'", []),
         ("barracuda = 1", []),
+        ("trainer = Trainer(\n    accelerator='gpu', devices=1)", [1]),
+        ("kind = 'gpu'", []),
         ("if cuda", []),
     ],
 )

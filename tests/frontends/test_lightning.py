@@ -35,6 +35,9 @@ class _AcceleratorConnector:
     @staticmethod
     def _choose_auto_accelerator():
         return "cpu"
+    @staticmethod
+    def _choose_gpu_accelerator_backend():
+        raise ValueError("No supported gpu backend found!")
     def _choose_strategy(self):
         return "ddp" if len(self._parallel_devices) > 1 else SingleDeviceStrategy("cpu")
     def _check_strategy_and_fallback(self):
@@ -90,6 +93,15 @@ def test_auto_is_the_device_where_a_target_is_chosen(tree, monkeypatch):
     monkeypatch.delenv("TRNLAB_TARGET", raising=False)
     if session.asked() is None:
         assert connector([])._choose_auto_accelerator() == "cpu"
+
+
+def test_gpu_is_the_device_unless_cuda_is_not_to_be_there(tree, monkeypatch):
+    connector = tree[1]._AcceleratorConnector([])
+    with session.activate(session.from_environment({"TRNLAB_TARGET": "trn1.2xlarge"})):
+        assert connector._choose_gpu_accelerator_backend() == "neuron"
+        monkeypatch.setenv("TRNLAB_CUDA", "none")
+        with pytest.raises(ValueError, match="No supported gpu"):
+            connector._choose_gpu_accelerator_backend()
 
 
 def test_the_accelerator_is_registered_and_one_process_trains_on_it(tree):

@@ -72,7 +72,7 @@ chip behind `cuda`: as a device, in `x.cuda()`, `torch.cuda`'s functions, `torch
 is set, for scripts whose own text, or that of a module of the user's, names it; installed packages are told no, and
 find `neuron` by its name (ADR 181). On an instance nobody answers for CUDA: a run says so once, `trnlab check`
 lists the lines that have to say `neuron` there (TRN283), and `TRNLAB_CUDA=none` is as there. Lightning has the
-accelerator `neuron`, which `auto` is where a target is chosen.
+accelerator `neuron`, which `auto` and `gpu` are where a target is chosen.
 Pinned memory is ordinary memory that says it is pinned: of loaders, of `x.pin_memory()`, and of
 `torch.empty(..., pin_memory=True)` and its kin, where the script or a module beside it says so.
 

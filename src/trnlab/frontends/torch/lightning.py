@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lightning finds the device: the accelerator `neuron`, which `auto` is where a target is chosen.
+"""Lightning finds the device: the accelerator `neuron`, which `auto` and `gpu` are where a target is chosen.
 
 Lightning knows accelerators by a registry, and some of them by name: where it chooses what `auto` is, which device a
 single process trains on, what DistributedDataParallel is told of devices, for all but the CPU have CUDA's streams
@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from trnlab.frontends.after_import import when_imported
+from trnlab.frontends.torch.cuda import scripts
 
 NAME = "neuron"
 _TREES = (  # packages of accelerators with their registries, and what chooses among them
@@ -130,6 +131,7 @@ def _choose(name: str, module: Any) -> None:
     """Replace what chooses by the names of Lightning's own accelerators."""
     connector = getattr(module, name)
     connector._choose_auto_accelerator = staticmethod(_auto(connector._choose_auto_accelerator))
+    connector._choose_gpu_accelerator_backend = staticmethod(_gpu(connector._choose_gpu_accelerator_backend))
     connector._choose_strategy = _strategy(connector._choose_strategy, module)
     connector._check_strategy_and_fallback = _as_a_gpu(connector._check_strategy_and_fallback)
     connector._check_and_init_precision = _mixed(connector._check_and_init_precision, module)
@@ -139,6 +141,21 @@ def _auto(others: Callable[..., str]) -> Callable[..., str]:
     @wraps(others)
     def chosen(*args: Any) -> str:
         return NAME if available() else others(*args)
+
+    return chosen
+
+
+def _gpu(others: Callable[..., str]) -> Callable[..., str]:
+    """What `accelerator="gpu"` is: the chip answers where scripts ask for CUDA (ADR 181)."""
+
+    @wraps(others)
+    def chosen(*args: Any) -> str:
+        if not available() or scripts.told() != "chip":
+            return others(*args)
+        from trnlab.frontends.torch.device import naming  # which needs the device to be registered
+
+        naming.note("cuda")
+        return NAME
 
     return chosen
 

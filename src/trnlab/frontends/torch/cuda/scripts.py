@@ -6,12 +6,16 @@ from __future__ import annotations
 import ast
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from trnlab.errors import Location, UsageError
-from trnlab.frontends.torch.device.script_texts import Looks
+
+if TYPE_CHECKING:
+    from trnlab.frontends.torch.device.script_texts import Looks
 
 VARIABLE = "TRNLAB_CUDA"
 _NAMES = ("cuda", "nccl")  # of devices, attributes and backends
+_WORDS = (*_NAMES, '"gpu"', "'gpu'")  # without which no code is looked at
 
 
 def begin() -> list[Looks]:
@@ -25,20 +29,21 @@ def begin() -> list[Looks]:
         stand_in.uninstall()  # of the script before, in a process that follows several
     session = sys.modules.get("trnlab.runtime.session")
     chosen = os.environ.get("TRNLAB_TARGET") or (session is not None and session.active() is not None)
-    return [look] if chosen and _told() == "chip" else []
+    return [look] if chosen and told() == "chip" else []
 
 
-def _told() -> str:
-    told = os.environ.get(VARIABLE) or "chip"
-    if told not in ("chip", "none"):
+def told() -> str:
+    """What TRNLAB_CUDA says. Raises UsageError (TRN284) for what it cannot be."""
+    said = os.environ.get(VARIABLE) or "chip"
+    if said not in ("chip", "none"):
         raise UsageError(
             f"{VARIABLE} says nothing of what scripts find that ask for CUDA",
             code="TRN284",
             limit="chip, none",
-            got=told,
+            got=said,
             remedy="unset it: the chip; none: nothing, as on an instance",
         )
-    return told
+    return said
 
 
 def look(file: str, text: str) -> bool:
@@ -53,8 +58,9 @@ def look(file: str, text: str) -> bool:
 
 
 def asking(file: str, text: str) -> list[Location]:
-    """The lines of a file of Python that name CUDA in code: `torch.cuda`, `x.cuda()`, "cuda:0", "nccl"."""
-    if not any(name in text for name in _NAMES):
+    """The lines of a file of Python that name CUDA in code: `torch.cuda`, `x.cuda()`, "cuda:0", "nccl", and
+    Lightning's accelerator="gpu"."""
+    if not any(word in text for word in _WORDS):
         return []
     try:
         tree = ast.parse(text)
@@ -69,4 +75,7 @@ def asking(file: str, text: str) -> list[Location]:
 def _names(node: ast.expr) -> bool:
     if isinstance(node, ast.Attribute):  # but settings of libraries, `torch.backends.cuda`
         return node.attr == "cuda" and not (isinstance(node.value, ast.Attribute) and node.value.attr == "backends")
+    if isinstance(node, ast.Call):
+        given = {keyword.arg: keyword.value for keyword in node.keywords}.get("accelerator")
+        return isinstance(given, ast.Constant) and given.value == "gpu"
     return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.partition(":")[0] in _NAMES
