@@ -19,7 +19,6 @@ from typing import Any
 import torch
 
 from trnlab.frontends.after_import import when_imported
-from trnlab.frontends.torch.cuda import scripts
 
 NAME = "neuron"
 _TREES = (  # packages of accelerators with their registries, and what chooses among them
@@ -150,10 +149,11 @@ def _gpu(others: Callable[..., str]) -> Callable[..., str]:
 
     @wraps(others)
     def chosen(*args: Any) -> str:
-        if not available() or scripts.told() != "chip":
-            return others(*args)
+        from trnlab.frontends.torch.cuda import scripts
         from trnlab.frontends.torch.device import naming  # which needs the device to be registered
 
+        if not available() or scripts.told() != "chip":
+            return others(*args)
         naming.note("cuda")
         return NAME
 
