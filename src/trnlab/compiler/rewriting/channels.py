@@ -25,9 +25,7 @@ from trnlab.graph.ops import ELEMENTWISE, OPS, WINDOW
 from trnlab.graph.passes.dead import remove_dead_ops
 from trnlab.graph.passes.rewrite import made_by, rewrite, splat
 
-FEW_CLASSES = (
-    32  # up to which channels beside each other are as few rows of many pixels, of which several fill a tile
-)
+FEW_CLASSES = 32  # up to so many are few rows of many pixels, of which several fill a tile
 WINDOWS = tuple(op.name for op in OPS.values() if op.kind == WINDOW)
 PER_DIMENSION = {
     "slice": ("start_indices", "limit_indices", "strides"),
