@@ -78,7 +78,7 @@ def test_both_stacks_are_answered_the_vendors_first(small, capsys):
     assert (vendor["stack"], ours["stack"], found["stack"]) == ("vendor", "ours", "vendor")
     assert set(vendor["best"]) == set(ours["best"]) == {"inf2.xlarge"}
     mine, theirs = (each["best"]["inf2.xlarge"]["offer"]["engine"] for each in (ours, vendor))
-    assert mine["prefill"] == theirs["prefill"]  # of the newest release; by operators it takes longer
+    assert mine["prefill"] <= theirs["prefill"]  # of the newest release; by operators it takes longer
     assert mine["decode"]["64"] < 0.9 * theirs["decode"]["64"]  # the vendor's turns rows on the PE array
     assert next(c["offer"]["engine"] for c in found["choices"] if c["offer"]["target"] == "inf2.xlarge") == theirs
     alone = _told(small, capsys, "--qps", "40", "--stack", "ours")

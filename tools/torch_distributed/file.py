@@ -69,7 +69,7 @@ def load(file: str, ranks: int) -> Any:
     from trnlab.frontends.torch.device import pinned_scripts
 
     path = Path(file).resolve()
-    pinned_scripts.look_at(path)  # as a script is before it runs
+    pinned_scripts.look(str(path), path.read_text())  # as a script is before it runs
     sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
