@@ -11,8 +11,8 @@ from trnlab.frontends.torch.lowerings.registry import LoweringSite, dim_of, lowe
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import bool_, int32
 
-
-@lowers(
+# Operators that only give another shape.
+VIEWS = (
     "view.default",
     "_unsafe_view.default",
     "reshape.default",
@@ -22,6 +22,9 @@ from trnlab.numerics.dtypes import bool_, int32
     "squeeze.dims",
     "_reshape_alias.default",
 )
+
+
+@lowers(*VIEWS)
 def view(site, x, *rest):
     return site.shaped(x)
 

@@ -11,6 +11,20 @@ from trnlab.frontends.torch.lowerings.registry import LoweringSite, lowers
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import float32, int32
 
+# Operators that make ones, and zeros where nobody says what.
+ONES = ("ones.default", "ones_like.default", "new_ones.default")
+ZEROS = (
+    "zeros.default",
+    "zeros_like.default",
+    "new_zeros.default",
+    "empty.memory_format",
+    "empty_like.default",
+    "new_empty.default",
+    "empty_permuted.default",
+    "empty_strided.default",
+    "new_empty_strided.default",
+)
+
 
 def fill(site: LoweringSite, value: float) -> Value:
     """A constant of the result's type."""
@@ -44,22 +58,12 @@ def fill_tensor(site, x, value):
     return site.b.broadcast_to(site.cast(value), site.shape)
 
 
-@lowers("ones.default", "ones_like.default", "new_ones.default")
+@lowers(*ONES)
 def ones(site, *rest, **where):
     return fill(site, 1)
 
 
-@lowers(
-    "zeros.default",
-    "zeros_like.default",
-    "new_zeros.default",
-    "empty.memory_format",
-    "empty_like.default",
-    "new_empty.default",
-    "empty_permuted.default",
-    "empty_strided.default",
-    "new_empty_strided.default",
-)
+@lowers(*ZEROS)
 def zeros(site, *rest, **where):
     return fill(site, 0)
 

@@ -16,6 +16,8 @@ from trnlab.frontends.torch.lowerings.complex_numbers.values import (
     lowers_complex,
 )
 from trnlab.frontends.torch.lowerings.registry import LOWERINGS, LoweringSite, dim_of, dims_of, lowers
+from trnlab.frontends.torch.lowerings.shape import VIEWS
+from trnlab.frontends.torch.lowerings.sources import ONES, ZEROS
 from trnlab.graph.ir import TensorType
 
 # -- between formats ------------------------------------------------------------------------------------------------
@@ -66,18 +68,8 @@ def _fills(*names: str, place: int | None = None, number: complex = 0) -> None:
 _fills("scalar_tensor.default", place=0)
 _fills("full.default", "full_like.default", "fill.Scalar", place=1)
 _fills("new_full.default", place=2)
-_fills("ones.default", "ones_like.default", "new_ones.default", number=1)
-_fills(
-    "zeros.default",
-    "zeros_like.default",
-    "new_zeros.default",
-    "empty.memory_format",
-    "empty_like.default",
-    "new_empty.default",
-    "empty_permuted.default",
-    "empty_strided.default",
-    "new_empty_strided.default",
-)
+_fills(*ONES, number=1)
+_fills(*ZEROS)
 
 
 @lowers_complex("fill.Tensor")
@@ -88,14 +80,7 @@ def fill_tensor(site, x, value):
 # -- views ----------------------------------------------------------------------------------------------------------
 
 _SAME = (
-    "view.default",
-    "_unsafe_view.default",
-    "reshape.default",
-    "unsqueeze.default",
-    "squeeze.default",
-    "squeeze.dim",
-    "squeeze.dims",
-    "_reshape_alias.default",
+    *VIEWS,
     "expand.default",
     "clone.default",
     "alias.default",
